@@ -26,7 +26,7 @@ pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
 
 fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
     let service = match situation.service {
-        // On the wire, QPs of these services use the numbers 0 and 1 instead of their own numbers.
+        // On the wire, these QPs have the numbers 0 and 1, whatever their own numbers are.
         Service::Smi => "QP0",
         Service::Gsi => "QP1",
         other => snapshot::Service::from(other).name(),
@@ -179,7 +179,7 @@ fn status_words(status: Status) -> String {
     }
 }
 
-/// Returns a description of the reason if it can end a connection. For any other reason, returns its identifier.
+/// Describes a reason that can end a connection. Returns the bare name of any other reason.
 fn drop_words(reason: DropReason) -> &'static str {
     match reason {
         DropReason::InvalidRequest => "the peer's request was invalid",
@@ -350,8 +350,7 @@ mod tests {
         );
     }
 
-    /// In JSON, the name of a duration's field contains the unit, and `hcactl` parses the value without loss of
-    /// precision.
+    /// In JSON, a duration's unit is part of the field name. `hcactl` parses the value without losing precision.
     #[test]
     fn json_keeps_microseconds() {
         let left = Duration::from_micros(600);

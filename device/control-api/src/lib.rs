@@ -1,8 +1,8 @@
-//! Code that `hcad` and `hcactl` share: the requests and responses of the control socket, its default path, the text
-//! form of an explanation, the reader for text files, and the generator of man pages.
+//! Code shared by `hcad` and `hcactl`: control socket requests and responses, the default socket paths, the text form
+//! of an explanation, a text file reader, and a man page generator.
 //!
-//! The crate depends on `card` for the rows and counters in responses. It does not depend on any front-end: responses
-//! contain the rows of a front-end as JSON, which this crate does not parse.
+//! The crate depends on `card` for the rows and counters in responses. It does not depend on any front-end: a response
+//! contains a front-end's rows as JSON text, which this crate does not parse.
 
 pub mod explain;
 pub mod manual;

@@ -29,8 +29,8 @@ use serde_json::{Map, Value};
 use crate::named::Named;
 use crate::peer::UdpPeerEntry;
 
-/// A request. The description of each variant links to its response. The field `device` contains the `id` of the device
-/// in the configuration.
+/// A request. Each variant's description links to the response. The field `device` is the device's `id` in the
+/// configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -61,7 +61,7 @@ pub enum Request {
         device: u16,
         /// Name of the table.
         table: String,
-        /// Where the page starts: 0 for the first page, or `next` of the previous page.
+        /// Where the page starts: 0 for the first page, or the previous page's `next`.
         #[serde(default)]
         from: u64,
         /// Whether to return the cells of each row as text instead of JSON.
@@ -91,7 +91,7 @@ pub enum Request {
         /// Maximum size of a file in bytes. Default: the value in the configuration.
         #[serde(default)]
         max_bytes: Option<u64>,
-        /// Number of files among which the capture rotates.
+        /// Number of files that the capture rotates through.
         #[serde(default = "one_file")]
         files: NonZeroU16,
     },
@@ -144,7 +144,7 @@ pub enum Request {
         /// Maximum size of a file in bytes. Default: the value in the configuration.
         #[serde(default)]
         max_bytes: Option<u64>,
-        /// Number of files among which the trace rotates.
+        /// Number of files that the trace rotates through.
         #[serde(default = "one_file")]
         files: NonZeroU16,
     },
@@ -261,15 +261,15 @@ pub enum Response {
     /// Number of the impairment that was added.
     Impairment(u32),
     Done {},
-    /// The request failed without any effect. Contains a message of one line.
+    /// The request failed without any effect. Contains a one-line message.
     Error(String),
 }
 
-/// A table that one or more device interfaces offer.
+/// A table offered by one or more device interfaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRow {
     pub name: String,
-    /// Contents of the table, described in one line.
+    /// One-line description of the table's contents.
     pub help: String,
     /// Column headings of the text form.
     pub columns: Vec<String>,
@@ -304,7 +304,7 @@ impl From<&Page> for ListPage {
 pub struct TextPage {
     /// Column headings of the table.
     pub columns: Vec<String>,
-    /// Text of each column, for at most [`PAGE_ROWS`](card::frontend::table::PAGE_ROWS) rows.
+    /// The rows' cells as text. There are at most [`PAGE_ROWS`](card::frontend::table::PAGE_ROWS) rows.
     pub lines: Vec<Vec<String>>,
     pub next: Option<u64>,
 }
@@ -316,7 +316,7 @@ impl From<&Page> for TextPage {
     }
 }
 
-/// Outcome of a reload, by device number.
+/// Outcome of a reload. Devices are listed by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
     /// Devices that were added.
@@ -350,7 +350,7 @@ pub enum DeviceState {
     Running,
     /// The device failed and will restart after a delay.
     Restarting,
-    /// The thread of the device does not respond.
+    /// The device's thread does not respond.
     NotAnswering,
 }
 
@@ -358,7 +358,7 @@ pub enum DeviceState {
 pub struct DeviceRow {
     /// Number of the device.
     pub id: u16,
-    /// Device interface, by its key in the configuration.
+    /// Configuration key of the device interface.
     pub interface: String,
     pub mac: String,
     pub ipv4: Ipv4Addr,
@@ -376,13 +376,13 @@ pub struct DeviceRow {
     pub problem: Option<String>,
     /// State of the link. Unknown while the device does not respond.
     pub port: Option<PortState>,
-    /// Whether the guest driver has disabled the port, which is then down regardless of the link. A device
-    /// reset enables the port again.
+    /// Whether the guest driver has disabled the port. A disabled port is down regardless of the link. A device reset
+    /// enables the port again.
     #[serde(default)]
     pub port_disabled: bool,
-    /// File or ring of the capture.
+    /// File or ring that receives the capture.
     pub capture: Option<PathBuf>,
-    /// File or ring of the trace, or "-" for standard error.
+    /// File or ring that receives the trace, or "-" for standard error.
     pub trace: Option<PathBuf>,
     /// File of the session record.
     #[serde(default)]
@@ -392,7 +392,7 @@ pub struct DeviceRow {
 /// Counters of one device, by component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Counters specific to the device interface, under the interface's key in the configuration.
+    /// Counters specific to the device interface, stored under the interface's configuration key.
     pub frontend: Named,
     pub engine: Stats,
     /// Current number of queue pairs in each state.
@@ -402,7 +402,7 @@ pub struct Counters {
     pub fabric: FabricStats,
     pub vfio: VfioCounters,
     pub interface: InterfaceCounters,
-    /// Counters of the log, which all devices share.
+    /// Log counters, which are shared by all devices.
     pub log: LogCounters,
 }
 
@@ -417,7 +417,7 @@ pub struct LogCounters {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfioCounters {
     pub clients: u64,
-    /// Counters of the messages from all clients.
+    /// Message counters, summed over all clients.
     pub messages: MessageStats,
     /// DMA ranges that are currently mapped.
     pub dma_ranges: u64,
@@ -434,8 +434,8 @@ pub struct InterfaceCounters {
     pub command_time: Durations,
     /// Doorbells that were executed, by kind.
     pub doorbells: BTreeMap<String, u64>,
-    /// Ignored doorbells, register writes and NIC frames, by reason. The transport counts ignored packets, and the port
-    /// counts all other ignored frames.
+    /// Ignored doorbells, register writes and NIC frames, by reason. Ignored packets are counted by the transport, and
+    /// all other ignored frames by the port.
     #[serde(default)]
     pub ignored: BTreeMap<String, u64>,
     /// Requests that failed because memory access was denied, by cause.
@@ -483,9 +483,9 @@ pub struct PortCounters {
     pub echo: u64,
     /// Outgoing frames dropped because the link was down.
     pub lost_link_down: u64,
-    /// Outgoing frames dropped because the MAC of their destination could not be resolved.
+    /// Outgoing frames dropped because their destination's MAC could not be resolved.
     pub lost_unresolved: u64,
-    /// NIC frames dropped because their length is invalid.
+    /// NIC frames dropped because of an invalid length.
     pub lost_malformed: u64,
     /// Frames dropped, by [`DropReason::name`].
     pub dropped: BTreeMap<String, u64>,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 /// A JSON object with at most one key. The value is kept as text, because its type is unknown to the control socket.
-/// The fields of the value therefore keep the order in which the sender wrote them.
+/// Its fields therefore stay in the order in which the sender wrote them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Named(BTreeMap<String, Box<RawValue>>);

@@ -1,4 +1,4 @@
-//! The entry for a peer on the `udp` fabric, which appears in the configuration and in requests.
+//! Entry for a peer on the `udp` fabric. Such entries appear in the configuration and in requests.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ pub struct UdpPeerEntry {
     pub max_frames_per_second: Option<NonZeroU32>,
 }
 
-/// Longest name of a host (RFC 1035, section 2.3.4).
+/// Maximum length of a host name (RFC 1035, section 2.3.4).
 const MAX_NAME_LEN: usize = 253;
 
 /// An address or a host name, with a port.

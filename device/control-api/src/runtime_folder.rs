@@ -11,8 +11,7 @@ use rustix::process::geteuid;
 /// The directory that is used if the user has no runtime directory.
 const OF_THE_SYSTEM: &str = "/run/hcad";
 
-/// Returns the directory for the sockets of this process: the directory that the service manager created, or else
-/// [`shared`].
+/// Returns the directory for this process's sockets: the one created by the service manager, or else [`shared`].
 pub fn own() -> PathBuf {
     // systemd.exec(5), RuntimeDirectory=: a list separated by colons.
     let given = env::var("RUNTIME_DIRECTORY").unwrap_or_default();
@@ -22,8 +21,8 @@ pub fn own() -> PathBuf {
     }
 }
 
-/// Returns the directory in which the programs of a user find each other's sockets. This is `$XDG_RUNTIME_DIR/hcad`, or
-/// `/run/hcad` if the variable does not contain an absolute path.
+/// Returns the directory through which a user's programs find each other's sockets. This is `$XDG_RUNTIME_DIR/hcad`, or
+/// `/run/hcad` if `$XDG_RUNTIME_DIR` is not an absolute path.
 pub fn shared() -> PathBuf {
     match env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if Path::new(&folder).is_absolute() => Path::new(&folder).join("hcad"),
@@ -46,7 +45,7 @@ pub fn ring(folder: &Path) -> PathBuf {
     folder.join("ring")
 }
 
-/// Creates the directory of a ring if it does not exist. Only this user can access the new directory.
+/// Creates a ring's directory if it does not exist. Only this user can access the new directory.
 ///
 /// # Errors
 /// Fails if the directory cannot be created.
@@ -64,8 +63,8 @@ pub fn make_ring(folder: &Path) -> io::Result<()> {
 /// Creates a directory if it does not exist. Only this user can access the new directory.
 ///
 /// # Errors
-/// Fails if the directory cannot be created, or if the existing one is a link, has another owner, or is
-/// writable by others.
+/// Fails if the directory cannot be created. Also fails if `folder` exists but is not a directory (for example, a
+/// link), has a different owner, or is writable by others.
 pub fn make_own(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -77,8 +76,8 @@ pub fn make_own(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates a directory if it does not exist. Any user may traverse the directory, because the mode of each socket
-/// restricts access.
+/// Creates a directory if it does not exist. Any user may traverse the directory; access is restricted by the mode of
+/// each socket.
 ///
 /// # Errors
 /// Fails if the directory cannot be created.

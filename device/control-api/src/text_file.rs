@@ -1,4 +1,4 @@
-//! Reads text files that an operator names. The name may refer to a file that is not regular, such as a FIFO or a
+//! Reads text files named by an operator. A name may refer to something other than a regular file, such as a FIFO or a
 //! device.
 
 use std::fs::File;

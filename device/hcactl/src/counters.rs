@@ -33,8 +33,8 @@ pub(crate) fn of(daemon: &mut Daemon, device: u16) -> anyhow::Result<Counters> {
     }
 }
 
-/// Returns the counters of the given devices as text or JSON. The JSON of several devices is an object with
-/// one key per device.
+/// Returns the counters of the given devices as text or JSON. For several devices, the JSON is an object with one key
+/// per device.
 pub(crate) fn once(daemon: &mut Daemon, devices: &[u16], as_json: bool) -> anyhow::Result<String> {
     let all = Sample::take(daemon, devices)?;
     match (as_json, all.devices.as_slice()) {
@@ -44,7 +44,7 @@ pub(crate) fn once(daemon: &mut Daemon, devices: &[u16], as_json: bool) -> anyho
     }
 }
 
-/// Prints counters and rates periodically until the reader of standard output closes it.
+/// Prints counters and rates periodically until the reader closes standard output.
 pub(crate) fn watch(
     daemon: &mut Daemon,
     devices: &[u16],
@@ -65,7 +65,7 @@ pub(crate) fn watch(
     }
 }
 
-/// Counters at one moment, in the format of the control socket.
+/// A snapshot of the counters, in the control socket's format.
 struct Sample {
     at: Instant,
     devices: Vec<(u16, Value)>,
@@ -86,7 +86,7 @@ impl Sample {
         Value::Object(devices.collect())
     }
 
-    /// Returns one counter per line, named by its path, with a column for each device.
+    /// Formats the counters as a table: one line per counter, with the counter's path and one column per device.
     fn table(&self) -> String {
         let mut text = Text::default();
         let mut head = vec!["COUNTER".to_owned()];
@@ -103,7 +103,8 @@ impl Sample {
         text.finish()
     }
 
-    /// Returns the counters with their rates. Counters that are zero on all devices are omitted.
+    /// Formats the counters and their rates since `before` as a table. Counters that are zero on all devices are
+    /// omitted.
     fn table_since(&self, before: &Self) -> String {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let mut text = Text::default();
@@ -131,7 +132,7 @@ impl Sample {
         text.finish()
     }
 
-    /// Returns the counters as JSON, together with their rates under the same keys.
+    /// Returns the counters and their rates since `before` as JSON. Both objects have the same keys.
     fn since(&self, before: &Self) -> Value {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let empty = Value::Null;
@@ -144,8 +145,7 @@ impl Sample {
         json!({ "seconds": seconds, "counters": self.to_json(), "per_second": rates })
     }
 
-    /// Returns the path of each counter, with one value for each device. The value is `None` if the device does not
-    /// have the counter.
+    /// Returns each counter's path and its value on every device, or `None` for devices that do not have the counter.
     fn flat(&self) -> Vec<(String, Vec<Option<u64>>)> {
         let mut all: Vec<(String, Vec<Option<u64>>)> = Vec::new();
         let mut places = std::collections::HashMap::new();
@@ -164,8 +164,8 @@ impl Sample {
     }
 }
 
-/// Returns the rate of a counter per second. A counter that decreased was reset together with its device, so it started
-/// from zero.
+/// Returns a counter's rate per second. If the counter has decreased, its device was reset in between, so the count
+/// started from zero.
 pub(crate) fn rate(earlier: u64, now: u64, seconds: f64) -> f64 {
     let gained = now.checked_sub(earlier).unwrap_or(now);
     #[expect(clippy::cast_precision_loss, reason = "for people, and far below 2^53")]
@@ -197,7 +197,7 @@ fn walk(name: &str, value: &Value, each: &mut impl FnMut(&str, u64)) {
                 walk(&name, value, each);
             }
         }
-        // An array contains the buckets of a histogram, which the list omits.
+        // Arrays are histogram buckets, which the list omits.
         Value::Array(_) => {}
         leaf => each(name, leaf.as_u64().unwrap_or(0)),
     }

@@ -1,4 +1,4 @@
-//! Builds the text of `hcactl --help`: commands in groups, and examples.
+//! Builds the `hcactl --help` text: grouped commands, and examples.
 
 use clap::{Command, CommandFactory as _};
 
@@ -23,13 +23,13 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("hcactl impair add rx --probability 0.01 drop", "drop 1% of the received frames"),
 ];
 
-/// Width of the column of command names.
+/// Width of the command name column.
 const NAMES: usize = 11;
 
-/// Returns the clap command of `hcactl`, whose help text shows the commands in groups.
+/// Returns `hcactl`'s clap command, with help text that lists the commands in groups.
 pub(crate) fn command() -> Command {
     let mut command = Cli::command();
-    // This adds the `help` command.
+    // `build` adds the `help` command.
     command.build();
     let styles = command.get_styles();
     let (header, literal) = (*styles.get_header(), *styles.get_literal());

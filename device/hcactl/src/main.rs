@@ -28,8 +28,8 @@ use serde_json::{Value, json};
 /// Maximum size of one response in bytes. A page of a table takes about 200 kB.
 const MAX_ANSWER_LEN: u64 = 16 << 20;
 
-/// Maximum total size of the responses to one command in bytes. The longest table, that of all QPs of a
-/// device, takes about 80 MB.
+/// Maximum total size in bytes of the responses to one command. The longest table, which lists all QPs of a device,
+/// takes about 80 MB.
 const MAX_ANSWERS_LEN: u64 = 256 << 20;
 
 /// Exit status for an invalid command line. Clap uses the same value.
@@ -358,7 +358,7 @@ fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
     Ok(sanitize::json(&serde_json::to_string(value)?) + "\n")
 }
 
-/// Returns the outcome of a change as JSON, or an empty string without `--json`.
+/// With `--json`, returns the outcome of a change as JSON. Without it, returns an empty string.
 fn done(cli: &Cli, device: u16, what: &str, value: &impl serde::Serialize) -> anyhow::Result<String> {
     if cli.json { json(&json!({ "device": device, what: value })) } else { Ok(String::new()) }
 }
@@ -372,7 +372,7 @@ fn confirmed(question: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Returns a table of the chosen devices. With several devices, each row also contains the number of its device.
+/// Returns a table for the chosen devices. If there are several, each row also shows the number of its device.
 fn list(daemon: &mut Daemon, cli: &Cli, table: &str) -> anyhow::Result<String> {
     let devices = daemon.several(&cli.device)?;
     let mut all: Vec<Value> = Vec::new();
@@ -418,17 +418,16 @@ impl Daemon {
         })
     }
 
-    /// Resets the limit on the total size of the responses. A command that polls repeatedly does this before each poll.
+    /// Resets the limit on the total size of the responses. Commands that poll repeatedly call this before each poll.
     pub(crate) fn begin(&mut self) {
         self.answers.set_limit(MAX_ANSWERS_LEN);
     }
 
-    /// Sends a request and waits for the response. An error response becomes an error.
+    /// Sends a request and waits for the response. An error response is returned as an error.
     pub(crate) fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        // A failed write is not reported yet. If hcad rejects the connection, it sends the reason before it closes the
-        // connection.
+        // Do not report a failed write yet: if hcad has rejected the connection, its reason can still be read.
         let sent = self.requests.write_all(&line);
         let mut answer = Vec::new();
         let received = (&mut self.answers).take(MAX_ANSWER_LEN).read_until(b'\n', &mut answer);
@@ -488,8 +487,9 @@ impl Daemon {
         })
     }
 
-    /// Requests pages, beginning at index 0, and passes each response to `take`. For a page, `take` returns `Some` with
-    /// the index of the next page, if there is one. For any other response, `take` returns `None`.
+    /// Requests pages, starting at index 0, and passes each response to `take`. If the response is a page, `take`
+    /// returns `Some(next)`, where `next` is the index of the next page, if any. For any other response, `take` returns
+    /// `None`.
     fn each_page(
         &mut self,
         device: u16,
@@ -509,7 +509,8 @@ impl Daemon {
         }
     }
 
-    /// Returns the device of a command that applies to exactly one device: the chosen device, or else the only device.
+    /// Returns the device for a command that applies to exactly one device: the chosen device, or else the only one
+    /// that hcad serves.
     fn choose(&mut self, chosen: &[u16]) -> anyhow::Result<u16> {
         match self.several(chosen)?.as_slice() {
             [only] => Ok(*only),

@@ -1,4 +1,4 @@
-//! `hcactl peer`: peers on the fabric of a device.
+//! `hcactl peer`: peers on a device's fabric.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;

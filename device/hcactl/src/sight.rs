@@ -113,8 +113,7 @@ pub(crate) struct Records {
 }
 
 impl Capture {
-    /// Returns the request, and the path that the output of the command reports: the new file, or [`MEMORY`] for a
-    /// ring. The path is `None` for `off`.
+    /// Returns the request, and the path for the JSON output: the new file, [`MEMORY`] for a ring, or `None` for `off`.
     pub(crate) fn request(&self, device: u16) -> anyhow::Result<(Request, Option<PathBuf>)> {
         Ok(match self {
             Self::On { file, bound: Bound { max, files }, frames } => {
@@ -142,8 +141,8 @@ impl Capture {
 }
 
 impl Trace {
-    /// Returns the request, and the path that the output of the command reports: the new file, [`STANDARD_ERROR`], or
-    /// [`MEMORY`] for a ring. The path is `None` for `off`.
+    /// Returns the request, and the path for the JSON output: the new file, [`STANDARD_ERROR`], [`MEMORY`] for a ring,
+    /// or `None` for `off`.
     pub(crate) fn request(&self, device: u16, json: bool) -> anyhow::Result<(Request, Option<PathBuf>)> {
         let format = if json { TraceFormat::Json } else { TraceFormat::Text };
         Ok(match self {
@@ -191,7 +190,7 @@ fn absolute(file: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(file).with_context(|| file.display().to_string())
 }
 
-/// Parses a number of bytes with an optional suffix K, M or G, which means a power of 1024.
+/// Parses a number of bytes. An optional suffix K, M or G multiplies it by a power of 1024.
 fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size such as 512K, 100M or 2G");
     let (digits, shift) = match text.char_indices().last() {

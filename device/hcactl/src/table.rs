@@ -23,8 +23,8 @@ impl Text {
         }
     }
 
-    /// Adds a page of a table. If the table shows several devices, `of` is the number of the device that the rows
-    /// belong to.
+    /// Adds a page of a table. If the table covers several devices, `of` is the number of the device to which the rows
+    /// belong.
     pub(crate) fn add(&mut self, page: &TextPage, of: Option<u16>) {
         let with_device = |device: Option<String>, cells: &[String]| {
             device.into_iter().chain(cells.iter().cloned()).collect::<Vec<_>>()
@@ -65,7 +65,7 @@ impl Text {
     }
 }
 
-/// Formats the devices of a daemon.
+/// Formats the devices that a daemon serves.
 pub(crate) fn devices(rows: &[DeviceRow]) -> String {
     let mut text = Text::default();
     text.head(&[
@@ -123,7 +123,7 @@ pub(crate) fn peers(rows: &[PeerRow]) -> String {
     text.finish()
 }
 
-/// Formats the members of the ring to which a device belongs.
+/// Formats the members of a device's ring.
 pub(crate) fn members(rows: &[MemberRow]) -> String {
     let mut text = Text::default();
     text.head(&[
@@ -148,7 +148,7 @@ pub(crate) fn impairments(rows: &[ImpairmentRow]) -> String {
     text.finish()
 }
 
-/// Formats the list of tables that a daemon offers.
+/// Formats the list of tables offered by a daemon.
 pub(crate) fn tables(rows: &[TableRow]) -> String {
     let mut text = Text::default();
     text.head(&["TABLE", "CONTENTS"]);

@@ -24,8 +24,8 @@ fn complaint(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Starts a server that accepts one client and responds to its first request with `answer`. Returns the path of the
-/// socket, and the directory that contains it.
+/// Starts a server that accepts one client and responds to its first request with `answer`. Returns the temporary
+/// directory, and the path of the socket in it.
 fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.sock");

@@ -1,4 +1,4 @@
-//! Resolves the paths of QP contexts to packet headers.
+//! Resolves paths in QP contexts to packet headers.
 //!
 //! # Spec
 //! mlx5 interface, section 10.3.

@@ -1,4 +1,4 @@
-//! Memory of a queue, which consists of the pages that the driver lists when it creates the queue.
+//! Queue memory, made up of the pages that the driver lists when it creates the queue.
 //!
 //! # Spec
 //! mlx5 interface, sections 5, 8.1 and 10.1.
@@ -9,15 +9,15 @@ use protocol::hca::mlx5::input::Pages;
 use protocol::hca::mlx5::{page_len, page_offset};
 use protocol::ids::Iova;
 
-/// Largest supported log page size, which means pages of 8 TiB. No guest has memory for larger pages.
+/// Largest supported log page size, for pages of 8 TiB. No guest has memory for larger pages.
 const MAX_LOG_PAGE: u8 = 31;
 
 /// Position of a queue within its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Log2 of the page size, in units of 4 KiB.
+    /// Each page has `4096 << log_page_size` bytes.
     pub log_page_size: u8,
-    /// Offset of the queue in its first page, in units of 1/64 of a page.
+    /// Offset of the queue in its first page, in 64ths of the page size.
     pub page_offset: u8,
 }
 
@@ -32,8 +32,8 @@ pub struct QueueBuffer {
 }
 
 impl QueueBuffer {
-    /// Creates the buffer of a queue of `len` bytes. Returns `None` if the list has too few pages or the page size is
-    /// not supported. Pages after the end of the queue are not kept.
+    /// Creates the buffer of a `len`-byte queue. Returns `None` if the list has too few pages or the page size is not
+    /// supported. Pages past the end of the queue are dropped.
     pub fn new(pages: Pages<'_>, placement: Placement, len: u64) -> Option<Self> {
         let Placement { log_page_size, page_offset: offset } = placement;
         if log_page_size > MAX_LOG_PAGE {
@@ -47,7 +47,7 @@ impl QueueBuffer {
         Some(Self { pages: pages.iter().take(needed).collect(), page_len, start, len })
     }
 
-    /// Returns the number of pages that are kept.
+    /// Returns the number of pages in the buffer.
     pub fn pages(&self) -> usize {
         self.pages.len()
     }
@@ -55,8 +55,8 @@ impl QueueBuffer {
     /// Copies bytes out of the queue.
     ///
     /// # Errors
-    /// [`AccessError::Bounds`] past the end of the queue, or [`AccessError::Unmapped`] if the guest has not mapped the
-    /// page.
+    /// Fails with [`AccessError::Bounds`] past the end of the queue, and with [`AccessError::Unmapped`] if the guest
+    /// has not mapped a page.
     pub fn read(&self, dma: &GuestMemory, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         self.check(offset, out.len())?;
         let (mut at, mut rest) = (offset, out);
@@ -74,7 +74,7 @@ impl QueueBuffer {
     /// the entry and all earlier writes.
     ///
     /// # Errors
-    /// Fails under the same conditions as [`QueueBuffer::read`]. The last byte is not written in this case.
+    /// Fails under the same conditions as [`QueueBuffer::read`], in which case the last byte is not written.
     pub fn publish(&self, dma: &GuestMemory, offset: u64, entry: &[u8]) -> Result<(), AccessError> {
         self.check(offset, entry.len())?;
         let Some((owner, body)) = entry.split_last() else { return Ok(()) };
@@ -113,19 +113,19 @@ impl QueueBuffer {
     }
 }
 
-/// Returns whether a range is inside one page of 4 KiB.
+/// Returns whether a range lies within a single 4 KiB page.
 fn is_in_one_page(iova: Iova, len: usize) -> bool {
     iova.get() % page_len(0) + len as u64 <= page_len(0)
 }
 
-/// Number of pages that all queues and keys together may still take.
+/// Number of pages that are still available to all queues and keys together.
 #[derive(Debug)]
 pub struct PageBudget {
     left: usize,
 }
 
 impl Default for PageBudget {
-    /// Allows 2^24 page addresses, which take 128 MiB. With pages of 4 KiB, they cover 64 GiB.
+    /// Allows 2^24 page addresses, which take 128 MiB and cover 64 GiB of 4 KiB pages.
     fn default() -> Self {
         Self { left: 1 << 24 }
     }
@@ -160,7 +160,7 @@ mod tests {
         pages.iter().flat_map(|page| page.to_be_bytes()).collect()
     }
 
-    /// Section 20, M-2: the offset is in units of 1/64 of a page, so 32 means 4096 bytes in a page of 8 KiB.
+    /// Section 20, M-2: the offset counts 64ths of a page, so an offset of 32 in an 8 KiB page is 4096 bytes.
     #[test]
     fn page_offset_is_in_units_of_one_64th_page() {
         let dma = guest_memory(0, 8);

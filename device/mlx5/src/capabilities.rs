@@ -1,4 +1,4 @@
-//! Capabilities of the device: the maximum values, and the current values, which the driver sets.
+//! Capabilities of the device: the maximum values, and the current values set by the driver.
 //!
 //! # Spec
 //! mlx5 interface, section 6.
@@ -12,7 +12,7 @@ use super::limits::Limits;
 #[derive(Debug)]
 pub struct Capabilities {
     largest: GeneralCaps,
-    /// Area of the last SET_HCA_CAP. It is stored unparsed, because new drivers set bits that this device does not
+    /// Area from the last SET_HCA_CAP. It is stored unparsed, because new drivers set bits that this device does not
     /// define.
     general: Box<[u8; AREA_LEN]>,
     atomic: AtomicCaps,
@@ -30,10 +30,10 @@ impl Capabilities {
         &self.largest
     }
 
-    /// Returns the capability area that a query selects.
+    /// Returns the capability area selected by a query.
     ///
     /// # Errors
-    /// The type is unknown, or belongs to an Ethernet port.
+    /// Fails if the type is unknown or applies only to Ethernet ports.
     pub fn query(&self, query: &Query) -> Result<[u8; AREA_LEN], Rejection> {
         Ok(match (query.cap_type(), query.current) {
             (Some(CapType::General), true) => *self.general,
@@ -44,10 +44,10 @@ impl Capabilities {
         })
     }
 
-    /// Sets the current capabilities. Section 20, M-13: QUERY_HCA_CAP returns them as they were set.
+    /// Sets the current capabilities. Section 20, M-13: QUERY_HCA_CAP returns exactly what was set.
     ///
     /// # Errors
-    /// The type is unknown, the area is too short, or a value exceeds the capabilities of the device.
+    /// Fails if the type is unknown, the area is too short, or the device does not support a value.
     pub fn set(&mut self, set: &SetHcaCap, area: &[u8]) -> Result<(), Rejection> {
         let short = || Check::CapArea.rejects(area.len() as u64);
         match set.cap_type() {

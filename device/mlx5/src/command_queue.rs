@@ -1,4 +1,4 @@
-//! Slots of the command queue, and the mailboxes that hold their inputs and outputs.
+//! Command queue slots, and the mailboxes that hold long inputs and outputs.
 //!
 //! # Spec
 //! mlx5 interface, sections 3.1 and 3.2.
@@ -15,7 +15,7 @@ use super::check::{Check, Rejection};
 /// Offset of the first output bytes in a slot.
 const OUTPUT: u64 = 0x20;
 
-/// Reason why the command of a slot was not executed.
+/// Reason why the command in a slot was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotFault {
     /// The slot is not in mapped memory.
@@ -53,11 +53,11 @@ pub struct Request {
 }
 
 impl Request {
-    /// Takes the command from the slot at an address. Each byte of the slot and its mailboxes is read once.
+    /// Takes the command from the slot at `at`. Each byte of the slot and its mailboxes is read only once.
     ///
     /// # Errors
-    /// Fails if the slot is not accessible, belongs to the driver, or contains a command that cannot be delivered. The
-    /// slot of a command that cannot be delivered is returned to the driver.
+    /// Fails if the slot is not accessible, belongs to the driver, or contains a command that cannot be delivered. In
+    /// the last case, the slot is returned to the driver.
     pub fn take(dma: &GuestMemory, at: Iova) -> Result<Self, SlotFault> {
         let mut bytes = [0; Slot::LEN];
         dma.read(at, &mut bytes).map_err(|_| SlotFault::Unmapped)?;
@@ -110,7 +110,7 @@ impl Request {
     }
 
     /// Writes the output, and then returns the slot to the driver. The output is truncated or zero-padded to the length
-    /// that the driver expects (section 20, M-31). Returns whether the guest's memory could be written.
+    /// that the driver expects (section 20, M-31). Returns whether guest memory could be written.
     pub fn finish(&self, dma: &GuestMemory, output: &[u8]) -> bool {
         let rest = output.get(INLINE_LEN..).unwrap_or_default();
         let mut left = self.output_len.saturating_sub(INLINE_LEN);
@@ -142,8 +142,8 @@ fn release(dma: &GuestMemory, at: Iova, inline: &[u8; INLINE_LEN], delivery: Del
         && dma.publish(place(OWNER_BYTE as u64), &[delivery.owner_byte()]).is_ok()
 }
 
-/// Walks along the blocks of a mailbox. A block must carry the token of the slot and its own number in the chain, so
-/// the walk ends even if the chain is circular.
+/// Walks the blocks of a mailbox. Each block must carry the slot's token and its own position in the chain, so the walk
+/// ends even if the chain is circular.
 struct Chain {
     next: Iova,
     number: u32,
@@ -157,7 +157,7 @@ impl Chain {
         Self { next: first, number: 0, token, check, delivery }
     }
 
-    /// Returns the address of the current block, if it is aligned.
+    /// Returns the current block's address. Fails if the chain has ended or the address is misaligned.
     fn aligned(&self) -> Result<Iova, Undelivered> {
         match self.next.get() {
             // An address of 0 marks the end of a chain.
@@ -170,7 +170,7 @@ impl Chain {
         Undelivered::of(self.check, self.next.get(), self.delivery)
     }
 
-    /// Checks the current block, and goes on to the next.
+    /// Checks the current block, and advances to the next one.
     fn advance(&mut self, tail: &BlockTail) -> Result<(), Undelivered> {
         if tail.token != self.token {
             return Err(Undelivered::of(Check::BlockToken, tail.token.into(), Delivery::Token));

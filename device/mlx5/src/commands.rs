@@ -1,4 +1,4 @@
-//! Executes commands. Each family of commands has its own file. A rejected command has no effect.
+//! Executes commands. Each command family has its own file. A rejected command has no effect.
 //!
 //! # Spec
 //! mlx5 interface, section 5.
@@ -37,7 +37,7 @@ fn nothing() -> Output {
 /// Parses the input of a command.
 ///
 /// # Errors
-/// The opcode is unknown, the input is too short for it, or the command names a user context.
+/// Fails if the opcode is unknown, the input is too short for the command, or the command names a user context.
 pub fn parse(input: &[u8]) -> Result<Command<'_>, Rejection> {
     // User contexts exist only with DevX, which this device does not support.
     if let Some(InputHeader { user: user @ 1.., .. }) = InputHeader::parse_prefix(input) {
@@ -89,7 +89,7 @@ pub fn execute(
     }
 }
 
-/// The state that is accessible to a command that requires INIT_HCA.
+/// State available to commands that require INIT_HCA.
 struct Call<'a, 'cx> {
     resources: &'a mut Resources,
     issi: u16,

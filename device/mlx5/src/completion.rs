@@ -1,4 +1,4 @@
-//! Writes completions, and reports events of QPs, CQs and SRQs.
+//! Writes completions, and reports QP, CQ and SRQ events.
 //!
 //! # Spec
 //! mlx5 interface, sections 8.2, 9.3, 9.6 and 18.1.
@@ -40,7 +40,7 @@ fn sent(qp: &QueuePair, tag: SendTag, done: &SendDone, timestamp: u64) -> Cqe {
 
 /// Fields of a receive CQE that do not come from the received message.
 struct Receiver {
-    /// User index of the QP, or of the SRQ for XRC.
+    /// User index of the QP or, for XRC, of the SRQ.
     user_index: UserIndex,
     wqe_counter: u16,
     timestamp: u64,
@@ -76,7 +76,7 @@ fn received(cx: &Context<'_>, qp: &QueuePair, to: &Receiver, done: &RecvDone) ->
 }
 
 impl Resources {
-    /// Writes the CQE of a completion. If it cannot be written, all QPs of the CQ move to ERR.
+    /// Writes the CQE of a completion. If the CQE cannot be written, all QPs that use the CQ move to ERR.
     pub fn complete(&mut self, cx: &mut Context<'_>, completion: &Completion) {
         let Some(qp) = self.qps.get_mut(completion.qpn.get()) else { return };
         qp.count(completion);
@@ -88,7 +88,7 @@ impl Resources {
         let (cqn, user_index) = match (completion.queue, completion.srqn) {
             (Queue::Send, _) => (context.send_cqn, context.user_index),
             (Queue::Recv, None) => (context.recv_cqn, context.user_index),
-            // Section 20, M-11: the CQE of an XRC receive goes to the CQ of the SRQ.
+            // Section 20, M-11: the CQE of an XRC receive goes to the SRQ's CQ.
             (Queue::Recv, Some(srqn)) => match self.srqs.get(srqn.get()).and_then(|srq| srq.xrc()) {
                 Some(srq) => (srq.cqn, srq.user_index),
                 None => return limited!(debug, %srqn, "completion lost: the SRQ does not exist"),
@@ -136,7 +136,7 @@ impl Resources {
         }
     }
 
-    /// Reports a CQ that lost a completion. Section 9.6: all QPs of the CQ move to ERR.
+    /// Reports a CQ that lost a completion. Section 9.6: all QPs that use the CQ move to ERR.
     fn fail_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
         limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
         let code = match fault {
@@ -165,7 +165,7 @@ impl Resources {
         }
     }
 
-    /// Reports an asynchronous event of a QP.
+    /// Reports an asynchronous QP event.
     pub fn qp_event(&mut self, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
         let event = match event {
             AsyncEvent::CommunicationEstablished => QueueEvent::CommunicationEstablished,

@@ -16,7 +16,7 @@ use super::buffer::QueueBuffer;
 use super::check::{Check, Rejection};
 use super::uses::{Object, Used};
 
-/// Mask for an index of 24 bits, the width of the indices in contexts, doorbells and doorbell records.
+/// Mask for the 24-bit indices in contexts, doorbells and doorbell records.
 const INDEX: u32 = 0xff_ffff;
 
 /// Error for an entry that was lost.
@@ -25,8 +25,8 @@ const INDEX: u32 = 0xff_ffff;
 pub struct LostEntry {
     /// Cause of the loss.
     pub fault: Fault,
-    /// Whether this is the first loss of the queue. Only the first loss raises an event. After a loss, the queue
-    /// accepts no further entries.
+    /// Whether this is the queue's first loss. Only the first loss raises an event. After a loss, the queue accepts no
+    /// more entries.
     pub first: bool,
 }
 
@@ -41,7 +41,7 @@ impl Ring {
         1 << self.log_entries
     }
 
-    /// Writes the entry at a free-running index.
+    /// Writes `cqe` at the free-running index `index`.
     fn write(&self, index: u32, size: CqeSize, cqe: &Cqe, dma: &GuestMemory) -> Result<(), AccessError> {
         let entry = u64::from(index % self.entries()) * size.stride() as u64;
         let at = entry + size.fields_at() as u64;
@@ -57,7 +57,7 @@ pub struct CompletionQueue {
     ring: Ring,
     /// Free-running index of the next entry.
     producer: u32,
-    /// Consumer index as last read from the doorbell record, 24 bits.
+    /// 24-bit consumer index, as last read from the doorbell record.
     consumer: u32,
     armed: Armed,
     /// Index of the newest entry that is solicited or reports a failure.
@@ -81,7 +81,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns the length in bytes of a ring with this number of entries.
+    /// Returns the length in bytes of a ring with `1 << log_entries` entries.
     pub const fn ring_len(size: CqeSize, log_entries: u8) -> u64 {
         (size.stride() as u64) << log_entries
     }
@@ -97,7 +97,7 @@ impl CompletionQueue {
         self.context.uar.get()
     }
 
-    /// Returns the EQ for the queue's events.
+    /// Returns the EQ that receives the queue's events.
     pub const fn eqn(&self) -> Eqn {
         self.context.eqn
     }
@@ -116,7 +116,7 @@ impl CompletionQueue {
         self.ring.buffer.pages()
     }
 
-    /// Returns the objects that the queue uses.
+    /// Returns the objects used by the queue.
     pub fn uses(&self) -> Used {
         Used::from_slice(&[Object::Uar(self.uar()), Object::Eq(self.eqn().get())])
     }
@@ -132,8 +132,8 @@ impl CompletionQueue {
         self.producer.wrapping_sub(self.consumer) & INDEX
     }
 
-    /// Arms the queue for one event. Returns true if an entry of the requested kind is already unread. The caller then
-    /// raises the event, and the queue is not armed.
+    /// Arms the queue for one event. If an unread entry of the requested kind already exists, returns true without
+    /// arming the queue, and the caller must raise the event.
     #[must_use]
     pub fn arm(&mut self, arm: &ArmCq) -> bool {
         let is_unread = |index: u32| index.wrapping_sub(arm.consumer) & INDEX < 1 << 23;
@@ -148,7 +148,7 @@ impl CompletionQueue {
     /// Writes an entry. Returns whether the entry raises an event.
     ///
     /// # Errors
-    /// The entry is lost, because the queue is full, has lost an entry before, or has a ring that is not accessible.
+    /// Fails if the queue is full, has already lost an entry, or has an inaccessible ring. The entry is then lost.
     pub fn push(&mut self, cqe: &Cqe, solicited: bool, dma: &GuestMemory) -> Result<bool, LostEntry> {
         if let Some(fault) = self.fault {
             return Err(LostEntry { fault, first: false });
@@ -179,8 +179,8 @@ impl CompletionQueue {
         self.ring.write(self.producer, self.size, cqe, dma).map_err(|_| Fault::Access)
     }
 
-    /// Whether the ring has a free entry. The doorbell record is read only if the ring is full according to the last
-    /// known consumer index.
+    /// Returns whether the ring has a free entry. Reads the doorbell record only if the ring is full by the last known
+    /// consumer index.
     fn has_room(&mut self, dma: &GuestMemory) -> bool {
         if self.unread() >= self.ring.entries()
             && let Some(consumer) = self.recorded(dma)
@@ -190,7 +190,7 @@ impl CompletionQueue {
         self.unread() < self.ring.entries()
     }
 
-    /// Changes the moderation settings, and the setting that ignores overruns. Moderation has no effect on this device.
+    /// Changes the moderation settings and the ignore-overrun setting. Moderation has no effect on this device.
     pub fn moderate(&mut self, modify: &ModifyCq) {
         let (fields, new) = (modify.fields, &modify.context);
         if fields.contains(CqFields::PERIOD) {
@@ -207,12 +207,12 @@ impl CompletionQueue {
         }
     }
 
-    /// Moves the queue to a new ring. The producer index continues. The resize entry takes up one index, so the driver
-    /// moves unread entry i of the old ring to index i + 1 of the new ring.
+    /// Moves the queue to a new ring. The producer index keeps counting. The resize entry takes up one index, so the
+    /// driver moves unread entry i of the old ring to index i + 1 of the new ring.
     ///
     /// # Errors
-    /// The unread entries do not fit in the new ring, the old ring has no room for the resize entry, or the memory of
-    /// the queue is not accessible. The queue then continues to use the old ring.
+    /// Fails if the unread entries do not fit in the new ring, the old ring has no room for the resize entry, or the
+    /// queue's memory is not accessible. In each case, the queue continues to use the old ring.
     pub fn resize(
         &mut self,
         new: &CqContext,
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
     use crate::buffer::Placement;
 
-    /// The doorbell record is in page 2. The ring is in page 0, and the ring after a resize in page 1.
+    /// Address of the doorbell record, in page 2. The initial ring is in page 0, and a resize moves it to page 1.
     const RECORD: Iova = Iova::new(0x2000);
 
     fn ring(page: u64, log_entries: u8) -> QueueBuffer {

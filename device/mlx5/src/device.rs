@@ -113,7 +113,7 @@ impl Mlx5 {
     }
 
     /// Executes the command in a slot and returns the slot to the driver. The driver's store to the command doorbell
-    /// completes only after this.
+    /// completes only afterwards.
     fn execute(&mut self, cx: &mut Context<'_>, slot: usize) {
         let begun = Clock::now();
         let began = cx.monitor.trace().map(|trace| trace.now());
@@ -161,8 +161,8 @@ impl Mlx5 {
         self.function.resources().and_then(|resources| resources.taker(EventMask::COMMAND))
     }
 
-    /// Raises a command event if the same EQ received command events before and after the command. Section 20, M-7: the
-    /// driver polls for the completion of the commands that create and destroy this EQ.
+    /// Raises a command event if the EQ for command events is the same before and after the command. Section 20, M-7:
+    /// the driver polls for the completion of the commands that create and destroy this EQ.
     fn complete(&mut self, cx: &mut Context<'_>, slot: usize, before: Option<Eqn>) {
         if before.is_some()
             && before == self.command_eq()
@@ -280,7 +280,7 @@ impl Frontend for Mlx5 {
         Mlx5Host { resources: self.function.resources_mut(), cx }
     }
 
-    /// Returns the index of the first block of a send WQE, or the number of a receive.
+    /// Returns the index of a send WQE's first block, or the number of a receive.
     fn work_request(&self, wr_id: u64) -> u64 {
         SendTag::from_bits(wr_id).index().into()
     }
@@ -301,7 +301,7 @@ impl Frontend for Mlx5 {
         if let Some(resources) = self.function.resources_mut() {
             resources.end_turn(cx);
         }
-        // Changed QPs need no action: their contexts are updated from the engine when software queries them.
+        // Changed QPs need no action: a QP's context is updated from the engine when software queries it.
         while cx.engine.poll_dirty().is_some() {}
         false
     }

@@ -29,15 +29,15 @@ pub enum Doorbell {
     Send(Qpn),
 }
 
-/// Splits a BAR offset into a UAR page and the offset within the page. Returns `None` for an offset below the first
+/// Splits a BAR offset into a UAR page and the offset within the page. Returns `None` for an offset below the first UAR
 /// page.
 pub fn place(offset: u64) -> Option<(UarIndex, u64)> {
     let page = u32::try_from(offset / PAGE as u64).ok().filter(|page| *page >= FIRST_UAR)?;
     Some((UarIndex::new(page), offset % PAGE as u64))
 }
 
-/// First halves of CQ doorbells, by UAR page. Each first half is kept until its second half arrives. 32-bit software
-/// writes a CQ doorbell with two stores.
+/// First halves of CQ doorbells, by UAR page. 32-bit software writes a CQ doorbell with two stores, so the first half
+/// is kept until the second half arrives.
 ///
 /// Bound: one entry for each UAR page.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl Doorbells {
     /// Handles a store at an offset in a page. Returns the doorbell once it is complete.
     ///
     /// # Errors
-    /// The register does not exist or does not have this width.
+    /// Fails if the register does not exist, or if the store has the wrong width.
     pub fn store(
         &mut self,
         page: UarIndex,
@@ -84,7 +84,8 @@ impl Doorbells {
 }
 
 impl Resources {
-    /// Executes a doorbell in an allocated UAR page. Section 20, M-20: the object must belong to that page.
+    /// Executes a doorbell in an allocated UAR page. Section 20, M-20: the doorbell's object must belong to the same
+    /// page.
     pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, page: UarIndex, doorbell: &Doorbell) {
         let done = match doorbell {
             Doorbell::ArmCq(arm) => self.arm_cq(cx, page, arm),
@@ -168,7 +169,7 @@ mod tests {
     const PAGE_16: UarIndex = UarIndex::new(16);
 
     #[test]
-    fn offsets_below_first_page_are_no_doorbells() {
+    fn offsets_below_first_uar_page_are_not_doorbells() {
         assert_eq!(place(0xffff), None);
         assert_eq!(place(0x1_0040), Some((PAGE_16, 0x40)));
         assert_eq!(place(u64::MAX), None);
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(doorbells.store(PAGE_16, 0x24, &bytes[4..]), Ok(None));
     }
 
-    /// Section 20, M-16: stores to the rest of the register copy a WQE and ring no doorbell.
+    /// Section 20, M-16: stores to the rest of the register are parts of a WQE and ring no doorbell.
     #[test]
     fn blueflame_bytes_after_first_eight_are_not_doorbells() {
         let mut doorbells = Doorbells::default();

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::buffer::QueueBuffer;
 use super::uses::{Object, Used};
 
-/// Mask for an index of 24 bits, the width of the indices in contexts and doorbells.
+/// Mask for the 24-bit indices in contexts and doorbells.
 const INDEX: u32 = 0xff_ffff;
 
 /// Reason why an event was not written.
@@ -33,7 +33,7 @@ pub struct EventQueue {
     buffer: QueueBuffer,
     /// Free-running index of the next entry.
     producer: u32,
-    /// Consumer index as the driver last reported it, 24 bits.
+    /// 24-bit consumer index, as last reported by the driver.
     consumer: u32,
     armed: bool,
     lost: bool,
@@ -45,7 +45,7 @@ impl EventQueue {
         Self { context, mask, buffer, producer: 0, consumer: 0, armed: false, lost: false }
     }
 
-    /// Returns the length in bytes of the ring that a context describes.
+    /// Returns the length in bytes of the ring described by a context.
     pub const fn ring_len(context: &EqContext) -> u64 {
         (eqe::LEN as u64) << context.log_entries
     }
@@ -64,7 +64,7 @@ impl EventQueue {
         self.buffer.pages()
     }
 
-    /// Returns the objects that the queue uses.
+    /// Returns the objects used by the queue.
     pub fn uses(&self) -> Used {
         Used::from_slice(&[Object::Uar(self.context.uar.get())])
     }
@@ -96,12 +96,13 @@ impl EventQueue {
         self.producer.wrapping_sub(self.consumer) & INDEX
     }
 
-    /// Updates the consumer index, which has 24 bits.
+    /// Updates the 24-bit consumer index.
     pub fn set_consumer(&mut self, consumer: u32) {
         self.consumer = consumer;
     }
 
-    /// Updates the consumer index and arms the queue. Returns the vector to raise at once if entries are unread.
+    /// Updates the consumer index. Arms the queue if no entry is unread; otherwise, returns the vector to raise at
+    /// once.
     #[must_use]
     pub fn arm(&mut self, consumer: u32) -> Option<u16> {
         self.set_consumer(consumer);
@@ -112,7 +113,7 @@ impl EventQueue {
     /// Writes an event. Returns the vector to raise, if any.
     ///
     /// # Errors
-    /// The event is lost, because the ring is full or not accessible.
+    /// Fails if the ring is full or not accessible, in which case the event is lost.
     pub fn push(&mut self, event: &Eqe, dma: &GuestMemory) -> Result<Option<u16>, WriteError> {
         let result = self.write(event, dma);
         self.lost |= result.is_err();

@@ -44,7 +44,7 @@ impl Enabled {
 }
 
 impl Function {
-    /// Returns the objects; `None` unless the function is initialised.
+    /// Returns the objects, or `None` if the function is not initialised.
     pub fn resources(&self) -> Option<&Resources> {
         match self {
             Self::Disabled => None,
@@ -52,7 +52,7 @@ impl Function {
         }
     }
 
-    /// Returns the objects; `None` unless the function is initialised.
+    /// Returns the objects, or `None` if the function is not initialised.
     pub fn resources_mut(&mut self) -> Option<&mut Resources> {
         match self {
             Self::Disabled => None,

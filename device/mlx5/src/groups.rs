@@ -13,7 +13,7 @@ use super::limits::MAX_GROUP_QPS;
 
 /// Multicast groups by GID.
 ///
-/// Bound: 2^13 groups of 56 QPs take 2 MiB.
+/// Bound: 2^13 groups with 56 QPs each, which take 2 MiB.
 #[derive(Debug)]
 pub struct Groups {
     members: BTreeMap<[u8; 16], SmallVec<[Qpn; 8]>>,
@@ -29,7 +29,7 @@ impl Groups {
     /// Adds a QP to a group. Adding a member again has no effect.
     ///
     /// # Errors
-    /// The GID is not a multicast GID, or a limit is reached.
+    /// Fails if the GID is not a multicast GID, or if a limit is reached.
     pub fn attach(&mut self, gid: [u8; 16], qpn: Qpn) -> Result<(), Rejection> {
         if gid[0] != 0xff {
             return Err(Check::GroupGid.rejects(gid[0]));
@@ -51,7 +51,7 @@ impl Groups {
     /// Removes a QP from a group.
     ///
     /// # Errors
-    /// The QP is not a member.
+    /// Fails if the QP is not a member.
     pub fn detach(&mut self, gid: &[u8; 16], qpn: Qpn) -> Result<(), Rejection> {
         let absent = Check::GroupMember.rejects(qpn.get());
         let members = self.members.get_mut(gid).ok_or(absent)?;

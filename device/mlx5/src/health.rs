@@ -1,4 +1,4 @@
-//! Health of the device, which the driver polls.
+//! Device health, which the driver polls.
 //!
 //! # Spec
 //! mlx5 interface, sections 2.1 and 18.2.
@@ -20,7 +20,7 @@ pub struct HealthReport {
 }
 
 impl HealthReport {
-    /// Reports a fatal failure, until the driver restarts the device.
+    /// Reports a fatal failure until the driver restarts the device.
     pub fn fail(&mut self) {
         self.failed = true;
     }
@@ -30,13 +30,13 @@ impl HealthReport {
         self.requested = Some(state);
     }
 
-    /// Stops reporting a failure. The device does this when the driver writes the address of the command queue. If the
-    /// device still reported the failure afterwards, the driver would abandon its recovery.
+    /// Stops reporting a failure. Call this when the driver writes the command queue address. If the device kept
+    /// reporting the failure, the driver would abandon its recovery.
     pub fn restart(&mut self) {
         (self.failed, self.requested) = (false, None);
     }
 
-    /// Returns the NIC state, as in the register at 014h.
+    /// Returns the NIC state reported by register 014h.
     pub fn nic_state(&self) -> u8 {
         match self.failed {
             true => NicState::Disabled.code(),

@@ -21,7 +21,7 @@ use super::trace;
 pub struct Mlx5Host<'a> {
     /// `None` before INIT_HCA and after TEARDOWN_HCA.
     pub resources: Option<&'a mut Resources>,
-    /// Guest memory, addresses and monitor of the device.
+    /// The device's guest memory, addresses and monitor.
     pub cx: HostContext<'a>,
 }
 
@@ -144,10 +144,10 @@ impl engine::Host for Mlx5Host<'_> {
     }
 }
 
-/// Moves a QP of the engine to another state, or changes its attributes.
+/// Moves a QP in the engine to another state, or changes the QP's attributes.
 ///
 /// # Errors
-/// The engine does not have the QP, which would be a bug of this front-end.
+/// Fails if the engine does not have the QP, which would be a bug in this front-end.
 pub fn modify_qp(
     cx: &mut Context<'_>,
     resources: &mut Resources,

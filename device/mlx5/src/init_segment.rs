@@ -75,7 +75,7 @@ impl InitSegment {
     }
 }
 
-/// Returns the value of the internal timer. The timer runs at 156.25 MHz, which is five ticks every 32 ns.
+/// Returns the value of the internal timer. The timer runs at 156.25 MHz, which is five ticks per 32 ns.
 pub const fn ticks(now: Instant) -> u64 {
     let nanos = now.as_nanos();
     nanos / 32 * 5 + nanos % 32 * 5 / 32

@@ -10,18 +10,18 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub const MAX_EQS: u32 = 64;
-/// Number of GIDs of the port.
+/// Number of GIDs in the port's table.
 pub const GIDS: u8 = 8;
-/// Number of P_Keys of the port. When the driver loads, it sends one query for each P_Key, although each response
-/// contains a block of 32 P_Keys.
+/// Number of P_Keys in the port's table. When the driver loads, it sends one query for each P_Key, although each
+/// response contains a block of 32 P_Keys.
 pub const PKEYS: u16 = 128;
-/// Number of sets of Q counters. Set numbers have eight bits, and set 0 does not exist.
+/// Number of Q counter sets. Set numbers have eight bits, and set 0 does not exist.
 pub const MAX_COUNTER_SETS: u32 = 255;
 /// Maximum number of QPs in a multicast group.
 pub const MAX_GROUP_QPS: usize = 56;
-/// Log2 of the largest entry of a receive queue in bytes.
+/// Log2 of the maximum receive queue entry size in bytes.
 pub const LOG_MAX_RECV_ENTRY: u8 = 9;
-/// Log2 of the largest entry of an SRQ in bytes: a link, and 32 scatter entries.
+/// Log2 of the maximum SRQ entry size in bytes. It leaves room for a link and 32 scatter entries.
 pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
 
 /// First numbers of objects, as in the golden traces. Lower numbers are unused, so 0 is never a valid number.

@@ -1,4 +1,5 @@
-//! Memory keys: their contexts, translation lists and regions. Work requests can change keys that permit it.
+//! Memory keys: their contexts, translation lists and regions. Work requests can change a key if its context permits
+//! changes.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.3 and 13.
@@ -21,9 +22,9 @@ use super::numbered::Numbered;
 use super::translation_list::{TranslationList, UNIT_PAGES};
 use super::uses::{Object, Used};
 
-/// Number of bits for the position of an entry in the translation list of its key. The page table numbers the entries
-/// of all lists: the low bits of an entry number are this position, and the high bits are the index of the key. The
-/// page budget limits each list to far fewer entries.
+/// Number of bits for an entry's position in its key's translation list. The page table numbers the entries of all
+/// lists: the low bits of an entry number are this position, and the high bits are the index of the key. The page
+/// budget limits each list to far fewer than `1 << LIST_BITS` entries.
 const LIST_BITS: u32 = 32;
 
 #[derive(Debug)]
@@ -39,13 +40,13 @@ impl Mkey {
         self.list.pages()
     }
 
-    /// Returns the objects that the key uses.
+    /// Returns the objects used by the key.
     pub fn uses(&self) -> Used {
         Used::from_slice(&[Object::Pd(self.context.pd.get())])
     }
 }
 
-/// A change of a key by a work request.
+/// A change that a work request makes to a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
     /// Specifies what to check and what to change.
@@ -54,17 +55,17 @@ pub struct Change<'a> {
     pub context: MkeyContext,
     /// New entries for a part of the translation list. `None` keeps the list.
     pub list: Option<&'a [u8]>,
-    /// Whether the request may change a key of any protection domain, and move the key to another domain.
+    /// Whether the request may change a key in any protection domain, and move the key to another domain.
     pub any_pd: bool,
 }
 
-/// All memory keys. The index of a key is in its upper 24 bits, and the driver chooses the low byte.
+/// All memory keys. The upper 24 bits of a key are its index, and the driver chooses the low byte.
 #[derive(Debug)]
 pub struct Mkeys {
     objects: Numbered<Mkey>,
     keys: KeyTable,
-    /// Generation of the translation lists, which never changes. Cached translations are invalidated by the key table,
-    /// because each change of a list also changes the key table.
+    /// Generation of the translation lists. It never changes: each change to a list also changes the key table, which
+    /// invalidates cached translations.
     generation: Generation,
 }
 
@@ -82,7 +83,7 @@ impl Mkeys {
     /// Creates a key.
     ///
     /// # Errors
-    /// The context is not supported, or the table is full.
+    /// Fails if the context is not supported or the table is full.
     pub fn insert(&mut self, context: MkeyContext, pages: Box<[Iova]>) -> Result<MkeyIndex, Rejection> {
         let full = Check::MkeyLimit.rejects(self.objects.count() as u64);
         let number = self.objects.next().ok_or(full)?;
@@ -97,7 +98,7 @@ impl Mkeys {
         Ok(index)
     }
 
-    /// Makes a key valid, with `region`. Without a region, the key exists but permits no access.
+    /// Makes a key valid for `region`. If `region` is `None`, the key exists but permits no access.
     fn set(
         &mut self,
         index: MkeyIndex,
@@ -114,10 +115,10 @@ impl Mkeys {
         }
     }
 
-    /// Executes a change by a work request. Returns the old and the new protection domain of the key.
+    /// Executes a change that a work request makes to a key. Returns the key's old and new protection domains.
     ///
     /// # Errors
-    /// A check fails. The key is unchanged.
+    /// Fails if any check fails, in which case the key is unchanged.
     pub fn change(
         &mut self,
         initiator: Initiator,
@@ -156,11 +157,11 @@ impl Mkeys {
         Ok([old.pd, new.pd])
     }
 
-    /// Executes the invalidation of a key by a peer. The key becomes free.
+    /// Invalidates a key on behalf of a peer. The key becomes free.
     ///
     /// # Errors
-    /// Section 13.3: the key does not permit remote invalidation, is already free, or belongs to another QP or
-    /// protection domain. The key remains unchanged.
+    /// Section 13.3: fails if the key is unknown, does not permit remote invalidation, is already free, or belongs to
+    /// another QP or protection domain. In each case, the key is unchanged.
     pub fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
         let index = MkeyIndex::of(key.get());
         let mkey = self.objects.get_mut(index.get()).ok_or(AccessError::Key)?;
@@ -199,7 +200,7 @@ impl Mkeys {
         self.objects.remove(index.get())
     }
 
-    /// Returns the valid regions in ascending order, starting at an index.
+    /// Returns the valid regions in ascending order of their indices, starting at `index`.
     pub fn regions_from(&self, index: u32) -> impl Iterator<Item = (u32, &MemoryRegion)> {
         self.keys.iter_from(index)
     }
@@ -235,10 +236,10 @@ impl Mkeys {
     }
 }
 
-/// Reads the page addresses of a list in the input of CREATE_MKEY.
+/// Reads the page addresses from a list in the CREATE_MKEY input.
 ///
 /// # Errors
-/// The list is shorter than the input specifies.
+/// Fails if the list is shorter than `units`.
 pub fn list(units: u32, bytes: &[u8]) -> Result<Box<[Iova]>, Rejection> {
     let len = usize::try_from(units).ok().and_then(|units| units.checked_mul(UNIT));
     let bytes = len.and_then(|len| bytes.get(..len)).ok_or_else(|| Check::MkeyList.rejects(units))?;
@@ -246,13 +247,13 @@ pub fn list(units: u32, bytes: &[u8]) -> Result<Box<[Iova]>, Rejection> {
     Ok(entries.iter().map(|entry| Mtt::parse(*entry).page).collect())
 }
 
-/// Returns the number of bytes that the translation list of a key can cover.
+/// Returns the number of bytes that a key's translation list can cover.
 fn capacity(context: &MkeyContext) -> u64 {
     let pages = u64::from(context.translation_units) * UNIT_PAGES as u64;
     pages.checked_shl(context.log_page.into()).unwrap_or(u64::MAX)
 }
 
-/// Returns the region of a new key; `None` for a key that permits no access until a UMR makes it valid.
+/// Returns the region of a new key, or `None` if the key permits no access until a UMR makes it valid.
 fn created_region(
     index: MkeyIndex,
     context: &MkeyContext,
@@ -287,8 +288,8 @@ fn created_region(
     Ok(Some(region(index, context, translation)))
 }
 
-/// Returns the region of a key after a UMR; `None` if the key is free. The region may be longer than the list. Accesses
-/// past the end of the list fail.
+/// Returns the region of a key after a UMR, or `None` if the key is free. The region may be longer than the list.
+/// Accesses past the end of the list fail.
 fn changed_region(index: MkeyIndex, context: &MkeyContext) -> Result<Option<MemoryRegion>, AccessError> {
     if context.free {
         return Ok(None);
@@ -310,13 +311,14 @@ fn changed_region(index: MkeyIndex, context: &MkeyContext) -> Result<Option<Memo
     Ok(Some(region(index, context, translation)))
 }
 
-/// Returns the number of the first entry of a key's list.
+/// Returns the number of the first entry in a key's list.
 fn first_entry(index: MkeyIndex) -> u64 {
     u64::from(index.get()) << LIST_BITS
 }
 
 fn region(index: MkeyIndex, context: &MkeyContext, translation: Translation) -> MemoryRegion {
-    // A key that belongs to one QP is a window of type 2. Its parent key is in its list, and is checked at each access.
+    // A key that belongs to one QP is a type 2 window. The window's list contains the parent key, which is checked on
+    // each access.
     let kind = if context.qpn == ANY_QP {
         Kind::Registered
     } else {

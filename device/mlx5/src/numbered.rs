@@ -9,7 +9,7 @@ use card::sparse::{Capacity, SparseTable};
 #[derive(Debug)]
 pub struct Numbered<T> {
     objects: SparseTable<T>,
-    /// The lowest number that was never used.
+    /// The lowest number that has never been used.
     fresh: u32,
     last: u32,
     /// Freed numbers, in the order in which they were freed. Bound: the range of numbers.
@@ -25,7 +25,7 @@ impl<T> Numbered<T> {
         Self { objects: SparseTable::new(capacity), fresh: first, last, freed: VecDeque::new() }
     }
 
-    /// Returns the number that the next object gets, or `None` if the table is full.
+    /// Returns the number for the next object, or `None` if the table is full.
     pub fn next(&self) -> Option<u32> {
         if self.fresh <= self.last { Some(self.fresh) } else { self.freed.front().copied() }
     }
@@ -69,7 +69,7 @@ impl<T> Numbered<T> {
         self.objects.len()
     }
 
-    /// Returns the objects in ascending order of their numbers, starting at a number.
+    /// Returns the objects in ascending order of their numbers, starting at `first`.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
         self.objects.iter_from(first)
     }

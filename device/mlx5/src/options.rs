@@ -96,7 +96,7 @@ impl TryFrom<u16> for Vectors {
     }
 }
 
-/// Identification of the board, padded with NUL.
+/// Board ID as text, padded with NUL bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct BoardId(pub [u8; 16]);

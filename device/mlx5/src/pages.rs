@@ -1,5 +1,5 @@
-//! Pages that the driver has given to the device. The device neither requests nor uses pages, but it keeps the pages
-//! that the driver gives, and returns them on request.
+//! Pages that the driver has given to the device. The device neither requests nor uses pages, but it keeps any that the
+//! driver gives, and returns them on request.
 //!
 //! # Spec
 //! mlx5 interface, sections 4 and 5.1.
@@ -9,7 +9,7 @@ use protocol::ids::Iova;
 
 use super::check::{Check, Rejection};
 
-/// Maximum number of pages, whose addresses take 512 KiB. A correct driver gives no pages, because QUERY_PAGES requests
+/// Maximum number of pages. Their addresses take 512 KiB. A correct driver gives no pages, because QUERY_PAGES requests
 /// none.
 const MAX_PAGES: usize = 1 << 16;
 
@@ -20,7 +20,7 @@ impl GivenPages {
     /// Takes pages from the driver.
     ///
     /// # Errors
-    /// The list is too short, or there are too many pages.
+    /// Fails if the list is too short, or if the device would hold too many pages.
     pub fn give(&mut self, count: u32, pages: Pages<'_>) -> Result<(), Rejection> {
         let wanted = usize::try_from(count).unwrap_or(usize::MAX);
         if wanted > pages.len() {

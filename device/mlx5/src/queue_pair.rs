@@ -1,4 +1,4 @@
-//! Queue pairs: their contexts, and the conversion of contexts to attributes of the engine.
+//! Queue pairs: their contexts, and the conversion of contexts to engine attributes.
 //!
 //! # Spec
 //! mlx5 interface, section 10.
@@ -26,9 +26,9 @@ use super::uses::{Object, Used};
 use super::work;
 use super::work_queue::TooMany;
 
-/// Log2 of the maximum message length in bytes, for the engine.
+/// Log2 of the maximum message length in bytes. Larger values in a context are reduced to this one.
 const LOG_MAX_MESSAGE: u8 = 30;
-/// Log2 of the maximum number of outstanding READs and atomics of a QP in one direction.
+/// Log2 of a QP's maximum number of outstanding READs and atomics in one direction.
 const LOG_MAX_DEPTH: u8 = 4;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct QueuePair {
     pub qpn: Qpn,
     /// Context as the driver sees it. [`QueuePair::observe`] updates the state and the PSNs.
     pub context: QpContext,
-    /// Memory of the receive queue, followed by that of the send queue.
+    /// Memory of the receive queue, followed by memory of the send queue.
     pub buffer: QueueBuffer,
     pub counters: QpCounters,
     send: SendQueue,
@@ -71,10 +71,10 @@ impl QueuePair {
         self.recv.clear();
     }
 
-    /// Reads the send counter of the doorbell record.
+    /// Reads the send counter from the doorbell record.
     ///
     /// # Errors
-    /// The record announces more blocks than the send queue has.
+    /// Fails if the record announces more blocks than the send queue has.
     pub fn learn(&mut self, dma: &GuestMemory) -> Result<(), TooMany> {
         match record(&self.context, dma) {
             Some(record) => self.send.learn(record.sent),
@@ -85,8 +85,8 @@ impl QueuePair {
     /// Takes the next request from the send queue. `wr_id` is a [`SendTag`](super::send_queue::SendTag).
     pub fn next_send(&mut self, dma: &GuestMemory, addresses: &Addresses) -> Fetch<SendRequest> {
         if self.send.waiting() == 0 {
-            // Section 7: the record can be ahead of the doorbell, so it may announce further requests. An implausible
-            // counter is ignored.
+            // Section 7: the record can be ahead of the doorbell, so it may already announce more requests. An
+            // implausible counter is ignored.
             let _ = self.learn(dma);
         }
         let taken = match self.send.take(&self.buffer, dma) {
@@ -107,7 +107,7 @@ impl QueuePair {
     /// Copies a send WQE that was taken and has not completed yet.
     ///
     /// # Errors
-    /// The memory of the queue is not accessible.
+    /// Fails if the queue's memory is not accessible.
     pub fn reread(&self, index: u16, dma: &GuestMemory) -> Result<WqeBytes, AccessError> {
         self.send.reread(index, &self.buffer, dma)
     }
@@ -124,7 +124,7 @@ impl QueuePair {
         recv.take(buffer, dma, || Some(record(context, dma)?.received))
     }
 
-    /// Counts a completion of the QP.
+    /// Updates the QP's counters for a completion.
     pub fn count(&mut self, completion: &Completion) {
         match completion.queue {
             Queue::Send => self.counters.sends_completed += 1,
@@ -135,8 +135,8 @@ impl QueuePair {
         }
     }
 
-    /// Returns the transport service for the engine. A UMR QP sends and receives no packets. The engine treats it as an
-    /// XRC initiator, because this is the only reliable service that receives no requests.
+    /// Returns the transport service that the engine uses for the QP. A UMR QP sends and receives no packets. The
+    /// engine treats it as an XRC initiator, the only kind of reliable QP that receives no requests.
     pub const fn engine_service(&self) -> Option<engine::Service> {
         Some(match self.service {
             Service::Rc => engine::Service::Rc,
@@ -155,7 +155,7 @@ impl QueuePair {
         self.service
     }
 
-    /// Returns the objects that a QP with this context uses.
+    /// Returns the objects used by a QP with this context.
     pub fn uses(context: &QpContext) -> Used {
         let mut used = Used::new();
         let mut add = |number: u32, object: Object| {
@@ -163,8 +163,8 @@ impl QueuePair {
                 used.push(object);
             }
         };
-        // The QP does not use an object whose number is 0. The UMR QP has PD 0 until RST2INIT (section 20, M-33), and
-        // an XRC target has UAR page 0.
+        // The number 0 means no object. The UMR QP has PD 0 until RST2INIT (section 20, M-33), and an XRC target has
+        // UAR page 0.
         add(context.pd.get(), Object::Pd(context.pd.get()));
         add(context.uar.get(), Object::Uar(context.uar.get()));
         add(context.send_cqn.get(), Object::Cq(context.send_cqn.get()));
@@ -191,7 +191,7 @@ impl QueuePair {
         self.context.recv_psn = live.recv_psn;
     }
 
-    /// Returns the attributes for the engine; `None` for a QP whose service the engine does not have.
+    /// Returns the attributes for the engine, or `None` if the engine does not support the QP's service.
     pub fn attributes(&self, addresses: &Addresses) -> Option<QpAttrs> {
         let QpContext { primary, .. } = &self.context;
         let timer = RnrTimer::new(self.context.min_rnr_timer);
@@ -232,8 +232,8 @@ impl QueuePair {
         })
     }
 
-    /// Returns the modification that a transition requires in the engine. The context of the QP must already be the
-    /// result of the transition. Returns `None` if the engine does not have the service.
+    /// Returns the modification that a transition requires in the engine. The QP's context must already be the result
+    /// of the transition. Returns `None` if the engine does not support the QP's service.
     pub fn modification(&self, transition: Transition, addresses: &Addresses) -> Option<Modify> {
         let starts = matches!(transition, Transition::Rst2Init | Transition::ToRst);
         let is_connected = !self.service.is_datagram();
@@ -247,7 +247,7 @@ impl QueuePair {
         })
     }
 
-    /// Returns the snapshot row of the QP; `None` for a UMR QP, which has no transport service.
+    /// Returns the snapshot row of the QP, or `None` for a UMR QP, which has no transport service.
     pub fn row(&self, live: &QpSnapshot, addresses: &Addresses) -> Option<QpRow> {
         if self.service == Service::Umr {
             return None;

@@ -1,5 +1,5 @@
-//! The receive queue of a QP: a ring of entries. Receives have no doorbell. The device reads the doorbell record
-//! whenever it has taken all entries that the previous record announced (section 20, M-12).
+//! The receive queue of a QP: a ring of entries. Receives have no doorbell. Instead, the device reads the doorbell
+//! record whenever it has taken all entries announced so far (section 20, M-12).
 //!
 //! # Spec
 //! mlx5 interface, section 12.1.
@@ -12,10 +12,10 @@ use smallvec::SmallVec;
 use super::buffer::QueueBuffer;
 use super::work_queue::Counters;
 
-/// Copy of an entry. Copies of more than 512 bytes are allocated on the heap.
+/// Copy of an entry. Copies longer than 512 bytes are allocated on the heap.
 pub type Entry = SmallVec<[u8; 512]>;
 
-/// Receive queue of one QP, at the start of its buffer.
+/// Receive queue of one QP. It is at the start of the QP's buffer.
 #[derive(Debug)]
 pub struct RecvQueue {
     /// Number of entries; 0 if the QP has no receive queue of its own.
@@ -25,7 +25,7 @@ pub struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// Creates an empty queue of entries of `2^log_stride` bytes.
+    /// Creates an empty queue of `2^log_stride`-byte entries.
     pub fn new(entries: u32, log_stride: u8) -> Self {
         Self { entries, log_stride, counters: Counters::default() }
     }
@@ -35,7 +35,7 @@ impl RecvQueue {
         self.counters.taken
     }
 
-    /// Drops all requests. The counters start over.
+    /// Drops all requests, and resets the counters to 0.
     pub fn clear(&mut self) {
         self.counters = Counters::default();
     }
@@ -52,7 +52,7 @@ impl RecvQueue {
         self.counters.waiting() != 0
     }
 
-    /// Takes the next entry, if one is posted. `wr_id` is the number of the entry, modulo 2^16.
+    /// Takes the next entry, if one is posted. The request's `wr_id` is the entry's running number, modulo 2^16.
     pub fn take(
         &mut self,
         buffer: &QueueBuffer,
@@ -73,12 +73,12 @@ impl RecvQueue {
     }
 }
 
-/// Converts a receive WQE for the engine.
+/// Converts a receive WQE to an engine request.
 pub fn request(number: u16, wqe: &RecvWqe) -> RecvRequest {
     RecvRequest { wr_id: number.into(), sges: wqe.scatter.iter().map(sge).collect() }
 }
 
-/// Converts an element of a scatter or gather list for the engine.
+/// Converts a scatter or gather list element to the engine's format.
 pub fn sge(data: &DataSegment) -> Sge {
     Sge { va: data.va, lkey: data.lkey, len: data.byte_count }
 }

@@ -1,7 +1,7 @@
 //! Objects of an initialised device. INIT_HCA creates the tables, and TEARDOWN_HCA or a reset drops them.
 //!
-//! Maximum memory that a hostile guest can make the device use here (the engine documents its own memory with its
-//! limits):
+//! The table shows the maximum memory that a hostile guest can make these objects use. The engine's memory is not
+//! included; it is documented with the engine's limits.
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -48,13 +48,13 @@ pub struct Resources {
     pub qps: Numbered<Box<QueuePair>>,
     pub srqs: Numbered<Box<SharedReceiveQueue>>,
     pub groups: Groups,
-    /// Number of uses of each object by other objects.
+    /// Number of times each object is used by other objects.
     pub uses: Uses,
     /// SRQs that fell below their limit in this turn.
     ///
     /// Bound: each command that arms a limit adds at most one entry.
     pub low_srqs: Vec<Srqn>,
-    /// Pages that queues and keys may still take.
+    /// Pages that are still available to queues and keys.
     pub budget: PageBudget,
 }
 
@@ -72,7 +72,7 @@ impl Resources {
             eqs: Numbered::new(1, MAX_EQS),
             cqs: Numbered::new(first::CQ, first::CQ + count(caps.log_max_cqs) - 1),
             mkeys: Mkeys::new(caps.log_max_mkeys),
-            // QP numbers are below 2^n, because the engine indexes its QPs by the low bits.
+            // QP numbers are below `1 << log_max_qps`, because the engine indexes its QPs by the low bits.
             qps: Numbered::new(first::QP, count(caps.log_max_qps) - 1),
             srqs: Numbered::new(first::SRQ, first::SRQ + count(caps.log_max_srqs) - 1),
             groups: Groups::new(caps.log_max_groups),
@@ -82,11 +82,11 @@ impl Resources {
         }
     }
 
-    /// Creates the buffer of a queue of `len` bytes, and takes its pages from the budget. The caller gives the pages
-    /// back with [`Resources::release_pages`].
+    /// Creates the buffer of a `len`-byte queue, and takes the buffer's pages from the budget. The caller must return
+    /// the pages with [`Resources::release_pages`].
     ///
     /// # Errors
-    /// Returns `too_few` if the list has too few pages for the queue. Also fails if the budget has too few pages.
+    /// Fails with `too_few` if the list has too few pages for the queue. Also fails if the budget has too few pages.
     pub fn buffer(
         &mut self,
         pages: Pages<'_>,
@@ -107,7 +107,7 @@ impl Resources {
         if self.budget.take(pages) { Ok(()) } else { Err(Check::QueueMemory.rejects(pages as u64)) }
     }
 
-    /// Gives the pages of a queue or key back to the budget.
+    /// Returns the pages of a queue or key to the budget.
     pub fn release_pages(&mut self, pages: usize) {
         self.budget.give_back(pages);
     }

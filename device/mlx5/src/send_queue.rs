@@ -1,4 +1,4 @@
-//! The send queue of a QP: WQEs that consist of one or more blocks of 64 bytes.
+//! The send queue of a QP: WQEs that consist of one or more 64-byte blocks.
 //!
 //! # Spec
 //! mlx5 interface, sections 10.1 and 11.
@@ -12,14 +12,14 @@ use smallvec::SmallVec;
 use super::buffer::QueueBuffer;
 use super::work_queue::{Counters, TooMany};
 
-/// Number of units in a block. The size of a WQE is given in units of 16 bytes.
+/// Number of 16-byte units in a block. WQE sizes are given in these units.
 const UNITS: u8 = 4;
 const _: () = assert!(BLOCK == UNIT * UNITS as usize);
 
 /// Copy of a WQE. Most WQEs have 64 to 256 bytes; the copy of a larger one is allocated on the heap.
 pub type WqeBytes = SmallVec<[u8; 256]>;
 
-/// Contents of `wr_id`: the data that the completion of a send request needs.
+/// Contents of a send request's `wr_id`: the data needed to complete the request.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct SendTag {
@@ -50,11 +50,11 @@ impl SendTag {
 pub struct Taken {
     /// Tag for the completion.
     pub tag: SendTag,
-    /// The WQE, with the length that its control segment specifies.
+    /// The WQE, with the length specified in its control segment.
     pub bytes: WqeBytes,
 }
 
-/// Send queue of one QP, which follows the receive queue in the buffer.
+/// Send queue of one QP. It follows the receive queue in the QP's buffer.
 #[derive(Debug)]
 pub struct SendQueue {
     /// Offset of the first block in the buffer.
@@ -66,7 +66,7 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// Creates an empty queue that begins at an offset of its buffer.
+    /// Creates an empty queue of `blocks` blocks that begins at offset `start` in its buffer.
     pub fn new(start: u64, blocks: u32) -> Self {
         Self { start, blocks, counters: Counters::default() }
     }
@@ -76,7 +76,7 @@ impl SendQueue {
         self.counters.waiting()
     }
 
-    /// Drops all requests. The counters start over.
+    /// Drops all requests, and resets the counters to 0.
     pub fn clear(&mut self) {
         self.counters = Counters::default();
     }
@@ -84,7 +84,7 @@ impl SendQueue {
     /// Updates the producer counter from the doorbell record.
     ///
     /// # Errors
-    /// The record announces more blocks than the queue has.
+    /// Fails if the record announces more blocks than the queue has.
     pub fn learn(&mut self, posted: u16) -> Result<(), TooMany> {
         self.counters.learn(posted, self.blocks)
     }
@@ -115,7 +115,7 @@ impl SendQueue {
     /// Copies a WQE that was taken and has not completed yet.
     ///
     /// # Errors
-    /// The memory of the queue is not accessible.
+    /// Fails if the queue's memory is not accessible.
     pub fn reread(
         &self,
         index: u16,
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::buffer::Placement;
 
-    /// Creates a send queue of four blocks, which follows a receive queue of 64 bytes.
+    /// Creates a four-block send queue that follows a 64-byte receive queue.
     fn queue() -> (SendQueue, QueueBuffer) {
         let placement = Placement { log_page_size: 0, page_offset: 0 };
         let buffer = QueueBuffer::new(Pages::parse(&[0; 8]), placement, 5 * 64).unwrap();

@@ -1,4 +1,4 @@
-//! Tables of the device's objects, which `hcactl` prints.
+//! Tables of the device's objects, printed by `hcactl`.
 
 use card::frontend::snapshot::{CqRow, EqRow, MrRow, QpRow};
 use card::frontend::table::{Row as _, Table, TableContext};
@@ -34,8 +34,8 @@ pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {
     ]
 }
 
-/// Returns the objects, and the number at which the page starts. Returns nothing if the device is not initialised, or
-/// if the number does not fit in 32 bits.
+/// Returns the objects, and the number at which the page starts. The iterator is empty if the device is not
+/// initialised, or if the number does not fit in 32 bits.
 fn objects<'a>(
     device: &'a impl AsRef<Function>,
     cx: &TableContext<'_>,

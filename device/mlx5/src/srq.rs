@@ -1,4 +1,4 @@
-//! Shared receive queues: RMPs, XRC SRQs, and the SRQs of interface step 0. They share one number space.
+//! Shared receive queues: RMPs, XRC SRQs, and the SRQs of interface step 0. All three kinds share one number space.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.4 and 12.
@@ -26,7 +26,7 @@ pub enum Context {
 }
 
 impl Context {
-    /// Returns the log2 of the number of entries, and the log2 of the size of an entry in bytes.
+    /// Returns log2 of the number of entries, and log2 of the entry size in bytes.
     pub const fn logs(&self) -> [u8; 2] {
         match self {
             Self::Rmp(RmpContext { queue, .. }) => [queue.log_entries, queue.log_stride],
@@ -52,7 +52,7 @@ impl Context {
         }
     }
 
-    /// Returns the objects that the queue uses.
+    /// Returns the objects used by the queue.
     pub fn uses(&self) -> Used {
         match self {
             Self::Rmp(context) => Used::from_slice(&[Object::Pd(context.queue.pd.get())]),
@@ -86,7 +86,7 @@ pub struct SharedReceiveQueue {
     context: Context,
     buffer: QueueBuffer,
     counters: Counters,
-    /// Number of the entry at the head of the list, which is taken next.
+    /// Number of the entry at the head of the list. This entry is taken next.
     head: u16,
     /// Whether an event has already reported that the queue cannot be read.
     reported_broken: bool,
@@ -107,7 +107,8 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Returns the context with the current limit and number of entries.
+    /// Returns the context with its current limit. For queues other than RMPs, the context also contains the current
+    /// number of available entries.
     pub fn context(&self, dma: &GuestMemory) -> Context {
         match self.context {
             Context::Rmp(context) => Context::Rmp(context),
@@ -125,12 +126,12 @@ impl SharedReceiveQueue {
         self.buffer.pages()
     }
 
-    /// Returns the objects that the queue uses.
+    /// Returns the objects used by the queue.
     pub fn uses(&self) -> Used {
         self.context.uses()
     }
 
-    /// Returns the context of an XRC SRQ; `None` for other queues.
+    /// Returns the context of an XRC SRQ, or `None` for other queues.
     pub const fn xrc(&self) -> Option<&SrqContext> {
         match &self.context {
             Context::Xrc(context) => Some(context),
@@ -138,11 +139,11 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Takes the entry at the head of the list, if one is posted. `wr_id` is the number of the entry.
+    /// Takes the entry at the head of the list, if one is posted. The request's `wr_id` is the entry number.
     pub fn take(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
         let [log_entries, log_stride] = self.context.logs();
-        // The limit applies to all posted entries. Read the record again if the entries known so far would fall below
-        // the limit.
+        // The limit applies to all posted entries. Read the record again if taking one of the entries known so far
+        // would leave fewer than the limit.
         if self.counters.waiting() <= self.context.limit() {
             self.learn(dma);
         }
@@ -160,7 +161,7 @@ impl SharedReceiveQueue {
         Fetch::Ready(request(number, &entry.wqe))
     }
 
-    /// Returns whether to raise the limit event. This is the case once per arming, when fewer entries than the limit
+    /// Returns whether to raise the limit event. The event is raised once per arming, when fewer entries than the limit
     /// are available.
     pub fn passes_limit(&mut self, dma: &GuestMemory) -> bool {
         let limit = self.context.limit();
@@ -174,7 +175,7 @@ impl SharedReceiveQueue {
         passes
     }
 
-    /// Returns whether to report that the queue cannot be read. Returns true only for the first call.
+    /// Returns whether to report that the queue cannot be read. Only the first call returns true.
     pub fn reports_fault(&mut self) -> bool {
         !std::mem::replace(&mut self.reported_broken, true)
     }
@@ -194,7 +195,7 @@ impl SharedReceiveQueue {
         Some(QueueRecord::parse(&record).received)
     }
 
-    /// Returns the number of entries that the driver has posted and the device has not taken.
+    /// Returns the number of entries that the driver has posted and the device has not yet taken.
     fn available(&self, dma: &GuestMemory) -> u16 {
         self.posted(dma).map_or(0, |posted| posted.wrapping_sub(self.counters.taken))
     }

@@ -43,7 +43,7 @@ pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     })
 }
 
-/// Describes the fields of a value that is read or written.
+/// Describes the fields of the value that an access reads or writes.
 pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
     let Some((_, offset)) = doorbell::place(access.offset) else {
         if let (Some((Register::QueueAddressLow, _)), &[a, b, c, d], true) =
@@ -86,7 +86,7 @@ pub(super) struct Executed<'a> {
     pub command: Option<&'a Command<'a>>,
     /// Output, or the check that failed.
     pub result: Result<&'a [u8], &'a Rejection>,
-    /// Time at which the command started, by the clock of the trace.
+    /// Time at which the command started, on the trace's clock.
     pub began: Duration,
 }
 
@@ -112,7 +112,7 @@ pub(super) fn command(trace: &mut Trace, executed: &Executed<'_>) {
     });
 }
 
-/// Returns the name of the status in the output of a command.
+/// Returns the name of the status in a command's output.
 pub(super) const fn status_name(rejection: Option<&Rejection>) -> &'static str {
     match rejection {
         Some(rejection) => rejection.check.status().name(),
@@ -132,7 +132,7 @@ impl Describe for Output<'_> {
     }
 }
 
-/// Records an event, and the EQ and the slot to which it was written.
+/// Records an event, together with the EQ and the slot that received it.
 pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, lost: Option<&WriteError>) {
     trace.record(Kind::Eqe, event.name(), |fields| {
         match place {
@@ -194,7 +194,7 @@ fn data(sges: &[Sge]) -> Vec<DataSegment> {
     sges.iter().map(|sge| DataSegment { byte_count: sge.len, lkey: sge.lkey, va: sge.va }).collect()
 }
 
-/// Records a CQE that was written to the free-running position `slot`, or lost.
+/// Records a CQE that was written at the free-running index `slot`, or was lost.
 pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Option<&LostEntry>) {
     let name = match cqe {
         Cqe::Sent(_) | Cqe::Failed(Failure { send: true, .. }) => "send",

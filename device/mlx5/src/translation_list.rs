@@ -15,16 +15,16 @@ pub const UNIT_PAGES: usize = UNIT / Mtt::LEN;
 /// Work requests pad a list to a multiple of this number of units.
 const PADDING: u64 = 4;
 
-/// The list of a key. It ends with the last element that has been written.
+/// A key's translation list. It ends with the last element that has been written.
 #[derive(Debug)]
 pub enum TranslationList {
     Pages(Vec<Iova>),
-    /// List of ranges of other keys (KLM or KSM).
+    /// List of ranges within other keys (KLM or KSM).
     Ranges(Vec<Klm>),
 }
 
 impl TranslationList {
-    /// Creates an empty list for keys of an access mode.
+    /// Creates an empty list for a key with the given access mode.
     pub fn new(mode: Option<AccessMode>) -> Self {
         match mode {
             Some(AccessMode::Ranges | AccessMode::FixedRanges) => Self::Ranges(Vec::new()),
@@ -48,7 +48,8 @@ impl TranslationList {
         }
     }
 
-    /// Returns a range of the list, or `None` after its end. The terminate key ends the list (section 20, M-19).
+    /// Returns a range of the list, or `None` past the end of the list. The terminate key ends the list (section 20,
+    /// M-19).
     pub fn range(&self, place: usize) -> Option<KeyRange> {
         let Self::Ranges(ranges) = self else { return None };
         let klm = ranges.get(place).filter(|klm| klm.key != TERMINATE_KEY)?;
@@ -58,8 +59,8 @@ impl TranslationList {
     /// Writes units to a list of `capacity` units, starting at `offset`. Padding past the capacity is not stored.
     ///
     /// # Errors
-    /// [`AccessError::Bounds`] if the units do not fit, or the budget has too few pages. Nothing is written in these
-    /// cases.
+    /// Fails with [`AccessError::Bounds`] if the units do not fit or the budget has too few pages. In either case,
+    /// nothing is written.
     pub fn write(
         &mut self,
         offset: u64,
@@ -114,7 +115,7 @@ mod tests {
         let units = |first: u64| {
             (0..8).flat_map(|page| ((first + page) << 12 | 3).to_be_bytes()).collect::<Vec<u8>>()
         };
-        // In golden trace ib-3, a work request has four units for a key with a list of one unit.
+        // In golden trace ib-3, a work request writes four units to a key whose list has one unit.
         assert_eq!(list.write(0, &units(1), 1, &mut budget), Ok(()));
         assert_eq!((list.pages(), list.page(1), list.page(2)), (2, Some(Iova::new(0x2000)), None));
         assert_eq!(list.write(1, &units(1), 1, &mut budget), Err(AccessError::Bounds));

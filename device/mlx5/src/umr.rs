@@ -1,7 +1,7 @@
 //! Work requests that change memory keys: registration, invalidation and binding of windows.
 //!
-//! The engine determines when a UMR executes. The device then reads the WQE a second time. Software must not change the
-//! WQE before the request completes.
+//! The engine determines when a UMR executes. The device then reads the WQE a second time, so software must not change
+//! the WQE before the request completes.
 //!
 //! # Spec
 //! mlx5 interface, section 13.3.
@@ -23,7 +23,7 @@ impl Resources {
     /// Executes the UMR that a token identifies.
     ///
     /// # Errors
-    /// A check fails. The key is unchanged.
+    /// Fails if any check fails, in which case the key is unchanged.
     pub fn run_umr(
         &mut self,
         dma: &GuestMemory,
@@ -62,7 +62,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Reads a translation list from memory. Section 13.4: the PD of the key in `segment` is not checked.
+    /// Reads a translation list from memory. Section 13.4: the PD of `segment`'s key is not checked.
     fn list(
         &self,
         dma: &GuestMemory,

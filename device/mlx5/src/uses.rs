@@ -1,5 +1,5 @@
-//! Counts how many objects use each object. The device rejects commands that would destroy an object in use. Otherwise,
-//! a queue could silently lose its events or its memory.
+//! Counts how many objects use each object. The device rejects commands that would destroy an object in use. Without
+//! this check, a queue could silently lose its events or its memory.
 //!
 //! # Spec
 //! mlx5 interface, section 4.3.
@@ -20,10 +20,10 @@ pub enum Object {
     Srq(u32),
 }
 
-/// Objects that one object uses.
+/// Objects used by one object.
 pub type Used = SmallVec<[Object; 6]>;
 
-/// Number of uses of each object that is in use.
+/// Number of times each object is used. Unused objects have no entry.
 ///
 /// Bound: one entry for each object.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! Converts send WQEs to requests of the engine.
+//! Converts send WQEs to engine requests.
 //!
 //! # Spec
 //! mlx5 interface, section 11.
@@ -20,10 +20,10 @@ use smallvec::SmallVec;
 use super::recv_queue::sge;
 use super::send_queue::Taken;
 
-/// Converts a send WQE to a request of the engine.
+/// Converts a send WQE to an engine request.
 ///
 /// # Errors
-/// Returns the completion status of a malformed WQE.
+/// Fails with the completion status if the WQE is malformed.
 pub fn request(
     taken: &Taken,
     service: Service,
@@ -51,7 +51,7 @@ pub fn request(
             SendOp::FetchAdd { remote: remote(at), add: operands.swap_or_add }
         }
         (Operation::Umr(umr), _) => SendOp::Local(LocalOp {
-            // If the UMR requires that the key is free, no earlier request uses the key.
+            // If the UMR requires the key to be free, no earlier request can be using the key.
             wait_for_older: !umr.control.check_free,
             token: token(taken.tag.index()),
         }),
@@ -80,20 +80,20 @@ fn malformed(taken: &Taken) -> Status {
     }
 }
 
-/// Returns the token of a UMR, which contains the index of the first block of its WQE. The device reads this WQE again
-/// when the UMR executes.
+/// Returns the token of a UMR. It contains the index of the first block of the UMR's WQE. The device reads the WQE
+/// again when the UMR executes.
 pub const fn token(index: u16) -> LocalToken {
     LocalToken([index as u64, 0, 0, 0])
 }
 
-/// Returns the index of the first block of the WQE that a token identifies.
+/// Returns the index of the first block of the WQE identified by a token.
 pub fn index_of(token: &LocalToken) -> Option<u16> {
     let LocalToken([index, ..]) = *token;
     u16::try_from(index).ok()
 }
 
 /// Returns the fence of a request. A small fence waits for UMRs. The engine always executes UMRs in order and before
-/// later requests, so it can ignore a small fence.
+/// later requests, so a small fence needs no action.
 const fn fence(control: &ControlSegment) -> Fence {
     match WqeFence::from_code(control.fence) {
         Some(WqeFence::None | WqeFence::Small) => Fence::None,

@@ -3,8 +3,8 @@
 //! # Spec
 //! mlx5 interface, sections 7, 11 and 12.
 
-/// Free-running producer and consumer counters, modulo 2^16. They count units: the blocks of a send queue, or the
-/// entries of a receive queue.
+/// Free-running producer and consumer counters, modulo 2^16. The counters count units. The units of a send queue are
+/// blocks; those of a receive queue are entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Producer counter, as last read from the doorbell record.
@@ -18,15 +18,15 @@ pub struct Counters {
 pub struct TooMany;
 
 impl Counters {
-    /// Returns the number of units that are posted and not taken.
+    /// Returns the number of units that are posted but not yet taken.
     pub const fn waiting(self) -> u16 {
         self.posted.wrapping_sub(self.taken)
     }
 
-    /// Updates the producer counter from the record of a queue of `most` units.
+    /// Updates the producer counter to `posted`, the value in the doorbell record. The queue has `most` units.
     ///
     /// # Errors
-    /// Fails if more than `most` units would be waiting. The old value is kept.
+    /// Fails if more than `most` units would be waiting, in which case the counter keeps its old value.
     pub const fn learn(&mut self, posted: u16, most: u32) -> Result<(), TooMany> {
         if posted.wrapping_sub(self.taken) as u32 > most {
             return Err(TooMany);

@@ -16,7 +16,7 @@ use self::sample::{Sample, View};
 use self::screen::Choice;
 use crate::{Daemon, counters};
 
-/// Width of the output of `--once`.
+/// Width of the `--once` output.
 const WIDTH: u16 = 80;
 
 /// Number of queue pairs by which Page Up and Page Down scroll.
@@ -47,7 +47,7 @@ enum Then {
 }
 
 impl Top {
-    /// Runs until the user quits. Returns the output of `--once`.
+    /// Runs until the user quits. With `--once`, returns a single screen as text instead.
     pub(crate) fn run(&self, daemon: &mut Daemon, socket: &Path, devices: &[u16]) -> anyhow::Result<String> {
         let title = format!("hcad at {}, every {} s", socket.display(), self.every.as_secs_f64());
         let first = Sample::take(daemon, devices)?;
@@ -57,7 +57,7 @@ impl Top {
             return Ok(screen::text(&view, &title, &Choice::default(), WIDTH));
         }
         ensure!(io::stdout().is_terminal(), "standard output is not a terminal; use --once");
-        // This also installs a hook that restores the terminal after a panic.
+        // `try_init` also installs a hook that restores the terminal after a panic.
         let mut terminal = ratatui::try_init()?;
         let ended = self.show(&mut terminal, daemon, devices, &title, first);
         ratatui::try_restore()?;

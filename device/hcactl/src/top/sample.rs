@@ -13,7 +13,7 @@ use crate::{Daemon, counters};
 /// loop.
 const MOST_QPS: usize = 1024;
 
-/// The counters of one poll.
+/// Counters obtained by one poll.
 pub(super) struct Sample {
     at: Instant,
     devices: Vec<(DeviceRow, Option<Box<Counters>>)>,
@@ -22,7 +22,7 @@ pub(super) struct Sample {
     pub(super) cut: bool,
 }
 
-/// One device. Unless stated otherwise, the numbers are rates per second.
+/// Line for one device. Unless stated otherwise, numbers are rates per second.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DeviceLine {
     pub(super) id: u16,
@@ -38,12 +38,12 @@ pub(super) struct DeviceLine {
     /// RoCE packets and NIC frames, in both directions.
     pub(super) packets: f64,
     pub(super) retransmitted: f64,
-    /// NAKs sent and NAKs received.
+    /// NAKs, both sent and received.
     pub(super) naks: f64,
     pub(super) dropped: f64,
 }
 
-/// One queue pair. Unless stated otherwise, the numbers are rates per second.
+/// Line for one queue pair. Unless stated otherwise, numbers are rates per second.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct QpLine {
     pub(super) device: u16,
@@ -54,7 +54,7 @@ pub(super) struct QpLine {
     /// Completed send requests per second.
     pub(super) sends: f64,
     pub(super) receives: f64,
-    /// Current number of send requests that have been started but have not completed.
+    /// Current number of send requests that have started but not completed.
     pub(super) waiting: u64,
     /// Total number of failed requests.
     pub(super) failed: u64,
@@ -69,7 +69,7 @@ pub(super) struct View {
 }
 
 impl Sample {
-    /// Polls the devices with these numbers, or all devices.
+    /// Polls the chosen devices, or all devices if none is chosen.
     pub(super) fn take(daemon: &mut Daemon, chosen: &[u16]) -> anyhow::Result<Self> {
         daemon.begin();
         let mut rows = daemon.devices()?;
@@ -77,7 +77,7 @@ impl Sample {
         let mut sample = Self { at: Instant::now(), devices: Vec::new(), qps: Vec::new(), cut: false };
         for row in rows {
             let mut counted = None;
-            // A device that stops responding during the poll is treated as one that did not respond at all.
+            // A device that stops responding during the poll is treated as if it had not responded at all.
             if row.state == DeviceState::Running
                 && let Ok(counters) = counters::of(daemon, row.id)
             {
@@ -100,7 +100,7 @@ impl Sample {
         Ok(taken >= MOST_QPS)
     }
 
-    /// Returns the activity since `before`. New devices and queue pairs start from zero.
+    /// Returns the activity since `before`. New devices and queue pairs are counted from zero.
     pub(super) fn since(&self, before: &Self) -> View {
         let seconds = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
         let devices = self.devices.iter().map(|(row, counted)| {
@@ -191,7 +191,7 @@ impl Totals {
     }
 }
 
-/// Returns the sum of all fields of a struct of counters.
+/// Returns the sum of all fields in a counter struct.
 fn sum(counters: &impl Serialize) -> u64 {
     let value = serde_json::to_value(counters).unwrap_or_default();
     value.as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()

@@ -15,7 +15,7 @@ use crate::sanitize;
 /// Number of screen lines that show neither devices nor queue pairs: title, two headings, separator, keys.
 const FRAME_LINES: u16 = 5;
 
-/// Maximum number of lines of a printed screen.
+/// Maximum height of a printed screen, in lines.
 const MOST_LINES: u16 = 2000;
 
 const KEYS: &str = "q quit  p pause  s/d sort queue pairs/devices  r reverse  arrows scroll";
@@ -46,7 +46,7 @@ pub(super) struct Choice {
     pub(super) qps: QpOrder,
     pub(super) reversed: bool,
     pub(super) paused: bool,
-    /// Number of queue pairs above the first visible one.
+    /// Number of queue pairs scrolled out of view at the top.
     pub(super) above: usize,
 }
 
@@ -83,7 +83,8 @@ impl DeviceOrder {
         }
     }
 
-    /// Compares two devices by the chosen column. Device numbers ascend; all other columns descend.
+    /// Compares two devices by the chosen column. Device numbers sort in ascending order, all other columns in
+    /// descending order.
     fn compare(self, a: &DeviceLine, b: &DeviceLine) -> Ordering {
         match self {
             Self::Number => a.id.cmp(&b.id),
@@ -114,7 +115,8 @@ impl QpOrder {
         }
     }
 
-    /// Compares two queue pairs by the chosen column. Queue pair numbers ascend; all other columns descend.
+    /// Compares two queue pairs by the chosen column. Queue pair numbers sort in ascending order, all other columns in
+    /// descending order.
     fn compare(self, a: &QpLine, b: &QpLine) -> Ordering {
         match self {
             Self::Requests => (b.sends + b.receives).total_cmp(&(a.sends + a.receives)),
@@ -148,7 +150,7 @@ pub(super) fn show(view: &View, title: &str, choice: &Choice, frame: &mut Frame<
 }
 
 fn draw(view: &View, title: &str, choice: &Choice, area: Rect, to: &mut Buffer) {
-    // The devices take at most half of the screen.
+    // Devices get up to half of the screen, or more if the queue pairs leave room.
     let devices = u16::try_from(view.devices.len()).unwrap_or(u16::MAX);
     let half = area.height.saturating_sub(FRAME_LINES) / 2;
     let qps = u16::try_from(view.qps.len()).unwrap_or(u16::MAX);
@@ -184,7 +186,7 @@ fn head(names: &'static [&'static str], ordered: &str) -> Row<'static> {
     Row::new(cells.collect::<Vec<_>>())
 }
 
-/// Number of text columns, which are left-aligned. The columns of numbers are right-aligned.
+/// Number of text columns. Text columns are left-aligned; number columns are right-aligned.
 const LEFT: usize = 3;
 
 fn device_table(view: &View, choice: &Choice) -> Table<'static> {

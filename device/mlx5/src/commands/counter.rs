@@ -1,4 +1,4 @@
-//! Commands for sets of Q counters, and for the counters of the port.
+//! Commands for Q counter sets and port counters.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.2 and 17.
@@ -24,7 +24,7 @@ pub(super) fn dealloc(call: Call<'_, '_>, set: CounterSet) -> Result<Output, Rej
     removed.map(|()| nothing()).ok_or_else(|| Check::CounterSet.rejects(set.get()))
 }
 
-/// Returns 0 for all counters, because the engine does not count by set.
+/// Returns 0 for all counters, because the engine has no per-set counters.
 pub(super) fn query(call: Call<'_, '_>, query: &QueryQCounter) -> Result<Output, Rejection> {
     if !call.resources.counter_sets.contains(query.set.get().into()) {
         return Err(Check::CounterSet.rejects(query.set.get()));
@@ -32,11 +32,11 @@ pub(super) fn query(call: Call<'_, '_>, query: &QueryQCounter) -> Result<Output,
     Ok(QCounters::default().emit().to_vec())
 }
 
-/// Returns the counters since the port was created. `clear` has no effect, because MADs report the same counters.
+/// Returns the counts since the port was created. `clear` has no effect, because MADs report the same counters.
 pub(super) fn query_port(call: Call<'_, '_>, _: &QueryVportCounter) -> Output {
     let counters = call.cx.view().counters;
     let packets = |packets, bytes| TrafficCounter { packets, bytes };
-    // The port has one octet counter for unicast and multicast packets. All octets are reported as unicast.
+    // The port has a single octet counter for unicast and multicast packets, so all octets are reported as unicast.
     let vport = VportCounters {
         rx_errors: packets(counters.receive_errors, 0),
         tx_errors: packets(counters.transmit_discards, 0),

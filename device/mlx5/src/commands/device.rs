@@ -16,10 +16,10 @@ use crate::function::{Enabled, Function};
 use crate::options::Setup;
 use crate::resources::Resources;
 
-/// Supported interface steps, one bit for each: 0 and 1. QUERY_ISSI does not report step 0, which is always supported.
+/// Mask of the supported interface steps, 0 and 1. QUERY_ISSI does not report step 0, because every device supports it.
 const STEPS: u32 = 0b11;
 
-/// Drops all objects of the device and of the engine, and returns the port to its power-on state.
+/// Drops all objects in the device and the engine, and returns the port to its power-on state.
 pub(crate) fn reset(function: &mut Function, setup: &Setup, cx: &mut Context<'_>) {
     cx.engine.reset(setup.engine);
     cx.monitor.forget_qps();
@@ -29,7 +29,7 @@ pub(crate) fn reset(function: &mut Function, setup: &Setup, cx: &mut Context<'_>
     *function = Function::Disabled;
 }
 
-/// Executes ENABLE_HCA. Section 20, M-21: the command resets the device, because a driver that recovers from a failure
+/// Executes ENABLE_HCA. Section 20, M-21: the command resets the device, because a driver recovering from a failure
 /// sends no TEARDOWN_HCA.
 pub(super) fn enable(
     function: &mut Function,
@@ -54,7 +54,7 @@ pub(super) fn disable(
     Ok(nothing())
 }
 
-/// Rejects every function number except 0, the number of the function itself. The device has no other functions.
+/// Rejects every function number except 0, which means the function itself. The device has no other functions.
 fn check(arguments: &FunctionNumber) -> Result<(), Rejection> {
     match arguments.function {
         0 => Ok(()),

@@ -25,13 +25,12 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Re
     if !resources.pds.contains(context.pd.get()) {
         return Err(Check::MkeyPd.rejects(context.pd.get()));
     }
-    // Section 13.1: the input contains a list if the length of the list is not 0. The bit "page access" does not
-    // matter.
+    // Section 13.1: the input contains a list if the list length is not 0, regardless of the "page access" bit.
     let pages = mkey::list(create.translation_units, list)?;
     let count = pages.len();
     resources.take_pages(count)?;
     let inserted = resources.mkeys.insert(context, pages);
-    // The key does not keep the list if its access mode uses ranges, or if the key cannot be created.
+    // The list is dropped if the key's access mode uses ranges, or if the key cannot be created.
     let kept = inserted.as_ref().ok().and_then(|index| resources.mkeys.get(*index)).map_or(0, Mkey::pages);
     resources.release_pages(count.saturating_sub(kept));
     let index = inserted?;

@@ -15,7 +15,7 @@ use crate::function::Enabled;
 /// Length of a page address in bytes.
 const ADDRESS_LEN: usize = 8;
 
-/// Returns 0 pages, since the device keeps contexts in its own memory.
+/// Requests 0 pages, since the device keeps contexts in its own memory.
 pub(super) fn query(query: &QueryPages) -> Result<Output, Rejection> {
     PageUse::from_code(query.purpose).ok_or_else(|| Check::PageUse.rejects(query.purpose))?;
     Ok(RequestedPages::new(0).emit().to_vec())
@@ -34,7 +34,7 @@ pub(super) fn manage(
         Some(PageOperation::CannotGive) => Ok(nothing()),
         Some(PageOperation::Give) => enabled.pages.give(manage.count, list).map(|()| nothing()),
         Some(PageOperation::Take) => {
-            // Return only as many pages as fit in the output. The driver would never get back any further pages.
+            // Return only as many pages as fit in the output. The driver would never get back the pages beyond that.
             let room = output_len.saturating_sub(ManagedPages::LEN) / ADDRESS_LEN;
             let wanted = usize::try_from(manage.count).unwrap_or(usize::MAX);
             let returned = enabled.pages.take(wanted.min(room));

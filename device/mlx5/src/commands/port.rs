@@ -17,8 +17,8 @@ fn check(port: u8) -> Result<(), Rejection> {
     if port == PortNumber::ONE.get() { Ok(()) } else { Err(Check::Port.rejects(port)) }
 }
 
-/// Executes MAD_IFC. The command fails if the MAD has no response. The driver also forwards MADs from the fabric,
-/// including MADs that need no response.
+/// Executes MAD_IFC. The command fails if the MAD has no response. Such a failure is not always a driver error: the
+/// driver forwards MADs from the fabric, and some of these need no response.
 pub(super) fn mad_ifc(call: Call<'_, '_>, execute: &MadIfc) -> Result<Output, Rejection> {
     check(execute.port)?;
     let m_key = if execute.ignore_mkey { MkeyCheck::Ignore } else { MkeyCheck::Enforce };

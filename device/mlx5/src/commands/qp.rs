@@ -96,7 +96,7 @@ fn check_geometry(limits: &Limits, context: &QpContext) -> Result<(), Rejection>
     Ok(())
 }
 
-/// Checks that the objects of a new QP exist.
+/// Checks that the objects referenced by a new QP exist.
 fn check_objects(resources: &Resources, context: &QpContext, service: Service) -> Result<(), Rejection> {
     // Section 20, M-33: the UMR QP may be created with PD 0, and RST2INIT sets its PD.
     let waits_for_pd = service == Service::Umr && context.pd.get() == 0;
@@ -127,7 +127,7 @@ fn check_objects(resources: &Resources, context: &QpContext, service: Service) -
     Ok(())
 }
 
-/// Destroys a QP and removes it from its multicast groups. The device does not access the buffers of the QP afterwards.
+/// Destroys a QP and removes it from its multicast groups. Afterwards, the device does not access the QP's buffers.
 pub(super) fn destroy(call: Call<'_, '_>, qpn: Qpn) -> Result<Output, Rejection> {
     let Call { resources, cx, .. } = call;
     let qp = resources.qps.remove(qpn.get()).ok_or_else(|| unknown(qpn))?;
@@ -151,7 +151,7 @@ pub(super) fn query(call: Call<'_, '_>, qpn: Qpn) -> Result<Output, Rejection> {
     Ok(QueriedQp { context: qp.context }.emit().to_vec())
 }
 
-/// Executes a transition. It changes only the context fields that the transition defines or the mask selects.
+/// Executes a transition. Only the context fields defined by the transition or selected by the mask change.
 pub(super) fn modify(
     call: Call<'_, '_>,
     transition: Transition,

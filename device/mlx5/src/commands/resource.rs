@@ -19,7 +19,7 @@ fn dealloc(table: &mut Numbered<()>, number: u32, unknown: Check) -> Result<Outp
     table.remove(number).map(|()| nothing()).ok_or_else(|| unknown.rejects(number))
 }
 
-/// Rejects a command that would destroy an object that other objects use.
+/// Rejects a command that would destroy an object used by other objects.
 pub(super) fn check_unused(call: &Call<'_, '_>, object: Object, check: Check) -> Result<(), Rejection> {
     let (Object::Pd(number)
     | Object::Uar(number)

@@ -84,7 +84,7 @@ fn interrupt_waits_for_eventfd() {
     assert_eq!(driver.interrupts(1), 1);
 }
 
-/// Resizes a CQ. This adds an entry to the CQ without a work request.
+/// Adds an entry to a CQ without a work request, by resizing the CQ.
 fn complete(driver: &mut Driver, cqn: Cqn) {
     let list = pages(RING + 0x8000, 1);
     let context = CqContext { log_entries: 6, ..CqContext::default() };
@@ -113,9 +113,9 @@ fn arming_cq_with_unread_completion_raises_event_at_once() {
     assert_eq!(driver.interrupts(2), 1);
 }
 
-/// Section 20, M-20: a doorbell in a UAR page other than that of the object is ignored.
+/// Section 20, M-20: a doorbell is ignored if it is not in the UAR page of the object.
 #[test]
-fn doorbell_in_other_uar_page_than_object_is_ignored() {
+fn doorbell_in_wrong_uar_page_is_ignored() {
     let mut driver = initialised();
     let (uar, other) = (driver.alloc_uar(), driver.alloc_uar());
     let eqn = driver.create_eq(uar, 0, EventMask::COMMAND, RING);

@@ -1,7 +1,7 @@
 //! Replays the commands of a recorded guest, and compares every output byte by byte.
 //!
-//! The recorded device made some choices that this device makes differently; [`expected`] lists them. GUIDs, the LID of
-//! the subnet manager and the node description differ because they identify the node.
+//! The recorded device made some choices that this device makes differently. They are listed in [`expected`]. GUIDs,
+//! the LID of the subnet manager and the node description differ because they identify the node.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use protocol::mad::smp::attribute;
 
 use super::*;
 
-/// The traces in the order in which they were recorded. The last trace, an unload, destroys the objects that the
-/// earlier traces create.
+/// The traces in the order in which they were recorded. The last trace, an unload, destroys the objects created by the
+/// earlier traces.
 const TRACES: [&str; 6] = [
     include_str!("../../../../protocol/tests/data/mlx5/ib-1-core-probe.txt"),
     include_str!("../../../../protocol/tests/data/mlx5/ib-2-mlx5_ib-probe.txt"),
@@ -69,8 +69,8 @@ fn steps(trace: &'static str) -> Vec<Step> {
     steps
 }
 
-/// Returns the output that this device must produce. This is the recorded output, with the choices and the identity of
-/// this device. Fields that identify the node are copied from `ours`, the actual output.
+/// Returns the output that this device must produce: the recorded output, adapted to this device's choices and
+/// identity. Fields that identify the node are copied from `ours`, the actual output.
 fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
     const DATA: usize = OutputHeader::LEN + 64;
     let mut output = recorded.to_vec();
@@ -192,7 +192,7 @@ fn replay(driver: &mut Driver) -> Vec<usize> {
     counts
 }
 
-/// Checks entry `number` of the command EQ, which must report the completion of slot 0.
+/// Checks that entry `number` of the command EQ reports the completion of slot 0.
 fn check_event(driver: &mut Driver, pages: &BTreeMap<usize, Iova>, number: u32) {
     let offset = u64::from(number % 256) * EQE_LEN as u64;
     let page = pages[&usize::try_from(offset >> 12).unwrap()];
@@ -207,7 +207,7 @@ fn outputs_match_recorded_device() {
     assert_eq!(replay(&mut driver), [21, 182, 45, 41, 34, 36]);
 }
 
-/// When the driver is loaded again after an unload, the numbers of all objects start from their first values again.
+/// After the driver is unloaded and loaded again, object numbers restart from their first values.
 #[test]
 fn recorded_commands_repeat_with_same_numbers_after_unload() {
     let mut driver = powered_on_with(LID, Options::default());
@@ -215,7 +215,7 @@ fn recorded_commands_repeat_with_same_numbers_after_unload() {
     replay(&mut driver);
 }
 
-/// Section 1.1: with the ID of a virtual function, the device behaves the same.
+/// Section 1.1: with the device ID of a virtual function, the device behaves as before.
 #[test]
 fn virtual_function_accepts_same_commands() {
     let options = Options { virtual_function: true, ..Options::default() };

@@ -118,7 +118,7 @@ fn device_can_restart_after_random_bar_stores() {
         let offset = offset / len as u64 * len as u64;
         let mut data = [0; 8];
         random.fill(&mut data);
-        // Some of the stores also change the address of the command queue.
+        // Some of the stores change the command queue address as well.
         driver.store(card::vfio::Bar::Bar0, offset, &data[..len]);
     }
     driver.start();

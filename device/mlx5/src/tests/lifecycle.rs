@@ -96,7 +96,7 @@ fn manage_pages_returns_given_pages_in_portions() {
     let take = Command::ManagePages(manage(2, 768), Pages::default()).emit(0);
     let mut taken = Vec::new();
     for expected in [100, 600, 0] {
-        // The first output has room for 100 pages only.
+        // The first output has room for only 100 pages.
         let len = if expected == 100 { 16 + 100 * 8 } else { 16 + 768 * 8 };
         let output = driver.execute(&take, len);
         let count = ManagedPages::parse(&self::output(&output)).count;
@@ -135,7 +135,7 @@ fn driver_version_is_accepted() {
     driver.ok(&Command::Nop(BARE));
 }
 
-/// Section 20, M-10: the health counter changes at every read.
+/// Section 20, M-10: the health counter changes with every read.
 #[test]
 fn health_registers_report_working_device() {
     let mut driver = powered_on();

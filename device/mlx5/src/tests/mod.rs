@@ -1,4 +1,4 @@
-//! Tests of a whole device with a driver, without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
+//! Tests a whole device together with a driver, but without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
 
 mod doorbells;
 mod golden;
@@ -69,7 +69,7 @@ fn initialised() -> Driver {
     driver
 }
 
-/// Commands for tests. They panic if the result is not the expected one.
+/// Commands for tests. Each method panics if the result is not the expected one.
 trait Commands {
     /// Executes a command that succeeds. Returns its output.
     fn ok(&mut self, command: &Command<'_>) -> Vec<u8>;
@@ -80,10 +80,10 @@ trait Commands {
     fn alloc_uar(&mut self) -> UarIndex;
     fn alloc_pd(&mut self) -> Pdn;
 
-    /// Creates an EQ of 256 entries with its ring at `ring`.
+    /// Creates a 256-entry EQ with its ring at `ring`.
     fn create_eq(&mut self, uar: UarIndex, vector: u16, mask: EventMask, ring: u64) -> Eqn;
 
-    /// Creates a CQ of 64 entries with its ring at `ring`.
+    /// Creates a 64-entry CQ with its ring at `ring`.
     fn create_cq(&mut self, uar: UarIndex, eqn: Eqn, ring: u64) -> Cqn;
 }
 
@@ -92,7 +92,7 @@ fn output<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     *bytes.first_chunk().expect("the whole output")
 }
 
-/// Returns a list of the addresses of consecutive pages.
+/// Returns the page list for `count` consecutive pages.
 fn pages(first: u64, count: u64) -> Vec<u8> {
     (0..count).flat_map(|page| (first + (page << 12)).to_be_bytes()).collect()
 }

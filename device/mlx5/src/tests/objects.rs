@@ -133,7 +133,7 @@ fn modify_cq_changes_only_fields_selected_in_mask() {
     assert_eq!(driver.rejected(&Command::ModifyCq(unknown, Pages::default())), Check::CqChange);
 }
 
-/// Section 9.5. Section 20, M-30: a resize fails if the unread entries do not fit in the new ring.
+/// Section 9.5, and section 20, M-30: a resize fails if the unread entries do not fit in the new ring.
 #[test]
 fn resize_cq_moves_to_new_ring_and_keeps_producer_index() {
     const NEW: u64 = 0x41_0000;
@@ -152,8 +152,8 @@ fn resize_cq_moves_to_new_ring_and_keeps_producer_index() {
     assert_eq!(resize(&mut driver, 17), status(Check::CqSize));
     assert_eq!(resize(&mut driver, 7), OutputHeader::default());
     assert_eq!(driver.peek(RING + 0x8000 + 63, 1), [0x50], "the resize entry in the old ring");
-    // The resize entry is unread. A ring of one entry is too small, because it must have room for the unread entry and
-    // one more.
+    // The resize entry is unread. A one-entry ring is too small, because the new ring must have room for the unread
+    // entry and one more.
     assert_eq!(resize(&mut driver, 0), status(Check::CqUnread));
     driver.poke(RECORD.get(), &1_u32.to_be_bytes());
     assert_eq!(resize(&mut driver, 0), OutputHeader::default());

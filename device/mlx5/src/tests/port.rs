@@ -98,7 +98,7 @@ fn port_counters_are_zero_without_traffic() {
     assert_eq!(VportCounters::parse(&self::output(&output)), VportCounters::default());
 }
 
-/// Section 8.2: the EQ whose mask selects port changes receives the event.
+/// Section 8.2: the event goes to the EQ whose mask selects port changes.
 #[test]
 fn link_changes_raise_events() {
     let mut driver = initialised();

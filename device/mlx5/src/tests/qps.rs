@@ -11,10 +11,10 @@ use protocol::ids::{Qkey, Qpn, Srqn, UserIndex};
 
 use super::*;
 
-/// Pages of a QP's queues: 64 receive entries of 16 bytes, followed by 32 blocks.
+/// Address of a QP's queues: 64 receive entries of 16 bytes each, followed by 32 send queue blocks.
 const QUEUES: u64 = 0x42_0000;
 
-/// A driver, and a QP context that refers to the objects it has created.
+/// A driver, and a QP context that refers to objects created by the driver.
 struct Objects {
     driver: Driver,
     context: QpContext,
@@ -137,7 +137,7 @@ fn qp_reaches_rts_error_and_reset_and_connects_again() {
     assert_eq!(all.driver.rejected(&Command::DestroyQp(QpNumber { qpn })), Check::Qp);
 }
 
-/// Section 10.2: RTR2RTS sets the next send PSN of datagram QPs too, and QUERY_QP must return this PSN.
+/// Section 10.2: RTR2RTS also sets the next send PSN of a datagram QP, and QUERY_QP must return this PSN.
 #[test]
 fn query_qp_of_datagram_qp_returns_send_psn_that_was_set() {
     let mut all = Objects::new();
@@ -259,9 +259,9 @@ fn only_datagram_qps_can_join_multicast_groups() {
     assert_eq!(all.driver.rejected(&Command::DetachFromMcg(member(ud))), Check::GroupMember);
 }
 
-/// A transition is checked against the state of the QP in the engine.
+/// A transition is checked against the QP's state in the engine.
 #[test]
-fn commands_use_state_to_which_engine_moved_qp() {
+fn transition_is_checked_against_qp_state_in_engine() {
     let mut all = Objects::new();
     let rc = all.of(Service::Rc);
     let qpn = all.create(rc);

@@ -186,7 +186,7 @@ fn unsignaled_requests_complete_silently() {
     assert_eq!(counters(&a.reap()), [2]);
 }
 
-/// Section 7: the doorbell record may announce more requests than the doorbells that have arrived.
+/// Section 7: the doorbell record may announce more requests than the doorbells received so far.
 #[test]
 fn doorbells_for_wqes_already_executed_have_no_effect() {
     let (mut a, mut b) = User::pair(Service::Rc);
@@ -215,7 +215,7 @@ fn wqe_copied_to_blueflame_register_executes_once() {
     assert_eq!((a.reap().len(), b.reap().len(), b.get(0, 36)), (1, 1, vec![7; 36]));
 }
 
-/// Section 20, M-12: receives have no doorbell. The device must find a receive that is posted after the message
+/// Section 20, M-12: receives have no doorbell. The device must find a receive that is posted after the message has
 /// arrived.
 #[test]
 fn receive_posted_without_doorbell_is_found_after_message() {
@@ -294,7 +294,7 @@ fn message_longer_than_receive_buffer_fails_on_both_sides() {
     assert_eq!(syndromes(&b.reap()), [Syndrome::LocalLength.code()]);
 }
 
-/// The rules of section 11.3 for the format of a WQE, and M-1 of section 20.
+/// WQE format rules (section 11.3, and section 20, M-1).
 #[test]
 fn malformed_wqe_is_local_qp_operation_error() {
     let (a, _) = User::pair(Service::Rc);

@@ -13,13 +13,13 @@ use smallvec::smallvec;
 use super::user::{DATA_VA, User, request, syndromes};
 use super::*;
 
-/// Address of pages that only the keys under test map.
+/// Address of pages that are mapped only by the keys under test.
 const PAGES: u64 = 0x60_0000;
 /// Start address of the regions under test.
 const START: u64 = 0x1_0000;
 const FAILED: u8 = Syndrome::WindowBind.code();
 
-/// Returns the mask of the fields that a fast registration changes (section 13.3).
+/// Returns the mask of the fields changed by a fast registration (section 13.3).
 fn registration() -> MkeyMask {
     MkeyMask::from_bits_retain(0x209e_2143)
 }
@@ -146,8 +146,8 @@ fn key_over_ranges_of_other_keys_is_one_region() {
     assert_eq!(written, pattern(0x500, 6));
 }
 
-/// Each check of a UMR moves the QP to the error state if it fails. Section 20, M-5, describes the checks for a key
-/// that is free or in use.
+/// A UMR that fails a check moves the QP to the error state. Section 20, M-5, describes the checks for a key that is
+/// free or in use.
 #[test]
 fn umr_that_fails_a_check_reports_window_bind_error() {
     let valid = UmrControl { inline: true, mask: MkeyMask::FREE, ..UmrControl::default() };
@@ -172,7 +172,7 @@ fn umr_that_fails_a_check_reports_window_bind_error() {
     }
 }
 
-/// Section 13.3: windows of type 2 belong to the QP that bound them.
+/// Section 13.3: type 2 windows belong to the QP that bound them.
 #[test]
 fn window_is_bound_to_its_qp() {
     let (mut a, mut b) = User::pair(Service::Rc);
@@ -214,8 +214,8 @@ fn window_is_bound_to_its_qp() {
     assert_eq!(refused, Syndrome::RemoteAccess.code());
 }
 
-/// The kernel's UMR QP moves a key to the protection domain of a program. The page list is in memory that belongs to a
-/// key in the kernel's own protection domain.
+/// The kernel's UMR QP moves a key to the protection domain of a program. The page list is in memory covered by a key
+/// in the kernel's own protection domain.
 #[test]
 fn umr_qp_moves_free_key_to_pd_of_user_program() {
     let (mut kernel, mut peer) = (User::new(1), User::new(2));

@@ -21,20 +21,20 @@ use smallvec::smallvec;
 
 use super::*;
 
-/// Addresses of the rings of the EQ for asynchronous events, the EQ for completions, and the CQ.
+/// Ring addresses of the asynchronous event EQ, the completion EQ and the CQ.
 const EVENTS: u64 = 0x40_0000;
 const COMPLETIONS: u64 = 0x40_8000;
 const CQ: u64 = 0x41_0000;
 const CQ_ENTRIES: u32 = 64;
-/// Address of the queues of a QP: 16 receive entries of 64 bytes, followed by 32 send queue blocks.
+/// Address of a QP's queues: 16 receive entries of 64 bytes each, followed by 32 send queue blocks.
 const QP: u64 = 0x42_0000;
 const BLOCKS: u16 = 32;
 const RECEIVES: u16 = 16;
-/// Address of an SRQ of eight entries of 64 bytes.
+/// Address of an SRQ with eight 64-byte entries.
 pub(super) const SRQ: u64 = 0x43_0000;
 const QP_RECORD: Iova = Iova::new(RECORD.get() + 0x40);
 pub(super) const SRQ_RECORD: Iova = Iova::new(RECORD.get() + 0x80);
-/// Start address of the data region, which is inside the first of four pages. The bus addresses of these pages descend.
+/// Start address of the data region, inside the first of four pages. The pages have descending bus addresses.
 pub(super) const DATA_VA: u64 = 0x7f00_0000_0800;
 pub(super) const DATA_LEN: u64 = 0x3000;
 const LAST_PAGE: u64 = 0x50_3000;
@@ -52,7 +52,7 @@ pub(super) struct User {
     send_queue: u64,
     /// Key of the data region.
     pub(super) key: u32,
-    /// Number of blocks posted. The fields below count receives posted, SRQ entries posted, and CQEs read.
+    /// Number of blocks posted. The next three fields count receives posted, SRQ entries posted, and CQEs read.
     sent: u16,
     received: u16,
     pub(super) shared: u16,
@@ -73,7 +73,7 @@ impl DerefMut for User {
     }
 }
 
-/// Returns a request with one data segment. Its success is reported by a CQE.
+/// Returns a request with one data segment. If the request succeeds, the device writes a CQE.
 pub(super) fn request<'data>(
     opcode: Opcode,
     operation: Operation<'data>,
@@ -133,7 +133,7 @@ impl User {
         user
     }
 
-    /// Creates two programs whose QPs are connected and have this service type.
+    /// Creates two programs with connected QPs of the given service type.
     pub(super) fn pair(service: Service) -> (Self, Self) {
         let (mut a, mut b) = (Self::new(1), Self::new(2));
         a.connect(&a.context(service), 2);
@@ -222,7 +222,7 @@ impl User {
         self.ok(&Command::ToRstQp(QpNumber { qpn }));
     }
 
-    /// Creates an RMP with eight entries of 64 bytes.
+    /// Creates an RMP with eight 64-byte entries.
     pub(super) fn create_rmp(&mut self) -> Srqn {
         let list = pages(SRQ, 1);
         let queue = WorkQueue {
@@ -247,7 +247,7 @@ impl User {
         RemoteSegment { va: Va::new(DATA_VA + offset), rkey: Rkey::new(self.key) }
     }
 
-    /// Returns a SEND of a part of the data region.
+    /// Returns a SEND of part of the data region.
     pub(super) fn send<'data>(&self, offset: u64, len: u32) -> SendWqe<'data> {
         request(Opcode::Send, Operation::Send, self.data(offset, len))
     }
@@ -282,7 +282,7 @@ impl User {
         self.ring(uar, driver::SEND, doorbell);
     }
 
-    /// Posts a receive into the data region. There is no doorbell.
+    /// Posts a receive into the data region. Receives have no doorbell.
     pub(super) fn post_recv(&mut self, offset: u64, len: u32) {
         let wqe = RecvWqe { scatter: smallvec![self.data(offset, len)] };
         let at = QP + u64::from(self.received % RECEIVES) * 64;
@@ -328,7 +328,7 @@ impl User {
         self.ring(uar, driver::ARM_CQ, &arm.emit());
     }
 
-    /// Returns all events in the EQ for asynchronous events.
+    /// Returns all events in the asynchronous event EQ.
     pub(super) fn events(&mut self) -> Vec<Eqe> {
         self.eqes(EVENTS)
     }
@@ -355,7 +355,7 @@ impl User {
     }
 }
 
-/// Returns the syndrome of each CQE; 0 for success.
+/// Returns the syndrome of each CQE, or 0 for success.
 pub(super) fn syndromes(entries: &[Cqe]) -> Vec<u8> {
     let of = |entry: &Cqe| match entry {
         Cqe::Failed(failure) => failure.syndrome,

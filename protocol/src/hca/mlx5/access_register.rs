@@ -8,7 +8,7 @@ use crate::describe::{Describe, Value, Visitor};
 use crate::layout;
 
 codes! {
-    /// Register that drivers of an InfiniBand port access.
+    /// Port register accessed by drivers of an InfiniBand port.
     pub enum PortRegister(u16) {
         /// Capability mask of a port.
         Pcap = 0x5001 "PCAP",
@@ -18,7 +18,7 @@ codes! {
 }
 
 codes! {
-    /// Direction of an access, the op_mod of ACCESS_REG.
+    /// Direction of an access; the op_mod of ACCESS_REG.
     pub enum Direction(u16) {
         /// The register is written, and its data is returned.
         Write = 0 "write",
@@ -28,20 +28,19 @@ codes! {
 }
 
 layout! {
-    /// Fixed part of the input of ACCESS_REG. The data of the register starts at byte 16 of both the input and the
-    /// output.
+    /// Fixed part of the ACCESS_REG input. The register data starts at byte 16 of both the input and the output.
     pub struct AccessReg[16] big_endian {
         /// A value of [`Direction`].
         @0x06  direction: u16 => Direction::word,
         /// A value of [`PortRegister`].
         @0x0a  register: u16 => PortRegister::word,
-        /// Argument of the access, which is 0.
+        /// Argument of the access; always 0.
         @0x0c  argument: u32,
     }
 }
 
 layout! {
-    /// Data of PCAP, which a driver writes to change the capability mask in PortInfo.
+    /// Data of PCAP. A driver writes this register to change the capability mask in PortInfo.
     pub struct Pcap[20] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,

@@ -1,7 +1,7 @@
 //! Capabilities: QUERY_HCA_CAP, SET_HCA_CAP, and the areas of an InfiniBand port.
 //!
-//! A bit that is 0 disables a feature of the driver. [`GeneralCaps`] therefore names only the bits that the device sets
-//! and the bits that must stay 0 for a reason.
+//! A bit of 0 disables a driver feature. [`GeneralCaps`] therefore names only two kinds of bits: those that the device
+//! sets, and those that must stay 0 for a reason.
 //!
 //! # Spec
 //! mlx5 interface, section 6.
@@ -13,7 +13,7 @@ use crate::layout;
 
 /// Length in bytes of a capability area, which follows the header of an input or output.
 pub const AREA_LEN: usize = 4096;
-/// Length in bytes of the output of QUERY_HCA_CAP and the input of SET_HCA_CAP.
+/// Length in bytes of the QUERY_HCA_CAP output and the SET_HCA_CAP input.
 pub const COMMAND_LEN: usize = OutputHeader::LEN + AREA_LEN;
 
 codes! {
@@ -25,7 +25,7 @@ codes! {
         /// Capabilities of atomic operations.
         Atomic = 3 "atomic",
         Roce = 4 "roce",
-        /// Capabilities of the flow tables of the NIC.
+        /// Capabilities of the NIC's flow tables.
         FlowTable = 7 "flow_table",
     }
 }
@@ -41,7 +41,7 @@ layout! {
 }
 
 layout! {
-    /// Fixed part of the input of SET_HCA_CAP. The capability area follows it.
+    /// Fixed part of the SET_HCA_CAP input. The capability area follows.
     pub struct SetHcaCap[16] big_endian {
         /// A value of [`CapType`].
         @0x04[15:1]  cap_type: u16 => CapType::word,
@@ -49,7 +49,7 @@ layout! {
 }
 
 impl Query {
-    /// Returns the type of the area. `None` for an unknown type, which the device rejects with BAD_PARAM.
+    /// Returns the type of the area, or `None` if it is unknown. The device rejects unknown types with BAD_PARAM.
     pub const fn cap_type(&self) -> Option<CapType> {
         CapType::from_code(self.cap_type)
     }
@@ -60,7 +60,7 @@ impl Query {
 }
 
 impl SetHcaCap {
-    /// Returns the type of the area. `None` for an unknown type, which the device rejects with BAD_PARAM.
+    /// Returns the type of the area, or `None` if it is unknown. The device rejects unknown types with BAD_PARAM.
     pub const fn cap_type(&self) -> Option<CapType> {
         CapType::from_code(self.cap_type)
     }
@@ -84,17 +84,18 @@ fn describe_area(cap_type: u16, area: &[u8], to: &mut dyn Visitor) {
 layout! {
     /// General capabilities of the device.
     pub struct GeneralCaps[256] big_endian {
-        /// Whether the device never requests pages. If so, the driver creates no EQ for page requests.
+        /// If set, the device never requests pages, and the driver creates no EQ for page requests.
         @0x00[25]     page_requests_disabled: bool,
         /// Log2 of the maximum number of entries in an SRQ.
         @0x10[31:24]  log_max_srq_entries: u8,
-        /// Log2 of the largest work queue of a QP: the send queue in 64-byte blocks, the receive queue in entries.
+        /// Log2 of the maximum size of a QP's work queues. A send queue's size counts 64-byte blocks; a receive queue's
+        /// size counts entries.
         @0x10[23:16]  log_max_qp_blocks: u8,
         /// Log2 of the number of QPs.
         @0x10[4:0]    log_max_qps: u8,
         /// Log2 of the number of SRQs.
         @0x14[20:16]  log_max_srqs: u8,
-        /// Largest number of scatter entries with optimal performance.
+        /// Maximum number of scatter entries for optimal performance.
         @0x18[31:24]  max_sgl_for_performance: u8,
         /// Log2 of the maximum number of entries in a CQ.
         @0x18[23:16]  log_max_cq_entries: u8,
@@ -112,11 +113,11 @@ layout! {
         @0x1c[7]      dump_fill_key: bool,
         /// Log2 of the number of EQs.
         @0x1c[3:0]    log_max_eqs: u8,
-        /// Maximum depth of memory keys that refer to other keys.
+        /// Maximum nesting depth of memory keys that refer to other keys.
         @0x20[31:24]  max_indirection: u8,
         /// Whether the device supports KSM keys.
         @0x20[23]     fixed_buffer_size: bool,
-        /// Log2 of the maximum length of a memory region in bytes.
+        /// Log2 of the maximum memory region length in bytes.
         @0x20[22:16]  log_max_mr_size: u8,
         /// Whether the device reports the null key.
         @0x20[6]      null_mkey: bool,
@@ -124,27 +125,27 @@ layout! {
         @0x20[5:0]    log_max_klm_list: u8,
         /// Whether the device supports RoCE acceleration.
         @0x28[22]     roce_acceleration: bool,
-        /// Log2 of the maximum number of outstanding READs and atomics as requester.
+        /// Log2 of the maximum number of outstanding READs and atomics as the requester.
         @0x28[21:16]  log_max_requester_depth: u8,
-        /// Log2 of the maximum number of outstanding READs and atomics as responder.
+        /// Log2 of the maximum number of outstanding READs and atomics as the responder.
         @0x28[5:0]    log_max_responder_depth: u8,
         /// Whether the device supports end padding.
         @0x2c[31]     end_padding: bool,
         /// Whether the device supports start padding.
         @0x2c[28]     start_padding: bool,
-        /// Size code n of the GID table, which has 8 · 2^n entries.
+        /// Size code of the GID table. Code n means 8 · 2^n entries.
         @0x2c[15:0]   gid_table_code: u16,
         /// Whether the device counts packets that arrive out of sequence.
         @0x30[31]     out_of_sequence_counter: bool,
         /// Whether the device supports QUERY_VPORT_COUNTER.
         @0x30[30]     vport_counters: bool,
-        /// Whether the device supports counters of retransmissions.
+        /// Whether the device counts retransmissions.
         @0x30[29]     retransmission_counters: bool,
         /// Whether the counter set of an RQ can be changed.
         @0x30[27]     modify_rq_counter_set: bool,
-        /// Number of sets of Q counters.
+        /// Number of Q counter sets.
         @0x30[25:16]  max_q_counters: u16,
-        /// Size code n of the P_Key table, which has 128 · 2^n entries.
+        /// Size code of the P_Key table. Code n means 128 · 2^n entries.
         @0x30[15:0]   pkey_table_code: u16,
         /// Whether the device has port commands that replace MAD_IFC.
         @0x34[29]     ib_virt: bool,
@@ -152,12 +153,12 @@ layout! {
         @0x34[25]     nic_flow_table: bool,
         /// Whether the function manages an eswitch.
         @0x34[24]     eswitch_manager: bool,
-        /// Code of the largest local ACK delay.
+        /// Code of the maximum local ACK delay.
         @0x34[20:16]  local_ack_delay: u8,
         /// Type of the port; a value of [`PortType`].
         @0x34[9:8]    port_type: u8 => PortType::word,
         @0x34[7:0]    ports: u8,
-        /// Log2 of the maximum length of a message in bytes.
+        /// Log2 of the maximum message length in bytes.
         @0x38[28:24]  log_max_message: u8,
         /// Mask of supported static rates.
         @0x3c[31:16]  rate_support: u16 => Hex,
@@ -189,11 +190,11 @@ layout! {
         @0x44[31]     cq_ignore_overrun: bool,
         /// Whether CQs can be resized.
         @0x44[30]     cq_resize: bool,
-        /// Whether CQs support moderation of their events.
+        /// Whether CQs support event moderation.
         @0x44[29]     cq_moderation: bool,
         /// Whether the device supports on-demand paging.
         @0x44[24]     paging: bool,
-        /// Whether QPs can block the loopback of their own multicasts.
+        /// Whether a QP can block the loopback of its own multicast datagrams.
         @0x44[23]     block_multicast_loopback: bool,
         /// Whether the device supports automatic path migration.
         @0x44[17]     path_migration: bool,
@@ -223,13 +224,13 @@ layout! {
         @0x4c[31]     blue_flame: bool,
         /// Whether the device supports SET_DRIVER_VERSION.
         @0x4c[30]     driver_version: bool,
-        /// Log2 of the length in bytes of a send doorbell register.
+        /// Log2 of the send doorbell register length in bytes.
         @0x4c[20:16]  log_register_len: u8,
-        /// Largest send WQE in bytes.
+        /// Maximum send WQE size in bytes.
         @0x50[15:0]   max_send_wqe: u16,
-        /// Largest receive WQE in bytes.
+        /// Maximum receive WQE size in bytes.
         @0x54[15:0]   max_recv_wqe: u16,
-        /// Largest DC send WQE in bytes.
+        /// Maximum DC send WQE size in bytes.
         @0x58[15:0]   max_dc_wqe: u16,
         /// Maximum number of QPs in a multicast group.
         @0x5c[24:0]   max_group_qps: u32,
@@ -326,7 +327,7 @@ impl GeneralCaps {
         }
     }
 
-    /// Returns the area as it appears in the output of QUERY_HCA_CAP.
+    /// Returns the area as it appears in the QUERY_HCA_CAP output.
     pub fn area(&self) -> [u8; AREA_LEN] {
         in_area(&self.emit())
     }
@@ -335,9 +336,10 @@ impl GeneralCaps {
 layout! {
     /// Capabilities of atomic operations.
     pub struct AtomicCaps[32] big_endian {
-        /// Byte order of results. The maximum value is 0. The current value is the one that SET_HCA_CAP has set.
+        /// Byte order of results. It is 0 in the maximum capabilities. In the current capabilities, it is the value set
+        /// by SET_HCA_CAP.
         @0x08[31:30]  endianness_mode: u8,
-        /// Whether endianness mode 1 is supported, in which results have the byte order of the host.
+        /// Whether the device supports endianness mode 1, which returns results in host byte order.
         @0x08[25]     host_order_supported: bool,
         /// Mask of supported operations: bit 0 for compare and swap, bit 1 for fetch and add, and bits 2 and 3 for
         /// their masked variants.
@@ -350,18 +352,18 @@ layout! {
 }
 
 impl AtomicCaps {
-    /// Returns the maximum capabilities of this device: both 64-bit operations without masks.
+    /// Returns this device's maximum capabilities: both 64-bit operations, but not their masked variants.
     pub fn largest() -> Self {
         Self { host_order_supported: true, operations: 3, qp_sizes: 8, dc_sizes: 8, ..Self::default() }
     }
 
-    /// Returns the capabilities after the driver has set `set`. Only the byte order can be changed.
+    /// Returns the capabilities after the driver has requested `set`. Only the byte order can be changed.
     #[must_use]
     pub const fn with_endianness(self, set: &Self) -> Self {
         Self { endianness_mode: set.endianness_mode, ..self }
     }
 
-    /// Returns the area as it appears in the output of QUERY_HCA_CAP.
+    /// Returns the area as it appears in the QUERY_HCA_CAP output.
     pub fn area(&self) -> [u8; AREA_LEN] {
         in_area(&self.emit())
     }

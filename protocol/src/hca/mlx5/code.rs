@@ -1,4 +1,4 @@
-//! Macro for enumerations of codes that have names.
+//! Macro for enumerations of named codes.
 
 /// Defines an enumeration of codes. Every variant has a code, and a name that appears in traces.
 macro_rules! codes {
@@ -18,7 +18,7 @@ macro_rules! codes {
             /// All variants, in the order of their codes.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// Decodes a code. `None` if it is unknown.
+            /// Decodes a code. Returns `None` if the code is unknown.
             pub const fn from_code(code: $int) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$variant),)*

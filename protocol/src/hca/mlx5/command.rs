@@ -13,9 +13,9 @@ use crate::layout;
 
 /// Number of slots of the command queue.
 pub const SLOTS: usize = 32;
-/// Log2 of [`SLOTS`], as register 014h reports it.
+/// Log2 of [`SLOTS`], as reported in register 014h.
 pub const LOG_SLOTS: u8 = 5;
-/// Log2 of the distance between slots in bytes, as register 014h reports it.
+/// Log2 of the distance between slots in bytes, as reported in register 014h.
 pub const LOG_STRIDE: u8 = 6;
 /// Slot that the driver uses only for MANAGE_PAGES.
 pub const PAGES_SLOT: usize = 31;
@@ -23,7 +23,7 @@ pub const PAGES_SLOT: usize = 31;
 pub const INLINE_LEN: usize = 16;
 /// Number of data bytes in a mailbox block.
 pub const BLOCK_DATA: usize = 512;
-/// Maximum number of input or output bytes that this device accepts (specific to this device).
+/// Maximum length in bytes of an input or output (specific to this device).
 pub const MAX_INPUT: usize = 1 << 20;
 /// Alignment of mailbox blocks in bytes.
 pub const BLOCK_ALIGN: u64 = 1024;
@@ -35,23 +35,21 @@ layout! {
         @0x00[31:24]  kind: u8,
         /// Length of the input in bytes, including the bytes in the slot.
         @0x04         input_len: u32,
-        /// Address of the first mailbox block, which continues the input beyond the bytes in the slot. 0 if there is
-        /// none.
+        /// Address of the first mailbox block of the input, or 0 if the whole input is in the slot.
         @0x08         input_block: Iova,
         /// First bytes of the input.
         @0x10         input: [u8; INLINE_LEN],
         /// First bytes of the output.
         @0x20         output: [u8; INLINE_LEN],
-        /// Address of the first mailbox block, which continues the output beyond the bytes in the slot. 0 if there is
-        /// none.
+        /// Address of the first mailbox block of the output, or 0 if the whole output fits in the slot.
         @0x30         output_block: Iova,
         /// Number of output bytes that the driver expects. It can be less than [`INLINE_LEN`].
         @0x38         output_len: u32,
-        /// Token of the command, which its mailbox blocks repeat.
+        /// Token of the command. Each of its mailbox blocks contains the same token.
         @0x3c[31:24]  token: u8 => Hex,
         /// Checksum of the slot. The driver does not check it, and this device does not compute it.
         @0x3c[23:16]  signature: u8 => Hex,
-        /// Whether the command could be delivered to the device; a value of [`Delivery`], 0 on success.
+        /// Delivery status; a value of [`Delivery`]. 0 means that the command was delivered.
         @0x3c[7:1]    delivery: u8,
         /// Whether the slot belongs to the device.
         @0x3c[0]      device_owned: bool,
@@ -67,7 +65,7 @@ layout! {
         @0x230         next: Iova,
         /// Index of the block in its chain.
         @0x238         number: u32,
-        /// Copy of the token in the slot.
+        /// Copy of the slot's token.
         @0x23c[23:16]  token: u8 => Hex,
         /// Checksum of the fields after the data.
         @0x23c[15:8]   control_signature: u8 => Hex,
@@ -76,14 +74,14 @@ layout! {
     }
 }
 
-/// Offset in a slot of the byte that contains the owner bit. The device writes this byte last.
+/// Offset, within a slot, of the byte that contains the owner bit. The device writes this byte last.
 pub const OWNER_BYTE: usize = 0x3f;
-/// Offset in a block of the field that contains the address of the next block.
+/// Offset, within a block, of the next block's address.
 pub const NEXT_BLOCK: usize = 0x230;
 
 codes! {
-    /// Delivery status of a command, which reports whether the device could read the input and write the output. The
-    /// driver reads the output only if the status is [`Delivery::Ok`].
+    /// Delivery status of a command: whether the device could read the input and write the output. The driver reads the
+    /// output only if the status is [`Delivery::Ok`].
     pub enum Delivery(u8) {
         /// The command was delivered and executed.
         Ok = 0x00 "ok",
@@ -124,7 +122,7 @@ layout! {
         @0x00         next: Iova,
         /// Index of the block in its chain.
         @0x08         number: u32,
-        /// Copy of the token in the slot.
+        /// Copy of the slot's token.
         @0x0c[23:16]  token: u8 => Hex,
     }
 }
@@ -191,7 +189,7 @@ layout! {
     pub struct InputHeader[16] big_endian {
         /// A value of [`Opcode`].
         @0x00  opcode: u16 => Opcode::word,
-        /// User context of a DevX command, otherwise 0.
+        /// User context of a DevX command, or 0 for any other command.
         @0x02  user: u16,
         /// Variant of the command.
         @0x06  op_mod: u16 => Hex,
@@ -203,7 +201,7 @@ layout! {
     pub struct OutputHeader[16] big_endian {
         /// A value of [`Status`].
         @0x00[31:24]  status: u8 => Status::word,
-        /// Number of the check that failed (specific to this device). The driver logs it.
+        /// Number of the check that failed (specific to this device). The driver logs this number.
         @0x04         syndrome: u32 => Hex,
     }
 }
@@ -214,7 +212,7 @@ impl OutputHeader {
         Self { status: status.code(), syndrome }
     }
 
-    /// Returns the status. `None` for an unknown code.
+    /// Returns the status, or `None` if the code is unknown.
     pub const fn status(&self) -> Option<Status> {
         Status::from_code(self.status)
     }

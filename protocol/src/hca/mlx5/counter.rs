@@ -1,4 +1,4 @@
-//! Counters of the port and of QPs.
+//! Port counters and QP counters.
 //!
 //! # Spec
 //! mlx5 interface, sections 17.1 and 17.2.
@@ -32,7 +32,7 @@ layout! {
         @0x48  rnr_nak_retry_err: u32,
         /// Received NAKs for sequence errors.
         @0x50  packet_seq_err: u32,
-        /// Packet losses that were revealed by a later response.
+        /// Packet losses revealed by a later response.
         @0x58  implied_nak_seq_err: u32,
         @0x60  local_ack_timeout_err: u32,
         /// Requester: RNR retries exceeded.
@@ -84,7 +84,7 @@ layout! {
 }
 
 layout! {
-    /// Packets and bytes of one kind of traffic.
+    /// Packet and byte counts for one kind of traffic.
     pub struct TrafficCounter[16] big_endian {
         /// Number of packets counted.
         @0x00  packets: u64,

@@ -14,9 +14,9 @@ codes! {
     /// Size of the entries of a CQ.
     pub enum CqeSize(u8) {
         Bytes64 = 0 "64",
-        /// Entries of 128 bytes. The fields are in the second half.
+        /// 128-byte entries, with the fields in the second half.
         Bytes128 = 1 "128",
-        /// Entries of 64 bytes at a distance of 128 bytes.
+        /// 64-byte entries, each padded to 128 bytes.
         Bytes64Padded = 2 "64_padded",
     }
 }
@@ -30,7 +30,7 @@ impl CqeSize {
         }
     }
 
-    /// Returns the offset within an entry of the 64 bytes that hold the fields.
+    /// Returns the offset of the fields within an entry.
     pub const fn fields_at(self) -> usize {
         match self {
             Self::Bytes64 | Self::Bytes64Padded => 0,
@@ -68,7 +68,7 @@ layout! {
         @0x10[15:0]   moderation_count: u16,
         /// EQ that receives the completion events, 8 bits.
         @0x14[7:0]    eqn: Eqn,
-        /// Log2 of the page size, in units of 4 KiB.
+        /// Each page has `4096 << log_page_size` bytes.
         @0x18[28:24]  log_page_size: u8,
         /// Number of entries that the driver has consumed, modulo 2^24. Reported by QUERY_CQ.
         @0x28[23:0]   consumer: u32,
@@ -80,14 +80,14 @@ layout! {
 }
 
 impl CqContext {
-    /// Returns the size of the entries. `None` for an unknown code.
+    /// Returns the size of the entries, or `None` if the code is unknown.
     pub const fn cqe_size(&self) -> Option<CqeSize> {
         CqeSize::from_code(self.cqe_size)
     }
 }
 
 layout! {
-    /// Fixed part of the input of CREATE_CQ. The page addresses of the ring follow it.
+    /// Fixed part of the CREATE_CQ input. The page addresses of the ring follow.
     pub struct CreateCq[0x110] big_endian {
         /// Context of the new CQ.
         @0x10  context: CqContext,
@@ -103,7 +103,7 @@ layout! {
 }
 
 codes! {
-    /// Kind of change that MODIFY_CQ makes; its op_mod.
+    /// Kind of change made by MODIFY_CQ; the op_mod of that command.
     pub enum CqChange(u16) {
         /// Changes the moderation fields that are selected by [`CqFields`].
         Moderation = 0 "moderation",
@@ -116,11 +116,11 @@ bitflags! {
     /// Fields that MODIFY_CQ takes from the context.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct CqFields: u32 {
-        /// Moderation period. With [`CqChange::Resize`], log2 of the number of entries.
+        /// Moderation period. For [`CqChange::Resize`]: log2 of the number of entries.
         const PERIOD = 1 << 0;
-        /// Moderation count. With [`CqChange::Resize`], the page offset.
+        /// Moderation count. For [`CqChange::Resize`]: the page offset.
         const COUNT = 1 << 1;
-        /// Whether to ignore overruns. With [`CqChange::Resize`], the page size.
+        /// Whether to ignore overruns. For [`CqChange::Resize`]: the page size.
         const IGNORE_OVERRUN = 1 << 2;
         /// When the moderation period starts.
         const PERIOD_MODE = 1 << 4;
@@ -152,7 +152,7 @@ impl Field for CqFields {
 }
 
 layout! {
-    /// Fixed part of the input of MODIFY_CQ. The page addresses of a new ring follow it.
+    /// Fixed part of the MODIFY_CQ input. The page addresses of a new ring follow.
     pub struct ModifyCq[0x110] big_endian {
         /// A value of [`CqChange`].
         @0x06        change: u16 => CqChange::word,
@@ -165,7 +165,7 @@ layout! {
 }
 
 impl ModifyCq {
-    /// Returns the kind of the change. `None` for an unknown code.
+    /// Returns the kind of the change, or `None` if the code is unknown.
     pub const fn change(&self) -> Option<CqChange> {
         CqChange::from_code(self.change)
     }

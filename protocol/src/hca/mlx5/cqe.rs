@@ -15,7 +15,7 @@ use crate::layout;
 
 /// Length in bytes of the fields of a CQE.
 pub const LEN: usize = 64;
-/// Offset within the fields of the byte that contains the owner bit. The device writes this byte last.
+/// Offset, within the fields, of the byte that contains the owner bit. The device writes this byte last.
 pub const OWNER_BYTE: usize = 0x3f;
 /// Last byte of an entry that the driver has initialized: opcode [`CqeOpcode::Invalid`] and owner bit 1.
 pub const INITIAL_OWNER_BYTE: u8 = 0xf1;
@@ -45,7 +45,7 @@ codes! {
 }
 
 codes! {
-    /// Message data that is placed in the CQE itself. Devices may do this, but need not.
+    /// Amount of message data in the CQE itself. Devices need not support such inline data.
     pub enum InlineScatter(u8) {
         None = 0 "none",
         /// 32 bytes, in the first half of the fields.
@@ -62,15 +62,15 @@ layout! {
         @0x10[22:16]  path_bits: u8,
         /// InfiniBand: source LID of a datagram.
         @0x14[15:0]   source_lid: Lid,
-        /// Whether a datagram has a GRH: 0 for none, any other value if present.
+        /// 0 if a datagram has no GRH; any other value if it has one.
         @0x18[29:28]  grh: u8,
         /// InfiniBand: service level of a datagram.
         @0x18[27:24]  service_level: u8,
         /// Source QP of a datagram, or the peer of an RC QP.
         @0x18[23:0]   source_qpn: Qpn,
-        /// User index of the QP, or of the SRQ for XRC.
+        /// User index of the QP or, for XRC, of the SRQ.
         @0x20[23:0]   user_index: UserIndex,
-        /// Immediate data or invalidated key. For a datagram to QP1, the P_Key in the low half.
+        /// Immediate data or invalidated key. For a datagram to QP1, the low half contains the P_Key.
         @0x24         immediate: [u8; 4],
         /// Number of bytes received, or returned by a READ or atomic.
         @0x2c         byte_count: u32,
@@ -79,7 +79,8 @@ layout! {
         /// Opcode of the send WQE.
         @0x38[31:24]  wqe_opcode: u8 => Opcode::word,
         @0x38[23:0]   qpn: Qpn,
-        /// For a send, the index of the WQE's first block. For a receive, its running number or its entry in the SRQ.
+        /// For a send, the index of the WQE's first block. For a receive, the running number or, with an SRQ, the entry
+        /// number.
         @0x3c[31:16]  wqe_counter: u16,
         /// A value of [`CqeOpcode`].
         @0x3c[7:4]    opcode: u8 => CqeOpcode::word,
@@ -96,18 +97,18 @@ layout! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Failure {
-    /// Whether a send request failed. Otherwise, a receive request failed.
+    /// If true, a send request failed; otherwise, a receive request failed.
     pub send: bool,
     /// Syndrome code, see [`Syndrome`].
     pub syndrome: u8,
     /// Vendor syndrome (specific to this device).
     pub vendor: u8,
     pub qpn: Qpn,
-    /// User index of the QP, or of the SRQ for XRC.
+    /// User index of the QP or, for XRC, of the SRQ.
     pub user_index: UserIndex,
-    /// Opcode of a failed send WQE, otherwise 0.
+    /// Opcode of a failed send WQE, or 0 for a receive.
     pub wqe_opcode: u8,
-    /// Index of the first block or running number of the WQE, as in a successful completion.
+    /// Index or running number of the WQE, as in a successful completion.
     pub wqe_counter: u16,
     /// Whether the CQE raises a solicited event.
     pub solicited: bool,
@@ -120,11 +121,11 @@ pub struct Receipt {
     /// Content of the received message.
     pub content: Content,
     pub qpn: Qpn,
-    /// User index of the QP, or of the SRQ for XRC.
+    /// User index of the QP or, for XRC, of the SRQ.
     pub user_index: UserIndex,
-    /// Running number of the receive, or entry of the SRQ.
+    /// Running number of the receive or, with an SRQ, the entry number.
     pub wqe_counter: u16,
-    /// Number of bytes received. For a datagram, it includes 40 bytes for the GRH.
+    /// Number of bytes received. For a datagram, this number includes 40 bytes for the GRH.
     pub byte_count: u32,
     /// Whether the sender requested a solicited event.
     pub solicited: bool,
@@ -141,7 +142,7 @@ pub enum Content {
     WriteImm([u8; 4]),
     /// SEND without immediate data or invalidation.
     Send {
-        /// P_Key of a datagram to QP1, otherwise 0.
+        /// P_Key of a datagram to QP1, or 0 for any other message.
         pkey: u16,
     },
     /// SEND with immediate data.
@@ -176,7 +177,7 @@ pub struct Sent {
     pub user_index: UserIndex,
     /// Index of the WQE's first block.
     pub wqe_counter: u16,
-    /// Number of bytes that a READ or atomic returned. Drivers do not read it for other operations.
+    /// Number of bytes that a READ or atomic returned. Drivers ignore this field for other operations.
     pub byte_count: u32,
     /// Time stamp in units of the device's clock, or 0.
     pub timestamp: u64,
@@ -204,7 +205,7 @@ pub enum CqeError {
     /// The opcode is unknown.
     #[error("unknown CQE opcode {0}")]
     Opcode(u8),
-    /// The CQE contains message data, which this device never places there.
+    /// The CQE contains inline message data, which this device never writes.
     #[error("invalid inline data format {0} in a CQE")]
     Inline(u8),
 }
@@ -351,7 +352,7 @@ impl Cqe {
 }
 
 impl Failure {
-    /// Returns the syndrome. `None` for an unknown code.
+    /// Returns the syndrome, or `None` if the code is unknown.
     pub const fn syndrome(&self) -> Option<Syndrome> {
         Syndrome::from_code(self.syndrome)
     }

@@ -10,7 +10,7 @@ use crate::layout;
 layout! {
     /// Input of commands without arguments.
     pub struct NoArguments[16] big_endian {
-        /// Variant of the command. These commands do not use it.
+        /// Variant of the command. Not used by these commands.
         @0x06  op_mod: u16 => Hex,
     }
 }
@@ -26,7 +26,7 @@ layout! {
 layout! {
     /// Input of the command INIT_HCA.
     pub struct InitHca[32] big_endian {
-        /// ID of the software that owns the device, which is ignored.
+        /// ID of the software that owns the device. Ignored.
         @0x10  owner: [u8; 16],
     }
 }
@@ -81,7 +81,7 @@ layout! {
 layout! {
     /// Output of the command QUERY_ADAPTER.
     pub struct AdapterInfo[272] big_endian {
-        /// IEEE vendor ID, [`AdapterInfo::OUI`].
+        /// IEEE vendor ID; see [`AdapterInfo::OUI`].
         @0x28[23:0]  vendor: u32 => Hex,
         /// Board ID as text, padded with zeros.
         @0x100       board_id: [u8; 16],
@@ -92,7 +92,7 @@ impl AdapterInfo {
     /// IEEE vendor ID (OUI) of Mellanox.
     pub const OUI: u32 = 0x2c9;
 
-    /// Returns this device's vendor and the given board ID, of which at most 16 bytes are used.
+    /// Returns this device's vendor ID with the given board ID, which is truncated to 16 bytes.
     pub fn with_board_id(id: &str) -> Self {
         let mut board_id = [0; 16];
         board_id.iter_mut().zip(id.bytes()).for_each(|(to, from)| *to = from);
@@ -122,7 +122,7 @@ layout! {
     pub struct SpecialContexts[32] big_endian {
         /// Key for access by physical address, for kernel QPs only.
         @0x0c  reserved_lkey: Lkey,
-        /// Key whose reads return zeros and whose writes are dropped.
+        /// Key for which reads return zeros and writes are dropped.
         @0x10  null_mkey: Rkey,
         /// Key that terminates scatter lists.
         @0x14  terminate_key: Lkey,

@@ -8,15 +8,16 @@ use crate::layout;
 
 /// Length of a doorbell record in bytes.
 pub const RECORD_LEN: usize = 8;
-/// Distance in bytes between the send doorbell registers of a page.
+/// Distance in bytes between the send doorbell registers in a page.
 pub const SEND_DISTANCE: u64 = 0x200;
 /// Length in bytes of a BlueFlame buffer, which is one half of a send doorbell register.
 pub const BLUE_FLAME_LEN: u64 = 0x100;
 
-/// A doorbell register of a UAR page. Other offsets read 0 and ignore writes.
+/// A doorbell register in a UAR page. Other offsets read 0 and ignore writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UarRegister {
-    /// 20h: arms a CQ. The driver writes 8 bytes, or two halves of 4 bytes. The value is true for the second half.
+    /// 20h: arms a CQ. The driver writes 8 bytes at once, or two halves of 4 bytes. The value is true for the second
+    /// half.
     ArmCq(bool),
     /// 40h, 4 bytes: reports the consumer index of an EQ and arms the EQ.
     ArmEq,
@@ -26,7 +27,7 @@ pub enum UarRegister {
     Send {
         /// Number of the register, 0 to 3.
         register: u8,
-        /// Whether the write goes to the second half.
+        /// Whether the write is to the second half.
         second: bool,
         /// Offset within the half. The first 8 bytes are the doorbell. Writes at higher offsets carry the rest of a
         /// WQE.

@@ -11,7 +11,7 @@ use crate::layout;
 layout! {
     /// Context of an EQ.
     pub struct EqContext[64] big_endian {
-        /// Status of the EQ; 0 while it works.
+        /// Status of the EQ; 0 means that no error has occurred.
         @0x00[31:28]  status: u8,
         /// Whether overruns are ignored instead of reported.
         @0x00[17]     ignore_overrun: bool,
@@ -24,7 +24,7 @@ layout! {
         /// UAR page with the doorbells of the EQ.
         @0x0c[23:0]   uar: UarIndex,
         @0x14[11:0]   vector: u16,
-        /// Log2 of the page size, in units of 4 KiB.
+        /// Each page has `4096 << log_page_size` bytes.
         @0x18[28:24]  log_page_size: u8,
         /// Number of entries that the driver has consumed, modulo 2^24. Reported by QUERY_EQ.
         @0x28[23:0]   consumer: u32,
@@ -34,7 +34,7 @@ layout! {
 }
 
 layout! {
-    /// Fixed part of the input of CREATE_EQ. The page addresses of the ring follow it.
+    /// Fixed part of the CREATE_EQ input. The page addresses of the ring follow.
     pub struct CreateEq[0x110] big_endian {
         /// Context of the new EQ.
         @0x10  context: EqContext,
@@ -74,7 +74,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The contexts are those of the EQs in golden trace ib-1, and of the completion EQ in golden trace ib-2.
+    /// The contexts are those of the EQs in golden trace ib-1 and of the completion EQ in golden trace ib-2.
     #[test]
     fn context_matches_traces() {
         let input = words::<{ CreateEq::LEN }>(&[(0x1c, 0x0d00_0010), (0x5c, 0x001f_02be)]);

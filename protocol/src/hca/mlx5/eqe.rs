@@ -76,7 +76,7 @@ codes! {
         PathMigrationFailed = 0x07 "path_migration_failed",
         /// The device rejected an invalid request from the peer.
         InvalidRequest = 0x10 "invalid_request",
-        /// The device rejected a request from the peer that lacked access rights.
+        /// The device rejected a request from the peer because of missing access rights.
         AccessViolation = 0x11 "access_violation",
         /// The QP will take no more receives from its SRQ.
         LastWqeReached = 0x13 "last_wqe_reached",
@@ -142,7 +142,7 @@ pub enum Eqe {
     },
     /// 0Ah: commands have completed. Bit i is set if the command in slot i has completed.
     Command(u32),
-    /// 0Bh: the device requests pages, or offers to return pages if the number is negative.
+    /// 0Bh: the device requests pages. A negative number means that the device offers to return pages.
     PageRequest {
         /// Function for which pages are requested, always 0.
         function: u16,
@@ -215,8 +215,8 @@ impl Eqe {
         }
     }
 
-    /// Returns the bit that must be set in an EQ's mask for the EQ to receive this event. Empty for completions, which
-    /// are sent to the EQ of their CQ.
+    /// Returns the event's bit in [`EventMask`]. An EQ receives the event only if its mask contains this bit.
+    /// Completions have no bit, because they go to the EQ of their CQ.
     pub const fn mask(&self) -> EventMask {
         match self {
             Self::Completion(_) => EventMask::empty(),
@@ -255,7 +255,7 @@ impl Eqe {
     /// Parses an entry. Returns the event and the owner bit.
     ///
     /// # Errors
-    /// Fails for an event type or code that this device does not write.
+    /// Fails if the event type or a code is one that this device never writes.
     pub fn parse(entry: &[u8; LEN]) -> Result<(Self, bool), EqeError> {
         let raw = Raw::parse(entry);
         let unknown = |what, code| EqeError::Code { what, code };

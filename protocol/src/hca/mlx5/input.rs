@@ -1,4 +1,4 @@
-//! Inputs of commands. [`Command`] has one variant for each command, and also describes outputs for traces.
+//! Command inputs. [`Command`] has one variant for each command. It also describes command outputs for traces.
 //!
 //! # Spec
 //! mlx5 interface, section 5.
@@ -103,7 +103,7 @@ macro_rules! commands {
             /// Parses an input. Bytes after the arguments are ignored.
             ///
             /// # Errors
-            /// Fails for an unsupported opcode, or if the input is shorter than the arguments of its command.
+            /// Fails if the opcode is not supported, or if the input is shorter than the command's arguments.
             pub fn parse(input: &'a [u8]) -> Result<Self, InputError> {
                 let short = |what, need| InputError::Short { what, need, have: input.len() };
                 let header = InputHeader::parse_prefix(input)
@@ -130,7 +130,7 @@ macro_rules! commands {
             }
 
             /// Returns the input in wire format, as a driver writes it. `user` is the user context of a DevX command,
-            /// otherwise 0.
+            /// or 0 for any other command.
             pub fn emit(&self, user: u16) -> Vec<u8> {
                 let mut input = match self {
                     $(Self::$name(fields $(, $tail)?) => {
@@ -327,8 +327,8 @@ commands! {
 }
 
 impl Command<'_> {
-    /// Returns the transition and the new context of a command that modifies a QP, or `None` for other commands. For
-    /// 2ERR and 2RST, the context is zero.
+    /// Returns a QP command's transition and new context, or `None` if the command does not modify a QP. For 2ERR and
+    /// 2RST, the context is zero.
     pub fn transition(&self) -> Option<(Transition, ModifyQp)> {
         let bare = |number: &QpNumber| ModifyQp { qpn: number.qpn, ..ModifyQp::default() };
         Some(match self {

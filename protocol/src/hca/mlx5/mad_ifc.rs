@@ -12,9 +12,9 @@ pub const MAD_LEN: usize = 256;
 layout! {
     /// Input of the command MAD_IFC.
     pub struct MadIfc[272] big_endian {
-        /// Whether to skip the check of the B_Key.
+        /// Whether to skip the B_Key check.
         @0x04[1]      ignore_bkey: bool,
-        /// Whether to skip the check of the M_Key.
+        /// Whether to skip the M_Key check.
         @0x04[0]      ignore_mkey: bool,
         /// LID from which the MAD was received.
         @0x08         source_lid: Lid,

@@ -14,7 +14,7 @@ pub const UNIT: usize = 16;
 /// Value of [`MkeyContext::qpn`] for a key that any QP of its PD can use.
 pub const ANY_QP: Qpn = Qpn::new(0xff_ffff);
 
-/// Key that ends a receive list if the byte count of the same entry is 0.
+/// Key that ends a receive list if the entry's byte count is 0.
 pub const TERMINATE_KEY: u32 = 0x100;
 
 codes! {
@@ -26,7 +26,7 @@ codes! {
         Pages = 1 "MTT",
         /// List of ranges in the address spaces of other keys.
         Ranges = 2 "KLM",
-        /// List of ranges in the address spaces of other keys, all of the same size.
+        /// List of equally sized ranges in the address spaces of other keys.
         FixedRanges = 3 "KSM",
         /// Software ICM. Not supported.
         SoftwareIcm = 4 "SW_ICM",
@@ -42,7 +42,7 @@ layout! {
     pub struct MkeyContext[64] big_endian {
         /// Whether the key is free. A free key allows no access until a UMR clears this bit.
         @0x00[30]     free: bool,
-        /// Bits 4 to 2 of the access mode, see [`MkeyContext::access_mode`].
+        /// Bits 4 to 2 of the access mode; see [`MkeyContext::access_mode`].
         @0x00[28:26]  mode_high: u8,
         /// Whether writes may overtake each other. Ignored.
         @0x00[18]     relaxed_write: bool,
@@ -66,7 +66,7 @@ layout! {
         @0x04[31:8]   qpn: Qpn,
         /// Low byte of the key.
         @0x04[7:0]    key: u8 => Hex,
-        /// Whether the key covers the whole address space. If it does, start and length are not used.
+        /// If set, the key covers the whole address space, and start and length are not used.
         @0x0c[31]     length64: bool,
         /// Whether the key uses signatures. Not supported.
         @0x0c[30]     signature: bool,
@@ -76,7 +76,7 @@ layout! {
         @0x10         start: Va,
         /// Length of the region in bytes.
         @0x18         length: u64 => Hex,
-        /// Size of the signature data in units of 16 bytes. It is 0, because signatures are not supported.
+        /// Size of the signature data in units of 16 bytes. Always 0, because signatures are not supported.
         @0x20         signature_units: u32,
         /// Size of the translation list in units of 16 bytes.
         @0x34         translation_units: u32,
@@ -88,7 +88,7 @@ layout! {
 }
 
 impl MkeyContext {
-    /// Returns the access mode. `None` for an unknown code.
+    /// Returns the access mode, or `None` if the code is unknown.
     pub const fn access_mode(&self) -> Option<AccessMode> {
         AccessMode::from_code(self.mode_high << 2 | self.mode_low)
     }
@@ -101,7 +101,7 @@ impl MkeyContext {
 }
 
 layout! {
-    /// Fixed part of the input of CREATE_MKEY. A translation list can follow it.
+    /// Fixed part of the CREATE_MKEY input. A translation list can follow.
     pub struct CreateMkey[0x110] big_endian {
         /// Whether the entries of a translation list are page addresses. A list is present if `translation_units` is
         /// not 0.

@@ -5,8 +5,8 @@
 //! document, `@0x0c[28:24]` means bits 28 to 24 of the 32-bit word at byte 0Ch.
 //!
 //! # Spec
-//! The mlx5 interface is described in `protocol/interfaces/mlx5.md`. Each file cites its sections. Section 20 defines
-//! the numbers that start with "M-".
+//! The mlx5 interface is described in `protocol/interfaces/mlx5.md`. Each file cites the sections that it implements.
+//! Section 20 defines the numbers that start with "M-".
 
 pub mod access_register;
 pub mod capability;
@@ -47,7 +47,7 @@ pub const fn page_len(log_page_size: u8) -> u64 {
     (PAGE as u64) << (log_page_size & 0x1f)
 }
 
-/// Returns the offset in bytes of a queue's first entry in its page. The page offset in a context counts 64ths of a
+/// Returns the byte offset of a queue's first entry within its page. The page offset in a context counts 64ths of a
 /// page (section 10.1).
 pub const fn page_offset(log_page_size: u8, offset: u8) -> u64 {
     page_len(log_page_size) / 64 * offset as u64

@@ -6,7 +6,7 @@
 use super::code::codes;
 
 codes! {
-    /// Opcode of a command, of either port type.
+    /// Opcode of a command, for InfiniBand or Ethernet ports.
     #[allow(missing_docs)]
     pub enum Opcode(u16) {
         QueryHcaCap = 0x100 "QUERY_HCA_CAP",

@@ -9,17 +9,17 @@ use crate::layout;
 codes! {
     /// Purpose for which the device needs pages; the op_mod of QUERY_PAGES.
     pub enum PageUse(u16) {
-        /// Pages for booting, before INIT_HCA.
+        /// Pages for booting, requested before INIT_HCA.
         Boot = 1 "boot",
-        /// Pages that the capabilities set by the driver require, before INIT_HCA.
+        /// Pages for the capabilities set by the driver, requested before INIT_HCA.
         Init = 2 "init",
-        /// Pages that are requested while the device runs.
+        /// Pages requested while the device runs.
         Regular = 3 "regular",
     }
 }
 
 codes! {
-    /// Operation of MANAGE_PAGES, which is its op_mod.
+    /// Operation of MANAGE_PAGES; the op_mod of that command.
     pub enum PageOperation(u16) {
         /// The driver could not allocate the pages.
         CannotGive = 0 "cannot_give",
@@ -43,12 +43,12 @@ layout! {
     pub struct RequestedPages[16] big_endian {
         /// Function that requests the pages, always 0.
         @0x0a  function: u16,
-        /// Number of pages in two's complement; see [`RequestedPages::pages`].
+        /// Number of pages, in two's complement; see [`RequestedPages::pages`].
         @0x0c  raw_pages: u32 => signed,
     }
 }
 
-/// Returns the number of pages, which is in two's complement, as text for traces.
+/// Converts the number of pages from two's complement, for traces.
 fn signed(raw: u32) -> SignedCount {
     SignedCount(raw.cast_signed())
 }
@@ -75,7 +75,7 @@ impl RequestedPages {
 }
 
 layout! {
-    /// Fixed part of the input of MANAGE_PAGES. The addresses of the pages that the driver gives follow it.
+    /// Fixed part of the MANAGE_PAGES input. It is followed by the addresses of the pages given by the driver.
     pub struct ManagePages[16] big_endian {
         /// A value of [`PageOperation`].
         @0x06  operation: u16 => PageOperation::word,
@@ -87,7 +87,7 @@ layout! {
 }
 
 layout! {
-    /// Fixed part of the output of MANAGE_PAGES. The addresses of the pages that the device returns follow it.
+    /// Fixed part of the MANAGE_PAGES output. It is followed by the addresses of the pages returned by the device.
     pub struct ManagedPages[16] big_endian {
         /// Number of pages returned. The device must return all the pages that it holds, up to the requested number.
         @0x08  count: u32,

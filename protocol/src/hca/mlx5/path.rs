@@ -17,10 +17,10 @@ layout! {
         @0x00[15:0]   pkey_index: u16,
         /// Whether packets have a GRH.
         @0x04[23]     grh: bool,
-        /// Low bits of the source LID. The LMC is the number of these bits.
+        /// Low bits of the source LID. The LMC gives the number of these bits.
         @0x04[22:16]  path_bits: u8,
         @0x04[15:0]   lid: Lid,
-        /// ACK timeout code n, for a timeout of 4.096 µs · 2^n. 0 disables the timeout.
+        /// ACK timeout code. Code n means 4.096 µs · 2^n, and code 0 disables the timeout.
         @0x08[31:27]  ack_timeout: u8,
         /// Index of the source GID.
         @0x08[23:16]  gid_index: u8,

@@ -51,7 +51,7 @@ codes! {
         Qp1 = 0x8 "QP1",
         /// QP for raw Ethernet frames.
         Raw = 0x9 "RAW",
-        /// Send queue with which the kernel changes memory keys. It has no receive queue.
+        /// QP on which the kernel changes memory keys. It has no receive queue.
         Umr = 0xc "UMR",
     }
 }
@@ -91,48 +91,48 @@ layout! {
         @0x00[23:16]  service: u8 => Service::word,
         /// Path migration state; 3 means migrated.
         @0x00[12:11]  migration: u8,
-        /// Type of the offload that the QP uses.
+        /// Type of offload used by the QP.
         @0x00[7:4]    offload: u8,
         @0x00[3:2]    end_padding: u8,
         /// Whether WQEs have signatures. Not supported.
         @0x04[31]     wqe_signatures: bool,
-        /// Whether the QP does not receive its own multicast datagrams.
+        /// If set, the QP does not receive its own multicast datagrams.
         @0x04[30]     block_multicast_loopback: bool,
         /// Whether the QP is latency sensitive.
         @0x04[28]     latency_sensitive: bool,
         @0x04[23:0]   pd: Pdn,
         /// Path MTU code, 1 to 5 for 256 to 4096 bytes.
         @0x08[31:29]  mtu: u8,
-        /// Log2 of the largest message in bytes.
+        /// Log2 of the maximum message length in bytes.
         @0x08[28:24]  log_max_message: u8,
         /// Log2 of the number of receive entries.
         @0x08[22:19]  log_rq_entries: u8,
         /// Log2 of the size of a receive entry in bytes, minus 4.
         @0x08[18:16]  log_rq_stride: u8,
-        /// Whether the QP has no send queue.
+        /// If set, the QP has no send queue.
         @0x08[15]     no_sq: bool,
         /// Log2 of the length of the send queue in 64-byte blocks.
         @0x08[14:11]  log_sq_blocks: u8,
         /// Whether the QP can use the reserved L_Key.
         @0x08[4]      reserved_lkey: bool,
-        /// Mode of the stateless offload, which IPoIB uses.
+        /// Stateless offload mode, which is used by IPoIB.
         @0x08[3:0]    stateless_offload: u8,
-        /// Set of Q counters.
+        /// Q counter set of the QP.
         @0x0c[31:24]  counter_set: CounterSet,
         /// UAR page that contains the QP's doorbell.
         @0x0c[23:0]   uar: UarIndex,
         /// User index that CQEs report.
         @0x10[23:0]   user_index: UserIndex,
-        /// Log2 of the page size, in units of 4 KiB.
+        /// Each page has `4096 << log_page_size` bytes.
         @0x14[28:24]  log_page_size: u8,
         /// QP number of the peer.
         @0x14[23:0]   remote_qpn: Qpn,
         @0x18         primary: Path,
         /// Alternate path to the peer. Not used.
         @0x44         alternate: Path,
-        /// Log2 of the number of messages between two acknowledge requests. Ignored.
+        /// Log2 of the number of messages between two ACK requests. Ignored.
         @0x70[31:28]  log_ack_frequency: u8,
-        /// Log2 of the maximum number of outstanding READs and atomics as requester.
+        /// Log2 of the maximum number of outstanding READs and atomics as the requester.
         @0x70[23:21]  log_requester_depth: u8,
         /// Maximum number of retries after a timeout.
         @0x70[18:16]  retry_count: u8,
@@ -142,13 +142,13 @@ layout! {
         @0x70[11]     fast_registration: bool,
         /// Next PSN to send.
         @0x78[23:0]   next_send_psn: Psn,
-        /// CQ of the send queue, 0 if there is none.
+        /// CQ of the send queue, or 0 if there is none.
         @0x7c[23:0]   send_cqn: Cqn,
         /// Source QP number to send in the DETH. This field requires a capability that the device does not have.
         @0x80[23:0]   deth_qpn: Qpn,
         /// Last PSN that was acknowledged. Reported by QUERY_QP.
         @0x84[23:0]   last_acked_psn: Psn,
-        /// Log2 of the maximum number of outstanding READs and atomics as responder.
+        /// Log2 of the maximum number of outstanding READs and atomics as the responder.
         @0x90[23:21]  log_responder_depth: u8,
         /// Atomic mode; 1 means InfiniBand atomics.
         @0x90[19:16]  atomic_mode: u8,
@@ -192,23 +192,23 @@ layout! {
 }
 
 impl QpContext {
-    /// Returns the state. `None` for an unknown code.
+    /// Returns the state, or `None` if the code is unknown.
     pub const fn state(&self) -> Option<QpState> {
         QpState::from_code(self.state)
     }
 
-    /// Returns the service. `None` for an unknown code.
+    /// Returns the service, or `None` if the code is unknown.
     pub const fn service(&self) -> Option<Service> {
         Service::from_code(self.service)
     }
 
-    /// Returns the source of the QP's receive requests. `None` for an unknown code.
+    /// Returns the source of the QP's receive requests, or `None` if the code is unknown.
     pub const fn receive_kind(&self) -> Option<ReceiveKind> {
         ReceiveKind::from_code(self.receive_kind)
     }
 
     /// Returns the length in bytes of the receive queue, which is at the start of the buffer. Returns 0 if the QP has
-    /// none.
+    /// no receive queue.
     pub const fn rq_len(&self) -> usize {
         match self.receive_kind() {
             Some(ReceiveKind::Own) => 1 << (self.log_rq_entries + self.log_rq_stride + 4),
@@ -216,18 +216,19 @@ impl QpContext {
         }
     }
 
-    /// Returns the length in bytes of the send queue, which follows the receive queue. Returns 0 if the QP has none.
+    /// Returns the length in bytes of the send queue, which follows the receive queue. Returns 0 if the QP has no send
+    /// queue.
     pub const fn sq_len(&self) -> usize {
         if self.no_sq { 0 } else { 64 << self.log_sq_blocks }
     }
 }
 
 layout! {
-    /// Fixed part of the input of CREATE_QP. The page addresses of the queues follow it.
+    /// Fixed part of the CREATE_QP input. The page addresses of the queues follow.
     pub struct CreateQp[0x110] big_endian {
-        /// QP number. It is reserved here and must be 0.
+        /// QP number. Reserved in this command; must be 0.
         @0x08[23:0]  qpn: Qpn,
-        /// Attribute mask, which this command does not use.
+        /// Attribute mask. Not used by this command.
         @0x10        optional: QpAttributes as u32,
         /// Context of the new QP.
         @0x18        context: QpContext,
@@ -238,7 +239,7 @@ layout! {
     /// Input of the commands that change the QP state.
     pub struct ModifyQp[0x110] big_endian {
         @0x08[23:0]  qpn: Qpn,
-        /// Attributes to copy in addition to those that the transition always copies.
+        /// Attributes to copy in addition to those that are always copied by the transition.
         @0x10        optional: QpAttributes as u32,
         /// Context with the new values.
         @0x18        context: QpContext,

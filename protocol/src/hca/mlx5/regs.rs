@@ -61,8 +61,8 @@ const MAP: [Block<Register>; 10] = [
 const _: () = assert!(words::in_order(&MAP));
 
 impl Register {
-    /// Decodes the offset of a word. Returns the register and the offset of the word within it. `None` for offsets that
-    /// read 0 and ignore writes.
+    /// Decodes the offset of a word. Returns the register and the offset of the word within the register, or `None` if
+    /// the word reads as 0 and ignores writes.
     pub fn at(offset: u64) -> Option<(Self, u32)> {
         words::find(&MAP, offset)
     }

@@ -1,4 +1,4 @@
-//! Commands that take or return only the number of an object, and commands for multicast group membership.
+//! Commands that take or return only an object number, and commands for multicast group membership.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.2 and 5.4.
@@ -27,7 +27,7 @@ numbers! {
     XrcDomainNumber { xrcd: XrcDomain[23] }
     /// Number of a transport domain.
     TransportDomainNumber { domain: TransportDomain[23] }
-    /// Number of a set of Q counters. There is no set 0.
+    /// Number of a Q counter set. Set 0 does not exist.
     CounterSetNumber { set: CounterSet[7] }
     /// Number of an EQ, 8 bits.
     EqNumber { eqn: Eqn[7] }

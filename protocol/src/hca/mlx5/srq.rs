@@ -37,7 +37,7 @@ layout! {
         @0x10         record: Iova,
         /// Log2 of the size of an entry in bytes.
         @0x20[19:16]  log_stride: u8,
-        /// Log2 of the page size, in units of 4 KiB.
+        /// Each page has `4096 << log_page_size` bytes.
         @0x20[12:8]   log_page_size: u8,
         /// Log2 of the number of entries.
         @0x20[4:0]    log_entries: u8,
@@ -56,7 +56,7 @@ layout! {
 }
 
 layout! {
-    /// Fixed part of the input of CREATE_RMP. The page addresses of the queue follow it.
+    /// Fixed part of the CREATE_RMP input. The page addresses of the queue follow.
     pub struct CreateRmp[0x110] big_endian {
         /// Context of the new RMP.
         @0x20  context: RmpContext,
@@ -98,7 +98,7 @@ layout! {
         @0x08[31:26]  page_offset: u8,
         /// CQ to which XRC completions are written.
         @0x08[23:0]   cqn: Cqn,
-        /// Log2 of the page size, in units of 4 KiB.
+        /// Each page has `4096 << log_page_size` bytes.
         @0x10[29:24]  log_page_size: u8,
         /// User index that CQEs report. Unused in interface step 0.
         @0x10[23:0]   user_index: UserIndex,
@@ -115,7 +115,7 @@ layout! {
 }
 
 layout! {
-    /// Fixed part of the input of CREATE_XRC_SRQ and CREATE_SRQ. The page addresses of the queue follow it.
+    /// Fixed part of the CREATE_XRC_SRQ and CREATE_SRQ inputs. The page addresses of the queue follow.
     pub struct CreateSrq[0x110] big_endian {
         /// Context of the new SRQ.
         @0x10  context: SrqContext,
@@ -199,7 +199,7 @@ mod tests {
             (0x1c, 0x1234_5678),
         ]);
         assert_eq!(context.emit(), expected);
-        // Section 5.4 gives the offset of the limit in the outputs of the query commands.
+        // Section 5.4 gives the offset of the limit in the query commands' outputs.
         let output = QueriedSrq { context }.emit();
         assert_eq!(output[0x2c..0x2e], [0x12, 0x34]);
         let queue = WorkQueue { limit: 0x1234, ..WorkQueue::default() };

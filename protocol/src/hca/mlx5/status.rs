@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::code::codes;
 
 codes! {
-    /// Status of a command. Each description names the error code to which drivers translate the status.
+    /// Status of a command. Each description names the error that drivers return for the status.
     pub enum Status(u8) {
         /// The command has succeeded.
         Ok = 0x00 "OK",

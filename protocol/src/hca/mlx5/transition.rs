@@ -1,7 +1,7 @@
 //! QP state changes: the allowed transitions, and the attributes that each transition copies from the new context.
 //!
-//! For every command, the driver fills a new context. Fields that the application did not set are 0. A command
-//! therefore copies only the attributes of its transition and the attributes that the mask selects.
+//! For every command, the driver fills in a new context. Fields that the application did not set are 0. A command
+//! therefore copies only the attributes of its transition and those selected by the mask.
 //!
 //! # Spec
 //! mlx5 interface, section 10.2.
@@ -17,7 +17,7 @@ use crate::describe::{Field, Visitor, show_flags};
 use crate::ids::{Cqn, Iova, Srqn};
 
 bitflags! {
-    /// QP attributes that the mask of a command can select.
+    /// QP attributes that can be selected in a command's mask.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct QpAttributes: u32 {
         /// Alternate path for path migration.
@@ -36,9 +36,9 @@ bitflags! {
         const RNR_TIMER = 1 << 6;
         /// Primary path, except for its P_Key index, port and ACK timeout.
         const PRIMARY_PATH = 1 << 7;
-        /// Limit of outstanding READs and atomics as requester.
+        /// Maximum number of outstanding READs and atomics as the requester.
         const REQUESTER_DEPTH = 1 << 8;
-        /// Limit of outstanding READs and atomics as responder.
+        /// Maximum number of outstanding READs and atomics as the responder.
         const RESPONDER_DEPTH = 1 << 9;
         /// State of path migration.
         const MIGRATION = 1 << 10;
@@ -62,7 +62,7 @@ bitflags! {
         const DC_KEY = 1 << 21;
         /// Rate index. Not used.
         const RATE_INDEX = 1 << 22;
-        /// Set of Q counters.
+        /// Q counter set of the QP.
         const COUNTER_SET = 1 << 25;
         const _ = !0;
     }
@@ -92,12 +92,12 @@ impl Field for QpAttributes {
 }
 
 bitflags! {
-    /// Attributes that have no bit in the mask of a command.
+    /// Attributes that have no bit in a command's mask.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FixedAttributes: u32 {
         /// Protection domain, CQs and doorbell record. A CQ number or record address of 0 is not copied.
         const OBJECTS = 1 << 0;
-        /// Path MTU and largest message.
+        /// Path MTU and maximum message length.
         const MTU = 1 << 1;
         /// QP number of the peer.
         const REMOTE_QPN = 1 << 2;
@@ -134,7 +134,7 @@ pub enum Transition {
 #[allow(missing_docs)]
 pub struct TransitionError {
     pub transition: Transition,
-    /// Current state of the QP. `None` for an unknown code.
+    /// Current state of the QP, or `None` if its code is unknown.
     pub state: Option<QpState>,
 }
 
@@ -156,7 +156,7 @@ impl Transition {
         Self::ToRst,
     ];
 
-    /// Returns the state in which the command is allowed. `None` if it is allowed in any state.
+    /// Returns the state in which the command is allowed, or `None` if the command is allowed in any state.
     pub const fn source(self) -> Option<QpState> {
         match self {
             Self::Rst2Init => Some(QpState::Reset),
@@ -208,7 +208,7 @@ impl Transition {
         }
     }
 
-    /// Returns the attributes that the mask of the command can select.
+    /// Returns the attributes that can be selected in the command's mask.
     pub const fn optional(self) -> QpAttributes {
         match self {
             Self::ToErr | Self::ToRst => QpAttributes::empty(),

@@ -74,13 +74,13 @@ impl Field for MkeyMask {
 layout! {
     /// The control segment of a UMR.
     pub struct UmrControl[48] big_endian {
-        /// Whether the WQE contains the translation. Otherwise, a data segment points to it.
+        /// If set, the WQE contains the translation; otherwise, a data segment points to it.
         @0x00[31]    inline: bool,
         /// Whether to fail if the key is free (section 20, M-5).
         @0x00[30]    check_used: bool,
         /// Whether to fail if the key is not free.
         @0x00[29]    check_free: bool,
-        /// Whether the translation offset is valid. Otherwise, the offset is 0.
+        /// If set, the translation offset is valid; otherwise, the offset is 0.
         @0x00[28]    offset_valid: bool,
         /// Whether to fail if the key belongs to a different QP number.
         @0x00[27]    check_qpn: bool,
@@ -96,19 +96,19 @@ layout! {
 }
 
 impl UmrControl {
-    /// Returns the offset in the key's translation list at which the new translation starts, in units of 16 bytes.
+    /// Returns the offset of the new translation within the key's translation list, in units of 16 bytes.
     pub const fn offset(&self) -> u64 {
         if self.offset_valid { (self.offset_high as u64) << 16 | self.offset_low as u64 } else { 0 }
     }
 }
 
-/// Returns `new` if the mask contains `bit`, otherwise `old`.
+/// Returns `new` if the mask contains `bit`, or `old` if it does not.
 const fn pick<T: Copy>(mask: MkeyMask, bit: MkeyMask, new: T, old: T) -> T {
     if mask.contains(bit) { new } else { old }
 }
 
 impl MkeyContext {
-    /// Returns the context of the key after a UMR. The access mode, the size of the translation and `umr_enabled` never
+    /// Returns the context of the key after a UMR. The access mode, the translation size and `umr_enabled` never
     /// change.
     #[must_use]
     pub fn updated(&self, mask: MkeyMask, new: &Self) -> Self {

@@ -1,4 +1,4 @@
-//! State of the InfiniBand port, as QUERY_HCA_VPORT_CONTEXT reports it.
+//! State of the InfiniBand port, as reported by QUERY_HCA_VPORT_CONTEXT.
 //!
 //! # Spec
 //! mlx5 interface, section 14.2.

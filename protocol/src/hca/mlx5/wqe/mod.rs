@@ -16,11 +16,11 @@ pub use segments::{
 };
 pub use send::{Operation, SendWqe, Translation, Umr, WqeError};
 
-/// Unit of WQE sizes, in bytes.
+/// WQE sizes are given in units of this many bytes.
 pub const UNIT: usize = 16;
-/// Unit of send queue lengths and counters, in bytes.
+/// Send queue lengths and counters are given in blocks of this many bytes.
 pub const BLOCK: usize = 64;
-/// Largest send WQE in bytes.
+/// Maximum send WQE size in bytes.
 pub const MAX_SEND: usize = 63 * UNIT;
 
 #[cfg(test)]

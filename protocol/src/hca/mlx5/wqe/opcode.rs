@@ -4,7 +4,7 @@ use crate::hca::mlx5::code::codes;
 use crate::hca::mlx5::qp::Service;
 
 codes! {
-    /// Opcode of a send WQE that this device executes.
+    /// Opcode of a send WQE. Only the operations that this device executes are listed.
     #[allow(missing_docs)]
     pub enum Opcode(u8) {
         Nop = 0x00 "NOP",

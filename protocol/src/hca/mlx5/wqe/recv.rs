@@ -10,7 +10,7 @@ use crate::hca::mlx5::srq::LinkSegment;
 /// A receive WQE, which is a scatter list.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RecvWqe {
-    /// Buffers of the scatter list in order. Up to four buffers need no allocation.
+    /// Buffers of the scatter list, in order. Up to four buffers are stored without allocation.
     pub scatter: SmallVec<[DataSegment; 4]>,
 }
 
@@ -23,8 +23,8 @@ impl RecvWqe {
         Self { scatter: segments.take_while(|segment| !is_end(segment)).collect() }
     }
 
-    /// Returns the WQE in wire format, as an entry of `len` bytes. Segments that do not fit are omitted. The list is
-    /// terminated if there is room.
+    /// Returns the WQE in wire format, as a `len`-byte entry. Segments that do not fit are omitted. A terminating
+    /// segment is added if there is room.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let end = DataSegment { lkey: crate::ids::Lkey::new(TERMINATE_KEY), ..DataSegment::default() };
         let mut entry: Vec<u8> =
@@ -55,13 +55,13 @@ pub struct SrqEntry {
 }
 
 impl SrqEntry {
-    /// Parses an entry. `None` if it is too short for the link.
+    /// Parses an entry. Returns `None` if the entry is too short for the link.
     pub fn parse(entry: &[u8]) -> Option<Self> {
         let link = LinkSegment::parse_prefix(entry)?;
         Some(Self { next: link.next, wqe: RecvWqe::parse(entry.get(LinkSegment::LEN..)?) })
     }
 
-    /// Returns the wire format as an entry of `len` bytes, which must be at least 16.
+    /// Returns the entry in wire format, with a length of `len` bytes. `len` must be at least 16.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let mut entry = LinkSegment { next: self.next, signature: 0 }.emit().to_vec();
         entry.extend(self.wqe.emit(len.saturating_sub(LinkSegment::LEN)));

@@ -40,10 +40,9 @@ layout! {
         @0x08[31:24]  signature: u8,
         /// A value of [`Fence`].
         @0x08[7:5]    fence: u8 => Fence::word,
-        /// Condition for writing a CQE: 0 only on error, 1 only on the first error, 2 always, 3 always and with an
-        /// event.
+        /// When to write a CQE: 0 only on error, 1 only on the first error, 2 always, 3 always and with an event.
         @0x08[3:2]    completion: u8,
-        /// Whether the peer's completion is a solicited event.
+        /// Whether the peer's completion raises a solicited event.
         @0x08[1]      solicited: bool,
         /// Immediate data, the key to invalidate, or the key that a UMR changes.
         @0x0c         immediate: [u8; 4],
@@ -87,7 +86,7 @@ layout! {
 layout! {
     /// The segment that contains the operands of an atomic operation.
     pub struct AtomicSegment[16] big_endian {
-        /// Value to add, or value to store by the swap.
+        /// Value to add, or new value for the swap.
         @0x00  swap_or_add: u64 => Hex,
         /// Value that the remote word must have for the swap to take place.
         @0x08  compare: u64 => Hex,
@@ -99,7 +98,7 @@ layout! {
     pub struct DatagramSegment[48] big_endian {
         /// Q_Key. If bit 31 is set, the Q_Key of the sending QP is used.
         @0x00         qkey: Qkey,
-        /// Whether the segment has 48 bytes. Otherwise, it has 16.
+        /// If set, the segment has 48 bytes; otherwise, it has 16.
         @0x08[31]     long: bool,
         /// QP number of the receiver.
         @0x08[23:0]   qpn: Qpn,
@@ -151,13 +150,13 @@ layout! {
 /// One part of the data of a send WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataItem<'a> {
-    /// Data in memory, to which the segment's key gives access.
+    /// Data in memory, accessed with the segment's key.
     Pointer(DataSegment),
     /// Bytes in the WQE itself.
     Inline(&'a [u8]),
 }
 
-/// All data of a send WQE. Up to four parts need no allocation.
+/// All data of a send WQE. Up to four parts are stored without allocation.
 pub type DataItems<'a> = SmallVec<[DataItem<'a>; 4]>;
 
 impl DataItem<'_> {

@@ -29,10 +29,10 @@ pub enum WqeError {
     /// The opcode is unknown or not supported by the service.
     #[error("unsupported opcode {0:#04x}")]
     Opcode(u8),
-    /// The WQE has inline data, but its operation needs buffers to write to.
+    /// The WQE has inline data, but the operation needs buffers to write to.
     #[error("a receive buffer cannot be an inline data segment")]
     Inline,
-    /// An atomic operation requires one data segment of eight bytes.
+    /// The WQE of an atomic operation does not have exactly one 8-byte data segment.
     #[error("the result buffer of an atomic operation must be a single 8-byte segment")]
     AtomicResult,
 }
@@ -88,7 +88,7 @@ pub struct SendWqe<'a> {
     pub control: ControlSegment,
     /// Opcode in the control segment.
     pub opcode: Opcode,
-    /// XRC SRQ of the peer. `None` without XRC.
+    /// XRC SRQ of the peer, or `None` without XRC.
     pub xrc_srqn: Option<Srqn>,
     pub operation: Operation<'a>,
     /// Data to gather or scatter. Empty for [`Operation::Nop`] and [`Operation::Umr`].
@@ -162,8 +162,8 @@ impl<'a> SendWqe<'a> {
     /// Parses the WQE at the beginning of `bytes`, which can be longer than the WQE. `qpn` is the number of the QP.
     ///
     /// # Errors
-    /// Fails for a size of 0, a different queue number, segments beyond the size, or an unsupported opcode (mlx5
-    /// interface, section 11.3).
+    /// Fails if the size is 0, the queue number is wrong, a segment extends beyond the size, or the opcode is not
+    /// supported (mlx5 interface, section 11.3).
     pub fn parse(bytes: &'a [u8], service: Service, qpn: Qpn) -> Result<Self, WqeError> {
         let control = ControlSegment::parse_prefix(bytes).ok_or(WqeError::Truncated("control segment"))?;
         if control.size == 0 {
@@ -214,8 +214,8 @@ impl<'a> SendWqe<'a> {
     /// Returns the WQE in wire format. The size in the control segment is computed; all other fields are taken from the
     /// segments.
     ///
-    /// Inline data must not exceed 1023 bytes, and the WQE must not exceed [`MAX_SEND`]. Otherwise, the size is
-    /// truncated.
+    /// Inline data must not exceed 1023 bytes, and the WQE must not exceed [`MAX_SEND`]. Size fields that would exceed
+    /// these limits are truncated.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = vec![0; ControlSegment::LEN];
         if let Some(srqn) = self.xrc_srqn {

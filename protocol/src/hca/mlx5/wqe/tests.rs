@@ -1,4 +1,4 @@
-//! Tests of WQEs with the bytes in the golden traces and in section 22 of the mlx5 interface.
+//! Tests WQEs against the bytes in the golden traces and in section 22 of the mlx5 interface.
 
 use super::*;
 use crate::hca::mlx5::mkey::AccessMode;
@@ -15,7 +15,7 @@ fn data(byte_count: u32, lkey: u32, va: u64) -> DataSegment {
     DataSegment { byte_count, lkey: Lkey::new(lkey), va: Va::new(va) }
 }
 
-/// Parses a WQE for the QP that its control segment names. Checks that emitting it yields the same bytes.
+/// Parses a WQE for the QP named in its control segment. Checks that emitting the parsed WQE yields the same bytes.
 fn round_trip(wqe: &[u8], service: Service) -> SendWqe<'_> {
     let qpn = ControlSegment::parse_prefix(wqe).unwrap().qpn;
     let parsed = SendWqe::parse(wqe, service, qpn).unwrap();
@@ -50,7 +50,7 @@ fn published_registration_round_trips() {
     assert!(umr.control.mask.contains(MkeyMask::PD | MkeyMask::FREE));
 }
 
-/// Golden trace ib-5 contains a type 2 window over a part of a region.
+/// Golden trace ib-5 contains a type 2 window over part of a region.
 #[test]
 fn inline_translation_is_padded() {
     let mut wqe = bytes(&[0x25, 0x880c, 8, 0x110a, 0xb000_0000, 0x4_0000, 0, 0x203c_6041]);
