@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// The free units, as runs given by first unit and length.
+/// The free units, stored as runs. Maps the first unit of each run to the length of the run.
 #[derive(Debug)]
 pub(crate) struct Units {
     free: BTreeMap<u32, u32>,

@@ -1,5 +1,5 @@
-//! Executes commands for users of the host, independently of steps. Each port carries one command at a time, together
-//! with its input, output and signals.
+//! Executes commands for users on the host, independently of steps. Each port carries one command at a time, together
+//! with the command's input, output and signals.
 
 mod command;
 mod terminal;
@@ -70,7 +70,7 @@ fn serve(input: &mut impl Read, host: &Host) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends whole frames to the host. Several threads may use it at once.
+/// Sends whole frames to the host. Several threads can share it.
 #[derive(Clone)]
 struct Host(Arc<Mutex<dyn Write + Send>>);
 
@@ -79,7 +79,7 @@ impl Host {
         Self(Arc::new(Mutex::new(port)))
     }
 
-    /// Blocks while the host does not read.
+    /// Sends a frame. Blocks while the host is not reading.
     fn send(&self, frame: &ToHost) {
         let mut port = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // If no host is connected, the frame is lost.

@@ -58,7 +58,7 @@ pub(crate) struct Queue {
     pub(crate) log_slot: u8,
 }
 
-/// Attributes that stay constant during the life of a queue pair.
+/// Attributes that never change during the life of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fixed {
     pub(crate) service: Service,

@@ -140,7 +140,7 @@ pub(super) fn set_irqs(
     Ok(())
 }
 
-/// Maps `size` bytes at process address `vaddr` for the device at bus address `iova`, readable and writable.
+/// Maps `size` bytes at process address `vaddr` to bus address `iova`. The device may read and write them.
 pub(super) fn map_dma(container: BorrowedFd<'_>, vaddr: u64, iova: u64, size: u64) -> io::Result<()> {
     let map = DmaMap { argsz: argsz::<DmaMap>(), flags: 3, vaddr, iova, size };
     call(container, IOMMU_MAP_DMA, (&raw const map).addr() as u64)?;

@@ -34,7 +34,7 @@ pub enum HcrBase {
     Document,
 }
 
-/// The tables in ICM: the binary logarithms of their numbers of entries, and how their pages are mapped.
+/// Sizes of the tables in ICM, and the mapping of their pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IcmOptions {

@@ -115,7 +115,7 @@ impl Response {
 /// The reason why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Kind of the failure, on which scenarios can match.
+    /// Kind of the failure, for scenarios to match on.
     #[serde(flatten)]
     pub kind: FailureKind,
     /// The error and its causes, as text to be printed.

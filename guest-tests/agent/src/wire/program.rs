@@ -1,6 +1,6 @@
 //! Steps for programs in guests that have a user space.
 //!
-//! A program runs to completion in one step ([`Run`]), or runs in the background. In the background, it is started by
+//! A program runs either to completion in one step ([`Run`]) or in the background. A background program is started by
 //! [`Spawn`], answers any number of [`Ask`] steps, and ends with [`Wait`]. Output is text, in which bytes that are not
 //! UTF-8 are replaced.
 
