@@ -172,8 +172,8 @@ impl Machine {
         }
 
         if self.iommu {
-            // With caching-mode, the guest notifies the emulated IOMMU of each mapping, so that QEMU can forward it.
-            // The IOMMU must come before the devices whose accesses it translates.
+            // With caching-mode, the guest notifies the emulated IOMMU of each mapping, so that QEMU can forward the
+            // mapping. The IOMMU must come before the devices whose accesses it translates.
             args.pair("-device", "intel-iommu,caching-mode=on");
         }
         args.pair("-device", "virtio-serial-pci");
@@ -196,8 +196,8 @@ impl Machine {
         for share in &self.shares {
             let Share { folder, tag, read_only } = share;
             let readonly = if *read_only { "on" } else { "off" };
-            // Files that the guest creates belong to the user running QEMU. A shared directory may contain other file
-            // systems.
+            // security_model=none: files created by the guest belong to the user running QEMU. multidevs=remap: a
+            // shared directory may contain other file systems.
             args.pair(
                 "-fsdev",
                 format!(
@@ -224,7 +224,7 @@ impl Machine {
             args.pair("-device", vfio_user_behind(socket, &bus).to_string());
         }
         for index in 0..self.free_slots {
-            // By default, firmware reserves less space for an empty slot than the BARs of an HCA need.
+            // By default, the space that firmware reserves for an empty slot is too small for an HCA's BARs.
             let port = root_port(self.cards.len() + index + 1);
             args.pair("-device", format!("{port},mem-reserve={FREE_SLOT_MEMORY}"));
         }
@@ -255,7 +255,7 @@ pub(crate) fn command_line(args: &str) -> String {
     format!("console=ttyS0 panic=-1 {args}").trim_end().to_owned()
 }
 
-/// Returns a device whose vfio-user server is behind a socket.
+/// Returns a vfio-user device whose server listens on `socket`.
 fn vfio_user(socket: &Path) -> Value {
     json!({
         "driver": "vfio-user-pci",
@@ -263,7 +263,7 @@ fn vfio_user(socket: &Path) -> Value {
     })
 }
 
-/// Returns a device whose vfio-user server is behind a socket, plugged into a slot.
+/// Returns a vfio-user device whose server listens on `socket`. The device is plugged into `slot`.
 pub(crate) fn vfio_user_behind(socket: &Path, slot: &str) -> Value {
     let mut device = vfio_user(socket);
     device["bus"] = slot.into();

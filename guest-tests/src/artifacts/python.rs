@@ -1,6 +1,6 @@
 //! Compiles Python modules to bytecode, as maintainer scripts would. Without bytecode, a Python program in an emulated
-//! guest spends seconds on compilation. On a read-only file system, every start of a program would repeat the
-//! compilation.
+//! guest spends seconds on compilation. On a read-only file system, the program would be compiled again every time it
+//! starts.
 
 use std::fs;
 use std::path::{Path, PathBuf};

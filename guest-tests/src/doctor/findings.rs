@@ -1,4 +1,4 @@
-//! Collects the state of the machine that the checks evaluate.
+//! Collects the machine state for the checks to evaluate.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -141,7 +141,7 @@ fn memory() -> Option<u64> {
     Some((kibibytes * 1024).min(limit.unwrap_or(u64::MAX)))
 }
 
-/// Checks that network namespaces and tap interfaces can be created, as scenarios do when they run as root.
+/// Checks that network namespaces and tap interfaces can be created. Scenarios create them when they run as root.
 fn network_namespaces() -> Result<(), String> {
     if !rustix::process::getuid().is_root() {
         return Err("guest-lab is not running as root".into());

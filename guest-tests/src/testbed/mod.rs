@@ -40,7 +40,7 @@ use kind::Kind;
 use name::TestbedName;
 use share::SharedFolder;
 
-/// Maximum number of guests in a testbed. They are named by letters, and each has its own QEMU.
+/// Maximum number of guests in a testbed. The guests are named by letters, and each has its own QEMU.
 pub const MOST_GUESTS: u8 = 8;
 
 /// Cache subdirectory that contains the logs of testbeds.
@@ -81,7 +81,7 @@ pub struct UpOptions {
 /// Returns the directory that contains the state of running testbeds. It is created if it does not exist.
 ///
 /// # Errors
-/// The directory cannot be created, or others can write to it.
+/// The directory cannot be created, or other users can write to it.
 pub fn state_dir() -> anyhow::Result<std::path::PathBuf> {
     Ok(state::States::open()?.folder().to_owned())
 }
