@@ -53,7 +53,7 @@ impl Interface {
 pub struct HcaSpec {
     /// Name of the guest that uses the HCA.
     pub name: String,
-    /// Number of the HCA on the fabric, from which its addresses are derived.
+    /// Number of the HCA on the fabric. The HCA's addresses are derived from this number.
     pub id: u16,
     /// Number of the HCA that receives packets without a destination.
     pub default_peer: u16,

@@ -451,7 +451,7 @@ impl Lab {
         image: &Image,
         guest: Guest<'_>,
     ) -> Result<Vm> {
-        // Kernel drivers work without an IOMMU. With an IOMMU, each DMA mapping would cause a trap.
+        // Kernel drivers work without an IOMMU. With an IOMMU, each DMA mapping would cause a VM exit.
         let iommu = image.disks.is_none();
         let machine = Machine {
             name: guest.name.to_owned(),

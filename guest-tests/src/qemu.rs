@@ -54,7 +54,7 @@ pub struct Machine {
     pub boot_loader: Option<PathBuf>,
 }
 
-/// A directory of the host, which the guest mounts by its tag.
+/// A host directory that the guest mounts by its tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     pub folder: PathBuf,
@@ -87,7 +87,7 @@ pub enum NicModel {
 }
 
 impl NicModel {
-    /// Returns the name that QEMU uses for the model.
+    /// Returns QEMU's name for the model.
     const fn device(self) -> &'static str {
         match self {
             Self::Virtio => "virtio-net-pci",
@@ -95,7 +95,7 @@ impl NicModel {
         }
     }
 
-    /// Returns the kernel module that drives the model.
+    /// Returns the name of the model's kernel module.
     pub const fn module(self) -> &'static str {
         match self {
             Self::Virtio => "virtio_net",

@@ -256,7 +256,7 @@ impl Vm {
         self.console.take()
     }
 
-    /// Returns the connections to the exec ports. Later calls return none.
+    /// Returns the connections to the exec ports. Later calls return an empty list.
     pub fn take_commands(&mut self) -> Vec<UnixStream> {
         std::mem::take(&mut self.commands)
     }
@@ -380,7 +380,7 @@ impl Vm {
         if error.is::<Failure>() {
             return Err(error.context(format!("guest {}", self.name)));
         }
-        // QEMU closes its sockets before it exits, so it may take a moment until its exit status is available.
+        // QEMU closes its sockets before it exits, so its exit status may become available a moment later.
         let state = match timeout(LAST_BREATH, self.qemu.ended()).await {
             Ok(Ok(status)) => format!("QEMU exited with {status}"),
             _ => "QEMU is running".into(),

@@ -32,7 +32,7 @@ impl Units {
         Some(first)
     }
 
-    /// Frees units that [`Units::alloc`] returned.
+    /// Frees units returned by [`Units::alloc`].
     pub(crate) fn free(&mut self, first: u32, count: u32) {
         let (mut start, mut len) = (first, count);
         if let Some((&before, &before_len)) = self.free.range(..first).next_back()

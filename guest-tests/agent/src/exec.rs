@@ -47,7 +47,7 @@ fn serve_port(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Executes commands from the input until it ends, then terminates the running command.
+/// Executes commands from the input until the input ends, then terminates the running command.
 ///
 /// # Errors
 /// The input cannot be read or contains an invalid frame.

@@ -17,7 +17,7 @@ pub(crate) struct Plan {
     pub(crate) len: u32,
     /// Number of messages across all queue pairs.
     pub(crate) count: u32,
-    /// Number of outstanding messages per queue pair. Half of them are posted at a time.
+    /// Number of outstanding messages per queue pair. The sender posts half of them at a time.
     pub(crate) depth: u32,
     pub(crate) buffers: Buffers,
 }

@@ -146,7 +146,7 @@ impl Network {
         Ok([1e9 / nanos_each(elapsed, messages), nanos_each(device, messages)])
     }
 
-    /// Makes each HCA send `count` messages to the next.
+    /// Makes each HCA send `count` messages to the next HCA.
     fn exchange(&mut self, count: u32) -> Result<()> {
         thread::scope(|scope| {
             let spawn = |member| scope.spawn(move || exchange(member, count));

@@ -105,7 +105,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
     Ok(())
 }
 
-/// Adds a figure for the CPU time of a thread in each stage.
+/// Adds figures for a thread's CPU time, in total and in each stage.
 #[expect(clippy::cast_precision_loss, reason = "a share of samples")]
 fn add(
     figures: &mut Figures,

@@ -80,7 +80,7 @@ impl Kernel {
             .filter_map(|entry| Some(entry.ok()?.path()))
             .find(|path| path.join("kernel").is_dir())
             .with_context(|| format!("{} contains no kernel modules", folder.display()))?;
-        // Backports keeps the image next to the modules, and trixie keeps it in /boot.
+        // In backports, the image is next to the modules. In trixie, the image is in /boot.
         let beside = modules.join("vmlinuz");
         let image = if beside.is_file() {
             beside

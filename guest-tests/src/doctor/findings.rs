@@ -46,7 +46,7 @@ pub(super) enum Kvm {
     Denied,
     /// Opening `/dev/kvm` fails for another reason.
     Unusable(String),
-    /// `/dev/kvm` can be opened. The first boot will show whether it can run a guest.
+    /// `/dev/kvm` can be opened. The first boot will show whether KVM can run a guest.
     Untested,
     /// A guest has booted under KVM.
     Works,

@@ -1,4 +1,4 @@
-//! Kinds of testbeds, which determine the HCA, driver and device name of their guests.
+//! Kinds of testbeds. The kind determines the HCA, the driver and the device name of each guest.
 
 use serde::{Deserialize, Serialize};
 

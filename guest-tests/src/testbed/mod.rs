@@ -18,7 +18,7 @@
 //! # Protocol
 //! A command connects to the supervisor's socket, sends one line ([`protocol::Request`]) and reads one line. If the
 //! request runs a command in a guest, frames of [`agent::wire::exec`] follow in both directions. The supervisor relays
-//! them to a port of the guest, and inspects no more of them than necessary (`commands`).
+//! these frames to one of the guest's ports, and inspects them only as far as necessary (`commands`).
 
 mod boot;
 pub mod client;

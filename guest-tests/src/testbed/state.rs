@@ -139,7 +139,7 @@ impl State {
         self.folder.join(SOCKET)
     }
 
-    /// Returns the directory. Files created in it are removed together with it.
+    /// Returns the directory. Files created in this directory are removed together with it.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }

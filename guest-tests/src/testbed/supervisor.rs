@@ -123,7 +123,7 @@ async fn supervise(
     for complaint in &complaints {
         tracing::warn!("{complaint}");
     }
-    // The state must be removed before replying, because the client may reuse the name at once.
+    // The state must be removed before the reply is sent, because the client may reuse the name at once.
     drop(run);
     drop::<State>(state);
     if let Some(wish) = wish {

@@ -16,7 +16,7 @@ use crate::wire::{
     SendRequest, Sge, Transition,
 };
 
-/// [`UNIT`] in the integer type of the queue arithmetic.
+/// [`UNIT`] in the integer type used for queue arithmetic.
 const UNIT_BYTES: u32 = 16;
 const _: () = assert!(UNIT_BYTES as usize == UNIT);
 

@@ -61,8 +61,8 @@ impl Default for IcmOptions {
     }
 }
 
-/// Resets the function as its VMM does, and initialises the HCA again. This destroys all objects. The step is available
-/// only if the agent is the VMM.
+/// Resets the function, as its VMM does, and initialises the HCA again. The reset destroys all objects. The step is
+/// available only if the agent is the VMM.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ResetHca {}
 

@@ -90,7 +90,7 @@ impl Request {
 pub struct Response {
     /// ID of the request, or 0 if the request was invalid.
     pub id: u64,
-    /// The answer of the step's [`Call`] as JSON, or the failure.
+    /// The step's answer ([`Call::Answer`]) as JSON, or the failure.
     pub result: Result<serde_json::Value, Failure>,
 }
 

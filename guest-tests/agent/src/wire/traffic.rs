@@ -93,7 +93,7 @@ pub struct SendFlow {
     pub slots: u32,
     /// Layout of a message in its slot.
     pub scatter: Scatter,
-    /// Address of slot 0 at the peer, for WRITE and READ. Messages are contiguous there.
+    /// Address of slot 0 at the peer, for WRITE and READ. At the peer, each message is contiguous.
     pub remote: Option<Remote>,
     /// Distance between slots at the peer, in bytes.
     pub remote_stride: u64,

@@ -84,7 +84,7 @@ impl Ci {
             };
         if let Some(folder) = folder {
             if self.logs.is_some() || matches!(result, Ok(0)) {
-                // The directory of this run is inside a directory for all runs of testbeds with this name.
+                // Remove the parent directory, which contains all runs of testbeds with this name.
                 let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
             } else {
                 tracing::info!("the logs are in {}", folder.display());
