@@ -1,8 +1,8 @@
-# Sourced by the scripts in ci. Changes to the repository's directory, and checks that the programs that a script needs
+# Sourced by the scripts in ci. Changes to the repository's directory, and checks that the programs needed by the script
 # are installed.
 #
-# A script lists the programs that it runs, with their Debian packages, in comment lines like the next one. Every script
-# needs the following: a C compiler that can link, and the programs with which the lab unpacks packages.
+# A script lists the programs that it runs, with their Debian packages, in comment lines that start with "Needs:". Every
+# script needs a C compiler that can link, and the programs that the lab uses to download and unpack packages.
 # Needs: linking=gcc,libc6-dev dpkg-deb=dpkg certificates=ca-certificates
 set -euo pipefail
 script=$(realpath "$0")
@@ -17,7 +17,7 @@ die() {
     exit 1
 }
 
-# has NEED: succeeds if a program of this name is installed. The names handled below are not programs.
+# has NEED: succeeds if a program of this name is installed. The names with a case of their own are not programs.
 has() {
     local made status=0
     case $1 in
@@ -34,8 +34,8 @@ has() {
     esac
 }
 
-# need NEED=PACKAGE,...: installs the Debian packages of missing programs if the user is root. Otherwise ends with one
-# message that lists all of them.
+# need NEED=PACKAGE,...: if the user is root, installs the Debian packages of missing programs. If any program is still
+# missing, exits with one message that lists everything to install.
 need() {
     local pair packages=() components=() update=
     for pair in "$@"; do
@@ -62,7 +62,7 @@ need() {
         die "required programs are not installed. To install them, run:$(printf '\n    %s' "${missing[@]}")"
 }
 
-# need_of SCRIPT...: everything that these scripts need, unless the calling script has checked that already.
+# need_of SCRIPT...: calls need with everything that these scripts need, unless the calling script has already done so.
 need_of() {
     local needs
     [ -z "${HCAD_NEEDS_MET-}" ] || return 0
@@ -71,8 +71,9 @@ need_of() {
     export HCAD_NEEDS_MET=1
 }
 
-# Determines, once before the first test, which features this machine does not permit. The variable of a feature is
-# empty or contains the reason. Steps and guest-lab skip the tests that need an unavailable feature.
+# Determines, once before the first test, which features this machine does not permit. Each feature has a variable,
+# which is empty if the feature is available, and otherwise contains the reason. Steps and guest-lab skip the tests that
+# need an unavailable feature.
 find_limits() {
     [ -z "${HCAD_LIMITS_FOUND-}" ] || return 0
     export HCAD_LIMITS_FOUND=1 HCAD_NO_NETNS HCAD_NO_MOUNTS HCAD_NO_ROOT
@@ -81,8 +82,8 @@ find_limits() {
     HCAD_NO_ROOT=$(why_not root privileges and namespaces try_root)
 }
 
-# why_not WORD... COMMAND: runs the command. If it fails, prints that WORD... are not available, and the last line of its
-# output.
+# why_not WORD... COMMAND: runs the command. If it fails, prints that WORD... are not available, and the last line of
+# the command's output.
 why_not() {
     local output command=${*: -1}
     output=$($command 2>&1) ||
@@ -106,14 +107,14 @@ try_root() {
     unshare --mount --pid --fork true
 }
 
-# Prints the address of the archive from which this machine has its own packages.
+# Prints the address of the archive from which this machine gets its own packages.
 debian_site() {
     apt-get indextargets --format '$(SITE)' 'Created-By: Packages' \
         "Codename: $(. /etc/os-release && echo "$VERSION_CODENAME")" | head -n 1
 }
 
-# make_root FILE SUITE PACKAGES ARGUMENT...: creates an archive of a minimal Debian with these packages if it does not
-# exist. The further arguments are passed to mmdebstrap.
+# make_root FILE SUITE PACKAGES ARGUMENT...: if FILE does not exist, creates it as an archive of a minimal Debian with
+# these packages. Passes each ARGUMENT to mmdebstrap.
 make_root() {
     local file=$1 suite=$2 packages=$3
     shift 3
@@ -158,7 +159,7 @@ build_shown() {
     echo "   built in $((SECONDS - begun)) s"
 }
 
-# report_build LOG BEGUN: every 20 seconds, until this script exits, prints the progress of the build that writes this log.
+# report_build LOG BEGUN: every 20 seconds, until this script exits, prints the progress of the build that writes LOG.
 report_build() {
     local compiled all=
     while sleep 20 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
@@ -174,18 +175,19 @@ report_build() {
     done
 }
 
-# The programs that are shipped or measured. Optimising them across crates takes minutes.
+# Builds the programs that are shipped or measured. Optimising them across crates takes minutes.
 build_release() {
     build --release --workspace --bin hcad --bin hcactl --bin fabric-bench
 }
 
 # build_tested ARGUMENT...: builds programs with the profile and the features of `cargo test`, so that `cargo test` does
-# not build them again. A test is among the targets because cargo otherwise selects other features of dependencies.
+# not build them again. A test is among the targets because, without one, cargo would select different features of
+# dependencies.
 build_tested() {
     build --workspace --all-features --test seeds "$@"
 }
 
-# The programs of the lab.
+# Builds the programs that the lab runs.
 build_lab() {
     build_tested --bin hcad --bin hcactl --bin guest-lab
 }

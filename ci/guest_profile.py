@@ -1,13 +1,13 @@
 """Groups the samples of ci/guest-profile by thread and activity. Reads the output of perf script on standard input.
 
-Usage: guest_profile.py FILE PROCESSORS. FILE is the output of ib_send_lat, whose typical latency is half of a round trip.
+Usage: guest_profile.py FILE PROCESSORS. FILE is the output of ib_send_lat, whose typical latency is half a round trip.
 """
 
 import collections
 import re
 import sys
 
-# Prefixes of thread names, and the role of these threads.
+# Prefixes of thread names, and the roles of these threads.
 THREADS = (
     ("CPU ", "QEMU, virtual CPU"),
     ("hca", "hcad"),
@@ -29,7 +29,7 @@ SYMBOL = re.compile(r"\s*([0-9a-f]+) (.*) \(([^()]*(?:\([^()]*\))?[^()]*)\)$")
 
 
 def activity(thread, symbols):
-    """What a sample of a thread shows, from its symbols, the innermost first."""
+    """Returns the activity that a sample shows. `symbols` lists the sample's symbols, innermost first."""
     address, name, dso = symbols[0]
     if address >> 63:
         kernel = [name for address, name, _ in symbols if address >> 63]
@@ -39,14 +39,13 @@ def activity(thread, symbols):
         return "kernel: else"
     if thread.startswith("hca"):
         return "the device"
-    # Code that is in no file was translated by QEMU from the guest's code. perf searches for its symbols in
-    # /tmp/perf-PID.map.
+    # Code that is not in any file is guest code translated by QEMU. perf searches for its symbols in /tmp/perf-PID.map.
     made = any(part in dso.lower() for part in ("/perf-", "jit", "anon"))
     return "the guest's code, translated" if made else "emulation"
 
 
 def samples(lines):
-    """The thread of each sample, and its symbols."""
+    """Yields each sample as its thread and its symbols."""
     thread, symbols = None, []
     for line in lines:
         line = line.rstrip("\n")

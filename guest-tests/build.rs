@@ -1,7 +1,7 @@
 //! Builds the agent that `guest-lab` embeds. It is linked statically, because a small guest has no libraries.
 //!
 //! The agent's target and flags differ from those of the current build. A separate cargo process therefore builds the
-//! agent in another target directory. `HCAD_AGENT` names an agent that was built elsewhere.
+//! agent in another target directory. To embed an agent that was built elsewhere, set `HCAD_AGENT` to its path.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn build(output: &Path) -> Result<PathBuf, Box<dyn Error>> {
     for source in ["agent/src", "agent/Cargo.toml", "../Cargo.toml", "../Cargo.lock"] {
         println!("cargo::rerun-if-changed={source}");
     }
-    // All profiles share one target directory, next to the directories of the profiles.
+    // Agents for all profiles share one target directory. It is next to the profiles' own directories.
     let own = output.ancestors().find(|folder| folder.join(".cargo-lock").is_file());
     let all = own.and_then(Path::parent);
     let target_dir = all.unwrap_or(output).join("guest");

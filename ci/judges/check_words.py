@@ -51,7 +51,7 @@ def comments(lines):
 
 
 def printed(lines):
-    """Numbers of the lines of types whose doc comments a program prints: as help, or in the schema of the configuration."""
+    """Returns the line numbers of types whose doc comments are printed, as help or in the configuration schema."""
     numbers = set()
     for index, line in enumerate(lines):
         if PRINTED.match(line):
@@ -65,7 +65,7 @@ def printed(lines):
 
 
 def prose(text):
-    """The text without blocks of code, quotations and names of code."""
+    """Returns the text without code blocks, quotations and names from code."""
     plain = re.sub(r"```.*?```", "", "\n".join(text), flags=re.S)
     return re.sub(r"`[^`]*`|\"[^\"]*\"|“[^”]*”", "_", plain).replace("\n", " ")
 
@@ -91,7 +91,7 @@ def check(path):
 
 
 def rust_files():
-    """Paths of all Rust files below the root, except build outputs, downloads and hidden directories."""
+    """Returns the paths of all Rust files below the root, except in build outputs, downloads and hidden directories."""
     skipped = {"target", "node_modules"}
     paths = (path.relative_to(ROOT) for path in ROOT.rglob("*.rs"))
     return [str(path) for path in paths if not any(part in skipped or part.startswith(".") for part in path.parts)]

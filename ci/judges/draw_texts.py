@@ -27,22 +27,22 @@ TYPE = re.compile(r"^#\[derive\([^)]*\bJsonSchema\b[^)]*\)\]\n(?:.*\n)*?\}\n", r
 
 
 def plain(text):
-    """A string literal as it is printed."""
+    """Returns a string literal as it is printed."""
     return re.sub(r"\\\n\s*", "", text).replace('\\"', '"').replace("\\n", "\n").strip()
 
 
 def comment(text):
-    """A doc comment without its slashes."""
+    """Returns a doc comment without its slashes."""
     return " ".join(line.strip().removeprefix("///").strip() for line in text.strip().splitlines())
 
 
 def without_tests(text):
-    """The source in front of its unit tests."""
+    """Returns the part of the source before its unit tests."""
     return text.split("#[cfg(test)]\nmod tests {", 1)[0]
 
 
 def from_sources():
-    """Log lines, errors and help texts with their places."""
+    """Returns log lines, errors and help texts, each with its place."""
     logs, errors, helps = [], [], []
     for path in SOURCES:
         if path.name in ("tests.rs", "testing.rs") or "tests" in path.relative_to(ROOT).parts[1:]:
@@ -63,7 +63,7 @@ def from_sources():
 
 
 def paragraphs():
-    """Paragraphs of documents, without code, tables and headings."""
+    """Returns the paragraphs of documents, without code, tables and headings."""
     found = []
     for path in PAGES:
         text = re.sub(r"^[ \t]*```.*?^[ \t]*```", "", path.read_text(), flags=re.S | re.M)

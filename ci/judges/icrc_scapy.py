@@ -1,9 +1,10 @@
 """Recomputes the invariant CRC of every RoCEv2 packet in captures with scapy's implementation.
 
 Usage: icrc_scapy.py [--from MAC] FILE.pcapng...
-With --from, checks only packets from this MAC address, because the other side violates the protocol on purpose. Fails if
-scapy computes a different ICRC for a packet, or if a capture contains no RoCE packets. A frame may occur more than once if
-it was captured at both ends or retransmitted. Its ICRC is computed only once, because scapy needs about a millisecond.
+With --from, checks only packets from this MAC address. This is for captures in which the other side violates the
+protocol on purpose. Fails if scapy computes a different ICRC for a packet, or if there are no RoCE packets. A frame may
+occur more than once if it was captured at both ends or retransmitted. Its ICRC is computed only once, because scapy
+takes about a millisecond per frame.
 """
 
 import multiprocessing
@@ -30,7 +31,7 @@ def untagged(frame):
 
 
 def roce_frames(paths, source):
-    """Yields each distinct RoCE frame with its first position. If `source` is given, yields only frames from it."""
+    """Yields each distinct RoCE frame with its first position. If `source` is given, skips frames from other MACs."""
     seen = set()
     for path in paths:
         count = 0

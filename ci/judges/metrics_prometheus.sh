@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs metrics_prometheus.py with a pinned version of prometheus-client on the metrics of a running hcad.
+# Starts hcad, and checks its metrics with metrics_prometheus.py and a pinned version of prometheus-client.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 hcad=$1

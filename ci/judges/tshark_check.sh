@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks captures with Wireshark's dissector. It must dissect every UDP packet to port 4791 as InfiniBand, with an
-# opcode of the packet's service, and without malformed parts or unknown data. With --from, checks only packets from
-# this MAC address, because the other side violates the protocol on purpose.
+# Checks captures with Wireshark's dissector. It must dissect every UDP packet to port 4791 as InfiniBand with a known
+# opcode, without malformed parts or unknown data. With --from, checks only packets from this MAC address. This is for
+# captures in which the other side violates the protocol on purpose.
 set -euo pipefail
 packets='udp.dstport == 4791'
 if [ "${1-}" = --from ]; then
@@ -11,8 +11,8 @@ fi
 [ $# -gt 0 ] || { echo "usage: $0 [--from MAC] FILE.pcapng..." >&2; exit 2; }
 
 # Wireshark guesses the protocol above InfiniBand from a payload's first bytes, and reports a packet as malformed if the
-# guess is wrong. For example, it takes any SEND that is too short for RPC over RDMA for a malformed RPC message. The
-# payloads here have no such protocol, so the heuristics are disabled. A separate configuration directory also excludes
+# guess is wrong. For example, it reports any SEND that is too short for RPC over RDMA as a malformed RPC message. The
+# payloads here carry no such protocol, so the heuristics are disabled. A separate configuration directory also excludes
 # the user's settings.
 WIRESHARK_CONFIG_DIR=$(mktemp -d)
 export WIRESHARK_CONFIG_DIR

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Uses Wireshark's dissector to check the frames that a NIC sent. No checksum of IP, ICMP, TCP or UDP may be wrong, and
+# Uses Wireshark's dissector to check the frames that a NIC sent. No IP, ICMP, TCP or UDP checksum may be wrong, and
 # each of these protocols must occur. Received frames are not checked, because a kernel that computes checksums itself
-# may retransmit a segment, with a changed header in the same buffer, while the first copy is still queued.
+# may retransmit a segment while the first copy is still queued. The retransmission changes the header in the buffer
+# that both copies share.
 set -euo pipefail
 [ $# -gt 0 ] || { echo "usage: $0 FILE.pcapng..." >&2; exit 2; }
 
@@ -42,8 +43,7 @@ for file in "$@"; do
             print ""
             exit wrong > 0
         }' <<<"$table" || status=1
-    # Print up to three wrong frames in full, because the capture may have been deleted by the time that this output is
-    # read.
+    # Print up to three wrong frames in full, because the capture may have been deleted by the time this output is read.
     wrong=$(awk -F'|' '{ for (i = 2; i <= 6; i++) if ($i == "0") { print $1; if (++n == 3) exit; next } }' <<<"$table")
     for frame in $wrong; do
         tshark -n -r "$file" -o ip.check_checksum:TRUE -o tcp.check_checksum:TRUE -o udp.check_checksum:TRUE -Y "frame.number == $frame" -V -x

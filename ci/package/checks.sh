@@ -1,5 +1,5 @@
-# Sourced by scripts that run where process 1 is systemd. They set `subject`. Prints one line per case, and counts that
-# ci/test's tally recognises.
+# Sourced by scripts that run on a system whose process 1 is systemd. The scripts set `subject`. Prints one line per
+# case and, after a failure, a summary line for ci/test's tally.
 passed=0
 
 check() {

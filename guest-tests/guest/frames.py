@@ -2,8 +2,8 @@
 standard output is an answer.
 
 A request is {"do": NAME, ...}, and its answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Frames, and the
-other keys are the arguments of the method. All frames have an EtherType for experiments (IEEE 802, 88B5) and carry a
-mark that identifies them.
+other keys are the arguments of the method. All frames have an EtherType for experiments (IEEE 802, 88B5), and each
+frame carries a mark that identifies it.
 """
 
 import json
@@ -45,7 +45,7 @@ class Frames:
             self.socket.send(octets(mac) + self.own + struct.pack("!H", ETHERTYPE) + body)
 
     def marks(self, until, seconds):
-        """Returns the marks of received frames up to the given one."""
+        """Receives frames until one has the mark `until`. Returns the marks of all frames before that one."""
         deadline = time.monotonic() + seconds
         found = []
         while True:

@@ -1,9 +1,9 @@
-"""A user-space driver for the HCA of ib_mthca with planted bugs. Each line of standard input is a request, and each line of
-standard output is an answer.
+"""A user-space driver, with planted bugs, for the HCA that ib_mthca supports. Each line of standard input is a request,
+and each line of standard output is an answer.
 
-A request is {"do": NAME}, and its answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Driver. Each of these
-methods resets the HCA, does everything correctly up to a queue pair that sends, and then makes the mistake that its
-docstring describes. Section numbers refer to the mthca interface.
+A request is {"do": NAME}, and its answer is {"ok": VALUE} or {"error": TEXT}. NAME is a method of Driver. Each method
+that can be requested resets the HCA and makes the mistake that its docstring describes. Everything before the mistake
+is correct. Section numbers refer to the mthca interface.
 """
 
 import ctypes
@@ -20,10 +20,10 @@ HCR, EQ_ARM, EQ_SET_CI, RESET = 0x80680, 0x80A04, 0x80B00, 0xF0010
 GO = 1 << 23
 UAR = 2
 EQN, CQN, QPN, PD = 1, 8, 8, 1
-# Numbers of slots of the send queue, entries of the CQ and entries of the EQ.
+# Number and size of send queue slots, number of CQ entries, and number of EQ entries.
 SLOTS, SLOT, CQES, EQES = 8, 64, 16, 128
 SEND, UC = 0x0A, 1
-# Indices of doorbell records. Each UAR page has one page of them.
+# Indices of doorbell records. Each UAR page has one page of doorbell records.
 ARM, SQ, RQ, CI = 0, 1, 510, 511
 # ICM addresses of the tables, which have one page each.
 QPC, SRQC, CQC, EQC, MPT, MTT, UARC = (0x100000 + n * 0x10000 for n in range(7))
@@ -132,13 +132,13 @@ class Driver:
             raise RuntimeError(f"status {status:#x} of {op:#x}")
 
     def lend(self, op, icm=0):
-        """Maps a page with MAP_ICM, or with MAP_FA or MAP_ICM_AUX without an address. Returns its offset."""
+        """Maps a page with MAP_ICM, or with MAP_FA or MAP_ICM_AUX, which need no address. Returns the page's offset."""
         page = self.memory.page()
         self.command(op, inbox=struct.pack(">QQ", icm, self.memory.bus + page), modifier=1)
         return page
 
     def region(self, index, length, offset=None):
-        """Registers all memory, or the buffer at `offset`, with SW2HW_MPT. Writes the pages of a buffer to the MTT."""
+        """Registers all memory, or the buffer at `offset`, with SW2HW_MPT. Writes a buffer's pages to the MTT."""
         flags, place = 0xF0020F00, 0
         if offset is not None:
             flags, place = 0xF0020D00, MTT + 64 * index
@@ -167,7 +167,7 @@ class Driver:
         self.inbox, self.outbox = self.memory.page(), self.memory.page()
 
     def icm(self):
-        """Maps ICM, and issues INIT_HCA with tables of a page each (sections 3.3.5 and 4.2)."""
+        """Maps ICM, and issues INIT_HCA with one-page tables (sections 3.3.5 and 4.2)."""
         self.lend(0xFFC)
         for table in (QPC, SRQC, CQC, EQC, MPT):
             self.lend(0xFFA, table)
@@ -191,7 +191,7 @@ class Driver:
         self.command(0x007, inbox=bytes(init))
 
     def queues(self):
-        """Creates an EQ, a CQ and a region of all memory."""
+        """Creates an EQ, a CQ and a region that covers all memory."""
         self.region(ALL, (1 << 64) - 1)
         self.eq, self.cq = self.memory.page(), self.memory.page()
         for ring, entries in ((self.eq, EQES), (self.cq, CQES)):
@@ -207,7 +207,10 @@ class Driver:
         self.sequence = 1
 
     def queue_pair(self, **changes):
-        """Creates a UC queue pair in RTS with an unreachable peer (section 6.5). `changes` modifies RST2INIT, by offset."""
+        """Creates a UC queue pair in RTS with an unreachable peer (section 6.5).
+
+        `changes` modifies fields of RST2INIT. For example, the key x28 stands for offset 28h.
+        """
         self.sq = self.memory.page()
         self.region(QP_MR, PAGE, self.sq)
         self.record(SQ, 0, QPN << 8 | 3 << 5)
@@ -338,7 +341,7 @@ class Driver:
         self.send()
         self.fill()
         self.ring()
-        # A load waits for the posted store. Without it, the device could find a correct record by chance.
+        # A load waits for the posted store. Without the load, the device could find a correct record by chance.
         self.bar0.load(HCR + 0x18)
         self.posted -= 1
         self.link()
@@ -346,7 +349,7 @@ class Driver:
         return self.poll()
 
     def stale_sequence(self):
-        """Arms the CQ after an event with the same sequence number."""
+        """After an event, arms the CQ again with the same sequence number as before."""
         self.start()
         self.arm(1)
         self.send()
@@ -354,11 +357,11 @@ class Driver:
         self.arm(1)
 
     def entry_kept(self):
-        """Reads a CQ entry without returning it to the device, until the ring wraps to it."""
+        """Consumes a CQ entry but does not return it to the device. The ring then wraps to this entry."""
         self.start()
         for n in range(CQES):
             self.send(give_back=n != 0)
-        # The owner byte of the unread entry already marks it as written, so detect the next entry by its QPN.
+        # The owner byte still marks this entry as written, so detect the next write by the QPN.
         self.memory.write(self.cq, bytes(4))
         self.fill()
         self.link()
@@ -366,7 +369,7 @@ class Driver:
         self.wait(lambda: self.memory.bytes[self.cq : self.cq + 4] != bytes(4), "completion")
 
     def unread_events(self):
-        """Moves the EQ's consumer index beyond its entries."""
+        """Moves the EQ's consumer index beyond the last entry that the device has written."""
         self.start()
         self.bar0.store(EQ_SET_CI + 8 * EQN, 3)
 
@@ -380,7 +383,7 @@ class Driver:
         self.command(0x00F, modifier=CQ_MR, op_modifier=1)
 
     def lost_records(self):
-        """Unmaps the page of the doorbell records before their queues are destroyed."""
+        """Unmaps the page of the doorbell records while queues still use the records."""
         self.start()
         self.command(0xFF9, in_param=UARC + PAGE * UAR, modifier=1)
 
@@ -390,7 +393,7 @@ class Driver:
         self.icm()
 
     def busy_register(self):
-        """Issues the next command before the completion of the previous one was polled."""
+        """Issues a command before it has polled for the completion of the previous command."""
         self.start()
         self.issue(0x031, modifier=0x1F)
         self.issue(0x031, modifier=0x1F)

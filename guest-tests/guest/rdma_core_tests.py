@@ -2,10 +2,11 @@
 {"test": ID, "outcome": "passed" | "skipped" | "failed", "text": reason or error}.
 
 TURNS are methods that only one process may execute at a time. They have the form "module.Class.method" and are separated
-by commas. PATIENT are tests in the same form. They wait after each SEND to give it time to complete.
+by commas. PATIENT are tests in the same form. They wait after each SEND, so that the SEND can complete.
 
 Each test runs in a process that is forked from a process that has loaded all tests. If a test skips itself half-way,
-Python's garbage collector destroys the verbs objects, and crashes because it closes the device before its objects.
+Python's garbage collector destroys the verbs objects. It closes the device before the device's objects, which crashes
+the process.
 """
 
 import fcntl
@@ -23,7 +24,7 @@ from importlib.machinery import SourceFileLoader
 
 # Time limit of a test in seconds. When it expires, the test is killed and counts as failed.
 LIMIT = 120
-# Lock of the process that may execute one of the methods in TURNS.
+# File that a process locks while it executes one of the methods in TURNS.
 TURN = "/tmp/turn"
 # Time in seconds in which a busy device completes a SEND.
 COMPLETED = 0.5
@@ -41,7 +42,7 @@ def load(folder, device, modules):
 
 
 def find(name):
-    """Returns the class of a method, its name and the method."""
+    """Returns a method's class, the method's name and the method itself."""
     module, owner, method = name.split(".")
     owner = getattr(sys.modules[f"tests.{module}"], owner)
     return owner, method, getattr(owner, method)
@@ -88,7 +89,7 @@ def cases(suite):
 
 
 def judge(test):
-    """Runs a test as a separate suite, so that its class is set up too, and returns the result of the test."""
+    """Runs a test as a separate suite, so that the class of the test is set up too. Returns the test's result."""
     result = unittest.TestResult()
     unittest.TestSuite([test]).run(result)
     if result.skipped:
@@ -106,7 +107,7 @@ def run(test):
             gc.disable()
             # Some tests make random choices. Use the same seed each time, so that known results stay valid.
             random.seed(test.id())
-            # The child processes of the test are killed together with it.
+            # Put the test into its own process group, so that its child processes are killed together with it.
             os.setpgid(0, 0)
             os.dup2(printed.fileno(), 1)
             os.dup2(printed.fileno(), 2)

@@ -14,7 +14,7 @@ from pyverbs.pd import PD
 
 device, length, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 memory = mmap.mmap(-1, length)
-# A region of huge pages has one entry per huge page.
+# Without this, the region might use huge pages, and would then have only one entry per huge page.
 memory.madvise(mmap.MADV_NOHUGEPAGE)
 address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 pd = PD(Context(name=device))

@@ -15,7 +15,8 @@ PORT = 4000
 MESSAGE = 32768
 # Maximum number of unanswered RDS messages. A socket accepts no messages while its own buffer or the peer's is full.
 WINDOW = 4
-# An RDS socket drops unsent messages when it is closed.
+# Time for which the receiver keeps its socket open while it waits for the sender's goodbye. An RDS socket drops unsent
+# messages when it is closed.
 GOODBYE_SECONDS = 5
 AF_RDS = 21
 # Python lacks the address family AF_SMC, but TCP sockets with this protocol number are equivalent.

@@ -30,13 +30,15 @@ REMOTE = e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE
 # Maximum number of messages ahead of the other end, and number of places for them.
 WINDOW = 4
 SLOTS = 2 * WINDOW
-# Exceeds the path MTU, and is not a multiple of it or of a page.
+# Exceeds the path MTU, and is not a multiple of the path MTU or of the page size.
 LONGEST = 11_003
 SLOT = 12 << 10
-# Offsets of sends, receives, the other end's writes, the data that it reads, and the results of own reads.
+# Offsets of five areas: sends, receives, the other end's writes, data for the other end's reads, and results of own
+# reads.
 SEND, RECEIVE, WRITTEN, SOURCE, FETCHED = (part * SLOTS * SLOT for part in range(5))
 REGION = 5 * SLOTS * SLOT
-# Every third message is a write, and the other messages are sends. This many received messages are followed by a read.
+# Every third message is a write, and the other messages are sends. One read is posted per READS_EVERY received
+# messages.
 WRITES_EVERY = 3
 READS_EVERY = 8
 # Time without a completion after which this end posts a read to check that the other end is alive.
@@ -82,14 +84,14 @@ class Talk:
         return {"qpn": self.qp.qp_num, "addr": self.address, "rkey": self.mr.rkey}
 
     def connect(self, lid, peer, timeout):
-        """Moves the queue pair from RESET to RTR, after which the other end may send."""
+        """Moves the queue pair from RESET to RTR. The other end may then send."""
         self.peer = peer
         attributes = QPAttr(port_num=1)
         attributes.qp_access_flags = REMOTE
         attributes.dest_qp_num = peer["qpn"]
         attributes.ah_attr = AHAttr(port_num=1, dlid=lid)
         attributes.path_mtu = e.IBV_MTU_2048
-        # The first PSNs wrap soon.
+        # With these first PSNs, the PSN wraps soon.
         attributes.sq_psn = attributes.rq_psn = 0xFFFFE0
         attributes.max_rd_atomic = attributes.max_dest_rd_atomic = 1
         attributes.min_rnr_timer = 14
@@ -109,7 +111,7 @@ class Talk:
         self.running = True
 
     def report(self):
-        """Returns the progress of this connection, and all errors in order, each as the kind of request and the status."""
+        """Returns the progress of this connection, and its errors in order, as pairs of request kind and status."""
         return {
             "sent": self.completed,
             "received": self.received,
@@ -181,7 +183,7 @@ class Talk:
         return bool(completions) or may_send
 
     def complete(self, wc):
-        # The RECV bit marks receives. The opcode of a failed request is undefined, but its number is valid.
+        # The RECV bit marks receives. The opcode of a failed request is undefined, but its wr_id is valid.
         if wc.status != e.IBV_WC_SUCCESS:
             self.errors.append(["request" if wc.wr_id < 2 else "receive", wc.status])
         elif wc.opcode & e.IBV_WC_RECV:

@@ -47,7 +47,7 @@ REMOTE = {
 QUEUE_LEN = 128
 # Numbers of the commands that libibverbs writes to the kernel's device file.
 ATTACH_MCAST = 30
-# More than the number of objects of this program.
+# Number of handles to try. It exceeds the number of this program's objects.
 HANDLES = 64
 
 
@@ -120,7 +120,7 @@ class Verbs:
         return {"id": self.add((qp, cq, service)), "qpn": qp.qp_num}
 
     def route(self, gid, sgid_index, lid):
-        """Returns address attributes. They contain the GID if one is given, and otherwise refer to the own subnet."""
+        """Returns address attributes. If `gid` is None, the address is in the own subnet."""
         if gid is None:
             return AHAttr(port_num=1, dlid=lid)
         gr = GlobalRoute(dgid=GID(gid), sgid_index=sgid_index, hop_limit=64)
@@ -242,7 +242,7 @@ class Verbs:
 
 
 def event_descriptors():
-    """Yields the descriptors of event files, because the binding does not expose its descriptor."""
+    """Returns the descriptors of all event files. The binding does not expose the one that it uses."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:

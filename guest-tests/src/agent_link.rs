@@ -25,7 +25,7 @@ pub struct AgentLink {
 }
 
 impl AgentLink {
-    /// Creates a link over `stream`. All lines of both directions are written to `transcript`.
+    /// Creates a link over `stream`. All lines, in both directions, are also written to `transcript`.
     ///
     /// # Errors
     /// The transcript cannot be created.
@@ -87,7 +87,7 @@ impl AgentLink {
             let response: Response = serde_json::from_str(&answer)
                 .with_context(|| format!("the guest agent sent an invalid reply: {}", answer.trim_end()))?;
             // Skip late answers to abandoned requests. An answer with ID 0 means that the agent could not parse a
-            // request. That request can only be the current one.
+            // request, which can only be the current request.
             if response.id == self.last_id || response.id == 0 {
                 return Ok(response);
             }

@@ -32,7 +32,7 @@ pub enum Interface {
     Mthca,
     /// The device interface for Linux's `ice` driver.
     E810,
-    /// The interface of Linux's `mlx5_core`, with an InfiniBand port.
+    /// The device interface for Linux's `mlx5_core` driver, with an InfiniBand port.
     ConnectxIb,
 }
 
@@ -53,7 +53,7 @@ impl Interface {
 pub struct HcaSpec {
     /// Name of the guest that uses the HCA.
     pub name: String,
-    /// Number of the HCA on the fabric, from which its addresses are derived.
+    /// Number of the HCA on the fabric. The HCA's addresses are derived from this number.
     pub id: u16,
     /// Number of the HCA that receives packets without a destination.
     pub default_peer: u16,
@@ -115,7 +115,7 @@ pub struct Peer {
 }
 
 impl HcaSpec {
-    /// Returns two HCAs, `a` and `b`, that use free UDP ports of the loopback interface.
+    /// Returns settings for two HCAs, `a` and `b`, that use free UDP ports of the loopback interface.
     ///
     /// # Errors
     /// No ports are free.
@@ -141,7 +141,7 @@ impl HcaSpec {
         Ok([spec("a", 1, 2, a, b), spec("b", 2, 1, b, a)])
     }
 
-    /// Returns HCAs numbered from 1, each a peer of all others.
+    /// Returns settings for HCAs numbered from 1, each a peer of all others.
     ///
     /// # Errors
     /// No ports are free.
@@ -149,7 +149,7 @@ impl HcaSpec {
         Self::mesh_of(N)?.try_into().map_err(|_| anyhow!("a mesh of {N} devices"))
     }
 
-    /// Returns `count` HCAs numbered from 1, each a peer of all others.
+    /// Returns settings for `count` HCAs numbered from 1, each a peer of all others.
     ///
     /// # Errors
     /// No ports are free.
@@ -177,7 +177,7 @@ pub struct Daemon {
     capture: PathBuf,
 }
 
-/// Controls a daemon through `hcactl`. It can be used independently of the [`Daemon`].
+/// A handle that controls a daemon through `hcactl`. It can be used independently of the [`Daemon`].
 #[derive(Clone, Debug)]
 pub struct Control {
     socket: PathBuf,
@@ -223,7 +223,7 @@ impl Daemon {
         Ok(Self { process, sockets, control, strict, capture: capture_of(first) })
     }
 
-    /// Runs `hcactl` with these arguments. Returns its answer, or null if the command has no answer.
+    /// Runs `hcactl` with these arguments. Returns the answer, or null if the command has none.
     ///
     /// # Errors
     /// The daemon rejects the command or has exited.
@@ -283,7 +283,7 @@ impl Daemon {
         self.control.violations().await
     }
 
-    /// Returns a counter by its path in `hcactl counters`, such as `/engine/drops/wrong_qkey`.
+    /// Returns the counter at a path in the output of `hcactl counters`, such as `/engine/drops/wrong_qkey`.
     ///
     /// # Errors
     /// The counter does not exist, or the daemon does not answer.
@@ -291,7 +291,7 @@ impl Daemon {
         self.control.counter(place).await
     }
 
-    /// Waits until the daemon has noticed that its guest has disconnected.
+    /// Waits until the daemon reports that its guest has disconnected.
     ///
     /// # Errors
     /// The log line does not appear in time.
@@ -407,8 +407,8 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
     })
 }
 
-/// Returns free ports. Ports that an earlier call returned are left out, because they may not be bound yet. If another
-/// program binds a returned port first, the daemon reports this and exits.
+/// Returns free ports. Ports returned by earlier calls are not returned again, because they may not be bound yet. If
+/// another program binds a returned port first, the daemon reports this and exits.
 ///
 /// # Errors
 /// No ports are free.

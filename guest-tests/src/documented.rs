@@ -1,5 +1,5 @@
-//! Checks the documentation of `guest-lab`. Every command line in it must parse, and its table must list every
-//! scenario.
+//! Checks the documentation of `guest-lab`. Every documented command line must parse, and the table of scenarios must
+//! be complete.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 
@@ -15,7 +15,7 @@ mod commands;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Shared directories must exist, so `.` replaces the ones in the documents.
+/// Shared directories must exist, so `.` replaces those in the documents.
 #[test]
 fn documented_command_lines_parse() {
     let printed = commands::of(Path::new(REPOSITORY), "guest-lab");

@@ -21,7 +21,7 @@ use crate::vm::{self, Image, Vm};
 pub const BOOT_SCRIPT: &str = "boot.ipxe";
 /// Time limit from the start of QEMU to the agent's first answer. Emulated guests on two busy cores can take a minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit for the same steps with KVM.
+/// Time limit for the boot that tests whether KVM can run guests.
 const KVM_BOOT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Content of the [`kvm_note`] if KVM boots guests.
 pub(crate) const KVM_RUNS: &str = "yes";
@@ -156,13 +156,13 @@ pub struct Guest<'a> {
     pub shares: Vec<Share>,
     /// Number of commands that can run at the same time, independently of the agent's steps.
     pub commands: usize,
-    /// Whether the guest may restart. If not, QEMU exits when the guest restarts.
+    /// Whether the guest can restart. If not set, QEMU exits when the guest restarts.
     pub reboots: bool,
     /// Minimum number of virtual CPUs, regardless of the user's choice.
     pub least_cpus: u32,
     /// Minimum memory in MiB, regardless of the user's choice.
     pub least_memory_mib: u32,
-    /// Boot loader for a network boot, which fetches the files from [`Lab::boot_files`].
+    /// Boot loader for a network boot. It fetches the files created by [`Lab::boot_files`].
     pub boot_loader: Option<PathBuf>,
 }
 
@@ -244,7 +244,7 @@ impl Lab {
         self.artifacts.kernel.config()
     }
 
-    /// Returns the command-line options that select the same programs, kernel and root file system as this lab uses.
+    /// Returns the command-line options that select this lab's programs, kernel and root file system.
     pub fn given(&self) -> &[String] {
         &self.given
     }
@@ -359,8 +359,8 @@ impl Lab {
         fs::create_dir_all(&folder)?;
         fs::copy(&self.artifacts.kernel.image, folder.join("vmlinuz"))?;
         fs::copy(&image.initramfs, folder.join("initramfs"))?;
-        // iPXE resolves names relative to the script. A kernel started through EFI finds its initramfs through
-        // `initrd=`.
+        // iPXE resolves file names relative to the script's location. A kernel started through EFI finds its initramfs
+        // through `initrd=`.
         let args = command_line(KERNEL_ARGS);
         let script = format!("#!ipxe\nkernel vmlinuz initrd=initramfs {args}\ninitrd initramfs\nboot\n");
         fs::write(folder.join(BOOT_SCRIPT), script)?;
@@ -451,7 +451,7 @@ impl Lab {
         image: &Image,
         guest: Guest<'_>,
     ) -> Result<Vm> {
-        // Kernel drivers work without an IOMMU. With an IOMMU, each DMA mapping would cause a trap.
+        // Kernel drivers work without an IOMMU. With an IOMMU, each DMA mapping would cause a VM exit.
         let iommu = image.disks.is_none();
         let machine = Machine {
             name: guest.name.to_owned(),
@@ -483,9 +483,9 @@ impl Lab {
         Vm::boot(&machine, &self.artifacts, image, run, wanted, limit).await
     }
 
-    /// Returns why KVM cannot boot the guest's kernel on this host, or `None` if it can. Opening `/dev/kvm` is not a
-    /// sufficient test, because the KVM of some virtual hosts starts firmware but cannot run Linux. The result is
-    /// stored until the host restarts.
+    /// Returns the reason why KVM cannot boot the guest's kernel on this host, or `None` if it can. Opening `/dev/kvm`
+    /// is not a sufficient test, because on some virtual hosts KVM can start firmware but cannot run Linux. The result
+    /// is stored until the host restarts.
     async fn kvm_obstacle(&mut self) -> Result<Option<String>> {
         if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
             return Ok(Some(format!("/dev/kvm: {error}")));

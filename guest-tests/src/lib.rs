@@ -1,4 +1,4 @@
-//! The lab boots guests with RDMA devices served by `hcad`, and tests them.
+//! The lab boots guests with RDMA devices served by `hcad`, and runs tests in them.
 //!
 //! A [`testbed`] is a set of guests that stay up for a user's own tests.
 //!

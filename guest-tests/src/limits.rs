@@ -1,5 +1,5 @@
 //! Features that this machine does not permit. `ci/test` determines them before its first step (`find_limits` in
-//! `ci/common.sh`) and passes them on, so that all steps skip tests for the same reason.
+//! `ci/common.sh`) and passes them to all steps, so that all steps skip tests for the same reasons.
 
 /// A feature that some machines do not permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,8 +11,8 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Returns the reason why this machine does not permit the feature, if any. The reason is known only under
-    /// `ci/test`.
+    /// Returns the reason why this machine does not permit the feature, or `None` if it does. The reason is known only
+    /// under `ci/test`.
     pub fn reason(self) -> Option<String> {
         let variable = match self {
             Self::NetworkNamespaces => "HCAD_NO_NETNS",

@@ -1,4 +1,4 @@
-//! A Python program in a guest that executes one request per line and answers each with one line.
+//! A Python program that runs in a guest. It executes one request per line, and answers each request with one line.
 //!
 //! A request is `{"do": NAME, ...}`, and its answer is `{"ok": VALUE}` or `{"error": TEXT}`.
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::tools;
 use crate::vm::Vm;
 
-/// Time allowed for an answer in addition to the time limit of its request.
+/// Time allowed for an answer, in addition to the request's own time limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug)]

@@ -140,7 +140,7 @@ pub fn open(file: &Path) -> Result<(Vec<u8>, Vec<String>)> {
     Ok((object, needs))
 }
 
-/// Prefix of the names of the sections that contain symbol checksums. An object that contains this text has checksums.
+/// Name prefix of the sections that contain symbol checksums. An object that contains this text has checksums.
 const VERSIONS: &[u8] = b"\0__version";
 
 /// Converts dashes to underscores, as the kernel does. File names may contain either.

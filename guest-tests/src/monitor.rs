@@ -9,7 +9,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// Time limit of an answer. QEMU answers between two iterations of its main loop, and hot-plugs a device within one
+/// Time limit for an answer. QEMU answers between two iterations of its main loop, and hot-plugs a device within one
 /// iteration.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -21,7 +21,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Creates a connection, and completes the negotiation of capabilities that must precede all commands.
+    /// Creates a connection, and negotiates capabilities. The negotiation must precede all commands.
     ///
     /// # Errors
     /// The other end is not a QMP monitor.

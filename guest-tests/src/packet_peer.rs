@@ -1,5 +1,5 @@
-//! A RoCEv2 peer that sends and receives single packets. A separate process (`peer/peer.py`) builds and parses them
-//! with scapy.
+//! A RoCEv2 peer that sends and receives single packets. A separate process (`peer/peer.py`) builds and parses the
+//! packets with scapy.
 //!
 //! The peer keeps no queue pair state. A test defines each packet that is sent, and inspects each packet that is
 //! received.
@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Time limit of an expected answer, well above all measured times.
+/// Time limit for an expected answer. It is well above all measured times.
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// Returns the MAC address and the IP address that an HCA has by default, which are derived from its number.
@@ -24,7 +24,7 @@ fn identity(id: u16) -> [String; 2] {
     [format!("02:00:00:00:{high:02x}:{low:02x}"), format!("10.77.{high}.{low}")]
 }
 
-/// An opcode, given by its scapy name, such as `RC_SEND_ONLY`, or by its code if it has no name.
+/// An opcode: its name in scapy, such as `RC_SEND_ONLY`, or its code if scapy has no name for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Op {
@@ -141,7 +141,7 @@ impl Packet {
     }
 }
 
-/// Process of the peer, which is ended on drop.
+/// The peer's process, which is killed on drop.
 #[derive(Debug)]
 pub struct Peer {
     child: Child,

@@ -1,4 +1,4 @@
-//! Programs that the lab starts. Their output and their command lines are stored in files, and they do not outlive the
+//! Programs that the lab starts. Their output and command lines are stored in files. The programs do not outlive the
 //! lab.
 
 use std::fs::{self, File};
@@ -46,7 +46,7 @@ pub enum Reading {
 }
 
 impl Process {
-    /// Starts `command`, and appends its standard output and standard error to `NAME.log` of the run.
+    /// Starts `command`, and appends its standard output and standard error to `NAME.log` in the run's directory.
     ///
     /// # Errors
     /// The command cannot be started.
@@ -64,7 +64,7 @@ impl Process {
         die_with_parent(&mut command);
         let child =
             command.spawn().with_context(|| format!("cannot start {name}: {:?}", command.as_std()))?;
-        // Drop the command's copies of the write end, which would keep the log open.
+        // Drop the command's copies of the write end, because they would keep the pipe open.
         drop(command);
         let (count, written) = watch::channel(before);
         let (reading, wanted) = watch::channel(Reading::On);
@@ -198,8 +198,8 @@ async fn pump(
 ) {
     let mut buffer = vec![0; 16 * 1024];
     loop {
-        // After the process is dropped, continue to read its remaining output, because it may show why the program
-        // ended.
+        // After the process is dropped, continue to read the remaining output, because the output may show why the
+        // program ended.
         let wanted = *reading.borrow_and_update();
         match wanted {
             Reading::On => {}

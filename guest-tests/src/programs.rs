@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::artifacts::cache_dir;
 
-/// Returns the directory for the output of runs. It is `lab` in this program's target directory. If this program was
-/// installed elsewhere, it is `lab` in the cache.
+/// Returns the directory for the output of runs: `lab` in this program's target directory or, if this program was
+/// installed elsewhere, `lab` in the cache.
 ///
 /// # Errors
 /// The path of this program is unknown.

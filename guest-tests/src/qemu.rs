@@ -54,7 +54,7 @@ pub struct Machine {
     pub boot_loader: Option<PathBuf>,
 }
 
-/// A directory of the host, which the guest mounts by its tag.
+/// A host directory that the guest mounts by its tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     pub folder: PathBuf,
@@ -87,7 +87,7 @@ pub enum NicModel {
 }
 
 impl NicModel {
-    /// Returns the name that QEMU uses for the model.
+    /// Returns QEMU's name for the model.
     const fn device(self) -> &'static str {
         match self {
             Self::Virtio => "virtio-net-pci",
@@ -95,7 +95,7 @@ impl NicModel {
         }
     }
 
-    /// Returns the kernel module that drives the model.
+    /// Returns the name of the model's kernel module.
     pub const fn module(self) -> &'static str {
         match self {
             Self::Virtio => "virtio_net",
@@ -172,8 +172,8 @@ impl Machine {
         }
 
         if self.iommu {
-            // With caching-mode, the guest notifies the emulated IOMMU of each mapping, so that QEMU can forward it.
-            // The IOMMU must come before the devices whose accesses it translates.
+            // With caching-mode, the guest notifies the emulated IOMMU of each mapping, so that QEMU can forward the
+            // mapping. The IOMMU must come before the devices whose accesses it translates.
             args.pair("-device", "intel-iommu,caching-mode=on");
         }
         args.pair("-device", "virtio-serial-pci");
@@ -196,8 +196,8 @@ impl Machine {
         for share in &self.shares {
             let Share { folder, tag, read_only } = share;
             let readonly = if *read_only { "on" } else { "off" };
-            // Files that the guest creates belong to the user running QEMU. A shared directory may contain other file
-            // systems.
+            // security_model=none: files created by the guest belong to the user running QEMU. multidevs=remap: a
+            // shared directory may contain other file systems.
             args.pair(
                 "-fsdev",
                 format!(
@@ -224,7 +224,7 @@ impl Machine {
             args.pair("-device", vfio_user_behind(socket, &bus).to_string());
         }
         for index in 0..self.free_slots {
-            // By default, firmware reserves less space for an empty slot than the BARs of an HCA need.
+            // By default, the space that firmware reserves for an empty slot is too small for an HCA's BARs.
             let port = root_port(self.cards.len() + index + 1);
             args.pair("-device", format!("{port},mem-reserve={FREE_SLOT_MEMORY}"));
         }
@@ -255,7 +255,7 @@ pub(crate) fn command_line(args: &str) -> String {
     format!("console=ttyS0 panic=-1 {args}").trim_end().to_owned()
 }
 
-/// Returns a device whose vfio-user server is behind a socket.
+/// Returns a vfio-user device whose server listens on `socket`.
 fn vfio_user(socket: &Path) -> Value {
     json!({
         "driver": "vfio-user-pci",
@@ -263,7 +263,7 @@ fn vfio_user(socket: &Path) -> Value {
     })
 }
 
-/// Returns a device whose vfio-user server is behind a socket, plugged into a slot.
+/// Returns a vfio-user device whose server listens on `socket`. The device is plugged into `slot`.
 pub(crate) fn vfio_user_behind(socket: &Path, slot: &str) -> Value {
     let mut device = vfio_user(socket);
     device["bus"] = slot.into();

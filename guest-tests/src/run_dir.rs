@@ -42,7 +42,8 @@ impl RunDir {
             let _ = fs::remove_dir_all(parent.join(name(*old)));
         }
         let first = runs.last().map_or(1, |last| last + 1);
-        // Runs that start at the same moment use consecutive numbers. They are few, so a limited search is sufficient.
+        // Runs that start at the same moment use consecutive numbers. The number of such runs is small, so a limited
+        // search is sufficient.
         for number in first..first + 100 {
             let path = parent.join(name(number));
             match fs::create_dir(&path) {

@@ -1,8 +1,8 @@
 //! Calls stock verbs in a guest. A program in the guest reads one command per line, and calls the verbs through
 //! rdma-core's own Python binding.
 //!
-//! The program (`guest/stock_verbs.py`) runs in the guest as long as this object exists. It uses the kernel's driver
-//! and rdma-core's provider, neither of which is part of the project.
+//! The program (`guest/stock_verbs.py`) runs until [`StockVerbs::close`]. It uses the kernel's driver and rdma-core's
+//! provider, neither of which is part of the project.
 
 use std::time::Duration;
 
@@ -111,9 +111,9 @@ pub struct StockSend {
     pub imm: Hex,
     pub va: u64,
     pub rkey: u32,
-    /// Compare value of a compare and swap, or addend of a fetch and add.
+    /// Compare value of a compare-and-swap, or addend of a fetch-and-add.
     pub compare_add: u64,
-    /// New value of a compare and swap.
+    /// New value of a compare-and-swap.
     pub swap: u64,
     /// Address handle for a datagram.
     pub ah: Option<StockAh>,

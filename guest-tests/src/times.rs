@@ -22,7 +22,7 @@ fn rounded(elapsed: Duration) -> f64 {
     (elapsed.as_secs_f64() * 10.0).round() / 10.0
 }
 
-/// Appends a line to the file. An error is only logged, because it does not concern the tests.
+/// Appends a line to the file. An error is only logged, because it does not affect the tests.
 fn append(times: &Value) {
     let Some(path) = std::env::var_os(FILE).filter(|path| !path.is_empty()) else { return };
     let appended = OpenOptions::new()

@@ -53,7 +53,7 @@ impl Exchange {
     /// Runs both programs, which must succeed.
     ///
     /// # Errors
-    /// One of them fails. The error contains the output of both.
+    /// One of the programs fails. The error contains the output of both.
     pub async fn run(&self, server: &mut Vm, client: &mut Vm) -> Result<Ends> {
         let ends = self.ends(server, client).await?;
         self.succeeded(&ends)?;
@@ -63,7 +63,7 @@ impl Exchange {
     /// Checks that both programs have succeeded.
     ///
     /// # Errors
-    /// One of them has failed. The error contains the output of both.
+    /// One of the programs has failed. The error contains the output of both.
     pub fn succeeded(&self, ends: &Ends) -> Result<()> {
         for (end, line) in [(&ends.client, &self.client), (&ends.server, &self.server)] {
             if end.status != ExitStatus::Code(0) {
@@ -126,8 +126,8 @@ impl Ready {
             }
             Self::Cm => {
                 // Count only the sockets of this program, because the previous server may still be ending. The count
-                // must be the same in two successive polls. A program that accepts connections through every device
-                // starts to listen on one device after another, and reports that it is ready before it has finished.
+                // must be the same in two successive polls, because a program that accepts connections through every
+                // device reports that it is ready before it listens on all devices.
                 let name = command.split_whitespace().next().unwrap_or_default();
                 let count = format!("rdma resource show cm_id | grep LISTEN | grep -c 'comm {name} '");
                 let until = format!(

@@ -27,13 +27,13 @@ const LAST_BREATH: Duration = Duration::from_secs(1);
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time allowed for the answer to a step, in addition to the step's own time limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
-/// Time limit for a request to a guest that is restarting. When it expires, the request is repeated. [`REBOOT_TIMEOUT`]
-/// is the time limit for the whole restart.
+/// Time limit for a request to a guest that is restarting. When it expires, the lab repeats the request.
+/// [`REBOOT_TIMEOUT`] is the time limit for the whole restart.
 const REBOOT_PATIENCE: Duration = Duration::from_secs(20);
 const REBOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Interval between requests to an agent that is still shutting down.
 const REBOOT_POLL: Duration = Duration::from_millis(200);
-/// Number of lines of console output and log that an error message contains.
+/// An error message contains this many lines from the end of the console output and of QEMU's log.
 const TAIL_LINES: usize = 12;
 /// The hidden command that makes this program run as an agent without a guest.
 pub const AGENT_COMMAND: &str = "agent";
@@ -204,7 +204,7 @@ impl Vm {
         let before = Duration::from_millis(self.call(Ping {}).await?.uptime_ms);
         let asked = Instant::now();
         // Without a restart, the uptime is the earlier uptime plus the elapsed time. After a restart, it is at most the
-        // elapsed time. A threshold halfway between the two distinguishes them.
+        // elapsed time. A threshold halfway between the two values distinguishes the two cases.
         let is_new = |uptime_ms| Duration::from_millis(uptime_ms) < asked.elapsed() + before / 2;
         self.call(Shutdown { kind: ShutdownKind::Reboot }).await?;
         // The old agent may still receive a request, which is then lost.
@@ -256,7 +256,7 @@ impl Vm {
         self.console.take()
     }
 
-    /// Returns the connections to the exec ports. Later calls return none.
+    /// Returns the connections to the exec ports. Later calls return an empty list.
     pub fn take_commands(&mut self) -> Vec<UnixStream> {
         std::mem::take(&mut self.commands)
     }
@@ -283,8 +283,8 @@ impl Vm {
     /// Executes a step in the guest.
     ///
     /// # Errors
-    /// The step fails with a [`Failure`], which `downcast_ref` can extract. Otherwise, the guest has ended or does not
-    /// respond, and the error contains the guest's last output.
+    /// The step fails, the guest has ended, or the guest does not respond. `downcast_ref` can extract the [`Failure`]
+    /// of a failed step. In the other cases, the error contains the guest's last output.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         let result = self.agent.call(step).await;
         self.explained(result).await
@@ -308,16 +308,16 @@ impl Vm {
         self.explained(result).await
     }
 
-    /// Runs a program in the guest, which must succeed, and returns its output.
+    /// Runs a program in the guest and returns its output. The program must succeed.
     ///
     /// # Errors
-    /// The program fails or takes longer than four minutes. The error contains its output. All other errors are as for
-    /// [`Self::call`].
+    /// The program fails or takes longer than four minutes. The error contains the program's output. All other errors
+    /// are as for [`Self::call`].
     pub async fn run(&mut self, argv: &[&str]) -> Result<String> {
         self.run_within(PROGRAM_TIMEOUT, argv).await
     }
 
-    /// Runs a program, which must succeed, with the given time limit.
+    /// Runs a program with the given time limit. The program must succeed.
     ///
     /// # Errors
     /// As for [`Self::run`].
@@ -334,8 +334,8 @@ impl Vm {
         Ok(end.stdout)
     }
 
-    /// Runs a program in the guest until it ends, regardless of its exit status. The words of its command line contain
-    /// no spaces.
+    /// Runs a program in the guest until it ends, regardless of its exit status. The words of the command line must not
+    /// contain spaces.
     ///
     /// # Errors
     /// The program cannot be started or takes longer than `limit`. All other errors are as for [`Self::call`].
@@ -357,7 +357,7 @@ impl Vm {
         self.qemu.kill().await
     }
 
-    /// Sends a signal to QEMU, without waiting for an effect.
+    /// Sends a signal to QEMU. Does not wait for the effect.
     ///
     /// # Errors
     /// QEMU has exited.
@@ -380,7 +380,7 @@ impl Vm {
         if error.is::<Failure>() {
             return Err(error.context(format!("guest {}", self.name)));
         }
-        // QEMU closes its sockets before it exits, so it may take a moment until its exit status is available.
+        // QEMU closes its sockets before it exits, so its exit status may become available a moment later.
         let state = match timeout(LAST_BREATH, self.qemu.ended()).await {
             Ok(Ok(status)) => format!("QEMU exited with {status}"),
             _ => "QEMU is running".into(),
@@ -398,7 +398,7 @@ impl Vm {
 
 /// Boots a guest, and repeats the boot once if the kernel panics before the agent answers. On a busy host, a QEMU that
 /// emulates several CPUs sometimes executes the breakpoint that Linux uses to patch its own text. No HCA driver has
-/// been loaded at this point, so the repetition cannot hide a fault of a device.
+/// been loaded at this point, so repeating the boot cannot hide a device bug.
 async fn boot_again_after_panic<T>(
     name: &str,
     console_log: &Path,

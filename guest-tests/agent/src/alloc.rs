@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// The free units, as runs given by first unit and length.
+/// The free units, stored as runs. Maps the first unit of each run to the length of the run.
 #[derive(Debug)]
 pub(crate) struct Units {
     free: BTreeMap<u32, u32>,
@@ -32,7 +32,7 @@ impl Units {
         Some(first)
     }
 
-    /// Frees units that [`Units::alloc`] returned.
+    /// Frees units returned by [`Units::alloc`].
     pub(crate) fn free(&mut self, first: u32, count: u32) {
         let (mut start, mut len) = (first, count);
         if let Some((&before, &before_len)) = self.free.range(..first).next_back()

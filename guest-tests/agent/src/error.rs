@@ -1,24 +1,24 @@
-//! Constructors for errors of a known [`FailureKind`]. All other errors become [`FailureKind::Other`].
+//! Constructors for errors with a specific [`FailureKind`]. All other errors have the kind [`FailureKind::Other`].
 
 use crate::wire::{Failure, FailureKind};
 
-/// Returns the error of a step that refers to an unknown object or requests something impossible.
+/// Returns an error for a step that refers to an unknown object or requests something impossible.
 pub(crate) fn bad_step(message: impl Into<String>) -> anyhow::Error {
     Failure::new(FailureKind::BadStep, message).into()
 }
 
-/// Returns the error of an event that did not occur in time.
+/// Returns an error for an event that did not occur in time.
 pub(crate) fn timeout(message: impl Into<String>) -> anyhow::Error {
     Failure::new(FailureKind::Timeout, message).into()
 }
 
-/// Returns the error of memory or a completion that has the wrong content.
+/// Returns an error for memory or a completion with the wrong content.
 pub(crate) fn mismatch(message: impl Into<String>) -> anyhow::Error {
     Failure::new(FailureKind::Mismatch, message).into()
 }
 
-/// Converts an error to a failure whose message includes all causes. The failure has the kind of the outermost cause
-/// that is a [`Failure`], or [`FailureKind::Other`].
+/// Converts an error to a failure whose message includes all causes. The kind is that of the outermost [`Failure`] in
+/// the chain of causes, or [`FailureKind::Other`] if the chain contains none.
 pub(crate) fn into_failure(error: &anyhow::Error) -> Failure {
     let kind = error
         .chain()
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn added_context_keeps_failure_kind() {
+    fn adding_context_preserves_failure_kind() {
         let error = Err::<(), _>(timeout("no completion")).context("flow 0").unwrap_err();
         let failure = into_failure(&error);
         assert_eq!(failure.kind, FailureKind::Timeout);

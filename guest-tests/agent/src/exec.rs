@@ -1,5 +1,5 @@
-//! Executes commands for users of the host, independently of steps. Each port carries one command at a time, together
-//! with its input, output and signals.
+//! Executes commands for users on the host, independently of steps. Each port carries one command at a time, together
+//! with the command's input, output and signals.
 
 mod command;
 mod terminal;
@@ -47,7 +47,7 @@ fn serve_port(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Executes commands from the input until it ends, then terminates the running command.
+/// Executes commands from the input until the input ends, then terminates the running command.
 ///
 /// # Errors
 /// The input cannot be read or contains an invalid frame.
@@ -70,7 +70,7 @@ fn serve(input: &mut impl Read, host: &Host) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends whole frames to the host. Several threads may use it at once.
+/// Sends whole frames to the host. Several threads can share it.
 #[derive(Clone)]
 struct Host(Arc<Mutex<dyn Write + Send>>);
 
@@ -79,7 +79,7 @@ impl Host {
         Self(Arc::new(Mutex::new(port)))
     }
 
-    /// Blocks while the host does not read.
+    /// Sends a frame. Blocks while the host is not reading.
     fn send(&self, frame: &ToHost) {
         let mut port = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // If no host is connected, the frame is lost.

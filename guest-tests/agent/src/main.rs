@@ -1,4 +1,4 @@
-//! The agent's program. It runs as PID 1 of a small initramfs, or as an ordinary program in a guest.
+//! The agent executable. It runs as PID 1 of a small initramfs, or as an ordinary program in a guest.
 //!
 //! With `--stdio`, it serves its standard input and output instead of the virtio-serial port.
 

@@ -7,7 +7,7 @@
 /// Size of a word of the stream in bytes.
 const WORD: usize = 8;
 
-/// Returns the `index`-th 64-bit word of the stream of `seed`.
+/// Returns the 64-bit word at `index` in the stream of `seed`.
 pub const fn word(seed: u64, index: u64) -> u64 {
     // The two odd multipliers make the words of neighbouring seeds and positions differ. The shifts spread high bits
     // downwards.
@@ -17,7 +17,7 @@ pub const fn word(seed: u64, index: u64) -> u64 {
     x ^ (x >> 32)
 }
 
-/// Fills `into` with the bytes `position..position + into.len()` of the stream of `seed`.
+/// Fills `into` with bytes from the stream of `seed`, starting at byte `position` of the stream.
 pub fn fill(seed: u64, position: u64, into: &mut [u8]) {
     for_each_word(seed, position, into.len(), |range, bytes| {
         into[range].copy_from_slice(bytes);
@@ -25,7 +25,8 @@ pub fn fill(seed: u64, position: u64, into: &mut [u8]) {
     });
 }
 
-/// Compares `bytes` with the stream of `seed` from `position` on. Returns the offset of the first difference.
+/// Compares `bytes` with the stream of `seed`, starting at byte `position` of the stream. Returns the offset of the
+/// first difference.
 pub fn first_difference(seed: u64, position: u64, bytes: &[u8]) -> Option<usize> {
     let mut found = None;
     for_each_word(seed, position, bytes.len(), |range, expected| {

@@ -63,8 +63,8 @@ impl Agent {
         Response { id: 0, result }.into_answer::<C>()
     }
 
-    /// Registers a channel that the next [`Traffic`](wire::Traffic) notifies after its first posts, so that the peer
-    /// can wait before it sends.
+    /// Registers a channel that the next [`Traffic`](wire::Traffic) step notifies after its first posts. The peer can
+    /// wait for the notification before it sends.
     ///
     /// # Errors
     /// No HCA is open.

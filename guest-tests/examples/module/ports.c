@@ -1,4 +1,4 @@
-// Prints the state of port 1 of each RDMA device of the kernel when it is added:
+// Prints the state of each RDMA device's port 1 when the kernel adds the device:
 //
 //   guest-lab build guest-tests/examples/module
 //   guest-lab reload lab --module guest-tests/examples/module/ports.ko

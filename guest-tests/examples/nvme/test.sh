@@ -1,5 +1,6 @@
 #!/bin/sh -e
-# Guest a exports a disk over NVMe/RDMA. Guest b creates a file system on it, writes a file and compares it:
+# Guest a exports a disk over NVMe/RDMA. Guest b creates a file system on the disk, writes a file, and checks the file
+# after reading it back:
 #
 #   guest-lab ci e810 --folder guest-tests/examples/nvme -- ./test.sh
 case $HCAD_GUEST in
@@ -18,7 +19,7 @@ a)
     echo "$HCAD_RDMA_IP_A" > ports/1/addr_traddr
     echo 4420 > ports/1/addr_trsvcid
     ln -s /sys/kernel/config/nvmet/subsystems/test ports/1/subsystems/test
-    # Waits until b has finished.
+    # Wait until b has finished.
     busybox nc -l -p 4421
     ;;
 b)

@@ -1,5 +1,5 @@
 #!/bin/sh -e
-# Guest a waits for a message, and guest b repeats it until a has received it:
+# Guest a waits for a message. Guest b repeats the message until guest a has received it:
 #
 #   guest-lab ci e810 --folder guest-tests/examples/verbs -- ./test.sh
 case $HCAD_GUEST in

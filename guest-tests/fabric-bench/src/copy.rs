@@ -11,7 +11,7 @@ pub(crate) const LONG: usize = 16 << 20;
 pub(crate) fn bandwidth(len: usize, time: Duration) -> f64 {
     // Fill the buffers with values other than 0, so that the kernel allocates all their pages now.
     let (from, mut to) = (vec![1_u8; len], vec![2_u8; len]);
-    // Number of copies between two readings of the clock.
+    // Number of copies between two clock readings.
     let rounds = (LONG / len).max(1);
     let start = Instant::now();
     let mut copied = 0_usize;

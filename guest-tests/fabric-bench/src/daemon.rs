@@ -1,4 +1,4 @@
-//! A running hcad, and the CPU time of its threads.
+//! Runs hcad, and measures the CPU time of its threads.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Starts a daemon with these devices. The names of its files in `folder` start with `name`. If `metrics` is given,
-    /// the daemon serves metrics on this port of 127.0.0.1. If `processor` is given, the daemon runs only on these
+    /// the daemon serves metrics on that port of 127.0.0.1. If `processor` is given, the daemon runs only on those
     /// CPUs.
     pub(crate) fn start(
         folder: &Path,
@@ -60,7 +60,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Returns the CPU time of the daemon's threads with this name, or of all its threads if no name is given.
+    /// Returns the total CPU time of the daemon's threads named `thread`, or of all its threads if `thread` is `None`.
     pub(crate) fn time(&self, thread: Option<&str>) -> Result<Duration> {
         let mut nanos = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.id()))? {

@@ -1,5 +1,5 @@
-//! Measures two connected HCAs: bandwidth by message size, latency, message rate, and the CPU time of device and driver
-//! per message.
+//! Benchmarks two connected HCAs: bandwidth by message size, latency, message rate, and the CPU time that the device
+//! and the driver use per message.
 
 use agent::wire::{MrInfo, SendOp};
 use anyhow::{Context as _, Result};
@@ -16,14 +16,14 @@ use crate::yardstick::{SIZES, Yardstick};
 const RUN_BYTES: u32 = 1 << 30;
 /// Number of messages in a rate run, across all queue pairs. It also limits the number of messages in a bandwidth run.
 const RATE_MESSAGES: u32 = 200_000;
-/// Size of each node's region. It holds two of the longest messages, so that one can be in flight while the next
+/// Size of each node's region. It holds two of the longest messages, so that one can be in flight while the next one
 /// starts.
 const REGION_LEN: u64 = 16 << 20;
-/// Ring sizes of queue pairs, used here and in other measurements.
+/// Ring sizes of the queue pairs in this and other measurements.
 pub(crate) const RINGS: Rings = Rings { log_slots: 8, log_slot_bytes: 7 };
-/// Number of outstanding messages. It is half of a ring, so that the peer can post twice as many receives.
+/// Number of outstanding messages. It is half the ring size, so that the peer can post twice as many receives.
 pub(crate) const DEPTH: u32 = 1 << (RINGS.log_slots - 1);
-/// Message sizes in the bandwidth measurements of SENDs.
+/// Message sizes in the SEND bandwidth measurements.
 const SEND_SIZES: [u32; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 /// Number of queue pairs in the second message-rate measurement.
 const MANY: usize = 16;
@@ -57,7 +57,7 @@ impl Bench {
     }
 }
 
-/// Measures two connected HCAs.
+/// Benchmarks two connected HCAs.
 pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mut Figures) -> Result<()> {
     let prefix = wire.prefix();
     let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;
@@ -66,7 +66,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mu
     for len in SIZES {
         let name = format!("{prefix}rc_write_{}_bw", size(len.into()));
         let costs = format!("{prefix}rc_write_{}", size(len.into()));
-        // For 4 KiB, also measure the CPU time, because each message is one full packet.
+        // For 4 KiB, also measure the CPU time, because each message of this size is one full packet.
         if len == 4 << 10 && (cli.wants(&name) || cli.wants(&format!("{costs}_{}", COSTS[0]))) {
             let ran = repeated(cli.runs, || {
                 let ran = bench.one(SendOp::Write, len, Buffers::One)?;
@@ -118,7 +118,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mu
     Ok(())
 }
 
-/// Adds figures for the CPU time that device and driver use per message at each end.
+/// Adds figures for the CPU time that the device and the driver use per message at each end.
 pub(crate) fn add_costs(figures: &mut Figures, name: &str, costs: &[Vec<f64>], reference: &Reference) {
     for (cost, runs) in COSTS.iter().zip(costs) {
         figures.add(Figure::new(format!("{name}_{cost}"), "ns", runs, reference));

@@ -17,7 +17,7 @@ pub(crate) struct Plan {
     pub(crate) len: u32,
     /// Number of messages across all queue pairs.
     pub(crate) count: u32,
-    /// Number of outstanding messages per queue pair. Half of them are posted at a time.
+    /// Number of outstanding messages per queue pair. The sender posts half of them at a time.
     pub(crate) depth: u32,
     pub(crate) buffers: Buffers,
 }
@@ -66,8 +66,8 @@ impl RunResult {
         rate(self.bytes, self.elapsed_ns) / 1e6
     }
 
-    /// Returns the message rate per second, followed by four CPU times per message in nanoseconds: those of the
-    /// sender's device and driver, and those of the receiver's device and driver.
+    /// Returns the message rate per second, followed by four CPU times per message in nanoseconds: sender's device,
+    /// sender's driver, receiver's device and receiver's driver.
     pub(crate) fn rate_and_costs(&self) -> [f64; 5] {
         let each = |time| nanos_each(time, self.messages);
         let [near, far] = self.spent;
@@ -127,7 +127,7 @@ pub(crate) fn sends(qps: &[[Qp; 2]], region: MrInfo, plan: Plan) -> Vec<SendFlow
 
 /// Returns the flow for one queue pair.
 pub(crate) fn send_flow(qp: Qp, region: MrInfo, plan: Plan) -> SendFlow {
-    // If messages are spread over the region, each outstanding message needs its own place in it.
+    // If messages are spread over the region, each outstanding message needs its own slot.
     let room = u32::try_from(region.len / u64::from(plan.len)).unwrap_or(u32::MAX);
     let slots = room.min(plan.depth);
     SendFlow {
@@ -145,8 +145,8 @@ pub(crate) fn send_flow(qp: Qp, region: MrInfo, plan: Plan) -> SendFlow {
     }
 }
 
-/// Returns the receive flow that matches a flow of SENDs. It posts twice as many receives as there are outstanding
-/// messages, because the sender may continue before the receiver has posted again.
+/// Returns the receive flow that matches a flow of SENDs. The number of posted receives is twice the number of
+/// outstanding messages, because the sender may continue before the receiver has posted again.
 pub(crate) fn receive(qp: Qp, region: MrInfo, send: &SendFlow) -> Flow {
     Flow::Receive(ReceiveFlow {
         qp: qp.id,
@@ -162,8 +162,8 @@ pub(crate) fn receive(qp: Qp, region: MrInfo, send: &SendFlow) -> Flow {
     })
 }
 
-/// Measures the latency of a 64-byte WRITE, from doorbell to visibility in the peer's memory, as half of a round trip.
-/// Returns the median and the 99th percentile in microseconds.
+/// Measures the latency of a 64-byte WRITE, from doorbell to visibility in the peer's memory, as half the round-trip
+/// time. Returns the median and the 99th percentile in microseconds.
 pub(crate) fn write_latency(nodes: &mut [Node; 2], qps: [Qp; 2], regions: [MrInfo; 2]) -> Result<[f64; 2]> {
     let ping = |own: usize| PingPong {
         qp: qps[own].id,

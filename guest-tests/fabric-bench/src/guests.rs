@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::report::{Figure, Figures, print};
 
-/// The scenarios, and the file that each of them writes to its run directory.
+/// Each scenario, with the name of the results file in its run directory.
 const SCENARIOS: [(&str, &str); 2] = [("speed-guests", "speed.jsonl"), ("e810-speed", "speed.jsonl")];
 
 /// Runs the scenarios and imports their figures.

@@ -1,5 +1,5 @@
-//! The history of ratios: a file in the repository with one entry per line, oldest first. A comparison with the last
-//! entry from a similar machine shows which figures have become worse. It never fails a test.
+//! Ratio history: a file in the repository with one entry per line, oldest first. A comparison with the last entry from
+//! a similar machine shows which figures have become worse. A regression never causes a test to fail.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Figure, print};
 
-/// Relative deterioration beyond which a ratio is reported.
+/// A ratio that has become worse by more than this fraction is reported.
 const FALL: f64 = 0.1;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ struct Machine {
     kernel: String,
 }
 
-/// A ratio, and whether lower is better.
+/// A ratio, and whether lower values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Ratio {
     ratio: f64,
@@ -58,7 +58,8 @@ impl Machine {
     }
 }
 
-/// Prints regressions relative to the last entry from a similar machine. If `keep` is set, appends an entry.
+/// Prints regressions relative to the last entry from a similar machine. If `keep` is set, appends a new entry to the
+/// history.
 pub(crate) fn compare(path: &Path, figures: &[Figure], keep: bool) -> Result<()> {
     let context = || format!("cannot read or write the history {}", path.display());
     let text = match fs::read_to_string(path) {

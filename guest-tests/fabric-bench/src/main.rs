@@ -1,7 +1,7 @@
-//! `fabric-bench` compares the performance of HCAs over each fabric with that of UDP on the same machine in the same
-//! run.
+//! `fabric-bench` measures the performance of HCAs over each fabric. It compares the results with the performance of
+//! UDP on the same machine in the same run.
 //!
-//! Guests are used only if requested. Otherwise, this program acts as the VMM and the driver of all devices.
+//! Guests are used only if requested. Without guests, this program acts as the VMM and the driver of all devices.
 
 mod copy;
 mod daemon;

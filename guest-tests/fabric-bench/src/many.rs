@@ -20,7 +20,7 @@ use crate::scale::wanted;
 
 /// Numbers of HCAs to measure. The first is the reference for the others.
 const HCAS: [usize; 3] = [2, 8, MOST];
-/// Number of HCAs for which idle daemons are measured as well.
+/// Largest number of HCAs. With this number, idle daemons are measured as well.
 const MOST: usize = 64;
 /// Number of messages in a run, across all HCAs.
 const MESSAGES: u32 = 100_000;
@@ -132,7 +132,8 @@ impl Network {
         Ok(network)
     }
 
-    /// Returns the message rate of all HCAs per second, and the CPU time of the two devices per message in nanoseconds.
+    /// Returns the total message rate of all HCAs, in messages per second, and the CPU time that the two devices
+    /// together use per message, in nanoseconds.
     fn rate(&mut self) -> Result<[f64; 2]> {
         let share = MESSAGES / u32::try_from(self.members.len())?;
         let before = self.device_time()?;
@@ -145,7 +146,7 @@ impl Network {
         Ok([1e9 / nanos_each(elapsed, messages), nanos_each(device, messages)])
     }
 
-    /// Makes each HCA send `count` messages to the next.
+    /// Makes each HCA send `count` messages to the next HCA.
     fn exchange(&mut self, count: u32) -> Result<()> {
         thread::scope(|scope| {
             let spawn = |member| scope.spawn(move || exchange(member, count));

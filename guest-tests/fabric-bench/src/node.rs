@@ -39,7 +39,7 @@ impl Default for Sizes {
     }
 }
 
-/// Binary logarithms of the number of slots and of the slot size, for each ring.
+/// Binary logarithms of the number of slots in a ring and of the slot size in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rings {
     pub(crate) log_slots: u8,
@@ -111,7 +111,7 @@ impl Node {
         self.call(CreateMr { len, scattered: false, ..CreateMr::default() })
     }
 
-    /// Registers another key for the memory of the region `other`.
+    /// Registers an additional key for the memory of region `other`.
     pub(crate) fn region_over(&mut self, other: MrId) -> Result<MrInfo> {
         self.call(CreateMr { over: Some(other), ..CreateMr::default() })
     }
@@ -142,7 +142,8 @@ impl Node {
         Ok(Spent { driver: self.driver, device: self.daemon.time(Some(&self.thread))? })
     }
 
-    /// Creates queue pairs. As many of them as fit share one completion queue for sends and one for receives.
+    /// Creates queue pairs in groups. The queue pairs of a group share one completion queue for sends and one for
+    /// receives. The size of these queues determines the size of a group.
     pub(crate) fn queue_pairs(&mut self, count: usize, rings: Rings) -> Result<Vec<Qp>> {
         let Rings { log_slots, log_slot_bytes } = rings;
         let cq = CreateCq { log_entries: self.log_cq, ..CreateCq::default() };
@@ -174,7 +175,7 @@ impl Node {
         for transition in [
             Transition::ToInit { pkey_index: 0, qkey: 0 },
             Transition::ToRtr { remote_qpn: peer.qpn, mtu: 4096, psn: 0, rnr_timer: 1, path },
-            // This timeout of a quarter of a second exceeds the scheduling delays of a busy host that runs many
+            // This timeout, about a quarter of a second, exceeds the scheduling delays on a busy host that runs many
             // daemons.
             Transition::ToRts { psn: 0, timeout: 16, retry: 7, rnr_retry: 7 },
         ] {

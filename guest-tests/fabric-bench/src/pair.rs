@@ -93,7 +93,7 @@ pub(crate) fn start(place: Place<'_>, sizes: &Sizes) -> Result<[Node; 2]> {
     Ok([Node::open(1, &place.socket(0), near, sizes)?, Node::open(2, &place.socket(1), far, sizes)?])
 }
 
-/// Connects `count` queue pairs of one node to as many queue pairs of the other.
+/// Connects `count` queue pairs of one node to the same number of queue pairs of the other node.
 pub(crate) fn connections(nodes: &mut [Node; 2], count: usize, rings: Rings) -> Result<Vec<[Qp; 2]>> {
     let made = both(nodes, [(), ()], |node, ()| node.queue_pairs(count, rings))?;
     let [near, far] = made;
@@ -117,7 +117,7 @@ pub(crate) fn run_both(nodes: &mut [Node; 2], near: Vec<Flow>, far: Vec<Flow>) -
     })
 }
 
-/// Calls a function for both nodes at the same time.
+/// Calls a function for both nodes concurrently.
 pub(crate) fn both<S: Send, T: Send>(
     nodes: &mut [Node; 2],
     [near, far]: [S; 2],

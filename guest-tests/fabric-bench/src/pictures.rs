@@ -76,7 +76,8 @@ fn bandwidths(figures: &Figures) -> Vec<Line> {
         let points = by_name(&format!("{}rc_write_", wire.prefix()), "_bw");
         lines.push(Line { title: format!("WRITE, {}", wire.title()), color, ours: true, points });
     }
-    // UDP datagrams have at most 4 KiB here. A longer message needs several of them, so the bandwidth does not change.
+    // The UDP datagrams measured here carry at most 4 KiB. A longer message needs several datagrams, so its bandwidth
+    // is the same.
     let mut udp = by_name("udp_", "_bw");
     if let Some(&(_, most)) = udp.last() {
         let longer = SIZES.map(|len| number(len.into())).into_iter().filter(|&len| len > 4096.0);

@@ -1,11 +1,11 @@
-//! CPU affinity. Each end of a wire has its own CPU, as it would on two machines. Otherwise the scheduler would
-//! sometimes place both ends on one CPU, and its choice would dominate the figure.
+//! CPU affinity. Each end of a wire is bound to its own CPU, as if the ends were on two machines. Without that, the
+//! scheduler would sometimes place both ends on one CPU, and the placement would dominate the figure.
 
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Returns two CPUs on which this process may run. If there is only one, returns it twice.
+/// Returns two CPUs on which this process may run. If it may run on only one CPU, returns that CPU twice.
 pub(crate) fn two() -> io::Result<[CpuSet; 2]> {
     let all = sched_getaffinity(None)?;
     let only = |cpu: Option<usize>| {

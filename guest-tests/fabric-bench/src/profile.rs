@@ -1,5 +1,5 @@
-//! Breaks down the CPU time of devices and drivers by the stages of a 64-byte SEND. perf(1) takes samples, which are
-//! grouped by the modules of their symbols. The measured programs contain no instrumentation.
+//! Breaks down the CPU time of devices and drivers by the stages of a 64-byte SEND. perf(1) takes samples, and the
+//! symbols of a sample determine its stage. The measured programs contain no instrumentation.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -22,7 +22,7 @@ const SECONDS: &str = "4";
 const QPS: usize = 16;
 const MESSAGES: u32 = 100_000;
 
-/// Name of each thread, followed by its name in figures.
+/// Name of each thread, followed by the thread's name in figures.
 const THREADS: [(&str, &str); 4] = [
     ("hca1", "sender_device"),
     ("hca2", "receiver_device"),
@@ -30,8 +30,8 @@ const THREADS: [(&str, &str); 4] = [
     ("driver2", "receiver_driver"),
 ];
 
-/// The stages in the order of a message's path, with substrings of their symbols. A sample belongs to the first stage
-/// that matches. An inlined function counts as part of its caller.
+/// Stages of samples taken in user space, each with substrings of symbols. A sample belongs to the first stage that
+/// matches its innermost symbol. An inlined function counts as part of its caller.
 const STAGES: &[(&str, &[&str])] = &[
     ("doorbell", &["card::vfio", "doorbell", "jingzhao::ring", "vfio_user::", "agent::vfio"]),
     ("fetch", &["next_send", "next_recv", "send_queue", "recv_queue", "queue_start", "::wqe"]),
@@ -49,7 +49,7 @@ const STAGES: &[(&str, &[&str])] = &[
     ("allocation", &["malloc", "_int_free", "cfree", "realloc", "alloc::"]),
 ];
 
-/// Stages of samples taken in the kernel, which are matched against all symbols of the call chain.
+/// Stages of samples taken in the kernel. They are matched against all kernel symbols in the call chain.
 const KERNEL_STAGES: &[(&str, &[&str])] = &[
     ("doorbell", &["unix_stream", "unix_poll"]),
     ("wire", &["udp_", "udpv6_", "inet_send", "inet_recv", "sock_wfree"]),
@@ -105,7 +105,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
     Ok(())
 }
 
-/// Adds a figure for the CPU time of a thread in each stage.
+/// Adds figures for a thread's CPU time, in total and in each stage.
 #[expect(clippy::cast_precision_loss, reason = "a share of samples")]
 fn add(
     figures: &mut Figures,
@@ -127,8 +127,8 @@ fn add(
     }
 }
 
-/// Returns the samples as text. Each sample consists of a line that names its thread, its symbols from the innermost
-/// outwards, and an empty line.
+/// Returns the samples as text. Each sample consists of a line with the thread's name, one line for each symbol,
+/// innermost first, and an empty line.
 fn script(data: &Path) -> Result<String> {
     let mut perf = Command::new("perf");
     perf.args(["script", "--no-inline", "-F", "comm,ip,sym", "-i"]).arg(data).stderr(Stdio::null());
@@ -160,12 +160,12 @@ impl<'a> Symbol<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let (address, name) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
         let address = u64::from_str_radix(address, 16).ok()?;
-        // The highest bit is set in kernel addresses only.
+        // Only kernel addresses have the highest bit set.
         Some(Self { is_kernel: address >> 63 == 1, name })
     }
 }
 
-/// Returns the stage of a sample from its symbols, innermost first.
+/// Returns the stage of a sample. `symbols` lists the sample's symbols, innermost first.
 fn stage(symbols: &[Symbol<'_>]) -> &'static str {
     let fits = |symbol: &Symbol<'_>, parts: &[&str]| parts.iter().any(|part| symbol.name.contains(part));
     let Some(innermost) = symbols.first() else { return REST };

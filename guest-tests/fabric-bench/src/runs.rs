@@ -39,7 +39,7 @@ pub(crate) fn rate(count: u64, nanos: u64) -> f64 {
     count as f64 / nanos as f64 * 1e9
 }
 
-/// Formats a length as it appears in names of figures.
+/// Formats a length as in the names of figures.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         _ if bytes >= 1 << 20 => format!("{}m", bytes >> 20),
@@ -48,7 +48,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// Parses the length in the name of a figure.
+/// Parses a length taken from the name of a figure.
 pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let number: u64 = number.parse().ok()?;
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn results_of_runs_are_grouped_by_figure() {
+    fn results_are_grouped_by_kind() {
         let mut next = 0.0;
         let measured = repeated(3, || {
             next += 1.0;

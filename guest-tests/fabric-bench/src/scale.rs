@@ -1,5 +1,5 @@
-//! Measures the rate of 64-byte messages between two HCAs that have many queue pairs or many memory regions. A decrease
-//! of the rate is a defect if CPU caches cannot explain it.
+//! Measures the rate of 64-byte messages between two HCAs that have many queue pairs or many memory regions. A drop in
+//! the rate is a bug unless CPU cache misses explain it.
 
 use agent::wire::{IcmOptions, MrId, Remote, SendOp};
 use anyhow::{Context as _, Result};
@@ -20,14 +20,14 @@ pub(crate) const QPS: [usize; 5] = [16, 1, 256, 4096, 16_384];
 /// Numbers of memory regions. The first is the reference for the others.
 const MRS: [usize; 4] = [100, 1, 10_000, 100_000];
 
-/// Number of messages in a run on memory regions, across all queue pairs.
+/// Number of messages in a memory-region run, across all queue pairs.
 const MESSAGES: u32 = 200_000;
-/// Ring sizes and number of outstanding messages per queue pair, which are the same for 1 queue pair and for 16,384.
+/// Ring sizes and number of outstanding messages per queue pair. They do not depend on the number of queue pairs.
 const QP_RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 6 };
 const QP_DEPTH: u32 = 64;
 /// Number of messages in a run, regardless of the number of queue pairs. With the largest number of queue pairs, each
-/// of them posts its full depth once. With fewer messages, the initial burst would dominate. With a fixed number per
-/// queue pair, the bursts would have different weights.
+/// queue pair posts its full depth once. With fewer messages, the initial burst would dominate. With a fixed number of
+/// messages per queue pair, the weight of the burst would depend on the number of queue pairs.
 const QP_MESSAGES: u32 = QP_DEPTH * 16_384;
 /// Number of queue pairs in the measurements with memory regions.
 const MR_QPS: usize = 16;
@@ -64,7 +64,8 @@ pub(crate) fn queue_pairs(cli: &Cli, wire: Wire, figures: &mut Figures) -> Resul
     Ok(())
 }
 
-/// Returns the selected counts and the first count, which is their reference. Returns nothing if no count is selected.
+/// Returns the selected counts together with the first count, which is their reference. Returns an empty list if no
+/// count is selected.
 pub(crate) fn wanted(cli: &Cli, counts: &[usize], name: impl Fn(usize) -> String) -> Vec<usize> {
     let mut wanted: Vec<_> = counts.iter().copied().filter(|&count| cli.wants(&name(count))).collect();
     if let (Some(&first), true) = (counts.first(), !wanted.is_empty() && wanted.first() != counts.first()) {
@@ -104,7 +105,8 @@ pub(crate) fn regions(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
         let plan = Plan { op: SendOp::Write, len: 64, count: MESSAGES, depth: DEPTH, buffers: Buffers::One };
         let mut sends = flows::sends(&qps, region, plan);
         for (i, flow) in sends.iter_mut().enumerate() {
-            // Each queue pair uses every sixteenth region, or all regions if there are fewer than 16.
+            // With at least 16 regions, each queue pair uses every sixteenth region. With fewer, each queue pair uses
+            // all regions.
             let step = if count < MR_QPS { 1 } else { MR_QPS };
             let first = if count < MR_QPS { 0 } else { i };
             flow.mrs = keys[0][..count].iter().skip(first).step_by(step).map(|key| key.0).collect();

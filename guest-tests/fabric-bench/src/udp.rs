@@ -13,11 +13,11 @@ use crate::processors;
 
 /// Size of the socket receive buffer, which is the same as in hcad.
 const BUFFER_LEN: usize = 8 << 20;
-/// Time without any datagram after which the receiver stops.
+/// The receiver stops after this time without a datagram.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// Sends datagrams of `datagram_len` bytes as fast as possible for `time`. Returns the number of bytes per second that
-/// arrive.
+/// Sends datagrams of `datagram_len` bytes as fast as possible for `time`. Returns the receive rate in bytes per
+/// second.
 pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::Result<f64> {
     let (sender, receiver) = connected()?;
     let [near_cpu, far_cpu] = processors::two()?;
@@ -54,8 +54,8 @@ pub(crate) fn bandwidth(datagram_len: usize, gso: bool, time: Duration) -> io::R
     })
 }
 
-/// Returns sorted one-way latencies of datagrams of `len` bytes. Each is half of a round trip between two blocking
-/// threads.
+/// Returns the sorted one-way latencies of `len`-byte datagrams. Each latency is half the round-trip time between two
+/// blocking threads.
 pub(crate) fn latencies(len: usize, rounds: usize) -> io::Result<Vec<Duration>> {
     let (near, far) = connected()?;
     let [near_cpu, far_cpu] = processors::two()?;
@@ -100,8 +100,8 @@ fn connected() -> io::Result<(UdpSocket, UdpSocket)> {
     Ok((a, b))
 }
 
-/// Receives until `stop` is set and no more datagrams arrive. Returns the bytes per second between the first and the
-/// last datagram.
+/// Receives until `stop` is set and no more datagrams arrive. Returns the rate in bytes per second between the first
+/// and the last datagram.
 fn count(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<f64> {
     let state = UdpSocketState::new(socket.into())?;
     let mut storage = vec![0; BATCH_SIZE << 16];

@@ -10,13 +10,13 @@ use crate::{Cli, Part, copy, udp};
 
 /// Length of the frame that carries a full MIDDLE packet at path MTU 4096: Ethernet, IPv4, UDP, BTH, payload, ICRC.
 const FRAME_LEN: usize = HEADERS + 4096;
-/// Length of all parts of that frame except the payload.
+/// Length of that frame without the payload.
 const HEADERS: usize = 14 + 20 + 8 + 12 + 4;
-/// Length of the frame that carries a 64-byte RDMA WRITE, which has the same headers and a RETH.
+/// Length of a frame that carries a 64-byte RDMA WRITE. It has the same headers and also a RETH.
 const SMALL_FRAME_LEN: usize = HEADERS + 16 + 64;
-/// Duration of one run of raw UDP.
+/// Duration of one raw UDP run.
 const RUN_TIME: Duration = Duration::from_millis(500);
-/// Duration of one run for a point of a chart.
+/// Duration of the run for one chart point.
 const POINT_TIME: Duration = Duration::from_millis(100);
 /// Number of round trips in a latency run.
 pub(crate) const PINGS: u32 = 5_000;
@@ -71,7 +71,7 @@ impl Yardstick {
         Ok(Self { bandwidth, rate: udp_rate, latency, datagram })
     }
 
-    /// Measures further lengths for the charts: UDP payloads of less than one path MTU, and memory copies.
+    /// Measures additional lengths for the charts: UDP payloads smaller than the path MTU, and memory copies.
     fn points(cli: &Cli, bandwidth: &Reference, figures: &mut Figures) -> Result<()> {
         for len in SIZES.map(|len| len as usize) {
             if len < 4096 {

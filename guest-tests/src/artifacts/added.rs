@@ -1,5 +1,5 @@
-//! Packages that users add to the root file system of their own guests. They are not installed in the guests of
-//! scenarios.
+//! Packages that users add to the root file system of their own guests. The guests of scenarios do not have these
+//! packages.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,7 +17,7 @@ const LIST: &str = "added-packages";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PackageName(String);
 
-/// A text that is not a valid package name.
+/// Text that is not a valid package name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadPackageName(String);
 
@@ -37,8 +37,8 @@ impl FromStr for PackageName {
         let is_good = text.len() >= 2
             && text.starts_with(begins)
             && text.chars().all(|c| begins(c) || matches!(c, '+' | '-' | '.'));
-        // apt-get removes a package if a dash follows its name, and installs it if a plus follows. No other useful
-        // package name ends in these characters.
+        // apt-get removes a package if a dash follows its name, and installs it if a plus follows. `g++` is the only
+        // useful package name that ends in one of these characters.
         if is_good && !text.ends_with(['-', '+']) || text == "g++" {
             Ok(Self(text.to_owned()))
         } else {

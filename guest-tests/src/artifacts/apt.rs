@@ -16,7 +16,7 @@ use crate::testbed::progress::Line;
 /// Interval between two measurements of a download's size.
 const POLL: Duration = Duration::from_millis(200);
 
-/// The release whose packages the lab uses, and the backports for it.
+/// The Debian release from which the lab takes its packages, and the backports for that release.
 const SUITES: &str = "trixie trixie-backports";
 
 /// Options for apt-get in [`Apt::probe`].
@@ -45,7 +45,7 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// Returns Debian's name of the suite.
+    /// Returns Debian's name for the suite.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Trixie => "trixie",
@@ -63,7 +63,7 @@ pub(super) enum Component {
 }
 
 impl Component {
-    /// Returns Debian's name of the component.
+    /// Returns Debian's name for the component.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Main => "main",
@@ -106,8 +106,8 @@ impl Apt {
         Self::update(dir, etc_apt, kind, component, &[])
     }
 
-    /// Checks whether one of the machine's archives has the suites. Fetches only their release files, and waits a few
-    /// seconds for each.
+    /// Checks whether one of the machine's archives has the suites. Fetches only release files, and waits only a few
+    /// seconds for each file.
     ///
     /// # Errors
     /// None of the machine's archives responds. The error contains apt's messages.
@@ -157,7 +157,8 @@ impl Apt {
         Ok(packages)
     }
 
-    /// Downloads packages to `into` and returns their total size in bytes. apt verifies them against the signed lists.
+    /// Downloads packages to `into` and returns their total size in bytes. apt verifies the packages against the signed
+    /// lists.
     ///
     /// # Errors
     /// A package cannot be downloaded.
@@ -241,9 +242,9 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
 /// Returns the configuration that apt reads after the machine's own. The machine's proxies and certificates stay in
 /// effect.
 ///
-/// Hooks are cleared, because they would clean up or notify the host. The sandbox is disabled, because it makes a root
-/// apt switch to a user that cannot write to this directory. The sandbox is not needed, because this instance writes
-/// only to its own directory.
+/// Hooks are cleared, because they would clean up or notify the host. The sandbox is disabled: it would make apt, if
+/// run as root, switch to a user that cannot write to this directory. It is also not needed, because this instance
+/// writes only to its own directory.
 fn private_config(dir: &Path) -> String {
     let dir = dir.display();
     format!(

@@ -1,8 +1,9 @@
 //! DDP packages, which the `ice` driver loads into an E810 (E810 interface, section 7). Without a package, the driver
 //! runs in safe mode with one queue.
 //!
-//! Debian's package is non-free. It is fetched only if the machine's archive has it, and no required test depends on
-//! it. The lab generates its own package, which passes the driver's checks but does not program the parser.
+//! Debian's DDP package is non-free. The lab fetches it only if the machine's archive has it, and no required test
+//! depends on it. The lab also generates a package of its own, which passes the driver's checks but does not program
+//! the parser.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,7 +52,7 @@ const TUNNELS: [(&str, u16); 2] = [("TNL_VXLAN_PF0", 1), ("TNL_GENEVE_PF0", 2)];
 const TRACK_ID: u32 = 0xc000_0001;
 
 /// Returns the lab's own package, which has one segment with two buffers (section 7.3). The first buffer is for the
-/// device. Besides metadata, it contains an entry for each tunnel type whose UDP port the driver may set. The second
+/// device. It contains metadata, and an entry for each tunnel type whose UDP port can be set by the driver. The second
 /// buffer is for the driver, and contains the labels of these entries. Without labels, the driver makes an invalid
 /// request to the kernel's tunnel code, and tunnel modules cannot be loaded.
 pub fn synthetic() -> Vec<u8> {

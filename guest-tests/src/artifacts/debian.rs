@@ -1,8 +1,8 @@
-//! Disks of guests with a Debian root file system: the system, and the modules of the kernel.
+//! Disks for guests with a Debian root file system: one with the system, and one with the kernel's modules.
 //!
 //! Both are ext4 images that guests mount read-only, so that any number of guests can share them. The system consists
-//! of packages unpacked without their maintainer scripts, and starts no services. It also provides mke2fs and depmod,
-//! which create the images.
+//! of unpacked packages whose maintainer scripts have not been run. It starts no services. It also provides mke2fs and
+//! depmod, which create the images.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -213,7 +213,8 @@ pub(super) fn with_dpdk(cache: &Path) -> Result<PathBuf> {
     with(cache, &[PACKAGE], &runs)
 }
 
-/// Returns the cache entry for the system with added packages and those of their dependencies that `wanted` accepts.
+/// Returns the cache entry for the system with added packages. Of their dependencies, only those that `wanted` accepts
+/// are added too.
 fn with(cache: &Path, names: &[&str], wanted: &dyn Fn(&str) -> bool) -> Result<PathBuf> {
     let system = debian(cache)?;
     let base = system.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -307,7 +308,7 @@ fn mirror(from: &Path, to: &Path) -> Result<()> {
                 folders.push(path);
             } else if kind.is_file() && path != Path::new("vmlinuz") {
                 let target = to.join(&path);
-                // If the user's own kernel is on a different file system from the cache, its files are copied.
+                // If the cache and the user's own kernel are on different file systems, the kernel's files are copied.
                 fs::hard_link(entry.path(), &target)
                     .or_else(|_| fs::copy(entry.path(), &target).map(drop))
                     .with_context(|| format!("cannot copy {}", entry.path().display()))?;

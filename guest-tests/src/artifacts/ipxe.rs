@@ -8,7 +8,7 @@ use super::apt::{Component, Suite};
 use super::cache;
 use super::packages::Set;
 
-/// Returns iPXE as an image that boots like a Linux kernel. It is fetched if the cache lacks it.
+/// Returns iPXE as an image that boots like a Linux kernel. Fetches iPXE if it is not in the cache.
 pub(super) fn image(cache: &Path) -> Result<PathBuf> {
     let set = Set {
         name: "iPXE",

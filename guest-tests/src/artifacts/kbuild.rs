@@ -1,8 +1,7 @@
-//! The tool chain for modules of the guests' kernel: the kernel's headers and scripts, its compiler, and make.
+//! The tool chain that builds modules for the guests' kernel: the kernel's headers and scripts, its compiler, and make.
 //!
-//! The programs belong to the kernel's Debian release, which may differ from the host's, and start each other by name.
-//! Each program is therefore replaced by a script that starts the program with the loader and the libraries of its
-//! release.
+//! The programs start each other by name. They belong to the kernel's Debian release, which may differ from the host's.
+//! Each program is therefore replaced by a script that starts the program with that release's loader and libraries.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -21,7 +20,7 @@ use super::packages::Set;
 /// Name prefixes of the packages to fetch. All other dependencies of the kernel headers are omitted.
 const WANTED: &[&str] =
     &["binutils", "cpp", "gcc", "lib", "linux-headers-", "linux-kbuild-", "make", "pahole", "zlib1g"];
-/// Directories with programs that other programs start.
+/// Directories with programs that are started by other programs.
 const PROGRAMS: &[&str] = &["usr/bin", "usr/libexec", "usr/lib/linux-kbuild-"];
 /// Directory with the kernel's build rules.
 const SOURCES: &str = "usr/src";
@@ -39,8 +38,8 @@ pub struct ModuleBuild {
 }
 
 impl ModuleBuild {
-    /// Finds or fetches the tool chain for a kernel. For a user's own kernel, the build directory is `build`, and the
-    /// compiler is the host's.
+    /// Finds or fetches the tool chain for a kernel. For a user's own kernel, the build directory is `build` in the
+    /// module directory, and the compiler is the host's.
     ///
     /// # Errors
     /// The tool chain cannot be fetched, or the user's kernel has no build directory.
@@ -118,7 +117,7 @@ fn fetch(work: &Work, suite: Suite, install: &[&str]) -> Result<PathBuf> {
     set.fetch(work)
 }
 
-/// Returns the compiler that built the kernel of a build directory, such as `gcc-14`.
+/// Returns the name of the compiler that built the kernel, such as `gcc-14`. `tree` is the kernel's build directory.
 fn compiler(tree: &Path) -> Result<String> {
     let file = tree.join(".kernelvariables");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;

@@ -16,7 +16,7 @@ pub enum KernelChoice {
     /// Debian's stock kernel of this suite.
     Stock(Suite),
     /// A directory such as `/lib/modules/7.2.12` that contains the image as `vmlinuz`, or an image file whose modules
-    /// are installed.
+    /// are in `/lib/modules`.
     Path(PathBuf),
 }
 
@@ -80,7 +80,7 @@ impl Kernel {
             .filter_map(|entry| Some(entry.ok()?.path()))
             .find(|path| path.join("kernel").is_dir())
             .with_context(|| format!("{} contains no kernel modules", folder.display()))?;
-        // Backports keeps the image next to the modules, and trixie keeps it in /boot.
+        // In backports, the image is next to the modules. In trixie, the image is in /boot.
         let beside = modules.join("vmlinuz");
         let image = if beside.is_file() {
             beside
@@ -142,7 +142,7 @@ pub(super) fn busybox(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
 
 /// Returns the unpacked kernel of a suite, with its modules and headers and a static busybox. Headers are fetched at
 /// the same time, because the archive drops them when a newer kernel is released. The image package's own dependencies
-/// are omitted, because they only build an initramfs, which the lab does itself.
+/// are omitted. They only build an initramfs, and the lab builds its own.
 fn stock_root(cache: &Path, suite: Suite) -> Result<PathBuf> {
     // In trixie, the kernel is one package; in backports, it is split into several.
     const WANTED: [&str; 7] = [

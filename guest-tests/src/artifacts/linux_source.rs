@@ -1,4 +1,4 @@
-//! The source of a driver in the guests' kernel. Debian packages all Linux sources as one archive.
+//! The source of a driver in the guests' kernel. Debian ships all Linux sources in one archive.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -43,7 +43,7 @@ pub struct Overrides {
     pub added: Added,
 }
 
-/// All external parts of which a guest consists.
+/// All external parts of a guest.
 #[derive(Clone, Debug)]
 pub struct Artifacts {
     /// The QEMU program and its leading arguments.
@@ -57,7 +57,7 @@ pub struct Artifacts {
     added: Added,
 }
 
-/// A QEMU program, and the arguments that precede all others.
+/// A QEMU program, and the arguments that must precede all other arguments.
 #[derive(Clone, Debug)]
 pub struct QemuProgram {
     /// The program to execute.
@@ -147,7 +147,7 @@ impl Artifacts {
         ipxe::image(&self.cache)
     }
 
-    /// Returns a disk with rdma-core's own tests. They have the same version as rdma-core in the root file system.
+    /// Returns a disk with rdma-core's own tests. The tests have the same version as rdma-core in the root file system.
     ///
     /// # Errors
     /// The tests cannot be fetched, or the image cannot be created.
@@ -210,7 +210,7 @@ pub enum NoArchive {
 /// Checks whether one of the machine's archives offers the packages that the lab fetches. Downloads a few kilobytes.
 ///
 /// # Errors
-/// No archive offers them.
+/// No archive offers these packages.
 pub fn probe_archive() -> Result<(), NoArchive> {
     if let Some(program) = apt::missing_tool() {
         return Err(NoArchive::Program(program));

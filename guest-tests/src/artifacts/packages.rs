@@ -57,7 +57,7 @@ impl Set<'_> {
 /// Returns the version of a package in an entry.
 ///
 /// # Errors
-/// The entry was not built from packages, or does not contain this one.
+/// The entry was not built from packages, or does not contain this package.
 pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
     let found = packages(entry)?.into_iter().find(|one| one.name == package);
     found
@@ -98,8 +98,8 @@ impl Manifest {
     }
 }
 
-/// A program from an unpacked root directory. The program and its libraries belong to a different release from the
-/// host's, so the program is started with its own loader.
+/// A program from an unpacked root directory. The program's release may differ from the host's, so the program is
+/// started with the loader and libraries of its own release.
 #[derive(Clone, Debug)]
 pub(super) struct Unpacked {
     /// Path of the dynamic loader.
@@ -109,7 +109,7 @@ pub(super) struct Unpacked {
 }
 
 impl Unpacked {
-    /// Describes the program at `path` below `root`. `name`, if given, replaces its `argv[0]`.
+    /// Describes the program at `path` below `root`. `name`, if given, replaces the program's `argv[0]`.
     pub(super) fn new(root: &Path, path: &str, name: Option<&str>) -> Self {
         let at = |path: &str| root.join(path).display().to_string();
         let libraries = format!("{}:{}", at("usr/lib/x86_64-linux-gnu"), at("usr/lib"));

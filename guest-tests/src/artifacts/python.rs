@@ -1,6 +1,6 @@
 //! Compiles Python modules to bytecode, as maintainer scripts would. Without bytecode, a Python program in an emulated
-//! guest spends seconds on compilation. On a read-only file system, every start of a program would repeat the
-//! compilation.
+//! guest spends seconds on compilation. On a read-only file system, the program would be compiled again every time it
+//! starts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result
     run(&mut command).context("cannot compile Python modules").map(drop)
 }
 
-/// Returns the entries of a directory whose names denote a version of Python 3.
+/// Returns the directory entries whose names denote a version of Python 3.
 fn versioned(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut found: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

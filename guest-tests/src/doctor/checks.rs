@@ -149,7 +149,8 @@ fn archive(findings: &Findings) -> Check {
     }
 }
 
-/// Explains an error message of apt. The explanation omits host names, which the user can find in the original message.
+/// Explains one of apt's error messages. The explanation omits host names. The user can find them in the original
+/// message.
 fn explain(message: &str) -> (String, &'static str) {
     const SHOW: &str = "Run 'sudo apt-get update' to see apt's message";
     let reasons: [(&[&str], &str, &'static str); 6] = [

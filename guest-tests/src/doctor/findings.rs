@@ -1,4 +1,4 @@
-//! Collects the state of the machine that the checks evaluate.
+//! Collects the machine state for the checks to evaluate.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -46,7 +46,7 @@ pub(super) enum Kvm {
     Denied,
     /// Opening `/dev/kvm` fails for another reason.
     Unusable(String),
-    /// `/dev/kvm` can be opened. The first boot will show whether it can run a guest.
+    /// `/dev/kvm` can be opened. The first boot will show whether KVM can run a guest.
     Untested,
     /// A guest has booted under KVM.
     Works,
@@ -141,7 +141,7 @@ fn memory() -> Option<u64> {
     Some((kibibytes * 1024).min(limit.unwrap_or(u64::MAX)))
 }
 
-/// Checks that network namespaces and tap interfaces can be created, as scenarios do when they run as root.
+/// Checks that network namespaces and tap interfaces can be created. Scenarios create them when they run as root.
 fn network_namespaces() -> Result<(), String> {
     if !rustix::process::getuid().is_root() {
         return Err("guest-lab is not running as root".into());

@@ -154,7 +154,7 @@ fn fabric(places: &[Place]) -> Result<Vec<End>> {
     Ok(places.iter().zip(specs).map(end).collect())
 }
 
-/// Runs all futures at the same time. The first error cancels the others.
+/// Runs all futures at the same time. The first error cancels the other futures.
 async fn try_all<T>(futures: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
     let mut pending: Vec<_> = futures.into_iter().map(Box::pin).map(Some).collect();
     let mut done: Vec<Option<T>> = pending.iter().map(|_| None).collect();
@@ -330,8 +330,8 @@ fn network(place: Place) -> Option<String> {
     })
 }
 
-/// Returns shell code that sets `$n` to the interface with this MAC address. The names of interfaces depend on the
-/// order in which they are detected.
+/// Returns shell code that sets `$n` to the interface with this MAC address. An interface's name depends on the order
+/// in which interfaces are detected.
 fn find_interface(mac: [u8; 6]) -> String {
     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
     format!("for d in /sys/class/net/*; do [ \"$(cat $d/address)\" = {mac} ] && n=${{d##*/}}; done;")

@@ -15,7 +15,7 @@ use super::frames;
 
 /// Maximum number of commands that can run in a guest at the same time.
 pub(super) const MOST_COMMANDS: usize = 12;
-/// Maximum number of bytes that the lab stores of its own commands' output.
+/// Maximum number of output bytes stored for one of the lab's own commands.
 const LONGEST_OUTPUT: usize = 1 << 20;
 
 /// The exec ports of one guest.
@@ -62,10 +62,11 @@ impl Ports {
         Ok(Taken { port, home: self.clone() })
     }
 
-    /// Runs one of the lab's own commands, which must succeed, and returns its output.
+    /// Runs one of the lab's own commands and returns its output. The command must succeed.
     ///
     /// # Errors
-    /// The guest has ended, or the command cannot be started or fails. If it fails, the error contains its output.
+    /// The guest has ended, or the command cannot be started or fails. If the command fails, the error contains its
+    /// output.
     pub(super) async fn run(&self, argv: &[&str], input: &[u8]) -> Result<String> {
         let mut port = self.take()?.begin()?;
         let owned = argv.iter().map(|&word| word.to_owned()).collect();
@@ -123,8 +124,8 @@ impl Drop for Taken {
 }
 
 impl Taken {
-    /// Starts a command, and relays frames between user and guest until it has ended. If the user disconnects, the
-    /// command is terminated.
+    /// Starts a command, and relays frames between user and guest until the command has ended. If the user disconnects,
+    /// the command is terminated.
     ///
     /// # Errors
     /// The guest has ended or sends an invalid frame.
@@ -164,7 +165,7 @@ async fn forward(
         let frame = tokio::select! {
             biased;
             _ = end.wait_for(|ended| *ended) => return Ok(()),
-            // If the command ends, a partially read frame is lost. It is no longer needed.
+            // If the command ends, a partially read frame is lost. The frame is no longer needed.
             frame = frames::read::<ToGuest>(&mut user) => frame,
         };
         match frame {

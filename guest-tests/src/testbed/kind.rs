@@ -1,4 +1,4 @@
-//! Kinds of testbeds, which determine the HCA, driver and device name of their guests.
+//! Kinds of testbeds. The kind determines the HCA, the driver and the device name of each guest.
 
 use serde::{Deserialize, Serialize};
 
@@ -52,20 +52,20 @@ impl Kind {
 /// The RDMA device of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// An HCA that `ib_mthca` drives.
+    /// An HCA driven by `ib_mthca`.
     Mthca,
     /// An HCA that has no stock driver.
     Jingzhao,
-    /// A NIC that `ice` and `irdma` drive.
+    /// A NIC driven by `ice` and `irdma`.
     E810,
-    /// An HCA that `mlx5_core` and `mlx5_ib` drive.
+    /// An HCA driven by `mlx5_core` and `mlx5_ib`.
     ConnectxIb,
     /// The Linux kernel's soft-RoCE.
     Rxe,
 }
 
 impl Device {
-    /// Returns the name that users see.
+    /// Returns the device's name, as shown to users.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mthca => "mthca",
@@ -87,7 +87,7 @@ impl Device {
         }
     }
 
-    /// Returns the violations that the stock driver may cause.
+    /// Returns the strict rules that the stock driver may violate.
     pub const fn explained(self) -> &'static [Explained] {
         match self {
             Self::Mthca => &RECORDS_LENT_AGAIN,
@@ -95,7 +95,7 @@ impl Device {
         }
     }
 
-    /// Returns the modules to load: the drivers, and the modules that verbs programs need.
+    /// Returns the modules to load: the drivers, and the modules needed by verbs programs.
     pub const fn modules(self) -> &'static [&'static str] {
         match self {
             Self::Mthca => &["ib_mthca", "ib_uverbs", "ib_umad", "rdma_ucm"],

@@ -18,7 +18,7 @@
 //! # Protocol
 //! A command connects to the supervisor's socket, sends one line ([`protocol::Request`]) and reads one line. If the
 //! request runs a command in a guest, frames of [`agent::wire::exec`] follow in both directions. The supervisor relays
-//! them to a port of the guest, and inspects no more of them than necessary (`commands`).
+//! these frames to one of the guest's ports, and inspects them only as far as necessary (`commands`).
 
 mod boot;
 pub mod client;
@@ -40,7 +40,7 @@ use kind::Kind;
 use name::TestbedName;
 use share::SharedFolder;
 
-/// Maximum number of guests in a testbed. They are named by letters, and each has its own QEMU.
+/// Maximum number of guests in a testbed. The guests are named by letters, and each has its own QEMU.
 pub const MOST_GUESTS: u8 = 8;
 
 /// Cache subdirectory that contains the logs of testbeds.
@@ -81,7 +81,7 @@ pub struct UpOptions {
 /// Returns the directory that contains the state of running testbeds. It is created if it does not exist.
 ///
 /// # Errors
-/// The directory cannot be created, or others can write to it.
+/// The directory cannot be created, or other users can write to it.
 pub fn state_dir() -> anyhow::Result<std::path::PathBuf> {
     Ok(state::States::open()?.folder().to_owned())
 }

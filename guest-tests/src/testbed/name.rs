@@ -165,8 +165,8 @@ pub enum Place {
 impl FromStr for Place {
     type Err = BadName;
 
-    /// Parses a source or destination. A path that contains colons is on the host if a slash precedes them, as in
-    /// `./a:b:c`.
+    /// Parses a source or destination. A path that contains colons is on the host if a slash precedes the first colon,
+    /// as in `./a:b:c`.
     fn from_str(text: &str) -> Result<Self, BadName> {
         let parts: Vec<&str> = text.splitn(3, ':').collect();
         let [testbed, guest, path] = parts[..] else { return Ok(Self::Host(text.into())) };

@@ -1,4 +1,5 @@
-//! Progress of long operations, shown as lines that change on a terminal or as plain lines in the log.
+//! Progress of long operations. On a terminal, it is shown in lines that are updated in place. Without a terminal, it
+//! is written to the log.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{LazyLock, Mutex, PoisonError};

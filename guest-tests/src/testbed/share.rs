@@ -14,7 +14,7 @@ pub struct SharedFolder {
 }
 
 impl SharedFolder {
-    /// Returns the description of the share for QEMU. Its tag contains this number.
+    /// Returns the description of the share for QEMU. The share's tag contains `number`.
     pub(super) fn device(&self, number: usize) -> Share {
         Share { folder: self.folder.clone(), tag: format!("share{number}"), read_only: self.read_only }
     }
@@ -26,7 +26,7 @@ impl SharedFolder {
 
     /// Returns the mount options in the guest.
     pub(super) fn mount_options(&self) -> String {
-        // Disable caching, because the host changes files as well.
+        // Disable caching, because files can also change on the host.
         let mode = if self.read_only { "ro" } else { "rw" };
         format!("trans=virtio,version=9p2000.L,msize=262144,cache=none,{mode}")
     }
@@ -62,7 +62,7 @@ impl FromStr for SharedFolder {
     }
 }
 
-/// The reason why a text is not a valid shared folder.
+/// The reason why text is not a valid shared folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadShare(String);
 

@@ -10,7 +10,7 @@ use super::name::TestbedName;
 
 /// Lock held while directories are created or removed.
 const LOCK: &str = "lock";
-/// Lock in a testbed's directory, which is held as long as the testbed's supervisor lives.
+/// Lock in a testbed's directory, held by the testbed's supervisor for as long as the supervisor runs.
 const ALIVE: &str = "alive";
 const SOCKET: &str = "socket";
 
@@ -59,7 +59,7 @@ impl States {
     /// Creates the directory of a new testbed.
     ///
     /// # Errors
-    /// A testbed with this name exists already.
+    /// A testbed with this name already exists.
     pub(super) fn claim(&self, name: &TestbedName) -> Result<State> {
         let _lock = self.lock()?;
         let folder = self.0.join(name.as_str());
@@ -89,7 +89,7 @@ impl States {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.0).with_context(|| self.0.display().to_string())? {
             let entry = entry?;
-            // A name that is not valid for a testbed belongs to some other file.
+            // A file whose name is not a valid testbed name does not belong to a testbed.
             let Some(Ok(name)) = entry.file_name().to_str().map(str::parse) else { continue };
             if entry.file_type()?.is_dir() && !remove_if_dead(&entry.path())? {
                 names.push(name);
@@ -139,7 +139,7 @@ impl State {
         self.folder.join(SOCKET)
     }
 
-    /// Returns the directory. Files created in it are removed together with it.
+    /// Returns the directory. Files created in this directory are removed together with it.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }

@@ -28,8 +28,8 @@ use crate::lab::Lab;
 use crate::run_dir::RunDir;
 use crate::vm::Vm;
 
-/// Boots guests, and keeps them running until `down`, a signal, the end of the lease, or the end of the process to
-/// watch.
+/// Boots guests, and keeps them running until `down`, a signal, the end of the lease, or the end of the watched
+/// process.
 ///
 /// # Errors
 /// The guests do not boot. The process at the other end of the lease has been notified, if it still exists.
@@ -123,7 +123,7 @@ async fn supervise(
     for complaint in &complaints {
         tracing::warn!("{complaint}");
     }
-    // The state must be removed before replying, because the client may reuse the name at once.
+    // The state must be removed before the reply is sent, because the client may reuse the name at once.
     drop(run);
     drop::<State>(state);
     if let Some(wish) = wish {
@@ -237,7 +237,7 @@ impl StopRequest {
     }
 }
 
-/// The part of a testbed's state that commands access.
+/// The part of a testbed's state that is needed to serve requests.
 struct Testbed {
     name: TestbedName,
     wanted: UpOptions,
@@ -322,7 +322,7 @@ impl Testbed {
             let booted = self.guest(place.name).ok();
             let (stage, qemu) = match &booted {
                 Some(guest) => {
-                    // If the guest is busy with a request, it must be alive.
+                    // If the lock is taken, the guest is serving a request, so it must be alive.
                     let state = guest.vm.try_lock().map(|mut vm| !matches!(vm.status(), Ok(None)));
                     let ended = state.unwrap_or(false);
                     (if ended { Stage::Ended } else { stage }, guest.qemu.filter(|_| !ended))
@@ -354,7 +354,7 @@ impl Testbed {
         }
     }
 
-    /// Returns the environment variables that commands in a guest receive.
+    /// Returns the environment variables for commands in a guest.
     fn environment(&self, guest: &RunningGuest) -> BTreeMap<String, String> {
         let places = Place::all(&self.wanted);
         let names: Vec<String> = places.iter().map(|place| place.name.to_string()).collect();
@@ -424,8 +424,8 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     let reply = match request {
         Request::Describe => Reply::Description(bed.description()),
         Request::Down => {
-            // The first request is sufficient. Clients with later requests get no reply, but their connections are
-            // closed.
+            // The first request is sufficient. Clients that send the request later get no reply, but their connections
+            // are closed.
             let _ = bed.downs.send(StopRequest(writer)).await;
             return Ok(());
         }

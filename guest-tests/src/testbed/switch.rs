@@ -1,7 +1,7 @@
 //! The Ethernet network between guests: a learning switch for NICs that exchange their frames over UDP.
 //!
-//! Tests use it for out-of-band communication, and soft-RoCE runs on it. The switch has one socket per guest, so the
-//! receiving socket identifies the sender.
+//! Tests use this network for out-of-band communication, and soft-RoCE runs on it. The switch has one socket per guest,
+//! so the receiving socket identifies the sender.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -62,7 +62,8 @@ async fn forward(port: usize, sockets: Vec<Arc<UdpSocket>>, table: Arc<Mutex<Tab
     let mut frame = vec![0; LARGEST];
     let Some(socket) = sockets.get(port).cloned() else { return };
     loop {
-        // While a NIC is not running, receiving from its socket returns an error for each frame that was sent to it.
+        // While a NIC is not running, receiving from the port's socket returns an error for each frame that was sent to
+        // the NIC.
         let Ok(len) = socket.recv(&mut frame).await else { continue };
         let Some(frame) = frame.get(..len) else { continue };
         let target = table.lock().await.target(port, frame);

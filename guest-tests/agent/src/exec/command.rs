@@ -1,4 +1,4 @@
-//! One running command, with its threads and the frames that it receives from the host.
+//! One running command: its process and threads, and the handling of frames from the host.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,15 +20,15 @@ use crate::wire::exec::{INPUT_WINDOW, Start, ToGuest, ToHost};
 
 /// Default working directory of commands, used if it exists.
 const HOME: &str = "/root";
-/// Time for which an open output may stay silent after the command has ended. A child process may still hold the output
-/// open.
+/// Time to wait for an input or output to become ready after the command has ended. A child process may still hold the
+/// file open.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Time between SIGHUP and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 /// Size of a read from an output, in bytes.
 const CHUNK: usize = 32 << 10;
 
-/// A running command, as seen through its port.
+/// The command that is running on a port.
 pub(super) struct Running {
     command: Arc<Group>,
     /// Sender for the command's input, dropped at the end of the input.
@@ -38,7 +38,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts the command and reports the start to the host. Threads then send its outputs and its exit status.
+    /// Starts the command and reports the start to the host. Threads then send the command's output and exit status.
     ///
     /// # Errors
     /// The command cannot be started.
@@ -56,7 +56,7 @@ impl Running {
             Some((_, other)) => terminal::control(&mut command, other)?,
             None => {
                 command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-                // Signals go to the command and to its children.
+                // Give the command its own process group, so that signals also reach its children.
                 command.process_group(0);
             }
         }
@@ -148,7 +148,7 @@ impl Drop for Running {
 }
 
 /// Restores the default signal handlers. Ignored signals are inherited, and a shell cannot trap a signal that was
-/// ignored when it started.
+/// ignored when the shell started.
 fn with_default_signals(command: &mut Command) {
     // SAFETY: only signal(2) is called between fork and exec. It is async-signal-safe and accesses no memory. For the
     // two signals whose handlers cannot be changed, it fails without effect.
@@ -198,7 +198,7 @@ impl Group {
     }
 }
 
-/// Forwards one of the command's outputs until it is closed or, after the command has ended, stays silent.
+/// Forwards one of the command's outputs until it is closed, or until the command has ended and no more output arrives.
 fn output(
     host: &Host,
     source: Option<File>,
@@ -262,7 +262,7 @@ fn write_all(target: &mut File, mut bytes: &[u8], end: &OwnedFd) -> io::Result<(
     Ok(())
 }
 
-/// Waits until a file is ready. Returns `false` if the command has ended and the file stays unready for
+/// Waits until a file is ready. Returns `false` if the command has ended and the file has not become ready within
 /// [`LAST_WORDS`].
 fn ready(file: &File, events: i16, end: &OwnedFd) -> io::Result<bool> {
     let both = [(file.as_fd(), events), (end.as_fd(), libc::POLLIN)];

@@ -1,4 +1,4 @@
-//! A pseudo-terminal for a command. The command's end is the controlling terminal of its session.
+//! A pseudo-terminal for a command. The command's side is the controlling terminal of the command's session.
 
 use std::fs::File;
 use std::io;
@@ -21,7 +21,7 @@ const FOLDER: &str = "/dev/pts";
 pub(super) struct Terminal(OwnedFd);
 
 impl Terminal {
-    /// Opens a pseudo-terminal, and returns the master and the command's end.
+    /// Opens a pseudo-terminal. Returns the master side and the command's side.
     pub(super) fn open(size: Size) -> Result<(Self, OwnedFd)> {
         if !Path::new(FOLDER).join("ptmx").exists() {
             std::fs::create_dir_all(FOLDER).context(FOLDER)?;
@@ -29,7 +29,7 @@ impl Terminal {
         }
         let (mut ours, mut other) = (-1, -1);
         let size = of(size);
-        // SAFETY: the integers and the size outlive the call. No name and no terminal settings are passed.
+        // SAFETY: the integers and the size outlive the call. The name and the terminal settings are null.
         let result = unsafe {
             libc::openpty(
                 &raw mut ours,
@@ -55,7 +55,7 @@ impl Terminal {
         Ok((Self(ours), other))
     }
 
-    /// Duplicates the descriptor of the master.
+    /// Duplicates the master side's descriptor.
     pub(super) fn file(&self) -> io::Result<File> {
         self.0.try_clone().map(File::from)
     }

@@ -5,7 +5,7 @@ use super::*;
 use crate::wire::ExitStatus;
 use crate::wire::exec::{INPUT_WINDOW, MAX_PAYLOAD, Size, Start};
 
-/// Time limit of each wait; generous, because the host may be busy.
+/// Time limit for each wait. It is generous, because the host may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The host's end of an exec port.
@@ -34,7 +34,7 @@ impl Port {
         ToHost::read(&mut self.0).unwrap().unwrap()
     }
 
-    /// Reads both outputs to the end, and returns them with the exit status.
+    /// Reads standard output and standard error to the end. Returns both, with the exit status.
     fn rest(&mut self) -> (String, String, ExitStatus) {
         let (mut output, mut errors) = (Vec::new(), Vec::new());
         loop {

@@ -136,7 +136,7 @@ pub(crate) fn shutdown(kind: ShutdownKind) -> Result<()> {
 }
 
 /// Parses log records of the form `facility-and-level,sequence,time,flags;text`. Skips the detail lines that follow a
-/// record. Returns level and text of each record.
+/// record. Returns each record's level and text.
 fn parse_record(record: &str) -> impl Iterator<Item = (u8, String)> {
     record
         .split_once(';')

@@ -60,7 +60,7 @@ fn describe(address: String) -> Result<DeviceInfo> {
     })
 }
 
-/// Parses the first six lines of `resource`, which contain start, end and flags of each BAR.
+/// Parses the first six lines of `resource`, which contain the start, end and flags of each BAR.
 fn bars(resources: &str) -> Vec<BarInfo> {
     const PREFETCHABLE: u64 = 0x2000;
     const WIDE: u64 = 0x10_0000;
@@ -83,7 +83,7 @@ fn bars(resources: &str) -> Vec<BarInfo> {
         .collect()
 }
 
-/// The MSI-X capability of a function whose vector table and pending bits are in BAR0.
+/// An MSI-X capability whose vector table and pending bits are in BAR0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Msix {
     /// Offset of the Message Control word in configuration space.
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn msix_capability_is_found_behind_other_capabilities() {
+    fn msix_capability_is_found_after_other_capabilities() {
         let mut config = [0u8; 256];
         config[0x34] = 0x40;
         config[0x40..0x42].copy_from_slice(&[0x10, 0x80]);

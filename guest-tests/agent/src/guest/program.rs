@@ -17,7 +17,7 @@ use crate::wire::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn
 const MAX_OUTPUT: usize = 1 << 20;
 /// Maximum number of programs that run in the background.
 const MAX_PROGRAMS: usize = 64;
-/// Time for which outputs may stay open after the program has ended. A child process may still hold them open.
+/// Time to wait for the outputs to be closed after the program has ended. A child process may still hold them open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Search path for programs. The kernel starts the agent without one.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -34,8 +34,8 @@ impl Programs {
         let limit = Duration::from_millis(step.timeout_ms.into());
         if let Some(mut input) = program.stdin.take() {
             let text = step.stdin.clone();
-            // Write from a separate thread: the program may print before it has read all its input, or never read it at
-            // all.
+            // Write from a separate thread, because the program may print output before it has read all its input, and
+            // may never read its input at all.
             std::thread::spawn(move || input.write_all(text.as_bytes()));
         }
         program.end(limit)
@@ -101,7 +101,7 @@ impl Program {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Signals go to the program and to its children.
+            // Give the program its own process group, so that signals also reach its children.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
@@ -128,7 +128,7 @@ impl Program {
         Ok(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned())
     }
 
-    /// Waits until the program ends, and kills it at the time limit.
+    /// Waits for the program to end, and kills it when the time limit expires.
     fn end(mut self, limit: Duration) -> Result<ProgramEnd> {
         let ended =
             wait_for(&[(self.end.as_fd(), libc::POLLIN)], Some(limit)).context("waiting for a program")?;
@@ -211,7 +211,7 @@ impl Output {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the output once the stream is closed or a short wait has expired.
+    /// Waits at most [`LAST_WORDS`] for the stream to be closed, and returns the output.
     fn rest(&self) -> String {
         let (mut buffer, _) = self
             .changed
@@ -231,8 +231,8 @@ pub(crate) fn pidfd(child: &Child) -> io::Result<OwnedFd> {
     }
 }
 
-/// Waits until a descriptor is closed or ready for its events. Returns for each descriptor whether it is ready. If
-/// `limit` expires first, no descriptor is ready.
+/// Waits until at least one descriptor is closed or ready for its events. Returns, for each descriptor, whether it is
+/// closed or ready. All values are `false` if `limit` expires first.
 pub(crate) fn wait_for(wanted: &[(BorrowedFd<'_>, i16)], limit: Option<Duration>) -> io::Result<Vec<bool>> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     let entry =
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_of_ended_program_reports_stderr_and_of_silent_times_out() {
+    fn ask_fails_if_program_has_ended_or_is_silent() {
         let mut programs = Programs::default();
         let mut spawn = |script: &str| {
             let program = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap().program;

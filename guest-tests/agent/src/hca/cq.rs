@@ -1,4 +1,5 @@
-//! Completion queues: rings of entries, each with a byte that shows whether the device or software owns the entry.
+//! Completion queues. Each entry of a queue's ring has an owner byte, which shows whether the device or software owns
+//! the entry.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -113,8 +114,8 @@ impl Hca {
         Ok(Completions { cqes, waited_ns })
     }
 
-    /// Takes one completion. The flag is `true` if the completion is in order, that is, if it belongs to the oldest
-    /// outstanding work request of its queue.
+    /// Takes one completion. The returned flag is `true` if the completion is in order, that is, if it belongs to the
+    /// oldest outstanding work request of its queue.
     pub(crate) fn take_completion(&mut self, cq: CqId) -> Result<Option<(Cqe, bool)>> {
         let queue = self.cqs.get_mut(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?;
         let Some(cqe) = queue.take(&self.arena) else { return Ok(None) };

@@ -15,9 +15,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Offset of the word that starts a command and reports its completion.
 const CONTROL: u64 = 0x18;
-/// The go bit at the position that the interface document specifies.
+/// The go bit, at the position specified in the interface document.
 const GO: u32 = 1 << 23;
-/// The go bit at the position that the public driver polls.
+/// The go bit, at the position polled by the public driver.
 const GO_DRIVER: u32 = 1 << 15;
 /// The E bit: the device also reports the completion through an event.
 const EVENT: u32 = 1 << 22;
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// Records register writes, and answers reads of the control word from a prepared list.
+    /// Records register writes. Reads of the control word return values from a prepared list.
     struct Script {
         written: RefCell<Vec<(u64, [u8; 4])>>,
         control: RefCell<Vec<u32>>,

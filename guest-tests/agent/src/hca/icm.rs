@@ -49,7 +49,7 @@ impl Table {
         bytes
     }
 
-    /// Returns the runs of pages that MAP_ICM commands map for the table.
+    /// Returns the runs of pages to map for the table with MAP_ICM.
     pub(crate) fn runs(&self, arena: &Arena) -> Vec<IcmRun> {
         let mut runs: Vec<IcmRun> = Vec::new();
         for (i, &page) in self.pages.iter().enumerate() {
@@ -137,7 +137,8 @@ impl Icm {
 }
 
 /// Returns the page numbers `0..count` in the order in which the pages are mapped to ascending ICM addresses. If
-/// `scattered` is set, this order consists of runs of 1, 2, 4 and 3 pages, taken from the end of the range.
+/// `scattered` is set, the order consists of runs of 1, 2, 4 and 3 pages, each taken from the end of the remaining
+/// range.
 fn map_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let runs = [1, 2, 4, 3].into_iter().cycle();
     let mut end = count;

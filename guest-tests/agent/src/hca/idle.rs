@@ -12,7 +12,7 @@ const SPINS_FOR_ONE: u32 = 2048;
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_micros(400);
 
-/// Sleeps whose length adapts to how often completions arrive.
+/// Waits between polls. The length of its sleeps adapts to the rate of completions.
 #[derive(Debug)]
 pub(crate) struct Idle {
     spins: u32,

@@ -29,7 +29,7 @@ pub(crate) struct Region {
     mtt: u32,
     /// Arena offset of the allocation.
     allocation: usize,
-    /// Whether memory and translation entries belong to another region.
+    /// Whether the memory and the translation entries belong to another region.
     shared: bool,
 }
 
@@ -88,8 +88,8 @@ impl Region {
         }
     }
 
-    /// Compares a range with the pattern stream of `seed` from byte `position` on. Returns the offset of the first
-    /// difference.
+    /// Compares a range with the pattern stream of `seed`, starting at byte `position` of the stream. Returns the
+    /// offset of the first difference.
     pub(crate) fn first_difference(
         &self,
         arena: &Arena,
@@ -129,7 +129,8 @@ impl Region {
         digest.finish()
     }
 
-    /// Splits a range at 4 KiB page boundaries. Yields the arena offset and the range of each part.
+    /// Splits a range at 4 KiB page boundaries. For each part, yields the arena offset and the position relative to the
+    /// start of the range.
     fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
         let mut off = range.start;
         std::iter::from_fn(move || {
@@ -183,7 +184,7 @@ impl Hca {
         result
     }
 
-    /// Looks up the region that a step names.
+    /// Looks up a region by its identifier.
     pub(crate) fn mr(&self, mr: MrId) -> Result<&Region> {
         self.mrs.get(&mr).ok_or_else(|| bad_step(format!("unknown {mr:?}")))
     }
@@ -248,7 +249,7 @@ impl Hca {
         Ok(region)
     }
 
-    /// Registers another key for the memory of the region `other`.
+    /// Registers an additional key for the memory of region `other`.
     fn register_over(&mut self, step: &CreateMr, other: MrId) -> Result<Region> {
         let mut region = self.mr(other)?.clone();
         let index = self.mpts.alloc(1, 1).ok_or_else(|| bad_step("no free memory region"))?;
@@ -277,8 +278,8 @@ impl Hca {
         self.command(Op::Sw2HwMpt, 0, self.mpt_index(region.key), Inbox::Bytes(&mpt.emit()))
     }
 
-    /// Writes a region's translation entries. As in the public driver, each command contains the total number of
-    /// entries left to write.
+    /// Writes a region's translation entries. Like the public driver, puts the total number of entries left to write
+    /// into each command.
     fn write_mtt(&mut self, region: &Region) -> Result<()> {
         let addresses: Vec<u64> = region.pages.iter().map(|&page| self.arena.iova(page)).collect();
         let mut start = u64::from(region.mtt);
@@ -308,8 +309,8 @@ fn virtual_address(key: u32, first_byte: usize) -> u64 {
     0x7e00_0000_0000 + (u64::from(key & 0xffff) << 28) + first_byte as u64
 }
 
-/// Returns `0..count` in order or, if `scattered` is set, in an order in which no number is directly followed by its
-/// successor. This is guaranteed if `count` is at least 3.
+/// Returns the numbers `0..count` in ascending or, if `scattered` is set, scattered order. If `count` is at least 3, no
+/// number in the scattered order is directly followed by its successor.
 fn page_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let step = if scattered { coprime_step(count) } else { 1 };
     (0..count).map(move |i| (i * step + if scattered { count / 3 } else { 0 }) % count)

@@ -22,9 +22,9 @@ use crate::wire::{
 
 /// Default size of the arena in MiB.
 const ARENA_MIB: u32 = 48;
-/// Fill byte of output mailboxes, which shows which bytes the device has written.
+/// Fill byte for output mailboxes. Bytes that still have this value were not written by the device.
 const UNWRITTEN: u8 = 0xa5;
-/// Fill byte after the end of an input, which the device must not read.
+/// Fill byte for the memory after the end of an input. The device must not read that memory.
 const UNREADABLE: u8 = 0xd7;
 /// Length of QUERY_ADAPTER's output mailbox in bytes.
 const ADAPTER: usize = 0x20;
@@ -76,8 +76,8 @@ impl Hca {
         Self::bring_up(device, address, arena, step.clone())
     }
 
-    /// Resets the function as a VMM does, which destroys all objects. Then initialises the device again with the same
-    /// memory.
+    /// Resets the function, as a VMM does, and initialises the device again with the same memory. The reset destroys
+    /// all objects.
     pub(crate) fn reset(self) -> Result<(Self, HcaInfo)> {
         let Self { device, address, mut arena, opened, .. } = self;
         device.reset()?;

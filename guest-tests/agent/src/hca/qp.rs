@@ -16,7 +16,7 @@ use crate::wire::{
     SendRequest, Sge, Transition,
 };
 
-/// [`UNIT`] in the integer type of the queue arithmetic.
+/// [`UNIT`] in the integer type used for queue arithmetic.
 const UNIT_BYTES: u32 = 16;
 const _: () = assert!(UNIT_BYTES as usize == UNIT);
 
@@ -38,7 +38,7 @@ struct WorkQueue {
     ring: Region,
     slots: u32,
     slot_bytes: u32,
-    /// Number of slots posted and number of slots completed; both are free-running.
+    /// Number of slots posted and number of slots completed. Both counts are free-running.
     posted: u32,
     completed: u32,
 }
@@ -52,7 +52,7 @@ impl WorkQueue {
         self.slots - self.posted.wrapping_sub(self.completed)
     }
 
-    /// Returns the byte offset of the slot to which a free-running count refers.
+    /// Converts a free-running count to the byte offset of its slot.
     const fn offset(&self, count: u32) -> u32 {
         (count & (self.slots - 1)) * self.slot_bytes
     }
@@ -125,7 +125,7 @@ impl Qp {
         Ok(wqe)
     }
 
-    /// Posts a chain of WQEs from [`Qp::send_wqe`] with one doorbell. Returns the byte offset of each.
+    /// Posts a chain of WQEs from [`Qp::send_wqe`] with one doorbell. Returns the byte offset of each WQE.
     pub(crate) fn post_wqes(
         &mut self,
         arena: &Arena,
@@ -196,7 +196,8 @@ impl Qp {
         }
     }
 
-    /// Retires the work request that a completion belongs to. Returns whether it was the oldest in its queue.
+    /// Retires the work request to which a completion belongs. Returns whether that request was the oldest in its
+    /// queue.
     pub(crate) fn account(&mut self, arena: &Arena, cqe: &Cqe) -> Result<bool> {
         if cqe.is_send {
             return self.sq.complete(cqe.wqe);
@@ -381,12 +382,12 @@ impl Hca {
         Ok(Posted { wqes: qp.post_recv(arena, &step.requests)? })
     }
 
-    /// Looks up the queue pair that a step names.
+    /// Looks up a queue pair by its identifier.
     pub(crate) fn qp(&self, id: QpId) -> Result<&Qp> {
         self.qps.get(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))
     }
 
-    /// Looks up the queue pair that a step names, together with the device and the arena.
+    /// Looks up a queue pair by its identifier. Also returns the arena and the device.
     pub(crate) fn qp_mut(&mut self, id: QpId) -> Result<(&mut Qp, &Arena, &Device)> {
         let qp = self.qps.get_mut(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))?;
         Ok((qp, &self.arena, &self.device))

@@ -58,7 +58,7 @@ pub(crate) struct Queue {
     pub(crate) log_slot: u8,
 }
 
-/// Attributes that stay constant during the life of a queue pair.
+/// Attributes that never change during the life of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fixed {
     pub(crate) service: Service,
@@ -157,8 +157,8 @@ impl Image {
     }
 
     fn set_retries(&mut self, timeout: Option<u8>, retry: Option<u8>, rnr_retry: Option<u8>) {
-        // For the RNR retry count and the timeout, the device decodes the upper bits of the byte if its low bits are
-        // zero (J-14), as they are here.
+        // The low bits of the RNR retry count and timeout bytes are zero here, so the device decodes the upper bits of
+        // these bytes (J-14).
         rnr_retry.into_iter().for_each(|count| self.0[0x20] = (count & 7) << 5);
         timeout.into_iter().for_each(|code| self.0[0x24] = (code & 0x1f) << 3);
         retry.into_iter().for_each(|count| self.put(0x68, u32::from(count & 7) << 16));

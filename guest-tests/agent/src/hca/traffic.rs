@@ -1,4 +1,5 @@
-//! Flows: sequences of many messages on a queue pair, posted, completed and checked without the host.
+//! Flows: long sequences of messages on a queue pair. The agent posts, completes and checks the messages without
+//! involving the host.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::mpsc::Sender;
@@ -19,7 +20,8 @@ use crate::wire::{
 
 /// Default time limit of flows.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Fill byte of a slot before a message arrives. Afterwards, the gaps between segments must still contain it.
+/// Fill byte for a slot before a message arrives. After the arrival, the gaps between segments must still contain this
+/// byte.
 const UNTOUCHED: u8 = 0xee;
 /// Number of bytes after a message that are checked for stray writes, if the slot has room for them.
 const TAIL: u64 = 64;
@@ -29,8 +31,8 @@ struct Running<'a> {
     flow: &'a Flow,
     qpn: u32,
     slots: Slots,
-    /// Prepared WQEs by slot, if all messages in a slot use the same WQE. They keep the driver's own cost as low as
-    /// that of real libraries.
+    /// Prepared WQEs, one for each slot, if all messages in a slot use the same WQE. Prepared WQEs keep the driver's
+    /// own cost as low as that of real libraries.
     prepared: Prepared,
     /// Number of messages posted and number completed.
     posted: u32,
@@ -215,7 +217,7 @@ impl<'a> Running<'a> {
         self.completed == self.count()
     }
 
-    /// Builds WQEs before the first message, so that building them is not measured.
+    /// Builds the WQEs before the first message, so that the time for building them is not measured.
     fn prepare(&mut self, hca: &Hca) -> Result<()> {
         let used = self.slots.count.min(self.count());
         if self.slots.len > 0 {
@@ -305,7 +307,7 @@ impl<'a> Running<'a> {
     fn renew(&mut self, hca: &Hca, flow: &SendFlow, message: u32) -> Result<()> {
         let slots = self.slots;
         let fills = flow.op != SendOp::Read && flow.fresh;
-        // Overwrite the previous content, so that it cannot be mistaken for the new one.
+        // Overwrite the previous content, so that it cannot be mistaken for the new content.
         let wipes = flow.op == SendOp::Read && flow.verify && message >= slots.count;
         if slots.len == 0 || !(fills || wipes) {
             return Ok(());
@@ -483,7 +485,7 @@ impl Hca {
             let mut progress = false;
             for &cq in &cqs {
                 // Take one entry per queue in each round, so that checking the messages of one flow does not delay the
-                // others.
+                // other flows.
                 let Some((cqe, in_order)) = self.take_completion(cq)? else { continue };
                 progress = true;
                 idle.found();
@@ -515,7 +517,7 @@ impl Hca {
             idle.pause(under_way);
         }
         let elapsed_ns = elapsed_ns(started);
-        // Report the flows in the order in which the step lists them, which can differ from the execution order.
+        // Report the flows in the step's order, which can differ from the execution order.
         let flows = step
             .flows
             .iter()
@@ -535,7 +537,7 @@ fn scatter_fits(slots: &Slots) -> bool {
     slots.scatter.span(slots.len) <= slots.stride
 }
 
-/// Returns the element for a message, chosen round-robin by message number.
+/// Returns the element to use for a message. Elements are used round-robin by message number.
 fn in_turn<T: Copy>(all: &[T], message: u32) -> Option<T> {
     all.get(message as usize % all.len().max(1)).copied()
 }

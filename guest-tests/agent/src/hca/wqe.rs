@@ -12,7 +12,7 @@ use crate::wire::{Cqe, Data, Datagram, Hex, SendOp, SendRequest, Service, Sge};
 /// Unit of WQE positions and sizes, in bytes.
 pub(crate) const UNIT: usize = 16;
 
-/// Maximum size of a send WQE in units; the size field of a link has 6 bits.
+/// Maximum size of a send WQE in units. The size field in a link has 6 bits.
 const MAX_UNITS: usize = 63;
 /// lkey of the terminating entry in the kernel driver's format.
 const INVALID_LKEY: u32 = 0x100;
@@ -73,7 +73,7 @@ impl SendWqe {
         Ok(Self { bytes, opcode, fence: request.fence })
     }
 
-    /// Returns the bytes of the WQE without a link to the next.
+    /// Returns the bytes of the WQE, without a link to the next WQE.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -83,8 +83,8 @@ impl SendWqe {
         self.bytes[0x0c..0x10].copy_from_slice(&imm);
     }
 
-    /// Returns the first bytes of the preceding WQE, which link to this one at `position` units from the start of the
-    /// queue.
+    /// Returns the first bytes of the preceding WQE, which are a link to this WQE. This WQE is `position` units from
+    /// the start of the queue.
     pub(crate) fn link(&self, position: u32) -> [u8; 8] {
         const DBD: u32 = 1 << 7;
         let mut link = [0; 8];
@@ -125,12 +125,13 @@ pub(crate) fn valid_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
     receive_list(sges, slot, [0; UNIT])
 }
 
-/// Returns a receive WQE in the kernel driver's format, without its first 10h bytes, which [`kernel_slot`] returns.
+/// Returns a receive WQE in the kernel driver's format, without its first 10h bytes. [`kernel_slot`] returns those
+/// bytes.
 pub(crate) fn terminated_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
     receive_list(sges, slot, kernel_terminator())
 }
 
-/// Returns a free receive slot in the kernel driver's format: a link to the next slot, then terminators.
+/// Returns a free receive slot in the kernel driver's format: a link to the next slot, followed by terminators.
 pub(crate) fn kernel_slot(next_offset: u32, slot: usize) -> Vec<u8> {
     let mut bytes = vec![0; UNIT];
     put32(&mut bytes, 0x00, next_offset);

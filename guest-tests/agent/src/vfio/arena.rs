@@ -80,7 +80,7 @@ impl Arena {
     }
 
     /// Allocates `count` consecutive pages whose first bus address is a multiple of `align` bytes. Returns the offset
-    /// of the first.
+    /// of the first page.
     pub(crate) fn alloc(&mut self, count: usize, align: usize) -> Result<usize> {
         ensure!(align <= ALIGN, bad_step(format!("the arena is not aligned to {align:#x} bytes")));
         let align = align.div_ceil(PAGE);
@@ -98,7 +98,7 @@ impl Arena {
         Ok(offset)
     }
 
-    /// Frees pages that [`Arena::alloc`] returned.
+    /// Frees pages returned by [`Arena::alloc`].
     pub(crate) fn free(&mut self, offset: usize, count: usize) {
         let unit = |n| u32::try_from(n).expect("offsets come from alloc, whose units are 32 bits wide");
         self.pages.free(unit(offset / PAGE), unit(count));

@@ -1,4 +1,4 @@
-//! An open PCI function, either behind the vfio driver of the guest's kernel or behind a vfio-user socket. Behind a
+//! An open PCI function. It is accessed either through the guest kernel's vfio driver or over a vfio-user socket. On a
 //! socket, this program acts as the VMM.
 
 use std::fs::File;
@@ -31,7 +31,7 @@ pub(crate) enum Doorbell {
 /// An open function with bus mastering enabled.
 #[derive(Debug)]
 pub(crate) enum Device {
-    /// A function behind the vfio-pci driver of the guest's kernel.
+    /// A function accessed through the guest kernel's vfio-pci driver.
     Kernel(kernel::Function),
     /// A function that a vfio-user server provides over a Unix socket.
     #[cfg(feature = "vfio-user")]
@@ -62,8 +62,8 @@ impl Device {
         }
     }
 
-    /// Maps `len` bytes for the device at bus address `iova`. The bytes are at `vaddr` in this process and at the given
-    /// offset of the file.
+    /// Maps `len` bytes for the device at bus address `iova`. The bytes are at `vaddr` in this process, and at the
+    /// given offset in the file.
     pub(super) fn map_dma(&self, vaddr: u64, file: Option<(&File, u64)>, iova: u64, len: u64) -> Result<()> {
         match self {
             Self::Kernel(function) => {

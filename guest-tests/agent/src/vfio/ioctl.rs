@@ -52,8 +52,8 @@ struct DmaMap {
 pub(super) mod irqs {
     /// Index that selects the MSI-X vectors.
     pub(in super::super) const MSIX: u32 = 2;
-    /// The argument carries no data; the action applies to all vectors of the range. With TRIGGER and no vectors, it
-    /// disables interrupts.
+    /// The argument carries no data; the action applies to all vectors of the range. With TRIGGER and no vectors, the
+    /// ioctl disables interrupts.
     pub(in super::super) const NONE: u32 = 1;
     /// The argument carries an eventfd for each vector.
     pub(in super::super) const EVENTFD: u32 = 1 << 2;
@@ -61,7 +61,7 @@ pub(super) mod irqs {
     pub(in super::super) const MASK: u32 = 1 << 3;
     /// VFIO_IRQ_SET_ACTION_UNMASK: pending interrupts are delivered.
     pub(in super::super) const UNMASK: u32 = 1 << 4;
-    /// Triggers interrupts or, with eventfds, connects them to the vectors.
+    /// Triggers interrupts or, if eventfds are given, connects the eventfds to the vectors.
     pub(in super::super) const TRIGGER: u32 = 1 << 5;
 }
 
@@ -140,7 +140,7 @@ pub(super) fn set_irqs(
     Ok(())
 }
 
-/// Maps `size` bytes at process address `vaddr` for the device at bus address `iova`, readable and writable.
+/// Maps `size` bytes at process address `vaddr` to bus address `iova`. The device may read and write them.
 pub(super) fn map_dma(container: BorrowedFd<'_>, vaddr: u64, iova: u64, size: u64) -> io::Result<()> {
     let map = DmaMap { argsz: argsz::<DmaMap>(), flags: 3, vaddr, iova, size };
     call(container, IOMMU_MAP_DMA, (&raw const map).addr() as u64)?;

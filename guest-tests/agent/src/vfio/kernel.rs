@@ -1,5 +1,5 @@
 //! A PCI function behind the kernel's vfio driver. Registers are accessed with read(2) and write(2), and doorbells
-//! through mmap(2).
+//! through a mapping.
 
 use std::fs::File;
 use std::io;
@@ -32,7 +32,7 @@ pub(crate) struct Function {
     container: OwnedFd,
     /// The function's configuration space in sysfs. vfio-pci shows the MSI-X capability but rejects changes to it.
     config: PathBuf,
-    // The group must stay open as long as the device.
+    // The group must stay open for as long as the device is open.
     _group: File,
 }
 
@@ -107,7 +107,7 @@ impl Function {
         }
     }
 
-    /// Enables MSI-X and connects the given counters to the first vectors, one each.
+    /// Enables MSI-X and connects each counter in `signals` to the vector with the same index.
     pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
         let eventfds: Vec<_> = signals.iter().map(Signal::as_fd).collect();
         let count = u32::try_from(eventfds.len())?;
@@ -120,8 +120,8 @@ impl Function {
             .context("cannot disable MSI-X")
     }
 
-    /// Masks or unmasks interrupts without vfio-pci, which cannot mask MSI-X vectors. The table is accessible only
-    /// through a mapping of BAR0, and the capability only through sysfs.
+    /// Masks or unmasks interrupts directly, because vfio-pci cannot mask MSI-X vectors. The vector table is accessible
+    /// only through a mapping of BAR0, and the capability only through sysfs.
     pub(super) fn mask_interrupts(&self, mask: Mask, masked: bool) -> Result<()> {
         let msix = self.msix()?;
         match mask {

@@ -71,8 +71,8 @@ impl Function {
         Ok(self.client().region_write(number(bar), offset, bytes)?)
     }
 
-    /// Enables interrupts as a VMM and a guest kernel do together: connects eventfds, unmasks table entries and enables
-    /// MSI-X.
+    /// Does what a VMM and a guest kernel do together to enable interrupts: connects eventfds, unmasks table entries
+    /// and enables MSI-X.
     pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
         for (vector, signal) in (0..).zip(signals) {
             // Connect one vector at a time, because some servers accept only one descriptor per message.
@@ -127,7 +127,7 @@ impl Function {
         Ok(())
     }
 
-    /// Locks the client. If a thread panicked while it held the lock, the stream is out of step, and the next call
+    /// Locks the client. If a thread panicked while it held the lock, the stream is out of sync, and the next call
     /// fails.
     fn client(&self) -> MutexGuard<'_, Client> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)

@@ -9,13 +9,13 @@ use super::Hex;
 pub struct EqId(pub u32);
 
 /// Creates an event queue by registering its buffer and issuing SW2HW_EQ. The queue receives no asynchronous events
-/// before [`MapEq`].
+/// until a [`MapEq`] step adds their types.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreateEq {
     /// Binary logarithm of the number of entries.
     pub log_entries: u8,
-    /// Protection domain of the buffer.
+    /// Protection domain of the queue.
     pub pd: u32,
     /// Protection domain of the buffer's region, if it differs from `pd`. The device then cannot write entries.
     pub buffer_pd: Option<u32>,
@@ -63,7 +63,7 @@ pub struct ArmEq {
     pub eq: EqId,
 }
 
-/// Waits for events, and returns their entries to the device.
+/// Waits for events, and gives their entries back to the device.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PollEq {
     pub eq: EqId,
@@ -114,7 +114,7 @@ pub struct WaitInterrupt {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interrupts {
-    /// Number of interrupts since the last request, or 0 if the time limit expired.
+    /// Number of interrupts since the last [`WaitInterrupt`] step, or 0 if the time limit expired.
     pub count: u64,
 }
 

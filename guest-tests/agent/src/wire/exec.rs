@@ -1,8 +1,8 @@
 //! Frames on a port that carries one command at a time, including its start, input, output, signals and exit status.
 //!
 //! Besides the port for steps, a guest may have ports whose names consist of [`EXEC_PORT_PREFIX`] and a number. On each
-//! port, the host starts a command with [`ToGuest::Start`]. The guest answers [`ToHost::Started`] and later
-//! [`ToHost::Ended`], or it answers [`ToHost::Failed`]. Then the port is free for the next command. Frames for a
+//! of these ports, the host starts a command with [`ToGuest::Start`]. The guest answers [`ToHost::Started`] and later
+//! [`ToHost::Ended`], or it answers [`ToHost::Failed`]. The port is then free for the next command. Frames for a
 //! command that has ended are ignored.
 //!
 //! A frame consists of a kind byte, the payload length as a 32-bit little-endian number, and at most [`MAX_PAYLOAD`]
@@ -75,8 +75,8 @@ pub enum ToHost {
     Output(Vec<u8>),
     /// Bytes from standard error.
     Errors(Vec<u8>),
-    /// Acknowledges this number of input bytes. The command has received them, or they were discarded because it closed
-    /// its input.
+    /// Acknowledges this number of input bytes. They were passed to the command, or were discarded because the command
+    /// had closed its input.
     Taken(u32),
     /// The command has ended, and all its output has been sent.
     Ended(ExitStatus),

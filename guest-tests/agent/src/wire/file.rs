@@ -1,4 +1,4 @@
-//! Steps for the content of files that programs in the guest may have mapped.
+//! Steps that read, write and check file contents. Programs in the guest may have mapped these files.
 
 use serde::{Deserialize, Serialize};
 

@@ -27,7 +27,7 @@ pub struct GuestInfo {
     pub cmdline: String,
     /// All PCI functions, in address order.
     pub devices: Vec<DeviceInfo>,
-    /// Kernel messages of level warning or above.
+    /// Kernel messages at warning level or above.
     pub warnings: Vec<String>,
 }
 

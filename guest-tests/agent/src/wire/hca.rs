@@ -34,7 +34,7 @@ pub enum HcrBase {
     Document,
 }
 
-/// The tables in ICM: the binary logarithms of their numbers of entries, and how their pages are mapped.
+/// Sizes of the tables in ICM, and the mapping of their pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IcmOptions {
@@ -61,8 +61,8 @@ impl Default for IcmOptions {
     }
 }
 
-/// Resets the function as its VMM does, and initialises the HCA again. This destroys all objects. The step is available
-/// only if the agent is the VMM.
+/// Resets the function, as its VMM does, and initialises the HCA again. The reset destroys all objects. The step is
+/// available only if the agent is the VMM.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ResetHca {}
 

@@ -90,7 +90,7 @@ impl Request {
 pub struct Response {
     /// ID of the request, or 0 if the request was invalid.
     pub id: u64,
-    /// The answer of the step's [`Call`] as JSON, or the failure.
+    /// The step's answer ([`Call::Answer`]) as JSON, or the failure.
     pub result: Result<serde_json::Value, Failure>,
 }
 
@@ -115,7 +115,7 @@ impl Response {
 /// The reason why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Kind of the failure, on which scenarios can match.
+    /// Kind of the failure, for scenarios to match on.
     #[serde(flatten)]
     pub kind: FailureKind,
     /// The error and its causes, as text to be printed.

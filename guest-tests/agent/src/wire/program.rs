@@ -1,6 +1,6 @@
 //! Steps for programs in guests that have a user space.
 //!
-//! A program runs to completion in one step ([`Run`]), or runs in the background. In the background, it is started by
+//! A program runs either to completion in one step ([`Run`]) or in the background. A background program is started by
 //! [`Spawn`], answers any number of [`Ask`] steps, and ends with [`Wait`]. Output is text, in which bytes that are not
 //! UTF-8 are replaced.
 
@@ -19,7 +19,8 @@ pub struct Run {
     pub argv: Vec<String>,
     /// Standard input of the program.
     pub stdin: String,
-    /// Time limit in milliseconds. When it expires, the program is killed, and the step fails and reports its output.
+    /// Time limit in milliseconds. When it expires, the program is killed. The step then fails and reports the
+    /// program's output.
     pub timeout_ms: u32,
 }
 
@@ -54,12 +55,13 @@ pub struct Said {
     pub line: String,
 }
 
-/// Closes a program's input and waits for it to end. The identifier becomes invalid.
+/// Closes a program's input and waits for the program to end. The identifier becomes invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Wait {
     pub program: ProgramId,
-    /// Time limit in milliseconds. When it expires, the program is killed, and the step fails and reports its output.
+    /// Time limit in milliseconds. When it expires, the program is killed. The step then fails and reports the
+    /// program's output.
     pub timeout_ms: u32,
 }
 

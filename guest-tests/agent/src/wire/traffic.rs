@@ -7,9 +7,9 @@
 //! | operation | content checked by |
 //! | --- | --- |
 //! | SEND, SEND_IMM | the peer's receive flow |
-//! | WRITE_IMM | the peer's receive flow; slots must not be reused while it checks them |
-//! | WRITE | [`super::Verify`] at the peer afterwards, slot by slot |
-//! | READ | the send flow itself, against what [`super::Fill`] put into the peer's memory |
+//! | WRITE_IMM | the peer's receive flow; a slot must not be reused before its content has been checked |
+//! | WRITE | [`super::Verify`] steps at the peer after the flow, one for each slot |
+//! | READ | the send flow itself; it expects the data that [`super::Fill`] wrote to the peer's memory |
 
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,7 @@ pub enum Flow {
 pub struct Scatter {
     /// Number of segments, at least 1. If a message has fewer bytes than segments, some segments are empty.
     pub pieces: u32,
-    /// Number of bytes between segments, which must stay unchanged.
+    /// Number of bytes between segments. These bytes must stay unchanged.
     pub gap: u32,
 }
 
@@ -50,7 +50,7 @@ impl Default for Scatter {
 }
 
 impl Scatter {
-    /// Yields the offset in the slot and the length of each segment, for a message of `len` bytes.
+    /// For a message of `len` bytes, yields each segment's offset in the slot and its length.
     pub fn layout(self, len: u32) -> impl Iterator<Item = (u64, u32)> {
         let pieces = u64::from(self.pieces.max(1));
         let border = move |k: u64| u64::from(len) * k / pieces;
@@ -66,7 +66,7 @@ impl Scatter {
     }
 }
 
-/// Posts sends, of which up to `depth` are outstanding, and takes their completions.
+/// Posts sends, keeps up to `depth` of them outstanding, and takes their completions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SendFlow {
@@ -77,7 +77,7 @@ pub struct SendFlow {
     pub count: u32,
     /// Length of a message in bytes.
     pub len: u32,
-    /// Maximum number of outstanding work requests; at most the number of slots of the queue.
+    /// Maximum number of outstanding work requests. It must not exceed the number of slots in the queue.
     pub depth: u32,
     /// Number of work requests per doorbell, at least 1.
     pub batch: u32,
@@ -93,7 +93,7 @@ pub struct SendFlow {
     pub slots: u32,
     /// Layout of a message in its slot.
     pub scatter: Scatter,
-    /// Address of slot 0 at the peer, for WRITE and READ. Messages are contiguous there.
+    /// Address of slot 0 at the peer, for WRITE and READ. At the peer, each message is contiguous.
     pub remote: Option<Remote>,
     /// Distance between slots at the peer, in bytes.
     pub remote_stride: u64,
@@ -105,7 +105,7 @@ pub struct SendFlow {
     pub imm: u32,
     /// Seed of the first message.
     pub seed: u64,
-    /// Whether each message has new content. Otherwise, each slot has fixed content.
+    /// If set, each message has new content; otherwise, the content of each slot is fixed.
     pub fresh: bool,
     /// Whether the content received by a READ is checked.
     pub verify: bool,
@@ -150,7 +150,7 @@ pub struct ReceiveFlow {
     pub count: u32,
     /// Length of a message in bytes.
     pub len: u32,
-    /// Number of receives posted in advance; at most the number of slots of the queue.
+    /// Number of receives posted in advance. It must not exceed the number of slots in the queue.
     pub depth: u32,
     pub mr: MrId,
     /// Offset of slot 0 in the buffer.
@@ -158,7 +158,7 @@ pub struct ReceiveFlow {
     /// Distance between slots in bytes. If it is 0, all messages use the same bytes, which suits only flows that verify
     /// nothing.
     pub stride: u64,
-    /// Number of slots in the buffer; at least `depth`.
+    /// Number of slots in the buffer. It must be at least `depth`.
     pub slots: u32,
     /// Layout of a message in its slot. A WRITE_IMM is contiguous, because its layout is determined by the sender.
     pub scatter: Scatter,
@@ -166,9 +166,9 @@ pub struct ReceiveFlow {
     pub imm: u32,
     /// Seed of the first message.
     pub seed: u64,
-    /// Whether each message has new content. Otherwise, each slot has fixed content.
+    /// If set, each message has new content; otherwise, the content of each slot is fixed.
     pub fresh: bool,
-    /// Whether to check the content, and that the gaps between segments are unchanged.
+    /// Whether to check that the content is correct and that the gaps between segments are unchanged.
     pub verify: bool,
 }
 
@@ -195,7 +195,7 @@ impl Default for ReceiveFlow {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficReport {
-    /// Reports on the flows, in the order of the step.
+    /// One report for each flow, in the order of [`Traffic::flows`].
     pub flows: Vec<FlowReport>,
     /// Time from the first post to the last completion across all flows, in nanoseconds.
     pub elapsed_ns: u64,

@@ -38,13 +38,13 @@ pub struct CreateMr {
     pub len: u64,
     pub access: Access,
     pub pd: u32,
-    /// Page size in bytes, a power of two that is at least 4096. It is the unit of translation and the value of the
-    /// MPT's page size field.
+    /// Page size in bytes, a power of two that is at least 4096. It is the unit of translation and, unless
+    /// `page_size_field` is set, the value of the MPT's page_size field.
     pub page_size: u32,
     /// Offset of the region's start within its first page.
     pub page_offset: u32,
-    /// First virtual address, whose bits below the page size must equal `page_offset`. `None` lets the agent choose an
-    /// address that differs from the bus address.
+    /// First virtual address, whose bits below the page size must equal `page_offset`. If it is `None`, the agent
+    /// chooses an address that differs from the bus address.
     pub va: Option<u64>,
     /// Whether adjacent pages of the region have non-adjacent bus addresses.
     pub scattered: bool,
@@ -52,9 +52,9 @@ pub struct CreateMr {
     pub zero_based: bool,
     /// Value of the MPT's page_size field, or `None` if it equals `page_size`.
     pub page_size_field: Option<u32>,
-    /// If set, registers another key for this region's memory and translation entries, instead of new memory. Of the
-    /// other fields, only the access rights, the protection domain and `zero_based` apply. The new region must be
-    /// destroyed before the one named here.
+    /// If set, registers an additional key for the memory and translation entries of this existing region, instead of
+    /// new memory. The only other fields that apply are `access`, `pd` and `zero_based`. The new region must be
+    /// destroyed before the existing one.
     pub over: Option<MrId>,
 }
 
@@ -81,7 +81,7 @@ pub struct MrInfo {
     pub id: MrId,
     /// Key for both local and remote access.
     pub key: u32,
-    /// Address of the first byte in work requests, which is 0 for a zero-based region.
+    /// Address of the first byte, as used in work requests. It is 0 for a zero-based region.
     pub addr: u64,
     pub len: u64,
     /// Bus address of the first byte.
@@ -180,13 +180,13 @@ pub struct Poke {
 pub struct CreateCq {
     /// Binary logarithm of the number of entries.
     pub log_entries: u8,
-    /// Protection domain of the buffer.
+    /// Protection domain of the queue.
     pub pd: u32,
     /// Protection domain of the buffer's region, if it differs from `pd`. The device then cannot write entries.
     pub buffer_pd: Option<u32>,
     /// Value of the CQ number's bits above the table's index mask.
     pub high_bits: u32,
-    /// Event queue that receives the completion events; `None` means event queue 0.
+    /// Event queue that receives the completion events, or `None` for event queue 0.
     pub eq: Option<EqId>,
     /// Condition under which the first event is raised.
     pub arm: CqArm,
@@ -267,7 +267,7 @@ pub enum SendOp {
     FetchAdd {
         add: u64,
     },
-    /// Uses any 5-bit opcode, with the layout of a SEND.
+    /// Uses the given 5-bit opcode, with the layout of a SEND.
     Raw(u8),
 }
 
@@ -275,7 +275,7 @@ pub enum SendOp {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Data {
-    /// Elements to gather from or, for READ and atomics, to scatter to.
+    /// Memory segments that hold the data to send or, for READ and atomics, receive the result.
     Sges(Vec<Sge>),
     /// Bytes carried inline in the WQE.
     Inline(Hex),
@@ -295,7 +295,7 @@ pub struct SendRequest {
     pub data: Data,
     /// Address at the peer, for all operations except SEND.
     pub remote: Option<Remote>,
-    /// Immediate data: four bytes in the order of memory and wire.
+    /// Immediate data: four bytes, in the same order in memory and on the wire.
     pub imm: [u8; 4],
     /// Whether to wait for earlier READs and atomics to complete.
     pub fence: bool,

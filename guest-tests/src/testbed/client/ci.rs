@@ -1,4 +1,4 @@
-//! `ci` boots guests for one script and stops them afterwards.
+//! `ci` boots guests, runs one command in them, and stops them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -84,7 +84,7 @@ impl Ci {
             };
         if let Some(folder) = folder {
             if self.logs.is_some() || matches!(result, Ok(0)) {
-                // The directory of this run is inside a directory for all runs of testbeds with this name.
+                // Remove the parent directory, which contains all runs of testbeds with this name.
                 let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
             } else {
                 tracing::info!("the logs are in {}", folder.display());
@@ -182,8 +182,8 @@ fn words(status: ExitStatus) -> String {
     }
 }
 
-/// Fails if the command names a file in the folder that cannot be executed. Without this check, the error would appear
-/// only after the guests have booted.
+/// Fails if the command is a file in the folder and that file cannot be executed. Without this check, the error would
+/// appear only after the guests have booted.
 fn can_start(command: &[String], folder: &Path) -> Result<()> {
     let Some(program) = command.first().filter(|name| name.contains('/') && !name.starts_with('/')) else {
         return Ok(());
@@ -201,7 +201,7 @@ fn can_start(command: &[String], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the files in a folder have a total of at most `limit` bytes.
+/// Returns whether the total size of the files in a folder is at most `limit` bytes.
 fn fits(folder: &Path, limit: u64) -> Result<bool> {
     let (mut left, mut folders) = (limit, vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {

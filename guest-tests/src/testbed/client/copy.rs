@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::session::{self, Pipes, Printed, Session, channel};
 use crate::testbed::name::{Place, Target};
 
-/// Shell code that uses Debian's tar if it is installed, or else that of busybox, which every guest has.
+/// Shell code that selects Debian's tar if it is installed, or else busybox's tar, which every guest has.
 const TAR: &str = r#"if ! command -v tar >/dev/null; then tar() { busybox tar "$@"; }; fi;"#;
 
 /// Arguments of [`super::Command::Cp`].
@@ -106,7 +106,7 @@ async fn with_input(
 fn pack(from: &Path, name: &str, into: impl Write) -> Result<()> {
     let mut archive = tar::Builder::new(io::BufWriter::with_capacity(MAX_PAYLOAD, into));
     archive.follow_symlinks(false);
-    // The guest's busybox tar does not support entries of sparse files.
+    // The guest's busybox tar does not support sparse file entries.
     archive.sparse(false);
     let packed = if from.is_dir() {
         archive.append_dir_all(name, from)
@@ -175,7 +175,7 @@ fn unpack(archive: impl Read, name: &str, to: &Path) -> Result<()> {
     fs::rename(&unpacked, to).with_context(|| format!("cannot write {}", to.display()))
 }
 
-/// Writer whose bytes become the input of a command.
+/// Writer that feeds the input of a command.
 struct Feed(mpsc::Sender<Vec<u8>>);
 
 impl Write for Feed {

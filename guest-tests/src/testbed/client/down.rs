@@ -24,7 +24,7 @@ pub struct Down {
     json: bool,
 }
 
-/// What `down --json` prints for each testbed.
+/// The object that `down --json` prints for each testbed.
 #[derive(Clone, Debug, Serialize)]
 struct Ended {
     name: TestbedName,

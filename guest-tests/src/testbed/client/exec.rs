@@ -1,4 +1,4 @@
-//! `exec` runs a command in a guest as if it were a command of the host.
+//! `exec` runs a command in a guest as if the command ran on the host.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::process::ExitCode;

@@ -10,7 +10,7 @@ use crate::testbed::frames;
 use crate::testbed::name::Target;
 use crate::testbed::protocol::{Reply, Request};
 
-/// Maximum number of pieces of input or output that a channel buffers.
+/// Capacity of a channel, in pieces of input or output.
 const WAITING: usize = 4;
 
 /// A piece of a command's output.
@@ -28,7 +28,7 @@ pub(super) struct Pipes {
     pub(super) input: mpsc::Receiver<Vec<u8>>,
     /// Signals and terminal sizes for the command.
     pub(super) controls: mpsc::Receiver<ToGuest>,
-    /// Receives the output. If the receiver is closed, the command is terminated.
+    /// Sender for the output. If its receiver is closed, the command is terminated.
     pub(super) output: mpsc::Sender<Printed>,
 }
 
@@ -111,7 +111,8 @@ impl Session {
             };
             if let Some(frame) = frame {
                 debug_assert!(frame.parts().1.len() <= MAX_PAYLOAD);
-                // If the frame cannot be sent, the command has ended. The next received frame will report its end.
+                // If the frame cannot be sent, the command has ended. The next received frame will report the end of
+                // the command.
                 let _ = frames::write(&mut writer, &frame).await;
             }
         };
@@ -150,7 +151,7 @@ pub(super) async fn run(target: &Target, argv: &[&str], input: Vec<u8>) -> Resul
     Ok((status?, String::from_utf8_lossy(&text).into_owned()))
 }
 
-/// Runs a command, which must succeed, and returns its output.
+/// Runs a command and returns its output. The command must succeed.
 ///
 /// # Errors
 /// As for [`Session::start`] and [`Session::run`], or the command fails.

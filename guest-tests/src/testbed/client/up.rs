@@ -64,7 +64,8 @@ impl Up {
     /// Boots the guests.
     ///
     /// # Errors
-    /// Something is missing or invalid, or a guest does not boot. Problems are detected before the boot if possible.
+    /// A component is missing, an option is invalid, or a guest does not boot. If possible, problems are detected
+    /// before the boot.
     pub(super) async fn run(self) -> Result<()> {
         let booted = Leased::boot(&self.wanted, self.wanted.kind.name().parse()?).await;
         let mut leased = booted.map_err(NotUp::into_error)?;
@@ -86,7 +87,7 @@ impl Up {
 #[derive(Debug)]
 pub(super) struct NotUp {
     pub(super) error: Error,
-    /// Directory of consoles and logs, if they exist.
+    /// Directory of consoles and logs, if it exists.
     pub(super) folder: Option<PathBuf>,
 }
 
@@ -163,11 +164,11 @@ impl Leased {
 
 /// Time limit for a supervisor to stop its guests and daemons.
 const END: Duration = Duration::from_secs(20);
-/// Interval between checks whether the supervisor has ended.
+/// Polling interval while waiting for the supervisor to end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A supervisor that this program has started. On drop, the supervisor and all its guests are stopped. If `is_kept` is
-/// set, they keep running.
+/// A supervisor that this program has started. On drop, the supervisor and all its guests are stopped, unless `is_kept`
+/// is set.
 struct Supervisor {
     process: Child,
     reader: BufReader<OwnedReadHalf>,
@@ -204,7 +205,8 @@ impl Drop for Supervisor {
 }
 
 /// Starts this program as a supervisor, with the same command line. The supervisor runs in a new session, so Ctrl-C and
-/// the closing of the terminal do not affect it. If the command line contains no testbed name, one is added.
+/// the closing of the terminal do not affect it. If `name` is given, it is added to the command line as the testbed's
+/// name.
 fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create a socket pair for the supervisor")?;
     ours.set_nonblocking(true)?;
