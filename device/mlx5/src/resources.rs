@@ -48,7 +48,7 @@ pub struct Resources {
     pub qps: Numbered<Box<QueuePair>>,
     pub srqs: Numbered<Box<SharedReceiveQueue>>,
     pub groups: Groups,
-    /// Number of uses of each object by other objects.
+    /// Number of references to each object from other objects.
     pub uses: Uses,
     /// SRQs that fell below their limit in this turn.
     ///

@@ -1,4 +1,4 @@
-//! Counts how many objects use each object. The device rejects commands that would destroy an object in use. Otherwise,
+//! Reference counts of objects. The device rejects commands that would destroy a referenced object. Without this check,
 //! a queue could silently lose its events or its memory.
 //!
 //! # Spec
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-/// An object that other objects can use.
+/// An object that other objects can reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "named after the objects")]
 pub enum Object {
@@ -20,24 +20,24 @@ pub enum Object {
     Srq(u32),
 }
 
-/// Objects that one object uses.
+/// Objects referenced by one object. An object that is referenced twice is listed twice.
 pub type Used = SmallVec<[Object; 6]>;
 
-/// Number of uses of each object that is in use.
+/// Reference count of each referenced object.
 ///
-/// Bound: one entry for each object.
+/// Bound: at most one entry per object.
 #[derive(Debug, Default)]
 pub struct Uses(BTreeMap<Object, u32>);
 
 impl Uses {
-    /// Adds a use of each object.
+    /// Takes a reference for each entry of `used`.
     pub fn add(&mut self, used: &Used) {
         for object in used {
             *self.0.entry(*object).or_default() += 1;
         }
     }
 
-    /// Removes a use of each object.
+    /// Drops a reference for each entry of `used`.
     pub fn remove(&mut self, used: &Used) {
         for object in used {
             if let Some(count) = self.0.get_mut(object) {
@@ -49,7 +49,7 @@ impl Uses {
         }
     }
 
-    /// Returns whether another object uses this one.
+    /// Returns whether any object references this one.
     pub fn is_used(&self, object: Object) -> bool {
         self.0.contains_key(&object)
     }

@@ -25,7 +25,8 @@ pub fn fill(seed: u64, position: u64, into: &mut [u8]) {
     });
 }
 
-/// Compares `bytes` with the stream of `seed` from `position` on. Returns the offset of the first difference.
+/// Compares `bytes` with the stream of `seed`, starting at `position` in the stream. Returns the offset of the first
+/// difference.
 pub fn first_difference(seed: u64, position: u64, bytes: &[u8]) -> Option<usize> {
     let mut found = None;
     for_each_word(seed, position, bytes.len(), |range, expected| {

@@ -213,7 +213,8 @@ pub(super) fn with_dpdk(cache: &Path) -> Result<PathBuf> {
     with(cache, &[PACKAGE], &runs)
 }
 
-/// Returns the cache entry for the system with added packages and those of their dependencies that `wanted` accepts.
+/// Returns the cache entry for the system with added packages and those of their dependencies that are accepted by
+/// `wanted`.
 fn with(cache: &Path, names: &[&str], wanted: &dyn Fn(&str) -> bool) -> Result<PathBuf> {
     let system = debian(cache)?;
     let base = system.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -333,7 +334,7 @@ pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> 
             }
         }
     }
-    // An inode has 256 bytes. The additional blocks are for bitmaps, descriptors and indexed directories.
+    // An inode takes 256 bytes. The additional blocks are for bitmaps, descriptors and indexed directories.
     let blocks = (bytes + (files + 64) * 256) / BLOCK * 103 / 100 + 1024;
     let mke2fs = Unpacked::new(tools, "usr/sbin/mke2fs", None);
     let mut command = mke2fs.command();

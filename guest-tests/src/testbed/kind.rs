@@ -52,20 +52,20 @@ impl Kind {
 /// The RDMA device of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// An HCA that `ib_mthca` drives.
+    /// An HCA driven by `ib_mthca`.
     Mthca,
     /// An HCA that has no stock driver.
     Jingzhao,
-    /// A NIC that `ice` and `irdma` drive.
+    /// A NIC driven by `ice` and `irdma`.
     E810,
-    /// An HCA that `mlx5_core` and `mlx5_ib` drive.
+    /// An HCA driven by `mlx5_core` and `mlx5_ib`.
     ConnectxIb,
     /// The Linux kernel's soft-RoCE.
     Rxe,
 }
 
 impl Device {
-    /// Returns the name that users see.
+    /// Returns the name shown to users.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mthca => "mthca",
@@ -95,7 +95,7 @@ impl Device {
         }
     }
 
-    /// Returns the modules to load: the drivers, and the modules that verbs programs need.
+    /// Returns the modules to load: the drivers, and the modules required by verbs programs.
     pub const fn modules(self) -> &'static [&'static str] {
         match self {
             Self::Mthca => &["ib_mthca", "ib_uverbs", "ib_umad", "rdma_ucm"],
@@ -117,7 +117,7 @@ impl Device {
         }
     }
 
-    /// Returns whether the device is a card behind a root port, as its driver expects.
+    /// Returns whether the device's driver expects the device behind a root port, like a plug-in card.
     pub const fn is_card(self) -> bool {
         matches!(self, Self::E810 | Self::ConnectxIb)
     }

@@ -69,7 +69,7 @@ pub(super) struct View {
 }
 
 impl Sample {
-    /// Polls the devices with these numbers, or all devices.
+    /// Polls the devices with these numbers, or all devices if no number is given.
     pub(super) fn take(daemon: &mut Daemon, chosen: &[u16]) -> anyhow::Result<Self> {
         daemon.begin();
         let mut rows = daemon.devices()?;
@@ -161,7 +161,7 @@ struct Totals {
 impl Totals {
     fn of(counters: &Counters) -> Self {
         let Counters { engine, port, fabric, qps, .. } = counters;
-        // A network may flood frames for other devices to this port. Discarding these frames is not a loss.
+        // A network may flood frames for other devices to this port. Discarding those frames does not count as loss.
         let passed: u64 =
             ["other_mac", "reflected"].iter().filter_map(|reason| port.dropped.get(*reason)).sum();
         let at_port = port.dropped.values().sum::<u64>().saturating_sub(passed)

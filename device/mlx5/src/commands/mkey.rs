@@ -25,8 +25,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Re
     if !resources.pds.contains(context.pd.get()) {
         return Err(Check::MkeyPd.rejects(context.pd.get()));
     }
-    // Section 13.1: the input contains a list if the length of the list is not 0. The bit "page access" does not
-    // matter.
+    // Section 13.1: the input contains a list if the length of the list is not 0. The "page access" bit is ignored.
     let pages = mkey::list(create.translation_units, list)?;
     let count = pages.len();
     resources.take_pages(count)?;
@@ -41,7 +40,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Re
     Ok(MkeyNumber { index }.emit().to_vec())
 }
 
-/// Destroys a key, even one that a UMR has left valid.
+/// Destroys a key, even if no UMR has invalidated it first.
 pub(super) fn destroy(call: Call<'_, '_>, index: MkeyIndex) -> Result<Output, Rejection> {
     let resources = call.resources;
     let mkey = resources.mkeys.remove(index).ok_or_else(|| Check::Mkey.rejects(index.get()))?;

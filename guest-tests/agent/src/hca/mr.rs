@@ -88,8 +88,8 @@ impl Region {
         }
     }
 
-    /// Compares a range with the pattern stream of `seed` from byte `position` on. Returns the offset of the first
-    /// difference.
+    /// Compares a range with the pattern stream of `seed`, starting at byte `position` of the stream. Returns the
+    /// offset of the first difference.
     pub(crate) fn first_difference(
         &self,
         arena: &Arena,

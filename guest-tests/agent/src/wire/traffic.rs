@@ -39,7 +39,7 @@ pub enum Flow {
 pub struct Scatter {
     /// Number of segments, at least 1. If a message has fewer bytes than segments, some segments are empty.
     pub pieces: u32,
-    /// Number of bytes between segments, which must stay unchanged.
+    /// Number of bytes between segments. Messages must leave these bytes unchanged.
     pub gap: u32,
 }
 
@@ -66,7 +66,7 @@ impl Scatter {
     }
 }
 
-/// Posts sends, of which up to `depth` are outstanding, and takes their completions.
+/// Posts sends, keeping up to `depth` of them outstanding, and takes their completions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SendFlow {
@@ -105,7 +105,7 @@ pub struct SendFlow {
     pub imm: u32,
     /// Seed of the first message.
     pub seed: u64,
-    /// Whether each message has new content. Otherwise, each slot has fixed content.
+    /// Whether each message has new content. If not, the content of each slot is fixed.
     pub fresh: bool,
     /// Whether the content received by a READ is checked.
     pub verify: bool,
@@ -160,13 +160,14 @@ pub struct ReceiveFlow {
     pub stride: u64,
     /// Number of slots in the buffer; at least `depth`.
     pub slots: u32,
-    /// Layout of a message in its slot. A WRITE_IMM is contiguous, because its layout is determined by the sender.
+    /// Layout of a message in its slot. Must be contiguous for WRITE_IMM, because the sender writes each message to one
+    /// contiguous range.
     pub scatter: Scatter,
     /// Base of the expected immediate data: message `i` carries the little-endian number `imm + i`.
     pub imm: u32,
     /// Seed of the first message.
     pub seed: u64,
-    /// Whether each message has new content. Otherwise, each slot has fixed content.
+    /// Whether each message has new content. If not, the content of each slot is fixed.
     pub fresh: bool,
     /// Whether to check the content, and that the gaps between segments are unchanged.
     pub verify: bool,
@@ -195,7 +196,7 @@ impl Default for ReceiveFlow {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficReport {
-    /// Reports on the flows, in the order of the step.
+    /// One report per flow, in the order in which the step lists the flows.
     pub flows: Vec<FlowReport>,
     /// Time from the first post to the last completion across all flows, in nanoseconds.
     pub elapsed_ns: u64,

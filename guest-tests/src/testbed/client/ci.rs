@@ -84,7 +84,7 @@ impl Ci {
             };
         if let Some(folder) = folder {
             if self.logs.is_some() || matches!(result, Ok(0)) {
-                // The directory of this run is inside a directory for all runs of testbeds with this name.
+                // This run's directory is in a directory shared by all runs of testbeds with this name.
                 let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
             } else {
                 tracing::info!("the logs are in {}", folder.display());
@@ -201,7 +201,7 @@ fn can_start(command: &[String], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the files in a folder have a total of at most `limit` bytes.
+/// Returns whether the files in a folder total at most `limit` bytes.
 fn fits(folder: &Path, limit: u64) -> Result<bool> {
     let (mut left, mut folders) = (limit, vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {

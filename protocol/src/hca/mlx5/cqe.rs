@@ -96,7 +96,7 @@ layout! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Failure {
-    /// Whether a send request failed. Otherwise, a receive request failed.
+    /// Whether a send request failed, rather than a receive request.
     pub send: bool,
     /// Syndrome code, see [`Syndrome`].
     pub syndrome: u8,
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn datagram_cqe_holds_sender() {
+    fn datagram_cqe_identifies_sender() {
         let source =
             Source { qpn: Qpn::new(1), lid: Lid::new(0x12), service_level: 3, path_bits: 5, grh: true };
         let content = Content::Send { pkey: 0xffff };

@@ -74,13 +74,13 @@ impl Field for MkeyMask {
 layout! {
     /// The control segment of a UMR.
     pub struct UmrControl[48] big_endian {
-        /// Whether the WQE contains the translation. Otherwise, a data segment points to it.
+        /// If set, the WQE contains the translation; otherwise, a data segment points to it.
         @0x00[31]    inline: bool,
         /// Whether to fail if the key is free (section 20, M-5).
         @0x00[30]    check_used: bool,
         /// Whether to fail if the key is not free.
         @0x00[29]    check_free: bool,
-        /// Whether the translation offset is valid. Otherwise, the offset is 0.
+        /// Whether the translation offset is valid. If it is not, the offset is 0.
         @0x00[28]    offset_valid: bool,
         /// Whether to fail if the key belongs to a different QP number.
         @0x00[27]    check_qpn: bool,

@@ -99,7 +99,7 @@ layout! {
     pub struct DatagramSegment[48] big_endian {
         /// Q_Key. If bit 31 is set, the Q_Key of the sending QP is used.
         @0x00         qkey: Qkey,
-        /// Whether the segment has 48 bytes. Otherwise, it has 16.
+        /// Whether the segment is 48 bytes long rather than 16.
         @0x08[31]     long: bool,
         /// QP number of the receiver.
         @0x08[23:0]   qpn: Qpn,
