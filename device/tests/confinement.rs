@@ -1,5 +1,5 @@
-//! Tests the confinement of `hcad` from outside, using the process status in the kernel and operations that must be
-//! rejected.
+//! Tests the confinement of `hcad` from outside: checks the process status that the kernel reports, and attempts
+//! operations that must be rejected.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -28,7 +28,7 @@ fn start(more: &[(&str, Value)], prepare: impl FnOnce(&mut Command)) -> (Daemon,
 /// Returns the value of `key` in every thread's status.
 fn statuses(daemon: &Daemon, key: &str) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
-    // A thread may end in the meantime.
+    // A thread may end before its status is read.
     let status = |task: std::io::Result<std::fs::DirEntry>| {
         let text = std::fs::read_to_string(task.ok()?.path().join("status")).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
@@ -49,7 +49,7 @@ fn every_thread_is_confined_and_logged_once() {
     let (daemon, _, line) = start(&[], |_| ());
     assert!(line.contains("INFO") && line.contains("sandbox active: "), "{line}");
     assert!(line.contains("seccomp") && line.contains("no new privileges"), "{line}");
-    // There are at least a main thread, a log thread and the thread of one device.
+    // The daemon has at least a main thread, a log thread and one device thread.
     let filters = statuses(&daemon, "Seccomp");
     assert!(filters.len() >= 3 && filters.iter().all(|mode| mode == "2"), "{filters:?}");
     assert!(statuses(&daemon, "NoNewPrivs").iter().all(|set| set == "1"));
@@ -67,7 +67,7 @@ fn files_are_created_only_in_configured_folders() {
     }
     for what in ["capture", "trace"] {
         let path = |folder: &Path| folder.join(what).to_str().unwrap().to_owned();
-        // If `writable` were not set, the control socket's folder would also be permitted.
+        // `with_control` makes the control socket's folder writable, but this test replaces that setting.
         for folder in [other.path(), control.parent().unwrap()] {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
@@ -203,7 +203,7 @@ fn missing_kernel_feature_is_reported_and_tolerated() {
     }
 }
 
-/// Returns a filter that simulates a kernel lacking one system call.
+/// Returns a filter that simulates a kernel that lacks the given system call.
 fn without(call: i64) -> BpfProgram {
     let refusal = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     let architecture = std::env::consts::ARCH.try_into().unwrap();

@@ -21,7 +21,7 @@ use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Lid, Qpn};
 use serde_json::{Value, json};
 
-/// Size of guest memory, from bus address 0 on.
+/// Size of guest memory in bytes. Guest memory starts at bus address 0.
 const MEMORY: u64 = 1 << 20;
 /// Bus address of the page that forms the only region.
 const BUFFER: u64 = 0x3000;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX};
 use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
 
-/// Size of guest memory in bytes, from bus address 0 on.
+/// Size of guest memory in bytes. Guest memory starts at bus address 0.
 const MEMORY: u64 = 1 << 20;
 
 /// Bus addresses of doorbell records, page table, and the buffers of a CQ and an EQ.

@@ -61,7 +61,7 @@ fn pid(daemon: &Daemon) -> Pid {
 }
 
 #[test]
-fn replay_command_repeats_recording() {
+fn replay_command_reproduces_recording() {
     let (mut daemon, record) = recorded();
     assert_eq!(fs::metadata(&record).unwrap().permissions().mode() & 0o777, 0o600);
     use_device(&mut daemon);

@@ -64,7 +64,7 @@ pub enum Next {
     Stop,
 }
 
-/// A step before its execution.
+/// A step that is about to be executed.
 #[derive(Debug)]
 pub struct Step<'a> {
     /// Counters up to and including this step.

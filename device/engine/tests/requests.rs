@@ -282,8 +282,8 @@ fn msn_counts_completed_messages() {
     }
 }
 
-/// Returns the responses to `count` packets of a READ, from packet `start` on. The READ has four packets,
-/// with 44 bytes in the last.
+/// Returns the responses to `count` packets of a READ, starting with packet `start`. The READ has four packets, and the
+/// last contains 44 bytes.
 fn responses(start: u32, count: u32) -> Vec<String> {
     (start..start + count)
         .map(|index| {

@@ -22,7 +22,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::input::Input;
 use super::peer_frames;
 
-/// Size of guest memory in bytes, from bus address 0 on.
+/// Size of guest memory in bytes. Guest memory starts at bus address 0.
 pub(crate) const MEMORY: u64 = 1 << 20;
 
 /// First PSN in both directions, close to wrapping.
@@ -141,8 +141,8 @@ impl<F: Frontend> Machine<F> {
         true
     }
 
-    /// Resets the device, disconnects its client, or does nothing, as selected by the input. Returns true in the last
-    /// case, in which the caller must initialise the device again.
+    /// Depending on the input, resets the device, disconnects its client, or does nothing. Returns true only in the
+    /// last case; the caller must then initialise the device again.
     pub(crate) fn begins_again(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),
@@ -185,7 +185,7 @@ impl<F: Frontend> Machine<F> {
         (region, u64::from(input.word()) % self.hca.region_len(region))
     }
 
-    /// Runs turns until no work is left, but at most `most` turns, because a guest can link work requests in a circle.
+    /// Runs turns until no work is left. Stops after `most` turns, because a guest can link work requests in a circle.
     pub(crate) fn turns(&mut self, most: usize) {
         for _ in 0..most {
             self.hca.set_now(self.now);

@@ -28,7 +28,7 @@ pub trait HcrDevice: Frontend {
     /// Returns the objects, or `None` before INIT_HCA.
     fn objects(&self) -> Option<&Self::Objects>;
 
-    /// Returns the ICM rows from index `from` on. ICM may be mapped before INIT_HCA.
+    /// Returns the ICM rows, starting at index `from`. ICM may be mapped before INIT_HCA.
     fn icm_rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)>;
 }
 

@@ -142,9 +142,9 @@ fn overlaps(
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
-        // Among the new ranges that start before the old range ends, only the last is checked. If an earlier one
-        // overlaps the old range but the last does not, then the last one lies within the earlier one, and that overlap
-        // is reported.
+        // Of the new ranges that start before the old range ends, only the last is checked. If an earlier new range
+        // overlaps the old range but the last one does not, then the last one lies inside the earlier one, and it is
+        // already reported because these two new ranges overlap.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;

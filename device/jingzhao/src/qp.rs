@@ -29,7 +29,7 @@ use super::send_queue::{FetchedWqe, SendQueue, Sender};
 
 /// Maximum message length. The units use only bits 7:5 of mtu_msgmax (CtxMgt document, table 2.2; J-48). Bits 4:0
 /// contain a maximum chosen by software, which is not enforced: the public driver writes 11 (2048 bytes) for UD QPs,
-/// whose messages can have 4096 bytes.
+/// whose messages can be 4096 bytes long.
 const MAX_MESSAGE: u32 = 1 << 31;
 
 /// A QP outside RESET.

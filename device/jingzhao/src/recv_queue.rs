@@ -58,7 +58,7 @@ const SETTLE_TIME: Duration = Duration::from_millis(250);
 /// microseconds, and software completes a list with only a few stores.
 const REREADS: u32 = 64;
 
-/// Offset of the first data unit in a slot. The smallest slot has 32 bytes.
+/// Offset of the first data unit in a slot. The smallest slot is 32 bytes long.
 const FIRST_DATA_UNIT: u32 = 16;
 
 /// Log2 of the maximum slot size. QPs with larger slots cannot enter RTR.
@@ -71,7 +71,7 @@ const MAX_PREPARED: u32 = 16 << 20;
 /// Log2 of the number of bytes filled per write. This is at least one slot.
 const LOG_PREPARED_CHUNK: u8 = 14;
 
-/// Copy of a slot. Most slots have 128 to 512 bytes; the copy of a larger one is allocated on the heap.
+/// Copy of a slot. Most slots are 128 to 512 bytes long; the copy of a larger one is allocated on the heap.
 type Slot = SmallVec<[u8; 512]>;
 
 /// Receive queue of one QP.
@@ -164,8 +164,8 @@ impl RecvQueue {
     }
 
     /// Marks all slots as free and untouched, which discards receives from an earlier use of the QP. Called at
-    /// RST2INIT, because software may post receives from INIT on. If slots without the valid bit may be posted, nothing
-    /// is written, because software that does not use the bit may rely on the contents of its slots.
+    /// RST2INIT, because software may post receives as soon as the QP is in INIT. If slots without the valid bit may be
+    /// posted, nothing is written, because software that does not use the bit may rely on the contents of its slots.
     pub fn prepare(&mut self, mem: &impl QueueMemory) {
         let (slots, log_slot) = (self.ring.slots(), self.ring.log_slot());
         let whole = slots.checked_shl(log_slot.into()).filter(|bytes| *bytes <= MAX_PREPARED);

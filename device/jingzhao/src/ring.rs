@@ -50,7 +50,7 @@ impl Ring {
     pub fn read(&self, mem: &impl QueueMemory, at: u32, out: &mut [u8]) -> Result<(), AccessError> {
         let mut at = at;
         let mut rest = out;
-        // Bound: a WQE has at most 4096 bytes, and a ring has at least one slot of 32 bytes.
+        // Bound: a WQE is at most 4096 bytes long, and a ring has at least one slot of 32 bytes.
         while !rest.is_empty() {
             let room = self.len.checked_sub(at).filter(|room| *room != 0).ok_or(AccessError::Bounds)?;
             let (now, later) = rest.split_at_mut(rest.len().min(room as usize));

@@ -1,8 +1,8 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
-//! Checks do not change the behaviour of the device. A command is checked before its execution, while the objects that
-//! it removes still exist. Findings are reported only for commands that succeed, since a rejected command already
-//! returns an error status.
+//! Checks do not change the behaviour of the device. A command is checked before it executes, while the objects that it
+//! removes still exist. Findings are reported only for commands that succeed, since a rejected command already returns
+//! an error status.
 //!
 //! # Spec
 //! JingZhao interface; [`rules`] cites the sections.

@@ -33,7 +33,7 @@ impl GivenPages {
         Ok(())
     }
 
-    /// Removes and returns at most `most` pages. Section 20, M-14: each page is returned to the driver only once.
+    /// Removes and returns up to `most` pages. Section 20, M-14: each page is returned to the driver only once.
     pub fn take(&mut self, most: usize) -> Vec<Iova> {
         self.0.split_off(self.0.len().saturating_sub(most))
     }

@@ -16,7 +16,7 @@ use super::work_queue::{Counters, TooMany};
 const UNITS: u8 = 4;
 const _: () = assert!(BLOCK == UNIT * UNITS as usize);
 
-/// Copy of a WQE. Most WQEs have 64 to 256 bytes; the copy of a larger one is allocated on the heap.
+/// Copy of a WQE. Most WQEs are 64 to 256 bytes long; the copy of a larger one is allocated on the heap.
 pub type WqeBytes = SmallVec<[u8; 256]>;
 
 /// Contents of a send request's `wr_id`: the data needed to complete the request.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-/// An object that other objects can use.
+/// An object that other objects can reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "named after the objects")]
 pub enum Object {
@@ -25,19 +25,19 @@ pub type Used = SmallVec<[Object; 6]>;
 
 /// Number of times each object is used. Unused objects have no entry.
 ///
-/// Bound: one entry for each object.
+/// Bound: at most one entry per object.
 #[derive(Debug, Default)]
 pub struct Uses(BTreeMap<Object, u32>);
 
 impl Uses {
-    /// Adds a use of each object.
+    /// Takes a reference for each entry of `used`.
     pub fn add(&mut self, used: &Used) {
         for object in used {
             *self.0.entry(*object).or_default() += 1;
         }
     }
 
-    /// Removes a use of each object.
+    /// Drops a reference for each entry of `used`.
     pub fn remove(&mut self, used: &Used) {
         for object in used {
             if let Some(count) = self.0.get_mut(object) {
@@ -49,7 +49,7 @@ impl Uses {
         }
     }
 
-    /// Returns whether another object uses this one.
+    /// Returns whether any object references this one.
     pub fn is_used(&self, object: Object) -> bool {
         self.0.contains_key(&object)
     }

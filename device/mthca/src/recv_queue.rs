@@ -60,7 +60,7 @@ impl RecvQueue {
     }
 }
 
-/// Copy of a slot. Most slots have 64 to 512 bytes; the copy of a larger one is allocated on the heap.
+/// Copy of a slot. Most slots are 64 to 512 bytes long; the copy of a larger one is allocated on the heap.
 pub(super) type Slot = SmallVec<[u8; 512]>;
 
 /// Copies a slot from guest memory.

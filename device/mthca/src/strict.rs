@@ -1,11 +1,11 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
-//! Checks do not change the behaviour of the device. A command is checked before its execution, while the objects that
-//! it removes still exist. Findings are reported only for commands that succeed, since a rejected command already
-//! returns an error status.
+//! Checks do not change the behaviour of the device. A command is checked before it executes, while the objects that it
+//! removes still exist. Findings are reported only for commands that succeed, since a rejected command already returns
+//! an error status.
 //!
-//! Section 5.2: stores to BARs are posted, so memory may be newer than the doorbell being checked. A value in memory is
-//! a violation only if it is older than the doorbell.
+//! Section 5.2: stores to BARs are posted, so memory may be newer than the doorbell being checked. Only a value that is
+//! older than the doorbell counts as a violation.
 //!
 //! # Spec
 //! mthca interface; [`rules`] cites the sections.
@@ -43,7 +43,7 @@ pub struct Strict {
     bring_up: BringUp,
 }
 
-/// Progress of the firmware start, which the device itself does not track.
+/// Progress of firmware start-up, which the device itself does not track.
 #[derive(Clone, Copy, Debug, Default)]
 struct BringUp {
     firmware_lent: bool,

@@ -340,8 +340,8 @@ impl<'a> World<'a> {
         self.checker.after_arrival()
     }
 
-    /// Returns the SRQ that a packet names when it arrives. If the plan changes the SRQ within the message, this SRQ
-    /// differs from the one that the packet named when it was sent.
+    /// Returns the SRQ number that a packet carries on arrival. The plan can replace the SRQ number in the middle of a
+    /// message. The returned number then differs from the number that was sent.
     fn srqn_on_arrival(&self, to: usize, packet: &Packet<'_>) -> Option<Srqn> {
         let is_target =
             |pair: &&Pair| pair.is_xrc() && (pair.ends[1].node, pair.ends[1].qpn) == (to, packet.bth.dest_qp);
@@ -501,7 +501,8 @@ impl<'a> World<'a> {
             } else {
                 String::new()
             };
-            // Key operations executed during the call precede the frame.
+            // First check the events recorded during `poll_transmit`, because key operations took effect before it
+            // produced the frame.
             self.check_host_events(node, None)?;
             let checked = self.checker.on_frame(node, &sent, &frame);
             for to in nodes_of(sent.dst_mac) {

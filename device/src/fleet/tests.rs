@@ -30,7 +30,7 @@ fn device(folder: &TempDir, id: usize) -> String {
     )
 }
 
-/// Creates devices with IDs from 1 on. `hang` determines which of them hang.
+/// Creates devices with consecutive IDs, starting at 1. `hang` determines which of them hang.
 fn fleet(folder: &TempDir, hang: &[bool]) -> Fleet {
     let devices: Vec<_> = (1..=hang.len()).map(|id| device(folder, id)).collect();
     let text = format!(r#"{{"devices": [{}]}}"#, devices.join(","));

@@ -36,7 +36,7 @@ use crate::descriptors::Reserve;
 /// Maximum number of concurrent clients. When it is reached, a new client replaces the oldest one.
 const MAX_CLIENTS: usize = 8;
 
-/// Maximum length of a request's head in bytes. The head of a Prometheus request has about 300 bytes.
+/// Maximum length of a request's head in bytes. The head of a Prometheus request is about 300 bytes long.
 const MAX_HEAD_LEN: usize = 4096;
 
 /// Maximum number of bytes received but not yet parsed. This is the smallest value that hyper permits.

@@ -32,7 +32,7 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits until a daemon uses at most `most` ticks (of 10 ms each) of CPU time within a period of `length`. If the
+/// Waits until a daemon uses no more than `most` ticks (of 10 ms each) of CPU time within a period of `length`. If the
 /// daemon is still busy serving a client that has just connected, the wait just takes longer. If a thread busy-loops,
 /// the wait fails.
 #[allow(dead_code, reason = "not every test lets it rest")]

@@ -20,7 +20,7 @@ use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Iova, Lid, Qpn};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-/// Size of guest memory in bytes, from bus address 0 on. Pages are allocated on first use.
+/// Size of guest memory in bytes. Guest memory starts at bus address 0. Pages are allocated on first use.
 const MEMORY: u64 = 1 << 30;
 pub(crate) const PAGE: u64 = 0x1000;
 /// First free address for buffers.

@@ -334,7 +334,7 @@ pub(super) fn make_image(tools: &Path, tree: &Path, image: &Path) -> Result<()> 
             }
         }
     }
-    // An inode has 256 bytes. The additional blocks are for bitmaps, descriptors and indexed directories.
+    // An inode takes 256 bytes. The additional blocks are for bitmaps, descriptors and indexed directories.
     let blocks = (bytes + (files + 64) * 256) / BLOCK * 103 / 100 + 1024;
     let mke2fs = Unpacked::new(tools, "usr/sbin/mke2fs", None);
     let mut command = mke2fs.command();

@@ -17,7 +17,7 @@ pub(super) struct Attributes {
     /// Path MTU in bytes.
     pub(super) mtu: u16,
     pub(super) qkey: u32,
-    /// First PSNs sent by guest a and by guest b, in that order.
+    /// First PSNs sent by guest `a` and by guest `b`, in that order.
     pub(super) psn: [u32; 2],
     pub(super) timeout: u8,
     pub(super) retry: u8,
@@ -25,7 +25,7 @@ pub(super) struct Attributes {
     pub(super) rnr_retry: u8,
     /// Timer code placed in RNR NAKs.
     pub(super) rnr_timer: u8,
-    /// Paths from guest a to guest b and from guest b to guest a, in that order.
+    /// Paths from guest `a` to guest `b` and from guest `b` to guest `a`, in that order.
     pub(super) path: [Path; 2],
 }
 
@@ -65,8 +65,8 @@ impl Connection {
         Self::create_as(pair, attributes, [CreateQp::default(); 2]).await
     }
 
-    /// Creates queue pairs with the given parameters in guests a and b, and moves both to RTS. The completion queues
-    /// named in `shapes` are ignored; each queue pair gets a new one.
+    /// Creates queue pairs with the given parameters in guests `a` and `b`, and moves both to RTS. The completion
+    /// queues named in `shapes` are ignored; each queue pair gets a new one.
     pub(super) async fn create_as(
         pair: &mut Pair,
         attributes: &Attributes,
@@ -127,7 +127,7 @@ impl End {
         self.ready_to_send(vm, attributes, own).await
     }
 
-    /// Moves the queue pair from RESET to RTR, connected to `peer`. `own` is 0 in guest a and 1 in guest b.
+    /// Moves the queue pair from RESET to RTR, connected to `peer`. `own` is 0 in guest `a` and 1 in guest `b`.
     pub(super) async fn ready_to_receive(
         &self,
         vm: &mut Vm,

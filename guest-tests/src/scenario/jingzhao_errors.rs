@@ -188,7 +188,7 @@ async fn peer_gone(pair: &mut Pair, retry: u8) -> Result<()> {
     expect_duration(took.await?, interval * (u32::from(retry) + 1))
 }
 
-/// Sends one message from guest a after calling `prepare_b`. Returns the time until the message failed with syndrome
+/// Sends one message from guest `a` after calling `prepare_b`. Returns the time until the message failed with syndrome
 /// `expected`.
 async fn fails_with(
     pair: &mut Pair,

@@ -1,6 +1,6 @@
 //! Changes that an operator makes while guests run: devices are added, removed and changed, and a card is hot-plugged.
 //!
-//! One process serves guests a and b. The guests exchange messages all the time, and both ends check them. Neither
+//! One process serves guests `a` and `b`. The guests exchange messages all the time, and both ends check them. Neither
 //! guest may be disturbed.
 
 use std::fs;
@@ -21,7 +21,8 @@ use crate::run_dir::RunDir;
 use crate::tools::{Exchange, Ready, await_text, spawn, wait};
 use crate::vm::{Image, Vm};
 
-/// Program that exchanges messages between guests a and b during the changes. It takes about 7 s on an idle machine.
+/// Program that exchanges messages between guests `a` and `b` during the changes. It takes about 7 s on an idle
+/// machine.
 const MESSAGES: &str = "ibv_rc_pingpong -c -d mthca0 -n 20000";
 const MESSAGES_LIMIT: Duration = Duration::from_secs(240);
 /// Port on which the server waits for its client.
@@ -63,7 +64,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
 struct Site {
     a: Vm,
     b: Vm,
-    /// IP address of guest b.
+    /// IP address of guest `b`.
     server: String,
     daemon: Daemon,
     control: Control,
@@ -183,7 +184,7 @@ impl Site {
         self.devices_are(&[1, 2, 3]).await
     }
 
-    /// Runs a ping-pong between guest b and one of guest a's HCAs.
+    /// Runs a ping-pong between guest `b` and one of guest `a`'s HCAs.
     async fn talk(&mut self, hca: &str) -> Result<()> {
         let command = |hca| format!("ibv_rc_pingpong -c -d {hca}");
         let client = format!("{} {}", command(hca), self.server);

@@ -35,9 +35,9 @@ pub(super) struct Pair {
 /// The direction in which messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// Guest a sends to guest b.
+    /// Guest `a` sends to guest `b`.
     AToB,
-    /// Guest b sends to guest a.
+    /// Guest `b` sends to guest `a`.
     BToA,
 }
 
@@ -67,7 +67,8 @@ impl Pair {
         Self::start_open_as(lab, scenario, [json!({}), json!({})]).await
     }
 
-    /// Starts the pair with the given options for the device interfaces of guests a and b, and initialises both HCAs.
+    /// Starts the pair with the given options for the device interfaces of guests `a` and `b`, and initialises both
+    /// HCAs.
     pub(super) async fn start_open_as(lab: &Lab, scenario: &str, options: [Value; 2]) -> Result<Self> {
         let mut pair = Self::start_as(lab, scenario, "", options).await?;
         tokio::try_join!(pair.a.open(), pair.b.open())?;
@@ -115,7 +116,7 @@ impl Pair {
         }
     }
 
-    /// Kills guest a without warning, and attaches a new guest to the same daemon.
+    /// Kills guest `a` without warning, and attaches a new guest to the same daemon.
     pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
         self.a.vm.kill().await?;
         self.a.daemon.wait_for_disconnect().await?;

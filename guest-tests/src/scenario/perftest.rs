@@ -1,4 +1,5 @@
-//! perftest between two guests: how to run its programs and parse their output, and the figures that compare devices.
+//! perftest between two guests: how to run its programs and parse their output, and the benchmarks that compare
+//! devices.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -15,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// CPU cycles against the clock computes a clock rate of zero and an infinite result.
 const CALIBRATIONS: usize = 3;
 
-/// Two guests whose devices are on one network. The server runs in guest b.
+/// Two guests whose devices are on one network. The server runs in guest `b`.
 #[derive(Debug)]
 pub(super) struct Ends<'a> {
     pub(super) a: &'a mut Vm,
@@ -27,34 +28,34 @@ pub(super) struct Ends<'a> {
 pub(super) struct Device {
     /// Name of the device in tables.
     pub(super) title: &'static str,
-    /// Name of the device in each guest, starting with guest a. Further arguments such as the GID index may follow.
+    /// Name of the device in each guest, starting with guest `a`. Further arguments such as the GID index may follow.
     pub(super) names: [String; 2],
     /// IP address on which the server can be reached.
     pub(super) server: String,
-    /// Whether the device is slow. For a slow device, a figure uses the smaller of its two numbers of messages.
+    /// Whether the device is slow. On a slow device, a benchmark sends the smaller of its two message counts.
     pub(super) slow: bool,
 }
 
-/// A performance figure by which devices are compared.
+/// A benchmark by which devices are compared.
 #[derive(Debug)]
 pub(super) struct Figure {
     program: &'static str,
     size: u32,
-    /// Numbers of messages for a fast device and for a slow device, in that order.
+    /// Message counts for a fast device and for a slow device, in that order.
     messages: [u32; 2],
-    /// Required ratio of an HCA's figure to soft-RoCE's.
+    /// Required ratio of an HCA's result to soft-RoCE's.
     pub(super) bound: Option<Bound>,
     rounds: usize,
     estimate: Estimate,
 }
 
-/// How several measured values of a figure are combined into one.
+/// How the results of several runs of a benchmark are combined into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Estimate {
-    /// The best value is used, because other load on the host can only slow down a run.
+    /// The best result is used, because other load on the host can only slow down a run.
     Best,
-    /// The mean is used, which suits figures that depend on how the host places threads on CPUs. Each value belongs to
-    /// one placement, so a median would jump between placements.
+    /// The mean is used, which suits benchmarks that depend on how the host places threads on CPUs. Each result belongs
+    /// to one placement, so a median would jump between placements.
     Mean,
 }
 
@@ -65,10 +66,10 @@ pub(super) enum Bound {
     AtMost(f64),
 }
 
-/// The figures that compare HCAs.
+/// The benchmarks that compare HCAs.
 pub(super) const FIGURES: &[Figure] = &[
-    // With either number of messages, a run takes at least a quarter of a second, so that short disturbances do not
-    // dominate the ratio.
+    // Both message counts make a run last at least a quarter of a second, so that short disturbances do not dominate
+    // the ratio.
     bounded(bandwidth("ib_write_bw", 65536, [4000, 200], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_write_bw", 1 << 20, [400, 20], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_send_bw", 65536, [4000, 60], None)),
@@ -88,7 +89,8 @@ const fn bounded(figure: Figure) -> Figure {
     Figure { rounds: 5, ..figure }
 }
 
-/// Returns a latency figure. It uses the mean of its values, because each value depends on how the host places threads.
+/// Returns a latency benchmark. Its result is the mean of several runs, because each run depends on how the host places
+/// threads.
 const fn latency(program: &'static str, bound: Option<Bound>) -> Figure {
     typical(5, bandwidth(program, 64, [3000, 300], bound))
 }
@@ -102,7 +104,7 @@ impl Figure {
         self.program.ends_with("_lat")
     }
 
-    /// Returns the operation of the figure's messages: `write`, `read` or `send`.
+    /// Returns the operation of the benchmark's messages: `write`, `read` or `send`.
     pub(super) fn operation(&self) -> &'static str {
         self.program.split('_').nth(1).unwrap_or_default()
     }
@@ -112,7 +114,7 @@ impl Figure {
         self.size
     }
 
-    /// Returns the figure's name in results, which consists of operation, size and quantity.
+    /// Returns the benchmark's name in results, which consists of operation, size and quantity.
     pub(super) fn key(&self) -> String {
         let size = match self.size {
             size if size >= 1 << 20 => format!("{}m", size >> 20),
@@ -123,12 +125,12 @@ impl Figure {
         format!("rc_{}_{size}_{quantity}", self.operation())
     }
 
-    /// Returns the figure's name in tables, which consists of program and size.
+    /// Returns the benchmark's name in tables, which consists of program and size.
     pub(super) fn name(&self) -> String {
         format!("{} of {} bytes", self.program, self.size)
     }
 
-    /// Returns the first columns of the figure's row in a table.
+    /// Returns the first columns of the benchmark's row in a table.
     pub(super) fn row(&self) -> String {
         format!("{:34}", format!("{} {} B, {}", self.program, self.size, self.unit()))
     }
@@ -158,7 +160,7 @@ impl Figure {
         Ok(values.iter().map(|values| self.estimate(values)).collect())
     }
 
-    /// Measures the figure once, and returns the average bandwidth or the typical latency.
+    /// Runs the benchmark once, and returns the average bandwidth or the typical latency.
     pub(super) async fn take(&self, ends: &mut Ends<'_>, device: &Device) -> Result<f64> {
         let [fast, slow] = self.messages;
         let messages = if device.slow { slow } else { fast };
@@ -200,7 +202,7 @@ impl Bound {
     }
 }
 
-/// Returns the heading of a table of figures. It lists the devices, and then the ratios of the first device to the
+/// Returns the heading of a table of results. It lists the devices, and then the ratios of the first device to the
 /// others.
 pub(super) fn heading(devices: &[&Device]) -> String {
     let mut text = format!("\n{:34}", "");
@@ -214,12 +216,12 @@ pub(super) fn heading(devices: &[&Device]) -> String {
     text
 }
 
-/// Returns the row of a figure in the table that starts with [`heading`].
+/// Returns a benchmark's row in the table that starts with [`heading`].
 pub(super) fn table_line(figure: &Figure, values: &[f64]) -> String {
     table_row(&figure.row(), values)
 }
 
-/// Returns a row of the same table with the given title.
+/// Returns a row with the given title in that table.
 pub(super) fn table_row(title: &str, values: &[f64]) -> String {
     let mut text = format!("{title:34}");
     for value in values {

@@ -24,7 +24,7 @@ use crate::report::{Report, line};
 use crate::run_dir::RunDir;
 
 const NAME: &str = "speed-guests";
-/// Number of measurements per figure and device. Their median is used.
+/// Number of runs per benchmark and device. The median is reported.
 const ROUNDS: usize = 5;
 /// Columns of the table. The last device is the reference for the others.
 const DEVICES: [&str; 4] = ["mthca", "jingzhao", "e810", "soft-roce"];
@@ -34,13 +34,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Number of outstanding messages, as in perftest.
 const DEPTH: u32 = 128;
 const LOG_SLOTS: u8 = 8;
-/// Number of bytes per run. Transferring them takes a large part of a second.
+/// Number of bytes per run. Transferring them takes a sizeable fraction of a second.
 const RUN_BYTES: u32 = 256 << 20;
 const MESSAGES: u32 = 30_000;
 const ROUND_TRIPS: u32 = 1000;
 
-/// The measured values of a figure, for each device. A device's list is empty if the figure was not measured on that
-/// device.
+/// The results of a benchmark on each device. A device's list is empty if the benchmark was not run on that device.
 struct Row {
     figure: &'static Figure,
     values: [Vec<f64>; DEVICES.len()],
@@ -164,7 +163,8 @@ impl Pair {
         Ok(Self { a, b, ends, regions })
     }
 
-    /// Measures a figure in perftest's unit. Returns `None` if the lab's driver does not support the figure.
+    /// Runs a benchmark and returns its result in the unit that perftest uses. Returns `None` if the lab's driver does
+    /// not support the benchmark.
     async fn take(&mut self, figure: &Figure) -> Result<Option<f64>> {
         let (op, is_latency, len) = (figure.operation(), figure.is_latency(), figure.size());
         Ok(match (op, is_latency) {
@@ -251,7 +251,7 @@ impl Pair {
     }
 }
 
-/// Returns one line per figure, with each device's value and its ratio to soft-RoCE.
+/// Returns one line per benchmark, with each device's result and its ratio to soft-RoCE.
 fn table(rows: &[Row]) -> String {
     let mut text = format!("\n{:34}", "");
     for device in DEVICES {

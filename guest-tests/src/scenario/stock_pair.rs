@@ -146,7 +146,7 @@ impl StockPair {
         tokio::try_join!(self.a.load(), self.b.load()).map(drop)
     }
 
-    /// Runs a client program in guest a and a server program in guest b.
+    /// Runs a client program in guest `a` and a server program in guest `b`.
     pub(super) async fn exchange(&mut self, exchange: &Exchange) -> Result<Ends> {
         exchange.run(&mut self.b.vm, &mut self.a.vm).await
     }
@@ -202,14 +202,14 @@ impl StockPair {
         self.run.path()
     }
 
-    /// Kills guest a without warning, and attaches a new guest to the same daemon.
+    /// Kills guest `a` without warning, and attaches a new guest to the same daemon.
     pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
         self.a.vm.kill().await?;
         self.a.daemon.wait_for_disconnect().await?;
         self.a.boot_again(lab, &self.run, &self.image).await
     }
 
-    /// Reboots guest a in the same QEMU process, as its user would.
+    /// Reboots guest `a` in the same QEMU process, as its user would.
     pub(super) async fn reboot_a(&mut self) -> Result<()> {
         self.a.vm.reboot(&self.image).await?;
         self.a.set_up().await

@@ -101,7 +101,7 @@ pub(super) struct Transfer {
     pub(super) time: Duration,
 }
 
-/// Executes one plan from guest a to guest b.
+/// Executes one plan from guest `a` to guest `b`.
 pub(super) async fn transfer(pair: &mut Pair, connection: &Connection, plan: Plan) -> Result<Transfer> {
     let planned = Planned { connection, direction: Direction::AToB, plan };
     let mut transfers = exchange(pair, &[planned]).await?;

@@ -117,7 +117,7 @@ impl Device {
         }
     }
 
-    /// Returns whether the device is a card behind a root port, as its driver expects.
+    /// Returns whether the device's driver expects the device behind a root port, like a plug-in card.
     pub const fn is_card(self) -> bool {
         matches!(self, Self::E810 | Self::ConnectxIb)
     }

@@ -116,8 +116,8 @@ impl fmt::Display for CmdStatus {
     }
 }
 
-/// Error of a command. `status` can be an extended code. In that case, a device without extended codes reports the
-/// result of [`CmdStatus::basic`] instead.
+/// A command error. `status` can be an extended code. In that case, a device without extended codes reports the result
+/// of [`CmdStatus::basic`] instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{status}: {what} {value:#x}")]
 #[allow(missing_docs)]

@@ -9,7 +9,7 @@ use super::field::attribute;
 pub const ATTRIBUTE: u16 = 0x01;
 
 attribute! {
-    /// The attribute ClassPortInfo. Redirection and trap fields are omitted here, and emitted as 0.
+    /// The ClassPortInfo attribute. Redirection and trap fields are omitted here, and emitted as 0.
     pub struct ClassPortInfo[72] {
         /// Supported MAD base version.
         base_version: u8 = 0, 8;

@@ -1,8 +1,8 @@
 //! Management datagrams (MADs): subnet management, subnet administration, performance management.
 //!
-//! A MAD has 256 bytes. It consists of a common [`mod@header`] and class-specific sections ([`smp`], [`sa`], [`perf`]),
-//! one of which contains the attribute. Attributes are declared with the bit offsets and lengths from the tables of the
-//! specification.
+//! A MAD is 256 bytes long. It consists of a common [`mod@header`] and class-specific sections ([`smp`], [`sa`],
+//! [`perf`]), one of which contains the attribute. Attributes are declared with the bit offsets and lengths from the
+//! tables of the specification.
 //!
 //! # Spec
 //! IBTA volume 1, chapters 13 to 16.

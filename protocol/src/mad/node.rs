@@ -13,7 +13,7 @@ pub const CHANNEL_ADAPTER: u8 = 1;
 pub const SWITCH: u8 = 2;
 
 attribute! {
-    /// The attribute NodeInfo of a node.
+    /// A node's NodeInfo attribute.
     pub struct NodeInfo[40] {
         /// Supported MAD base version.
         base_version: u8 = 0, 8;

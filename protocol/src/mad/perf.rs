@@ -46,7 +46,7 @@ impl PerfMad {
 }
 
 attribute! {
-    /// The attribute PortCounters. Its counters saturate at their maximum.
+    /// The PortCounters attribute. Its counters saturate at their maximum.
     pub struct PortCounters[44] {
         port: u8 = 8, 8;
         /// CounterSelect, a mask of the counters to be written by Set. Its bits select the counters from
@@ -88,7 +88,7 @@ attribute! {
 }
 
 attribute! {
-    /// The attribute PortCountersExtended. Its counters wrap around.
+    /// The PortCountersExtended attribute. Its counters wrap around.
     pub struct PortCountersExtended[72] {
         port: u8 = 8, 8;
         /// CounterSelect, a mask of the counters to be written by Set. It has one bit per counter, in the order of the

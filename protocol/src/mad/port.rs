@@ -59,7 +59,7 @@ impl FieldValue for PhysicalState {
 }
 
 attribute! {
-    /// The attribute PortInfo. Widths, speeds and MTUs use the IBTA encodings.
+    /// The PortInfo attribute. Widths, speeds and MTUs use the IBTA encodings.
     pub struct PortInfo[64] {
         /// M_Key that protects the port.
         m_key: u64 = 0, 64;

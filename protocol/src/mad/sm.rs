@@ -9,7 +9,7 @@ use super::field::attribute;
 pub const MASTER: u8 = 3;
 
 attribute! {
-    /// The attribute SMInfo, which describes a subnet manager.
+    /// The SMInfo attribute, which describes a subnet manager.
     pub struct SmInfo[24] {
         /// GUID of the port on which the subnet manager runs.
         guid: u64 = 0, 64;

@@ -6,7 +6,7 @@
 use super::field::attribute;
 
 attribute! {
-    /// The attribute SwitchInfo, which describes a switch.
+    /// The SwitchInfo attribute, which describes a switch.
     pub struct SwitchInfo[20] {
         /// Size of the linear forwarding table in entries.
         linear_cap: u16 = 0, 16;

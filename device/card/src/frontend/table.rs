@@ -48,8 +48,8 @@ pub trait Row: Serialize + Debug + Send + 'static {
 pub struct Table<F> {
     /// Description of the table.
     pub spec: &'static TableSpec,
-    /// Returns the page that starts at [`TableContext::from`]. The function reads no guest memory and has no
-    /// effect on the guest. Skipping unused indices takes no time.
+    /// Returns the page that starts at [`TableContext::from`]. The function must not read guest memory or affect the
+    /// guest, and it must skip unused indices cheaply.
     pub page: fn(&F, &TableContext<'_>) -> Page,
 }
 
@@ -59,7 +59,7 @@ impl<F> Table<F> {
     }
 }
 
-/// The position of a page, and the HCA's data that tables show in addition to the front-end's data.
+/// Where a page starts, and the data from outside the front-end that its rows need.
 #[derive(Clone, Copy)]
 pub struct TableContext<'a> {
     /// The engine, which holds the dynamic state of QPs.
@@ -109,7 +109,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Creates the page of a table that the device does not have: a single page without rows.
+    /// Creates the single, empty page of a table that the device does not support.
     pub const fn empty(table: &'static TableSpec) -> Self {
         Self { rows: Rows { table, rows: None }, next: None }
     }
@@ -119,7 +119,7 @@ impl Page {
 #[derive(Debug)]
 pub struct Rows {
     table: &'static TableSpec,
-    /// The rows; `None` if the device does not have the table.
+    /// The rows; `None` if the device does not support the table.
     rows: Option<Box<dyn AnyRows>>,
 }
 

@@ -22,7 +22,7 @@ use crate::vfio::server::{Device as _, Region};
 /// could delay its client and its peers.
 const AT_ONCE: usize = 64;
 
-/// Polling interval during traffic. A sleep this short costs the thread some microseconds of CPU time.
+/// Polling interval during traffic. Even so short a sleep costs the thread a few microseconds of CPU time.
 /// Polling continuously would take CPU time from the guest, which rings the doorbells.
 const SHORTEST: Duration = Duration::from_micros(20);
 /// Polling interval during short pauses.
@@ -30,9 +30,9 @@ const SHORT: Duration = Duration::from_millis(1);
 /// Polling interval after an idle second.
 const LONGEST: Duration = Duration::from_millis(10);
 
-/// Returns the polling interval of a device that has been idle for `silence`. The interval is an eighth of
-/// `silence`, but at most one millisecond. After a tenth of a second of idle time, it is a hundredth of
-/// `silence`, but at most ten milliseconds. An idle device therefore wakes up a hundred times per second.
+/// Returns the polling interval of a device that has been idle for `silence`. In the first tenth of a second,
+/// the interval is an eighth of `silence`, from [`SHORTEST`] up to [`SHORT`]. After that, it is a hundredth
+/// of `silence`, up to [`LONGEST`]. A device that stays idle therefore wakes up a hundred times per second.
 fn interval(silence: Duration) -> Duration {
     (silence / 8).clamp(SHORTEST, (silence / 100).clamp(SHORT, LONGEST))
 }
@@ -112,7 +112,7 @@ impl Doorbells {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Lets clients map the doorbell pages, if the interface works without trapped stores. May only be called
+    /// Lets clients map the doorbell pages, unless the interface relies on trapped stores. May only be called
     /// on a device in its power-on state.
     pub fn map_doorbells(&mut self) {
         let bar = self.frontend.map_doorbells();
@@ -132,7 +132,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Returns whether a doorbell is pending among the words polled last.
+    /// Returns whether any of the most recently polled words contains a pending doorbell.
     pub fn has_doorbells(&self) -> bool {
         let Some(Doorbells { pages: Some(pages), words, .. }) = &self.doorbells else { return false };
         words.iter().any(|word| pages.has(*word))

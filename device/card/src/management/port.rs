@@ -14,9 +14,9 @@ use super::perf::Perf;
 use super::{Counters, SM_LID, View};
 use crate::identity::Identity;
 
-/// GUIDs in a block of GuidInfo.
+/// Number of GUIDs in a GuidInfo block.
 const GUIDS_PER_BLOCK: usize = 8;
-/// P_Keys in a block of P_KeyTable.
+/// Number of P_Keys in a P_KeyTable block.
 const PKEYS_PER_BLOCK: usize = 32;
 const VL_ARBITRATION_BLOCKS: u32 = 4;
 
@@ -29,9 +29,9 @@ pub struct NodeProfile {
     pub device_id: u16,
     /// Revision, assigned by the vendor.
     pub revision: u32,
-    /// Entries of the GID table, a multiple of 8.
+    /// Number of entries in the GID table. Must be a multiple of 8.
     pub gids: u8,
-    /// Entries of the P_Key table, a multiple of 32.
+    /// Number of entries in the P_Key table. Must be a multiple of 32.
     pub pkeys: u16,
     /// Code of the largest MTU (1 is 256 bytes, 5 is 4096).
     pub mtu: u8,
@@ -50,7 +50,7 @@ pub enum MkeyCheck {
     Ignore,
 }
 
-/// Effect of a request besides its answer.
+/// Side effect of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     /// Enable or disable the link.
@@ -71,7 +71,8 @@ pub(super) struct ManagedPort {
     sl_to_vl: [u8; 8],
     vl_arbitration: [[u8; DATA_LEN]; VL_ARBITRATION_BLOCKS as usize],
     m_key_violations: u16,
-    /// Counters of P_Key and Q_Key violations at their last reset.
+    /// Values of the device's P_Key and Q_Key violation counters at the last reset by software. The device's
+    /// own counters are never reset, so PortInfo reports the difference.
     violations_base: (u64, u64),
     pub(super) perf: Perf,
 }

@@ -30,7 +30,7 @@ const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 /// may get lost and other HCAs may come up at the same time.
 const FIRST_SWEEPS: u8 = 3;
 
-/// Time between sweeps while the guest causes none. OpenSM uses the same interval.
+/// Interval between sweeps when the guest does not trigger any. OpenSM uses the same interval.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maximum number of consecutive sweeps that an HCA may leave unanswered.
@@ -172,8 +172,8 @@ impl Subnet {
         }
     }
 
-    /// Inserts a node. If the table is full, the new node replaces the node that responded least recently.
-    /// Nodes that have not answered all individual requests are replaced first.
+    /// Inserts a node. If the table is full, the new node replaces the node that responded least recently. Nodes whose
+    /// attributes are still incomplete are replaced first.
     fn insert(&mut self, now: Instant, lid: Lid, info: NodeInfo) {
         if self.nodes.len() >= MAX_NODES
             && let Some((least, _)) =

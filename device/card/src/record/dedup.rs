@@ -11,7 +11,7 @@ const SHORTEST: usize = 256;
 /// Maximum length of a cached run: a page, or the frame of a packet with the largest path MTU.
 const LONGEST: usize = 4096 + 256;
 
-/// Number of slots for runs of each kind, an even number.
+/// Number of slots for each kind of run. Must be even, because neighbouring slots form pairs.
 const RUNS: usize = 4096;
 
 /// Length of a frame's headers, which differ even if the payload is the same. The ICRC at the end differs as
@@ -27,8 +27,8 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Number of payload bytes that determine the payload's slot.
 const SAMPLE: usize = 64;
 
-/// Runs read from guest memory, by address, and frame payloads, by their first bytes. The choice of slots is
-/// part of the file format.
+/// The cached runs. The address of a read from guest memory selects the slot of the data read. The first
+/// bytes of a frame payload select the payload's slot. The choice of slots is part of the file format.
 #[derive(Default)]
 pub(super) struct DedupCache {
     pub(super) reads: Runs,
@@ -75,7 +75,7 @@ pub(super) fn is_kept(len: usize) -> bool {
     (SHORTEST..=LONGEST).contains(&len)
 }
 
-/// Returns the slot of a read. Consecutive pages get different slots.
+/// Returns the slot for a read at this address. Consecutive pages get different slots.
 pub(super) fn place_of_read(iova: u64) -> usize {
     let (page, within) = (iova / PAGE, iova % PAGE);
     place(page.wrapping_add(within.wrapping_mul(SPREAD)))

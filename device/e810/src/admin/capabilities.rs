@@ -1,5 +1,5 @@
-//! Capabilities of the function and device: commands 000A and 000B. Optional features are not reported. These
-//! are SR-IOV, PTP, sensors, LEDs and alternative scheduler topologies.
+//! Capabilities of the function and device: commands 000A and 000B. Optional features (SR-IOV, PTP, sensors,
+//! LEDs and alternative scheduler topologies) are not reported.
 //!
 //! # Spec
 //! E810 interface, sections 6.1 and 6.2.

@@ -292,7 +292,7 @@ impl ReceiveQueue {
     }
 }
 
-/// Writes `len` bytes of the concatenated parts, from offset `from` on.
+/// Writes `len` bytes of the concatenated parts, starting at offset `from`.
 fn write(memory: &GuestMemory, parts: &[&[u8]], from: usize, len: usize, to: Iova) -> Result<(), RxError> {
     let (mut skip, mut rest, mut to) = (from, len, to.get());
     for part in parts {

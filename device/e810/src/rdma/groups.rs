@@ -70,7 +70,7 @@ impl Groups {
         self.groups.len()
     }
 
-    /// Returns the rows of groups from index `from` on.
+    /// Returns the rows of groups, starting at index `from`.
     pub(super) fn rows(&self, from: u32) -> impl Iterator<Item = (u32, GroupRow)> {
         let groups = u16::try_from(from).into_iter().flat_map(|from| self.groups.range(from..));
         groups.map(|(number, Group { address, vlan, members, .. })| {

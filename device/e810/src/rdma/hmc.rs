@@ -106,8 +106,8 @@ impl Hmc {
         self.pbles.count
     }
 
-    /// Returns the rows of mapped segments from index `from` on. The row of a paged segment shows the address
-    /// of the directory page.
+    /// Returns the rows of mapped segments, starting at index `from`. The row of a paged segment shows the
+    /// address of the directory page.
     pub(super) fn rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
         let segments =
             self.segments.iter().zip(0_u64..).filter_map(|(segment, place)| Some(((*segment)?, place)));

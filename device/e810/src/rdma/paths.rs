@@ -92,7 +92,7 @@ impl Paths {
         (self.arp.len(), self.handles.len())
     }
 
-    /// Returns the rows of address handles from index `from` on.
+    /// Returns the rows of address handles, starting at index `from`.
     pub(super) fn rows(&self, from: u32) -> impl Iterator<Item = (u32, HandleRow)> {
         self.handles.range(AhIndex::new(from)..).map(|(index, handle)| {
             let row = HandleRow {

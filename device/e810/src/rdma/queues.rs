@@ -66,12 +66,12 @@ impl Queues {
         self.qps.get_mut(qpn.get()).map(AsMut::as_mut)
     }
 
-    /// Returns queue pairs in ascending order, from number `first` on.
+    /// Returns queue pairs in ascending order, starting at number `first`.
     pub(super) fn qps_from(&self, first: u32) -> impl Iterator<Item = (u32, &QueuePair)> {
         self.qps.iter_from(first).map(|(place, qp)| (place, qp.as_ref()))
     }
 
-    /// Returns completion queues in ascending order, from number `first` on.
+    /// Returns completion queues in ascending order, starting at number `first`.
     pub(super) fn cqs_from(&self, first: u32) -> impl Iterator<Item = (u32, &CompletionQueue)> {
         self.cqs.iter_from(first)
     }

@@ -372,7 +372,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the rows of elements in TEID order, from `first` on.
+    /// Returns the rows of elements in TEID order, starting at `first`.
     pub(super) fn rows(&self, first: Teid) -> impl Iterator<Item = NodeRow> {
         self.elements.range(first..).map(|(teid, node)| node.row(*teid))
     }

@@ -6,7 +6,8 @@ use super::rule::{Action, Cast, Direction, Key, Origin, Target};
 use super::{Switch, VsiSet};
 
 impl Switch {
-    /// Returns the rules in ascending order, from index `first` on. Returns no rules if `first` is `None`.
+    /// Returns the rules in ascending order, starting at index `first`. Returns no rules if `first` is
+    /// `None`.
     pub(in super::super) fn rows(&self, first: Option<u16>) -> impl Iterator<Item = RuleRow> {
         let keys = first.map(|first| self.keys.range(first..));
         keys.into_iter().flatten().filter_map(|(index, key)| {

@@ -272,7 +272,7 @@ fn cq_and_eq_contexts_are_written_and_zeroed() {
     dma.poke(0x5000, &[0xee; 256]);
     ctx.wr_cq_all(&dma, Cqn::new(1), &[0x11; 64]).unwrap();
     ctx.wr_eq_all(&dma, Eqn::new(2), &[0x22; 64]).unwrap();
-    // Section 5.1.3: a context has 64 bytes. In a CQ context, 56 bytes are significant; in an EQ context, 48.
+    // Section 5.1.3: a context is 64 bytes long. In a CQ context, 56 bytes are significant; in an EQ context, 48.
     assert_eq!(dma.peek::<64>(0x4040), [[0x11; 56].as_slice(), &[0xee; 8]].concat()[..]);
     assert_eq!(dma.peek::<64>(0x5080), [[0x22; 48].as_slice(), &[0xee; 16]].concat()[..]);
     ctx.wr_cq_invalid(&dma, Cqn::new(1));
@@ -283,8 +283,8 @@ fn cq_and_eq_contexts_are_written_and_zeroed() {
     assert_eq!(ctx.stats().ceu_parser.writes, 4);
 }
 
-/// Section 5.6.3: WR_QP_NPST, WR_QP_UAPST and WR_QP_EPST carry the state and one PSN each. Interface, section 4.3
-/// (J-19): other fields in the same words do not change.
+/// Section 5.6.3: WR_QP_NPST, WR_QP_UAPST and WR_QP_EPST carry the state and one PSN each. JingZhao interface, section
+/// 4.3 (J-19): other fields in the same words do not change.
 #[test]
 fn each_unit_writes_state_and_its_own_psn() {
     for (writer, live, changed, psn) in [
@@ -341,8 +341,8 @@ fn channels_write_back_round_robin() {
     assert!(bench.ctx.is_idle());
 }
 
-/// Section 5.2.1: "the command unit has the highest priority". Interface, section 5.4: a write-back that races with
-/// MODIFY_QP does not overwrite newer fields.
+/// Section 5.2.1: "the command unit has the highest priority". JingZhao interface, section 5.4: a write-back that races
+/// with MODIFY_QP does not overwrite newer fields.
 #[test]
 fn command_precedes_write_backs_and_discards_those_of_its_qp() {
     let mut bench = Bench::new(&[1, 2]);
@@ -390,7 +390,7 @@ fn write_backs_of_destroyed_qp_do_not_affect_successor() {
     assert_eq!(bench.word(2, 0x6c), 0x300);
 }
 
-/// Interface, section 5.2: write-backs to an unmapped page are skipped silently.
+/// JingZhao interface, section 5.2: write-backs to an unmapped page are skipped silently.
 #[test]
 fn write_back_to_unmapped_icm_page_is_counted() {
     let mut bench = Bench::new(&[1]);

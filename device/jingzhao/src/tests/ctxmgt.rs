@@ -21,7 +21,7 @@ fn query(machine: &mut Machine) -> Qpc {
     Qpc::parse(machine.peek(OUTBOX, 0xc0).first_chunk().unwrap())
 }
 
-/// Section 5.4.2: the reads and writes made by the units on both sides for one SEND.
+/// Section 5.4.2: the context reads and writes by the units on both sides for one SEND.
 #[test]
 fn message_uses_documented_reads_and_writes_of_units() {
     let (mut a, mut b) = pair();
@@ -33,8 +33,9 @@ fn message_uses_documented_reads_and_writes_of_units() {
     assert_eq!(get_data(&mut b, 0, 7), b"context");
 
     let (near, far) = (stats(&a), stats(&b));
-    // Doorbell Processing reads twice: for the doorbell and for the WQE. WQE Parser reads once to check the state,
-    // Requester Trans Control reads once for the WQE, and Requester Recv Control reads once for the CQE.
+    // Doorbell Processing reads the context twice: for the doorbell and for the WQE. WQE Parser reads it once to check
+    // the state, Requester Trans Control reads it once for the WQE, and Requester Recv Control reads it once for the
+    // CQE.
     assert_eq!(near.doorbell_processing.hits, 2);
     assert_eq!(near.wqe_parser.hits, 1);
     assert_eq!(near.requester_trans_control.reads.hits, 1);
@@ -42,15 +43,16 @@ fn message_uses_documented_reads_and_writes_of_units() {
     assert_eq!(near.execution_engine, before[0].execution_engine);
     assert_eq!((near.requester_trans_control.writes, near.requester_trans_control.write_backs), (1, 1));
     assert_eq!((near.requester_recv_control.writes, near.requester_recv_control.write_backs), (1, 1));
-    // The receiver reads for its CQE and writes its expected PSN.
+    // The receiver reads the context once, for its CQE, and writes its expected PSN.
     assert_eq!(far.execution_engine.reads.hits, 1);
     assert_eq!((far.execution_engine.writes, far.execution_engine.write_backs), (1, 1));
     assert_eq!(far.requester_trans_control, before[1].requester_trans_control);
     assert_eq!(far.ceu_parser, before[1].ceu_parser, "no command was needed");
 }
 
-/// Section 5.2.1 and interface, section 4.3: a command executes before the PSNs that changed in the same turn are
-/// written back. The exception is QUERY_QP, which first writes back the PSNs of the QP that it queries.
+/// CtxMgt document, section 5.2.1, and JingZhao interface, section 4.3: a command executes before PSNs that changed in
+/// the same turn are written back. The exception is QUERY_QP, which first writes back the PSNs of the QP that it
+/// queries.
 #[test]
 fn query_qp_during_turn_updates_psns_in_memory() {
     let (mut a, mut b) = pair();
@@ -64,8 +66,8 @@ fn query_qp_during_turn_updates_psns_in_memory() {
     assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 2]);
 }
 
-/// Interface, section 5.4: the fields that a command has written are not overwritten by earlier changes from the
-/// engine.
+/// JingZhao interface, section 5.4: fields written by a command are not overwritten by changes that the engine made
+/// earlier.
 #[test]
 fn write_back_of_earlier_qp_does_not_change_recreated_qp() {
     let (mut a, mut b) = pair();
@@ -98,7 +100,7 @@ fn doorbell_miss_is_counted_and_counters_survive_close() {
     assert_eq!(stats(&a), before);
 }
 
-/// Interface, section 10.5: a QP in ERR flushes requests on a doorbell, even if it entered ERR in this turn.
+/// JingZhao interface, section 10.5: a QP in ERR flushes requests on a doorbell, even if it entered ERR in this turn.
 #[test]
 fn doorbell_sees_latest_engine_state() {
     let (mut a, mut b) = pair();

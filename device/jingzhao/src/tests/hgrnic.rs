@@ -502,7 +502,7 @@ fn message_during_settle_time_causes_one_rnr_nak() {
 }
 
 #[test]
-fn error_cqe_has_wqe_offset_and_opcode_of_queue() {
+fn error_cqe_identifies_wqe_and_queue() {
     let (mut a, mut b) = pair(Caps::default());
     for _ in 0..5 {
         a.post_send(&[Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), ..send(DATA, 4) }]);

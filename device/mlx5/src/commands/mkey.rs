@@ -40,7 +40,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Re
     Ok(MkeyNumber { index }.emit().to_vec())
 }
 
-/// Destroys a key, even one that a UMR has left valid.
+/// Destroys a key, even if no UMR has invalidated it first.
 pub(super) fn destroy(call: Call<'_, '_>, index: MkeyIndex) -> Result<Output, Rejection> {
     let resources = call.resources;
     let mkey = resources.mkeys.remove(index).ok_or_else(|| Check::Mkey.rejects(index.get()))?;

@@ -160,7 +160,8 @@ pub struct ReceiveFlow {
     pub stride: u64,
     /// Number of slots in the buffer. It must be at least `depth`.
     pub slots: u32,
-    /// Layout of a message in its slot. A WRITE_IMM is contiguous, because its layout is determined by the sender.
+    /// Layout of a message in its slot. Must be contiguous for WRITE_IMM, because the sender writes each message to one
+    /// contiguous range.
     pub scatter: Scatter,
     /// Base of the expected immediate data: message `i` carries the little-endian number `imm + i`.
     pub imm: u32,

@@ -24,8 +24,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Unloads guest a's drivers during traffic. The program in guest a must receive a fatal device event, and its peer's
-/// requests must fail after exhausting their retries.
+/// Unloads guest `a`'s drivers during traffic. The program in guest `a` must receive a fatal device event, and its
+/// peer's requests must fail after exhausting their retries.
 async fn unloaded(pair: &mut StockPair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     let ends = Ends::open(pair).await?;

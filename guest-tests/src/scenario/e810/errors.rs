@@ -132,7 +132,7 @@ impl Ends {
         Self::open_with(pair, |_| {}).await
     }
 
-    /// Connects the ends after applying `change` to guest a's attributes.
+    /// Connects the ends after applying `change` to guest `a`'s attributes.
     async fn open_with(pair: &mut Pair, change: impl FnOnce(&mut SideOptions)) -> Result<Self> {
         let mut wanted_a = wanted(&mut pair.a).await?;
         let mut wanted_b = wanted(&mut pair.b).await?;
@@ -147,7 +147,7 @@ impl Ends {
         self.b.verbs.close(&mut pair.b.vm).await
     }
 
-    /// Returns a WRITE of `len` bytes from guest a to the start of guest b's region.
+    /// Returns a WRITE of `len` bytes from guest `a` to the start of guest `b`'s region.
     fn write(&self, len: u32) -> StockSend {
         self.a.write(self.b.region.addr, self.b.region.rkey, len)
     }
@@ -234,7 +234,7 @@ async fn too_long(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Returns whether guest a runs kernel 6.12. Its driver differs from later ones in its features (section 15.2) and in
+/// Returns whether guest `a` runs kernel 6.12. Its driver differs from later ones in its features (section 15.2) and in
 /// how it reports errors (section 14.1).
 async fn is_old(pair: &mut Pair) -> Result<bool> {
     Ok(pair.a.sh("uname -r").await?.starts_with("6.12."))
@@ -277,7 +277,8 @@ async fn overrun(pair: &mut Pair) -> Result<()> {
     pair.expect_events(&[], &[]).await
 }
 
-/// Checks that one of guest a's posted requests fails with the status `first`, and that all later requests are flushed.
+/// Checks that one of guest `a`'s posted requests fails with the status `first`, and that all later requests are
+/// flushed.
 async fn fails_in_between(pair: &mut Pair, ends: &Ends, first: u32) -> Result<()> {
     let found = ends.a.statuses(&mut pair.a.vm, u32::try_from(MANY)?).await?;
     let good = found.iter().take_while(|&&status| status == status::SUCCESS).count();
@@ -334,7 +335,7 @@ async fn traffic(pair: &mut Pair) -> Result<[ProgramId; 2]> {
     Ok([server, client])
 }
 
-/// Waits until guest b has received at least 1000 more packets.
+/// Waits until guest `b` has received at least 1000 more packets.
 async fn wait_for_traffic(pair: &Pair) -> Result<()> {
     let before = received(pair).await?;
     let deadline = Instant::now() + LIMIT;
@@ -345,7 +346,7 @@ async fn wait_for_traffic(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of RoCE packets that guest b has received.
+/// Returns the number of RoCE packets that guest `b` has received.
 async fn received(pair: &Pair) -> Result<u64> {
     pair.b.daemon.as_ref().context("the guest has no daemon")?.counter("/port/roce").await
 }
@@ -401,8 +402,8 @@ async fn interface_down(pair: &mut Pair) -> Result<()> {
     still_works(pair).await
 }
 
-/// Removes guest a's device by running `line`. The program in guest a must receive a fatal device event, and its peer's
-/// requests must fail after exhausting their retries.
+/// Removes guest `a`'s device by running `line`. The program in guest `a` must receive a fatal device event, and its
+/// peer's requests must fail after exhausting their retries.
 async fn device_removed(pair: &mut Pair, line: &str) -> Result<()> {
     let programs = traffic(pair).await?;
     let ends = Ends::open(pair).await?;

@@ -17,7 +17,7 @@ const SETTLED: Duration = Duration::from_secs(60);
 /// Time limit in seconds for the last frame to arrive.
 const ARRIVAL_SECONDS: u32 = 10;
 
-/// Destination addresses: a group that guest b joins, a group that guest b does not join, and broadcast.
+/// Destination addresses: a group that guest `b` joins, a group that guest `b` does not join, and broadcast.
 const GROUP: &str = "01:00:5e:51:00:01";
 const OTHER_GROUP: &str = "01:00:5e:51:00:02";
 pub(super) const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
@@ -30,11 +30,11 @@ const TO_EVERYBODY: u32 = 2;
 const TO_GROUP: u32 = 3;
 const TO_OTHER_GROUP: u32 = 4;
 const TO_NOBODY: u32 = 5;
-/// Mark of the last frame, which guest b always accepts.
+/// Mark of the last frame, which guest `b` always accepts.
 const END: u32 = 99;
 
-/// Guest b's receive modes. Each consists of a name, the membership to add, and the marks of the frames that guest b
-/// must accept.
+/// Guest `b`'s receive modes. Each consists of a name, the membership to add, and the marks of the frames that guest
+/// `b` must accept.
 const CASES: &[(&str, Option<&str>, &[u32])] = &[
     ("nothing else", None, &[TO_IT, TO_EVERYBODY]),
     ("one group", Some("group"), &[TO_IT, TO_EVERYBODY, TO_GROUP]),
@@ -43,7 +43,7 @@ const CASES: &[(&str, Option<&str>, &[u32])] = &[
     ("nothing else, again", None, &[TO_IT, TO_EVERYBODY]),
 ];
 
-/// Sends frames to every destination in each receive mode, and checks which of them guest b accepts.
+/// Sends frames to every destination in each receive mode, and checks which of them guest `b` accepts.
 pub(super) async fn let_in(a: &mut Station, b: &mut Station) -> Result<()> {
     let sender = open(a).await?;
     let receiver = open(b).await?;

@@ -39,7 +39,7 @@ async fn interrupts(vm: &mut Vm, device: &str) -> Result<Vec<u64>> {
     Ok(counts)
 }
 
-/// Checks, using packet counters and interrupts, that flows from random ports use all queues of guest b. Streams in
+/// Checks, using packet counters and interrupts, that flows from random ports use all queues of guest `b`. Streams in
 /// other cases have consecutive ports, which could all hash to the same queue.
 pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
     const FLOWS: u32 = 64;

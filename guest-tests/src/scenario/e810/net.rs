@@ -110,7 +110,7 @@ impl Bench {
             }
             Extent::Good | Extent::Lossy => {
                 let [mut a, b] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
-                // Guest c's NIC is connected only to guest a's E810, which forwards the NIC's frames.
+                // Guest `c`'s NIC is connected only to guest `a`'s E810, which forwards the NIC's frames.
                 a.peers.push(Peer { addr: peer, leaf: true });
                 let (a, b, c) = tokio::try_join!(
                     Station::with_e810(lab, run, &image, &a, Vec::new()),

@@ -152,7 +152,7 @@ impl Measure {
         }
     }
 
-    /// Measures one NIC, with guest a as the client.
+    /// Measures one NIC, with guest `a` as the client.
     async fn take(self, a: &mut Vm, b: &mut Vm, card: Card) -> Result<f64> {
         let peer = Address::on(card.network(), card.id(2)).ipv4;
         match self {

@@ -29,12 +29,12 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("EQ with a pending event interrupts when it is armed", hint, armed_later(pair)).await
 }
 
-/// Two connected queue pairs. Guest b's completion events go to an event queue.
+/// Two connected queue pairs. Guest `b`'s completion events go to an event queue.
 struct Setup {
     connection: Connection,
     eq: Watch,
     source: MrInfo,
-    /// Number of messages that guest b has received so far.
+    /// Number of messages that guest `b` has received so far.
     received: u32,
 }
 
@@ -53,7 +53,7 @@ impl Setup {
         self.connection.towards(Direction::AToB)
     }
 
-    /// Sends one message to guest b, and waits until the message has completed at both ends.
+    /// Sends one message to guest `b`, and waits until the message has completed at both ends.
     async fn send(&mut self, pair: &mut Pair, solicited: bool) -> Result<()> {
         let (at_a, at_b) = self.ends();
         pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![Vec::new()] }).await?;
@@ -74,7 +74,7 @@ impl Setup {
         pair.b.vm.call(ArmEq { eq: self.eq.eq.id }).await.map(drop)
     }
 
-    /// Returns the completion event of guest b's completion queue. The event contains the queue's full number.
+    /// Returns the completion event of guest `b`'s completion queue. The event contains the queue's full number.
     fn event(&self) -> Event {
         Event::of(kind::COMPLETION, self.ends().1.cq.cqn)
     }

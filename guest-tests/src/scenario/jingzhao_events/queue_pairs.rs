@@ -71,8 +71,8 @@ async fn established(pair: &mut Pair) -> Result<()> {
     eq.destroy(&mut pair.b.vm).await
 }
 
-/// Checks that the drained event occurs once the started message, which waits for a receive, has completed (section
-/// 10.5). Until then, QUERY_QP reports state 7, and the context in memory contains state 5.
+/// Checks that the drained event occurs once the message in progress has completed (section 10.5). That message waits
+/// for a receive. Until it completes, QUERY_QP reports state 7, and the context in memory contains state 5.
 async fn drained(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 2, &[kind::SQ_DRAINED]).await?;
     let attributes = Attributes::default();
@@ -114,7 +114,7 @@ async fn drained_idle(pair: &mut Pair, service: Service) -> Result<()> {
         at_a.to(&mut pair.a.vm, Transition::ToSqd { notify }).await?;
         at_a.expect_state(&mut pair.a.vm, state::SQD).await?;
         if notify {
-            // If the first SQD had caused an event, two events would arrive.
+            // If the first transition to SQD had raised an event, two events would arrive.
             eq.expect(&mut pair.a.vm, Event::of(kind::SQ_DRAINED, at_a.qp.qpn)).await?;
         }
         at_a.to(&mut pair.a.vm, Transition::SqdToRts(Changes::default())).await?;
@@ -141,7 +141,7 @@ async fn cq_unreachable(pair: &mut Pair) -> Result<()> {
     cq_failure(pair, unreachable, 2, 0xa).await?.destroy(&mut pair.a.vm).await
 }
 
-/// Generates three completions for a CQ of guest a, and checks that the CQ and the queue pair fail.
+/// Generates three completions for a CQ in guest `a`, and checks that the CQ and the queue pair fail.
 async fn cq_failure(pair: &mut Pair, cq: CreateCq, reason: u32, status: u8) -> Result<End> {
     const NOP: SendOp = SendOp::Raw(0);
     let eq = Watch::create(&mut pair.a.vm, 4, &[kind::CQ_ERROR]).await?;

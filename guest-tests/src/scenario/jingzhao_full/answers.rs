@@ -10,7 +10,7 @@ use super::spec::{Form, name_of, row_of};
 use crate::report::line;
 use crate::vm::Vm;
 
-/// Identifies a command in one form.
+/// Identifies one form of a command.
 pub(super) type Key = (u16, Form);
 
 /// Statuses returned by one device. A form that was tried in several ways can have several statuses.

@@ -1,4 +1,4 @@
-//! All commands in all forms, in the order in which they are issued.
+//! All forms of all commands, in the order in which they are issued.
 
 use agent::wire::{InParam, OutParam, RawCommand};
 
@@ -11,7 +11,7 @@ use super::spec::{Form, InModifier, Inbox, Row, SECTION_2, UNSUPPORTED};
 
 /// An address that is not backed by memory.
 const NOWHERE: u64 = 0x7fff_ffff_f000;
-/// A value for an object number's bits above the table's index mask.
+/// A value for the bits of an object number that lie above the table's index mask.
 const ROLLING: u32 = 0x9c_0000;
 
 // These numbers are far above those that the agent uses, and refer to the last page of each table.
@@ -124,8 +124,8 @@ pub(super) fn generic(device: &Device) -> Script {
             script.tries(Form::NumberOver24Bits, numbered(0x7fff_ffff));
         }
         if let Inbox::Unmodified(_) = row.inbox {
-            // The command has an input mailbox only if op_modifier is 0. Also check the number in a form without a
-            // mailbox.
+            // The command has an input mailbox only if op_modifier is 0. Also test the check of the object number with
+            // an op_modifier that takes no mailbox.
             script.tries(
                 Form::NumberOver24Bits,
                 RawCommand {

@@ -14,12 +14,12 @@ use super::section_10_2::State::{self, Err, Reset, Rts, Sqe};
 use super::transitions::{expect_state, walk};
 use crate::vm::Vm;
 
-/// Opcodes in the CQEs of a SEND, at the sender and at the receiver (sections 7.3 and 11.2; UC is service 001).
+/// CQE opcodes for a SEND, at the sender and at the receiver (sections 7.3 and 11.2). UC is service type 001.
 const SEND: u8 = 0x0a;
 const UC_SEND_ONLY: u8 = 0x24;
 
-/// Checks that in SQE, the requests announced by a doorbell are flushed. After the return to RTS, the requests
-/// announced by the next doorbell must be executed.
+/// Checks that requests announced by a doorbell in SQE are flushed. Once the QP is back in RTS, requests announced by
+/// the next doorbell must be executed.
 pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<()> {
     const SQERR2RTS: u16 = 0x01d;
     let memory = vm.call(CreateMr::default()).await?;

@@ -192,7 +192,7 @@ pub(super) fn has(service: Service, attribute: &Attribute) -> bool {
     ROWS.iter().any(|row| row.types.contains(&service) && row.takes(attribute))
 }
 
-/// Returns a mask with the bits of exactly those attributes that `op` requires.
+/// Returns a mask with the bits of exactly the attributes required by `op`.
 pub(super) fn required_mask(service: Service, op: u16) -> u32 {
     let rows = ROWS.iter().filter(|row| row.op == op && row.types.contains(&service));
     rows.flat_map(|row| row.req).fold(0, |mask, attribute| mask | 1 << attribute.bit)

@@ -26,7 +26,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("atomics: result buffer that cannot be written", hint, unwritable_result(pair)).await
 }
 
-/// A connection, an 8-byte aligned word in guest b on which atomics operate, and memory in guest a for the results.
+/// A connection, an 8-byte aligned word in guest `b` on which atomics operate, and memory in guest `a` for the results.
 pub(super) struct Counter {
     pub(super) connection: Connection,
     pub(super) word: MrInfo,
@@ -41,7 +41,7 @@ impl Counter {
         Ok(Self { connection, word, results })
     }
 
-    /// Returns an atomic operation on the word. Its result is stored in slot `i` of guest a's memory.
+    /// Returns an atomic operation on the word. Its result is stored in slot `i` of guest `a`'s memory.
     pub(super) fn request(&self, op: SendOp, i: u32) -> SendRequest {
         SendRequest {
             op,

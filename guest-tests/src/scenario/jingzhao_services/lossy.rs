@@ -168,7 +168,7 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
         .collect();
     at_a.post(&mut pair.a.vm, requests).await?;
     at_a.expect_completions(&mut pair.a.vm, &[None; MESSAGES as usize], SOON_MS).await?;
-    // Once the rule has matched this many frames, all packets of all messages have reached guest b.
+    // Once the rule has matched this many frames, all packets of all messages have reached guest `b`.
     loss.await_matches(&pair.b.daemon, u64::from(MESSAGES * LEN.div_ceil(1024))).await?;
     let lost = loss.hits(&pair.b.daemon).await?;
     loss.clear(&pair.b.daemon).await?;

@@ -91,7 +91,7 @@ async fn start(
     StockPair::start_with(lab, run, change).await
 }
 
-/// Measures each figure once.
+/// Runs all benchmarks, and adds one result for each.
 async fn take(pair: &mut StockPair, figures: &mut Vec<f64>) -> Result<()> {
     let device = pair.perftest_device();
     for figure in FIGURES {

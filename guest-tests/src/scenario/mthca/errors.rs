@@ -64,7 +64,7 @@ impl Ends {
         Self::open_with(pair, None).await
     }
 
-    /// Opens both ends and connects them. The completion queue in guest a has the given capacity.
+    /// Opens both ends and connects them. The completion queue in guest `a` has the given capacity.
     async fn open_with(pair: &mut StockPair, completions: Option<u32>) -> Result<Self> {
         let [wanted_a, wanted_b] =
             [&pair.a, &pair.b].map(|node| SideOptions::new(node.rdma_device(), PeerAddress::Lid(node.id)));
@@ -206,7 +206,7 @@ pub(in super::super) async fn traffic(pair: &mut StockPair) -> Result<[agent::wi
     Ok([server, client])
 }
 
-/// Returns the number of RoCE packets that guest b has received. All of them come from guest a.
+/// Returns the number of RoCE packets that guest `b` has received. All of them come from guest `a`.
 async fn sent(pair: &StockPair) -> Result<u64> {
     pair.b.daemon.counter("/port/roce").await
 }

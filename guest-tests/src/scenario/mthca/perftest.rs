@@ -1,4 +1,4 @@
-//! Runs perftest between two guests. Every operation must work. `speed-guests` compares the figures.
+//! Runs perftest between two guests. Every operation must work. `speed-guests` compares the performance.
 
 use anyhow::Result;
 

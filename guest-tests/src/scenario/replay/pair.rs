@@ -219,7 +219,7 @@ impl Pair {
         Side::pair((a, of_a), (b, of_b)).await
     }
 
-    /// Takes guest a's link down and brings it back up.
+    /// Takes guest `a`'s link down and brings it back up.
     pub(super) async fn toggle_link(&mut self) -> Result<()> {
         self.daemons()[0].control(&["port", "down"]).await?;
         self.port_of_a_is("1: DOWN").await?;
@@ -237,7 +237,7 @@ impl Pair {
         await_text(a, &[&path], &[state], PORT_TIMEOUT).await
     }
 
-    /// Unloads and reloads the RDMA driver of guest a, but not the modules on which it depends.
+    /// Unloads and reloads the RDMA driver of guest `a`, but not the modules on which it depends.
     pub(super) async fn reload(&mut self) -> Result<()> {
         let module = match &self.kind {
             Kind::Mthca(_) => "ib_mthca",

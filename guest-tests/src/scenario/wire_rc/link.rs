@@ -66,7 +66,7 @@ pub(super) struct Link<'a> {
     bench: &'a mut Bench,
     pub(super) qp: QpInfo,
     pub(super) cq: CqInfo,
-    /// The HCA's memory region. It has [`REGION`] bytes and all access rights, and is filled with [`content`].
+    /// The HCA's memory region. It is [`REGION`] bytes long, grants all access rights, and is filled with [`content`].
     pub(super) mr: MrInfo,
     pub(super) mtu: usize,
 }

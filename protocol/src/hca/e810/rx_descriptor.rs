@@ -342,8 +342,8 @@ mod tests {
         assert_eq!(bytes[16..24], [0, 0x08, 0, 0, 0, 0, 0x02, 0x01]);
     }
 
-    /// The frame has 1510 bytes, a VLAN tag and a wrong TCP checksum. The layout is the one used by controllers before
-    /// the E810.
+    /// The frame is 1510 bytes long. It has a VLAN tag and a wrong TCP checksum. The layout is the one used by
+    /// controllers before the E810.
     #[test]
     fn legacy_layout_places_each_field() {
         let frame = RxWriteBack {

@@ -51,7 +51,7 @@ mod tests {
 
     /// The bytes are the example in section 16.3, which was recorded from a driver.
     #[test]
-    fn parses_published_context() {
+    fn parses_queue_context_example() {
         let sent = context("a0928e00000000000080010400000000008000011000");
         let expected = TxContext {
             ring: ring(0x4749_5000),

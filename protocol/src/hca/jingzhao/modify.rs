@@ -532,7 +532,7 @@ mod tests {
 
     /// UD QPs have neither the attribute [`Attributes::AV`] nor a path MTU attribute, but they use the fields of both.
     #[test]
-    fn path_fields_of_ud_qp_are_set_only_up_to_rtr() {
+    fn ud_qp_ignores_path_fields_after_rtr() {
         let ud = Qpc { service: 3, mtu: 0, ..image() };
         let init = StoredQpc::default().modify(Transition::Rst2Init, &ud).unwrap();
         let with_path = Qpc { service_level: 3, mtu: 5, log_max_msg: 11, ..ud };

@@ -1,6 +1,6 @@
 //! Send and receive WQEs, and the units that they consist of.
 //!
-//! A WQE is a sequence of 16-byte granules. It does not contain its own opcode and size. These are in the doorbell or
+//! A WQE is a sequence of 16-byte granules. It does not contain its own opcode and size, which are in the doorbell or
 //! in the [`NextUnit`] of the previous WQE, so the caller of [`SendWqe::parse`] passes exactly the bytes of the WQE and
 //! its opcode.
 //!

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn datagram_cqe_holds_sender() {
+    fn datagram_cqe_identifies_sender() {
         let source =
             Source { qpn: Qpn::new(1), lid: Lid::new(0x12), service_level: 3, path_bits: 5, grh: true };
         let content = Content::Send { pkey: 0xffff };

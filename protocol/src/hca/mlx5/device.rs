@@ -16,7 +16,7 @@ layout! {
 }
 
 layout! {
-    /// Input of ENABLE_HCA and DISABLE_HCA. Their output has 12 bytes.
+    /// Input of ENABLE_HCA and DISABLE_HCA. Their output is 12 bytes long.
     pub struct Function[16] big_endian {
         /// Function number; 0 is the function that issues the command.
         @0x0a  function: u16,

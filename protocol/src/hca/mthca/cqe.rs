@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn receive_cqe_holds_sender() {
+    fn receive_cqe_identifies_sender() {
         let received = Received {
             remote_qpn: Qpn::new(0x15),
             remote_lid: Lid::new(0x102),

@@ -12,8 +12,8 @@ pub const UAR_PAGE: u64 = super::PAGE as u64;
 /// Length of a doorbell record in bytes.
 pub const RECORD_LEN: usize = 8;
 
-/// A doorbell register of a UAR page. It has eight bytes, which drivers write in one access or in two halves. Writes to
-/// other offsets are ignored, and the whole page reads 0.
+/// A doorbell register of a UAR page. It is eight bytes long, and drivers write it in one access or in two halves.
+/// Writes to other offsets are ignored, and the whole page reads 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UarRegister {
     /// 10h: rings the doorbell of a send queue.

@@ -119,7 +119,7 @@ mod tests {
     };
 
     #[test]
-    fn parses_published_completion_eq() {
+    fn parses_completion_eq_example() {
         let expected = Eqc {
             start: 0,
             log_entries: 17,

@@ -30,9 +30,10 @@ pub const EQS: u32 = 64;
 
 /// Offset of the HCR.
 pub const HCR: u32 = 0x8_0680;
-/// Offset of the EQ arm register, which has 64 bits in big-endian order. Linux writes only its second word.
+/// Offset of the EQ arm register, which is 64 bits wide and big-endian. Linux writes only its second word.
 pub const EQ_ARM: u32 = 0x8_0a00;
-/// Offset of the EQ consumer index registers. Each register has eight bytes, but only the first four are used.
+/// Offset of the EQ consumer index registers. Each register is eight bytes long, but only the first four bytes are
+/// used.
 pub const EQ_SET_CI: u32 = 0x8_0b00;
 /// Offset of the catastrophic error buffer.
 pub const CATASTROPHE: u32 = 0x8_3000;

@@ -1,6 +1,6 @@
 //! Send and receive WQEs, and the segments that they consist of.
 //!
-//! A WQE is a sequence of 16-byte granules. A send WQE does not contain its own opcode and size. These are in the
+//! A WQE is a sequence of 16-byte granules. A send WQE does not contain its own opcode and size, which are in the
 //! [`NextSegment`] of the WQE in the previous slot or, for the first WQE of a doorbell, in the doorbell. The caller of
 //! [`SendWqe::parse`] therefore passes exactly the bytes of the WQE and its opcode.
 //!

@@ -12,8 +12,8 @@ use crate::vfio::Bar;
 /// Maximum number of bytes that one region access may transfer. This is also the protocol's default.
 pub const MAX_TRANSFER_LEN: u32 = 1 << 20;
 
-/// Maximum number of writes in one REGION_WRITE_MULTI. Each write may start a command, and other sockets have
-/// to wait in the meantime. QEMU sends at most 200.
+/// Maximum number of writes in one REGION_WRITE_MULTI. Each write may start a command, and other sockets are not served
+/// until all writes are done. QEMU sends at most 200.
 pub(super) const MAX_SMALL_WRITES: usize = 256;
 
 /// Maximum number of descriptors per message. QEMU does not send more.
@@ -63,8 +63,8 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Returns `None` for unknown commands and for commands that are not served. The latter are requests for
-    /// region descriptors, migration, and DMA accesses, which only servers send.
+    /// Returns `None` for unknown commands and for commands that are not served. The latter are requests for region
+    /// descriptors and for dirty pages (migration), and the DMA accesses that only a server sends.
     pub(super) fn from_raw(raw: u16) -> Option<Self> {
         use vfio_user::Command as Known;
         Some(match Known::n(raw) {

@@ -19,7 +19,7 @@ use crate::vfio::msix::Gate;
 
 const NO_REPLY: u32 = 0x10;
 
-/// A device that logs all calls. Its BAR 0 has 4 KiB and stores the bytes written to it.
+/// A device that logs all calls. Its BAR 0 is 4 KiB long and stores the bytes written to it.
 struct Stub {
     bar0: Vec<u8>,
     log: Vec<String>,

@@ -134,7 +134,8 @@ fn rnr_timer_zero_option_replaces_only_code_0() {
     assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 5), (5, 5));
 }
 
-/// J-29: from code 6 on, the notes list times as multiples of 10 us, in a different order. Packets use the IBTA codes.
+/// J-29: starting with code 6, the notes list times as multiples of 10 us, in a different order. Packets use the IBTA
+/// codes.
 #[test]
 fn rnr_timer_table_option_converts_codes_to_ibta_table() {
     const IBTA: [u32; 16] = [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536];

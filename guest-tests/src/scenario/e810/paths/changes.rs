@@ -169,7 +169,7 @@ async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Res
     Ok(if is_client { ends.0 } else { ends.1 })
 }
 
-/// Unloads both of guest a's drivers. The program's device must disappear, its peer must be notified, and new
+/// Unloads both of guest `a`'s drivers. The program's device must disappear, its peer must be notified, and new
 /// connections must work once the drivers are loaded again.
 pub(super) async fn driver_removed(a: &mut Station, b: &mut Station) -> Result<()> {
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;

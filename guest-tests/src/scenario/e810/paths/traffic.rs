@@ -28,7 +28,7 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// Starts traffic between two stations. The client connects to the given address of guest b.
+    /// Starts traffic between two stations. The client connects to the given address of guest `b`.
     pub(super) async fn start(a: &mut Station, b: &mut Station, address: &str) -> Result<Self> {
         let line = format!("rping -s -a {address} -S 4000 -V");
         let server = spawn(&mut b.vm, &line).await?;

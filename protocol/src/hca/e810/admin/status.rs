@@ -49,7 +49,7 @@ statuses! {
     Mode = 21 "EMODE";
 }
 
-/// Error of a command: the return value for the driver, and the cause for the operator.
+/// A command error: the return value for the driver and the cause for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{}: {what} {value:#x}", status.name())]
 pub struct AdminError {

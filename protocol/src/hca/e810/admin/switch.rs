@@ -239,7 +239,7 @@ mod tests {
 
     /// The bytes are the example in section 16.3, a rule for the function's MAC address.
     #[test]
-    fn parses_published_mac_rule() {
+    fn parses_mac_rule_example() {
         let rule = [
             0x01, 0, 0, 0, 0x01, 0, 0x01, 0, 0x14, 0, 0x02, 0, 0, 0, 0x10, 0, //
             0x02, 0xe8, 0x10, 0, 0, 0x01, 0x02, 0, 0, 0, 0, 0, 0x81, 0, 0, 0,

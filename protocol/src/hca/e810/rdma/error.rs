@@ -54,7 +54,7 @@ error_codes! {
     State = 0x8002 "state";
 }
 
-/// Error of an operation: the code for the driver, and the cause for the operator.
+/// An operation error: the code for the driver and the cause for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{}: {what} {value:#x}", code.name())]
 pub struct CqpError {

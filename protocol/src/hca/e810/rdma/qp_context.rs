@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn parses_published_rc_context() {
+    fn parses_rc_context_example() {
         let context = QpContext::parse(&connected());
         let expected = QpContext {
             ipv4: true,
@@ -212,7 +212,7 @@ mod tests {
 
     /// The words are the example "GSI context" in section 16.3.
     #[test]
-    fn parses_published_gsi_context() {
+    fn parses_gsi_context_example() {
         let context = QpContext::parse(&words(&[
             (24, 0x12b7_c000_0000_8800),
             (64, 0x8001_0000_0000_0000),

@@ -33,9 +33,9 @@ mod tests {
         Fragment { va: Va::new(va), key: Lkey::new(key), len }
     }
 
-    /// The words are the example "RQ, 1 SGE" in section 16.3. The example has the same fragment as the published send.
+    /// The words are the example "RQ, 1 SGE" in section 16.3. The example has the same fragment as the send example.
     #[test]
-    fn parses_published_receive() {
+    fn parses_receive_example() {
         let slot: [u8; QUANTUM] = words(&[(0, 0x55ec_bd10_3000), (8, 0x8000_1000_9132_58d1), (24, 1 << 63)]);
         let wqe = ReceiveWqe::parse(&slot, 0);
         assert_eq!(wqe.fragments.as_slice(), [fragment(0x55ec_bd10_3000, 0x9132_58d1, 4096)]);

@@ -194,9 +194,9 @@ pub struct FastRegister {
 pub enum FastPages {
     /// Level 0: contiguous memory.
     Contiguous(Iova),
-    /// Level 1: page addresses from this PBLE on.
+    /// Level 1: page addresses, starting at this PBLE.
     List(PbleIndex),
-    /// Level 3: references to lists of page addresses, from this PBLE on.
+    /// Level 3: references to lists of page addresses, starting at this PBLE.
     Lists(PbleIndex),
 }
 

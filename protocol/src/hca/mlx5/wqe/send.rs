@@ -239,7 +239,7 @@ impl<'a> SendWqe<'a> {
             match item {
                 DataItem::Pointer(segment) => wqe.extend_from_slice(&segment.emit()),
                 DataItem::Inline(bytes) => {
-                    // The count is truncated to its field. A WQE has at most 1008 bytes, so longer data cannot be
+                    // The count is truncated to its field. A WQE is at most 1008 bytes long, so longer data cannot be
                     // encoded in any case.
                     let count = u32::try_from(bytes.len()).unwrap_or(u32::MAX) & 0x3ff | 1 << 31;
                     wqe.extend_from_slice(&count.to_be_bytes());

@@ -23,7 +23,7 @@ const PUBLISHED: [(usize, u64); 3] =
 
 /// The words are the example "SQ send, 1 SGE" in section 16.3.
 #[test]
-fn parses_published_send() {
+fn parses_send_example() {
     let bytes: [u8; QUANTUM] = words(&PUBLISHED);
     let control = Control::of(&bytes);
     assert!(control.signaled && control.valid && !control.read_fence && !control.local_fence);
@@ -35,7 +35,7 @@ fn parses_published_send() {
 
 /// The words are the example "SQ UD send" in section 16.3.
 #[test]
-fn parses_published_datagram() {
+fn parses_datagram_example() {
     let bytes: [u8; QUANTUM] = words(&[(16, 0x0000_0007_1111_1111), (24, 0xc000_0003_0000_0001)]);
     let to = Destination { handle: AhIndex::new(1), qpn: Qpn::new(7), qkey: Qkey::new(0x1111_1111) };
     let data = Data::Fragments(Fragments::new());
@@ -122,7 +122,7 @@ fn inline_data_skips_polarity_bytes() {
 
 /// The words are the examples "SQ send-invalidate" and "SQ local invalidate" in section 16.3.
 #[test]
-fn parses_published_invalidations() {
+fn parses_invalidation_examples() {
     let bytes: [u8; QUANTUM] = words(&[(24, 0xc000_0004_191d_ba94)]);
     let Ok(Operation::Send { invalidate, solicited: false, .. }) = connected(&bytes) else {
         panic!("no send");
@@ -135,7 +135,7 @@ fn parses_published_invalidations() {
 
 /// The words are the examples "SQ fast register, one page" and "level 1" in section 16.3.
 #[test]
-fn parses_published_fast_registrations() {
+fn parses_fast_registration_examples() {
     let one: [u8; QUANTUM] = words(&[
         (0, 0x46eb_1f40),
         (8, 0x46eb_1000),
@@ -174,7 +174,7 @@ fn parses_published_fast_registrations() {
 
 /// The words are the example "SQ bind window type 1" in section 16.3.
 #[test]
-fn parses_published_bind() {
+fn parses_bind_example() {
     let bytes: [u8; QUANTUM] =
         words(&[(0, 0x0318_d064), (8, 0x011e_be03_513b_af51), (16, 0x00c8), (24, 0xc06c_0008_0000_0000)]);
     let bind = Bind {
