@@ -140,8 +140,12 @@ async fn signals(user: &User) -> Result<()> {
     user.run(&["exec", "ci:a", "--", "timeout", "30", "sh", "-c", gone]).await?.succeeded()?;
     let outcome = user.run(&["exec", "ci:a", "--", "sh", "-c", "kill -9 $$"]).await?;
     ensure!(outcome.code == Some(128 + 9), "{outcome:?}");
-    let outcome = user.run(&["exec", "ci:a", "--", "no-such-program"]).await?;
-    ensure!(outcome.code == Some(125), "{outcome:?}");
+    for (program, code) in [("no-such-program", 127), ("/etc/passwd", 126)] {
+        let outcome = user.run(&["exec", "ci:a", "--", program]).await?;
+        ensure!(outcome.code == Some(code) && outcome.stderr.contains(program), "{outcome:?}");
+    }
+    let outcome = user.run(&["exec", "ci:a", "--folder", "/no/such", "--", "true"]).await?;
+    ensure!(outcome.code == Some(125) && outcome.stderr.contains("/no/such"), "{outcome:?}");
     Ok(())
 }
 

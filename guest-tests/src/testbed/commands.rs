@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use agent::wire::ExitStatus;
 use agent::wire::exec::{Frame as _, INPUT_WINDOW, MAX_PAYLOAD, Start, ToGuest, ToHost};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -88,7 +88,7 @@ impl Ports {
                 ToHost::Output(bytes) => append(&mut output, &bytes),
                 ToHost::Errors(bytes) => append(&mut errors, &bytes),
                 ToHost::Ended(status) => break status,
-                ToHost::Failed(reason) => bail!(reason),
+                ToHost::Failed(error) => return Err(error.into()),
             }
         };
         self.lock().push(port);

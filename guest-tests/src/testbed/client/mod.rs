@@ -15,6 +15,7 @@ mod up;
 use std::process::ExitCode;
 
 use agent::wire::ExitStatus;
+use agent::wire::exec::{StartError, StartErrorKind};
 use anyhow::{Context, Result, bail};
 use tokio::io::BufReader;
 use tokio::net::UnixStream;
@@ -47,8 +48,8 @@ pub enum Command {
     Ci(Ci),
     /// Run a command in a guest
     ///
-    /// Forwards input, output, signals and the terminal. Exits with the command's status, or with 125 if the
-    /// lab itself failed.
+    /// Forwards input, output, signals and the terminal. Exits with the command's status, with 127 if the guest
+    /// has no such command, with 126 if the command is not executable, or with 125 if the lab itself failed.
     Exec(Exec),
     /// Copy files and directories to or from a guest
     Cp(Copy),
@@ -148,14 +149,25 @@ async fn messages(testbed: &TestbedName, guest: GuestName) -> Result<Vec<String>
     }
 }
 
-/// Exit status for errors of the lab itself, as used by env(1) and similar programs.
+/// Exit statuses for errors that occur before a command runs, as used by shells, env(1) and similar programs.
 const FAILURE_OF_LAB: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
 
 fn or_failure_of_lab(result: Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         tracing::error!("{error:#}");
-        ExitCode::from(FAILURE_OF_LAB)
+        ExitCode::from(failure_code(&error))
     })
+}
+
+/// Returns the exit status for an error that occurred before or instead of running a command.
+fn failure_code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<StartError>().map(|error| error.kind) {
+        Some(StartErrorKind::NotFound) => NOT_FOUND,
+        Some(StartErrorKind::NotExecutable) => NOT_EXECUTABLE,
+        Some(StartErrorKind::Other) | None => FAILURE_OF_LAB,
+    }
 }
 
 /// Returns the exit status that represents the end of a command. As in shells, it is the command's own status, or 128
@@ -170,4 +182,20 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 fn print_json(value: &impl serde::Serialize) -> Result<()> {
     crate::report::line(&serde_json::to_string_pretty(value)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_and_unusable_commands_have_status_of_shell() {
+        let code = |kind| {
+            let error = StartError { kind, reason: "cannot start x".into() };
+            failure_code(&anyhow::Error::from(error).context("guest a"))
+        };
+        assert_eq!((code(StartErrorKind::NotFound), code(StartErrorKind::NotExecutable)), (127, 126));
+        assert_eq!(code(StartErrorKind::Other), 125);
+        assert_eq!(failure_code(&anyhow::anyhow!("testbed lab does not exist")), 125);
+    }
 }

@@ -80,7 +80,7 @@ impl Session {
                 frame = frames.recv(), if waiting.is_none() => {
                     match frame.context("the guest or its testbed stopped before the command exited")? {
                         ToHost::Started => {}
-                        ToHost::Failed(reason) => bail!(reason),
+                        ToHost::Failed(error) => return Err(error.into()),
                         ToHost::Output(bytes) => waiting = Some(Printed::Output(bytes)),
                         ToHost::Errors(bytes) => waiting = Some(Printed::Errors(bytes)),
                         ToHost::Taken(count) => room = (room + usize::try_from(count)?).min(INPUT_WINDOW),
