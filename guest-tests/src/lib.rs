@@ -8,6 +8,7 @@
 
 pub mod agent_link;
 pub mod artifacts;
+mod bounded_log;
 pub mod daemon;
 pub mod doctor;
 pub mod initramfs;

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::agent_link::AgentLink;
 use crate::artifacts::{Artifacts, Disks};
+use crate::bounded_log::Trimmer;
 use crate::monitor::Monitor;
 use crate::process::{Process, tail};
 use crate::qemu::{Endpoints, Machine, slot, vfio_user_behind};
@@ -67,6 +68,8 @@ pub struct Vm {
     qemu: Process,
     agent: AgentLink,
     console_log: PathBuf,
+    /// Limits the size of the console log. An agent without a guest has no console.
+    _trimmer: Option<Trimmer>,
     console: Option<UnixStream>,
     commands: Vec<UnixStream>,
     monitor: Option<Monitor>,
@@ -137,6 +140,7 @@ impl Vm {
         let console_listener = endpoints.console.as_deref().map(listen).transpose()?;
         let monitor_listener = endpoints.monitor.as_deref().map(listen).transpose()?;
         let command = machine.command(&artifacts.qemu, &artifacts.kernel, &image.initramfs, &endpoints);
+        let trimmer = Trimmer::start(&endpoints.console_log)?;
         let mut qemu = Process::start(&name, command, run)?;
 
         let console = match &console_listener {
@@ -158,6 +162,7 @@ impl Vm {
             qemu,
             agent,
             console_log: endpoints.console_log,
+            _trimmer: Some(trimmer),
             console,
             commands,
             monitor,
@@ -187,6 +192,7 @@ impl Vm {
         Ok(Self {
             name: name.to_owned(),
             console_log: qemu.log().to_owned(),
+            _trimmer: None,
             qemu,
             agent,
             console: None,
