@@ -260,6 +260,16 @@ fn die_with_parent(command: &mut Command) {
     };
 }
 
+/// Returns whether a process is suspended by a signal or stopped by a debugger.
+pub(crate) fn is_suspended(id: u32) -> bool {
+    fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| has_suspended_state(&stat))
+}
+
+/// Parses a line of proc_pid_stat(5). The name of the program, in parentheses, may contain any characters.
+fn has_suspended_state(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
 /// Formats the command so that it can be pasted into a shell.
 fn command_line(command: &Command) -> String {
     let command = command.as_std();
@@ -299,6 +309,13 @@ mod tests {
         let mut command = Command::new("/bin/x");
         command.args(["-append", "a b", "it's", ""]);
         assert_eq!(command_line(&command), "/bin/x -append 'a b' 'it'\\''s' ''\n");
+    }
+
+    #[test]
+    fn stat_of_suspended_process_is_recognized() {
+        assert!(has_suspended_state("12 (qemu-system-x86) T 1 12 12"));
+        assert!(has_suspended_state("12 (a) S (b) t 1 12 12"));
+        assert!(!has_suspended_state("12 (a) T (b) S 1 12 12") && !has_suspended_state(""));
     }
 
     #[tokio::test]

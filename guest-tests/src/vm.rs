@@ -286,6 +286,20 @@ impl Vm {
         self.qemu.status()
     }
 
+    /// Checks that the agent answers within `limit`. Unlike those of steps, the error does not contain output of the
+    /// guest.
+    ///
+    /// # Errors
+    /// The agent does not answer.
+    pub async fn ping(&mut self, limit: Duration) -> Result<()> {
+        self.agent.ping(limit).await
+    }
+
+    /// Returns whether QEMU has exited or exits within a moment. It closes its sockets before it exits.
+    pub async fn has_ended(&mut self) -> bool {
+        matches!(timeout(LAST_BREATH, self.qemu.ended()).await, Ok(Ok(_)))
+    }
+
     /// Executes a step in the guest.
     ///
     /// # Errors

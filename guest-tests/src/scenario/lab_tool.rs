@@ -4,9 +4,10 @@ mod user;
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use self::user::{Outcome, User};
@@ -43,6 +44,10 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("a module is edited, built and reloaded, and its message appears", &hint, case).await?;
     report.case("a stock driver is reloaded and works again", &hint, reload(&user, lab)).await?;
     report.case("logs are collected in one directory", &hint, logs(&user, run.path())).await?;
+    // This case waits for time limits.
+    if extent == Extent::Full {
+        report.case("commands fail if their guest does not answer", &hint, suspended(&user)).await?;
+    }
     report.case("nothing is left behind after down", &hint, down(&user)).await?;
     let case = ci(&user, &shared, run.path());
     report
@@ -61,6 +66,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     // The second of these tests contacts a package archive on each run.
     if extent == Extent::Full {
         report.case("guests stop when the process of --for-pid exits", &hint, bound(&user)).await?;
+        report.case("a guest without its hcad is listed as such", &hint, device_lost(&user)).await?;
         let cache = run.scratch("cache");
         report
             .case("a Debian package is added to the guests and removed", &hint, root(&user, &cache))
@@ -278,6 +284,41 @@ async fn logs(user: &User, folder: &Path) -> Result<()> {
         ensure!(to.join(file).is_file(), "{file} does not exist");
     }
     Ok(())
+}
+
+async fn suspended(user: &User) -> Result<()> {
+    let mut command = user.start(&["exec", "ci:a", "--", "sh", "-c", "echo ready; exec sleep 777"])?;
+    command.line("ready").await?;
+    let qemu = *user.processes("ci").await?.get(1).context("no QEMU")?;
+    user::signal(qemu, Signal::STOP)?;
+    let listed: Value = user.run(&["ps", "--json"]).await?.json()?;
+    ensure!(listed[0]["guests"][0]["stage"] == "suspended", "{listed}");
+    let (new, running) = tokio::join!(user.run(&["exec", "ci:a", "--", "true"]), command.end());
+    for (outcome, seconds) in [(new?, 30), (running?, 40)] {
+        let silence = format!("guest ci:a has not answered for {seconds} s");
+        outcome.failed(&[&silence, &format!("kill -CONT {qemu}")])?;
+        ensure!(outcome.code == Some(125), "{outcome:?}");
+    }
+    user::signal(qemu, Signal::CONT)?;
+    user.run(&["exec", "ci:a", "--", "true"]).await?.succeeded()
+}
+
+async fn device_lost(user: &User) -> Result<()> {
+    user.run(&["up", "mthca", "--count", "1"]).await?.succeeded()?;
+    let processes = user.processes("mthca").await?;
+    let supervisor = *processes.first().context("no supervisor")?;
+    user::kill(user::child(supervisor, "hcad")?)?;
+    let begun = Instant::now();
+    loop {
+        let listed = user.run(&["ps"]).await?;
+        if String::from_utf8_lossy(&listed.stdout).contains("device lost") {
+            break;
+        }
+        // The kernel needs a moment to end hcad.
+        ensure!(begun.elapsed() < Duration::from_secs(20), "{listed:?}");
+    }
+    user.run(&["down", "mthca"]).await?.failed(&["hcad-a"])?;
+    user.expect_nothing_left(&processes).await
 }
 
 async fn down(user: &User) -> Result<()> {

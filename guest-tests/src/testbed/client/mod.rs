@@ -13,6 +13,7 @@ mod terminal;
 mod up;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use agent::wire::ExitStatus;
 use agent::wire::exec::{StartError, StartErrorKind};
@@ -21,6 +22,7 @@ use tokio::io::BufReader;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 pub use self::ci::Ci;
 pub use self::copy::Copy;
@@ -104,6 +106,9 @@ pub async fn until_signal<T>(command: impl Future<Output = Result<T>>) -> Result
     }
 }
 
+/// Time limit for a supervisor's reply. It exceeds the time limits with which the supervisor queries a guest.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
+
 /// A connection to a testbed's supervisor.
 struct Connection {
     reader: BufReader<OwnedReadHalf>,
@@ -123,7 +128,15 @@ impl Connection {
     /// Sends a request, and waits for the reply.
     async fn ask(&mut self, request: &Request) -> Result<Reply> {
         send(&mut self.writer, request).await?;
-        match receive(&mut self.reader).await?.context("the testbed stopped without replying")? {
+        let reply = receive(&mut self.reader);
+        let reply = match request {
+            // Daemons may need minutes to stop.
+            Request::Down => reply.await,
+            _ => timeout(REPLY_TIMEOUT, reply).await.with_context(|| {
+                format!("the testbed's supervisor did not reply within {} s", REPLY_TIMEOUT.as_secs())
+            })?,
+        };
+        match reply?.context("the testbed stopped without replying")? {
             Reply::Refused(reason) => bail!(reason),
             reply => Ok(reply),
         }
