@@ -49,6 +49,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
         report.case("commands fail if their guest does not answer", &hint, suspended(&user)).await?;
     }
     report.case("nothing is left behind after down", &hint, down(&user)).await?;
+    report.case("logs remain available after down", &hint, old_logs(&user, run.path())).await?;
     let case = ci(&user, &shared, run.path());
     report
         .case(
@@ -326,6 +327,20 @@ async fn down(user: &User) -> Result<()> {
     ensure!(processes.len() == 3, "{processes:?}");
     user.run(&["down", "ci"]).await?.succeeded()?;
     user.expect_nothing_left(&processes).await
+}
+
+async fn old_logs(user: &User, folder: &Path) -> Result<()> {
+    let outcome = user.run(&["logs", "ci"]).await?;
+    outcome.succeeded()?;
+    let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
+    ensure!(
+        text.lines().any(|path| path.ends_with("guest-a.console") && Path::new(path).is_file()),
+        "{text}"
+    );
+    let to = folder.join("old-logs");
+    user.run(&["logs", "ci", "--to", &to.display().to_string()]).await?.succeeded()?;
+    ensure!(to.join("guest-a.console").is_file(), "guest-a.console does not exist");
+    user.run(&["logs", "never-up"]).await?.failed(&["testbed never-up is not running"])
 }
 
 async fn ci(user: &User, shared: &Path, folder: &Path) -> Result<()> {
