@@ -12,6 +12,7 @@ mod bounded_log;
 pub mod daemon;
 pub mod doctor;
 pub mod initramfs;
+mod kvm;
 pub mod lab;
 pub mod limits;
 pub mod line_program;

@@ -1,5 +1,6 @@
 //! A guest with its QEMU and its agent, or an agent that runs in a separate process without a guest.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -400,18 +401,40 @@ impl Vm {
             return Err(error.context(format!("guest {}", self.name)));
         }
         // QEMU closes its sockets before it exits, so it may take a moment until its exit status is available.
-        let state = match timeout(LAST_BREATH, self.qemu.ended()).await {
-            Ok(Ok(status)) => format!("QEMU exited with {status}"),
-            _ => "QEMU is running".into(),
+        let exited = match timeout(LAST_BREATH, self.qemu.ended()).await {
+            Ok(Ok(status)) => Some(status),
+            _ => None,
         };
-        Err(error.context(format!(
-            "guest {} ({state})\nend of {}:\n{}\nend of {}:\n{}",
-            self.name,
-            self.console_log.display(),
-            tail(&self.console_log, TAIL_LINES),
-            self.qemu.log().display(),
-            tail(self.qemu.log(), TAIL_LINES),
-        )))
+        let end = |log: &Path| format!("end of {}:\n{}", log.display(), tail(log, TAIL_LINES));
+        Err(error.context(LastState {
+            guest: self.name.clone(),
+            exited,
+            console: end(&self.console_log),
+            log: end(self.qemu.log()),
+        }))
+    }
+}
+
+/// State of a guest when a request to it failed. It is part of the error.
+#[derive(Debug)]
+pub(crate) struct LastState {
+    pub(crate) guest: String,
+    /// Exit status of QEMU, unless it was running.
+    pub(crate) exited: Option<std::process::ExitStatus>,
+    /// Last lines of the guest's console output.
+    pub(crate) console: String,
+    /// Last lines that QEMU printed.
+    pub(crate) log: String,
+}
+
+impl fmt::Display for LastState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { guest, exited, console, log } = self;
+        match exited {
+            Some(status) => write!(f, "guest {guest} (QEMU exited with {status})")?,
+            None => write!(f, "guest {guest} (QEMU is running)")?,
+        }
+        write!(f, "\n{console}\n{log}")
     }
 }
 
