@@ -36,6 +36,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("a command receives signals, and is killed if its user exits", &hint, signals(&user)).await?;
     report.case("a command has a terminal if requested", &hint, terminal(&user)).await?;
     report.case("guests resolve each other's names, and RDMA works between them", &hint, rdma(&user)).await?;
+    report.case("hcactl queries the device of a guest", &hint, hcactl(&user)).await?;
     report.case("a host directory is shared with the guests", &hint, share(&user, &shared)).await?;
     report
         .case("files and directories are copied in both directions", &hint, copies(&user, run.path()))
@@ -178,6 +179,17 @@ async fn rdma(user: &User) -> Result<()> {
         ensure!(text.contains("200 iters in") && !text.contains("invalid data"), "{end:?}");
     }
     Ok(())
+}
+
+async fn hcactl(user: &User) -> Result<()> {
+    for (guest, id) in [("ci:a", 1), ("ci:b", 2)] {
+        let devices: Value = user.run(&["hcactl", guest, "--json", "devices"]).await?.json()?;
+        ensure!(devices[0]["id"] == id && devices[0]["connected"] == true, "{devices}");
+    }
+    let outcome = user.run(&["hcactl", "ci:a", "no-such-command"]).await?;
+    // This is the status with which hcactl reports a command line that it cannot parse.
+    ensure!(outcome.code == Some(2), "{outcome:?}");
+    user.run(&["hcactl", "ci:c", "devices"]).await?.failed(&["guest ci:c does not exist"])
 }
 
 async fn share(user: &User, shared: &Path) -> Result<()> {

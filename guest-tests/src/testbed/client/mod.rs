@@ -4,6 +4,7 @@ mod ci;
 mod copy;
 mod down;
 mod exec;
+mod hcactl;
 mod list;
 mod logs;
 mod reload;
@@ -28,6 +29,7 @@ pub use self::ci::Ci;
 pub use self::copy::Copy;
 pub use self::down::Down;
 pub use self::exec::{Exec, shell};
+pub use self::hcactl::Hcactl;
 pub use self::list::List;
 pub use self::logs::Logs;
 pub use self::reload::Reload;
@@ -53,6 +55,10 @@ pub enum Command {
     /// Forwards input, output, signals and the terminal. Exits with the command's status, with 127 if the guest
     /// has no such command, with 126 if the command is not executable, or with 125 if the lab itself failed.
     Exec(Exec),
+    /// Run hcactl on the device of a guest
+    ///
+    /// Exits with the status of hcactl.
+    Hcactl(Hcactl),
     /// Copy files and directories to or from a guest
     Cp(Copy),
     /// Replace a loaded kernel module in running guests
@@ -79,6 +85,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Up(up) => until_signal(up.run()).await.map(success),
         // If a signal arrives, logs are collected first.
         Command::Ci(ci) => Ok(or_failure_of_lab(ci.run().await)),
+        Command::Hcactl(hcactl) => until_signal(hcactl.run()).await,
         Command::Cp(copy) => until_signal(copy.run()).await.map(success),
         Command::Reload(reload) => until_signal(reload.run()).await.map(success),
         Command::Logs(logs) => until_signal(logs.run()).await.map(success),
