@@ -524,10 +524,16 @@ impl Lab {
     }
 }
 
-/// Parses a memory size, which is a number of MiB or a number followed by M or G.
+/// Parses a memory size, as [`size_in_mebibytes`] does.
 fn mebibytes(text: &str) -> Result<u32, String> {
     /// Memory that Debian's kernel needs to unpack its initramfs.
     const LEAST_MIB: u32 = 128;
+    let size = size_in_mebibytes(text)?;
+    if size < LEAST_MIB { Err(format!("minimum is {LEAST_MIB}M")) } else { Ok(size) }
+}
+
+/// Parses a size, which is a number of MiB or a number followed by M or G. Returns the number of MiB.
+pub(crate) fn size_in_mebibytes(text: &str) -> Result<u32, String> {
     let (digits, unit) = match text.strip_suffix(['G', 'g']) {
         Some(digits) => (digits, 1024),
         None => (text.strip_suffix(['M', 'm']).unwrap_or(text), 1),
@@ -535,8 +541,7 @@ fn mebibytes(text: &str) -> Result<u32, String> {
     let number: u32 = digits
         .parse()
         .map_err(|_| "a size is a number of MiB, or a number followed by M or G, such as 2G".to_owned())?;
-    let size = number.checked_mul(unit).ok_or("size is too large")?;
-    if size < LEAST_MIB { Err(format!("minimum is {LEAST_MIB}M")) } else { Ok(size) }
+    number.checked_mul(unit).ok_or_else(|| "size is too large".to_owned())
 }
 
 /// Returns the names of busybox's applets. The busybox is static, so it can be executed on the host too.

@@ -11,6 +11,7 @@ mod reload;
 mod root;
 mod session;
 mod terminal;
+mod unpack;
 mod up;
 
 use std::process::ExitCode;
