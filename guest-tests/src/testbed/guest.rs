@@ -159,7 +159,7 @@ enum Cause {
     Suspended { qemu: u32 },
     /// QEMU is running, but the guest's kernel or its agent hangs.
     Silent,
-    /// QEMU has exited.
+    /// QEMU has exited, and the guest with it.
     Ended,
 }
 

@@ -95,11 +95,11 @@ fn start_error_distinguishes_missing_from_unusable_program() {
     let missing = format!("{folder}/does/not/exist");
     let cases = [
         (["no-such-program-at-all", "/"], StartErrorKind::NotFound),
-        ([&missing, "/"], StartErrorKind::NotFound),
+        ([missing.as_str(), "/"], StartErrorKind::NotFound),
         (["/etc/passwd", "/"], StartErrorKind::NotExecutable),
-        ([&folder, "/"], StartErrorKind::NotExecutable),
+        ([folder.as_str(), "/"], StartErrorKind::NotExecutable),
         // The program exists, but its working directory does not.
-        (["true", &missing], StartErrorKind::Other),
+        (["true", missing.as_str()], StartErrorKind::Other),
     ];
     for terminal in [None, Some(Size { rows: 24, columns: 80 })] {
         for ([program, at], expected) in cases {

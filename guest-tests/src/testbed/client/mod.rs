@@ -136,7 +136,7 @@ impl Connection {
     /// Sends a request, and waits for the reply.
     async fn ask(&mut self, request: &Request) -> Result<Reply> {
         send(&mut self.writer, request).await?;
-        let reply = receive(&mut self.reader);
+        let reply = receive::<Reply>(&mut self.reader);
         let reply = match request {
             // Daemons may need minutes to stop.
             Request::Down => reply.await,
