@@ -97,10 +97,15 @@ fn killed_daemon_leaves_usable_record() {
         let text = same(&record, &["--steps"]);
         text.contains("client disconnects").then_some(text)
     });
-    assert!(text.ends_with("no differences; recording ended: the recorder was stopped\n"), "{text}");
+    let incomplete = "no differences; recording is incomplete: hcad was killed or is still recording";
+    assert!(text.contains(incomplete), "{text}");
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
     same(&record, &[]);
+    let whole = fs::read(&record).unwrap();
+    fs::write(&record, &whole[..whole.len() - 1]).unwrap();
+    let text = same(&record, &[]);
+    assert!(text.contains("recording is incomplete: the file is truncated"), "{text}");
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use agent::wire::{Call, Failure, Request, Response};
-use anyhow::{Context, Result, bail};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use agent::wire::{Call, Failure, Ping, Request, Response};
+use anyhow::{Context, Result, bail, ensure};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt as _, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
@@ -15,10 +15,16 @@ use tokio::time::timeout;
 /// Default time limit of a step. Longer steps have their own limits.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Maximum length of an answer in bytes. It protects the lab from a guest that sends data without end. The output of
+/// programs makes up the longest answers.
+const LONGEST_ANSWER: u64 = 64 << 20;
+
 /// A connection to one agent, with at most one outstanding request.
 #[derive(Debug)]
 pub struct AgentLink {
     lines: BufReader<OwnedReadHalf>,
+    /// The beginning of an answer whose end was not received in time. The next exchange reads its end.
+    partial: Vec<u8>,
     writer: OwnedWriteHalf,
     transcript: File,
     last_id: u64,
@@ -33,7 +39,7 @@ impl AgentLink {
         let (reader, writer) = stream.into_split();
         let transcript =
             File::create(transcript).with_context(|| format!("cannot create {}", transcript.display()))?;
-        Ok(Self { lines: BufReader::new(reader), writer, transcript, last_id: 0 })
+        Ok(Self { lines: BufReader::new(reader), partial: Vec::new(), writer, transcript, last_id: 0 })
     }
 
     /// Executes a step and returns its answer.
@@ -50,7 +56,15 @@ impl AgentLink {
     /// # Errors
     /// As for [`Self::call`].
     pub async fn call_within<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer> {
-        Ok(self.exchange(limit, step).await?.into_answer::<C>()?)
+        Ok(self.exchange(limit, step, true).await?.into_answer::<C>()?)
+    }
+
+    /// Checks that the agent answers. The supervisor does this as long as commands run, so the transcript omits it.
+    ///
+    /// # Errors
+    /// The link is closed, or the agent does not answer in time.
+    pub async fn ping(&mut self, limit: Duration) -> Result<()> {
+        self.exchange(limit, Ping {}, false).await.map(drop)
     }
 
     /// Executes a step that is expected to fail, and returns the failure.
@@ -58,36 +72,47 @@ impl AgentLink {
     /// # Errors
     /// The step succeeds, the link is closed, or the agent does not answer in time.
     pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
-        let response = self.exchange(STEP_TIMEOUT, step).await?;
+        let response = self.exchange(STEP_TIMEOUT, step, true).await?;
         match response.result {
             Err(failure) => Ok(failure),
             Ok(answer) => bail!("the guest agent reported success instead of an error: {answer}"),
         }
     }
 
-    async fn exchange<C: Call>(&mut self, limit: Duration, step: C) -> Result<Response> {
+    async fn exchange<C: Call>(&mut self, limit: Duration, step: C, logged: bool) -> Result<Response> {
         let step_name = short_name::<C>();
         self.last_id += 1;
         let line = Request::new(self.last_id, step).to_line();
-        timeout(limit, self.send_and_receive(&line))
+        timeout(limit, self.send_and_receive(&line, logged))
             .await
             .with_context(|| format!("the guest agent did not reply to {step_name} within {limit:?}"))?
             .with_context(|| format!("cannot send request {step_name} to the guest agent"))
     }
 
-    async fn send_and_receive(&mut self, line: &str) -> Result<Response> {
-        self.transcript.write_all(line.as_bytes())?;
+    async fn send_and_receive(&mut self, line: &str, logged: bool) -> Result<Response> {
+        if logged {
+            self.transcript.write_all(line.as_bytes())?;
+        }
         self.writer.write_all(line.as_bytes()).await?;
         loop {
-            let mut answer = String::new();
-            if self.lines.read_line(&mut answer).await? == 0 {
+            // If the future is cancelled, the bytes read so far stay in the buffer.
+            let room = LONGEST_ANSWER.saturating_sub(self.partial.len() as u64);
+            (&mut self.lines).take(room).read_until(b'\n', &mut self.partial).await?;
+            if self.partial.last() != Some(&b'\n') {
+                let has_room = (self.partial.len() as u64) < LONGEST_ANSWER;
+                ensure!(has_room, "the guest agent sent a reply of more than {LONGEST_ANSWER} bytes");
                 bail!("the guest closed its connection to guest-lab");
             }
-            self.transcript.write_all(answer.as_bytes())?;
-            let response: Response = serde_json::from_str(&answer)
-                .with_context(|| format!("the guest agent sent an invalid reply: {}", answer.trim_end()))?;
-            // Skip late answers to abandoned requests. An answer with ID 0 means that the agent could not parse a
-            // request, which can only be the current request.
+            let answer = std::mem::take(&mut self.partial);
+            if logged {
+                self.transcript.write_all(&answer)?;
+            }
+            let response: Response = serde_json::from_slice(&answer).with_context(|| {
+                let text = String::from_utf8_lossy(&answer);
+                format!("the guest agent sent an invalid reply: {}", text.trim_end())
+            })?;
+            // The answer to an abandoned request may arrive late. The agent uses ID 0 for a request that it could not
+            // parse, which can only be the current one.
             if response.id == self.last_id || response.id == 0 {
                 return Ok(response);
             }
@@ -107,12 +132,17 @@ mod tests {
     use super::*;
 
     async fn answering(answers: &'static str) -> (AgentLink, tempfile::TempDir) {
+        let (link, mut agent, folder) = connected();
+        agent.write_all(answers.as_bytes()).await.unwrap();
+        std::mem::forget(agent);
+        (link, folder)
+    }
+
+    /// Returns a link and the agent's end of it. The transcript is the file `t` in the directory.
+    fn connected() -> (AgentLink, UnixStream, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let (_, mut writer) = theirs.into_split();
-        writer.write_all(answers.as_bytes()).await.unwrap();
-        std::mem::forget(writer);
-        (AgentLink::new(ours, &folder.path().join("t")).unwrap(), folder)
+        (AgentLink::new(ours, &folder.path().join("t")).unwrap(), theirs, folder)
     }
 
     #[tokio::test]
@@ -124,6 +154,26 @@ mod tests {
         let failure = link.call(Ping {}).await.unwrap_err();
         assert_eq!(failure.downcast_ref::<Failure>().unwrap().message, "m");
         assert_eq!(link.call(Ping {}).await.unwrap().uptime_ms, 2);
+    }
+
+    #[tokio::test]
+    async fn half_answer_is_completed_after_timeout() {
+        let (mut link, mut agent, _folder) = connected();
+        agent.write_all(b"{\"id\":1,\"result\":{\"Ok\":{\"upt").await.unwrap();
+        link.call_within(Duration::from_millis(1), Ping {}).await.unwrap_err();
+        agent.write_all(b"ime_ms\":1}}}\n{\"id\":2,\"result\":{\"Ok\":{\"uptime_ms\":2}}}\n").await.unwrap();
+        assert_eq!(link.call(Ping {}).await.unwrap().uptime_ms, 2);
+    }
+
+    #[tokio::test]
+    async fn transcript_omits_liveness_pings() {
+        let (mut link, mut agent, folder) = connected();
+        agent.write_all(b"{\"id\":1,\"result\":{\"Ok\":{\"uptime_ms\":1}}}\n").await.unwrap();
+        link.ping(Duration::from_secs(60)).await.unwrap();
+        link.ping(Duration::from_millis(1)).await.unwrap_err();
+        drop(agent);
+        link.ping(Duration::from_secs(60)).await.unwrap_err();
+        assert_eq!(std::fs::read_to_string(folder.path().join("t")).unwrap(), "");
     }
 
     #[tokio::test]

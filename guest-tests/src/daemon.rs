@@ -373,6 +373,16 @@ impl Control {
         serde_json::from_value(rules).context("cannot parse the strict-mode violation counts")
     }
 
+    /// Returns whether a VMM is connected to the HCA. It is not if the daemon no longer has the HCA.
+    ///
+    /// # Errors
+    /// `hcactl` fails, or its output has an unexpected form.
+    pub async fn has_vmm(&self) -> Result<bool> {
+        // With a device number, `hcactl` would report an error for a device that was removed.
+        let all = Self { device: None, ..self.clone() };
+        is_connected(&all.ask(&["devices"]).await?, self.device)
+    }
+
     /// Returns the same counter as [`Daemon::counter`].
     ///
     /// # Errors
@@ -382,6 +392,14 @@ impl Control {
         let value = counters.pointer(place).and_then(Value::as_u64);
         value.with_context(|| format!("hcad has no counter {place}: {counters}"))
     }
+}
+
+/// Returns whether a VMM is connected to the device with this number, or to any device, according to
+/// `hcactl --json devices`.
+fn is_connected(devices: &Value, number: Option<u16>) -> Result<bool> {
+    let rows = devices.as_array().context("hcactl devices did not print an array")?;
+    let selected = |row: &&Value| number.is_none_or(|number| row["id"] == number);
+    Ok(rows.iter().filter(selected).any(|row| row["connected"] == true))
 }
 
 fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
@@ -435,4 +453,18 @@ pub fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
         }
     }
     Ok(ports)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removed_device_has_no_vmm() {
+        let devices = json!([{ "id": 1, "connected": true }, { "id": 2, "connected": false }]);
+        let connected = |number| is_connected(&devices, number).unwrap();
+        assert!(connected(Some(1)) && connected(None));
+        assert!(!connected(Some(2)) && !connected(Some(3)));
+        is_connected(&json!({}), Some(1)).unwrap_err();
+    }
 }

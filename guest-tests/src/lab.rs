@@ -11,6 +11,7 @@ use crate::artifacts::{
     Added, Artifacts, Disks, Kernel, KernelChoice, ModuleBuild, Overrides, cache_dir, folder_of_linux,
 };
 use crate::initramfs::Initramfs;
+use crate::kvm;
 use crate::modules::ModuleList;
 use crate::programs;
 use crate::qemu::{Accelerator, Machine, Nic, Share, command_line};
@@ -21,10 +22,6 @@ use crate::vm::{self, Image, Vm};
 pub const BOOT_SCRIPT: &str = "boot.ipxe";
 /// Time limit from the start of QEMU to the agent's first answer. Emulated guests on two busy cores can take a minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit for the boot that tests whether KVM can run guests.
-const KVM_BOOT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Content of the [`kvm_note`] if KVM boots guests.
-pub(crate) const KVM_RUNS: &str = "yes";
 /// Kernel arguments of every guest. Only warnings go to the console, because an emulated serial line is slow.
 /// Mitigations are of no use here and are expensive under emulation. The timer check compares timer ticks with a busy
 /// loop, and panics if a busy host delays either of them. On a busy host, the TSC watchdog would warn about its own
@@ -490,18 +487,18 @@ impl Lab {
         if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
             return Ok(Some(format!("/dev/kvm: {error}")));
         }
-        let known = kvm_note(&cache_dir()?);
+        let known = kvm::note(&cache_dir()?);
         let obstacle = match fs::read_to_string(&known) {
             Ok(answer) => answer,
             Err(_) => {
                 tracing::info!(
                     "testing whether KVM can run guests on this host (up to {} s, once per host boot)",
-                    KVM_BOOT_TIMEOUT.as_secs()
+                    kvm::BOOT_TIMEOUT.as_secs()
                 );
                 self.accelerator = Accelerator::Kvm;
                 let answer = match self.try_boot().await {
-                    Ok(()) => KVM_RUNS.to_owned(),
-                    Err(error) => format!("{error:#}"),
+                    Ok(()) => kvm::RUNS.to_owned(),
+                    Err(error) => format!("{}\n\n{error:#}", kvm::explain(&error)),
                 };
                 // If the note cannot be written, the next run repeats the test.
                 let _ = fs::write(&known, &answer);
@@ -509,7 +506,7 @@ impl Lab {
             }
         };
         let first = obstacle.lines().next().unwrap_or_default();
-        Ok((first != KVM_RUNS).then(|| {
+        Ok((first != kvm::RUNS).then(|| {
             format!(
                 "a test guest did not boot with KVM: {}. To repeat the test, remove {}",
                 first.trim_end_matches(['.', ':']),
@@ -522,21 +519,20 @@ impl Lab {
         let run = self.new_run("kvm-probe")?;
         let image = self.image(&run, &[])?;
         let guest = Guest { name: "probe", ..Guest::default() };
-        self.boot_within(KVM_BOOT_TIMEOUT, &run, &image, guest).await.map(drop)
+        self.boot_within(kvm::BOOT_TIMEOUT, &run, &image, guest).await.map(drop)
     }
 }
 
-/// Returns the path of the file that records whether KVM boots a guest. The file contains [`KVM_RUNS`] or an error, and
-/// is valid until the host restarts.
-pub(crate) fn kvm_note(cache: &Path) -> PathBuf {
-    let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    cache.join(format!("kvm-{}", host.trim()))
-}
-
-/// Parses a memory size, which is a number of MiB or a number followed by M or G.
+/// Parses a memory size, as [`size_in_mebibytes`] does.
 fn mebibytes(text: &str) -> Result<u32, String> {
     /// Minimum memory with which Debian's kernel can unpack its initramfs.
     const LEAST_MIB: u32 = 128;
+    let size = size_in_mebibytes(text)?;
+    if size < LEAST_MIB { Err(format!("minimum is {LEAST_MIB}M")) } else { Ok(size) }
+}
+
+/// Parses a size, which is a number of MiB or a number followed by M or G. Returns the number of MiB.
+pub(crate) fn size_in_mebibytes(text: &str) -> Result<u32, String> {
     let (digits, unit) = match text.strip_suffix(['G', 'g']) {
         Some(digits) => (digits, 1024),
         None => (text.strip_suffix(['M', 'm']).unwrap_or(text), 1),
@@ -544,8 +540,7 @@ fn mebibytes(text: &str) -> Result<u32, String> {
     let number: u32 = digits
         .parse()
         .map_err(|_| "a size is a number of MiB, or a number followed by M or G, such as 2G".to_owned())?;
-    let size = number.checked_mul(unit).ok_or("size is too large")?;
-    if size < LEAST_MIB { Err(format!("minimum is {LEAST_MIB}M")) } else { Ok(size) }
+    number.checked_mul(unit).ok_or_else(|| "size is too large".to_owned())
 }
 
 /// Returns the names of busybox's applets. The busybox is static, so it can be executed on the host too.

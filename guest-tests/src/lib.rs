@@ -8,9 +8,11 @@
 
 pub mod agent_link;
 pub mod artifacts;
+mod bounded_log;
 pub mod daemon;
 pub mod doctor;
 pub mod initramfs;
+mod kvm;
 pub mod lab;
 pub mod limits;
 pub mod line_program;

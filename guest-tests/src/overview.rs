@@ -8,7 +8,7 @@ use crate::Cli;
 
 /// All commands, in the order of the help text.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Guests", &["up", "exec", "shell", "cp", "ps", "logs", "down", "ci"]),
+    ("Guests", &["up", "exec", "shell", "hcactl", "cp", "ps", "logs", "down", "ci"]),
     ("Drivers", &["build", "reload"]),
     ("Scenarios", &["list", "run"]),
     ("Machine", &["doctor", "demo", "fetch", "root", "qemu"]),
@@ -19,6 +19,7 @@ Examples:
   guest-lab doctor                              check whether guests can be booted
   guest-lab up mthca --name lab --share .:/t    boot two guests with this directory at /t
   guest-lab exec lab:a -- ibv_devinfo           run a command in guest a
+  guest-lab hcactl lab:a qps                    list the queue pairs of the device of guest a
   guest-lab down lab                            stop both guests
   guest-lab ci e810 -- ./test.sh                run a script in two new guests
   guest-lab run mthca-probe                     run one of the project's own tests";

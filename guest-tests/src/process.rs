@@ -16,6 +16,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::bounded_log::{BoundedLog, LOG_LIMIT};
 use crate::run_dir::RunDir;
 
 /// Byte with which a stalled pipe is filled. No program that the lab starts prints this byte.
@@ -46,11 +47,16 @@ pub enum Reading {
 }
 
 impl Process {
-    /// Starts `command`, and appends its standard output and standard error to `NAME.log` in the run's directory.
+    /// Starts `command`, and appends its standard output and standard error to `NAME.log` of the run, up to
+    /// 64 MiB.
     ///
     /// # Errors
     /// The command cannot be started.
-    pub fn start(name: &str, mut command: Command, run: &RunDir) -> Result<Self> {
+    pub fn start(name: &str, command: Command, run: &RunDir) -> Result<Self> {
+        Self::start_within(LOG_LIMIT, name, command, run)
+    }
+
+    fn start_within(limit: u64, name: &str, mut command: Command, run: &RunDir) -> Result<Self> {
         let log = run.file(format!("{name}.log"));
         let file = File::options()
             .create(true)
@@ -68,7 +74,8 @@ impl Process {
         drop(command);
         let (count, written) = watch::channel(before);
         let (reading, wanted) = watch::channel(Reading::On);
-        tokio::spawn(pump(pipe::Receiver::from_owned_fd(reader.into())?, file, count, wanted));
+        let log_file = BoundedLog::new(file, limit);
+        tokio::spawn(pump(pipe::Receiver::from_owned_fd(reader.into())?, log_file, count, wanted));
         Ok(Self { name: name.to_owned(), child, log, written, seen: before, reading })
     }
 
@@ -192,7 +199,7 @@ impl Process {
 /// Copies output to the log and reports the log's length, until the program closes the output.
 async fn pump(
     mut output: pipe::Receiver,
-    mut log: File,
+    mut log: BoundedLog<File>,
     count: watch::Sender<usize>,
     mut reading: watch::Receiver<Reading>,
 ) {
@@ -218,10 +225,12 @@ async fn pump(
         };
         let Ok(len @ 1..) = read else { return };
         let text: Vec<u8> = buffer[..len].iter().copied().filter(|&byte| byte != FILLER).collect();
-        if log.write_all(&text).is_err() {
-            return;
+        // Once the log is full, the output is still read, so that the program does not block.
+        match log.append(&text) {
+            Ok(0) => {}
+            Ok(len) => count.send_modify(|written| *written += len),
+            Err(_) => return,
         }
-        count.send_modify(|written| *written += text.len());
     }
 }
 
@@ -250,6 +259,16 @@ fn die_with_parent(command: &mut Command) {
             }
         })
     };
+}
+
+/// Returns whether a process is suspended by a signal or stopped by a debugger.
+pub(crate) fn is_suspended(id: u32) -> bool {
+    fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| has_suspended_state(&stat))
+}
+
+/// Parses a line of proc_pid_stat(5). The name of the program, in parentheses, may contain any characters.
+fn has_suspended_state(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
 /// Formats the command so that it can be pasted into a shell.
@@ -293,6 +312,13 @@ mod tests {
         assert_eq!(command_line(&command), "/bin/x -append 'a b' 'it'\\''s' ''\n");
     }
 
+    #[test]
+    fn stat_of_suspended_process_is_recognized() {
+        assert!(has_suspended_state("12 (qemu-system-x86) T 1 12 12"));
+        assert!(has_suspended_state("12 (a) S (b) t 1 12 12"));
+        assert!(!has_suspended_state("12 (a) T (b) S 1 12 12") && !has_suspended_state(""));
+    }
+
     #[tokio::test]
     async fn program_that_ignores_sigterm_is_killed() {
         let lab = tempfile::tempdir().unwrap();
@@ -318,6 +344,20 @@ mod tests {
         assert_eq!(process.line("two", limit).await.unwrap(), "last two");
         let error = process.line("one", limit).await.unwrap_err();
         assert!(error.to_string().starts_with("speaker exited before it wrote 'one'"), "{error:#}");
+    }
+
+    #[tokio::test]
+    async fn full_log_does_not_block_program() {
+        let lab = tempfile::tempdir().unwrap();
+        let run = RunDir::create(lab.path(), "x").unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "head -c 1000000 /dev/zero | tr '\\0' x; exit 3"]);
+        let mut process = Process::start_within(1000, "speaker", command, &run).unwrap();
+        let status = timeout(Duration::from_secs(60), process.ended()).await.unwrap().unwrap();
+        assert_eq!(status.code(), Some(3));
+        let error = process.line("never written", Duration::from_secs(60)).await.unwrap_err();
+        assert!(error.to_string().contains("further output is discarded"), "{error:#}");
+        assert!(fs::metadata(process.log()).unwrap().len() < 1100);
     }
 
     #[tokio::test]

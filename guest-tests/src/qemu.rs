@@ -158,12 +158,16 @@ impl Machine {
             }
         }
 
+        // QEMU appends, because the lab truncates a log that becomes too long.
         let console_log = escaped(&endpoints.console_log);
         args.pair(
             "-chardev",
             match &endpoints.console {
-                None => format!("file,id=console,path={console_log}"),
-                Some(socket) => format!("socket,id=console,path={},logfile={console_log}", escaped(socket)),
+                None => format!("file,id=console,path={console_log},append=on"),
+                Some(socket) => {
+                    let socket = escaped(socket);
+                    format!("socket,id=console,path={socket},logfile={console_log},logappend=on")
+                }
             },
         );
         args.pair("-serial", "chardev:console");
@@ -384,7 +388,10 @@ mod tests {
     }
 
     #[test]
-    fn comma_in_path_is_escaped() {
-        assert!(line(&machine(), Some("s/tty".into())).contains("path=s/tty,logfile=a,,b.console"));
+    fn qemu_appends_to_console_log_with_escaped_path() {
+        let with_socket = line(&machine(), Some("s/tty".into()));
+        assert!(with_socket.contains("path=s/tty,logfile=a,,b.console,logappend=on"), "{with_socket}");
+        let without = line(&machine(), None);
+        assert!(without.contains("-chardev file,id=console,path=a,,b.console,append=on"), "{without}");
     }
 }

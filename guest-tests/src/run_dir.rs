@@ -12,6 +12,9 @@ use tempfile::TempDir;
 /// Number of runs kept for each scenario. Older runs are deleted when a new one starts.
 const KEPT_RUNS: usize = 3;
 
+/// Link to the directory of the last run that was started.
+const LATEST: &str = "latest";
+
 /// The directory that contains the output of one run.
 #[derive(Debug)]
 pub struct RunDir {
@@ -48,7 +51,7 @@ impl RunDir {
             let path = parent.join(name(number));
             match fs::create_dir(&path) {
                 Ok(()) => {
-                    let latest = parent.join("latest");
+                    let latest = parent.join(LATEST);
                     let _ = fs::remove_file(&latest);
                     let _ = std::os::unix::fs::symlink(name(number), &latest);
                     let sockets = tempfile::Builder::new()
@@ -96,6 +99,12 @@ impl RunDir {
         captures.sort();
         Ok(captures)
     }
+}
+
+/// Returns the directory of the last run that was started below `lab/scenario`, if it exists.
+pub fn latest(lab: &Path, scenario: &str) -> Option<PathBuf> {
+    let path = lab.join(scenario).join(LATEST).canonicalize().ok()?;
+    path.is_dir().then_some(path)
 }
 
 fn name(number: u32) -> String {

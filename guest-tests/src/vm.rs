@@ -1,5 +1,6 @@
 //! A guest with its QEMU and its agent. Alternatively, an agent that runs in a separate process without a guest.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::agent_link::AgentLink;
 use crate::artifacts::{Artifacts, Disks};
+use crate::bounded_log::Trimmer;
 use crate::monitor::Monitor;
 use crate::process::{Process, tail};
 use crate::qemu::{Endpoints, Machine, slot, vfio_user_behind};
@@ -67,6 +69,8 @@ pub struct Vm {
     qemu: Process,
     agent: AgentLink,
     console_log: PathBuf,
+    /// Limits the size of the console log. An agent without a guest has no console.
+    _trimmer: Option<Trimmer>,
     console: Option<UnixStream>,
     commands: Vec<UnixStream>,
     monitor: Option<Monitor>,
@@ -137,6 +141,7 @@ impl Vm {
         let console_listener = endpoints.console.as_deref().map(listen).transpose()?;
         let monitor_listener = endpoints.monitor.as_deref().map(listen).transpose()?;
         let command = machine.command(&artifacts.qemu, &artifacts.kernel, &image.initramfs, &endpoints);
+        let trimmer = Trimmer::start(&endpoints.console_log)?;
         let mut qemu = Process::start(&name, command, run)?;
 
         let console = match &console_listener {
@@ -158,6 +163,7 @@ impl Vm {
             qemu,
             agent,
             console_log: endpoints.console_log,
+            _trimmer: Some(trimmer),
             console,
             commands,
             monitor,
@@ -187,6 +193,7 @@ impl Vm {
         Ok(Self {
             name: name.to_owned(),
             console_log: qemu.log().to_owned(),
+            _trimmer: None,
             qemu,
             agent,
             console: None,
@@ -278,6 +285,20 @@ impl Vm {
     /// The status cannot be read.
     pub fn status(&mut self) -> Result<Option<std::process::ExitStatus>> {
         self.qemu.status()
+    }
+
+    /// Checks that the agent answers within `limit`. Unlike those of steps, the error does not contain output of the
+    /// guest.
+    ///
+    /// # Errors
+    /// The agent does not answer.
+    pub async fn ping(&mut self, limit: Duration) -> Result<()> {
+        self.agent.ping(limit).await
+    }
+
+    /// Returns whether QEMU has exited or exits within a moment. It closes its sockets before it exits.
+    pub async fn has_ended(&mut self) -> bool {
+        matches!(timeout(LAST_BREATH, self.qemu.ended()).await, Ok(Ok(_)))
     }
 
     /// Executes a step in the guest.
@@ -380,19 +401,41 @@ impl Vm {
         if error.is::<Failure>() {
             return Err(error.context(format!("guest {}", self.name)));
         }
-        // QEMU closes its sockets before it exits, so its exit status may become available a moment later.
-        let state = match timeout(LAST_BREATH, self.qemu.ended()).await {
-            Ok(Ok(status)) => format!("QEMU exited with {status}"),
-            _ => "QEMU is running".into(),
+        // QEMU closes its sockets before it exits, so it may take a moment until its exit status is available.
+        let exited = match timeout(LAST_BREATH, self.qemu.ended()).await {
+            Ok(Ok(status)) => Some(status),
+            _ => None,
         };
-        Err(error.context(format!(
-            "guest {} ({state})\nend of {}:\n{}\nend of {}:\n{}",
-            self.name,
-            self.console_log.display(),
-            tail(&self.console_log, TAIL_LINES),
-            self.qemu.log().display(),
-            tail(self.qemu.log(), TAIL_LINES),
-        )))
+        let end = |log: &Path| format!("end of {}:\n{}", log.display(), tail(log, TAIL_LINES));
+        Err(error.context(LastState {
+            guest: self.name.clone(),
+            exited,
+            console: end(&self.console_log),
+            log: end(self.qemu.log()),
+        }))
+    }
+}
+
+/// State of a guest when a request to it failed. It is part of the error.
+#[derive(Debug)]
+pub(crate) struct LastState {
+    pub(crate) guest: String,
+    /// Exit status of QEMU, unless it was running.
+    pub(crate) exited: Option<std::process::ExitStatus>,
+    /// Last lines of the guest's console output.
+    pub(crate) console: String,
+    /// Last lines that QEMU printed.
+    pub(crate) log: String,
+}
+
+impl fmt::Display for LastState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { guest, exited, console, log } = self;
+        match exited {
+            Some(status) => write!(f, "guest {guest} (QEMU exited with {status})")?,
+            None => write!(f, "guest {guest} (QEMU is running)")?,
+        }
+        write!(f, "\n{console}\n{log}")
     }
 }
 

@@ -194,7 +194,7 @@ impl fmt::Display for Report {
              interrupts, {frames} frames"
         )?;
         match &self.outcome {
-            Outcome::Same(finish) => write!(f, "no differences; recording ended: {finish}"),
+            Outcome::Same(finish) => write!(f, "no differences; {finish}"),
             Outcome::Stopped => write!(f, "no differences up to this step"),
             Outcome::Differs(difference) => write!(f, "first difference in {difference}"),
             Outcome::Panicked { step, message } => {

@@ -57,7 +57,7 @@ fn serve(input: &mut impl Read, host: &Host) -> io::Result<()> {
         match frame {
             ToGuest::Start(start) => match Running::start(&start, host) {
                 Ok(command) => running = Some(command),
-                Err(error) => host.send(&ToHost::Failed(format!("{error:#}"))),
+                Err(error) => host.send(&ToHost::Failed(error)),
             },
             // A frame for a command that has already ended has no effect.
             other => {

@@ -94,7 +94,7 @@ fn kvm(kvm: &Kvm) -> Check {
         Kvm::Fails { error, note } => limited(
             NAME,
             format!(
-                "a test guest did not boot with KVM, {SLOWER}. The error was: {}",
+                "/dev/kvm can be opened, but a test guest did not boot with it, {SLOWER}. The reason was: {}",
                 error.trim_end_matches(['.', ':'])
             ),
             format!("To repeat the test, remove {}", note.display()),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::artifacts::{CachedParts, NoArchive, cache_dir, probe_archive};
-use crate::lab::{KVM_RUNS, kvm_note};
+use crate::kvm;
 use crate::programs;
 use crate::testbed::state_dir;
 
@@ -110,11 +110,11 @@ fn kvm(cache: Option<&Path>) -> Kvm {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Kvm::Denied,
         Err(error) => return Kvm::Unusable(error.to_string()),
     }
-    let Some(note) = cache.map(kvm_note) else { return Kvm::Untested };
+    let Some(note) = cache.map(kvm::note) else { return Kvm::Untested };
     match fs::read_to_string(&note) {
         Err(_) => Kvm::Untested,
         Ok(text) => match text.lines().next().unwrap_or_default() {
-            KVM_RUNS => Kvm::Works,
+            kvm::RUNS => Kvm::Works,
             error => Kvm::Fails { error: error.to_owned(), note },
         },
     }

@@ -4,9 +4,10 @@ mod user;
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use self::user::{Outcome, User};
@@ -35,6 +36,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("a command receives signals, and is killed if its user exits", &hint, signals(&user)).await?;
     report.case("a command has a terminal if requested", &hint, terminal(&user)).await?;
     report.case("guests resolve each other's names, and RDMA works between them", &hint, rdma(&user)).await?;
+    report.case("hcactl queries the device of a guest", &hint, hcactl(&user)).await?;
     report.case("a host directory is shared with the guests", &hint, share(&user, &shared)).await?;
     report
         .case("files and directories are copied in both directions", &hint, copies(&user, run.path()))
@@ -43,7 +45,12 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("a module is edited, built and reloaded, and its message appears", &hint, case).await?;
     report.case("a stock driver is reloaded and works again", &hint, reload(&user, lab)).await?;
     report.case("logs are collected in one directory", &hint, logs(&user, run.path())).await?;
+    // This case waits for time limits.
+    if extent == Extent::Full {
+        report.case("commands fail if their guest does not answer", &hint, suspended(&user)).await?;
+    }
     report.case("nothing is left behind after down", &hint, down(&user)).await?;
+    report.case("logs remain available after down", &hint, old_logs(&user, run.path())).await?;
     let case = ci(&user, &shared, run.path());
     report
         .case(
@@ -61,6 +68,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     // The second test in this block contacts a package archive on each run.
     if extent == Extent::Full {
         report.case("guests stop when the process of --for-pid exits", &hint, bound(&user)).await?;
+        report.case("a guest without its hcad is listed as such", &hint, device_lost(&user)).await?;
         let cache = run.scratch("cache");
         report
             .case("a Debian package is added to the guests and removed", &hint, root(&user, &cache))
@@ -140,8 +148,12 @@ async fn signals(user: &User) -> Result<()> {
     user.run(&["exec", "ci:a", "--", "timeout", "30", "sh", "-c", gone]).await?.succeeded()?;
     let outcome = user.run(&["exec", "ci:a", "--", "sh", "-c", "kill -9 $$"]).await?;
     ensure!(outcome.code == Some(128 + 9), "{outcome:?}");
-    let outcome = user.run(&["exec", "ci:a", "--", "no-such-program"]).await?;
-    ensure!(outcome.code == Some(125), "{outcome:?}");
+    for (program, code) in [("no-such-program", 127), ("/etc/passwd", 126)] {
+        let outcome = user.run(&["exec", "ci:a", "--", program]).await?;
+        ensure!(outcome.code == Some(code) && outcome.stderr.contains(program), "{outcome:?}");
+    }
+    let outcome = user.run(&["exec", "ci:a", "--folder", "/no/such", "--", "true"]).await?;
+    ensure!(outcome.code == Some(125) && outcome.stderr.contains("/no/such"), "{outcome:?}");
     Ok(())
 }
 
@@ -167,6 +179,17 @@ async fn rdma(user: &User) -> Result<()> {
         ensure!(text.contains("200 iters in") && !text.contains("invalid data"), "{end:?}");
     }
     Ok(())
+}
+
+async fn hcactl(user: &User) -> Result<()> {
+    for (guest, id) in [("ci:a", 1), ("ci:b", 2)] {
+        let devices: Value = user.run(&["hcactl", guest, "--json", "devices"]).await?.json()?;
+        ensure!(devices[0]["id"] == id && devices[0]["connected"] == true, "{devices}");
+    }
+    let outcome = user.run(&["hcactl", "ci:a", "no-such-command"]).await?;
+    // This is the status with which hcactl reports a command line that it cannot parse.
+    ensure!(outcome.code == Some(2), "{outcome:?}");
+    user.run(&["hcactl", "ci:c", "devices"]).await?.failed(&["guest ci:c does not exist"])
 }
 
 async fn share(user: &User, shared: &Path) -> Result<()> {
@@ -276,11 +299,60 @@ async fn logs(user: &User, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+async fn suspended(user: &User) -> Result<()> {
+    let mut command = user.start(&["exec", "ci:a", "--", "sh", "-c", "echo ready; exec sleep 777"])?;
+    command.line("ready").await?;
+    let qemu = *user.processes("ci").await?.get(1).context("no QEMU")?;
+    user::signal(qemu, Signal::STOP)?;
+    let listed: Value = user.run(&["ps", "--json"]).await?.json()?;
+    ensure!(listed[0]["guests"][0]["stage"] == "suspended", "{listed}");
+    let (new, running) = tokio::join!(user.run(&["exec", "ci:a", "--", "true"]), command.end());
+    for (outcome, seconds) in [(new?, 30), (running?, 40)] {
+        let silence = format!("guest ci:a has not answered for {seconds} s");
+        outcome.failed(&[&silence, &format!("kill -CONT {qemu}")])?;
+        ensure!(outcome.code == Some(125), "{outcome:?}");
+    }
+    user::signal(qemu, Signal::CONT)?;
+    user.run(&["exec", "ci:a", "--", "true"]).await?.succeeded()
+}
+
+async fn device_lost(user: &User) -> Result<()> {
+    user.run(&["up", "mthca", "--count", "1"]).await?.succeeded()?;
+    let processes = user.processes("mthca").await?;
+    let supervisor = *processes.first().context("no supervisor")?;
+    user::kill(user::child(supervisor, "hcad")?)?;
+    let begun = Instant::now();
+    loop {
+        let listed = user.run(&["ps"]).await?;
+        if String::from_utf8_lossy(&listed.stdout).contains("device lost") {
+            break;
+        }
+        // The kernel needs a moment to end hcad.
+        ensure!(begun.elapsed() < Duration::from_secs(20), "{listed:?}");
+    }
+    user.run(&["down", "mthca"]).await?.failed(&["hcad-a"])?;
+    user.expect_nothing_left(&processes).await
+}
+
 async fn down(user: &User) -> Result<()> {
     let processes = user.processes("ci").await?;
     ensure!(processes.len() == 3, "{processes:?}");
     user.run(&["down", "ci"]).await?.succeeded()?;
     user.expect_nothing_left(&processes).await
+}
+
+async fn old_logs(user: &User, folder: &Path) -> Result<()> {
+    let outcome = user.run(&["logs", "ci"]).await?;
+    outcome.succeeded()?;
+    let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
+    ensure!(
+        text.lines().any(|path| path.ends_with("guest-a.console") && Path::new(path).is_file()),
+        "{text}"
+    );
+    let to = folder.join("old-logs");
+    user.run(&["logs", "ci", "--to", &to.display().to_string()]).await?.succeeded()?;
+    ensure!(to.join("guest-a.console").is_file(), "guest-a.console does not exist");
+    user.run(&["logs", "never-up"]).await?.failed(&["testbed never-up is not running"])
 }
 
 async fn ci(user: &User, shared: &Path, folder: &Path) -> Result<()> {

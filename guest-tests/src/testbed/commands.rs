@@ -1,21 +1,29 @@
 //! The supervisor's side of a guest's exec ports: their allocation, and the relay between a port and a user's
 //! connection.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use agent::wire::ExitStatus;
-use agent::wire::exec::{Frame as _, INPUT_WINDOW, MAX_PAYLOAD, Start, ToGuest, ToHost};
-use anyhow::{Context as _, Result, bail, ensure};
+use agent::wire::exec::{
+    Frame as _, INPUT_WINDOW, MAX_PAYLOAD, Start, StartError, StartErrorKind, ToGuest, ToHost,
+};
+use anyhow::{Context as _, Result, ensure};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::frames;
 
 /// Maximum number of commands that can run in a guest at the same time.
 pub(super) const MOST_COMMANDS: usize = 12;
-/// Maximum number of output bytes stored for one of the lab's own commands.
+/// Time limit of the lab's own commands, such as those that load drivers. Several emulated guests may run on a busy
+/// host.
+const OWN_COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
+/// Maximum number of bytes that the lab stores of its own commands' output.
 const LONGEST_OUTPUT: usize = 1 << 20;
 
 /// The exec ports of one guest.
@@ -65,9 +73,16 @@ impl Ports {
     /// Runs one of the lab's own commands and returns its output. The command must succeed.
     ///
     /// # Errors
-    /// The guest has ended, or the command cannot be started or fails. If the command fails, the error contains its
-    /// output.
+    /// The guest has ended, or the command cannot be started, fails or takes longer than [`OWN_COMMAND_TIMEOUT`]. If it
+    /// fails, the error contains its output.
     pub(super) async fn run(&self, argv: &[&str], input: &[u8]) -> Result<String> {
+        let seconds = OWN_COMMAND_TIMEOUT.as_secs();
+        timeout(OWN_COMMAND_TIMEOUT, self.run_to_end(argv, input))
+            .await
+            .with_context(|| format!("{argv:?} did not exit within {seconds} s"))?
+    }
+
+    async fn run_to_end(&self, argv: &[&str], input: &[u8]) -> Result<String> {
         let mut port = self.take()?.begin()?;
         let owned = argv.iter().map(|&word| word.to_owned()).collect();
         frames::write(&mut port.output, &ToGuest::Start(Start { argv: owned, ..Start::default() })).await?;
@@ -89,7 +104,7 @@ impl Ports {
                 ToHost::Output(bytes) => append(&mut output, &bytes),
                 ToHost::Errors(bytes) => append(&mut errors, &bytes),
                 ToHost::Ended(status) => break status,
-                ToHost::Failed(reason) => bail!(reason),
+                ToHost::Failed(error) => return Err(error.into()),
             }
         };
         self.lock().push(port);
@@ -127,19 +142,23 @@ impl Taken {
     /// Starts a command, and relays frames between user and guest until the command has ended. If the user disconnects,
     /// the command is terminated.
     ///
+    /// While the guest sends nothing, a future of `silence` runs. If it completes, the guest is unresponsive, and its
+    /// output is the reason. The user then receives an error, and the port stays in use until the command ends.
+    ///
     /// # Errors
     /// The guest has ended or sends an invalid frame.
-    pub(super) async fn relay(
+    pub(super) async fn relay<S: Future<Output = String>>(
         mut self,
         start: Start,
         from_user: impl AsyncRead + Unpin,
         to_user: impl AsyncWrite + Unpin,
+        silence: impl Fn() -> S,
     ) -> Result<()> {
         let Port { mut input, mut output } = self.begin()?;
         frames::write(&mut output, &ToGuest::Start(start)).await?;
         let (ended, end) = watch::channel(false);
         let (forth, back) = tokio::join!(forward(from_user, &mut output, end), async {
-            let result = backward(&mut input, to_user).await;
+            let result = backward(&mut input, to_user, silence).await;
             ended.send_replace(true);
             result
         });
@@ -180,12 +199,32 @@ async fn forward(
     }
 }
 
-/// Relays frames from the guest to the user. If the user has disconnected, discards the frames.
-async fn backward(guest: &mut (impl AsyncRead + Unpin), mut user: impl AsyncWrite + Unpin) -> Result<()> {
+/// Relays frames from the guest to the user until the command has ended. If the user has disconnected or the guest is
+/// unresponsive, discards further frames.
+async fn backward<S: Future<Output = String>>(
+    guest: &mut (impl AsyncRead + Unpin),
+    mut user: impl AsyncWrite + Unpin,
+    silence: impl Fn() -> S,
+) -> Result<()> {
     let mut listens = true;
     loop {
-        let frame: ToHost =
-            frames::read(guest).await?.context("the guest stopped before the command exited")?;
+        let frame = {
+            // A frame that has been read partially must not be lost.
+            let mut frame = pin!(frames::read::<ToHost>(guest));
+            loop {
+                tokio::select! {
+                    biased;
+                    frame = &mut frame => break frame,
+                    reason = silence(), if listens => {
+                        let error = StartError { kind: StartErrorKind::Other, reason };
+                        // The user's program may have ended in the meantime.
+                        let _ = frames::write(&mut user, &ToHost::Failed(error)).await;
+                        listens = false;
+                    }
+                }
+            }
+        };
+        let frame = frame?.context("the guest stopped before the command exited")?;
         listens = listens && frames::write(&mut user, &frame).await.is_ok();
         if matches!(frame, ToHost::Ended(_) | ToHost::Failed(_)) {
             return Ok(());
@@ -195,6 +234,10 @@ async fn backward(guest: &mut (impl AsyncRead + Unpin), mut user: impl AsyncWrit
 
 #[cfg(test)]
 mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::io::AsyncWriteExt as _;
+
     use super::*;
 
     /// Returns the ports of a guest that has a single port, and the stream on which the test answers as the guest.
@@ -209,7 +252,7 @@ mod tests {
         let (user, ours) = UnixStream::pair().unwrap();
         let (read, write) = ours.into_split();
         let start = Start { argv: vec!["x".into()], ..Start::default() };
-        let relay = tokio::spawn(ports.take().unwrap().relay(start.clone(), read, write));
+        let relay = tokio::spawn(ports.take().unwrap().relay(start.clone(), read, write, pending));
         let error = ports.take().unwrap_err();
         assert!(
             error.to_string().contains("too many commands are running in the guest (maximum 1)"),
@@ -233,7 +276,7 @@ mod tests {
         let (ports, mut guest) = guest();
         let (user, ours) = UnixStream::pair().unwrap();
         let (read, write) = ours.into_split();
-        let relay = tokio::spawn(ports.take().unwrap().relay(Start::default(), read, write));
+        let relay = tokio::spawn(ports.take().unwrap().relay(Start::default(), read, write, pending));
         drop(user);
         assert!(matches!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::Start(_))));
         assert_eq!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::HangUp));
@@ -242,6 +285,41 @@ mod tests {
         frames::write(&mut guest, &ToHost::Ended(ExitStatus::Signal(1))).await.unwrap();
         relay.await.unwrap().unwrap();
         assert_eq!(ports.busy(), 0);
+    }
+
+    #[tokio::test]
+    async fn unresponsive_guest_fails_command_but_keeps_port() {
+        let (ports, mut guest) = guest();
+        let (mut user, ours) = UnixStream::pair().unwrap();
+        let (read, write) = ours.into_split();
+        let silence = || ready("guest lab:a has not answered for 30 s".to_owned());
+        let relay = tokio::spawn(ports.take().unwrap().relay(Start::default(), read, write, silence));
+        let Some(ToHost::Failed(error)) = frames::read(&mut user).await.unwrap() else { panic!() };
+        assert_eq!(error.reason, "guest lab:a has not answered for 30 s");
+        drop(user);
+        // The guest continues, starts the command, and ends it at once.
+        assert!(matches!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::Start(_))));
+        assert_eq!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::HangUp));
+        assert_eq!(ports.busy(), 1);
+        frames::write(&mut guest, &ToHost::Started).await.unwrap();
+        frames::write(&mut guest, &ToHost::Ended(ExitStatus::Signal(1))).await.unwrap();
+        relay.await.unwrap().unwrap();
+        assert_eq!(ports.busy(), 0);
+    }
+
+    #[tokio::test]
+    async fn frame_completes_while_guest_is_checked() {
+        let (ports, mut guest) = guest();
+        let (mut user, ours) = UnixStream::pair().unwrap();
+        let (read, write) = ours.into_split();
+        let relay = tokio::spawn(ports.take().unwrap().relay(Start::default(), read, write, pending));
+        let bytes = ToHost::Output(b"late".to_vec()).to_bytes();
+        guest.write_all(&bytes[..3]).await.unwrap();
+        tokio::task::yield_now().await;
+        guest.write_all(&bytes[3..]).await.unwrap();
+        assert_eq!(frames::read(&mut user).await.unwrap(), Some(ToHost::Output(b"late".to_vec())));
+        frames::write(&mut guest, &ToHost::Ended(ExitStatus::Code(0))).await.unwrap();
+        relay.await.unwrap().unwrap();
     }
 
     #[tokio::test]

@@ -24,6 +24,7 @@ mod boot;
 pub mod client;
 mod commands;
 mod frames;
+mod guest;
 pub mod kind;
 pub mod name;
 pub mod progress;

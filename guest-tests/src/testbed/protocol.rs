@@ -70,7 +70,7 @@ pub enum Keep {
     Keep,
 }
 
-/// Progress of a guest.
+/// Progress and state of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -80,6 +80,11 @@ pub enum Stage {
     SettingUp,
     /// The guest accepts commands.
     Ready,
+    /// QEMU is suspended by a signal or a debugger.
+    Suspended,
+    /// The guest accepts commands, but `hcad` has exited or QEMU has lost its connection to the device. The device
+    /// works again only after the guests have been started again.
+    DeviceLost,
     /// The guest has ended.
     Ended,
 }
@@ -91,6 +96,8 @@ impl Stage {
             Self::Booting => "booting",
             Self::SettingUp => "setting up",
             Self::Ready => "ready",
+            Self::Suspended => "suspended",
+            Self::DeviceLost => "device lost",
             Self::Ended => "ended",
         }
     }
@@ -120,7 +127,7 @@ pub struct GuestDescription {
     pub name: GuestName,
     /// Kind of the guest's RDMA device.
     pub device: String,
-    /// Stage that the guest's boot has reached.
+    /// Stage that the guest's boot has reached, or the state of the booted guest.
     pub stage: Stage,
     /// Address on the Ethernet between the guests. Traffic to this address uses the RDMA device only with soft-RoCE.
     pub ip: Ipv4Addr,

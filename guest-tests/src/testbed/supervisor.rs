@@ -6,27 +6,27 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use agent::wire::Dmesg;
 use agent::wire::exec::{MAX_PAYLOAD, Start};
 use anyhow::{Context as _, Error, Result, anyhow, bail, ensure};
+use futures_util::future::join_all;
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 
 use super::boot::{self, Booted, Place};
-use super::commands::{Ports, Taken};
+use super::commands::Taken;
+use super::guest::RunningGuest;
 use super::name::{GuestName, TestbedName};
 use super::protocol::{Description, Event, GuestDescription, Keep, Reply, Request, Stage, receive, send};
 use super::state::{State, States};
 use super::{LOGS, UpOptions};
 use crate::artifacts::{Added, cache_dir};
-use crate::daemon::Daemon;
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
-use crate::vm::Vm;
 
 /// Boots guests, and keeps them running until `down`, a signal, the end of the lease, or the end of the watched
 /// process.
@@ -101,7 +101,7 @@ async fn supervise(
         send(writer, &event).await.context("'guest-lab up' has exited")?;
     }
     bed.enter_root(guests);
-    send(writer, &Event::Up(bed.description())).await.context("'guest-lab up' has exited")?;
+    send(writer, &Event::Up(bed.description().await)).await.context("'guest-lab up' has exited")?;
     tracing::info!("all guests are ready");
 
     let mut leased = true;
@@ -249,17 +249,6 @@ struct Testbed {
     downs: mpsc::Sender<StopRequest>,
 }
 
-/// A running guest, which accepts commands.
-struct RunningGuest {
-    place: Place,
-    boot_ms: u64,
-    qemu: Option<u32>,
-    ports: Ports,
-    control_socket: Option<PathBuf>,
-    vm: tokio::sync::Mutex<Vm>,
-    daemon: tokio::sync::Mutex<Option<Daemon>>,
-}
-
 impl Testbed {
     fn new(
         name: &TestbedName,
@@ -290,18 +279,7 @@ impl Testbed {
     fn enter_root(&self, guests: Vec<Booted>) {
         *lock(&self.guests) = guests
             .into_iter()
-            .map(|Booted { place, vm, daemon, ports }| {
-                let guest = RunningGuest {
-                    place,
-                    boot_ms: u64::try_from(vm.boot_time().as_millis()).unwrap_or(u64::MAX),
-                    qemu: vm.process_id().ok(),
-                    ports,
-                    control_socket: daemon.as_ref().map(|daemon| daemon.controls().socket().to_owned()),
-                    vm: tokio::sync::Mutex::new(vm),
-                    daemon: tokio::sync::Mutex::new(daemon),
-                };
-                (place.name, Arc::new(guest))
-            })
+            .map(|booted| (booted.place.name, Arc::new(RunningGuest::new(&self.name, booted))))
             .collect();
     }
 
@@ -315,33 +293,8 @@ impl Testbed {
         })
     }
 
-    fn description(&self) -> Description {
-        let mut guests = Vec::new();
-        for place in Place::all(&self.wanted) {
-            let stage = lock(&self.stages).get(&place.name).copied().unwrap_or(Stage::Booting);
-            let booted = self.guest(place.name).ok();
-            let (stage, qemu) = match &booted {
-                Some(guest) => {
-                    // If the lock is taken, the guest is serving a request, so it must be alive.
-                    let state = guest.vm.try_lock().map(|mut vm| !matches!(vm.status(), Ok(None)));
-                    let ended = state.unwrap_or(false);
-                    (if ended { Stage::Ended } else { stage }, guest.qemu.filter(|_| !ended))
-                }
-                None => (stage, None),
-            };
-            guests.push(GuestDescription {
-                name: place.name,
-                device: place.device.name().to_owned(),
-                stage,
-                ip: place.ip(),
-                rdma_ip: place.rdma_ip(),
-                rdma_device: place.device.rdma_device().map(str::to_owned),
-                boot_ms: booted.as_ref().map_or(0, |guest| guest.boot_ms),
-                commands: booted.as_ref().map_or(0, |guest| guest.ports.busy()),
-                qemu,
-                control_socket: booted.as_ref().and_then(|guest| guest.control_socket.clone()),
-            });
-        }
+    async fn description(&self) -> Description {
+        let guests = join_all(Place::all(&self.wanted).into_iter().map(|place| self.describe(place))).await;
         Description {
             name: self.name.clone(),
             kind: self.wanted.kind,
@@ -354,7 +307,27 @@ impl Testbed {
         }
     }
 
-    /// Returns the environment variables for commands in a guest.
+    async fn describe(&self, place: Place) -> GuestDescription {
+        let booted = self.guest(place.name).ok();
+        let (stage, qemu) = match &booted {
+            Some(guest) => guest.state().await,
+            None => (lock(&self.stages).get(&place.name).copied().unwrap_or(Stage::Booting), None),
+        };
+        GuestDescription {
+            name: place.name,
+            device: place.device.name().to_owned(),
+            stage,
+            ip: place.ip(),
+            rdma_ip: place.rdma_ip(),
+            rdma_device: place.device.rdma_device().map(str::to_owned),
+            boot_ms: booted.as_ref().map_or(0, |guest| guest.boot_ms),
+            commands: booted.as_ref().map_or(0, |guest| guest.ports.busy()),
+            qemu,
+            control_socket: booted.as_ref().and_then(|guest| guest.control_socket.clone()),
+        }
+    }
+
+    /// Returns the environment variables that commands in a guest receive.
     fn environment(&self, guest: &RunningGuest) -> BTreeMap<String, String> {
         let places = Place::all(&self.wanted);
         let names: Vec<String> = places.iter().map(|place| place.name.to_string()).collect();
@@ -384,12 +357,10 @@ impl Testbed {
         let guests = std::mem::take(&mut *lock(&self.guests));
         let mut complaints = Vec::new();
         for guest in guests.values() {
-            let _ = guest.vm.lock().await.kill().await;
+            guest.kill().await;
         }
         for (name, guest) in &guests {
-            if let Some(daemon) = guest.daemon.lock().await.take()
-                && let Err(error) = daemon.stop().await
-            {
+            if let Err(error) = guest.stop_daemon().await {
                 complaints.push(format!("guest {name}: {error:#}"));
             }
         }
@@ -397,13 +368,16 @@ impl Testbed {
     }
 }
 
-/// Serves clients, each in its own task.
+/// Serves clients, each in its own task. If the future is dropped, the tasks end, so that none of them keeps a guest
+/// locked that is to be stopped.
 async fn serve(listener: UnixListener, bed: Arc<Testbed>) {
+    let mut clients = JoinSet::new();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
+                while clients.try_join_next().is_some() {}
                 let bed = Arc::clone(&bed);
-                tokio::spawn(async move {
+                clients.spawn(async move {
                     if let Err(error) = answer(stream, &bed).await {
                         tracing::warn!("{error:#}");
                     }
@@ -422,7 +396,7 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     let mut reader = BufReader::new(reader);
     let Some(request) = receive::<Request>(&mut reader).await? else { return Ok(()) };
     let reply = match request {
-        Request::Describe => Reply::Description(bed.description()),
+        Request::Describe => Reply::Description(bed.description().await),
         Request::Down => {
             // The first request is sufficient. Clients that send the request later get no reply, but their connections
             // are closed.
@@ -433,10 +407,12 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
             Ok(lines) => Reply::Messages(lines),
             Err(error) => Reply::Refused(format!("{error:#}")),
         },
-        Request::Exec { guest, start } => match begin(bed, guest, start) {
-            Ok((port, start)) => {
+        Request::Exec { guest: name, start } => match begin(bed, name, start).await {
+            Ok((guest, port, start)) => {
                 send(&mut writer, &Reply::Go).await?;
-                return port.relay(start, reader, writer).await.with_context(|| format!("guest {guest}"));
+                let silence = || async { guest.until_unresponsive().await.to_string() };
+                let relayed = port.relay(start, reader, writer, silence).await;
+                return relayed.with_context(|| format!("guest {name}"));
             }
             Err(error) => Reply::Refused(format!("{error:#}")),
         },
@@ -445,8 +421,14 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
 }
 
 /// Allocates a port for a command, and adds the guest's environment variables to the command's.
-fn begin(bed: &Testbed, guest: GuestName, mut start: Start) -> Result<(Taken, Start)> {
+async fn begin(
+    bed: &Testbed,
+    guest: GuestName,
+    mut start: Start,
+) -> Result<(Arc<RunningGuest>, Taken, Start)> {
     let guest = bed.guest(guest)?;
+    // The port of a command that a guest never executes would stay in use.
+    guest.check().await?;
     let mut environment = bed.environment(&guest);
     environment.append(&mut start.env);
     start.env = environment;
@@ -455,13 +437,12 @@ fn begin(bed: &Testbed, guest: GuestName, mut start: Start) -> Result<(Taken, St
         len <= MAX_PAYLOAD,
         "the command line and environment are too long: {len} bytes (maximum {MAX_PAYLOAD}); pass long input in a file or on standard input"
     );
-    Ok((guest.ports.take()?, start))
+    let port = guest.ports.take()?;
+    Ok((guest, port, start))
 }
 
 async fn messages(bed: &Testbed, guest: GuestName) -> Result<Vec<String>> {
-    let guest = bed.guest(guest)?;
-    let mut vm = guest.vm.lock().await;
-    Ok(vm.call(Dmesg { level: None }).await?.lines)
+    bed.guest(guest)?.messages().await
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

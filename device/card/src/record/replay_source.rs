@@ -281,10 +281,16 @@ impl fmt::Display for Difference {
 impl fmt::Display for Finish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ended(ending) => write!(f, "{ending}"),
-            Self::Stopped { cut_off: false } => write!(f, "the recorder was stopped"),
-            Self::Stopped { cut_off: true } => write!(f, "the file is truncated"),
-            Self::Unreadable(error) => write!(f, "{}", sanitize::text(&error.to_string())),
+            Self::Ended(ending) => write!(f, "recording ended: {ending}"),
+            // A record of a running hcad looks the same as that of a killed one.
+            Self::Stopped { cut_off: false } => f.write_str(
+                "recording is incomplete: hcad was killed or is still recording, so the last steps may be \
+                 missing",
+            ),
+            Self::Stopped { cut_off: true } => {
+                f.write_str("recording is incomplete: the file is truncated, so the last steps are missing")
+            }
+            Self::Unreadable(error) => write!(f, "recording ended: {}", sanitize::text(&error.to_string())),
         }
     }
 }

@@ -4,19 +4,20 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use super::Host;
 use super::terminal::{self, Terminal};
 use crate::error::bad_step;
 use crate::guest::{PATH, pidfd, wait_for};
 use crate::wire::ExitStatus;
-use crate::wire::exec::{INPUT_WINDOW, Start, ToGuest, ToHost};
+use crate::wire::exec::{INPUT_WINDOW, Start, StartError, StartErrorKind, ToGuest, ToHost};
 
 /// Default working directory of commands, used if it exists.
 const HOME: &str = "/root";
@@ -42,30 +43,23 @@ impl Running {
     ///
     /// # Errors
     /// The command cannot be started.
-    pub(super) fn start(start: &Start, host: &Host) -> Result<Self> {
-        let (name, arguments) = start.argv.split_first().ok_or_else(|| bad_step("no command is given"))?;
-        let mut command = Command::new(name);
-        command.args(arguments).env("PATH", PATH).env("HOME", HOME).envs(&start.env);
-        match &start.folder {
-            Some(folder) => command.current_dir(folder),
-            None => command.current_dir(if std::path::Path::new(HOME).is_dir() { HOME } else { "/" }),
-        };
-        with_default_signals(&mut command);
-        let terminal = start.terminal.map(Terminal::open).transpose().context("cannot open a terminal")?;
-        match &terminal {
-            Some((_, other)) => terminal::control(&mut command, other)?,
-            None => {
-                command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-                // Give the command its own process group, so that signals also reach its children.
-                command.process_group(0);
-            }
-        }
-        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+    pub(super) fn start(start: &Start, host: &Host) -> Result<Self, StartError> {
+        let other =
+            |error: anyhow::Error| StartError { kind: StartErrorKind::Other, reason: format!("{error:#}") };
+        let (mut command, terminal) = prepare(start).map_err(other)?;
+        let child = command.spawn().map_err(|error| StartError {
+            kind: kind_of(&error),
+            reason: format!("cannot start {}: {error}", start.argv.first().map_or("", String::as_str)),
+        })?;
+        // Drop the command's copies of the terminal, which would keep it open.
         drop(command);
-        host.send(&ToHost::Started);
+        Self::forward(child, terminal.map(|(ours, _)| ours), host).map_err(other)
+    }
 
+    /// Reports the start to the host, and starts the threads that forward input, outputs and exit status.
+    fn forward(mut child: Child, terminal: Option<Terminal>, host: &Host) -> Result<Self> {
+        host.send(&ToHost::Started);
         let end = Arc::new(pidfd(&child).context("cannot open a pidfd of the command")?);
-        let terminal = terminal.map(|(ours, _)| ours);
         let (stdin, outputs) = match &terminal {
             Some(terminal) => {
                 let (read, write) = (terminal.file()?, terminal.file()?);
@@ -144,6 +138,43 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.command.signal(libc::SIGKILL);
+    }
+}
+
+/// Returns the command, which has not been started yet, and its terminal, if it uses one.
+fn prepare(start: &Start) -> Result<(Command, Option<(Terminal, OwnedFd)>)> {
+    let (name, arguments) = start.argv.split_first().ok_or_else(|| bad_step("no command is given"))?;
+    let mut command = Command::new(name);
+    command.args(arguments).env("PATH", PATH).env("HOME", HOME).envs(&start.env);
+    match &start.folder {
+        Some(folder) => {
+            // Otherwise the error of the start would look like that of a missing program.
+            ensure!(Path::new(folder).is_dir(), "cannot run {name} in {folder}, which is not a directory");
+            command.current_dir(folder)
+        }
+        None => command.current_dir(if Path::new(HOME).is_dir() { HOME } else { "/" }),
+    };
+    with_default_signals(&mut command);
+    let terminal = start.terminal.map(Terminal::open).transpose().context("cannot open a terminal")?;
+    match &terminal {
+        Some((_, other)) => terminal::control(&mut command, other)?,
+        None => {
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            // Signals go to the command and to its children.
+            command.process_group(0);
+        }
+    }
+    Ok((command, terminal))
+}
+
+/// Classifies an error of fork(2) or execve(2).
+fn kind_of(error: &io::Error) -> StartErrorKind {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => StartErrorKind::NotFound,
+        Some(libc::EACCES | libc::ENOEXEC | libc::ENOTDIR | libc::EISDIR | libc::ELOOP | libc::ETXTBSY) => {
+            StartErrorKind::NotExecutable
+        }
+        _ => StartErrorKind::Other,
     }
 }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::wire::ExitStatus;
-use crate::wire::exec::{INPUT_WINDOW, MAX_PAYLOAD, Size, Start};
+use crate::wire::exec::{INPUT_WINDOW, MAX_PAYLOAD, Size, Start, StartError, StartErrorKind};
 
 /// Time limit for each wait. It is generous, because the host may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -80,12 +80,38 @@ fn successive_commands_share_port() {
 fn failed_start_frees_port() {
     let mut port = Port::open();
     port.send(&ToGuest::Start(Start { argv: vec!["/does/not/exist".into()], ..Start::default() }));
-    let ToHost::Failed(reason) = port.next() else { panic!() };
-    assert!(reason.starts_with("cannot start /does/not/exist"), "{reason}");
+    let ToHost::Failed(error) = port.next() else { panic!() };
+    assert!(error.reason.starts_with("cannot start /does/not/exist"), "{error}");
     port.send(&ToGuest::Start(Start::default()));
-    assert_eq!(port.next(), ToHost::Failed("no command is given".into()));
+    let error = StartError { kind: StartErrorKind::Other, reason: "no command is given".into() };
+    assert_eq!(port.next(), ToHost::Failed(error));
     port.start("echo yes", None);
     assert_eq!(port.rest().0, "yes\n");
+}
+
+#[test]
+fn start_error_distinguishes_missing_from_unusable_program() {
+    let folder = std::env::temp_dir().display().to_string();
+    let missing = format!("{folder}/does/not/exist");
+    let cases = [
+        (["no-such-program-at-all", "/"], StartErrorKind::NotFound),
+        ([missing.as_str(), "/"], StartErrorKind::NotFound),
+        (["/etc/passwd", "/"], StartErrorKind::NotExecutable),
+        ([folder.as_str(), "/"], StartErrorKind::NotExecutable),
+        // The program exists, but its working directory does not.
+        (["true", missing.as_str()], StartErrorKind::Other),
+    ];
+    for terminal in [None, Some(Size { rows: 24, columns: 80 })] {
+        for ([program, at], expected) in cases {
+            let mut port = Port::open();
+            let argv = vec![program.to_owned()];
+            let start = Start { argv, folder: Some(at.to_owned()), terminal, ..Start::default() };
+            port.send(&ToGuest::Start(start));
+            let ToHost::Failed(error) = port.next() else { panic!("{program} in {at}") };
+            assert_eq!(error.kind, expected, "{error}");
+            assert!(error.reason.contains(program), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -69,8 +69,8 @@ pub enum ToGuest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHost {
     Started,
-    /// The command could not be started, for the given reason.
-    Failed(String),
+    /// The command could not be started, or the lab has given up waiting for it.
+    Failed(StartError),
     /// Bytes from standard output or from the terminal.
     Output(Vec<u8>),
     /// Bytes from standard error.
@@ -81,6 +81,33 @@ pub enum ToHost {
     /// The command has ended, and all its output has been sent.
     Ended(ExitStatus),
 }
+
+/// Error of a command that could not be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartError {
+    pub kind: StartErrorKind,
+    /// The error and its causes, as text for the user.
+    pub reason: String,
+}
+
+/// Kinds of start errors, for which shells have different exit statuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartErrorKind {
+    /// The program does not exist.
+    NotFound,
+    /// The program exists, but the kernel does not execute it.
+    NotExecutable,
+    /// Any other error, such as a lack of memory.
+    Other,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for StartError {}
 
 /// Reason why bytes are not a valid frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,7 +216,14 @@ impl Frame for ToHost {
     fn parts(&self) -> (u8, Vec<u8>) {
         match self {
             Self::Started => (1, Vec::new()),
-            Self::Failed(reason) => (2, reason.bytes().take(MAX_PAYLOAD).collect()),
+            Self::Failed(StartError { kind, reason }) => {
+                let number = match kind {
+                    StartErrorKind::Other => 2,
+                    StartErrorKind::NotFound => 7,
+                    StartErrorKind::NotExecutable => 8,
+                };
+                (number, reason.bytes().take(MAX_PAYLOAD).collect())
+            }
             Self::Output(bytes) => (3, bytes.clone()),
             Self::Errors(bytes) => (4, bytes.clone()),
             Self::Taken(count) => (5, count.to_le_bytes().to_vec()),
@@ -199,9 +233,15 @@ impl Frame for ToHost {
 
     fn of_parts(kind: u8, payload: Vec<u8>) -> Result<Self, BadFrame> {
         let wrong = || BadFrame(format!("frame {kind} to the host with {} bytes", payload.len()));
+        let failed = |kind| {
+            let reason = String::from_utf8_lossy(&payload).into_owned();
+            Ok(Self::Failed(StartError { kind, reason }))
+        };
         match (kind, payload.len()) {
             (1, 0) => Ok(Self::Started),
-            (2, _) => Ok(Self::Failed(String::from_utf8_lossy(&payload).into_owned())),
+            (2, _) => failed(StartErrorKind::Other),
+            (7, _) => failed(StartErrorKind::NotFound),
+            (8, _) => failed(StartErrorKind::NotExecutable),
             (3, _) => Ok(Self::Output(payload)),
             (4, _) => Ok(Self::Errors(payload)),
             (5, _) => {
@@ -247,6 +287,14 @@ mod tests {
             assert_eq!(ToGuest::read(&mut input).unwrap(), Some(frame));
         }
         assert_eq!(ToGuest::read(&mut input).unwrap(), None);
+    }
+
+    #[test]
+    fn start_error_keeps_kind_and_reason() {
+        for kind in [StartErrorKind::Other, StartErrorKind::NotFound, StartErrorKind::NotExecutable] {
+            let frame = ToHost::Failed(StartError { kind, reason: "no".into() });
+            assert_eq!(ToHost::read(&mut frame.to_bytes().as_slice()).unwrap(), Some(frame));
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
@@ -185,10 +186,21 @@ fn descendants(id: u32) -> Vec<u32> {
     children.unwrap_or_default().split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
 
+/// Returns the child of a process that runs the given program.
+pub(super) fn child(id: u32, program: &str) -> Result<u32> {
+    let name = |id: &u32| fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+    let found = descendants(id).into_iter().find(|id| name(id).trim() == program);
+    found.with_context(|| format!("process {id} has no child {program}"))
+}
+
 /// Kills a user's process without warning.
 pub(super) fn kill(id: u32) -> Result<()> {
-    let process = rustix::process::Pid::from_raw(i32::try_from(id)?).context("no process has this number")?;
-    Ok(rustix::process::kill_process(process, rustix::process::Signal::KILL)?)
+    signal(id, Signal::KILL)
+}
+
+pub(super) fn signal(id: u32, signal: Signal) -> Result<()> {
+    let process = Pid::from_raw(i32::try_from(id)?).context("no process has this number")?;
+    Ok(kill_process(process, signal)?)
 }
 
 impl Outcome {

@@ -1,4 +1,4 @@
-//! `logs` collects all logs in one folder.
+//! `logs` collects all logs in one folder, or prints where they are. It also finds those of a testbed that has stopped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,34 +6,62 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::{describe, messages, print_json};
+use crate::artifacts::cache_dir;
 use crate::report::line;
+use crate::run_dir;
+use crate::testbed::LOGS;
 use crate::testbed::name::TestbedName;
+use crate::testbed::state::States;
 
 /// Arguments of [`super::Command::Logs`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Logs {
-    /// Testbed name
+    /// Testbed name; if the testbed is not running, the logs of its last run are used
     name: TestbedName,
-    /// Target directory, created if it does not exist
+    /// Copy the files to this directory, which is created if it does not exist [default: only print the paths of
+    /// the files]
     #[arg(long, value_name = "DIR")]
-    to: PathBuf,
+    to: Option<PathBuf>,
     /// Print the paths to the files as a JSON array
     #[arg(long)]
     json: bool,
 }
 
 impl Logs {
-    /// Copies the logs of a testbed.
+    /// Copies the logs of a testbed, or only finds them, and prints their paths.
     ///
     /// # Errors
-    /// The testbed does not exist, or a file cannot be copied.
+    /// The testbed has never run, its logs have been deleted, or a file cannot be copied.
     pub(super) async fn run(self) -> Result<()> {
-        let files = collect(&self.name, &self.to).await?;
+        let is_running = States::open()?.living()?.contains(&self.name);
+        let files = match (&self.to, is_running) {
+            (Some(to), true) => collect(&self.name, to).await?,
+            (None, true) => files(&describe(&self.name).await?.folder)?,
+            (to, false) => {
+                let folder = last_run(&cache_dir()?.join(LOGS), &self.name)?;
+                tracing::info!(
+                    "testbed {} is not running; the logs of its last run are in {}",
+                    self.name,
+                    folder.display()
+                );
+                to.as_deref().map_or_else(|| files(&folder), |to| copy(&folder, to))?
+            }
+        };
         if self.json {
             return print_json(&files);
         }
         files.iter().try_for_each(|file| line(&file.display().to_string()))
     }
+}
+
+/// Returns the directory that contains the logs of the last run of a testbed.
+fn last_run(logs: &Path, name: &TestbedName) -> Result<PathBuf> {
+    run_dir::latest(logs, name.as_str()).with_context(|| {
+        format!(
+            "testbed {name} is not running, and {} contains no logs of an earlier run",
+            logs.join(name.as_str()).display()
+        )
+    })
 }
 
 /// Copies all files from a testbed's log directory, and the kernel messages of its guests, to a folder. Returns the
@@ -60,18 +88,50 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
 }
 
 /// Copies the files in a folder to another folder, which is created if it does not exist. Returns the paths of the
-/// copies.
+/// copies, in order.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
+    let mut copies = Vec::new();
+    for file in files(from)? {
+        let Some(name) = file.file_name() else { continue };
+        let target = to.join(name);
+        fs::copy(&file, &target).with_context(|| format!("cannot copy to {}", target.display()))?;
+        copies.push(target);
+    }
+    Ok(copies)
+}
+
+/// Returns the paths of the files in a folder, in order.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let entry = entry?;
         if entry.file_type()?.is_file() {
-            let target = to.join(entry.file_name());
-            fs::copy(entry.path(), &target)
-                .with_context(|| format!("cannot copy to {}", target.display()))?;
-            files.push(target);
+            files.push(entry.path());
         }
     }
+    files.sort();
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_dir::RunDir;
+
+    #[test]
+    fn logs_of_stopped_testbed_are_those_of_last_run() {
+        let root = tempfile::tempdir().unwrap();
+        let name: TestbedName = "lab".parse().unwrap();
+        let error = format!("{:#}", last_run(root.path(), &name).unwrap_err());
+        assert!(error.starts_with("testbed lab is not running, and ") && error.contains("/lab "), "{error}");
+        for text in ["old", "new"] {
+            let run = RunDir::create(root.path(), "lab").unwrap();
+            fs::write(run.file("guest-a.console"), text).unwrap();
+        }
+        let to = root.path().join("to");
+        let copies = copy(&last_run(root.path(), &name).unwrap(), &to).unwrap();
+        assert_eq!(copies, [to.join("guest-a.console")]);
+        assert_eq!(fs::read_to_string(&copies[0]).unwrap(), "new");
+    }
 }

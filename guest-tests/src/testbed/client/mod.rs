@@ -4,27 +4,33 @@ mod ci;
 mod copy;
 mod down;
 mod exec;
+mod hcactl;
 mod list;
 mod logs;
 mod reload;
 mod root;
 mod session;
 mod terminal;
+mod unpack;
 mod up;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use agent::wire::ExitStatus;
+use agent::wire::exec::{StartError, StartErrorKind};
 use anyhow::{Context, Result, bail};
 use tokio::io::BufReader;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 pub use self::ci::Ci;
 pub use self::copy::Copy;
 pub use self::down::Down;
 pub use self::exec::{Exec, shell};
+pub use self::hcactl::Hcactl;
 pub use self::list::List;
 pub use self::logs::Logs;
 pub use self::reload::Reload;
@@ -47,9 +53,13 @@ pub enum Command {
     Ci(Ci),
     /// Run a command in a guest
     ///
-    /// Forwards input, output, signals and the terminal. Exits with the command's status, or with 125 if the
-    /// lab itself failed.
+    /// Forwards input, output, signals and the terminal. Exits with the command's status, with 127 if the guest
+    /// has no such command, with 126 if the command is not executable, or with 125 if the lab itself failed.
     Exec(Exec),
+    /// Run hcactl on the device of a guest
+    ///
+    /// Exits with the status of hcactl.
+    Hcactl(Hcactl),
     /// Copy files and directories to or from a guest
     Cp(Copy),
     /// Replace a loaded kernel module in running guests
@@ -76,6 +86,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Up(up) => until_signal(up.run()).await.map(success),
         // If a signal arrives, logs are collected first.
         Command::Ci(ci) => Ok(or_failure_of_lab(ci.run().await)),
+        Command::Hcactl(hcactl) => until_signal(hcactl.run()).await,
         Command::Cp(copy) => until_signal(copy.run()).await.map(success),
         Command::Reload(reload) => until_signal(reload.run()).await.map(success),
         Command::Logs(logs) => until_signal(logs.run()).await.map(success),
@@ -103,6 +114,9 @@ pub async fn until_signal<T>(command: impl Future<Output = Result<T>>) -> Result
     }
 }
 
+/// Time limit for a supervisor's reply. It exceeds the time limits with which the supervisor queries a guest.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
+
 /// A connection to a testbed's supervisor.
 struct Connection {
     reader: BufReader<OwnedReadHalf>,
@@ -122,7 +136,15 @@ impl Connection {
     /// Sends a request, and waits for the reply.
     async fn ask(&mut self, request: &Request) -> Result<Reply> {
         send(&mut self.writer, request).await?;
-        match receive(&mut self.reader).await?.context("the testbed stopped without replying")? {
+        let reply = receive::<Reply>(&mut self.reader);
+        let reply = match request {
+            // Daemons may need minutes to stop.
+            Request::Down => reply.await,
+            _ => timeout(REPLY_TIMEOUT, reply).await.with_context(|| {
+                format!("the testbed's supervisor did not reply within {} s", REPLY_TIMEOUT.as_secs())
+            })?,
+        };
+        match reply?.context("the testbed stopped without replying")? {
             Reply::Refused(reason) => bail!(reason),
             reply => Ok(reply),
         }
@@ -148,14 +170,25 @@ async fn messages(testbed: &TestbedName, guest: GuestName) -> Result<Vec<String>
     }
 }
 
-/// Exit status for errors of the lab itself, as used by env(1) and similar programs.
+/// Exit statuses for errors that occur before a command runs, as used by shells, env(1) and similar programs.
 const FAILURE_OF_LAB: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
 
 fn or_failure_of_lab(result: Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         tracing::error!("{error:#}");
-        ExitCode::from(FAILURE_OF_LAB)
+        ExitCode::from(failure_code(&error))
     })
+}
+
+/// Returns the exit status for an error that occurred before or instead of running a command.
+fn failure_code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<StartError>().map(|error| error.kind) {
+        Some(StartErrorKind::NotFound) => NOT_FOUND,
+        Some(StartErrorKind::NotExecutable) => NOT_EXECUTABLE,
+        Some(StartErrorKind::Other) | None => FAILURE_OF_LAB,
+    }
 }
 
 /// Returns the exit status that represents the end of a command. As in shells, it is the command's own status, or 128
@@ -170,4 +203,20 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 fn print_json(value: &impl serde::Serialize) -> Result<()> {
     crate::report::line(&serde_json::to_string_pretty(value)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_and_unusable_commands_have_status_of_shell() {
+        let code = |kind| {
+            let error = StartError { kind, reason: "cannot start x".into() };
+            failure_code(&anyhow::Error::from(error).context("guest a"))
+        };
+        assert_eq!((code(StartErrorKind::NotFound), code(StartErrorKind::NotExecutable)), (127, 126));
+        assert_eq!(code(StartErrorKind::Other), 125);
+        assert_eq!(failure_code(&anyhow::anyhow!("testbed lab does not exist")), 125);
+    }
 }

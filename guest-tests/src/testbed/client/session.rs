@@ -13,6 +13,9 @@ use crate::testbed::protocol::{Reply, Request};
 /// Capacity of a channel, in pieces of input or output.
 const WAITING: usize = 4;
 
+/// Maximum number of bytes of a command's output that are stored in memory.
+const LONGEST_OUTPUT: usize = 1 << 20;
+
 /// A piece of a command's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Printed {
@@ -35,6 +38,12 @@ pub(super) struct Pipes {
 /// Creates a channel for input or output with minimal buffering.
 pub(super) fn channel<T>() -> (mpsc::Sender<T>, mpsc::Receiver<T>) {
     mpsc::channel(WAITING)
+}
+
+/// Appends output that is stored in memory, up to [`LONGEST_OUTPUT`].
+pub(super) fn keep(text: &mut Vec<u8>, bytes: &[u8]) {
+    let room = LONGEST_OUTPUT.saturating_sub(text.len());
+    text.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
 /// A command that has been started.
@@ -79,7 +88,7 @@ impl Session {
                 frame = frames.recv(), if waiting.is_none() => {
                     match frame.context("the guest or its testbed stopped before the command exited")? {
                         ToHost::Started => {}
-                        ToHost::Failed(reason) => bail!(reason),
+                        ToHost::Failed(error) => return Err(error.into()),
                         ToHost::Output(bytes) => waiting = Some(Printed::Output(bytes)),
                         ToHost::Errors(bytes) => waiting = Some(Printed::Errors(bytes)),
                         ToHost::Taken(count) => room = (room + usize::try_from(count)?).min(INPUT_WINDOW),
@@ -142,7 +151,7 @@ pub(super) async fn run(target: &Target, argv: &[&str], input: Vec<u8>) -> Resul
     let collect = async {
         let mut text = Vec::new();
         while let Some(Printed::Output(bytes) | Printed::Errors(bytes)) = printed.recv().await {
-            text.extend(bytes);
+            keep(&mut text, &bytes);
         }
         text
     };
