@@ -41,6 +41,10 @@ fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
     if let Some(unanswered) = &situation.unanswered {
         lines.push(format!("unanswered: {}", without_answer(unanswered)));
     }
+    if situation.retransmitted > 0 {
+        let count = count_of(situation.retransmitted, "packet");
+        lines.push(format!("retransmitted: {count} since RESET, after ACK timeouts, NAKs and RNR NAKs"));
+    }
     lines.push(format!("responder: {}", responder(situation)));
     lines.push(match situation.last_packet {
         Some(heard) => format!("peer: last packet received {} ago", time(heard)),
@@ -110,11 +114,10 @@ fn without_answer(unanswered: &Unanswered) -> String {
     let Unanswered { oldest, packets: count, requests: open, waiting, retries, most_retries, timeout } =
         *unanswered;
     let mut text = format!(
-        "{} of {}, starting at PSN {oldest:#x}; no response for {}; retransmitted {}, limit {most_retries}",
+        "{} of {}, starting at PSN {oldest:#x}; no progress for {}; {retries} of {most_retries} retries used",
         packets(count),
-        if open == 1 { "1 request".to_owned() } else { format!("{open} requests") },
-        time(waiting),
-        times(retries.into())
+        count_of(open.into(), "request"),
+        time(waiting)
     );
     let _ = match timeout {
         Some(left) if retries >= most_retries => write!(text, ", fails in {}", time(left)),
@@ -143,8 +146,7 @@ fn responder(situation: &QpStatus) -> String {
         ),
     };
     if situation.answers > 0 {
-        let responses = if situation.answers == 1 { "response" } else { "responses" };
-        let _ = write!(text, "; {} {responses} pending", situation.answers);
+        let _ = write!(text, "; {} pending", count_of(situation.answers.into(), "response"));
     }
     text
 }
@@ -220,12 +222,17 @@ fn times(count: u64) -> String {
     }
 }
 
+/// Returns a count with its noun, in the plural unless the count is 1.
+fn count_of(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
 fn packets(count: u32) -> String {
-    if count == 1 { "1 packet".to_owned() } else { format!("{count} packets") }
+    count_of(count.into(), "packet")
 }
 
 fn requests(count: u32) -> String {
-    if count == 1 { "1 older request".to_owned() } else { format!("{count} older requests") }
+    count_of(count.into(), "older request")
 }
 
 fn time(duration: Duration) -> String {
@@ -251,6 +258,7 @@ mod tests {
         ended: None,
         send: WaitReason::NothingPosted,
         unanswered: None,
+        retransmitted: 0,
         receive: Expecting::Message { psn: 0x900 },
         answers: 0,
     };
@@ -300,16 +308,18 @@ mod tests {
             timeout: Some(Duration::from_micros(640)),
         };
         let heard = Some(Duration::from_secs(2));
-        let lines = said(QpStatus { unanswered: Some(unanswered), last_packet: heard, ..IDLE });
+        let unanswered = Some(unanswered);
+        let lines = said(QpStatus { unanswered, retransmitted: 12, last_packet: heard, ..IDLE });
         assert_eq!(
             lines[1],
             "requester: all posted requests have been sent; waiting for the peer to acknowledge them"
         );
         assert_eq!(
             lines[2],
-            "unanswered: 2 packets of 1 request, starting at PSN 0x100; no response for 1.5 s; retransmitted 3 times, limit 7, next retry in 640 us"
+            "unanswered: 2 packets of 1 request, starting at PSN 0x100; no progress for 1.5 s; 3 of 7 retries used, next retry in 640 us"
         );
-        assert_eq!(lines[4], "peer: last packet received 2.0 s ago");
+        assert_eq!(lines[3], "retransmitted: 12 packets since RESET, after ACK timeouts, NAKs and RNR NAKs");
+        assert_eq!(lines[5], "peer: last packet received 2.0 s ago");
     }
 
     #[test]

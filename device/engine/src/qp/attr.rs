@@ -251,14 +251,14 @@ impl RnrTimer {
 
     /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK asks for four
     /// times as long a wait as the previous one, but for at most `most`.
-    pub(crate) fn after(self, others: u8, most: Self) -> Self {
+    pub(crate) fn after(self, others: u32, most: Self) -> Self {
         /// Difference between the codes of two times of which one is four times the other. Times double every two
         /// codes. Code 0 stands for the longest time.
-        const FOURFOLD: u8 = 4;
-        let code = others.checked_mul(FOURFOLD).and_then(|more| self.0.checked_add(more));
-        match code {
+        const FOURFOLD: u32 = 4;
+        let code = others.saturating_mul(FOURFOLD).saturating_add(self.0.into());
+        match u8::try_from(code) {
             _ if self.duration() >= most.duration() => self,
-            Some(code) if code < 32 && Self(code).duration() < most.duration() => Self(code),
+            Ok(code) if code < 32 && Self(code).duration() < most.duration() => Self(code),
             _ => most,
         }
     }

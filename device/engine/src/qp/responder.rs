@@ -61,7 +61,7 @@ pub(crate) struct Responder {
     /// arrives.
     nak_sent: bool,
     /// Number of RNR NAKs sent for the packet with the expected PSN.
-    rnr_naks: u8,
+    rnr_naks: u32,
     inbound: Inbound,
     replies: Replies,
     history: RequestHistory,

@@ -108,7 +108,9 @@ pub(crate) struct Requester {
     rnr_state: RnrState,
     /// Number of retries since the last progress.
     retries: u8,
-    rnr_retries: u8,
+    rnr_retries: u32,
+    /// Number of packets sent again since RESET.
+    retransmitted: u64,
     /// Whether there has been progress since the last retry. If so, a gap in the responses triggers another retry.
     implied_nak_armed: bool,
     /// PSN of the newest sequence NAK since the last progress.
@@ -137,6 +139,7 @@ impl Requester {
             rnr_state: RnrState::Ready,
             retries: 0,
             rnr_retries: 0,
+            retransmitted: 0,
             implied_nak_armed: true,
             last_nak_psn: None,
             recv_seq_assigned: 0,
@@ -168,6 +171,10 @@ impl Requester {
 
     pub(crate) fn unacked_psn(&self) -> Psn {
         self.unacked
+    }
+
+    pub(crate) fn retransmitted(&self) -> u64 {
+        self.retransmitted
     }
 
     /// Returns whether [`Requester::transmit`] may produce a frame.
@@ -340,7 +347,7 @@ impl Requester {
     ) -> Result<(), FatalError> {
         // IBTA 9.9.2: RNR NAKs have a separate retry counter.
         if let RnrRetry::Limited(limit) = core.attrs.rnr_retry
-            && self.rnr_retries >= limit
+            && self.rnr_retries >= u32::from(limit)
         {
             return Err(self.fail_front(core, ctx, Status::RnrRetryExceeded));
         }
