@@ -37,7 +37,7 @@ use super::congestion::Window;
 use super::{Core, Ctx, FatalError, ahead};
 use crate::pooled_slots::{PooledSlots, shrink_if_empty};
 use crate::segment::packet_count;
-use crate::{Fetch, Host, Instant, Queue, SendOp, SendRequest, Status, limits};
+use crate::{Fetch, Host, Instant, Queue, Retry, RetryCause, SendOp, SendRequest, Status, limits};
 
 /// A send request that has been fetched but not completed.
 #[derive(Debug)]
@@ -197,12 +197,14 @@ impl Requester {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
     ) -> Result<(), FatalError> {
-        self.rnr_state.advance_to(ctx.now);
+        if self.rnr_state.advance_to(ctx.now) {
+            self.report_retry(core, ctx, RetryCause::RnrNak);
+        }
         // IBTA 9.7.6: the local ACK timeout retransmission starts from the oldest unacknowledged PSN.
         if self.ack_deadline.is_some_and(|at| at <= ctx.now) {
             ctx.stats.recovery.timeouts += 1;
             self.window.on_timeout();
-            self.go_back(core, ctx)?;
+            self.go_back(core, ctx, RetryCause::AckTimeout)?;
         }
         Ok(())
     }
@@ -324,17 +326,36 @@ impl Requester {
     }
 
     /// Retransmits from the oldest unacknowledged PSN, or fails the front request if no retries are left.
-    fn go_back<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<(), FatalError> {
+    fn go_back<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        cause: RetryCause,
+    ) -> Result<(), FatalError> {
         // IBTA 9.9.2: timeouts, sequence NAKs and implied NAKs share one retry counter.
         if self.retries >= core.attrs.retry_count {
             return Err(self.fail_front(core, ctx, Status::RetryExceeded));
         }
         self.retries += 1;
+        self.report_retry(core, ctx, cause);
         if self.window.on_loss(ahead(self.high, self.unacked)) {
             ctx.stats.recovery.window_cuts += 1;
         }
         self.rewind();
         Ok(())
+    }
+
+    /// Reports that unacknowledged packets will be sent again.
+    #[cold]
+    fn report_retry<H: Host>(&self, core: &Core, ctx: &mut Ctx<'_, H>, cause: RetryCause) {
+        let (count, limit) = match cause {
+            RetryCause::RnrNak => (self.rnr_retries, rnr_limit(core)),
+            RetryCause::AckTimeout | RetryCause::SequenceNak | RetryCause::ImpliedNak => {
+                (self.retries.into(), Some(core.attrs.retry_count))
+            }
+        };
+        let (psn, packets) = (self.unacked, ahead(self.high, self.unacked));
+        ctx.host.retrying(&Retry { qpn: core.qpn, cause, psn, packets, count, limit });
     }
 
     /// Handles an RNR NAK for the front request: retries it at `until`. Only a few packets are then sent until there
@@ -346,9 +367,7 @@ impl Requester {
         until: Instant,
     ) -> Result<(), FatalError> {
         // IBTA 9.9.2: RNR NAKs have a separate retry counter.
-        if let RnrRetry::Limited(limit) = core.attrs.rnr_retry
-            && self.rnr_retries >= u32::from(limit)
-        {
+        if rnr_limit(core).is_some_and(|limit| self.rnr_retries >= u32::from(limit)) {
             return Err(self.fail_front(core, ctx, Status::RnrRetryExceeded));
         }
         self.rnr_retries = self.rnr_retries.saturating_add(1);
@@ -446,6 +465,14 @@ impl Requester {
                 u32::from(got < asked) + u32::from(got < asked && got < request.chunk_start)
             })
             .sum()
+    }
+}
+
+/// Returns the limit of retries after RNR NAKs; `None` if unlimited.
+fn rnr_limit(core: &Core) -> Option<u8> {
+    match core.attrs.rnr_retry {
+        RnrRetry::Limited(limit) => Some(limit),
+        RnrRetry::Infinite => None,
     }
 }
 
