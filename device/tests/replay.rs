@@ -88,6 +88,36 @@ fn replay_command_repeats_recording() {
     assert_eq!(trace.lines().filter(|line| line.contains(" hca1 read ")).count(), 64, "{trace}");
 }
 
+/// The times can differ by the duration of one pass of the event loop, because a record contains the time of each input
+/// but not those of its effects.
+#[test]
+fn replay_trace_has_times_of_original_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("hca.sock");
+    let config = configuration(folder.path(), Some(&socket));
+    let [record, original, again] = ["record", "original", "again"].map(|name| folder.path().join(name));
+    let mut command = hcad();
+    command.arg("--config").arg(config).arg("--record").arg(&record).arg("--trace").arg(&original);
+    let mut daemon = Daemon::ready(command, folder, socket);
+    use_device(&mut daemon);
+    kill_process(pid(&daemon), Signal::TERM).unwrap();
+    assert!(daemon.child.wait().unwrap().success());
+    same(&record, &["--trace", again.to_str().unwrap()]);
+
+    let lines = |path: &Path| -> Vec<(f64, String)> {
+        let text = fs::read_to_string(path).unwrap();
+        let parts = text.lines().map(|line| line.split_once(' ').unwrap());
+        parts.map(|(time, entry)| (time.parse().unwrap(), entry.to_owned())).collect()
+    };
+    let (original, again) = (lines(&original), lines(&again));
+    assert_eq!(original.len(), again.len());
+    assert!(original.len() > 64, "{}", original.len());
+    for ((time, entry), (replayed, same)) in original.iter().zip(&again) {
+        assert_eq!(entry, same);
+        assert!((time - replayed).abs() < 10.0, "{entry}: {time} is replayed as {replayed}");
+    }
+}
+
 #[test]
 fn killed_daemon_leaves_usable_record() {
     let (mut daemon, record) = recorded();

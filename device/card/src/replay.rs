@@ -88,9 +88,9 @@ pub fn play<F: Frontend>(
             let (input, now, counts, before) = {
                 let mut source = source();
                 let Some(input) = source.next_input() else { return };
+                clock::set(source.since_1970());
                 (input, source.now(), source.counts(), source.take_log())
             };
-            clock::set(now);
             if observe(&Step { counts, input: &input, before }) == Next::Stop {
                 stopped = Some(Outcome::Stopped);
                 return;
