@@ -72,8 +72,13 @@ fn replay_command_repeats_recording() {
     assert!(text.contains(&format!("hca1 (jingzhao) of hcad {}", env!("CARGO_PKG_VERSION"))), "{text}");
     assert!(text.ends_with("no differences; recording ended: closed by hcad\n"), "{text}");
 
-    let text = same(&record, &["--until", "10"]);
+    let text = same(&record, &["--until", "10", "--steps"]);
     assert!(text.ends_with("no differences up to this step\n"), "{text}");
+    let lines: Vec<_> = text.lines().collect();
+    let numbers: Vec<_> =
+        lines.iter().filter_map(|line| line.split(' ').next()?.parse::<u64>().ok()).collect();
+    assert_eq!(numbers, [&(1..=10).collect::<Vec<_>>()[..], &[10]].concat(), "ten steps and their number");
+    assert!(lines[lines.len() - 3].starts_with("    "), "the last step is shown with its effects:\n{text}");
 
     let trace = record.with_extension("trace");
     let text = same(&record, &["--steps", "--trace", trace.to_str().unwrap()]);

@@ -101,6 +101,7 @@ fn replay_stops_at_requested_step() {
         if step.counts.steps > 3 { Next::Stop } else { Next::Go }
     });
     assert!(matches!(report.outcome, Outcome::Stopped), "{report}");
+    assert_eq!(report.counts.steps, 3, "the step that was rejected does not count");
     assert_eq!(
         seen,
         [
@@ -177,6 +178,6 @@ fn panic_is_reported_as_outcome() {
 #[test]
 fn report_escapes_control_characters() {
     let outcome = Outcome::Impossible { step: 1, input: "\u{1b}\n".to_owned() };
-    let report = Report { counts: Counts::default(), outcome };
+    let report = Report { counts: Counts::default(), outcome, rest: Vec::new() };
     assert!(report.to_string().ends_with("step 1 cannot be replayed: \\u{1b}\\n"), "{report}");
 }
