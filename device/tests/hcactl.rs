@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use std::thread;
 
 use crate::common::{Daemon, hcactl_program, hcad, with_control};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -62,6 +63,18 @@ fn socket_option_position_and_environment_are_equivalent() {
     assert_eq!(printed(&environment), printed(&behind));
     let option = run(&control, &["devices"]);
     assert_eq!(printed(&option), printed(&behind));
+}
+
+#[test]
+fn stopped_daemon_does_not_block_commands() {
+    let (daemon, control) = start();
+    let pid = Pid::from_raw(daemon.child.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let late = run(&control, &["--timeout", "0.5", "qps"]);
+    kill_process(pid, Signal::CONT).unwrap();
+    let expected = format!("hcactl: hcad at {} has not replied for 0.5 s\n", control.display());
+    assert_eq!(complaint(&late), expected);
+    printed(&run(&control, &["qps"]));
 }
 
 #[test]

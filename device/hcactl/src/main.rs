@@ -42,6 +42,10 @@ struct Cli {
     #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET")]
     socket: Option<PathBuf>,
 
+    /// Maximum time to wait for each response from hcad
+    #[arg(long, value_name = "SECONDS", global = true, default_value = "10", value_parser = daemon::timeout)]
+    timeout: Duration,
+
     /// Device number (can be repeated for commands that print lists or counters)
     ///
     /// By default, commands that print lists or counters cover all devices. All other commands require this
@@ -206,7 +210,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     }
     let by_default = || runtime_folder::control(&runtime_folder::shared());
     let socket = cli.socket.clone().unwrap_or_else(by_default);
-    let mut daemon = Daemon::connect(&socket)?;
+    let mut daemon = Daemon::connect(&socket, cli.timeout)?;
     let text = match &cli.command {
         Command::Devices => {
             let mut devices = daemon.devices()?;
