@@ -88,6 +88,28 @@ fn devices_shows_chosen_device() {
 }
 
 #[test]
+fn commands_for_missing_objects_fail() {
+    let (_daemon, control) = start();
+    for (arguments, error) in [
+        (&["--device", "7", "list"][..], "device 7 does not exist"),
+        (&["--device", "7", "qps"], "device 7 does not exist"),
+        (&["--device", "7", "explain", "qp", "5"], "device 7 does not exist"),
+        (&["--device", "7", "port", "up"], "device 7 does not exist"),
+        (&["device", "remove", "7"], "device 7 does not exist"),
+        (&["explain", "qp", "5"], "QP 0x5 does not exist or is in RESET"),
+        (&["impair", "clear", "5"], "impairment 5 does not exist"),
+        (&["peer", "remove", "127.0.0.1:9"], "127.0.0.1:9"),
+        (&["list", "vegetables"], "vegetables"),
+    ] {
+        for options in [&[][..], &["--json"]] {
+            let output = run(&control, &[options, arguments].concat());
+            assert!(complaint(&output).contains(error), "{arguments:?}: {output:?}");
+            assert!(output.stdout.is_empty(), "{arguments:?}: {output:?}");
+        }
+    }
+}
+
+#[test]
 fn json_option_prints_result_of_each_command() {
     let (daemon, control) = start();
     let file = daemon.folder.path().join("x.pcapng");

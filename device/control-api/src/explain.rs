@@ -1,27 +1,51 @@
 //! Explains what a queue pair is waiting for.
 
-use std::fmt::Write as _;
+use std::error::Error;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use card::frontend::snapshot::{self, QpState};
 use card::hca::Explanation;
+use card::telemetry::monitor::IgnoredRow;
 use engine::{
     AccessError, DropReason, EndedBy, Expecting, QpStatus, Queue, Service, Status, Unanswered, WaitReason,
 };
 
-/// Returns the lines that explain the queue pair `qpn`.
-pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
-    let Explanation { situation, ignored } = explanation;
-    let mut lines = match situation {
-        Some(situation) => of(qpn, situation),
-        None => {
-            vec![format!("QP {qpn:#x}: does not exist or is in RESET; doorbells and packets are ignored")]
+/// A queue pair that has no state, because it does not exist or is in RESET.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownQpError {
+    qpn: u32,
+    /// Doorbells and packets that the device has ignored.
+    ignored: Option<IgnoredRow>,
+}
+
+impl fmt::Display for UnknownQpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QP {:#x} does not exist or is in RESET", self.qpn)?;
+        match &self.ignored {
+            Some(IgnoredRow { count, last }) => {
+                write!(f, "; ignored doorbells and packets: {count}, most recent reason: {last}")
+            }
+            None => Ok(()),
         }
-    };
-    if let Some(ignored) = ignored {
-        lines.push(format!("ignored: {}, most recent reason: {}", times(ignored.count), ignored.last));
     }
-    lines
+}
+
+impl Error for UnknownQpError {}
+
+/// Returns the lines that explain the queue pair `qpn`.
+///
+/// # Errors
+/// Fails if the queue pair does not exist or is in RESET.
+pub fn lines(qpn: u32, explanation: &Explanation) -> Result<Vec<String>, UnknownQpError> {
+    let Some(situation) = &explanation.situation else {
+        return Err(UnknownQpError { qpn, ignored: explanation.ignored.clone() });
+    };
+    let mut lines = of(qpn, situation);
+    if let Some(IgnoredRow { count, last }) = &explanation.ignored {
+        lines.push(format!("ignored: {}, most recent reason: {last}", times(*count)));
+    }
+    Ok(lines)
 }
 
 fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
@@ -246,7 +270,6 @@ fn time(duration: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use card::telemetry::monitor::IgnoredRow;
     use engine::{Ended, State};
 
     use super::*;
@@ -264,7 +287,7 @@ mod tests {
     };
 
     fn said(situation: QpStatus) -> Vec<String> {
-        lines(0x15, &Explanation { situation: Some(situation), ignored: None })
+        lines(0x15, &Explanation { situation: Some(situation), ignored: None }).unwrap()
     }
 
     #[test]
@@ -349,15 +372,20 @@ mod tests {
     }
 
     #[test]
-    fn explanation_of_unknown_qp_counts_ignored_doorbells() {
-        let ignored = IgnoredRow { count: 2, last: "qp_reset".to_owned() };
+    fn unknown_qp_is_an_error_with_ignored_doorbells() {
+        let error = |ignored| lines(0x15, &Explanation { situation: None, ignored }).unwrap_err().to_string();
+        assert_eq!(error(None), "QP 0x15 does not exist or is in RESET");
         assert_eq!(
-            lines(0x15, &Explanation { situation: None, ignored: Some(ignored) }),
-            [
-                "QP 0x15: does not exist or is in RESET; doorbells and packets are ignored",
-                "ignored: twice, most recent reason: qp_reset",
-            ]
+            error(Some(IgnoredRow { count: 2, last: "qp_reset".to_owned() })),
+            "QP 0x15 does not exist or is in RESET; ignored doorbells and packets: 2, most recent reason: qp_reset"
         );
+    }
+
+    #[test]
+    fn last_line_counts_ignored_doorbells() {
+        let ignored = Some(IgnoredRow { count: 2, last: "no_receive".to_owned() });
+        let lines = lines(0x15, &Explanation { situation: Some(IDLE), ignored }).unwrap();
+        assert_eq!(lines.last().unwrap(), "ignored: twice, most recent reason: no_receive");
     }
 
     /// In JSON, durations keep their unit, and `hcactl` reads them back without loss of precision.

@@ -102,6 +102,18 @@ impl Daemon {
         }
     }
 
+    /// Checks that all of these devices exist.
+    pub(crate) fn check_exist(&mut self, chosen: &[u16]) -> anyhow::Result<()> {
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        let devices = self.devices()?;
+        for id in chosen {
+            ensure!(devices.iter().any(|device| device.id == *id), "device {id} does not exist");
+        }
+        Ok(())
+    }
+
     /// Reads the rows of a table page by page until `take` returns false.
     pub(crate) fn pages<T: DeserializeOwned>(
         &mut self,

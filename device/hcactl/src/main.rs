@@ -213,10 +213,8 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     let mut daemon = Daemon::connect(&socket, cli.timeout)?;
     let text = match &cli.command {
         Command::Devices => {
+            daemon.check_exist(&cli.device)?;
             let mut devices = daemon.devices()?;
-            for id in &cli.device {
-                ensure!(devices.iter().any(|device| device.id == *id), "device {id} does not exist");
-            }
             devices.retain(|device| cli.device.is_empty() || cli.device.contains(&device.id));
             if cli.json { json(&devices)? } else { table::devices(&devices) }
         }
@@ -228,11 +226,14 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             return Ok(());
         }
         Command::List { table: Some(table) } => list(&mut daemon, cli, table)?,
-        Command::List { table: None } => match daemon.ask(&Request::Tables {})? {
-            Response::Tables(rows) if cli.json => json(&rows)?,
-            Response::Tables(rows) => table::tables(&rows),
-            _ => bail!("unexpected response from hcad"),
-        },
+        Command::List { table: None } => {
+            daemon.check_exist(&cli.device)?;
+            match daemon.ask(&Request::Tables {})? {
+                Response::Tables(rows) if cli.json => json(&rows)?,
+                Response::Tables(rows) => table::tables(&rows),
+                _ => bail!("unexpected response from hcad"),
+            }
+        }
         Command::Qps => list(&mut daemon, cli, "qps")?,
         Command::Cqs => list(&mut daemon, cli, "cqs")?,
         Command::Eqs => list(&mut daemon, cli, "eqs")?,
@@ -260,7 +261,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             else {
                 bail!("unexpected response from hcad")
             };
-            let lines = explain::lines(*qpn, &explanation);
+            let lines = explain::lines(*qpn, &explanation)?;
             match cli.json {
                 true => json(&json!({ "qpn": qpn, "explanation": explanation, "text": lines }))?,
                 false => lines.join("\n") + "\n",
