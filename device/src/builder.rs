@@ -20,6 +20,7 @@ use card::vfio::server::{ListenError, Listener, Source};
 use protocol::ids::MacAddr;
 use thiserror::Error;
 
+use crate::clock;
 use crate::config::{CaptureConfig, DeviceConfig, Doorbells, FabricConfig, TraceConfig};
 use crate::inherited::Inherited;
 use crate::worker::{Run, Worker};
@@ -146,7 +147,8 @@ impl DeviceBuilder {
         let record = match (&device.record, occasion) {
             (None, _) => None,
             (Some(path), Occasion::Start) => {
-                let record = Recorder::create(path, &header(device), device.record_max_bytes);
+                let header = header(device).with_clock_origin(clock::origin());
+                let record = Recorder::create(path, &header, device.record_max_bytes);
                 Some(self.must("record", path, record)?)
             }
             (Some(path), Occasion::Restart) => {

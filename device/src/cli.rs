@@ -121,7 +121,7 @@ pub struct ReplayArgs {
     /// Path to the session record
     pub file: PathBuf,
 
-    /// Stop the replay after step N, counting from 1
+    /// Replay only the first N steps
     #[arg(long, value_name = "N")]
     pub until: Option<u64>,
 

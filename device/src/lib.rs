@@ -6,6 +6,7 @@
 
 pub mod builder;
 pub mod cli;
+mod clock;
 pub mod config;
 pub mod confinement;
 pub mod control;

@@ -22,7 +22,7 @@ const BUFFER_LEN: usize = 1 << 20;
 /// Options of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The last step to execute.
+    /// Number of steps to execute, from the first on.
     pub until: Option<u64>,
     /// File and format of the trace.
     pub trace: Option<(PathBuf, TraceFormat)>,
@@ -128,15 +128,21 @@ impl FrontendVisitor for Run<'_> {
             }
             if failed.is_ok() { Next::Go } else { Next::Stop }
         });
-        failed.map(|()| report)
+        failed?;
+        show_outputs(&report.rest, out)?;
+        Ok(report)
     }
 }
 
 fn show(step: &Step<'_>, out: &mut dyn Write) -> io::Result<()> {
-    step.before.iter().try_for_each(|what| writeln!(out, "    {}", sanitize::text(what)))?;
+    show_outputs(&step.before, out)?;
     let input = sanitize::text(&step.input.to_string());
     writeln!(out, "{} {:.6} {input}", step.counts.steps, step.counts.span.as_secs_f64())?;
     out.flush()
+}
+
+fn show_outputs(outputs: &[String], out: &mut dyn Write) -> io::Result<()> {
+    outputs.iter().try_for_each(|output| writeln!(out, "    {}", sanitize::text(output)))
 }
 
 /// Waits for a line. Returns at once at the end of standard input.

@@ -40,6 +40,7 @@ use rustix::time::{ClockId, clock_gettime};
 use self::budget::ControlBudget;
 use self::busy_poll::{BusyPoll, PollWindow};
 use self::coalesce::Coalescing;
+use crate::clock::now;
 use crate::control::call::{Begun, Call, Mailbox, StartRecordError, Status};
 use crate::descriptors::Reserve;
 
@@ -657,12 +658,4 @@ fn watch(epoll: &OwnedFd, source: impl AsFd, token: u64) -> io::Result<()> {
 /// Returns the CPU time of this thread since its start.
 fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
-}
-
-/// Returns the time of the clock used by the engine and all deadlines.
-fn now() -> Instant {
-    let time = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }

@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use std::thread;
 
 use crate::common::{Daemon, hcactl_program, hcad, with_control};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -65,6 +66,18 @@ fn socket_option_position_and_environment_are_equivalent() {
 }
 
 #[test]
+fn stopped_daemon_does_not_block_commands() {
+    let (daemon, control) = start();
+    let pid = Pid::from_raw(daemon.child.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let late = run(&control, &["--timeout", "0.5", "qps"]);
+    kill_process(pid, Signal::CONT).unwrap();
+    let expected = format!("hcactl: hcad at {} has not replied for 0.5 s\n", control.display());
+    assert_eq!(complaint(&late), expected);
+    printed(&run(&control, &["qps"]));
+}
+
+#[test]
 fn devices_shows_chosen_device() {
     let (_daemon, control) = start();
     let one: Value =
@@ -72,6 +85,28 @@ fn devices_shows_chosen_device() {
     assert_eq!((one.as_array().unwrap().len(), &one[0]["id"]), (1, &json!(1)));
     let none = run(&control, &["--device", "7", "devices"]);
     assert_eq!(complaint(&none), "hcactl: device 7 does not exist\n");
+}
+
+#[test]
+fn commands_for_missing_objects_fail() {
+    let (_daemon, control) = start();
+    for (arguments, error) in [
+        (&["--device", "7", "list"][..], "device 7 does not exist"),
+        (&["--device", "7", "qps"], "device 7 does not exist"),
+        (&["--device", "7", "explain", "qp", "5"], "device 7 does not exist"),
+        (&["--device", "7", "port", "up"], "device 7 does not exist"),
+        (&["device", "remove", "7"], "device 7 does not exist"),
+        (&["explain", "qp", "5"], "QP 0x5 does not exist or is in RESET"),
+        (&["impair", "clear", "5"], "impairment 5 does not exist"),
+        (&["peer", "remove", "127.0.0.1:9"], "127.0.0.1:9"),
+        (&["list", "vegetables"], "vegetables"),
+    ] {
+        for options in [&[][..], &["--json"]] {
+            let output = run(&control, &[options, arguments].concat());
+            assert!(complaint(&output).contains(error), "{arguments:?}: {output:?}");
+            assert!(output.stdout.is_empty(), "{arguments:?}: {output:?}");
+        }
+    }
 }
 
 #[test]

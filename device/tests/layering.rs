@@ -47,6 +47,7 @@ const CARD: &[(&str, &[&str])] = &[
 
 /// The modules of `device`, in the same format as [`CARD`].
 const DEVICE: &[(&str, &[&str])] = &[
+    ("clock", &[]),
     ("descriptors", &[]),
     ("inherited", &[]),
     ("interfaces", &[]),
@@ -54,10 +55,10 @@ const DEVICE: &[(&str, &[&str])] = &[
     ("config", &["interfaces"]),
     ("cli", &["inherited", "interfaces", "config"]),
     ("confinement", &["config"]),
-    ("control", &["descriptors", "interfaces", "config", "confinement"]),
+    ("control", &["clock", "descriptors", "interfaces", "config", "confinement"]),
     ("metrics", &["descriptors", "control"]),
-    ("worker", &["descriptors", "control"]),
-    ("builder", &["inherited", "config", "worker"]),
+    ("worker", &["clock", "descriptors", "control"]),
+    ("builder", &["clock", "inherited", "config", "worker"]),
     ("replay", &["descriptors", "config", "builder"]),
     ("supervisor", &["control", "worker"]),
     ("fleet", &["inherited", "config", "confinement", "control", "worker", "builder", "supervisor"]),

@@ -72,8 +72,13 @@ fn replay_command_reproduces_recording() {
     assert!(text.contains(&format!("hca1 (jingzhao) of hcad {}", env!("CARGO_PKG_VERSION"))), "{text}");
     assert!(text.ends_with("no differences; recording ended: closed by hcad\n"), "{text}");
 
-    let text = same(&record, &["--until", "10"]);
+    let text = same(&record, &["--until", "10", "--steps"]);
     assert!(text.ends_with("no differences up to this step\n"), "{text}");
+    let lines: Vec<_> = text.lines().collect();
+    let numbers: Vec<_> =
+        lines.iter().filter_map(|line| line.split(' ').next()?.parse::<u64>().ok()).collect();
+    assert_eq!(numbers, [&(1..=10).collect::<Vec<_>>()[..], &[10]].concat(), "ten steps and their number");
+    assert!(lines[lines.len() - 3].starts_with("    "), "the last step is shown with its effects:\n{text}");
 
     let trace = record.with_extension("trace");
     let text = same(&record, &["--steps", "--trace", trace.to_str().unwrap()]);
@@ -86,6 +91,36 @@ fn replay_command_reproduces_recording() {
     }
     let trace = fs::read_to_string(trace).unwrap();
     assert_eq!(trace.lines().filter(|line| line.contains(" hca1 read ")).count(), 64, "{trace}");
+}
+
+/// The times can differ by the duration of one pass of the event loop, because a record contains the time of each input
+/// but not those of its effects.
+#[test]
+fn replay_trace_has_times_of_original_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("hca.sock");
+    let config = configuration(folder.path(), Some(&socket));
+    let [record, original, again] = ["record", "original", "again"].map(|name| folder.path().join(name));
+    let mut command = hcad();
+    command.arg("--config").arg(config).arg("--record").arg(&record).arg("--trace").arg(&original);
+    let mut daemon = Daemon::ready(command, folder, socket);
+    use_device(&mut daemon);
+    kill_process(pid(&daemon), Signal::TERM).unwrap();
+    assert!(daemon.child.wait().unwrap().success());
+    same(&record, &["--trace", again.to_str().unwrap()]);
+
+    let lines = |path: &Path| -> Vec<(f64, String)> {
+        let text = fs::read_to_string(path).unwrap();
+        let parts = text.lines().map(|line| line.split_once(' ').unwrap());
+        parts.map(|(time, entry)| (time.parse().unwrap(), entry.to_owned())).collect()
+    };
+    let (original, again) = (lines(&original), lines(&again));
+    assert_eq!(original.len(), again.len());
+    assert!(original.len() > 64, "{}", original.len());
+    for ((time, entry), (replayed, same)) in original.iter().zip(&again) {
+        assert_eq!(entry, same);
+        assert!((time - replayed).abs() < 10.0, "{entry}: {time} is replayed as {replayed}");
+    }
 }
 
 #[test]

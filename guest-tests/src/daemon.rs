@@ -330,6 +330,11 @@ impl Daemon {
 }
 
 impl Control {
+    /// Returns a control handle for all HCAs of the daemon with this control socket.
+    pub fn at(socket: &Path) -> Self {
+        Self { socket: socket.to_owned(), device: None }
+    }
+
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -341,6 +346,7 @@ impl Control {
     pub async fn ask(&self, arguments: &[&str]) -> Result<Value> {
         let mut command = Command::new(programs::hcactl()?);
         command.arg("--socket").arg(&self.socket);
+        command.args(["--timeout", &CONTROL_TIMEOUT.as_secs().to_string()]);
         if let Some(device) = self.device {
             command.args(["--device", &device.to_string()]);
         }

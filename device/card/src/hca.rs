@@ -186,6 +186,7 @@ impl<F: Frontend> Hca<F> {
     /// Sets the current time. It stays the same until the next call.
     pub fn set_now(&mut self, now: Instant) {
         self.now = now;
+        self.monitor.set_now(now);
     }
 
     /// Returns the front-end, and guest memory as the front-end sees it.
@@ -201,6 +202,7 @@ impl<F: Frontend> Hca<F> {
             self.impairments.next_deadline(),
             self.management.as_ref().and_then(Management::next_deadline),
             self.frontend.next_deadline(),
+            self.monitor.next_deadline(),
         ];
         self.engine.poll_timeout().into_iter().chain(others.into_iter().flatten()).min()
     }
@@ -214,6 +216,7 @@ impl<F: Frontend> Hca<F> {
         self.engine.handle_timeout(now, &mut self.frontend.host(host_context!(self)));
         self.report_events();
         self.management_deadline();
+        self.monitor.handle_deadline();
         if self.frontend.next_deadline().is_some_and(|deadline| deadline <= now) {
             let cx = &mut context!(self);
             self.frontend.handle_deadline(cx);

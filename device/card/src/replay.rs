@@ -30,10 +30,12 @@ use crate::vfio::server::{Device as _, Region};
 /// Result of a replay.
 #[derive(Debug)]
 pub struct Report {
-    /// Counters of the replay.
+    /// Counters of the steps that were executed.
     pub counts: Counts,
     /// Whether the outputs match.
     pub outcome: Outcome,
+    /// Outputs of the last step as text, if the log is enabled.
+    pub rest: Vec<String>,
 }
 
 /// Whether the outputs match the record.
@@ -85,15 +87,20 @@ pub fn play<F: Frontend>(
     hca.set_record_sink(&RecordSink::playing(source.clone()));
     let source = || source.lock().unwrap_or_else(PoisonError::into_inner);
     let mut stopped = None;
+    // The counters and outputs before a step that `observe` rejects.
+    let mut before_stop = None;
     let ran = panic::catch_unwind(AssertUnwindSafe(|| {
         loop {
-            let (input, now, counts, before) = {
+            let (input, now, counts, counts_before, before) = {
                 let mut source = source();
+                let counts_before = source.counts();
                 let Some(input) = source.next_input() else { return };
-                (input, source.now(), source.counts(), source.take_log())
+                clock::set(source.since_1970());
+                (input, source.now(), source.counts(), counts_before, source.take_log())
             };
-            clock::set(now);
-            if observe(&Step { counts, input: &input, before }) == Next::Stop {
+            let step_ahead = Step { counts, input: &input, before };
+            if observe(&step_ahead) == Next::Stop {
+                before_stop = Some((counts_before, step_ahead.before));
                 stopped = Some(Outcome::Stopped);
                 return;
             }
@@ -106,7 +113,7 @@ pub fn play<F: Frontend>(
     }));
     hca.flush();
     let mut source = source();
-    let counts = source.counts();
+    let (counts, rest) = before_stop.unwrap_or_else(|| (source.counts(), source.take_log()));
     let outcome = match (ran, stopped, source.take_stop()) {
         // After a difference, all further behaviour is meaningless, even a panic.
         (_, _, Some(Err(difference))) => Outcome::Differs(difference),
@@ -117,7 +124,7 @@ pub fn play<F: Frontend>(
         (Ok(()), None, Some(Ok(finish))) => Outcome::Same(finish),
         (Ok(()), None, None) => Outcome::Stopped,
     };
-    Report { counts, outcome }
+    Report { counts, outcome, rest }
 }
 
 /// Executes a recorded input. Returns `None` if the input is invalid for this device.

@@ -1,27 +1,51 @@
 //! Explains what a queue pair is waiting for.
 
-use std::fmt::Write as _;
+use std::error::Error;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use card::frontend::snapshot::{self, QpState};
 use card::hca::Explanation;
+use card::telemetry::monitor::IgnoredRow;
 use engine::{
     AccessError, DropReason, EndedBy, Expecting, QpStatus, Queue, Service, Status, Unanswered, WaitReason,
 };
 
-/// Returns the lines that explain the queue pair `qpn`.
-pub fn lines(qpn: u32, explanation: &Explanation) -> Vec<String> {
-    let Explanation { situation, ignored } = explanation;
-    let mut lines = match situation {
-        Some(situation) => of(qpn, situation),
-        None => {
-            vec![format!("QP {qpn:#x}: does not exist or is in RESET; doorbells and packets are ignored")]
+/// A queue pair that has no state, because it does not exist or is in RESET.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownQpError {
+    qpn: u32,
+    /// Doorbells and packets that the device has ignored.
+    ignored: Option<IgnoredRow>,
+}
+
+impl fmt::Display for UnknownQpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QP {:#x} does not exist or is in RESET", self.qpn)?;
+        match &self.ignored {
+            Some(IgnoredRow { count, last }) => {
+                write!(f, "; ignored doorbells and packets: {count}, most recent reason: {last}")
+            }
+            None => Ok(()),
         }
-    };
-    if let Some(ignored) = ignored {
-        lines.push(format!("ignored: {}, most recent reason: {}", times(ignored.count), ignored.last));
     }
-    lines
+}
+
+impl Error for UnknownQpError {}
+
+/// Returns the lines that explain the queue pair `qpn`.
+///
+/// # Errors
+/// Fails if the queue pair does not exist or is in RESET.
+pub fn lines(qpn: u32, explanation: &Explanation) -> Result<Vec<String>, UnknownQpError> {
+    let Some(situation) = &explanation.situation else {
+        return Err(UnknownQpError { qpn, ignored: explanation.ignored.clone() });
+    };
+    let mut lines = of(qpn, situation);
+    if let Some(IgnoredRow { count, last }) = &explanation.ignored {
+        lines.push(format!("ignored: {}, most recent reason: {last}", times(*count)));
+    }
+    Ok(lines)
 }
 
 fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
@@ -40,6 +64,10 @@ fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
     lines.push(format!("requester: {}", requester(situation)));
     if let Some(unanswered) = &situation.unanswered {
         lines.push(format!("unanswered: {}", without_answer(unanswered)));
+    }
+    if situation.retransmitted > 0 {
+        let count = count_of(situation.retransmitted, "packet");
+        lines.push(format!("retransmitted: {count} since RESET, after ACK timeouts, NAKs and RNR NAKs"));
     }
     lines.push(format!("responder: {}", responder(situation)));
     lines.push(match situation.last_packet {
@@ -110,11 +138,10 @@ fn without_answer(unanswered: &Unanswered) -> String {
     let Unanswered { oldest, packets: count, requests: open, waiting, retries, most_retries, timeout } =
         *unanswered;
     let mut text = format!(
-        "{} of {}, starting at PSN {oldest:#x}; no response for {}; retransmitted {}, limit {most_retries}",
+        "{} of {}, starting at PSN {oldest:#x}; no progress for {}; {retries} of {most_retries} retries used",
         packets(count),
-        if open == 1 { "1 request".to_owned() } else { format!("{open} requests") },
-        time(waiting),
-        times(retries.into())
+        count_of(open.into(), "request"),
+        time(waiting)
     );
     let _ = match timeout {
         Some(left) if retries >= most_retries => write!(text, ", fails in {}", time(left)),
@@ -143,8 +170,7 @@ fn responder(situation: &QpStatus) -> String {
         ),
     };
     if situation.answers > 0 {
-        let responses = if situation.answers == 1 { "response" } else { "responses" };
-        let _ = write!(text, "; {} {responses} pending", situation.answers);
+        let _ = write!(text, "; {} pending", count_of(situation.answers.into(), "response"));
     }
     text
 }
@@ -220,12 +246,17 @@ fn times(count: u64) -> String {
     }
 }
 
+/// Returns a count with its noun, in the plural unless the count is 1.
+fn count_of(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
 fn packets(count: u32) -> String {
-    if count == 1 { "1 packet".to_owned() } else { format!("{count} packets") }
+    count_of(count.into(), "packet")
 }
 
 fn requests(count: u32) -> String {
-    if count == 1 { "1 older request".to_owned() } else { format!("{count} older requests") }
+    count_of(count.into(), "older request")
 }
 
 fn time(duration: Duration) -> String {
@@ -239,7 +270,6 @@ fn time(duration: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use card::telemetry::monitor::IgnoredRow;
     use engine::{Ended, State};
 
     use super::*;
@@ -251,12 +281,13 @@ mod tests {
         ended: None,
         send: WaitReason::NothingPosted,
         unanswered: None,
+        retransmitted: 0,
         receive: Expecting::Message { psn: 0x900 },
         answers: 0,
     };
 
     fn said(situation: QpStatus) -> Vec<String> {
-        lines(0x15, &Explanation { situation: Some(situation), ignored: None })
+        lines(0x15, &Explanation { situation: Some(situation), ignored: None }).unwrap()
     }
 
     #[test]
@@ -300,16 +331,18 @@ mod tests {
             timeout: Some(Duration::from_micros(640)),
         };
         let heard = Some(Duration::from_secs(2));
-        let lines = said(QpStatus { unanswered: Some(unanswered), last_packet: heard, ..IDLE });
+        let unanswered = Some(unanswered);
+        let lines = said(QpStatus { unanswered, retransmitted: 12, last_packet: heard, ..IDLE });
         assert_eq!(
             lines[1],
             "requester: all posted requests have been sent; waiting for the peer to acknowledge them"
         );
         assert_eq!(
             lines[2],
-            "unanswered: 2 packets of 1 request, starting at PSN 0x100; no response for 1.5 s; retransmitted 3 times, limit 7, next retry in 640 us"
+            "unanswered: 2 packets of 1 request, starting at PSN 0x100; no progress for 1.5 s; 3 of 7 retries used, next retry in 640 us"
         );
-        assert_eq!(lines[4], "peer: last packet received 2.0 s ago");
+        assert_eq!(lines[3], "retransmitted: 12 packets since RESET, after ACK timeouts, NAKs and RNR NAKs");
+        assert_eq!(lines[5], "peer: last packet received 2.0 s ago");
     }
 
     #[test]
@@ -339,18 +372,23 @@ mod tests {
     }
 
     #[test]
-    fn explanation_of_unknown_qp_counts_ignored_doorbells() {
-        let ignored = IgnoredRow { count: 2, last: "qp_reset".to_owned() };
+    fn unknown_qp_is_an_error_with_ignored_doorbells() {
+        let error = |ignored| lines(0x15, &Explanation { situation: None, ignored }).unwrap_err().to_string();
+        assert_eq!(error(None), "QP 0x15 does not exist or is in RESET");
         assert_eq!(
-            lines(0x15, &Explanation { situation: None, ignored: Some(ignored) }),
-            [
-                "QP 0x15: does not exist or is in RESET; doorbells and packets are ignored",
-                "ignored: twice, most recent reason: qp_reset",
-            ]
+            error(Some(IgnoredRow { count: 2, last: "qp_reset".to_owned() })),
+            "QP 0x15 does not exist or is in RESET; ignored doorbells and packets: 2, most recent reason: qp_reset"
         );
     }
 
-    /// In JSON, a duration's unit is part of the field name. `hcactl` parses the value without losing precision.
+    #[test]
+    fn last_line_counts_ignored_doorbells() {
+        let ignored = Some(IgnoredRow { count: 2, last: "no_receive".to_owned() });
+        let lines = lines(0x15, &Explanation { situation: Some(IDLE), ignored }).unwrap();
+        assert_eq!(lines.last().unwrap(), "ignored: twice, most recent reason: no_receive");
+    }
+
+    /// In JSON, durations keep their unit, and `hcactl` reads them back without loss of precision.
     #[test]
     fn json_keeps_microseconds() {
         let left = Duration::from_micros(600);

@@ -89,7 +89,7 @@ impl State {
 /// Counts and reports a discarded frame.
 #[cold]
 fn discard(monitor: &mut Monitor, reason: impl Into<Reason>, frame: &[u8]) {
-    monitor.ignored(reason, None, format_args!("frame"), |to| frame.len().show("len", to));
+    monitor.ignored_frame(reason, |to| frame.len().show("len", to));
 }
 
 /// Delivers a frame to each VSI in `receivers`.

@@ -26,6 +26,9 @@ pub struct QpStatus {
     pub send: WaitReason,
     /// Packets that have been sent but not acknowledged.
     pub unanswered: Option<Unanswered>,
+    /// Number of request packets sent again since RESET, for any reason, including retries after RNR NAKs.
+    #[serde(default)]
+    pub retransmitted: u64,
     /// What the receive side expects next.
     pub receive: Expecting,
     /// Number of replies waiting to be sent.
@@ -87,14 +90,14 @@ pub enum WaitReason {
         #[serde(rename = "left_us", with = "micros")]
         left: Duration,
         /// Number of RNR NAKs since the last progress.
-        refusals: u8,
+        refusals: u32,
         /// RNR retry limit; `None` if unlimited.
         most: Option<u8>,
     },
     /// The request was retried after an RNR NAK, and only a few packets may be sent until the peer answers.
     AskedAgain {
         /// Number of RNR NAKs since the last progress.
-        refusals: u8,
+        refusals: u32,
         /// RNR retry limit; `None` if unlimited.
         most: Option<u8>,
     },
@@ -159,9 +162,9 @@ pub struct Unanswered {
     /// Time since the last progress.
     #[serde(rename = "waiting_us", with = "micros")]
     pub waiting: Duration,
-    /// Number of retries since the last progress.
+    /// Number of retries after ACK timeouts and sequence NAKs since the last progress or RNR NAK.
     pub retries: u8,
-    /// Maximum number of retries before the request fails.
+    /// Limit of `retries`, after which the request fails.
     pub most_retries: u8,
     /// Time until the ACK timeout. `None` if no timer runs, as during an RNR wait.
     #[serde(rename = "timeout_us", with = "micros::optional")]
@@ -201,7 +204,7 @@ pub enum Expecting {
         /// PSN of the refused packet.
         psn: u32,
         /// Number of RNR NAKs sent for the packet.
-        refusals: u8,
+        refusals: u32,
     },
 }
 

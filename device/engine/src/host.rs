@@ -7,7 +7,7 @@ use protocol::net::layers::Tci;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::{Dropped, Instant, LocalToken, RecvRequest, SendRequest, Status};
+use crate::{Dropped, Instant, LocalToken, ReceivedNak, RecvRequest, Retry, SendRequest, Status};
 
 /// Result of fetching the next request from a work queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -337,5 +337,15 @@ pub trait Host {
     /// Called for each packet that was dropped or rejected. The engine has already counted the packet.
     fn dropped(&mut self, dropped: &Dropped) {
         let _ = dropped;
+    }
+
+    /// Called for each NAK on which a requester acts.
+    fn nak_received(&mut self, nak: &ReceivedNak) {
+        let _ = nak;
+    }
+
+    /// Called when a requester starts to send packets again.
+    fn retrying(&mut self, retry: &Retry) {
+        let _ = retry;
     }
 }

@@ -29,6 +29,7 @@ mod local;
 mod pkeys;
 mod pooled_slots;
 pub(crate) mod qp;
+mod recovery;
 mod rights;
 mod segment;
 mod states;
@@ -51,6 +52,7 @@ pub use qp::attr::{
     AckTimeout, Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, RemoteAccess, RnrRetry, RnrTimer, Service,
     State,
 };
+pub use recovery::{NakKind, ReceivedNak, Retry, RetryCause};
 pub use rights::Rights;
 pub use states::QpStates;
 pub use stats::{ByVersion, Congestion, IpTraffic, Messages, Naks, Recovery, Stats};

@@ -46,6 +46,7 @@ fn idle_qp_reports_nothing_posted_and_next_expected_psn() {
         ended: None,
         send: WaitReason::NothingPosted,
         unanswered: None,
+        retransmitted: 0,
         receive: Expecting::Message { psn: psn_b().get() },
         answers: 0,
     };
@@ -142,6 +143,48 @@ fn unlimited_rnr_retries_report_no_limit() {
     pair.flow();
     let reason = wait_reason(&mut pair);
     assert_eq!(reason, WaitReason::ReceiverNotReady { left: RNR_WAIT, refusals: 1, most: None });
+}
+
+#[test]
+fn rnr_nak_counts_do_not_stop_at_255() {
+    let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Infinite);
+    pair.post(A, send(1, 10));
+    pair.flow();
+    for _ in 1..300 {
+        pair.advance(RNR_WAIT);
+        pair.flow();
+    }
+    let reason = wait_reason(&mut pair);
+    assert_eq!(reason, WaitReason::ReceiverNotReady { left: RNR_WAIT, refusals: 300, most: None });
+    let receive = Expecting::ReceiveRequest { psn: psn_a().get(), refusals: 300 };
+    assert_eq!(explain(&mut pair, B).receive, receive);
+}
+
+/// Progress and RNR NAKs reset the count of retries, but not the number of packets sent again.
+#[test]
+fn status_counts_packets_sent_again_since_reset() {
+    let mut pair = Pair::new();
+    pair.post(A, write(1, 0x8000, 300));
+    lose_all(&mut pair);
+    pair.advance(TIMEOUT);
+    lose_all(&mut pair);
+    let status = explain(&mut pair, A);
+    assert_eq!((status.unanswered.unwrap().retries, status.retransmitted), (1, 2));
+    pair.advance(TIMEOUT);
+    pair.flow();
+    let status = explain(&mut pair, A);
+    assert_eq!((status.unanswered, status.retransmitted), (None, 4));
+
+    pair.post(A, send(2, 10));
+    pair.flow();
+    pair.advance(RNR_WAIT);
+    lose_all(&mut pair);
+    let status = explain(&mut pair, A);
+    assert_eq!((status.unanswered.unwrap().retries, status.retransmitted), (0, 5));
+    assert_eq!(pair.a.engine.stats().recovery.retransmitted_packets, 5);
+
+    pair.modify(A, State::Reset);
+    assert_eq!(explain(&mut pair, A).retransmitted, 0);
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod loopback;
 mod loss;
 mod management;
 mod numbers;
+mod recovery;
 mod requests;
 mod rnr;
 mod srq;

@@ -1,6 +1,7 @@
 //! `hcactl` inspects and controls a running `hcad`.
 
 mod counters;
+mod daemon;
 mod device;
 mod help;
 mod impair;
@@ -10,27 +11,20 @@ mod table;
 mod top;
 
 use std::env;
-use std::io::{self, BufRead, BufReader, IsTerminal as _, Read, Take, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::io::{self, IsTerminal as _, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use card::sanitize;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use control_api::explain;
-use control_api::message::{DeviceRow, ListPage, PortState, Request, Response, TextPage};
+use control_api::message::{PortState, Request, Response};
 use control_api::{manual, runtime_folder};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Maximum size of one response in bytes. A page of a table takes about 200 kB.
-const MAX_ANSWER_LEN: u64 = 16 << 20;
-
-/// Maximum total size in bytes of the responses to one command. The longest table, which lists all QPs of a device,
-/// takes about 80 MB.
-const MAX_ANSWERS_LEN: u64 = 256 << 20;
+use self::daemon::Daemon;
 
 /// Exit status for an invalid command line. Clap uses the same value.
 const USAGE: u8 = 2;
@@ -47,6 +41,10 @@ struct Cli {
     /// Default: control.sock in $XDG_RUNTIME_DIR/hcad, or in /run/hcad if $XDG_RUNTIME_DIR is not set.
     #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET")]
     socket: Option<PathBuf>,
+
+    /// Maximum time to wait for each response from hcad
+    #[arg(long, value_name = "SECONDS", global = true, default_value = "10", value_parser = daemon::timeout)]
+    timeout: Duration,
 
     /// Device number (can be repeated for commands that print lists or counters)
     ///
@@ -212,13 +210,11 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     }
     let by_default = || runtime_folder::control(&runtime_folder::shared());
     let socket = cli.socket.clone().unwrap_or_else(by_default);
-    let mut daemon = Daemon::connect(&socket)?;
+    let mut daemon = Daemon::connect(&socket, cli.timeout)?;
     let text = match &cli.command {
         Command::Devices => {
+            daemon.check_exist(&cli.device)?;
             let mut devices = daemon.devices()?;
-            for id in &cli.device {
-                ensure!(devices.iter().any(|device| device.id == *id), "device {id} does not exist");
-            }
             devices.retain(|device| cli.device.is_empty() || cli.device.contains(&device.id));
             if cli.json { json(&devices)? } else { table::devices(&devices) }
         }
@@ -230,11 +226,14 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             return Ok(());
         }
         Command::List { table: Some(table) } => list(&mut daemon, cli, table)?,
-        Command::List { table: None } => match daemon.ask(&Request::Tables {})? {
-            Response::Tables(rows) if cli.json => json(&rows)?,
-            Response::Tables(rows) => table::tables(&rows),
-            _ => bail!("unexpected response from hcad"),
-        },
+        Command::List { table: None } => {
+            daemon.check_exist(&cli.device)?;
+            match daemon.ask(&Request::Tables {})? {
+                Response::Tables(rows) if cli.json => json(&rows)?,
+                Response::Tables(rows) => table::tables(&rows),
+                _ => bail!("unexpected response from hcad"),
+            }
+        }
         Command::Qps => list(&mut daemon, cli, "qps")?,
         Command::Cqs => list(&mut daemon, cli, "cqs")?,
         Command::Eqs => list(&mut daemon, cli, "eqs")?,
@@ -262,7 +261,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             else {
                 bail!("unexpected response from hcad")
             };
-            let lines = explain::lines(*qpn, &explanation);
+            let lines = explain::lines(*qpn, &explanation)?;
             match cli.json {
                 true => json(&json!({ "qpn": qpn, "explanation": explanation, "text": lines }))?,
                 false => lines.join("\n") + "\n",
@@ -394,148 +393,4 @@ fn list(daemon: &mut Daemon, cli: &Cli, table: &str) -> anyhow::Result<String> {
         })?;
     }
     if cli.json { json(&all) } else { Ok(text.finish()) }
-}
-
-/// Connection to the control socket of hcad.
-pub(crate) struct Daemon {
-    requests: UnixStream,
-    answers: Take<BufReader<UnixStream>>,
-}
-
-impl Daemon {
-    fn connect(path: &Path) -> anyhow::Result<Self> {
-        let connect = || {
-            let requests = UnixStream::connect(path)?;
-            let answers = BufReader::new(requests.try_clone()?).take(MAX_ANSWERS_LEN);
-            io::Result::Ok(Self { requests, answers })
-        };
-        connect().map_err(|error| {
-            anyhow!(
-                "cannot connect to {}: {error}; check that hcad is running and uses this control socket (--control-socket, \
-                 or `control_socket` in its configuration)",
-                path.display()
-            )
-        })
-    }
-
-    /// Resets the limit on the total size of the responses. Commands that poll repeatedly call this before each poll.
-    pub(crate) fn begin(&mut self) {
-        self.answers.set_limit(MAX_ANSWERS_LEN);
-    }
-
-    /// Sends a request and waits for the response. An error response is returned as an error.
-    pub(crate) fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
-        let mut line = serde_json::to_vec(request)?;
-        line.push(b'\n');
-        // Do not report a failed write yet: if hcad has rejected the connection, its reason can still be read.
-        let sent = self.requests.write_all(&line);
-        let mut answer = Vec::new();
-        let received = (&mut self.answers).take(MAX_ANSWER_LEN).read_until(b'\n', &mut answer);
-        let too_long = answer.len() as u64 == MAX_ANSWER_LEN || self.answers.limit() == 0;
-        ensure!(!too_long, "the response from hcad exceeds the size limit");
-        if answer.is_empty() {
-            sent.and(received).context("hcad closed the connection")?;
-            bail!("hcad closed the connection");
-        }
-        match serde_json::from_slice(&answer).context("cannot parse the response from hcad")? {
-            Response::Error(problem) => bail!(problem),
-            response => Ok(response),
-        }
-    }
-
-    /// Sends a request whose response contains no data.
-    fn tell(&mut self, request: &Request) -> anyhow::Result<()> {
-        match self.ask(request)? {
-            Response::Done {} => Ok(()),
-            _ => bail!("unexpected response from hcad"),
-        }
-    }
-
-    pub(crate) fn devices(&mut self) -> anyhow::Result<Vec<DeviceRow>> {
-        match self.ask(&Request::Devices {})? {
-            Response::Devices(devices) => Ok(devices),
-            _ => bail!("unexpected response from hcad"),
-        }
-    }
-
-    /// Reads the rows of a table page by page until `take` returns false.
-    pub(crate) fn pages<T: DeserializeOwned>(
-        &mut self,
-        device: u16,
-        table: &str,
-        mut take: impl FnMut(Vec<T>) -> bool,
-    ) -> anyhow::Result<()> {
-        self.each_page(device, table, false, |response| {
-            let Response::Page(ListPage { rows, next }) = response else { return Ok(None) };
-            let rows = rows.get(table).context("hcad sent a different table than requested")?;
-            let more = take(serde_json::from_str(rows).context("cannot parse the table rows from hcad")?);
-            Ok(Some(next.filter(|_| more)))
-        })
-    }
-
-    /// Reads a table as text, page by page.
-    fn text_pages(
-        &mut self,
-        device: u16,
-        table: &str,
-        mut take: impl FnMut(&TextPage),
-    ) -> anyhow::Result<()> {
-        self.each_page(device, table, true, |response| {
-            let Response::Text(page) = response else { return Ok(None) };
-            take(&page);
-            Ok(Some(page.next))
-        })
-    }
-
-    /// Requests pages, starting at index 0, and passes each response to `take`. If the response is a page, `take`
-    /// returns `Some(next)`, where `next` is the index of the next page, if any. For any other response, `take` returns
-    /// `None`.
-    fn each_page(
-        &mut self,
-        device: u16,
-        table: &str,
-        text: bool,
-        mut take: impl FnMut(Response) -> anyhow::Result<Option<Option<u64>>>,
-    ) -> anyhow::Result<()> {
-        let mut from = 0;
-        loop {
-            let response = self.ask(&Request::List { device, table: table.to_owned(), from, text })?;
-            match take(response)?.context("unexpected response from hcad")? {
-                None => return Ok(()),
-                // `from` must increase, so that hcad cannot keep this loop running forever.
-                Some(next) if next > from => from = next,
-                Some(_) => bail!("hcad sent the pages of the list in the wrong order"),
-            }
-        }
-    }
-
-    /// Returns the device for a command that applies to exactly one device: the chosen device, or else the only one
-    /// that hcad serves.
-    fn choose(&mut self, chosen: &[u16]) -> anyhow::Result<u16> {
-        match self.several(chosen)?.as_slice() {
-            [only] => Ok(*only),
-            [] => bail!("hcad is not serving any devices"),
-            several => {
-                let ids: Vec<_> = several.iter().map(u16::to_string).collect();
-                bail!(
-                    "hcad is serving several devices; select one of these with --device: {}",
-                    ids.join(", ")
-                )
-            }
-        }
-    }
-
-    /// Returns the chosen devices without duplicates, or all devices if none was chosen.
-    fn several(&mut self, chosen: &[u16]) -> anyhow::Result<Vec<u16>> {
-        if chosen.is_empty() {
-            return Ok(self.devices()?.iter().map(|device| device.id).collect());
-        }
-        let mut several = Vec::new();
-        for id in chosen {
-            if !several.contains(id) {
-                several.push(*id);
-            }
-        }
-        Ok(several)
-    }
 }

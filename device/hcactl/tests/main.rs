@@ -2,11 +2,13 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
+use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 use tempfile::TempDir;
 
 fn hcactl() -> Command {
@@ -65,6 +67,56 @@ fn control_characters_from_daemon_are_escaped() {
     let (_folder, socket) = server(b"{\"error\":\"\\u001b]0;mine\\u0007\xc2\x9b2J\"}\n");
     let error = complaint(&run(&socket, &["devices"]));
     assert_eq!(error, "hcactl: \\u{1b}]0;mine\\u{7}\\u{9b}2J\n");
+}
+
+/// Checks that a command fails because hcad has not replied within the limit.
+#[track_caller]
+fn assert_times_out(socket: &Path) {
+    let error = complaint(&run(socket, &["--timeout", "0.2", "devices"]));
+    assert_eq!(error, format!("hcactl: hcad at {} has not replied for 0.2 s\n", socket.display()));
+}
+
+/// The kernel accepts connections to a process that is stopped.
+#[test]
+fn silent_daemon_times_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.sock");
+    let _listener = UnixListener::bind(&path).unwrap();
+    assert_times_out(&path);
+}
+
+#[test]
+fn full_connection_queue_times_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.sock");
+    let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    // The queue has room for one connection.
+    listen(&listener, 0).unwrap();
+    let _first = UnixStream::connect(&path).unwrap();
+    assert_times_out(&path);
+}
+
+#[test]
+fn time_limit_covers_whole_response() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        while stream.write_all(b" ").is_ok() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    assert_times_out(&path);
+}
+
+#[test]
+fn invalid_time_limits_are_rejected() {
+    for limit in ["0", "-1", "x", "inf", "86401"] {
+        let output = run(Path::new("/nonexistent/control.sock"), &["devices", &format!("--timeout={limit}")]);
+        assert_eq!(output.status.code(), Some(2), "{limit}: {output:?}");
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@ use card::frontend::{Context, HostContext};
 use card::memory::GuestMemory;
 use card::memory::translate::{AccessTarget, RegionAccess};
 use engine::{
-    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Instant, Modify, RecvRequest,
-    RecvSource, SendRequest,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, Instant, Modify, ReceivedNak,
+    RecvRequest, RecvSource, Retry, SendRequest,
 };
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Lkey, Qpn, Va};
@@ -117,6 +117,14 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
 
     fn dropped(&mut self, dropped: &Dropped) {
         self.cx.monitor.packet_dropped(dropped);
+    }
+
+    fn nak_received(&mut self, nak: &ReceivedNak) {
+        self.cx.monitor.nak_received(nak);
+    }
+
+    fn retrying(&mut self, retry: &Retry) {
+        self.cx.monitor.retrying(retry);
     }
 }
 

@@ -4,8 +4,8 @@ use card::frontend::{Context, HostContext};
 use card::memory::GuestMemory;
 use card::memory::translate::{AccessTarget, RegionAccess};
 use engine::{
-    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, RecvRequest,
-    RecvSource, SendRequest, XrcError,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, ReceivedNak,
+    RecvRequest, RecvSource, Retry, SendRequest, XrcError,
 };
 use protocol::hca::mlx5::qp::ReceiveKind;
 use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Srqn, Va};
@@ -141,6 +141,14 @@ impl engine::Host for Mlx5Host<'_> {
 
     fn dropped(&mut self, dropped: &Dropped) {
         self.cx.monitor.packet_dropped(dropped);
+    }
+
+    fn nak_received(&mut self, nak: &ReceivedNak) {
+        self.cx.monitor.nak_received(nak);
+    }
+
+    fn retrying(&mut self, retry: &Retry) {
+        self.cx.monitor.retrying(retry);
     }
 }
 

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use crate::key_op::{Bind, FastRegister, KeyOp, WindowKind};
 use engine::{
-    Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator, Instant, LocalToken, RecvRequest,
-    RecvSource, Rights, SendRequest, Sge, XrcError,
+    Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator, Instant, LocalToken, ReceivedNak,
+    RecvRequest, RecvSource, Retry, Rights, SendRequest, Sge, XrcError,
 };
 
 #[derive(Clone, Debug)]
@@ -213,6 +213,10 @@ pub struct SimHost {
     pub recv_due: Option<Instant>,
     /// Recorded events, if recording is enabled. The reader of the events removes them.
     pub host_events: Option<Vec<HostEvent>>,
+    /// NAKs that requesters have received.
+    pub naks: Vec<ReceivedNak>,
+    /// Retries that requesters have started.
+    pub retries: Vec<Retry>,
 }
 
 impl SimHost {
@@ -515,5 +519,13 @@ impl Host for SimHost {
         }
         self.record(|| HostEvent::Invalidated { qpn: initiator.qpn, key: key.get() });
         Ok(())
+    }
+
+    fn nak_received(&mut self, nak: &ReceivedNak) {
+        self.naks.push(*nak);
+    }
+
+    fn retrying(&mut self, retry: &Retry) {
+        self.retries.push(*retry);
     }
 }

@@ -29,6 +29,7 @@ use super::call::{self, Call, CallError, Life, StartRecordError};
 use super::impair::ImpairCall;
 use super::peers::{PeerCall, PeerList, PeersError};
 use super::registry::{Change, Device, DeviceRegistry};
+use crate::clock;
 use crate::config::{ConfigError, check_peer};
 use crate::confinement::{self, OutsideError};
 use crate::descriptors::Reserve;
@@ -489,7 +490,8 @@ async fn start_record(device: &Device, path: &Path) -> Result<(), RequestError> 
     if let Some(running) = device.handle.call(Call::Status).await?.record {
         return Err(RequestError::Recording(running));
     }
-    let record = Recorder::create_new(path, &device.header, device.record_max_bytes)
+    let header = device.header.clone().with_clock_origin(clock::origin());
+    let record = Recorder::create_new(path, &header, device.record_max_bytes)
         .map_err(|error| RequestError::file(path, error))?;
     let record = Box::new(record);
     let begun = device.handle.call(|answer| Call::BeginRecord(record, answer)).await?;

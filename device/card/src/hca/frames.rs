@@ -251,7 +251,7 @@ impl<F: Frontend> Hca<F> {
     #[cold]
     fn report_drop(&mut self, frame: &[u8]) {
         let Some(reason) = self.port.take_drop() else { return };
-        self.monitor.ignored(reason, None, format_args!("frame"), |to| {
+        self.monitor.ignored_frame(reason, |to| {
             frame.len().show("len", to);
             if let Ok(ether) = EtherFrame::parse(frame) {
                 format_args!("{}", ether.src).show("smac", to);

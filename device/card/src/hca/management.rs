@@ -75,7 +75,7 @@ impl<F: Frontend> Hca<F> {
         let mut allow = || port.allow_management(*now, received.encap.src_mac, outbound);
         let admitted = management.handle_wire(&view, &datagram, listening, &mut allow);
         if let Some(reason) = self.port.take_drop() {
-            self.monitor.ignored(reason, Some(qpn), format_args!("packet"), |_| {});
+            self.monitor.ignored_packet(reason, qpn, None, |_| {});
         }
         match admitted {
             Admitted::Unchanged => return true,

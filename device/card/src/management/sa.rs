@@ -6,6 +6,7 @@
 mod groups;
 mod paths;
 mod records;
+mod selector;
 mod services;
 mod transfers;
 

@@ -76,8 +76,8 @@ impl Segments {
     /// whether it was the last segment.
     ///
     /// # Errors
-    /// Fails if `payload` fails, in which case nothing is appended. Also fails if the segment ends within its
-    /// headers.
+    /// Fails if `payload` fails or if the segment ends within its headers. On error, nothing is appended and the next
+    /// call starts with the same segment.
     pub fn emit<E: From<HeaderError>>(
         &mut self,
         out: &mut Vec<u8>,
@@ -90,7 +90,7 @@ impl Segments {
         payload(len as usize, out).inspect_err(|_| out.truncate(start))?;
         let frame = out.get_mut(start..).unwrap_or_default();
         self.offloads.adjust_headers(frame, SegmentPosition { index: self.emitted, offset: self.sent, last });
-        self.offloads.fill_checksums(frame)?;
+        self.offloads.fill_checksums(frame).inspect_err(|_| out.truncate(start))?;
         self.sent += len;
         self.emitted = self.emitted.wrapping_add(1);
         Ok(last)

@@ -1,5 +1,7 @@
 //! The header of a record.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -19,12 +21,22 @@ pub struct Header {
     pub device: String,
     /// Configuration entry of the device, without files and sockets of the host.
     pub configuration: Map<String, Value>,
+    /// Time since 1970 at the origin of the device's clock, in nanoseconds. Zero if the
+    /// recording lacks it.
+    #[serde(default)]
+    pub clock_origin_ns: u64,
 }
 
 impl Header {
     /// Creates the header of a record that this version of hcad writes.
     pub fn new(device: &str, configuration: Map<String, Value>) -> Self {
         let hcad = env!("CARGO_PKG_VERSION").to_owned();
-        Self { format: FORMAT, hcad, device: device.to_owned(), configuration }
+        Self { format: FORMAT, hcad, device: device.to_owned(), configuration, clock_origin_ns: 0 }
+    }
+
+    /// Sets the time since 1970 at the origin of the device's clock.
+    #[must_use]
+    pub fn with_clock_origin(self, origin: Duration) -> Self {
+        Self { clock_origin_ns: u64::try_from(origin.as_nanos()).unwrap_or(u64::MAX), ..self }
     }
 }

@@ -96,7 +96,13 @@ impl ReplaySource {
         self.now
     }
 
-    /// Returns why no more steps follow: the record has ended, or there is a difference.
+    /// Returns the time of the current step since 1970. In recordings without the origin of the device's clock, it is the
+    /// time since this origin.
+    pub fn since_1970(&self) -> Duration {
+        Duration::from_nanos(self.reader.header().clock_origin_ns) + Duration::from_nanos(self.now)
+    }
+
+    /// Returns why no more steps follow, which is the end of the record or the first difference.
     pub fn take_stop(&mut self) -> Option<Result<Finish, Difference>> {
         Some(match self.stop.take()? {
             Stop::Finish(finish) => Ok(finish),

@@ -1,18 +1,19 @@
-//! The clock of a replay's trace. It shows the device's time, so that two replays of a record produce the same trace.
+//! The clock of a replay's trace. It shows the times of the recording, so that two replays of a record produce the same
+//! trace.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 thread_local! {
-    static NOW: Cell<u64> = const { Cell::new(0) };
+    static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Sets the clock of this thread, in nanoseconds.
-pub(super) fn set(now: u64) {
-    NOW.set(now);
+/// Sets the clock of this thread to a time since 1970.
+pub(super) fn set(since_1970: Duration) {
+    NOW.set(since_1970);
 }
 
 /// Returns the time of this thread's clock.
 pub fn now() -> Duration {
-    Duration::from_nanos(NOW.get())
+    NOW.get()
 }

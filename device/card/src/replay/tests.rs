@@ -1,5 +1,6 @@
 use std::io::Cursor;
 use std::path::Path;
+use std::time::Duration;
 
 use protocol::ids::{Iova, Lid};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -11,6 +12,7 @@ use crate::identity::Identity;
 use crate::memory::Permissions;
 use crate::record::{Ending, Header, Reader, Recorder};
 use crate::telemetry::testing::Written;
+use crate::telemetry::trace::TraceFormat;
 use crate::vfio::Bar;
 
 fn powered_on() -> Hca<Stub> {
@@ -20,9 +22,12 @@ fn powered_on() -> Hca<Stub> {
 /// Returns the record of a client that sets up the device, rings a doorbell, receives an interrupt, clears
 /// bus mastering and resets the device. `more` adds inputs before the reset.
 fn session(more: impl FnOnce(&mut Hca<Stub>)) -> Vec<u8> {
+    session_with(&Header::new("hca1", Map::new()), more)
+}
+
+fn session_with(header: &Header, more: impl FnOnce(&mut Hca<Stub>)) -> Vec<u8> {
     let file = Written::default();
-    let header = Header::new("hca1", Map::new());
-    let recorder = Recorder::to(Box::new(file.clone()), Path::new("record"), &header, u64::MAX).unwrap();
+    let recorder = Recorder::to(Box::new(file.clone()), Path::new("record"), header, u64::MAX).unwrap();
     let mut hca = powered_on();
     hca.set_record_sink(recorder.sink());
     let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
@@ -66,6 +71,28 @@ fn replay_of_unchanged_device_shows_no_difference() {
 }
 
 #[test]
+fn trace_of_replay_has_times_of_recording() {
+    let times = |header: &Header| {
+        let record = session_with(header, |_| {});
+        let written = Written::default();
+        let mut hca = powered_on();
+        hca.set_trace(Some(written.trace(TraceFormat::Text).with_clock(clock::now)));
+        play(&mut hca, source(&record), |_| Next::Go);
+        let text = written.text();
+        let mut times: Vec<_> = text.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+        times.dedup();
+        times
+    };
+    let origin = Duration::from_millis(1_762_351_200_500);
+    let header = Header::new("hca1", Map::new());
+    assert_eq!(
+        times(&header.clone().with_clock_origin(origin)),
+        ["1762351200.501000", "1762351200.502000", "1762351200.503000"]
+    );
+    assert_eq!(times(&header), ["0.001000", "0.002000", "0.003000"], "the record has no origin");
+}
+
+#[test]
 fn replay_stops_at_requested_step() {
     let record = session(|_| {});
     let mut seen = Vec::new();
@@ -74,6 +101,7 @@ fn replay_stops_at_requested_step() {
         if step.counts.steps > 3 { Next::Stop } else { Next::Go }
     });
     assert!(matches!(report.outcome, Outcome::Stopped), "{report}");
+    assert_eq!(report.counts.steps, 3, "the step that was rejected does not count");
     assert_eq!(
         seen,
         [
@@ -150,6 +178,6 @@ fn panic_is_reported_as_outcome() {
 #[test]
 fn report_escapes_control_characters() {
     let outcome = Outcome::Impossible { step: 1, input: "\u{1b}\n".to_owned() };
-    let report = Report { counts: Counts::default(), outcome };
+    let report = Report { counts: Counts::default(), outcome, rest: Vec::new() };
     assert!(report.to_string().ends_with("step 1 cannot be replayed: \\u{1b}\\n"), "{report}");
 }

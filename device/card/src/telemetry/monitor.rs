@@ -5,19 +5,22 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use engine::{AccessError, Completion, Durations, Queue, Status};
-use protocol::describe::{Field as _, Visitor};
+use engine::{AccessError, Completion, Durations, Instant, NakKind, Queue, ReceivedNak, Retry, Status};
+use protocol::describe::{Field as _, Value, Visitor};
 use protocol::ids::Qpn;
+use protocol::roce::Opcode;
 use serde::{Deserialize, Serialize};
 
 use super::log::Site;
 use super::reason::{IgnoreReason, Reason, Severity};
-use super::trace::{Kind, Trace};
+use super::trace::{Group, Kind, Trace};
 use crate::log_line;
 
 /// The monitor of a device, which the front-end borrows for each call.
 #[derive(Debug, Default)]
 pub struct Monitor {
+    /// Time of the current input on the device's clock.
+    now: Instant,
     trace: Option<Trace>,
     /// Counts of commands by name and status.
     commands: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
@@ -96,7 +99,27 @@ impl Monitor {
 
     /// Sets or removes the trace and returns the previous one.
     pub fn set_trace(&mut self, trace: Option<Trace>) -> Option<Trace> {
+        if let Some(trace) = &mut self.trace {
+            trace.finish();
+        }
         std::mem::replace(&mut self.trace, trace)
+    }
+
+    /// Sets the time of the next input on the device's clock.
+    pub fn set_now(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Returns the time at which [`Monitor::handle_deadline`] must be called next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.trace.as_ref().and_then(Trace::next_deadline)
+    }
+
+    /// Reports the suppressed trace records of a period that is over.
+    pub fn handle_deadline(&mut self) {
+        if let Some(trace) = &mut self.trace {
+            trace.handle_deadline(self.now);
+        }
     }
 
     /// Counts a completed command and its duration.
@@ -123,8 +146,8 @@ impl Monitor {
         &self.doorbells
     }
 
-    /// Reports that `what` was ignored, in counters, trace and log. `qpn` is the QP concerned, if any. `fields`
-    /// adds fields to the trace record.
+    /// Reports that `what` was ignored, in counters, trace and log. `qpn` is its QP, if any; `fields` adds fields to
+    /// the trace record. Not for packets and frames, whose trace records are limited.
     #[cold]
     pub fn ignored(
         &mut self,
@@ -133,7 +156,40 @@ impl Monitor {
         what: fmt::Arguments<'_>,
         fields: impl FnOnce(&mut dyn Visitor),
     ) {
-        let reason = reason.into();
+        let name = self.count_ignored(reason.into(), qpn, what);
+        if let Some(trace) = &mut self.trace {
+            trace.record(Kind::Ignored, &what.to_string(), |to| {
+                qpn.show("qpn", to);
+                fields(to);
+                name.show("reason", to);
+            });
+        }
+    }
+
+    /// Reports that a packet of a QP was ignored; see [`Monitor::ignored`].
+    #[cold]
+    pub fn ignored_packet(
+        &mut self,
+        reason: impl Into<Reason>,
+        qpn: Qpn,
+        opcode: Option<Opcode>,
+        fields: impl FnOnce(&mut dyn Visitor),
+    ) {
+        let reason = Some(self.count_ignored(reason.into(), Some(qpn), format_args!("packet")));
+        let group = Group { kind: Kind::Ignored, name: "packet", qpn: Some(qpn), opcode, reason };
+        self.record_repeated(group, fields);
+    }
+
+    /// Reports that a frame was ignored; see [`Monitor::ignored`].
+    #[cold]
+    pub fn ignored_frame(&mut self, reason: impl Into<Reason>, fields: impl FnOnce(&mut dyn Visitor)) {
+        let reason = Some(self.count_ignored(reason.into(), None, format_args!("frame")));
+        let group = Group { kind: Kind::Ignored, name: "frame", qpn: None, opcode: None, reason };
+        self.record_repeated(group, fields);
+    }
+
+    /// Counts and logs that `what` was ignored, and returns the name of the reason.
+    fn count_ignored(&mut self, reason: Reason, qpn: Option<Qpn>, what: fmt::Arguments<'_>) -> &'static str {
         let name = reason.name();
         if let Some(qpn) = qpn {
             if self.ignored_of.len() >= MAX_QPS && !self.ignored_of.contains_key(&qpn) {
@@ -163,14 +219,12 @@ impl Monitor {
             }
             Severity::Expected => {}
         }
+        name
+    }
+
+    fn record_repeated(&mut self, group: Group, fields: impl FnOnce(&mut dyn Visitor)) {
         if let Some(trace) = &mut self.trace {
-            trace.record(Kind::Ignored, &what.to_string(), |to| {
-                if let Some(qpn) = qpn {
-                    qpn.show("qpn", to);
-                }
-                fields(to);
-                name.show("reason", to);
-            });
+            trace.record_repeated(self.now, group, fields);
         }
     }
 
@@ -184,10 +238,36 @@ impl Monitor {
     #[cold]
     pub fn packet_dropped(&mut self, dropped: &engine::Dropped) {
         let engine::Dropped { qpn, opcode, psn, reason, cause } = *dropped;
-        self.ignored(reason, Some(qpn), format_args!("packet"), |to| {
-            format_args!("{opcode}").show("opcode", to);
+        self.ignored_packet(reason, qpn, Some(opcode), |to| {
             psn.show("psn", to);
             cause.map(AccessError::name).show("cause", to);
+        });
+    }
+
+    /// Reports a NAK that a requester has received.
+    #[cold]
+    pub fn nak_received(&mut self, nak: &ReceivedNak) {
+        let ReceivedNak { qpn, psn, kind } = *nak;
+        let group = Group { kind: Kind::Nak, name: kind.name(), qpn: Some(qpn), opcode: None, reason: None };
+        self.record_repeated(group, |to| {
+            psn.show("psn", to);
+            if let NakKind::Rnr { wait } = kind {
+                to.value("wait_us", Value::Number(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX)));
+            }
+        });
+    }
+
+    /// Reports that a requester sends packets again.
+    #[cold]
+    pub fn retrying(&mut self, retry: &Retry) {
+        let Retry { qpn, cause, psn, packets, count, limit } = *retry;
+        let group =
+            Group { kind: Kind::Retry, name: cause.name(), qpn: Some(qpn), opcode: None, reason: None };
+        self.record_repeated(group, |to| {
+            psn.show("psn", to);
+            packets.show("packets", to);
+            count.show("count", to);
+            limit.show("limit", to);
         });
     }
 
@@ -270,11 +350,33 @@ impl Monitor {
     }
 }
 
+impl Drop for Monitor {
+    /// Ends the trace, so that it reports the records that were suppressed last.
+    fn drop(&mut self) {
+        self.set_trace(None);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::telemetry::testing::Written;
     use crate::telemetry::trace::TraceFormat;
+
+    #[test]
+    fn trace_ends_with_number_of_suppressed_packets() {
+        let written = Written::default();
+        let mut monitor = Monitor::default();
+        monitor.set_trace(Some(written.trace(TraceFormat::Text)));
+        for _ in 0..100 {
+            monitor.ignored_packet(engine::DropReason::NoReceive, Qpn::new(5), None, |_| {});
+        }
+        assert_eq!(monitor.ignored_of(Qpn::new(5)).unwrap().count, 100, "all are counted");
+        drop(monitor);
+        let text = written.text();
+        let last = "1.500000 hca1 ignored packet qpn=0x5 reason=no_receive suppressed=84";
+        assert_eq!((text.lines().count(), text.lines().last()), (17, Some(last)));
+    }
 
     const RULE: Rule = Rule { name: "narrow_write", section: "1.3", about: "" };
 

@@ -8,17 +8,20 @@
 //! 1762351200.000377 hca1 cqe send cqn=0x1 slot=4 wr=128 qpn=0x5 queue=send wqe=0x80 opcode=SEND byte_len=64 …
 //! ```
 //!
-//! Time is in seconds since 1970, as in captures. Fields of a mailbox have the prefix `in.` or `out.`; zero
-//! fields are omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the
-//! comments of captured frames. `wr` is the position of the work request in its queue, as reported in the
-//! interface's completions: a byte offset or, on an E810, the index of the request's first quantum. Rust's
-//! `Debug` format is never used.
+//! A peer can repeat some events without end. Records of such events are limited, and one with the field `suppressed`
+//! reports how many were left out; see `repeats`.
+//!
+//! Time is in seconds since 1970, as in captures. Fields of a mailbox have the prefix `in.` or `out.`; zero fields
+//! are omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the comments of captured
+//! frames. `wr` is its position in its queue as reported in completions of the interface: a byte offset, or on an
+//! E810 the index of its first quantum. Rust's `Debug` format is never used.
 //!
 //! A JSON line is one object with the same keys and all fields. Kinds, names and keys are part of the public
 //! interface: new ones may be added, but existing ones do not change. Their meanings are documented on the
 //! types in `protocol` that implement `Describe`.
 
 mod json;
+mod repeats;
 mod text;
 
 use std::fmt;
@@ -27,11 +30,14 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
-use protocol::describe::Visitor;
+use engine::Instant;
+use protocol::describe::{Field as _, Visitor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::json::JsonLine;
+pub use self::repeats::Group;
+use self::repeats::Repeats;
 use self::text::TextLine;
 use super::filter::{FieldFilter, TraceFilter};
 use super::non_blocking;
@@ -72,6 +78,10 @@ pub enum Kind {
     Ignored,
     /// Failed request, with the reason.
     Refused,
+    /// NAK or RNR NAK received for a packet of a QP.
+    Nak,
+    /// Packets of a QP that are sent again, with the cause.
+    Retry,
     /// Driver violation; only in strict mode.
     Violation,
 }
@@ -90,6 +100,8 @@ impl Kind {
             Self::Reset => "reset",
             Self::Ignored => "ignored",
             Self::Refused => "refused",
+            Self::Nak => "nak",
+            Self::Retry => "retry",
             Self::Violation => "violation",
         }
     }
@@ -112,6 +124,7 @@ pub struct Trace {
     filter: TraceFilter,
     clock: Clock,
     line: String,
+    repeats: Repeats,
 }
 
 impl Trace {
@@ -144,6 +157,7 @@ impl Trace {
             filter: TraceFilter::default(),
             clock: since_1970,
             line: String::new(),
+            repeats: Repeats::default(),
         }
     }
 
@@ -222,7 +236,51 @@ impl Trace {
         }
     }
 
-    /// Flushes buffered records to the operating system. Call this when idle.
+    /// Writes a record of an event that a peer can repeat without end, unless too many records of its group were
+    /// written. `fields` adds the fields that differ within the group.
+    pub fn record_repeated(&mut self, now: Instant, group: Group, fields: impl FnOnce(&mut dyn Visitor)) {
+        if !self.filter.admits(group.kind) || self.store.path().is_none() {
+            return;
+        }
+        self.handle_deadline(now);
+        if self.repeats.admit(now, group) {
+            self.record(group.kind, group.name, |to| {
+                group.show_object(to);
+                fields(to);
+                group.show_reason(to);
+            });
+        }
+    }
+
+    /// Returns the time at which [`Trace::handle_deadline`] reports suppressed records.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.repeats.deadline()
+    }
+
+    /// Reports the suppressed records of a period that is over at `now`.
+    pub fn handle_deadline(&mut self, now: Instant) {
+        let suppressed = self.repeats.end_at(now);
+        self.report_suppressed(suppressed);
+    }
+
+    /// Ends the trace: reports the records that were suppressed recently, and flushes.
+    pub fn finish(&mut self) {
+        let suppressed = self.repeats.end();
+        self.report_suppressed(suppressed);
+        self.flush();
+    }
+
+    fn report_suppressed(&mut self, suppressed: Vec<(Group, u64)>) {
+        for (group, count) in suppressed {
+            self.record(group.kind, group.name, |to| {
+                group.show_object(to);
+                group.show_reason(to);
+                count.show("suppressed", to);
+            });
+        }
+    }
+
+    /// Flushes buffered records to the operating system. Call it when idle.
     pub fn flush(&mut self) {
         self.store.flush();
     }

@@ -473,7 +473,7 @@ impl Lan {
             Some(RxError::TooLong) => LONGER_THAN_QUEUE,
             Some(RxError::Driver(fault)) => return self.stop_receive(number, fault),
         };
-        monitor.ignored(reason, None, format_args!("frame"), |to| {
+        monitor.ignored_frame(reason, |to| {
             frame.len().show("len", to);
             vsi.show("vsi", to);
             number.show("queue", to);

@@ -7,8 +7,8 @@ use card::frontend::{Context, HostContext};
 use card::memory::key_op::KeyOp;
 use card::memory::translate::{AccessTarget, RegionAccess};
 use engine::{
-    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, RecvRequest,
-    RecvSource, SendRequest,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, ReceivedNak,
+    RecvRequest, RecvSource, Retry, SendRequest,
 };
 use protocol::ids::{Lkey, Qpn, Rkey, Va};
 use smallvec::SmallVec;
@@ -113,6 +113,14 @@ impl engine::Host for RdmaHost<'_> {
 
     fn dropped(&mut self, dropped: &Dropped) {
         self.cx.monitor.packet_dropped(dropped);
+    }
+
+    fn nak_received(&mut self, nak: &ReceivedNak) {
+        self.cx.monitor.nak_received(nak);
+    }
+
+    fn retrying(&mut self, retry: &Retry) {
+        self.cx.monitor.retrying(retry);
     }
 
     fn run_local(&mut self, initiator: Initiator, token: &LocalToken) -> Result<(), AccessError> {

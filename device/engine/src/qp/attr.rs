@@ -249,16 +249,16 @@ impl RnrTimer {
         self.0
     }
 
-    /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK requests a wait
-    /// four times as long as the previous one, up to `most`.
-    pub(crate) fn after(self, others: u8, most: Self) -> Self {
-        /// The time doubles every two codes, so a code greater by this number means a time four times as long. Code 0
-        /// means the longest time.
-        const FOURFOLD: u8 = 4;
-        let code = others.checked_mul(FOURFOLD).and_then(|more| self.0.checked_add(more));
-        match code {
+    /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK asks for four
+    /// times as long a wait as the previous one, but for at most `most`.
+    pub(crate) fn after(self, others: u32, most: Self) -> Self {
+        /// Difference between the codes of two times of which one is four times the other. Times double every two
+        /// codes. Code 0 stands for the longest time.
+        const FOURFOLD: u32 = 4;
+        let code = others.saturating_mul(FOURFOLD).saturating_add(self.0.into());
+        match u8::try_from(code) {
             _ if self.duration() >= most.duration() => self,
-            Some(code) if code < 32 && Self(code).duration() < most.duration() => Self(code),
+            Ok(code) if code < 32 && Self(code).duration() < most.duration() => Self(code),
             _ => most,
         }
     }

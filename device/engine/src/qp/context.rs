@@ -11,8 +11,8 @@ use crate::pkeys::Pkeys;
 use crate::pooled_slots::PooledSlots;
 use crate::stats::Stats;
 use crate::{
-    AccessError, AsyncEvent, Completion, DropReason, Dropped, Event, Host, Initiator, Instant, Queue,
-    RecvSource, SendDone, SendOp, SendRequest, Status, Success,
+    AccessError, AsyncEvent, Completion, DropReason, Dropped, Event, Host, Initiator, Instant, NakKind,
+    Queue, ReceivedNak, RecvSource, SendDone, SendOp, SendRequest, Status, Success,
 };
 
 /// Identity, state and attributes of a QP.
@@ -179,6 +179,12 @@ impl<H: Host> Ctx<'_, H> {
     pub(crate) fn drop_packet(&mut self, dropped: &Dropped) {
         self.stats.drops.count(dropped.reason);
         self.host.dropped(dropped);
+    }
+
+    /// Reports a NAK on which the requester acts.
+    #[cold]
+    pub(crate) fn report_nak(&mut self, core: &Core, psn: Psn, kind: NakKind) {
+        self.host.nak_received(&ReceivedNak { qpn: core.qpn, psn, kind });
     }
 
     pub(crate) fn raise(&mut self, core: &Core, event: AsyncEvent) {

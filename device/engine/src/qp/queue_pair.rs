@@ -181,15 +181,16 @@ impl Qp {
         let core = &self.core;
         let ended = self.ended.map(|(at, by)| Ended { ago: now.saturating_since(at), by });
         let paused = self.pace.and_then(|pace| pace.paused_until());
-        let (send, unanswered, receive, answers) = match &self.machines {
+        let (send, unanswered, retransmitted, receive, answers) = match &self.machines {
             Machines::Reliable(requester, responder) => (
                 requester.wait_reason(core, pooled, now),
                 requester.unanswered(core, now),
+                requester.retransmitted(),
                 responder.expecting(),
                 responder.pending_replies(),
             ),
             Machines::Unreliable(sender, receiver) => {
-                (sender.wait_reason(core), None, receiver.expecting(), 0)
+                (sender.wait_reason(core), None, 0, receiver.expecting(), 0)
             }
         };
         let send = match (core.state, paused) {
@@ -214,6 +215,7 @@ impl Qp {
             ended,
             send,
             unanswered,
+            retransmitted,
             receive,
             answers: u32::try_from(answers).unwrap_or(u32::MAX),
         }

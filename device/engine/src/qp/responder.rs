@@ -59,7 +59,7 @@ pub(crate) struct Responder {
     /// Whether a NAK for `expected` is outstanding. If so, no more NAKs are sent until that packet arrives.
     nak_sent: bool,
     /// Number of RNR NAKs sent for the packet with the expected PSN.
-    rnr_naks: u8,
+    rnr_naks: u32,
     inbound: Inbound,
     replies: Replies,
     history: RequestHistory,

@@ -263,6 +263,23 @@ fn wqe_of_invalid_size_fails_and_chain_continues() {
 }
 
 #[test]
+fn doorbell_announces_wqe_of_up_to_64_granules() {
+    let mut bench = Bench::kernel();
+    let wqe = SendWqe {
+        next: NextUnit::default(),
+        operation: Operation::Send { imm: None },
+        data: WqeData::Segments((1..64).map(unit).collect()),
+    };
+    bench.mem.put(0, &wqe.emit());
+    for size in [63, 64] {
+        bench.ring_doorbell(0, SEND, size);
+        let Fetch::Ready(request) = bench.next() else { panic!("size {size} was refused") };
+        let Payload::Sges(sges) = request.payload else { panic!("no gather list") };
+        assert_eq!(sges.len(), usize::from(size) - 1, "all granules but the next unit");
+    }
+}
+
+#[test]
 fn unsupported_operation_fails_and_chain_continues() {
     let mut bench = Bench::new(RdQpSst { service: Some(ServiceType::Uc), ..sst() }, QueueOptions::default());
     bench.send_at(0, link(8));

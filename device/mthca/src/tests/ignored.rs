@@ -2,7 +2,7 @@
 //! and in the row of the QP.
 
 use card::frontend::snapshot::QpRow;
-use card::frontend::testing::exchange;
+use card::frontend::testing::{exchange, wait};
 use card::telemetry::monitor::IgnoredRow;
 use card::telemetry::testing::Written;
 use card::telemetry::trace::TraceFormat;
@@ -16,6 +16,11 @@ use super::*;
 
 /// Returns the trace records of ignored and refused actions, without the time and the device.
 fn records(user: &mut User, run: impl FnOnce(&mut User)) -> Vec<String> {
+    traced(user, &["ignored", "refused"], run)
+}
+
+/// Returns the trace records of some kinds, without the time and the device.
+fn traced(user: &mut User, kinds: &[&str], run: impl FnOnce(&mut User)) -> Vec<String> {
     let written = Written::default();
     user.hca.set_trace(Some(written.trace(TraceFormat::Text)));
     run(user);
@@ -23,7 +28,7 @@ fn records(user: &mut User, run: impl FnOnce(&mut User)) -> Vec<String> {
     user.hca.set_trace(None);
     let text = written.text();
     let of = |line: &str| line.split_once(" hca1 ").map(|(_, record)| record.to_owned());
-    let wanted = |record: &String| record.starts_with("ignored ") || record.starts_with("refused ");
+    let wanted = |record: &String| record.split(' ').next().is_some_and(|kind| kinds.contains(&kind));
     text.lines().filter_map(of).filter(wanted).collect()
 }
 
@@ -111,6 +116,58 @@ fn missing_receive_is_reported_on_both_sides() {
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
     assert_eq!(row(&b), ignored(1, "no_receive"));
+}
+
+/// `packets` is the number of packets of the oldest request, and `count` that of retries, both 1 here.
+#[test]
+fn trace_of_sender_shows_naks_and_retries() {
+    let (mut a, mut b) = User::pair(RC);
+    let told = traced(&mut a, &["nak", "retry"], |a| {
+        a.post(&send(0, 8));
+        exchange(a, &mut b);
+        b.post_recv(0, 8);
+        wait(a, &mut b);
+    });
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].starts_with("nak rnr qpn=0x10014 psn=0x") && told[0].contains(" wait_us="), "{told:?}");
+    assert!(
+        told[1].starts_with("retry rnr_nak qpn=0x10014 psn=0x")
+            && told[1].contains(" packets=1 count=1 limit="),
+        "{told:?}"
+    );
+
+    b.impair(r#"{"direction": "tx", "action": "drop", "opcode": "RC Acknowledge", "nth": 1}"#);
+    let told = traced(&mut a, &["nak", "retry"], |a| {
+        b.post_recv(0, 8);
+        a.post(&send(0, 8));
+        wait(a, &mut b);
+    });
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].starts_with("retry ack_timeout qpn=0x10014 psn=0x")
+            && told[0].contains(" packets=1 count=1 limit="),
+        "{told:?}"
+    );
+}
+
+/// A peer that sends to a QP without receive requests cannot push everything else out of a trace.
+#[test]
+fn flood_of_ignored_packets_is_summarised() {
+    let (mut a, mut b) = User::pair(UC);
+    let told = records(&mut b, |b| {
+        for _ in 0..40 {
+            a.post(&send(0, 8));
+            exchange(&mut a, b);
+            a.reap();
+        }
+        wait(&mut a, b);
+    });
+    assert_eq!(told.len(), 17, "{told:?}");
+    assert_eq!(
+        told[16],
+        "ignored packet qpn=0x10014 opcode=\"UC SEND Only\" reason=no_receive suppressed=24"
+    );
+    assert_eq!(row(&b), ignored(40, "no_receive"));
 }
 
 #[test]

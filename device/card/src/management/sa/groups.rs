@@ -13,6 +13,7 @@ use protocol::mad::record::mc_member::{
 };
 use protocol::mad::record::{EXACTLY, McMemberRecord};
 
+use super::selector::{Bound, Quantity};
 use super::{Answer, Request, SaContext};
 use crate::management::gid;
 
@@ -108,32 +109,21 @@ impl Groups {
 
     /// Creates a group with the parameters of its first member.
     fn create(&self, wanted: &McMemberRecord, request: &Request<'_>) -> Result<McMemberRecord, MadStatus> {
-        let McMemberRecord { mtu: mtu_default, rate: rate_default, life_time: life_time_default, .. } =
-            self.defaults;
         let has = |component| request.has(component);
-        let bounded = |selector, value, wanted_selector, wanted_value, default| {
-            if !has(value) {
-                return Ok(default);
-            }
-            let selector = if has(selector) { wanted_selector } else { EXACTLY };
-            exact(selector, wanted_value, default).ok_or(MadStatus::REQUEST_INVALID)
+        let chosen = |quantity, best| match bound(quantity, wanted, request) {
+            Some(bound) => bound.select(best).ok_or(MadStatus::REQUEST_INVALID),
+            None => Ok(best),
         };
         let defaults = self.defaults;
         Ok(McMemberRecord {
             mgid: wanted.mgid,
             mlid: mlid(&wanted.mgid),
             qkey: if has(QKEY) { wanted.qkey } else { defaults.qkey },
-            mtu: bounded(MTU_SELECTOR, MTU, wanted.mtu_selector, wanted.mtu, mtu_default)?,
+            mtu: chosen(Quantity::Mtu, defaults.mtu)?,
             traffic_class: if has(TRAFFIC_CLASS) { wanted.traffic_class } else { 0 },
             pkey: if has(PKEY) { wanted.pkey } else { defaults.pkey },
-            rate: bounded(RATE_SELECTOR, RATE, wanted.rate_selector, wanted.rate, rate_default)?,
-            life_time: bounded(
-                LIFE_TIME_SELECTOR,
-                LIFE_TIME,
-                wanted.life_time_selector,
-                wanted.life_time,
-                life_time_default,
-            )?,
+            rate: chosen(Quantity::Rate, defaults.rate)?,
+            life_time: chosen(Quantity::LifeTime, defaults.life_time)?,
             sl: if has(SL) { wanted.sl } else { 0 },
             flow_label: if has(FLOW_LABEL) { wanted.flow_label } else { 0 },
             hop_limit: if has(HOP_LIMIT) { wanted.hop_limit } else { 0 },
@@ -159,51 +149,31 @@ fn member(world: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberRecord
     Ok(wanted)
 }
 
-/// Returns whether a group has the parameters specified by the request.
+/// Returns the bound of a request on a quantity, if it has one.
+fn bound(quantity: Quantity, wanted: &McMemberRecord, request: &Request<'_>) -> Option<Bound> {
+    let (components, values) = match quantity {
+        Quantity::Mtu => ([MTU_SELECTOR, MTU], [wanted.mtu_selector, wanted.mtu]),
+        Quantity::Rate => ([RATE_SELECTOR, RATE], [wanted.rate_selector, wanted.rate]),
+        Quantity::LifeTime => {
+            ([LIFE_TIME_SELECTOR, LIFE_TIME], [wanted.life_time_selector, wanted.life_time])
+        }
+    };
+    Bound::of(request, quantity, components, values)
+}
+
+/// Returns whether a group has the parameters that the request specifies.
 fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, request: &Request<'_>) -> bool {
     let same = |component, equal: bool| !request.has(component) || equal;
-    let bounded = |selector, value, wanted_selector, wanted_value, is| {
-        let selector = if request.has(selector) { wanted_selector } else { EXACTLY };
-        !request.has(value) || satisfies(selector, wanted_value, is)
-    };
+    let admits = |quantity, is| bound(quantity, wanted, request).is_none_or(|bound| bound.admits(is));
     same(QKEY, group.qkey == wanted.qkey)
         && same(PKEY, group.pkey.get() & 0x7fff == wanted.pkey.get() & 0x7fff)
         && same(TRAFFIC_CLASS, group.traffic_class == wanted.traffic_class)
         && same(SL, group.sl == wanted.sl)
         && same(FLOW_LABEL, group.flow_label == wanted.flow_label)
         && same(HOP_LIMIT, group.hop_limit == wanted.hop_limit)
-        && bounded(MTU_SELECTOR, MTU, wanted.mtu_selector, wanted.mtu, group.mtu)
-        && bounded(RATE_SELECTOR, RATE, wanted.rate_selector, wanted.rate, group.rate)
-        && bounded(
-            LIFE_TIME_SELECTOR,
-            LIFE_TIME,
-            wanted.life_time_selector,
-            wanted.life_time,
-            group.life_time,
-        )
-}
-
-/// Compares a value as the selector requires: greater than (0), less than (1) or equal to (2) the requested
-/// value. Selector 3 requests the largest available value, so any value is acceptable.
-pub(super) fn satisfies(selector: u8, wanted: u8, is: u8) -> bool {
-    match selector {
-        0 => is > wanted,
-        1 => is < wanted,
-        2 => is == wanted,
-        _ => true,
-    }
-}
-
-/// Returns the value requested by a selector. "Less than" yields at most `largest`, and selector 3 yields
-/// `largest` itself.
-fn exact(selector: u8, wanted: u8, largest: u8) -> Option<u8> {
-    let value = match selector {
-        0 => wanted.checked_add(1)?,
-        1 => wanted.checked_sub(1)?.min(largest),
-        2 => wanted,
-        _ => largest,
-    };
-    (value != 0).then_some(value)
+        && admits(Quantity::Mtu, group.mtu)
+        && admits(Quantity::Rate, group.rate)
+        && admits(Quantity::LifeTime, group.life_time)
 }
 
 /// Returns the LID of a group. Groups may share a LID, because only switches use it and the virtual switch

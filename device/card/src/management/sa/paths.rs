@@ -11,7 +11,8 @@ use protocol::mad::record::path::{DGID, DLID, MTU, MTU_SELECTOR, PKEY, RATE, RAT
 use protocol::mad::record::{EXACTLY, PathRecord};
 use protocol::mad::{MadStatus, Method};
 
-use super::groups::{ONE_SECOND, RATE_20, mlid, satisfies};
+use super::groups::{ONE_SECOND, RATE_20, mlid};
+use super::selector::{Bound, Quantity};
 use super::{Request, SaContext};
 use crate::management::{GID_PREFIX, SM_LID, gid};
 
@@ -32,12 +33,11 @@ pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<V
     }
     let Some(pkey) = partition(world, has(PKEY).then_some(wanted.pkey)) else { return Ok(Vec::new()) };
     let mtu = world.port.mtu();
-    let selected = |selector, value, wanted_selector, wanted_value, is| {
-        let selector = if has(selector) { wanted_selector } else { EXACTLY };
-        !has(value) || satisfies(selector, wanted_value, is)
+    let admits = |quantity, components, values, is| {
+        Bound::of(request, quantity, components, values).is_none_or(|bound| bound.admits(is))
     };
-    if !selected(MTU_SELECTOR, MTU, wanted.mtu_selector, wanted.mtu, mtu)
-        || !selected(RATE_SELECTOR, RATE, wanted.rate_selector, wanted.rate, RATE_20)
+    if !admits(Quantity::Mtu, [MTU_SELECTOR, MTU], [wanted.mtu_selector, wanted.mtu], mtu)
+        || !admits(Quantity::Rate, [RATE_SELECTOR, RATE], [wanted.rate_selector, wanted.rate], RATE_20)
         || has(SL) && wanted.sl != 0
     {
         return Ok(Vec::new());

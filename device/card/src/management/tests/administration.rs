@@ -117,6 +117,49 @@ fn invalid_joins_are_rejected() {
     assert_eq!(refused(0x1_0003 | 0b11 << 4, limited), 0x0200, "less than nothing");
 }
 
+/// IBTA volume 1, section 15.2.5.17: the codes of MTU, rate and packet lifetime.
+#[test]
+fn group_parameters_without_defined_code_are_rejected() {
+    let mut management = open(1);
+    let mut joined = |last: u8, at: usize, mask: u64, selector: u8, code: u8| {
+        let mut wanted = group([0xff, 0x15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, last], 1);
+        wanted[at] = selector << 6 | code;
+        let answer = answer(&mut management, sa(SET, GROUP, 0x1_0003 | mask, &wanted));
+        if status(&answer) == 0 { Ok(answer[56 + at] & 0x3f) } else { Err(status(&answer)) }
+    };
+    let (mtu, rate, life_time) = ((38, 0b11 << 4), (42, 0b11 << 8), (43, 0b11 << 10));
+    let invalid = [
+        (mtu, 2, 0, "no MTU"),
+        (mtu, 2, 6, "8192 bytes"),
+        (mtu, 0, 5, "greater than 4096 bytes"),
+        (mtu, 0, 63, "greater than an undefined MTU"),
+        (rate, 2, 1, "no rate"),
+        (rate, 2, 24, "an undefined rate"),
+        (rate, 0, 23, "greater than the largest rate"),
+        (rate, 1, 2, "less than the smallest rate"),
+        (life_time, 0, 63, "greater than the longest lifetime"),
+        (life_time, 1, 0, "less than the shortest lifetime"),
+    ];
+    for (last, ((at, mask), selector, code, why)) in (0..).zip(invalid) {
+        assert_eq!(joined(last, at, mask, selector, code), Err(0x0200), "{why}");
+    }
+    let valid = [
+        (mtu, 2, 5, 5),
+        (mtu, 0, 1, 2),
+        (mtu, 1, 5, 4),
+        (mtu, 3, 0, 4),
+        (rate, 2, 23, 23),
+        // 5 Gb/s has a larger code than 10 Gb/s.
+        (rate, 0, 5, 3),
+        (rate, 3, 63, 6),
+        (life_time, 2, 0, 0),
+        (life_time, 2, 63, 63),
+    ];
+    for (last, ((at, mask), selector, code, given)) in (100..).zip(valid) {
+        assert_eq!(joined(last, at, mask, selector, code), Ok(given), "selector {selector}, code {code}");
+    }
+}
+
 fn path(dgid: [u8; 16], sgid: [u8; 16]) -> [u8; 64] {
     let mut record = [0; 64];
     record[8..24].copy_from_slice(&dgid);

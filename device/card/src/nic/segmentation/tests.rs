@@ -185,3 +185,31 @@ fn rejects_short_headers() {
         assert_eq!(Offloads::new(&request).unwrap().fill_checksums(&mut short), Err(HeaderError));
     }
 }
+
+#[test]
+fn failed_segment_leaves_output_unchanged() {
+    let headers = Headers { v6: false, udp: false };
+    let offloads = Offloads::new(&headers.request()).unwrap();
+    let mut segments = Segments::new(headers.bytes(), offloads, request(2, 3)).unwrap();
+    let mut out = b"earlier frame".to_vec();
+    let unreadable = |_, out: &mut Vec<u8>| {
+        out.push(0xa5);
+        Err(HeaderError)
+    };
+    assert_eq!(segments.emit(&mut out, unreadable), Err(HeaderError));
+    assert_eq!(out, b"earlier frame");
+    // A frame that ends within its headers has no place for checksums.
+    let shortened = |_, out: &mut Vec<u8>| -> Result<(), HeaderError> {
+        out.pop();
+        Ok(())
+    };
+    assert_eq!(segments.emit(&mut out, shortened), Err(HeaderError));
+    assert_eq!(out, b"earlier frame");
+
+    let whole = |len, out: &mut Vec<u8>| -> Result<(), HeaderError> {
+        out.extend(vec![9; len]);
+        Ok(())
+    };
+    assert_eq!(segments.emit(&mut out, whole), Ok(false), "the first of two segments");
+    assert_eq!(out.len(), b"earlier frame".len() + headers.bytes().len() + 2);
+}

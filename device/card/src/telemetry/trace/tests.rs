@@ -1,4 +1,6 @@
 use protocol::describe::{Describe, Field, Hex, Value};
+use protocol::ids::Qpn;
+use protocol::roce::{Opcode, Operation};
 
 use super::*;
 use crate::telemetry::testing::Written;
@@ -79,6 +81,47 @@ fn failed_write_ends_trace() {
     trace.flush();
     assert_eq!(trace.path(), None);
     trace.record(Kind::Reset, "vfio", |_| {});
+}
+
+const SEND_ONLY: Group = Group {
+    kind: Kind::Ignored,
+    name: "packet",
+    qpn: Some(Qpn::new(5)),
+    opcode: Some(Opcode::rc(Operation::SendOnly)),
+    reason: Some("no_receive"),
+};
+
+#[test]
+fn flood_ends_with_number_of_suppressed_records() {
+    let written = Written::default();
+    let mut trace = written.trace(TraceFormat::Text);
+    let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+    for psn in 0..100_u32 {
+        trace.record_repeated(at(0), SEND_ONLY, |to| psn.show("psn", to));
+    }
+    assert_eq!(trace.next_deadline(), Some(at(1000)));
+    trace.handle_deadline(at(1000));
+    trace.record_repeated(at(1001), SEND_ONLY, |to| 100_u32.show("psn", to));
+    assert_eq!(trace.next_deadline(), None, "nothing was suppressed since");
+    trace.flush();
+    let text = written.text();
+    let lines: Vec<_> = text.lines().collect();
+    let packet = "1.500000 hca1 ignored packet qpn=0x5 opcode=\"RC SEND Only\"";
+    assert_eq!(lines.len(), 18);
+    assert_eq!(lines[15], format!("{packet} psn=15 reason=no_receive"));
+    assert_eq!(lines[16], format!("{packet} reason=no_receive suppressed=84"));
+    assert_eq!(lines[17], format!("{packet} psn=100 reason=no_receive"));
+}
+
+#[test]
+fn filtered_flood_leaves_no_records() {
+    let written = Written::default();
+    let filter = serde_json::from_str(r#"{"kinds": ["wqe"]}"#).unwrap();
+    let mut trace = written.trace(TraceFormat::Text).with_filter(filter);
+    (0..100).for_each(|_| trace.record_repeated(Instant::ZERO, SEND_ONLY, |_| {}));
+    assert_eq!(trace.next_deadline(), None);
+    trace.finish();
+    assert_eq!(written.text(), "");
 }
 
 fn traced(filter: &str, records: impl Fn(&mut Trace)) -> Vec<String> {

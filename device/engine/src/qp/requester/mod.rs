@@ -37,7 +37,7 @@ use super::congestion::Window;
 use super::{Core, Ctx, FatalError, ahead};
 use crate::pooled_slots::{PooledSlots, shrink_if_empty};
 use crate::segment::packet_count;
-use crate::{Fetch, Host, Instant, Queue, SendOp, SendRequest, Status, limits};
+use crate::{Fetch, Host, Instant, Queue, Retry, RetryCause, SendOp, SendRequest, Status, limits};
 
 /// A send request that has been fetched but not completed.
 #[derive(Debug)]
@@ -108,7 +108,9 @@ pub(crate) struct Requester {
     rnr_state: RnrState,
     /// Number of retries since the last progress.
     retries: u8,
-    rnr_retries: u8,
+    rnr_retries: u32,
+    /// Number of packets sent again since RESET.
+    retransmitted: u64,
     /// Whether there has been progress since the last retry. If so, a gap in the responses triggers another retry.
     implied_nak_armed: bool,
     /// PSN of the newest sequence NAK since the last progress.
@@ -137,6 +139,7 @@ impl Requester {
             rnr_state: RnrState::Ready,
             retries: 0,
             rnr_retries: 0,
+            retransmitted: 0,
             implied_nak_armed: true,
             last_nak_psn: None,
             recv_seq_assigned: 0,
@@ -170,6 +173,10 @@ impl Requester {
         self.unacked
     }
 
+    pub(crate) fn retransmitted(&self) -> u64 {
+        self.retransmitted
+    }
+
     /// Returns whether [`Requester::transmit`] may produce a frame.
     pub(crate) fn has_work(&self) -> bool {
         !self.rnr_state.is_waiting() && (self.may_have_posted || self.cursor < self.queue.len())
@@ -190,12 +197,14 @@ impl Requester {
         core: &Core,
         ctx: &mut Ctx<'_, H>,
     ) -> Result<(), FatalError> {
-        self.rnr_state.advance_to(ctx.now);
+        if self.rnr_state.advance_to(ctx.now) {
+            self.report_retry(core, ctx, RetryCause::RnrNak);
+        }
         // IBTA 9.7.6: the local ACK timeout retransmission starts from the oldest unacknowledged PSN.
         if self.ack_deadline.is_some_and(|at| at <= ctx.now) {
             ctx.stats.recovery.timeouts += 1;
             self.window.on_timeout();
-            self.go_back(core, ctx)?;
+            self.go_back(core, ctx, RetryCause::AckTimeout)?;
         }
         Ok(())
     }
@@ -317,12 +326,18 @@ impl Requester {
     }
 
     /// Retransmits from the oldest unacknowledged PSN, or fails the front request if no retries are left.
-    fn go_back<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<(), FatalError> {
+    fn go_back<H: Host>(
+        &mut self,
+        core: &Core,
+        ctx: &mut Ctx<'_, H>,
+        cause: RetryCause,
+    ) -> Result<(), FatalError> {
         // IBTA 9.9.2: timeouts, sequence NAKs and implied NAKs share one retry counter.
         if self.retries >= core.attrs.retry_count {
             return Err(self.fail_front(core, ctx, Status::RetryExceeded));
         }
         self.retries += 1;
+        self.report_retry(core, ctx, cause);
         if self.window.on_loss(ahead(self.high, self.unacked)) {
             ctx.stats.recovery.window_cuts += 1;
         }
@@ -330,8 +345,21 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles an RNR NAK for the front request: the request is retried at `until`. After that, only a few packets are
-    /// sent until there is progress, because the responder drops packets that follow a refused one.
+    /// Reports that unacknowledged packets will be sent again.
+    #[cold]
+    fn report_retry<H: Host>(&self, core: &Core, ctx: &mut Ctx<'_, H>, cause: RetryCause) {
+        let (count, limit) = match cause {
+            RetryCause::RnrNak => (self.rnr_retries, rnr_limit(core)),
+            RetryCause::AckTimeout | RetryCause::SequenceNak | RetryCause::ImpliedNak => {
+                (self.retries.into(), Some(core.attrs.retry_count))
+            }
+        };
+        let (psn, packets) = (self.unacked, ahead(self.high, self.unacked));
+        ctx.host.retrying(&Retry { qpn: core.qpn, cause, psn, packets, count, limit });
+    }
+
+    /// Handles an RNR NAK for the front request: retries it at `until`. Only a few packets are then sent until there
+    /// is progress, because packets behind a refused one are dropped.
     fn wait_for_receiver<H: Host>(
         &mut self,
         core: &Core,
@@ -339,9 +367,7 @@ impl Requester {
         until: Instant,
     ) -> Result<(), FatalError> {
         // IBTA 9.9.2: RNR NAKs have a separate retry counter.
-        if let RnrRetry::Limited(limit) = core.attrs.rnr_retry
-            && self.rnr_retries >= limit
-        {
+        if rnr_limit(core).is_some_and(|limit| self.rnr_retries >= u32::from(limit)) {
             return Err(self.fail_front(core, ctx, Status::RnrRetryExceeded));
         }
         self.rnr_retries = self.rnr_retries.saturating_add(1);
@@ -439,6 +465,14 @@ impl Requester {
                 u32::from(got < asked) + u32::from(got < asked && got < request.chunk_start)
             })
             .sum()
+    }
+}
+
+/// Returns the limit of retries after RNR NAKs; `None` if unlimited.
+fn rnr_limit(core: &Core) -> Option<u8> {
+    match core.attrs.rnr_retry {
+        RnrRetry::Limited(limit) => Some(limit),
+        RnrRetry::Infinite => None,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::gather::scatter;
 use crate::qp::attr::RnrTimer;
 use crate::qp::{Core, Ctx, FatalError, ahead};
 use crate::segment::payload_len;
-use crate::{DropReason, Dropped, Host, Payload, SendOp, Status};
+use crate::{DropReason, Dropped, Host, NakKind, Payload, RetryCause, SendOp, Status};
 
 impl Requester {
     /// Handles a packet with a response opcode.
@@ -87,7 +87,9 @@ impl Requester {
                     return Ok(());
                 }
                 ctx.stats.naks_received.rnr += 1;
-                self.wait_for_receiver(core, ctx, ctx.now + RnrTimer::new(timer).duration())
+                let wait = RnrTimer::new(timer).duration();
+                ctx.report_nak(core, psn, NakKind::Rnr { wait });
+                self.wait_for_receiver(core, ctx, ctx.now + wait)
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 let reached = self.acknowledge(core, ctx, psn);
@@ -101,12 +103,13 @@ impl Requester {
                     return Ok(());
                 }
                 ctx.stats.naks_received.sequence += 1;
-                // A READ before the NAK's PSN is still unanswered. Treat the NAK as an implied NAK, so that the NAKs in
-                // flight do not each count as a retry.
+                ctx.report_nak(core, psn, NakKind::Sequence);
+                // The NAK lies behind an unanswered READ. Treat it as an implied NAK, because otherwise each NAK in
+                // flight would count as a retry.
                 if !reached {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
-                self.go_back(core, ctx)
+                self.go_back(core, ctx, RetryCause::SequenceNak)
             }
             // IBTA 9.9.2: any other NAK completes the earlier requests, fails the request that it names and moves the
             // QP to ERR.
@@ -114,6 +117,7 @@ impl Requester {
                 if !self.acknowledge(core, ctx, psn) {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
+                ctx.report_nak(core, psn, code.into());
                 let naks = &mut ctx.stats.naks_received;
                 let (counter, status) = match code {
                     NakCode::InvalidRequest => (&mut naks.invalid_request, Status::RemoteInvalidRequest),
@@ -133,6 +137,7 @@ impl Requester {
                 if !self.acknowledge(core, ctx, psn) {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
+                ctx.report_nak(core, psn, NakKind::Reserved);
                 Err(self.fail_front(core, ctx, Status::BadResponse))
             }
         }
@@ -277,6 +282,6 @@ impl Requester {
             return Ok(());
         }
         ctx.stats.recovery.implied_naks += 1;
-        self.go_back(core, ctx)
+        self.go_back(core, ctx, RetryCause::ImpliedNak)
     }
 }

@@ -36,11 +36,13 @@ impl RnrState {
         }
     }
 
-    /// Ends the wait if it is over at `now`.
-    pub(super) fn advance_to(&mut self, now: Instant) {
-        if self.deadline().is_some_and(|until| until <= now) {
+    /// Ends the wait if it is over at `now`, and returns whether it was.
+    pub(super) fn advance_to(&mut self, now: Instant) -> bool {
+        let is_over = self.deadline().is_some_and(|until| until <= now);
+        if is_over {
             *self = Self::Expired;
         }
+        is_over
     }
 
     /// Records that a packet was sent.

@@ -278,6 +278,7 @@ impl Requester {
         let after = psn.advance(packets);
         if ahead(psn, self.unacked) < ahead(self.high, self.unacked) {
             ctx.stats.recovery.retransmitted_packets += 1;
+            self.retransmitted += 1;
         }
         if self.high == self.unacked {
             self.waiting_since = ctx.now;

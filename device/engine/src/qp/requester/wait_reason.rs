@@ -2,9 +2,9 @@
 //! nothing.
 
 use super::rnr::RnrState;
-use super::{Requester, StallReason};
+use super::{Requester, StallReason, rnr_limit};
 use crate::pooled_slots::PooledSlots;
-use crate::qp::attr::{RnrRetry, State};
+use crate::qp::attr::State;
 use crate::qp::{Core, ahead};
 use crate::{Instant, SendOp, Unanswered, WaitReason};
 
@@ -12,10 +12,7 @@ impl Requester {
     /// Returns why [`Requester::transmit`] produces no frame, or [`WaitReason::Turn`] if it would produce one.
     pub(crate) fn wait_reason(&self, core: &Core, pooled: PooledSlots, now: Instant) -> WaitReason {
         let refusals = self.rnr_retries;
-        let most = match core.attrs.rnr_retry {
-            RnrRetry::Limited(most) => Some(most),
-            RnrRetry::Infinite => None,
-        };
+        let most = rnr_limit(core);
         match (self.rnr_state, self.queue_wait_reason(core, pooled)) {
             (RnrState::Waiting { until }, _) => {
                 WaitReason::ReceiverNotReady { left: until.saturating_since(now), refusals, most }

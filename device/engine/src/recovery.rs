@@ -1,0 +1,108 @@
+//! Reports of loss recovery by a requester: the NAKs that it receives, and the packets that it sends again.
+
+use std::time::Duration;
+
+use protocol::Psn;
+use protocol::ids::Qpn;
+use protocol::roce::NakCode;
+
+/// A NAK on which a requester acts. Copies of a NAK and late NAKs are not reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceivedNak {
+    /// QP that received the NAK.
+    pub qpn: Qpn,
+    /// PSN of the packet that the peer refused or missed.
+    pub psn: Psn,
+    /// Reason that the peer gives.
+    pub kind: NakKind,
+}
+
+/// Kind of a received NAK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum NakKind {
+    /// A packet was lost on its way to the peer.
+    Sequence,
+    InvalidRequest,
+    RemoteAccess,
+    RemoteOperational,
+    InvalidRdRequest,
+    /// The peer has no receive request posted.
+    Rnr {
+        /// Time for which the peer asks the requester to wait.
+        wait: Duration,
+    },
+    /// A reserved syndrome, which ends the connection.
+    Reserved,
+}
+
+impl NakKind {
+    /// Returns the name of the NAK, which is also the name of its counter in [`Naks`](crate::Naks).
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sequence => "sequence",
+            Self::InvalidRequest => "invalid_request",
+            Self::RemoteAccess => "remote_access",
+            Self::RemoteOperational => "remote_operational",
+            Self::InvalidRdRequest => "invalid_rd_request",
+            Self::Rnr { .. } => "rnr",
+            Self::Reserved => "reserved",
+        }
+    }
+}
+
+impl From<NakCode> for NakKind {
+    fn from(code: NakCode) -> Self {
+        match code {
+            NakCode::PsnSequence => Self::Sequence,
+            NakCode::InvalidRequest => Self::InvalidRequest,
+            NakCode::RemoteAccess => Self::RemoteAccess,
+            NakCode::RemoteOperational => Self::RemoteOperational,
+            NakCode::InvalidRdRequest => Self::InvalidRdRequest,
+            NakCode::Reserved(_) => Self::Reserved,
+        }
+    }
+}
+
+/// The start of a retransmission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// QP that sends packets again.
+    pub qpn: Qpn,
+    /// Event that causes the retry.
+    pub cause: RetryCause,
+    /// Oldest unacknowledged PSN, from which packets are sent again.
+    pub psn: Psn,
+    /// Number of unacknowledged packets.
+    pub packets: u32,
+    /// Number of retries of this kind since the last progress, including this one. Retries after RNR NAKs are counted
+    /// separately from all others.
+    pub count: u32,
+    /// Limit of `count`; `None` if unlimited.
+    pub limit: Option<u8>,
+}
+
+/// Why a requester sends packets again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryCause {
+    /// The ACK timer has expired.
+    AckTimeout,
+    /// The peer reported a missing packet.
+    SequenceNak,
+    /// A response that the oldest request needs is missing.
+    ImpliedNak,
+    /// The wait after an RNR NAK is over.
+    RnrNak,
+}
+
+impl RetryCause {
+    /// Returns the name of the cause in traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AckTimeout => "ack_timeout",
+            Self::SequenceNak => "sequence_nak",
+            Self::ImpliedNak => "implied_nak",
+            Self::RnrNak => "rnr_nak",
+        }
+    }
+}

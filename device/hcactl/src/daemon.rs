@@ -1,0 +1,245 @@
+//! Connection to a daemon, through its control socket.
+
+use std::io::{self, BufRead as _, BufReader, Read, Take, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use control_api::message::{DeviceRow, ListPage, Request, Response, TextPage};
+use rustix::io::retry_on_intr;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use serde::de::DeserializeOwned;
+
+/// Maximum size of one response in bytes. A page of a table has about 200 kB.
+const MAX_ANSWER_LEN: u64 = 16 << 20;
+
+/// Maximum total size of the responses to one command in bytes. The longest table, that of all QPs of a
+/// device, takes about 80 MB.
+const MAX_ANSWERS_LEN: u64 = 256 << 20;
+
+/// Maximum time limit. The sum of a limit and the current time must not overflow.
+const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Parses a time limit in seconds.
+pub(crate) fn timeout(text: &str) -> anyhow::Result<Duration> {
+    let seconds: f64 = text.parse().context("the time limit is not a valid number of seconds")?;
+    let limit = Duration::try_from_secs_f64(seconds).context("the time limit is negative or too long")?;
+    ensure!(!limit.is_zero(), "the time limit must be greater than 0");
+    ensure!(limit <= MAX_TIMEOUT, "the time limit must be at most {} s", MAX_TIMEOUT.as_secs());
+    Ok(limit)
+}
+
+/// Connection to a daemon.
+pub(crate) struct Daemon {
+    answers: Take<BufReader<LimitedStream>>,
+    /// Path of the control socket.
+    path: PathBuf,
+    /// Maximum time from the start of a request to the end of its response.
+    timeout: Duration,
+}
+
+impl Daemon {
+    /// Connects to a daemon. Connecting and each response may take up to `timeout`.
+    pub(crate) fn connect(path: &Path, timeout: Duration) -> anyhow::Result<Self> {
+        match LimitedStream::connect(path, timeout) {
+            Ok(stream) => {
+                let answers = BufReader::new(stream).take(MAX_ANSWERS_LEN);
+                Ok(Self { answers, path: path.to_owned(), timeout })
+            }
+            Err(error) if is_late(&error) => bail!(too_late(path, timeout)),
+            Err(error) => bail!(
+                "cannot connect to {}: {error}; check that hcad is running and uses this control socket (--control-socket, \
+                 or `control_socket` in its configuration)",
+                path.display()
+            ),
+        }
+    }
+
+    /// Begins another command, with a new limit for the size of its responses.
+    pub(crate) fn begin(&mut self) {
+        self.answers.set_limit(MAX_ANSWERS_LEN);
+    }
+
+    /// Sends a request and waits for the response. An error response becomes an error.
+    pub(crate) fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        let stream = self.answers.get_mut().get_mut();
+        stream.deadline = Instant::now() + self.timeout;
+        // If hcad rejects the connection, it writes the reason before it closes.
+        let sent = stream.write_all(&line);
+        let mut answer = Vec::new();
+        let received = (&mut self.answers).take(MAX_ANSWER_LEN).read_until(b'\n', &mut answer);
+        if received.as_ref().is_err_and(is_late) {
+            bail!(too_late(&self.path, self.timeout));
+        }
+        let too_long = answer.len() as u64 == MAX_ANSWER_LEN || self.answers.limit() == 0;
+        ensure!(!too_long, "the response from hcad exceeds the size limit");
+        if answer.is_empty() {
+            sent.and(received).context("hcad closed the connection")?;
+            bail!("hcad closed the connection");
+        }
+        match serde_json::from_slice(&answer).context("cannot parse the response from hcad")? {
+            Response::Error(problem) => bail!(problem),
+            response => Ok(response),
+        }
+    }
+
+    /// Sends a request whose response contains no data.
+    pub(crate) fn tell(&mut self, request: &Request) -> anyhow::Result<()> {
+        match self.ask(request)? {
+            Response::Done {} => Ok(()),
+            _ => bail!("unexpected response from hcad"),
+        }
+    }
+
+    pub(crate) fn devices(&mut self) -> anyhow::Result<Vec<DeviceRow>> {
+        match self.ask(&Request::Devices {})? {
+            Response::Devices(devices) => Ok(devices),
+            _ => bail!("unexpected response from hcad"),
+        }
+    }
+
+    /// Checks that all of these devices exist.
+    pub(crate) fn check_exist(&mut self, chosen: &[u16]) -> anyhow::Result<()> {
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        let devices = self.devices()?;
+        for id in chosen {
+            ensure!(devices.iter().any(|device| device.id == *id), "device {id} does not exist");
+        }
+        Ok(())
+    }
+
+    /// Reads the rows of a table page by page until `take` returns false.
+    pub(crate) fn pages<T: DeserializeOwned>(
+        &mut self,
+        device: u16,
+        table: &str,
+        mut take: impl FnMut(Vec<T>) -> bool,
+    ) -> anyhow::Result<()> {
+        self.each_page(device, table, false, |response| {
+            let Response::Page(ListPage { rows, next }) = response else { return Ok(None) };
+            let rows = rows.get(table).context("hcad sent a different table than requested")?;
+            let more = take(serde_json::from_str(rows).context("cannot parse the table rows from hcad")?);
+            Ok(Some(next.filter(|_| more)))
+        })
+    }
+
+    /// Reads a table as text, page by page.
+    pub(crate) fn text_pages(
+        &mut self,
+        device: u16,
+        table: &str,
+        mut take: impl FnMut(&TextPage),
+    ) -> anyhow::Result<()> {
+        self.each_page(device, table, true, |response| {
+            let Response::Text(page) = response else { return Ok(None) };
+            take(&page);
+            Ok(Some(page.next))
+        })
+    }
+
+    /// Requests pages, beginning at index 0, and passes each response to `take`. `take` returns the index of the next
+    /// page, if another page follows, or `None` if the response is not a page.
+    fn each_page(
+        &mut self,
+        device: u16,
+        table: &str,
+        text: bool,
+        mut take: impl FnMut(Response) -> anyhow::Result<Option<Option<u64>>>,
+    ) -> anyhow::Result<()> {
+        let mut from = 0;
+        loop {
+            let response = self.ask(&Request::List { device, table: table.to_owned(), from, text })?;
+            match take(response)?.context("unexpected response from hcad")? {
+                None => return Ok(()),
+                // `from` must increase, so that hcad cannot keep this loop running forever.
+                Some(next) if next > from => from = next,
+                Some(_) => bail!("hcad sent the pages of the list in the wrong order"),
+            }
+        }
+    }
+
+    /// Returns the only chosen device, for commands that apply to one device.
+    pub(crate) fn choose(&mut self, chosen: &[u16]) -> anyhow::Result<u16> {
+        match self.several(chosen)?.as_slice() {
+            [only] => Ok(*only),
+            [] => bail!("hcad is not serving any devices"),
+            several => {
+                let ids: Vec<_> = several.iter().map(u16::to_string).collect();
+                bail!(
+                    "hcad is serving several devices; select one of these with --device: {}",
+                    ids.join(", ")
+                )
+            }
+        }
+    }
+
+    /// Returns the chosen devices without duplicates, or all devices if none was chosen.
+    pub(crate) fn several(&mut self, chosen: &[u16]) -> anyhow::Result<Vec<u16>> {
+        if chosen.is_empty() {
+            return Ok(self.devices()?.iter().map(|device| device.id).collect());
+        }
+        let mut several = Vec::new();
+        for id in chosen {
+            if !several.contains(id) {
+                several.push(*id);
+            }
+        }
+        Ok(several)
+    }
+}
+
+/// A stream whose reads and writes fail once the deadline has passed.
+struct LimitedStream {
+    stream: UnixStream,
+    deadline: Instant,
+}
+
+impl LimitedStream {
+    fn connect(path: &Path, timeout: Duration) -> io::Result<Self> {
+        let address = SocketAddrUnix::new(path)?;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // On a Unix socket, this also limits the time to connect, which waits while the listener's queue is full.
+        set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
+        retry_on_intr(|| connect(&socket, &address))?;
+        Ok(Self { stream: socket.into(), deadline: Instant::now() })
+    }
+
+    /// Returns the time until the deadline.
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for LimitedStream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(out)
+    }
+}
+
+impl Write for LimitedStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Returns whether a time limit has expired. If the limit of a blocking socket expires, the kernel reports EAGAIN.
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+}
+
+fn too_late(path: &Path, timeout: Duration) -> String {
+    format!("hcad at {} has not replied for {} s", path.display(), timeout.as_secs_f64())
+}
