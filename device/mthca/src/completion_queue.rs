@@ -3,6 +3,7 @@
 //! # Spec
 //! mthca interface, sections 3.5 (RESIZE_CQ), 5.3, 6.4 and 7.6.
 
+use card::frontend::arm_sequence::ArmSequence;
 use card::frontend::snapshot::{Armed, CqRow};
 use card::memory::queue::QueueMemory;
 use hcr::entry_ring::{Buffer, CountedRing, EntryRing, Ring};
@@ -12,8 +13,6 @@ use protocol::hca::mthca::cqe::Cqe;
 use protocol::hca::mthca::doorbell::{ArmCq, ArmFor, RECORD_LEN};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Cqn, Eqn};
-
-use super::arm_sequence::ArmSequence;
 
 /// A completion queue. Its entries have no phase bit, so the consumer index is read from a doorbell record.
 #[derive(Debug)]

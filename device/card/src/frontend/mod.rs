@@ -4,6 +4,7 @@
 //! translates them to verbs for the engine. It owns no socket, thread or clock: a [`Context`] provides all of these for
 //! one input.
 
+pub mod arm_sequence;
 pub mod count;
 pub mod observe;
 pub mod poll_set;

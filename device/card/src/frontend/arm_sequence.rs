@@ -10,7 +10,7 @@
 
 /// Event counts of a CQ.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ArmSequence {
+pub struct ArmSequence {
     /// Number of events written to the EQ.
     written: u32,
     /// Number of events that software is known to have received.
@@ -21,14 +21,14 @@ pub(super) struct ArmSequence {
 
 impl ArmSequence {
     /// Counts an event that was written to the EQ at this free-running index.
-    pub(super) fn event_written(&mut self, place: u32) {
+    pub fn event_written(&mut self, place: u32) {
         self.written = self.written.wrapping_add(1);
         self.newest = Some(place);
     }
 
     /// Records that software has read the EQ up to a consumer index. Called only if the CQ belongs to the owner of the
     /// EQ.
-    pub(super) fn mark_read(&mut self, consumer: u32) {
+    pub fn mark_read(&mut self, consumer: u32) {
         const BEHIND: u32 = 1 << 31;
         if self.newest.is_some_and(|place| consumer.wrapping_sub(place).wrapping_sub(1) < BEHIND) {
             self.newest = None;
@@ -38,7 +38,7 @@ impl ArmSequence {
 
     /// Returns the two-bit sequence numbers that are valid now, as the first of them and the number of those that
     /// follow.
-    pub(super) fn valid_range(&self) -> (u8, u8) {
+    pub fn valid_range(&self) -> (u8, u8) {
         let first = self.seen.wrapping_add(1) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;
         (first as u8, more as u8)
@@ -46,7 +46,7 @@ impl ArmSequence {
 
     /// Whether a sequence number is valid now. A valid number shows that software has received the events that it
     /// counts.
-    pub(super) fn arm(&mut self, number: u8) -> bool {
+    pub fn arm(&mut self, number: u8) -> bool {
         let (first, more) = self.valid_range();
         let ahead = number.wrapping_sub(first) & 3;
         let allowed = ahead <= more;
