@@ -45,7 +45,7 @@ impl CompletionQueue {
             solicited: None,
             notifier: Notifier::new(cqc.comp_eqn, Armed::No),
             recorded: None,
-            sequence: ArmSequence::default(),
+            sequence: ArmSequence::new(1),
         }
     }
 
