@@ -31,6 +31,8 @@ pub struct Mkey {
     pub context: MkeyContext,
     /// Translation list from CREATE_MKEY or from work requests.
     list: TranslationList,
+    /// Low byte of the key when it was last valid, for strict mode.
+    pub last_valid: Option<u8>,
 }
 
 impl Mkey {
@@ -91,7 +93,8 @@ impl Mkeys {
             TranslationList::Pages(_) => TranslationList::Pages(pages.into_vec()),
             ranges @ TranslationList::Ranges(_) => ranges,
         };
-        self.objects.insert(Mkey { context, list });
+        let last_valid = (!context.free).then_some(context.key);
+        self.objects.insert(Mkey { context, list, last_valid });
         Ok(index)
     }
 
@@ -149,6 +152,9 @@ impl Mkeys {
             mkey.list.write(control.offset(), list, old.translation_units, budget)?;
         }
         mkey.context = new;
+        if !new.free {
+            mkey.last_valid = Some(new.key);
+        }
         // Cannot fail: the table has the key.
         self.set(index, &new, region).map_err(|_| AccessError::Key)?;
         Ok([old.pd, new.pd])
@@ -189,6 +195,11 @@ impl Mkeys {
 
     pub fn get(&self, index: MkeyIndex) -> Option<&Mkey> {
         self.objects.get(index.get())
+    }
+
+    /// Returns the number of keys, including those that are free.
+    pub fn count(&self) -> usize {
+        self.objects.count()
     }
 
     pub fn remove(&mut self, index: MkeyIndex) -> Option<Mkey> {
