@@ -381,7 +381,7 @@ impl Lab {
         &self,
         run: &RunDir,
         folder: &'static str,
-        change: fn(&Path) -> Result<()>,
+        change: impl FnOnce(&Path) -> Result<()> + Send + 'static,
     ) -> Result<PathBuf> {
         let (kernel, own) = (self.kernel.clone(), run.file("driver"));
         tokio::task::spawn_blocking(move || {

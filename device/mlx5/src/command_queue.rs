@@ -45,6 +45,8 @@ impl Undelivered {
 #[derive(Debug)]
 pub struct Request {
     at: Iova,
+    /// Token of the slot, which the mailbox blocks repeat.
+    pub token: u8,
     pub input: Vec<u8>,
     /// Length of the output that the driver expects.
     pub output_len: usize,
@@ -106,7 +108,7 @@ impl Request {
             output_blocks.push(block);
         }
         input.truncate(input_len);
-        Ok(Self { at, input, output_len, output_blocks })
+        Ok(Self { at, token: slot.token, input, output_len, output_blocks })
     }
 
     /// Writes the output, and then returns the slot to the driver. The output is truncated or zero-padded to the length

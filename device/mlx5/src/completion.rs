@@ -21,7 +21,7 @@ use super::init_segment;
 use super::queue_pair::QueuePair;
 use super::resources::Resources;
 use super::send_queue::SendTag;
-use super::trace;
+use super::{strict, trace};
 
 /// Returns the CQE of a successful send request.
 fn sent(qp: &QueuePair, tag: SendTag, done: &SendDone, timestamp: u64) -> Cqe {
@@ -78,6 +78,8 @@ fn received(cx: &Context<'_>, qp: &QueuePair, to: &Receiver, done: &RecvDone) ->
 impl Resources {
     /// Writes the CQE of a completion. If the CQE cannot be written, all QPs that use the CQ move to ERR.
     pub fn complete(&mut self, cx: &mut Context<'_>, completion: &Completion) {
+        let dma = cx.dma;
+        cx.monitor.check(|| strict::completion(self, completion, dma));
         let Some(qp) = self.qps.get_mut(completion.qpn.get()) else { return };
         qp.count(completion);
         let tag = SendTag::from_bits(completion.wr_id);
@@ -123,7 +125,8 @@ impl Resources {
         let Some(cq) = self.cqs.get_mut(cqn.get()) else {
             return limited!(debug, %qpn, %cqn, "completion lost: the CQ does not exist");
         };
-        let (slot, eqn) = (cq.producer(), cq.eqn());
+        let (slot, eqn, dma) = (cq.producer(), cq.eqn(), cx.dma);
+        cx.monitor.check(|| strict::cqe(cq, cqn, dma));
         let written = cq.push(entry, solicited, cx.dma);
         if let Some(trace) = cx.monitor.trace() {
             trace::cqe(trace, cqn, slot, entry, written.as_ref().err());

@@ -3,13 +3,14 @@
 //! # Spec
 //! mlx5 interface, section 9.
 
+use card::frontend::arm_sequence::ArmSequence;
 use card::frontend::snapshot::{Armed, CqRow, Fault};
 use card::memory::GuestMemory;
 use engine::AccessError;
 use protocol::hca::mlx5::cq::{CqContext, CqFields, CqeSize, ModifyCq};
 use protocol::hca::mlx5::cqe::{self, Cqe};
 use protocol::hca::mlx5::doorbell::{ArmCq, CqRecord};
-use protocol::ids::{Cqn, Eqn};
+use protocol::ids::{Cqn, Eqn, Iova, UarIndex};
 use thiserror::Error;
 
 use super::buffer::QueueBuffer;
@@ -63,6 +64,8 @@ pub struct CompletionQueue {
     /// Index of the newest entry that is solicited or reports a failure.
     solicited: Option<u32>,
     fault: Option<Fault>,
+    /// Event counts for strict mode.
+    pub sequence: ArmSequence,
 }
 
 impl CompletionQueue {
@@ -78,6 +81,7 @@ impl CompletionQueue {
             armed: Armed::No,
             solicited: None,
             fault: None,
+            sequence: ArmSequence::new(0),
         }
     }
 
@@ -93,8 +97,31 @@ impl CompletionQueue {
     }
 
     /// Returns the UAR page of the queue's doorbell.
-    pub const fn uar(&self) -> u32 {
-        self.context.uar.get()
+    pub const fn uar(&self) -> UarIndex {
+        self.context.uar
+    }
+
+    /// Returns the address of the doorbell record.
+    pub const fn record(&self) -> Iova {
+        self.context.record
+    }
+
+    /// Returns the doorbell record, or `None` if it is not accessible.
+    pub fn read_record(&self, dma: &GuestMemory) -> Option<CqRecord> {
+        let mut record = [0; CqRecord::LEN];
+        dma.read(self.context.record, &mut record).ok()?;
+        Some(CqRecord::parse(&record))
+    }
+
+    pub const fn entries(&self) -> u32 {
+        self.ring.entries()
+    }
+
+    /// Whether the next entry would be lost, because all entries are unread.
+    pub fn is_full(&self, dma: &GuestMemory) -> bool {
+        let CqContext { consumer, producer, ignore_overrun, .. } = self.context(dma);
+        let unread = producer.wrapping_sub(consumer) & INDEX;
+        self.fault.is_none() && !ignore_overrun && unread >= self.entries()
     }
 
     /// Returns the EQ that receives the queue's events.
@@ -118,14 +145,12 @@ impl CompletionQueue {
 
     /// Returns the objects used by the queue.
     pub fn uses(&self) -> Used {
-        Used::from_slice(&[Object::Uar(self.uar()), Object::Eq(self.eqn().get())])
+        Used::from_slice(&[Object::Uar(self.uar().get()), Object::Eq(self.eqn().get())])
     }
 
     /// Returns the consumer index in the doorbell record, or `None` if the record is not accessible.
     fn recorded(&self, dma: &GuestMemory) -> Option<u32> {
-        let mut record = [0; CqRecord::LEN];
-        dma.read(self.context.record, &mut record).ok()?;
-        Some(CqRecord::parse(&record).consumer)
+        self.read_record(dma).map(|record| record.consumer)
     }
 
     const fn unread(&self) -> u32 {
@@ -243,7 +268,7 @@ impl CompletionQueue {
     pub fn row(&self) -> CqRow {
         CqRow {
             cqn: self.cqn.get(),
-            entries: self.ring.entries().into(),
+            entries: self.entries().into(),
             producer: self.producer,
             armed: self.armed,
             eqn: self.eqn().get(),

@@ -36,6 +36,7 @@ use super::options::{Options, Setup};
 use super::reason::{self, NO_COMMAND_QUEUE, NO_UAR, NOT_INITIALISED, SLOT_NOT_OWNED};
 use super::send_queue::SendTag;
 use super::snapshot;
+use super::strict::{self, Strict};
 use super::trace::{self, Executed};
 
 /// Counters specific to this interface.
@@ -56,6 +57,7 @@ pub struct Mlx5 {
     doorbells: Doorbells,
     function: Function,
     counters: Counters,
+    strict: Strict,
 }
 
 impl Interface for Mlx5 {
@@ -63,7 +65,7 @@ impl Interface for Mlx5 {
 
     const NAME: &'static str = "mlx5";
     const DRIVERS: &'static [&'static str] = &["mlx5_core", "mlx5_ib"];
-    const RULES: &'static [&'static Rule] = &[];
+    const RULES: &'static [&'static Rule] = strict::rules::ALL;
     const NEEDS_TRAPS: Option<&'static str> =
         Some("include those of event queues, whose consumer index is nowhere in guest memory");
 
@@ -74,6 +76,7 @@ impl Interface for Mlx5 {
             doorbells: Doorbells::default(),
             function: Function::default(),
             counters: Counters::default(),
+            strict: Strict::default(),
         }
     }
 }
@@ -96,6 +99,9 @@ impl Mlx5 {
         let Some((register, _)) = Register::at(offset) else {
             return cx.monitor.ignored_store(NO_REGISTER, Bar::Bar0.number(), offset);
         };
+        if register == Register::QueueAddressLow {
+            self.strict = Strict::default();
+        }
         match self.segment.write(register, value) {
             Effect::None => {}
             Effect::Commands(slots) => {
@@ -121,9 +127,12 @@ impl Mlx5 {
             Ok(request) => request,
             Err(fault) => return self.report_fault(cx, slot, &fault),
         };
+        cx.monitor.check(|| self.strict.command(slot, request.token));
         let takers = self.command_eq();
         let command = commands::parse(&request.input);
         let Self { function, setup, .. } = self;
+        let checked = command.as_ref().ok().filter(|_| cx.monitor.is_strict());
+        let checked = checked.map(|command| strict::command(function, command, cx.dma));
         let result =
             command.and_then(|command| commands::execute(function, setup, cx, &command, request.output_len));
         let command = command.ok();
@@ -134,6 +143,10 @@ impl Mlx5 {
                 let syndrome = rejection.check.syndrome();
                 limited!(warn, command = name, syndrome, "command rejected: {rejection}");
             }
+        }
+        // A rejected command has a status, and is not reported.
+        if let (Some(found), Ok(_)) = (checked, &result) {
+            found.report(cx.monitor);
         }
         if let (Some(Command::EnableHca(_)), Ok(_)) = (&command, &result) {
             self.counters.starts += 1;
@@ -191,7 +204,9 @@ impl Mlx5 {
 
     fn write_uar(&mut self, cx: &mut Context<'_>, bar_offset: u64, data: &[u8]) {
         let Some((page, offset)) = doorbell::place(bar_offset) else { return };
-        let Some(resources) = self.function.resources_mut() else {
+        let resources = self.function.resources_mut();
+        cx.monitor.check(|| strict::uar_write(resources.as_deref(), page));
+        let Some(resources) = resources else {
             return cx.monitor.ignored_store(NOT_INITIALISED, Bar::Bar0.number(), bar_offset);
         };
         if !resources.uars.contains(page.get()) {
@@ -257,6 +272,7 @@ impl Frontend for Mlx5 {
     }
 
     fn bar_write(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &[u8]) {
+        cx.monitor.check(|| strict::write(offset, data));
         if doorbell::place(offset).is_some() {
             return self.write_uar(cx, offset, data);
         }
@@ -324,6 +340,7 @@ impl Frontend for Mlx5 {
     }
 
     fn reset(&mut self) {
+        self.strict = Strict::default();
         self.segment = InitSegment::default();
         self.doorbells = Doorbells::default();
         self.function = Function::default();

@@ -17,6 +17,10 @@ use protocol::ids::{Qpn, UarIndex};
 use super::host;
 use super::reason::{FOREIGN_PAGE, NO_CQ, NO_EQ, NO_QP, OVERFLOW, QP_STATE};
 use super::resources::Resources;
+use super::strict;
+
+/// First bytes of the WQE that a send doorbell announces.
+pub type WqeHead = [u8; 8];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
@@ -26,7 +30,11 @@ pub enum Doorbell {
     /// Reports the consumer index of an EQ.
     UpdateEq(EqDoorbell),
     /// Announces that the doorbell record of a QP has a new send counter.
-    Send(Qpn),
+    Send {
+        qpn: Qpn,
+        /// Start of the last WQE. `None` if software rings the doorbell with two stores of four bytes.
+        head: Option<WqeHead>,
+    },
 }
 
 /// Splits a BAR offset into a UAR page and the offset within the page. Returns `None` for an offset below the first UAR
@@ -71,16 +79,22 @@ impl Doorbells {
             (UarRegister::UpdateEq, &[a, b, c, d]) => {
                 Some(Doorbell::UpdateEq(EqDoorbell::parse(&[a, b, c, d])))
             }
-            // Section 20, M-16: the queue number is in the second word. The device ignores the other words of the WQE,
-            // because it reads the WQE from guest memory.
-            (UarRegister::Send { offset: 0, .. }, &[_, _, _, _, a, b, c, _])
-            | (UarRegister::Send { offset: 4, .. }, &[a, b, c, _]) => {
-                Some(Doorbell::Send(Qpn::new(u32::from_be_bytes([0, a, b, c]))))
+            // Trap M-16: the queue number is in the second word. Other words of a WQE have no effect, since the WQE is
+            // in guest memory too.
+            (UarRegister::Send { offset: 0, .. }, &[_, _, _, _, a, b, c, _]) => {
+                Some(Doorbell::Send { qpn: qpn([a, b, c]), head: data.first_chunk().copied() })
+            }
+            (UarRegister::Send { offset: 4, .. }, &[a, b, c, _]) => {
+                Some(Doorbell::Send { qpn: qpn([a, b, c]), head: None })
             }
             (UarRegister::Send { .. }, [..]) if matches!(data.len(), 4 | 8) => None,
             _ => return Err(WIDTH),
         })
     }
+}
+
+fn qpn([a, b, c]: [u8; 3]) -> Qpn {
+    Qpn::new(u32::from_be_bytes([0, a, b, c]))
 }
 
 impl Resources {
@@ -91,13 +105,13 @@ impl Resources {
             Doorbell::ArmCq(arm) => self.arm_cq(cx, page, arm),
             Doorbell::ArmEq(doorbell) => self.update_eq(cx, page, doorbell, true),
             Doorbell::UpdateEq(doorbell) => self.update_eq(cx, page, doorbell, false),
-            Doorbell::Send(qpn) => self.send(cx, page, *qpn),
+            Doorbell::Send { qpn, head } => self.send(cx, page, *qpn, *head),
         };
         let (name, qpn) = match doorbell {
             Doorbell::ArmCq(_) => ("arm_cq", None),
             Doorbell::ArmEq(_) => ("arm_eq", None),
             Doorbell::UpdateEq(_) => ("update_eq", None),
-            Doorbell::Send(qpn) => ("send", Some(*qpn)),
+            Doorbell::Send { qpn, .. } => ("send", Some(*qpn)),
         };
         match done {
             Ok(()) => cx.monitor.count_doorbell(name),
@@ -115,6 +129,7 @@ impl Resources {
         doorbell: &EqDoorbell,
         arm: bool,
     ) -> Result<(), IgnoreReason> {
+        cx.monitor.check(|| strict::eq_doorbell(&self.eqs, page, doorbell));
         let queue = self.eqs.get_mut(doorbell.eqn.get()).ok_or(NO_EQ)?;
         if queue.context().uar != page {
             return Err(FOREIGN_PAGE);
@@ -128,8 +143,10 @@ impl Resources {
     }
 
     fn arm_cq(&mut self, cx: &mut Context<'_>, page: UarIndex, arm: &ArmCq) -> Result<(), IgnoreReason> {
+        let dma = cx.dma;
+        cx.monitor.check(|| strict::arm_doorbell(self, page, arm, dma));
         let queue = self.cqs.get_mut(arm.cqn.get()).ok_or(NO_CQ)?;
-        if queue.uar() != page.get() {
+        if queue.uar() != page {
             return Err(FOREIGN_PAGE);
         }
         if queue.arm(arm) {
@@ -140,8 +157,16 @@ impl Resources {
     }
 
     /// Reads the send counter of a QP from its doorbell record, and notifies the engine.
-    fn send(&mut self, cx: &mut Context<'_>, page: UarIndex, qpn: Qpn) -> Result<(), IgnoreReason> {
+    fn send(
+        &mut self,
+        cx: &mut Context<'_>,
+        page: UarIndex,
+        qpn: Qpn,
+        head: Option<WqeHead>,
+    ) -> Result<(), IgnoreReason> {
         self.observe(cx.engine, qpn);
+        let dma = cx.dma;
+        cx.monitor.check(|| strict::send_doorbell(&self.qps, page, qpn, head, dma));
         let qp = self.qps.get_mut(qpn.get()).ok_or(NO_QP)?;
         if qp.context.uar != page {
             return Err(FOREIGN_PAGE);
@@ -192,11 +217,11 @@ mod tests {
     fn blueflame_bytes_after_first_eight_are_not_doorbells() {
         let mut doorbells = Doorbells::default();
         let head = 0x0000_0325_0000_8209_u64.to_be_bytes();
-        let send = Ok(Some(Doorbell::Send(Qpn::new(0x82))));
-        assert_eq!(doorbells.store(PAGE_16, 0x800, &head), send);
-        assert_eq!(doorbells.store(PAGE_16, 0xd00, &head), send);
+        let send = |head| Ok(Some(Doorbell::Send { qpn: Qpn::new(0x82), head }));
+        assert_eq!(doorbells.store(PAGE_16, 0x800, &head), send(Some(head)));
+        assert_eq!(doorbells.store(PAGE_16, 0xd00, &head), send(Some(head)));
         assert_eq!(doorbells.store(PAGE_16, 0xc00, &head[..4]), Ok(None));
-        assert_eq!(doorbells.store(PAGE_16, 0xc04, &head[4..]), send);
+        assert_eq!(doorbells.store(PAGE_16, 0xc04, &head[4..]), send(None));
         for offset in [0x808, 0x8f8, 0xff8] {
             assert_eq!(doorbells.store(PAGE_16, offset, &head), Ok(None), "{offset:#x}");
         }

@@ -78,6 +78,11 @@ impl EventQueue {
         self.producer
     }
 
+    /// Returns the free-running index up to which the driver has read the entries, as it last reported.
+    pub const fn consumer(&self) -> u32 {
+        self.producer.wrapping_sub(self.unread())
+    }
+
     /// Whether the next event raises an interrupt.
     pub const fn is_armed(&self) -> bool {
         self.armed

@@ -27,10 +27,15 @@ impl Resources {
 
     /// Writes a completion event to the EQ of a CQ.
     pub fn notify(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
-        self.report(cx, Some(eqn), &Eqe::Completion(cqn));
+        if let Some(place) = self.report(cx, Some(eqn), &Eqe::Completion(cqn))
+            && let Some(queue) = self.cqs.get_mut(cqn.get())
+        {
+            queue.sequence.event_written(place);
+        }
     }
 
-    fn report(&mut self, cx: &mut Context<'_>, eqn: Option<Eqn>, event: &Eqe) {
+    /// Writes an event to an EQ. Returns the free-running index of its entry; `None` if the event was not written.
+    fn report(&mut self, cx: &mut Context<'_>, eqn: Option<Eqn>, event: &Eqe) -> Option<u32> {
         let queue = eqn.and_then(|eqn| self.eqs.get_mut(eqn.get()));
         let place = eqn.zip(queue.as_ref().map(|queue| queue.producer()));
         let result = queue.map_or(Ok(None), |queue| queue.push(event, cx.dma));
@@ -40,7 +45,11 @@ impl Resources {
         match result {
             Ok(Some(vector)) => cx.interrupt(vector),
             Ok(None) => {}
-            Err(error) => limited!(warn, ?eqn, ?event, "event lost: {error}"),
+            Err(error) => {
+                limited!(warn, ?eqn, ?event, "event lost: {error}");
+                return None;
+            }
         }
+        place.map(|(_, index)| index)
     }
 }

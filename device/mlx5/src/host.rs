@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::check::{Check, Rejection};
 use super::mkey::Mkeys;
 use super::resources::Resources;
-use super::trace;
+use super::{strict, trace};
 
 /// Implements [`engine::Host`] for the device. Before INIT_HCA, the device has no queues and no memory keys.
 #[derive(Debug)]
@@ -36,17 +36,15 @@ impl Resources {
     /// Whether a QP has a posted receive. Always true for a QP with an SRQ.
     pub(super) fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
         let Some(qp) = self.qps.get_mut(qpn.get()) else { return false };
-        qp.context.receive_kind() == Some(ReceiveKind::Srq) || qp.is_posted(dma)
+        qp.srqn().is_some() || qp.is_posted(dma)
     }
 
     fn next_recv(&mut self, source: RecvSource, dma: &GuestMemory) -> Fetch<RecvRequest> {
         let (RecvSource::Qp(qpn) | RecvSource::XrcSrq { qpn, .. }) = source;
         let Some(qp) = self.qps.get_mut(qpn.get()) else { return Fetch::Empty };
-        let srqn = match (source.srqn(), qp.context.receive_kind()) {
-            (Some(srqn), _) => Some(srqn),
-            (None, Some(ReceiveKind::Srq)) => Some(qp.context.srqn),
-            (None, Some(ReceiveKind::Own)) => None,
-            (None, _) => return Fetch::Empty,
+        let srqn = match source.srqn().or_else(|| qp.srqn()) {
+            None if qp.context.receive_kind() != Some(ReceiveKind::Own) => return Fetch::Empty,
+            srqn => srqn,
         };
         let fetch = match srqn {
             Some(srqn) => {
@@ -71,7 +69,9 @@ impl engine::Host for Mlx5Host<'_> {
         let Self { resources, cx } = self;
         let qp = resources.as_mut().and_then(|resources| resources.qps.get_mut(qpn.get()));
         let Some(qp) = qp else { return Fetch::Empty };
-        let fetch = qp.next_send(cx.dma, cx.addresses);
+        let dma = cx.dma;
+        let fetch = qp.next_send(dma, cx.addresses);
+        cx.monitor.check(|| strict::send_wqe(qp, &fetch, dma));
         if let Some(trace) = cx.monitor.trace() {
             trace::send_wqe(trace, qpn, &fetch);
         }
@@ -81,7 +81,9 @@ impl engine::Host for Mlx5Host<'_> {
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
         let Self { resources, cx } = self;
         let Some(resources) = resources else { return Fetch::Empty };
-        let fetch = resources.next_recv(source, cx.dma);
+        let dma = cx.dma;
+        cx.monitor.check(|| strict::receives(resources, source, dma));
+        let fetch = resources.next_recv(source, dma);
         if let Some(trace) = cx.monitor.trace() {
             trace::recv_wqe(trace, source, &fetch);
         }
@@ -132,7 +134,10 @@ impl engine::Host for Mlx5Host<'_> {
 
     fn run_local(&mut self, who: Initiator, token: &LocalToken) -> Result<(), AccessError> {
         let Self { resources, cx } = self;
-        resources.as_mut().ok_or(AccessError::Key)?.run_umr(cx.dma, who, token)
+        let dma = cx.dma;
+        let resources = resources.as_deref_mut().ok_or(AccessError::Key)?;
+        cx.monitor.check(|| strict::umr(resources, who, token, dma));
+        resources.run_umr(dma, who, token)
     }
 
     fn remote_invalidate(&mut self, who: Initiator, key: Rkey) -> Result<(), AccessError> {

@@ -33,6 +33,8 @@ pub struct Mkey {
     pub context: MkeyContext,
     /// Translation list from CREATE_MKEY or from work requests.
     list: TranslationList,
+    /// Low byte of the key when it was last valid, for strict mode.
+    pub last_valid: Option<u8>,
 }
 
 impl Mkey {
@@ -94,7 +96,8 @@ impl Mkeys {
             TranslationList::Pages(_) => TranslationList::Pages(pages.into_vec()),
             ranges @ TranslationList::Ranges(_) => ranges,
         };
-        self.objects.insert(Mkey { context, list });
+        let last_valid = (!context.free).then_some(context.key);
+        self.objects.insert(Mkey { context, list, last_valid });
         Ok(index)
     }
 
@@ -152,7 +155,10 @@ impl Mkeys {
             mkey.list.write(control.offset(), list, old.translation_units, budget)?;
         }
         mkey.context = new;
-        // Cannot fail: the table already contains the key.
+        if !new.free {
+            mkey.last_valid = Some(new.key);
+        }
+        // Cannot fail: the table has the key.
         self.set(index, &new, region).map_err(|_| AccessError::Key)?;
         Ok([old.pd, new.pd])
     }
@@ -193,6 +199,11 @@ impl Mkeys {
 
     pub fn get(&self, index: MkeyIndex) -> Option<&Mkey> {
         self.objects.get(index.get())
+    }
+
+    /// Returns the number of keys, including those that are free.
+    pub fn count(&self) -> usize {
+        self.objects.count()
     }
 
     pub fn remove(&mut self, index: MkeyIndex) -> Option<Mkey> {

@@ -33,7 +33,12 @@ impl GivenPages {
         Ok(())
     }
 
-    /// Removes and returns up to `most` pages. Section 20, M-14: each page is returned to the driver only once.
+    /// Returns the pages that the device holds.
+    pub fn held(&self) -> &[Iova] {
+        &self.0
+    }
+
+    /// Returns at most `most` pages to the driver. Trap M-14: only pages that the device still has are returned.
     pub fn take(&mut self, most: usize) -> Vec<Iova> {
         self.0.split_off(self.0.len().saturating_sub(most))
     }

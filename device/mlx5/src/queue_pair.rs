@@ -15,13 +15,13 @@ use engine::{
 use protocol::hca::mlx5::doorbell::QueueRecord;
 use protocol::hca::mlx5::qp::{QpContext, QpState, ReceiveKind, Service};
 use protocol::hca::mlx5::transition::Transition;
-use protocol::ids::{Cqn, Qpn};
+use protocol::ids::{Cqn, Qpn, Srqn};
 use protocol::roce::Encap;
 
 use super::address;
 use super::buffer::QueueBuffer;
 use super::recv_queue::RecvQueue;
-use super::send_queue::{SendQueue, WqeBytes};
+use super::send_queue::{SendQueue, SendTag, WqeBytes};
 use super::uses::{Object, Used};
 use super::work;
 use super::work_queue::TooMany;
@@ -71,7 +71,22 @@ impl QueuePair {
         self.recv.clear();
     }
 
-    /// Reads the send counter from the doorbell record.
+    /// Returns the doorbell record, or `None` if it is not accessible.
+    pub fn record(&self, dma: &GuestMemory) -> Option<QueueRecord> {
+        record(&self.context, dma)
+    }
+
+    /// Returns the send queue, which is in [`QueuePair::buffer`].
+    pub const fn send_queue(&self) -> &SendQueue {
+        &self.send
+    }
+
+    /// Returns the QP's own receive queue, which is in [`QueuePair::buffer`].
+    pub const fn recv_queue(&self) -> &RecvQueue {
+        &self.recv
+    }
+
+    /// Reads the send counter of the doorbell record.
     ///
     /// # Errors
     /// Fails if the record announces more blocks than the send queue has.
@@ -127,7 +142,10 @@ impl QueuePair {
     /// Updates the QP's counters for a completion.
     pub fn count(&mut self, completion: &Completion) {
         match completion.queue {
-            Queue::Send => self.counters.sends_completed += 1,
+            Queue::Send => {
+                self.counters.sends_completed += 1;
+                self.send.complete(SendTag::from_bits(completion.wr_id));
+            }
             Queue::Recv => self.counters.receives_completed += 1,
         }
         if completion.result.is_err() {
@@ -148,6 +166,11 @@ impl QueuePair {
             Service::Xrc | Service::Umr => engine::Service::XrcIni,
             _ => return None,
         })
+    }
+
+    /// Returns the SRQ from which the QP receives; `None` if it has none.
+    pub fn srqn(&self) -> Option<Srqn> {
+        (self.context.receive_kind() == Some(ReceiveKind::Srq)).then_some(self.context.srqn)
     }
 
     /// Returns the service type of the QP.

@@ -5,7 +5,7 @@
 //! mlx5 interface, section 12.1.
 
 use card::memory::GuestMemory;
-use engine::{Fetch, RecvRequest, Sge};
+use engine::{AccessError, Fetch, RecvRequest, Sge};
 use protocol::hca::mlx5::wqe::{DataSegment, RecvWqe};
 use smallvec::SmallVec;
 
@@ -28,6 +28,11 @@ impl RecvQueue {
     /// Creates an empty queue of `2^log_stride`-byte entries.
     pub fn new(entries: u32, log_stride: u8) -> Self {
         Self { entries, log_stride, counters: Counters::default() }
+    }
+
+    /// Returns the number of entries of the queue.
+    pub const fn entries(&self) -> u32 {
+        self.entries
     }
 
     /// Returns the number of entries taken, modulo 2^16.
@@ -63,13 +68,20 @@ impl RecvQueue {
             return Fetch::Empty;
         }
         let number = self.counters.taken;
+        let Ok(wqe) = self.read(number, buffer, dma) else { return Fetch::Broken };
+        self.counters.take(1);
+        Fetch::Ready(request(number, &wqe))
+    }
+
+    /// Copies the entry with this number, modulo 2^16.
+    ///
+    /// # Errors
+    /// The memory of the queue is not accessible.
+    pub fn read(&self, number: u16, buffer: &QueueBuffer, dma: &GuestMemory) -> Result<RecvWqe, AccessError> {
         let slot = u32::from(number) & self.entries.saturating_sub(1);
         let mut entry = Entry::from_elem(0, 1 << self.log_stride);
-        if buffer.read(dma, u64::from(slot) << self.log_stride, &mut entry).is_err() {
-            return Fetch::Broken;
-        }
-        self.counters.take(1);
-        Fetch::Ready(request(number, &RecvWqe::parse(&entry)))
+        buffer.read(dma, u64::from(slot) << self.log_stride, &mut entry)?;
+        Ok(RecvWqe::parse(&entry))
     }
 }
 

@@ -31,7 +31,10 @@ pub struct SendTag {
     pub signaled: bool,
     /// Whether the CQE is solicited.
     pub event: bool,
-    #[bits(38)]
+    /// Size of the WQE in units of 16 bytes.
+    #[bits(6)]
+    pub size: u8,
+    #[bits(32)]
     __: u64,
 }
 
@@ -42,7 +45,18 @@ impl SendTag {
             .with_opcode(control.opcode)
             .with_signaled(control.is_signaled())
             .with_event(control.completion == 3)
+            .with_size(control.size)
     }
+
+    /// Returns the index of the block behind the WQE. A WQE takes up at least one block.
+    fn end(self) -> u16 {
+        self.index().wrapping_add(blocks(self.size()).max(1))
+    }
+}
+
+/// Returns the number of blocks of a WQE, whose size is in units of 16 bytes.
+pub fn blocks(size: u8) -> u16 {
+    size.div_ceil(UNITS).into()
 }
 
 /// A WQE taken from the queue.
@@ -63,12 +77,35 @@ pub struct SendQueue {
     blocks: u32,
     /// Counters of posted and taken blocks.
     counters: Counters,
+    /// Number of blocks whose WQEs have completed, modulo 2^16. Strict mode checks that software does not reuse others.
+    completed: u16,
 }
 
 impl SendQueue {
     /// Creates an empty queue of `blocks` blocks that begins at offset `start` in its buffer.
     pub fn new(start: u64, blocks: u32) -> Self {
-        Self { start, blocks, counters: Counters::default() }
+        Self { start, blocks, counters: Counters::default(), completed: 0 }
+    }
+
+    pub const fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// Returns the number of blocks taken, modulo 2^16.
+    pub const fn taken(&self) -> u16 {
+        self.counters.taken
+    }
+
+    /// Returns the number of blocks whose WQEs have completed, modulo 2^16.
+    pub const fn completed(&self) -> u16 {
+        self.completed
+    }
+
+    /// Records that a WQE has completed, and so all WQEs before it.
+    pub fn complete(&mut self, tag: SendTag) {
+        // A WQE with an invalid size can end behind the blocks that were taken.
+        let (end, taken) = (tag.end(), self.counters.taken);
+        self.completed = if end.wrapping_sub(taken).cast_signed() > 0 { taken } else { end };
     }
 
     /// Returns the number of blocks that are posted but not taken.
@@ -78,7 +115,7 @@ impl SendQueue {
 
     /// Drops all requests, and resets the counters to 0.
     pub fn clear(&mut self) {
-        self.counters = Counters::default();
+        (self.counters, self.completed) = (Counters::default(), 0);
     }
 
     /// Updates the producer counter from the doorbell record.
@@ -95,14 +132,11 @@ impl SendQueue {
             return Fetch::Empty;
         }
         let index = self.counters.taken;
-        let mut head = [0; ControlSegment::LEN];
-        if buffer.read(dma, self.block(index), &mut head).is_err() {
-            return Fetch::Broken;
-        }
+        let Ok(head) = self.head(index, buffer, dma) else { return Fetch::Broken };
         let control = ControlSegment::parse(&head);
         let tag = SendTag::of(index, &control);
         let refused = Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation };
-        let blocks = u16::from(control.size.div_ceil(UNITS));
+        let blocks = blocks(control.size);
         if blocks == 0 || blocks > self.waiting() {
             self.counters.take(blocks.max(1));
             return refused;
@@ -110,6 +144,21 @@ impl SendQueue {
         let Ok(bytes) = self.copy(index, control.size, buffer, dma) else { return Fetch::Broken };
         self.counters.take(blocks);
         Fetch::Ready(Taken { tag, bytes })
+    }
+
+    /// Copies the first bytes of a block.
+    ///
+    /// # Errors
+    /// The memory of the queue is not accessible.
+    pub fn head<const LEN: usize>(
+        &self,
+        index: u16,
+        buffer: &QueueBuffer,
+        dma: &GuestMemory,
+    ) -> Result<[u8; LEN], AccessError> {
+        let mut head = [0; LEN];
+        buffer.read(dma, self.block(index), &mut head)?;
+        Ok(head)
     }
 
     /// Copies a WQE that was taken and has not completed yet.
@@ -122,8 +171,7 @@ impl SendQueue {
         buffer: &QueueBuffer,
         dma: &GuestMemory,
     ) -> Result<WqeBytes, AccessError> {
-        let mut head = [0; ControlSegment::LEN];
-        buffer.read(dma, self.block(index), &mut head)?;
+        let head = self.head(index, buffer, dma)?;
         self.copy(index, ControlSegment::parse(&head).size, buffer, dma)
     }
 
@@ -208,5 +256,19 @@ mod tests {
         }
         assert_eq!(queue.take(&buffer, &dma), Fetch::Empty);
         assert!(queue.learn(8).is_err());
+    }
+
+    #[test]
+    fn completed_blocks_end_with_wqe_of_last_completion() {
+        let (mut queue, _) = queue();
+        queue.counters.taken = 9;
+        queue.complete(SendTag::new().with_index(2).with_size(9));
+        assert_eq!(queue.completed(), 5, "nine units are three blocks");
+        queue.complete(SendTag::new().with_index(5));
+        assert_eq!(queue.completed(), 6);
+        queue.complete(SendTag::new().with_index(6).with_size(63));
+        assert_eq!(queue.completed(), 9, "only three blocks were taken");
+        queue.clear();
+        assert_eq!(queue.completed(), 0);
     }
 }

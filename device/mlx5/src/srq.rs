@@ -9,7 +9,7 @@ use protocol::hca::mlx5::doorbell::QueueRecord;
 use protocol::hca::mlx5::opcode::Opcode;
 use protocol::hca::mlx5::srq::{RmpContext, SrqContext, WorkQueue};
 use protocol::hca::mlx5::wqe::SrqEntry;
-use protocol::ids::Iova;
+use protocol::ids::{Iova, Pdn};
 
 use super::buffer::{Placement, QueueBuffer};
 use super::recv_queue::{Entry, request};
@@ -141,9 +141,9 @@ impl SharedReceiveQueue {
 
     /// Takes the entry at the head of the list, if one is posted. The request's `wr_id` is the entry number.
     pub fn take(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
-        let [log_entries, log_stride] = self.context.logs();
-        // The limit applies to all posted entries. Read the record again if taking one of the entries known so far
-        // would leave fewer than the limit.
+        let [log_entries, _] = self.context.logs();
+        // The limit applies to all entries available now, so read the record again if the known ones would fall below
+        // it.
         if self.counters.waiting() <= self.context.limit() {
             self.learn(dma);
         }
@@ -151,18 +151,44 @@ impl SharedReceiveQueue {
             return Fetch::Empty;
         }
         let number = self.head;
-        let mut entry = Entry::from_elem(0, 1 << log_stride);
-        if self.buffer.read(dma, u64::from(number) << log_stride, &mut entry).is_err() {
-            return Fetch::Broken;
-        }
-        let Some(entry) = SrqEntry::parse(&entry) else { return Fetch::Broken };
+        let Some(entry) = self.entry(number, dma) else { return Fetch::Broken };
         self.counters.take(1);
         self.head = entry.next & ((1 << log_entries) - 1);
         Fetch::Ready(request(number, &entry.wqe))
     }
 
-    /// Returns whether to raise the limit event. The event is raised once per arming, when fewer entries than the limit
-    /// are available.
+    /// Copies the entry with this number, or returns `None` if the memory of the queue is not accessible.
+    pub fn entry(&self, number: u16, dma: &GuestMemory) -> Option<SrqEntry> {
+        let [_, log_stride] = self.context.logs();
+        let mut entry = Entry::from_elem(0, 1 << log_stride);
+        self.buffer.read(dma, u64::from(number) << log_stride, &mut entry).ok()?;
+        SrqEntry::parse(&entry)
+    }
+
+    pub const fn entries(&self) -> u32 {
+        1 << self.context.logs()[0]
+    }
+
+    /// Returns the protection domain of the queue.
+    pub const fn pd(&self) -> Pdn {
+        match &self.context {
+            Context::Rmp(context) => context.queue.pd,
+            Context::Xrc(context) | Context::Basic(context) => context.pd,
+        }
+    }
+
+    /// Returns the address of the doorbell record.
+    pub const fn record(&self) -> Iova {
+        self.context.record()
+    }
+
+    /// Returns the number of the entry that is taken next.
+    pub const fn head(&self) -> u16 {
+        self.head
+    }
+
+    /// Whether to raise the limit event, because fewer entries are available than the limit. Returns true once per
+    /// arming.
     pub fn passes_limit(&mut self, dma: &GuestMemory) -> bool {
         let limit = self.context.limit();
         if self.counters.waiting() < limit {
@@ -195,8 +221,8 @@ impl SharedReceiveQueue {
         Some(QueueRecord::parse(&record).received)
     }
 
-    /// Returns the number of entries that the driver has posted and the device has not yet taken.
-    fn available(&self, dma: &GuestMemory) -> u16 {
+    /// Returns the number of entries that the driver has posted and the device has not taken.
+    pub fn available(&self, dma: &GuestMemory) -> u16 {
         self.posted(dma).map_or(0, |posted| posted.wrapping_sub(self.counters.taken))
     }
 }

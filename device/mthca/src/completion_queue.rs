@@ -3,6 +3,7 @@
 //! # Spec
 //! mthca interface, sections 3.5 (RESIZE_CQ), 5.3, 6.4 and 7.6.
 
+use card::frontend::arm_sequence::ArmSequence;
 use card::frontend::snapshot::{Armed, CqRow};
 use card::memory::queue::QueueMemory;
 use hcr::entry_ring::{Buffer, CountedRing, EntryRing, Ring};
@@ -13,9 +14,7 @@ use protocol::hca::mthca::doorbell::{ArmCq, ArmFor, RECORD_LEN};
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{Cqn, Eqn};
 
-use super::arm_sequence::ArmSequence;
-
-/// A completion queue. Its entries have no phase bit, so the device reads the consumer index from a doorbell record.
+/// A completion queue. Its entries have no phase bit, so the consumer index is read from a doorbell record.
 #[derive(Debug)]
 pub struct CompletionQueue {
     cqn: Cqn,
@@ -46,7 +45,7 @@ impl CompletionQueue {
             solicited: None,
             notifier: Notifier::new(cqc.comp_eqn, Armed::No),
             recorded: None,
-            sequence: ArmSequence::default(),
+            sequence: ArmSequence::new(1),
         }
     }
 

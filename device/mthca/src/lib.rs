@@ -10,7 +10,6 @@
 //! mthca interface; each file cites its sections.
 
 pub mod address;
-mod arm_sequence;
 pub mod cmd;
 pub mod completion;
 pub mod completion_queue;

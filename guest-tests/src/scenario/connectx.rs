@@ -7,16 +7,18 @@ pub(super) mod perftest;
 pub(super) mod pingpong;
 pub(super) mod probe;
 pub(super) mod pyverbs;
+pub(super) mod strict;
+pub(super) mod strict_kernel;
 
 use anyhow::Result;
 
 use super::stock_pair::StockPair;
-use crate::daemon::HcaSpec;
+use crate::daemon::{Explained, HcaSpec};
 use crate::lab::Lab;
 use crate::testbed::kind::Device;
 
-/// Starts two guests, each with a ConnectX in strict mode.
-async fn start(lab: &Lab, scenario: &str) -> Result<StockPair> {
-    let strict = |spec| HcaSpec { strict: true, ..spec };
+/// Starts two guests with a ConnectX each, in strict mode. The given violations do not fail the scenario.
+async fn start(lab: &Lab, scenario: &str, explained: &'static [Explained]) -> Result<StockPair> {
+    let strict = |spec| HcaSpec { strict: true, explained, ..spec };
     StockPair::start_of(Device::ConnectxIb, lab, lab.new_run(scenario)?, strict).await
 }

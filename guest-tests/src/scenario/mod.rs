@@ -31,6 +31,7 @@ mod netboot;
 mod operator;
 mod pair;
 mod perftest;
+mod planted;
 mod rdma_core_suite;
 mod replay;
 mod rxe_interop;
@@ -208,6 +209,16 @@ pub const ALL: &[Scenario] = &[
         "strict-mthca-kernel",
         "strict mode reports each bug planted in Linux's ib_mthca, which is built from downloaded source",
         |lab, report| Box::pin(mthca::strict_kernel::run(lab, report)),
+    ),
+    Scenario::new(
+        "strict-mlx5",
+        "strict mode reports nothing for Debian's mlx5_core and mlx5_ib, from loading to unloading",
+        |lab, report| Box::pin(connectx::strict::run(lab, report)),
+    ),
+    Scenario::new(
+        "strict-mlx5-kernel",
+        "strict mode reports each bug planted in Linux's mlx5_ib, which is built from downloaded source",
+        |lab, report| Box::pin(connectx::strict_kernel::run(lab, report)),
     ),
     Scenario::new(
         "connectx-probe",

@@ -4,6 +4,7 @@
 //! and translates them to verbs for the engine. It owns no socket, thread or clock. For each input, it
 //! borrows the time and all other resources in a [`Context`].
 
+pub mod arm_sequence;
 pub mod count;
 pub mod observe;
 pub mod poll_set;

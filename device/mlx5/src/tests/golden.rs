@@ -1,19 +1,23 @@
-//! Replays the commands of a recorded guest, and compares every output byte by byte.
+//! Replays the sessions of a recorded guest: every output and every queue entry of the device is compared.
 //!
-//! The recorded device made some choices that this device makes differently. They are listed in [`expected`]. GUIDs,
-//! the LID of the subnet manager and the node description differ because they identify the node.
+//! The recorded device made some choices that this device makes differently; [`expected`] and
+//! [`queues::comparable`] list them. GUIDs, the LID of the subnet manager and the node description differ because they
+//! identify the node.
 
-use std::collections::BTreeMap;
+mod queues;
 
+use card::frontend::testing::pattern;
 use protocol::hca::mlx5::capability::CapType;
 use protocol::hca::mlx5::command::OutputHeader;
-use protocol::hca::mlx5::eqe::{Eqe, LEN as EQE_LEN};
+use protocol::hca::mlx5::doorbell::{ArmCq, UarRegister};
+use protocol::hca::mlx5::eqe::Eqe;
 use protocol::hca::mlx5::input::Command;
-use protocol::hca::mlx5::qp::{QpContext, QpState, QueriedQp};
+use protocol::hca::mlx5::qp::{QpContext, QueriedQp};
 use protocol::hca::mlx5::vport::QueriedVport;
 use protocol::mad::port::PortInfo;
 use protocol::mad::smp::attribute;
 
+use self::queues::Queues;
 use super::*;
 
 /// The traces in the order in which they were recorded. The last trace, an unload, destroys the objects created by the
@@ -30,10 +34,32 @@ const TRACES: [&str; 6] = [
 /// LID of the recorded port.
 const LID: u16 = 0x11;
 
-/// A command of a trace, or an EQ doorbell.
-enum Step {
+/// Input of the device, and the queue entries that followed it.
+struct Step {
+    action: Action,
+    entries: Vec<Entry>,
+}
+
+enum Action {
     Command { heading: &'static str, by_event: bool, input: Vec<u8>, output: Vec<u8> },
-    EqDoorbell(Vec<u8>),
+    Doorbell { page: UarIndex, offset: u64, bytes: Vec<u8> },
+}
+
+/// An entry that the device has read from a queue, or written to one.
+struct Entry {
+    kind: Kind,
+    /// Number of the QP, CQ or EQ.
+    number: u32,
+    index: u32,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Wqe,
+    Recv,
+    Cqe,
+    Eqe,
 }
 
 fn bytes(words: &str) -> Vec<u8> {
@@ -49,28 +75,55 @@ fn bytes(words: &str) -> Vec<u8> {
     bytes
 }
 
-/// Returns the commands and EQ doorbells of a trace. Work requests and their completions are skipped.
+/// Returns the values of the fields `name=value` at the start of a line, which are in these bases, and the rest.
+fn fields<const N: usize>(line: &'static str, bases: [u32; N]) -> ([u32; N], &'static str) {
+    let mut rest = line;
+    let values = bases.map(|base| {
+        let (field, behind) = rest.split_once(' ').unwrap();
+        rest = behind;
+        u32::from_str_radix(field.split_once('=').unwrap().1, base).unwrap()
+    });
+    (values, rest)
+}
+
+/// Returns the steps of a trace.
 fn steps(trace: &'static str) -> Vec<Step> {
-    let mut steps = Vec::new();
+    const ENTRIES: [(&str, Kind); 4] =
+        [("WQE ", Kind::Wqe), ("RECV ", Kind::Recv), ("CQE ", Kind::Cqe), ("EQE ", Kind::Eqe)];
+    let mut steps: Vec<Step> = Vec::new();
     for line in trace.lines() {
-        if let Some(words) = line.strip_prefix("  in ") {
-            let Some(Step::Command { input, .. }) = steps.last_mut() else { panic!("{line}") };
+        let entry = ENTRIES.into_iter().find_map(|(name, kind)| Some((kind, line.strip_prefix(name)?)));
+        let action = if let Some(words) = line.strip_prefix("  in ") {
+            let Some(Action::Command { input, .. }) = last(&mut steps) else { panic!("{line}") };
             *input = bytes(words);
+            continue;
         } else if let Some(words) = line.strip_prefix("  out ") {
-            let Some(Step::Command { output, .. }) = steps.last_mut() else { panic!("{line}") };
+            let Some(Action::Command { output, .. }) = last(&mut steps) else { panic!("{line}") };
             *output = bytes(words);
-        } else if let Some(words) = line.strip_prefix("DB uar=10 offset=40 width=4 ") {
-            steps.push(Step::EqDoorbell(bytes(words)));
-        } else if line.starts_with(|first: char| first.is_ascii_digit()) {
+            continue;
+        } else if let Some((kind, words)) = entry {
+            let ([number, index], words) = fields(words, [16, 10]);
+            let entry = Entry { kind, number, index, bytes: bytes(words) };
+            steps.last_mut().unwrap().entries.push(entry);
+            continue;
+        } else if let Some(words) = line.strip_prefix("DB ") {
+            let ([page, offset, _], words) = fields(words, [16, 16, 10]);
+            Action::Doorbell { page: UarIndex::new(page), offset: offset.into(), bytes: bytes(words) }
+        } else {
             let by_event = line.contains(" E st=");
-            steps.push(Step::Command { heading: line, by_event, input: vec![], output: vec![] });
-        }
+            Action::Command { heading: line, by_event, input: vec![], output: vec![] }
+        };
+        steps.push(Step { action, entries: vec![] });
     }
     steps
 }
 
-/// Returns the output that this device must produce: the recorded output, adapted to this device's choices and
-/// identity. Fields that identify the node are copied from `ours`, the actual output.
+fn last(steps: &mut [Step]) -> Option<&mut Action> {
+    steps.last_mut().map(|step| &mut step.action)
+}
+
+/// Returns the recorded output after replacing the choices and the identity of the recorded device by those of this
+/// device, whose output is `ours`.
 fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
     const DATA: usize = OutputHeader::LEN + 64;
     let mut output = recorded.to_vec();
@@ -122,7 +175,11 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
             let read = |bytes: &[u8]| QueriedQp::parse(&self::output(bytes)).context;
             let (theirs, ours) = (read(recorded), read(ours));
             // The recorded device did not return all fields that CREATE_QP and RST2INIT had set.
-            let mut context = QpContext {
+            let context = QpContext {
+                // The recorded device returned the PSNs that the driver had set.
+                next_send_psn: ours.next_send_psn,
+                last_acked_psn: ours.last_acked_psn,
+                recv_psn: ours.recv_psn,
                 log_rq_entries: ours.log_rq_entries,
                 log_rq_stride: ours.log_rq_stride,
                 log_sq_blocks: ours.log_sq_blocks,
@@ -138,10 +195,6 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
                 inline_response: ours.inline_response,
                 ..theirs
             };
-            // The work request that moved the QP to ERR before the second query is not replayed.
-            if theirs.state() == Some(QpState::Error) {
-                context.state = QpState::Rts.code();
-            }
             output = QueriedQp { context }.emit().to_vec();
         }
         _ => {}
@@ -149,42 +202,72 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
     output
 }
 
+/// A session of the recorded guest.
+struct Session<'a> {
+    driver: &'a mut Driver,
+    queues: Queues,
+    /// Number of command events.
+    events: u32,
+    /// Number of doorbells, which selects the data of the next messages.
+    doorbells: u8,
+}
+
+impl Session<'_> {
+    fn command(&mut self, heading: &str, by_event: bool, input: &[u8], recorded: &[u8]) {
+        let command = Command::parse(input).unwrap();
+        self.queues.prepare(self.driver, &command);
+        let ours = self.driver.execute(input, recorded.len());
+        assert_eq!(ours, expected(heading, &command, recorded, &ours), "{heading}");
+        assert_eq!(self.driver.owner_byte(0), 0, "{heading}");
+        self.queues.apply(self.driver, &command, &ours);
+        // The command that destroys the command EQ raises no event.
+        if by_event && !heading.starts_with("356 ") {
+            let (event, owner) = self.queues.event(self.driver, self.events);
+            assert_eq!((event, owner), (Eqe::Command(1), self.events & 256 != 0), "{heading}");
+            self.events += 1;
+        }
+    }
+
+    fn doorbell(&mut self, page: UarIndex, offset: u64, bytes: &[u8], entries: &[Entry]) {
+        self.doorbells = self.doorbells.wrapping_add(1);
+        let mut messages = Vec::new();
+        match UarRegister::at(offset).unwrap() {
+            UarRegister::Send { .. } => messages = self.queues.post(self.driver, entries),
+            UarRegister::ArmCq(_) => self.queues.record_arm(self.driver, &ArmCq::parse(&output(bytes))),
+            _ if bytes[0] == 1 => {
+                let consumer = u32::from_be_bytes([0, bytes[1], bytes[2], bytes[3]]);
+                // In the recording, another command may complete before the driver rings the doorbell.
+                assert!([0, 1].contains(&(self.events - consumer)), "an event for each command");
+            }
+            _ => {}
+        }
+        for message in &messages {
+            self.driver.poke(message.from, &pattern(message.len, self.doorbells));
+        }
+        self.driver.ring(page, offset, bytes);
+        self.driver.settle();
+        self.queues.check(self.driver, entries);
+        for message in &messages {
+            let received = self.driver.peek(message.to, message.len);
+            assert!(received == pattern(message.len, self.doorbells), "message to {:#x}", message.to);
+        }
+    }
+}
+
 /// Replays all traces. Returns the number of commands in each trace.
 fn replay(driver: &mut Driver) -> Vec<usize> {
+    let mut session = Session { driver, queues: Queues::default(), events: 0, doorbells: 0 };
     let mut counts = Vec::new();
-    let mut events = 0;
-    let mut event_pages = BTreeMap::new();
     for trace in TRACES {
         let mut count = 0;
-        for step in steps(trace) {
-            match step {
-                Step::Command { heading, by_event, input, output } => {
+        for Step { action, entries } in steps(trace) {
+            match action {
+                Action::Command { heading, by_event, input, output } => {
                     count += 1;
-                    let command = Command::parse(&input).unwrap();
-                    let ours = driver.execute(&input, output.len());
-                    let theirs = expected(heading, &command, &output, &ours);
-                    assert_eq!(ours, theirs, "{heading}");
-                    assert_eq!(driver.owner_byte(0), 0, "{heading}");
-                    if let (Command::CreateEq(create, pages), true) = (&command, event_pages.is_empty()) {
-                        assert_eq!(create.mask(), EventMask::COMMAND);
-                        event_pages = pages.iter().enumerate().collect();
-                    } else if by_event && !heading.starts_with("356 ") {
-                        check_event(driver, &event_pages, events);
-                        events += 1;
-                    }
+                    session.command(heading, by_event, &input, &output);
+                    assert!(entries.is_empty(), "{heading}");
                 }
-                Step::EqDoorbell(word) => {
-                    // Skip the doorbells of the completion EQ. They acknowledge events of work requests, and work
-                    // requests are not replayed.
-                    if word[0] < 4 {
-                        driver.ring(UarIndex::new(0x10), driver::ARM_EQ, &word);
-                    }
-                    if word[0] == 1 {
-                        let consumer = u32::from_be_bytes([0, word[1], word[2], word[3]]);
-                        // In the recording, another command may complete before the driver rings the doorbell.
-                        assert!([0, 1].contains(&(events - consumer)), "an event for each command");
-                    }
-                }
+                Action::Doorbell { page, offset, bytes } => session.doorbell(page, offset, &bytes, &entries),
             }
         }
         counts.push(count);
@@ -192,17 +275,8 @@ fn replay(driver: &mut Driver) -> Vec<usize> {
     counts
 }
 
-/// Checks that entry `number` of the command EQ reports the completion of slot 0.
-fn check_event(driver: &mut Driver, pages: &BTreeMap<usize, Iova>, number: u32) {
-    let offset = u64::from(number % 256) * EQE_LEN as u64;
-    let page = pages[&usize::try_from(offset >> 12).unwrap()];
-    let entry = driver.peek(page.get() + offset % 4096, EQE_LEN);
-    let (event, owner) = Eqe::parse(&output(&entry)).unwrap();
-    assert_eq!((event, owner), (Eqe::Command(1), number & 256 != 0), "event {number}");
-}
-
 #[test]
-fn outputs_match_recorded_device() {
+fn outputs_and_entries_match_recorded_device() {
     let mut driver = powered_on_with(LID, Options::default());
     assert_eq!(replay(&mut driver), [21, 182, 45, 41, 34, 36]);
 }
@@ -221,9 +295,20 @@ fn virtual_function_accepts_same_commands() {
     let options = Options { virtual_function: true, ..Options::default() };
     let mut driver = powered_on_with(LID, options);
     for step in steps(TRACES[0]) {
-        if let Step::Command { heading, input, output, .. } = step {
+        if let Action::Command { heading, input, output, .. } = step.action {
             let ours = driver.execute(&input, output.len());
             assert_eq!(ours[..8], output[..8], "{heading}");
         }
     }
+}
+
+#[test]
+fn recorded_guest_violates_no_rule() {
+    let mut driver = powered_on_with(LID, Options::default());
+    driver.hca.set_strict(true);
+    replay(&mut driver);
+    replay(&mut driver);
+    let monitor = driver.hca.monitor();
+    assert_eq!(monitor.violations().collect::<Vec<_>>(), []);
+    assert_eq!(monitor.ignored_counts().collect::<Vec<_>>(), []);
 }

@@ -9,6 +9,7 @@ mod objects;
 mod port;
 mod qps;
 mod shared;
+mod strict;
 mod trace;
 mod traffic;
 mod umr;

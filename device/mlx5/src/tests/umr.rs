@@ -19,12 +19,17 @@ const PAGES: u64 = 0x60_0000;
 const START: u64 = 0x1_0000;
 const FAILED: u8 = Syndrome::WindowBind.code();
 
-/// Returns the mask of the fields changed by a fast registration (section 13.3).
-fn registration() -> MkeyMask {
+/// Returns the mask of the fields that a fast registration changes (section 13.3).
+pub(super) fn registration() -> MkeyMask {
     MkeyMask::from_bits_retain(0x209e_2143)
 }
 
-fn umr(key: u32, control: UmrControl, mkey: MkeyContext, translation: Translation<'_>) -> SendWqe<'_> {
+pub(super) fn umr(
+    key: u32,
+    control: UmrControl,
+    mkey: MkeyContext,
+    translation: Translation<'_>,
+) -> SendWqe<'_> {
     SendWqe {
         control: ControlSegment {
             completion: 2,
@@ -40,21 +45,21 @@ fn umr(key: u32, control: UmrControl, mkey: MkeyContext, translation: Translatio
 }
 
 /// Creates a free key that work requests may change, and returns it with its context.
-fn free_key(user: &mut User, mode: AccessMode) -> (u32, MkeyContext) {
+pub(super) fn free_key(user: &mut User, mode: AccessMode) -> (u32, MkeyContext) {
     let context =
         MkeyContext { free: true, umr_enabled: true, translation_units: 1, log_page: 12, ..user.mkey(mode) };
     (user.create_mkey(context, &[]), context)
 }
 
 /// Executes a work request on the QP of `a`. Returns the syndrome of its completion.
-fn execute(a: &mut User, b: &mut User, wqe: &SendWqe<'_>) -> u8 {
+pub(super) fn execute(a: &mut User, b: &mut User, wqe: &SendWqe<'_>) -> u8 {
     a.post(wqe);
     exchange(&mut **a, &mut **b);
     syndromes(&a.reap())[0]
 }
 
 /// Returns the context of a registered key, which covers two pages at [`START`] with all rights.
-fn registered(context: MkeyContext) -> MkeyContext {
+pub(super) fn registered(context: MkeyContext) -> MkeyContext {
     MkeyContext {
         free: false,
         remote_write: true,
@@ -83,7 +88,7 @@ fn fast_register(b: &mut User, a: &mut User, mode: AccessMode, list: &[u8]) -> u
     key & !0xff | 9
 }
 
-fn mtts() -> Vec<u8> {
+pub(super) fn mtts() -> Vec<u8> {
     let mut list = pages(PAGES, 2);
     list.resize(64, 0);
     list

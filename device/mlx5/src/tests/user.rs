@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use protocol::Psn;
 use protocol::hca::mlx5::cqe::{Cqe, INITIAL_OWNER_BYTE};
-use protocol::hca::mlx5::doorbell::ArmCq;
+use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell};
 use protocol::hca::mlx5::eqe::Eqe;
 use protocol::hca::mlx5::input::Bytes;
 use protocol::hca::mlx5::mkey::{ANY_QP, AccessMode, CreateMkey, MkeyContext};
@@ -25,14 +25,16 @@ use super::*;
 const EVENTS: u64 = 0x40_0000;
 const COMPLETIONS: u64 = 0x40_8000;
 const CQ: u64 = 0x41_0000;
+/// The EQ for completions, which is the second one.
+pub(super) const COMPLETION_EQ: Eqn = Eqn::new(2);
 const CQ_ENTRIES: u32 = 64;
 /// Address of a QP's queues: 16 receive entries of 64 bytes each, followed by 32 send queue blocks.
 const QP: u64 = 0x42_0000;
-const BLOCKS: u16 = 32;
-const RECEIVES: u16 = 16;
-/// Address of an SRQ with eight 64-byte entries.
+pub(super) const BLOCKS: u16 = 32;
+pub(super) const RECEIVES: u16 = 16;
+/// Address of an SRQ of eight entries of 64 bytes.
 pub(super) const SRQ: u64 = 0x43_0000;
-const QP_RECORD: Iova = Iova::new(RECORD.get() + 0x40);
+pub(super) const QP_RECORD: Iova = Iova::new(RECORD.get() + 0x40);
 pub(super) const SRQ_RECORD: Iova = Iova::new(RECORD.get() + 0x80);
 /// Start address of the data region, inside the first of four pages. The pages have descending bus addresses.
 pub(super) const DATA_VA: u64 = 0x7f00_0000_0800;
@@ -57,6 +59,8 @@ pub(super) struct User {
     received: u16,
     pub(super) shared: u16,
     reaped: u32,
+    /// Number of completion events received, modulo 4.
+    sequence: u8,
 }
 
 impl Deref for User {
@@ -117,6 +121,7 @@ impl User {
             received: 0,
             shared: 0,
             reaped: 0,
+            sequence: 0,
         };
         let list: Vec<u8> = (0..4).flat_map(|page| ((LAST_PAGE - page * 0x1000) | 3).to_be_bytes()).collect();
         let context = MkeyContext {
@@ -323,12 +328,36 @@ impl User {
 
     /// Arms the CQ at the current consumer index.
     pub(super) fn arm(&mut self, solicited_only: bool) {
-        let (uar, cqn, consumer) = (self.uar, self.cqn, self.reaped);
-        let arm = ArmCq { sequence: 0, solicited_only, consumer, cqn };
+        let arm = ArmCq { solicited_only, ..self.next_arm() };
+        self.record_arm(&arm);
+        self.ring_arm(&arm);
+    }
+
+    /// Returns the next request to arm the CQ, for any completion.
+    pub(super) fn next_arm(&self) -> ArmCq {
+        let Self { sequence, cqn, reaped, .. } = *self;
+        ArmCq { sequence, solicited_only: false, consumer: reaped, cqn }
+    }
+
+    /// Writes a request to arm the CQ to the doorbell record.
+    pub(super) fn record_arm(&mut self, arm: &ArmCq) {
+        self.poke(RECORD.get() + 4, &arm.emit()[..4]);
+    }
+
+    /// Rings the doorbell for a request to arm the CQ.
+    pub(super) fn ring_arm(&mut self, arm: &ArmCq) {
+        let uar = self.uar;
         self.ring(uar, driver::ARM_CQ, &arm.emit());
     }
 
-    /// Returns all events in the asynchronous event EQ.
+    /// Reads all completion events and reports that they have been read.
+    pub(super) fn receive_events(&mut self) {
+        let (uar, events) = (self.uar, u32::try_from(self.completion_events()).unwrap());
+        self.sequence = u8::try_from(events & 3).unwrap();
+        self.ring(uar, driver::UPDATE_EQ, &EqDoorbell { eqn: COMPLETION_EQ, consumer: events }.emit());
+    }
+
+    /// Returns all events in the EQ for asynchronous events.
     pub(super) fn events(&mut self) -> Vec<Eqe> {
         self.eqes(EVENTS)
     }

@@ -29,7 +29,7 @@ const DIAGNOSTICS: &[(&str, &[&str])] = &[
 ];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let mut pair = super::start(lab, "connectx-cm").await?;
+    let mut pair = super::start(lab, "connectx-cm", &[]).await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
     report.case("both interfaces have a carrier", &hint, both_up(&mut pair)).await?;

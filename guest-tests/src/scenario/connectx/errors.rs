@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use super::super::failing::{EVENT_LIMIT, event, status};
 use super::super::mthca::errors::{Ends, cases, still_works, traffic};
 use super::super::stock_pair::StockPair;
+use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools;
@@ -14,8 +15,14 @@ use crate::tools;
 /// Time limit for unloading the drivers. Unloading is slow because Linux 6.12 destroys about 6,100 keys (trap M-17).
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// Violations that strict mode may report without failing the scenario.
+const EXPLAINED: &[Explained] = &[
+    Explained { rule: "wqe_key", why: "the programs post requests with wrong keys, on purpose" },
+    Explained { rule: "cq_overrun", why: "a program does not read its CQ, on purpose" },
+];
+
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let mut pair = super::start(lab, "connectx-errors").await?;
+    let mut pair = super::start(lab, "connectx-errors", EXPLAINED).await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
     cases(lab, report, &hint, &mut pair, "CQ error on CQN").await?;

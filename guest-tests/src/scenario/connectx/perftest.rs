@@ -61,7 +61,7 @@ const FULL: &[(&str, usize)] = &[
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
     let (name, more) = extent.select(("connectx-perftest", &[][..]), ("connectx-perftest-full", FULL));
-    let mut pair = super::start(lab, name).await?;
+    let mut pair = super::start(lab, name, &[]).await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
     let device = pair.perftest_device();

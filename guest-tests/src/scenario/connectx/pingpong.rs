@@ -38,7 +38,7 @@ const XRC: &[&str] = &[
 ];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let mut pair = super::start(lab, "connectx-pingpong").await?;
+    let mut pair = super::start(lab, "connectx-pingpong", &[]).await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
     for case in CASES {

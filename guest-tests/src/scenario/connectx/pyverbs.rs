@@ -4,15 +4,22 @@ use anyhow::{Context, Result, ensure};
 
 use super::super::rdma_core_suite::{self as suite, Failure, Known, Skip, skip};
 use super::super::stock_pair::StockNode;
+use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::testbed::kind::Device;
+
+/// Violations that strict mode may report without failing the scenario.
+const EXPLAINED: &[Explained] = &[Explained {
+    rule: "wqe_key",
+    why: "tests post requests with wrong keys and protection domains, on purpose",
+}];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("connectx-pyverbs")?;
     let hint = format!("console output, logs and the suite's output: {}", run.path().display());
     let tests = lab.rdma_core_tests().await?;
-    let mut node = StockNode::start_alone(Device::ConnectxIb, lab, &run, vec![tests], Some(&[]))
+    let mut node = StockNode::start_alone(Device::ConnectxIb, lab, &run, vec![tests], Some(EXPLAINED))
         .await
         .with_context(|| hint.clone())?;
     report.case("the port is active", &hint, prepare(&mut node)).await?;

@@ -10,11 +10,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use super::super::planted::{Violations, meant};
 use super::super::stock_pair::StockNode;
 use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::line_program::LineProgram;
-use crate::report::{Report, line};
+use crate::report::Report;
 use crate::testbed::kind::Device;
 
 const PROGRAM: &str = include_str!("../../../guest/planted_driver.py");
@@ -113,10 +114,6 @@ const EXPLAINED: &[Explained] = &[
     meant("hcr_not_polled"),
 ];
 
-const fn meant(rule: &'static str) -> Explained {
-    Explained { rule, why: "planted" }
-}
-
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("strict-mthca")?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
@@ -148,50 +145,4 @@ async fn expect_reports(node: &mut StockNode, driver: LineProgram, planted: &Pla
     let expected: BTreeMap<String, u64> = planted.rules.iter().map(|rule| (rule.to_string(), 1)).collect();
     ensure!(new == expected, "reported: {new:?}, expected {expected:?}");
     Ok(())
-}
-
-/// Violations that a daemon has reported so far.
-pub(super) struct Violations {
-    violations: BTreeMap<String, u64>,
-    lines: usize,
-}
-
-impl Violations {
-    pub(super) async fn by_now(node: &mut StockNode) -> Result<Self> {
-        Ok(Self { violations: node.daemon.violations().await?, lines: lines(node)?.len() })
-    }
-
-    /// Checks that no violation has been reported since this snapshot.
-    pub(super) async fn expect_none_since(self, node: &StockNode) -> Result<()> {
-        let (before, after) = (self.violations, node.daemon.violations().await?);
-        ensure!(after == before, "reported {after:?}, before that {before:?}");
-        Ok(())
-    }
-
-    /// Returns the number of reports per rule since this snapshot. Prints the first few new log lines, and fails unless
-    /// one of the new lines contains the identifying text.
-    pub(super) async fn since(self, node: &mut StockNode, says: &str) -> Result<BTreeMap<String, u64>> {
-        let after = node.daemon.violations().await?;
-        let new = |(rule, count): (&String, &u64)| {
-            let new = count - self.violations.get(rule).unwrap_or(&0);
-            (new != 0).then(|| (rule.clone(), new))
-        };
-        let new: BTreeMap<String, u64> = after.iter().filter_map(new).collect();
-        let lines = lines(node)?.split_off(self.lines);
-        for told in lines.iter().take(3) {
-            line(&format!("      {told}"))?;
-        }
-        ensure!(
-            lines.iter().any(|told| told.contains(says)),
-            "no line contains {says:?}; reported: {new:?}, lines: {lines:#?}"
-        );
-        Ok(new)
-    }
-}
-
-/// Returns the lines in the daemon's log that report violations.
-fn lines(node: &mut StockNode) -> Result<Vec<String>> {
-    let log = node.daemon.process().log();
-    let text = std::fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
-    Ok(text.lines().filter(|line| line.contains("driver violation")).map(str::to_owned).collect())
 }

@@ -1,17 +1,18 @@
 //! Sequence numbers of CQ arm requests, for strict mode.
 //!
-//! For each CQ, software counts the events it has received, starting from 1, and the device counts the events it has
-//! written. A number lower than the device's count is valid as long as software may not have received the remaining
-//! events. The driver has received an event once it has read the event from the EQ. A user program has received an
-//! event once it has fetched the event from the driver. For a user program, the device can infer this only from the
-//! sequence numbers that the program uses.
+//! Software counts the events of a CQ that it has received. The device counts those that it has written. A number lower
+//! than the device's count is valid as long as software may not have received the remaining events. The driver has
+//! received the events that it has read from the EQ. A user program has received those that it fetched from the driver.
+//! The device can only infer these from the sequence numbers that the program uses.
 //!
 //! # Spec
-//! mthca interface, sections 7.6 and 11.
+//! mthca interface, sections 7.6 and 11; mlx5 interface, sections 7.1 and 9.2.
 
 /// Event counts of a CQ.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ArmSequence {
+#[derive(Clone, Copy, Debug)]
+pub struct ArmSequence {
+    /// Number that software uses before the first event.
+    first: u8,
     /// Number of events written to the EQ.
     written: u32,
     /// Number of events that software is known to have received.
@@ -21,15 +22,20 @@ pub(super) struct ArmSequence {
 }
 
 impl ArmSequence {
-    /// Counts an event that was written to the EQ at the free-running index `place`.
-    pub(super) fn event_written(&mut self, place: u32) {
+    /// Creates the counts of a new CQ. `first` is the number that software uses before the first event.
+    pub const fn new(first: u8) -> Self {
+        Self { first, written: 0, seen: 0, newest: None }
+    }
+
+    /// Counts an event that was written to the EQ at this free-running index.
+    pub fn event_written(&mut self, place: u32) {
         self.written = self.written.wrapping_add(1);
         self.newest = Some(place);
     }
 
-    /// Records that software has read the EQ up to the index `consumer`. Called only if the CQ and the EQ have the same
-    /// owner.
-    pub(super) fn mark_read(&mut self, consumer: u32) {
+    /// Records that software has read the EQ up to a consumer index. Called only if the CQ belongs to the owner of the
+    /// EQ.
+    pub fn mark_read(&mut self, consumer: u32) {
         const BEHIND: u32 = 1 << 31;
         if self.newest.is_some_and(|place| consumer.wrapping_sub(place).wrapping_sub(1) < BEHIND) {
             self.newest = None;
@@ -37,17 +43,17 @@ impl ArmSequence {
         }
     }
 
-    /// Returns the range of two-bit sequence numbers that are currently valid: the first one, and the number of others
-    /// that follow.
-    pub(super) fn valid_range(&self) -> (u8, u8) {
-        let first = self.seen.wrapping_add(1) & 3;
+    /// Returns the two-bit sequence numbers that are valid now, as the first of them and the number of those that
+    /// follow.
+    pub fn valid_range(&self) -> (u8, u8) {
+        let first = self.seen.wrapping_add(self.first.into()) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;
         (first as u8, more as u8)
     }
 
     /// Whether a sequence number is currently valid. A valid number proves that software has received all the events it
     /// counts.
-    pub(super) fn arm(&mut self, number: u8) -> bool {
+    pub fn arm(&mut self, number: u8) -> bool {
         let (first, more) = self.valid_range();
         let ahead = number.wrapping_sub(first) & 3;
         let allowed = ahead <= more;
@@ -68,7 +74,7 @@ mod tests {
 
     #[test]
     fn arm_sequence_number_may_omit_unread_events() {
-        let mut sequence = ArmSequence::default();
+        let mut sequence = ArmSequence::new(1);
         assert_eq!(allowed(&sequence), [1]);
         sequence.event_written(7);
         assert_eq!(allowed(&sequence), [1, 2]);
@@ -85,8 +91,8 @@ mod tests {
     }
 
     #[test]
-    fn arm_sequence_number_marks_counted_events_as_read() {
-        let mut sequence = ArmSequence::default();
+    fn arm_sequence_number_marks_events_that_it_counts_as_read() {
+        let mut sequence = ArmSequence::new(1);
         (0..2).for_each(|place| sequence.event_written(place));
         assert!(sequence.arm(1), "none seen");
         assert!(sequence.arm(2));
@@ -96,8 +102,17 @@ mod tests {
     }
 
     #[test]
+    fn numbers_start_at_number_of_interface() {
+        let mut sequence = ArmSequence::new(0);
+        assert_eq!(allowed(&sequence), [0]);
+        sequence.event_written(0);
+        sequence.mark_read(1);
+        assert_eq!(allowed(&sequence), [1]);
+    }
+
+    #[test]
     fn event_counters_wrap() {
-        let mut sequence = ArmSequence { written: u32::MAX, seen: u32::MAX, newest: None };
+        let mut sequence = ArmSequence { written: u32::MAX, seen: u32::MAX, ..ArmSequence::new(1) };
         assert_eq!(allowed(&sequence), [0]);
         sequence.event_written(u32::MAX);
         sequence.mark_read(0);

@@ -1,0 +1,64 @@
+//! Strict mode: reports violations of the interface that the device tolerates.
+//!
+//! Checks do not change the behaviour of the device. A command is checked before its execution, while the objects that
+//! it removes still exist. Findings are reported only for commands that succeed, since a rejected command already has a
+//! status.
+//!
+//! Section 7.3: stores to the BAR are posted, so a doorbell record may be newer than the doorbell being checked. Only
+//! records that are older than the doorbell are violations.
+//!
+//! # Spec
+//! mlx5 interface; [`rules`] cites the sections.
+
+mod commands;
+mod doorbells;
+mod keys;
+mod queues;
+mod registers;
+pub mod rules;
+mod work;
+
+use card::frontend::strict::Findings;
+use protocol::ids::Qpn;
+
+use self::rules::TOKEN_REUSED;
+
+pub(super) use self::commands::command;
+pub(super) use self::doorbells::{arm_doorbell, eq_doorbell, send_doorbell, uar_write};
+pub(super) use self::keys::umr;
+pub(super) use self::queues::{cqe, receives};
+pub(super) use self::registers::write;
+pub(super) use self::work::{completion, send_wqe};
+
+/// State of strict mode, since software last wrote the address of the command queue.
+#[derive(Debug, Default)]
+pub struct Strict {
+    /// Token of the previous command.
+    token: Option<u8>,
+}
+
+impl Strict {
+    /// Checks the token of a command that the device has taken from a slot.
+    pub(super) fn command(&mut self, slot: usize, token: u8) -> Findings {
+        let mut found = Findings::default();
+        if self.token.replace(token) == Some(token) {
+            found.add(
+                &TOKEN_REUSED,
+                format!("the command in slot {slot} has token {token:#x}, like the command before it"),
+            );
+        }
+        found
+    }
+}
+
+/// Whether a 24-bit index is past another one.
+fn is_past(index: u32, end: u32) -> bool {
+    const INDEX: u32 = 0xff_ffff;
+    const HALF: u32 = 1 << 23;
+    end.wrapping_sub(index) & INDEX >= HALF
+}
+
+/// Describes the location of a send WQE in reports.
+fn wqe_at(index: u16, qpn: Qpn) -> String {
+    format!("the WQE at block {index:#x} of QP {qpn}")
+}

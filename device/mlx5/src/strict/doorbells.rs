@@ -1,0 +1,193 @@
+//! Checks of doorbells before they take effect.
+
+use card::frontend::strict::Findings;
+use card::memory::GuestMemory;
+use protocol::hca::mlx5::doorbell::{ArmCq, CqRecord, EqDoorbell};
+use protocol::hca::mlx5::qp::QpState;
+use protocol::hca::mlx5::wqe::ControlSegment;
+use protocol::ids::{Qpn, UarIndex};
+
+use super::is_past;
+use super::rules::{
+    ARM_RECORD, ARM_SEQUENCE, CQ_CONSUMER, DOORBELL_NOTHING, DOORBELL_RECORD, DOORBELL_STATE, DOORBELL_WQE,
+    EQ_CONSUMER, SQ_OVERRUN,
+};
+use crate::doorbell::WqeHead;
+use crate::event_queue::EventQueue;
+use crate::numbered::Numbered;
+use crate::queue_pair::QueuePair;
+use crate::resources::Resources;
+use crate::send_queue::blocks;
+
+/// Checks that the device has allocated the UAR page of a write. `resources` are the objects of an initialised device.
+pub(in super::super) fn uar_write(resources: Option<&Resources>, page: UarIndex) -> Findings {
+    let mut found = Findings::default();
+    if resources.is_none_or(|all| !all.uars.contains(page.get())) {
+        found.add(&DOORBELL_NOTHING, format!("write to UAR page {page}, which the device has not allocated"));
+    }
+    found
+}
+
+/// Checks that a queue exists and that the doorbell is in its UAR page. `own` is that page.
+fn reaches(queue: &str, own: Option<UarIndex>, page: UarIndex, found: &mut Findings) -> bool {
+    match own {
+        None => found.add(&DOORBELL_NOTHING, format!("doorbell for {queue}, which does not exist")),
+        Some(own) if own != page => found
+            .add(&DOORBELL_NOTHING, format!("doorbell for {queue} in UAR page {page}, expected page {own}")),
+        Some(_) => return true,
+    }
+    false
+}
+
+/// Checks a doorbell of an EQ.
+pub(in super::super) fn eq_doorbell(
+    eqs: &Numbered<EventQueue>,
+    page: UarIndex,
+    doorbell: &EqDoorbell,
+) -> Findings {
+    let mut found = Findings::default();
+    let EqDoorbell { eqn, consumer } = *doorbell;
+    let context = eqs.get(eqn.get()).map(EventQueue::context);
+    if !reaches(&format!("EQ {eqn}"), context.map(|context| context.uar), page, &mut found) {
+        return found;
+    }
+    let Some(context) = context else { return found };
+    let (producer, old) = (context.producer, context.consumer);
+    if is_past(consumer, producer) {
+        found.add(
+            &EQ_CONSUMER,
+            format!("EQ {eqn}: consumer index {consumer:#x} is past producer index {producer:#x}"),
+        );
+    } else if is_past(old, consumer) {
+        found
+            .add(&EQ_CONSUMER, format!("EQ {eqn}: consumer index moved back from {old:#x} to {consumer:#x}"));
+    }
+    found
+}
+
+/// Checks a doorbell that arms a CQ.
+pub(in super::super) fn arm_doorbell(
+    resources: &mut Resources,
+    page: UarIndex,
+    arm: &ArmCq,
+    dma: &GuestMemory,
+) -> Findings {
+    let mut found = Findings::default();
+    let ArmCq { cqn, consumer, sequence, .. } = *arm;
+    let Resources { cqs, eqs, .. } = resources;
+    let cq = cqs.get_mut(cqn.get());
+    let own = cq.as_ref().map(|cq| cq.uar());
+    if !reaches(&format!("CQ {cqn}"), own, page, &mut found) {
+        return found;
+    }
+    let Some(cq) = cq else { return found };
+    let producer = cq.context(dma).producer;
+    if is_past(consumer, producer) {
+        found.add(
+            &CQ_CONSUMER,
+            format!("CQ {cqn} armed at consumer index {consumer:#x}, past producer index {producer:#x}"),
+        );
+    }
+    if let Some(record) = cq.read_record(dma).filter(|record| is_older(record, arm)) {
+        let CqRecord { armed_at, sequence: recorded, .. } = record;
+        found.add(
+            &ARM_RECORD,
+            format!(
+                "CQ {cqn} armed with sequence number {sequence} at consumer index {consumer:#x}, but its doorbell record has {recorded} at {armed_at:#x}"
+            ),
+        );
+    }
+    // The EQ's consumer index shows what the driver has read, so it counts only for the driver's own CQs, which are in
+    // the UAR page of its EQs. For the CQ of a user program, the driver may have read an event that the program has not
+    // received yet.
+    if let Some(eq) = eqs.get(cq.eqn().get())
+        && eq.context().uar == cq.uar()
+    {
+        cq.sequence.mark_read(eq.consumer());
+    }
+    if !cq.sequence.arm(sequence) {
+        let (first, more) = cq.sequence.valid_range();
+        let unseen = if more == 0 { String::new() } else { format!(" or up to {more} higher") };
+        found.add(
+            &ARM_SEQUENCE,
+            format!("CQ {cqn} armed with sequence number {sequence}, expected {first}{unseen}"),
+        );
+    }
+    found
+}
+
+/// Whether a doorbell record holds an earlier arm request than the doorbell.
+fn is_older(record: &CqRecord, arm: &ArmCq) -> bool {
+    match record.armed_at == arm.consumer {
+        true => arm.sequence.wrapping_sub(record.sequence) & 3 == 1,
+        false => is_past(arm.consumer, record.armed_at),
+    }
+}
+
+/// Checks a send doorbell. `head` is the start of the last WQE, if the doorbell is a single store.
+pub(in super::super) fn send_doorbell(
+    qps: &Numbered<Box<QueuePair>>,
+    page: UarIndex,
+    qpn: Qpn,
+    head: Option<WqeHead>,
+    dma: &GuestMemory,
+) -> Findings {
+    let mut found = Findings::default();
+    let qp = qps.get(qpn.get());
+    if !reaches(&format!("QP {qpn}"), qp.map(|qp| qp.context.uar), page, &mut found) {
+        return found;
+    }
+    let Some(qp) = qp else { return found };
+    if let Some(state @ (QpState::Reset | QpState::Init | QpState::Rtr)) = qp.context.state() {
+        found.add(&DOORBELL_STATE, format!("doorbell for QP {qpn}, which is in {}", state.name()));
+        return found;
+    }
+    let Some(record) = qp.record(dma) else { return found };
+    if let Some(head) = head {
+        announced(qp, head, record.sent, dma, &mut found);
+    }
+    let queue = qp.send_queue();
+    let (posted, blocks) = (record.sent.wrapping_sub(queue.completed()), queue.blocks());
+    if u32::from(posted) > blocks {
+        found.add(
+            &SQ_OVERRUN,
+            format!(
+                "the send queue of QP {qpn} has {blocks} blocks, but {posted} are posted and not completed"
+            ),
+        );
+    }
+    found
+}
+
+/// Checks the WQE that a doorbell announces. `sent` is the send counter in the doorbell record.
+fn announced(qp: &QueuePair, head: WqeHead, sent: u16, dma: &GuestMemory, found: &mut Findings) {
+    const BEHIND: u16 = 1 << 15;
+    let qpn = qp.qpn;
+    let mut control = [0; ControlSegment::LEN];
+    control.iter_mut().zip(head).for_each(|(to, from)| *to = from);
+    let ControlSegment { index, size, .. } = ControlSegment::parse(&control);
+    let end = index.wrapping_add(blocks(size));
+    if (1..BEHIND).contains(&end.wrapping_sub(sent)) {
+        found.add(
+            &DOORBELL_RECORD,
+            format!("QP {qpn}: doorbell announces {end:#x} blocks, but the doorbell record has {sent:#x}"),
+        );
+        return;
+    }
+    let queue = qp.send_queue();
+    let (ahead, waiting) = (index.wrapping_sub(queue.taken()), sent.wrapping_sub(queue.taken()));
+    // A WQE that the device has taken may have completed, and its blocks may hold a later WQE.
+    if ahead < waiting
+        && u32::from(waiting) <= queue.blocks()
+        && let Ok(stored) = queue.head::<{ size_of::<WqeHead>() }>(index, &qp.buffer, dma)
+        && stored != head
+    {
+        let [said, stored] = [head, stored].map(u64::from_be_bytes);
+        found.add(
+            &DOORBELL_WQE,
+            format!(
+                "QP {qpn}: the doorbell for block {index:#x} is {said:#018x}, but the WQE there starts with {stored:#018x}"
+            ),
+        );
+    }
+}

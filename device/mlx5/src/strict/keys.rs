@@ -1,0 +1,65 @@
+//! Checks of work requests that change memory keys.
+
+use card::frontend::strict::Findings;
+use card::memory::GuestMemory;
+use engine::{Initiator, LocalToken};
+use protocol::hca::mlx5::qp::Service;
+use protocol::hca::mlx5::umr::MkeyMask;
+use protocol::hca::mlx5::wqe::{Operation, SendWqe, Umr};
+use protocol::ids::MkeyIndex;
+
+use super::rules::{KEY_REUSED, UMR_CONTROL};
+use super::wqe_at;
+use crate::resources::Resources;
+use crate::work;
+
+/// Checks a UMR that the device is about to execute.
+pub(in super::super) fn umr(
+    resources: &Resources,
+    initiator: Initiator,
+    token: &LocalToken,
+    dma: &GuestMemory,
+) -> Findings {
+    let mut found = Findings::default();
+    let qp = resources.qps.get(initiator.qpn.get());
+    let (Some(qp), Some(index)) = (qp, work::index_of(token)) else { return found };
+    let Ok(bytes) = qp.reread(index, dma) else { return found };
+    let Ok(wqe) = SendWqe::parse(&bytes, qp.service(), qp.qpn) else { return found };
+    let Operation::Umr(umr) = &wqe.operation else { return found };
+    let (place, key) = (wqe_at(index, qp.qpn), wqe.control.key());
+    control(umr, key, &place, &mut found);
+    let Some(mkey) = resources.mkeys.get(MkeyIndex::of(key)) else { return found };
+    let current = MkeyIndex::of(key).key(mkey.context.key);
+    // The low byte of a free key is that of its next use, or left over from the last one.
+    if !mkey.context.free && current != key {
+        found.add(
+            &UMR_CONTROL,
+            format!("{place} changes key {key:#x}, but the low byte of the key makes it {current:#x}"),
+        );
+    }
+    let new = mkey.context.updated(umr.control.mask, &umr.mkey);
+    // The kernel's UMR QP keeps the low byte of a key when it reuses the key for another region.
+    if qp.service() != Service::Umr
+        && umr.control.mask.contains(MkeyMask::KEY)
+        && !new.free
+        && mkey.last_valid == Some(new.key)
+    {
+        let key = MkeyIndex::of(key).key(new.key);
+        found.add(&KEY_REUSED, format!("{place} makes key {key:#x} valid, which was valid before"));
+    }
+    found
+}
+
+/// Checks the control segment of a UMR.
+fn control(umr: &Umr<'_>, key: u32, place: &str, found: &mut Findings) {
+    if umr.control.check_used && umr.control.check_free {
+        found
+            .add(&UMR_CONTROL, format!("{place} requires that key {key:#x} is free and that it is not free"));
+    }
+    let mut names = umr.control.mask.iter_names();
+    names.by_ref().for_each(drop);
+    let undefined = names.remaining().bits();
+    if undefined != 0 {
+        found.add(&UMR_CONTROL, format!("the mask of {place} has undefined bits {undefined:#x}"));
+    }
+}

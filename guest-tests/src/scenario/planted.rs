@@ -1,0 +1,176 @@
+//! Bugs planted in a driver of Linux. hcad's log must identify each bug, and must report nothing if no bug is selected.
+//!
+//! The driver is built from its own source, with an added parameter that selects a bug. Management datagrams trigger
+//! the bugs, because their queue pairs belong to the kernel driver.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::stock_pair::StockNode;
+use crate::daemon::Explained;
+use crate::lab::Lab;
+use crate::report::{Report, line};
+use crate::testbed::kind::Device;
+
+/// Time limit for loading and unloading a driver.
+const LIMIT: Duration = Duration::from_secs(180);
+/// The disk that contains the module. It follows the disks of the root file system.
+const DISK: &str = "/dev/vdc";
+/// Size of a sector. Disks consist of whole sectors, and the kernel ignores bytes after the module.
+const SECTOR: usize = 512;
+
+/// A replacement in a file of a driver: file, old text and new text. Every occurrence is replaced.
+pub(super) type Change = (&'static str, &'static str, &'static str);
+
+/// A driver of Linux, and the bugs that are planted in it.
+pub(super) struct Driver {
+    pub(super) scenario: &'static str,
+    pub(super) device: Device,
+    /// Directory of the driver in the Linux source tree.
+    pub(super) folder: &'static str,
+    /// Name of its module.
+    pub(super) module: &'static str,
+    /// Modules to load first, including those for tools.
+    pub(super) others: &'static [&'static str],
+    pub(super) changes: &'static [Change],
+    pub(super) planted: &'static [Planted],
+    /// The rules of all bugs.
+    pub(super) explained: &'static [Explained],
+}
+
+/// A bug, identified by its number in the parameter.
+pub(super) struct Planted {
+    pub(super) number: u32,
+    pub(super) about: &'static str,
+    /// Rules whose violation must be reported.
+    pub(super) rules: &'static [&'static str],
+    /// Text in the log line that identifies the bug.
+    pub(super) says: &'static str,
+}
+
+/// Returns the explanation of a violation that a bug causes.
+pub(super) const fn meant(rule: &'static str) -> Explained {
+    Explained { rule, why: "planted" }
+}
+
+impl Driver {
+    pub(super) async fn run(&'static self, lab: &Lab, report: &mut Report) -> Result<()> {
+        let run = lab.new_run(self.scenario)?;
+        let hint = format!("console output, logs and the driver: {}", run.path().display());
+        let changes = self.changes;
+        let change = move |folder: &Path| plant(folder, changes);
+        let module =
+            lab.build_changed_driver(&run, self.folder, change).await.with_context(|| hint.clone())?;
+        let disk = disk_of(&module).with_context(|| hint.clone())?;
+        let started = StockNode::start_alone(self.device, lab, &run, vec![disk], Some(self.explained)).await;
+        let mut node = started.with_context(|| hint.clone())?;
+        report.case("the unmodified driver is not reported", &hint, self.expect_no_report(&mut node)).await?;
+        for planted in self.planted {
+            report.case(planted.about, &hint, self.expect_reports(&mut node, planted)).await?;
+        }
+        let title = "the correct driver is still not reported";
+        report.case(title, &hint, self.expect_no_report(&mut node)).await?;
+        report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
+    }
+
+    /// Loads the driver with this bug, sends queries to the subnet manager, and unloads the driver.
+    async fn load(&self, node: &mut StockNode, planted: u32) -> Result<()> {
+        const LOAD: &str = "disk=$1 planted=$2 module=$3; shift 3; \
+                            cat $disk > /run/$module.ko && modprobe -a \"$@\" || exit; \
+                            insmod /run/$module.ko planted=$planted";
+        // With some bugs, the query receives no answer.
+        const USE: &str = "for turn in 1 2 3; do timeout 2 sminfo; done; rmmod $1";
+        let planted = planted.to_string();
+        let load = ["sh", "-c", LOAD, "sh", DISK, &planted, self.module];
+        node.vm.run_within(LIMIT, &[&load, self.others].concat()).await?;
+        node.port_is("4: ACTIVE").await?;
+        node.vm.run_within(LIMIT, &["sh", "-c", USE, "sh", self.module]).await.map(drop)
+    }
+
+    /// Checks that a correct driver causes no report.
+    async fn expect_no_report(&self, node: &mut StockNode) -> Result<()> {
+        let told = Violations::by_now(node).await?;
+        self.load(node, 0).await?;
+        told.expect_none_since(node).await
+    }
+
+    /// Checks that exactly these rules are reported, and that a line identifies the bug.
+    async fn expect_reports(&self, node: &mut StockNode, planted: &Planted) -> Result<()> {
+        let told = Violations::by_now(node).await?;
+        self.load(node, planted.number).await?;
+        let new = told.since(node, planted.says).await?;
+        ensure!(new.keys().eq(planted.rules), "reported: {new:?}, expected {:?}", planted.rules);
+        Ok(())
+    }
+}
+
+/// Applies replacements to a driver's source.
+fn plant(folder: &Path, changes: &[Change]) -> Result<()> {
+    for (file, old, new) in changes {
+        let path = folder.join(file);
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        ensure!(text.contains(old), "{file} of this kernel does not contain {old:?}");
+        fs::write(&path, text.replace(old, new))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Creates a disk whose first bytes are the module.
+fn disk_of(module: &Path) -> Result<PathBuf> {
+    let mut bytes = fs::read(module)?;
+    bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
+    let disk = module.with_extension("disk");
+    fs::write(&disk, bytes)?;
+    Ok(disk)
+}
+
+/// Violations that a daemon has reported so far.
+pub(super) struct Violations {
+    violations: BTreeMap<String, u64>,
+    lines: usize,
+}
+
+impl Violations {
+    pub(super) async fn by_now(node: &mut StockNode) -> Result<Self> {
+        Ok(Self { violations: node.daemon.violations().await?, lines: lines(node)?.len() })
+    }
+
+    /// Checks that no violation has been reported since this snapshot.
+    pub(super) async fn expect_none_since(self, node: &StockNode) -> Result<()> {
+        let (before, after) = (self.violations, node.daemon.violations().await?);
+        ensure!(after == before, "reported {after:?}, before that {before:?}");
+        Ok(())
+    }
+
+    /// Returns how often each rule has been reported since this snapshot. Prints the first few new log lines, and fails
+    /// unless one of the new lines contains the identifying text.
+    pub(super) async fn since(self, node: &mut StockNode, says: &str) -> Result<BTreeMap<String, u64>> {
+        let after = node.daemon.violations().await?;
+        let new = |(rule, count): (&String, &u64)| {
+            let new = count - self.violations.get(rule).unwrap_or(&0);
+            (new != 0).then(|| (rule.clone(), new))
+        };
+        let new: BTreeMap<String, u64> = after.iter().filter_map(new).collect();
+        let lines = lines(node)?.split_off(self.lines);
+        for told in lines.iter().take(3) {
+            line(&format!("      {told}"))?;
+        }
+        ensure!(
+            lines.iter().any(|told| told.contains(says)),
+            "no line contains {says:?}; reported: {new:?}, lines: {lines:#?}"
+        );
+        Ok(new)
+    }
+}
+
+/// Returns the lines in the daemon's log that report violations.
+fn lines(node: &mut StockNode) -> Result<Vec<String>> {
+    let log = node.daemon.process().log();
+    let text = std::fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
+    Ok(text.lines().filter(|line| line.contains("driver violation")).map(str::to_owned).collect())
+}
