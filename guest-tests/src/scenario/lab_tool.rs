@@ -37,6 +37,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("a command receives signals, and is killed if its user exits", &hint, signals(&user)).await?;
     report.case("a command has a terminal if requested", &hint, terminal(&user)).await?;
     report.case("guests resolve each other's names, and RDMA works between them", &hint, rdma(&user)).await?;
+    report.case("hcactl queries the device of a guest", &hint, hcactl(&user)).await?;
     report.case("the book's stopped receiver is explained", &hint, stuck::explained(&user)).await?;
     report.case("a host directory is shared with the guests", &hint, share(&user, &shared)).await?;
     report

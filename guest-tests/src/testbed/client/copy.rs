@@ -1,6 +1,5 @@
 //! `cp` copies files and folders to or from a guest, as a tar archive.
 
-use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
