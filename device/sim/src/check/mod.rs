@@ -174,7 +174,7 @@ impl<'a> Checker<'a> {
         let cause = cause.ok_or_else(|| format!("node {node}, without a packet: {event:x?}"))?;
         ensure!(
             self.foreign_pkey.is_none(),
-            "node {node}, by a packet of {:?}: {event:x?}",
+            "node {node}: a packet with the foreign P_Key {:?} caused {event:x?}",
             self.foreign_pkey
         );
         let id = if cause == GROUP_QPN { self.member_of(event)? } else { self.find(node, cause)? };
