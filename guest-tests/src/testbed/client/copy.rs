@@ -210,6 +210,8 @@ impl Read for Drain {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn packed(from: &Path, name: &str) -> Vec<u8> {
