@@ -30,7 +30,7 @@ impl Cycles<'_> {
     /// Returns the same cycles in fewer and smaller batches. With smaller batches, only a larger leak per cycle is
     /// detected.
     pub(super) const fn fewer(self) -> Self {
-        Self { batches: 5, batch: 2, ..self }
+        Self { batches: 3, batch: 1, ..self }
     }
 
     /// Returns the total number of repetitions, including the first one, which is not measured.
