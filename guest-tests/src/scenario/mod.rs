@@ -377,17 +377,22 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "e810-net",
         "IP between E810s with Debian's ice and with a virtio NIC: sizes, MTUs, VLANs, multicast, bridges, queues",
-        |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Good)),
+        |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Core)),
+    ),
+    Scenario::new(
+        "e810-net-full",
+        "e810-net with all MTUs, streams and VLANs, and with large files; takes minutes",
+        |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Full)),
     ),
     Scenario::new(
         "e810-loss",
-        "e810-net on a link that drops 1 % of the frames in each direction",
+        "e810-net-full on a link that drops 1 % of the frames in each direction",
         |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Lossy)),
     )
     .alone(),
     Scenario::new(
         "e810-net-control",
-        "e810-net between two virtio NICs, to distinguish lab faults from E810 faults",
+        "e810-net-full between two virtio NICs, to distinguish lab faults from E810 faults",
         |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Control)),
     ),
     Scenario::new(

@@ -24,8 +24,10 @@ pub(super) enum Wire {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
+    /// Two E810s and a virtio NIC on a link without loss, with one case per kind of traffic.
+    Core,
     /// Two E810s and a virtio NIC on a link without loss.
-    Good,
+    Full,
     /// Two E810s and a virtio NIC on a lossy link.
     Lossy,
     /// Two virtio NICs without a daemon. If a case fails here as well, the E810 is not at fault.
@@ -35,7 +37,8 @@ pub(in super::super) enum Extent {
 impl Extent {
     const fn scenario(self) -> &'static str {
         match self {
-            Self::Good => "e810-net",
+            Self::Core => "e810-net",
+            Self::Full => "e810-net-full",
             Self::Lossy => "e810-loss",
             Self::Control => "e810-net-control",
         }
@@ -62,6 +65,14 @@ const STREAMS: &[(&str, Streams)] = &[
     ("8 UDP streams, reverse", stream(Protocol::Udp, 8, true, false)),
 ];
 
+const CORE_MTUS: &[u32] = &[9000];
+
+const CORE_STREAMS: &[(&str, Streams)] = &[
+    ("TCP", stream(Protocol::Tcp, 1, false, false)),
+    ("8 TCP streams over IPv6, reverse", stream(Protocol::Tcp, 8, true, true)),
+    ("UDP over IPv6, reverse", stream(Protocol::Udp, 1, true, true)),
+];
+
 const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Streams {
     let amount = match protocol {
         Protocol::Tcp => Amount::Mib(8),
@@ -84,11 +95,13 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
         bench.on_a_lossy_wire(report, &hint).await?;
     } else {
         bench.capture(true).await?;
-        bench.packets(report, Wire::Good, &hint).await?;
+        bench.packets(report, Wire::Good, extent, &hint).await?;
         bench.capture(false).await?;
-        bench.files(report, Wire::Good, &hint).await?;
+        if extent != Extent::Core {
+            bench.files(report, Wire::Good, &hint).await?;
+        }
     }
-    if extent == Extent::Good {
+    if matches!(extent, Extent::Core | Extent::Full) {
         bench.queues(report, &hint).await?;
     }
     report.case("no kernel warnings", &hint, bench.no_warnings()).await?;
@@ -108,7 +121,7 @@ impl Bench {
                 )?;
                 (a, vec![("virtio", b)])
             }
-            Extent::Good | Extent::Lossy => {
+            Extent::Core | Extent::Full | Extent::Lossy => {
                 let [mut a, b] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
                 // Guest `c`'s NIC is connected only to guest `a`'s E810, which forwards the NIC's frames.
                 a.peers.push(Peer { addr: peer, leaf: true });
@@ -128,7 +141,7 @@ impl Bench {
         for rule in LOSS {
             loss.add(self.daemon()?, rule).await?;
         }
-        self.packets(report, Wire::Lossy, hint).await?;
+        self.packets(report, Wire::Lossy, Extent::Lossy, hint).await?;
         self.files(report, Wire::Lossy, hint).await?;
         let (lost, of) = (loss.hits(self.daemon()?).await?, loss.matched(self.daemon()?).await?);
         let case = async {
@@ -148,9 +161,12 @@ impl Bench {
         report.case("NIC and kernel counters match", hint, flows::counted(a)).await
     }
 
-    /// Runs all packet cases with every peer, on a link with or without loss.
-    async fn packets(&mut self, report: &mut Report, wire: Wire, hint: &str) -> Result<()> {
+    /// Runs the packet cases of an extent with every peer, on a link with or without loss.
+    async fn packets(&mut self, report: &mut Report, wire: Wire, extent: Extent, hint: &str) -> Result<()> {
         let Self { a, peers, .. } = self;
+        let all = extent != Extent::Core;
+        let mtus = if all { jumbo::MTUS } else { CORE_MTUS };
+        let chosen = if all { STREAMS } else { CORE_STREAMS };
         for (kind, b) in &mut *peers {
             let name = |what: &str| format!("{what}, {kind}");
             let address = b.address(0);
@@ -159,22 +175,26 @@ impl Bench {
             let pings = ping::all_sizes(a, &address.ipv6, wire);
             report.case(&name("ping over IPv6"), hint, pings).await?;
             report.case(&name("congestion marks"), hint, ping::congestion_marks(a, b, wire)).await?;
-            for &mtu in jumbo::MTUS {
+            for &mtu in mtus {
                 report.case(&name(&format!("MTU {mtu}")), hint, jumbo::mtu(a, b, mtu, wire)).await?;
             }
-            for &(what, streams) in STREAMS {
+            for &(what, streams) in chosen {
                 report.case(&name(what), hint, streams.arrive(a, b, 0, wire)).await?;
             }
             report.case(&name("VLANs 1 and 4094"), hint, vlan::customer(a, b, wire)).await?;
-            report.case(&name("802.1ad with an inner VLAN"), hint, vlan::service(a, b, wire)).await?;
+            if all {
+                report.case(&name("802.1ad with an inner VLAN"), hint, vlan::service(a, b, wire)).await?;
+            }
             if wire == Wire::Good {
                 report.case(&name("receive filters"), hint, filter::let_in(a, b)).await?;
                 report.case(&name("receive filters, reverse"), hint, filter::let_in(b, a)).await?;
             }
             report.case(&name("macvlan"), hint, bridge::macvlan(a, b, wire)).await?;
-            report.case(&name("macvlan, reverse"), hint, bridge::macvlan(b, a, wire)).await?;
-            report.case(&name("bridge"), hint, bridge::bridge(a, b, wire)).await?;
             report.case(&name("bridge, reverse"), hint, bridge::bridge(b, a, wire)).await?;
+            if all {
+                report.case(&name("macvlan, reverse"), hint, bridge::macvlan(b, a, wire)).await?;
+                report.case(&name("bridge"), hint, bridge::bridge(a, b, wire)).await?;
+            }
         }
         let members: Vec<_> = peers.iter().map(|(_, peer)| peer.address(0)).collect();
         report.case("a multicast group responds", hint, ping::group(a, &members, wire)).await?;
