@@ -97,7 +97,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes the next request from the send queue. `wr_id` is a [`SendTag`](super::send_queue::SendTag).
+    /// Takes the next request from the send queue. `wr_id` is a [`SendTag`].
     pub fn next_send(&mut self, dma: &GuestMemory, addresses: &Addresses) -> Fetch<SendRequest> {
         if self.send.waiting() == 0 {
             // Section 7: the record can be ahead of the doorbell, so it may already announce more requests. An
