@@ -54,7 +54,7 @@ pub struct Options {
     /// Path to an ext4 image with the guest root filesystem [default: an image that guest-lab builds]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub root: Option<PathBuf>,
-    /// Kernel module to load in each guest, together with its dependencies (repeatable)
+    /// Kernel module to load at boot, before the stock drivers, together with its dependencies (repeatable)
     #[arg(help_heading = PARTS, long = "module", value_name = "FILE")]
     pub modules: Vec<PathBuf>,
     /// Path to the hcad binary [default: hcad in the same directory as guest-lab]
@@ -70,7 +70,7 @@ pub struct Options {
     #[arg(help_heading = PARTS, long, visible_alias = "smp", default_value_t = 1, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
-    /// Trace each device that is used by a stock driver, and write the traces next to the logs
+    /// Trace each device that is used by a kernel driver, and write the traces next to the logs
     #[arg(help_heading = PARTS, long)]
     pub trace: bool,
     /// Memory per guest, in MiB or with a unit (`M` or `G`), such as `2G`

@@ -92,14 +92,14 @@ enum Command {
     /// Supervise guests (for internal use by `guest-lab up`)
     #[command(name = SUPERVISE, hide = true)]
     Supervise(Box<Supervise>),
-    /// Download QEMU, a kernel and a root filesystem, so that later commands need no network
+    /// Download QEMU, a kernel and a root filesystem, so that guests boot without network access
     Fetch {
         #[command(flatten)]
         options: Options,
     },
     /// Build a module for the guest kernel
     ///
-    /// The first build downloads the guest kernel's headers and the compiler that the kernel was built with.
+    /// The first build for a kernel downloads the compiler that the kernel was built with.
     Build {
         /// Directory that contains the module's source code and a Makefile with the line `obj-m := NAME.o`
         #[arg(value_name = "DIR", default_value = ".")]

@@ -62,7 +62,7 @@ pub enum Command {
     Hcactl(Hcactl),
     /// Copy files and directories to or from a guest
     Cp(Copy),
-    /// Replace a loaded kernel module in running guests
+    /// Load a kernel module into running guests, or replace a loaded one
     Reload(Reload),
     /// Collect console output, kernel messages, hcad logs, traces, captures and session records
     Logs(Logs),

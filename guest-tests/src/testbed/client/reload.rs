@@ -1,4 +1,4 @@
-//! `reload` replaces a driver in running guests.
+//! `reload` loads or replaces a kernel module in running guests.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -35,7 +35,7 @@ for user in $out; do [ "$user" = "$name" ] || modprobe "$user" || exit; done
 /// Arguments of [`super::Command::Reload`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Reload {
-    /// Testbed (NAME) or single guest (NAME:GUEST) in which to replace the module
+    /// Testbed (NAME) or single guest (NAME:GUEST) in which to load the module
     #[arg(value_name = "NAME[:GUEST]")]
     target: Targets,
     /// Path to the module (.ko) on the host
