@@ -201,10 +201,17 @@ pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Optio
         Cqe::Received(_) | Cqe::Failed(_) => "recv",
         Cqe::Resize => "resize",
     };
+    let wr = match cqe {
+        Cqe::Sent(sent) => Some(sent.wqe_counter),
+        Cqe::Received(receipt) => Some(receipt.wqe_counter),
+        Cqe::Failed(failure) => Some(failure.wqe_counter),
+        Cqe::Resize => None,
+    };
     trace.record(Kind::Cqe, name, |to| {
         cqn.show("cqn", to);
         slot.show("slot", to);
         lost.map(|error| format!("{error}")).as_deref().show("lost", to);
+        wr.show("wr", to);
         cqe.describe(to);
     });
 }

@@ -13,8 +13,9 @@
 //!
 //! Time is in seconds since 1970, as in captures. Fields of a mailbox have the prefix `in.` or `out.`; zero fields
 //! are omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the comments of captured
-//! frames. `wr` is its position in its queue as reported in completions of the interface: a byte offset, or on an
-//! E810 the index of its first quantum. Rust's `Debug` format is never used.
+//! frames. `wr` is its position in its queue as reported in completions of the interface: a byte offset, or the index
+//! of its first quantum on an E810, or the index of its first block on a ConnectX. Rust's `Debug` format is never
+//! used.
 //!
 //! A JSON line is one object with the same keys and all fields. Kinds, names and keys are part of the public
 //! interface: new ones may be added, but existing ones do not change. Their meanings are documented on the
