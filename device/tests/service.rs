@@ -160,6 +160,22 @@ fn device_options_replace_file_and_socket_name() {
     assert!(text.contains("127.0.0.1:9") && text.contains("02:00:00:00:00:08"), "{output:?}");
 }
 
+/// A service can write only to its own directory, so its default ring is there.
+#[test]
+fn default_ring_is_in_runtime_directory_of_service() {
+    let folder = tempfile::tempdir().unwrap();
+    let (service, user) = (folder.path().join("service"), folder.path().join("user"));
+    let device = serde_json::json!({ "id": 1, "frontend": { "mthca": {} }, "fabric": { "ring": {} } });
+    let config = folder.path().join("hcad.json");
+    std::fs::write(&config, serde_json::json!({ "devices": [device] }).to_string()).unwrap();
+    let mut command = hcad();
+    command.arg("--config").arg(config).env("RUNTIME_DIRECTORY", &service).env("XDG_RUNTIME_DIR", &user);
+    let daemon = Daemon::ready(command, folder, service.join("hca1.sock"));
+    Client::new(&daemon.socket).unwrap();
+    assert!(service.join("ring/020000000001.ring").exists());
+    assert!(!user.exists());
+}
+
 #[test]
 fn device_option_error_names_option() {
     let run = |arguments: &[&str]| {

@@ -13,12 +13,14 @@ const OF_THE_SYSTEM: &str = "/run/hcad";
 
 /// Returns the directory for this process's sockets: the one created by the service manager, or else [`shared`].
 pub fn own() -> PathBuf {
-    // systemd.exec(5), RuntimeDirectory=: a list separated by colons.
     let given = env::var("RUNTIME_DIRECTORY").unwrap_or_default();
-    match given.split(':').next() {
-        Some(first) if first.starts_with('/') => first.into(),
-        _ => shared(),
-    }
+    first(&given).map_or_else(shared, PathBuf::from)
+}
+
+/// Returns the first of the directories that the service manager has created.
+fn first(given: &str) -> Option<&str> {
+    // systemd.exec(5), RuntimeDirectory=: a list separated by colons.
+    given.split(':').next().filter(|first| first.starts_with('/'))
 }
 
 /// Returns the directory through which a user's programs find each other's sockets. This is `$XDG_RUNTIME_DIR/hcad`, or
@@ -40,9 +42,10 @@ pub fn device(folder: &Path, id: u16) -> PathBuf {
     folder.join(format!("hca{id}.sock"))
 }
 
-/// Returns the default directory of the ring fabric.
-pub fn ring(folder: &Path) -> PathBuf {
-    folder.join("ring")
+/// Returns the default directory of the ring fabric. It is below [`own`], because a service cannot write to the
+/// directory of another service.
+pub fn ring() -> PathBuf {
+    own().join("ring")
 }
 
 /// Creates a ring's directory if it does not exist. Only this user can access the new directory.
@@ -50,9 +53,8 @@ pub fn ring(folder: &Path) -> PathBuf {
 /// # Errors
 /// Fails if the directory cannot be created.
 pub fn make_ring(folder: &Path) -> io::Result<()> {
-    let shared = shared();
-    if folder.parent() == Some(&shared) {
-        make(&shared)?;
+    if let Some(above) = [own(), shared()].iter().find(|above| folder.parent() == Some(above.as_path())) {
+        make(above)?;
     }
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -85,5 +87,17 @@ pub fn make(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_directory_of_service_manager_is_used() {
+        assert_eq!(first("/run/hcad/a:/run/hcad/b"), Some("/run/hcad/a"));
+        assert_eq!(first("/run/hcad/a"), Some("/run/hcad/a"));
+        assert_eq!((first(""), first("a:/b")), (None, None));
     }
 }

@@ -38,7 +38,8 @@ pub enum FabricEntry {
 pub struct RingEntry {
     /// Ring directory. All devices that use the same directory are connected, even if they belong to
     /// different hcad processes (of the same user). Each device creates a socket in the directory. If the
-    /// directory does not exist, hcad creates it. Default: `ring` in $XDG_RUNTIME_DIR/hcad or /run/hcad.
+    /// directory does not exist, hcad creates it. Default: `ring` in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/hcad
+    /// or /run/hcad.
     pub folder: Option<PathBuf>,
 }
 
@@ -152,7 +153,7 @@ impl FabricConfig {
             FabricEntry::Udp(udp) => Self::check_udp(&udp, own, &format!("{key}.udp")),
             FabricEntry::Local(LocalEntry { network }) => Ok(Self::Local { network }),
             FabricEntry::Ring(RingEntry { folder }) => {
-                let folder = folder.unwrap_or_else(|| runtime_folder::ring(&runtime_folder::shared()));
+                let folder = folder.unwrap_or_else(runtime_folder::ring);
                 let socket = ring::socket_path(&folder, own);
                 if let Err(error) = SocketAddrUnix::new(&socket) {
                     let problem = format!("{} cannot be used as a socket path: {error}", socket.display());

@@ -94,7 +94,7 @@ impl Config {
             device.make_ring_folder(&format!("devices[{index}]"))?;
         }
         if self.confinement.ring {
-            let folder = runtime_folder::ring(&runtime_folder::shared());
+            let folder = runtime_folder::ring();
             runtime_folder::make_ring(&folder).map_err(|error| {
                 value("confinement.ring", format!("cannot create {}: {error}", folder.display()))
             })?;

@@ -110,7 +110,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     }
     let _ = grant(&runtime_folder::own(), SOCKETS);
     if config.confinement.ring {
-        let _ = grant(&runtime_folder::ring(&runtime_folder::shared()), SOCKETS);
+        let _ = grant(&runtime_folder::ring(), SOCKETS);
     }
     if let Some(folder) = config.own_folder() {
         match runtime_folder::make_own(&folder) {

@@ -20,7 +20,7 @@ use crate::scenario::namespace::{Namespace, run};
 const MTU: u16 = 1420;
 const PORT: &str = "51820";
 /// UDP port of the HCAs, as in RoCEv2.
-const HCA_PORT: u16 = 4791;
+const HCA_PORT: u16 = 47911;
 /// Time limit for the program to create its interface.
 const STARTED: Duration = Duration::from_secs(60);
 
