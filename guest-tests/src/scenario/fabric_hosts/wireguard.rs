@@ -19,7 +19,7 @@ use crate::scenario::namespace::{Namespace, run};
 /// MTU of the tunnels. As in `wg-quick`, it is 1500 bytes minus the 80 bytes that WireGuard adds over IPv6.
 const MTU: u16 = 1420;
 const PORT: &str = "51820";
-/// UDP port of the HCAs, as in RoCEv2.
+/// UDP port of the HCAs, as in the book. It is not the port of RoCEv2, which soft-RoCE on a host uses.
 const HCA_PORT: u16 = 47911;
 /// Time limit for the program to create its interface.
 const STARTED: Duration = Duration::from_secs(60);
