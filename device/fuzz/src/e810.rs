@@ -302,11 +302,17 @@ impl Nic {
     }
 }
 
-/// Returns the frames that are waiting for a member of the fabric.
+/// Returns all frames that are waiting for a member of the fabric.
 fn received(port: &mut LocalFabric) -> Vec<Vec<u8>> {
-    let mut batch = RxBatch::new();
-    port.recv(&mut batch).expect("a fabric in memory does not fail");
-    batch.iter().map(|(frame, _)| frame.to_vec()).collect()
+    let (mut batch, mut frames) = (RxBatch::new(), Vec::new());
+    loop {
+        port.recv(&mut batch).expect("a fabric in memory does not fail");
+        let before = frames.len();
+        frames.extend(batch.iter().map(|(frame, _)| frame.to_vec()));
+        if frames.len() == before {
+            return frames;
+        }
+    }
 }
 
 fn sealed_pages() -> OwnedFd {

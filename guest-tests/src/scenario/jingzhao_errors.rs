@@ -5,11 +5,12 @@ mod commands;
 use std::time::Duration;
 
 use agent::wire::{
-    Access, Cqe, CreateMr, Data, Fill, Flow, MrInfo, Poll, PostRecv, Remote, SendFlow, SendOp, SendRequest,
-    Traffic, Transition, Verify,
+    Access, Cqe, CreateMr, CreateQp, Data, Fill, Flow, MrInfo, Poll, PostRecv, RecvStyle, Remote, SendFlow,
+    SendOp, SendRequest, Traffic, Transition, Verify,
 };
 use anyhow::{Context, Result, bail, ensure};
-use tokio::time::Instant;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
 
 use super::codes::{state, syndrome};
 use super::connection::{Attributes, Connection, End, destroy_region, expect_stream, region};
@@ -25,7 +26,9 @@ const OPCODE_SEND_ERROR: u8 = 0xff;
 const SOON_MS: u32 = 10_000;
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let mut pair = Pair::start_open(lab, "jingzhao-errors").await?;
+    // The public user library needs this option, because it sets the valid bit before it writes the list.
+    let options = [json!({}), json!({ "queues": { "rq_valid_bit": true } })];
+    let mut pair = Pair::start_open_as(lab, "jingzhao-errors", options).await?;
     let hint = pair.hint();
     for (op_name, op) in [("WRITE", SendOp::Write), ("READ", SendOp::Read)] {
         for fault in Fault::ALL {
@@ -44,6 +47,13 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         .await?;
     report
         .case("SEND without a receive request: RNR retries exhausted", &hint, rnr_exhausted(&mut pair))
+        .await?;
+    report
+        .case(
+            "receive lists without a terminator: no RNR retry count is exceeded",
+            &hint,
+            unterminated_receives(&mut pair),
+        )
         .await?;
     for retry in [1, 3] {
         let name = format!("silent peer: retry count of {retry} exceeded");
@@ -173,6 +183,41 @@ async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
     let interval = Duration::from_micros(122_880);
     let took = fails_with(pair, &attributes, syndrome::RNR_RETRY_EXCEEDED, async |_, _| Ok(())).await?;
     expect_duration(took, 3 * interval)
+}
+
+/// Checks that a receive whose list may be incomplete costs its message at most one RNR NAK, and none if the receive was
+/// posted well before the message (JingZhao interface, J-50).
+async fn unterminated_receives(pair: &mut Pair) -> Result<()> {
+    const LEN: u32 = 5000;
+    let shape = CreateQp { recv_style: RecvStyle::Unterminated, ..CreateQp::default() };
+    // The list has settled after 300 ms. A busy host needs more time.
+    for (rnr_retry, wait) in [(1, Duration::ZERO), (0, Duration::from_secs(3))] {
+        let attributes = Attributes { rnr_retry, ..Attributes::default() };
+        let connection = Connection::create_as(pair, &attributes, [CreateQp::default(), shape]).await?;
+        let (at_a, at_b) = connection.towards(Direction::AToB);
+        let source = region(&mut pair.a.vm, LEN.into(), 7).await?;
+        let sink = region(&mut pair.b.vm, LEN.into(), 11).await?;
+        // The second message finds the length of the first list.
+        for seed in [21, 22] {
+            fill(&mut pair.a.vm, &source, seed).await?;
+            pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![vec![sink.sge(0, LEN)]] }).await?;
+            sleep(wait).await;
+            at_a.post(&mut pair.a.vm, vec![send(&source, LEN)]).await?;
+            for (vm, end) in [(&mut pair.a.vm, at_a), (&mut pair.b.vm, at_b)] {
+                let cqes = end.poll(vm, 1, SOON_MS).await?;
+                ensure!(
+                    cqes[0].syndrome.is_none() && cqes[0].byte_count == LEN,
+                    "rnr_retry {rnr_retry}, posted {wait:?} before the message: completed with {:?}",
+                    cqes[0]
+                );
+            }
+            expect_filled(&mut pair.b.vm, &sink, seed, "received data").await?;
+        }
+        destroy_region(&mut pair.a.vm, &source).await?;
+        destroy_region(&mut pair.b.vm, &sink).await?;
+        connection.destroy(pair).await?;
+    }
+    Ok(())
 }
 
 /// Checks that the requester waits 4.096 us x 2^code for an answer after the first transmission and after each retry

@@ -175,6 +175,7 @@ impl Qp {
         let slot_bytes = self.rq.slot_bytes as usize;
         match self.recv_style {
             RecvStyle::Valid => wqe::valid_receive(sges, slot_bytes),
+            RecvStyle::Unterminated => wqe::unterminated_receive(sges, slot_bytes),
             RecvStyle::Terminated => wqe::terminated_receive(sges, slot_bytes),
         }
     }
@@ -191,7 +192,7 @@ impl Qp {
     fn write_receive(&self, arena: &Arena, offset: u32, list: &[u8]) {
         let ring = &self.rq.ring;
         ring.write(arena, offset as usize + UNIT, list);
-        if self.recv_style == RecvStyle::Valid {
+        if self.recv_style != RecvStyle::Terminated {
             arena.publish_word(ring.locate(offset as usize), wqe::VALID);
         }
     }
@@ -203,7 +204,7 @@ impl Qp {
             return self.sq.complete(cqe.wqe);
         }
         let oldest = self.rq.complete(cqe.wqe)?;
-        if self.recv_style == RecvStyle::Valid {
+        if self.recv_style != RecvStyle::Terminated {
             let offset = cqe.wqe as usize;
             self.rq.ring.set(arena, offset..offset + UNIT, 0);
         }

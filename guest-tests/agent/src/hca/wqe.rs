@@ -122,13 +122,19 @@ pub(crate) const fn opcode(op: SendOp) -> u8 {
 
 /// Returns a receive WQE in the user library's format, without its first 10h bytes. [`VALID`] marks the slot as posted.
 pub(crate) fn valid_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
-    receive_list(sges, slot, [0; UNIT])
+    receive_list(sges, slot, Some([0; UNIT]))
+}
+
+/// Returns a receive WQE in the user library's format for a list of `max_recv_sge` elements, without its first 10h bytes.
+/// Only the device's knowledge of earlier lists shows where this list ends.
+pub(crate) fn unterminated_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
+    receive_list(sges, slot, None)
 }
 
 /// Returns a receive WQE in the kernel driver's format, without its first 10h bytes. [`kernel_slot`] returns those
 /// bytes.
 pub(crate) fn terminated_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
-    receive_list(sges, slot, kernel_terminator())
+    receive_list(sges, slot, Some(kernel_terminator()))
 }
 
 /// Returns a free receive slot in the kernel driver's format: a link to the next slot, followed by terminators.
@@ -142,7 +148,7 @@ pub(crate) fn kernel_slot(next_offset: u32, slot: usize) -> Vec<u8> {
     bytes
 }
 
-fn receive_list(sges: &[Sge], slot: usize, terminator: [u8; UNIT]) -> Result<Vec<u8>> {
+fn receive_list(sges: &[Sge], slot: usize, terminator: Option<[u8; UNIT]>) -> Result<Vec<u8>> {
     let room = slot - UNIT;
     let mut bytes = Vec::with_capacity(room);
     sges.iter().for_each(|sge| push_sge(&mut bytes, sge));
@@ -150,7 +156,7 @@ fn receive_list(sges: &[Sge], slot: usize, terminator: [u8; UNIT]) -> Result<Vec
         return Err(bad_step(format!("{} elements in a receive slot of {slot} bytes", sges.len())));
     }
     if bytes.len() < room {
-        bytes.extend(terminator);
+        bytes.extend(terminator.iter().flatten());
     }
     Ok(bytes)
 }

@@ -26,6 +26,9 @@ pub enum RecvStyle {
     /// Sets the V bit, which is cleared when the slot is consumed. The user library uses this format.
     #[default]
     Valid,
+    /// Like [`Self::Valid`], but the list has no terminator. The user library uses this format for lists of
+    /// `max_recv_sge` elements.
+    Unterminated,
     /// Links all slots, and terminates the list with lkey 100h. The kernel driver uses this format.
     Terminated,
 }

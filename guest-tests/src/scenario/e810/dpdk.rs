@@ -1,7 +1,7 @@
 //! Tests DPDK's driver `net_ice`. In one guest, `testpmd` forwards frames between two E810s. Each of them is connected
 //! to the E810 of another guest, which uses Linux's driver.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent::wire::ProgramId;
 use anyhow::{Context as _, Result, ensure};
@@ -26,6 +26,10 @@ const MEMORY_MIB: u32 = 1024;
 /// Time limit for `testpmd` to start. It probes every PCI device and sets up both ports, which takes a while.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 const END_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for `testpmd` to forward the last frames.
+const COUNTED_TIMEOUT: Duration = Duration::from_secs(120);
+/// Longest payload of a TCP segment.
+const MAX_SEGMENT: u64 = 1460;
 
 const FILE_MIB: u64 = 32;
 
@@ -64,9 +68,28 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let checksum = content::make_of(a, 30, FILE_MIB).await?;
     let file = content::send(a, b, &checksum, Wire::Good);
     report.case_within(content::limit(Wire::Good), "a file with verified content", &hint, file).await?;
+    report
+        .case_within(COUNTED_TIMEOUT * 2, "counters of testpmd and of its NICs match", &hint, bench.counters())
+        .await?;
     report.case("testpmd exits", &hint, bench.end_forwarder()).await?;
     report.case("no kernel warnings", &hint, bench.no_warnings()).await?;
     report.case("the daemons exit cleanly on SIGTERM", &hint, bench.stop()).await
+}
+
+/// Counters of a port of `testpmd`, in frames.
+#[derive(Clone, Copy, Debug)]
+struct Statistics {
+    received: u64,
+    /// Frames for which no receive buffer was free.
+    missed: u64,
+    sent: u64,
+}
+
+/// Returns the number that follows `name` in a line.
+fn value(line: &str, name: &str) -> Result<u64> {
+    let (_, rest) = line.split_once(name).with_context(|| format!("no {name} in {line:?}"))?;
+    let number = rest.split_whitespace().next().unwrap_or_default();
+    number.parse().with_context(|| format!("the value of {name} in {line:?}"))
 }
 
 /// Two guests with Linux's driver, and the forwarder between them.
@@ -123,6 +146,44 @@ impl Bench {
                 Err(error.context(format!("testpmd printed:\n{}{}", end.stdout, end.stderr)))
             }
         }
+    }
+
+    /// Checks that each port has sent all frames that the other port received, and that its NIC counts the same frames.
+    async fn counters(&mut self) -> Result<()> {
+        // These guests send no frames from now on.
+        for station in [&mut self.a, &mut self.b] {
+            station.sh(&format!("ip link set {} down", station.device)).await?;
+        }
+        let deadline = Instant::now() + COUNTED_TIMEOUT;
+        let mut ports = [self.statistics(0).await?, self.statistics(1).await?];
+        while ports[0].received != ports[1].sent || ports[1].received != ports[0].sent {
+            ensure!(Instant::now() < deadline, "not all frames are forwarded: {ports:?}");
+            ports = [self.statistics(0).await?, self.statistics(1).await?];
+        }
+        ensure!(ports.iter().all(|port| port.missed == 0), "testpmd missed frames: {ports:?}");
+        ensure!(ports[0].received > (FILE_MIB << 20) / MAX_SEGMENT, "the file is longer: {ports:?}");
+        for (daemon, port) in self.daemons.iter().zip(&ports) {
+            let sent = daemon.counter("/port/nic_transmit/packets").await?;
+            let received = daemon.counter("/port/nic_receive/packets").await?;
+            ensure!(sent == port.sent, "the NIC has sent {sent} frames: {ports:?}");
+            // Frames from before the start of testpmd are not in its counters.
+            ensure!(received >= port.received, "the NIC has received {received} frames: {ports:?}");
+        }
+        Ok(())
+    }
+
+    /// Reads the next statistics of a port that `testpmd` prints. It prints them every second.
+    async fn statistics(&mut self, port: u8) -> Result<Statistics> {
+        let vm = &mut self.forwarder;
+        let testpmd = self.testpmd.context("testpmd did not start")?;
+        line(vm, testpmd, &format!("NIC statistics for port {port} "), COUNTED_TIMEOUT).await?;
+        let receive = line(vm, testpmd, "RX-packets:", COUNTED_TIMEOUT).await?;
+        let transmit = line(vm, testpmd, "TX-packets:", COUNTED_TIMEOUT).await?;
+        Ok(Statistics {
+            received: value(&receive, "RX-packets:")?,
+            missed: value(&receive, "RX-missed:")?,
+            sent: value(&transmit, "TX-packets:")?,
+        })
     }
 
     async fn end_forwarder(&mut self) -> Result<()> {

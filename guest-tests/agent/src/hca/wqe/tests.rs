@@ -92,6 +92,7 @@ fn receives_match_specification_vectors() {
 
 #[test]
 fn full_receive_list_has_no_terminator() {
+    assert_eq!(unterminated_receive(&[SGE], 128).unwrap().len(), UNIT);
     assert_eq!(valid_receive(&[SGE; 7], 128).unwrap().len(), 7 * UNIT);
     assert!(valid_receive(&[SGE; 8], 128).is_err());
 }
