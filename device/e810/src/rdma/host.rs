@@ -45,7 +45,7 @@ impl engine::Host for RdmaHost<'_> {
         let Some(qp) = queues.qp_mut(qpn) else { return Fetch::Empty };
         let path_context = PathContext { paths, mac: self.cx.addresses.own.mac };
         let fetch = qp.next_send(hmc.pages(self.cx.dma), path_context);
-        trace::send(self.cx.monitor, qpn, &fetch, qp.reject_code);
+        trace::send(self.cx.monitor, qpn, &fetch, qp.rejected.map(|(_, code)| code));
         qp.counters.sends += u64::from(matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. }));
         fetch
     }

@@ -61,8 +61,9 @@ pub(super) struct QueuePair {
     pub(super) suspended: bool,
     pub(super) send: SendQueue,
     pub(super) receive: ReceiveQueue,
-    /// Event code for the next failed request, if it is more specific than the engine's status.
-    pub(super) reject_code: Option<EventCode>,
+    /// The request that was rejected when it was fetched, and its event code, which is more specific than the engine's
+    /// status. Earlier requests may still fail first.
+    pub(super) rejected: Option<(SendTag, EventCode)>,
     pub(super) counters: QpCounters,
 }
 
@@ -100,7 +101,7 @@ impl QueuePair {
             suspended: false,
             send: SendQueue::new(send, service, command.shadow),
             receive: receive.ok_or(wrong(receives))?,
-            reject_code: None,
+            rejected: None,
             counters: QpCounters::default(),
         })
     }
@@ -224,7 +225,7 @@ impl QueuePair {
                 Err((tag, code)) => (tag, code),
             },
         };
-        self.reject_code = Some(wrong);
+        self.rejected = Some((tag, wrong));
         Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation }
     }
 

@@ -168,6 +168,17 @@ fn unknown_and_disabled_operations_fail_queue() {
     }
 }
 
+#[test]
+fn earlier_failure_reports_its_own_code_before_rejected_request() {
+    let mut pair = Pair::connected();
+    let wqe = |control| gather(SIGNALED | control, TARGET, None, &[fragment(SOURCE, 0, 64)]);
+    let first = pair.a.post_send(QPN, &wqe(WRITE | 0x9999_9900));
+    pair.a.post_send(QPN, &wqe(0x02 << 32));
+    pair.settle();
+    assert_eq!(failure(&mut pair.b, 2), (0x102, 9, 0));
+    assert_eq!(failure(&mut pair.a, 1), (0x20d, 5, first));
+}
+
 /// Section 14.1, code 0x316: the peer sends a response that belongs to another request.
 #[test]
 fn wrong_response_length_fails_queue() {

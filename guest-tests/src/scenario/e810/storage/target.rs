@@ -31,6 +31,8 @@ const RECORDED: u32 = 4;
 const NO_ANSWER: &str = "abnormal ae_id = 0x50a ";
 /// The message that irdma prints for a request with an invalidated key.
 const KEY_GONE: &str = "abnormal ae_id = 0x103 ";
+/// The message that irdma prints for a request with the previous key of a region that has been registered again.
+const KEY_REPLACED: &str = "abnormal ae_id = 0x102 ";
 /// The message that irdma prints for a QP that failed before software flushed it.
 const QP_FAILED: &str = "fatal QP event";
 /// Path of the counter of payload bytes received by an RDMA device.
@@ -229,7 +231,7 @@ impl Target {
         }
         result?;
         if self.protocol.may_fail {
-            self.judge(pair, &[self.protocol.loss, &[KEY_GONE, QP_FAILED]].concat()).await
+            self.judge(pair, &[self.protocol.loss, &[KEY_GONE, KEY_REPLACED, QP_FAILED]].concat()).await
         } else {
             self.no_warnings(pair).await
         }
