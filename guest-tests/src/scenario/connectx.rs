@@ -3,6 +3,7 @@
 pub(super) mod cm;
 pub(super) mod errors;
 pub(super) mod messages;
+pub(super) mod middleware;
 pub(super) mod perftest;
 pub(super) mod pingpong;
 pub(super) mod probe;

@@ -25,6 +25,7 @@ mod jingzhao_services;
 mod lab_tool;
 mod leak;
 mod mixed_fabric;
+mod middleware;
 mod mthca;
 mod namespace;
 mod netboot;
@@ -268,6 +269,11 @@ pub const ALL: &[Scenario] = &[
         |lab, report| {
             Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Full))
         },
+    ),
+    Scenario::new(
+        "connectx-middleware",
+        "UCX, libfabric and Open MPI between two guests with mlx5_ib, over UCX's mlx5 transports too",
+        |lab, report| Box::pin(connectx::middleware::run(lab, report)),
     ),
     Scenario::new("connectx-pyverbs", "rdma-core's device tests in a guest with mlx5_ib", |lab, report| {
         Box::pin(connectx::pyverbs::run(lab, report))

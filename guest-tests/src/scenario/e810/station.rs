@@ -22,7 +22,7 @@ use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
 /// Number of CPUs. With two CPUs, the driver uses two of the E810's queue pairs.
-pub(super) const CPUS: u32 = 2;
+pub(in crate::scenario) const CPUS: u32 = 2;
 /// Guest memory, large enough for a file of 256 MiB.
 const MEMORY_MIB: u32 = 1024;
 /// Time limit for loading a driver while several emulated guests boot.
@@ -36,13 +36,13 @@ const STACKED: &[&str] = &["8021q", "macvlan", "bridge", "veth"];
 
 /// A guest with a NIC and its addresses.
 #[derive(Debug)]
-pub(super) struct Station {
-    pub(super) vm: Vm,
+pub(in crate::scenario) struct Station {
+    pub(in crate::scenario) vm: Vm,
     /// The daemon that serves the NIC, or `None` if QEMU emulates the NIC.
-    pub(super) daemon: Option<Daemon>,
+    pub(in crate::scenario) daemon: Option<Daemon>,
     /// Number of the station on the fabric, from which its addresses are derived.
-    pub(super) id: u16,
-    pub(super) device: String,
+    pub(in crate::scenario) id: u16,
+    pub(in crate::scenario) device: String,
     hca: Option<kind::Device>,
     /// Number of kernel messages that have already been checked.
     judged: usize,
@@ -50,13 +50,13 @@ pub(super) struct Station {
 
 /// Addresses of a station on one network. Network 0 is untagged, and any other is the VLAN with that ID.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Address {
-    pub(super) ipv4: String,
-    pub(super) ipv6: String,
+pub(in crate::scenario) struct Address {
+    pub(in crate::scenario) ipv4: String,
+    pub(in crate::scenario) ipv6: String,
 }
 
 impl Address {
-    pub(super) fn on(network: u16, id: u16) -> Self {
+    pub(in crate::scenario) fn on(network: u16, id: u16) -> Self {
         let [high, low] = network.to_be_bytes();
         // VLAN IDs have 12 bits, so the second byte of the IPv4 address is at most 96.
         Self {
@@ -68,19 +68,19 @@ impl Address {
 
 /// Returns settings for a station's E810 in strict mode. Frames are not captured, because these tests transfer
 /// gigabytes.
-pub(super) fn judged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
+pub(in crate::scenario) fn judged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
 }
 
 /// Returns settings for a station's E810 without strict mode, for speed tests and for drivers with known violations.
-pub(super) fn unjudged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
+pub(in crate::scenario) fn unjudged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { strict: false, ..judged(lab, spec) }
 }
 
 impl Station {
     /// Boots a guest that has an E810 as a card, and additional disks. The E810's driver is loaded with the lab's
     /// package.
-    pub(super) async fn with_e810(
+    pub(in crate::scenario) async fn with_e810(
         lab: &Lab,
         run: &RunDir,
         image: &Image,
@@ -91,7 +91,7 @@ impl Station {
     }
 
     /// Boots a guest with an E810 and the given configuration.
-    pub(super) async fn with_e810_in(
+    pub(in crate::scenario) async fn with_e810_in(
         lab: &Lab,
         run: &RunDir,
         image: &Image,
@@ -102,7 +102,7 @@ impl Station {
     }
 
     /// Boots a guest with an E810 or a ConnectX as a card, and the given configuration.
-    pub(super) async fn with_hca(
+    pub(in crate::scenario) async fn with_hca(
         hca: kind::Device,
         lab: &Lab,
         run: &RunDir,
@@ -120,7 +120,7 @@ impl Station {
     }
 
     /// Kills the guest without warning, and attaches a new guest to the same daemon.
-    pub(super) async fn replace(
+    pub(in crate::scenario) async fn replace(
         &mut self,
         lab: &Lab,
         run: &RunDir,
@@ -136,7 +136,7 @@ impl Station {
 
     /// Kills the guest without warning, and waits until its daemon has noticed. Until then, the guest's queue pairs
     /// still answer.
-    pub(super) async fn die(&mut self) -> Result<()> {
+    pub(in crate::scenario) async fn die(&mut self) -> Result<()> {
         self.vm.kill().await?;
         match &mut self.daemon {
             Some(daemon) => daemon.wait_for_disconnect().await,
@@ -145,7 +145,7 @@ impl Station {
     }
 
     /// Boots a guest with one of QEMU's NICs.
-    pub(super) async fn with_nic(
+    pub(in crate::scenario) async fn with_nic(
         lab: &Lab,
         run: &RunDir,
         image: &Image,
@@ -188,7 +188,7 @@ impl Station {
         bring_up(&mut self.vm, &self.device, &address).await
     }
 
-    pub(super) async fn restart(&mut self) -> Result<()> {
+    pub(in crate::scenario) async fn restart(&mut self) -> Result<()> {
         load(&mut self.vm, &["ice"]).await?;
         self.device = device(&mut self.vm, self.id).await?;
         let address = self.address(0);
@@ -196,22 +196,22 @@ impl Station {
     }
 
     /// Returns the station's addresses on a network.
-    pub(super) fn address(&self, network: u16) -> Address {
+    pub(in crate::scenario) fn address(&self, network: u16) -> Address {
         Address::on(network, self.id)
     }
 
     /// Runs a shell command, which must succeed.
-    pub(super) async fn sh(&mut self, line: &str) -> Result<String> {
+    pub(in crate::scenario) async fn sh(&mut self, line: &str) -> Result<String> {
         self.vm.run(&["sh", "-c", line]).await
     }
 
     /// Runs a shell command with a given time limit.
-    pub(super) async fn within(&mut self, limit: Duration, line: &str) -> Result<String> {
+    pub(in crate::scenario) async fn within(&mut self, limit: Duration, line: &str) -> Result<String> {
         self.vm.run_within(limit, &["sh", "-c", line]).await
     }
 
     /// Starts or stops capturing an E810's frames.
-    pub(super) async fn capture(&self, on: bool) -> Result<()> {
+    pub(in crate::scenario) async fn capture(&self, on: bool) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let file = daemon.capture().display().to_string();
         let words: &[&str] = if on { &["capture", "on", &file] } else { &["capture", "off"] };
@@ -219,18 +219,18 @@ impl Station {
     }
 
     /// Checks that the kernel has logged only expected warnings since the last check.
-    pub(super) async fn no_warnings(&mut self) -> Result<()> {
+    pub(in crate::scenario) async fn no_warnings(&mut self) -> Result<()> {
         self.no_warnings_but(&[]).await
     }
 
     /// Checks the warnings as `no_warnings` does, but also permits lines that contain one of these substrings.
-    pub(super) async fn no_warnings_but(&mut self, also: &[&str]) -> Result<()> {
+    pub(in crate::scenario) async fn no_warnings_but(&mut self, also: &[&str]) -> Result<()> {
         let new = self.new_messages().await?;
         messages::judge_but(&new, also).with_context(|| format!("guest {}", self.vm.name()))
     }
 
     /// Returns the unexpected kernel warnings since the last check.
-    pub(super) async fn new_warnings(&mut self) -> Result<Vec<String>> {
+    pub(in crate::scenario) async fn new_warnings(&mut self) -> Result<Vec<String>> {
         Ok(messages::others(&self.new_messages().await?))
     }
 
@@ -249,7 +249,7 @@ impl Station {
     }
 
     /// Shuts the guest down, then stops its daemon as an operator would.
-    pub(super) async fn stop(mut self) -> Result<()> {
+    pub(in crate::scenario) async fn stop(mut self) -> Result<()> {
         self.vm.kill().await?;
         match self.daemon {
             Some(daemon) => daemon.stop().await,
@@ -259,12 +259,12 @@ impl Station {
 }
 
 /// Returns the configuration of a station's guest.
-pub(super) fn shape(name: &str) -> Guest<'_> {
+pub(in crate::scenario) fn shape(name: &str) -> Guest<'_> {
     Guest { name, least_cpus: CPUS, least_memory_mib: MEMORY_MIB, ..Guest::default() }
 }
 
 /// Returns the kernel messages at warning level or above.
-pub(super) async fn warnings(vm: &mut Vm) -> Result<Vec<String>> {
+pub(in crate::scenario) async fn warnings(vm: &mut Vm) -> Result<Vec<String>> {
     Ok(vm.call(Dmesg { level: Some(WARNING) }).await?.lines)
 }
 
@@ -285,7 +285,7 @@ pub(in crate::scenario) async fn device(vm: &mut Vm, id: u16) -> Result<String> 
     Ok(found.with_context(|| format!("no device has MAC {wanted}; the devices have {}", all()))?.to_owned())
 }
 
-pub(super) fn mac_text(id: u16) -> String {
+pub(in crate::scenario) fn mac_text(id: u16) -> String {
     mac(id).map(|byte| format!("{byte:02x}")).join(":")
 }
 
@@ -294,7 +294,7 @@ pub(super) fn mac_text(id: u16) -> String {
 /// Duplicate address detection for the link-local address takes up to two seconds. Until it has finished, the kernel
 /// does not resolve neighbours for a queue pair, and a connection fails after a second (`ib_core`, `addr.c`). MAC
 /// addresses are unique here, so the detection is disabled.
-pub(super) async fn bring_up(vm: &mut Vm, device: &str, address: &Address) -> Result<()> {
+pub(in crate::scenario) async fn bring_up(vm: &mut Vm, device: &str, address: &Address) -> Result<()> {
     let Address { ipv4, ipv6 } = address;
     let commands = format!(
         "echo 0 > /proc/sys/net/ipv6/conf/{device}/accept_dad && \
@@ -306,7 +306,7 @@ pub(super) async fn bring_up(vm: &mut Vm, device: &str, address: &Address) -> Re
 }
 
 /// Waits until a device that is up has gained or lost its carrier.
-pub(super) async fn carrier(vm: &mut Vm, device: &str, wanted: bool) -> Result<()> {
+pub(in crate::scenario) async fn carrier(vm: &mut Vm, device: &str, wanted: bool) -> Result<()> {
     let path = format!("/sys/class/net/{device}/carrier");
     let text = if wanted { "1" } else { "0" };
     await_text(vm, &[&path], &[text], CARRIER_TIMEOUT).await.with_context(|| format!("carrier of {device}"))

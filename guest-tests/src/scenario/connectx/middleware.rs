@@ -1,0 +1,97 @@
+//! Middleware over RDMA between two ConnectX with `mlx5_ib`. UCX writes work requests itself over its `mlx5` transports,
+//! and uses libmlx5 over its `verbs` transports.
+
+use anyhow::{Context as _, Result};
+
+use super::super::e810::station::{Station, judged, shape};
+use super::super::middleware::{ALL_RANKS, MPI_OVER_LIBFABRIC, Pair, mpi_over_ucx};
+use crate::daemon::HcaSpec;
+use crate::lab::Lab;
+use crate::report::Report;
+use crate::run_dir::RunDir;
+use crate::testbed::kind::Device;
+
+const DEVICE: &str = "mlx5_0";
+
+/// UCX's transports on a ConnectX without dynamically connected transport.
+const TRANSPORTS: &[&str] = &["rc_mlx5", "rc_verbs", "ud_mlx5", "ud_verbs"];
+
+/// Arguments for UCX transport tests that every transport supports.
+const MESSAGES: &[&str] = &[
+    "-t am_lat -D short -s 8 -n 500",
+    "-t am_lat -D bcopy -s 2048 -n 500",
+    "-t am_bw -D zcopy -s 2048 -n 2000",
+];
+
+/// Arguments for UCX transport tests of reliable connections.
+const REMOTE_ACCESS: &[&str] = &[
+    "-t put_lat -D short -s 8 -n 500",
+    "-t put_bw -D bcopy -s 2048 -n 1000",
+    "-t put_bw -D zcopy -s 65536 -n 200",
+    "-t get -D bcopy -s 2048 -n 500",
+    "-t get -D zcopy -s 65536 -n 100",
+    "-t add -D short -s 8 -n 500",
+    "-t fadd -D short -s 8 -n 500",
+    "-t swap -D short -s 8 -n 500",
+    "-t cswap -D short -s 8 -n 500",
+];
+
+/// Arguments for UCX protocol tests over each transport.
+const PROTOCOL: &[&str] = &[
+    "-t tag_lat -s 8 -n 500",
+    "-t tag_bw -s 65536 -n 100",
+    "-t tag_bw -s 4194304 -n 5",
+    "-t ucp_put_bw -s 65536 -n 50",
+    "-t ucp_get -s 65536 -n 20",
+    "-t ucp_am_bw -s 65536 -n 100",
+    "-t stream_bw -s 65536 -n 100",
+];
+
+/// libfabric's providers and endpoint types. The third value is the size of the largest message, as printed by
+/// `fi_pingpong`.
+const FABRIC: &[(&str, &str, &str)] =
+    &[("verbs", "msg", "6m"), ("verbs;ofi_rxm", "rdm", "6m"), ("verbs", "dgram", "4k")];
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
+    let run = lab.new_run("connectx-middleware")?;
+    let hint = format!("console output, logs and command lines: {}", run.path().display());
+    let mut pair = start(lab, &run).await.context(hint.clone())?;
+    report.case("UCX offers the transports", &hint, pair.ucx_offers(TRANSPORTS)).await?;
+    for transport in TRANSPORTS {
+        let is_reliable = transport.starts_with("rc");
+        let remote_access = if is_reliable { REMOTE_ACCESS } else { &[] };
+        for test in [MESSAGES, remote_access].concat() {
+            let name = format!("ucx_perftest -x {transport} {test}");
+            report.case(&name, &hint, pair.ucx_transport(transport, None, test)).await?;
+        }
+        for test in PROTOCOL {
+            let name = format!("ucx_perftest {test} over {transport}");
+            report.case(&name, &hint, pair.ucx(transport, None, test)).await?;
+        }
+    }
+    for &(provider, endpoint, largest) in FABRIC {
+        let name = format!("fi_pingpong -p {provider} -e {endpoint} up to {largest}, verified content");
+        report.case(&name, &hint, pair.fi_pingpong(provider, endpoint, largest)).await?;
+    }
+    report.case("remote shells for Open MPI", &hint, pair.prepare_mpi()).await?;
+    let shell = pair.spawn_shell().await?;
+    let over_ucx = TRANSPORTS.iter().map(|transport| (*transport, mpi_over_ucx(transport)));
+    for (name, arguments) in over_ucx.chain([("libfabric", MPI_OVER_LIBFABRIC.to_owned())]) {
+        let name = format!("Open MPI over {name}: ring and all-to-all with {ALL_RANKS} ranks");
+        report.case(&name, &hint, pair.exchange(&arguments)).await?;
+    }
+    pair.stop_shell(shell).await?;
+    report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
+}
+
+async fn start(lab: &Lab, run: &RunDir) -> Result<Pair> {
+    let (hca, image) = (Device::ConnectxIb, lab.debian_image(run).await?);
+    let interface = hca.interface().unwrap_or_default();
+    let [a, b] = HcaSpec::pair()?.map(|spec| HcaSpec { interface, ..judged(lab, spec) });
+    let (a, b) = tokio::try_join!(
+        Station::with_hca(hca, lab, run, &image, &a, shape(&a.name)),
+        Station::with_hca(hca, lab, run, &image, &b, shape(&b.name)),
+    )?;
+    Ok(Pair { a, b, device: DEVICE, settings: &[] })
+}
