@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use agent::wire::{ExitStatus, ProgramId};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::e810::roce::{Gid, gid_index_of};
 use super::e810::station::Station;
