@@ -1,8 +1,10 @@
 //! Copies parts of a message from or to a scatter/gather list.
 
+use std::ops::Range;
+
 use protocol::ids::Va;
 
-use crate::{Access, AccessError, Host, Initiator, Payload, Sge};
+use crate::{Access, AccessError, Host, Initiator, Payload, Piece, Sge};
 
 /// Appends `len` bytes of the message, starting at `offset`, to `out`.
 ///
@@ -27,6 +29,20 @@ pub(crate) fn gather(
             for (sge, part) in parts(sges, offset, len) {
                 host.read(initiator, sge.lkey, part.va, part.len, out, Access::LocalRead)?;
                 left -= part.len;
+            }
+            if left == 0 { Ok(()) } else { Err(AccessError::Bounds) }
+        }
+        Payload::Mixed(pieces) => {
+            let mut left = len;
+            for (piece, range) in cut(pieces, Piece::len, offset, len) {
+                left -= range.len();
+                match piece {
+                    Piece::Sge(sge) => {
+                        let (va, len) = (address(sge, range.start), range.len());
+                        host.read(initiator, sge.lkey, va, len, out, Access::LocalRead)?;
+                    }
+                    Piece::Inline(bytes) => out.extend(bytes.get(range).unwrap_or_default()),
+                }
             }
             if left == 0 { Ok(()) } else { Err(AccessError::Bounds) }
         }
@@ -65,17 +81,32 @@ struct Part {
 
 /// Returns the non-empty parts of `sges` that cover `len` bytes, starting at `offset`.
 fn parts(sges: &[Sge], offset: usize, len: usize) -> impl Iterator<Item = (&Sge, Part)> {
+    cut(sges, |sge| sge.len as usize, offset, len)
+        .map(|(sge, range)| (sge, Part { va: address(sge, range.start), len: range.len() }))
+}
+
+/// Returns the non-empty ranges of `items` that cover `len` bytes of their concatenation, starting at `offset`.
+fn cut<T>(
+    items: &[T],
+    len_of: impl Fn(&T) -> usize,
+    offset: usize,
+    len: usize,
+) -> impl Iterator<Item = (&T, Range<usize>)> {
     let (mut skip, mut left) = (offset, len);
-    sges.iter().filter_map(move |sge| {
-        let sge_len = sge.len as usize;
-        let from = skip.min(sge_len);
+    items.iter().filter_map(move |item| {
+        let item_len = len_of(item);
+        let from = skip.min(item_len);
         skip -= from;
-        let len = left.min(sge_len - from);
+        let len = left.min(item_len - from);
         left -= len;
-        // The addition wraps around instead of panicking, because the guest can supply any address. The host checks the
-        // range.
-        (len > 0).then(|| (sge, Part { va: Va::new(sge.va.get().wrapping_add(from as u64)), len }))
+        (len > 0).then(|| (item, from..from + len))
     })
+}
+
+/// Returns the address of a byte of an element. The addition wraps around instead of panicking, because the guest can
+/// supply any address. The host checks the range.
+fn address(sge: &Sge, offset: usize) -> Va {
+    Va::new(sge.va.get().wrapping_add(offset as u64))
 }
 
 #[cfg(test)]
@@ -83,7 +114,7 @@ mod tests {
     use super::*;
     use protocol::ids::Lkey;
 
-    fn cut(offset: usize, len: usize) -> Vec<(u64, usize)> {
+    fn parts_of(offset: usize, len: usize) -> Vec<(u64, usize)> {
         let sge = |va, len| Sge { va: Va::new(va), lkey: Lkey::new(1), len };
         let sges = [sge(100, 4), sge(0, 0), sge(200, 1), sge(300, 10)];
         parts(&sges, offset, len).map(|(_, part)| (part.va.get(), part.len)).collect()
@@ -91,10 +122,10 @@ mod tests {
 
     #[test]
     fn payload_range_is_split_at_sge_boundaries() {
-        assert_eq!(cut(0, 15), [(100, 4), (200, 1), (300, 10)]);
-        assert_eq!(cut(2, 4), [(102, 2), (200, 1), (300, 1)]);
-        assert_eq!(cut(5, 3), [(300, 3)]);
-        assert_eq!(cut(14, 9), [(309, 1)]);
-        assert_eq!(cut(3, 0), []);
+        assert_eq!(parts_of(0, 15), [(100, 4), (200, 1), (300, 10)]);
+        assert_eq!(parts_of(2, 4), [(102, 2), (200, 1), (300, 1)]);
+        assert_eq!(parts_of(5, 3), [(300, 3)]);
+        assert_eq!(parts_of(14, 9), [(309, 1)]);
+        assert_eq!(parts_of(3, 0), []);
     }
 }

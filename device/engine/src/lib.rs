@@ -58,5 +58,5 @@ pub use states::QpStates;
 pub use stats::{ByVersion, Congestion, IpTraffic, Messages, Naks, Recovery, Stats};
 pub use time::Instant;
 pub use work::{
-    Fence, Payload, ReadyHeader, RecvRequest, Remote, SendOp, SendRequest, Sge, SgeList, UdDestination,
+    Fence, Payload, Piece, ReadyHeader, RecvRequest, Remote, SendOp, SendRequest, Sge, SgeList, UdDestination,
 };

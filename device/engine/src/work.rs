@@ -28,6 +28,26 @@ pub enum Payload {
     Sges(SgeList),
     /// Inline data, copied from the work request.
     Inline(SmallVec<[u8; 64]>),
+    /// Inline data and scatter/gather elements, in the order of the work request. Only for data to send.
+    Mixed(Box<[Piece]>),
+}
+
+/// Part of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Data in memory.
+    Sge(Sge),
+    /// Inline data, copied from the work request.
+    Inline(Box<[u8]>),
+}
+
+impl Piece {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Sge(sge) => sge.len as usize,
+            Self::Inline(bytes) => bytes.len(),
+        }
+    }
 }
 
 impl Payload {
@@ -37,6 +57,7 @@ impl Payload {
         match self {
             Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.len)).sum(),
             Self::Inline(bytes) => bytes.len() as u64,
+            Self::Mixed(pieces) => pieces.iter().map(|piece| piece.len() as u64).sum(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Tests messages on a loss-free wire.
 
 use crate::common::*;
-use engine::{Fence, Mtu, Payload, Queue, SendOp, Success};
+use engine::{Fence, Mtu, Payload, Piece, Queue, SendOp, Success};
 use protocol::Psn;
 use protocol::roce::Imm;
 
@@ -117,6 +117,26 @@ fn send_gathers_from_list_or_inline_data() {
     assert_eq!(pair.bytes(B, 0xa000 + 5, 385), sent[15..]);
     assert_eq!(pair.bytes(B, 0x8000, 10), b"fifteen by");
     assert_eq!(pair.bytes(B, 0xa000, 5), b"tes!!");
+}
+
+#[test]
+fn send_gathers_inline_data_and_list_in_order() {
+    let mut pair = Pair::new();
+    pair.post_recv(B, 7, 0x8000, 4096);
+    let mut mixed = request(1, SendOp::Send { imm: None }, &[]);
+    mixed.payload = Payload::Mixed(Box::new([
+        Piece::Inline(b"header".as_slice().into()),
+        Piece::Sge(sge(0x1000, 600)),
+        Piece::Sge(sge(0, 0)),
+        Piece::Inline(b"".as_slice().into()),
+        Piece::Inline(b"middle".as_slice().into()),
+        Piece::Sge(sge(0x2000, 1)),
+    ]));
+    pair.post(A, mixed);
+    pair.flow();
+    let sent = [b"header".to_vec(), pair.bytes(A, 0x1000, 600), b"middle".to_vec(), pair.bytes(A, 0x2000, 1)];
+    assert_eq!(pair.bytes(B, 0x8000, 613), sent.concat());
+    assert_eq!(pair.a.sends(), ok([1]));
 }
 
 #[test]

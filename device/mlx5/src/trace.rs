@@ -1,10 +1,11 @@
 //! Trace records of this interface: registers, commands, work requests, completions and events.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use card::frontend::RegisterAccess;
 use card::telemetry::trace::{Kind, Trace};
-use engine::{Fence, Fetch, Payload, RecvRequest, RecvSource, SendRequest, Sge};
+use engine::{Fence, Fetch, Payload, Piece, RecvRequest, RecvSource, SendRequest, Sge};
 use protocol::describe::{Describe, Field as _, Hex, Value, Visitor};
 use protocol::hca::mlx5::cqe::{Cqe, Failure};
 use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell, SendDoorbell, UarRegister};
@@ -164,8 +165,8 @@ pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<SendRequest>) 
             (request.fence != Fence::None).show("fence", to);
             request.solicited.show("solicited", to);
             request.payload.len().show("len", to);
-            if let Payload::Sges(sges) = &request.payload {
-                to.objects("sge", &mut data(sges).iter().map(|data| data as &dyn Describe));
+            if let Some(sges) = sges(&request.payload) {
+                to.objects("sge", &mut data(&sges).iter().map(|data| data as &dyn Describe));
             }
             if let Some(ud) = &request.ud {
                 ud.qpn.show("dqpn", to);
@@ -188,6 +189,21 @@ pub(super) fn recv_wqe(trace: &mut Trace, source: RecvSource, fetch: &Fetch<Recv
         request.wr_id.show("wr", to);
         to.objects("sge", &mut data(&request.sges).iter().map(|data| data as &dyn Describe));
     });
+}
+
+/// Returns the elements of a message that is not only inline data.
+fn sges(payload: &Payload) -> Option<Cow<'_, [Sge]>> {
+    match payload {
+        Payload::Sges(sges) => Some(Cow::Borrowed(sges)),
+        Payload::Inline(_) => None,
+        Payload::Mixed(pieces) => {
+            let sge = |piece: &Piece| match piece {
+                Piece::Sge(sge) => Some(*sge),
+                Piece::Inline(_) => None,
+            };
+            Some(pieces.iter().filter_map(sge).collect())
+        }
+    }
 }
 
 fn data(sges: &[Sge]) -> Vec<DataSegment> {

@@ -6,7 +6,7 @@
 use card::net::address::Addresses;
 use card::net::lid::{Grh, Route};
 use engine::{
-    AccessError, Fence, LocalOp, LocalToken, Payload, Remote, SendOp, SendRequest, SgeList, Status,
+    AccessError, Fence, LocalOp, LocalToken, Payload, Piece, Remote, SendOp, SendRequest, SgeList, Status,
     UdDestination,
 };
 use protocol::hca::mlx5::qp::Service;
@@ -63,7 +63,7 @@ pub fn request(
     Ok(SendRequest {
         wr_id: taken.tag.into_bits(),
         op,
-        payload: payload(&wqe.data)?,
+        payload: payload(&wqe.data),
         fence: fence(control),
         solicited: control.solicited,
         ud,
@@ -102,9 +102,9 @@ const fn fence(control: &ControlSegment) -> Fence {
     }
 }
 
-/// Converts the data of a WQE. A WQE that mixes inline data with other data segments is rejected. Drivers post no such
-/// WQEs.
-fn payload(data: &[DataItem<'_>]) -> Result<Payload, Status> {
+/// Converts the data of a WQE. Inline data and data segments may be mixed: UCX puts its headers in the WQE, and its data
+/// in a segment.
+fn payload(data: &[DataItem<'_>]) -> Payload {
     let mut sges = SgeList::new();
     let mut inline: SmallVec<[u8; 64]> = SmallVec::new();
     for item in data {
@@ -114,9 +114,16 @@ fn payload(data: &[DataItem<'_>]) -> Result<Payload, Status> {
         }
     }
     match (sges.is_empty(), inline.is_empty()) {
-        (_, true) => Ok(Payload::Sges(sges)),
-        (true, false) => Ok(Payload::Inline(inline)),
-        (false, false) => Err(Status::LocalQpOperation),
+        (_, true) => Payload::Sges(sges),
+        (true, false) => Payload::Inline(inline),
+        (false, false) => Payload::Mixed(data.iter().map(piece).collect()),
+    }
+}
+
+fn piece(item: &DataItem<'_>) -> Piece {
+    match item {
+        DataItem::Pointer(segment) => Piece::Sge(sge(segment)),
+        DataItem::Inline(bytes) => Piece::Inline((*bytes).into()),
     }
 }
 

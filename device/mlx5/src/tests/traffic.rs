@@ -148,6 +148,25 @@ fn inline_data_is_sent_from_wqe() {
 }
 
 #[test]
+fn inline_data_and_segments_are_sent_in_order() {
+    let (mut a, mut b) = User::pair(Service::Rc);
+    b.post_recv(0, 4096);
+    a.put(0, &pattern(3000, 5));
+    let mut wqe = a.send(0, 0);
+    wqe.data = smallvec![
+        DataItem::Inline(b"header"),
+        DataItem::Pointer(a.data(0, 2000)),
+        DataItem::Inline(b"and"),
+        DataItem::Pointer(a.data(2000, 1000)),
+    ];
+    a.post(&wqe);
+    exchange(&mut *a, &mut *b);
+    let content = pattern(3000, 5);
+    assert_eq!(b.get(0, 3009), [b"header", &content[..2000], b"and", &content[2000..]].concat());
+    assert_eq!(syndromes(&a.reap()), [0]);
+}
+
+#[test]
 fn received_datagram_has_grh_area_and_source_in_cqe() {
     let (mut a, mut b) = User::pair(Service::Ud);
     b.post_recv(0x20, 140);

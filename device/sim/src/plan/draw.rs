@@ -16,7 +16,8 @@ use super::{
 };
 use crate::net::Faults;
 use engine::{
-    AckTimeout, Fence, Flush, GrhArea, Instant, Mtu, Payload, RnrRetry, SendOp, SendRequest, Service, SgeList,
+    AckTimeout, Fence, Flush, GrhArea, Instant, Mtu, Payload, Piece, RnrRetry, SendOp, SendRequest, Service,
+    SgeList,
 };
 
 /// Number of nodes in a plan.
@@ -298,7 +299,7 @@ pub(crate) fn draw_source(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, len: u
     Area { region: SOURCE, offset: rng.random_range(0..=whole - len), len }
 }
 
-/// Draws a gather list in SOURCE, or inline data.
+/// Draws a gather list in SOURCE, inline data, or both.
 pub(super) fn draw_gather(
     rng: &mut ChaCha8Rng,
     pair: &Pair,
@@ -311,6 +312,16 @@ pub(super) fn draw_gather(
         return (Payload::Inline(bytes.into()), vec![area]);
     }
     let areas: Vec<_> = split(rng, len).into_iter().map(|len| draw_source(rng, pair, side, len)).collect();
+    if rng.random_bool(0.1) {
+        let pieces = areas.iter().zip(pair.sges(side, &areas)).map(|(area, sge)| {
+            if rng.random_bool(0.5) {
+                Piece::Sge(sge)
+            } else {
+                Piece::Inline(pair.source_bytes(side, &[*area]).into())
+            }
+        });
+        return (Payload::Mixed(pieces.collect()), areas);
+    }
     (Payload::Sges(pair.sges(side, &areas).into()), areas)
 }
 

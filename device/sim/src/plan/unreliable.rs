@@ -62,7 +62,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
             let (payload, from) = draw_gather(rng, pair, side, before);
             let mut sges = match payload {
                 Payload::Sges(sges) => sges,
-                Payload::Inline(_) => SgeList::new(),
+                Payload::Inline(_) | Payload::Mixed(_) => pair.sges(side, &from).into(),
             };
             sges.push(Sge { lkey: Lkey::new(0xdead_beef), ..own });
             let op = of_bytes(SendOp::Send { imm: None }, Payload::Sges(sges), before + 64, from, Vec::new());

@@ -19,6 +19,10 @@ const UNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 const EXPLAINED: &[Explained] = &[
     Explained { rule: "wqe_key", why: "the programs post requests with wrong keys, on purpose" },
     Explained { rule: "cq_overrun", why: "a program does not read its CQ, on purpose" },
+    Explained {
+        rule: "doorbell_state",
+        why: "when the driver is unloaded, ib_uverbs resets a program's QPs before it unmaps the program's doorbells",
+    },
 ];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

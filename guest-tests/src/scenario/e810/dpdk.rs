@@ -69,7 +69,12 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let file = content::send(a, b, &checksum, Wire::Good);
     report.case_within(content::limit(Wire::Good), "a file with verified content", &hint, file).await?;
     report
-        .case_within(COUNTED_TIMEOUT * 2, "counters of testpmd and of its NICs match", &hint, bench.counters())
+        .case_within(
+            COUNTED_TIMEOUT * 2,
+            "counters of testpmd and of its NICs match",
+            &hint,
+            bench.counters(),
+        )
         .await?;
     report.case("testpmd exits", &hint, bench.end_forwarder()).await?;
     report.case("no kernel warnings", &hint, bench.no_warnings()).await?;

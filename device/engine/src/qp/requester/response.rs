@@ -226,7 +226,7 @@ impl Requester {
         let Some(front) = self.queue.front() else { return Ok(()) };
         let sges = match &front.wr.payload {
             Payload::Sges(sges) => sges.as_slice(),
-            Payload::Inline(_) => &[],
+            Payload::Inline(_) | Payload::Mixed(_) => &[],
         };
         if let Err(reason) = scatter(ctx.host, core.initiator(), sges, offset, data) {
             return Err(self.fail_front(core, ctx, Status::LocalProtection(reason)));
