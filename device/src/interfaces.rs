@@ -134,7 +134,7 @@ interfaces! {
     /// Intel E810-C, for the in-tree Linux drivers `ice` and `irdma`.
     E810: e810,
     /// NVIDIA ConnectX with an InfiniBand port, for the in-tree Linux drivers `mlx5_core` and `mlx5_ib`. Incomplete:
-    /// storage and middleware have not been tested.
+    /// storage has not been tested.
     #[serde(rename = "connectx-ib")]
     ConnectxIb: mlx5,
 }

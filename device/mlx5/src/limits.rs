@@ -21,6 +21,9 @@ pub const MAX_COUNTER_SETS: u32 = 255;
 pub const MAX_GROUP_QPS: usize = 56;
 /// Log2 of the maximum receive queue entry size in bytes.
 pub const LOG_MAX_RECV_ENTRY: u8 = 9;
+/// Log2 of the maximum number of entries per CQ, as on a ConnectX-5. libfabric creates CQs with more entries than in the
+/// golden traces, where it is 16.
+const LOG_MAX_CQES: u8 = 22;
 /// Log2 of the maximum SRQ entry size in bytes. It leaves room for a link and 32 scatter entries.
 pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
 
@@ -49,8 +52,8 @@ pub struct Limits {
     pub max_srqs: Count<8, 16>,
     /// Maximum number of memory keys, 2^14 to 2^20. Linux 6.12 creates about 6,100 when it loads.
     pub max_mkeys: Count<14, 20>,
-    /// Maximum number of entries per CQ, 2^8 to 2^16.
-    pub max_cqes: Count<8, 16>,
+    /// Maximum number of entries per CQ, 2^8 to 2^22.
+    pub max_cqes: Count<8, 22>,
     /// Maximum number of work requests per SRQ, 2^8 to 2^15.
     pub max_srq_wqes: Count<8, 15>,
     /// Maximum number of outstanding READs and atomics of a QP in each direction, 1 to 2^4.
@@ -67,7 +70,7 @@ impl Default for Limits {
             max_cqs: Count::of_log(caps.log_max_cqs),
             max_srqs: Count::of_log(caps.log_max_srqs),
             max_mkeys: Count::of_log(caps.log_max_mkeys),
-            max_cqes: Count::of_log(caps.log_max_cq_entries),
+            max_cqes: Count::of_log(LOG_MAX_CQES),
             max_srq_wqes: Count::of_log(caps.log_max_srq_entries),
             max_rd_atomic: Count::of_log(caps.log_max_requester_depth),
             bar_mib: Count::of_log(caps.log_uar_size),
@@ -114,7 +117,8 @@ mod tests {
 
     #[test]
     fn limits_missing_from_configuration_are_interface_defaults() {
-        assert_eq!(parse("{}").unwrap().caps(), GeneralCaps::infiniband());
+        let caps = GeneralCaps { log_max_cq_entries: LOG_MAX_CQES, ..GeneralCaps::infiniband() };
+        assert_eq!(parse("{}").unwrap().caps(), caps);
         let limits = Limits::default();
         assert_eq!((limits.bar_len(), limits.uar_pages()), (32 << 20, [16, 8191]));
     }

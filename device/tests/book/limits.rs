@@ -232,7 +232,7 @@ fn connectx(page: &mut Page) {
     page.count("completion queues", "max_cqs", max_cqs, UNKNOWN, "LIM_ERR");
     page.count("shared receive queues", "max_srqs", max_srqs, UNKNOWN, "LIM_ERR");
     page.count("memory keys", "max_mkeys", max_mkeys, "2^24 (bits of an index)", "LIM_ERR");
-    page.count("entries per completion queue", "max_cqes", max_cqes, UNKNOWN, "LIM_ERR");
+    page.count("entries per completion queue", "max_cqes", max_cqes, "2^22", "LIM_ERR");
     page.count("work requests per shared receive queue", "max_srq_wqes", max_srq_wqes, UNKNOWN, "LIM_ERR");
     page.count("outstanding READs and atomics", "max_rd_atomic", max_rd_atomic, UNKNOWN, DRIVER);
     page.count("BAR in MiB, 256 UAR pages each", "bar_mib", bar_mib, UNKNOWN, "LIM_ERR");

@@ -6,8 +6,9 @@
 
 mod queues;
 
+use card::frontend::count::Count;
 use card::frontend::testing::pattern;
-use protocol::hca::mlx5::capability::CapType;
+use protocol::hca::mlx5::capability::{CapType, GeneralCaps};
 use protocol::hca::mlx5::command::OutputHeader;
 use protocol::hca::mlx5::doorbell::{ArmCq, UarRegister};
 use protocol::hca::mlx5::eqe::Eqe;
@@ -18,6 +19,7 @@ use protocol::mad::port::PortInfo;
 use protocol::mad::smp::attribute;
 
 use self::queues::Queues;
+use super::super::limits::Limits;
 use super::*;
 
 /// The traces in the order in which they were recorded. The last trace, an unload, destroys the objects created by the
@@ -275,16 +277,23 @@ fn replay(driver: &mut Driver) -> Vec<usize> {
     counts
 }
 
+/// Returns the options of the recorded device.
+fn recorded() -> Options {
+    let caps = GeneralCaps::infiniband();
+    let max_cqes = Count::of_log(caps.log_max_cq_entries);
+    Options { limits: Limits { max_cqes, ..Limits::default() }, ..Options::default() }
+}
+
 #[test]
 fn outputs_and_entries_match_recorded_device() {
-    let mut driver = powered_on_with(LID, Options::default());
+    let mut driver = powered_on_with(LID, recorded());
     assert_eq!(replay(&mut driver), [21, 182, 45, 41, 34, 36]);
 }
 
 /// After the driver is unloaded and loaded again, object numbers restart from their first values.
 #[test]
 fn recorded_commands_repeat_with_same_numbers_after_unload() {
-    let mut driver = powered_on_with(LID, Options::default());
+    let mut driver = powered_on_with(LID, recorded());
     replay(&mut driver);
     replay(&mut driver);
 }
@@ -304,7 +313,7 @@ fn virtual_function_accepts_same_commands() {
 
 #[test]
 fn recorded_guest_violates_no_rule() {
-    let mut driver = powered_on_with(LID, Options::default());
+    let mut driver = powered_on_with(LID, recorded());
     driver.hca.set_strict(true);
     replay(&mut driver);
     replay(&mut driver);

@@ -101,7 +101,7 @@ fn create_cq_rejects_invalid_context_fields() {
         |context: CqContext| driver.rejected(&Command::CreateCq(CreateCq { context }, Pages::parse(&list)));
     let context = cq_context(uar, eqn);
     assert_eq!(check(CqContext { cqe_size: 3, ..context }), Check::CqEntrySize);
-    assert_eq!(check(CqContext { log_entries: 17, ..context }), Check::CqSize);
+    assert_eq!(check(CqContext { log_entries: 23, ..context }), Check::CqSize);
     assert_eq!(check(CqContext { cqe_size: 1, ..context }), Check::CqPages);
     assert_eq!(check(CqContext { uar: UarIndex::new(17), ..context }), Check::CqUar);
     assert_eq!(check(CqContext { eqn: Eqn::new(2), ..context }), Check::CqEq);
@@ -149,7 +149,7 @@ fn resize_cq_moves_to_new_ring_and_keeps_producer_index() {
     };
     let status = |check: Check| OutputHeader { status: check.status().code(), syndrome: check.syndrome() };
     assert_eq!(resize(&mut driver, 8), status(Check::CqPages));
-    assert_eq!(resize(&mut driver, 17), status(Check::CqSize));
+    assert_eq!(resize(&mut driver, 23), status(Check::CqSize));
     assert_eq!(resize(&mut driver, 7), OutputHeader::default());
     assert_eq!(driver.peek(RING + 0x8000 + 63, 1), [0x50], "the resize entry in the old ring");
     // The resize entry is unread. A one-entry ring is too small, because the new ring must have room for the unread
