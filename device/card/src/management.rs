@@ -379,9 +379,11 @@ impl Management {
         if !self.is_active() || !self.is_permitted(received) {
             return Admitted::Taken;
         }
-        let class = protocol::mad::header(&received.mad).class;
+        let header = protocol::mad::header(&received.mad);
+        let (class, is_response) = (header.class, header.method.is_response());
         let by_agents = class.is_smp() || class == Class::PERF;
-        let listening = listening && (!by_agents || view.now >= self.settled);
+        let in_firmware = class == Class::PERF && !is_response && self.port.counts_in_firmware();
+        let listening = listening && !in_firmware && (!by_agents || view.now >= self.settled);
         match Handler::of(received, listening) {
             Handler::OwnResponse => {
                 let next = self.subnet.handle_answer(view.now, received.source, &received.mad);
@@ -478,13 +480,15 @@ impl Management {
             return;
         }
         if let Some(mad) = self.mad_ifc(view, &received.mad, MkeyCheck::Enforce) {
-            self.push(Output::ToFabric(Datagram {
+            let answer = Datagram {
                 source: self.port.lid(),
                 source_qp: received.destination_qp,
                 destination: received.source,
                 destination_qp: received.source_qp,
                 mad,
-            }));
+            };
+            let is_own = answer.destination == self.port.lid();
+            self.push(if is_own { Output::ToGuest(answer) } else { Output::ToFabric(answer) });
         }
     }
 

@@ -39,6 +39,8 @@ pub struct NodeProfile {
     pub capabilities: u32,
     /// Whether the port is down until software opens it.
     pub opened_by_software: bool,
+    /// Whether the agent answers performance management requests from the wire even if software listens on QP1.
+    pub counts_in_firmware: bool,
 }
 
 /// Whether to check the M_Key of a request. Software may query its own port without the M_Key.
@@ -132,6 +134,10 @@ impl ManagedPort {
 
     pub(super) fn is_opened_by_software(&self) -> bool {
         self.profile.opened_by_software
+    }
+
+    pub(super) fn counts_in_firmware(&self) -> bool {
+        self.profile.counts_in_firmware
     }
 
     pub(super) fn set_link(&mut self, up: bool) {

@@ -472,6 +472,31 @@ fn agents_answer_right_after_port_open() {
     }
 }
 
+#[test]
+fn performance_agent_in_firmware_answers_for_listening_software() {
+    let profile = NodeProfile { counts_in_firmware: true, opened_by_software: false, ..SINAI };
+    for source in [1, 2] {
+        let mut management = Management::new(Identity::from_lid(Lid::new(1)), profile);
+        management.set_link(true, &at(0));
+        let received = |method| Datagram {
+            source: Lid::new(source),
+            source_qp: QP1,
+            destination: Lid::new(1),
+            destination_qp: QP1,
+            mad: request(4, 1, method, 0x01, 0),
+        };
+        let mut handle = |method| management.handle_wire(&at(0), &received(method), true, &mut || true);
+        assert_eq!((handle(0x81), handle(1)), (Admitted::Unchanged, Admitted::Taken), "a response, a Get");
+        let answers = outputs(&mut management);
+        // An answer to the device's own guest does not leave the device.
+        let (([Output::ToGuest(answer)], 1) | ([Output::ToFabric(answer)], 2)) = (&answers[..], source)
+        else {
+            panic!("{answers:?}")
+        };
+        assert_eq!((answer.destination.get(), answer.mad[..4].to_vec()), (source, vec![1, 4, 1, 0x81]));
+    }
+}
+
 /// Section 14.2.4: a Set requires the M_Key. No peer is accepted as the subnet manager, so a remote Set is
 /// also rejected while no M_Key is configured.
 #[test]
