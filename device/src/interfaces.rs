@@ -133,8 +133,7 @@ interfaces! {
     Mthca: mthca,
     /// Intel E810-C, for the in-tree Linux drivers `ice` and `irdma`.
     E810: e810,
-    /// NVIDIA ConnectX with an InfiniBand port, for the in-tree Linux drivers `mlx5_core` and `mlx5_ib`. Incomplete:
-    /// storage has not been tested.
+    /// NVIDIA ConnectX with an InfiniBand port, for the in-tree Linux drivers `mlx5_core` and `mlx5_ib`.
     #[serde(rename = "connectx-ib")]
     ConnectxIb: mlx5,
 }
