@@ -367,6 +367,12 @@ impl Management {
         }
     }
 
+    /// Returns whether the agents answer a MAD to QP1 even if software listens.
+    pub fn answers_always(&self, mad: &Mad) -> bool {
+        let header = protocol::mad::header(mad);
+        header.class == Class::PERF && !header.method.is_response() && self.port.counts_in_firmware()
+    }
+
     /// Handles a MAD from the wire for QP0 or QP1. `listening` indicates whether a QP of the guest can receive
     /// the MAD. `allow` returns whether the sender's rate limit permits an answer.
     pub fn handle_wire(
@@ -379,11 +385,10 @@ impl Management {
         if !self.is_active() || !self.is_permitted(received) {
             return Admitted::Taken;
         }
-        let header = protocol::mad::header(&received.mad);
-        let (class, is_response) = (header.class, header.method.is_response());
+        let class = protocol::mad::header(&received.mad).class;
         let by_agents = class.is_smp() || class == Class::PERF;
-        let in_firmware = class == Class::PERF && !is_response && self.port.counts_in_firmware();
-        let listening = listening && !in_firmware && (!by_agents || view.now >= self.settled);
+        let listening =
+            listening && !self.answers_always(&received.mad) && (!by_agents || view.now >= self.settled);
         match Handler::of(received, listening) {
             Handler::OwnResponse => {
                 let next = self.subnet.handle_answer(view.now, received.source, &received.mad);

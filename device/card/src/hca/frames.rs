@@ -242,7 +242,8 @@ impl<F: Frontend> Hca<F> {
     /// Delivers a frame that this HCA, or its management, sent to the HCA itself.
     pub(super) fn deliver_looped(&mut self, frame: &[u8]) {
         match self.port.receive_own(frame) {
-            Some(received) => self.accept(&received),
+            Some(received) if self.admit_own(&received) => self.accept(&received),
+            Some(_) => {}
             None => self.report_drop(frame),
         }
     }
