@@ -35,7 +35,7 @@ pub enum Payload {
 /// Part of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Data in memory.
+    /// Data that the engine reads from memory when it sends the message.
     Sge(Sge),
     /// Inline data, copied from the work request.
     Inline(Box<[u8]>),

@@ -457,12 +457,11 @@ impl Lan {
         layers: &Layers,
         offload: RxOffload,
     ) {
+        // A VSI's counters of received frames include dropped frames: net_ice subtracts the dropped ones (section 8.6).
+        self.statistics.received(vsi, frame);
         let queue = self.receive_mut(number).and_then(Receive::queue_mut);
         let error = match queue.map(|queue| queue.deliver((memory, &mut *monitor), frame, layers, offload)) {
-            Some(Ok(())) => {
-                self.statistics.received(vsi, frame);
-                return self.raise_receive(number);
-            }
+            Some(Ok(())) => return self.raise_receive(number),
             None => None,
             Some(Err(error)) => Some(error),
         };

@@ -28,6 +28,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(180);
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for `testpmd` to forward the last frames.
 const COUNTED_TIMEOUT: Duration = Duration::from_secs(120);
+/// Maximum number of frames that a NIC receives before `testpmd` starts to count. They are about address resolution.
+const MAX_EARLY: u64 = 100;
 /// Longest payload of a TCP segment.
 const MAX_SEGMENT: u64 = 1460;
 
@@ -153,7 +155,7 @@ impl Bench {
         }
     }
 
-    /// Checks that each port has sent all frames that the other port received, and that its NIC counts the same frames.
+    /// Checks that `testpmd` and its NICs count the same frames.
     async fn counters(&mut self) -> Result<()> {
         // These guests send no frames from now on.
         for station in [&mut self.a, &mut self.b] {
@@ -163,10 +165,11 @@ impl Bench {
         loop {
             let ports = [self.statistics(0).await?, self.statistics(1).await?];
             let nics = [self.nic_frames(0).await?, self.nic_frames(1).await?];
-            let are_forwarded = ports[0].received == ports[1].sent && ports[1].received == ports[0].sent;
-            // testpmd does not count frames that its NICs received before it started.
+            // testpmd drops a frame if its transmit queue is full.
+            let are_forwarded = ports[1].sent <= ports[0].received && ports[0].sent <= ports[1].received;
             let are_counted = ports.iter().zip(nics).all(|(port, (received, sent))| {
-                port.sent == sent && port.received <= received && port.missed == 0
+                let counted = port.received + port.missed;
+                port.sent == sent && (counted..counted + MAX_EARLY).contains(&received)
             });
             if are_forwarded && are_counted && ports[0].received > (FILE_MIB << 20) / MAX_SEGMENT {
                 return Ok(());
