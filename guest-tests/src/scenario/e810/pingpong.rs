@@ -24,8 +24,8 @@ const CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong", Gid::V6),
     ("ibv_rc_pingpong", Gid::LinkLocal),
     ("ibv_rc_pingpong -s 1 -n 2000 -e", Gid::V6),
-    ("ibv_rc_pingpong -s 4096 -m 256", Gid::V4),
-    ("ibv_rc_pingpong -s 65537 -m 1024 -n 200", Gid::V4),
+    ("ibv_rc_pingpong -s 4096 -m 256 -n 200", Gid::V4),
+    ("ibv_rc_pingpong -s 65537 -m 1024 -n 50", Gid::V4),
     ("ibv_rc_pingpong -r 1 -n 2000", Gid::V4),
     ("ibv_ud_pingpong -s 1024 -e", Gid::V4),
     ("ibv_ud_pingpong -s 1024", Gid::V6),
@@ -44,13 +44,13 @@ const MORE_CASES: &[(&str, Gid)] = &[
 const JUMBO_CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -s 4096 -m 4096", Gid::V4),
     ("ibv_rc_pingpong -s 4097 -m 4096 -e", Gid::V6),
-    ("ibv_rc_pingpong -s 65536 -m 2048 -n 200", Gid::LinkLocal),
+    ("ibv_rc_pingpong -s 65536 -m 2048 -n 50", Gid::LinkLocal),
     ("ibv_ud_pingpong -s 4096", Gid::V4),
     ("ibv_ud_pingpong -s 4096 -e", Gid::V6),
 ];
 
 /// Command lines that transfer too much data to be captured.
-const LARGE_CASES: &[(&str, Gid)] = &[("ibv_rc_pingpong -s 3145728 -m 4096 -n 20 -e", Gid::V6)];
+const LARGE_CASES: &[(&str, Gid)] = &[("ibv_rc_pingpong -s 3145728 -m 4096 -n 4 -e", Gid::V6)];
 
 /// More command lines that transfer too much data to be captured, with other path MTUs and more messages.
 const MORE_LARGE_CASES: &[(&str, Gid)] = &[
