@@ -8,7 +8,8 @@
 //! messages wait, like a device with slow firmware, but still serves packets and timers.
 //!
 //! The limit does not affect a guest that boots or runs applications: unused time is saved up, and time spent on moving
-//! data is added to the device's part.
+//! data is added to the device's part. No device is limited while no other device moves data, because the time would
+//! benefit nobody. This matters for boot loaders, whose drivers poll registers.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -33,6 +34,9 @@ const RECHECK: Duration = Duration::from_millis(50);
 /// The longest pause. VMMs wait 5 s for a reply before they give up.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
+/// Time for which a device counts as moving data after an interval in which it did.
+const RECENT: Duration = Duration::from_millis(200);
+
 /// The allowance shared by all devices of this process, each of which is a thread.
 static SHARED: Mutex<Shared> = Mutex::new(Shared::new());
 
@@ -43,11 +47,27 @@ struct Shared {
     /// Seconds of processor time left. Negative after overspending, but at least `-SHARED_SAVINGS`.
     left: f64,
     since: Instant,
+    /// Number of the next device.
+    next: u64,
+    /// The two devices that moved data most recently, and when.
+    movers: [Option<(u64, Instant)>; 2],
 }
 
 impl Shared {
     const fn new() -> Self {
-        Self { devices: 0, left: SHARED_SAVINGS, since: Instant::ZERO }
+        Self { devices: 0, left: SHARED_SAVINGS, since: Instant::ZERO, next: 0, movers: [None; 2] }
+    }
+
+    fn add_mover(&mut self, device: u64, now: Instant) {
+        let [latest, other] = self.movers;
+        let is_latest = latest.is_some_and(|(mover, _)| mover == device);
+        self.movers = [Some((device, now)), if is_latest { other } else { latest }];
+    }
+
+    /// Returns whether a device other than this one moves data.
+    fn has_other_mover(&self, device: u64, now: Instant) -> bool {
+        let mut movers = self.movers.iter().flatten();
+        movers.any(|&(mover, at)| mover != device && now.saturating_since(at) < RECENT)
     }
 
     /// Adds the time earned until `now`, and subtracts the time that a device has spent.
@@ -62,6 +82,8 @@ impl Shared {
 #[derive(Debug)]
 pub(super) struct ControlBudget {
     shared: &'static Mutex<Shared>,
+    /// Number of the device in this process.
+    device: u64,
     /// Seconds of processor time per second for all devices.
     rate: f64,
     /// Seconds of processor time left in the device's own part. Negative after overspending.
@@ -87,9 +109,14 @@ impl ControlBudget {
     }
 
     fn sharing(shared: &'static Mutex<Shared>, processors: usize) -> Self {
-        shared.lock().unwrap_or_else(PoisonError::into_inner).devices += 1;
+        let mut all = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        all.devices += 1;
+        let device = all.next;
+        all.next += 1;
+        drop(all);
         Self {
             shared,
+            device,
             rate: SHARE * processors as f64,
             left: OWN_SAVINGS,
             since: Instant::ZERO,
@@ -137,13 +164,16 @@ impl ControlBudget {
         let beyond = (on_control - on_data).max(0.0);
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.spend(now, self.rate, beyond);
+        if data > 0.0 {
+            shared.add_mover(self.device, now);
+        }
         let earned = self.rate / f64::from(shared.devices.max(1)) * interval + on_data;
         self.left = (self.left + earned).min(OWN_SAVINGS) - on_control;
         (self.since, self.spent) = (now, spent);
         (self.data, self.control) = (Duration::ZERO, Duration::ZERO);
 
         let begun = self.paused.map_or(now, |(begun, _)| begun);
-        let is_exhausted = self.left < 0.0 && shared.left <= 0.0;
+        let is_exhausted = self.left < 0.0 && shared.left <= 0.0 && shared.has_other_mover(self.device, now);
         // Regardless of how far the allowance is overdrawn, the client is served after the longest pause.
         let is_paused = is_exhausted && now.saturating_since(begun) < LONGEST_PAUSE;
         self.paused = is_paused.then(|| (begun, now + RECHECK));
@@ -171,12 +201,15 @@ mod tests {
     const PERIOD: Duration = Duration::from_millis(10);
     const HUNDRED_SECONDS: u32 = 10_000;
 
+    /// Returns the allowance of devices beside another device, which moves data all the time.
     fn shared() -> &'static Mutex<Shared> {
-        Box::leak(Box::new(Mutex::new(Shared::new())))
+        let mover = Some((u64::MAX, Instant::from_nanos(u64::MAX)));
+        Box::leak(Box::new(Mutex::new(Shared { movers: [mover, mover], ..Shared::new() })))
     }
 
     impl Device {
-        fn alone() -> Self {
+        /// Creates a device beside another device, which moves data all the time.
+        fn beside_mover() -> Self {
             Self::sharing(shared())
         }
 
@@ -203,29 +236,49 @@ mod tests {
 
     #[test]
     fn two_seconds_of_control_work_at_boot_are_never_paused() {
-        let mut device = Device::alone();
+        let mut device = Device::beside_mover();
         device.run(200, PERIOD, false);
         assert_eq!(device.paused, Duration::ZERO);
     }
 
     #[test]
     fn endless_control_work_is_held_to_its_share() {
-        let mut device = Device::alone();
+        let mut device = Device::beside_mover();
         device.run(HUNDRED_SECONDS, PERIOD, false);
         let spent = device.processor.as_secs_f64();
         assert!((9.0..16.0).contains(&spent), "{spent} s");
     }
 
     #[test]
+    fn control_work_is_never_paused_while_no_other_device_moves_data() {
+        let shared = Box::leak(Box::new(Mutex::new(Shared::new())));
+        let mut devices = [Device::sharing(shared), Device::sharing(shared)];
+        for _ in 0..HUNDRED_SECONDS {
+            devices.iter_mut().for_each(|device| device.run(1, PERIOD, false));
+        }
+        assert_eq!(devices.each_ref().map(|device| device.paused), [Duration::ZERO; 2]);
+        let [mover, other] = &mut devices;
+        for _ in 0..HUNDRED_SECONDS {
+            mover.run(1, PERIOD, true);
+            other.run(1, PERIOD, false);
+        }
+        assert!(mover.paused.is_zero() && !other.paused.is_zero(), "{:?}", other.paused);
+        // The data transfer ends.
+        other.paused = Duration::ZERO;
+        other.run(HUNDRED_SECONDS, PERIOD, false);
+        assert!(other.paused <= RECENT + RECHECK, "{:?}", other.paused);
+    }
+
+    #[test]
     fn moving_data_is_never_paused() {
-        let mut device = Device::alone();
+        let mut device = Device::beside_mover();
         device.run(HUNDRED_SECONDS, PERIOD, true);
         assert_eq!(device.paused, Duration::ZERO);
     }
 
     #[test]
     fn control_work_balanced_by_data_transfer_is_never_paused() {
-        let mut device = Device::alone();
+        let mut device = Device::beside_mover();
         for _ in 0..HUNDRED_SECONDS / 2 {
             device.run(1, PERIOD, true);
             device.run(1, PERIOD / 2, false);
@@ -268,7 +321,7 @@ mod tests {
 
     #[test]
     fn device_that_overspent_is_paused_and_served_again() {
-        let mut device = Device::alone();
+        let mut device = Device::beside_mover();
         let hour = Duration::from_secs(3600);
         (device.processor, device.now) = (hour, Instant::ZERO + hour);
         device.budget.add_turn(device.now, hour, false, || hour);
@@ -278,7 +331,7 @@ mod tests {
 
     #[test]
     fn preemption_is_not_charged() {
-        let mut device = Device::alone();
+        let mut device = Device::beside_mover();
         for n in 1..=1000_u32 {
             device.now = device.now + PERIOD;
             device.budget.add_turn(device.now, PERIOD, false, || Duration::from_micros(100) * n);

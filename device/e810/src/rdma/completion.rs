@@ -54,7 +54,8 @@ fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, completion: &Completion) {
         }
         (Queue::Send, Err(status)) => {
             let tag = SendTag::from_bits(completion.wr_id);
-            let reject_code = qp.rejected.take().filter(|(rejected, _)| *rejected == tag).map(|(_, code)| code);
+            let reject_code =
+                qp.rejected.take().filter(|(rejected, _)| *rejected == tag).map(|(_, code)| code);
             if let Some(code) = reject_code.or_else(|| failure::of_send(status, tag.opcode())) {
                 qp.counters.failed += 1;
                 fail(
