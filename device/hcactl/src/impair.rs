@@ -83,7 +83,7 @@ enum What {
     Reorder {
         /// Number of frames that overtake this frame
         by: u32,
-        /// Maximum time for which to hold the frame back, in microseconds
+        /// Maximum time to hold the frame, in microseconds
         #[arg(long, default_value_t = 10_000)]
         within_us: u64,
     },

@@ -41,7 +41,7 @@ pub(super) fn restart_negotiation(
 /// Enables or disables the link on behalf of the driver. A link event is posted even if nothing changes.
 fn set_link_enabled(state: &mut State, cx: &mut Context<'_>, enabled: bool) {
     if state.link.set_enabled(enabled) {
-        limited!(info, enabled, "driver enabled or disabled the link");
+        limited!(info, enabled, "driver changed the link state");
     }
     post_link_event(state, cx);
 }
