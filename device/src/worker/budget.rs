@@ -8,8 +8,8 @@
 //! messages wait, like a device with slow firmware, but still serves packets and timers.
 //!
 //! The limit does not affect a guest that boots or runs applications: unused time is saved up, and time spent on moving
-//! data is added to the device's part. No device is limited while no other device moves data, because the time would
-//! benefit nobody. This matters for boot loaders, whose drivers poll registers.
+//! data is added to the device's part. No device is limited while no other device moves data, because no device would gain
+//! the time. This matters for boot loaders, whose drivers poll registers.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn control_work_is_never_paused_while_no_other_device_moves_data() {
+    fn control_work_is_not_paused_unless_another_device_moves_data() {
         let shared = Box::leak(Box::new(Mutex::new(Shared::new())));
         let mut devices = [Device::sharing(shared), Device::sharing(shared)];
         for _ in 0..HUNDRED_SECONDS {
