@@ -367,13 +367,16 @@ impl Management {
         }
     }
 
-    /// Returns whether the agents answer a MAD to QP1 even if software listens.
-    pub fn answers_always(&self, mad: &Mad) -> bool {
-        let header = protocol::mad::header(mad);
-        header.class == Class::PERF && !header.method.is_response() && self.port.counts_in_firmware()
+    /// Returns whether the agents answer a datagram even if software listens.
+    pub fn answers_always(&self, received: &Datagram) -> bool {
+        let header = protocol::mad::header(&received.mad);
+        received.destination_qp == QP1
+            && header.class == Class::PERF
+            && !header.method.is_response()
+            && self.port.counts_in_firmware()
     }
 
-    /// Handles a MAD from the wire for QP0 or QP1. `listening` indicates whether a QP of the guest can receive
+    /// Handles a MAD from the wire, or from the guest itself, for QP0 or QP1. `listening` indicates whether a QP of the guest can receive
     /// the MAD. `allow` returns whether the sender's rate limit permits an answer.
     pub fn handle_wire(
         &mut self,
@@ -388,7 +391,7 @@ impl Management {
         let class = protocol::mad::header(&received.mad).class;
         let by_agents = class.is_smp() || class == Class::PERF;
         let listening =
-            listening && !self.answers_always(&received.mad) && (!by_agents || view.now >= self.settled);
+            listening && !self.answers_always(received) && (!by_agents || view.now >= self.settled);
         match Handler::of(received, listening) {
             Handler::OwnResponse => {
                 let next = self.subnet.handle_answer(view.now, received.source, &received.mad);

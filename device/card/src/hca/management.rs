@@ -95,13 +95,15 @@ impl<F: Frontend> Hca<F> {
     /// Passes a packet that the guest sent to itself to management, if management answers it in any case. Returns
     /// whether the engine should process the packet.
     pub(super) fn admit_own(&mut self, received: &RoceFrame<'_>) -> bool {
-        let own = self.port.addresses().own.lid;
-        let view = self.view();
-        let Some(management) = &mut self.management else { return true };
-        let Some(datagram) = Datagram::of(&received.packet, own, own) else { return true };
-        if datagram.destination_qp != QP1 || !management.answers_always(&datagram.mad) {
+        if received.packet.bth.dest_qp != QP1 {
             return true;
         }
+        let own = self.port.addresses().own.lid;
+        let Some(datagram) = Datagram::of(&received.packet, own, own) else { return true };
+        let view = self.view();
+        let Some(management) = self.management.as_mut().filter(|all| all.answers_always(&datagram)) else {
+            return true;
+        };
         management.handle_wire(&view, &datagram, true, &mut || true);
         self.serve_management();
         false
