@@ -27,7 +27,8 @@
 //! - **Amplification.** A datagram from a peer causes at most one datagram: an answer or the next request. The
 //!   length of this datagram does not exceed the length of the peer's datagram.
 //! - **Requests from the wire** are answered by the guest's software if it has a QP for QP0 or QP1 with a
-//!   receive buffer. Otherwise, and in the first second after the port is opened, the agents answer. A
+//!   receive buffer. Otherwise, and in the first second after the port is opened, the agents answer. Some devices
+//!   always answer performance management requests themselves ([`NodeProfile::always_answers_perf`]). A
 //!   directed-route packet passes through the switch of the sender's HCA, and is then sent as a frame to the
 //!   HCA at the end of the route. The answer passes through the switch of the responding HCA.
 //! - **Setting attributes.** A remote Set is rejected unless the guest has configured an M_Key and the
@@ -373,11 +374,11 @@ impl Management {
         received.destination_qp == QP1
             && header.class == Class::PERF
             && !header.method.is_response()
-            && self.port.counts_in_firmware()
+            && self.port.always_answers_perf()
     }
 
-    /// Handles a MAD from the wire, or from the guest itself, for QP0 or QP1. `listening` indicates whether a QP of the guest can receive
-    /// the MAD. `allow` returns whether the sender's rate limit permits an answer.
+    /// Handles a MAD from the wire, or from the guest itself, for QP0 or QP1. `listening` indicates whether a QP of the
+    /// guest can receive the MAD. `allow` returns whether the sender's rate limit permits an answer.
     pub fn handle_wire(
         &mut self,
         view: &View,

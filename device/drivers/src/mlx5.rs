@@ -5,7 +5,7 @@
 
 use protocol::hca::mlx5::PAGE;
 use protocol::hca::mlx5::command::{
-    BLOCK_DATA, Block, INLINE_LEN, InputHeader, NEXT_BLOCK, OWNER_BYTE, OutputHeader, Slot, blocks,
+    BLOCK_DATA, Block, INLINE_LEN, InputHeader, MAX_INPUT, NEXT_BLOCK, OWNER_BYTE, OutputHeader, Slot, blocks,
 };
 use protocol::hca::mlx5::input::Command;
 use protocol::ids::{Iova, UarIndex};
@@ -40,7 +40,8 @@ pub struct Layout {
 impl Layout {
     /// A layout in which the mailboxes of every slot are large enough for the longest inputs and outputs. All mailboxes
     /// are below 160 MiB.
-    pub const LARGE: Self = Self { queue: 0x10_0000, mailboxes: 0x100_0000, blocks: 2048 };
+    pub const LARGE: Self =
+        Self { queue: 0x10_0000, mailboxes: 0x100_0000, blocks: (MAX_INPUT / BLOCK_DATA) as u64 };
 
     /// Returns the address of a slot.
     pub const fn slot(&self, slot: usize) -> u64 {

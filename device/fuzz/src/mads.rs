@@ -27,7 +27,7 @@ const PROFILE: NodeProfile = NodeProfile {
     mtu: 4,
     capabilities: 0,
     opened_by_software: true,
-    counts_in_firmware: false,
+    always_answers_perf: false,
 };
 
 /// Management classes with their versions, followed by the methods and attributes that they define.

@@ -243,7 +243,7 @@ impl Frontend for JingZhao {
             mtu: 5,
             capabilities: 0,
             opened_by_software: false,
-            counts_in_firmware: false,
+            always_answers_perf: false,
         })
     }
 

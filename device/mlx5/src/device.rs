@@ -260,8 +260,8 @@ impl Frontend for Mlx5 {
             capabilities: 0x0251_0a68,
             // Section 14.1: the port is open from the start, and no command opens it.
             opened_by_software: false,
-            // Section 14.1: mlx5_ib would answer ClassPortInfo without a header.
-            counts_in_firmware: true,
+            // Section 14.1: mlx5_ib expects firmware to answer, and itself answers ClassPortInfo with zeros.
+            always_answers_perf: true,
         })
     }
 

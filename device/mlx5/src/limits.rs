@@ -21,8 +21,8 @@ pub const MAX_COUNTER_SETS: u32 = 255;
 pub const MAX_GROUP_QPS: usize = 56;
 /// Log2 of the maximum receive queue entry size in bytes.
 pub const LOG_MAX_RECV_ENTRY: u8 = 9;
-/// Log2 of the maximum number of entries per CQ, as on a ConnectX-5. libfabric creates CQs with more entries than in the
-/// golden traces, where it is 16.
+/// Log2 of the maximum number of entries per CQ, as on a ConnectX-5. The golden traces were recorded with 2^16 entries, but
+/// libfabric creates larger CQs.
 const LOG_MAX_CQES: u8 = 22;
 /// Log2 of the maximum SRQ entry size in bytes. It leaves room for a link and 32 scatter entries.
 pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_missing_from_configuration_are_interface_defaults() {
+    fn missing_limits_take_defaults() {
         let caps = GeneralCaps { log_max_cq_entries: LOG_MAX_CQES, ..GeneralCaps::infiniband() };
         assert_eq!(parse("{}").unwrap().caps(), caps);
         let limits = Limits::default();

@@ -205,7 +205,7 @@ impl Frontend for Mthca {
             mtu: 4,
             capabilities: 0x0251_0a68,
             opened_by_software: true,
-            counts_in_firmware: false,
+            always_answers_perf: false,
         })
     }
 

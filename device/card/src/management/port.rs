@@ -41,7 +41,7 @@ pub struct NodeProfile {
     pub opened_by_software: bool,
     /// Whether the agent answers performance management requests to QP1, from the wire or from the guest itself, even if
     /// software listens.
-    pub counts_in_firmware: bool,
+    pub always_answers_perf: bool,
 }
 
 /// Whether to check the M_Key of a request. Software may query its own port without the M_Key.
@@ -137,8 +137,8 @@ impl ManagedPort {
         self.profile.opened_by_software
     }
 
-    pub(super) fn counts_in_firmware(&self) -> bool {
-        self.profile.counts_in_firmware
+    pub(super) fn always_answers_perf(&self) -> bool {
+        self.profile.always_answers_perf
     }
 
     pub(super) fn set_link(&mut self, up: bool) {

@@ -19,7 +19,7 @@ const SINAI: NodeProfile = NodeProfile {
     mtu: 4,
     capabilities: 0x0251_0a68,
     opened_by_software: true,
-    counts_in_firmware: false,
+    always_answers_perf: false,
 };
 
 /// fe80::ff:fe00:1, the GID of LID 1.

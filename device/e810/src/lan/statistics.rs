@@ -104,9 +104,10 @@ impl Statistics {
         self.vsi_mut(vsi).transmit.count(frame, 0);
     }
 
-    /// Counts a frame received by a VSI.
+    /// Counts a frame received by a VSI. Unlike the bytes that a VSI transmits, those that it receives include the frame
+    /// check sequence (section 8.6).
     pub(super) fn received(&mut self, vsi: u16, frame: &[u8]) {
-        self.vsi_mut(vsi).receive.count(frame, 0);
+        self.vsi_mut(vsi).receive.count(frame, FCS_LEN);
     }
 
     pub(super) fn vsi(&self, vsi: u16) -> VsiStatistics {
@@ -217,7 +218,7 @@ mod tests {
         statistics.vsi_mut(2).receive_dropped += 5;
         statistics.vsi_mut(2).transmit_errors += 6;
         let at = |offset| counter(&statistics, offset);
-        assert_eq!([0x3b_0008, 0x3b_0010, 0x30_0010].map(at), [100, 60, 60]);
+        assert_eq!([0x3b_0008, 0x3b_0010, 0x30_0010].map(at), [104, 64, 60]);
         assert_eq!([0x3b_2008, 0x3b_2010, 0x3b_6010, 0x30_c010].map(at), [1, 0, 1, 1]);
         assert_eq!([0x29_4c0c, 0x31_2008].map(at), [5, 6]);
     }

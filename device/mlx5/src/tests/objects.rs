@@ -92,6 +92,16 @@ fn create_eq_rejects_invalid_context_fields() {
 }
 
 #[test]
+fn largest_cq_fits_into_pages_of_4_kib() {
+    let mut driver = initialised();
+    let uar = driver.alloc_uar();
+    let eqn = driver.create_eq(uar, 0, EventMask::empty(), RING);
+    let context = CqContext { cqe_size: 1, log_entries: 22, ..cq_context(uar, eqn) };
+    let list = pages(0x2000_0000, (128 << 22) >> 12);
+    driver.ok(&Command::CreateCq(CreateCq { context }, Pages::parse(&list)));
+}
+
+#[test]
 fn create_cq_rejects_invalid_context_fields() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();

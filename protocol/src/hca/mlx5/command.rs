@@ -23,8 +23,9 @@ pub const PAGES_SLOT: usize = 31;
 pub const INLINE_LEN: usize = 16;
 /// Number of data bytes in a mailbox block.
 pub const BLOCK_DATA: usize = 512;
-/// Maximum length in bytes of an input or output (specific to this device).
-pub const MAX_INPUT: usize = 1 << 20;
+/// Maximum length in bytes of an input or output (specific to this device). It leaves room for the page addresses of a CQ
+/// with 2^22 entries of 128 bytes in pages of 4 KiB.
+pub const MAX_INPUT: usize = (1 << 20) + (1 << 12);
 /// Alignment of mailbox blocks in bytes.
 pub const BLOCK_ALIGN: u64 = 1024;
 

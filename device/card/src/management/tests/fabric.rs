@@ -474,7 +474,7 @@ fn agents_answer_right_after_port_open() {
 
 #[test]
 fn performance_agent_in_firmware_answers_for_listening_software() {
-    let profile = NodeProfile { counts_in_firmware: true, opened_by_software: false, ..SINAI };
+    let profile = NodeProfile { always_answers_perf: true, opened_by_software: false, ..SINAI };
     for source in [1, 2] {
         let mut management = Management::new(Identity::from_lid(Lid::new(1)), profile);
         management.set_link(true, &at(0));
