@@ -10,9 +10,10 @@ use card::limited;
 use card::telemetry::trace::Kind;
 use protocol::describe::Field as _;
 use protocol::hca::e810::rdma::Operation;
-use protocol::hca::e810::rdma::control::Completion;
+use protocol::hca::e810::rdma::control::{Completion, ErrorCodes};
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::operation::{Header, UNKNOWN};
+use protocol::hca::e810::rdma::queue_pair::FlushedQueues;
 
 use super::cqp::CqpEntry;
 use super::{Rdma, features, fpm, queues, strict};
@@ -20,8 +21,30 @@ use super::{Rdma, features, fpm, queues, strict};
 /// Status name of a successful operation.
 const OK: &str = "OK";
 
-/// Result of an operation. The completion returns the value, which is usually 0.
-pub(super) type Outcome = Result<u32, CqpError>;
+/// Result of an operation.
+pub(super) type Outcome = Result<Done, CqpError>;
+
+/// What the completion of a successful operation returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    /// The completion only reports success.
+    Plain,
+    /// The completion returns a number.
+    Value(u32),
+    /// The minor code shows which queues had requests to flush.
+    Flushed(FlushedQueues),
+}
+
+impl Done {
+    /// Returns the result field and the minor code of the completion.
+    const fn fields(self) -> (u32, u16) {
+        match self {
+            Self::Plain => (0, 0),
+            Self::Value(value) => (value, 0),
+            Self::Flushed(queues) => (0, queues.code()),
+        }
+    }
+}
 
 /// Executes the operations posted before ring index `end`.
 ///
@@ -63,8 +86,9 @@ fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, entry: &CqpEntry) -> Outcome {
         trace.record(Kind::Command, name, |to| {
             status.show("status", to);
             match &outcome {
-                Ok(0) => {}
-                Ok(value) => value.show("value", to),
+                Ok(Done::Plain) => {}
+                Ok(Done::Value(value)) => value.show("value", to),
+                Ok(Done::Flushed(queues)) => queues.name().show("flushed", to),
                 Err(error) => format_args!("{error}").show("refused", to),
             }
             format_args!("{:.1}", took.as_secs_f64() * 1e6).show("us", to);
@@ -83,10 +107,11 @@ fn complete(rdma: &mut Rdma, cx: &mut Context<'_>, index: u16, outcome: Outcome)
     let codes = outcome.err().map(|error| error.code.codes());
     rdma.cqp.record_outcome(codes);
     let Some(cookie) = rdma.cqp.cookie() else { return };
+    let (value, minor) = outcome.unwrap_or(Done::Plain).fields();
     let completion = Completion {
         cookie,
-        value: outcome.unwrap_or(0),
-        codes: codes.unwrap_or_default(),
+        value,
+        codes: codes.unwrap_or(ErrorCodes { minor, major: 0 }),
         index,
         error: codes.is_some(),
         valid: false,
@@ -127,12 +152,12 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
         Operation::ManageNode(command) => rdma.nodes.manage(command),
         Operation::GatherStatistics(command) => rdma.counts.gather(dma, cx.engine.stats(), command),
         // Section 15.1: a page number below 1024 would make software copy WQEs into BAR space.
-        Operation::ManagePushPages(_) => Ok(NO_PUSH_PAGE),
+        Operation::ManagePushPages(_) => Ok(Done::Value(NO_PUSH_PAGE)),
         Operation::Nop(_)
         | Operation::ManageQuadHash(_)
         | Operation::StaticPagesAllocated(_)
         | Operation::ManageStatistics(_)
-        | Operation::MapPriorities(_) => Ok(0),
+        | Operation::MapPriorities(_) => Ok(Done::Plain),
     }
 }
 

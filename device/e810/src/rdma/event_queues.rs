@@ -12,7 +12,7 @@ use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::event_queue::{AsyncEvent, CompletionEvent, CreateAeq, CreateCeq, DestroyCeq};
 use protocol::hca::e810::rdma::page_list::ListLevel;
 
-use super::dispatch::Outcome;
+use super::dispatch::{Done, Outcome};
 use super::hmc::Pages;
 use super::ring::{EntryRing, Location};
 use super::trace;
@@ -55,7 +55,7 @@ impl EventQueues {
         }
         let location = Location::new(command.in_pages, ListLevel::One, command.ring, command.first_page)?;
         self.ceqs.insert(command.ceq, EntryRing::new(location, command.entries)?);
-        Ok(0)
+        Ok(Done::Plain)
     }
 
     /// Executes "Destroy CEQ".
@@ -64,7 +64,7 @@ impl EventQueues {
     /// The CEQ does not exist.
     pub(super) fn destroy_ceq(&mut self, command: &DestroyCeq) -> Outcome {
         let was = self.ceqs.remove(&command.ceq);
-        was.map(|_| 0).ok_or(CqpError::no_object("completion event queue", command.ceq.into()))
+        was.map(|_| Done::Plain).ok_or(CqpError::no_object("completion event queue", command.ceq.into()))
     }
 
     /// Executes "Create AEQ".
@@ -78,7 +78,7 @@ impl EventQueues {
         let location = Location::new(command.in_pages, ListLevel::One, command.ring, command.first_page)?;
         self.aeq =
             Some(AsyncQueue { ring: EntryRing::new(location, command.entries)?, unread: 0, lost: false });
-        Ok(0)
+        Ok(Done::Plain)
     }
 
     /// Executes "Destroy AEQ".
@@ -86,7 +86,7 @@ impl EventQueues {
     /// # Errors
     /// The AEQ does not exist.
     pub(super) fn destroy_aeq(&mut self) -> Outcome {
-        self.aeq.take().map(|_| 0).ok_or(CqpError::no_object("asynchronous event queue", 0))
+        self.aeq.take().map(|_| Done::Plain).ok_or(CqpError::no_object("asynchronous event queue", 0))
     }
 
     /// Whether the CEQ exists.

@@ -9,7 +9,7 @@ use protocol::hca::e810::rdma::features::{
     FirmwareFeature, HARDWARE_VERSION, HardwareFeature, QueryFeatures,
 };
 
-use super::dispatch::Outcome;
+use super::dispatch::{Done, Outcome};
 
 /// Number of 8-byte words in the response.
 const WORDS: u16 = 2;
@@ -32,5 +32,5 @@ pub(super) fn query(dma: &GuestMemory, command: &QueryFeatures) -> Outcome {
     let words = [FIRMWARE.emit(), HARDWARE.emit()];
     let unreachable = |_| CqpError::new(CqpErrorCode::Unreachable, "buffer at", command.buffer.get());
     dma.write(command.buffer, words.as_flattened()).map_err(unreachable)?;
-    Ok(0)
+    Ok(Done::Plain)
 }

@@ -12,7 +12,7 @@ use protocol::hca::e810::rdma::hmc::{
     BASE_UNIT, BlockLimit, ENTRY_LEN, FpmCommand, FpmLimits, Limit, Placement, SEGMENT_LEN,
 };
 
-use super::dispatch::Outcome;
+use super::dispatch::{Done, Outcome};
 use super::hmc::{Hmc, Pbles};
 use crate::limits::{Limits, MAX_CEQS};
 
@@ -134,7 +134,7 @@ const COMMIT_LEN: usize = 176;
 /// The buffer is not in mapped memory.
 pub(super) fn query(limits: &Limits, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
     dma.write(command.buffer, &offered(limits).emit()).map_err(|_| unreachable(command))?;
-    Ok(0)
+    Ok(Done::Plain)
 }
 
 /// Executes "Commit FPM": replies with the address of the objects of each kind.
@@ -159,7 +159,7 @@ pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command:
     }
     dma.write(command.buffer, &buffer).map_err(|_| unreachable(command))?;
     hmc.place_pbles(Pbles { base, count });
-    Ok(0)
+    Ok(Done::Plain)
 }
 
 /// Places objects at the address `free`. Returns the placement and the next free address. The address space

@@ -14,7 +14,7 @@ use protocol::ids::{Iova, MacAddr, Qpn};
 use protocol::net::ether::group_mac;
 use smallvec::SmallVec;
 
-use super::dispatch::Outcome;
+use super::dispatch::{Done, Outcome};
 use super::fpm;
 use crate::limits::Limits;
 
@@ -89,7 +89,7 @@ impl Groups {
         let created = self.read(dma, command)?;
         let modified = self.modified.remove(&command.group).filter(|modified| modified.extends(&created));
         self.groups.insert(command.group, modified.unwrap_or(created));
-        Ok(0)
+        Ok(Done::Plain)
     }
 
     /// Executes "Modify multicast group", which replaces the whole group.
@@ -107,7 +107,7 @@ impl Groups {
         let is_there = self.groups.contains_key(&command.group);
         let place = if is_there { &mut self.groups } else { &mut self.modified };
         place.insert(command.group, modified);
-        Ok(0)
+        Ok(Done::Plain)
     }
 
     /// Executes "Destroy multicast group".
@@ -116,7 +116,7 @@ impl Groups {
     /// The group does not exist.
     pub(super) fn destroy(&mut self, command: &GroupCommand) -> Outcome {
         let unknown = CqpError::no_object("multicast group", command.group.into());
-        self.groups.remove(&command.group).map(|_| 0).ok_or(unknown)
+        self.groups.remove(&command.group).map(|_| Done::Plain).ok_or(unknown)
     }
 
     fn read(&self, dma: &GuestMemory, command: &GroupCommand) -> Result<Group, CqpError> {

@@ -15,7 +15,7 @@ use protocol::hca::e810::rdma::hmc::{
 use protocol::hca::e810::rdma::index::PbleIndex;
 use protocol::ids::Iova;
 
-use super::dispatch::Outcome;
+use super::dispatch::{Done, Outcome};
 
 /// Number of PBLEs in a leaf of a two-level list.
 const LEAF_LEN: u64 = 512;
@@ -83,7 +83,7 @@ impl Hmc {
         for entry in more {
             self.set(&SegmentEntry::parse(entry))?;
         }
-        Ok(0)
+        Ok(Done::Plain)
     }
 
     fn set(&mut self, entry: &SegmentEntry) -> Result<(), CqpError> {

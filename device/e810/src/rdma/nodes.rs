@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::node::{NodeAction, NodeCommand};
 
-use super::dispatch::Outcome;
+use super::dispatch::{Done, Outcome};
 use crate::id_pool::IdPool;
 
 /// Maximum number of nodes.
@@ -56,7 +56,9 @@ impl Nodes {
     pub(super) fn manage(&mut self, command: &NodeCommand) -> Outcome {
         match command.action {
             NodeAction::Add => self.add(command),
-            NodeAction::Modify => self.nodes.get(&command.node).map(|_| 0).ok_or(unknown(command.node)),
+            NodeAction::Modify => {
+                self.nodes.get(&command.node).map(|_| Done::Plain).ok_or(unknown(command.node))
+            }
             NodeAction::Delete => self.delete(command.node),
             NodeAction::Other(code) => Err(CqpError::invalid("node action", code.into())),
         }
@@ -83,7 +85,7 @@ impl Nodes {
             false => None,
         };
         self.nodes.insert(node, Node { parent, set });
-        Ok(set.unwrap_or_default().into())
+        Ok(Done::Value(set.unwrap_or_default().into()))
     }
 
     fn delete(&mut self, number: u16) -> Outcome {
@@ -94,7 +96,7 @@ impl Nodes {
         if let Some(set) = node.set {
             self.sets.release(set);
         }
-        Ok(0)
+        Ok(Done::Plain)
     }
 }
 

@@ -13,7 +13,7 @@ use protocol::ids::{FlowLabel, MacAddr, Pdn};
 use protocol::net::layers::Tci;
 use protocol::roce::IpAddrs;
 
-use super::dispatch::Outcome;
+use super::dispatch::{Done, Outcome};
 use crate::limits::Limits;
 
 /// ARP table and address handles.
@@ -123,7 +123,7 @@ impl Paths {
         } else if self.arp.remove(&index).is_none() {
             return Err(CqpError::no_object("ARP table entry", index.get().into()));
         }
-        Ok(0)
+        Ok(Done::Plain)
     }
 
     /// Executes "Create AH".
@@ -139,7 +139,7 @@ impl Paths {
             return Err(CqpError::new(CqpErrorCode::Exists, "address handle", index.get().into()));
         }
         self.handles.insert(index, AddressHandle::new(command));
-        Ok(0)
+        Ok(Done::Plain)
     }
 
     /// Executes "Modify AH".
@@ -149,7 +149,7 @@ impl Paths {
     pub(super) fn modify(&mut self, command: &AddressHandleCommand) -> Outcome {
         let handle = self.handles.get_mut(&command.index).ok_or(unknown(command.index))?;
         *handle = AddressHandle::new(command);
-        Ok(0)
+        Ok(Done::Plain)
     }
 
     /// Executes "Destroy AH".
@@ -157,7 +157,7 @@ impl Paths {
     /// # Errors
     /// The handle does not exist.
     pub(super) fn destroy(&mut self, command: &DestroyAddressHandle) -> Outcome {
-        self.handles.remove(&command.index).map(|_| 0).ok_or(unknown(command.index))
+        self.handles.remove(&command.index).map(|_| Done::Plain).ok_or(unknown(command.index))
     }
 }
 

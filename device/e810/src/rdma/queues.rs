@@ -18,13 +18,15 @@ use protocol::hca::e810::rdma::event_queue::{EventCode, EventSource};
 use protocol::hca::e810::rdma::index::ArpIndex;
 use protocol::hca::e810::rdma::path::ManageArp;
 use protocol::hca::e810::rdma::qp_context::QpContext;
-use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp, QpCommand, QpState, SuspendQp};
+use protocol::hca::e810::rdma::queue_pair::{
+    DestroyQp, FlushQp, FlushedQueues, QpCommand, QpState, SuspendQp,
+};
 use protocol::ids::{Cqn, Iova, Qpn};
 
 use super::Rdma;
 use super::completion::{push, report, report_suspended};
 use super::completion_queue::{CompletionQueue, CqNotification};
-use super::dispatch::Outcome;
+use super::dispatch::{Done, Outcome};
 use super::host;
 use super::queue_pair::{Flushed, PathContext, QueuePair};
 use crate::limits::Limits;
@@ -128,7 +130,7 @@ pub(super) fn create_cq(rdma: &mut Rdma, command: &CqCommand) -> Outcome {
     }
     let full = |_| CqpError::new(CqpErrorCode::NoRoom, "completion queue", cqn.into());
     rdma.queues.cqs.insert(cqn, CompletionQueue::new(command)?).map_err(full)?;
-    Ok(0)
+    Ok(Done::Plain)
 }
 
 pub(super) fn modify_cq(rdma: &mut Rdma, command: &CqCommand) -> Outcome {
@@ -137,13 +139,13 @@ pub(super) fn modify_cq(rdma: &mut Rdma, command: &CqCommand) -> Outcome {
     if command.resize {
         cq.resize(command)?;
     }
-    Ok(0)
+    Ok(Done::Plain)
 }
 
 pub(super) fn destroy_cq(rdma: &mut Rdma, command: &DestroyCq) -> Outcome {
     let cqn = command.cqn.get();
     let was = rdma.queues.cqs.remove(cqn);
-    was.map(|_| 0).ok_or(CqpError::no_object("completion queue", cqn.into()))
+    was.map(|_| Done::Plain).ok_or(CqpError::no_object("completion queue", cqn.into()))
 }
 
 pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpCommand) -> Outcome {
@@ -171,7 +173,7 @@ pub(super) fn create_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
         return Err(full());
     }
     host::modify(rdma, cx, qpn, &modify);
-    Ok(0)
+    Ok(Done::Plain)
 }
 
 pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpCommand) -> Outcome {
@@ -197,7 +199,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
         // Software does not ring the doorbell again for WQEs that it posted before RTS.
         host::notify_send(rdma, cx, command.qpn);
     }
-    Ok(0)
+    Ok(Done::Plain)
 }
 
 pub(super) fn destroy_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &DestroyQp) -> Outcome {
@@ -205,11 +207,11 @@ pub(super) fn destroy_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Destro
     cx.monitor.forget_qp(command.qpn);
     rdma.queues.flushed.remove(command.qpn.get());
     let was = rdma.queues.qps.remove(command.qpn.get());
-    was.map(|_| 0).ok_or(unknown(command.qpn))
+    was.map(|_| Done::Plain).ok_or(unknown(command.qpn))
 }
 
-/// Executes "Flush WQEs". Writes one completion per flushed queue that has outstanding WQEs. irdma generates
-/// the remaining completions itself.
+/// Executes "Flush WQEs". Writes one completion per flushed queue that has outstanding WQEs, and returns which queues
+/// had any. irdma generates the remaining completions itself.
 pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp) -> Outcome {
     let qpn = command.qpn;
     let qp = rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?;
@@ -226,12 +228,12 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
     };
     let sends = command.sq.then(|| codes(command.sq_major, command.sq_minor));
     let receives = command.rq.then(|| codes(command.rq_major, command.rq_minor));
-    complete_flushed(rdma, cx, qpn, sends, receives);
+    let flushed = complete_flushed(rdma, cx, qpn, sends, receives);
     if command.generate_event {
         let (code, source) = (EventCode::from(command.event), EventSource::from(command.source));
         report(rdma, cx, qpn, code, source, 0);
     }
-    Ok(0)
+    Ok(Done::Flushed(flushed))
 }
 
 /// Major code of a flushed WQE, and the default minor code.
@@ -257,18 +259,18 @@ pub(in super::super) fn next_deadline(rdma: &Rdma) -> Option<Instant> {
     rdma.queues.flushed.deadline()
 }
 
-/// Writes one completion for each queue that has outstanding WQEs. A queue is skipped if its error codes are
-/// `None`.
+/// Writes one completion for each queue that has outstanding WQEs, and returns these queues. A queue is skipped if its
+/// error codes are `None`.
 fn complete_flushed(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,
     qpn: Qpn,
     sends: Option<(u16, u16)>,
     receives: Option<(u16, u16)>,
-) {
+) -> FlushedQueues {
     let Rdma { queues, hmc, .. } = rdma;
     let pages = hmc.pages(cx.dma);
-    let Some(qp) = queues.qp_mut(qpn) else { return };
+    let Some(qp) = queues.qp_mut(qpn) else { return FlushedQueues::Neither };
     let context = qp.context;
     let entry = |send: bool, wqe_index: u16, (major, minor): (u16, u16)| Cqe {
         context: context.completion_context,
@@ -283,9 +285,11 @@ fn complete_flushed(
     let sends = sends.and_then(|codes| Some((context.send_cqn, entry(true, qp.send.flush(pages)?, codes))));
     let receives =
         receives.and_then(|codes| Some((context.recv_cqn, entry(false, qp.receive.flush(pages)?, codes))));
+    let flushed = FlushedQueues::new(sends.is_some(), receives.is_some());
     for (cqn, entry) in sends.into_iter().chain(receives) {
         push(rdma, cx, (qpn, cqn), &entry, None, true);
     }
+    flushed
 }
 
 /// Suspends a send queue. Software waits for the `Suspended` event.
@@ -299,7 +303,7 @@ pub(super) fn suspend_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Suspen
     } else {
         report_suspended(rdma, cx, command.qpn);
     }
-    Ok(0)
+    Ok(Done::Plain)
 }
 
 /// Resumes a send queue.
@@ -311,7 +315,7 @@ pub(super) fn resume_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Suspend
     if modify.to == engine::State::Rts {
         host::notify_send(rdma, cx, command.qpn);
     }
-    Ok(0)
+    Ok(Done::Plain)
 }
 
 /// Updates an ARP table entry and the connections that use it.

@@ -12,7 +12,7 @@ use protocol::hca::e810::rdma::page_list::ListLevel;
 use protocol::hca::e810::rdma::region::{AllocateStag, DeallocateStag, RegisterMr, StagRights};
 use protocol::ids::Lkey;
 
-use super::dispatch::Outcome;
+use super::dispatch::{Done, Outcome};
 use crate::limits::Limits;
 
 /// Number of key bits below the index in an STag.
@@ -45,7 +45,7 @@ impl Regions {
         let key = Lkey::new(index << KEY_BITS);
         self.ensure_free(key)?;
         self.keys.allocate(Allocated { key, pd, purpose }).map_err(|_| full(key))?;
-        Ok(0)
+        Ok(Done::Plain)
     }
 
     /// Executes "Register MR".
@@ -56,7 +56,7 @@ impl Regions {
         let region = region(command)?;
         self.ensure_free(region.key)?;
         self.keys.insert(region).map_err(|_| full(region.key))?;
-        Ok(0)
+        Ok(Done::Plain)
     }
 
     /// Executes "Deallocate STag".
@@ -71,7 +71,7 @@ impl Regions {
             return Err(unknown);
         }
         match self.keys.deregister(index) {
-            Ok(_) => Ok(0),
+            Ok(_) => Ok(Done::Plain),
             Err(AccessError::Bound) => Err(CqpError::new(CqpErrorCode::InUse, "STag", command.index.into())),
             Err(_) => Err(unknown),
         }

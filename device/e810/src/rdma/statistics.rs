@@ -13,7 +13,7 @@ use engine::Stats;
 use protocol::hca::e810::rdma::error::{CqpError, CqpErrorCode};
 use protocol::hca::e810::rdma::statistics::{GatherStatistics, Statistics};
 
-use super::dispatch::Outcome;
+use super::dispatch::{Done, Outcome};
 
 /// Counters that the engine does not keep, and the baseline of the engine's counters.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,7 +50,7 @@ impl Counts {
     pub(super) fn gather(&self, dma: &GuestMemory, now: &Stats, command: &GatherStatistics) -> Outcome {
         let unreachable = |_| CqpError::new(CqpErrorCode::Unreachable, "buffer at", command.buffer.get());
         dma.write(command.buffer, &self.since(now).emit()).map_err(unreachable)?;
-        Ok(0)
+        Ok(Done::Plain)
     }
 
     fn since(&self, now: &Stats) -> Statistics {

@@ -5,8 +5,9 @@ use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp};
 
 use super::*;
 
-/// Moves the queue pair to the error state and flushes both queues, like a driver. The major code is 1.
-fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) {
+/// Moves the queue pair to the error state and flushes both queues, like a driver. The major code is 1. Returns the minor
+/// code of the flush operation.
+fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) -> u16 {
     assert_eq!(driver.modify_qp(QPN, QpKind::Rc, QpState::Error, &context(1)).error, None);
     let command = FlushQp {
         rq_minor,
@@ -19,7 +20,9 @@ fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) {
         rq: true,
         ..FlushQp::default()
     };
-    driver.perform_well(&Operation::FlushQp(command));
+    let performed = driver.perform(&Operation::FlushQp(command));
+    assert_eq!(performed.error, None);
+    performed.completion.unwrap().codes.minor
 }
 
 /// Returns the error flag and the major and minor code of each completion in a CQ.
@@ -41,6 +44,22 @@ fn invalid_lkey_raises_event_without_completion() {
     flush(&mut pair.a, 2, 1);
     assert_eq!(codes(&mut pair.a, SEND_CQ), [(true, 1, 2)], "one for the whole queue");
     assert_eq!(codes(&mut pair.a, RECV_CQ), [], "no receive was posted");
+}
+
+#[test]
+fn flush_reports_which_queues_had_requests() {
+    for (sends, receives, code) in [(0, 0, 0), (0, 1, 2), (1, 0, 3), (2, 3, 4)] {
+        let mut pair = Pair::connected();
+        assert_eq!(flush(&mut pair.a, 1, 1), 0);
+        for _ in 0..sends {
+            pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
+        }
+        for _ in 0..receives {
+            pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
+        }
+        assert_eq!(flush(&mut pair.a, 1, 1), code);
+        assert_eq!(flush(&mut pair.a, 1, 1), 0, "nothing is left");
+    }
 }
 
 #[test]

@@ -221,6 +221,52 @@ layout! {
     }
 }
 
+/// The queues in which "Flush WQEs" has found requests. The completion's minor code returns them. If the driver reads
+/// that no queue had requests although it has posted some, it assumes that the flush failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushedQueues {
+    /// Neither queue had requests.
+    Neither,
+    /// Only the receive queue had requests.
+    Receive,
+    /// Only the send queue had requests.
+    Send,
+    /// Both queues had requests.
+    Both,
+}
+
+impl FlushedQueues {
+    /// Combines the results for both queues.
+    pub const fn new(send: bool, receive: bool) -> Self {
+        match (send, receive) {
+            (false, false) => Self::Neither,
+            (false, true) => Self::Receive,
+            (true, false) => Self::Send,
+            (true, true) => Self::Both,
+        }
+    }
+
+    /// Returns the minor code (E810 interface, section 14.2).
+    pub const fn code(self) -> u16 {
+        match self {
+            Self::Neither => 0,
+            Self::Receive => 2,
+            Self::Send => 3,
+            Self::Both => 4,
+        }
+    }
+
+    /// Returns the name used in traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Neither => "neither",
+            Self::Receive => "receive",
+            Self::Send => "send",
+            Self::Both => "both",
+        }
+    }
+}
+
 layout! {
     /// Layout of the operations "Suspend QP" and "Resume QP".
     pub struct SuspendQp[64] {
