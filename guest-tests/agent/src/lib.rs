@@ -1,8 +1,8 @@
-//! The program that runs in a guest. It executes steps for the host, and contains a user-space driver for the JingZhao
-//! HCA over vfio-pci.
+//! The program that runs in a guest. It executes steps for the host, and contains user-space drivers over vfio-pci: one for
+//! the JingZhao HCA, and a small one for ConnectX.
 //!
-//! The host harness compiles [`wire`] too, so that both ends use the same types. The driver follows only the interface
-//! specification and shares no code with the device, so that the tests are independent of the device.
+//! The host harness compiles [`wire`] too, so that both ends use the same types. The drivers follow only the interface
+//! specifications and share no code with the devices, so that the tests are independent of the devices.
 
 mod alloc;
 mod error;
@@ -10,6 +10,7 @@ mod exec;
 mod guest;
 mod hca;
 pub mod init;
+mod mlx5;
 pub mod pattern;
 pub mod serve;
 mod vfio;

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::error::{bad_step, into_failure};
 use crate::guest::{self, Programs};
 use crate::hca::Hca;
+use crate::mlx5::Mlx5;
 use crate::vfio::{self, Bar};
 use crate::wire::{
     self, Call, CommandResults, DigestValue, DmesgLines, Done, Failure, FailureKind, Hex, MmioRead,
@@ -24,6 +25,7 @@ const PEEK_MAX: u32 = 65536;
 #[derive(Debug, Default)]
 pub struct Agent {
     hca: Option<Hca>,
+    mlx5: Option<Mlx5>,
     programs: Programs,
     /// The shutdown that a step has requested. It happens after the answer to that step has been sent.
     ending: Option<ShutdownKind>,
@@ -116,7 +118,7 @@ impl Agent {
             Step::AwaitText(s) => answer(&s, |s| done(guest::file::await_text(s))),
             Step::Shell(s) => answer(&s, |s| done(guest::shell(s.command.as_deref()))),
             Step::Shutdown(s) => answer(&s, |s| {
-                self.hca = None;
+                (self.hca, self.mlx5) = (None, None);
                 self.ending = Some(s.kind);
                 Ok(Done {})
             }),
@@ -202,6 +204,18 @@ impl Agent {
             Step::Poll(s) => answer(&s, |s| self.hca()?.poll(s)),
             Step::PingPong(s) => answer(&s, |s| self.hca()?.ping_pong(s)),
             Step::Traffic(s) => answer(&s, |s| self.hca()?.traffic(s)),
+            Step::OpenMlx5(s) => answer(&s, |s| {
+                ensure!(self.mlx5.is_none(), bad_step("a ConnectX is already open"));
+                let (mlx5, info) = Mlx5::open(s)?;
+                self.mlx5 = Some(mlx5);
+                Ok(info)
+            }),
+            Step::CopyByWrite(s) => {
+                answer(&s, |s| self.mlx5.as_mut().ok_or_else(|| bad_step("no ConnectX is open"))?.copy(s))
+            }
+            Step::CloseMlx5(s) => answer(&s, |s| {
+                done(self.mlx5.take().ok_or_else(|| bad_step("no ConnectX is open"))?.close(*s))
+            }),
         }
     }
 

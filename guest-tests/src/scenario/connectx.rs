@@ -10,6 +10,7 @@ pub(super) mod probe;
 pub(super) mod pyverbs;
 pub(super) mod strict;
 pub(super) mod strict_kernel;
+pub(super) mod vfio;
 
 use anyhow::Result;
 

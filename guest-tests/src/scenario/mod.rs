@@ -275,6 +275,11 @@ pub const ALL: &[Scenario] = &[
         "UCX, libfabric and Open MPI between two guests with mlx5_ib, over UCX's mlx5 transports too",
         |lab, report| Box::pin(connectx::middleware::run(lab, report)),
     ),
+    Scenario::new(
+        "connectx-vfio",
+        "a driver in user space drives a ConnectX without mlx5_core: copies, unmapped memory, interrupts, restarts",
+        |lab, report| Box::pin(connectx::vfio::run(lab, report)),
+    ),
     Scenario::new("connectx-pyverbs", "rdma-core's device tests in a guest with mlx5_ib", |lab, report| {
         Box::pin(connectx::pyverbs::run(lab, report))
     })

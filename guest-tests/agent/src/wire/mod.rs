@@ -20,6 +20,7 @@ mod guest;
 mod hca;
 mod hex;
 mod latency;
+mod mlx5;
 mod program;
 mod qp;
 mod traffic;
@@ -41,6 +42,7 @@ pub use hca::{
 };
 pub use hex::Hex;
 pub use latency::{PingPong, RoundTrips};
+pub use mlx5::{CloseMlx5, CopyByWrite, Mlx5Copied, Mlx5Info, OpenMlx5};
 pub use program::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn, Spawned, Wait};
 pub use qp::{
     Changes, CreateQp, DestroyQp, ModifyQp, Path, QpAttributes, QpId, QpInfo, QueryQp, RecvStyle, Service,
@@ -251,6 +253,9 @@ steps! {
     Poll => Completions,
     Traffic => TrafficReport,
     PingPong => RoundTrips,
+    OpenMlx5 => Mlx5Info,
+    CopyByWrite => Mlx5Copied,
+    CloseMlx5 => Done,
 }
 
 #[cfg(test)]

@@ -1,0 +1,265 @@
+//! A driver for a ConnectX function that no kernel driver has initialised. The driver copies memory by RDMA WRITE
+//! through an RC queue pair that is connected to itself, and receives the interrupt for the completion.
+//!
+//! The driver shares no code with the device, so it also tests the layouts that both sides assume.
+//!
+//! # Spec
+//! mlx5 interface, sections 2 to 13.
+
+mod bytes;
+mod command;
+mod objects;
+mod queue;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use self::bytes::{get_u32, put_u32};
+use self::command::{Commands, Op};
+use self::objects::Objects;
+use self::queue::{Completions, Events, Sends};
+use crate::error::bad_step;
+use crate::pattern;
+use crate::vfio::{Arena, Bar, Device, PAGE, Signal};
+use crate::wire::{CloseMlx5, CopyByWrite, Mlx5Copied, Mlx5Info, OpenMlx5};
+
+/// Size in bytes of the memory for queues and commands.
+const OWN: usize = 2 << 20;
+/// Time limit for the device to start, for the port to become active, and for a copy.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Interval at which the state of the port is queried.
+const POLL: Duration = Duration::from_millis(10);
+/// Maximum number of WRITEs that are posted at once. The last one reports the completion of all.
+const BATCH: u32 = 32;
+
+/// An initialised function with a queue pair that is connected to itself.
+#[derive(Debug)]
+pub(crate) struct Mlx5 {
+    // Declared first, so that the function is closed, and its DMA stopped, before the memory is freed.
+    device: Device,
+    arena: Arena,
+    commands: Commands,
+    objects: Objects,
+    signal: [Signal; 1],
+    /// Pages that the device has requested and still owns, as offsets in the arena.
+    lent: Vec<usize>,
+    events: Events,
+    completions: Completions,
+    sends: Sends,
+    /// Offset and length of the memory for copies.
+    data: (usize, usize),
+}
+
+impl Mlx5 {
+    /// Opens the function, which must be bound to vfio-pci, and initialises it.
+    pub(crate) fn open(step: &OpenMlx5) -> Result<(Self, Mlx5Info)> {
+        let (device, _) = Device::open(&step.device)?;
+        let len = (step.data_mib.max(1) as usize) << 20;
+        let mut arena = Arena::new(&device, OWN + len, false)?;
+        let data = (arena.alloc(len / PAGE, PAGE)?, len);
+        let firmware = check_firmware(&device)?;
+        let signal = [Signal::new()?];
+        device.enable_interrupts(&signal)?;
+        let mut commands = Commands::start(&device, &mut arena)?;
+        let mut lent = Vec::new();
+        commands.run(&device, &arena, Op::EnableHca, &[], 12)?;
+        let issi = commands.run(&device, &arena, Op::QueryIssi, &[], 112)?;
+        ensure!(get_u32(&issi, 0x6c) & 2 != 0, "the device does not support ISSI 1: {issi:02x?}");
+        commands.run(&device, &arena, Op::SetIssi, &[(0x08, 1)], 16)?;
+        give_pages(&device, &mut arena, &mut commands, Pages::Boot, &mut lent)?;
+        give_pages(&device, &mut arena, &mut commands, Pages::Init, &mut lent)?;
+        commands.run(&device, &arena, Op::InitHca, &[(0x1c, 0)], 16)?;
+        let lid = wait_for_lid(&device, &arena, &mut commands)?;
+        let events = Events::new(&mut arena)?;
+        let completions = Completions::new(&mut arena)?;
+        let sends = Sends::new(&mut arena)?;
+        let rings = (&events, &completions, &sends);
+        let objects = Objects::create(&device, &arena, &mut commands, rings, lid)?;
+        let info = Mlx5Info {
+            firmware,
+            lid,
+            data_iova: arena.iova(data.0),
+            data_len: data.1 as u64,
+            lent_pages: u32::try_from(lent.len())?,
+        };
+        Ok((Self { device, arena, commands, objects, signal, lent, events, completions, sends, data }, info))
+    }
+
+    /// Copies memory by RDMA WRITE, and compares the destination with the source's content.
+    pub(crate) fn copy(&mut self, step: &CopyByWrite) -> Result<Mlx5Copied> {
+        ensure!(step.parts > 0 && step.parts <= step.len.max(1), bad_step("invalid number of parts"));
+        let source = self.offset(step.from, step.len);
+        let destination = self.offset(step.to, step.len);
+        let mut bytes = vec![0; step.len as usize];
+        if let Some(source) = source {
+            pattern::fill(step.seed, 0, &mut bytes);
+            self.arena.write(source, &bytes);
+        }
+        if let Some(destination) = destination {
+            self.arena.set(destination, 0, bytes.len());
+        }
+        if step.interrupt {
+            self.events.arm(&self.device, self.objects.uar, self.objects.eqn)?;
+            self.completions.arm(&self.device, &self.arena, self.objects.uar, self.objects.cqn)?;
+        }
+        let syndrome = self.write(step)?;
+        let interrupts = if step.interrupt { self.take_event()? } else { 0 };
+        if syndrome != 0 {
+            let Self { device, arena, commands, objects, completions, sends, .. } = self;
+            sends.reset(arena);
+            objects.reconnect(device, arena, commands, sends)?;
+            completions.drain(arena);
+        }
+        let first_difference = match destination {
+            Some(destination) if syndrome == 0 => {
+                self.arena.read(destination, &mut bytes);
+                pattern::first_difference(step.seed, 0, &bytes).map(|at| at as u64)
+            }
+            _ => None,
+        };
+        Ok(Mlx5Copied { syndrome, first_difference, interrupts })
+    }
+
+    /// Destroys all objects and stops the device, in the order of `mlx5_core`.
+    pub(crate) fn close(mut self, step: CloseMlx5) -> Result<()> {
+        if step.abrupt {
+            return Ok(());
+        }
+        let Self { device, arena, commands, objects, lent, .. } = &mut self;
+        objects.destroy(device, arena, commands)?;
+        commands.run(device, arena, Op::TeardownHca, &[], 16)?;
+        while !lent.is_empty() {
+            let wanted = u32::try_from(lent.len().min(Commands::MAX_PAGES))?;
+            let answer = commands.run(
+                device,
+                arena,
+                Op::ManagePages(2),
+                &[(0x0c, wanted)],
+                16 + 8 * wanted as usize,
+            )?;
+            let returned = get_u32(&answer, 0x08);
+            ensure!(returned == wanted, "the device returned {returned} of {wanted} pages");
+            let rest = lent.len() - wanted as usize;
+            lent.truncate(rest);
+        }
+        commands.run(device, arena, Op::DisableHca, &[], 16)?;
+        device.disable_interrupts()
+    }
+
+    /// Returns the offset of a range in the arena, if the range is mapped for the device.
+    fn offset(&self, iova: u64, len: u32) -> Option<usize> {
+        let (first, size) = self.data;
+        let at = usize::try_from(iova.checked_sub(self.arena.iova(first))?).ok()?;
+        (at.checked_add(len as usize)? <= size).then_some(first + at)
+    }
+
+    /// Executes the WRITEs of a copy. Returns the syndrome of the first failure, or 0.
+    fn write(&mut self, step: &CopyByWrite) -> Result<u8> {
+        let part = step.len.div_ceil(step.parts);
+        let mut done = 0;
+        for batch in (0..step.parts).step_by(BATCH as usize) {
+            let count = BATCH.min(step.parts - batch);
+            for n in 0..count {
+                let len = part.min(step.len - done);
+                let (to, from) = (step.to + u64::from(done), step.from + u64::from(done));
+                let key = self.objects.key;
+                self.sends.post(&self.arena, self.objects.qpn, key, (from, to, len), n + 1 == count);
+                done += len;
+            }
+            self.sends.ring(&self.device, &self.arena, self.objects.uar)?;
+            let started = Instant::now();
+            let completion = loop {
+                match self.completions.next(&self.arena)? {
+                    Some(completion) => break completion,
+                    None if started.elapsed() > PATIENCE => bail!("no completion within {PATIENCE:?}"),
+                    None => std::thread::yield_now(),
+                }
+            };
+            if completion.syndrome != 0 {
+                return Ok(completion.syndrome);
+            }
+            ensure!(completion.qpn == self.objects.qpn, "completion of an unknown QP: {completion:x?}");
+            let last = self.sends.last();
+            ensure!(completion.index == last, "completion of WQE {:#x}, not {last:#x}", completion.index);
+        }
+        Ok(0)
+    }
+
+    /// Waits for the interrupt of the armed queues and consumes its event. Returns the number of interrupts.
+    fn take_event(&mut self) -> Result<u64> {
+        let [signal] = &self.signal;
+        let interrupts = signal.wait(PATIENCE)?;
+        ensure!(interrupts > 0, "no interrupt within {PATIENCE:?}");
+        let cqn = self.events.next(&self.arena)?.context("the interrupt announced no event")?;
+        ensure!(cqn == self.objects.cqn, "completion event of CQ {cqn:#x}, not {:#x}", self.objects.cqn);
+        self.events.update(&self.device, self.objects.uar, self.objects.eqn)?;
+        Ok(interrupts)
+    }
+}
+
+/// Kinds of memory that the device requests from the driver.
+#[derive(Clone, Copy, Debug)]
+enum Pages {
+    Boot = 1,
+    Init = 2,
+}
+
+/// Waits until the firmware has started. Returns its version.
+fn check_firmware(device: &Device) -> Result<String> {
+    const COMMAND_REVISION: u32 = 5;
+    let started = Instant::now();
+    while read(device, 0x1fc)? >> 31 != 0 {
+        ensure!(started.elapsed() < PATIENCE, "the firmware did not start within {PATIENCE:?}");
+        std::thread::sleep(POLL);
+    }
+    let (version, rest) = (read(device, 0)?, read(device, 4)?);
+    ensure!(rest >> 16 == COMMAND_REVISION, "command interface revision {}", rest >> 16);
+    Ok(format!("{}.{}.{}", version & 0xffff, version >> 16, rest & 0xffff))
+}
+
+/// Lends the device the pages that it requests.
+fn give_pages(
+    device: &Device,
+    arena: &mut Arena,
+    commands: &mut Commands,
+    kind: Pages,
+    lent: &mut Vec<usize>,
+) -> Result<()> {
+    let answer = commands.run(device, arena, Op::QueryPages(kind as u16), &[], 16)?;
+    let mut wanted = get_u32(&answer, 0x0c) as usize;
+    while wanted > 0 {
+        let count = wanted.min(Commands::MAX_PAGES);
+        let mut input = vec![0; 16 + 8 * count];
+        put_u32(&mut input, 0x0c, u32::try_from(count)?);
+        for n in 0..count {
+            let page = arena.alloc(1, PAGE)?;
+            bytes::put_u64(&mut input, 16 + 8 * n, arena.iova(page));
+            lent.push(page);
+        }
+        commands.run_long(device, arena, Op::ManagePages(1), input, 16)?;
+        wanted -= count;
+    }
+    Ok(())
+}
+
+/// Waits until the subnet manager has assigned a LID to the port.
+fn wait_for_lid(device: &Device, arena: &Arena, commands: &mut Commands) -> Result<u16> {
+    let started = Instant::now();
+    loop {
+        let context = commands.run(device, arena, Op::QueryHcaVportContext, &[], 0x80)?;
+        let lid = get_u32(&context, 0x70) >> 16;
+        if lid != 0 {
+            return Ok(u16::try_from(lid)?);
+        }
+        ensure!(started.elapsed() < PATIENCE, "the port has no LID after {PATIENCE:?}");
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Reads a register.
+fn read(device: &Device, offset: u64) -> Result<u32> {
+    let mut bytes = [0; 4];
+    device.read(Bar::Zero, offset, &mut bytes)?;
+    Ok(u32::from_be_bytes(bytes))
+}

@@ -1,0 +1,156 @@
+//! The objects of the driver: an event queue, a protection domain, a key, a completion queue and a queue pair.
+//!
+//! # Spec
+//! mlx5 interface, sections 5, 8.1, 9.1, 10 and 13.1.
+
+use anyhow::Result;
+
+use super::bytes::{get_u32, put_u32, put_u64};
+use super::command::{Commands, Op};
+use super::queue::{Completions, Events, Sends};
+use crate::vfio::{Arena, Device, PAGE};
+
+/// Length in bytes of the input of the commands that create or change an object, without its page list.
+const INPUT: usize = 0x110;
+/// Offset of the context of a QP in the input of commands.
+const QP_CONTEXT: usize = 0x18;
+/// Offset of the other contexts in the input of commands.
+const CONTEXT: usize = 0x10;
+/// Low byte of the key. It is arbitrary.
+const KEY_BYTE: u32 = 0x42;
+/// Mask for object numbers.
+const NUMBER: u32 = 0xff_ffff;
+/// Number for "any QP" in keys, and for "no user index" in QPs.
+const NONE: u32 = 0xff_ffff;
+/// QP is connected to no alternate path.
+const MIGRATED: u32 = 3 << 11;
+
+/// Numbers of the objects.
+#[derive(Debug)]
+pub(super) struct Objects {
+    pub(super) uar: u32,
+    pub(super) eqn: u32,
+    pd: u32,
+    mkey: u32,
+    /// The key of all mapped memory, for local and remote access.
+    pub(super) key: u32,
+    pub(super) cqn: u32,
+    pub(super) qpn: u32,
+    lid: u16,
+}
+
+impl Objects {
+    /// Creates all objects, and connects the QP to itself.
+    pub(super) fn create(
+        device: &Device,
+        arena: &Arena,
+        commands: &mut Commands,
+        (events, completions, sends): (&Events, &Completions, &Sends),
+        lid: u16,
+    ) -> Result<Self> {
+        let mut number = |op, input: Vec<u8>| {
+            let output = commands.run_long(device, arena, op, input, 16)?;
+            anyhow::Ok(get_u32(&output, 0x08) & NUMBER)
+        };
+        let uar = number(Op::AllocUar, vec![0; 16])?;
+        let mut input = with_pages(arena, events.place());
+        put_u32(&mut input, CONTEXT + 0x0c, u32::from(Events::LOG) << 24 | uar);
+        let eqn = number(Op::CreateEq, input)?;
+        let pd = number(Op::AllocPd, vec![0; 16])?;
+        // A physical key covers the whole address space. It permits local and remote reads and writes.
+        let mut input = vec![0; INPUT];
+        put_u32(&mut input, CONTEXT, 0xf << 10);
+        put_u32(&mut input, CONTEXT + 0x04, NONE << 8 | KEY_BYTE);
+        put_u32(&mut input, CONTEXT + 0x0c, 1 << 31 | pd);
+        let mkey = number(Op::CreateMkey, input)?;
+        let mut input = with_pages(arena, completions.place());
+        put_u32(&mut input, CONTEXT + 0x0c, u32::from(Completions::LOG) << 24 | uar);
+        put_u32(&mut input, CONTEXT + 0x14, eqn);
+        put_u64(&mut input, CONTEXT + 0x38, arena.iova(completions.record()));
+        let cqn = number(Op::CreateCq, input)?;
+        let mut input = with_pages(arena, sends.place());
+        let at = |offset| QP_CONTEXT + offset;
+        put_u32(&mut input, at(0x00), MIGRATED);
+        put_u32(&mut input, at(0x04), pd);
+        put_u32(&mut input, at(0x08), u32::from(Sends::LOG) << 11);
+        put_u32(&mut input, at(0x0c), uar);
+        put_u32(&mut input, at(0x10), NONE);
+        put_u32(&mut input, at(0x7c), cqn);
+        put_u32(&mut input, at(0x9c), cqn);
+        put_u64(&mut input, at(0xa0), arena.iova(sends.record()));
+        // The QP has no receive queue.
+        put_u32(&mut input, at(0xac), 3 << 24);
+        let qpn = number(Op::CreateQp, input)?;
+        let objects = Self { uar, eqn, pd, mkey, key: mkey << 8 | KEY_BYTE, cqn, qpn, lid };
+        objects.connect(device, arena, commands, sends)?;
+        Ok(objects)
+    }
+
+    /// Resets the QP after an error, and connects it to itself again.
+    pub(super) fn reconnect(
+        &self,
+        device: &Device,
+        arena: &Arena,
+        commands: &mut Commands,
+        sends: &Sends,
+    ) -> Result<()> {
+        commands.run(device, arena, Op::ToReset, &[(0x08, self.qpn)], 16)?;
+        self.connect(device, arena, commands, sends)
+    }
+
+    fn connect(&self, device: &Device, arena: &Arena, commands: &mut Commands, sends: &Sends) -> Result<()> {
+        const MTU_4096: u32 = 5 << 29;
+        const LOG_MAX_MESSAGE: u32 = 30 << 24;
+        const PORT: u32 = 1 << 16;
+        let context = || {
+            let mut input = vec![0; INPUT];
+            put_u32(&mut input, 0x08, self.qpn);
+            put_u32(&mut input, QP_CONTEXT, MIGRATED);
+            put_u32(&mut input, QP_CONTEXT + 0x3c, PORT);
+            input
+        };
+        let at = |offset| QP_CONTEXT + offset;
+        let mut input = context();
+        put_u32(&mut input, at(0x04), self.pd);
+        put_u32(&mut input, at(0x7c), self.cqn);
+        // Remote READ and WRITE are permitted.
+        put_u32(&mut input, at(0x90), 3 << 14);
+        put_u32(&mut input, at(0x9c), self.cqn);
+        put_u64(&mut input, at(0xa0), arena.iova(sends.record()));
+        commands.run_long(device, arena, Op::ResetToInit, input, 16)?;
+        let mut input = context();
+        put_u32(&mut input, at(0x08), MTU_4096 | LOG_MAX_MESSAGE);
+        put_u32(&mut input, at(0x14), self.qpn);
+        put_u32(&mut input, at(0x1c), self.lid.into());
+        commands.run_long(device, arena, Op::InitToRtr, input, 16)?;
+        let mut input = context();
+        // ACK timeout of 67 ms; seven retries.
+        put_u32(&mut input, at(0x20), 14 << 27);
+        put_u32(&mut input, at(0x70), 7 << 16 | 7 << 13);
+        commands.run_long(device, arena, Op::RtrToRts, input, 16).map(drop)
+    }
+
+    /// Destroys all objects.
+    pub(super) fn destroy(&self, device: &Device, arena: &Arena, commands: &mut Commands) -> Result<()> {
+        for (op, number) in [
+            (Op::DestroyQp, self.qpn),
+            (Op::DestroyCq, self.cqn),
+            (Op::DestroyMkey, self.mkey),
+            (Op::DeallocPd, self.pd),
+            (Op::DestroyEq, self.eqn),
+            (Op::DeallocUar, self.uar),
+        ] {
+            commands.run(device, arena, op, &[(0x08, number)], 16)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the input of a command that creates a queue at the given offset, with its list of `count` pages.
+fn with_pages(arena: &Arena, (offset, count): (usize, usize)) -> Vec<u8> {
+    let mut input = vec![0; INPUT + 8 * count];
+    for page in 0..count {
+        put_u64(&mut input, INPUT + 8 * page, arena.iova(offset + page * PAGE));
+    }
+    input
+}

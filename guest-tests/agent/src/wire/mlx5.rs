@@ -1,0 +1,67 @@
+//! Steps for a ConnectX function, which the agent's own driver uses without a kernel driver.
+
+use serde::{Deserialize, Serialize};
+
+use super::DeviceSelector;
+
+/// Initialises a ConnectX function, which must be bound to vfio-pci, and connects a queue pair to itself.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OpenMlx5 {
+    pub device: DeviceSelector,
+    /// Amount of memory for copies, in MiB. The value 0 selects 1.
+    pub data_mib: u32,
+}
+
+/// An initialised function.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Mlx5Info {
+    /// Firmware version, as `mlx5_core` prints it.
+    pub firmware: String,
+    /// LID of the port.
+    pub lid: u16,
+    /// Bus address of the memory for copies.
+    pub data_iova: u64,
+    /// Length of the memory for copies in bytes.
+    pub data_len: u64,
+    /// Number of pages that the device has requested.
+    pub lent_pages: u32,
+}
+
+/// Fills the source, copies it by RDMA WRITE, and checks the destination. After a failure, the queue pair is reset and
+/// connected again.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CopyByWrite {
+    /// Bus address of the source. Memory that is not mapped is not filled.
+    pub from: u64,
+    /// Bus address of the destination. Memory that is not mapped is not checked.
+    pub to: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// Number of WRITE requests.
+    pub parts: u32,
+    /// Seed of the content.
+    pub seed: u64,
+    /// Whether to request an interrupt for the completion, and wait for it.
+    pub interrupt: bool,
+}
+
+/// Result of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mlx5Copied {
+    /// Syndrome of the error completion, or 0 if all requests have succeeded.
+    pub syndrome: u8,
+    /// Offset of the first byte of the destination that differs from the source.
+    pub first_difference: Option<u64>,
+    /// Number of interrupts, if the copy requested one.
+    pub interrupts: u64,
+}
+
+/// Stops the device and closes the function.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CloseMlx5 {
+    /// Whether to close the function without stopping the device.
+    pub abrupt: bool,
+}
