@@ -64,7 +64,7 @@ impl RunDir {
                 Err(error) => return Err(error).with_context(|| format!("cannot create {}", path.display())),
             }
         }
-        bail!("no unused run number is left in {}; remove old runs", parent.display())
+        bail!("too many runs are starting at the same time in {}; try again", parent.display())
     }
 
     pub fn path(&self) -> &Path {

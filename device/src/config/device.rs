@@ -34,11 +34,11 @@ pub struct DeviceEntry {
     /// address (02:00:00:00:hi:lo) and the IPv4 address (10.77.hi.lo) are derived from the high and low bytes
     /// of this number.
     pub id: u16,
-    /// Path to the Unix socket that the VMM connects to. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY,
-    /// $XDG_RUNTIME_DIR/hcad or /run/hcad. If only one device is configured, `--socket-path` and `--fd`
-    /// override this path. If systemd passes a socket with this path to hcad, the device uses that socket. If
-    /// only one device is configured and its `socket_path` is not set, the device uses the socket that
-    /// systemd passes, whatever its path.
+    /// Path to the Unix socket that the VMM connects to. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY if it
+    /// is set, otherwise in $XDG_RUNTIME_DIR/hcad or, if that is not set either, in /run/hcad. If only one device is
+    /// configured, `--socket-path` and `--fd` override this path. If systemd passes a socket with this path to hcad, the
+    /// device uses that socket. If only one device is configured and its `socket_path` is not set, the device uses the
+    /// socket that systemd passes, whatever its path.
     pub socket_path: Option<PathBuf>,
     /// Permissions of the VMM socket, in octal, such as "0660". Default: the `socket_mode` at the top level of this file.
     pub socket_mode: Option<String>,

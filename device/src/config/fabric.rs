@@ -36,10 +36,10 @@ pub enum FabricEntry {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RingEntry {
-    /// Ring directory. All devices that use the same directory are connected, even if they belong to
-    /// different hcad processes (of the same user). Each device creates a socket in the directory. If the
-    /// directory does not exist, hcad creates it. Default: `ring` in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/hcad
-    /// or /run/hcad.
+    /// Ring directory. All devices of one user that use the same directory are connected, even if they belong to
+    /// different hcad processes. Each device creates a socket in the directory. If the directory does not exist, hcad
+    /// creates it. Default: `ring` in $RUNTIME_DIRECTORY if it is set, otherwise in $XDG_RUNTIME_DIR/hcad or, if that is
+    /// not set either, in /run/hcad.
     pub folder: Option<PathBuf>,
 }
 

@@ -139,7 +139,12 @@ impl Flight {
                 now >= until && now <= until + limits.slack,
                 "sent at {now:?}, RNR wait ends at {until:?}"
             );
-            ensure!(self.rnr_naks <= limits.rnr_retries, "after {} RNR NAKs", self.rnr_naks);
+            ensure!(
+                self.rnr_naks <= limits.rnr_retries,
+                "retried after {} RNR NAKs, but the limit is {} retries",
+                self.rnr_naks,
+                limits.rnr_retries
+            );
         }
         if from < next {
             let on_time = self.due(limits.ack_timeout).any(|due| now >= due && now <= due + limits.slack);

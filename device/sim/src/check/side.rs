@@ -299,8 +299,12 @@ impl Checker<'_> {
         };
         let next = next.ok_or("nothing is posted")?;
         ensure!(completion.wr_id == next, "expected receive {nth}, {next:#x}");
-        let srqn = side.fetched.filter(|_| pair.is_xrc()).and_then(|fetched| u32::try_from(fetched.srq).ok());
-        ensure!(completion.srqn.map(Srqn::get) == srqn, "of {:?}, expected {srqn:x?}", completion.srqn);
+        let srqn = side
+            .fetched
+            .filter(|_| pair.is_xrc())
+            .and_then(|fetched| u32::try_from(fetched.srq).ok())
+            .map(Srqn::new);
+        ensure!(completion.srqn == srqn, "the reported SRQ is {:?}, expected {srqn:?}", completion.srqn);
         match completion.result {
             Ok(Success::Send(_)) => return Err("a send in the receive queue".to_owned()),
             Ok(Success::Recv(done)) => {

@@ -69,7 +69,10 @@ impl Checker<'_> {
         ensure!(right, "not byte {offset} of request {index}");
         let done = offset + data.len() == op.len as usize;
         let received = &mut self.side_mut(id).received;
-        ensure!(offset == 0 || received.writing == Some((index, offset)), "request {index} has a gap");
+        ensure!(
+            offset == 0 || received.writing == Some((index, offset)),
+            "the write neither starts request {index} nor continues its previous write"
+        );
         ensure!(!ordered || index >= received.next, "request {index} is late");
         received.writing = Some((index, offset + data.len()));
         received.next = received.next.max(index);

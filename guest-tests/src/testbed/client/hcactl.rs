@@ -15,7 +15,7 @@ use crate::testbed::protocol::{Description, Stage};
 /// Arguments of [`super::Command::Hcactl`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Hcactl {
-    /// Guest whose device to query, as NAME:GUEST
+    /// Guest whose device hcactl should access, as NAME:GUEST
     #[arg(value_name = "NAME:GUEST")]
     target: Target,
     /// Command and options of hcactl, such as `explain qp 0x10014`

@@ -56,7 +56,7 @@ pub enum Command {
     /// Forwards input, output, signals and the terminal. Exits with the command's status, with 127 if the guest
     /// has no such command, with 126 if the command is not executable, or with 125 if the lab itself failed.
     Exec(Exec),
-    /// Run hcactl on the device of a guest
+    /// Run hcactl against a guest's device
     ///
     /// Exits with the status of hcactl.
     Hcactl(Hcactl),
