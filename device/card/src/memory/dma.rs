@@ -10,6 +10,7 @@
 //! every later access to that file fail; see [`GuestMemory::is_lost`].
 
 mod file;
+mod load;
 mod map;
 mod mapping;
 mod store;
@@ -25,6 +26,7 @@ use thiserror::Error;
 use vm_memory::{Bytes, VolatileMemory, VolatileSlice, WriteVolatile as _};
 
 use self::file::MappedFile;
+use self::load::take;
 use self::map::{DmaMap, Location};
 use self::store::put;
 use super::limits::Limits;
@@ -230,7 +232,7 @@ impl GuestMemory {
     /// file.
     #[inline]
     pub fn read(&self, iova: Iova, out: &mut [u8]) -> Result<(), DmaError> {
-        if self.in_one_window(iova, out.len(), readable, |bytes| bytes.copy_to(out) == out.len()) {
+        if self.in_one_window(iova, out.len(), readable, |bytes| take(bytes, out)) {
             return Ok(());
         }
         self.read_in_pieces(iova, out)
@@ -253,7 +255,7 @@ impl GuestMemory {
         let pieces = self.pieces(iova, rest.len(), readable).ok_or(error)?;
         for piece in &pieces {
             let (now, later) = rest.split_at_mut(piece.bytes.len());
-            piece.bytes.copy_to(now);
+            take(&piece.bytes, now);
             rest = later;
         }
         check_all(&pieces, error)

@@ -300,6 +300,36 @@ fn writes_of_any_length_stay_in_bounds() {
     }
 }
 
+#[test]
+fn aligned_words_are_read_whole() {
+    let [device, software] = shared_memory(0, 1);
+    let stopped = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let software = software;
+            while !stopped.load(Ordering::Relaxed) {
+                software.update_u64(iova(64), |word| Some(!word)).unwrap();
+            }
+        });
+        // With only one CPU, the word changes only when the scheduler switches threads.
+        let begun = Instant::now();
+        let (mut torn, mut changes, mut before) = (None, 0, 0);
+        while torn.is_none() && changes < 100_000 && begun.elapsed() < Duration::from_millis(500) {
+            for (shift, len) in (0..8).flat_map(|shift| [2, 4, 8].map(|len| (shift, len))) {
+                let mut buffer = [0; 16];
+                device.read(iova(64), &mut buffer[shift..shift + len]).unwrap();
+                let word = &buffer[shift..shift + len];
+                changes += u32::from(word[0] != before);
+                before = word[0];
+                let is_whole = word.iter().all(|byte| *byte == word[0]);
+                torn = torn.or((!is_whole).then_some((buffer, shift, len)));
+            }
+        }
+        stopped.store(true, Ordering::Relaxed);
+        assert_eq!(torn, None);
+    });
+}
+
 /// rsockets peers grant credits by WRITE. Software polls the credits and modifies them in place.
 #[test]
 fn write_stores_no_byte_twice() {
