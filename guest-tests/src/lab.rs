@@ -155,6 +155,8 @@ pub struct Guest<'a> {
     pub commands: usize,
     /// Whether the guest can restart. If not set, QEMU exits when the guest restarts.
     pub reboots: bool,
+    /// Memory in MiB that the kernel reserves for the kernel that runs after a panic.
+    pub crash_memory_mib: u32,
     /// Minimum number of virtual CPUs, regardless of the user's choice.
     pub least_cpus: u32,
     /// Minimum memory in MiB, regardless of the user's choice.
@@ -455,7 +457,7 @@ impl Lab {
             memory_mib: self.memory_mib.max(guest.least_memory_mib),
             cpus: self.cpus.max(guest.least_cpus),
             accelerator: self.accelerator,
-            kernel_args: if iommu { format!("{IOMMU_ARGS} {KERNEL_ARGS}") } else { KERNEL_ARGS.into() },
+            kernel_args: kernel_args(iommu, guest.crash_memory_mib),
             iommu,
             disks: image
                 .disks
@@ -544,6 +546,14 @@ pub(crate) fn size_in_mebibytes(text: &str) -> Result<u32, String> {
 }
 
 /// Returns the names of busybox's applets. The busybox is static, so it can be executed on the host too.
+/// Returns the kernel arguments of a guest.
+fn kernel_args(iommu: bool, crash_memory_mib: u32) -> String {
+    let iommu = if iommu { format!("{IOMMU_ARGS} ") } else { String::new() };
+    let crash =
+        if crash_memory_mib > 0 { format!(" crashkernel={crash_memory_mib}M") } else { String::new() };
+    format!("{iommu}{KERNEL_ARGS}{crash}")
+}
+
 fn applets(busybox: &Path) -> Result<String> {
     let output = Command::new(busybox)
         .arg("--list")

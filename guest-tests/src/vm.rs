@@ -208,12 +208,24 @@ impl Vm {
     /// # Errors
     /// The guest does not answer.
     pub async fn reboot(&mut self, image: &Image) -> Result<()> {
+        self.restart(image, ShutdownKind::Reboot).await
+    }
+
+    /// Makes the guest's kernel panic, and waits until its crash kernel answers.
+    ///
+    /// # Errors
+    /// The guest does not answer.
+    pub async fn crash(&mut self, image: &Image) -> Result<()> {
+        self.restart(image, ShutdownKind::Crash).await
+    }
+
+    async fn restart(&mut self, image: &Image, kind: ShutdownKind) -> Result<()> {
         let before = Duration::from_millis(self.call(Ping {}).await?.uptime_ms);
         let asked = Instant::now();
         // Without a restart, the uptime is the earlier uptime plus the elapsed time. After a restart, it is at most the
         // elapsed time. A threshold halfway between the two values distinguishes the two cases.
         let is_new = |uptime_ms| Duration::from_millis(uptime_ms) < asked.elapsed() + before / 2;
-        self.call(Shutdown { kind: ShutdownKind::Reboot }).await?;
+        self.call(Shutdown { kind }).await?;
         // The old agent may still receive a request, which is then lost.
         while asked.elapsed() < REBOOT_TIMEOUT {
             if self.agent.call_within(REBOOT_PATIENCE, Ping {}).await.is_ok_and(|pong| is_new(pong.uptime_ms))

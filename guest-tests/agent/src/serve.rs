@@ -103,6 +103,7 @@ impl Agent {
             Step::Info(s) => answer(&s, |_| guest::info()),
             Step::Dmesg(s) => answer(&s, |s| Ok(DmesgLines { lines: guest::messages(s.level)? })),
             Step::LoadModules(s) => answer(&s, |s| guest::load_modules(&s.paths)),
+            Step::LoadCrashKernel(s) => answer(&s, |s| done(guest::load_crash_kernel(s))),
             Step::EnterRoot(s) => answer(&s, |s| done(guest::enter_root(s))),
             Step::Run(s) => answer(&s, Programs::run),
             Step::Spawn(s) => answer(&s, |s| self.programs.spawn(s)),

@@ -228,7 +228,7 @@ pub const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "connectx-reloads",
-        "mlx5_core and mlx5_ib are unloaded and loaded 50 times, without leaking memory",
+        "mlx5_core and mlx5_ib are loaded 50 times without leaking memory, and once after a kernel panic",
         |lab, report| Box::pin(connectx::probe::run(lab, report, connectx::probe::Extent::Reloads)),
     ),
     Scenario::new(

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use super::pci;
-use crate::wire::{GuestInfo, LoadedModules, ShutdownKind};
+use crate::wire::{GuestInfo, LoadCrashKernel, LoadedModules, ShutdownKind};
 
 const LOG: &str = "/dev/kmsg";
 /// Log level of warnings; lower numbers are more severe.
@@ -121,11 +121,50 @@ pub(crate) fn shell(command: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Powers off or restarts the guest.
+/// Loads the kernel that runs after a panic.
+pub(crate) fn load_crash_kernel(step: &LoadCrashKernel) -> Result<()> {
+    const ON_CRASH: libc::c_ulong = 2;
+    let mut disk = File::open(&step.disk).with_context(|| step.disk.clone())?;
+    let kernel = copy_to_memory(&mut disk, step.kernel_len).context("cannot read the kernel")?;
+    let initramfs = copy_to_memory(&mut disk, step.initramfs_len).context("cannot read the initramfs")?;
+    let command_line = CString::new(step.command_line.as_str())?;
+    // SAFETY: the descriptors and the string outlive the call. The length includes the string's final zero byte.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_kexec_file_load,
+            kernel.as_raw_fd(),
+            initramfs.as_raw_fd(),
+            command_line.as_bytes_with_nul().len(),
+            command_line.as_ptr(),
+            ON_CRASH,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()).context("cannot load a crash kernel") } else { Ok(()) }
+}
+
+/// Copies the next `len` bytes into a file in memory.
+fn copy_to_memory(from: &mut File, len: u64) -> Result<File> {
+    // SAFETY: the name is a C string. The returned descriptor is checked, and then only the `File` owns it.
+    let mut file = unsafe {
+        let fd = libc::memfd_create(c"kernel".as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        File::from_raw_fd(fd)
+    };
+    let copied = io::copy(&mut from.take(len), &mut file)?;
+    ensure!(copied == len, "the disk ends after {copied} of {len} bytes");
+    Ok(file)
+}
+
+/// Powers off, restarts or crashes the guest.
 pub(crate) fn shutdown(kind: ShutdownKind) -> Result<()> {
     let how = match kind {
         ShutdownKind::PowerOff => libc::RB_POWER_OFF,
         ShutdownKind::Reboot => libc::RB_AUTOBOOT,
+        ShutdownKind::Crash => {
+            return fs::write("/proc/sysrq-trigger", "c").context("cannot crash the kernel");
+        }
     };
     // SAFETY: neither call accesses memory. Data that sync did not write is deliberately lost.
     let result = unsafe {

@@ -121,6 +121,21 @@ pub struct Shutdown {
 pub enum ShutdownKind {
     PowerOff,
     Reboot,
+    /// The kernel panics. Without stopping any device, it starts the kernel that [`LoadCrashKernel`] has loaded.
+    Crash,
+}
+
+/// Loads the kernel that runs after a panic. The guest must have reserved memory for it (`crashkernel`).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LoadCrashKernel {
+    /// Disk that contains the kernel image, followed by the initramfs.
+    pub disk: String,
+    /// Length of the kernel image in bytes.
+    pub kernel_len: u64,
+    /// Length of the initramfs in bytes.
+    pub initramfs_len: u64,
+    /// Arguments of the kernel.
+    pub command_line: String,
 }
 
 /// Unbinds a PCI function from its driver and binds it to vfio-pci.

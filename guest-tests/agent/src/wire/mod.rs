@@ -33,7 +33,7 @@ pub use events::{
 pub use file::{AwaitText, FillFile, PeekFile, VerifyFile};
 pub use guest::{
     BarInfo, BindVfio, Bound, DeviceInfo, DeviceSelector, Dmesg, DmesgLines, Done, EnterRoot, GuestInfo,
-    Info, LoadModules, LoadedModules, Ping, Pong, Shell, Shutdown, ShutdownKind,
+    Info, LoadCrashKernel, LoadModules, LoadedModules, Ping, Pong, Shell, Shutdown, ShutdownKind,
 };
 pub use hca::{
     CloseHca, CommandResult, CommandResults, ContextBytes, ContextTable, HcaInfo, HcrBase, IcmOptions,
@@ -203,6 +203,7 @@ steps! {
     Info => GuestInfo,
     Dmesg => DmesgLines,
     LoadModules => LoadedModules,
+    LoadCrashKernel => Done,
     EnterRoot => Done,
     Run => ProgramEnd,
     Spawn => Spawned,

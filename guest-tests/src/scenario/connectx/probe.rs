@@ -3,9 +3,11 @@
 //! One guest with two CPUs has two ConnectX cards behind root ports.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use agent::wire::{Dmesg, Info};
+use agent::wire::{Dmesg, Info, LoadCrashKernel};
 use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
 use tokio::time::sleep;
@@ -25,6 +27,10 @@ const MODULES: &[&str] = &["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma
 /// Number of CPUs, each of which has its own completion vector.
 const CPUS: u32 = 2;
 const MEMORY_MIB: u32 = 1024;
+/// Memory in MiB for the kernel that runs after a panic.
+const CRASH_MEMORY_MIB: u32 = 448;
+/// Disk with the kernel that runs after a panic. The first two disks contain the root file system.
+const CRASH_DISK: &str = "/dev/vdc";
 /// Kernel log level of warnings. More severe messages have lower levels.
 const WARNING: u8 = 4;
 /// Time limit for loading the drivers while several emulated guests boot.
@@ -71,7 +77,7 @@ const CYCLES_TIMEOUT: Duration = Duration::from_secs(2400);
 pub(in super::super) enum Extent {
     /// All tests, but only a few cycles.
     Core,
-    /// Load and unload cycles only, 50 of them.
+    /// 50 load and unload cycles, and a kernel panic.
     Reloads,
 }
 
@@ -87,6 +93,8 @@ struct Probe {
     /// How many kernel messages, and how many warnings, have already been checked.
     judged: (usize, usize),
     image: Image,
+    /// The kernel that runs after a panic.
+    crash_kernel: Option<LoadCrashKernel>,
 }
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
@@ -96,21 +104,25 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     };
     let run = lab.new_run(name)?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
-    let mut probe = Probe::start(lab, &run).await.context(hint.clone())?;
+    let mut probe = Probe::start(lab, &run, extent).await.context(hint.clone())?;
     report.case("the drivers bind and both ports become active", &hint, probe.binds()).await?;
     if extent == Extent::Core {
         probe.cases(report, &hint).await?;
     }
     let title = format!("{} unload and load cycles", cycles.times());
     report.case_within(CYCLES_TIMEOUT, &title, &hint, probe.cycles(cycles)).await?;
-    if extent == Extent::Core {
-        report.case("the guest restarts", &hint, probe.restarts()).await?;
+    match extent {
+        Extent::Core => report.case("the guest restarts", &hint, probe.restarts()).await?,
+        Extent::Reloads => {
+            let title = "another kernel takes over the devices after a kernel panic";
+            report.case(title, &hint, probe.crashes()).await?;
+        }
     }
     report.case("the daemon exits cleanly on SIGTERM", &hint, probe.stop()).await
 }
 
 impl Probe {
-    async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
+    async fn start(lab: &Lab, run: &RunDir, extent: Extent) -> Result<Self> {
         let image = lab.debian_image(run).await?;
         let specs = HcaSpec::pair()?.map(|spec| HcaSpec {
             interface: Interface::ConnectxIb,
@@ -120,7 +132,7 @@ impl Probe {
             ..spec
         });
         let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;
-        let guest = Guest {
+        let mut guest = Guest {
             name: "a",
             cards: daemon.sockets().to_vec(),
             reboots: true,
@@ -128,9 +140,18 @@ impl Probe {
             least_memory_mib: MEMORY_MIB,
             ..Guest::default()
         };
+        let mut crash_kernel = None;
+        if extent == Extent::Reloads {
+            let disk = run.scratch("crash-kernel");
+            crash_kernel = Some(write_crash_disk(lab, &image, &disk)?);
+            guest.disks = vec![disk];
+            guest.crash_memory_mib = CRASH_MEMORY_MIB;
+            guest.least_memory_mib = MEMORY_MIB + CRASH_MEMORY_MIB;
+        }
         let vm = lab.boot(run, &image, guest).await?;
         let ids = specs.map(|spec| spec.id);
-        let mut probe = Self { vm, daemon, ids, functions: Default::default(), judged: (0, 0), image };
+        let (functions, judged) = (Default::default(), (0, 0));
+        let mut probe = Self { vm, daemon, ids, functions, judged, image, crash_kernel };
         probe.judged = probe.count_messages().await?;
         Ok(probe)
     }
@@ -400,6 +421,19 @@ impl Probe {
         self.devinfo().await
     }
 
+    /// Makes the kernel panic while the drivers are loaded. The next kernel finds devices that were not stopped.
+    async fn crashes(&mut self) -> Result<()> {
+        let mut kernel = self.crash_kernel.take().context("no crash kernel was prepared")?;
+        let arguments = self.vm.call(Info {}).await?.cmdline;
+        let kept = arguments.split_whitespace().filter(|argument| !argument.starts_with("crashkernel="));
+        kernel.command_line = kept.chain(["nr_cpus=1", "reset_devices"]).collect::<Vec<_>>().join(" ");
+        self.vm.call_within(LOAD_TIMEOUT, kernel).await?;
+        self.vm.crash(&self.image).await?;
+        self.judged = self.count_messages().await?;
+        self.load().await?;
+        self.devinfo().await
+    }
+
     async fn sh(&mut self, line: &str) -> Result<String> {
         self.vm.run(&["sh", "-c", line]).await
     }
@@ -429,6 +463,22 @@ impl Probe {
         self.vm.kill().await?;
         self.daemon.stop().await
     }
+}
+
+/// Writes the kernel and the initramfs of the guest to a disk.
+fn write_crash_disk(lab: &Lab, image: &Image, disk: &Path) -> Result<LoadCrashKernel> {
+    const SECTOR: usize = 512;
+    let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let (kernel, initramfs) = (read(&lab.kernel().image)?, read(&image.initramfs)?);
+    let mut content = [kernel.as_slice(), &initramfs].concat();
+    content.resize(content.len().next_multiple_of(SECTOR), 0);
+    fs::write(disk, content).with_context(|| format!("cannot write {}", disk.display()))?;
+    Ok(LoadCrashKernel {
+        disk: CRASH_DISK.into(),
+        kernel_len: kernel.len() as u64,
+        initramfs_len: initramfs.len() as u64,
+        command_line: String::new(),
+    })
 }
 
 /// Returns a glob pattern for the path of one of the port's sysfs files, whatever the RDMA device is called.
