@@ -106,6 +106,9 @@ impl E810 {
             self.counters.unknown_registers += 1;
             return cx.monitor.ignored_store(NO_REGISTER, Bar::Bar0.number(), offset);
         };
+        if registers::is_past_limit(register, &self.state.setup.options) {
+            return cx.monitor.ignored_store(NO_REGISTER, Bar::Bar0.number(), offset);
+        }
         if let Some((ring, register)) = RingRegister::of(register) {
             self.state.function.rings.write(ring, register, value);
             if (ring, register) == (RingName::Send, RingRegister::Tail) {

@@ -6,29 +6,35 @@ pub(super) struct IdPool {
     first: u16,
     used: Vec<bool>,
     count: u16,
+    /// Position before which no identifier is free.
+    search_from: usize,
 }
 
 impl IdPool {
     /// Creates a pool of `len` free identifiers, starting at `first`. The highest identifier must not exceed
     /// 65,535.
     pub(super) fn new(first: u16, len: u16) -> Self {
-        Self { first, used: vec![false; len.into()], count: 0 }
+        Self { first, used: vec![false; len.into()], count: 0, search_from: 0 }
     }
 
     /// Allocates the lowest free identifier. Returns `None` if all identifiers are in use.
     pub(super) fn allocate(&mut self) -> Option<u16> {
-        let free = self.used.iter().position(|used| !used)?;
+        let free = self.search_from + self.used.get(self.search_from..)?.iter().position(|used| !used)?;
         let number = u16::try_from(free).ok()?.checked_add(self.first)?;
         self.used[free] = true;
         self.count += 1;
+        self.search_from = free + 1;
         Some(number)
     }
 
     /// Frees an identifier. Returns whether it was in use.
     pub(super) fn release(&mut self, number: u16) -> bool {
-        let slot = number.checked_sub(self.first).and_then(|at| self.used.get_mut(usize::from(at)));
-        let was_used = slot.is_some_and(std::mem::take);
-        self.count -= u16::from(was_used);
+        let Some(at) = number.checked_sub(self.first).map(usize::from) else { return false };
+        let was_used = self.used.get_mut(at).is_some_and(std::mem::take);
+        if was_used {
+            self.count -= 1;
+            self.search_from = self.search_from.min(at);
+        }
         was_used
     }
 

@@ -17,7 +17,8 @@ pub const MAX_CEQS: u16 = 16;
 pub const MAX_MESSAGE: u32 = (1 << 31) - 1;
 /// Maximum number of VSIs on the device.
 pub const DEVICE_VSIS: u32 = 768;
-/// Maximum number of VSIs per function.
+/// Maximum number of VSIs per function, as reported. It is not enforced: `ice` ignores this number and divides
+/// [`DEVICE_VSIS`] by the number of functions, so that the only function may use all VSIs.
 pub const FUNCTION_VSIS: u32 = 384;
 /// Maximum number of VSI lists of each kind.
 ///
@@ -40,6 +41,59 @@ pub const MAX_PROFILES: u16 = 128;
 /// Bound: limits the memory that a driver can make the device allocate. A driver uses a few entries per
 /// profile.
 pub const MAX_TCAM_ENTRIES: u16 = 512;
+
+/// Number of traffic classes, as reported. All frames use traffic class 0.
+pub const TRAFFIC_CLASSES: u32 = 8;
+/// Maximum number of lookup rules.
+///
+/// Bound: limits the memory that a driver can make the device allocate, about 100 bytes per rule. If the
+/// driver cannot add a rule for an address, it falls back to promiscuous mode.
+pub const MAX_RULES: u16 = 8192;
+/// Maximum number of large actions.
+///
+/// Bound: limits the memory that a driver can make the device allocate. Each large action has at most
+/// [`MAX_ACTIONS`] actions.
+pub const MAX_LARGE_ACTIONS: usize = 512;
+/// Maximum number of actions in a large action.
+pub const MAX_ACTIONS: usize = 4;
+/// Maximum number of children per scheduler element.
+///
+/// Bound: together with [`MAX_LAYER_ELEMENTS`], limits the memory that a driver can make the device allocate.
+/// Drivers read this maximum with "query scheduler resources" and group queues accordingly.
+pub const MAX_SIBLINGS: u16 = 8;
+/// Maximum number of scheduler elements per layer.
+///
+/// Bound: limits the memory that a driver can make the device allocate.
+pub const MAX_LAYER_ELEMENTS: u16 = 512;
+/// Maximum number of elements in a scheduler command, as reported. It is not enforced, because the command's
+/// buffer limits the number.
+pub const MAX_COMMAND_ELEMENTS: u16 = 64;
+/// Maximum number of rate profiles per kind and layer, including profile 0, which always exists.
+///
+/// Bound: limits the memory that a driver can make the device allocate.
+pub const MAX_RATE_PROFILES: u16 = 64;
+/// Maximum number of RDMA queue sets: one per scheduler leaf.
+///
+/// Bound: the limit on scheduler leaves does not limit the number of sets. Drivers choose the handles, and a
+/// set outlives a leaf that is deleted together with an ancestor.
+pub const MAX_RDMA_SETS: usize = 512;
+/// Number of entries in the function's RSS lookup table. Drivers accept no other maximum.
+pub const RSS_FUNCTION_ENTRIES: u16 = 2048;
+/// Number of entries in a VSI's RSS lookup table.
+pub const RSS_VSI_ENTRIES: usize = 64;
+/// Maximum number of CQP ring entries. Ring indices in registers have eleven bits.
+pub const MAX_CQP_ENTRIES: u32 = 2048;
+/// Maximum size of a work queue in quanta. A WQE index in a CQE has 15 bits.
+pub const MAX_WORK_QUANTA: u32 = 1 << 15;
+/// Maximum number of work scheduler nodes.
+///
+/// Bound: limits the memory that a driver can make the device allocate. For each traffic class of a VSI, a
+/// driver needs three nodes.
+pub const MAX_NODES: usize = 512;
+/// Number of work scheduler queue set handles. Handles have ten bits and start at 1.
+pub const MAX_SETS: u16 = 1023;
+/// Maximum number of RDMA timers, as reported. The device does not use these objects.
+pub const MAX_TIMERS: u32 = 4096;
 
 /// Limits on the number of RDMA objects. The driver reads these limits with the "query FPM" operation. All
 /// limits must be powers of two.

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use protocol::hca::e810::regs::Register;
 
+use super::options::Options;
+
 /// GLNVM_ULD: all modules are loaded after a reset.
 const LOADED: u32 = 0x73f;
 /// GLNVM_GENS: the size of the shadow RAM is 2^6 KiB.
@@ -60,6 +62,21 @@ pub(super) fn constant(register: Register) -> Option<u32> {
 pub(super) fn receive_queues(count: u16) -> u32 {
     const VALID: u32 = 1 << 31;
     VALID | u32::from(count.saturating_sub(1)) << 16
+}
+
+/// Whether a register belongs to a queue or a vector that the function does not have. Doorbells of transmit queues are
+/// excluded, because they are checked against the enabled queues.
+pub(super) const fn is_past_limit(register: Register, options: &Options) -> bool {
+    match register {
+        Register::QrxCtrl(queue)
+        | Register::QrxContext(_, queue)
+        | Register::QrxflxpCntxt(queue)
+        | Register::QrxTail(queue)
+        | Register::QintTqctl(queue)
+        | Register::QintRqctl(queue) => queue >= options.queues.get(),
+        Register::GlintDynCtl(vector) | Register::GlintItr(_, vector) => vector >= options.vectors.get(),
+        _ => false,
+    }
 }
 
 /// Whether a register returns the last value written.

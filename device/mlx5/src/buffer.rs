@@ -9,6 +9,8 @@ use protocol::hca::mlx5::input::Pages;
 use protocol::hca::mlx5::{page_len, page_offset};
 use protocol::ids::Iova;
 
+use super::limits::MAX_QUEUE_PAGES;
+
 /// Largest supported log page size, for pages of 8 TiB. No guest has memory for larger pages.
 const MAX_LOG_PAGE: u8 = 31;
 
@@ -125,9 +127,8 @@ pub struct PageBudget {
 }
 
 impl Default for PageBudget {
-    /// Allows 2^24 page addresses, which take 128 MiB and cover 64 GiB of 4 KiB pages.
     fn default() -> Self {
-        Self { left: 1 << 24 }
+        Self { left: MAX_QUEUE_PAGES }
     }
 }
 

@@ -88,6 +88,12 @@ impl AsRef<Function> for Mlx5 {
 }
 
 impl Mlx5 {
+    /// Returns the objects of an initialised device. Tests fill large tables through them.
+    #[cfg(test)]
+    pub(crate) fn resources_mut(&mut self) -> Option<&mut super::resources::Resources> {
+        self.function.resources_mut()
+    }
+
     fn read_register(&mut self, cx: &Context<'_>, offset: u64) -> u32 {
         if Register::at(offset).is_none() {
             self.counters.unknown_registers += 1;

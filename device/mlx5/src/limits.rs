@@ -27,6 +27,12 @@ const LOG_MAX_CQES: u8 = 22;
 /// Log2 of the maximum SRQ entry size in bytes. It leaves room for a link and 32 scatter entries.
 pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
 
+/// Maximum number of pages that the driver can give to the device. Their addresses take 512 KiB. A correct driver gives no
+/// pages, because QUERY_PAGES requests none.
+pub const MAX_GIVEN_PAGES: usize = 1 << 16;
+/// Maximum number of pages of all queues and keys. Their addresses take 128 MiB. The pages cover 64 GiB if each has 4 KiB.
+pub const MAX_QUEUE_PAGES: usize = 1 << 24;
+
 /// First numbers of objects, as in the golden traces. Lower numbers are unused, so 0 is never a valid number.
 pub mod first {
     pub const CQ: u32 = 0x40;

@@ -8,10 +8,7 @@ use protocol::hca::mlx5::input::Pages;
 use protocol::ids::Iova;
 
 use super::check::{Check, Rejection};
-
-/// Maximum number of pages. Their addresses take 512 KiB. A correct driver gives no pages, because QUERY_PAGES requests
-/// none.
-const MAX_PAGES: usize = 1 << 16;
+use super::limits::MAX_GIVEN_PAGES;
 
 #[derive(Debug, Default)]
 pub struct GivenPages(Vec<Iova>);
@@ -26,7 +23,7 @@ impl GivenPages {
         if wanted > pages.len() {
             return Err(Check::PageList.rejects(count));
         }
-        if wanted > MAX_PAGES - self.0.len() {
+        if wanted > MAX_GIVEN_PAGES - self.0.len() {
             return Err(Check::PageLimit.rejects(count));
         }
         self.0.extend(pages.iter().take(wanted));
@@ -62,9 +59,9 @@ mod tests {
 
     #[test]
     fn number_of_pages_is_bounded() {
-        let list = vec![0; 8 * (MAX_PAGES + 1)];
+        let list = vec![0; 8 * (MAX_GIVEN_PAGES + 1)];
         let mut pages = GivenPages::default();
-        let most = u32::try_from(MAX_PAGES).unwrap();
+        let most = u32::try_from(MAX_GIVEN_PAGES).unwrap();
         assert_eq!(pages.give(most + 1, Pages::parse(&list)), Err(Check::PageLimit.rejects(most + 1)));
         pages.give(most, Pages::parse(&list)).unwrap();
         assert_eq!(pages.give(1, Pages::parse(&list)), Err(Check::PageLimit.rejects(1_u32)));

@@ -27,6 +27,12 @@ const EXISTS: &str = "major FFFFh, minor 4 (exists)";
 const NO_ROOM: &str = "major FFFFh, minor 5 (no room)";
 /// Status of a failed admin command.
 const NO_SPACE: &str = "ENOSPC";
+const EINVAL: &str = "EINVAL";
+/// Writes to registers of queues and vectors that do not exist.
+const NO_REGISTER: &str =
+    "writes to its registers are ignored, and counted as `no_register` in `hcad_ignored_total`";
+/// Status of a failed ConnectX command.
+const LIM_ERR: &str = "LIM_ERR";
 /// The driver itself counts these objects and rejects any beyond the limit.
 const DRIVER: &str = "rejected by the driver";
 /// The limit belongs to a module parameter of the driver, not to the device.
@@ -91,6 +97,7 @@ fn power(count: u64) -> String {
 fn rdma(page: &mut Page) {
     let e810::Options { queues: _, vectors: _, rdma: _, link_speed: _, limits } = e810::Options::default();
     let e810::limits::Limits { max_qps, max_cqs, max_regions, max_pbles, max_arp_entries, max_ahs } = limits;
+    let (qps, pbles) = (max_qps.get(), max_pbles.get());
     page.table(
         "E810: RDMA",
         "The `irdma` driver reads an E810's RDMA limits with the \"query FPM\" operation (20h).",
@@ -106,14 +113,53 @@ fn rdma(page: &mut Page) {
     page.row("multicast groups", "same as queue pairs", FIXED, "", "8192 (bits of a number)", INVALID);
     let ceqs = e810::limits::MAX_CEQS;
     page.row("completion event queues", ceqs, FIXED, "", "1024 (bits of a number)", INVALID);
-    let long = "event 132h; from a peer, NAK \"invalid request\"";
+    let long = "event 132h. A peer may send one byte more: READs and WRITEs beyond 2^31 bytes get a NAK \"invalid request\"";
     page.row("message size in bytes", e810::limits::MAX_MESSAGE, FIXED, "", "2147483647", long);
+    let members = protocol::hca::e810::rdma::group::MAX_MEMBERS;
+    page.row(
+        "queue pairs per multicast group",
+        members,
+        FIXED,
+        "",
+        "8 (places of a list)",
+        "cannot be expressed",
+    );
+    // A segment holds 2^18 PBLEs, and 63 segments are for other objects.
+    let segments = pbles.div_ceil(1 << 18) + 63;
+    page.row("segment descriptors", segments, FIXED, "", UNKNOWN, INVALID);
+    let objects = format!(
+        "{}, {}, {}, {}, {qps}",
+        4 * qps,
+        power(u64::from(8 * qps)),
+        power(u64::from((254 * qps + 512).next_power_of_two())),
+        e810::limits::MAX_TIMERS,
+    );
+    let fits = "not enforced, since the device does not use these objects; beyond the segments, major FFFFh, minor 5 (no room)";
+    let what = "hash entries, transmit buffers, read responses, timers, headers";
+    page.row(what, objects, FIXED, "", UNKNOWN, fits);
+    page.row(
+        "entries of the control queue",
+        e810::limits::MAX_CQP_ENTRIES,
+        FIXED,
+        "",
+        "2048",
+        "the queue does not start",
+    );
+    let quanta = power(e810::limits::MAX_WORK_QUANTA.into());
+    page.row("quanta of a work queue", quanta, FIXED, "", "2^15 (bits of an index)", INVALID);
+    let wqe = "event 20Ah; the driver accepts at most 13 elements and 101 bytes";
+    page.row("gather list elements, bytes of inline data", "15, 225", FIXED, "", "8 quanta per request", wqe);
+    page.row("scheduler nodes", e810::limits::MAX_NODES, FIXED, "", UNKNOWN, NO_ROOM);
+    let sets = "never reached, since each queue set is a node";
+    page.row("scheduler queue sets", e810::limits::MAX_SETS, FIXED, "", "1023 (bits of a handle)", sets);
 }
 
 fn nic(page: &mut Page) {
     use e810::limits::{
-        DEVICE_FILTERS, DEVICE_VSIS, FUNCTION_FILTERS, FUNCTION_VSIS, MAX_COUNTER_BLOCKS, MAX_LISTS,
-        MAX_PROFILES, MAX_TCAM_ENTRIES,
+        DEVICE_FILTERS, DEVICE_VSIS, FUNCTION_FILTERS, FUNCTION_VSIS, MAX_ACTIONS, MAX_COMMAND_ELEMENTS,
+        MAX_COUNTER_BLOCKS, MAX_LARGE_ACTIONS, MAX_LAYER_ELEMENTS, MAX_LISTS, MAX_PROFILES,
+        MAX_RATE_PROFILES, MAX_RDMA_SETS, MAX_RULES, MAX_SIBLINGS, MAX_TCAM_ENTRIES, RSS_FUNCTION_ENTRIES,
+        RSS_VSI_ENTRIES, TRAFFIC_CLASSES,
     };
     let e810::Options { queues, vectors, rdma: _, link_speed: _, limits: _ } = e810::Options::default();
     page.table(
@@ -121,17 +167,41 @@ fn nic(page: &mut Page) {
         "The `ice` driver reads an E810's NIC limits from the replies to commands 000Ah, 000Bh and 0208h.",
     );
     let most = format!("1 to {}", e810::options::Queues::MAX);
-    page.row("queue pairs", queues.get(), "e810.queues", &most, "2048", "EINVAL");
-    page.row("MSI-X vectors", vectors.get(), "e810.vectors", "4 to 2048", "2048", "register does not exist");
+    let no_queue = format!("EINVAL; {NO_REGISTER}");
+    page.row("queue pairs", queues.get(), "e810.queues", &most, "2048", &no_queue);
+    page.row("MSI-X vectors", vectors.get(), "e810.vectors", "4 to 2048", "2048", NO_REGISTER);
     page.row("frame size in bytes", e810::link::MAX_FRAME, FIXED, "", "9728", "dropped: `oversize`");
-    let vsis = format!("{FUNCTION_VSIS}, {DEVICE_VSIS}");
-    page.row("VSIs, per function and device", vsis, FIXED, "", "768", NO_SPACE);
+    page.row("VSIs, per device", DEVICE_VSIS, FIXED, "", "768", NO_SPACE);
+    let share =
+        "not enforced: the driver divides the VSIs of the device by the number of functions, which is 1";
+    page.row("VSIs, per function", FUNCTION_VSIS, FIXED, "", UNKNOWN, share);
     page.row("VSI lists, of each type", MAX_LISTS, FIXED, "", UNKNOWN, NO_SPACE);
     let filters = format!("{FUNCTION_FILTERS}, {DEVICE_FILTERS}");
     page.row("flow director filters, per function and device", filters, FIXED, "", UNKNOWN, NO_SPACE);
     page.row("flow director counter blocks", MAX_COUNTER_BLOCKS, FIXED, "", UNKNOWN, NO_SPACE);
     page.row("profiles, of each type", MAX_PROFILES, FIXED, "", UNKNOWN, NO_SPACE);
     page.row("TCAM entries, of each type", MAX_TCAM_ENTRIES, FIXED, "", UNKNOWN, NO_SPACE);
+    page.row("switch rules", MAX_RULES, FIXED, "", UNKNOWN, NO_SPACE);
+    page.row("large actions", MAX_LARGE_ACTIONS, FIXED, "", UNKNOWN, NO_SPACE);
+    page.row("actions of a large action", MAX_ACTIONS, FIXED, "", UNKNOWN, EINVAL);
+    page.row("scheduler elements per layer", MAX_LAYER_ELEMENTS, FIXED, "", UNKNOWN, NO_SPACE);
+    page.row("children of a scheduler element", MAX_SIBLINGS, FIXED, "", UNKNOWN, NO_SPACE);
+    let buffer = "not enforced: the buffer of 4,096 bytes limits the number";
+    page.row("scheduler elements per command", MAX_COMMAND_ELEMENTS, FIXED, "", UNKNOWN, buffer);
+    page.row(
+        "rate profiles per layer and kind, including profile 0",
+        MAX_RATE_PROFILES,
+        FIXED,
+        "",
+        UNKNOWN,
+        NO_SPACE,
+    );
+    page.row("RDMA queue sets", MAX_RDMA_SETS, FIXED, "", UNKNOWN, NO_SPACE);
+    let tables = format!("{RSS_FUNCTION_ENTRIES} (or 512 or 128), {RSS_VSI_ENTRIES}");
+    page.row("RSS table entries, per function and VSI", tables, FIXED, "", "2048, 64", EINVAL);
+    page.row("RSS key in bytes", protocol::hca::e810::admin::rss::KEY_LEN, FIXED, "", "52", EINVAL);
+    let classes = "cannot be expressed; all frames use class 0";
+    page.row("traffic classes", TRAFFIC_CLASSES, FIXED, "", "8", classes);
 }
 
 fn mthca(page: &mut Page) {
@@ -228,28 +298,52 @@ fn connectx(page: &mut Page) {
     } = mlx5::limits::Limits::default();
     let mlx5::Options { vectors, .. } = mlx5::Options::default();
     page.table("ConnectX", "The `mlx5_core` driver reads its device's limits with QUERY_HCA_CAP.");
-    page.count("queue pairs", "max_qps", max_qps, UNKNOWN, "LIM_ERR");
-    page.count("completion queues", "max_cqs", max_cqs, UNKNOWN, "LIM_ERR");
-    page.count("shared receive queues", "max_srqs", max_srqs, UNKNOWN, "LIM_ERR");
-    page.count("memory keys", "max_mkeys", max_mkeys, "2^24 (bits of an index)", "LIM_ERR");
-    page.count("entries per completion queue", "max_cqes", max_cqes, "2^22", "LIM_ERR");
-    page.count("work requests per shared receive queue", "max_srq_wqes", max_srq_wqes, UNKNOWN, "LIM_ERR");
-    page.count("outstanding READs and atomics", "max_rd_atomic", max_rd_atomic, UNKNOWN, DRIVER);
-    page.count("BAR in MiB, 256 UAR pages each", "bar_mib", bar_mib, UNKNOWN, "LIM_ERR");
-    page.row("MSI-X vectors", vectors.get(), "connectx-ib.vectors", "2 to 64", "2048", "BAD_PARAM");
-    page.row("event queues", mlx5::limits::MAX_EQS, FIXED, "", "256 (bits of a number)", "LIM_ERR");
-    page.row("sets of Q counters", mlx5::limits::MAX_COUNTER_SETS, FIXED, "", "255", "LIM_ERR");
     let caps = GeneralCaps::infiniband();
-    page.log("multicast groups", caps.log_max_groups, UNKNOWN, "LIM_ERR");
-    page.row("queue pairs per multicast group", mlx5::limits::MAX_GROUP_QPS, FIXED, "", UNKNOWN, "LIM_ERR");
-    page.log("protection domains", caps.log_max_pds, UNKNOWN, "LIM_ERR");
-    page.log("XRC domains", caps.log_max_xrcds, UNKNOWN, "LIM_ERR");
-    page.log(
-        "blocks of a send queue, entries of a receive queue",
-        caps.log_max_qp_blocks,
+    page.count("queue pairs, of which the device reserves 128", "max_qps", max_qps, UNKNOWN, LIM_ERR);
+    page.count("completion queues", "max_cqs", max_cqs, UNKNOWN, LIM_ERR);
+    page.count("shared receive queues", "max_srqs", max_srqs, UNKNOWN, LIM_ERR);
+    let keys = "memory keys, of which the device reserves eight";
+    page.count(keys, "max_mkeys", max_mkeys, "2^24 (bits of an index)", LIM_ERR);
+    page.count("entries per completion queue", "max_cqes", max_cqes, "2^22", LIM_ERR);
+    page.count("work requests per shared receive queue", "max_srq_wqes", max_srq_wqes, UNKNOWN, LIM_ERR);
+    let depth = "rejected by the driver; the device itself uses at most 16";
+    page.count("outstanding READs and atomics", "max_rd_atomic", max_rd_atomic, UNKNOWN, depth);
+    page.count("BAR in MiB, 256 UAR pages each", "bar_mib", bar_mib, UNKNOWN, LIM_ERR);
+    page.row("MSI-X vectors", vectors.get(), "connectx-ib.vectors", "2 to 64", "2048", "BAD_PARAM");
+    page.row("event queues", mlx5::limits::MAX_EQS, FIXED, "", "256 (bits of a number)", LIM_ERR);
+    page.log("entries per event queue", caps.log_max_eq_entries, UNKNOWN, LIM_ERR);
+    page.row("sets of Q counters", mlx5::limits::MAX_COUNTER_SETS, FIXED, "", "255", LIM_ERR);
+    page.log("multicast groups", caps.log_max_groups, UNKNOWN, LIM_ERR);
+    page.row("queue pairs per multicast group", mlx5::limits::MAX_GROUP_QPS, FIXED, "", UNKNOWN, LIM_ERR);
+    page.log("protection domains", caps.log_max_pds, UNKNOWN, LIM_ERR);
+    page.log("XRC domains", caps.log_max_xrcds, UNKNOWN, LIM_ERR);
+    page.log("transport domains", caps.log_max_transport_domains, UNKNOWN, LIM_ERR);
+    let blocks = "blocks of a send queue, entries of a receive queue";
+    page.log(blocks, caps.log_max_qp_blocks, "2^15 (bits of a context)", "cannot be expressed");
+    let wqe = "cannot be expressed, since the size has six bits: the largest WQE has 1008 bytes";
+    page.row("send WQE size in bytes", caps.max_send_wqe, FIXED, "", UNKNOWN, wqe);
+    page.row("receive WQE size in bytes", caps.max_recv_wqe, FIXED, "", UNKNOWN, LIM_ERR);
+    page.log("shared receive queue entry in bytes", mlx5::limits::LOG_MAX_SRQ_ENTRY, UNKNOWN, LIM_ERR);
+    page.row(
+        "message size in bytes",
+        power(1 << caps.log_max_message),
+        FIXED,
+        "",
         UNKNOWN,
-        "LIM_ERR",
+        "LOCAL_LENGTH_ERR",
     );
+    let memory = "not enforced: guests have less memory";
+    page.row("memory region size in bytes", power(1 << caps.log_max_mr_size), FIXED, "", UNKNOWN, memory);
+    let list = "not enforced: the limit on pages of all queues and keys applies";
+    page.row("ranges of an indirect key (KLMs)", power(1 << caps.log_max_klm_list), FIXED, "", UNKNOWN, list);
+    page.row("levels of indirect keys", caps.max_indirection, FIXED, "", UNKNOWN, "REMOTE_ACCESS_ERR");
+    let mad = "MAD status 1Ch (invalid value); the command succeeds";
+    page.row("GIDs", mlx5::limits::GIDS, FIXED, "", UNKNOWN, mad);
+    page.row("P_Keys", mlx5::limits::PKEYS, FIXED, "", UNKNOWN, mad);
+    let given = power(mlx5::limits::MAX_GIVEN_PAGES as u64);
+    page.row("pages given to the device, which requests none", given, FIXED, "", UNKNOWN, LIM_ERR);
+    let pages = power(mlx5::limits::MAX_QUEUE_PAGES as u64);
+    page.row("pages of all queues and keys", pages, FIXED, "", UNKNOWN, LIM_ERR);
 }
 
 fn process(page: &mut Page) {

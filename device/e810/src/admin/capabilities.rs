@@ -8,16 +8,14 @@ use protocol::hca::e810::admin::AdminError;
 use protocol::hca::e810::admin::capability::{Capabilities, Capability, id};
 
 use super::Command;
-use crate::limits::{DEVICE_FILTERS, DEVICE_VSIS, FUNCTION_FILTERS, FUNCTION_VSIS};
+use crate::limits::{
+    DEVICE_FILTERS, DEVICE_VSIS, FUNCTION_FILTERS, FUNCTION_VSIS, RSS_FUNCTION_ENTRIES, TRAFFIC_CLASSES,
+};
 use crate::link::MAX_FRAME;
 use crate::state::State;
 
-/// Number of entries in the RSS lookup table. Drivers accept no other size.
-const RSS_TABLE: u32 = 2048;
 /// Width of an RSS lookup table entry in bits.
 const RSS_ENTRY_WIDTH: u32 = 9;
-/// Number of traffic classes.
-const TRAFFIC_CLASSES: u32 = 8;
 
 pub(super) fn function(state: &State, command: &mut Command) -> Result<(), AdminError> {
     list(
@@ -42,7 +40,7 @@ fn list(state: &State, command: &mut Command, vsis: u32, filters: Capability) ->
         record(id::TX_QUEUES, queues, 0, 0),
         record(id::MSIX, options.vectors.get().into(), 0, 0),
         record(id::MAX_MTU, MAX_FRAME.into(), 0, 0),
-        record(id::RSS, RSS_TABLE, RSS_ENTRY_WIDTH, 0),
+        record(id::RSS, RSS_FUNCTION_ENTRIES.into(), RSS_ENTRY_WIDTH, 0),
         filters,
         record(id::DCB, 1, 1, TRAFFIC_CLASSES),
     ];

@@ -11,6 +11,7 @@ use protocol::hca::e810::admin::{AdminError, AdminStatus, Opcode};
 use super::Command;
 use crate::buffer::Buffer;
 use crate::lan::AddError;
+use crate::limits::MAX_RDMA_SETS;
 use crate::state::State;
 use crate::vsi::VsiNumber;
 
@@ -63,12 +64,6 @@ fn to_admin_error(error: AddError) -> AdminError {
         AddError::RingLength(_, len) => AdminError::invalid("ring length", len.into()),
     }
 }
-
-/// Maximum number of RDMA queue sets: one per scheduler leaf.
-///
-/// Bound: enforced here, because the limit on scheduler leaves does not limit the number of sets. Drivers
-/// choose the handles, and a set outlives a leaf that is deleted together with an ancestor.
-const MAX_RDMA_SETS: usize = 512;
 
 /// Executes "Add RDMA queue sets". If a set is rejected, the sets added before it remain.
 fn add_rdma_sets(state: &mut State, command: &mut Command) -> Result<(), AdminError> {

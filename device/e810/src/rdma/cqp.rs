@@ -10,8 +10,7 @@ use protocol::hca::e810::rdma::WQE_LEN;
 use protocol::hca::e810::rdma::control::{ErrorCodes, HostContext, Status, Tail};
 use protocol::ids::Iova;
 
-/// Maximum number of ring entries. Ring indices in registers have eleven bits.
-const MAX_ENTRIES: u32 = 2048;
+use crate::limits::MAX_CQP_ENTRIES;
 
 /// Protocol code of RoCEv2 in the host context.
 const ROCE: u8 = 2;
@@ -78,7 +77,7 @@ impl Cqp {
         let context = HostContext::parse(&bytes);
         let wrong = if read.is_err() {
             Some("the context is not in mapped memory")
-        } else if context.entries() > MAX_ENTRIES {
+        } else if context.entries() > MAX_CQP_ENTRIES {
             Some("the ring is too long")
         } else if context.protocol != ROCE {
             Some("the protocol is not RoCE")

@@ -14,13 +14,11 @@ use protocol::hca::e810::rdma::hmc::{
 
 use super::dispatch::{Done, Outcome};
 use super::hmc::{Hmc, Pbles};
-use crate::limits::{Limits, MAX_CEQS};
+use crate::limits::{Limits, MAX_CEQS, MAX_TIMERS};
 
 /// Number of segments for objects other than PBLEs. The objects that the device offers need at most ten
 /// segments, but drivers commit more objects of some kinds.
 const OTHER_SEGMENTS: u16 = 63;
-/// Maximum number of timers.
-const MAX_TIMERS: u32 = 4096;
 /// Number of context memory objects per multicast group.
 const OBJECTS_PER_GROUP: u32 = 8;
 

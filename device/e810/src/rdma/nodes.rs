@@ -11,15 +11,7 @@ use protocol::hca::e810::rdma::node::{NodeAction, NodeCommand};
 
 use super::dispatch::{Done, Outcome};
 use crate::id_pool::IdPool;
-
-/// Maximum number of nodes.
-///
-/// Bound: limits the memory that a driver can make the device allocate. For each traffic class of a VSI, a
-/// driver needs three nodes.
-const MAX_NODES: usize = 512;
-
-/// Number of queue set handles. Handles have ten bits and start at 1.
-const MAX_SETS: u16 = 1023;
+use crate::limits::{MAX_NODES, MAX_SETS};
 
 #[derive(Debug)]
 pub(in super::super) struct Nodes {

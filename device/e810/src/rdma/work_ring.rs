@@ -10,9 +10,7 @@ use protocol::hca::e810::rdma::send_wqe::{CONTROL_OFFSET, Control, MAX_QUANTA, Q
 
 use super::hmc::Pages;
 use super::ring::{Location, UnreachableError};
-
-/// Maximum ring size in quanta. A WQE index in a CQE has 15 bits.
-const MAX_RING: u32 = 1 << 15;
+use crate::limits::MAX_WORK_QUANTA;
 
 /// The control word of a WQE, in the layout of [`Control`] or of a local operation.
 pub(super) type ControlWord = [u8; Control::LEN];
@@ -32,7 +30,7 @@ impl WorkRing {
     /// Creates a ring with the consumer index at 0. Returns `None` if the size is not a power of two or
     /// exceeds the maximum.
     pub(super) fn new(location: Location, quanta: u32) -> Option<Self> {
-        let possible = quanta.is_power_of_two() && quanta <= MAX_RING;
+        let possible = quanta.is_power_of_two() && quanta <= MAX_WORK_QUANTA;
         possible.then_some(Self { location, quanta, next: 0, polarity: true })
     }
 
@@ -42,7 +40,7 @@ impl WorkRing {
     }
 
     /// Returns the consumer index.
-    #[allow(clippy::cast_possible_truncation, reason = "below MAX_RING")]
+    #[allow(clippy::cast_possible_truncation, reason = "below MAX_WORK_QUANTA")]
     pub(super) const fn next(&self) -> u16 {
         self.next as u16
     }

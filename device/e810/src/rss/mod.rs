@@ -18,23 +18,22 @@ use protocol::net::layers::Layers;
 use protocol::net::toeplitz::Key;
 
 use super::buffer::Buffer;
+use super::limits::{RSS_FUNCTION_ENTRIES, RSS_VSI_ENTRIES};
 use super::vsi::{Vsi, VsiNumber, Vsis};
 
 /// Number of entries in the function's lookup table, as reported in capability 0040.
-const FUNCTION_ENTRIES: usize = 2048;
-/// Number of entries in a VSI's lookup table.
-const VSI_ENTRIES: usize = 64;
+const FUNCTION_ENTRIES: usize = RSS_FUNCTION_ENTRIES as usize;
 
 /// RSS key and lookup table of a VSI.
 #[derive(Clone, Debug)]
 pub(super) struct VsiRss {
     key: Option<Key>,
-    table: [u8; VSI_ENTRIES],
+    table: [u8; RSS_VSI_ENTRIES],
 }
 
 impl Default for VsiRss {
     fn default() -> Self {
-        Self { key: None, table: [0; VSI_ENTRIES] }
+        Self { key: None, table: [0; RSS_VSI_ENTRIES] }
     }
 }
 
@@ -85,7 +84,7 @@ impl Vsis {
         let [low, high, ..] = hash.unwrap_or(0).to_le_bytes();
         let low_bits = usize::from(u16::from_le_bytes([low, high]));
         let index = match vsi.options.table {
-            TableKind::Vsi => vsi.rss.table[low_bits % VSI_ENTRIES],
+            TableKind::Vsi => vsi.rss.table[low_bits % RSS_VSI_ENTRIES],
             TableKind::Function => self.function_table.entries[low_bits % self.function_table.len],
             // No command sets these tables.
             TableKind::Global | TableKind::Reserved => 0,

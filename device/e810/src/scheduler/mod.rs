@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 
 use super::buffer::Buffer;
 use super::id_pool::IdPool;
+use super::limits::{MAX_COMMAND_ELEMENTS, MAX_LAYER_ELEMENTS, MAX_RATE_PROFILES, MAX_SIBLINGS};
 
 /// Number of layers: port, traffic classes, several layers of generic nodes, and queues.
 const LAYERS: usize = 9;
@@ -30,22 +31,6 @@ const CLASS_LAYER: usize = 1;
 
 /// Layer of the leaves, one per queue.
 const LEAF_LAYER: usize = LAYERS - 1;
-
-/// Maximum number of children per element.
-///
-/// Bound: together with [`MAX_LAYER_ELEMENTS`], limits the memory that a driver can make the device allocate.
-/// Drivers read this maximum with "query scheduler resources" and group queues accordingly.
-const MAX_SIBLINGS: u16 = 8;
-
-/// Maximum number of elements per layer.
-///
-/// Bound: limits the memory that a driver can make the device allocate.
-const MAX_LAYER_ELEMENTS: u16 = 512;
-
-/// Maximum number of rate profiles per kind and layer.
-///
-/// Bound: limits the memory that a driver can make the device allocate.
-const MAX_PROFILES: u16 = 64;
 
 /// Number of rate profile kinds: committed (CIR), excess (EIR) and shared (SRL).
 const PROFILE_KINDS: usize = 3;
@@ -77,7 +62,7 @@ impl Default for Scheduler {
             per_layer: [0; LAYERS],
             last_teid: 0,
             // Profile 0 means "unlimited" and always exists.
-            profiles: std::array::from_fn(|_| std::array::from_fn(|_| IdPool::new(1, MAX_PROFILES - 1))),
+            profiles: std::array::from_fn(|_| std::array::from_fn(|_| IdPool::new(1, MAX_RATE_PROFILES - 1))),
         };
         let mut parent = Teid::NONE;
         for layer in 0..LAYERS {
@@ -114,7 +99,7 @@ impl Scheduler {
             logical_levels: LEVELS,
             max_device_reset: SECTIONS,
             max_function_reset: SECTIONS,
-            max_command_elements: 64,
+            max_command_elements: MAX_COMMAND_ELEMENTS,
             ..SchedulerResources::default()
         };
         *left.next()? = header.emit();
@@ -126,9 +111,9 @@ impl Scheduler {
                 max_device_elements: MAX_LAYER_ELEMENTS,
                 max_function_elements: MAX_LAYER_ELEMENTS,
                 max_siblings: if level == 0 { 1 } else { MAX_SIBLINGS },
-                max_committed_profiles: MAX_PROFILES,
-                max_excess_profiles: MAX_PROFILES,
-                max_shared_profiles: MAX_PROFILES,
+                max_committed_profiles: MAX_RATE_PROFILES,
+                max_excess_profiles: MAX_RATE_PROFILES,
+                max_shared_profiles: MAX_RATE_PROFILES,
             };
             *left.next()? = resources.emit();
         }

@@ -243,7 +243,7 @@ fn elements_can_be_configured_suspended_and_resumed() {
 fn rejects_rate_profiles_past_limit() {
     let mut scheduler = Scheduler::default();
     let asked = RateProfile { level: 3, kind: 2, burst: 1500, ..RateProfile::default() };
-    for number in 1..MAX_PROFILES {
+    for number in 1..MAX_RATE_PROFILES {
         let mut buffer = asked.emit();
         assert_eq!(scheduler.add_profiles(1, &mut buffer), Ok(1));
         assert_eq!(RateProfile::parse(&buffer), RateProfile { profile: number, ..asked });

@@ -24,23 +24,9 @@ use self::rule::{Action, Direction, Key, Target};
 pub(super) use self::vsi_set::VsiSet;
 use super::buffer::Buffer;
 use super::id_pool::IdPool;
+use super::limits::{MAX_ACTIONS, MAX_LARGE_ACTIONS, MAX_RULES};
 use super::resources::Resources;
 use super::vsi::{VsiNumber, Vsis};
-
-/// Maximum number of lookup rules.
-///
-/// Bound: limits the memory that a driver can make the device allocate, about 100 bytes per rule. If the
-/// driver cannot add a rule for an address, it falls back to promiscuous mode.
-const MAX_RULES: u16 = 8192;
-
-/// Maximum number of large actions.
-///
-/// Bound: limits the memory that a driver can make the device allocate. Each large action has at most
-/// [`MAX_ACTIONS`] actions.
-const MAX_LARGE_ACTIONS: usize = 512;
-
-/// Maximum number of actions in a large action.
-const MAX_ACTIONS: usize = 4;
 
 /// ID of the only switch.
 const SWITCH_ID: u16 = 1;

@@ -4,6 +4,7 @@ mod admin;
 mod completions;
 mod interrupts;
 mod lan;
+mod limits;
 mod link;
 mod package;
 mod rdma;

@@ -4,6 +4,7 @@ mod doorbells;
 mod golden;
 mod hostile;
 mod lifecycle;
+mod limits;
 mod mailboxes;
 mod objects;
 mod port;

@@ -55,6 +55,22 @@ fn mad_ifc_answers_only_smp_and_performance_classes() {
     assert_eq!(Check::Mad.status().code(), 0x30);
 }
 
+/// The port has eight GIDs in one block, and 128 P_Keys in four blocks. The response reports the error, so that the
+/// command itself succeeds.
+#[test]
+fn last_gid_and_pkey_blocks_are_read_and_next_are_rejected() {
+    let mut driver = initialised();
+    for (attribute, blocks) in [(0x14, 1), (0x16, 4)] {
+        let mut status = |block| {
+            let mut query = mad(1, attribute);
+            query.mad[23] = block;
+            let answer = driver.ok(&Command::MadIfc(query));
+            [answer[0x10 + 4] & 0x7f, answer[0x10 + 5]]
+        };
+        assert_eq!([status(blocks - 1), status(blocks)], [[0, 0], [0, 0x1c]], "attribute {attribute:#x}");
+    }
+}
+
 /// Section 20, M-23: `ib_cm` drops the port if it cannot write the capability mask.
 #[test]
 fn pcap_register_sets_port_capability_mask() {

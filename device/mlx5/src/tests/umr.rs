@@ -151,6 +151,21 @@ fn key_over_ranges_of_other_keys_is_one_region() {
     assert_eq!(written, pattern(0x500, 6));
 }
 
+/// The device reports a maximum nesting depth of four.
+#[test]
+fn keys_refer_to_keys_four_levels_deep() {
+    let (mut a, mut b) = User::pair(Service::Rc);
+    let (mut key, mut va) = (b.key, DATA_VA);
+    for level in 1..=5 {
+        let mut list = Klm { byte_count: 0x2000, key, va: Va::new(va) }.emit().to_vec();
+        list.resize(64, 0);
+        key = fast_register(&mut b, &mut a, AccessMode::Ranges, &list);
+        va = START;
+        let expected = if level <= 4 { 0 } else { Syndrome::RemoteAccess.code() };
+        assert_eq!(write(&mut a, &mut b, [key, 8], START), expected, "{level} levels");
+    }
+}
+
 /// A UMR that fails a check moves the QP to the error state. Section 20, M-5, describes the checks for a key that is
 /// free or in use.
 #[test]

@@ -1,14 +1,18 @@
 //! Tests of the limits of the RDMA half: the last object works, and the next one is rejected with an error
 //! code, counted and logged.
 
+use card::frontend::snapshot::GroupRow;
 use card::frontend::testing::logged;
-use drivers::e810::queue_pair::gather;
+use drivers::e810::queue_pair::{gather, inline};
 use drivers::e810::{Performed, RDMA_BUFFER, segment};
+use protocol::hca::e810::rdma::control::{HostContext, Status};
 use protocol::hca::e810::rdma::error::CqpErrorCode;
 use protocol::hca::e810::rdma::event_queue::CreateCeq;
 use protocol::hca::e810::rdma::group::GroupCommand;
 use protocol::hca::e810::rdma::hmc::{FpmCommand, SegmentDescriptor};
+use protocol::hca::e810::rdma::node::{NodeAction, NodeCommand};
 use protocol::hca::e810::rdma::path::ManageArp;
+use protocol::hca::e810::regs::Register;
 
 use super::*;
 
@@ -121,16 +125,128 @@ fn last_segment_works_and_next_is_rejected() {
     last_and_next(&mut driver, &segment(SEGMENTS - 1, to), &segment(SEGMENTS, to), CqpErrorCode::Invalid);
 }
 
+/// Writes the number of objects of one kind to the buffer at this offset, and returns the operation.
+fn commit(driver: &mut Driver, offset: u64, count: u32) -> Operation {
+    driver.bus.poke(RDMA_BUFFER, &[0; 176]);
+    driver.bus.poke(RDMA_BUFFER + offset, &count.to_le_bytes());
+    Operation::CommitFpm(FpmCommand { len: 176, buffer: Iova::new(RDMA_BUFFER), ..FpmCommand::default() })
+}
+
 #[test]
 fn last_pble_is_committed_and_next_is_rejected() {
     let mut driver = small();
-    let commit = FpmCommand { len: 176, buffer: Iova::new(RDMA_BUFFER), ..FpmCommand::default() };
-    for (count, refusal) in [(PBLES, None), (PBLES + 1, Some(CqpErrorCode::NoRoom))] {
-        driver.bus.poke(RDMA_BUFFER, &[0; 176]);
-        driver.bus.poke(RDMA_BUFFER + 112, &count.to_le_bytes());
-        let error = driver.perform(&Operation::CommitFpm(commit)).error;
-        assert_eq!(error, refusal.map(CqpErrorCode::codes), "{count}");
+    let last = commit(&mut driver, 112, PBLES);
+    driver.perform_well(&last);
+    let next = commit(&mut driver, 112, PBLES + 1);
+    refused(&mut driver, &next, CqpErrorCode::NoRoom);
+}
+
+/// The device does not use hash entries, transmit buffers, read responses, timers and headers. It places as many as fit
+/// in the address space, even if they exceed the reported numbers.
+#[test]
+fn unused_context_objects_are_limited_only_by_address_space() {
+    const TIMERS: u64 = 88;
+    const SPACE: u32 = (SEGMENTS as u32) << 21;
+    let mut driver = small();
+    for (offset, reported) in [(24, 4 * QPS), (56, 8 * QPS), (72, 1 << 14), (TIMERS, 4096), (144, QPS)] {
+        for count in [reported, reported + 1] {
+            let operation = commit(&mut driver, offset, count);
+            driver.perform_well(&operation);
+        }
     }
+    let last = commit(&mut driver, TIMERS, SPACE);
+    driver.perform_well(&last);
+    let next = commit(&mut driver, TIMERS, SPACE + 1);
+    refused(&mut driver, &next, CqpErrorCode::NoRoom);
+}
+
+/// The host context contains log2 of the ring size, minus 1.
+#[test]
+fn longest_control_queue_starts_and_longer_does_not() {
+    const CONTEXT: u32 = 0x50_0000;
+    let mut driver = small();
+    for (size, done, lines) in [(10, true, "RDMA control queue started"), (11, false, "the ring is too long")]
+    {
+        let context = HostContext { size, protocol: 2, ring: Iova::new(SOURCE), ..HostContext::default() };
+        driver.bus.poke(CONTEXT.into(), &context.emit());
+        driver.end_cqp();
+        driver.write(Register::PfpeCcqphigh, 0);
+        let text = logged(|| driver.write(Register::PfpeCcqplow, CONTEXT));
+        assert_eq!(driver.cqp_status(), Status { done, error: !done }, "{size}");
+        assert!(text.lines().count() == 1 && text.contains(lines), "{text}");
+    }
+}
+
+/// The context contains log2 of the number of quanta, minus 2.
+#[test]
+fn longest_work_queues_work_and_longer_are_rejected() {
+    let mut driver = small();
+    driver.create_qp(Qpn::new(8), QpKind::Rc, &QpContext { send_size: 13, receive_size: 13, ..context(1) });
+    for (send_size, receive_size) in [(14, 13), (13, 14)] {
+        let context =
+            QpContext { send_size, receive_size, send_ring: SOURCE, receive_ring: TARGET, ..context(1) };
+        let command = driver.qp_command(Qpn::new(9), QpKind::Rc, QpState::Idle);
+        driver.bus.poke(command.context.get(), &context.emit());
+        refused(&mut driver, &Operation::CreateQp(command), CqpErrorCode::Invalid);
+    }
+}
+
+/// A send WQE has at most eight quanta, which hold 15 fragments or 225 bytes of inline data. The driver itself limits
+/// applications to 13 fragments and 101 bytes.
+#[test]
+fn largest_send_wqes_work_and_larger_are_rejected() {
+    const BAD_OPERATION: u16 = 0x20a;
+    let fragments: Vec<_> = (0..15).map(|at| fragment(SOURCE + at, 0, 1)).collect();
+    let gathered = gather(SIGNALED | SEND, 0, None, &fragments);
+    let inlined = inline(SIGNALED | SEND, 0, None, &[7; 225]);
+    // The bits of the control word at which the number of fragments and the inline length start.
+    for (wqe, len, bit) in [(gathered, 15, 38), (inlined, 225, 48)] {
+        assert_eq!(wqe.len(), 256);
+        let mut pair = Pair::connected();
+        pair.b.post_receive(QPN, &[fragment(TARGET, 0, 256)]);
+        pair.a.post_send(QPN, &wqe);
+        pair.settle();
+        assert_eq!((pair.sent().error, pair.received().cqe.len), (false, len));
+
+        let mut larger = wqe.clone();
+        let control = u64::from_le_bytes(*larger[24..].first_chunk().unwrap()) + (1 << bit);
+        larger[24..32].copy_from_slice(&control.to_le_bytes());
+        let text = logged(|| {
+            pair.a.post_send(QPN, &larger);
+            pair.a.bus.settle();
+        });
+        assert_eq!(failure(&mut pair.a, 1).0, BAD_OPERATION);
+        assert!(text.lines().count() == 1 && text.contains("QP entered the error state"), "{text}");
+    }
+}
+
+/// The list has eight places, so that the device does not read a ninth member.
+#[test]
+fn last_group_member_is_taken_and_next_is_not_read() {
+    const MEMBERS: u64 = 0xc00_0000;
+    let mut driver = small();
+    let member = |qpn: u64| (4791 << 32 | 1 << 31 | qpn).to_le_bytes();
+    driver.bus.poke(MEMBERS, (8..17).map(member).collect::<Vec<_>>().as_flattened());
+    let command =
+        GroupCommand { group: 1, ipv4: true, members: Iova::new(MEMBERS), ..GroupCommand::default() };
+    driver.perform_well(&Operation::CreateGroup(command));
+    let rows = driver.bus.hca.rows::<GroupRow>(0);
+    assert_eq!(rows[0].members, (8..16).collect::<Vec<_>>());
+}
+
+/// Each queue set is a node, so that the 1,023 handles of queue sets are never exhausted.
+#[test]
+fn last_scheduler_node_works_and_next_is_rejected() {
+    const NODES: u16 = 512;
+    let mut driver = small();
+    let add = |node: u16| {
+        let leaf = node != 0;
+        Operation::ManageNode(NodeCommand { node, leaf, action: NodeAction::Add, ..NodeCommand::default() })
+    };
+    for node in 0..NODES {
+        assert_eq!(driver.perform_well(&add(node)), node.into(), "the handle of a leaf, or 0");
+    }
+    refused(&mut driver, &add(NODES), CqpErrorCode::NoRoom);
 }
 
 /// Drivers reserve entry 0. If the neighbour has no entry, the connection's context contains index 0xffff.
@@ -172,7 +288,8 @@ fn default_arp_table_has_4096_entries() {
     assert_eq!(frames[0][..6], mac(2).0);
 }
 
-/// The maximum message length is the value that the driver reports as `max_msg_sz`.
+/// The maximum message length is the value that the driver reports as `max_msg_sz`. A peer may send one byte more, up to
+/// 2^31 bytes (IBTA volume 1, section 9.4).
 #[test]
 fn rejects_two_gibibyte_message() {
     const LIMIT: u32 = (1 << 31) - 1;
@@ -180,8 +297,11 @@ fn rejects_two_gibibyte_message() {
         let mut pair = Pair::connected();
         let half = fragment(SOURCE, 0, len / 2);
         let rest = fragment(SOURCE, 0, len - len / 2);
-        pair.a.post_send(QPN, &gather(SIGNALED | WRITE, TARGET, None, &[half, rest]));
-        pair.a.bus.settle();
+        let text = logged(|| {
+            pair.a.post_send(QPN, &gather(SIGNALED | WRITE, TARGET, None, &[half, rest]));
+            pair.a.bus.settle();
+        });
+        assert_eq!(text.lines().count(), usize::from(code.is_some()), "{text}");
         let event = pair.a.next_async_event().map(|event| u16::from(event.code));
         assert_eq!(event, code, "{len} bytes");
     }
