@@ -74,6 +74,12 @@ impl Interface for JingZhao {
 }
 
 impl JingZhao {
+    /// Returns the objects, or `None` unless the device is initialised.
+    #[cfg(test)]
+    pub(super) fn resources_mut(&mut self) -> Option<&mut Resources> {
+        self.state.resources.as_mut()
+    }
+
     fn read_register(&self, offset: u64) -> u32 {
         match Register::at(offset) {
             Some(Register::Hcr(HcrWord::Command)) => regs::command_word(self.hcr.state()),

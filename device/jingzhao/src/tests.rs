@@ -6,6 +6,7 @@ mod commands;
 mod contexts;
 mod ctxmgt;
 mod hgrnic;
+mod limits;
 mod registers;
 mod replay;
 mod strict;

@@ -90,6 +90,12 @@ impl Interface for Mthca {
 }
 
 impl Mthca {
+    /// Returns the objects, or `None` unless the device is initialised.
+    #[cfg(test)]
+    pub(super) fn resources_mut(&mut self) -> Option<&mut Resources> {
+        self.state.resources_mut()
+    }
+
     fn read_register(&self, offset: u64) -> u32 {
         match Register::at(offset) {
             Some(Register::Hcr(word)) => self.hcr.read(word),

@@ -7,8 +7,10 @@ use std::fmt::{Display, Write as _};
 use card::frontend::count::Count;
 use card::memory::limits as memory;
 use protocol::hca::jingzhao::caps::DevLim as JingzhaoLimits;
+use protocol::hca::jingzhao::eqc::Eqc as JingzhaoEqc;
 use protocol::hca::mlx5::capability::GeneralCaps;
-use protocol::hca::mthca::caps::DevLim as MthcaLimits;
+use protocol::hca::mthca::caps::{DevLim as MthcaLimits, QueryFw};
+use protocol::hca::mthca::eqc::Eqc as MthcaEqc;
 
 const HEAD: &str = "# Limits
 
@@ -18,7 +20,8 @@ The tables on this page list all limits that a device enforces or reports to its
 configuration key that changes a limit. A key without a dot belongs to `limits` in the device's options. The *silicon*
 column gives the real hardware's limit, if the hardware's documents or drivers state one. The last column shows what happens
 if the limit is exceeded. If a device rejects a command, `hcad` also logs a message, and counts the command under its status
-in `hcad_commands_total`. Like all log messages that a guest can cause, this message is rate-limited.
+in `hcad_commands_total`. Like all log messages that a guest can cause, this message is rate-limited. \"Not enforced\" means
+that the device accepts values beyond the limit that it reports.
 ";
 
 /// Completion of a failed E810 control queue operation.
@@ -35,10 +38,18 @@ const NO_REGISTER: &str =
 const LIM_ERR: &str = "LIM_ERR";
 /// The driver itself counts these objects and rejects any beyond the limit.
 const DRIVER: &str = "rejected by the driver";
-/// The limit belongs to a module parameter of the driver, not to the device.
-const MODULE_PARAMETER: &str = "ignored by the driver, which uses a module parameter";
-const PROFILE: &str = "ignored by the public driver, which uses constants; INIT_HCA rejects counts beyond the number width (03h)";
+/// The driver takes the size of the table from a module parameter. The device has a limit of its own.
+const MODULE_PARAMETER: &str =
+    "not enforced, since the driver uses a module parameter; more than 2^17 at once: EXCEED_LIM";
+const MODULE_PARAMETER_MPTS: &str =
+    "not enforced, since the driver uses a module parameter; outside the table of INIT_HCA: BAD_INDEX";
+/// The public driver takes the size of the table from a constant. The device has limits of its own.
+const PROFILE: &str = "not enforced, since the public driver uses constants; tables beyond 2^24 entries and more than 2^17 at once: 03h";
+const PROFILE_EQS: &str = "not enforced, since the public driver uses constants; tables beyond 2^8 entries, and outside the table: 03h";
+const PROFILE_MPTS: &str = "not enforced, since the public driver uses constants; tables beyond 2^32 entries, and outside the table: 03h";
 const UNUSED: &str = "not enforced, and unused by the driver";
+/// The driver rejects what exceeds the limit, and the device would accept it.
+const DRIVER_ONLY: &str = "rejected by the driver; not enforced by the device";
 /// No key changes the limit.
 const FIXED: &str = "";
 const UNKNOWN: &str = "";
@@ -223,26 +234,48 @@ fn mthca(page: &mut Page) {
     page.table("mthca", "The `ib_mthca` driver reads its device's limits with the QUERY_DEV_LIM command.");
     page.count("queue pairs", "max_qps", max_qps, UNKNOWN, MODULE_PARAMETER);
     page.count("completion queues", "max_cqs", max_cqs, UNKNOWN, MODULE_PARAMETER);
-    page.count("shared receive queues", "max_srqs", max_srqs, UNKNOWN, DRIVER);
-    page.count("memory regions", "max_mpts", max_mpts, UNKNOWN, MODULE_PARAMETER);
-    page.count("work requests per queue", "max_wqes", max_wqes, UNKNOWN, DRIVER);
+    let outside = "outside the table of INIT_HCA: BAD_INDEX";
+    page.count("shared receive queues", "max_srqs", max_srqs, UNKNOWN, outside);
+    page.count("memory regions", "max_mpts", max_mpts, UNKNOWN, MODULE_PARAMETER_MPTS);
+    let wqes = format!(
+        "{DRIVER}; queues of more than 2^15: BAD_PARAM; more requests than the queue has: ignored as `overflow`"
+    );
+    page.count("work requests per queue", "max_wqes", max_wqes, UNKNOWN, &wqes);
     page.count("work requests per shared receive queue", "max_srq_wqes", max_srq_wqes, UNKNOWN, "EXCEED_LIM");
     page.count("entries per completion queue", "max_cqes", max_cqes, UNKNOWN, "EXCEED_LIM");
-    page.count("outstanding READs and atomics", "max_rd_atomic", max_rd_atomic, UNKNOWN, DRIVER);
-    page.count("GIDs", "max_gids", max_gids, UNKNOWN, DRIVER);
-    page.count("P_Keys", "max_pkeys", max_pkeys, UNKNOWN, DRIVER);
-    page.count("UAR pages in MiB", "uar_mib", uar_mib, UNKNOWN, DRIVER);
-    page.row("gather list elements", max_send_sges, "max_send_sges", "4 to 30", UNKNOWN, DRIVER);
-    page.row("scatter list elements", max_recv_sges, "max_recv_sges", "4 to 30", UNKNOWN, DRIVER);
+    page.count("outstanding READs and atomics", "max_rd_atomic", max_rd_atomic, UNKNOWN, DRIVER_ONLY);
+    let gids = "MAD status 001Ch; the index in a path is not used";
+    page.count("GIDs", "max_gids", max_gids, UNKNOWN, gids);
+    page.count("P_Keys", "max_pkeys", max_pkeys, UNKNOWN, "BAD_INDEX; in a MAD, status 001Ch");
+    let uar = format!("{DRIVER}; a later page has no doorbells, and strict mode reports it (`uar_reserved`)");
+    page.count("UAR pages in MiB", "uar_mib", uar_mib, UNKNOWN, &uar);
+    page.row("gather list elements", max_send_sges, "max_send_sges", "4 to 30", UNKNOWN, DRIVER_ONLY);
     let told = MthcaLimits::RECOMMENDED;
-    page.log("event queues", told.log_max_eqs, "64", "BAD_INDEX");
-    page.log("memory region size in bytes", told.log_max_mr_len, UNKNOWN, UNUSED);
+    let slot = "longer than its slot: completion with LOCAL_QP_OP_ERR";
+    let size = "1008 (bits of a size)";
+    page.row("send WQE size in bytes", told.max_send_wqe_len, FIXED, "", size, slot);
+    page.row("scatter list elements", max_recv_sges, "max_recv_sges", "4 to 30", UNKNOWN, DRIVER_ONLY);
+    let recv = format!("{DRIVER}; not enforced by the device, whose slots have up to 2048 bytes");
+    page.row("receive WQE size in bytes", told.max_recv_wqe_len, FIXED, "", UNKNOWN, &recv);
+    page.log("event queues", told.log_max_eqs, "64", "EXCEED_LIM; outside the table of INIT_HCA: BAD_INDEX");
+    page.log("entries per event queue", MthcaEqc::MAX_LOG_ENTRIES, UNKNOWN, "EXCEED_LIM");
+    page.log(
+        "memory region size in bytes",
+        told.log_max_mr_len,
+        UNKNOWN,
+        &format!("{UNUSED}; more than 2^24 pages: EXCEED_LIM"),
+    );
     page.log("MTT segments", told.log_max_mtt_segments, UNKNOWN, UNUSED);
     page.log("READs and atomics as responder", told.log_max_responder_resources, UNKNOWN, UNUSED);
-    page.log("multicast groups", told.log_max_groups, UNKNOWN, UNUSED);
-    page.log("queue pairs per multicast group", told.log_max_group_qps, UNKNOWN, UNUSED);
-    page.log("protection domains", told.log_max_pds, UNKNOWN, DRIVER);
-    page.row("context memory in bytes", power(told.max_icm_len), FIXED, "", UNKNOWN, DRIVER);
+    page.log("multicast groups", told.log_max_groups, UNKNOWN, outside);
+    let members = "not enforced: a group has room for 56, and the driver rejects more";
+    page.log("queue pairs per multicast group", told.log_max_group_qps, UNKNOWN, members);
+    page.log("protection domains", told.log_max_pds, UNKNOWN, DRIVER_ONLY);
+    page.row("context memory in bytes", power(told.max_icm_len), FIXED, "", UNKNOWN, "EXCEED_LIM");
+    page.row("path MTU in bytes", 128_u32 << told.max_mtu, FIXED, "", UNKNOWN, "BAD_PARAM");
+    page.row("ports", told.ports, FIXED, "", UNKNOWN, "BAD_PARAM");
+    let commands = "not enforced: a command is complete before the store that starts it";
+    page.log("commands in flight", QueryFw::recommended(0).log_max_commands, UNKNOWN, commands);
 }
 
 fn jingzhao(page: &mut Page) {
@@ -267,22 +300,33 @@ fn jingzhao(page: &mut Page) {
     );
     page.count("queue pairs", "max_qps", max_qps, "2^14", PROFILE);
     page.count("completion queues", "max_cqs", max_cqs, "2^13", PROFILE);
-    page.count("event queues", "max_eqs", max_eqs, "32", PROFILE);
-    page.count("memory regions", "max_mpts", max_mpts, "2^14", PROFILE);
-    page.count("protection domains", "max_pds", max_pds, "4096", DRIVER);
-    page.count("work requests per queue", "max_wqes", max_wqes, "2^13", DRIVER);
+    page.count("event queues", "max_eqs", max_eqs, "32", PROFILE_EQS);
+    page.count("memory regions", "max_mpts", max_mpts, "2^14", PROFILE_MPTS);
+    page.count("protection domains", "max_pds", max_pds, "4096", DRIVER_ONLY);
+    page.count("work requests per queue", "max_wqes", max_wqes, "2^13", DRIVER_ONLY);
     page.count("entries per completion queue", "max_cqes", max_cqes, "2^13", "03h");
     let fits = "must fit in a WQE";
-    page.row("gather list elements", max_send_sges, "max_send_sges", fits, "16", DRIVER);
-    page.row("send WQE size in bytes", max_send_wqe_len, "max_send_wqe_len", "16 to 1008", "512", DRIVER);
-    page.row("scatter list elements", max_recv_sges, "max_recv_sges", fits, "16", DRIVER);
-    page.row("receive WQE size in bytes", max_recv_wqe_len, "max_recv_wqe_len", "16 to 4096", "512", DRIVER);
-    page.count("reserved queue pairs", "reserved_qps", reserved_qps, "2", DRIVER);
+    page.row("gather list elements", max_send_sges, "max_send_sges", fits, "16", DRIVER_ONLY);
+    let send = format!("{DRIVER}; more than 1024 bytes: completion with LOCAL_QP_OP_ERR");
+    page.row("send WQE size in bytes", max_send_wqe_len, "max_send_wqe_len", "16 to 1008", "512", &send);
+    page.row("scatter list elements", max_recv_sges, "max_recv_sges", fits, "16", DRIVER_ONLY);
+    let recv = format!("{DRIVER}; slots of more than 4096 bytes: 03h");
+    page.row("receive WQE size in bytes", max_recv_wqe_len, "max_recv_wqe_len", "16 to 4096", "512", &recv);
+    page.count(
+        "reserved queue pairs",
+        "reserved_qps",
+        reserved_qps,
+        "2",
+        "not used by the driver; not enforced by the device",
+    );
     let icm = power(max_icm_len.get());
-    page.row("context memory in bytes", icm, "max_icm_len", "1 or more", UNKNOWN, DRIVER);
+    page.row("context memory in bytes", icm, "max_icm_len", "1 or more", UNKNOWN, DRIVER_ONLY);
     let told = JingzhaoLimits::RECOMMENDED;
-    page.log("GIDs", told.log_max_gids, "1", DRIVER);
+    page.log("GIDs", told.log_max_gids, "1", "not enforced: the index in a path is not used");
     page.log("P_Keys", told.log_max_pkeys, "2", "03h");
+    page.log("entries per event queue", JingzhaoEqc::MAX_LOG_ENTRIES, UNKNOWN, "03h");
+    page.row("path MTU in bytes", 128_u32 << told.max_mtu, FIXED, "", UNKNOWN, "03h");
+    page.row("ports", told.ports, FIXED, "", UNKNOWN, "03h");
 }
 
 fn connectx(page: &mut Page) {

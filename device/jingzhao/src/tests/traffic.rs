@@ -22,7 +22,7 @@ const CQ: u64 = 0x20_0000;
 const SQ: u64 = 0x20_1000;
 const RQ: u64 = 0x20_2000;
 const EQ: u64 = 0x20_3000;
-const QUEUES: Queues = Queues { qpn: QPN, page: 1, sq: SQ, rq: RQ };
+pub(super) const QUEUES: Queues = Queues { qpn: QPN, page: 1, sq: SQ, rq: RQ };
 /// Key of the data region, whose pages are in descending order on the bus.
 pub(super) const DATA_KEY: u32 = 0x4_0005;
 const DATA_VA: u64 = 0x7f00_0000_0800;
@@ -30,7 +30,7 @@ const DATA_LEN: u64 = 0x3000;
 const CQ_ENTRIES_LOG: u8 = 5;
 
 /// Creates a machine with regions, a CQ, and QP [`QPN`] in RTS. The QP of its peer has the same number.
-fn peer(lid: u16, options: Options) -> Machine {
+pub(super) fn peer(lid: u16, options: Options) -> Machine {
     connected(initialised_as(lid, options), &qpc())
 }
 

@@ -18,7 +18,7 @@ use crate::qp::{QueuePair, service};
 use crate::resources::Resources;
 
 pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answer, CmdError> {
-    let Call { resources, cx, command, inbox, .. } = call;
+    let Call { resources, setup, cx, command, inbox } = call;
     let qpn = command.qpn();
     let index = resources.qp_index(qpn);
     if resources.qps.get(index).is_some_and(|qp| qp.qpn != qpn) {
@@ -35,6 +35,10 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
     resources.observe(cx.engine, qpn);
     let current = resources.qps.get(index).map_or_else(Qpc::default, |qp| qp.qpc);
     let next = current.modify(transition, &new)?;
+    let pkey_index = next.primary.pkey_index;
+    if u16::from(pkey_index) >= setup.options.limits.pkeys() {
+        return Err(CmdError::new(CmdStatus::BadIndex, "P_Key index", pkey_index.into()));
+    }
     match (transition, resources.qps.get_mut(index)) {
         (Transition::ToRst, _) => {
             // T41: after this command, no DMA may touch the QP's buffers, which the kernel frees.

@@ -106,8 +106,10 @@ fn qp_may_send_to_itself() {
     assert_eq!(a.reap().len(), 2);
 }
 
-/// Attaches the QP to the group as the driver does: MGID_HASH, READ_MGM, WRITE_MGM.
-fn attach(user: &mut User) {
+/// Attaches the QP to the group as the driver does: MGID_HASH, READ_MGM, WRITE_MGM. The QP becomes the member after
+/// `others` QPs that do not exist.
+fn attach(user: &mut User, others: u32) {
+    const VALID: u32 = 1 << 31;
     user.poke(INBOX, &GROUP);
     let (status, bucket) = user.command(0x027, INBOX, 0);
     assert_eq!(status, 0);
@@ -117,7 +119,10 @@ fn attach(user: &mut User) {
     let mut entry = user.peek(OUTBOX, 0x100);
     assert_eq!(entry, [0; 0x100]);
     entry[0x10..0x20].copy_from_slice(&GROUP);
-    entry[0x20..0x24].copy_from_slice(&(1 << 31 | QPN).to_be_bytes());
+    let members = (0..others).map(|n| 0x100 + n).chain([QPN]);
+    for (place, qpn) in entry[0x20..].chunks_exact_mut(4).zip(members) {
+        place.copy_from_slice(&(VALID | qpn).to_be_bytes());
+    }
     user.ok(0x026, &entry, bucket);
     user.ok(0x025, &[], bucket);
     assert_eq!(user.peek(OUTBOX, 0x100), entry);
@@ -126,8 +131,8 @@ fn attach(user: &mut User) {
 #[test]
 fn multicast_datagram_reaches_members_on_every_port() {
     let (mut a, mut b) = User::pair(UD);
-    attach(&mut a);
-    attach(&mut b);
+    attach(&mut a, 0);
+    attach(&mut b, 0);
     a.put(0, b"to all");
     a.post_recv(0x100, 240);
     b.post_recv(0x100, 240);
@@ -144,6 +149,20 @@ fn multicast_datagram_reaches_members_on_every_port() {
     let index = CmdStatus::BadIndex.code();
     assert_eq!(a.with_inbox(0x026, &[0; 0x100], 8192), index);
     assert_eq!(a.command(0x025, 0, 8192).0, index);
+}
+
+/// An entry of the multicast table has room for 56 QPs, and the driver adds no more.
+#[test]
+fn last_of_56_group_members_receives_datagram() {
+    let (mut a, mut b) = User::pair(UD);
+    attach(&mut b, 55);
+    a.put(0, b"to all");
+    b.post_recv(0x100, 240);
+    let group = Address { dlid: Lid::new(0xc000), grh: true, dgid: GROUP, ..Address::default() };
+    a.post(&datagram(group, 0xff_ffff, QKEY, 0, 6));
+    exchange(&mut a, &mut b);
+    assert_eq!(b.get(0x128, 6), b"to all");
+    assert_eq!(b.reap().len(), 1);
 }
 
 /// Declares the QP as the device's QP1, and connects it.

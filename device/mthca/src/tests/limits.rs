@@ -1,10 +1,28 @@
-//! Tests of both sides of enforced limits. The last object within a limit works. The next one is rejected with the
-//! right status, counted, and logged in one line (section 3.3.6).
+//! Tests of both sides of limits. The last object within a limit works. The next one is rejected with the right status,
+//! counted, and logged in one line (section 3.3.6), or it works too because the device does not enforce the limit.
 
-use card::frontend::testing::logged;
-use drivers::mthca::{Cq, srq_context};
+use card::frontend::testing::{exchange, logged, pattern};
+use card::sparse::{Capacity, SparseTable};
+use drivers::mthca::{Cq, WorkQueue, srq_context, words};
+use protocol::hca::mthca::init::InitHca;
+use protocol::hca::mthca::modify::QpAttributes;
+use protocol::hca::mthca::path::{Address, Path};
+use protocol::hca::mthca::qpc::{Geometry, Qpc};
+use protocol::hca::mthca::wqe::{Operation, RecvWqe, SendWqe, WqeData};
+use protocol::hca::table::Table;
+use protocol::ids::Pdn;
 
+use super::port::{GUID_INFO, MAD_IFC, PKEY_TABLE, get};
+use super::user::{
+    QP_BUFFER, QPN, RC, RQ_RECORD, SEND, SQ_RECORD, User, data, qpc, record, remote, request, send, syndromes,
+};
 use super::*;
+
+const RST2INIT: u32 = 0x019;
+const INIT2RTR: u32 = 0x01a;
+const RTS2SQD: u32 = 0x01f;
+/// Number of a QP that no other test object uses.
+const OTHER: u32 = 0x30;
 
 /// Issues a command and checks that it is rejected with this status, and that the log has a single line, which contains
 /// `line`.
@@ -15,8 +33,36 @@ fn refused(driver: &mut Driver, op: u32, inbox: &[u8], in_modifier: u32, status:
     assert!(text.contains(line), "{text}");
 }
 
+/// Parses limits as in a configuration file.
+fn options(limits: &str) -> Options {
+    Options { limits: serde_json::from_str(limits).unwrap(), ..Options::default() }
+}
+
+/// Creates a driver after INIT_HCA for a device with these limits.
+fn initialised_with(limits: &str) -> Driver {
+    let mut driver = powered_on_with(1, options(limits));
+    replay(&mut driver, probe::BRING_UP);
+    driver
+}
+
+/// Creates a program on an HCA with LID 1 and these limits. Its QP is in RESET.
+fn user_with(limits: &str) -> User {
+    User::of(powered_on_with(1, options(limits)))
+}
+
 fn cq(cqn: u32, log_entries: u8) -> Vec<u8> {
     Cq { cqn, log_entries, pd: 1, lkey: 0x1100, record: 0, arm_record: 1 }.bytes()
+}
+
+/// Returns the inbox for a command that sets all attributes of a QP.
+fn all_of(qpc: &Qpc) -> Vec<u8> {
+    modify(QpAttributes::all(), qpc)
+}
+
+/// Returns a SEND that gathers `count` elements of four bytes.
+fn gather(count: u32) -> SendWqe {
+    let list = (0..count).map(|n| data(u64::from(4 * n), 4)).collect();
+    SendWqe { data: WqeData::Segments(list), ..send(0, 4) }
 }
 
 #[test]
@@ -24,16 +70,14 @@ fn longest_completion_queue_works_and_longer_is_rejected() {
     let mut driver = initialised();
     driver.ok(0x016, &cq(0x20, 17), 0x20);
     refused(&mut driver, 0x016, &cq(0x21, 18), 0x21, CmdStatus::ExceedLim, "log2 of the CQ size 0x12");
-    let resized = |log_entries: u32| drivers::mthca::words(&[0, 0, 0, log_entries << 24], 0x40);
+    let resized = |log_entries: u32| words(&[0, 0, 0, log_entries << 24], 0x40);
     driver.ok(0x102c, &resized(17), 0x20);
     refused(&mut driver, 0x102c, &resized(18), 0x20, CmdStatus::ExceedLim, "log2 of the CQ size 0x12");
 }
 
 #[test]
 fn longest_shared_receive_queue_works_and_longer_is_rejected() {
-    let limits = serde_json::from_str(r#"{"max_srq_wqes": 1024}"#).unwrap();
-    let mut driver = powered_on_with(1, Options { limits, ..Options::default() });
-    replay(&mut driver, probe::BRING_UP);
+    let mut driver = initialised_with(r#"{"max_srq_wqes": 1024}"#);
     // A ring needs one slot more than the number of requests, and the number of slots is rounded up to a power of two.
     driver.ok(0x035, &srq_context(0x50, [11, 2], 1, 0x1100, 2), 0x50);
     let next = srq_context(0x51, [12, 2], 1, 0x1100, 2);
@@ -41,11 +85,25 @@ fn longest_shared_receive_queue_works_and_longer_is_rejected() {
 }
 
 #[test]
-fn last_event_queue_works_and_next_is_rejected() {
+fn longest_event_queue_works_and_longer_is_rejected() {
     let mut driver = initialised();
-    driver.ok(0x013, &eq_context(8, 0, 0x1100), 31);
-    let next = eq_context(8, 0, 0x1100);
-    refused(&mut driver, 0x013, &next, 32, CmdStatus::BadIndex, "EQ number 0x20");
+    driver.ok(0x013, &eq_context(20, 0, 0x1100), 4);
+    let next = eq_context(21, 0, 0x1100);
+    refused(&mut driver, 0x013, &next, 5, CmdStatus::ExceedLim, "log2 of the EQ size 0x15");
+}
+
+/// INIT_HCA determines the number of EQs, which the driver's profile sets to 32 and iPXE to 64.
+#[test]
+fn last_event_queue_works_and_next_is_rejected() {
+    let context = eq_context(8, 0, 0x1100);
+    let mut driver = initialised();
+    driver.ok(0x013, &context, 31);
+    refused(&mut driver, 0x013, &context, 32, CmdStatus::BadIndex, "EQ number 0x20");
+
+    let eqc = Table { log_entries: 6, ..InitHca::DRIVER_DEFAULT.eqc };
+    driver.ok(0x007, &InitHca { eqc, ..InitHca::DRIVER_DEFAULT }.emit(), 0);
+    driver.ok(0x013, &context, 63);
+    refused(&mut driver, 0x013, &context, 64, CmdStatus::BadIndex, "EQ number 0x40");
 }
 
 #[test]
@@ -57,6 +115,289 @@ fn last_region_works_and_next_is_rejected() {
 }
 
 #[test]
+fn last_srq_works_and_next_is_rejected() {
+    let mut driver = initialised();
+    let srq = |srqn| srq_context(srqn, [3, 2], 1, 0x1100, 2);
+    driver.ok(0x035, &srq(0xfff), 0xfff);
+    refused(&mut driver, 0x035, &srq(0x1000), 0x1000, CmdStatus::BadIndex, "SRQ number 0x1000");
+}
+
+#[test]
+fn last_multicast_entry_works_and_next_is_rejected() {
+    let mut driver = initialised();
+    let mut entry = [0; 0x100];
+    entry[0x10] = 0xff;
+    driver.ok(0x026, &entry, 8191);
+    driver.ok(0x025, &[], 8191);
+    assert_eq!(driver.peek(OUTBOX, 0x100), entry);
+    for op in [0x025, 0x026] {
+        refused(&mut driver, op, &entry, 8192, CmdStatus::BadIndex, "multicast table index 0x2000");
+    }
+}
+
+#[test]
+fn init_hca_accepts_largest_tables_and_rejects_larger_ones() {
+    type Resize = fn(&mut InitHca, u8);
+    let cases: [(Resize, u8, &str); 6] = [
+        (|init, log| init.qpc.log_entries = log, 24, "log2 of the QP count 0x19"),
+        (|init, log| init.cqc.log_entries = log, 24, "log2 of the CQ count 0x19"),
+        (|init, log| init.srqc.log_entries = log, 24, "log2 of the SRQ count 0x19"),
+        (|init, log| init.mpt.log_entries = log, 24, "log2 of the MPT count 0x19"),
+        (|init, log| init.eqc.log_entries = log, 6, "log2 of the EQ count 0x7"),
+        (|init, log| init.log_groups = log, 16, "log2 of the multicast group count 0x11"),
+    ];
+    let mut driver = initialised();
+    for (resize, most, line) in cases {
+        let mut init = InitHca::DRIVER_DEFAULT;
+        resize(&mut init, most);
+        driver.ok(0x007, &init.emit(), 0);
+        resize(&mut init, most + 1);
+        refused(&mut driver, 0x007, &init.emit(), 0, CmdStatus::ExceedLim, line);
+    }
+}
+
+/// The driver takes the sizes of these tables from its module parameters (T17).
+#[test]
+fn numbers_beyond_reported_counts_work() {
+    let mut driver = initialised_with(r#"{"max_qps": 256, "max_cqs": 256, "max_mpts": 256}"#);
+    for number in [0xff, 0x100] {
+        driver.ok(RST2INIT, &all_of(&driver::qpc(RC, number, 2)), number);
+        driver.ok(0x016, &cq(number, 4), number);
+        driver.ok(0x00d, &Mpt::buffer(number, 4096, MTT + 0x1000).bytes(), number);
+    }
+}
+
+/// The device's own capacity is reduced here from 2^17 to a single object, since creating 2^17 objects takes seconds.
+#[test]
+fn object_beyond_device_capacity_is_rejected() {
+    let one = Capacity { entries: 1, leaves: 1 };
+    let mut driver = initialised();
+    let resources = driver.hca.frontend_and_memory().0.resources_mut().unwrap();
+    resources.qps = SparseTable::new(one);
+    resources.cqs = SparseTable::new(one);
+    resources.srqs = SparseTable::new(one);
+    let qp = |qpn| all_of(&driver::qpc(RC, qpn, 2));
+    let srq = |srqn| srq_context(srqn, [3, 2], 1, 0x1100, 2);
+    for (op, last, next, line) in [
+        (RST2INIT, qp(0x20), qp(0x21), "limit of QPs reached at index 0x21"),
+        (0x016, cq(0x20, 4), cq(0x21, 4), "limit of CQs reached at index 0x21"),
+        (0x035, srq(0x20), srq(0x21), "limit of SRQs reached at index 0x21"),
+    ] {
+        driver.ok(op, &last, 0x20);
+        refused(&mut driver, op, &next, 0x21, CmdStatus::ExceedLim, line);
+    }
+}
+
+/// The driver rejects queues longer than the reported limit; the device accepts queues up to the width of its counters.
+#[test]
+fn queue_of_2_to_the_15_slots_works_and_longer_is_rejected() {
+    let mut driver = initialised_with(r#"{"max_wqes": 8}"#);
+    let line = "log2 of the number of work queue slots 0x10";
+    for (n, log_slots) in (0..).zip([3, 4, 15]) {
+        let ring = Geometry { log_slots, log_slot: 6 };
+        driver.ok(RST2INIT, &all_of(&Qpc { sq: ring, rq: ring, ..driver::qpc(RC, OTHER + n, 2) }), OTHER + n);
+    }
+    let ring = Geometry { log_slots: 16, log_slot: 6 };
+    for long in
+        [Qpc { sq: ring, ..driver::qpc(RC, OTHER + 3, 2) }, Qpc { rq: ring, ..driver::qpc(RC, OTHER + 3, 2) }]
+    {
+        refused(&mut driver, RST2INIT, &all_of(&long), OTHER + 3, CmdStatus::BadParam, line);
+    }
+}
+
+#[test]
+fn last_request_of_send_queue_is_accepted_and_next_is_ignored() {
+    let mut user = User::new(1);
+    user.connect(&qpc(RC, 2));
+    // In SQD, requests stay in the queue.
+    user.ok(RTS2SQD, &[], QPN);
+    let text = logged(|| (0..8).for_each(|_| user.post(&send(0, 8))));
+    assert_eq!(text, "");
+    let text = logged(|| user.post(&send(0, 8)));
+    assert!(text.lines().count() == 1 && text.contains("overflow"), "{text}");
+    assert_eq!(user.hca.monitor().ignored_counts().collect::<Vec<_>>(), [("overflow", 1)]);
+}
+
+/// The driver rejects a depth above the reported limit. The device observes the depth in the context of each QP.
+#[test]
+fn reads_beyond_requester_depth_wait_for_responses() {
+    for (log_depth, in_flight) in [(0, 1), (1, 2), (2, 4)] {
+        let mut user = user_with(r#"{"max_rd_atomic": 2}"#);
+        let mut context = qpc(RC, 2);
+        context.requester.set_log_depth(log_depth);
+        user.connect(&context);
+        (0..5).for_each(|_| user.post(&request(Operation::Read { remote: remote(0) }, 0, 8)));
+        assert_eq!(user.settle().len(), in_flight, "log2 of the depth {log_depth}");
+    }
+}
+
+/// The reported limit is 4, which the driver does not use.
+#[test]
+fn responder_depth_beyond_reported_limit_works() {
+    let (mut a, mut b) = (User::new(1), User::new(2));
+    let (mut requester, mut responder) = (qpc(RC, 2), qpc(RC, 1));
+    requester.requester.set_log_depth(3);
+    responder.responder.set_log_depth(3);
+    a.connect(&requester);
+    b.connect(&responder);
+    (0..8).for_each(|_| a.post(&request(Operation::Read { remote: remote(0) }, 0, 8)));
+    exchange(&mut a, &mut b);
+    assert_eq!(syndromes(&a.reap()), [0; 8]);
+}
+
+/// Returns the status of the response to a Get of one block of a table.
+fn block_status(driver: &mut Driver, attribute: u16, block: u32) -> u16 {
+    driver.ok(MAD_IFC | 0x3000, &get(1, attribute, block), 1);
+    u16::from_be_bytes(driver.peek(OUTBOX + 4, 2).try_into().unwrap())
+}
+
+#[test]
+fn last_block_of_gids_or_p_keys_is_readable_and_next_is_not() {
+    /// IBTA volume 1, section 13.4.7: invalid value in an attribute or its modifier.
+    const BAD_VALUE: u16 = 7 << 2;
+    for (limits, attribute, blocks) in [
+        (r#"{"max_gids": 8}"#, GUID_INFO, 1),
+        (r#"{"max_gids": 32}"#, GUID_INFO, 4),
+        (r#"{"max_pkeys": 32}"#, PKEY_TABLE, 1),
+        (r#"{"max_pkeys": 64}"#, PKEY_TABLE, 2),
+    ] {
+        let mut driver = initialised_with(limits);
+        assert_eq!(block_status(&mut driver, attribute, blocks - 1), 0, "{limits}");
+        assert_eq!(block_status(&mut driver, attribute, blocks), BAD_VALUE, "{limits}");
+    }
+}
+
+#[test]
+fn last_p_key_index_works_and_next_is_rejected() {
+    let mut driver = initialised_with(r#"{"max_pkeys": 32}"#);
+    let with = |pkey_index| {
+        let qpc = driver::qpc(RC, OTHER, 2);
+        all_of(&Qpc { primary: Path { pkey_index, ..qpc.primary }, ..qpc })
+    };
+    refused(&mut driver, RST2INIT, &with(32), OTHER, CmdStatus::BadIndex, "P_Key index 0x20");
+    driver.ok(RST2INIT, &with(31), OTHER);
+    refused(&mut driver, INIT2RTR, &with(32), OTHER, CmdStatus::BadIndex, "P_Key index 0x20");
+    driver.ok(INIT2RTR, &with(31), OTHER);
+}
+
+/// The source address of a packet comes from the port, so the device does not use the index. The driver checks it.
+#[test]
+fn source_gid_index_is_not_checked() {
+    let mut driver = initialised_with(r#"{"max_gids": 8}"#);
+    for sgid_index in [7, 8] {
+        let qpn = OTHER + u32::from(sgid_index);
+        let qpc = driver::qpc(RC, qpn, 2);
+        let address = Address { sgid_index, grh: true, ..qpc.primary.address };
+        driver.connect(&Qpc { primary: Path { address, ..qpc.primary }, ..qpc });
+    }
+}
+
+#[test]
+fn doorbell_in_last_uar_page_works_and_next_page_has_none() {
+    let mut user = user_with(r#"{"uar_mib": 1}"#);
+    user.connect(&Qpc { page: 255, ..qpc(RC, 2) });
+    let doorbell = user.post_without_doorbell(&send(0, 8)).emit();
+    user.store(Bar::Bar2, 255 * 0x1000 + 0x10, &doorbell);
+    assert_eq!(user.settle().len(), 1);
+
+    // Page 256 is outside the BAR. The driver uses no such page, and strict mode reports a QP in it.
+    assert_eq!(user.hca.region_len(Region::Bar(Bar::Bar2)), 256 * 0x1000);
+    user.hca.set_strict(true);
+    let next = Qpc { page: 256, ..driver::qpc(RC, OTHER, 2) };
+    user.ok(RST2INIT, &all_of(&next), OTHER);
+    assert!(user.hca.monitor().violations().any(|(rule, _)| rule == "uar_reserved"));
+}
+
+#[test]
+fn send_wqe_that_fills_slot_works_and_longer_fails() {
+    let (mut a, mut b) = (user_with(r#"{"max_send_sges": 4}"#), User::new(2));
+    a.connect(&qpc(RC, 2));
+    b.connect(&qpc(RC, 1));
+    (0..2).for_each(|_| b.post_recv(0, 64));
+    let message = pattern(28, 3);
+    a.put(0, &message);
+    // A slot of 128 bytes has room for seven elements, which is more than the reported limit.
+    a.post(&gather(7));
+    exchange(&mut a, &mut b);
+    assert_eq!((syndromes(&a.reap()), b.get(0, 28)), (vec![0], message));
+    a.post(&gather(8));
+    exchange(&mut a, &mut b);
+    assert_eq!(syndromes(&a.reap()), [0x02], "local QP operation error");
+}
+
+/// The size field of a doorbell or link has six bits, so it cannot hold more than 63 granules of 16 bytes.
+#[test]
+fn longest_send_wqe_has_1008_bytes() {
+    const LARGE: WorkQueue =
+        WorkQueue { bus: QP_BUFFER + 0x400, offset: 0x400, slot: 1024, slots: 2, record: record(SQ_RECORD) };
+    let (mut a, mut b) = (User::new(1), User::new(2));
+    a.connect(&Qpc { sq: Geometry { log_slots: 1, log_slot: 10 }, sq_base: LARGE.offset, ..qpc(RC, 2) });
+    b.connect(&qpc(RC, 1));
+    b.post_recv(0, 256);
+    let message = pattern(248, 5);
+    a.put(0, &message);
+    let wqe = gather(62).emit();
+    assert_eq!(wqe.len(), 1008);
+    let doorbell = a.post_send(&LARGE, QPN, SEND, &wqe, false);
+    a.ring_doorbell(&doorbell);
+    exchange(&mut a, &mut b);
+    assert_eq!((syndromes(&a.reap()), b.get(0, 248)), (vec![0], message));
+}
+
+/// A slot of 2048 bytes, the largest that a context can describe, holds a longer WQE than the driver posts.
+#[test]
+fn receive_wqe_beyond_reported_limits_works() {
+    let (mut a, mut b) = (User::new(1), user_with(r#"{"max_recv_sges": 4}"#));
+    a.connect(&qpc(RC, 2));
+    b.connect(&Qpc { rq: Geometry { log_slots: 0, log_slot: 11 }, ..qpc(RC, 1) });
+    let message = pattern(256, 7);
+    a.put(0, &message);
+    let list = (0..64).map(|n| data(0x1000 + 4 * n, 4)).collect();
+    b.poke(QP_BUFFER, &RecvWqe { successor: 0, data: list }.emit(2048));
+    b.set_record(record(RQ_RECORD), 1);
+    a.post(&send(0, 256));
+    exchange(&mut a, &mut b);
+    assert_eq!((syndromes(&b.reap()), b.get(0x1000, 256)), (vec![0], message));
+}
+
+/// Numbers of protection domains have 24 bits, and the device needs no memory for them.
+#[test]
+fn protection_domain_beyond_reported_count_works() {
+    let mut driver = initialised();
+    for (n, pd) in (0..).zip([0x7fff, 0x8000]) {
+        let slot = 0x20 + n;
+        driver.ok(0x00d, &Mpt { pd, ..Mpt::buffer(slot, 4096, MTT + 0x1000) }.bytes(), slot);
+        let qpc = Qpc { pd: Pdn::new(pd), ..driver::qpc(RC, OTHER + n, 2) };
+        driver.ok(RST2INIT, &all_of(&qpc), OTHER + n);
+    }
+}
+
+#[test]
+fn region_longer_than_reported_limit_works() {
+    let mut driver = initialised();
+    for (slot, len) in [(0x20, 1 << 30), (0x21, 1 << 31)] {
+        // The regions consist of a single page of 2 GiB.
+        let region = Mpt { log_pages: 19, ..Mpt::buffer(slot, len, MTT + 0x1000) };
+        driver.ok(0x00d, &region.bytes(), slot);
+    }
+    // The device's own limit is 2^24 pages.
+    let region = Mpt::buffer(0x22, (1 << 36) + 1, MTT).bytes();
+    refused(&mut driver, 0x00d, &region, 0x22, CmdStatus::ExceedLim, "memory region length");
+}
+
+/// A segment has 64 bytes. The device reads the MTT of a region at any mapped ICM address.
+#[test]
+fn mtt_beyond_reported_number_of_segments_works() {
+    const END: u64 = MTT + (64 << 20);
+    let mut driver = initialised();
+    let last_page = END - 0x1000;
+    driver.ok(0xffa, &block(last_page, ICM + last_page, 0), 1);
+    for (slot, mtt) in [(0x20, END - 64), (0x21, END)] {
+        driver.ok(0x00d, &Mpt::buffer(slot, 4096, mtt).bytes(), slot);
+    }
+}
+
+#[test]
 fn largest_icm_size_is_accepted_and_larger_is_rejected() {
     let mut driver = powered_on();
     assert_eq!(driver.command(0xffd, 1 << 35, 0).0, 0);
@@ -64,4 +405,36 @@ fn largest_icm_size_is_accepted_and_larger_is_rejected() {
         assert_eq!(driver.command(0xffd, (1 << 35) + 0x1000, 0).0, CmdStatus::ExceedLim.code());
     });
     assert!(text.lines().count() == 1 && text.contains("ICM size 0x800001000"), "{text}");
+}
+
+#[test]
+fn largest_path_mtu_works_and_larger_is_rejected() {
+    let mut driver = initialised();
+    let with = |mtu| all_of(&Qpc { mtu, ..driver::qpc(RC, OTHER, 2) });
+    driver.ok(RST2INIT, &with(4), OTHER);
+    refused(&mut driver, INIT2RTR, &with(5), OTHER, CmdStatus::BadParam, "path MTU code");
+    driver.ok(INIT2RTR, &with(4), OTHER);
+}
+
+#[test]
+fn only_port_works_and_next_is_rejected() {
+    let mut driver = initialised();
+    driver.ok(0x009, &[0; 56], 1);
+    refused(&mut driver, 0x009, &[0; 56], 2, CmdStatus::BadParam, "port");
+}
+
+/// QUERY_FW reports 32 commands. A command is complete before the store that starts it, so it occupies no slot.
+#[test]
+fn more_commands_than_reported_may_await_their_events() {
+    const NOP_WITH_EVENT: u32 = 0x00c0_0031;
+    let mut driver = initialised();
+    driver.ok(0x004, &[], 0);
+    assert_eq!(driver.peek(OUTBOX + 0x0f, 1), [5]);
+    for token in 0..33 {
+        assert_eq!(driver.raw(0, 0x1f, 0, token, NOP_WITH_EVENT), 0);
+    }
+    for token in 0..33u16 {
+        let entry = driver.eqe(3, token.into());
+        assert_eq!((entry[1], &entry[6..8], entry[0x0f]), (0x0a, &token.to_be_bytes()[..], 0));
+    }
 }

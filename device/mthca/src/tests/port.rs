@@ -2,15 +2,15 @@
 
 use super::*;
 
-const MAD_IFC: u32 = 0x024;
+pub(super) const MAD_IFC: u32 = 0x024;
 const NODE_DESCRIPTION: u16 = 0x10;
 const NODE_INFO: u16 = 0x11;
-const GUID_INFO: u16 = 0x14;
+pub(super) const GUID_INFO: u16 = 0x14;
 const PORT_INFO: u16 = 0x15;
-const PKEY_TABLE: u16 = 0x16;
+pub(super) const PKEY_TABLE: u16 = 0x16;
 
 /// Returns a Get as issued by the driver, with base version 1, the given class, and class version 1.
-fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
+pub(super) fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     let mut mad = vec![0; 256];
     mad[..4].copy_from_slice(&[1, class, 1, 1]);
     mad[16..18].copy_from_slice(&attribute.to_be_bytes());

@@ -28,9 +28,9 @@ const PD: u32 = 1;
 const RECORDS: u64 = 0x8_0000;
 const LAST_RECORDS: u64 = 0xb_f000;
 const ARM_RECORD: u32 = 0;
-const SQ_RECORD: u32 = 1;
+pub(super) const SQ_RECORD: u32 = 1;
 const CQ_RECORD: u32 = 32767;
-const RQ_RECORD: u32 = 32766;
+pub(super) const RQ_RECORD: u32 = 32766;
 const SRQ_RECORD: u32 = 32765;
 
 pub(super) const CQ_BUFFER: u64 = 0x400_0000;
@@ -124,7 +124,7 @@ pub(super) fn qpc(kind: u8, dlid: u16) -> Qpc {
 }
 
 /// Returns the bus address of a doorbell record.
-const fn record(index: u32) -> u64 {
+pub(super) const fn record(index: u32) -> u64 {
     ICM + RECORDS + index as u64 * 8
 }
 
