@@ -1,14 +1,16 @@
-//! Tests operations that a compromised process cannot perform. For each row of the table in
-//! `device/book/src/security.md`, a process that is confined like `hcad` tries the operation. The process runs as the
-//! test's user and, if that user is root, also as another user.
+//! Tests operations of a compromised process. A process that is confined like `hcad` tries the operations in the two
+//! tables of `device/book/src/security.md`. Those in the first table must fail, and those in the second table must
+//! succeed. The last row of the second table ("everything else") is not tested. The process runs as the test's user
+//! and, if that user is root, also as another user.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ffi::c_long;
 use std::fs::{self, File};
 use std::io;
+use std::net::UdpSocket;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,19 +21,29 @@ use device::confinement;
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use rustix::fs::{AtFlags, CWD, Mode, fchmod, unlinkat};
 use rustix::net::{AddressFamily, SocketType, socket, socketpair};
-use rustix::process::geteuid;
+use rustix::process::{getegid, geteuid};
 use serde_json::{Value, json};
+
+use crate::common::landlock_abi;
 
 /// Environment variables that make a child process run a probe.
 const FOLDER: &str = "HCAD_PROBE_FOLDER";
+const OUTSIDE: &str = "HCAD_PROBE_OUTSIDE";
 const USER: &str = "HCAD_PROBE_USER";
 
 const NOBODY: u32 = 65_534;
 
 /// The confined process, seen from inside.
 struct Intruder {
+    /// Directory that holds the sockets of the process.
     folder: PathBuf,
+    /// Directory of the same user that the configuration does not mention.
+    outside: PathBuf,
+    /// Datagram socket from before the confinement. `hcad` has one if the service manager set `NOTIFY_SOCKET`.
+    notify: UnixDatagram,
     has_landlock: bool,
+    /// Whether landlock restricts connections and datagrams to Unix sockets.
+    has_landlock_for_sockets: bool,
 }
 
 impl Intruder {
@@ -42,18 +54,20 @@ impl Intruder {
 
 /// Runs `probe` in a separate process as this user and, if this user is root, also as another user.
 fn run(test: &str, more: Value, probe: fn(&Intruder)) {
-    if let Some(folder) = std::env::var_os(FOLDER) {
+    if let (Some(folder), Some(outside)) = (std::env::var_os(FOLDER), std::env::var_os(OUTSIDE)) {
         let user = std::env::var(USER).ok().map(|user| user.parse().unwrap());
-        return probe(&confine(Path::new(&folder), user, more));
+        return probe(&confine(Path::new(&folder), Path::new(&outside), user, more));
     }
     let users: &[Option<u32>] = if geteuid().is_root() { &[None, Some(NOBODY)] } else { &[None] };
     for user in users {
-        let folder = tempfile::tempdir().unwrap();
+        let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         prepare(folder.path(), *user);
+        let _sockets = prepare_outside(outside.path(), *user);
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", &format!("confinement_probes::{test}"), "--nocapture", "--test-threads=1"])
-            .env(FOLDER, folder.path());
+            .env(FOLDER, folder.path())
+            .env(OUTSIDE, outside.path());
         command.envs(user.map(|user| (USER, user.to_string()))).env_remove("XDG_RUNTIME_DIR");
         let output = command.output().unwrap();
         let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -68,15 +82,32 @@ fn prepare(folder: &Path, user: Option<u32>) {
     for name in ["secret", ".bashrc", "below/notes", "old.pcapng"] {
         fs::write(folder.join(name), "precious").unwrap();
     }
-    if let Some(user) = user {
-        for name in ["", "below", "secret", ".bashrc", "below/notes", "old.pcapng"] {
-            chown(folder.join(name), Some(user), Some(user)).unwrap();
-        }
+    give(folder, &["", "below", "secret", ".bashrc", "below/notes", "old.pcapng"], user);
+}
+
+/// Creates a file and two sockets of another program. Returns the sockets, which must stay open.
+fn prepare_outside(folder: &Path, user: Option<u32>) -> (UnixListener, UnixDatagram) {
+    fs::write(folder.join("notes"), "precious").unwrap();
+    let stream = UnixListener::bind(folder.join("stream.sock")).unwrap();
+    let datagrams = UnixDatagram::bind(folder.join("datagrams.sock")).unwrap();
+    give(folder, &["", "notes", "stream.sock", "datagrams.sock"], user);
+    (stream, datagrams)
+}
+
+/// Makes `user` the owner of files in a directory. Without `user`, changes nothing.
+fn give(folder: &Path, names: &[&str], user: Option<u32>) {
+    for name in names {
+        chown(folder.join(name), user, user).unwrap();
     }
 }
 
+/// Returns a group that the process is in, or joins when it is confined.
+fn group() -> u32 {
+    if geteuid().is_root() { NOBODY } else { getegid().as_raw() }
+}
+
 /// Confines the process as `hcad` does after it has loaded its configuration and before it serves its first guest.
-fn confine(folder: &Path, user: Option<u32>, more: Value) -> Intruder {
+fn confine(folder: &Path, outside: &Path, user: Option<u32>, more: Value) -> Intruder {
     if let Some(user) = user {
         setgroups(&[]).unwrap();
         setgid(Gid::from_raw(user)).unwrap();
@@ -97,13 +128,21 @@ fn confine(folder: &Path, user: Option<u32>, more: Value) -> Intruder {
         config[key] = value.clone();
     }
     let config = Config::from_text(&config.to_string(), Path::new("hcad.json")).unwrap();
+    let (abi, notify) = (landlock_abi(), UnixDatagram::unbound().unwrap());
     confinement::begin(&config, None).unwrap();
     std::mem::forget(Listener::bind(&folder.join("control.sock")).unwrap());
     confinement::complete();
-    Intruder { folder: folder.to_owned(), has_landlock: confinement::is_in_force() }
+    let has_landlock = confinement::is_in_force();
+    Intruder {
+        folder: folder.to_owned(),
+        outside: outside.to_owned(),
+        notify,
+        has_landlock,
+        has_landlock_for_sockets: has_landlock && abi >= 9,
+    }
 }
 
-/// Declares a test for each row of the table.
+/// Declares a test for each operation.
 macro_rules! probes {
     ($($name:ident $(with $more:tt)?: $probe:expr;)+) => {
         $(
@@ -138,6 +177,15 @@ fn denied<T>(intruder: &Intruder, result: io::Result<T>) {
     if intruder.has_landlock {
         let error = result.err().expect("landlock lets it through").raw_os_error();
         assert!(matches!(error, Some(libc::EACCES | libc::EXDEV)), "{error:?}");
+    }
+}
+
+/// Checks for landlock's error if the kernel has ABI 9 or later, and for success otherwise.
+#[track_caller]
+fn denied_from_abi_9<T>(intruder: &Intruder, result: io::Result<T>) {
+    match intruder.has_landlock_for_sockets {
+        true => denied(intruder, result),
+        false => drop(result.unwrap()),
     }
 }
 
@@ -243,12 +291,54 @@ probes! {
         let removed = unlinkat(CWD, intruder.path("below"), AtFlags::REMOVEDIR);
         denied(intruder, removed.map_err(io::Error::from));
     };
+    files_outside_are_not_removed: |intruder| {
+        denied(intruder, fs::remove_file(intruder.outside.join("notes")));
+        denied(intruder, UnixListener::bind(intruder.outside.join("x")));
+    };
+    files_beside_sockets_can_be_replaced_by_sockets: |intruder| {
+        for name in ["secret", "below/notes"] {
+            fs::remove_file(intruder.path(name)).unwrap();
+            UnixListener::bind(intruder.path(name)).unwrap();
+        }
+    };
+    sizes_of_files_outside_can_be_read: |intruder| {
+        assert_eq!(fs::metadata(intruder.outside.join("notes")).unwrap().len(), 8);
+    };
+    group_can_be_changed_only_to_a_configured_one with { "socket_group": group() }: |intruder| {
+        let (path, group) = (intruder.path("secret"), group());
+        // Landlock does not restrict O_PATH.
+        let file = File::options().read(true).custom_flags(libc::O_PATH).open(&path).unwrap();
+        let change = |user: u32, group: u32| {
+            let fd = file.as_raw_fd();
+            // SAFETY: the path is zero-terminated, and all other arguments are numbers.
+            let result = unsafe { libc::fchownat(fd, c"".as_ptr(), user, group, libc::AT_EMPTY_PATH) };
+            if result == 0 { None } else { io::Error::last_os_error().raw_os_error() }
+        };
+        let same = u32::MAX;
+        assert_eq!(change(same, group), None);
+        assert_eq!(change(same, group + 1), Some(libc::ENOSYS));
+        assert_eq!(change(NOBODY - 1, group), Some(libc::ENOSYS));
+        assert_eq!(fs::metadata(&path).unwrap().gid(), group);
+    };
     streams_do_not_connect: |intruder| {
         let error = UnixStream::connect(intruder.path("control.sock")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOSYS));
     };
     streams_connect_for_a_ring_alone with { "confinement": { "ring": true } }: |intruder| {
         UnixStream::connect(intruder.path("control.sock")).unwrap();
+    };
+    ring_sandbox_limits_connections_from_landlock_abi_9 with { "confinement": { "ring": true } }: |intruder| {
+        denied_from_abi_9(intruder, UnixStream::connect(intruder.outside.join("stream.sock")));
+    };
+    notify_socket_is_limited_from_landlock_abi_9: |intruder| {
+        let sent = intruder.notify.send_to(b"x", intruder.outside.join("datagrams.sock"));
+        denied_from_abi_9(intruder, sent);
+    };
+    udp_datagrams_can_be_sent_to_any_address: |_| {
+        // The configuration contains no peers.
+        let [from, to] = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| UdpSocket::bind(address).unwrap());
+        from.send_to(b"x", to.local_addr().unwrap()).unwrap();
+        assert_eq!(to.recv(&mut [0; 2]).unwrap(), 1);
     };
     datagrams_do_not_reach_sockets_of_the_host: |_| {
         assert_eq!(UnixDatagram::unbound().unwrap_err().raw_os_error(), Some(libc::ENOSYS));

@@ -3,13 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Daemon, hcactl_program, hcad, until};
+use crate::common::{Daemon, hcactl_program, hcad, landlock_abi, until};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::{Pid, Resource, Rlimit, prlimit, setrlimit};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
@@ -49,15 +53,26 @@ fn hcactl(daemon: &Daemon, arguments: &[&str]) -> Result<String, String> {
 
 /// Runs `hcactl` with `input` as its standard input.
 fn hcactl_with(daemon: &Daemon, arguments: &[&str], input: Option<&Value>) -> Result<String, String> {
-    let control = daemon.folder.path().join("control.sock");
-    let mut command = Command::new(hcactl_program());
-    command.env_remove("HCACTL_SOCKET").arg("--socket").arg(control).args(arguments);
     let input = input.map(|input| {
         let path = daemon.folder.path().join("input");
         fs::write(&path, input.to_string()).unwrap();
         fs::File::open(path).unwrap()
     });
-    let output = command.stdin(input.map_or(Stdio::null(), Stdio::from)).output().unwrap();
+    let mut command = hcactl_command(daemon, arguments);
+    command.stdin(input.map_or(Stdio::null(), Stdio::from));
+    outcome(command)
+}
+
+fn hcactl_command(daemon: &Daemon, arguments: &[&str]) -> Command {
+    let control = daemon.folder.path().join("control.sock");
+    let mut command = Command::new(hcactl_program());
+    command.env_remove("HCACTL_SOCKET").arg("--socket").arg(control).args(arguments);
+    command
+}
+
+/// Runs `hcactl`. Returns its standard output, or its standard error if it fails.
+fn outcome(mut command: Command) -> Result<String, String> {
+    let output = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
 }
@@ -89,12 +104,8 @@ fn hang_up(daemon: &Daemon) {
     assert_eq!(unsafe { libc::kill(pid, libc::SIGHUP) }, 0);
 }
 
-/// Returns whether the kernel supports landlock.
 fn has_landlock() -> bool {
-    // System call number from linux/unistd.h. It is the same on all architectures. The flag queries the ABI version.
-    const LANDLOCK_CREATE_RULESET: i64 = 444;
-    // SAFETY: with this flag, no ruleset is read.
-    unsafe { libc::syscall(LANDLOCK_CREATE_RULESET, std::ptr::null::<u8>(), 0, 1) > 0 }
+    landlock_abi() > 0
 }
 
 fn folder() -> TempDir {
@@ -340,6 +351,40 @@ fn reload_of_invalid_file_changes_nothing() {
     assert_eq!(self::devices(&daemon), [1, 2, 7]);
     assert!(clients.iter_mut().all(is_served));
     assert!(!path.join("4.sock").exists());
+}
+
+/// The daemon reads the file on SIGHUP, and `hcactl` reads it for `hcactl reload`.
+#[test]
+fn reload_rejects_devices_and_fifos() {
+    let folder = folder();
+    let one = device(folder.path(), 1);
+    // In the sandbox, the daemon could not open the files below.
+    let mut daemon = start(folder, &[one], &[("confinement", json!({ "enabled": false }))]);
+    let mut client = connect(&daemon, 1);
+    // With this limit, a program that tries to read all of /dev/zero fails.
+    let most = Some(1 << 30);
+    let limit = Rlimit { current: most, maximum: most };
+    prlimit(Some(Pid::from_child(&daemon.child)), Resource::Data, limit).unwrap();
+    let path = daemon.folder.path().join("hcad.json");
+    for kind in ["a character device", "a FIFO"] {
+        fs::remove_file(&path).unwrap();
+        if kind == "a FIFO" {
+            mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        } else {
+            symlink("/dev/zero", &path).unwrap();
+        }
+        let expected = format!("cannot read {}: not a regular file but {kind}", path.display());
+        hang_up(&daemon);
+        let line = daemon.wait_for_line("cannot reload the configuration: ");
+        assert!(line.contains(&expected), "{line}");
+
+        let mut command = hcactl_command(&daemon, &["reload"]);
+        // SAFETY: only one system call is made between fork and exec.
+        unsafe { command.pre_exec(move || setrlimit(Resource::Data, limit).map_err(io::Error::from)) };
+        assert_eq!(outcome(command), Err(format!("hcactl: {expected}\n")));
+        assert_eq!(devices(&daemon), [1]);
+        assert!(is_served(&mut client));
+    }
 }
 
 #[test]

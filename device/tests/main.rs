@@ -14,6 +14,7 @@ mod fleet;
 mod hcactl;
 mod hostile;
 mod layering;
+mod log_limits;
 mod neighbour;
 mod replay;
 mod ring;

@@ -111,7 +111,7 @@ fn rdma(page: &mut Page) {
     let (qps, pbles) = (max_qps.get(), max_pbles.get());
     page.table(
         "E810: RDMA",
-        "The `irdma` driver reads an E810's RDMA limits with the \"query FPM\" operation (20h).",
+        "The `irdma` driver reads an E810's RDMA limits with the \"query FPM\" operation (20h). An `e810` device supports only RoCE. If a guest selects iWARP with `devlink`, `irdma` fails with error -95 (EOPNOTSUPP).",
     );
     page.count("queue pairs, of which the driver reserves three", "max_qps", max_qps, "2^18", INVALID);
     page.count("completion queues", "max_cqs", max_cqs, "2^19", INVALID);

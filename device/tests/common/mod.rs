@@ -3,6 +3,7 @@
 
 mod guest;
 
+use std::ffi::c_long;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -49,6 +50,15 @@ pub(crate) fn rests(daemon: &Daemon, length: Duration, most: u64) {
         thread::sleep(length);
         (used() - before <= most).then_some(())
     });
+}
+
+/// Returns the kernel's landlock ABI, or a negative number if the kernel does not support landlock.
+#[allow(dead_code, reason = "not every test depends on landlock")]
+pub(crate) fn landlock_abi() -> c_long {
+    // System call number from linux/unistd.h. It is the same on all architectures. The flag queries the ABI version.
+    const LANDLOCK_CREATE_RULESET: c_long = 444;
+    // SAFETY: with this flag, no ruleset is read.
+    unsafe { libc::syscall(LANDLOCK_CREATE_RULESET, std::ptr::null::<u8>(), 0, 1) }
 }
 
 /// A daemon that ends with the test.

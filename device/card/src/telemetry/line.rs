@@ -111,7 +111,54 @@ fn cut_strings(value: &mut Value, len: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
+    use super::super::log::{BURST_LEN, Site};
     use super::*;
+
+    /// Number of lines of almost [`MAX_LEN`] bytes that exceed [`BURST_LEN`] by far more than the allowance regains
+    /// during a test.
+    const LINES: u64 = BURST_LEN / MAX_LEN as u64 + 100;
+
+    /// Logs [`LINES`] lines of twice the maximum length in a thread of their own. Returns the first line, and whether
+    /// the thread may still log.
+    fn log_long_lines(log: fn(&str)) -> (String, bool) {
+        let (reader, sink) = UnixStream::pair().unwrap();
+        let writer: &'static NonBlockingWriter = Box::leak(Box::new(NonBlockingWriter::start(sink).unwrap()));
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(Level::DEBUG)
+            .with_ansi(false)
+            .with_writer(Lines::to(writer, LogFormat::Text))
+            .finish();
+        let work = move || {
+            let text = "x".repeat(2 * MAX_LEN);
+            tracing::subscriber::with_default(subscriber, || (0..LINES).for_each(|_| log(&text)));
+            Site::new().admit().is_some()
+        };
+        let may_log = thread::spawn(work).join().unwrap();
+        let mut first = String::new();
+        BufReader::new(reader).read_line(&mut first).unwrap();
+        (first, may_log)
+    }
+
+    #[test]
+    fn logged_lines_are_truncated_and_use_up_allowance() {
+        let (line, may_log) = log_long_lines(|text| tracing::info!("{text}"));
+        assert!(line.len() <= MAX_LEN + 1 && line.ends_with(" more bytes)\n"), "{line}");
+        assert!(!may_log);
+    }
+
+    #[test]
+    fn debug_lines_and_panics_use_up_no_allowance() {
+        let (line, may_log) = log_long_lines(|text| tracing::debug!("{text}"));
+        assert!(line.len() <= MAX_LEN + 1 && line.ends_with(" more bytes)\n"), "{line}");
+        assert!(may_log);
+        let (line, may_log) = log_long_lines(|text| tracing::error!(target: PANIC, "{text}"));
+        assert!(line.len() > 2 * MAX_LEN, "a panic is logged completely");
+        assert!(may_log);
+    }
 
     #[test]
     fn long_line_is_truncated_with_note() {

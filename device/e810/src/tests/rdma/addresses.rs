@@ -124,6 +124,19 @@ fn datagram_to_invalid_destination_is_dropped() {
     }
 }
 
+/// E810 interface, section 13.9: the driver does not tell the device which IP addresses the port has. For datagrams, the
+/// device therefore cannot distinguish them from other unicast addresses.
+#[test]
+fn datagram_to_other_unicast_address_is_delivered() {
+    let (mut pair, frame) = datagram();
+    for (src, dst) in [("10.81.0.1", "10.81.0.3"), ("fd81::1", "fd81::3")] {
+        let ip = between(src.parse().unwrap(), dst.parse().unwrap());
+        pair.b.bus.hca.handle_frame(&rewrapped(&frame, |encap| encap.ip = ip));
+        assert_eq!(pair.received().cqe.len, 48, "{dst}");
+        pair.b.post_receive(QPN, &[fragment(TARGET, 0, 2000)]);
+    }
+}
+
 #[test]
 fn group_accepts_frames_to_its_mac() {
     let (mut pair, frame) = datagram();

@@ -251,14 +251,19 @@ fn last_scheduler_node_works_and_next_is_rejected() {
 
 /// Drivers reserve entry 0. If the neighbour has no entry, the connection's context contains index 0xffff.
 #[test]
-fn full_arp_table_is_counted() {
+fn full_arp_table_is_counted_and_logged_once() {
     let mut driver = small();
     for index in 1..ARP_ENTRIES - 1 {
         driver.set_neighbour(index, mac(2));
     }
     assert_eq!(ignored(&driver, "arp_table_full"), 0);
-    driver.set_neighbour(ARP_ENTRIES - 1, mac(2));
+    let text = logged(|| driver.set_neighbour(ARP_ENTRIES - 1, mac(2)));
     assert_eq!(ignored(&driver, "arp_table_full"), 1);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("WARN") && text.contains("the ARP table is full"), "{text}");
+    assert!(text.contains("arp_table_full"), "{text}");
+    let again = logged(|| driver.set_neighbour(ARP_ENTRIES - 1, mac(3)));
+    assert_eq!(again, "", "the table was full before");
     let next = ManageArp { index: ArpIndex::new(ARP_ENTRIES), valid: true, ..ManageArp::default() };
     refused(&mut driver, &Operation::ManageArp(next), CqpErrorCode::Invalid);
 
