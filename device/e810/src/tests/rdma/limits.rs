@@ -231,7 +231,7 @@ fn last_group_member_is_taken_and_next_is_not_read() {
         GroupCommand { group: 1, ipv4: true, members: Iova::new(MEMBERS), ..GroupCommand::default() };
     driver.perform_well(&Operation::CreateGroup(command));
     let rows = driver.bus.hca.rows::<GroupRow>(0);
-    assert_eq!(rows[0].members, (8..16).collect::<Vec<_>>());
+    assert_eq!(rows[0].members, (8..16).collect::<Vec<u32>>());
 }
 
 /// Each queue set is a node, so that the 1,023 handles of queue sets are never exhausted.
@@ -244,7 +244,7 @@ fn last_scheduler_node_works_and_next_is_rejected() {
         Operation::ManageNode(NodeCommand { node, leaf, action: NodeAction::Add, ..NodeCommand::default() })
     };
     for node in 0..NODES {
-        assert_eq!(driver.perform_well(&add(node)), node.into(), "the handle of a leaf, or 0");
+        assert_eq!(driver.perform_well(&add(node)), u32::from(node), "the handle of a leaf, or 0");
     }
     refused(&mut driver, &add(NODES), CqpErrorCode::NoRoom);
 }
