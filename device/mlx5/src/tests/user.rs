@@ -203,7 +203,7 @@ impl User {
             remote_qpn: Qpn::new(0x80),
             recv_psn: Psn::new(5),
             min_rnr_timer: 12,
-            log_responder_depth: 2,
+            log_responder_depth: context.log_responder_depth.max(2),
             remote_write: true,
             remote_read: true,
             remote_atomic: true,
@@ -215,7 +215,7 @@ impl User {
             next_send_psn: Psn::new(5),
             retry_count: 2,
             rnr_retry: 7,
-            log_requester_depth: 2,
+            log_requester_depth: context.log_requester_depth.max(2),
             primary: Path { ack_timeout: 14, ..Path::default() },
             ..QpContext::default()
         };

@@ -349,7 +349,7 @@ fn longest_send_wqe_has_1008_bytes() {
 fn receive_wqe_beyond_reported_limits_works() {
     let (mut a, mut b) = (User::new(1), user_with(r#"{"max_recv_sges": 4}"#));
     a.connect(&qpc(RC, 2));
-    b.connect(&Qpc { rq: Geometry { log_slots: 0, log_slot: 11 }, ..qpc(RC, 1) });
+    b.connect(&Qpc { rq: Geometry { log_slots: 1, log_slot: 11 }, ..qpc(RC, 1) });
     let message = pattern(256, 7);
     a.put(0, &message);
     let list = (0..64).map(|n| data(0x1000 + 4 * n, 4)).collect();
