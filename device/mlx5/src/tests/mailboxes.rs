@@ -98,7 +98,10 @@ fn invalid_slots_are_rejected() {
     assert_eq!(of(|slot| slot.kind = 6), failed(Delivery::Kind, Check::SlotKind));
     assert_eq!(of(|slot| slot.input_len = 15), failed(Delivery::Ok, Check::InputLength));
     assert_eq!(of(|slot| slot.input_len = u32::MAX), failed(Delivery::Ok, Check::InputLength));
-    assert_eq!(of(|slot| slot.output_len = MAX_INPUT as u32 + 1), failed(Delivery::Ok, Check::OutputLength));
+    assert_eq!(
+        of(|slot| slot.output_len = u32::try_from(MAX_INPUT).unwrap() + 1),
+        failed(Delivery::Ok, Check::OutputLength)
+    );
     assert_eq!(of(|slot| slot.input_len = 17), failed(Delivery::InputPointer, Check::InputBlock));
     assert_eq!(of(|slot| slot.output_len = 17), failed(Delivery::OutputPointer, Check::OutputBlock));
     let misaligned = of(|slot| (slot.output_len, slot.output_block) = (17, Iova::new(0x100_0200)));

@@ -43,7 +43,7 @@ pub(crate) struct Mlx5 {
     objects: Objects,
     signal: [Signal; 1],
     /// Pages that the device has requested and still owns, as offsets in the arena.
-    lent: Vec<usize>,
+    given: Vec<usize>,
     events: Events,
     completions: Completions,
     sends: Sends,
@@ -62,13 +62,13 @@ impl Mlx5 {
         let signal = [Signal::new()?];
         device.enable_interrupts(&signal)?;
         let mut commands = Commands::start(&device, &mut arena)?;
-        let mut lent = Vec::new();
+        let mut given = Vec::new();
         commands.run(&device, &arena, Op::EnableHca, &[], 12)?;
         let issi = commands.run(&device, &arena, Op::QueryIssi, &[], 112)?;
         ensure!(get_u32(&issi, 0x6c) & 2 != 0, "the device does not support ISSI 1: {issi:02x?}");
         commands.run(&device, &arena, Op::SetIssi, &[(0x08, 1)], 16)?;
-        give_pages(&device, &mut arena, &mut commands, Pages::Boot, &mut lent)?;
-        give_pages(&device, &mut arena, &mut commands, Pages::Init, &mut lent)?;
+        give_pages(&device, &mut arena, &mut commands, Pages::Boot, &mut given)?;
+        give_pages(&device, &mut arena, &mut commands, Pages::Init, &mut given)?;
         commands.run(&device, &arena, Op::InitHca, &[(0x1c, 0)], 16)?;
         let lid = wait_for_lid(&device, &arena, &mut commands)?;
         let events = Events::new(&mut arena)?;
@@ -81,9 +81,9 @@ impl Mlx5 {
             lid,
             data_iova: arena.iova(data.0),
             data_len: data.1 as u64,
-            lent_pages: u32::try_from(lent.len())?,
+            given_pages: u32::try_from(given.len())?,
         };
-        Ok((Self { device, arena, commands, objects, signal, lent, events, completions, sends, data }, info))
+        Ok((Self { device, arena, commands, objects, signal, given, events, completions, sends, data }, info))
     }
 
     /// Copies memory by RDMA WRITE, and compares the destination with the source's content.
@@ -126,11 +126,11 @@ impl Mlx5 {
         if step.abrupt {
             return Ok(());
         }
-        let Self { device, arena, commands, objects, lent, .. } = &mut self;
+        let Self { device, arena, commands, objects, given, .. } = &mut self;
         objects.destroy(device, arena, commands)?;
         commands.run(device, arena, Op::TeardownHca, &[], 16)?;
-        while !lent.is_empty() {
-            let wanted = u32::try_from(lent.len().min(Commands::MAX_PAGES))?;
+        while !given.is_empty() {
+            let wanted = u32::try_from(given.len().min(Commands::MAX_PAGES))?;
             let answer = commands.run(
                 device,
                 arena,
@@ -140,8 +140,8 @@ impl Mlx5 {
             )?;
             let returned = get_u32(&answer, 0x08);
             ensure!(returned == wanted, "the device returned {returned} of {wanted} pages");
-            let rest = lent.len() - wanted as usize;
-            lent.truncate(rest);
+            let rest = given.len() - wanted as usize;
+            given.truncate(rest);
         }
         commands.run(device, arena, Op::DisableHca, &[], 16)?;
         device.disable_interrupts()
@@ -218,13 +218,13 @@ fn check_firmware(device: &Device) -> Result<String> {
     Ok(format!("{}.{}.{}", version & 0xffff, version >> 16, rest & 0xffff))
 }
 
-/// Lends the device the pages that it requests.
+/// Gives the device the pages that it requests.
 fn give_pages(
     device: &Device,
     arena: &mut Arena,
     commands: &mut Commands,
     kind: Pages,
-    lent: &mut Vec<usize>,
+    given: &mut Vec<usize>,
 ) -> Result<()> {
     let answer = commands.run(device, arena, Op::QueryPages(kind as u16), &[], 16)?;
     let mut wanted = get_u32(&answer, 0x0c) as usize;
@@ -235,7 +235,7 @@ fn give_pages(
         for n in 0..count {
             let page = arena.alloc(1, PAGE)?;
             bytes::put_u64(&mut input, 16 + 8 * n, arena.iova(page));
-            lent.push(page);
+            given.push(page);
         }
         commands.run_long(device, arena, Op::ManagePages(1), input, 16)?;
         wanted -= count;
@@ -257,7 +257,6 @@ fn wait_for_lid(device: &Device, arena: &Arena, commands: &mut Commands) -> Resu
     }
 }
 
-/// Reads a register.
 fn read(device: &Device, offset: u64) -> Result<u32> {
     let mut bytes = [0; 4];
     device.read(Bar::Zero, offset, &mut bytes)?;

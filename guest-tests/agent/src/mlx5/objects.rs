@@ -130,7 +130,6 @@ impl Objects {
         commands.run_long(device, arena, Op::RtrToRts, input, 16).map(drop)
     }
 
-    /// Destroys all objects.
     pub(super) fn destroy(&self, device: &Device, arena: &Arena, commands: &mut Commands) -> Result<()> {
         for (op, number) in [
             (Op::DestroyQp, self.qpn),

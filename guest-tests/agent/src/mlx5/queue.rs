@@ -94,7 +94,6 @@ impl Events {
     }
 }
 
-/// A completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
     pub(super) qpn: u32,

@@ -13,7 +13,7 @@ pub struct OpenMlx5 {
     pub data_mib: u32,
 }
 
-/// An initialised function.
+/// What the driver has found out while it initialised the function.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Mlx5Info {
     /// Firmware version, as `mlx5_core` prints it.
@@ -25,7 +25,7 @@ pub struct Mlx5Info {
     /// Length of the memory for copies in bytes.
     pub data_len: u64,
     /// Number of pages that the device has requested.
-    pub lent_pages: u32,
+    pub given_pages: u32,
 }
 
 /// Fills the source, copies it by RDMA WRITE, and checks the destination. After a failure, the queue pair is reset and
@@ -37,7 +37,7 @@ pub struct CopyByWrite {
     pub from: u64,
     /// Bus address of the destination. Memory that is not mapped is not checked.
     pub to: u64,
-    /// Length in bytes.
+    /// Length of the copy in bytes.
     pub len: u32,
     /// Number of WRITE requests.
     pub parts: u32,
