@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use self::user::{Outcome, User};
 use super::extent::Extent;
+use crate::artifacts::cache_dir;
 use crate::lab::Lab;
 use crate::report::Report;
 
@@ -20,6 +21,10 @@ use crate::report::Report;
 const SHARE: &str = "/t";
 /// A stock kernel module that no other test uses. It stands in for a user's own module.
 const MODULE: &str = "rdma_rxe";
+/// Time limit for starting a guest on a busy host.
+const START: Duration = Duration::from_secs(120);
+/// Interval between two checks for a file.
+const POLL: Duration = Duration::from_millis(50);
 
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
     let run = lab.new_run(extent.select("lab-tool", "lab-tool-full"))?;
@@ -440,7 +445,25 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     running.signal(libc::SIGTERM)?;
     let outcome = running.end().await?;
     ensure!(outcome.code == Some(125), "{outcome:?}");
+    cancelled_boot(user, shared, &folder.join("boot-logs")).await?;
     user.expect_nothing_left(&[]).await
+}
+
+/// Cancels a job while its guest boots. The logs up to that time must be copied.
+async fn cancelled_boot(user: &User, shared: &Path, logs: &Path) -> Result<()> {
+    let (from, to) = (shared.display().to_string(), logs.display().to_string());
+    let running =
+        user.start(&["ci", "rxe", "--count", "1", "--folder", &from, "--logs", &to, "--", "true"])?;
+    let runs = cache_dir()?.join("testbeds").join(format!("ci-{}", running.id()?));
+    let begun = Instant::now();
+    while !runs.join("latest/guest-a.console").exists() {
+        ensure!(begun.elapsed() < START, "no guest was started within {START:?}");
+        tokio::time::sleep(POLL).await;
+    }
+    running.signal(libc::SIGTERM)?;
+    let outcome = running.end().await?;
+    ensure!(outcome.code == Some(125) && logs.join("guest-a.console").is_file(), "{outcome:?}");
+    Ok(())
 }
 
 /// Tests the root file system commands. The commands use a separate cache, so the user's guests stay unchanged.

@@ -491,7 +491,7 @@ pub const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "speed-guests",
-        "perftest on ib_mthca, E810, soft-RoCE and JingZhao with the lab's driver: one table of ratios",
+        "perftest on ib_mthca, E810, ConnectX and soft-RoCE, and JingZhao with the lab's driver: one table of ratios",
         |lab, report| Box::pin(speed_guests::run(lab, report)),
     )
     .alone(),

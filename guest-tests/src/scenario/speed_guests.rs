@@ -1,5 +1,5 @@
 //! Measures the performance of each HCA in guests and compares it with that of soft-RoCE. perftest runs on an E810, on
-//! `ib_mthca` and on soft-RoCE in the same guests. The lab's own driver then transfers the same messages on JingZhao
+//! `ib_mthca`, on a ConnectX and on soft-RoCE in the same guests. The lab's own driver then transfers the same messages on JingZhao
 //! HCAs in two other guests. `ci/bench --guests` runs this scenario. `ci/test` checks no rates, because they depend on
 //! the load of the host.
 
@@ -27,9 +27,17 @@ const NAME: &str = "speed-guests";
 /// Number of runs per benchmark and device. The median is reported.
 const ROUNDS: usize = 5;
 /// Columns of the table. The last device is the reference for the others.
-const DEVICES: [&str; 4] = ["mthca", "jingzhao", "e810", "soft-roce"];
+const DEVICES: [&str; 5] = ["mthca", "jingzhao", "e810", "connectx", "soft-roce"];
+/// Positions of the devices in [`DEVICES`].
+const MTHCA: usize = 0;
+const JINGZHAO: usize = 1;
+const E810: usize = 2;
+const CONNECTX: usize = 3;
+const SOFT_ROCE: usize = 4;
 /// Minimum ratio of an E810's rate to that of an HCA with `ib_mthca`.
 const E810_OF_MTHCA: f64 = 0.7;
+/// Minimum ratio of a ConnectX's rate to that of the faster of the E810 and the HCA with `ib_mthca`.
+const CONNECTX_OF_BEST: f64 = 0.9;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Number of outstanding messages, as in perftest.
 const DEPTH: u32 = 128;
@@ -55,14 +63,20 @@ impl Row {
     /// Returns the requirements. Each consists of two indices into [`DEVICES`] and the required ratio of the first
     /// device to the second.
     fn bounds(&self) -> Vec<(usize, usize, Bound)> {
-        let soft_roce = DEVICES.len() - 1;
-        let beside_mthca = match self.figure.is_latency() {
-            true => Bound::AtMost(1.0 / E810_OF_MTHCA),
-            false => Bound::AtLeast(E810_OF_MTHCA),
+        let at_least = |ratio| match self.figure.is_latency() {
+            true => Bound::AtMost(1.0 / ratio),
+            false => Bound::AtLeast(ratio),
         };
-        let of_soft_roce =
-            self.figure.bound.into_iter().flat_map(|bound| [(0, soft_roce, bound), (2, soft_roce, bound)]);
-        of_soft_roce.chain([(2, 0, beside_mthca)]).collect()
+        let is_e810_better = match (self.median(MTHCA), self.median(E810)) {
+            (Some(mthca), Some(e810)) => (e810 < mthca) == self.figure.is_latency(),
+            _ => false,
+        };
+        let best = if is_e810_better { E810 } else { MTHCA };
+        let of_soft_roce = self.figure.bound.into_iter();
+        of_soft_roce
+            .flat_map(|bound| [MTHCA, E810, CONNECTX].map(|device| (device, SOFT_ROCE, bound)))
+            .chain([(E810, MTHCA, at_least(E810_OF_MTHCA)), (CONNECTX, best, at_least(CONNECTX_OF_BEST))])
+            .collect()
     }
 
     fn judge(&self, device: usize, of: usize, bound: Bound) -> Result<()> {
@@ -75,16 +89,17 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run(NAME)?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
     let mut rows: Vec<_> =
-        FIGURES.iter().map(|figure| Row { figure, values: [const { Vec::new() }; 4] }).collect();
+        FIGURES.iter().map(|figure| Row { figure, values: [const { Vec::new() }; DEVICES.len()] }).collect();
 
     let mut bench = Bench::start(lab, &run).await.context(hint.clone())?;
     let e810 = bench.e810().await.context(hint.clone())?;
-    let [mthca, soft] = bench.others().await.context(hint.clone())?;
+    let [mthca, connectx, soft] = bench.others().await.context(hint.clone())?;
+    let devices = [(MTHCA, &mthca), (E810, &e810), (CONNECTX, &connectx), (SOFT_ROCE, &soft)];
     for row in &mut rows {
         let name = format!("{}, {ROUNDS} runs each", row.figure.name());
         let measure = async {
             for _ in 0..ROUNDS {
-                for (i, device) in [(0, &mthca), (2, &e810), (3, &soft)] {
+                for (i, device) in devices {
                     let value = row.figure.take(&mut bench.ends(), device).await.context(device.title)?;
                     row.values[i].push(value);
                 }
@@ -100,7 +115,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         let name = format!("{} on JingZhao HCAs, {ROUNDS} runs", row.figure.name());
         let measure = async {
             for _ in 0..ROUNDS {
-                row.values[1].extend(pair.take(row.figure).await?);
+                row.values[JINGZHAO].extend(pair.take(row.figure).await?);
             }
             Ok(())
         };
@@ -304,11 +319,11 @@ mod tests {
     #[test]
     fn table_shows_ratio_to_soft_roce() {
         let figure = &FIGURES[0];
-        let values = [vec![90.0, 100.0, 300.0], Vec::new(), vec![50.0], vec![10.0, 11.0, 9.0]];
+        let values = [vec![90.0, 100.0, 300.0], Vec::new(), vec![50.0], vec![20.0], vec![10.0, 11.0, 9.0]];
         let rows = [Row { figure, values }];
         let text = table(&rows);
         let cells: Vec<_> = text.lines().nth(2).unwrap().split_whitespace().skip(4).collect();
-        assert_eq!(cells, ["100.0", "x10.00", "-", "50.0", "x5.00", "10.0"], "{text}");
+        assert_eq!(cells, ["100.0", "x10.00", "-", "50.0", "x5.00", "20.0", "x2.00", "10.0"], "{text}");
 
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("speed.jsonl");
@@ -318,6 +333,8 @@ mod tests {
             .lines()
             .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["name"].to_string())
             .collect();
-        assert_eq!(names, ["\"guest_mthca_rc_write_64k_bw\"", "\"guest_e810_rc_write_64k_bw\""]);
+        let expected =
+            ["mthca", "e810", "connectx"].map(|device| format!("\"guest_{device}_rc_write_64k_bw\""));
+        assert_eq!(names, expected);
     }
 }

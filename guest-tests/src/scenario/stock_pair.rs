@@ -21,6 +21,8 @@ use crate::vm::{Image, Vm};
 
 /// Name that the kernel gives to the first `ib_mthca` device.
 pub(super) const MTHCA: &str = "mthca0";
+/// Name that the kernel gives to the first ConnectX.
+pub(super) const CONNECTX: &str = "mlx5_0";
 /// Modules that tools need for soft-RoCE.
 const SOFT_ROCE: &[&str] = &["rdma_rxe", "ib_uverbs", "ib_umad", "rdma_ucm"];
 /// MTU of the Ethernet interfaces. It leaves room for the headers of a packet with a path MTU of 4096.

@@ -22,7 +22,7 @@ const KEY_BYTE: u32 = 0x42;
 const NUMBER: u32 = 0xff_ffff;
 /// Number for "any QP" in keys, and for "no user index" in QPs.
 const NONE: u32 = 0xff_ffff;
-/// QP is connected to no alternate path.
+/// Migration state of a QP without an alternate path.
 const MIGRATED: u32 = 3 << 11;
 
 /// Numbers of the objects.

@@ -1,8 +1,8 @@
 //! Runs perftest between two E810s with `irdma`. Every operation, service and size must work, including over
 //! connections set up by `rdma_cm`. For the comparison in `speed-guests`, each guest also has an HCA for `ib_mthca`,
-//! and soft-RoCE on virtio-net.
+//! a ConnectX, and soft-RoCE on virtio-net.
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 
 use super::roce::{self, DEVICE, Gid, gid_index_of};
 use super::station::{self, Address, Station, load, unjudged};
@@ -14,7 +14,8 @@ use crate::run_dir::RunDir;
 use crate::scenario::extent::Extent;
 use crate::scenario::perftest::{self, Device, Ends};
 use crate::scenario::rxe_interop::mac;
-use crate::scenario::stock_pair::{ETHERNET_MTU, MTHCA, add_soft_roce, load_mthca};
+use crate::scenario::stock_pair::{self, CONNECTX, ETHERNET_MTU, MTHCA, add_soft_roce, load_mthca};
+use crate::testbed::kind;
 use crate::vm::Image;
 
 /// Command lines, each with the number of message sizes for which it prints a result.
@@ -69,12 +70,12 @@ const MORE_CASES: &[(&str, usize)] = &[
 const VIRTIO: u16 = 1;
 const MEMORY_MIB: u32 = 1024;
 
-/// Two guests, each with all three devices.
+/// Two guests, each with all devices.
 pub(in super::super) struct Bench {
     a: Station,
     b: Station,
-    /// Daemons that serve the HCAs for `ib_mthca`.
-    daemons: Vec<Daemon>,
+    /// Daemons that serve the InfiniBand HCAs of each guest.
+    daemons: [Vec<Daemon>; 2],
 }
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
@@ -96,12 +97,13 @@ impl Bench {
     pub(in super::super) async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.debian_image(run).await?;
         let cards = HcaSpec::pair()?.map(|spec| unjudged(lab, spec));
-        let mut daemons = Vec::new();
-        for spec in HcaSpec::pair()? {
-            let name = format!("{}-mthca", spec.name);
-            let spec =
-                HcaSpec { name, interface: Interface::Mthca, capture: false, trace: lab.trace(), ..spec };
-            daemons.push(Daemon::start(&lab.hcad()?, &spec, run).await?);
+        let mut daemons = [Vec::new(), Vec::new()];
+        for interface in [Interface::Mthca, Interface::ConnectxIb] {
+            for (spec, daemons) in HcaSpec::pair()?.into_iter().zip(&mut daemons) {
+                let name = format!("{}-{}", spec.name, interface.name());
+                let spec = HcaSpec { name, interface, capture: false, trace: lab.trace(), ..spec };
+                daemons.push(Daemon::start(&lab.hcad()?, &spec, run).await?);
+            }
         }
         let [one, other] = free_udp_ports()?;
         let (a, b) = tokio::try_join!(
@@ -126,10 +128,11 @@ impl Bench {
         Ok(Device { title: "E810", names, server: self.b.address(0).ipv4, slow: false })
     }
 
-    /// Brings up the HCA for `ib_mthca` and soft-RoCE, and returns both devices.
-    pub(in super::super) async fn others(&mut self) -> Result<[Device; 2]> {
+    /// Brings up the HCA for `ib_mthca`, the ConnectX and soft-RoCE, and returns these devices.
+    pub(in super::super) async fn others(&mut self) -> Result<[Device; 3]> {
         for station in [&mut self.a, &mut self.b] {
             load_mthca(&mut station.vm).await?;
+            stock_pair::load(&mut station.vm, kind::Device::ConnectxIb).await?;
             load(&mut station.vm, &["virtio_net"]).await?;
             let id = number(station.id);
             let device = station::device(&mut station.vm, id).await?;
@@ -138,10 +141,13 @@ impl Bench {
             add_soft_roce(&mut station.vm, &device).await?;
         }
         let server = Address::on(VIRTIO, number(self.b.id)).ipv4;
-        let names = [MTHCA.into(), MTHCA.into()];
-        let mthca = Device { title: "ib_mthca", names, server: server.clone(), slow: false };
+        let infiniband = |title, name: &str| {
+            let names = [name.into(), name.into()];
+            Device { title, names, server: server.clone(), slow: false }
+        };
+        let (mthca, connectx) = (infiniband("ib_mthca", MTHCA), infiniband("ConnectX", CONNECTX));
         let names = self.by_gid("rxe0").await?;
-        Ok([mthca, Device { title: "soft-RoCE", names, server, slow: true }])
+        Ok([mthca, connectx, Device { title: "soft-RoCE", names, server, slow: true }])
     }
 
     /// Returns, for each guest, the device name followed by the option that selects the IPv4 GID.
@@ -160,10 +166,9 @@ impl Bench {
     }
 
     pub(in super::super) async fn stop(self) -> Result<()> {
-        ensure!(self.daemons.len() == 2, "{} daemons", self.daemons.len());
         self.a.stop().await?;
         self.b.stop().await?;
-        for daemon in self.daemons {
+        for daemon in self.daemons.into_iter().flatten() {
             daemon.stop().await?;
         }
         Ok(())
@@ -175,10 +180,10 @@ async fn boot(
     run: &RunDir,
     image: &Image,
     spec: &HcaSpec,
-    other: &Daemon,
+    others: &[Daemon],
     nic: Nic,
 ) -> Result<Station> {
-    let hcas = vec![other.socket().to_owned()];
+    let hcas = others.iter().map(|daemon| daemon.socket().to_owned()).collect();
     let least_memory_mib = MEMORY_MIB;
     let guest = Guest { name: &spec.name, hcas, nics: vec![nic], least_memory_mib, ..Guest::default() };
     Station::with_e810_in(lab, run, image, spec, guest).await

@@ -267,8 +267,12 @@ impl Running {
             .with_context(|| format!("no line that contains '{text}' within {PATIENCE:?}"))?
     }
 
+    pub(super) fn id(&self) -> Result<u32> {
+        self.child.id().context("the command has ended")
+    }
+
     pub(super) fn signal(&self, signal: i32) -> Result<()> {
-        let id = libc::pid_t::try_from(self.child.id().context("it has ended")?)?;
+        let id = libc::pid_t::try_from(self.id()?)?;
         // SAFETY: kill takes no pointers. The child has not been reaped, so no other process has its ID.
         ensure!(unsafe { libc::kill(id, signal) } == 0, "{}", std::io::Error::last_os_error());
         Ok(())

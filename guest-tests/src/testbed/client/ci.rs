@@ -17,6 +17,7 @@ use super::up::Leased;
 use super::{copy, down, exit_code, logs, until_signal};
 use crate::artifacts::cache_dir;
 use crate::report::line;
+use crate::run_dir;
 use crate::testbed::name::{GuestName, Target, TestbedName};
 use crate::testbed::protocol::Description;
 use crate::testbed::state::States;
@@ -69,19 +70,22 @@ impl Ci {
         let all = cache_dir()?.join(LOGS);
         forget_old(&all)?;
         let name: TestbedName = format!("{NAME}{}", std::process::id()).parse()?;
-        let (folder, result) =
-            match until_signal(async { Ok(Leased::boot(&self.wanted, name).await) }).await? {
-                Ok(leased) => {
-                    let description = &leased.description;
-                    (Some(description.folder.clone()), self.in_testbed(description).await)
-                }
-                Err(not_up) => {
-                    if let (Some(from), Some(to)) = (&not_up.folder, &self.logs) {
-                        logs::copy(from, to)?;
-                    }
-                    (not_up.folder, Err(not_up.error))
-                }
-            };
+        let booted = until_signal(async { Ok(Leased::boot(&self.wanted, name.clone()).await) }).await;
+        let (folder, result) = match booted {
+            Ok(Ok(leased)) => {
+                let description = &leased.description;
+                (Some(description.folder.clone()), self.in_testbed(description).await)
+            }
+            Ok(Err(not_up)) => {
+                self.copy_logs(not_up.folder.as_deref())?;
+                (not_up.folder, Err(not_up.error))
+            }
+            // A CI system may cancel a job whose guests do not boot, so that the logs are of interest.
+            Err(cancelled) => {
+                self.copy_logs(run_dir::latest(&all, name.as_str()).as_deref())?;
+                (None, Err(cancelled))
+            }
+        };
         if let Some(folder) = folder {
             if self.logs.is_some() || matches!(result, Ok(0)) {
                 // Remove the parent directory, which contains all runs of testbeds with this name.
@@ -91,6 +95,14 @@ impl Ci {
             }
         }
         result.map(ExitCode::from)
+    }
+
+    /// Copies the logs of guests that have not booted.
+    fn copy_logs(&self, from: Option<&Path>) -> Result<()> {
+        if let (Some(from), Some(to)) = (from, &self.logs) {
+            logs::copy(from, to)?;
+        }
+        Ok(())
     }
 
     /// Runs the command in the booted guests until it exits or a signal arrives, then collects logs and stops the

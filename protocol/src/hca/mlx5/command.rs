@@ -252,7 +252,9 @@ mod tests {
     #[test]
     fn slot_lengths_are_bounded() {
         assert_eq!(Slot { input_len: 15, ..slot() }.lengths(), Err(SlotError::InputLength(15)));
-        let large = Slot { input_len: (1 << 20) + 1, ..slot() }.lengths().unwrap_err();
+        let most = u32::try_from(MAX_INPUT).unwrap();
+        assert_eq!(Slot { input_len: most, ..slot() }.lengths(), Ok((MAX_INPUT, 12)));
+        let large = Slot { input_len: most + 1, ..slot() }.lengths().unwrap_err();
         assert_eq!(large.status(), Status::BadInputLength);
         assert_eq!(Slot { output_len: u32::MAX, ..slot() }.lengths().unwrap_err().status().code(), 0x51);
         assert_eq!(Slot { kind: 0, ..slot() }.lengths(), Err(SlotError::Kind(0)));

@@ -33,8 +33,6 @@ const NO_ANSWER: &str = "abnormal ae_id = 0x50a ";
 const KEY_GONE: &str = "abnormal ae_id = 0x103 ";
 /// The message that irdma prints for a request with the previous key of a region that has been registered again.
 const KEY_REPLACED: &str = "abnormal ae_id = 0x102 ";
-/// The message that irdma prints for a QP that failed before software flushed it.
-const QP_FAILED: &str = "fatal QP event";
 /// Path of the counter of payload bytes received by an RDMA device.
 const RECEIVED: &str = "/engine/received_payload_bytes";
 
@@ -231,7 +229,7 @@ impl Target {
         }
         result?;
         if self.protocol.may_fail {
-            self.judge(pair, &[self.protocol.loss, &[KEY_GONE, KEY_REPLACED, QP_FAILED]].concat()).await
+            self.judge(pair, &[self.protocol.loss, &[KEY_GONE, KEY_REPLACED]].concat()).await
         } else {
             self.no_warnings(pair).await
         }
@@ -249,7 +247,7 @@ impl Target {
         let moved = fio::judge(&wait(&mut pair.client.vm, program, self.limit() + RETURN).await?)?;
         came(&pair.client, before, moved.read).await?;
         self.content(pair, outage.seed()).await?;
-        self.judge(pair, &[self.protocol.loss, &[NO_ANSWER, QP_FAILED]].concat()).await
+        self.judge(pair, &[self.protocol.loss, &[NO_ANSWER]].concat()).await
     }
 
     async fn execute_outage(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
