@@ -254,9 +254,8 @@ fn mthca(page: &mut Page) {
     let slot = "longer than its slot: completion with LOCAL_QP_OP_ERR";
     let size = "1008 (bits of a size)";
     page.row("send WQE size in bytes", told.max_send_wqe_len, FIXED, "", size, slot);
-    page.row("scatter list elements", max_recv_sges, "max_recv_sges", "4 to 30", UNKNOWN, DRIVER_ONLY);
-    let recv = format!("{DRIVER}; not enforced by the device, whose slots have up to 2048 bytes");
-    page.row("receive WQE size in bytes", told.max_recv_wqe_len, FIXED, "", UNKNOWN, &recv);
+    page.row("scatter list elements", max_recv_sges, "max_recv_sges", "4 to 30", UNKNOWN, DRIVER);
+    page.row("receive WQE size in bytes", told.max_recv_wqe_len, FIXED, "", UNKNOWN, DRIVER);
     page.log("event queues", told.log_max_eqs, "64", "EXCEED_LIM; outside the table of INIT_HCA: BAD_INDEX");
     page.log("entries per event queue", MthcaEqc::MAX_LOG_ENTRIES, UNKNOWN, "EXCEED_LIM");
     page.log(
