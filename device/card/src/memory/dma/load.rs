@@ -6,29 +6,26 @@
 
 use std::sync::atomic::Ordering;
 
-use vm_memory::{Bytes as _, VolatileSlice};
+use vm_memory::{AtomicAccess, Bytes as _, VolatileSlice};
 
 /// Fills `out` from the beginning of `from`. Reads an aligned word of 2, 4 or 8 bytes with a single load. Returns whether
 /// `from` is long enough.
 #[inline]
 pub(super) fn take(from: &VolatileSlice<'_>, out: &mut [u8]) -> bool {
-    if let Ok(out) = <&mut [u8; 8]>::try_from(&mut *out)
-        && let Ok(word) = from.load::<u64>(0, Ordering::Acquire)
-    {
-        *out = word.to_ne_bytes();
-        return true;
-    }
-    if let Ok(out) = <&mut [u8; 4]>::try_from(&mut *out)
-        && let Ok(word) = from.load::<u32>(0, Ordering::Acquire)
-    {
-        *out = word.to_ne_bytes();
-        return true;
-    }
-    if let Ok(out) = <&mut [u8; 2]>::try_from(&mut *out)
-        && let Ok(word) = from.load::<u16>(0, Ordering::Acquire)
-    {
-        *out = word.to_ne_bytes();
-        return true;
-    }
-    from.copy_to(out) == out.len()
+    let loaded = match out.len() {
+        2 => take_word::<u16>(from, out),
+        4 => take_word::<u32>(from, out),
+        8 => take_word::<u64>(from, out),
+        _ => false,
+    };
+    loaded || from.copy_to(out) == out.len()
+}
+
+/// Fills `out`, which has the size of a word, with a single load. Fails if the word is not aligned or not in `from`.
+#[inline]
+fn take_word<T: AtomicAccess>(from: &VolatileSlice<'_>, out: &mut [u8]) -> bool {
+    from.load::<T>(0, Ordering::Acquire).is_ok_and(|word| {
+        out.copy_from_slice(word.as_slice());
+        true
+    })
 }
