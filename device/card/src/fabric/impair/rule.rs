@@ -24,10 +24,10 @@ const OVERTAKEN_WITHIN_US: u64 = 10_000;
 
 /// An impairment: a rule that injects a fault into some of a device's frames.
 ///
-/// The rule matches a frame if the frame travels in the rule's direction and satisfies all given selectors
-/// (`qpn`, `psn`, `opcode`, `peer`). If `qpn`, `psn` or `opcode` is given, the rule matches only RoCE
-/// packets. By default, the rule affects every matching frame. With `nth`, it affects only the nth matching
-/// frame. With `probability`, it affects a random selection of matching frames.
+/// The rule matches a frame if the frame travels in the rule's direction and satisfies all given selectors (`qpn`,
+/// `psn`, `opcode`, `peer`). If `qpn`, `psn` or `opcode` is given, the rule matches only RoCE packets. By default, the
+/// rule affects every matching frame. With `nth`, it affects only the nth matching frame, or `count` frames starting
+/// with that frame. With `probability`, it affects a random selection of matching frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleEntry {
