@@ -48,7 +48,7 @@ pub struct RuleEntry {
     /// Affect only frames to or from the peer with this MAC or IP address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Affect only the n-th matching frame, counted from 1.
+    /// Affect only the nth matching frame, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nth: Option<u64>,
     /// With `nth`: number of consecutive matching frames to affect. Default: 1.
