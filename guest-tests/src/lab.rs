@@ -104,7 +104,7 @@ impl Options {
 /// Options of scenarios with random choices.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Chance {
-    /// Duration, in minutes, of scenarios that run for a fixed time, such as torture [default: 5]
+    /// Duration, in minutes, of scenarios that run for a fixed time, such as `torture` [default: 5]
     #[arg(long, value_name = "N")]
     pub minutes: Option<u64>,
     /// Seed for random choices, as printed by an earlier run [default: random]

@@ -110,8 +110,8 @@ pub struct Limits {
     pub max_cqs: Count<6, 14>,
     /// Maximum number of memory regions and windows, 2^8 to 2^20.
     pub max_regions: Count<8, 20>,
-    /// Maximum number of page list entries (PBLEs), 2^16 to 2^28. Each registered 4 KiB page of memory takes
-    /// one. Each entry in use takes 8 bytes of guest memory.
+    /// Maximum number of page list entries (PBLEs), 2^16 to 2^28. Each registered 4 KiB page of memory needs one entry.
+    /// Each entry in use occupies 8 bytes of guest memory.
     pub max_pbles: Count<16, 28>,
     /// Maximum number of neighbours that RDMA can reach at the same time, 2^4 to 2^12. The driver adds an
     /// entry for each valid neighbour of the guest kernel and rarely removes one.

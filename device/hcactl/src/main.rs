@@ -105,8 +105,8 @@ enum Command {
     Cqp,
     /// List the objects of any table
     ///
-    /// The other list commands are names for tables that many devices have. A device has further tables if
-    /// its interface has objects of its own.
+    /// The other list commands are shortcuts for common tables. Depending on its interface, a device can have further
+    /// tables.
     List {
         /// Name of the table [default: list the names of all tables]
         table: Option<String>,

@@ -25,8 +25,8 @@ pub enum SqAddr {
     Auto,
 }
 
-/// Options for work queues. The defaults suit both software that follows the interface document and the
-/// public user library.
+/// Options for work queues. The defaults suit software that follows the interface document. For the public user
+/// library, use the settings in `configs/hgrnic.json`.
 ///
 /// # Spec
 /// JingZhao interface, section 12.
@@ -37,32 +37,32 @@ pub struct QueueOptions {
     /// detection.
     pub sq_addr: SqAddr,
     /// J-24: skip a doorbell whose WQE was already executed because an earlier WQE links to it. Needed with the public
-    /// kernel driver, which adds such links after it has rung the doorbell of the earlier WQE; otherwise a WQE may be
-    /// executed twice.
+    /// kernel driver, which adds such links after it has rung the doorbell of the earlier WQE. Without this option, the
+    /// device may execute a WQE twice.
     pub late_link: bool,
-    /// J-08: take the length of a user queue from its memory region, if that is a power of two and at least the length
-    /// in the QPC. Needed by the public user library, which rounds lengths up and enlarges slots after the kernel
-    /// driver has written the context.
+    /// J-08: use the length of a user queue's memory region as the queue length, if it is a power of two and at least
+    /// the length in the QPC. Needed by the public user library, which rounds lengths up and enlarges slots after the
+    /// kernel driver has written the context.
     pub queue_len_from_region: bool,
-    /// J-12: clear the link of a user send WQE after reading it, so that it is not followed again when the slot is
-    /// reused. Needed by the public user library, which leaves the links of earlier batches in place.
+    /// J-12: clear the link of a user send WQE after reading it, so that the device does not follow it again when the
+    /// slot is reused. Needed by the public user library, which leaves the links of earlier batches in place.
     pub clear_links: bool,
     /// J-23: mark a receive WQE without a valid bit as consumed by writing terminators into its data units. Without
-    /// this option, the slot looks posted forever: messages overwrite buffers that were not posted again, and a QP in
-    /// ERR never stops flushing.
+    /// this option, the slot always looks posted. Messages then overwrite buffers that were not posted again, and a QP
+    /// in ERR never stops flushing.
     pub rq_clear: bool,
-    /// J-23: treat a receive WQE of a user queue as posted only if its valid bit is set. The public user library
-    /// always sets the bit, but does not clear its queue when a QP is reused after RESET. Without this option, WQEs
-    /// from before the RESET look like those of software that does not use the bit. The library also sets the bit
-    /// before it writes the rest of the WQE. With this option, a receive WQE is taken only when it is complete:
-    /// RST2INIT marks all slots as not written, and software may post from INIT on (J-50).
+    /// J-23: treat a receive WQE of a user queue as posted only if its valid bit is set. The public user library always
+    /// sets the bit, but does not clear its queue when a QP is reused after RESET. Without this option, WQEs from
+    /// before the RESET look like those of software that does not use the bit. The library also sets the bit before it
+    /// writes the rest of the WQE. With this option, the device uses a receive WQE only when it is complete. To detect
+    /// this, RST2INIT marks all slots as not written. Software may post receives from INIT on (J-50).
     pub rq_valid_bit: bool,
-    /// J-21: write no completion for a send WQE without the signalled bit, unless it fails. Do not use it with the
-    /// public driver: its kernel consumers never set the bit, and it does not tell the device that all requests of
-    /// a QP are signalled.
+    /// J-21: write no completion for a send WQE without the signalled bit, unless the WQE fails. Do not use this option
+    /// with the public driver: its kernel consumers never set the bit, and the driver does not inform the device if all
+    /// requests of a QP are signalled.
     pub honour_c: bool,
-    /// Use the MAC and IP addresses in a ud unit. The public user library does not write them, so they contain stale
-    /// data.
+    /// Use the MAC and IP addresses in the ud unit of a send WQE. Disable this for the public user library, which
+    /// leaves stale data in these fields.
     pub ud_addresses: bool,
 }
 
@@ -81,7 +81,7 @@ impl Default for QueueOptions {
     }
 }
 
-/// Options for JingZhao devices.
+/// Options for JingZhao devices. Numbers such as J-02 refer to section 12 of the JingZhao interface specification.
 ///
 /// # Spec
 /// JingZhao interface, section 12.
@@ -91,26 +91,25 @@ pub struct Options {
     /// If a command fails, report one of the precise status codes that only the public driver defines, instead of 03h.
     /// The driver maps these codes to more specific errno values than EINVAL.
     pub extended_status: bool,
-    /// J-02: number of UAR pages, 2048 or 4096, which determines the size of BAR2. The public driver never reuses a
-    /// low page. With 2048 pages, doorbells are lost after the device has been opened about 2000 times.
+    /// J-02: number of UAR pages, 2048 or 4096, which determines the size of BAR2. The public driver allocates 4096
+    /// pages round robin. With 2048 pages, doorbells are lost after the device has been opened about 2000 times.
     #[schemars(with = "u16", extend("enum" = [2048, 4096]))]
     pub uar_pages: UarPages,
     /// Execute a doorbell only if it is written to the UAR page in the context of its QP.
     pub uar_check: bool,
     /// J-33: execute a doorbell only if all 24 bits of the QP number match. The public driver changes the high bits
-    /// when it reuses a number, so that doorbells for the earlier QP can be detected.
+    /// when it reuses a number, so the device can detect doorbells for the earlier QP.
     pub qpn_check: bool,
     /// Board ID that QUERY_ADAPTER returns.
     pub board_id: BoardId,
     /// J-29: meaning of the RNR timer codes in contexts.
     pub rnr_timer_table: RnrTimerTable,
-    /// J-42: RNR timer code used for a QP whose context has code 0, and returned by QUERY_QP. Code 0 itself means
-    /// 655.36 ms. The public driver always sets code 0, regardless of the timer that its user requests.
+    /// J-42: RNR timer code that the device uses for a QP whose context has code 0, and that QUERY_QP returns. Code 0
+    /// itself means 655.36 ms. The public driver always sets code 0, regardless of the timer that its user requests.
     #[schemars(with = "u8", range(max = 31))]
     pub rnr_timer_zero: RnrTimerCode,
-    /// J-38: implement MAD_IFC as the hardware does, with the LID and state of the port. The document lists
-    /// the command without a layout, and no driver uses it. Without this option, MAD_IFC is an unknown
-    /// opcode.
+    /// J-38: implement MAD_IFC as in hardware. It returns the LID and state of the port. The document lists the command
+    /// without a layout, and no driver uses it. Without this option, MAD_IFC is an unknown opcode.
     pub mad_ifc: bool,
     /// J-30: reserve the first 40 bytes of a UD receive buffer for the GRH, as verbs applications expect.
     pub ud_grh: bool,

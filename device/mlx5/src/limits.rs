@@ -56,7 +56,7 @@ pub struct Limits {
     pub max_cqs: Count<8, 16>,
     /// Maximum number of SRQs, 2^8 to 2^16.
     pub max_srqs: Count<8, 16>,
-    /// Maximum number of memory keys, 2^14 to 2^20. Linux 6.12 creates about 6,100 when it loads.
+    /// Maximum number of memory keys, 2^14 to 2^20. The driver of Linux 6.12 creates about 6,100 of them when it loads.
     pub max_mkeys: Count<14, 20>,
     /// Maximum number of entries per CQ, 2^8 to 2^22.
     pub max_cqes: Count<8, 22>,
@@ -64,7 +64,8 @@ pub struct Limits {
     pub max_srq_wqes: Count<8, 15>,
     /// Maximum number of outstanding READs and atomics of a QP in each direction, 1 to 2^4.
     pub max_rd_atomic: Count<0, 4>,
-    /// Size of the BAR, which holds the UAR pages, in MiB, 1 to 2^5. Each process of the guest uses some pages.
+    /// Size of the BAR, which holds the UAR pages, in MiB, 1 to 2^5. Each guest process that opens the device uses
+    /// several pages.
     pub bar_mib: Count<0, 5>,
 }
 

@@ -14,12 +14,12 @@ pub type Setup = frontend::Setup<Options>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// Model that the PCI device ID identifies. The driver treats all models alike.
+    /// Model to emulate. It determines only the PCI device ID, because the driver treats all models alike.
     pub model: Model,
-    /// Use the PCI device ID of a virtual function. The driver then skips the host's byte order, and Linux 6.12 does
-    /// not create its cache of memory keys.
+    /// Use the PCI device ID of a virtual function. The driver then does not write the HOST_ENDIANNESS register, and
+    /// Linux 6.12 does not fill its cache of memory keys.
     pub virtual_function: bool,
-    /// Number of MSI-X vectors, 2 to 64. The driver uses one more than the guest has CPUs.
+    /// Number of MSI-X vectors, 2 to 64. The driver uses one per guest CPU, plus one.
     #[schemars(with = "u16", range(min = 2, max = 64))]
     pub vectors: Vectors,
     /// Board ID that QUERY_ADAPTER returns and `ibv_devinfo` shows: at most 16 ASCII characters.

@@ -76,11 +76,11 @@ pub struct LimitsEntry {
     pub max_cqes: Count<0, 17>,
     /// Maximum number of outstanding READs and atomics of a QP as requester, 1 to 2^4.
     pub max_rd_atomic: Count<0, 4>,
-    /// Number of GIDs of the port, 2^3 to 2^5. The driver queries each of them when it loads.
+    /// Number of GIDs of the port, 2^3 to 2^5. The driver queries all of them when it loads.
     pub max_gids: Count<3, 5>,
     /// Number of P_Keys of the port, 2^5 or 2^6. The driver queries each of them when it loads.
     pub max_pkeys: Count<5, 6>,
-    /// Size of the UAR pages (BAR2) in MiB, 1 to 2^3.
+    /// Size of BAR2, which holds the UAR pages, in MiB, 1 to 2^3.
     pub uar_mib: Count<0, 3>,
     /// Maximum number of gather list elements per send WQE, 4 to 30.
     #[schemars(range(min = 4, max = 30))]

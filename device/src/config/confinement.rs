@@ -28,9 +28,9 @@ pub struct ConfinementEntry {
     /// Allow devices that are added at run time to use the tap fabric. The tap fabric is always allowed if a
     /// device in this file uses it.
     pub tap: bool,
-    /// Allow devices that are added at run time to use the ring fabric. The ring directory must be the
-    /// default one or an allowed socket directory. The ring fabric is always allowed if a device in this file
-    /// uses it.
+    /// Allow devices that are added at run time to use the ring fabric. The ring directory must be the default one, or
+    /// a directory in which hcad can create sockets (see `sockets`). The ring fabric is always allowed if a device in
+    /// this file uses it.
     pub ring: bool,
     /// Allow devices that are added at run time to use the UDP fabric. The UDP fabric is always allowed if a
     /// device in this file uses it.

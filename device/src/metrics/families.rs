@@ -170,13 +170,13 @@ impl Writer<'_> {
         );
         self.fields(
             "hcad_requested_messages_total",
-            "Completed messages that this device requested, by operation.",
+            "Completed messages for which this device was the requester, by operation.",
             "operation",
             |counters| counters.engine.requested,
         );
         self.fields(
             "hcad_executed_messages_total",
-            "Executed messages that peers requested, by operation.",
+            "Executed messages for which this device was the responder, by operation.",
             "operation",
             |counters| counters.engine.executed,
         );

@@ -74,7 +74,7 @@ struct Cli {
     #[arg(long, value_name = "FOLDER", default_value = "target/bench")]
     pictures: PathBuf,
 
-    /// File with the history of ratios; lists ratios that are worse than in the last entry from a similar machine
+    /// File with the history of ratios; ratios that are worse than in the last entry from a similar machine are listed
     #[arg(long, value_name = "FILE", default_value = "guest-tests/fabric-bench/history.jsonl")]
     history: PathBuf,
 

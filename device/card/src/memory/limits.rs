@@ -43,7 +43,7 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileSystems {
-    /// tmpfs (including memfds) and hugetlbfs. A page is available immediately or never.
+    /// tmpfs (including memfds) and hugetlbfs. A page fault either succeeds or fails immediately.
     #[default]
     Memory,
     /// All file systems. The server of a network or FUSE file system can block the device indefinitely on any access.

@@ -20,7 +20,7 @@ pub struct TraceFilter {
     /// Words such as "SEND" or "RDMA_READ". A trace entry matches if its opcode name contains one of these
     /// words. Case, spaces and underscores are ignored.
     pub opcodes: Vec<String>,
-    /// Numbers of the queue pairs whose entries are written.
+    /// Numbers of the queue pairs whose entries are traced.
     pub qpns: Vec<u32>,
 }
 

@@ -28,7 +28,7 @@ pub struct Copy {
     to: Place,
     /// Maximum size of the files copied from a guest, in MiB or with a unit (`M` or `G`)
     ///
-    /// The limit protects the host's disk from a guest that sends data without end.
+    /// The limit protects the host's disk from a guest that never stops sending data.
     #[arg(long, default_value = "4G", value_name = "SIZE", value_parser = size_in_mebibytes)]
     max_size: u32,
 }

@@ -24,10 +24,10 @@ const OVERTAKEN_WITHIN_US: u64 = 10_000;
 
 /// An impairment: a rule that injects a fault into some of a device's frames.
 ///
-/// The rule matches a frame if the frame travels in the rule's direction and satisfies all given selectors
-/// (`qpn`, `psn`, `opcode`, `peer`). If `qpn`, `psn` or `opcode` is given, the rule matches only RoCE
-/// packets. By default, the rule affects every matching frame. With `nth`, it affects only the nth matching
-/// frame. With `probability`, it affects a random selection of matching frames.
+/// The rule matches a frame if the frame travels in the rule's direction and satisfies all given selectors (`qpn`,
+/// `psn`, `opcode`, `peer`). If `qpn`, `psn` or `opcode` is given, the rule matches only RoCE packets. By default, the
+/// rule affects every matching frame. With `nth`, it affects only the nth matching frame, or `count` frames starting
+/// with that frame. With `probability`, it affects a random selection of matching frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleEntry {
@@ -48,7 +48,7 @@ pub struct RuleEntry {
     /// Affect only frames to or from the peer with this MAC or IP address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Affect only the n-th matching frame, counted from 1.
+    /// Affect only the nth matching frame, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nth: Option<u64>,
     /// With `nth`: number of consecutive matching frames to affect. Default: 1.
