@@ -36,8 +36,8 @@ use crate::inherited::{Inherited, InheritedError};
 use crate::supervisor::{Failure, Rebuild, supervise};
 use crate::worker::{Ended, Run};
 
-/// Time within which devices must stop. A turn takes milliseconds, so a device that takes longer hangs. Its
-/// thread ends only with the process.
+/// Time within which devices must stop. A turn takes milliseconds, so a device that takes longer is considered hung.
+/// Its thread ends only with the process.
 pub const ENDING: Duration = Duration::from_secs(2);
 
 /// Key of the log settings.
@@ -300,7 +300,7 @@ impl Fleet {
         }
     }
 
-    /// Adds a device to the others.
+    /// Adds a device without affecting the others.
     fn add(&mut self, entry: Map<String, Value>) -> Result<(u16, Option<PathBuf>), ChangeError> {
         let others: Vec<_> = self.members.iter().map(|member| &member.config).collect();
         let mut device = DeviceConfig::beside(entry, &self.config.sockets, &others)?;

@@ -82,8 +82,8 @@ impl Addresses {
         })
     }
 
-    /// Returns headers that lead nowhere, for a QP whose peer is unknown. Packets of this QP time out, as on a
-    /// wire to which the peer is not connected.
+    /// Returns headers with an unreachable destination, for a QP whose peer is unknown. Packets of this QP time out, as
+    /// on a wire to which the peer is not connected.
     pub fn nowhere(&self) -> Encap {
         Encap {
             src_mac: self.own.mac,

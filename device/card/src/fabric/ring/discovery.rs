@@ -118,7 +118,7 @@ impl RingFabric {
     fn connect_to(&self, mac: MacAddr) -> Option<UnixStream> {
         match connect(&socket_path(&self.folder, mac)) {
             Ok(socket) => Some(socket),
-            // The member was killed or has left. When the other member returns, it calls this one.
+            // The other member was killed or has left. When it returns, it calls this member.
             Err(Errno::CONNREFUSED | Errno::NOENT) => None,
             Err(error) => {
                 limited!(warn, %mac, %error, "cannot connect to a ring member");

@@ -164,7 +164,7 @@ fn nic_receives_all_frames_unmodified() {
     let tag = [0x81, 0x00, 0x00, 0x05];
     let tagged = [&plain(mac(2), mac(1), 60)[..12], &tag, &[0x08, 0x00, 1, 2, 3]].concat();
     let priority = [&plain(mac(2), mac(1), 60)[..12], &[0x81, 0x00, 0xe0, 0x00], &[0x08, 0x00]].concat();
-    // Without an RDMA driver, UDP port 4791 is not special (E810, section 16.2).
+    // Without an RDMA driver, UDP port 4791 is not special (E810 interface, section 16.2).
     let roce = roce_for_lid_1();
     let frames = [
         plain(mac(7), mac(1), 60),
