@@ -345,7 +345,7 @@ fn strict_violations_log_one_line_each() {
 }
 
 #[test]
-fn capture_can_be_started_and_stopped_and_never_overwrites() {
+fn capture_starts_and_stops_without_overwriting_files() {
     let (daemon, control) = start();
     let file = daemon.folder.path().join("x.pcapng");
     let name = file.to_str().unwrap();
@@ -417,7 +417,7 @@ fn trace_files_rotate_without_overwriting() {
 }
 
 #[test]
-fn trace_can_be_started_and_stopped_and_never_overwrites() {
+fn trace_starts_and_stops_without_overwriting_files() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     let file = daemon.folder.path().join("x.trace");

@@ -43,8 +43,8 @@ impl ArmSequence {
         }
     }
 
-    /// Returns the two-bit sequence numbers that are valid now, as the first of them and the number of those that
-    /// follow.
+    /// Returns the two-bit sequence numbers that are currently valid: the first one, and the number of those that
+    /// follow it.
     pub fn valid_range(&self) -> (u8, u8) {
         let first = self.seen.wrapping_add(self.first.into()) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;

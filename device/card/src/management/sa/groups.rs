@@ -28,7 +28,7 @@ const LAST_MLID: u16 = 0xfffe;
 
 /// Rate code of 20 Gb/s, the rate of the port: four lanes of DDR.
 pub(super) const RATE_20: u8 = 6;
-/// Packet life time code of one second: 4.096 us times 2 to this power.
+/// Packet lifetime code of about one second: 4.096 us times 2 to this power.
 pub(super) const ONE_SECOND: u8 = 18;
 
 /// All groups. The join state in a group's record is that of the guest's own port.
@@ -149,7 +149,7 @@ fn member(world: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberRecord
     Ok(wanted)
 }
 
-/// Returns the bound of a request on a quantity, if it has one.
+/// Returns the bound that a request places on a quantity, if any.
 fn bound(quantity: Quantity, wanted: &McMemberRecord, request: &Request<'_>) -> Option<Bound> {
     let (components, values) = match quantity {
         Quantity::Mtu => ([MTU_SELECTOR, MTU], [wanted.mtu_selector, wanted.mtu]),

@@ -83,8 +83,8 @@ impl Bound {
         }
     }
 
-    /// Returns the code of a value within the bound, or `None` if there is no defined one. "Less" yields at most `best`,
-    /// and selector 3 yields `best` itself.
+    /// Returns the code of a value within the bound, or `None` if no defined code is within the bound. "Less" yields at
+    /// most `best`, and selector 3 yields `best` itself.
     pub(super) fn select(self, best: u8) -> Option<u8> {
         let Self { quantity, selector, code } = self;
         if selector > EXACTLY {

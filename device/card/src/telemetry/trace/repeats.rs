@@ -19,11 +19,11 @@ const BURST: u64 = 16;
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Bound: maximum number of groups that write records in one period, because a peer can send packets to any number of
-/// QPs. Events of further groups are only counted.
+/// Maximum number of groups that write records in one period. This limit is needed because a peer can send packets to
+/// any number of QPs. Events of further groups are only counted.
 const MAX_GROUPS: usize = 64;
 
-/// What the suppressed records of an event have in common.
+/// A group of records that share a limit: the attributes that these records have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     pub kind: Kind,

@@ -73,8 +73,8 @@ impl Connection {
         })
     }
 
-    /// Serves up to `budget` messages in order. The replies are sent later, by [`Connection::reply`], after the
-    /// work started by the messages.
+    /// Serves up to `budget` messages in order. [`Connection::reply`] sends the replies later, once the work that the
+    /// messages started is done.
     ///
     /// # Errors
     /// Fails if the client is disconnected or has violated the protocol.
