@@ -136,7 +136,7 @@ struct BuiltDevice {
     worker: Box<dyn Run>,
 }
 
-/// Placeholder for a worker that cannot be created yet. It fails at once, so that the supervisor retries.
+/// Placeholder for a worker that cannot be created yet. It fails immediately, so that the supervisor retries.
 struct Unbuilt(io::Error);
 
 impl Run for Unbuilt {

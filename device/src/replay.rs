@@ -145,7 +145,7 @@ fn show_outputs(outputs: &[String], out: &mut dyn Write) -> io::Result<()> {
     outputs.iter().try_for_each(|output| writeln!(out, "    {}", sanitize::text(output)))
 }
 
-/// Waits for a line. Returns at once at the end of standard input.
+/// Waits for a line. At the end of standard input, returns immediately.
 fn wait() -> io::Result<()> {
     io::stdin().lock().read_line(&mut String::new()).map(drop)
 }

@@ -1,9 +1,8 @@
 //! The thread of one HCA: an event loop over its sockets, its deadlines and its mailbox.
 //!
-//! A turn serves client messages, receives frames from the fabric, fires expired deadlines, then drains the
-//! HCA into the fabric. Each step is bounded, so neither the client nor a peer can starve the other.
-//! Remaining work continues at once in the next turn, after every descriptor has been polled again. If no
-//! work is left, the thread blocks.
+//! A turn serves client messages, receives frames from the fabric, fires expired deadlines, then drains the HCA into
+//! the fabric. Each step is bounded, so neither the client nor a peer can starve the other. If work remains, the next
+//! turn starts immediately, after every descriptor has been polled again. If no work is left, the thread blocks.
 
 mod budget;
 mod busy_poll;

@@ -118,7 +118,7 @@ fn passed_sockets_match_configured_names() {
     assert!(hcactl.unwrap().status.success());
     terminate(&daemon);
     assert!(daemon.child.wait().unwrap().success());
-    // Sockets belong to their creator, so the daemon does not remove them.
+    // A socket is removed by the process that created it, so the daemon must not remove these.
     assert!(daemon.socket.exists() && control.exists());
 }
 

@@ -227,7 +227,7 @@ enum RequestError {
 }
 
 impl RequestError {
-    /// Returns the error for a file that cannot be created. If the sandbox is the cause, the error says so.
+    /// Returns the error for a file that cannot be created. If the sandbox is the cause, the error mentions it.
     fn file(path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         match confinement::check_file(&path) {

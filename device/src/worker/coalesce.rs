@@ -8,9 +8,9 @@
 //!
 //! Coalescing would only slow down a request-response load, but such a load looks the same to this thread: one message,
 //! a short sleep, one message. Coalescing is therefore decided by a trial. After many short sleeps in a row, each for
-//! few messages, the thread coalesces a few times. It gives up at once if almost nothing has accumulated, and otherwise
-//! compares the message rates. If coalescing is not faster, the next trial waits for a while, twice as long each time.
-//! If coalescing is faster, the rates are compared again every second, since the load may have changed.
+//! few messages, the thread coalesces a few times. It ends the trial early if almost nothing has accumulated, and
+//! otherwise compares the message rates. If coalescing is not faster, the next trial waits for a while, twice as long
+//! each time. If coalescing is faster, the rates are compared again every second, since the load may have changed.
 
 use std::time::Duration;
 

@@ -49,7 +49,7 @@ fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl F
     let (took, grown) = (work_time() - began, own_memory().saturating_sub(memory));
     let ns = took.as_nanos() / u128::from(commands);
     println!("{what}: {count} in {took:.2?}, {ns} ns a command; {} bytes each", grown / count);
-    // The allocator takes memory in larger units.
+    // The allocator requests memory in larger units.
     assert!(grown <= count * bytes_each + (1 << 20), "{what}: {grown} bytes for {count}");
 }
 

@@ -16,9 +16,9 @@ use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
-/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. At the
-/// largest path MTU, these frames take half a megabyte. Jumbo frames of a NIC take slightly more than one
-/// megabyte. A shared-memory fabric also limits the bytes, so fewer large frames are sent to such a fabric.
+/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. At the largest path
+/// MTU, these frames add up to half a megabyte, and jumbo frames of a NIC to slightly more than one megabyte. A
+/// shared-memory fabric also limits the bytes, so fewer large frames are sent to such a fabric.
 const FRAMES_PER_TURN: usize = 128;
 
 /// Maximum number of frames that the engine or the NIC builds before the other one takes its turn. This equals

@@ -40,7 +40,7 @@ impl Group {
         Self { qpn: None, opcode: None, reason: None, ..self }
     }
 
-    /// Passes the fields before those of the single event to a visitor.
+    /// Passes the QPN and the opcode, which precede the fields of the single event, to a visitor.
     pub(super) fn show_object(&self, to: &mut dyn Visitor) {
         self.qpn.show("qpn", to);
         if let Some(opcode) = self.opcode {
@@ -48,7 +48,7 @@ impl Group {
         }
     }
 
-    /// Passes the fields after those of the single event to a visitor.
+    /// Passes the reason, which follows the fields of the single event, to a visitor.
     pub(super) fn show_reason(&self, to: &mut dyn Visitor) {
         self.reason.show("reason", to);
     }

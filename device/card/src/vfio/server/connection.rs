@@ -136,8 +136,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the bytes before the next reply that has a descriptor. If there are no such bytes, sends the
-    /// beginning of this reply together with the descriptor, because a client expects both at once.
+    /// Sends the bytes before the next reply that has a descriptor. If there are no such bytes, sends the beginning of
+    /// this reply together with the descriptor, because a client expects both in one read.
     fn send_some(&mut self) -> rustix::io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let next = self.files.front().map(|(start, _)| *start);
