@@ -88,8 +88,8 @@ impl Coalescing {
         }
     }
 
-    /// Called before the thread blocks, with the total number of messages sent or executed so far. Returns the time to
-    /// sleep without being woken, or `None` to block as usual. The total restarts at zero when the device is
+    /// Returns the time to sleep without being woken, or `None` to block as usual. Called before the thread blocks.
+    /// `done` is the total number of messages sent or executed so far, which restarts at zero when the device is
     /// re-created.
     pub(super) fn sleep(&mut self, now: Instant, done: u64) -> Option<Duration> {
         if self.sleep.is_zero() {

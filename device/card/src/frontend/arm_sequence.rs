@@ -51,8 +51,8 @@ impl ArmSequence {
         (first as u8, more as u8)
     }
 
-    /// Whether a sequence number is currently valid. A valid number proves that software has received all the events it
-    /// counts.
+    /// Handles an arm request, and returns whether its sequence number is currently valid. A valid number proves that
+    /// software has received all the events it counts.
     pub fn arm(&mut self, number: u8) -> bool {
         let (first, more) = self.valid_range();
         let ahead = number.wrapping_sub(first) & 3;

@@ -367,6 +367,7 @@ impl ManagedPort {
         {
             return Err(MadStatus::BAD_VALUE);
         }
+        // DISABLED and POLLING disable and enable the link. DOWN alone takes an active link down and up again.
         match (wanted.state, wanted.physical_state) {
             (LinkState::NO_CHANGE | LinkState::DOWN, PhysicalState::DISABLED) => {
                 effects.push(Effect::Link(false));
@@ -383,6 +384,7 @@ impl ManagedPort {
             _ => return Err(MadStatus::BAD_VALUE),
         }
         let kept = self.settings;
+        // The value 0 changes nothing. All ones enable every width or speed that the port supports.
         let or_kept = |value: u8, kept: u8| if value == 0 { kept } else { value };
         self.settings = PortInfo {
             m_key: wanted.m_key,
@@ -407,6 +409,7 @@ impl ManagedPort {
             overrun_errors: wanted.overrun_errors,
             ..kept
         };
+        // Software resets a violation counter by writing 0. Other values are ignored.
         if wanted.m_key_violations == 0 {
             self.m_key_violations = 0;
         }

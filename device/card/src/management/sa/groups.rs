@@ -166,6 +166,7 @@ fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, request: &Request<'_>
     let same = |component, equal: bool| !request.has(component) || equal;
     let admits = |quantity, is| bound(quantity, wanted, request).is_none_or(|bound| bound.admits(is));
     same(QKEY, group.qkey == wanted.qkey)
+        // Full and limited members of a partition have P_Keys that differ only in bit 15.
         && same(PKEY, group.pkey.get() & 0x7fff == wanted.pkey.get() & 0x7fff)
         && same(TRAFFIC_CLASS, group.traffic_class == wanted.traffic_class)
         && same(SL, group.sl == wanted.sl)
