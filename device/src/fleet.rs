@@ -394,6 +394,7 @@ impl Fleet {
         reloaded.not_changed =
             before.filter(|(before, now)| before != now).map(|((key, _), _)| (*key).to_owned()).collect();
 
+        // A device that needs resources of a leaving device can be created only after that device has stopped.
         let is_in_the_way = |device: &DeviceConfig| {
             let mut leaving = self.members.iter().filter(|member| leaving.contains(&member.serial));
             leaving.any(|member| member.config.excludes(device))

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_record_sends_nothing_to_the_terminal() {
+    fn control_characters_in_record_are_not_printed() {
         let device = serde_json::json!({
             "id": 1, "frontend": { "jingzhao": {} }, "fabric": { "local": {} }
         });

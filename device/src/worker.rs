@@ -398,6 +398,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             return Ok(());
         }
         self.hca.flush();
+        // No wake-up follows for frames that arrived before wake-ups were enabled, so the thread must not block.
         if !self.fabric.enable_wakeups() {
             self.fabric.disable_wakeups();
             return self.poll(ready, Some(Duration::ZERO));
@@ -566,6 +567,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let Some(listener) = &self.listener else { return Ok(()) };
         match listener.accept() {
             Ok(None) => Ok(()),
+            // The current client may be about to disconnect; see `SUCCESSOR_TIMEOUT`.
             Ok(Some(stream)) if self.client.is_some() => {
                 self.successor = Some(stream);
                 self.pause_accepting(SUCCESSOR_TIMEOUT)

@@ -516,7 +516,7 @@ fn record_stops_at_size_limit() {
 }
 
 #[test]
-fn stop_reports_earlier_disk_full() {
+fn stopping_trace_or_capture_reports_earlier_full_disk() {
     let full = "to /dev/full has already stopped: No space left on device (os error 28)";
     let (daemon, control) = start_with(&[("trace", json!({ "file": "/dev/full" }))]);
     connect(&daemon).ok(Op::Nop, 0, 0x1f, &[]);

@@ -211,6 +211,7 @@ impl Fabric for UdpFabric {
                         Transmitted::RunRefused => continue,
                     }
                 }
+                // An answer must reach only the requester, so it is dropped instead of flooded.
                 Route::Flood if first.origin == Origin::Answer => {
                     self.stats.tx_no_peer += 1;
                     batch.run(1, MAX_SEND_LEN)

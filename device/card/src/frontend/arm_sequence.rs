@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_start_at_number_of_interface() {
+    fn arm_sequence_starts_at_first_number_of_interface() {
         let mut sequence = ArmSequence::new(0);
         assert_eq!(allowed(&sequence), [0]);
         sequence.event_written(0);

@@ -156,10 +156,13 @@ impl<F: Frontend> Hca<F> {
             let own = self.port.addresses().own.mac;
             let for_management =
                 self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac));
+            // These frames need an ICRC even if the fabric does not. Members of a group may be on a wire, and frames
+            // that are looped back, passed to management or queued are in wire format.
             if sent.dst_mac.is_multicast() || for_management || [own, UNRESOLVED].contains(&sent.dst_mac) {
                 self.outbound.seal_last();
             }
             let wr = sent.wr_id.map(|wr_id| self.frontend.work_request(wr_id));
+            // A packet without a work request is a response.
             if sent.wr_id.is_none() {
                 self.outbound.mark_answer();
             }

@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_contain_the_path() {
+    fn listen_error_names_path() {
         let error = Listener::bind(Path::new("/nonexistent/folder/x.sock")).unwrap_err();
         assert!(error.to_string().starts_with("/nonexistent/folder/x.sock: cannot listen:"), "{error}");
     }
