@@ -101,7 +101,7 @@ fn listening(folder: &TempDir, name: &str) -> (PathBuf, UnixListener) {
     (path, listener)
 }
 
-/// The protocol is that of sd_listen_fds(3).
+/// The protocol is described in sd_listen_fds(3).
 #[test]
 fn passed_sockets_match_configured_names() {
     let folder = tempfile::tempdir().unwrap();

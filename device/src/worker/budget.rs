@@ -37,7 +37,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// Time for which a device counts as moving data after an interval in which it did.
 const RECENT: Duration = Duration::from_millis(200);
 
-/// The allowance shared by all devices of this process, each of which is a thread.
+/// The allowance shared by all devices of this process, each of which has its own thread.
 static SHARED: Mutex<Shared> = Mutex::new(Shared::new());
 
 /// The remaining allowance of all devices of a process.

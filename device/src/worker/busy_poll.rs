@@ -15,7 +15,7 @@
 //! time returns to its initial value.
 //!
 //! While it is not yielding, the thread polls only during bulk transfers. If polling finds nothing, the thread polls
-//! less and less often. If the awaited thread needs the same CPU, polling cannot find anything.
+//! less and less often. If the awaited thread needs the same CPU, it cannot run while this thread polls.
 
 use std::time::Duration;
 

@@ -19,13 +19,13 @@ use engine::Instant;
 /// Number of sleeps that measure the message rate without coalescing.
 const PLAIN_SLEEPS: u32 = 256;
 
-/// A thread whose average sleep is longer than this is not woken too often.
+/// If the average sleep is longer than this, wake-ups are rare enough without coalescing.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
 /// A thread that handles more messages than this per wake-up, on average, already batches enough.
 const FEW_MESSAGES: u64 = 8;
 
-/// A sleep longer than this ends the load being measured.
+/// After a sleep longer than this, the load being measured is considered over.
 const IDLE: Duration = Duration::from_millis(20);
 
 /// Number of sleeps in a trial.

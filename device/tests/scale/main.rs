@@ -42,7 +42,8 @@ fn work_time() -> Duration {
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }
 
-/// Creates objects with a number of commands, prints the cost, and checks the memory per object against a limit.
+/// Creates objects with the given number of commands, prints the cost, and checks the memory per object against a
+/// limit.
 fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl FnOnce()) {
     let (memory, began) = (own_memory(), work_time());
     make();

@@ -3,7 +3,7 @@
 //! Software counts the events of a CQ that it has received. The device counts those that it has written. A number lower
 //! than the device's count is valid as long as software may not have received the remaining events. The driver has
 //! received the events that it has read from the EQ. A user program has received those that it fetched from the driver.
-//! The device can only infer these from the sequence numbers that the program uses.
+//! The device can infer the latter only from the sequence numbers that the program uses.
 //!
 //! # Spec
 //! mthca interface, sections 7.6 and 11; mlx5 interface, sections 7.1 and 9.2.

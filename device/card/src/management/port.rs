@@ -39,8 +39,8 @@ pub struct NodeProfile {
     pub capabilities: u32,
     /// Whether the port is down until software opens it.
     pub opened_by_software: bool,
-    /// Whether the agent answers performance management requests to QP1, from the wire or from the guest itself, even if
-    /// software listens.
+    /// Whether the agent answers performance management requests to QP1, from the wire or from the guest itself, even
+    /// if software listens.
     pub always_answers_perf: bool,
 }
 

@@ -55,8 +55,8 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Returns the bound in a request, or `None` if its component mask omits the value. `components` are the mask bits of
-    /// the selector and of the value.
+    /// Returns the bound in a request, or `None` if its component mask omits the value. `components` are the mask bits
+    /// of the selector and of the value.
     pub(super) fn of(
         request: &Request<'_>,
         quantity: Quantity,

@@ -1,5 +1,5 @@
-//! Limits the number of records of events that a peer can repeat without end, such as ignored packets. Without a limit, a
-//! flood of packets would push everything else out of a trace ring.
+//! Limits the number of records of events that a peer can repeat without end, such as ignored packets. Without a limit,
+//! a flood of packets would push everything else out of a trace ring.
 //!
 //! Records of one group, such as the packets with one opcode that a QP ignores for one reason, share a limit per
 //! period. At the end of the period, one record reports how many were suppressed. Periods follow the clock of the
