@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn explanation_of_idle_qp_gives_wait_reason() {
+    fn explanation_of_idle_qp_names_wait_reason() {
         assert_eq!(
             said(IDLE),
             [
