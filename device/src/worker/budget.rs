@@ -9,7 +9,7 @@
 //!
 //! The limit does not affect a guest that boots or runs applications: unused time is saved up, and time spent on moving
 //! data is added to the device's part. No device is limited while no other device moves data, because no device would
-//! benefit from the limit. This matters for boot loaders, whose drivers poll registers.
+//! benefit from the limit. This exemption matters for boot loaders, whose drivers poll registers.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

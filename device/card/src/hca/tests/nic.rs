@@ -484,8 +484,8 @@ fn nics_exchange_frames_over_every_fabric() {
         a.impair(Rule::try_from(rule).unwrap()).unwrap();
 
         // The frames go to the other device, to an unknown MAC, and to all members. Some come from a guest behind the
-        // NIC. They include runs of equal length, a frame as long as a jumbo frame with two tags, and more frames than
-        // fit into one turn.
+        // NIC. The frames include runs of equal length, a frame as long as a jumbo frame with two tags, and more frames
+        // than fit into one turn.
         let unknown = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
         let behind = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
         let mut frames: Vec<_> = [mac(2), unknown, MacAddr::BROADCAST, MacAddr([0x33, 0x33, 0, 0, 0, 1])]
