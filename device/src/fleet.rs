@@ -36,8 +36,8 @@ use crate::inherited::{Inherited, InheritedError};
 use crate::supervisor::{Failure, Rebuild, supervise};
 use crate::worker::{Ended, Run};
 
-/// Time within which devices must stop. A turn takes milliseconds, so a device that takes longer hangs. Its
-/// thread ends only with the process.
+/// Time within which devices must stop. A turn takes milliseconds, so a device that takes longer is considered hung.
+/// Its thread ends only with the process.
 pub const ENDING: Duration = Duration::from_secs(2);
 
 /// Key of the log settings.
@@ -136,7 +136,7 @@ struct BuiltDevice {
     worker: Box<dyn Run>,
 }
 
-/// Placeholder for a worker that cannot be created yet. It fails at once, so that the supervisor retries.
+/// Placeholder for a worker that cannot be created yet. It fails immediately, so that the supervisor retries.
 struct Unbuilt(io::Error);
 
 impl Run for Unbuilt {
@@ -300,7 +300,7 @@ impl Fleet {
         }
     }
 
-    /// Adds a device to the others.
+    /// Adds a device without affecting the others.
     fn add(&mut self, entry: Map<String, Value>) -> Result<(u16, Option<PathBuf>), ChangeError> {
         let others: Vec<_> = self.members.iter().map(|member| &member.config).collect();
         let mut device = DeviceConfig::beside(entry, &self.config.sockets, &others)?;
@@ -394,6 +394,7 @@ impl Fleet {
         reloaded.not_changed =
             before.filter(|(before, now)| before != now).map(|((key, _), _)| (*key).to_owned()).collect();
 
+        // A device that needs resources of a leaving device can be created only after that device has stopped.
         let is_in_the_way = |device: &DeviceConfig| {
             let mut leaving = self.members.iter().filter(|member| leaving.contains(&member.serial));
             leaving.any(|member| member.config.excludes(device))

@@ -103,6 +103,7 @@ impl Inherited {
 
     /// Takes the socket that listens on `path`.
     pub fn take(&mut self, path: &Path) -> Option<Arc<Listener>> {
+        // The configuration may name the socket by a different path to the same file.
         let one_name = path.canonicalize();
         self.listening.remove(path).or_else(|| {
             let is_it =
@@ -126,6 +127,7 @@ impl Inherited {
 
 /// Returns the descriptors that a service manager has passed to this process.
 fn passed() -> Result<impl Iterator<Item = RawFd>, InheritedError> {
+    // LISTEN_FDS applies only to the process that LISTEN_PID names, not to a process that inherited both variables.
     let is_ours = env::var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string());
     let count = match env::var("LISTEN_FDS") {
         Ok(text) if is_ours => {

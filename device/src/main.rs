@@ -69,7 +69,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     });
     let notify = Notify::from_environment().context("NOTIFY_SOCKET")?;
     config.make_runtime_folder()?;
-    // Both calls must come before logging is initialised, because that creates a thread.
+    // Both calls must come before logging is initialised, because logging creates a thread.
     descriptors::raise_limit();
     confinement::begin(&config, file.as_deref()).map_err(|error| error.in_file(origin))?;
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;

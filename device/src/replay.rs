@@ -145,7 +145,7 @@ fn show_outputs(outputs: &[String], out: &mut dyn Write) -> io::Result<()> {
     outputs.iter().try_for_each(|output| writeln!(out, "    {}", sanitize::text(output)))
 }
 
-/// Waits for a line. Returns at once at the end of standard input.
+/// Waits for a line. At the end of standard input, returns immediately.
 fn wait() -> io::Result<()> {
     io::stdin().lock().read_line(&mut String::new()).map(drop)
 }
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_record_sends_nothing_to_the_terminal() {
+    fn control_characters_in_record_are_not_printed() {
         let device = serde_json::json!({
             "id": 1, "frontend": { "jingzhao": {} }, "fabric": { "local": {} }
         });

@@ -115,7 +115,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// What a device does when it runs.
+    /// Scripted behaviour of a device each time it runs.
     #[derive(Clone, Copy)]
     enum Act {
         Panic,

@@ -1,9 +1,8 @@
 //! The thread of one HCA: an event loop over its sockets, its deadlines and its mailbox.
 //!
-//! A turn serves client messages, receives frames from the fabric, fires expired deadlines, then drains the
-//! HCA into the fabric. Each step is bounded, so neither the client nor a peer can starve the other.
-//! Remaining work continues at once in the next turn, after every descriptor has been polled again. If no
-//! work is left, the thread blocks.
+//! A turn serves client messages, receives frames from the fabric, fires expired deadlines, then drains the HCA into
+//! the fabric. Each step is bounded, so neither the client nor a peer can starve the other. If work remains, the next
+//! turn starts immediately, after every descriptor has been polled again. If no work is left, the thread blocks.
 
 mod budget;
 mod busy_poll;
@@ -399,6 +398,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             return Ok(());
         }
         self.hca.flush();
+        // No wake-up follows for frames that arrived before wake-ups were enabled, so the thread must not block.
         if !self.fabric.enable_wakeups() {
             self.fabric.disable_wakeups();
             return self.poll(ready, Some(Duration::ZERO));
@@ -567,6 +567,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let Some(listener) = &self.listener else { return Ok(()) };
         match listener.accept() {
             Ok(None) => Ok(()),
+            // The current client may be about to disconnect; see `SUCCESSOR_TIMEOUT`.
             Ok(Some(stream)) if self.client.is_some() => {
                 self.successor = Some(stream);
                 self.pause_accepting(SUCCESSOR_TIMEOUT)

@@ -33,7 +33,7 @@ const USER: &str = "HCAD_PROBE_USER";
 
 const NOBODY: u32 = 65_534;
 
-/// The confined process, seen from inside.
+/// The confined process, as the probes that run inside it see it.
 struct Intruder {
     /// Directory that holds the sockets of the process.
     folder: PathBuf,

@@ -345,7 +345,7 @@ fn strict_violations_log_one_line_each() {
 }
 
 #[test]
-fn capture_can_be_started_and_stopped_and_never_overwrites() {
+fn capture_starts_and_stops_without_overwriting_files() {
     let (daemon, control) = start();
     let file = daemon.folder.path().join("x.pcapng");
     let name = file.to_str().unwrap();
@@ -417,7 +417,7 @@ fn trace_files_rotate_without_overwriting() {
 }
 
 #[test]
-fn trace_can_be_started_and_stopped_and_never_overwrites() {
+fn trace_starts_and_stops_without_overwriting_files() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     let file = daemon.folder.path().join("x.trace");
@@ -516,7 +516,7 @@ fn record_stops_at_size_limit() {
 }
 
 #[test]
-fn stop_reports_earlier_disk_full() {
+fn stopping_trace_or_capture_reports_earlier_full_disk() {
     let full = "to /dev/full has already stopped: No space left on device (os error 28)";
     let (daemon, control) = start_with(&[("trace", json!({ "file": "/dev/full" }))]);
     connect(&daemon).ok(Op::Nop, 0, 0x1f, &[]);

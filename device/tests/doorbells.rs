@@ -230,7 +230,7 @@ fn idle_device_wakes_up_rarely() {
     rests(&daemon, Duration::from_secs(3), 30);
 }
 
-/// Number of times that threads of the daemon have blocked.
+/// Returns the number of times that threads of the daemon have blocked.
 fn wake_ups(daemon: &Daemon) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
     let of_thread = |path: std::path::PathBuf| {

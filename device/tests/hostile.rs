@@ -67,7 +67,7 @@ fn number_of_impaired_frames_follows_from_rules() {
 }
 
 #[test]
-fn peers_stay_distinct_after_hostile_input() {
+fn switch_keeps_peer_macs_apart_after_hostile_input() {
     random_inputs(300, 4, device_fuzz::switch::run);
 }
 

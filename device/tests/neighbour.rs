@@ -1,8 +1,8 @@
 //! Tests sixteen hostile clients, each with its own device, while two other devices in the same process transfer data.
 //!
 //! The hostile clients run at the lowest priority, so that the test measures the load that they cause in the daemon,
-//! not their own load. The rate and latency depend on the machine and its load. They are printed, but checked only with
-//! HCAD_DAILY.
+//! not their own load. The rate and latency depend on the machine and its load. They are always printed, but checked
+//! only if HCAD_DAILY is set.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -35,7 +35,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit, setpriority_process};
 use serde_json::{Value, json};
 use vfio_user::Client;
 
-/// The neighbour's devices. The hostile clients have the devices with the IDs that follow.
+/// IDs of the neighbour's devices. The devices with higher IDs belong to the hostile clients.
 const NEIGHBOUR: [u16; 2] = [1, 2];
 const FIRST_HOSTILE: u16 = 3;
 const HOSTILE: u16 = 16;
@@ -44,9 +44,9 @@ const HOSTILE: u16 = 16;
 /// 300.
 const MAX_MAPPINGS: usize = 1000;
 
-/// Minimum rate of the neighbour relative to its undisturbed rate. Checked with HCAD_DAILY.
+/// Minimum rate of the neighbour relative to its undisturbed rate. Checked only if HCAD_DAILY is set.
 const KEPT_RATE: f64 = 0.8;
-/// Maximum latency of a reply to the neighbour. Checked with HCAD_DAILY.
+/// Maximum latency of a reply to the neighbour. Checked only if HCAD_DAILY is set.
 const LONGEST_REPLY: Duration = Duration::from_millis(100);
 
 /// Time limit that is exceeded only if there is a bug.
@@ -571,7 +571,8 @@ fn hostile_clients_do_not_disturb_neighbour() {
         }
         let (rate, most) = measured(attacked(), &rounds);
         stop.store(true, Ordering::Relaxed);
-        // The neighbour's thread drops the sender however it ends, so joining that thread afterwards does not block.
+        // The neighbour's thread drops the sender no matter how it ends, so joining that thread afterwards does not
+        // block.
         assert_eq!(
             is_over.recv_timeout(PATIENCE),
             Err::<(), _>(mpsc::RecvTimeoutError::Disconnected),
@@ -594,7 +595,7 @@ fn hostile_clients_do_not_disturb_neighbour() {
     assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon has ended");
 }
 
-/// With this limit, private memory that replaces a lost file cannot be allocated.
+/// Under such a limit, the daemon could not replace a lost file with private memory.
 #[test]
 fn daemon_survives_lost_guest_memory_under_small_data_limit() {
     let mut daemon = start();

@@ -127,7 +127,7 @@ fn replay_trace_has_times_of_original_trace() {
 fn killed_daemon_leaves_usable_record() {
     let (mut daemon, record) = recorded();
     use_device(&mut daemon);
-    // The data reaches the file shortly afterwards, and then survives however the daemon ends.
+    // The data reaches the file shortly afterwards, and then survives no matter how the daemon ends.
     let text = until("the last step in the file", || {
         let text = same(&record, &["--steps"]);
         text.contains("client disconnects").then_some(text)

@@ -101,7 +101,7 @@ fn listening(folder: &TempDir, name: &str) -> (PathBuf, UnixListener) {
     (path, listener)
 }
 
-/// The protocol is that of sd_listen_fds(3).
+/// The protocol is described in sd_listen_fds(3).
 #[test]
 fn passed_sockets_match_configured_names() {
     let folder = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ fn passed_sockets_match_configured_names() {
     assert!(hcactl.unwrap().status.success());
     terminate(&daemon);
     assert!(daemon.child.wait().unwrap().success());
-    // Sockets belong to their creator, so the daemon does not remove them.
+    // A socket is removed by the process that created it, so the daemon must not remove these.
     assert!(daemon.socket.exists() && control.exists());
 }
 

@@ -1,6 +1,6 @@
 //! Replays sessions of the stock drivers `ib_mthca`, `ice` and `irdma` bit for bit. The sessions were recorded in
-//! guests of the lab, and are replayed without guests. A failure means that a device's answer differs from the answer
-//! that its driver accepted.
+//! guests of `guest-lab`, and are replayed without guests. A failure means that a device's answer differs from the
+//! answer that its driver accepted.
 //!
 //! If a change is meant to alter answers, record the sessions again: `guest-lab run replay-sessions` prints
 //! where it stores them.

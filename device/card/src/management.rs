@@ -1,9 +1,9 @@
 //! InfiniBand management, emulated on an Ethernet fabric for software that expects it.
 //!
-//! Each HCA has agents for its port: subnet management (SMA, in `port`) and performance management (PMA, in
-//! `perf`). For its own guest, each HCA also emulates the subnet: one switch to which every HCA is attached,
-//! the subnet manager, and the subnet administration (`sa`). No HCA is special, and no HCA keeps state for
-//! another. Information that follows from a rule is never queried. All HCAs follow these rules:
+//! Each HCA has agents for its port: subnet management (SMA, in `port`) and performance management (PMA, in `perf`).
+//! For its own guest, each HCA also emulates the subnet: one switch to which every HCA is attached, the subnet manager,
+//! and the subnet administration (`sa`). No HCA is special, and no HCA keeps state for another. All HCAs follow the
+//! rules below, and none queries information that it can derive from these rules:
 //!
 //! - **Addresses.** The LID of an HCA is its `id` in the configuration. The GUID of its node and of its port is
 //!   the modified EUI-64 of the port's MAC. A GID therefore determines the MAC. The MAC determines the LID,
@@ -26,11 +26,11 @@
 //!   once.
 //! - **Amplification.** A datagram from a peer causes at most one datagram: an answer or the next request. The
 //!   length of this datagram does not exceed the length of the peer's datagram.
-//! - **Requests from the wire** are answered by the guest's software if it has a QP for QP0 or QP1 with a
-//!   receive buffer. Otherwise, and in the first second after the port is opened, the agents answer. Some devices
-//!   always answer performance management requests themselves ([`NodeProfile::always_answers_perf`]). A
-//!   directed-route packet passes through the switch of the sender's HCA, and is then sent as a frame to the
-//!   HCA at the end of the route. The answer passes through the switch of the responding HCA.
+//! - **Requests from the wire** are answered by the guest's software if it has posted a receive buffer to QP0 or QP1.
+//!   Otherwise, and in the first second after the port is opened, the agents answer. Some devices always answer
+//!   performance management requests themselves ([`NodeProfile::always_answers_perf`]). A directed-route packet passes
+//!   through the switch of the sender's HCA, and is then sent as a frame to the HCA at the end of the route. The answer
+//!   passes through the switch of the responding HCA.
 //! - **Setting attributes.** A remote Set is rejected unless the guest has configured an M_Key and the
 //!   request carries it, because the only subnet manager is the built-in one. A port that is down, or that
 //!   software has not opened, answers nothing.

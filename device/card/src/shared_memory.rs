@@ -14,7 +14,7 @@ use vm_memory::{FileOffset, MmapRegion};
 /// Seals that fix the length of a file, so that an untrusted process cannot truncate it.
 pub const LENGTH_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Creates a file of `len` zero bytes, which take memory only when touched. `name` is the file's name in
+/// Creates a file of `len` zero bytes, which use memory only once touched. `name` is the file's name in
 /// `/proc/PID/maps`.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! A table that is indexed by guest-chosen numbers and takes memory only for existing entries.
+//! A table that is indexed by guest-chosen numbers and uses memory only for existing entries.
 //!
 //! Software sizes its tables (QPs, CQs, keys) for up to 2^32 entries and may use any of them, so neither an
 //! array of all entries nor an array up to the highest index in use is feasible. Three fixed levels give
@@ -15,9 +15,9 @@ const NODE_LEN: usize = 1 << NODE_BITS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     pub entries: usize,
-    /// Maximum number of leaves. A leaf is a group of 64 consecutive indices, at least one of which has an
-    /// entry. The limit bounds the memory that scattered entries take: 64 slots for each leaf, and up to 8 KiB
-    /// for the node above it.
+    /// Maximum number of leaves. A leaf is a group of 64 consecutive indices, at least one of which has an entry. The
+    /// limit bounds the memory that scattered entries use: 64 slots for each leaf, and up to 8 KiB for the node above
+    /// it.
     pub leaves: usize,
 }
 

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn explanation_of_idle_qp_says_what_it_waits_for() {
+    fn explanation_of_idle_qp_names_wait_reason() {
         assert_eq!(
             said(IDLE),
             [
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_qp_is_an_error_with_ignored_doorbells() {
+    fn unknown_qp_error_reports_ignored_doorbells() {
         let error = |ignored| lines(0x15, &Explanation { situation: None, ignored }).unwrap_err().to_string();
         assert_eq!(error(None), "QP 0x15 does not exist or is in RESET");
         assert_eq!(

@@ -141,8 +141,8 @@ impl<F: Frontend> Machine<F> {
         true
     }
 
-    /// Depending on the input, resets the device, disconnects its client, or does nothing. Returns true only in the
-    /// last case; the caller must then initialise the device again.
+    /// Depending on the input, resets the device, disconnects its client, or does nothing. Returns true if it did
+    /// nothing. The caller must then initialise the device again, and may do so in the other cases.
     pub(crate) fn begins_again(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),

@@ -12,11 +12,11 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::de::DeserializeOwned;
 
-/// Maximum size of one response in bytes. A page of a table has about 200 kB.
+/// Maximum size of one response in bytes. A page of a table is about 200 kB long.
 const MAX_ANSWER_LEN: u64 = 16 << 20;
 
-/// Maximum total size of the responses to one command in bytes. The longest table, that of all QPs of a
-/// device, takes about 80 MB.
+/// Maximum total size of the responses to one command in bytes. The longest table, which lists all QPs of a device,
+/// takes about 80 MB.
 const MAX_ANSWERS_LEN: u64 = 256 << 20;
 
 /// Maximum time limit. The sum of a limit and the current time must not overflow.

@@ -428,7 +428,8 @@ impl DeviceConfig {
             && self.socket_access == other.socket_access
     }
 
-    /// Returns whether the two devices cannot exist at the same time.
+    /// Returns whether the two devices cannot run at the same time because they have the same LID, MAC, fabric socket,
+    /// tap interface or file path.
     pub fn excludes(&self, other: &Self) -> bool {
         let (own, its) = (self.identity, other.identity);
         let fabric = match (&self.fabric, &other.fabric) {
@@ -443,11 +444,11 @@ impl DeviceConfig {
     }
 }
 
-/// Configuration key that messages use for a device added at run time.
+/// Name used in messages, instead of a configuration key, for a device added at run time.
 pub const ADDED: &str = "device";
 
-/// Returns the destination of a trace or capture, if one is configured. The keys of the file, the in-memory ring and
-/// the number of files are for error messages.
+/// Returns the destination of a trace or capture, if one is configured. The second argument contains the configuration
+/// keys of the three settings, for error messages.
 fn keep(
     (file, ring, files): (Option<PathBuf>, Option<u64>, u16),
     [file_key, ring_key, files_key]: [String; 3],

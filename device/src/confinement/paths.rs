@@ -77,8 +77,8 @@ pub(super) struct Paths {
     pub(super) tap: bool,
 }
 
-/// Returns the rights that a configuration needs, now and when a device restarts. Paths that do not exist are
-/// omitted; using them fails with an error that says why.
+/// Returns the rights that a configuration needs, now and when a device restarts. Paths that do not exist are omitted;
+/// using them fails with an error that gives the reason.
 pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant>, ConfigError> {
     let mut grants = Vec::new();
     let mut grant = |path: &Path, rights: BitFlags<AccessFs>| -> io::Result<()> {

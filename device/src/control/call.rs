@@ -153,7 +153,7 @@ pub struct Handle {
     shared: Arc<Shared>,
 }
 
-/// The device's end of the channel. The device polls the descriptor and takes calls.
+/// The device's end of the channel. The device polls its descriptor and takes the calls from it.
 #[derive(Debug)]
 pub struct Mailbox {
     calls: mpsc::Receiver<Call>,
@@ -163,7 +163,8 @@ pub struct Mailbox {
 #[derive(Debug)]
 struct Shared {
     wakeup: OwnedFd,
-    /// Separate from the queue of calls, so that a shutdown request does not need a free slot in the queue.
+    /// Whether a shutdown has been requested. This flag is separate from the queue of calls, so that a shutdown request
+    /// does not need a free slot in the queue.
     stop: AtomicBool,
     /// Whether a VMM is connected.
     connected: AtomicBool,

@@ -227,7 +227,7 @@ enum RequestError {
 }
 
 impl RequestError {
-    /// Returns the error for a file that cannot be created. If the sandbox is the cause, the error says so.
+    /// Returns the error for a file that cannot be created. If the sandbox is the cause, the error mentions it.
     fn file(path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         match confinement::check_file(&path) {
@@ -381,8 +381,8 @@ async fn change<T>(
     answered.await.map_err(|_| RequestError::Ending)?.map_err(RequestError::Unchanged)
 }
 
-/// Returns the response to a request to stop a capture, trace or recording. `before` has the path and the reason if it
-/// had already stopped by itself.
+/// Returns the response to a request to stop a capture, trace or recording. If it had already stopped by itself,
+/// `before` contains its path and the reason.
 fn ended(what: &'static str, before: Option<(&Path, &str)>) -> Result<Response, RequestError> {
     match before {
         Some((path, why)) => Err(RequestError::Ended { what, path: path.to_owned(), why: why.to_owned() }),

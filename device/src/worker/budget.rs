@@ -8,8 +8,8 @@
 //! messages wait, like a device with slow firmware, but still serves packets and timers.
 //!
 //! The limit does not affect a guest that boots or runs applications: unused time is saved up, and time spent on moving
-//! data is added to the device's part. No device is limited while no other device moves data, because no device would gain
-//! the time. This matters for boot loaders, whose drivers poll registers.
+//! data is added to the device's part. No device is limited while no other device moves data, because no device would
+//! benefit from the limit. This exemption matters for boot loaders, whose drivers poll registers.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -37,7 +37,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// Time for which a device counts as moving data after an interval in which it did.
 const RECENT: Duration = Duration::from_millis(200);
 
-/// The allowance shared by all devices of this process, each of which is a thread.
+/// The allowance shared by all devices of this process, each of which has its own thread.
 static SHARED: Mutex<Shared> = Mutex::new(Shared::new());
 
 /// The remaining allowance of all devices of a process.
@@ -168,8 +168,8 @@ impl ControlBudget {
             shared.add_mover(self.device, now);
         }
         let earned = self.rate / f64::from(shared.devices.max(1)) * interval + on_data;
-        // What a device spends of the shared allowance is not a debt: a guest that polls registers would later wait for
-        // seconds until its own part had paid for it.
+        // Time spent from the shared allowance does not become a debt. Otherwise, a guest that polls registers would
+        // later wait for seconds until its own part had repaid the debt.
         let debt = if shared.left > 0.0 { 0.0 } else { f64::INFINITY };
         self.left = ((self.left + earned).min(OWN_SAVINGS) - on_control).max(-debt);
         (self.since, self.spent) = (now, spent);
@@ -204,14 +204,14 @@ mod tests {
     const PERIOD: Duration = Duration::from_millis(10);
     const HUNDRED_SECONDS: u32 = 10_000;
 
-    /// Returns the allowance of devices beside another device, which moves data all the time.
+    /// Returns a shared allowance, with one device that moves data all the time.
     fn shared() -> &'static Mutex<Shared> {
         let mover = Some((u64::MAX, Instant::from_nanos(u64::MAX)));
         Box::leak(Box::new(Mutex::new(Shared { movers: [mover, mover], ..Shared::new() })))
     }
 
     impl Device {
-        /// Creates a device beside another device, which moves data all the time.
+        /// Creates a device alongside another device that moves data all the time.
         fn beside_mover() -> Self {
             Self::sharing(shared())
         }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_control_work_is_held_to_its_share() {
+    fn endless_control_work_is_limited_to_its_share() {
         let mut device = Device::beside_mover();
         device.run(HUNDRED_SECONDS, PERIOD, false);
         let spent = device.processor.as_secs_f64();

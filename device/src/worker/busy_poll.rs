@@ -3,7 +3,8 @@
 //! Blocking and waking up takes 10 to 30 us in a virtual machine, and far more on a busy host. Most of this cost falls
 //! on the thread that performs the wake-up. A wake-up costs as much as sending or receiving a batch of full packets.
 //! After a short sleep, a thread therefore polls for a while before it blocks again, like a hypervisor that polls
-//! before it blocks a halted virtual CPU. After a long sleep, the thread blocks at once, so an idle HCA costs nothing.
+//! before it blocks a halted virtual CPU. After a long sleep, the thread blocks immediately, so an idle HCA costs
+//! nothing.
 //!
 //! Between polls, the thread yields the CPU, usually to its own driver, which is about to submit work. If CPU-bound
 //! threads are running, such as the virtual CPUs of an emulated guest, yielding is slow: the scheduler returns to the
@@ -14,7 +15,7 @@
 //! time returns to its initial value.
 //!
 //! While it is not yielding, the thread polls only during bulk transfers. If polling finds nothing, the thread polls
-//! less and less often. If the awaited thread needs the same CPU, polling cannot find anything.
+//! less and less often. If the awaited thread needs the same CPU, it cannot run while this thread polls.
 
 use std::time::Duration;
 
@@ -89,7 +90,7 @@ impl BusyPoll {
         self.moved = self.moved.saturating_add(bytes);
     }
 
-    /// Returns how to poll before blocking, or `None` to block at once.
+    /// Returns how to poll before blocking, or `None` to block immediately.
     pub(super) fn pause(&mut self, now: Instant) -> Option<PollWindow> {
         let bulk = self.moved >= BULK;
         self.moved /= 2;

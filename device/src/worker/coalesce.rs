@@ -8,9 +8,9 @@
 //!
 //! Coalescing would only slow down a request-response load, but such a load looks the same to this thread: one message,
 //! a short sleep, one message. Coalescing is therefore decided by a trial. After many short sleeps in a row, each for
-//! few messages, the thread coalesces a few times. It gives up at once if almost nothing has accumulated, and otherwise
-//! compares the message rates. If coalescing is not faster, the next trial waits for a while, twice as long each time.
-//! If coalescing is faster, the rates are compared again every second, since the load may have changed.
+//! few messages, the thread coalesces a few times. It ends the trial early if almost nothing has accumulated, and
+//! otherwise compares the message rates. If coalescing is not faster, the next trial waits for a while, twice as long
+//! each time. If coalescing is faster, the rates are compared again every second, since the load may have changed.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use engine::Instant;
 /// Number of sleeps that measure the message rate without coalescing.
 const PLAIN_SLEEPS: u32 = 256;
 
-/// A thread whose average sleep is longer than this is not woken too often.
+/// If the average sleep is longer than this, wake-ups are rare enough without coalescing.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
 /// A thread that handles more messages than this per wake-up, on average, already batches enough.
 const FEW_MESSAGES: u64 = 8;
 
-/// A sleep longer than this ends the load being measured.
+/// After a sleep longer than this, the load being measured is considered over.
 const IDLE: Duration = Duration::from_millis(20);
 
 /// Number of sleeps in a trial.
@@ -88,8 +88,8 @@ impl Coalescing {
         }
     }
 
-    /// Called before the thread blocks, with the total number of messages sent or executed so far. Returns the time to
-    /// sleep without being woken, or `None` to block as usual. The total restarts at zero when the device is
+    /// Returns the time to sleep without being woken, or `None` to block as usual. Called before the thread blocks.
+    /// `done` is the total number of messages sent or executed so far, which restarts at zero when the device is
     /// re-created.
     pub(super) fn sleep(&mut self, now: Instant, done: u64) -> Option<Duration> {
         if self.sleep.is_zero() {

@@ -3,7 +3,7 @@
 use schemars::Schema;
 use serde_json::Value;
 
-/// Stands for a value that is the word alone, not an object with that word as its key.
+/// Stands for the bare word, as opposed to an object with the word as its key.
 static BARE: Value = Value::Bool(true);
 
 /// A part of a schema with resolved references.

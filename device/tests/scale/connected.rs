@@ -146,7 +146,7 @@ fn ten_thousand_connections_exchange_messages() {
     let mut from = vec![0; QPS as usize];
     (0..QPS).for_each(|n| from[to[n as usize] as usize] = n);
 
-    // Each QP takes seven commands, including those for its three regions and its CQ.
+    // Each QP needs seven commands, including those for its three regions and its CQ.
     let commands = 7 * u64::from(QPS);
     measured("QPs of the first HCA, connected", QPS.into(), commands, 2048, || bring_up(&mut a, &to));
     measured("QPs of the second HCA, connected", QPS.into(), commands, 2048, || bring_up(&mut b, &from));

@@ -1,4 +1,4 @@
-//! Tests a NIC whose driver makes errors for a long time. The device's memory use must not grow over time.
+//! Tests a NIC whose driver misbehaves for a long time. The device's memory use must not grow over time.
 
 use crate::{alone, own_memory, work_time};
 

@@ -42,14 +42,15 @@ fn work_time() -> Duration {
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }
 
-/// Creates objects with a number of commands, prints the cost, and checks the memory per object against a limit.
+/// Creates objects with the given number of commands, prints the cost, and checks the memory per object against a
+/// limit.
 fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl FnOnce()) {
     let (memory, began) = (own_memory(), work_time());
     make();
     let (took, grown) = (work_time() - began, own_memory().saturating_sub(memory));
     let ns = took.as_nanos() / u128::from(commands);
     println!("{what}: {count} in {took:.2?}, {ns} ns a command; {} bytes each", grown / count);
-    // The allocator takes memory in larger units.
+    // The allocator requests memory in larger units.
     assert!(grown <= count * bytes_each + (1 << 20), "{what}: {grown} bytes for {count}");
 }
 

@@ -9,9 +9,9 @@ use protocol::roce::{IcrcField, seal};
 use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 
-/// Maximum number of frame bytes that one turn sends to or receives from shared memory. The last frame may
-/// exceed this limit. The limit is low enough that the reader finds the frames, and an equal amount of guest
-/// memory, still in the L2 cache.
+/// Maximum number of frame bytes that one turn sends to or receives from shared memory. The last frame may exceed this
+/// limit. The limit is low enough that the frames, and an equal amount of guest memory, are still in the L2 cache when
+/// the receiver reads them.
 pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
 /// Outbound frames, back to back in a reused buffer.
@@ -319,8 +319,8 @@ impl RxBatch {
         self.frames.clear();
     }
 
-    /// Returns space for a frame of up to `len` bytes after the existing frames, or `None` if the turn must not
-    /// receive another frame. Write the frame, then call [`RxBatch::commit`].
+    /// Returns space for a frame of up to `len` bytes after the existing frames, or `None` if no more frames may be
+    /// received in this turn. Write the frame, then call [`RxBatch::commit`].
     pub(super) fn space(&mut self, len: usize) -> Option<&mut [u8]> {
         let start = self.end();
         if start < MEMORY_TURN_BYTES { self.storage.get_mut(start..start + len) } else { None }

@@ -80,7 +80,7 @@ struct Arrivals {
     /// Total number of frames in all runs.
     frames: usize,
     bytes: usize,
-    /// Spare buffers. They held runs that have been taken.
+    /// Spare buffers from runs that have been received.
     spares: Vec<Frames>,
 }
 

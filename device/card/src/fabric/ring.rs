@@ -44,8 +44,7 @@ use crate::limited;
 use crate::log_line;
 use crate::vfio::server::Listener;
 
-/// Maximum number of linked members. Each member takes the memory of two rings, and is polled before every
-/// sleep.
+/// Maximum number of linked members. Each member uses the memory of two rings, and is polled before every sleep.
 const MAX_LINKS: usize = 64;
 
 /// Maximum number of connections that have not sent a hello. Once there are this many, a new connection
@@ -61,9 +60,8 @@ const MAX_FRAMES: usize = 512;
 /// Maximum number of MACs listed in one row.
 const MACS_SHOWN: usize = 16;
 
-/// If there is only one other member, its ring may stay full for this time before frames to the member are
-/// dropped. If there are more members, a slow member must not delay the others, so frames to a full ring are
-/// dropped at once.
+/// If there is only one other member, its ring may stay full for this time before frames to the member are dropped. If
+/// there are more members, a slow member must not delay the others, so frames to a full ring are dropped immediately.
 const RING_FULL_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Interval at which the directory is scanned while frames are sent to unknown MACs.

@@ -211,6 +211,7 @@ impl Fabric for UdpFabric {
                         Transmitted::RunRefused => continue,
                     }
                 }
+                // An answer must reach only the requester, so it is dropped instead of flooded.
                 Route::Flood if first.origin == Origin::Answer => {
                     self.stats.tx_no_peer += 1;
                     batch.run(1, MAX_SEND_LEN)
@@ -321,10 +322,10 @@ fn refuses_runs(error: &io::Error) -> bool {
     )
 }
 
-/// Permits IP fragmentation, because a RoCE packet with the largest path MTU is longer than an ordinary
-/// Ethernet frame, and the driver that sends the packet does not know this network's MTU. `UdpSocketState`
-/// forbids fragmentation, as QUIC requires. Over IPv6, fragmentation stays forbidden, because no safe interface
-/// resets IPV6_DONTFRAG.
+/// Permits IP fragmentation, because a RoCE packet with the largest path MTU is longer than an ordinary Ethernet frame,
+/// and the driver that sends the packet cannot determine the MTU of this network. `UdpSocketState` forbids
+/// fragmentation, as QUIC requires. Over IPv6, fragmentation stays forbidden, because no safe interface resets
+/// IPV6_DONTFRAG.
 fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DONT)?;

@@ -3,7 +3,7 @@
 //! Software counts the events of a CQ that it has received. The device counts those that it has written. A number lower
 //! than the device's count is valid as long as software may not have received the remaining events. The driver has
 //! received the events that it has read from the EQ. A user program has received those that it fetched from the driver.
-//! The device can only infer these from the sequence numbers that the program uses.
+//! The device can infer the latter only from the sequence numbers that the program uses.
 //!
 //! # Spec
 //! mthca interface, sections 7.6 and 11; mlx5 interface, sections 7.1 and 9.2.
@@ -43,16 +43,16 @@ impl ArmSequence {
         }
     }
 
-    /// Returns the two-bit sequence numbers that are valid now, as the first of them and the number of those that
-    /// follow.
+    /// Returns the two-bit sequence numbers that are currently valid: the first one, and the number of those that
+    /// follow it.
     pub fn valid_range(&self) -> (u8, u8) {
         let first = self.seen.wrapping_add(self.first.into()) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;
         (first as u8, more as u8)
     }
 
-    /// Whether a sequence number is currently valid. A valid number proves that software has received all the events it
-    /// counts.
+    /// Handles an arm request, and returns whether its sequence number is currently valid. A valid number proves that
+    /// software has received all the events it counts.
     pub fn arm(&mut self, number: u8) -> bool {
         let (first, more) = self.valid_range();
         let ahead = number.wrapping_sub(first) & 3;
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_start_at_number_of_interface() {
+    fn arm_sequence_starts_at_first_number_of_interface() {
         let mut sequence = ArmSequence::new(0);
         assert_eq!(allowed(&sequence), [0]);
         sequence.event_written(0);

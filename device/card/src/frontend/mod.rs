@@ -1,8 +1,8 @@
 //! The boundary between device interfaces and the rest of the HCA.
 //!
-//! A front-end implements the registers, mailboxes, contexts, descriptors and event formats of its device,
-//! and translates them to verbs for the engine. It owns no socket, thread or clock. For each input, it
-//! borrows the time and all other resources in a [`Context`].
+//! A front-end implements the registers, mailboxes, contexts, descriptors and event formats of its device, and
+//! translates them to verbs for the engine. It owns no socket, thread or clock. For each input, a [`Context`] supplies
+//! the time and all other resources.
 
 pub mod arm_sequence;
 pub mod count;
@@ -190,8 +190,8 @@ pub struct RegisterAccess<'a> {
 /// A device interface.
 ///
 /// An HCA calls `bar_read` and `bar_write` in the order in which the client issued the accesses, one at a time. After
-/// any input it drains the engine and passes each [`Event`] to `handle_event`. At the end of a turn it takes frames
-/// from the engine and `poll_frame` alternately, and then calls `end_turn` once.
+/// any input it drains the engine and passes each [`Event`] to `handle_event`. At the end of a turn, it polls the
+/// engine and `poll_frame` alternately for frames, and then calls `end_turn` once.
 pub trait Frontend: Sized + 'static {
     /// The engine's view of the device: its work queues and memory.
     type Host<'a>: engine::Host

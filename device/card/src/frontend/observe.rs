@@ -9,8 +9,8 @@ use crate::telemetry::trace::Trace;
 
 /// A decision of a front-end.
 ///
-/// Only implementations of this trait refer to the observers. Event types do not. Code that reports an event
-/// therefore does not depend on strict mode, although strict mode depends on that code.
+/// An event type does not refer to the observers; only its implementation of this trait does. Code that reports an
+/// event therefore does not depend on strict mode, although strict mode depends on that code.
 pub trait Observe {
     /// Passes the event to its observers.
     fn observe(self, monitor: &mut Monitor);
@@ -31,7 +31,7 @@ impl Monitor {
         }
     }
 
-    /// If a trace is running, runs `write` to add to it.
+    /// If a trace is running, calls `write` with it.
     #[inline]
     pub fn write_trace(&mut self, write: impl FnOnce(&mut Trace)) {
         if let Some(trace) = self.trace() {

@@ -103,8 +103,8 @@ impl TableContext<'_> {
 pub struct Page {
     /// At most [`PAGE_ROWS`] rows.
     pub rows: Rows,
-    /// Index at which the next page starts; `None` if this is the last page. Pages are taken at different
-    /// times, so a row that is created or removed in between may be missing.
+    /// Index at which the next page starts; `None` if this is the last page. Pages are copied at different times, so a
+    /// list may miss a row that is created or removed in the meantime.
     pub next: Option<u64>,
 }
 

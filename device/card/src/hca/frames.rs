@@ -16,9 +16,9 @@ use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
-/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. At the
-/// largest path MTU, these frames take half a megabyte. Jumbo frames of a NIC take slightly more than one
-/// megabyte. A shared-memory fabric also limits the bytes, so fewer large frames are sent to such a fabric.
+/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. At the largest path
+/// MTU, these frames add up to half a megabyte, and jumbo frames of a NIC to slightly more than one megabyte. A
+/// shared-memory fabric also limits the bytes, so fewer large frames are sent to such a fabric.
 const FRAMES_PER_TURN: usize = 128;
 
 /// Maximum number of frames that the engine or the NIC builds before the other one takes its turn. This equals
@@ -156,10 +156,13 @@ impl<F: Frontend> Hca<F> {
             let own = self.port.addresses().own.mac;
             let for_management =
                 self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac));
+            // These frames need an ICRC even if the fabric does not. Members of a group may be on a wire, and frames
+            // that are looped back, passed to management or queued are in wire format.
             if sent.dst_mac.is_multicast() || for_management || [own, UNRESOLVED].contains(&sent.dst_mac) {
                 self.outbound.seal_last();
             }
             let wr = sent.wr_id.map(|wr_id| self.frontend.work_request(wr_id));
+            // A packet without a work request is a response.
             if sent.wr_id.is_none() {
                 self.outbound.mark_answer();
             }

@@ -11,7 +11,7 @@ use super::{Hca, WorkLeft};
 pub(super) struct Outgoing {
     /// Number of frames, counted from the front of the batch, that have been recorded.
     recorded: usize,
-    /// Length of the batch when the fabric was given access to it.
+    /// Length of the batch before the fabric was last given access to it.
     shared: Option<usize>,
 }
 

@@ -39,8 +39,8 @@ pub struct NodeProfile {
     pub capabilities: u32,
     /// Whether the port is down until software opens it.
     pub opened_by_software: bool,
-    /// Whether the agent answers performance management requests to QP1, from the wire or from the guest itself, even if
-    /// software listens.
+    /// Whether the agent answers performance management requests to QP1, from the wire or from the guest itself, even
+    /// if software listens.
     pub always_answers_perf: bool,
 }
 
@@ -367,6 +367,7 @@ impl ManagedPort {
         {
             return Err(MadStatus::BAD_VALUE);
         }
+        // DISABLED and POLLING disable and enable the link. DOWN alone takes an active link down and up again.
         match (wanted.state, wanted.physical_state) {
             (LinkState::NO_CHANGE | LinkState::DOWN, PhysicalState::DISABLED) => {
                 effects.push(Effect::Link(false));
@@ -383,6 +384,7 @@ impl ManagedPort {
             _ => return Err(MadStatus::BAD_VALUE),
         }
         let kept = self.settings;
+        // The value 0 changes nothing. All ones enable every width or speed that the port supports.
         let or_kept = |value: u8, kept: u8| if value == 0 { kept } else { value };
         self.settings = PortInfo {
             m_key: wanted.m_key,
@@ -407,6 +409,7 @@ impl ManagedPort {
             overrun_errors: wanted.overrun_errors,
             ..kept
         };
+        // Software resets a violation counter by writing 0. Other values are ignored.
         if wanted.m_key_violations == 0 {
             self.m_key_violations = 0;
         }

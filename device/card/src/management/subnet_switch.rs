@@ -181,8 +181,8 @@ pub(super) fn info() -> SwitchInfo {
     }
 }
 
-/// SMInfo for other subnet managers. If OpenSM runs in a guest, it must find a master to which it yields.
-/// OpenSM accepts a master only if the master's SM_Key equals its own, which is 1 by default. OpenSM asks a
+/// Returns the SMInfo that other subnet managers receive. If OpenSM runs in a guest, it must find a master to which it
+/// yields. OpenSM accepts a master only if the master's SM_Key equals its own, which is 1 by default. OpenSM asks a
 /// master of lower priority to hand over, so this master has the highest priority.
 pub(super) fn sm_info() -> SmInfo {
     SmInfo { guid: GUID, sm_key: 1, act_count: 1, priority: HIGHEST_PRIORITY, state: sm::MASTER }

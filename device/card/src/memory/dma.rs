@@ -1,9 +1,9 @@
 //! The DMA map: ranges of bus addresses mapped by the client. Only this module accesses guest memory.
 //!
-//! The client specifies each range as a part of a file. Each file is mapped once, as a whole, no matter how
-//! many ranges and descriptors of it arrive. With an emulated IOMMU, each 4 KiB page is a separate range, and
-//! one mapping per range would exceed the host's limit on mappings. Ranges that are contiguous on the bus and
-//! in the file are merged into one window. [`Limits`] restricts what a client may map.
+//! The client specifies each range as a part of a file. Each file is mapped once, as a whole, no matter how many ranges
+//! and descriptors refer to it. With an emulated IOMMU, each 4 KiB page is a separate range, and one mapping per range
+//! would exceed the host's limit on mappings. Ranges that are contiguous on the bus and in the file are merged into one
+//! window. [`Limits`] restricts what a client may map.
 //!
 //! The guest runs concurrently, so its bytes are only copied or, for a compare-and-swap, accessed atomically.
 //! No reference to these bytes exists outside this module. If the host cannot provide a page, the access and

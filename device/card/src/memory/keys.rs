@@ -87,8 +87,8 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    /// Maximum size of the table. Dense tables of 2^20 entries always fit. Keys that are scattered over a
-    /// larger table may use 2^14 groups of 64 entries, which take at most 83 MiB.
+    /// Maximum size of the table. Dense tables of 2^20 entries always fit. Keys that are scattered over a larger table
+    /// may use 2^14 groups of 64 entries, which use at most 83 MiB.
     const CAPACITY: Capacity = Capacity { entries: 1 << 20, leaves: 1 << 14 };
 
     /// Creates a table of `2^log2_entries` invalid entries, at most 2^32. The low bits of its keys are the index.

@@ -13,8 +13,8 @@ pub const MAX_FILES: usize = 256;
 /// Default limit on the total length of mapped files. Guests with half as much memory exist.
 pub const DEFAULT_BYTES: u64 = 1 << 40;
 
-/// Maximum number of bytes that the clients of all devices in a process may map together. Linux on x86-64 gives
-/// a process twice as much address space.
+/// Maximum number of bytes that the clients of all devices in a process may map together. On x86-64, a Linux process
+/// has twice as much address space.
 pub const MAX_BYTES_OF_ALL: u64 = 64 << 40;
 
 /// Limits for one client.

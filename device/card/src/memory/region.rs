@@ -1,4 +1,4 @@
-//! Memory regions and windows, to which keys refer, and the accesses permitted by regions and windows.
+//! Memory regions and windows, to which keys refer, and the accesses that they permit.
 //!
 //! # Spec
 //! IBTA volume 1, sections 10.6.3 (checks of keys) and 10.6.7 (windows).

@@ -318,7 +318,7 @@ impl<P: PageTable> Segments<'_, P> {
         let first = offset - before;
         let len = before.saturating_add(at.room).min(region.len - first);
         let bus = Iova::new(at.bus - before);
-        // An entry grants only the rights granted by both the key and the keys in its lists.
+        // A cached entry grants only the rights granted by both the key and the keys in its lists.
         let region = MemoryRegion { rights: region.rights.difference(at.denied), ..*region };
         if let Some(entry) = TlbEntry::of(&region, first, len, bus, generation.filter(|_| at.from_table)) {
             keys.cache(region.key, self.va, entry);

@@ -53,6 +53,7 @@ impl KeyTable {
 
     fn invalidate(&mut self, initiator: Initiator, key: Lkey) -> Result<(), AccessError> {
         let region = *self.find(key)?;
+        // Only fast-registered regions and type 2 windows can be invalidated.
         let purpose = match region.kind {
             Kind::Registered | Kind::Window { kind: WindowKind::Type1, .. } => return Err(AccessError::Kind),
             Kind::FastRegistered { most } => Purpose::Region { most },
@@ -111,6 +112,7 @@ impl KeyTable {
         if let Entry::Valid(window) = entry {
             window.admit(initiator)?;
         }
+        // A bind of length 0 unbinds the window.
         if of.len == 0 {
             self.set(Entry::Allocated(Allocated { key, pd, purpose: Purpose::Window(kind) }));
             return Ok(());

@@ -82,8 +82,8 @@ impl Addresses {
         })
     }
 
-    /// Returns headers that lead nowhere, for a QP whose peer is unknown. Packets of this QP time out, as on a
-    /// wire to which the peer is not connected.
+    /// Returns headers with an unreachable destination, for a QP whose peer is unknown. Packets of this QP time out, as
+    /// on a wire to which the peer is not connected.
     pub fn nowhere(&self) -> Encap {
         Encap {
             src_mac: self.own.mac,
@@ -103,7 +103,8 @@ impl Addresses {
         self.known(|port| port.mac == mac).map_or(Identity::lid_of(mac), |port| port.lid)
     }
 
-    /// Returns the peer's MAC and IP address, derived from the first kind of address that is present.
+    /// Returns the peer's MAC and IP address, derived from the first of these that is present: IP address, MAC, IPv4
+    /// address mapped into the GID, GID of a configured port, LID, any other GID, default peer.
     fn resolve(&self, peer: &PeerName) -> Option<(MacAddr, IpAddr)> {
         let gid = Ipv6Addr::from(peer.gid);
         if let Some(ip) = peer.ip {

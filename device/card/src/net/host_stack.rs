@@ -1,6 +1,6 @@
-//! The protocols that a port answers itself if no guest kernel does: ARP, IPv6 neighbour discovery and ICMP
-//! echo. The engine also uses this host stack to find the MAC of an IP address. A device that is a NIC has no
-//! such stack, because its driver's kernel handles these protocols.
+//! The protocols that a port answers itself if no guest kernel does: ARP, IPv6 neighbour discovery and ICMP echo. The
+//! engine also uses this host stack to find the MAC of an IP address. A device that is a NIC has no such stack, because
+//! the guest's kernel handles these protocols.
 
 mod discovery;
 mod limit;

@@ -51,8 +51,8 @@ impl PortOwner {
             Self::HostStack(_) => own.owns(ip),
             // The driver programs the MAC of each group, so the MAC need not follow from the IP address.
             Self::Nic { .. } if mac.is_multicast() => ip.is_multicast(),
-            // The device does not know the IP addresses of the port. The driver programs only the addresses of
-            // each connection, and the QP checks these addresses.
+            // The driver programs no IP addresses for the port, only those of each connection. The QP checks these
+            // addresses.
             Self::Nic { .. } => is_valid_source(ip),
         };
         match takes {
@@ -239,8 +239,8 @@ impl Port {
         }
     }
 
-    /// Resolves a neighbour. While the neighbour's MAC is unknown, frames for the neighbour can
-    /// [`wait`](Self::wait). A NIC has no neighbours here, because its driver's kernel resolves them.
+    /// Resolves a neighbour. While the neighbour's MAC is unknown, frames for the neighbour can [`wait`](Self::wait). A
+    /// NIC has no neighbours here, because the guest's kernel resolves them.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         self.host_stack()
             .map_or(Resolved { mac: None, request: false }, |host_stack| host_stack.resolve(now, ip))

@@ -96,8 +96,8 @@ impl ReplaySource {
         self.now
     }
 
-    /// Returns the time of the current step since 1970. In recordings without the origin of the device's clock, it is the
-    /// time since this origin.
+    /// Returns the time of the current step since 1970. In recordings without the origin of the device's clock, it is
+    /// the time since this origin.
     pub fn since_1970(&self) -> Duration {
         Duration::from_nanos(self.reader.header().clock_origin_ns) + Duration::from_nanos(self.now)
     }

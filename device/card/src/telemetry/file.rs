@@ -58,7 +58,8 @@ fn create_or(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 
 fn private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.create_new(true).mode(PRIVATE.bits()).open(path)?;
-    // The umask may have removed the owner's permissions. A sandboxed process has no such umask, and cannot change modes.
+    // The umask may have removed the owner's permissions. A sandboxed process has no such umask, and cannot change
+    // modes.
     if Mode::from_raw_mode(fstat(&file)?.st_mode) != PRIVATE {
         fchmod(&file, PRIVATE)?;
     }

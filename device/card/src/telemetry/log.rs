@@ -23,7 +23,7 @@ pub const WINDOW_MS: u64 = 5_000;
 /// Number of log bytes that a device may cause per day, in addition to [`BURST_LEN`].
 pub const LEN_PER_DAY: u64 = 16 << 20;
 
-/// Number of log bytes that a device may cause at once.
+/// Number of log bytes that a device may cause in one burst.
 pub const BURST_LEN: u64 = 1 << 20;
 
 const DAY_MS: u64 = 86_400_000;

@@ -147,7 +147,7 @@ impl Monitor {
     }
 
     /// Reports that `what` was ignored, in counters, trace and log. `qpn` is its QP, if any; `fields` adds fields to
-    /// the trace record. Not for packets and frames, whose trace records are limited.
+    /// the trace record. Must not be used for packets and frames, whose trace records are rate-limited.
     #[cold]
     pub fn ignored(
         &mut self,
@@ -257,7 +257,7 @@ impl Monitor {
         });
     }
 
-    /// Reports that a requester sends packets again.
+    /// Reports that a requester retransmits packets.
     #[cold]
     pub fn retrying(&mut self, retry: &Retry) {
         let Retry { qpn, cause, psn, packets, count, limit } = *retry;

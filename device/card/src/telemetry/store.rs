@@ -57,7 +57,7 @@ impl Keep {
 /// Path that denotes a ring in memory instead of a file.
 pub const MEMORY: &str = "memory";
 
-/// Maximum number of files per trace or capture. Each file takes a descriptor.
+/// Maximum number of files per trace or capture. Each file uses a descriptor.
 pub const MAX_FILES: u16 = 64;
 
 /// Size of a ring in memory.
@@ -99,7 +99,7 @@ pub enum Opening {
     Append,
 }
 
-/// Number of bytes collected before a write, so that a burst of frames at full rate takes few system calls.
+/// Number of bytes collected before a write, so that a burst of frames at full rate needs few system calls.
 const BUFFER_LEN: usize = 1 << 20;
 
 type Out = Box<dyn Write + Send>;

@@ -8,14 +8,13 @@
 //! 1762351200.000377 hca1 cqe send cqn=0x1 slot=4 wr=128 qpn=0x5 queue=send wqe=0x80 opcode=SEND byte_len=64 …
 //! ```
 //!
-//! A peer can repeat some events without end. Records of such events are limited, and one with the field `suppressed`
+//! A peer can repeat some events without end. Such records are rate-limited. A record with the field `suppressed`
 //! reports how many were left out; see `repeats`.
 //!
-//! Time is in seconds since 1970, as in captures. Fields of a mailbox have the prefix `in.` or `out.`; zero fields
-//! are omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the comments of captured
-//! frames. `wr` is its position in its queue as reported in completions of the interface: a byte offset, or the index
-//! of its first quantum on an E810, or the index of its first block on a ConnectX. Rust's `Debug` format is never
-//! used.
+//! Time is in seconds since 1970, as in captures. Fields of a mailbox have the prefix `in.` or `out.`; zero fields are
+//! omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the comments of captured
+//! frames. `wr` is the request's position in its queue, as reported in the interface's completions: a byte offset, the
+//! index of the first quantum (E810), or the index of the first block (ConnectX). Rust's `Debug` format is never used.
 //!
 //! A JSON line is one object with the same keys and all fields. Kinds, names and keys are part of the public
 //! interface: new ones may be added, but existing ones do not change. Their meanings are documented on the

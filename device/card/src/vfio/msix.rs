@@ -153,7 +153,7 @@ impl Interrupts {
         self.deliver_all();
     }
 
-    /// Sets or removes the eventfd of a vector. Signals a new eventfd at once if the vector is pending.
+    /// Sets or removes the eventfd of a vector. Signals a new eventfd immediately if the vector is pending.
     pub fn set_eventfd(&mut self, vector: usize, eventfd: Option<OwnedFd>) {
         self.input(Input::Eventfd { vector, present: eventfd.is_some() });
         let number = vector;

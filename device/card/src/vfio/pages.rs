@@ -22,7 +22,7 @@ pub struct SharedPages {
 }
 
 impl SharedPages {
-    /// Creates `len` zero bytes, which take memory only when touched.
+    /// Creates `len` zero bytes, which use memory only once touched.
     ///
     /// # Errors
     /// Fails if the process has no free descriptors, or the host cannot map the memory.

@@ -68,7 +68,7 @@ pub(super) fn member(name: &str) -> Option<MacAddr> {
     Some(MacAddr(mac)).filter(|mac| !mac.is_multicast())
 }
 
-/// Connects without waiting. A member that does not accept is called again later.
+/// Connects without waiting. A member whose socket does not accept the connection is called again later.
 pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -118,7 +118,7 @@ impl RingFabric {
     fn connect_to(&self, mac: MacAddr) -> Option<UnixStream> {
         match connect(&socket_path(&self.folder, mac)) {
             Ok(socket) => Some(socket),
-            // The member was killed or has left. When the other member returns, it calls this one.
+            // The other member was killed or has left. When it returns, it calls this member.
             Err(Errno::CONNREFUSED | Errno::NOENT) => None,
             Err(error) => {
                 limited!(warn, %mac, %error, "cannot connect to a ring member");
@@ -201,6 +201,7 @@ impl RingFabric {
                 self.send_message(mac, Message::Answer, token);
                 Ok(())
             }
+            // The other member has the larger MAC, so it creates the memory once this member has called it again.
             Kind::Call | Kind::Answer if self.own.mac.0 < mac.0 => {
                 self.send_message(mac, Message::Call, token);
                 Ok(())

@@ -132,7 +132,7 @@ impl Link {
     /// Requests a wake-up once the other side has freed space. Returns false if there is already enough
     /// space.
     pub(super) fn wait_for_room(&mut self, frame: usize) -> Result<bool, LinkError> {
-        // The other side can only take published frames.
+        // The other side can take only frames that have been published.
         self.publish();
         Ok(self.producer.request_room(frame)?)
     }

@@ -32,7 +32,7 @@ pub struct VsiRow {
     pub loopback: bool,
     /// Whether frames that the VSI sends may reach the wire.
     pub lan: bool,
-    /// Whether the VSI may send only from addresses that it receives (anti-spoofing).
+    /// Whether the VSI may send only from addresses for which it receives frames (anti-spoofing).
     pub anti_spoof: bool,
     /// Whether RoCE packets received by the VSI are passed to the RDMA half.
     pub rdma_filter: bool,

@@ -164,7 +164,7 @@ fn nic_receives_all_frames_unmodified() {
     let tag = [0x81, 0x00, 0x00, 0x05];
     let tagged = [&plain(mac(2), mac(1), 60)[..12], &tag, &[0x08, 0x00, 1, 2, 3]].concat();
     let priority = [&plain(mac(2), mac(1), 60)[..12], &[0x81, 0x00, 0xe0, 0x00], &[0x08, 0x00]].concat();
-    // Without an RDMA driver, UDP port 4791 is not special (E810, section 16.2).
+    // Without an RDMA driver, UDP port 4791 is not special (E810 interface, section 16.2).
     let roce = roce_for_lid_1();
     let frames = [
         plain(mac(7), mac(1), 60),
@@ -484,8 +484,8 @@ fn nics_exchange_frames_over_every_fabric() {
         a.impair(Rule::try_from(rule).unwrap()).unwrap();
 
         // The frames go to the other device, to an unknown MAC, and to all members. Some come from a guest behind the
-        // NIC. They include runs of equal length, a frame as long as a jumbo frame with two tags, and more frames than
-        // fit into one turn.
+        // NIC. The frames include runs of equal length, a frame as long as a jumbo frame with two tags, and more frames
+        // than fit into one turn.
         let unknown = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
         let behind = MacAddr([0x52, 0x54, 0, 0, 0, 1]);
         let mut frames: Vec<_> = [mac(2), unknown, MacAddr::BROADCAST, MacAddr([0x33, 0x33, 0, 0, 0, 1])]

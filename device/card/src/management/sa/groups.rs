@@ -28,7 +28,7 @@ const LAST_MLID: u16 = 0xfffe;
 
 /// Rate code of 20 Gb/s, the rate of the port: four lanes of DDR.
 pub(super) const RATE_20: u8 = 6;
-/// Packet life time code of one second: 4.096 us times 2 to this power.
+/// Packet lifetime code of about one second: 4.096 us times 2 to this power.
 pub(super) const ONE_SECOND: u8 = 18;
 
 /// All groups. The join state in a group's record is that of the guest's own port.
@@ -149,7 +149,7 @@ fn member(world: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberRecord
     Ok(wanted)
 }
 
-/// Returns the bound of a request on a quantity, if it has one.
+/// Returns the bound that a request places on a quantity, if any.
 fn bound(quantity: Quantity, wanted: &McMemberRecord, request: &Request<'_>) -> Option<Bound> {
     let (components, values) = match quantity {
         Quantity::Mtu => ([MTU_SELECTOR, MTU], [wanted.mtu_selector, wanted.mtu]),
@@ -166,6 +166,7 @@ fn agrees(group: &McMemberRecord, wanted: &McMemberRecord, request: &Request<'_>
     let same = |component, equal: bool| !request.has(component) || equal;
     let admits = |quantity, is| bound(quantity, wanted, request).is_none_or(|bound| bound.admits(is));
     same(QKEY, group.qkey == wanted.qkey)
+        // Full and limited members of a partition have P_Keys that differ only in bit 15.
         && same(PKEY, group.pkey.get() & 0x7fff == wanted.pkey.get() & 0x7fff)
         && same(TRAFFIC_CLASS, group.traffic_class == wanted.traffic_class)
         && same(SL, group.sl == wanted.sl)

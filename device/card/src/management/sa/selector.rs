@@ -55,8 +55,8 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Returns the bound in a request, or `None` if its component mask omits the value. `components` are the mask bits of
-    /// the selector and of the value.
+    /// Returns the bound in a request, or `None` if its component mask omits the value. `components` are the mask bits
+    /// of the selector and of the value.
     pub(super) fn of(
         request: &Request<'_>,
         quantity: Quantity,
@@ -83,8 +83,8 @@ impl Bound {
         }
     }
 
-    /// Returns the code of a value within the bound, or `None` if there is no defined one. "Less" yields at most `best`,
-    /// and selector 3 yields `best` itself.
+    /// Returns the code of a value within the bound, or `None` if no defined code is within the bound. "Less" yields at
+    /// most `best`, and selector 3 yields `best` itself.
     pub(super) fn select(self, best: u8) -> Option<u8> {
         let Self { quantity, selector, code } = self;
         if selector > EXACTLY {

@@ -1,15 +1,15 @@
 //! Loads from guest memory to which software may be storing.
 //!
 //! Software stores a word of a work request or of a doorbell record with a single instruction, and relies on the device
-//! reading it as a whole. For example, the word with the valid bit of an E810 request also contains the R_Key. `copy_to`
-//! reads a word in parts if the destination is not aligned.
+//! reading it as a whole. For example, the word with the valid bit of an E810 request also contains the R_Key.
+//! `copy_to` reads a word in parts if the destination is not aligned.
 
 use std::sync::atomic::Ordering;
 
 use vm_memory::{AtomicAccess, Bytes as _, VolatileSlice};
 
-/// Fills `out` from the beginning of `from`. Reads an aligned word of 2, 4 or 8 bytes with a single load. Returns whether
-/// `from` is long enough.
+/// Fills `out` from the beginning of `from`. Reads an aligned word of 2, 4 or 8 bytes with a single load. Returns
+/// whether `from` is long enough.
 #[inline]
 pub(super) fn take(from: &VolatileSlice<'_>, out: &mut [u8]) -> bool {
     let loaded = match out.len() {

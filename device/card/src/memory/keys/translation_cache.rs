@@ -21,8 +21,8 @@ use protocol::ids::{Iova, Lkey, Pdn, Va};
 use crate::memory::dma::PAGE_LEN;
 use crate::memory::region::{Kind, MemoryRegion, Origin};
 
-/// Number of entries, a power of two. The entries take 5 KiB. Each busy queue needs one or two entries, and
-/// so do its buffers.
+/// Number of entries, a power of two. The entries occupy 5 KiB. Each busy queue needs one or two entries, and so do its
+/// buffers.
 const ENTRIES: usize = 64;
 
 /// Number of cached list positions, a power of two. Each sequential transfer through a long list of keys

@@ -13,9 +13,9 @@
 //! | right | as the access requires | local write if the access modifies memory, otherwise none |
 //! | bounds | of the whole range | of the bytes accessed |
 //!
-//! Rights of keys in lists follow the rule for windows (IBTA volume 1, section 10.6.3.2): peers may modify
-//! memory that its owner may modify. A region that grants access to peers can therefore list regions that grant
-//! none.
+//! The rights of keys in lists follow the rule for windows (IBTA volume 1, section 10.6.3.2): to let peers modify
+//! memory through a key, only local write access to that memory is required. A region that grants access to peers can
+//! therefore list regions that grant peers none.
 
 use engine::{Access, AccessError, Initiator, Rights};
 use protocol::ids::Va;

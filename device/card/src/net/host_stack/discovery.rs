@@ -101,7 +101,7 @@ impl HostStack {
         self.allow_answer(now, ether.src, answers)?;
         let reply = Advertisement {
             target: solicitation.target,
-            // The sender of a unicast solicitation already knows this MAC, and may omit its own.
+            // The sender of a unicast solicitation already has this MAC, and may omit its own.
             target_mac: (ip.dst.is_multicast() || solicitation.source_mac.is_some()).then_some(own.mac),
             solicited: !probe,
         };

@@ -33,24 +33,24 @@ fn roce(name: &str) -> Vec<u8> {
     frame(frames.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap())
 }
 
-/// An ARP request built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
+/// Returns an ARP request, built with scapy 2.8.0: who has 10.77.0.2, tell 10.77.0.1 at 02:00:00:00:00:01.
 fn arp_request() -> Vec<u8> {
     frame("ffffffffffff020000000001080600010800060400010200000000010a4d00010000000000000a4d0002")
 }
 
-/// An ARP reply built with scapy 2.8.0: 10.77.0.2 is at 02:00:00:00:00:02, to 10.77.0.1.
+/// Returns an ARP reply, built with scapy 2.8.0: 10.77.0.2 is at 02:00:00:00:00:02, sent to 10.77.0.1.
 fn arp_reply() -> Vec<u8> {
     frame("020000000001020000000002080600010800060400020200000000020a4d00020200000000010a4d0001")
 }
 
-/// Built with scapy 2.8.0: echo request from 10.77.0.1 to 10.77.0.2, identifier 4321h, sequence 7.
+/// Returns an echo request from 10.77.0.1 to 10.77.0.2 with identifier 4321h and sequence 7, built with scapy 2.8.0.
 fn ping() -> Vec<u8> {
     frame(
         "02000000000202000000000108004500002512344000400114080a4d00010a4d00020800fa3043210007686361642070696e67",
     )
 }
 
-/// Built with scapy 2.8.0: the echo reply to `ping`.
+/// Returns the echo reply to `ping`, built with scapy 2.8.0.
 fn pong() -> Vec<u8> {
     frame(
         "020000000001020000000002080045000025000040004001263c0a4d00020a4d00010000023143210007686361642070696e67",
@@ -391,7 +391,8 @@ fn priority_tag_is_removed_and_vlan_tagged_frame_dropped() {
     assert_eq!(drop_reason(twice), DropReason::Protocol);
 }
 
-/// Built with scapy 2.8.0: fe80::ff:fe00:1 sends 8 bytes to QP ffffff of IPoIB's broadcast group, with Q_Key b1b.
+/// Returns a datagram of 8 bytes, built with scapy 2.8.0. fe80::ff:fe00:1 sends it to QP ffffff of IPoIB's broadcast
+/// group, with Q_Key b1b.
 fn datagram_to_group() -> Vec<u8> {
     frame(
         "3333ffffffff02000000000186dd6000000000281101fe80000000000000000000fffe000001ff12401bffff000000000000ffff\
@@ -448,7 +449,7 @@ fn dropped_frames_are_counted_by_reason() {
     }
 }
 
-/// An unsolicited echo reply built with scapy 2.8.0: `pong` with the addresses of `ping`.
+/// Returns an unsolicited echo reply, built with scapy 2.8.0: `pong` with the addresses of `ping`.
 fn pong_to_us() -> Vec<u8> {
     let mut frame = pong();
     frame[..12].copy_from_slice(&ping()[..12]);
@@ -467,8 +468,8 @@ fn port_3_over_ip_of_2() -> Vec<u8> {
 /// Link-local address of LID 1 according to the LID rule.
 const PEER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1);
 
-/// Built with scapy 2.8.0: a solicitation for fe80::ff:fe00:2 to its solicited-node group, from
-/// fe80::ff:fe00:1 at 02:00:00:00:00:01.
+/// Returns a solicitation for fe80::ff:fe00:2, built with scapy 2.8.0. fe80::ff:fe00:1 at 02:00:00:00:00:01 sends it to
+/// the solicited-node group.
 fn solicitation() -> Vec<u8> {
     frame(
         "3333ff00000202000000000186dd6000000000203afffe80000000000000000000fffe000001ff0200000000000000000001ff00\
@@ -476,7 +477,8 @@ fn solicitation() -> Vec<u8> {
     )
 }
 
-/// Built with scapy 2.8.0: a solicitation sent to the requested address itself, without the sender's MAC.
+/// Returns a solicitation that is sent to the requested address itself and lacks the sender's MAC, built with scapy
+/// 2.8.0.
 fn unicast_solicitation() -> Vec<u8> {
     frame(
         "02000000000202000000000186dd6000000000183afffe80000000000000000000fffe000001fe80000000000000000000fffe00\
@@ -484,7 +486,7 @@ fn unicast_solicitation() -> Vec<u8> {
     )
 }
 
-/// Built with scapy 2.8.0: the answer to `solicitation`, an advertisement with the Solicited and Override
+/// Returns the answer to `solicitation`, built with scapy 2.8.0: an advertisement with the Solicited and Override
 /// flags.
 fn advertisement() -> Vec<u8> {
     frame(
@@ -493,7 +495,7 @@ fn advertisement() -> Vec<u8> {
     )
 }
 
-/// Built with scapy 2.8.0: LID 1 probes for LID 2's address.
+/// Returns LID 1's probe for LID 2's address, built with scapy 2.8.0.
 fn probe6() -> Vec<u8> {
     frame(
         "3333ff00000202000000000186dd6000000000183aff00000000000000000000000000000000ff0200000000000000000001ff00\
@@ -501,7 +503,7 @@ fn probe6() -> Vec<u8> {
     )
 }
 
-/// Built with scapy 2.8.0: the answer to `probe6`, an advertisement to all nodes with the Override flag.
+/// Returns the answer to `probe6`, built with scapy 2.8.0: an advertisement to all nodes with the Override flag.
 fn probe6_answer() -> Vec<u8> {
     frame(
         "33330000000102000000000286dd6000000000203afffe80000000000000000000fffe000002ff02000000000000000000000000\
@@ -509,7 +511,8 @@ fn probe6_answer() -> Vec<u8> {
     )
 }
 
-/// Built with scapy 2.8.0: echo request from fe80::ff:fe00:1, identifier 4321h, sequence 7, and its reply.
+/// Returns an echo request from fe80::ff:fe00:1 with identifier 4321h and sequence 7, built with scapy 2.8.0. [`pong6`]
+/// is its reply.
 fn ping6() -> Vec<u8> {
     frame(
         "02000000000202000000000186dd6000000000113a40fe80000000000000000000fffe000001fe80000000000000000000fffe00\

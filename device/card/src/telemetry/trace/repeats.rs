@@ -1,5 +1,5 @@
-//! Limits the number of records of events that a peer can repeat without end, such as ignored packets. Without a limit, a
-//! flood of packets would push everything else out of a trace ring.
+//! Limits the number of records of events that a peer can repeat without end, such as ignored packets. Without a limit,
+//! a flood of packets would push everything else out of a trace ring.
 //!
 //! Records of one group, such as the packets with one opcode that a QP ignores for one reason, share a limit per
 //! period. At the end of the period, one record reports how many were suppressed. Periods follow the clock of the
@@ -19,11 +19,11 @@ const BURST: u64 = 16;
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Bound: maximum number of groups that write records in one period, because a peer can send packets to any number of
-/// QPs. Events of further groups are only counted.
+/// Maximum number of groups that write records in one period. This limit is needed because a peer can send packets to
+/// any number of QPs. Events of further groups are only counted.
 const MAX_GROUPS: usize = 64;
 
-/// What the suppressed records of an event have in common.
+/// A group of records that share a limit: the attributes that these records have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     pub kind: Kind,
@@ -40,7 +40,7 @@ impl Group {
         Self { qpn: None, opcode: None, reason: None, ..self }
     }
 
-    /// Passes the fields before those of the single event to a visitor.
+    /// Passes the QPN and the opcode, which precede the fields of the single event, to a visitor.
     pub(super) fn show_object(&self, to: &mut dyn Visitor) {
         self.qpn.show("qpn", to);
         if let Some(opcode) = self.opcode {
@@ -48,7 +48,7 @@ impl Group {
         }
     }
 
-    /// Passes the fields after those of the single event to a visitor.
+    /// Passes the reason, which follows the fields of the single event, to a visitor.
     pub(super) fn show_reason(&self, to: &mut dyn Visitor) {
         self.reason.show("reason", to);
     }

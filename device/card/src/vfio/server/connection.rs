@@ -73,8 +73,8 @@ impl Connection {
         })
     }
 
-    /// Serves up to `budget` messages in order. The replies are sent later, by [`Connection::reply`], after the
-    /// work started by the messages.
+    /// Serves up to `budget` messages in order. [`Connection::reply`] sends the replies later, once the work that the
+    /// messages started is done.
     ///
     /// # Errors
     /// Fails if the client is disconnected or has violated the protocol.
@@ -136,8 +136,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the bytes before the next reply that has a descriptor. If there are no such bytes, sends the
-    /// beginning of this reply together with the descriptor, because a client expects both at once.
+    /// Sends the bytes before the next reply that has a descriptor. If there are no such bytes, sends the beginning of
+    /// this reply together with the descriptor, because a client expects both in one read.
     fn send_some(&mut self) -> rustix::io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let next = self.files.front().map(|(start, _)| *start);

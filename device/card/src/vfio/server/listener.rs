@@ -23,8 +23,8 @@ use crate::log_line;
 /// Number of clients that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Total time to wait for directory locks within [`LOCK_WINDOW`]. Other daemons hold such a lock only
-/// briefly. Any user can lock a shared directory, so a lock that is held longer serves another purpose.
+/// Total time to wait for directory locks within [`LOCK_WINDOW`]. Other daemons hold such a lock only briefly. A lock
+/// that is held longer is assumed to be unrelated, because any user can lock a shared directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Period to which [`LOCK_TIMEOUT`] applies. It is longer than start-up takes even with many devices.
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_contain_the_path() {
+    fn listen_error_names_path() {
         let error = Listener::bind(Path::new("/nonexistent/folder/x.sock")).unwrap_err();
         assert!(error.to_string().starts_with("/nonexistent/folder/x.sock: cannot listen:"), "{error}");
     }
