@@ -18,10 +18,10 @@ const HEAD: &str = "# Limits
 
 The tables on this page list all limits that a device enforces or reports to its driver. The *key* column gives the
 configuration key that changes a limit. A key without a dot belongs to `limits` in the device's options. The *silicon*
-column gives the real hardware's limit, if the hardware's documents or drivers state one. The last column shows what happens
-if the limit is exceeded. If a device rejects a command, `hcad` also logs a message, and counts the command under its status
-in `hcad_commands_total`. Like all log messages that a guest can cause, this message is rate-limited. \"Not enforced\" means
-that the device accepts values beyond the limit that it reports.
+column gives the real hardware's limit, if the hardware's documents or drivers state one. The last column shows what
+happens if the limit is exceeded. \"Not enforced\" means that the device accepts values beyond the limit that it
+reports. If a device rejects a command, `hcad` also logs a message, and counts the command under its status in
+`hcad_commands_total`. Like all log messages that a guest can cause, this message is rate-limited.
 ";
 
 /// Completion of a failed E810 control queue operation.
@@ -42,7 +42,7 @@ const DRIVER: &str = "rejected by the driver";
 const MODULE_PARAMETER: &str =
     "not enforced, since the driver uses a module parameter; more than 2^17 at once: EXCEED_LIM";
 const MODULE_PARAMETER_MPTS: &str =
-    "not enforced, since the driver uses a module parameter; outside the table of INIT_HCA: BAD_INDEX";
+    "not enforced, since the driver uses a module parameter; outside the table set by INIT_HCA: BAD_INDEX";
 /// The public driver sizes the table by a constant. The device has limits of its own.
 const PROFILE: &str = "not enforced, since the public driver uses constants; tables beyond 2^24 entries and more than 2^17 at once: 03h";
 const PROFILE_EQS: &str = "not enforced, since the public driver uses constants; tables beyond 2^8 entries, and outside the table: 03h";
@@ -115,16 +115,22 @@ fn rdma(page: &mut Page) {
     );
     page.count("queue pairs, of which the driver reserves three", "max_qps", max_qps, "2^18", INVALID);
     page.count("completion queues", "max_cqs", max_cqs, "2^19", INVALID);
-    page.count("memory regions and windows", "max_regions", max_regions, "2^24 (bits of an STag)", EXISTS);
+    page.count(
+        "memory regions and windows",
+        "max_regions",
+        max_regions,
+        "2^24 (width of an STag's index)",
+        EXISTS,
+    );
     page.count("PBLEs (pages of registered memory)", "max_pbles", max_pbles, "2^28", NO_ROOM);
     let full =
         format!("{INVALID}; reported as `arp_table_full` in the log, `explain` and `hcad_ignored_total`");
-    page.count("neighbours", "max_arp_entries", max_arp_entries, "4096 (bits of an index)", &full);
-    page.count("address handles", "max_ahs", max_ahs, "2^24 (bits of a number)", INVALID);
-    page.row("multicast groups", "same as queue pairs", FIXED, "", "8192 (bits of a number)", INVALID);
+    page.count("neighbours", "max_arp_entries", max_arp_entries, "4096 (width of the index)", &full);
+    page.count("address handles", "max_ahs", max_ahs, "2^24 (width of the number)", INVALID);
+    page.row("multicast groups", "same as queue pairs", FIXED, "", "8192 (width of the number)", INVALID);
     let ceqs = e810::limits::MAX_CEQS;
-    page.row("completion event queues", ceqs, FIXED, "", "1024 (bits of a number)", INVALID);
-    let long = "event 132h. A peer may send one byte more: READs and WRITEs beyond 2^31 bytes get a NAK \"invalid request\"";
+    page.row("completion event queues", ceqs, FIXED, "", "1024 (width of the number)", INVALID);
+    let long = "event 132h. A peer may send one byte more: READs and WRITEs of more than 2^31 bytes receive a NAK \"invalid request\"";
     page.row("message size in bytes", e810::limits::MAX_MESSAGE, FIXED, "", "2147483647", long);
     let members = protocol::hca::e810::rdma::group::MAX_MEMBERS;
     page.row(
@@ -132,7 +138,7 @@ fn rdma(page: &mut Page) {
         members,
         FIXED,
         "",
-        "8 (places of a list)",
+        "8 (size of the list)",
         "cannot be expressed",
     );
     // A segment holds 2^18 PBLEs, and 63 segments are for other objects.
@@ -145,7 +151,7 @@ fn rdma(page: &mut Page) {
         power(u64::from((254 * qps + 512).next_power_of_two())),
         e810::limits::MAX_TIMERS,
     );
-    let fits = "not enforced, since the device does not use these objects; beyond the segments, major FFFFh, minor 5 (no room)";
+    let fits = "not enforced, since the device does not use these objects; beyond the segment descriptors: major FFFFh, minor 5 (no room)";
     let what = "hash entries, transmit buffers, read responses, timers, headers";
     page.row(what, objects, FIXED, "", UNKNOWN, fits);
     page.row(
@@ -157,12 +163,12 @@ fn rdma(page: &mut Page) {
         "the queue does not start",
     );
     let quanta = power(e810::limits::MAX_WORK_QUANTA.into());
-    page.row("quanta of a work queue", quanta, FIXED, "", "2^15 (bits of an index)", INVALID);
+    page.row("quanta of a work queue", quanta, FIXED, "", "2^15 (width of the index)", INVALID);
     let wqe = "event 20Ah; the driver accepts at most 13 elements and 101 bytes";
     page.row("gather list elements, bytes of inline data", "15, 225", FIXED, "", "8 quanta per request", wqe);
     page.row("scheduler nodes", e810::limits::MAX_NODES, FIXED, "", UNKNOWN, NO_ROOM);
     let sets = "never reached, since each queue set is a node";
-    page.row("scheduler queue sets", e810::limits::MAX_SETS, FIXED, "", "1023 (bits of a handle)", sets);
+    page.row("scheduler queue sets", e810::limits::MAX_SETS, FIXED, "", "1023 (width of the handle)", sets);
 }
 
 fn nic(page: &mut Page) {
@@ -183,8 +189,7 @@ fn nic(page: &mut Page) {
     page.row("MSI-X vectors", vectors.get(), "e810.vectors", "4 to 2048", "2048", NO_REGISTER);
     page.row("frame size in bytes", e810::link::MAX_FRAME, FIXED, "", "9728", "dropped: `oversize`");
     page.row("VSIs, per device", DEVICE_VSIS, FIXED, "", "768", NO_SPACE);
-    let share =
-        "not enforced: the driver divides the VSIs of the device by the number of functions, which is 1";
+    let share = "not enforced: the driver divides the number of VSIs per device by the number of functions, which is 1";
     page.row("VSIs, per function", FUNCTION_VSIS, FIXED, "", UNKNOWN, share);
     page.row("VSI lists, of each type", MAX_LISTS, FIXED, "", UNKNOWN, NO_SPACE);
     let filters = format!("{FUNCTION_FILTERS}, {DEVICE_FILTERS}");
@@ -234,11 +239,11 @@ fn mthca(page: &mut Page) {
     page.table("mthca", "The `ib_mthca` driver reads its device's limits with the QUERY_DEV_LIM command.");
     page.count("queue pairs", "max_qps", max_qps, UNKNOWN, MODULE_PARAMETER);
     page.count("completion queues", "max_cqs", max_cqs, UNKNOWN, MODULE_PARAMETER);
-    let outside = "outside the table of INIT_HCA: BAD_INDEX";
+    let outside = "outside the table set by INIT_HCA: BAD_INDEX";
     page.count("shared receive queues", "max_srqs", max_srqs, UNKNOWN, outside);
     page.count("memory regions", "max_mpts", max_mpts, UNKNOWN, MODULE_PARAMETER_MPTS);
     let wqes = format!(
-        "{DRIVER}; queues of more than 2^15: BAD_PARAM; more requests than the queue has: ignored as `overflow`"
+        "{DRIVER}; queues of more than 2^15: BAD_PARAM; more requests than the queue has slots: ignored as `overflow`"
     );
     page.count("work requests per queue", "max_wqes", max_wqes, UNKNOWN, &wqes);
     page.count("work requests per shared receive queue", "max_srq_wqes", max_srq_wqes, UNKNOWN, "EXCEED_LIM");
@@ -247,16 +252,23 @@ fn mthca(page: &mut Page) {
     let gids = "MAD status 001Ch; the index in a path is not used";
     page.count("GIDs", "max_gids", max_gids, UNKNOWN, gids);
     page.count("P_Keys", "max_pkeys", max_pkeys, UNKNOWN, "BAD_INDEX; in a MAD, status 001Ch");
-    let uar = format!("{DRIVER}; a later page has no doorbells, and strict mode reports it (`uar_reserved`)");
+    let uar = format!(
+        "{DRIVER}; pages beyond the limit have no doorbells, and strict mode reports queues that use them (`uar_reserved`)"
+    );
     page.count("UAR pages in MiB", "uar_mib", uar_mib, UNKNOWN, &uar);
     page.row("gather list elements", max_send_sges, "max_send_sges", "4 to 30", UNKNOWN, DRIVER_ONLY);
     let told = MthcaLimits::RECOMMENDED;
     let slot = "longer than its slot: completion with LOCAL_QP_OP_ERR";
-    let size = "1008 (bits of a size)";
+    let size = "1008 (width of the size field)";
     page.row("send WQE size in bytes", told.max_send_wqe_len, FIXED, "", size, slot);
     page.row("scatter list elements", max_recv_sges, "max_recv_sges", "4 to 30", UNKNOWN, DRIVER);
     page.row("receive WQE size in bytes", told.max_recv_wqe_len, FIXED, "", UNKNOWN, DRIVER);
-    page.log("event queues", told.log_max_eqs, "64", "EXCEED_LIM; outside the table of INIT_HCA: BAD_INDEX");
+    page.log(
+        "event queues",
+        told.log_max_eqs,
+        "64",
+        "EXCEED_LIM; outside the table set by INIT_HCA: BAD_INDEX",
+    );
     page.log("entries per event queue", MthcaEqc::MAX_LOG_ENTRIES, UNKNOWN, "EXCEED_LIM");
     page.log(
         "memory region size in bytes",
@@ -273,7 +285,7 @@ fn mthca(page: &mut Page) {
     page.row("context memory in bytes", power(told.max_icm_len), FIXED, "", UNKNOWN, "EXCEED_LIM");
     page.row("path MTU in bytes", 128_u32 << told.max_mtu, FIXED, "", UNKNOWN, "BAD_PARAM");
     page.row("ports", told.ports, FIXED, "", UNKNOWN, "BAD_PARAM");
-    let commands = "not enforced: a command is complete before the store that starts it";
+    let commands = "not enforced: a command completes before the store that started it is acknowledged";
     page.log("commands in flight", QueryFw::recommended(0).log_max_commands, UNKNOWN, commands);
 }
 
@@ -346,14 +358,14 @@ fn connectx(page: &mut Page) {
     page.count("completion queues", "max_cqs", max_cqs, UNKNOWN, LIM_ERR);
     page.count("shared receive queues", "max_srqs", max_srqs, UNKNOWN, LIM_ERR);
     let keys = "memory keys, of which the device reserves eight";
-    page.count(keys, "max_mkeys", max_mkeys, "2^24 (bits of an index)", LIM_ERR);
+    page.count(keys, "max_mkeys", max_mkeys, "2^24 (width of the index)", LIM_ERR);
     page.count("entries per completion queue", "max_cqes", max_cqes, "2^22", LIM_ERR);
     page.count("work requests per shared receive queue", "max_srq_wqes", max_srq_wqes, UNKNOWN, LIM_ERR);
     let depth = "rejected by the driver; the device itself uses at most 16";
     page.count("outstanding READs and atomics", "max_rd_atomic", max_rd_atomic, UNKNOWN, depth);
     page.count("BAR in MiB, 256 UAR pages each", "bar_mib", bar_mib, UNKNOWN, LIM_ERR);
     page.row("MSI-X vectors", vectors.get(), "connectx-ib.vectors", "2 to 64", "2048", "BAD_PARAM");
-    page.row("event queues", mlx5::limits::MAX_EQS, FIXED, "", "256 (bits of a number)", LIM_ERR);
+    page.row("event queues", mlx5::limits::MAX_EQS, FIXED, "", "256 (width of the number)", LIM_ERR);
     page.log("entries per event queue", caps.log_max_eq_entries, UNKNOWN, LIM_ERR);
     page.row("sets of Q counters", mlx5::limits::MAX_COUNTER_SETS, FIXED, "", "255", LIM_ERR);
     page.log("multicast groups", caps.log_max_groups, UNKNOWN, LIM_ERR);
@@ -362,8 +374,8 @@ fn connectx(page: &mut Page) {
     page.log("XRC domains", caps.log_max_xrcds, UNKNOWN, LIM_ERR);
     page.log("transport domains", caps.log_max_transport_domains, UNKNOWN, LIM_ERR);
     let blocks = "blocks of a send queue, entries of a receive queue";
-    page.log(blocks, caps.log_max_qp_blocks, "2^15 (bits of a context)", "cannot be expressed");
-    let wqe = "cannot be expressed, since the size has six bits: the largest WQE has 1008 bytes";
+    page.log(blocks, caps.log_max_qp_blocks, "2^15 (width of the context field)", "cannot be expressed");
+    let wqe = "cannot be expressed, since the size field has six bits: the largest WQE has 1008 bytes";
     page.row("send WQE size in bytes", caps.max_send_wqe, FIXED, "", UNKNOWN, wqe);
     page.row("receive WQE size in bytes", caps.max_recv_wqe, FIXED, "", UNKNOWN, LIM_ERR);
     page.log("shared receive queue entry in bytes", mlx5::limits::LOG_MAX_SRQ_ENTRY, UNKNOWN, LIM_ERR);
