@@ -148,7 +148,7 @@ fn prepare(start: &Start) -> Result<(Command, Option<(Terminal, OwnedFd)>)> {
     command.args(arguments).env("PATH", PATH).env("HOME", HOME).envs(&start.env);
     match &start.folder {
         Some(folder) => {
-            // Otherwise the error of the start would look like that of a missing program.
+            // Without this check, the error would look like that of a missing program.
             ensure!(Path::new(folder).is_dir(), "cannot run {name} in {folder}, which is not a directory");
             command.current_dir(folder)
         }

@@ -184,7 +184,7 @@ pub struct CreateCq {
     pub pd: u32,
     /// Protection domain of the buffer's region, if it differs from `pd`. The device then cannot write entries.
     pub buffer_pd: Option<u32>,
-    /// Value of the bits of the CQ number that lie above the table's index mask.
+    /// Value of the CQ number's bits above the table's index mask.
     pub high_bits: u32,
     /// Event queue that receives the completion events, or `None` for event queue 0.
     pub eq: Option<EqId>,
@@ -207,7 +207,7 @@ pub enum CqArm {
     Disarmed,
     /// Any CQE raises an event.
     Any,
-    /// Only a solicited CQE or an error raises an event.
+    /// Only a solicited CQE or an error CQE raises an event.
     Solicited,
 }
 
@@ -293,7 +293,7 @@ impl Default for Data {
 pub struct SendRequest {
     pub op: SendOp,
     pub data: Data,
-    /// Address at the peer, for all operations except SEND.
+    /// Remote address and key, for all operations except SEND.
     pub remote: Option<Remote>,
     /// Immediate data: four bytes, in the same order in memory and on the wire.
     pub imm: [u8; 4],
