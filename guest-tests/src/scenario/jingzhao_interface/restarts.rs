@@ -41,7 +41,8 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("huge pages behind the guest's IOMMU", hint, restarted(pair, driver(huge), false)).await
 }
 
-/// Checks that a write to the reset register resets the device while the guest keeps the function open (section 1.5).
+/// Checks that a write to the reset register resets the device while the guest keeps the function open (JingZhao
+/// interface, section 1.5).
 async fn reset_register(pair: &mut Pair, offset: u64) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     transfer(pair, &connection, Plan::new(SendOp::Send, 1000)).await?;

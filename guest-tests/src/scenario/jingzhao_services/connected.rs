@@ -1,4 +1,5 @@
-//! UC messages, which are not retransmitted, and the conditions under which they are dropped.
+//! UC messages, which are not retransmitted, and the conditions under which they are dropped. Section numbers and J-46
+//! refer to the JingZhao interface.
 
 use agent::wire::{
     Changes, Cqe, CreateQp, Data, Poll, PostRecv, Remote, SendOp, SendRequest, Service, Sge, Transition,

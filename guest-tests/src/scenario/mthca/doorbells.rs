@@ -12,7 +12,7 @@ use crate::lab::Lab;
 use crate::report::{Report, line};
 
 /// Command lines to run in strict mode. The programs check message content. They use both polling and events, so the
-/// device must notice each arming of a CQ.
+/// device must detect each arming of a CQ.
 const PING_PONGS: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -e",
