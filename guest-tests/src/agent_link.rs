@@ -59,7 +59,8 @@ impl AgentLink {
         Ok(self.exchange(limit, step, true).await?.into_answer::<C>()?)
     }
 
-    /// Checks that the agent answers. The supervisor does this as long as commands run, so the transcript omits it.
+    /// Checks that the agent answers. The supervisor pings the agent repeatedly while commands run, so the transcript
+    /// omits pings.
     ///
     /// # Errors
     /// The link is closed, or the agent does not answer in time.

@@ -236,7 +236,7 @@ async fn pump(
 
 /// Fills a pipe, so that writes to its other end block.
 fn fill(output: &pipe::Receiver) -> std::io::Result<()> {
-    // Open the pipe again, because setting a flag on the program's own descriptor would affect the program.
+    // Open the pipe again, because setting O_NONBLOCK on the program's own descriptor would affect the program.
     let mut end = File::options()
         .write(true)
         .custom_flags(libc::O_NONBLOCK)

@@ -23,7 +23,7 @@ pub(super) const MOST_COMMANDS: usize = 12;
 /// Time limit of the lab's own commands, such as those that load drivers. Several emulated guests may run on a busy
 /// host.
 const OWN_COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
-/// Maximum number of bytes that the lab stores of its own commands' output.
+/// Maximum number of output bytes that are stored for each of the lab's own commands.
 const LONGEST_OUTPUT: usize = 1 << 20;
 
 /// The exec ports of one guest.
@@ -142,8 +142,9 @@ impl Taken {
     /// Starts a command, and relays frames between user and guest until the command has ended. If the user disconnects,
     /// the command is terminated.
     ///
-    /// While the guest sends nothing, a future of `silence` runs. If it completes, the guest is unresponsive, and its
-    /// output is the reason. The user then receives an error, and the port stays in use until the command ends.
+    /// While the guest sends nothing, a future of `silence` runs. If the future completes, the guest is unresponsive,
+    /// and the future's output is the reason. The user then receives an error, and the port stays in use until the
+    /// command ends.
     ///
     /// # Errors
     /// The guest has ended or sends an invalid frame.
@@ -188,7 +189,7 @@ async fn forward(
             frame = frames::read::<ToGuest>(&mut user) => frame,
         };
         match frame {
-            // The command has already been started.
+            // A second start is ignored, because the command has already been started.
             Ok(Some(ToGuest::Start(_))) => {}
             Ok(Some(frame)) => frames::write(guest, &frame).await?,
             Ok(None) | Err(_) => {

@@ -21,7 +21,7 @@ const LONGEST_LINE: u64 = 16 << 20;
 pub enum Request {
     /// Requests a description of the testbed.
     Describe,
-    /// Runs a command. Frames follow after the reply [`Reply::Go`].
+    /// Runs a command. Frames follow the reply [`Reply::Go`].
     Exec { guest: GuestName, start: Start },
     /// Requests all kernel messages of a guest.
     Messages { guest: GuestName },
@@ -66,7 +66,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
-    /// Tells the supervisor to keep the guests running when the lease closes.
+    /// Makes the supervisor keep the guests running when the lease closes.
     Keep,
 }
 

@@ -80,7 +80,7 @@ impl Ci {
                 self.copy_logs(not_up.folder.as_deref())?;
                 (not_up.folder, Err(not_up.error))
             }
-            // A CI system may cancel a job whose guests do not boot, so that the logs are of interest.
+            // A CI system may cancel a job because its guests do not boot. The logs then show the cause.
             Err(cancelled) => {
                 self.copy_logs(run_dir::latest(&all, name.as_str()).as_deref())?;
                 (None, Err(cancelled))

@@ -1,4 +1,5 @@
-//! `logs` collects all logs in one folder, or prints where they are. It also finds those of a testbed that has stopped.
+//! `logs` collects all logs in one folder, or prints where they are. It also finds the logs of a testbed that has
+//! stopped.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -212,8 +212,8 @@ fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     ours.set_nonblocking(true)?;
     let program = std::env::current_exe().context("cannot determine the path to the guest-lab binary")?;
     let mut command = Command::new(program);
-    // The arguments have already been parsed. They keep their meaning, because the supervisor runs in the same
-    // directory.
+    // The arguments have already been parsed. Relative paths among them stay valid, because the supervisor runs in the
+    // same directory.
     command.arg(SUPERVISE);
     if let Some(name) = name {
         command.args(["--name", name.as_str()]);
