@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn half_answer_is_completed_after_timeout() {
+    async fn partial_answer_is_completed_after_timeout() {
         let (mut link, mut agent, _folder) = connected();
         agent.write_all(b"{\"id\":1,\"result\":{\"Ok\":{\"upt").await.unwrap();
         link.call_within(Duration::from_millis(1), Ping {}).await.unwrap_err();

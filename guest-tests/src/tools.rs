@@ -127,7 +127,7 @@ impl Ready {
             Self::Cm => {
                 // Count only the sockets of this program, because the previous server may still be ending. The count
                 // must be the same in two successive polls, because a program that accepts connections through every
-                // device reports that it is ready before it listens on all devices.
+                // device starts to listen on one device after another.
                 let name = command.split_whitespace().next().unwrap_or_default();
                 let count = format!("rdma resource show cm_id | grep LISTEN | grep -c 'comm {name} '");
                 let until = format!(

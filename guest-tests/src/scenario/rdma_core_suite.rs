@@ -81,7 +81,8 @@ pub(super) struct Known {
 
 /// The suite's tests, as "module.Class.method", that need delays, because they do not wait for their messages to
 /// complete. They shrink the completion queue below the number of SENDs in flight. Without delays, a later completion
-/// does not fit on any device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
+/// would not fit into the queue, regardless of the device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in
+/// verbs.c).
 const PATIENT: &[&str] = &["test_cq.CQTest.test_resize_cq"];
 
 /// Prepares a guest for the suite. The disk that follows those of the root file system must contain the tests, and the

@@ -1,4 +1,5 @@
-//! Frames on a port that carries one command at a time, including its start, input, output, signals and exit status.
+//! Frames that carry a command's start, input, output, signals and exit status over a port. A port carries one command
+//! at a time.
 //!
 //! Besides the port for steps, a guest may have ports whose names consist of [`EXEC_PORT_PREFIX`] and a number. On each
 //! of these ports, the host starts a command with [`ToGuest::Start`]. The guest answers [`ToHost::Started`] and later

@@ -52,9 +52,9 @@ pub struct CreateMr {
     pub zero_based: bool,
     /// Value of the MPT's page_size field, or `None` if it equals `page_size`.
     pub page_size_field: Option<u32>,
-    /// If set, registers an additional key for the memory and translation entries of this existing region, instead of
-    /// new memory. The only other fields that apply are `access`, `pd` and `zero_based`. The new region must be
-    /// destroyed before the existing one.
+    /// If set, the step does not register new memory, but an additional key for this region's memory and translation
+    /// entries. The only other fields that apply are `access`, `pd` and `zero_based`. The new region must be destroyed
+    /// before the existing one.
     pub over: Option<MrId>,
 }
 
@@ -312,7 +312,7 @@ pub struct Datagram {
     /// Number of the peer's queue pair.
     pub qpn: u32,
     pub qkey: u32,
-    /// Path to the peer. A UD work request has no GID and no service level.
+    /// Path to the peer. `dgid` and `sl` are ignored, because a UD WQE has no fields for them.
     pub path: Path,
 }
 

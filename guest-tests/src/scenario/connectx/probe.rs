@@ -337,8 +337,8 @@ impl Probe {
         self.devinfo().await
     }
 
-    /// Checks that the driver unloads itself if the device fails within the grace period of the driver's last recovery,
-    /// and that the device works again after the driver has been rebound.
+    /// Checks that the driver unloads itself if the device fails within the grace period of the driver's last recovery.
+    /// After the driver has been rebound, the device must work again.
     async fn gives_up(&mut self) -> Result<()> {
         self.set_grace_period(LONG_GRACE_PERIOD).await?;
         let function = self.functions[0].clone();

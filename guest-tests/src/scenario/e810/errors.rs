@@ -72,6 +72,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report
         .case("the sender deregisters its region during traffic", &hint, source_deregistered(&mut pair))
         .await?;
+    // Only the driver in kernel 6.12 supports memory windows (section 15.2).
     if is_old(&mut pair).await? {
         report
             .case("the peer invalidates a memory window during traffic", &hint, window_unbound(&mut pair))

@@ -39,7 +39,7 @@ pub(super) enum Disturbance {
     ReloadDriver,
     PortDown,
     SwitchCapture,
-    /// The reading end of the daemon's log is closed.
+    /// The read end of the pipe for the daemon's log is closed.
     LeaveLog,
 }
 
