@@ -317,8 +317,8 @@ impl Vm {
     /// Executes a step in the guest.
     ///
     /// # Errors
-    /// The step fails, the guest has ended, or the guest does not respond. `downcast_ref` can extract the [`Failure`]
-    /// of a failed step. In the other cases, the error contains the guest's last output.
+    /// The step fails, QEMU has exited, or the guest does not respond. `downcast_ref` can extract the [`Failure`] of a
+    /// failed step. In the other cases, the error contains the guest's last output.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         let result = self.agent.call(step).await;
         self.explained(result).await
@@ -336,7 +336,7 @@ impl Vm {
     /// Executes a step that must fail, and returns its failure.
     ///
     /// # Errors
-    /// The step succeeds, or the guest has ended or does not respond.
+    /// The step succeeds, QEMU has exited, or the guest does not respond.
     pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
         let result = self.agent.call_refused(step).await;
         self.explained(result).await
@@ -368,8 +368,8 @@ impl Vm {
         Ok(end.stdout)
     }
 
-    /// Runs a program in the guest until it ends, regardless of its exit status. The words of the command line must not
-    /// contain spaces.
+    /// Runs a program in the guest until it exits, regardless of its exit status. The words of the command line must
+    /// not contain spaces.
     ///
     /// # Errors
     /// The program cannot be started or takes longer than `limit`. All other errors are as for [`Self::call`].

@@ -25,7 +25,7 @@ pub enum Request {
     Exec { guest: GuestName, start: Start },
     /// Requests all kernel messages of a guest.
     Messages { guest: GuestName },
-    /// Stops guests and daemons. The reply is sent when they have ended.
+    /// Stops guests and daemons. The reply is sent when they have stopped.
     Down,
 }
 
@@ -85,7 +85,7 @@ pub enum Stage {
     /// The guest accepts commands, but `hcad` has exited or QEMU has lost its connection to the device. The device
     /// works again only after the guests have been started again.
     DeviceLost,
-    /// The guest has ended.
+    /// QEMU has exited, and the guest has stopped with it.
     Ended,
 }
 

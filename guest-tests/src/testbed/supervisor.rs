@@ -180,7 +180,7 @@ impl Ends {
                     let mut wanted = [PollFd::new(&process, PollFlags::IN)];
                     // The thread may live as long as the watched process, but does not keep this process alive.
                     while poll(&mut wanted, None) == Err(rustix::io::Errno::INTR) {}
-                    // If the receiver has been dropped, everything has already ended.
+                    // If the receiver has been dropped, everything has already stopped.
                     let _ = ended.send(());
                 });
                 Some(end)

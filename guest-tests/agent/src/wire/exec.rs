@@ -62,7 +62,7 @@ pub enum ToGuest {
     Signal(i32),
     /// Changes the size of the terminal.
     Resize(Size),
-    /// Ends the command, because no user is waiting for it any more.
+    /// Terminates the command, because no user is waiting for it any more.
     HangUp,
 }
 
@@ -79,7 +79,7 @@ pub enum ToHost {
     /// Acknowledges this number of input bytes. They were passed to the command, or were discarded because the command
     /// had closed its input.
     Taken(u32),
-    /// The command has ended, and all its output has been sent.
+    /// The command has exited, and all its output has been sent.
     Ended(ExitStatus),
 }
 

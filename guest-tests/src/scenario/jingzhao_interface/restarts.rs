@@ -54,7 +54,7 @@ async fn reset_register(pair: &mut Pair, offset: u64) -> Result<()> {
     restarted(pair, (OpenHca::default(), OpenHca::default()), true).await
 }
 
-/// Ends both drivers and starts them again. If `abrupt` is set, the drivers end while all objects are still in use.
+/// Stops both drivers and starts them again. If `abrupt` is set, the drivers stop while all objects are still in use.
 async fn restarted(pair: &mut Pair, (a, b): (OpenHca, OpenHca), abrupt: bool) -> Result<()> {
     pair.a.vm.call(CloseHca { abrupt }).await?;
     pair.b.vm.call(CloseHca { abrupt }).await?;

@@ -54,7 +54,8 @@ pub struct Ci {
 
 impl Ci {
     /// Boots guests, copies the folder to them, runs the command in all of them, and stops them. The exit status is
-    /// that of the first command that fails. A failure or a signal ends all commands, but logs are still collected.
+    /// that of the first command that fails. A failure or a signal terminates all commands, but logs are still
+    /// collected.
     ///
     /// # Errors
     /// The command could not be run.
@@ -146,7 +147,7 @@ impl Ci {
             Ok(0)
         };
         let limit = Duration::from_secs(self.timeout);
-        // Commands that are still running end when their connections are dropped.
+        // Commands that are still running are terminated when their connections are dropped.
         timeout(limit, all).await.map_err(|_| {
             anyhow!("the command did not exit within {} s; --timeout changes this limit", self.timeout)
         })?

@@ -78,7 +78,7 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
                     .with_context(|| format!("cannot write {}", target.display()))?;
                 files.push(target);
             }
-            // A guest that has ended cannot be queried. Its console log contains the earlier messages.
+            // A guest that has stopped cannot be queried. Its console log contains the earlier messages.
             Err(error) => {
                 tracing::warn!("cannot read kernel messages from guest {}: {error:#}", guest.name)
             }
