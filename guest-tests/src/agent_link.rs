@@ -59,7 +59,8 @@ impl AgentLink {
         Ok(self.exchange(limit, step, true).await?.into_answer::<C>()?)
     }
 
-    /// Checks that the agent answers. The supervisor does this as long as commands run, so the transcript omits it.
+    /// Checks that the agent answers. The supervisor pings the agent repeatedly while commands run, so the transcript
+    /// omits pings.
     ///
     /// # Errors
     /// The link is closed, or the agent does not answer in time.
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn half_answer_is_completed_after_timeout() {
+    async fn partial_answer_is_completed_after_timeout() {
         let (mut link, mut agent, _folder) = connected();
         agent.write_all(b"{\"id\":1,\"result\":{\"Ok\":{\"upt").await.unwrap();
         link.call_within(Duration::from_millis(1), Ping {}).await.unwrap_err();

@@ -379,7 +379,7 @@ impl Control {
         serde_json::from_value(rules).context("cannot parse the strict-mode violation counts")
     }
 
-    /// Returns whether a VMM is connected to the HCA. It is not if the daemon no longer has the HCA.
+    /// Returns whether a VMM is connected to the HCA. Returns `false` if the HCA has been removed from the daemon.
     ///
     /// # Errors
     /// `hcactl` fails, or its output has an unexpected form.

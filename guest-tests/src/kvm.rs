@@ -25,8 +25,9 @@ pub(crate) fn explain(error: &anyhow::Error) -> String {
     }
 }
 
-/// Returns the file that records whether KVM boots a guest. It contains [`RUNS`], or the reason on the first line
-/// and the complete error after it. It is valid until the host restarts.
+/// Returns the file that records whether KVM boots a guest. It contains [`RUNS`], or the reason on the first line and
+/// the complete error after it. The file's name contains the host's boot ID, so it is valid only until the host
+/// restarts.
 pub(crate) fn note(cache: &Path) -> PathBuf {
     let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     cache.join(format!("kvm-{}", host.trim()))

@@ -155,7 +155,7 @@ pub struct Guest<'a> {
     pub commands: usize,
     /// Whether the guest can restart. If not set, QEMU exits when the guest restarts.
     pub reboots: bool,
-    /// Memory in MiB that the kernel reserves for the kernel that runs after a panic.
+    /// Memory in MiB reserved for the crash kernel, which runs after a panic.
     pub crash_memory_mib: u32,
     /// Minimum number of virtual CPUs, regardless of the user's choice.
     pub least_cpus: u32,
@@ -502,7 +502,7 @@ impl Lab {
                     Ok(()) => kvm::RUNS.to_owned(),
                     Err(error) => format!("{}\n\n{error:#}", kvm::explain(&error)),
                 };
-                // If the note cannot be written, the next run repeats the test.
+                // If the result cannot be stored, the next run repeats the test.
                 let _ = fs::write(&known, &answer);
                 answer
             }
@@ -545,7 +545,6 @@ pub(crate) fn size_in_mebibytes(text: &str) -> Result<u32, String> {
     number.checked_mul(unit).ok_or_else(|| "size is too large".to_owned())
 }
 
-/// Returns the names of busybox's applets. The busybox is static, so it can be executed on the host too.
 /// Returns the kernel arguments of a guest.
 fn kernel_args(iommu: bool, crash_memory_mib: u32) -> String {
     let iommu = if iommu { format!("{IOMMU_ARGS} ") } else { String::new() };

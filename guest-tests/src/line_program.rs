@@ -34,7 +34,7 @@ impl LineProgram {
     /// Sends a request with a time limit and returns the answer.
     ///
     /// # Errors
-    /// The program rejects the request, does not answer in time, or has ended.
+    /// The program rejects the request, does not answer in time, or has exited.
     pub async fn ask<T: DeserializeOwned>(
         &self,
         limit: Duration,
@@ -64,10 +64,10 @@ impl LineProgram {
         }
     }
 
-    /// Ends the program, which destroys all its objects.
+    /// Stops the program, which destroys all its objects.
     ///
     /// # Errors
-    /// The program does not end within `limit`.
+    /// The program does not exit within `limit`.
     pub async fn close(self, limit: Duration, vm: &mut Vm) -> Result<()> {
         let step = Wait { program: self.program, timeout_ms: u32::try_from(limit.as_millis())? };
         vm.call_within(limit + ANSWER_MARGIN, step).await.map(drop)
@@ -76,7 +76,7 @@ impl LineProgram {
     /// Kills the program with SIGKILL.
     ///
     /// # Errors
-    /// The program does not end.
+    /// The program does not exit.
     pub async fn kill(self, vm: &mut Vm) -> Result<()> {
         tools::stop(vm, self.program).await.map(drop)
     }

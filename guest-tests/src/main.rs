@@ -164,8 +164,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the command. Some commands forward signals to a program in a guest. A signal ends all other commands, together
-/// with their guests, daemons and sockets.
+/// Runs the command. Some commands forward signals to a program in a guest. A signal terminates all other commands,
+/// together with their guests, daemons and sockets.
 fn run(command: Command) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

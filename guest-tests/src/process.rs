@@ -87,7 +87,7 @@ impl Process {
     /// Returns the process ID.
     ///
     /// # Errors
-    /// The program has ended.
+    /// The program has exited.
     pub fn id(&self) -> Result<u32> {
         self.child.id().with_context(|| format!("{} has exited", self.name))
     }
@@ -95,7 +95,7 @@ impl Process {
     /// Sends a signal.
     ///
     /// # Errors
-    /// The program has ended.
+    /// The program has exited.
     pub fn signal(&self, signal: i32) -> Result<()> {
         let id = libc::pid_t::try_from(self.id()?)?;
         // SAFETY: kill takes no pointers. The ID belongs to a child that has not been reaped, and therefore to no other
@@ -122,7 +122,7 @@ impl Process {
     /// Waits for the next line of the program's log that contains `text`.
     ///
     /// # Errors
-    /// No such line appears within `limit`, or the program ends first.
+    /// No such line appears within `limit`, or the program exits first.
     pub async fn line(&mut self, text: &str, limit: Duration) -> Result<String> {
         let failure = match timeout(limit, self.next_line(text)).await {
             Ok(Ok(Some(line))) => return Ok(line),
@@ -155,7 +155,7 @@ impl Process {
         }
     }
 
-    /// Waits until the program ends.
+    /// Waits until the program exits.
     ///
     /// # Errors
     /// The wait fails.
@@ -163,7 +163,7 @@ impl Process {
         self.child.wait().await.with_context(|| format!("cannot wait for {} to exit", self.name))
     }
 
-    /// Returns the exit status if the program has ended.
+    /// Returns the exit status if the program has exited.
     ///
     /// # Errors
     /// The status cannot be read.
@@ -179,12 +179,12 @@ impl Process {
         self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))
     }
 
-    /// Stops the program with SIGTERM, and kills it if it has not ended after `patience`.
+    /// Stops the program with SIGTERM, and kills it if it has not exited after `patience`.
     ///
     /// # Errors
     /// The program had to be killed.
     pub async fn stop(&mut self, patience: Duration) -> Result<ExitStatus> {
-        // A program that has already ended needs no signal.
+        // A program that has already exited needs no signal.
         let _ = self.signal(libc::SIGTERM);
         match timeout(patience, self.child.wait()).await {
             Ok(status) => Ok(status?),
@@ -236,7 +236,7 @@ async fn pump(
 
 /// Fills a pipe, so that writes to its other end block.
 fn fill(output: &pipe::Receiver) -> std::io::Result<()> {
-    // Open the pipe again, because setting a flag on the program's own descriptor would affect the program.
+    // Open the pipe again, because setting O_NONBLOCK on the program's own descriptor would affect the program.
     let mut end = File::options()
         .write(true)
         .custom_flags(libc::O_NONBLOCK)

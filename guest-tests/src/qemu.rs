@@ -67,7 +67,7 @@ pub struct Share {
 /// An Ethernet NIC with UDP as its link. Each frame is one datagram, as on an HCA's fabric.
 #[derive(Clone, Debug)]
 pub struct Nic {
-    /// The model, for which the guest has a driver.
+    /// Model of the NIC. The guest must have a driver for it.
     pub model: NicModel,
     pub mac: [u8; 6],
     /// UDP address on which QEMU receives frames.
@@ -158,7 +158,7 @@ impl Machine {
             }
         }
 
-        // QEMU appends, because the lab truncates a log that becomes too long.
+        // QEMU opens the log in append mode, because the lab truncates a log that becomes too long.
         let console_log = escaped(&endpoints.console_log);
         args.pair(
             "-chardev",

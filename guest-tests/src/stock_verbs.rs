@@ -289,10 +289,10 @@ impl StockVerbs {
         self.ask(vm, "destroy", json!({ "qp": qp.id })).await
     }
 
-    /// Ends the program, which destroys all its objects.
+    /// Stops the program, which destroys all its objects.
     ///
     /// # Errors
-    /// The program does not end.
+    /// The program does not exit.
     pub async fn close(self, vm: &mut Vm) -> Result<()> {
         self.program.close(TIMEOUT, vm).await
     }

@@ -9,7 +9,7 @@ use crate::vm::Vm;
 
 /// Time limit for a server to become ready, in an emulated guest on a busy host.
 const READY_TIMEOUT: Duration = Duration::from_secs(240);
-/// Time limit for a server to end after its client has ended or after it has received a signal.
+/// Time limit for a server to exit after its client has exited or after it has received a signal.
 const END_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time allowed for the answer to a step, in addition to the step's own time limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
@@ -125,9 +125,9 @@ impl Ready {
                     .await
             }
             Self::Cm => {
-                // Count only the sockets of this program, because the previous server may still be ending. The count
+                // Count only the sockets of this program, because the previous server may still be exiting. The count
                 // must be the same in two successive polls, because a program that accepts connections through every
-                // device reports that it is ready before it listens on all devices.
+                // device starts to listen on one device after another.
                 let name = command.split_whitespace().next().unwrap_or_default();
                 let count = format!("rdma resource show cm_id | grep LISTEN | grep -c 'comm {name} '");
                 let until = format!(
@@ -181,10 +181,10 @@ pub async fn line(vm: &mut Vm, program: ProgramId, text: &str, limit: Duration) 
     }
 }
 
-/// Waits until a program ends.
+/// Waits until a program exits.
 ///
 /// # Errors
-/// The program does not end in time.
+/// The program does not exit in time.
 pub async fn wait(vm: &mut Vm, program: ProgramId, limit: Duration) -> Result<ProgramEnd> {
     let step = Wait { program, timeout_ms: u32::try_from(limit.as_millis())? };
     vm.call_within(limit + ANSWER_MARGIN, step).await
@@ -198,10 +198,10 @@ pub async fn signal(vm: &mut Vm, program: ProgramId, signal: i32) -> Result<()> 
     vm.call(Kill { program, signal }).await.map(drop)
 }
 
-/// Stops a program that would not end on its own.
+/// Stops a program that would not exit on its own.
 ///
 /// # Errors
-/// The program does not end.
+/// The program does not exit.
 pub async fn stop(vm: &mut Vm, program: ProgramId) -> Result<ProgramEnd> {
     signal(vm, program, libc::SIGKILL).await?;
     wait(vm, program, END_TIMEOUT).await

@@ -1,4 +1,5 @@
-//! A guest with its QEMU and its agent. Alternatively, an agent that runs in a separate process without a guest.
+//! A guest: its QEMU process and the connection to its agent. An agent can also run in a separate process, without a
+//! guest.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ use crate::qemu::{Endpoints, Machine, slot, vfio_user_behind};
 use crate::run_dir::RunDir;
 use crate::tools::words;
 
-/// Time limit from the start of QEMU until it opens its side of the agent's port.
+/// Time limit from the start of QEMU until it connects to the socket of the agent's port.
 const QEMU_START_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time limit for QEMU to exit after it has closed one of its sockets.
 const LAST_BREATH: Duration = Duration::from_secs(1);
@@ -299,8 +300,8 @@ impl Vm {
         self.qemu.status()
     }
 
-    /// Checks that the agent answers within `limit`. Unlike those of steps, the error does not contain output of the
-    /// guest.
+    /// Checks that the agent answers within `limit`. Unlike the errors of steps, this error does not contain output of
+    /// the guest.
     ///
     /// # Errors
     /// The agent does not answer.
@@ -308,7 +309,7 @@ impl Vm {
         self.agent.ping(limit).await
     }
 
-    /// Returns whether QEMU has exited or exits within a moment. It closes its sockets before it exits.
+    /// Returns whether QEMU has exited. Waits a moment for the exit, because QEMU closes its sockets before it exits.
     pub async fn has_ended(&mut self) -> bool {
         matches!(timeout(LAST_BREATH, self.qemu.ended()).await, Ok(Ok(_)))
     }
@@ -316,8 +317,8 @@ impl Vm {
     /// Executes a step in the guest.
     ///
     /// # Errors
-    /// The step fails, the guest has ended, or the guest does not respond. `downcast_ref` can extract the [`Failure`]
-    /// of a failed step. In the other cases, the error contains the guest's last output.
+    /// The step fails, QEMU has exited, or the guest does not respond. `downcast_ref` can extract the [`Failure`] of a
+    /// failed step. In the other cases, the error contains the guest's last output.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         let result = self.agent.call(step).await;
         self.explained(result).await
@@ -335,7 +336,7 @@ impl Vm {
     /// Executes a step that must fail, and returns its failure.
     ///
     /// # Errors
-    /// The step succeeds, or the guest has ended or does not respond.
+    /// The step succeeds, QEMU has exited, or the guest does not respond.
     pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
         let result = self.agent.call_refused(step).await;
         self.explained(result).await
@@ -367,8 +368,8 @@ impl Vm {
         Ok(end.stdout)
     }
 
-    /// Runs a program in the guest until it ends, regardless of its exit status. The words of the command line must not
-    /// contain spaces.
+    /// Runs a program in the guest until it exits, regardless of its exit status. The words of the command line must
+    /// not contain spaces.
     ///
     /// # Errors
     /// The program cannot be started or takes longer than `limit`. All other errors are as for [`Self::call`].
@@ -390,7 +391,7 @@ impl Vm {
         self.qemu.kill().await
     }
 
-    /// Sends a signal to QEMU. Does not wait for the effect.
+    /// Sends a signal to QEMU without waiting for its effect.
     ///
     /// # Errors
     /// QEMU has exited.

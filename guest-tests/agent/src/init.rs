@@ -18,7 +18,7 @@ const PORT_PATIENCE: Duration = Duration::from_secs(20);
 /// Polling interval for a port that is missing or has no host connected.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Runs as PID 1, which must never return. When the agent ends, powers off the guest.
+/// Runs as PID 1, which must never return. When the agent exits, powers off the guest.
 pub fn run() -> ! {
     if let Err(error) = prepare().and_then(|()| serve_port()) {
         guest::say(&format!("the agent exits: {error:#}"));

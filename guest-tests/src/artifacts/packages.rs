@@ -26,7 +26,7 @@ pub(super) struct Set<'a> {
 }
 
 impl Set<'_> {
-    /// Unpacks the set below `root` in the entry, and writes a manifest next to it.
+    /// Unpacks the set below `root` in the cache entry, and writes a manifest next to it.
     ///
     /// # Errors
     /// apt is missing or finds no solution, or a package cannot be fetched.
@@ -54,7 +54,7 @@ impl Set<'_> {
     }
 }
 
-/// Returns the version of a package in an entry.
+/// Returns the version of a package in a cache entry.
 ///
 /// # Errors
 /// The entry was not built from packages, or does not contain this package.
@@ -65,7 +65,7 @@ pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
         .with_context(|| format!("the package manifest in {} does not list {package}", entry.display()))
 }
 
-/// Returns the packages from which an entry was built.
+/// Returns the packages from which a cache entry was built.
 ///
 /// # Errors
 /// The entry was not built from packages.
@@ -83,7 +83,7 @@ pub(super) fn packages(entry: &Path) -> Result<Vec<Package>> {
 
 const MANIFEST: &str = "manifest.json";
 
-/// The list of packages from which an entry was built.
+/// The list of packages from which a cache entry was built.
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {
     packages: Vec<String>,

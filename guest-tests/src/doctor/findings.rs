@@ -19,7 +19,7 @@ pub(super) struct Findings {
     pub(super) kernel: String,
     pub(super) kvm: Kvm,
     pub(super) cache: Result<Cache, String>,
-    /// Answer of the Debian archive, or `None` if it was not contacted.
+    /// Result of contacting the Debian archive, or `None` if it was not contacted.
     pub(super) archive: Option<Result<(), NoArchive>>,
     /// Memory that can be allocated, in bytes.
     pub(super) memory: Option<u64>,

@@ -1,5 +1,5 @@
-//! Verbs users on one fabric. They all implement the same trait, whatever their drivers, so scenarios can connect any
-//! two of them.
+//! Verbs users on one fabric. They all implement the same trait, regardless of their drivers, so scenarios can connect
+//! any two of them.
 
 pub(super) mod jingzhao;
 pub(super) mod stock;

@@ -185,19 +185,19 @@ async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
     expect_duration(took, 3 * interval)
 }
 
-/// Checks that a receive whose list may be incomplete costs its message at most one RNR NAK, and none if the receive was
-/// posted well before the message (JingZhao interface, J-50).
+/// Checks that a receive whose list may be incomplete causes at most one RNR NAK, and none if the receive was posted
+/// well before the message (JingZhao interface, J-50).
 async fn unterminated_receives(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 5000;
     let shape = CreateQp { recv_style: RecvStyle::Unterminated, ..CreateQp::default() };
-    // The list has settled after 300 ms. A busy host needs more time.
+    // A receive posted 300 ms before its message causes no RNR NAK. Three seconds are enough even on a busy host.
     for (rnr_retry, wait) in [(1, Duration::ZERO), (0, Duration::from_secs(3))] {
         let attributes = Attributes { rnr_retry, ..Attributes::default() };
         let connection = Connection::create_as(pair, &attributes, [CreateQp::default(), shape]).await?;
         let (at_a, at_b) = connection.towards(Direction::AToB);
         let source = region(&mut pair.a.vm, LEN.into(), 7).await?;
         let sink = region(&mut pair.b.vm, LEN.into(), 11).await?;
-        // The second message finds the length of the first list.
+        // By the second message, the device has learned the length of such a list from the first.
         for seed in [21, 22] {
             fill(&mut pair.a.vm, &source, seed).await?;
             pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![vec![sink.sge(0, LEN)]] }).await?;
@@ -268,7 +268,7 @@ fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the daemon notices when its guest is killed, and then accepts another guest on the same socket.
+/// Checks that the daemon detects that its guest was killed, and then accepts another guest on the same socket.
 async fn killed(pair: &mut Pair, lab: &Lab) -> Result<()> {
     const LEN: u32 = 65536;
     let connection = Connection::create(pair, &Attributes::default()).await?;

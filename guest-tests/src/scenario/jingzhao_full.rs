@@ -1,6 +1,6 @@
-//! Tests the whole command interface: every opcode in all its valid and invalid forms, and every QP transition from
-//! every state. The interface's tables are included as data ([`spec`], [`expected`], [`transitions`]). The devices'
-//! answers must match the tables, and every row of the tables must be tested.
+//! Tests the whole command interface of JingZhao: every opcode in all its valid and invalid forms, and every QP
+//! transition from every state. The interface's tables are included as data ([`spec`], [`expected`], [`transitions`]).
+//! The devices' answers must match the tables, and every row of the tables must be tested.
 
 mod answers;
 mod attributes;

@@ -150,7 +150,7 @@ async fn signals(user: &User) -> Result<()> {
     command.line("ready").await?;
     command.signal(libc::SIGKILL)?;
     command.end().await?;
-    // The guest needs a moment to end the command.
+    // The guest needs a moment to terminate the command.
     let gone = "while grep -lx sleep /proc/[0-9]*/comm >/dev/null 2>&1; do sleep 0.1; done";
     user.run(&["exec", "ci:a", "--", "timeout", "30", "sh", "-c", gone]).await?.succeeded()?;
     let outcome = user.run(&["exec", "ci:a", "--", "sh", "-c", "kill -9 $$"]).await?;
@@ -334,7 +334,7 @@ async fn device_lost(user: &User) -> Result<()> {
         if String::from_utf8_lossy(&listed.stdout).contains("device lost") {
             break;
         }
-        // The kernel needs a moment to end hcad.
+        // The kernel needs a moment to terminate hcad.
         ensure!(begun.elapsed() < Duration::from_secs(20), "{listed:?}");
     }
     user.run(&["down", "mthca"]).await?.failed(&["hcad-a"])?;

@@ -1,5 +1,5 @@
-//! Middleware over RDMA: Debian's UCX, libfabric and Open MPI between two guests. The MPI program and `fi_pingpong` check
-//! all data; `ucx_perftest` does not.
+//! Middleware over RDMA: Debian's UCX, libfabric and Open MPI between two guests. The MPI program and `fi_pingpong`
+//! check all data; `ucx_perftest` does not.
 
 use std::time::Duration;
 

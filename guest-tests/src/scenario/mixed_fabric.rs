@@ -1,6 +1,6 @@
 //! Five endpoints that have nothing in common except the fabric: a guest with `ib_mthca`, a guest with a JingZhao HCA,
-//! a guest with `irdma` on an E810, a guest with `mlx5_ib` on a ConnectX, and a guest with soft-RoCE on an ordinary NIC.
-//! Each pair communicates over every service that both support, and every byte is checked at both ends.
+//! a guest with `irdma` on an E810, a guest with `mlx5_ib` on a ConnectX, and a guest with soft-RoCE on an ordinary
+//! NIC. Each pair communicates over every service that both support, and every byte is checked at both ends.
 
 use agent::wire::Service;
 use anyhow::{Context, Result};

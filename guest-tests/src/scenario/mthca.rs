@@ -14,7 +14,7 @@ pub(super) mod strict_kernel;
 
 use crate::daemon::Explained;
 
-/// Violations that occur when a program temporarily has no queue (section 12, T55).
+/// Violations that occur when a program temporarily has no queue (mthca interface, section 12, T55).
 pub(crate) const RECORDS_LENT_AGAIN: [Explained; 2] = [
     Explained {
         rule: "map_over_mapped",

@@ -77,7 +77,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Processes in the namespace may still be running. The kernel frees the namespace when the last of them ends.
+        // Processes in the namespace may still be running. The kernel frees the namespace when the last of them exits.
         let _ = std::process::Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }

@@ -1,6 +1,6 @@
 //! Changes that an operator makes while guests run: devices are added, removed and changed, and a card is hot-plugged.
 //!
-//! One process serves guests `a` and `b`. The guests exchange messages all the time, and both ends check them. Neither
+//! One process serves guests `a` and `b`. The guests exchange messages throughout, and both ends check them. Neither
 //! guest may be disturbed.
 
 use std::fs;
@@ -166,7 +166,7 @@ impl Site {
 
     async fn refuse(&mut self) -> Result<()> {
         let good = fs::read(&self.file)?;
-        // The new device has the MAC address of a device that was added by `hcactl`.
+        // The new entry has the MAC address of a device that was added by `hcactl`, so the reload must fail.
         let socket = self.run.socket("hca9.sock");
         self.rewrite(|devices| {
             let mut wrong = device(9, &socket);

@@ -19,7 +19,7 @@ pub(super) struct Node {
     pub(super) daemon: Daemon,
     /// Location of the command register (HCR) that the node's driver uses.
     hcr: HcrBase,
-    /// Whether the agent runs in a guest that has a kernel.
+    /// Whether the agent runs in a guest, rather than in a process on the host.
     in_guest: bool,
 }
 
@@ -98,7 +98,7 @@ impl Pair {
         ))
     }
 
-    /// Returns a text that names the files to inspect when a case fails.
+    /// Returns text that names the files to inspect when a case fails.
     pub(super) fn hint(&self) -> String {
         format!("console output, logs, captures and command lines: {}", self.run.path().display())
     }

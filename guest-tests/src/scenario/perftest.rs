@@ -221,7 +221,7 @@ pub(super) fn table_line(figure: &Figure, values: &[f64]) -> String {
     table_row(&figure.row(), values)
 }
 
-/// Returns a row with the given title in that table.
+/// Returns a row with the given title for the table that starts with [`heading`].
 pub(super) fn table_row(title: &str, values: &[f64]) -> String {
     let mut text = format!("{title:34}");
     for value in values {

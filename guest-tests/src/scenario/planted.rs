@@ -38,7 +38,7 @@ pub(super) struct Driver {
     pub(super) others: &'static [&'static str],
     pub(super) changes: &'static [Change],
     pub(super) planted: &'static [Planted],
-    /// The rules of all bugs.
+    /// All rules that the bugs violate, which strict mode must permit.
     pub(super) explained: &'static [Explained],
 }
 
@@ -120,7 +120,7 @@ fn plant(folder: &Path, changes: &[Change]) -> Result<()> {
     Ok(())
 }
 
-/// Creates a disk whose first bytes are the module.
+/// Creates a disk image that starts with the module.
 fn disk_of(module: &Path) -> Result<PathBuf> {
     let mut bytes = fs::read(module)?;
     bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);

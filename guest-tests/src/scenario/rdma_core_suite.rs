@@ -18,8 +18,8 @@ const PROGRAM: &str = include_str!("../../guest/rdma_core_tests.py");
 const LINE_TIMEOUT: Duration = Duration::from_secs(200);
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
-/// Modules of version 56 that apply to any device. The other modules (`test_mlx5_*`, `test_efa*`) test vendor-specific
-/// interfaces, and one of them breaks the suite if no device of its vendor exists.
+/// The suite's modules in rdma-core 56 that apply to any device. The other modules (`test_mlx5_*`, `test_efa*`) test
+/// vendor-specific interfaces, and one of them breaks the suite if no device of its vendor exists.
 const MODULES: &[&str] = &[
     "test_addr",
     "test_atomic",
@@ -81,7 +81,8 @@ pub(super) struct Known {
 
 /// The suite's tests, as "module.Class.method", that need delays, because they do not wait for their messages to
 /// complete. They shrink the completion queue below the number of SENDs in flight. Without delays, a later completion
-/// does not fit, whatever the device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
+/// would not fit into the queue, regardless of the device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in
+/// verbs.c).
 const PATIENT: &[&str] = &["test_cq.CQTest.test_resize_cq"];
 
 /// Prepares a guest for the suite. The disk that follows those of the root file system must contain the tests, and the
@@ -220,7 +221,7 @@ impl Known {
         }
     }
 
-    /// Checks that every entry names a module that is run, and gives a reason.
+    /// Checks that every entry has a reason and names a module that is run.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let known = |test: &str| MODULES.contains(&module(test));

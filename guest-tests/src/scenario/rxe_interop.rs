@@ -112,7 +112,7 @@ impl Bench {
         Ok((node, rxe_guest))
     }
 
-    /// Returns a text that names the files to inspect when a case fails.
+    /// Returns text that names the files to inspect when a case fails.
     fn hint(&self) -> String {
         format!("console output, logs, captures and command lines: {}", self.run.path().display())
     }

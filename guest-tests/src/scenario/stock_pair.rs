@@ -51,7 +51,7 @@ pub(super) struct StockNode {
     old_warnings: usize,
 }
 
-/// The parts with which a guest boots: its name, its HCA sockets, its NIC and its disks.
+/// What a guest is booted with: its name, HCA sockets, NIC and disks.
 #[derive(Debug)]
 struct Place {
     name: String,
@@ -158,7 +158,7 @@ impl StockPair {
         perftest::Ends { a: &mut self.a.vm, b: &mut self.b.vm }
     }
 
-    /// Returns perftest's description of the HCA that both guests have.
+    /// Returns the description of the guests' HCAs for perftest runs.
     pub(super) fn perftest_device(&self) -> Device {
         Device {
             title: match self.a.hca {
@@ -194,7 +194,7 @@ impl StockPair {
         Ok(())
     }
 
-    /// Returns a text that names the files to inspect when a case fails.
+    /// Returns text that names the files to inspect when a case fails.
     pub(super) fn hint(&self) -> String {
         format!("console output, logs and command lines: {}", self.run.path().display())
     }

@@ -259,8 +259,8 @@ fn check_reports(plan: &Plan, sent: FlowReport, received: Option<FlowReport>) ->
     Ok(())
 }
 
-/// Checks what the flows themselves do not check: the content that a WRITE stored at the responder, and that the guard
-/// bytes at both ends are unchanged.
+/// Checks what the flows themselves do not check: the content that a WRITE stored at the responder, and the guard bytes
+/// at both ends.
 async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -> Result<()> {
     let plan = &planned.plan;
     let (requester_vm, responder_vm) = pair.towards(planned.direction);

@@ -23,7 +23,7 @@ pub(super) const MOST_COMMANDS: usize = 12;
 /// Time limit of the lab's own commands, such as those that load drivers. Several emulated guests may run on a busy
 /// host.
 const OWN_COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
-/// Maximum number of bytes that the lab stores of its own commands' output.
+/// Maximum number of output bytes that are stored for each of the lab's own commands.
 const LONGEST_OUTPUT: usize = 1 << 20;
 
 /// The exec ports of one guest.
@@ -73,8 +73,8 @@ impl Ports {
     /// Runs one of the lab's own commands and returns its output. The command must succeed.
     ///
     /// # Errors
-    /// The guest has ended, or the command cannot be started, fails or takes longer than [`OWN_COMMAND_TIMEOUT`]. If it
-    /// fails, the error contains its output.
+    /// The guest has stopped, or the command cannot be started, fails or takes longer than [`OWN_COMMAND_TIMEOUT`]. If
+    /// it fails, the error contains its output.
     pub(super) async fn run(&self, argv: &[&str], input: &[u8]) -> Result<String> {
         let seconds = OWN_COMMAND_TIMEOUT.as_secs();
         timeout(OWN_COMMAND_TIMEOUT, self.run_to_end(argv, input))
@@ -124,7 +124,7 @@ fn append(kept: &mut Vec<u8>, bytes: &[u8]) {
     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
-/// An allocated port. On drop, the port is freed if its command has ended or was never started. If the port's state is
+/// An allocated port. On drop, the port is freed if its command has exited or was never started. If the port's state is
 /// unknown, it is closed instead.
 #[derive(Debug)]
 pub(super) struct Taken {
@@ -139,14 +139,15 @@ impl Drop for Taken {
 }
 
 impl Taken {
-    /// Starts a command, and relays frames between user and guest until the command has ended. If the user disconnects,
-    /// the command is terminated.
+    /// Starts a command, and relays frames between user and guest until the command has exited. If the user
+    /// disconnects, the command is terminated.
     ///
-    /// While the guest sends nothing, a future of `silence` runs. If it completes, the guest is unresponsive, and its
-    /// output is the reason. The user then receives an error, and the port stays in use until the command ends.
+    /// While the guest sends nothing, a future of `silence` runs. If the future completes, the guest is unresponsive,
+    /// and the future's output is the reason. The user then receives an error, and the port stays in use until the
+    /// command exits.
     ///
     /// # Errors
-    /// The guest has ended or sends an invalid frame.
+    /// The guest has stopped or sends an invalid frame.
     pub(super) async fn relay<S: Future<Output = String>>(
         mut self,
         start: Start,
@@ -174,7 +175,7 @@ impl Taken {
     }
 }
 
-/// Relays frames from the user to the guest until the command has ended.
+/// Relays frames from the user to the guest until the command has exited.
 async fn forward(
     mut user: impl AsyncRead + Unpin,
     guest: &mut OwnedWriteHalf,
@@ -184,11 +185,11 @@ async fn forward(
         let frame = tokio::select! {
             biased;
             _ = end.wait_for(|ended| *ended) => return Ok(()),
-            // If the command ends, a partially read frame is lost. The frame is no longer needed.
+            // If the command exits, a partially read frame is lost. The frame is no longer needed.
             frame = frames::read::<ToGuest>(&mut user) => frame,
         };
         match frame {
-            // The command has already been started.
+            // A second start is ignored, because the command has already been started.
             Ok(Some(ToGuest::Start(_))) => {}
             Ok(Some(frame)) => frames::write(guest, &frame).await?,
             Ok(None) | Err(_) => {
@@ -199,7 +200,7 @@ async fn forward(
     }
 }
 
-/// Relays frames from the guest to the user until the command has ended. If the user has disconnected or the guest is
+/// Relays frames from the guest to the user until the command has exited. If the user has disconnected or the guest is
 /// unresponsive, discards further frames.
 async fn backward<S: Future<Output = String>>(
     guest: &mut (impl AsyncRead + Unpin),
@@ -217,7 +218,7 @@ async fn backward<S: Future<Output = String>>(
                     frame = &mut frame => break frame,
                     reason = silence(), if listens => {
                         let error = StartError { kind: StartErrorKind::Other, reason };
-                        // The user's program may have ended in the meantime.
+                        // The user's program may have exited in the meantime.
                         let _ = frames::write(&mut user, &ToHost::Failed(error)).await;
                         listens = false;
                     }
@@ -297,7 +298,7 @@ mod tests {
         let Some(ToHost::Failed(error)) = frames::read(&mut user).await.unwrap() else { panic!() };
         assert_eq!(error.reason, "guest lab:a has not answered for 30 s");
         drop(user);
-        // The guest continues, starts the command, and ends it at once.
+        // The guest continues, starts the command, and terminates it immediately.
         assert!(matches!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::Start(_))));
         assert_eq!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::HangUp));
         assert_eq!(ports.busy(), 1);

@@ -1,8 +1,8 @@
 //! A running guest: its state, and whether its agent answers.
 //!
-//! A command may be silent for hours, so its own silence says nothing about the guest. The agent answers requests on its
-//! own port, independently of commands. If a command has sent nothing for a while, the supervisor therefore pings the
-//! agent. An unanswered ping means that the guest is suspended or that its kernel hangs.
+//! A command may be silent for hours, so its silence does not mean that the guest hangs. The agent answers requests on
+//! its own port, independently of commands. If a command has sent nothing for a while, the supervisor therefore pings
+//! the agent. An unanswered ping means that the guest is suspended or that its kernel hangs.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::vm::Vm;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without data from a command after which the agent is pinged.
 const QUIET: Duration = Duration::from_secs(10);
-/// Time limit for the daemon's answer about its device.
+/// Time limit for querying the daemon about its device.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A running guest, which accepts commands.
@@ -57,7 +57,7 @@ impl RunningGuest {
 
     /// Returns the state of the guest, and the process ID of QEMU if it is running.
     pub(super) async fn state(&self) -> (Stage, Option<u32>) {
-        // While another task waits for an answer of the agent, QEMU has not been reaped.
+        // If another task holds the lock, it is waiting for the agent, and QEMU has not been reaped.
         if self.vm.try_lock().is_ok_and(|mut vm| !matches!(vm.status(), Ok(None))) {
             return (Stage::Ended, None);
         }
@@ -74,7 +74,7 @@ impl RunningGuest {
     /// Returns whether the daemon has exited or QEMU is no longer connected to it. QEMU never connects again.
     async fn has_lost_device(&self) -> bool {
         let control = {
-            // The daemon is being stopped if it is locked or missing.
+            // If the daemon is locked or missing, it is being stopped.
             let Ok(mut daemon) = self.daemon.try_lock() else { return false };
             let Some(daemon) = daemon.as_mut() else { return false };
             if !matches!(daemon.process().status(), Ok(None)) {

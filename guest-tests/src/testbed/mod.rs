@@ -3,8 +3,8 @@
 //! # Processes
 //! `guest-lab up` fetches missing components and performs all checks that are possible before the boot. It then starts
 //! a [`supervisor`] in a new session. The supervisor boots and owns the guests, their daemons, and the `switch` that
-//! connects the guests by Ethernet. All of these end together with the supervisor. If the supervisor is killed, the
-//! kernel ends them ([`crate::process`]).
+//! connects the guests by Ethernet. All of these stop together with the supervisor. If the supervisor is killed, the
+//! kernel kills them ([`crate::process`]).
 //!
 //! `up` and the supervisor are connected by a socket, the lease. If the lease closes before `up` has sent
 //! [`protocol::Keep`], for example because of Ctrl-C or SIGKILL, the supervisor stops everything. With `--foreground`,

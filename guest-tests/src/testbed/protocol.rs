@@ -21,11 +21,11 @@ const LONGEST_LINE: u64 = 16 << 20;
 pub enum Request {
     /// Requests a description of the testbed.
     Describe,
-    /// Runs a command. Frames follow after the reply [`Reply::Go`].
+    /// Runs a command. Frames follow the reply [`Reply::Go`].
     Exec { guest: GuestName, start: Start },
     /// Requests all kernel messages of a guest.
     Messages { guest: GuestName },
-    /// Stops guests and daemons. The reply is sent when they have ended.
+    /// Stops guests and daemons. The reply is sent when they have stopped.
     Down,
 }
 
@@ -66,7 +66,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {
-    /// Tells the supervisor to keep the guests running when the lease closes.
+    /// Makes the supervisor keep the guests running when the lease closes.
     Keep,
 }
 
@@ -85,7 +85,7 @@ pub enum Stage {
     /// The guest accepts commands, but `hcad` has exited or QEMU has lost its connection to the device. The device
     /// works again only after the guests have been started again.
     DeviceLost,
-    /// The guest has ended.
+    /// QEMU has exited, and the guest has stopped with it.
     Ended,
 }
 

@@ -180,7 +180,7 @@ impl Ends {
                     let mut wanted = [PollFd::new(&process, PollFlags::IN)];
                     // The thread may live as long as the watched process, but does not keep this process alive.
                     while poll(&mut wanted, None) == Err(rustix::io::Errno::INTR) {}
-                    // If the receiver has been dropped, everything has already ended.
+                    // If the receiver has been dropped, everything has already stopped.
                     let _ = ended.send(());
                 });
                 Some(end)
@@ -368,8 +368,8 @@ impl Testbed {
     }
 }
 
-/// Serves clients, each in its own task. If the future is dropped, the tasks end, so that none of them keeps a guest
-/// locked that is to be stopped.
+/// Serves clients, each in its own task. If the future is dropped, the tasks end, so that no task holds the lock of a
+/// guest that is being stopped.
 async fn serve(listener: UnixListener, bed: Arc<Testbed>) {
     let mut clients = JoinSet::new();
     loop {
@@ -427,7 +427,7 @@ async fn begin(
     mut start: Start,
 ) -> Result<(Arc<RunningGuest>, Taken, Start)> {
     let guest = bed.guest(guest)?;
-    // The port of a command that a guest never executes would stay in use.
+    // Check the guest first, because the port of a command that the guest never executes would stay in use.
     guest.check().await?;
     let mut environment = bed.environment(&guest);
     environment.append(&mut start.env);

@@ -21,7 +21,7 @@ use crate::wire::exec::{INPUT_WINDOW, Start, StartError, StartErrorKind, ToGuest
 
 /// Default working directory of commands, used if it exists.
 const HOME: &str = "/root";
-/// Time to wait for an input or output to become ready after the command has ended. A child process may still hold the
+/// Time to wait for an input or output to become ready after the command has exited. A child process may still hold the
 /// file open.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Time between SIGHUP and SIGKILL.
@@ -148,7 +148,7 @@ fn prepare(start: &Start) -> Result<(Command, Option<(Terminal, OwnedFd)>)> {
     command.args(arguments).env("PATH", PATH).env("HOME", HOME).envs(&start.env);
     match &start.folder {
         Some(folder) => {
-            // Otherwise the error of the start would look like that of a missing program.
+            // Without this check, the error would look like that of a missing program.
             ensure!(Path::new(folder).is_dir(), "cannot run {name} in {folder}, which is not a directory");
             command.current_dir(folder)
         }
@@ -215,7 +215,7 @@ impl Group {
     }
 
     fn wait(&self, end: &OwnedFd) -> ExitStatus {
-        // Reap the child only after it has ended, so that signals can still be sent.
+        // Reap the child only after it has exited, so that signals can still be sent.
         let _ = wait_for(&[(end.as_fd(), libc::POLLIN)], None);
         let status = lock(&self.0).take().map(|mut child| child.wait());
         match status {
@@ -229,7 +229,8 @@ impl Group {
     }
 }
 
-/// Forwards one of the command's outputs until it is closed, or until the command has ended and no more output arrives.
+/// Forwards one of the command's outputs until it is closed, or until the command has exited and no more output
+/// arrives.
 fn output(
     host: &Host,
     source: Option<File>,
@@ -251,7 +252,8 @@ fn output(
     })
 }
 
-/// Writes input to the command until the input or the command ends. Input that the command does not read is discarded.
+/// Writes input to the command until the input ends or the command exits. Input that the command does not read is
+/// discarded.
 fn feed(
     host: &Host,
     target: Option<File>,
@@ -293,7 +295,7 @@ fn write_all(target: &mut File, mut bytes: &[u8], end: &OwnedFd) -> io::Result<(
     Ok(())
 }
 
-/// Waits until a file is ready. Returns `false` if the command has ended and the file has not become ready within
+/// Waits until a file is ready. Returns `false` if the command has exited and the file has not become ready within
 /// [`LAST_WORDS`].
 fn ready(file: &File, events: i16, end: &OwnedFd) -> io::Result<bool> {
     let both = [(file.as_fd(), events), (end.as_fd(), libc::POLLIN)];

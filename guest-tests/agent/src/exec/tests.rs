@@ -71,7 +71,7 @@ fn successive_commands_share_port() {
         port.send(&ToGuest::Input(b"a\0b".to_vec()));
         port.send(&ToGuest::InputEnd);
         assert_eq!(port.rest(), ("a\0b".into(), "no\n".into(), ExitStatus::Code(code)));
-        // This signal arrives after its command has ended.
+        // This signal arrives after its command has exited.
         port.send(&ToGuest::Signal(libc::SIGKILL));
     }
 }

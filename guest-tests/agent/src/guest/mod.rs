@@ -1,4 +1,4 @@
-//! Handling of the guest: kernel messages, modules, PCI functions, root file system, programs and shutdown.
+//! Operations on the guest itself: kernel messages, modules, PCI functions, root file system, programs and shutdown.
 
 pub(crate) mod file;
 mod kernel;

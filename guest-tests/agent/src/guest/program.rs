@@ -1,4 +1,4 @@
-//! Starts programs in the guest, exchanges lines with them, and waits for them to end.
+//! Starts programs in the guest, exchanges lines with them, and waits for them to exit.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write as _};
@@ -17,7 +17,7 @@ use crate::wire::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn
 const MAX_OUTPUT: usize = 1 << 20;
 /// Maximum number of programs that run in the background.
 const MAX_PROGRAMS: usize = 64;
-/// Time to wait for the outputs to be closed after the program has ended. A child process may still hold them open.
+/// Time to wait for the outputs to be closed after the program has exited. A child process may still hold them open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Search path for programs. The kernel starts the agent without one.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -85,7 +85,7 @@ impl Programs {
 struct Program {
     name: String,
     child: Child,
-    /// Descriptor that becomes readable when the program ends.
+    /// Descriptor that becomes readable when the program exits.
     end: OwnedFd,
     stdin: Option<ChildStdin>,
     stdout: Arc<Output>,
@@ -128,7 +128,7 @@ impl Program {
         Ok(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned())
     }
 
-    /// Waits for the program to end, and kills it when the time limit expires.
+    /// Waits for the program to exit, and kills it when the time limit expires.
     fn end(mut self, limit: Duration) -> Result<ProgramEnd> {
         let ended =
             wait_for(&[(self.end.as_fd(), libc::POLLIN)], Some(limit)).context("waiting for a program")?;
@@ -221,7 +221,7 @@ impl Output {
     }
 }
 
-/// Returns a descriptor that becomes readable when the child ends.
+/// Returns a descriptor that becomes readable when the child exits.
 pub(crate) fn pidfd(child: &Child) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes no pointers, and no other code owns the new descriptor.
     unsafe {

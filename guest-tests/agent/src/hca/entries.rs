@@ -23,14 +23,14 @@ impl EntryRing {
         Self { region, log_entries, consumed: 0 }
     }
 
-    /// Gives all entries of a region to the device.
+    /// Passes ownership of all entries of a region to the device.
     pub(crate) fn hand_over(region: &Region, arena: &Arena) {
         for entry in (0..region.len()).step_by(ENTRY) {
             region.set(arena, entry..entry + ENTRY, OWNED_BY_DEVICE);
         }
     }
 
-    /// Takes the next entry if the device has written it, and gives the entry's slot back to the device.
+    /// Takes the next entry if the device has written it, and returns the entry's slot to the device.
     pub(crate) fn take(&mut self, arena: &Arena) -> Option<[u8; ENTRY]> {
         let slot = self.consumed & ((1 << self.log_entries) - 1);
         // An entry never crosses a page boundary, because its size divides the page size and the ring starts at a page

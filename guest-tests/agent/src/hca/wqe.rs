@@ -125,8 +125,8 @@ pub(crate) fn valid_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
     receive_list(sges, slot, Some([0; UNIT]))
 }
 
-/// Returns a receive WQE in the user library's format for a list of `max_recv_sge` elements, without its first 10h bytes.
-/// Only the device's knowledge of earlier lists shows where this list ends.
+/// Returns a receive WQE in the user library's format for a list of `max_recv_sge` elements, without its first 10h
+/// bytes. The device can find the end of such a list only from the lengths of earlier lists.
 pub(crate) fn unterminated_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
     receive_list(sges, slot, None)
 }

@@ -11,7 +11,7 @@ use super::bytes::{get_u32, put_u32, put_u64};
 use super::read;
 use crate::vfio::{Arena, Bar, Device, PAGE};
 
-/// Time after which `mlx5_core` gives up a command.
+/// Time after which `mlx5_core` gives up on a command.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of input or output bytes that the slot itself holds.
 const INLINE: usize = 16;
@@ -102,7 +102,7 @@ impl Commands {
     /// Maximum number of pages that one command gives or takes.
     pub(super) const MAX_PAGES: usize = BLOCKS * BLOCK_DATA / 8;
 
-    /// Tells the device the address of the command queue.
+    /// Writes the address of the command queue to the device.
     pub(super) fn start(device: &Device, arena: &mut Arena) -> Result<Self> {
         let slot = arena.alloc(1, PAGE)?;
         let mailboxes = arena.alloc(2 * BLOCKS * STRIDE / PAGE, PAGE)?;

@@ -218,7 +218,7 @@ fn check_firmware(device: &Device) -> Result<String> {
     Ok(format!("{}.{}.{}", version & 0xffff, version >> 16, rest & 0xffff))
 }
 
-/// Gives the device the pages that it requests.
+/// Provides the pages that the device requests.
 fn give_pages(
     device: &Device,
     arena: &mut Arena,

@@ -38,7 +38,8 @@ impl Ring {
         (self.offset, (ENTRY << self.log) / PAGE)
     }
 
-    /// Returns the next entry, if the device has written it. `is_written` checks the last byte apart from the owner bit.
+    /// Returns the next entry, if the device has written it. `is_written` checks the last byte apart from the owner
+    /// bit.
     fn next(&mut self, arena: &Arena, is_written: impl FnOnce(u8) -> bool) -> Option<[u8; ENTRY]> {
         let index = self.consumer & ((1 << self.log) - 1);
         let at = self.offset + index as usize * ENTRY;
@@ -83,7 +84,7 @@ impl Events {
         self.ring(device, uar, 0x40, eqn)
     }
 
-    /// Tells the device how many events have been read.
+    /// Writes the number of events read, which is the event queue's consumer index, to the doorbell.
     pub(super) fn update(&self, device: &Device, uar: u32, eqn: u32) -> Result<()> {
         self.ring(device, uar, 0x48, eqn)
     }

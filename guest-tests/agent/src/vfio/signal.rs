@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interrupts_accumulate_until_taken() {
+    fn interrupts_accumulate_until_read() {
         let signal = Signal::new().unwrap();
         assert_eq!(signal.wait(Duration::ZERO).unwrap(), 0);
         for _ in 0..3 {

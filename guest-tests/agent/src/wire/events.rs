@@ -22,7 +22,8 @@ pub struct CreateEq {
     pub vector: u16,
     /// Whether the queue is armed after creation.
     pub armed: bool,
-    /// Whether all entries are given to the device before the queue is created, so that overruns are detected.
+    /// Whether ownership of all entries is passed to the device before the queue is created, so that overruns are
+    /// detected.
     pub prepared: bool,
 }
 
@@ -63,7 +64,7 @@ pub struct ArmEq {
     pub eq: EqId,
 }
 
-/// Waits for events, and gives their entries back to the device.
+/// Waits for events, and returns their entries to the device.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PollEq {
     pub eq: EqId,

@@ -1,4 +1,5 @@
-//! Frames on a port that carries one command at a time, including its start, input, output, signals and exit status.
+//! Frames that carry a command's start, input, output, signals and exit status over a port. A port carries one command
+//! at a time.
 //!
 //! Besides the port for steps, a guest may have ports whose names consist of [`EXEC_PORT_PREFIX`] and a number. On each
 //! of these ports, the host starts a command with [`ToGuest::Start`]. The guest answers [`ToHost::Started`] and later
@@ -61,7 +62,7 @@ pub enum ToGuest {
     Signal(i32),
     /// Changes the size of the terminal.
     Resize(Size),
-    /// Ends the command, because no user is waiting for it any more.
+    /// Terminates the command, because no user is waiting for it any more.
     HangUp,
 }
 
@@ -78,7 +79,7 @@ pub enum ToHost {
     /// Acknowledges this number of input bytes. They were passed to the command, or were discarded because the command
     /// had closed its input.
     Taken(u32),
-    /// The command has ended, and all its output has been sent.
+    /// The command has exited, and all its output has been sent.
     Ended(ExitStatus),
 }
 

@@ -13,7 +13,7 @@ pub struct OpenMlx5 {
     pub data_mib: u32,
 }
 
-/// What the driver has found out while it initialised the function.
+/// Properties of the function, as read during its initialisation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Mlx5Info {
     /// Firmware version, as `mlx5_core` prints it.

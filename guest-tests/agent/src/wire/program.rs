@@ -45,7 +45,7 @@ pub struct Ask {
     pub program: ProgramId,
     /// Line to write to the program's input, without newline.
     pub line: Option<String>,
-    /// Time limit for the answer in milliseconds. The step also fails if the program ends.
+    /// Time limit for the answer in milliseconds. The step also fails if the program exits.
     pub timeout_ms: u32,
 }
 
@@ -55,7 +55,7 @@ pub struct Said {
     pub line: String,
 }
 
-/// Closes a program's input and waits for the program to end. The identifier becomes invalid.
+/// Closes a program's input and waits for the program to exit. The identifier becomes invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Wait {

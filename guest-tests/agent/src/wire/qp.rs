@@ -57,7 +57,7 @@ pub struct CreateQp {
     pub recv_style: RecvStyle,
     /// UAR page for the doorbells.
     pub uar_page: u16,
-    /// Value of the bits of the QP number that lie above the table's index mask.
+    /// Value of the QP number's bits above the table's index mask.
     pub high_bits: u32,
 }
 

@@ -66,7 +66,7 @@ impl Scatter {
     }
 }
 
-/// Posts sends, keeps up to `depth` of them outstanding, and takes their completions.
+/// Posts sends, keeps up to `depth` of them outstanding, and polls their completions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SendFlow {
@@ -138,7 +138,7 @@ impl Default for SendFlow {
     }
 }
 
-/// Keeps up to `depth` receives posted, and takes `count` completions. Checks the length, immediate data and content of
+/// Keeps up to `depth` receives posted, and polls `count` completions. Checks the length, immediate data and content of
 /// each message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]

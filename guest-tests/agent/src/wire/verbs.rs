@@ -52,9 +52,9 @@ pub struct CreateMr {
     pub zero_based: bool,
     /// Value of the MPT's page_size field, or `None` if it equals `page_size`.
     pub page_size_field: Option<u32>,
-    /// If set, registers an additional key for the memory and translation entries of this existing region, instead of
-    /// new memory. The only other fields that apply are `access`, `pd` and `zero_based`. The new region must be
-    /// destroyed before the existing one.
+    /// If set, the step does not register new memory, but an additional key for this region's memory and translation
+    /// entries. The only other fields that apply are `access`, `pd` and `zero_based`. The new region must be destroyed
+    /// before the existing one.
     pub over: Option<MrId>,
 }
 
@@ -184,7 +184,7 @@ pub struct CreateCq {
     pub pd: u32,
     /// Protection domain of the buffer's region, if it differs from `pd`. The device then cannot write entries.
     pub buffer_pd: Option<u32>,
-    /// Value of the bits of the CQ number that lie above the table's index mask.
+    /// Value of the CQ number's bits above the table's index mask.
     pub high_bits: u32,
     /// Event queue that receives the completion events, or `None` for event queue 0.
     pub eq: Option<EqId>,
@@ -207,7 +207,7 @@ pub enum CqArm {
     Disarmed,
     /// Any CQE raises an event.
     Any,
-    /// Only a solicited CQE or an error raises an event.
+    /// Only a solicited CQE or an error CQE raises an event.
     Solicited,
 }
 
@@ -293,7 +293,7 @@ impl Default for Data {
 pub struct SendRequest {
     pub op: SendOp,
     pub data: Data,
-    /// Address at the peer, for all operations except SEND.
+    /// Remote address and key, for all operations except SEND.
     pub remote: Option<Remote>,
     /// Immediate data: four bytes, in the same order in memory and on the wire.
     pub imm: [u8; 4],
@@ -312,7 +312,7 @@ pub struct Datagram {
     /// Number of the peer's queue pair.
     pub qpn: u32,
     pub qkey: u32,
-    /// Path to the peer. A UD work request has no GID and no service level.
+    /// Path to the peer. `dgid` and `sl` are ignored, because a UD WQE has no fields for them.
     pub path: Path,
 }
 

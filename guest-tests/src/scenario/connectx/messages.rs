@@ -18,7 +18,7 @@ const NORMAL: &[&str] = &[
     // The driver reports link changes.
     "Port: 1 Link DOWN",
     "Port: 1 Link ACTIVE",
-    // When a driver binds, the kernel enables the function and routes its interrupt.
+    // When a driver binds, the kernel logs that it enables the function and routes its interrupt.
     "enabling device",
     "ACPI",
 ];

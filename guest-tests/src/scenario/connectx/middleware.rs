@@ -1,5 +1,5 @@
-//! Middleware over RDMA between two ConnectX with `mlx5_ib`. UCX writes work requests itself over its `mlx5` transports,
-//! and uses libmlx5 over its `verbs` transports.
+//! Middleware over RDMA between two ConnectX cards with `mlx5_ib`. UCX's `mlx5` transports build work requests
+//! themselves. Its `verbs` transports use libmlx5.
 
 use anyhow::{Context as _, Result};
 
@@ -50,9 +50,9 @@ const REMOTE_ACCESS: &[&str] = &[
     "-t get -D zcopy -s 65536 -n 100",
 ];
 
-/// Arguments for UCX transport tests of atomics. `rc_mlx5` cannot be tested, because this device does not offer DevX: UCX
-/// adds the offset of an indirect key to each address (`uct_ib_resolve_atomic_rkey` in UCX's `ib_md.h`), but creates
-/// indirect keys only by DevX.
+/// Arguments for UCX transport tests of atomics. `rc_mlx5` cannot be tested, because this device does not offer DevX:
+/// UCX adds the offset of an indirect key to each address (`uct_ib_resolve_atomic_rkey` in UCX's `ib_md.h`), but
+/// creates indirect keys only by DevX.
 const ATOMICS: &[&str] = &["-t fadd -D short -s 8 -n 500", "-t cswap -D short -s 8 -n 500"];
 
 /// Arguments for UCX protocol tests over each transport.

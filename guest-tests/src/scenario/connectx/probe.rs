@@ -60,7 +60,7 @@ const DEVINFO: &[(&str, &str)] = &[
 ];
 
 /// Load and unload cycles with one device. They are slow in an emulated guest: each command's interrupt takes
-/// milliseconds, and Linux 6.12 destroys 6,100 keys one by one (trap M-17).
+/// milliseconds, and Linux 6.12 destroys 6,100 keys one by one (mlx5 interface, trap M-17).
 const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe -r mlx5_ib mlx5_core && modprobe mlx5_ib && \
                until grep -q ACTIVE /sys/class/infiniband/mlx5_0/ports/1/state 2>/dev/null; do sleep 0.05; done",
@@ -312,7 +312,7 @@ impl Probe {
         self.vm.run_within(LOAD_TIMEOUT, &["sh", "-c", &line]).await.map(drop)
     }
 
-    /// Resets an unbound function. The driver does not handle resets that it did not initiate.
+    /// Unbinds a function, resets it and binds it again. The driver does not handle resets that it did not initiate.
     async fn function_reset(&mut self) -> Result<()> {
         let function = self.functions[0].clone();
         self.driver(&function, "unbind").await?;
@@ -337,8 +337,8 @@ impl Probe {
         self.devinfo().await
     }
 
-    /// Checks that the driver unloads itself if the device fails within the grace period of the driver's last recovery,
-    /// and that the device works again after the driver has been rebound.
+    /// Checks that the driver unloads itself if the device fails within the grace period of the driver's last recovery.
+    /// After the driver has been rebound, the device must work again.
     async fn gives_up(&mut self) -> Result<()> {
         self.set_grace_period(LONG_GRACE_PERIOD).await?;
         let function = self.functions[0].clone();
@@ -421,7 +421,7 @@ impl Probe {
         self.devinfo().await
     }
 
-    /// Makes the kernel panic while the drivers are loaded. The next kernel finds devices that were not stopped.
+    /// Makes the kernel panic while the drivers are loaded. The crash kernel then finds devices that were not stopped.
     async fn crashes(&mut self) -> Result<()> {
         let mut kernel = self.crash_kernel.take().context("no crash kernel was prepared")?;
         let arguments = self.vm.call(Info {}).await?.cmdline;
@@ -481,7 +481,7 @@ fn write_crash_disk(lab: &Lab, image: &Image, disk: &Path) -> Result<LoadCrashKe
     })
 }
 
-/// Returns a glob pattern for the path of one of the port's sysfs files, whatever the RDMA device is called.
+/// Returns a glob pattern for one of the port's sysfs files. The pattern matches any name of the RDMA device.
 fn port_file(function: &str, file: &str) -> String {
     format!("/sys/bus/pci/devices/{function}/infiniband/*/ports/1/{file}")
 }

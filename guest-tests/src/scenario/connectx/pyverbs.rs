@@ -29,8 +29,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
-/// Checks that all new warnings come from the test that tries to shrink a CQ below its number of unread entries (trap
-/// M-30).
+/// Checks that all new warnings come from the test that tries to shrink a CQ below its number of unread entries (mlx5
+/// interface, trap M-30).
 async fn only_rejected_sizes(node: &mut StockNode) -> Result<()> {
     let mut lines = node.new_warnings().await?;
     lines.retain(|line| !line.contains("MODIFY_CQ(0x403) op_mod(0x1) failed, status bad size"));

@@ -80,7 +80,7 @@ impl Station {
         Ok(())
     }
 
-    /// Copies between two halves of the memory with changed parameters.
+    /// Copies from the first half of the memory to the second, unless `change` sets other parameters.
     async fn copy(&mut self, change: impl FnOnce(&mut CopyByWrite)) -> Result<Mlx5Copied> {
         let info = self.info.as_ref().context("the device is not open")?;
         self.seed += 1;

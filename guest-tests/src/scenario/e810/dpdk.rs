@@ -28,7 +28,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(180);
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for `testpmd` to forward the last frames.
 const COUNTED_TIMEOUT: Duration = Duration::from_secs(120);
-/// Maximum number of frames that a NIC receives before `testpmd` starts to count. They are about address resolution.
+/// Maximum number of frames that a NIC receives before `testpmd` starts to count. These frames belong to address
+/// resolution.
 const MAX_EARLY: u64 = 100;
 /// Longest payload of a TCP segment.
 const MAX_SEGMENT: u64 = 1460;

@@ -80,7 +80,7 @@ fn threads(process: u32) -> Result<Vec<(String, Effort)>> {
     for task in tasks {
         let folder = task?.path();
         let read = |name: &str| fs::read_to_string(folder.join(name));
-        // Skip threads that have ended since they were listed.
+        // Skip threads that have exited since they were listed.
         let (Ok(name), Ok(schedstat), Ok(status)) = (read("comm"), read("schedstat"), read("status")) else {
             continue;
         };

@@ -1,5 +1,5 @@
-//! Checks that errors are reported as section 14 of the interface specifies: by a completion status, an asynchronous
-//! event, or a kernel message that gives the device event's code and source.
+//! Checks that errors are reported as section 14 of the E810 interface specifies: by a completion status, an
+//! asynchronous event, or a kernel message that gives the device event's code and source.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Size of a long request in bytes.
 const LONG: u32 = 4 << 20;
-/// Number of long requests posted at once. Half a gigabyte is in flight when the next command arrives.
+/// Number of requests posted at once. If they are [`LONG`], half a gigabyte is in flight when the program reads its
+/// next command.
 const MANY: usize = 120;
 
 /// A device event, identified by its code and source (section 14.1).
@@ -41,7 +42,7 @@ struct Pair {
     b: Station,
 }
 
-/// A verbs program in each guest. Their queue pairs are connected to each other.
+/// A verbs program in each guest, each with a queue pair that is connected to the other program's.
 struct Ends {
     a: Side,
     b: Side,
@@ -71,6 +72,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report
         .case("the sender deregisters its region during traffic", &hint, source_deregistered(&mut pair))
         .await?;
+    // Only the driver in kernel 6.12 supports memory windows (section 15.2).
     if is_old(&mut pair).await? {
         report
             .case("the peer invalidates a memory window during traffic", &hint, window_unbound(&mut pair))

@@ -25,7 +25,7 @@ const NORMAL: &[&str] = &[
 const SAFE_MODE: &[&str] = &[
     "firmware: failed to load intel/ice/ddp/ice.pkg",
     "Direct firmware load for intel/ice/ddp/ice.pkg",
-    // The kernel prints, once, a message saying where to get the firmware.
+    // The kernel prints once where to get the firmware.
     "See https://wiki.debian.org/Firmware",
     "The DDP package file was not found or could not be read. Entering Safe Mode",
     "Fail during requesting FW",

@@ -30,7 +30,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 
 /// Kernel messages from tests that cause errors on purpose.
 const FAILING_WORK: &[&str] = &[
-    // The driver logs this for every asynchronous event (E-37).
+    // The driver logs this for every asynchronous event (E810 interface, E-37).
     "abnormal ae_id",
     // Before destroying a queue pair, the driver moves it to the error state, even from RESET. The RDMA core does not
     // permit this transition.
@@ -42,14 +42,14 @@ async fn prepare(station: &mut Station) -> Result<()> {
     suite::prepare(&mut station.vm).await
 }
 
-/// Known results on kernel 6.12, which supports memory windows. Later kernels do not (section 15.2).
+/// Known results on kernel 6.12, which supports memory windows. Later kernels do not (E810 interface, section 15.2).
 const WITH_WINDOWS: Known =
     Known { device: roce::DEVICE, failures: FAILURES, skips: &[TYPE_1_SKIPS, SKIPS], turns: TURNS };
 const WITHOUT_WINDOWS: Known = Known { skips: &[MW_SKIPS, SKIPS], ..WITH_WINDOWS };
 
 /// Tests that must not run at the same time. The driver unlocks its list of groups between look-up and insertion
 /// (`irdma_attach_mcast`, verbs.c). Two processes that join at the same time create two entries for one address, and
-/// members of the second entry can never leave (section 13.8).
+/// members of the second entry can never leave (E810 interface, section 13.8).
 const TURNS: &[&str] =
     &["rdmacm_utils.CMAsyncConnection.join_to_multicast", "rdmacm_utils.CMAsyncConnection.leave_multicast"];
 

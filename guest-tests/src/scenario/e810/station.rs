@@ -78,7 +78,7 @@ pub(in crate::scenario) fn unjudged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
 }
 
 impl Station {
-    /// Boots a guest that has an E810 as a card, and additional disks. The E810's driver is loaded with the lab's
+    /// Boots a guest that has an E810 as a card, and additional disks. The E810's driver loads the lab's own DDP
     /// package.
     pub(in crate::scenario) async fn with_e810(
         lab: &Lab,
@@ -134,8 +134,8 @@ impl Station {
         self.start_hca().await
     }
 
-    /// Kills the guest without warning, and waits until its daemon has noticed. Until then, the guest's queue pairs
-    /// still answer.
+    /// Kills the guest without warning, and waits until its daemon has detected the disconnect. Until then, the guest's
+    /// queue pairs still answer.
     pub(in crate::scenario) async fn die(&mut self) -> Result<()> {
         self.vm.kill().await?;
         match &mut self.daemon {

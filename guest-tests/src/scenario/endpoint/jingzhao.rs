@@ -96,8 +96,8 @@ impl<D: Driver> Jingzhao<D> {
     }
 }
 
-/// Returns the path to a peer in one of the forms of section 10.7. Each path MTU selects a different form, so that all
-/// forms are tested.
+/// Returns the path to a peer in one of the forms of the JingZhao interface, section 10.7. Each path MTU selects a
+/// different form, so that all forms are tested.
 fn path(link: &Link, default_peer: IpAddr) -> Path {
     let number = number(link.peer_ip);
     let [high, low] = number.to_be_bytes();
@@ -209,8 +209,8 @@ impl<D: Driver> Endpoint for Jingzhao<D> {
         ensure!(found.len() == count as usize, "{} of {count} completions at hcad", found.len());
         let bad = found.iter().find(|cqe| cqe.syndrome.is_some());
         ensure!(bad.is_none(), "hcad completed requests with {bad:?}");
-        // The CQE of a receive contains the transport opcode of the last packet (J-39). These values are SEND LAST,
-        // SEND ONLY, WRITE LAST and WRITE ONLY, all with immediate data.
+        // The CQE of a receive contains the transport opcode of the last packet (JingZhao interface, J-39). These
+        // values are SEND LAST, SEND ONLY, WRITE LAST and WRITE ONLY, all with immediate data.
         let has_imm = |cqe: &Cqe| !cqe.is_send && [0x03, 0x05, 0x09, 0x0b].contains(&(cqe.opcode & 0x1f));
         let completion = |cqe: &Cqe| Completion {
             received: !cqe.is_send,

@@ -18,8 +18,8 @@ const CALLS: usize = 4;
 const TALKS: u64 = 2;
 const PHASE: Duration = Duration::from_secs(60);
 
-/// Removes HCA 4 from the peer lists of all other HCAs, and adds it again. Two other pairs must keep communicating all
-/// the time; one of them includes the NIC behind HCA 1. HCA 4 must be unable to communicate until it has been added
+/// Removes HCA 4 from the peer lists of all other HCAs, and adds it again. Two other pairs must keep communicating
+/// throughout. One of them includes the NIC behind HCA 1. HCA 4 must be unable to communicate until it has been added
 /// again.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let address = mesh.specs[LEAVES].bind.to_string();

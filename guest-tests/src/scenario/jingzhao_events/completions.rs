@@ -1,4 +1,4 @@
-//! Completion events, and the arming of completion queues and event queues.
+//! Completion events, and the arming of completion queues and event queues (JingZhao interface, section 8.5).
 
 use agent::wire::{
     ArmCq, ArmEq, CqArm, CreateCq, CreateEq, CreateQp, DestroyEq, MrInfo, PostRecv, SendRequest, Transition,

@@ -1,5 +1,5 @@
-//! Interrupt masks. An event is written at once, even if its interrupt is masked. The interrupt is delivered when the
-//! mask is lifted.
+//! Interrupt masks (JingZhao interface, section 8.5). An event is written immediately, even if its interrupt is masked.
+//! The interrupt is delivered when the mask is lifted.
 
 use agent::wire::{
     CreateEq, DeviceSelector, DisableInterrupts, EnableInterrupts, Mask, MaskInterrupts, OpenHca,

@@ -1,4 +1,4 @@
-//! Events raised by queue pairs and by their completion queues.
+//! Events raised by queue pairs and by their completion queues. Section numbers refer to the JingZhao interface.
 
 use std::time::Duration;
 

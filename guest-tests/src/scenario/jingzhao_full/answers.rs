@@ -1,4 +1,4 @@
-//! The devices' answers to commands, which are compared with the interface's tables.
+//! The devices' answers to commands, which are compared with the tables of the JingZhao interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub(super) type Answers = BTreeMap<Key, BTreeSet<u8>>;
 pub(super) struct Script(Vec<(Option<Form>, RawCommand)>);
 
 impl Script {
-    /// Adds a command, whose answer will be recorded for this form.
+    /// Adds a command. Its answer is recorded for this form.
     pub(super) fn tries(&mut self, form: Form, command: RawCommand) {
         self.0.push((Some(form), command));
     }
@@ -66,7 +66,7 @@ const AT_ONCE: usize = 256;
 pub(super) const LOG_EVENTS: u8 = 9;
 
 /// Issues commands with the E bit. Each command, even a failed one, completes with one event that contains the
-/// command's token and status (section 1.4).
+/// command's token and status (section 1.4 of the interface).
 async fn issue_with_events(
     vm: &mut Vm,
     eq: EqId,

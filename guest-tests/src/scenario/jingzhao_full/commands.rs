@@ -1,4 +1,4 @@
-//! All forms of all commands, in the order in which they are issued.
+//! All forms of all commands, in the order in which they are issued. Section numbers refer to the JingZhao interface.
 
 use agent::wire::{InParam, OutParam, RawCommand};
 

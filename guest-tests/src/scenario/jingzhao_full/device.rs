@@ -1,4 +1,5 @@
-//! An open HCA, with the table addresses and the memory that raw commands use.
+//! An open HCA, with the table addresses and the memory that raw commands use. Section numbers refer to the JingZhao
+//! interface.
 
 use agent::wire::{
     CqInfo, CreateCq, CreateMr, CreateQp, Data, Datagram, HcaInfo, MrInfo, Poll, PostRecv, PostSend, QpInfo,

@@ -1,4 +1,4 @@
-//! Queues in the formats used by different drivers.
+//! Queues in the formats used by different drivers. Section numbers refer to the JingZhao interface.
 
 use agent::wire::{CreateQp, PostSend, RecvStyle, Ring, SendOp, SendRequest};
 use anyhow::{Result, ensure};
@@ -59,7 +59,7 @@ async fn rolling_numbers(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Checks receive requests in the kernel driver's format (section 6.8). The test goes around the ring only once,
+/// Checks receive requests in the kernel driver's format (section 6.8). The test uses each slot of the ring only once,
 /// because the kernel driver does not mark consumed slots as free.
 async fn kernel_receives(pair: &mut Pair) -> Result<()> {
     let kernel = CreateQp { recv_style: RecvStyle::Terminated, ..CreateQp::default() };
@@ -70,8 +70,8 @@ async fn kernel_receives(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Goes around the rings several times. WQEs fill their slots, and doorbell positions go far beyond the size of the
-/// ring.
+/// Lets the positions in both rings wrap around several times. WQEs fill their slots, and doorbells contain positions
+/// far beyond the end of the ring.
 async fn queue_shape(pair: &mut Pair, log_slots: u8, log_slot_bytes: u8) -> Result<()> {
     let shape = CreateQp {
         log_sq_slots: log_slots,

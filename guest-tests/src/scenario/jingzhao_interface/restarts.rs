@@ -41,7 +41,8 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("huge pages behind the guest's IOMMU", hint, restarted(pair, driver(huge), false)).await
 }
 
-/// Checks that a write to the reset register resets the device while the guest keeps the function open (section 1.5).
+/// Checks that a write to the reset register resets the device while the guest keeps the function open (JingZhao
+/// interface, section 1.5).
 async fn reset_register(pair: &mut Pair, offset: u64) -> Result<()> {
     let connection = Connection::create(pair, &Attributes::default()).await?;
     transfer(pair, &connection, Plan::new(SendOp::Send, 1000)).await?;
@@ -53,7 +54,7 @@ async fn reset_register(pair: &mut Pair, offset: u64) -> Result<()> {
     restarted(pair, (OpenHca::default(), OpenHca::default()), true).await
 }
 
-/// Ends both drivers and starts them again. If `abrupt` is set, the drivers end while all objects are still in use.
+/// Stops both drivers and starts them again. If `abrupt` is set, the drivers stop while all objects are still in use.
 async fn restarted(pair: &mut Pair, (a, b): (OpenHca, OpenHca), abrupt: bool) -> Result<()> {
     pair.a.vm.call(CloseHca { abrupt }).await?;
     pair.b.vm.call(CloseHca { abrupt }).await?;

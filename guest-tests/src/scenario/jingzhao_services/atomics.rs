@@ -1,4 +1,4 @@
-//! Verifies CMP_SWAP and FETCH_ADD.
+//! Verifies CMP_SWAP and FETCH_ADD. Section numbers refer to the JingZhao interface.
 
 use std::collections::BTreeSet;
 
@@ -151,8 +151,8 @@ async fn malformed(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Checks that atomics are atomic: each count is returned exactly once. More atomics are posted than may be outstanding
-/// (section 10.4).
+/// Checks that atomics are atomic: each value of the counter is returned exactly once. More atomics are posted than may
+/// be outstanding (section 10.4).
 async fn counting(pair: &mut Pair) -> Result<()> {
     const EACH: u32 = 60;
     let first = Counter::create(pair, &Attributes::default()).await?;

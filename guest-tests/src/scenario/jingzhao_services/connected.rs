@@ -1,4 +1,5 @@
-//! UC messages, which are not retransmitted, and the conditions under which they are dropped.
+//! UC messages, which are not retransmitted, and the conditions under which they are dropped. Section numbers and J-46
+//! refer to the JingZhao interface.
 
 use agent::wire::{
     Changes, Cqe, CreateQp, Data, Poll, PostRecv, Remote, SendOp, SendRequest, Service, Sge, Transition,
@@ -99,7 +100,7 @@ impl Link {
     /// Sends one message repeatedly until it arrives.
     ///
     /// # Errors
-    /// Fails if a message does not arrive even though no packet was lost.
+    /// The message does not arrive even though no packet was lost, or packets are lost in all [`ATTEMPTS`] attempts.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32) -> Result<()> {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm);
         // A WRITE causes no completion at the receiver. The WRITE is therefore followed by an empty message. The

@@ -33,7 +33,7 @@ pub(super) async fn explained(user: &User) -> Result<()> {
         bail!("the page has other commands: {commands:?}")
     };
     let target = |guest: &str| format!("ci:{guest}");
-    // The programs end when these are dropped.
+    // The programs are terminated when these are dropped.
     let _server = user.start(&["exec", &target(server.0), "--", "sh", "-c", server.1])?;
     let _client = user.start(&["exec", &target(client.0), "--", "sh", "-c", client.1])?;
 

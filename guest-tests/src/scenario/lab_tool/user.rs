@@ -20,7 +20,7 @@ use crate::run_dir::RunDir;
 
 /// Time limit for a command. It is generous, because emulated guests may run on a busy host.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Time limit for a supervisor's guests to end after the supervisor has ended.
+/// Time limit for a supervisor's guests to stop after the supervisor has exited.
 const END: Duration = Duration::from_secs(60);
 /// Interval between two polls of the process list.
 const LOOK: Duration = Duration::from_millis(50);
@@ -91,17 +91,17 @@ impl User {
         command
     }
 
-    /// Runs a command and waits until it ends.
+    /// Runs a command and waits until it exits.
     pub(super) async fn run(&self, arguments: &[&str]) -> Result<Outcome> {
         self.run_with(b"", arguments).await
     }
 
-    /// Runs a command with this input, and waits until it ends.
+    /// Runs a command with this input, and waits until it exits.
     pub(super) async fn run_with(&self, input: &[u8], arguments: &[&str]) -> Result<Outcome> {
         let mut child = self.command(arguments).spawn().context("cannot start guest-lab")?;
         let mut stdin = child.stdin.take().context("no input")?;
         let feed = async {
-            // The command may end without having read its input.
+            // The command may exit without having read its input.
             let _ = stdin.write_all(input).await;
             drop(stdin);
         };
@@ -152,7 +152,7 @@ impl User {
         }
     }
 
-    /// Checks that no testbed is listed, that these processes have ended, and that the testbed directory contains only
+    /// Checks that no testbed is listed, that these processes have exited, and that the testbed directory contains only
     /// its lock file.
     pub(super) async fn expect_nothing_left(&self, processes: &[u32]) -> Result<()> {
         let begun = Instant::now();
@@ -278,7 +278,7 @@ impl Running {
         Ok(())
     }
 
-    /// Closes the command's output, and waits until the command ends.
+    /// Closes the command's output, and waits until the command exits.
     pub(super) async fn end_without_output(self) -> Result<Outcome> {
         let Self { child, stdout, .. } = self;
         drop(stdout);
@@ -292,7 +292,7 @@ impl Running {
         })
     }
 
-    /// Waits until the command ends, and reads all its output.
+    /// Waits until the command exits, and reads all its output.
     pub(super) async fn end(mut self) -> Result<Outcome> {
         // This closes the command's input.
         drop(self.child.stdin.take());

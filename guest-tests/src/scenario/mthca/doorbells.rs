@@ -1,5 +1,5 @@
 //! Doorbells in UAR pages that are mapped into guests. A pair of guests with mapped doorbells must pass the same tests
-//! as other pairs, and its speed is compared with that of a pair with trapped doorbells. The two pairs are measured one
+//! as other pairs. Its speed is compared with that of a pair with trapped doorbells. The two pairs are measured one
 //! after the other. Both use the ring fabric, which adds the least latency to small messages.
 
 use anyhow::Result;
@@ -12,7 +12,7 @@ use crate::lab::Lab;
 use crate::report::{Report, line};
 
 /// Command lines to run in strict mode. The programs check message content. They use both polling and events, so the
-/// device must notice each arming of a CQ.
+/// device must detect each arming of a CQ.
 const PING_PONGS: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -e",

@@ -1,5 +1,5 @@
-//! Runs OpenSM from Debian's package in a guest. OpenSM must yield to the fabric's subnet manager, and must do no harm
-//! if configured not to yield.
+//! Runs OpenSM from Debian's package in a guest. OpenSM must yield to the fabric's subnet manager, and must not disrupt
+//! the fabric if it is configured not to yield.
 
 use std::time::Duration;
 

@@ -204,7 +204,7 @@ async fn messages(node: &mut StockNode) -> Result<()> {
     for text in &expected {
         ensure!(about.iter().any(|line| line.contains(text)), "{text:?} is missing in {about:#?}");
     }
-    // When a driver binds to the function, the kernel enables the function and routes its interrupt.
+    // When a driver binds to the function, the kernel logs that it enables the function and routes its interrupt.
     let known = |line: &str| {
         expected.iter().any(|text| line.contains(text))
             || line.contains("enabling device")

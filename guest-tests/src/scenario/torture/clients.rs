@@ -144,8 +144,8 @@ impl<'a> Clients<'a> {
         tokio::try_join!(beside, talk).map(drop)
     }
 
-    /// Makes the peer flood the victim's memory with WRITEs, for which the victim's driver need not do anything, and
-    /// meanwhile executes the disturbance. The peer's requests must then fail, because the victim no longer responds.
+    /// Executes the disturbance while the peer floods the victim's memory with WRITEs, which need no action by the
+    /// victim's driver. The peer's requests must then fail, because the victim no longer responds.
     async fn strike(&mut self, step: &Step<Disturbance>) -> Result<()> {
         let [a, b] = &mut self.ends;
         let (victim, survivor) = if step.side == Side::A { (a, b) } else { (b, a) };

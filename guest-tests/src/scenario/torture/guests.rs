@@ -39,7 +39,7 @@ pub(super) enum Disturbance {
     ReloadDriver,
     PortDown,
     SwitchCapture,
-    /// The reading end of the daemon's log is closed.
+    /// The read end of the pipe for the daemon's log is closed.
     LeaveLog,
 }
 
@@ -228,7 +228,7 @@ impl End {
                 self.vm.signal(libc::SIGKILL)?;
                 *daemon = Daemon::start(&ground.lab.hcad()?, spec, ground.run).await?;
             }
-            // The new guest starts without waiting until this QEMU has ended.
+            // The new guest starts without waiting until this QEMU has exited.
             _ => self.vm.signal(libc::SIGKILL)?,
         }
         (self.vm, self.talker) = boot(ground, &self.seat, step.side).await?;

@@ -72,7 +72,7 @@ impl Attack {
     /// Runs the attack as far as the daemon permits.
     ///
     /// # Errors
-    /// Fails if the attack could not be attempted, or if it got further than it should.
+    /// The attack could not be attempted, or the daemon permitted more of it than it should.
     pub(super) fn begin(self, socket: &Path) -> Result<Attacker> {
         let mut client = connect(socket)?;
         let mut files = Vec::new();

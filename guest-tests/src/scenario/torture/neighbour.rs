@@ -17,7 +17,7 @@ use crate::process::Reading;
 
 /// Number of times that a port goes down and up while the daemon's log is not being read.
 const CHANGES: usize = 10;
-/// Time limit for the process to notice that a client has disconnected.
+/// Time limit for the process to detect that a client has disconnected.
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// Disturbances of the process.

@@ -9,8 +9,8 @@ use rand_chacha::ChaCha8Rng;
 
 /// Range of the undisturbed time before each disturbance, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
-/// Range of durations of disturbances that last for a time, in milliseconds. Even two successive disturbances are
-/// shorter than the time for which a requester keeps retrying ([`super::PATIENCE`]), so no connection is lost.
+/// Range of the durations of disturbances that are not instantaneous, in milliseconds. Even two successive disturbances
+/// are shorter than the time for which a requester keeps retrying ([`super::PATIENCE`]), so no connection is lost.
 const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
 
 /// One of the two ends of a connection.
@@ -44,7 +44,7 @@ pub(super) struct Step<K> {
     pub(super) kind: K,
     /// The affected end, if the disturbance affects only one end of a connection.
     pub(super) side: Side,
-    /// Duration of the disturbance, if it lasts for a time.
+    /// Duration of the disturbance, unless it is instantaneous.
     pub(super) length: Duration,
 }
 

@@ -54,7 +54,8 @@ pub struct Ci {
 
 impl Ci {
     /// Boots guests, copies the folder to them, runs the command in all of them, and stops them. The exit status is
-    /// that of the first command that fails. A failure or a signal ends all commands, but logs are still collected.
+    /// that of the first command that fails. A failure or a signal terminates all commands, but logs are still
+    /// collected.
     ///
     /// # Errors
     /// The command could not be run.
@@ -80,7 +81,7 @@ impl Ci {
                 self.copy_logs(not_up.folder.as_deref())?;
                 (not_up.folder, Err(not_up.error))
             }
-            // A CI system may cancel a job whose guests do not boot, so that the logs are of interest.
+            // A CI system may cancel a job because its guests do not boot. The logs then show the cause.
             Err(cancelled) => {
                 self.copy_logs(run_dir::latest(&all, name.as_str()).as_deref())?;
                 (None, Err(cancelled))
@@ -146,7 +147,7 @@ impl Ci {
             Ok(0)
         };
         let limit = Duration::from_secs(self.timeout);
-        // Commands that are still running end when their connections are dropped.
+        // Commands that are still running are terminated when their connections are dropped.
         timeout(limit, all).await.map_err(|_| {
             anyhow!("the command did not exit within {} s; --timeout changes this limit", self.timeout)
         })?

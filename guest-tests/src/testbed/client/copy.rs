@@ -147,7 +147,7 @@ async fn out_of_guest(target: &Target, from: &Path, to: &Path, limit: u64) -> Re
             match piece {
                 Printed::Output(piece) => {
                     if bytes.send(piece).await.is_err() {
-                        // Without a receiver for its output, the command ends.
+                        // Without a receiver for its output, the command is terminated.
                         drop(printed);
                         return None;
                     }

@@ -17,7 +17,7 @@ use crate::testbed::name::Target;
 /// Terminal type used if the environment does not specify one.
 const TERM: &str = "xterm-256color";
 /// Signals to forward to the command. If the command has a terminal, keys generate SIGINT and SIGQUIT inside the guest,
-/// and SIGHUP is not forwarded. When the user's terminal closes, this program ends, and the command ends with it.
+/// and SIGHUP is not forwarded. When the user's terminal closes, this program exits, and the command is terminated.
 const SIGNALS: [i32; 6] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGHUP];
 

@@ -1,4 +1,5 @@
-//! `logs` collects all logs in one folder, or prints where they are. It also finds those of a testbed that has stopped.
+//! `logs` collects all logs in one folder, or prints where they are. It also finds the logs of a testbed that has
+//! stopped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -77,7 +78,7 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
                     .with_context(|| format!("cannot write {}", target.display()))?;
                 files.push(target);
             }
-            // A guest that has ended cannot be queried. Its console log contains the earlier messages.
+            // A guest that has stopped cannot be queried. Its console log contains the earlier messages.
             Err(error) => {
                 tracing::warn!("cannot read kernel messages from guest {}: {error:#}", guest.name)
             }

@@ -65,10 +65,10 @@ impl Session {
         }
     }
 
-    /// Forwards input, output and control messages until the command has ended.
+    /// Forwards input, output and control messages until the command has exited.
     ///
     /// # Errors
-    /// The command could not be started, its output channel was closed, or the guest has ended.
+    /// The command could not be started, its output channel was closed, or the guest has stopped.
     pub(super) async fn run(self, pipes: Pipes) -> Result<ExitStatus> {
         let Connection { mut reader, mut writer } = self.connection;
         let Pipes { mut input, mut controls, output } = pipes;
@@ -120,7 +120,7 @@ impl Session {
             };
             if let Some(frame) = frame {
                 debug_assert!(frame.parts().1.len() <= MAX_PAYLOAD);
-                // If the frame cannot be sent, the command has ended. The next received frame will report the end of
+                // If the frame cannot be sent, the command has exited. The next received frame will report the end of
                 // the command.
                 let _ = frames::write(&mut writer, &frame).await;
             }
@@ -130,7 +130,7 @@ impl Session {
     }
 }
 
-/// Runs a command with this input until it ends. Returns its exit status, and its output and errors in one string.
+/// Runs a command with this input until it exits. Returns its exit status, and its output and errors in one string.
 ///
 /// # Errors
 /// As for [`Session::start`] and [`Session::run`].

@@ -48,7 +48,7 @@ fn write_entries(archive: impl Read, folder: &Path, limit: u64) -> Result<()> {
     // The permissions of a directory may prevent the creation of files in it, so directories come last, deepest first.
     let mut folders = Vec::new();
     let mut entries = archive.entries()?;
-    // Content of the previous entry that was not read, because this entry has no content on disk.
+    // Allowance left over from the previous entry. If that entry's content was not unpacked, the next read skips it.
     let mut unread = 0;
     loop {
         allowance.set(LONGEST_METADATA + unread);
@@ -71,7 +71,7 @@ fn write_entries(archive: impl Read, folder: &Path, limit: u64) -> Result<()> {
     for mut entry in folders {
         entry.unpack_in(folder)?;
     }
-    // If the end were not read, tar in the guest would fail.
+    // Read the archive to its end. Otherwise, tar in the guest would fail.
     allowance.set(LONGEST_PADDING);
     io::copy(&mut archive.into_inner(), &mut io::sink()).map(drop).map_err(Into::into)
 }

@@ -75,7 +75,7 @@ impl Up {
             line(&list::table(std::slice::from_ref(&leased.description)))?;
         }
         if self.foreground {
-            // No further events follow, so this loop ends when the supervisor ends.
+            // No further events follow, so this loop ends when the supervisor exits.
             while leased.supervisor.event().await?.is_some() {}
             bail!("the guests stopped; their logs are in {}", leased.description.folder.display());
         }
@@ -164,7 +164,7 @@ impl Leased {
 
 /// Time limit for a supervisor to stop its guests and daemons.
 const END: Duration = Duration::from_secs(20);
-/// Polling interval while waiting for the supervisor to end.
+/// Polling interval while waiting for the supervisor to exit.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A supervisor that this program has started. On drop, the supervisor and all its guests are stopped, unless `is_kept`
@@ -183,14 +183,14 @@ impl Supervisor {
         Ok(Self { process, reader: BufReader::new(reader), writer, is_kept: false })
     }
 
-    /// Returns the next event, or `None` once the supervisor has ended.
+    /// Returns the next event, or `None` once the supervisor has exited.
     async fn event(&mut self) -> Result<Option<Event>> {
         receive(&mut self.reader).await
     }
 }
 
 impl Drop for Supervisor {
-    /// Waits until the supervisor has ended, so that nothing is left when this program exits.
+    /// Closes the lease and waits until the supervisor has exited, so that no guest is left when this program exits.
     fn drop(&mut self) {
         if self.is_kept {
             return;
@@ -212,8 +212,8 @@ fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     ours.set_nonblocking(true)?;
     let program = std::env::current_exe().context("cannot determine the path to the guest-lab binary")?;
     let mut command = Command::new(program);
-    // The arguments have already been parsed. They keep their meaning, because the supervisor runs in the same
-    // directory.
+    // The arguments have already been parsed. Relative paths among them stay valid, because the supervisor runs in the
+    // same directory.
     command.arg(SUPERVISE);
     if let Some(name) = name {
         command.args(["--name", name.as_str()]);

@@ -148,13 +148,13 @@ pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
     Traffic::start(a, b, &b.address(0).ipv4).await.context("afterwards")?.end(a, b).await
 }
 
-/// Waits until one of the two programs ends, and then kills the other one. Returns how the first program ended.
+/// Waits until one of the two programs exits, and then kills the other one. Returns how the first program ended.
 async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Result<ProgramEnd> {
     let [client, server] = traffic.programs();
     let is_client = async {
         loop {
             for (station, is_client) in [(&mut *a, true), (&mut *b, false)] {
-                // A process that has ended stays in the process list until it is reaped.
+                // A process that has exited stays in the process list until it is reaped.
                 if station.sh("pgrep -r D,R,S -x rping || true").await?.is_empty() {
                     return anyhow::Ok(is_client);
                 }

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn fio_success_requires_moved_data() {
+    fn fio_success_requires_transferred_data() {
         assert_eq!(judge(&end(0, 0, 8192)).unwrap(), Moved { read: 4096, written: 8192 });
         assert!(judge(&end(1, 0, 8192)).is_err());
         assert!(judge(&end(0, 84, 8192)).is_err());

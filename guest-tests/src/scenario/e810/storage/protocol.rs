@@ -21,11 +21,11 @@ pub(super) struct Protocol {
     pub(super) pause: &'static str,
     /// Command that resumes the service.
     pub(super) resume: &'static str,
-    /// Command that succeeds once the client has noticed the disconnection.
+    /// Command that succeeds once the client has detected the disconnection.
     pub(super) noticed: &'static str,
     /// Command that disconnects the client.
     pub(super) disconnect: &'static str,
-    /// Command that stops the service for good.
+    /// Command that stops the service permanently.
     pub(super) end: &'static str,
     /// Kernel messages that are expected in the absence of errors.
     pub(super) messages: &'static [&'static str],

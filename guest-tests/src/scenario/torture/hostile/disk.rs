@@ -49,7 +49,7 @@ impl FullDisk {
         match open(&path) {
             Ok(file) => Ok(Self { holder, file }),
             Err(error) => {
-                // The process has already ended, or must not continue.
+                // The process has already exited, or must not continue.
                 let _ = holder.kill();
                 let _ = holder.wait();
                 Err(error)

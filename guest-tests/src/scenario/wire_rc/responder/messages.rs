@@ -1,4 +1,4 @@
-//! Messages of every shape. Each is executed only once, even if duplicates of it arrive.
+//! Requests of various kinds and lengths. Each must be executed only once, even if duplicates of it arrive.
 
 use agent::wire::Hex;
 use anyhow::{Result, ensure};
@@ -158,7 +158,7 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks the furthest PSN that counts as ahead of the expected one. Its distance is less than half the PSN space (IBTA
+/// Checks the farthest PSN that counts as ahead of the expected one. Its distance is less than half the PSN space (IBTA
 /// 9.7.1).
 fn furthest_psn(link: &mut Link<'_>) -> Result<()> {
     let packet = Packet { ack_req: true, ..link.packet("RC_SEND_ONLY", 0x7f_ffff, &message(8)) };
