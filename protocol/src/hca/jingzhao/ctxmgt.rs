@@ -132,7 +132,7 @@ const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
 /// Response to the RD_QP_SST request of Doorbell Processing, 256 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoorbellPayload {
-    /// DstQPN: the QP number of the peer. Only its low 16 bits fit into the table.
+    /// DstQPN: the QP number of the peer. The table has room for its low 16 bits only.
     pub remote_qpn: Qpn,
     /// ST: code of the service type.
     pub service: u8,
