@@ -170,7 +170,7 @@ impl EtherType {
         }
     }
 
-    /// Returns the EtherType as a number.
+    /// Returns the EtherType as an integer.
     pub const fn number(self) -> u16 {
         match self {
             Self::Ipv4 => 0x0800,

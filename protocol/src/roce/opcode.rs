@@ -217,8 +217,8 @@ impl Operation {
         }
     }
 
-    /// Returns the position of the packet in its message. It is [`Position::Only`] for operations that always take a
-    /// single packet, and for reserved codes.
+    /// Returns the position of the packet in its message. It is [`Position::Only`] for operations that always consist
+    /// of a single packet, and for reserved codes.
     pub const fn position(self) -> Position {
         match self {
             Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,

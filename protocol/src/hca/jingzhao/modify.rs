@@ -7,9 +7,9 @@
 //! - RST2INIT copies the whole image.
 //! - A later transition copies every attribute that it accepts and whose mask bit is set, even if the value is zero.
 //! - An attribute that the transition requires is copied even if its mask bit is clear, unless its value is zero.
-//! - Some fields, mainly those for queues and keys, belong to no attribute that applies to the service. They are copied
-//!   if they are nonzero, but only until the part of the QP that uses them starts to run. Fields of the send queue are
-//!   copied up to RTR2RTS, and all others up to INIT2RTR.
+//! - Some fields, mainly those for queues and keys, are not part of any attribute that applies to the service. They are
+//!   copied if they are nonzero, but only until the part of the QP that uses them starts to run. Fields of the send
+//!   queue are copied up to RTR2RTS, and all others up to INIT2RTR.
 //! - PSNs are copied only by the commands that initialise them.
 //!
 //! # Spec
@@ -219,7 +219,7 @@ fn is_nonzero(attribute: Attributes, mailbox: &Qpc) -> bool {
     alone != Qpc::default()
 }
 
-/// Copies nonzero fields that belong to no attribute, until the part of the QP that uses them starts to run.
+/// Copies nonzero fields that are not part of any attribute, until the part of the QP that uses them starts to run.
 fn merge_setup_fields(transition: Transition, image: &mut Qpc, mailbox: &Qpc) {
     macro_rules! copy_nonzero {
         ($($field:ident),* $(,)?) => {

@@ -50,7 +50,7 @@ bitflags! {
         const ACK_TIMEOUT = 1 << 14;
         /// Maximum number of retries after RNR NAKs.
         const RNR_RETRY = 1 << 15;
-        /// Scheduling queue that the send queue belongs to.
+        /// Scheduling queue of the send queue.
         const SCHED_QUEUE = 1 << 16;
         const _ = !0;
     }

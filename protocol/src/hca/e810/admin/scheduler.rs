@@ -19,7 +19,7 @@ impl Teid {
         Self(raw)
     }
 
-    /// Returns the TEID as a number.
+    /// Returns the TEID as an integer.
     pub const fn get(self) -> u32 {
         self.0
     }
