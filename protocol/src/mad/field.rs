@@ -105,8 +105,8 @@ impl FieldValue for [u8; 16] {
     }
 }
 
-/// Declares an attribute of `LEN` bytes, in the form `attribute! { pub struct Name[LEN] { field: Type = offset, bits; …
-/// } }`. `parse` accepts every input; `emit` writes reserved bits as 0.
+/// Declares an attribute of `LEN` bytes. `parse` accepts every input, and `emit` writes reserved bits as 0. Form:
+/// `attribute! { pub struct Name[LEN] { field: Type = offset, bits; … } }`
 macro_rules! attribute {
     (
         $(#[$doc:meta])*

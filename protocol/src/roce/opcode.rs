@@ -119,6 +119,7 @@ impl Opcode {
     /// Decodes an opcode. Every byte is valid.
     pub const fn from_byte(byte: u8) -> Self {
         let code = byte & 0x1f;
+        // IBTA volume 1, table 38: UC defines only SEND and RDMA WRITE, and UD defines only SEND Only.
         let (transport, defined) = match byte >> 5 {
             0 => (Transport::Rc, true),
             1 => (Transport::Uc, code <= 0x0b),

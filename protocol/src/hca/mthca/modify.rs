@@ -123,6 +123,7 @@ impl Qpc {
         let mut next = *self;
         match transition {
             Transition::ToRst => return Ok(Self::default()),
+            // Section 6.5: these commands copy nothing from the inbox.
             Transition::ToErr | Transition::Rts2Sqd => {}
             Transition::Rst2Init => {
                 if kind.is_none() {

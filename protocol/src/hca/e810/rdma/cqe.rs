@@ -95,7 +95,7 @@ mod tests {
 
     /// The words are the example "CQE UD receive" in section 16.3.
     #[test]
-    fn datagram_completion_takes_two_entries() {
+    fn datagram_completion_uses_two_entries() {
         let cqe = Cqe {
             len: 1040,
             source: 7,

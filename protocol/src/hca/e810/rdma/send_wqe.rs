@@ -192,11 +192,11 @@ pub struct FastRegister {
 /// Pages of a fast registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastPages {
-    /// Level 0: contiguous memory.
+    /// No page list: contiguous memory.
     Contiguous(Iova),
-    /// Level 1: page addresses, starting at this PBLE.
+    /// One level: page addresses, starting at this PBLE.
     List(PbleIndex),
-    /// Level 3: references to lists of page addresses, starting at this PBLE.
+    /// Two levels: references to lists of page addresses, starting at this PBLE.
     Lists(PbleIndex),
 }
 

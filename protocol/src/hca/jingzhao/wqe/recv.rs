@@ -75,8 +75,8 @@ impl RecvWqe {
         marked && units(slot).first().is_some_and(is_data)
     }
 
-    /// Returns the part of a slot that the driver has written. `is_key` returns whether a region with the given key exists.
-    /// A key with the value in [`UNTOUCHED`] counts as written only if such a region exists.
+    /// Returns the part of a slot that the driver has written. `is_key` returns whether a region with the given key
+    /// exists. A key with the value in [`UNTOUCHED`] counts as written only if such a region exists.
     pub fn extent(slot: &[u8], is_key: impl Fn(Lkey) -> bool) -> Extent {
         let untouched = |unit: &RawData| {
             let key = unit.lkey.get();
