@@ -38,7 +38,7 @@
 //!     pub struct Queue[8] big_endian {
 //!         /// Log2 of the number of entries.
 //!         @0[28:24]  log_entries: u8,
-//!         /// Number of the queue.
+//!         /// Queue number, 24 bits.
 //!         @0[23:0]   number: u32 => Hex,
 //!         /// Interrupt vector.
 //!         @6         vector: u16,

@@ -2,7 +2,7 @@
 
 use super::ext::ExtKind;
 
-/// Transport service, which is given by the top three bits of the BTH opcode.
+/// Transport service, encoded in the top three bits of the BTH opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection (RC), code 000.
@@ -17,7 +17,7 @@ pub enum Transport {
     Other(u8),
 }
 
-/// Operation, which is given by the low five bits of the BTH opcode.
+/// Operation, encoded in the low five bits of the BTH opcode.
 ///
 /// # Spec
 /// IBTA volume 1, table 38 (OpCode field).

@@ -5,8 +5,8 @@
 //!
 //! The available text of the document is incomplete. It omits the payloads for Requester Recv Control and Execution
 //! Engine. For Requester Trans Control, it omits the words beyond 192 bits (PD and key of the EQ, vector). None of
-//! these parts are implemented. For the engine requests, the document names types and opcodes but gives no numbers, so
-//! the numbers come from the public RTL.
+//! these parts are implemented. For the engine requests, the document names types and opcodes but does not number them,
+//! so the numbers come from the public RTL.
 //!
 //! # Spec
 //! CtxMgt document, tables 2.1, 2.2, 3.1 and 3.2; JingZhao interface, section 5.5.

@@ -283,7 +283,7 @@ commands! {
     ToRstQp(QpNumber) -> OutputHeader;
     /// Reads the context of a QP.
     QueryQp(QueryQp) -> QueriedQp;
-    /// Executed like RTS2RTS, because no driver can bring a QP to SQD.
+    /// Transition from SQD to RTS. Executed like RTS2RTS, because no driver can bring a QP to SQD.
     Sqd2RtsQp(ModifyQp) -> OutputHeader;
     /// Changes attributes of a QP in INIT.
     Init2InitQp(ModifyQp) -> OutputHeader;

@@ -199,7 +199,7 @@ mod tests {
             (0x1c, 0x1234_5678),
         ]);
         assert_eq!(context.emit(), expected);
-        // Section 5.4 gives the offset of the limit in the query commands' outputs.
+        // Section 5.4 specifies the offset of the limit in the query commands' outputs.
         let output = QueriedSrq { context }.emit();
         assert_eq!(output[0x2c..0x2e], [0x12, 0x34]);
         let queue = WorkQueue { limit: 0x1234, ..WorkQueue::default() };

@@ -30,7 +30,7 @@ pub const CONSUMED: [u8; GRANULE] = {
     unit
 };
 
-/// What follows the written data units in a slot.
+/// How the written part of a slot ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum End {
@@ -46,7 +46,7 @@ pub enum End {
 pub struct Extent {
     /// Number of written data units.
     pub units: usize,
-    /// What follows these units in the slot.
+    /// How the written part ends.
     pub end: End,
 }
 
