@@ -84,8 +84,8 @@ pub fn show_flags<F: bitflags::Flags<Bits: Into<u64>>>(flags: &F, name: &str, to
     to.value(name, Value::Set(&known, names.remaining().bits().into()));
 }
 
-/// `describe!(Type { field, other as Wrapper, … })` implements [`Describe`] and [`Field`] for a struct. Every field
-/// must be listed. `as` passes a copy of the field through a function.
+/// Implements [`Describe`] and [`Field`] for a struct, as in `describe!(Type { field, other as Wrapper, … })`. Every
+/// field must be listed. `as` passes a copy of the field through a function.
 macro_rules! describe {
     ($type:ty { $($field:ident $(as $through:expr)?),* $(,)? }) => {
         impl $crate::describe::Describe for $type {

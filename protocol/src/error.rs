@@ -34,7 +34,7 @@ pub enum WireError {
     /// An IP, UDP, ICMP or ICMPv6 checksum is wrong.
     #[error("invalid {what} checksum")]
     Checksum {
-        /// Protocol that the checksum belongs to.
+        /// Protocol whose checksum is wrong.
         what: &'static str,
     },
 }

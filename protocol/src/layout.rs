@@ -1,4 +1,4 @@
-//! Objects of a device interface, each defined by one table that gives the position, name and type of every field.
+//! Objects of a device interface, each defined by one table that lists the position, name and type of every field.
 //!
 //! ```
 //! protocol::layout! {
@@ -29,8 +29,8 @@
 //! `parse` ignores unnamed bits, and `emit` sets them to zero. A position is rejected at compile time if it is outside
 //! the object, overlaps another position, or is wider than its type.
 //!
-//! Objects are little-endian unless the table says `big_endian` after the length. In a big-endian object, `@4[3:1]`
-//! means bits 3 to 1 of the big-endian 32-bit word at byte 4, and a position without a byte is not available.
+//! Objects are little-endian unless `big_endian` follows the length. In a big-endian object, `@4[3:1]` means bits 3 to
+//! 1 of the big-endian 32-bit word at byte 4, and every position must start with a byte offset.
 //!
 //! ```
 //! protocol::layout! {
@@ -38,7 +38,7 @@
 //!     pub struct Queue[8] big_endian {
 //!         /// Log2 of the number of entries.
 //!         @0[28:24]  log_entries: u8,
-//!         /// Number of the queue.
+//!         /// Queue number, 24 bits.
 //!         @0[23:0]   number: u32 => Hex,
 //!         /// Interrupt vector.
 //!         @6         vector: u16,
@@ -48,10 +48,10 @@
 //! assert_eq!((queue.log_entries, queue.number, queue.vector), (8, 0x42, 3));
 //! ```
 //!
-//! A field is an integer, a `bool`, an array of integers or another object. `field: Type as u32` stores an integer and
-//! converts it from and into `Type`. The type determines how a value appears in traces. A row overrides this in one of
-//! three ways: `=> Hex` shows an integer in hexadecimal, `=> function` shows the result of applying a function to the
-//! value, and `=> _` omits the field.
+//! A field is an integer, a `bool`, an array of integers or another object. `field: Type as u32` is stored as an
+//! integer and converted to and from `Type`. The type determines how a value appears in traces. A row overrides this in
+//! one of three ways: `=> Hex` shows an integer in hexadecimal, `=> function` shows the result of applying a function
+//! to the value, and `=> _` omits the field.
 
 use crate::ids::MacAddr;
 
@@ -74,7 +74,7 @@ pub struct BigEndian;
 
 /// A type that a field can have.
 pub trait Value: Sized {
-    /// Width in bits of a field for which the table gives only the first byte.
+    /// Width in bits of a field for which the table specifies only the first byte.
     const WIDTH: usize;
 
     /// Reads the value from `width` bits, starting at bit `first`. The object must contain these bits.

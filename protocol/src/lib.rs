@@ -1,8 +1,8 @@
 //! Packets on the wire, and the interfaces between guest driver and device.
 //!
 //! Every object has two representations. The raw layout consists of exactly the bytes of the object; the parsed value
-//! holds only the fields that have a meaning. `parse` accepts untrusted bytes and never panics. `emit` writes every
-//! byte, including reserved bytes.
+//! holds only the meaningful fields. `parse` accepts untrusted bytes and never panics. `emit` writes every byte,
+//! including reserved bytes.
 //!
 //! - [`roce`]: RoCEv2 frames (Ethernet, IP, UDP, BTH and its extensions, ICRC).
 //! - [`net`]: other protocols that carry or accompany RoCEv2 (Ethernet, ARP, IPv4, IPv6, ICMP, UDP).

@@ -1,4 +1,4 @@
-//! Tests that compare MAD attributes with libibmad (Debian 44.0).
+//! Tests that compare MAD attributes with libibmad (rdma-core 44.0 in Debian).
 //!
 //! Each golden value was produced by setting every field with `mad_set_field`. Fields that libibmad does not define
 //! are 0.

@@ -1,7 +1,7 @@
 //! Tests with commands and queue entries that were recorded from a Linux 7.3.4 guest with an InfiniBand port. The
 //! records are in `data/mlx5`.
 //!
-//! A command consists of a heading and the words of its input and output. The heading gives the name of the command,
+//! A command consists of a heading and the words of its input and output. The heading contains the name of the command,
 //! the lengths, and some fields as the recorder decoded them. Lines between commands are doorbells and queue entries.
 //! `<n*00>` means n zero bytes.
 #![allow(clippy::unwrap_used, reason = "tests")]

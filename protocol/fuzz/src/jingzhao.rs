@@ -56,9 +56,9 @@ pub fn decode_wqe(input: &[u8]) {
     }
 }
 
-/// Reads mailboxes as a device does, for a sequence of commands. For each command, one byte selects the command, four
-/// bytes are its in_modifier, one byte is the length of its mailbox in units of 32 bytes, and the mailbox follows. All
-/// QP commands use the same QP.
+/// Reads mailboxes as a device does, for a sequence of commands. A command consists of a byte that selects it, a
+/// four-byte in_modifier, the length of its mailbox in units of 32 bytes (one byte), and the mailbox. All QP commands
+/// use the same QP.
 pub fn decode_mailbox(input: &[u8]) {
     let mut rest = input;
     let mut qp = StoredQpc::default();

@@ -109,7 +109,7 @@ fn run_qp_commands(input: &[u8], mut qp: QpContext) {
 }
 
 /// Reads the input as work requests and queue entries. The first byte is a service type. The rest is read as a send
-/// WQE, a receive request, and a queue entry.
+/// WQE, a receive WQE, an SRQ entry, a CQE and an EQE.
 pub fn decode_mlx5_wqe(input: &[u8]) {
     let [service, bytes @ ..] = input else { return };
     let seen = Fields::default();

@@ -65,7 +65,7 @@ pub enum QpState {
 }
 
 impl QpState {
-    /// Returns the state with this code, or `None`.
+    /// Returns the state with this code, or `None` for an unknown code.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Reset,
@@ -164,7 +164,7 @@ impl Transition {
         }
     }
 
-    /// Checks that the transition is allowed; see [`Transition::allowed`]. An unknown state counts as ERR.
+    /// Checks that the transition is allowed; see [`Transition::allowed`]. An unknown state is treated as ERR.
     ///
     /// # Errors
     /// BAD_QP_STATE if the transition is not allowed.

@@ -105,8 +105,8 @@ impl FieldValue for [u8; 16] {
     }
 }
 
-/// Declares an attribute of `LEN` bytes, in the form `attribute! { pub struct Name[LEN] { field: Type = offset, bits; …
-/// } }`. `parse` accepts every input; `emit` writes reserved bits as 0.
+/// Declares an attribute of `LEN` bytes, as in `attribute! { pub struct Name[LEN] { field: Type = offset, bits; … } }`.
+/// `parse` accepts every input, and `emit` writes reserved bits as 0.
 macro_rules! attribute {
     (
         $(#[$doc:meta])*

@@ -49,8 +49,8 @@ attribute! {
     /// The PortCounters attribute. Its counters saturate at their maximum.
     pub struct PortCounters[44] {
         port: u8 = 8, 8;
-        /// CounterSelect, a mask of the counters to be written by Set. Its bits select the counters from
-        /// `symbol_errors` (bit 0) to `receive_packets` (bit 15), in the order of the fields.
+        /// CounterSelect, a mask of the counters that Set writes. Its bits select the counters from `symbol_errors`
+        /// (bit 0) to `receive_packets` (bit 15), in the order of the fields.
         select: u16 = 16, 16;
         /// Minor link errors, counted in symbols.
         symbol_errors: u16 = 32, 16;
@@ -91,7 +91,7 @@ attribute! {
     /// The PortCountersExtended attribute. Its counters wrap around.
     pub struct PortCountersExtended[72] {
         port: u8 = 8, 8;
-        /// CounterSelect, a mask of the counters to be written by Set. It has one bit per counter, in the order of the
+        /// CounterSelect, a mask of the counters that Set writes. It has one bit per counter, in the order of the
         /// fields.
         select: u16 = 16, 16;
         /// Data sent, in units of 4 bytes.

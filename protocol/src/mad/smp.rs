@@ -100,7 +100,7 @@ impl Smp {
         self.m_key = key.into();
     }
 
-    /// Returns the directed-route fields. They have a meaning only in directed-route SMPs.
+    /// Returns the directed-route fields. They are meaningful only in directed-route SMPs.
     pub fn route(&self) -> DirectedRoute {
         let header = self.header();
         let [hop_pointer, hop_count] = header.class_specific.to_be_bytes();

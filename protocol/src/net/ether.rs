@@ -27,11 +27,11 @@ const _: () = assert!(size_of::<RawEther>() == 14);
 /// EtherTypes that a port handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EtherType {
-    /// EtherType 0x0800, which is IPv4.
+    /// EtherType of IPv4, 0x0800.
     Ipv4,
-    /// EtherType 0x0806, which is ARP.
+    /// EtherType of ARP, 0x0806.
     Arp,
-    /// EtherType 0x86dd, which is IPv6.
+    /// EtherType of IPv6, 0x86dd.
     Ipv6,
     /// Any other EtherType, or the length of an IEEE 802.3 frame.
     Other(u16),
@@ -170,7 +170,7 @@ impl EtherType {
         }
     }
 
-    /// Returns the EtherType as a number.
+    /// Returns the EtherType as an integer.
     pub const fn number(self) -> u16 {
         match self {
             Self::Ipv4 => 0x0800,

@@ -22,9 +22,9 @@ pub const TCP: u8 = 6;
 /// IP protocol number of SCTP.
 pub const SCTP: u8 = 132;
 
-/// Maximum number of IPv6 extension headers that are followed. The order recommended in RFC 8200, section 4.1, has
-/// seven places, so ordinary frames stay below the limit. The limit bounds the time spent on an untrusted frame. If a
-/// frame has more extension headers, its transport is unknown.
+/// Maximum number of IPv6 extension headers that are followed. The order recommended in RFC 8200, section 4.1, has at
+/// most seven extension headers, so ordinary frames stay below the limit. The limit bounds the time spent on an
+/// untrusted frame. If a frame has more extension headers, its transport is unknown.
 const MAX_EXTENSIONS: usize = 8;
 
 /// Headers of a frame. Offsets are in bytes from the beginning of the frame.
@@ -212,7 +212,7 @@ impl Ip {
     }
 
     /// Parses an IPv6 datagram. Offsets in the result are relative to the first byte of the datagram. An extension
-    /// header that does not fit into the datagram, or that exceeds the limit, counts as payload.
+    /// header that does not fit into the datagram, or that exceeds the limit, is treated as payload.
     fn parse_v6(bytes: &[u8]) -> Option<Self> {
         let (raw, _) = view::<RawIpv6>(bytes, "IPv6").ok()?;
         if raw.flow.version() != 6 {

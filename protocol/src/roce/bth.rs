@@ -74,7 +74,7 @@ pub struct BthSequence {
     pub ack_req: bool,
 }
 
-/// The parsed BTH. The pad count belongs to the payload, so `parse` returns it and `emit` receives it separately.
+/// The parsed BTH. The pad count is a property of the payload, so `parse` returns it and `emit` receives it separately.
 ///
 /// # Spec
 /// IBTA volume 1, section 9.2.
@@ -93,7 +93,7 @@ pub struct Bth {
     pub fecn: bool,
     /// Backward explicit congestion notification (BECN).
     pub becn: bool,
-    /// Number of the destination QP.
+    /// Destination QP number (DestQP).
     pub dest_qp: Qpn,
     pub ack_req: bool,
     pub psn: Psn,

@@ -264,7 +264,7 @@ impl Imm {
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct RawXrceth {
-    /// XRCSRQ: number of the SRQ that the request is sent to, bits 23:0.
+    /// XRCSRQ: number of the destination SRQ, bits 23:0.
     #[bits(24)]
     pub srqn: u32,
     #[bits(8)]
@@ -360,7 +360,7 @@ impl AtomicEth {
 pub struct RawDeth {
     /// Q_Key that the receiver checks.
     pub qkey: U32,
-    /// Number of the sending QP.
+    /// Source QP number (SrcQP).
     pub src: DethSource,
 }
 

@@ -21,7 +21,8 @@ pub const MAX_PAYLOAD: usize = 4096;
 /// Position of the checksum in a UDP datagram.
 const CHECKSUM: Range<usize> = 6..8;
 
-/// A received RoCEv2 frame with verified lengths and checksums. The ICRC is verified if the frame carries one.
+/// A received RoCEv2 frame with verified lengths and checksums. The ICRC is verified too, unless the frame was parsed
+/// with [`IcrcField::LeftOut`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoceFrame<'a> {
     /// Ethernet, IP and UDP headers.
@@ -44,7 +45,7 @@ impl<'a> RoceFrame<'a> {
     /// Parses a frame. The ICRC is verified only if `field` is [`IcrcField::Computed`].
     ///
     /// # Errors
-    /// Fails in the same cases as [`RoceFrame::parse`].
+    /// Fails in the same cases as [`RoceFrame::parse`], except that an ICRC that is not verified can have any value.
     pub fn parse_with(frame: &'a [u8], field: IcrcField) -> Result<Self, WireError> {
         let Unwrapped { encap, ip_and_udp, transport } = Encap::unwrap(frame)?;
         let Some((covered, found)) = transport.split_last_chunk::<ICRC_LEN>() else {
@@ -130,8 +131,7 @@ impl<'a> FrameWriter<'a> {
     /// Returns the error that `append` returns.
     ///
     /// # Panics
-    /// Panics if `append` changes the length of the earlier content, or if the payload exceeds the length passed to
-    /// [`FrameWriter::new`].
+    /// Panics if `append` removes earlier content, or if the payload exceeds the length passed to [`FrameWriter::new`].
     pub fn payload<E>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         let before = self.out.len();
         append(self.out)?;
@@ -190,10 +190,10 @@ impl Drop for FrameWriter<'_> {
 }
 
 /// Computes the ICRC and the UDP checksum of a frame that was written with [`IcrcField::LeftOut`]. A complete frame
-/// does not change. If a frame is damaged, its ICRC is also replaced, so receivers can no longer detect the damage.
+/// does not change. The ICRC of a damaged frame is also replaced, so receivers can no longer detect the damage.
 ///
 /// # Errors
-/// Fails in the same cases as [`RoceFrame::parse`], except for a wrong ICRC.
+/// Fails if the Ethernet, IP or UDP header is invalid, or if the frame is too short for an ICRC.
 pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
     let Unwrapped { encap, ip_and_udp, transport } = Encap::unwrap(frame)?;
     let Some((covered, _)) = transport.split_last_chunk::<ICRC_LEN>() else {

@@ -2,7 +2,7 @@
 
 use super::ext::ExtKind;
 
-/// Transport service, which is given by the top three bits of the BTH opcode.
+/// Transport service, encoded in the top three bits of the BTH opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection (RC), code 000.
@@ -17,7 +17,7 @@ pub enum Transport {
     Other(u8),
 }
 
-/// Operation, which is given by the low five bits of the BTH opcode.
+/// Operation, encoded in the low five bits of the BTH opcode.
 ///
 /// # Spec
 /// IBTA volume 1, table 38 (OpCode field).
@@ -119,6 +119,7 @@ impl Opcode {
     /// Decodes an opcode. Every byte is valid.
     pub const fn from_byte(byte: u8) -> Self {
         let code = byte & 0x1f;
+        // IBTA volume 1, table 38: UC defines only SEND and RDMA WRITE, and UD defines only SEND Only.
         let (transport, defined) = match byte >> 5 {
             0 => (Transport::Rc, true),
             1 => (Transport::Uc, code <= 0x0b),
@@ -217,8 +218,8 @@ impl Operation {
         }
     }
 
-    /// Returns the position of the packet in its message. It is [`Position::Only`] for operations that always take a
-    /// single packet, and for reserved codes.
+    /// Returns the position of the packet in its message. It is [`Position::Only`] for operations that always consist
+    /// of a single packet, and for reserved codes.
     pub const fn position(self) -> Position {
         match self {
             Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,

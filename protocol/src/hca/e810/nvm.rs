@@ -5,7 +5,7 @@
 
 /// Shadow RAM words, by word index.
 pub mod word {
-    /// Offset of the control word.
+    /// Control word of the image.
     pub const CONTROL: usize = 0x00;
     /// Version of the NVM image.
     pub const VERSION: usize = 0x18;

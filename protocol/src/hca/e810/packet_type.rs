@@ -32,7 +32,7 @@ impl PacketType {
         }
     }
 
-    /// Returns the packet type as a number.
+    /// Returns the packet type as an integer.
     pub const fn get(self) -> u16 {
         self.0
     }

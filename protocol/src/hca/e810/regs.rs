@@ -40,7 +40,7 @@ register_map! {
         PfpmWufc                 "PFPM_WUFC"          at 0x09_dc00;
         /// Size of the doorbell space.
         GlpciLbarctrl            "GLPCI_LBARCTRL"     at 0x09_de74;
-        /// Number of the function.
+        /// Number of the PCI function.
         PfFuncRid                "PF_FUNC_RID"        at 0x09_e880;
         /// Frames dropped by the port for lack of buffers.
         PrtrpbRdpc               "PRTRPB_RDPC"        at 0x0a_c260;
@@ -82,7 +82,7 @@ register_map! {
         QintTqctl(u16)           "QINT_TQCTL"         at 0x14_0000 [16384 by 4];
         /// Receive queue: interrupt routing.
         QintRqctl(u16)           "QINT_RQCTL"         at 0x15_0000 [2048 by 4];
-        /// Moderation interval, by interval (0 to 2) and vector.
+        /// Moderation interval, by ITR index (0 to 2) and vector.
         GlintItr(u16, u16)       "GLINT_ITR"          at 0x15_4000 [3 by 0x2000][2048 by 4];
         /// Rate limit of a vector.
         GlintRate(u16)           "GLINT_RATE"         at 0x15_a000 [2048 by 4];
@@ -90,7 +90,7 @@ register_map! {
         GlintCeqctl(u16)         "GLINT_CEQCTL"       at 0x15_c000 [2048 by 4];
         /// Dynamic control of an interrupt vector.
         GlintDynCtl(u16)         "GLINT_DYN_CTL"      at 0x16_0000 [2048 by 4];
-        /// Owner function of a vector.
+        /// Function that owns a vector.
         GlintVect2func(u16)      "GLINT_VECT2FUNC"    at 0x16_2000 [2048 by 4];
         /// Interrupt routing of the mailbox.
         PfintMbxCtl              "PFINT_MBX_CTL"      at 0x16_b280;
@@ -98,11 +98,11 @@ register_map! {
         PfintSbCtl               "PFINT_SB_CTL"       at 0x16_b600;
         /// Admin receive queue: interrupt routing.
         PfintFwCtl               "PFINT_FW_CTL"       at 0x16_c800;
-        /// Enabled bits of PFINT_OICR.
+        /// Other interrupt causes: enabled causes.
         PfintOicrEna             "PFINT_OICR_ENA"     at 0x16_c900;
-        /// Other causes: pending interrupt causes, cleared on read.
+        /// Other interrupt causes: pending causes, cleared on read.
         PfintOicr                "PFINT_OICR"         at 0x16_ca00;
-        /// Other causes: interrupt routing.
+        /// Other interrupt causes: interrupt routing.
         PfintOicrCtl             "PFINT_OICR_CTL"     at 0x16_ca80;
         /// Asynchronous event queue: interrupt routing.
         PfintAeqctl              "PFINT_AEQCTL"       at 0x16_cb00;
@@ -178,13 +178,13 @@ register_map! {
         GlprtRuc                 "GLPRT_RUC"          at 0x38_0200 wide;
         /// Port: oversized frames received.
         GlprtRoc                 "GLPRT_ROC"          at 0x38_0240 wide;
-        /// Port: link XON received.
+        /// Port: link XON frames received.
         GlprtLxonrxc             "GLPRT_LXONRXC"      at 0x38_0280 wide;
-        /// Port: link XOFF received.
+        /// Port: link XOFF frames received.
         GlprtLxoffrxc            "GLPRT_LXOFFRXC"     at 0x38_02c0 wide;
-        /// Port: XON received, by priority.
+        /// Port: XON frames received, by priority.
         GlprtPxonrxc(u16)        "GLPRT_PXONRXC"      at 0x38_0300 [8 by 0x40] wide;
-        /// Port: XOFF received, by priority.
+        /// Port: XOFF frames received, by priority.
         GlprtPxoffrxc(u16)       "GLPRT_PXOFFRXC"     at 0x38_0500 [8 by 0x40] wide;
         /// Port: 64-byte frames received.
         GlprtPrc64               "GLPRT_PRC64"        at 0x38_0900 wide;
@@ -220,13 +220,13 @@ register_map! {
         GlprtPtc1522             "GLPRT_PTC1522"      at 0x38_0cc0 wide;
         /// Port: frames of 1523 bytes or more sent.
         GlprtPtc9522             "GLPRT_PTC9522"      at 0x38_0d00 wide;
-        /// Port: XON sent, by priority.
+        /// Port: XON frames sent, by priority.
         GlprtPxontxc(u16)        "GLPRT_PXONTXC"      at 0x38_0d40 [8 by 0x40] wide;
-        /// Port: XOFF sent, by priority.
+        /// Port: XOFF frames sent, by priority.
         GlprtPxofftxc(u16)       "GLPRT_PXOFFTXC"     at 0x38_0f40 [8 by 0x40] wide;
-        /// Port: link XON sent.
+        /// Port: link XON frames sent.
         GlprtLxontxc             "GLPRT_LXONTXC"      at 0x38_1140 wide;
-        /// Port: link XOFF sent.
+        /// Port: link XOFF frames sent.
         GlprtLxofftxc            "GLPRT_LXOFFTXC"     at 0x38_1180 wide;
         /// Port: unicast frames sent.
         GlprtUptc                "GLPRT_UPTC"         at 0x38_11c0 wide;
@@ -252,21 +252,21 @@ register_map! {
         GlvMprc(u16)             "GLV_MPRC"           at 0x3b_4000 [768 by 8] wide;
         /// VSI: broadcast frames received.
         GlvBprc(u16)             "GLV_BPRC"           at 0x3b_6000 [768 by 8] wide;
-        /// RSS hash: symmetric fields of profiles.
+        /// RSS hash: symmetric fields of each profile.
         GlqfHsymm(u16)           "GLQF_HSYMM"         at 0x40_f000 [768 by 4];
         /// RSS hash: field masks.
         GlqfHmask(u16)           "GLQF_HMASK"         at 0x40_fc00 [32 by 4];
-        /// RSS hash: mask selection of profiles.
+        /// RSS hash: masks that each profile selects.
         GlqfHmaskSel(u16)        "GLQF_HMASK_SEL"     at 0x41_0000 [128 by 4];
-        /// Flow director: mask selection of profiles.
+        /// Flow director: masks that each profile selects.
         GlqfFdmaskSel(u16)       "GLQF_FDMASK_SEL"    at 0x41_0400 [128 by 4];
         /// Flow director: field masks.
         GlqfFdmask(u16)          "GLQF_FDMASK"        at 0x41_0800 [32 by 4];
-        /// Flow director: input sets of profiles.
+        /// Flow director: input set of each profile.
         GlqfFdinset(u16)         "GLQF_FDINSET"       at 0x41_2000 [768 by 4];
-        /// Flow director: swapped fields of profiles.
+        /// Flow director: swapped fields of each profile.
         GlqfFdswap(u16)          "GLQF_FDSWAP"        at 0x41_3000 [768 by 4];
-        /// RDMA enable of a VSI.
+        /// Enables RDMA for a VSI.
         VsiqfPeCtl1(u16)         "VSIQF_PE_CTL1"      at 0x41_4000 [768 by 4];
         /// Enables the flow director.
         PfqfFdEna                "PFQF_FD_ENA"        at 0x43_a000;
@@ -298,7 +298,7 @@ register_map! {
         PfpeCcqphigh             "PFPE_CCQPHIGH"      at 0x50_a100;
         /// RDMA control queue: error codes of the last failed operation.
         PfpeCqperrcodes          "PFPE_CQPERRCODES"   at 0x50_a200;
-        /// Processor state of the RDMA block.
+        /// State of a processor in the RDMA block.
         GlpeCpustatus(u16)       "GLPE_CPUSTATUS"     at 0x50_ba5c [3 by 4];
         /// HMC: invalidates a page directory entry.
         PfhmcPdinv               "PFHMC_PDINV"        at 0x52_0300;

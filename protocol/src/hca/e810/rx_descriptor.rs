@@ -14,8 +14,8 @@ use crate::ids::Iova;
 /// Length of a descriptor in bytes.
 pub const LEN: usize = 32;
 
-/// Byte offset of the status. The device writes the status's first byte last, because this byte passes the descriptor
-/// to the driver.
+/// Byte offset of the status. The device writes its first byte last, because this byte passes the descriptor to the
+/// driver.
 pub const STATUS_OFFSET: usize = 8;
 
 /// Write-back layout, selected by QRXFLXP_CNTXT of the queue.

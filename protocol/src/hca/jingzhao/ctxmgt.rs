@@ -5,8 +5,8 @@
 //!
 //! The available text of the document is incomplete. It omits the payloads for Requester Recv Control and Execution
 //! Engine. For Requester Trans Control, it omits the words beyond 192 bits (PD and key of the EQ, vector). None of
-//! these parts are implemented. For the engine requests, the document names types and opcodes but gives no numbers, so
-//! the numbers come from the public RTL.
+//! these parts are implemented. For the engine requests, the document names types and opcodes but does not number them,
+//! so the numbers come from the public RTL.
 //!
 //! # Spec
 //! CtxMgt document, tables 2.1, 2.2, 3.1 and 3.2; JingZhao interface, section 5.5.
@@ -132,7 +132,7 @@ const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
 /// Response to the RD_QP_SST request of Doorbell Processing, 256 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoorbellPayload {
-    /// DstQPN: the QP number of the peer. Only its low 16 bits fit into the table.
+    /// DstQPN: the QP number of the peer. The table has room for its low 16 bits only.
     pub remote_qpn: Qpn,
     /// ST: code of the service type.
     pub service: u8,

@@ -51,7 +51,7 @@ impl UarRegister {
 /// Unit of send queue positions in doorbells and links. It depends on the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PositionUnit {
-    /// 16-byte units. Positions continue past the end of the queue (J-06, J-07).
+    /// 16-byte units. Positions are not reduced modulo the queue length (J-06, J-07).
     #[default]
     Granule,
     /// Slots, as used by the public kernel driver. Doorbells count slots, and links are byte offsets without their low

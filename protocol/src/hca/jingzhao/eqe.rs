@@ -125,7 +125,7 @@ pub enum Eqe {
     },
     /// The CQ has entered the error state.
     CqError {
-        /// Number of the CQ.
+        /// Number of the failed CQ.
         cqn: Cqn,
         /// Reason why the CQ failed.
         fault: CqFault,

@@ -7,9 +7,9 @@
 //! - RST2INIT copies the whole image.
 //! - A later transition copies every attribute that it accepts and whose mask bit is set, even if the value is zero.
 //! - An attribute that the transition requires is copied even if its mask bit is clear, unless its value is zero.
-//! - Some fields, mainly those for queues and keys, belong to no attribute that applies to the service. They are copied
-//!   if they are nonzero, but only until the part of the QP that uses them starts to run. Fields of the send queue are
-//!   copied up to RTR2RTS, and all others up to INIT2RTR.
+//! - Some fields, mainly those for queues and keys, are not part of any attribute that applies to the service. They are
+//!   copied if they are nonzero, but only until the part of the QP that uses them starts to run. Fields of the send
+//!   queue are copied up to RTR2RTS, and all others up to INIT2RTR.
 //! - PSNs are copied only by the commands that initialise them.
 //!
 //! # Spec
@@ -58,6 +58,7 @@ impl StoredQpc {
         let mut next = *self;
         match transition {
             Transition::ToRst => return Ok(Self::default()),
+            // Section 10.3: these commands copy nothing from the mailbox.
             Transition::ToErr | Transition::Rts2Sqd => {}
             Transition::Rst2Init => {
                 check_port(mailbox)?;
@@ -88,8 +89,11 @@ impl StoredQpc {
         let required = transition.required(service);
         let named = self.named(mailbox) & (required | transition.optional(service));
         let begins = matches!(transition, Transition::Init2Init | Transition::Init2Rtr);
+        // Section 10.3, rule 4: until RTR, nonzero attributes that the service type does not have are copied too.
         let without_row = if begins { !Attributes::of(service) } else { Attributes::empty() };
         let Self { image, .. } = self;
+        // Section 10.3, rules 2 and 3: attributes in the mask are copied even if zero. Required attributes need no mask
+        // bit, but are then copied only if nonzero.
         for attribute in Attributes::all().iter() {
             let copy_if_nonzero = (required | without_row).contains(attribute);
             if named.contains(attribute) || copy_if_nonzero && is_nonzero(attribute, mailbox) {
@@ -97,6 +101,7 @@ impl StoredQpc {
             }
         }
         merge_setup_fields(transition, image, mailbox);
+        // Section 10.3, rule 5: PSNs are copied as they are, even if zero.
         if begins {
             image.recv_psn = mailbox.recv_psn;
         }
@@ -219,7 +224,7 @@ fn is_nonzero(attribute: Attributes, mailbox: &Qpc) -> bool {
     alone != Qpc::default()
 }
 
-/// Copies nonzero fields that belong to no attribute, until the part of the QP that uses them starts to run.
+/// Copies nonzero fields that are not part of any attribute, until the part of the QP that uses them starts to run.
 fn merge_setup_fields(transition: Transition, image: &mut Qpc, mailbox: &Qpc) {
     macro_rules! copy_nonzero {
         ($($field:ident),* $(,)?) => {

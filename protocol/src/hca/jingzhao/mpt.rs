@@ -138,7 +138,7 @@ impl Mpt {
         })
     }
 
-    /// Checks that the index given to SW2HW_MPT is in the table and matches the key.
+    /// Checks that the index passed to SW2HW_MPT is in the table and matches the key.
     ///
     /// # Errors
     /// BAD_INDEX if the index is outside the table or does not match the key.
@@ -152,8 +152,8 @@ impl Mpt {
         Ok(())
     }
 
-    /// Returns whether virtual addresses are bus addresses. This is so if [`MptFlags::PHYSICAL`] is set, or if the
-    /// region covers the whole address space, like the public driver's DMA region (J-26).
+    /// Returns whether virtual addresses are bus addresses. This is the case if [`MptFlags::PHYSICAL`] is set. It is
+    /// also the case if the region covers the whole address space, as the public driver's DMA region does (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
     }

@@ -1,4 +1,4 @@
-//! Inbox of WRITE_MTT: bus addresses of pages that belong to memory regions.
+//! Inbox of WRITE_MTT: bus addresses of the pages of memory regions.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.8 and 4.7.

@@ -61,7 +61,7 @@ pub struct Qpc {
     pub sched_queue: u8,
     /// 10h: UAR page; 0 for a kernel QP (J-13).
     pub usr_page: u32,
-    /// 14h: number of the QP.
+    /// 14h: local QP number.
     pub local_qpn: Qpn,
     /// 18h: QP number of the peer.
     pub remote_qpn: Qpn,
@@ -115,7 +115,7 @@ pub struct Qpc {
     pub params1: u32,
     /// 6Ch: next PSN to send. The device updates it while the QP runs.
     pub next_send_psn: Psn,
-    /// 70h: number of the send queue's CQ.
+    /// 70h: CQ number of the send queue.
     pub send_cqn: Cqn,
     /// 74h: L_Key of the send queue's region.
     pub sq_lkey: Lkey,
@@ -131,7 +131,7 @@ pub struct Qpc {
     pub recv_psn: Psn,
     /// 88h: not used by the device.
     pub ra_buff_index: u32,
-    /// 8Ch: number of the receive queue's CQ.
+    /// 8Ch: CQ number of the receive queue.
     pub recv_cqn: Cqn,
     /// 90h: L_Key of the receive queue's region.
     pub rq_lkey: Lkey,
@@ -322,8 +322,8 @@ impl Qpc {
 
     /// Returns the ACK timeout code, 0 to 31; 0 disables the timeout. The document places the five bits at the low end
     /// of the byte, but the public driver places them at the high end. If any of the low three bits is set, the code is
-    /// taken from the low end. Otherwise, if the byte is 20h or greater, the code is taken from the high end. The
-    /// values 8, 16 and 24 are ambiguous and follow the numbering of the QP's driver (J-14).
+    /// taken from the low end. Otherwise, if the byte is 20h or greater, the code is taken from the high end. For the
+    /// ambiguous values 8, 16 and 24, `numbering` selects the end (J-14).
     pub const fn ack_timeout_code(&self, numbering: Numbering) -> u8 {
         let byte = self.ack_timeout;
         let low = match numbering {

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn both_hcr_addresses_decode_equally() {
+    fn both_hcr_offsets_decode_to_same_words() {
         for (index, word) in (0u64..).zip(HcrWord::ALL) {
             for base in HCR {
                 assert_eq!(Register::at(u64::from(base) + 4 * index), Some(Register::Hcr(word)));

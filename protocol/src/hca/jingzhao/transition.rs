@@ -27,7 +27,7 @@ bitflags! {
         const ACCESS_FLAGS = 1 << 3;
         /// Index of the P_Key.
         const PKEY_INDEX = 1 << 4;
-        /// Number of the port.
+        /// Physical port of the QP.
         const PORT = 1 << 5;
         /// Q_Key. In the driver's numbering, this bit is the RNR NAK timer.
         const QKEY = 1 << 6;

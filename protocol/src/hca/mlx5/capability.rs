@@ -1,7 +1,7 @@
 //! Capabilities: QUERY_HCA_CAP, SET_HCA_CAP, and the areas of an InfiniBand port.
 //!
-//! A bit of 0 disables a driver feature. [`GeneralCaps`] therefore names only two kinds of bits: those that the device
-//! sets, and those that must stay 0 for a reason.
+//! A capability bit that is 0 disables a driver feature. [`GeneralCaps`] therefore names only the bits that the device
+//! sets and those that must stay 0 for a known reason.
 //!
 //! # Spec
 //! mlx5 interface, section 6.
@@ -419,7 +419,7 @@ mod tests {
 
     /// The bytes are from golden trace ib-1.
     #[test]
-    fn current_atomic_caps_have_byte_order_that_was_set() {
+    fn current_atomic_caps_report_byte_order_set_by_driver() {
         let set = AtomicCaps { endianness_mode: 1, ..AtomicCaps::default() };
         assert_eq!(set.emit(), words(&[(0x08, 0x4000_0000)]));
         let current = AtomicCaps::largest().with_endianness(&set);

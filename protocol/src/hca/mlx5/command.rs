@@ -23,8 +23,8 @@ pub const PAGES_SLOT: usize = 31;
 pub const INLINE_LEN: usize = 16;
 /// Number of data bytes in a mailbox block.
 pub const BLOCK_DATA: usize = 512;
-/// Maximum length in bytes of an input or output (specific to this device). It leaves room for the page addresses of a CQ
-/// with 2^22 entries of 128 bytes in pages of 4 KiB.
+/// Maximum length in bytes of an input or output (specific to this device). It leaves room for the page addresses of a
+/// CQ with 2^22 entries of 128 bytes in pages of 4 KiB.
 pub const MAX_INPUT: usize = (1 << 20) + (1 << 12);
 /// Alignment of mailbox blocks in bytes.
 pub const BLOCK_ALIGN: u64 = 1024;
@@ -52,7 +52,7 @@ layout! {
         @0x3c[23:16]  signature: u8 => Hex,
         /// Delivery status; a value of [`Delivery`]. 0 means that the command was delivered.
         @0x3c[7:1]    delivery: u8,
-        /// Whether the slot belongs to the device.
+        /// Whether the device owns the slot.
         @0x3c[0]      device_owned: bool,
     }
 }
@@ -140,7 +140,7 @@ pub enum SlotError {
     /// The output is longer than [`MAX_INPUT`].
     #[error("invalid output length {0}")]
     OutputLength(u32),
-    /// The slot belongs to the driver.
+    /// The driver owns the slot.
     #[error("the command slot is owned by the driver")]
     NotOwned,
 }
@@ -163,7 +163,7 @@ impl Slot {
     /// Checks the slot. Returns the lengths of its input and output in bytes.
     ///
     /// # Errors
-    /// Fails if the slot belongs to the driver, its kind is unknown, or a length is out of range.
+    /// Fails if the driver owns the slot, its kind is unknown, or a length is out of range.
     pub fn lengths(&self) -> Result<(usize, usize), SlotError> {
         let within = |len: u32, least: usize| {
             usize::try_from(len).ok().filter(|len| (least..=MAX_INPUT).contains(len))
@@ -202,7 +202,7 @@ layout! {
     pub struct OutputHeader[16] big_endian {
         /// A value of [`Status`].
         @0x00[31:24]  status: u8 => Status::word,
-        /// Number of the check that failed (specific to this device). The driver logs this number.
+        /// Number of the failed check (specific to this device). The driver logs it.
         @0x04         syndrome: u32 => Hex,
     }
 }

@@ -21,7 +21,7 @@ layout! {
         @0x10  rx_write_requests: u32,
         @0x18  rx_read_requests: u32,
         @0x20  rx_atomic_requests: u32,
-        /// Received DC connects. Not used by this device.
+        /// DC connect requests received. Not used by this device.
         @0x28  rx_dct_connects: u32,
         /// Messages that arrived while no receive buffer was available.
         @0x30  out_of_buffer: u32,
@@ -56,7 +56,7 @@ layout! {
         /// Requester: UMRs that have failed.
         @0x98  req_mw_binding: u32,
         @0x9c  req_bad_response: u32,
-        /// Requester: remote invalid requests.
+        /// Requester: remote invalid request errors.
         @0xa0  req_remote_invalid_request: u32,
         @0xa4  resp_remote_invalid_request: u32,
         /// Requester: remote access errors.

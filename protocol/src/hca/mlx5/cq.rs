@@ -113,7 +113,7 @@ codes! {
 }
 
 bitflags! {
-    /// Fields that MODIFY_CQ takes from the context.
+    /// Fields that MODIFY_CQ copies from the context.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct CqFields: u32 {
         /// Moderation period. For [`CqChange::Resize`]: log2 of the number of entries.
@@ -157,7 +157,7 @@ layout! {
         /// A value of [`CqChange`].
         @0x06        change: u16 => CqChange::word,
         @0x08[23:0]  cqn: Cqn,
-        /// Fields to take from the context.
+        /// Fields to copy from the context.
         @0x0c        fields: CqFields as u32,
         /// Context with the new values.
         @0x10        context: CqContext,

@@ -79,8 +79,8 @@ layout! {
         /// Opcode of the send WQE.
         @0x38[31:24]  wqe_opcode: u8 => Opcode::word,
         @0x38[23:0]   qpn: Qpn,
-        /// For a send, the index of the WQE's first block. For a receive, the running number or, with an SRQ, the entry
-        /// number.
+        /// For a send, the index of the WQE's first block. For a receive, the counter of the WQE or, with an SRQ, the
+        /// index of the entry.
         @0x3c[31:16]  wqe_counter: u16,
         /// A value of [`CqeOpcode`].
         @0x3c[7:4]    opcode: u8 => CqeOpcode::word,
@@ -108,7 +108,7 @@ pub struct Failure {
     pub user_index: UserIndex,
     /// Opcode of a failed send WQE, or 0 for a receive.
     pub wqe_opcode: u8,
-    /// Index or running number of the WQE, as in a successful completion.
+    /// Index or counter of the WQE, as in a successful completion.
     pub wqe_counter: u16,
     /// Whether the CQE raises a solicited event.
     pub solicited: bool,
@@ -123,7 +123,7 @@ pub struct Receipt {
     pub qpn: Qpn,
     /// User index of the QP or, for XRC, of the SRQ.
     pub user_index: UserIndex,
-    /// Running number of the receive or, with an SRQ, the entry number.
+    /// Counter of the receive WQE or, with an SRQ, index of the entry.
     pub wqe_counter: u16,
     /// Number of bytes received. For a datagram, this number includes 40 bytes for the GRH.
     pub byte_count: u32,
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_changes_each_lap() {
+    fn owner_bit_toggles_on_each_pass() {
         assert!(!owner(0, 3) && !owner(7, 3) && owner(8, 3) && !owner(16, 3));
         assert!(!owner(u32::MAX, 32));
     }

@@ -25,7 +25,7 @@ pub enum UarRegister {
     UpdateEq,
     /// 800h: rings a send doorbell. Drivers alternate between the two halves of each register.
     Send {
-        /// Number of the register, 0 to 3.
+        /// Register number, 0 to 3.
         register: u8,
         /// Whether the write is to the second half.
         second: bool,

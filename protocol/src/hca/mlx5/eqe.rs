@@ -62,7 +62,7 @@ bitflags! {
 }
 
 codes! {
-    /// Type of a work queue's event.
+    /// Type of a work queue event.
     pub enum QueueEvent(u8) {
         /// The alternate path is in use.
         PathMigrated = 0x01 "path_migrated",
@@ -78,7 +78,7 @@ codes! {
         InvalidRequest = 0x10 "invalid_request",
         /// The device rejected a request from the peer because of missing access rights.
         AccessViolation = 0x11 "access_violation",
-        /// The QP will take no more receives from its SRQ.
+        /// The QP will consume no more receive WQEs from its SRQ.
         LastWqeReached = 0x13 "last_wqe_reached",
     }
 }
@@ -126,7 +126,7 @@ pub enum Eqe {
         event: QueueEvent,
         /// Kind of the queue.
         kind: QueueKind,
-        /// Number of the queue, 24 bits.
+        /// Queue number, 24 bits.
         number: u32,
     },
     /// 04h: a CQ has failed.

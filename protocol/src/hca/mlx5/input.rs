@@ -202,9 +202,9 @@ commands! {
     EnableHca(Function) -> OutputHeader;
     /// Disables the function and drops its state.
     DisableHca(Function) -> OutputHeader;
-    /// Starts the device with INIT_HCA.
+    /// Starts the device after ENABLE_HCA.
     InitHca(InitHca) -> OutputHeader;
-    /// Stops the device with TEARDOWN_HCA.
+    /// Stops the device until the next INIT_HCA.
     TeardownHca(Teardown) -> TeardownState;
     /// Reads the supported interface steps.
     QueryIssi(NoArguments) -> Issi;
@@ -212,7 +212,7 @@ commands! {
     SetIssi(SetIssi) -> OutputHeader;
     /// Reads the number of pages that the device requests.
     QueryPages(QueryPages) -> RequestedPages;
-    /// Gives pages to the device or takes them back.
+    /// Provides pages to the device or reclaims them.
     ManagePages(ManagePages, pages: Pages) -> ManagedPages;
     /// Reads a capability area.
     QueryHcaCap(Query) -> OutputHeader;
@@ -283,7 +283,7 @@ commands! {
     ToRstQp(QpNumber) -> OutputHeader;
     /// Reads the context of a QP.
     QueryQp(QueryQp) -> QueriedQp;
-    /// Executed like RTS2RTS, because no driver can bring a QP to SQD.
+    /// Transition from SQD to RTS. Executed like RTS2RTS, because no driver can bring a QP to SQD.
     Sqd2RtsQp(ModifyQp) -> OutputHeader;
     /// Changes attributes of a QP in INIT.
     Init2InitQp(ModifyQp) -> OutputHeader;

@@ -14,7 +14,7 @@ pub const UNIT: usize = 16;
 /// Value of [`MkeyContext::qpn`] for a key that any QP of its PD can use.
 pub const ANY_QP: Qpn = Qpn::new(0xff_ffff);
 
-/// Key that ends a receive list if the entry's byte count is 0.
+/// Key that ends the scatter list of a receive WQE if the entry's byte count is 0.
 pub const TERMINATE_KEY: u32 = 0x100;
 
 codes! {
@@ -126,7 +126,7 @@ layout! {
     pub struct Klm[16] big_endian {
         /// Length of the range in bytes; 0 means 2 GiB. Not used in a KSM.
         @0x00  byte_count: u32,
-        /// Key in whose address space the range lies.
+        /// Key whose address space contains the range.
         @0x04  key: u32 => Hex,
         /// First address of the range in the address space of `key`.
         @0x08  va: Va,

@@ -17,7 +17,7 @@ layout! {
         @0x00[15:0]   pkey_index: u16,
         /// Whether packets have a GRH.
         @0x04[23]     grh: bool,
-        /// Low bits of the source LID. The LMC gives the number of these bits.
+        /// Low bits of the source LID. Their number is the LMC.
         @0x04[22:16]  path_bits: u8,
         @0x04[15:0]   lid: Lid,
         /// ACK timeout code. Code n means 4.096 µs · 2^n, and code 0 disables the timeout.

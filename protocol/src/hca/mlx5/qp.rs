@@ -239,7 +239,7 @@ layout! {
     /// Input of the commands that change the QP state.
     pub struct ModifyQp[0x110] big_endian {
         @0x08[23:0]  qpn: Qpn,
-        /// Attributes to copy in addition to those that are always copied by the transition.
+        /// Attributes to copy in addition to those that the transition always copies.
         @0x10        optional: QpAttributes as u32,
         /// Context with the new values.
         @0x18        context: QpContext,

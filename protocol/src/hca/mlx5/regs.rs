@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_has_syndrome_and_flag() {
+    fn health_buffer_of_failed_device_has_syndrome() {
         let failed = Health { fatal: true, syndrome: 1, ..Health::good(0x10_0023) }.emit();
         assert_eq!(failed[0x30..], [0, 0x10, 0, 0x23, 0, 0, 2, 0x0d, 0x80, 0, 0, 0, 0, 1, 0, 0]);
     }

@@ -143,7 +143,7 @@ layout! {
 layout! {
     /// First 16 bytes of an SRQ entry. Data segments follow them.
     pub struct LinkSegment[16] big_endian {
-        /// Number of the next entry.
+        /// Index of the next entry.
         @0x02         next: u16,
         /// Signature of the entry. Not used.
         @0x04[31:24]  signature: u8,
@@ -155,7 +155,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// Golden trace ib-2 contains the XRC SRQ of the driver.
+    /// The context is that of the driver's XRC SRQ in golden trace ib-2.
     #[test]
     fn xrc_srq_matches_trace() {
         let context = SrqContext {
@@ -199,7 +199,7 @@ mod tests {
             (0x1c, 0x1234_5678),
         ]);
         assert_eq!(context.emit(), expected);
-        // Section 5.4 gives the offset of the limit in the query commands' outputs.
+        // Section 5.4 specifies the offset of the limit in the query commands' outputs.
         let output = QueriedSrq { context }.emit();
         assert_eq!(output[0x2c..0x2e], [0x12, 0x34]);
         let queue = WorkQueue { limit: 0x1234, ..WorkQueue::default() };

@@ -82,7 +82,7 @@ layout! {
         @0x00[29]    check_free: bool,
         /// If set, the translation offset is valid; otherwise, the offset is 0.
         @0x00[28]    offset_valid: bool,
-        /// Whether to fail if the key belongs to a different QP number.
+        /// Whether to fail if the key is restricted to a different QP.
         @0x00[27]    check_qpn: bool,
         /// Size of the translation in units of 16 bytes.
         @0x04[31:16] units: u16,

@@ -1,7 +1,7 @@
 //! Device capabilities: outboxes of QUERY_FW, QUERY_DEV_LIM and QUERY_ADAPTER.
 //!
-//! The mailboxes are mostly empty, and drivers read only individual fields. Each field is therefore written at the
-//! offset that the tables of the interface document give.
+//! The mailboxes are mostly empty, and drivers read only individual fields. Each field is therefore written
+//! individually, at its offset in the tables of the interface document.
 //!
 //! # Spec
 //! mthca interface, sections 3.3.1, 3.3.6 and 3.4.
@@ -484,7 +484,7 @@ mod tests {
         check(&out, &[(0xf0, b"DACH2TM_4025")]);
     }
 
-    /// The tests above compare the exact bytes.
+    /// Complements the tests above, which compare the exact bytes.
     #[test]
     fn emitted_outboxes_round_trip() {
         let firmware = QueryFw::recommended(0x38_fe10_0000);

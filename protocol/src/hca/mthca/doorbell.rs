@@ -139,8 +139,8 @@ impl ArmCq {
         Self { arm_for, cqn: Cqn::new(raw.cqn()), consumer: raw.consumer(), sequence: raw.sequence() }
     }
 
-    /// Parses the last arm request from a doorbell record. Returns `None` if the record has another kind. It has
-    /// another kind until the CQ is armed for the first time.
+    /// Parses the last arm request from a doorbell record. Returns `None` if the record is of another kind, as it is
+    /// until the CQ is armed for the first time.
     pub fn from_record(bytes: [u8; RECORD_LEN]) -> Option<Self> {
         let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
         let arm_for = match raw.command() {
@@ -205,7 +205,7 @@ pub struct Record {
     pub counter: u32,
     /// Kind of the record; `None` if the record is free.
     pub kind: Option<RecordKind>,
-    /// Number of the queue, including the generation in the bits above the table size.
+    /// Queue number, including the generation in the bits above the table size.
     pub number: u32,
 }
 

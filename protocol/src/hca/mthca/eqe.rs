@@ -23,7 +23,7 @@ pub enum QpEvent {
     InvalidRequest,
     /// 11h: the device rejected a peer's request that lacked access rights.
     AccessViolation,
-    /// 13h: last WQE reached. The QP will take no more receives from the SRQ.
+    /// 13h: last WQE reached. The QP will consume no more receive WQEs from the SRQ.
     LastWqeReached,
 }
 

@@ -37,10 +37,10 @@ pub fn inbox_len(blocks: u32) -> Result<usize, CmdError> {
     Ok(blocks as usize * size_of::<Raw>())
 }
 
-/// Parses an inbox that consists of complete blocks.
+/// Parses an inbox, which is a list of blocks.
 ///
 /// # Errors
-/// BAD_PARAM for an address that is not page-aligned, or a block that exceeds 2^64.
+/// BAD_PARAM for an incomplete block, an ICM address that is not page-aligned, or a block that exceeds 2^64.
 pub fn parse(inbox: &[u8]) -> Result<Vec<Block>, CmdError> {
     let raw = <[Raw]>::ref_from_bytes(inbox)
         .map_err(|_| CmdError::param("block list length", inbox.len() as u64))?;

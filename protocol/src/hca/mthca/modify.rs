@@ -50,7 +50,7 @@ bitflags! {
         const ACK_TIMEOUT = 1 << 14;
         /// Maximum number of retries after RNR NAKs.
         const RNR_RETRY = 1 << 15;
-        /// Scheduling queue that the send queue belongs to.
+        /// Scheduling queue of the send queue.
         const SCHED_QUEUE = 1 << 16;
         const _ = !0;
     }
@@ -123,6 +123,7 @@ impl Qpc {
         let mut next = *self;
         match transition {
             Transition::ToRst => return Ok(Self::default()),
+            // Section 6.5: these commands copy nothing from the inbox.
             Transition::ToErr | Transition::Rts2Sqd => {}
             Transition::Rst2Init => {
                 if kind.is_none() {

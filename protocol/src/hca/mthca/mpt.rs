@@ -18,7 +18,7 @@ pub const KEY_ROTATION: u32 = 8;
 /// Key that terminates a scatter list. Its MPT entry is entry 1, which is never valid.
 pub const END_KEY: Lkey = key(1);
 
-/// Returns the key that belongs to an MPT index. The index bits above the table size are a generation.
+/// Returns the key for an MPT index. The index bits above the table size are a generation.
 pub const fn key(index: u32) -> Lkey {
     Lkey::new(index.rotate_left(KEY_ROTATION))
 }
@@ -89,7 +89,7 @@ impl Mpt {
         })
     }
 
-    /// Checks that the entry belongs at `index` of a table.
+    /// Checks that the entry's key matches `index` in a table.
     ///
     /// # Errors
     /// BAD_INDEX if `index` does not match the key.

@@ -1,4 +1,4 @@
-//! QP paths and the address vectors of datagrams. Both contain an address.
+//! QP paths and the address vectors of datagrams. Both contain an [`Address`].
 //!
 //! # Spec
 //! mthca interface, sections 6.5 (path) and 6.8.

@@ -99,7 +99,7 @@ pub struct Qpc {
     pub sched_queue: u8,
     /// 0Ch: UAR page of the QP's doorbells and doorbell records.
     pub page: u32,
-    /// 10h: number of the QP.
+    /// 10h: local QP number.
     pub local_qpn: Qpn,
     /// 14h: QP number of the peer.
     pub remote_qpn: Qpn,
@@ -115,7 +115,7 @@ pub struct Qpc {
     pub requester: Requester,
     /// 78h: next PSN to send. The device updates it while the QP runs.
     pub next_send_psn: Psn,
-    /// 7Ch: number of the send queue's CQ.
+    /// 7Ch: CQ number of the send queue.
     pub send_cqn: Cqn,
     /// 80h: offset of the send queue within its region.
     pub sq_base: u32,
@@ -131,7 +131,7 @@ pub struct Qpc {
     pub min_rnr_timer: u8,
     /// 94h, bits 23:0: expected PSN. The device updates it while the QP runs.
     pub recv_psn: Psn,
-    /// 9Ch: number of the receive queue's CQ.
+    /// 9Ch: CQ number of the receive queue.
     pub recv_cqn: Cqn,
     /// A0h: offset of the receive queue within its region.
     pub rq_base: u32,
@@ -139,7 +139,7 @@ pub struct Qpc {
     pub rq_record: u32,
     /// A8h: Q_Key of the QP.
     pub qkey: Qkey,
-    /// ACh: number of the SRQ, if [`Responder::srq`] is set.
+    /// ACh: SRQ number, if [`Responder::srq`] is set.
     pub srqn: Srqn,
     /// B0h: number of messages received. The device updates it while the QP runs.
     pub rmsn: u32,
@@ -189,7 +189,7 @@ pub struct Responder {
     __: u8,
     /// Whether every receive generates a CQE; always set.
     pub signal_all: bool,
-    /// Whether receives are taken from an SRQ.
+    /// Whether receive WQEs come from an SRQ.
     pub srq: bool,
     #[bits(8)]
     __: u8,

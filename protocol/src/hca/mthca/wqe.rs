@@ -1,8 +1,8 @@
 //! Send and receive WQEs, and the segments that they consist of.
 //!
-//! A WQE is a sequence of 16-byte granules. A send WQE does not contain its own opcode and size, which are in the
+//! A WQE is a sequence of 16-byte granules. A send WQE does not contain its own opcode and size. They are in the
 //! [`NextSegment`] of the WQE in the previous slot or, for the first WQE of a doorbell, in the doorbell. The caller of
-//! [`SendWqe::parse`] therefore passes exactly the bytes of the WQE and its opcode.
+//! [`SendWqe::parse`] therefore passes exactly the bytes of the WQE, and its opcode.
 //!
 //! # Spec
 //! mthca interface, sections 7.1 to 7.4 and 8.3.

@@ -26,7 +26,7 @@ use crate::layout;
 pub struct Parameters<'a> {
     /// Opcode; `None` if it is unknown.
     pub opcode: Option<Opcode>,
-    /// Whether the parameters belong to the response.
+    /// Whether these are the parameters of the response.
     pub response: bool,
     /// Raw parameters, 16 bytes.
     pub bytes: &'a [u8; PARAMETERS_LEN],

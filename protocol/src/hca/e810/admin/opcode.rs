@@ -58,7 +58,7 @@ opcodes! {
     ReadMac = 0x0107 "read_mac";
     /// Sets the MAC address of the function.
     WriteMac = 0x0108 "write_mac";
-    /// Leaves the PXE boot mode.
+    /// Leaves PXE boot mode.
     ClearPxe = 0x0110 "clear_pxe";
     /// Lists the elements of the switch.
     GetSwitchConfig = 0x0200 "get_switch_config";

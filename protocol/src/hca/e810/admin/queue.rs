@@ -22,7 +22,7 @@ layout! {
 layout! {
     /// Parameters of "disable queues".
     pub struct DisableParameters[16] {
-        /// Type of reset that the command belongs to; 0 for none.
+        /// Type of reset that the command is part of; 0 for none.
         @0[1:0]  reset: u8,
         /// The command continues the previous command.
         @0[2]    continued: bool,

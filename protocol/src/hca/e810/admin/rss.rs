@@ -12,7 +12,7 @@ pub const KEY_LEN: usize = 52;
 layout! {
     /// Parameters of "set RSS key" and "get RSS key".
     pub struct KeyParameters[16] {
-        /// VSI to which the key belongs.
+        /// VSI that uses the key.
         @0[9:0]  vsi: u16,
         /// The VSI number is valid.
         @0[15]   vsi_valid: bool,
@@ -22,7 +22,7 @@ layout! {
 layout! {
     /// Parameters of "set RSS table" and "get RSS table".
     pub struct TableParameters[16] {
-        /// VSI to which the table belongs.
+        /// VSI that uses the table.
         @0[9:0]  vsi: u16,
         /// The VSI number is valid.
         @0[15]   vsi_valid: bool,
@@ -31,7 +31,7 @@ layout! {
         @2[1:0]  kind: u8,
         /// Size of the function's table: 0 for 128 entries, 1 for 512, 2 for 2048.
         @2[3:2]  size: u8,
-        /// Number of the global table.
+        /// Index of the global table.
         @2[7:4]  global: u8,
     }
 }

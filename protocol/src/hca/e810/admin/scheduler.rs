@@ -19,7 +19,7 @@ impl Teid {
         Self(raw)
     }
 
-    /// Returns the TEID as a number.
+    /// Returns the TEID as an integer.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -56,7 +56,7 @@ impl Field for Teid {
 }
 
 layout! {
-    /// Parameters of list commands, whose buffer contains a list, and of the responses.
+    /// Parameters of commands whose buffer contains a list, and of their responses.
     pub struct ListParameters[16] {
         /// Number of groups, elements or profiles in the buffer.
         @0  count: u16,
@@ -219,7 +219,7 @@ layout! {
 layout! {
     /// Capacity of a tree layer.
     pub struct LevelResources[32] {
-        /// Number of the layer, 0 for the root.
+        /// Layer number; 0 for the root.
         @0   level: u8,
         /// Sections that elements of the layer support.
         @1   sections: u8 => Hex,

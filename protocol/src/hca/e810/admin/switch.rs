@@ -21,11 +21,11 @@ layout! {
 layout! {
     /// Element connected to the switch.
     pub struct SwitchElement[6] {
-        /// Number of the element.
+        /// Element number, ten bits.
         @0[9:0]    number: u16,
         /// Type of the element: 0 for a physical port, 1 for a virtual port, 2 for a VSI.
         @0[15:14]  kind: u8,
-        /// Number of the switch.
+        /// Switch ID, 16 bits.
         @2         switch_id: u16,
         /// Function that owns the element.
         @4         function: u16,
@@ -189,7 +189,7 @@ layout! {
 }
 
 impl SingleAction {
-    /// Returns the number of the large action: bits 16:4 of an action of kind 2 with bit 18 set.
+    /// Returns the index of the large action: bits 16:4 of an action of kind 2 with bit 18 set.
     pub const fn large(action: u32) -> u16 {
         #[allow(clippy::cast_possible_truncation, reason = "13 bits")]
         let index = (action >> 4 & 0x1fff) as u16;
@@ -198,10 +198,10 @@ impl SingleAction {
 }
 
 layout! {
-    /// The fields between the [`RuleHeader`] and the entries of a large action or VSI list. An action entry takes four
-    /// bytes, and a VSI entry takes two bytes.
+    /// The fields between the [`RuleHeader`] and the entries of a large action or VSI list. An action entry has four
+    /// bytes, and a VSI entry has two.
     pub struct RuleList[4] {
-        /// Number of the large action or list.
+        /// Index of the large action or list.
         @0  index: u16,
         /// Number of entries in the list.
         @2  count: u16,
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(Recipe::from_number(lookup.recipe), Some(Recipe::Mac));
     }
 
-    /// The action is taken from a VLAN rule in `run73-all.aq.gz`.
+    /// The action is that of a VLAN rule in `run73-all.aq.gz`.
     #[test]
     fn recorded_vlan_prune_action_parses_as_ingress_and_egress() {
         let action = SingleAction {

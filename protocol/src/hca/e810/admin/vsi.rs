@@ -15,7 +15,7 @@ layout! {
         @0[9:0]  number: u16,
         /// The VSI number is valid.
         @0[15]   number_valid: bool,
-        /// In "free VSI", bit 0 keeps the resources.
+        /// In "free VSI", bit 0 keeps the resources allocated.
         @2       flags: u16 => Hex,
         /// Virtual function that owns the VSI.
         @4       function: u8,
@@ -111,7 +111,7 @@ impl Field for Sections {
 layout! {
     /// Connection of a VSI to the switch.
     pub struct SwitchSection[4] {
-        /// Number of the switch.
+        /// Switch ID, eight bits.
         @0     switch_id: u8,
         /// Frames can reach other VSIs.
         @1[5]  allow_loopback: bool,
@@ -229,7 +229,7 @@ layout! {
     pub struct OptionsSection[6] {
         /// RSS indirection table used by the VSI.
         @0[1:0]  table: TableKind as u8,
-        /// Number of the global table.
+        /// Index of the global table.
         @0[5:2]  global_table: u8,
         @0[7:6]  hash: HashKind as u8,
         /// Traffic class of all frames, if bit 7 is set.
@@ -354,7 +354,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Returns the buffer of the first 0210 in `run73-vlan.aq.gz`. The function in this recording has two
+    /// Returns the buffer of the first "add VSI" (0210) in `run73-vlan.aq.gz`. The function in this recording has two
     /// queues.
     fn recorded() -> [u8; VsiContext::LEN] {
         let mut context = [0; VsiContext::LEN];

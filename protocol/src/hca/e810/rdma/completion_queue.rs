@@ -17,9 +17,9 @@ layout! {
         @8          cookie: u64 => Hex,
         /// Number of unread entries at which the device rereads the shadow area.
         @16[17:0]   threshold: u32,
-        /// Number of the CQ.
+        /// CQ number, 19 bits.
         @24[18:0]   cqn: Cqn,
-        /// Number of the CEQ that receives the CQ's events.
+        /// CEQ that receives the CQ's events.
         @24[31:22]  ceq: u16,
         /// In "Modify CQ": replace the ring.
         @24[43]     resize: bool,
@@ -63,7 +63,7 @@ layout! {
 layout! {
     /// Layout of the operation "Destroy CQ".
     pub struct DestroyCq[64] {
-        /// Number of the CQ.
+        /// CQ number, 19 bits.
         @24[18:0]  cqn: Cqn,
     }
 }

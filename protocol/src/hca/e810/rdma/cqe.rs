@@ -32,7 +32,7 @@ layout! {
         @24[55]     error: bool,
         /// Send: opcode of the WQE. Receive: low bits of the packet opcode.
         @24[61:56]  opcode: u8 => Hex,
-        /// The CQE belongs to a send queue.
+        /// The CQE is for a send queue.
         @24[62]     send: bool,
         /// Polarity of the current pass over the ring.
         @24[63]     valid: bool,
@@ -42,7 +42,7 @@ layout! {
 layout! {
     /// Additional data of a CQE, in the next entry.
     pub struct ExtendedCqe[32] {
-        /// Immediate data as a number.
+        /// Immediate data as an integer.
         @0          imm: u32 => Hex,
         /// Source MAC address of a datagram.
         @16[47:0]   source_mac: MacNumber as u64,
@@ -95,7 +95,7 @@ mod tests {
 
     /// The words are the example "CQE UD receive" in section 16.3.
     #[test]
-    fn datagram_completion_takes_two_entries() {
+    fn datagram_completion_uses_two_entries() {
         let cqe = Cqe {
             len: 1040,
             source: 7,

@@ -1,4 +1,4 @@
-//! Errors of CQP operations. Drivers just print most of these codes, so their meaning is up to the device.
+//! Errors of CQP operations. Drivers only log most of these codes, so the device chooses their meaning.
 //!
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.

@@ -14,7 +14,7 @@ layout! {
     pub struct CreateCeq[64] {
         /// Number of entries in the ring.
         @16[21:0]  entries: u32,
-        /// Number of the CEQ.
+        /// CEQ number, ten bits.
         @24[9:0]   ceq: u16,
         /// The interrupts of the CEQ are moderated.
         @24[46]    moderated: bool,
@@ -32,7 +32,7 @@ layout! {
 layout! {
     /// Layout of the operation "Destroy CEQ".
     pub struct DestroyCeq[64] {
-        /// Number of the CEQ.
+        /// CEQ number, ten bits.
         @24[9:0]  ceq: u16,
     }
 }
@@ -134,11 +134,11 @@ macro_rules! codes {
 codes! {
     /// Type of an asynchronous event.
     EventCode(u16) {
-        /// The key belongs to no region.
+        /// The key is not allocated.
         KeyUnallocated = 0x102 "key_unallocated";
         /// The key's region is invalid.
         KeyInvalid = 0x103 "key_invalid";
-        /// The window belongs to another QP.
+        /// The window is associated with another QP.
         KeyQp = 0x104 "key_qp";
         /// The key belongs to another protection domain.
         KeyDomain = 0x105 "key_domain";

@@ -19,7 +19,7 @@ layout! {
         @16[9:0]    set: u16,
         /// VLAN identifier of the group's datagrams.
         @16[43:32]  vlan: u16,
-        /// Number of the group.
+        /// Group number, 13 bits.
         @24[12:0]   group: u16,
         /// The group's datagrams are VLAN-tagged.
         @24[59]     vlan_valid: bool,

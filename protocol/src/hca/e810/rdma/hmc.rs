@@ -119,7 +119,7 @@ layout! {
     pub struct SegmentEntry[16] {
         /// Index of the segment descriptor.
         @0[11:0]   index: u16,
-        /// The segment descriptor belongs to a physical function.
+        /// The segment descriptor is for a physical function.
         @0[15]     physical: bool,
         /// Write the segment descriptor.
         @0[31]     write: bool,

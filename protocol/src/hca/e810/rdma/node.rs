@@ -53,9 +53,9 @@ impl Field for NodeAction {
 layout! {
     /// Layout of the operation "Manage scheduler node".
     pub struct NodeCommand[64] {
-        /// Number of the node.
+        /// Node number, 14 bits.
         @24[13:0]   node: u16,
-        /// Number of the node's parent.
+        /// Number of the parent node.
         @24[29:16]  parent: u16,
         @24[55:52]  action: NodeAction as u8,
         @24[58:56]  class: u8,

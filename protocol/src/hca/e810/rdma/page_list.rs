@@ -9,11 +9,11 @@ use crate::describe::{Field, Value, Visitor};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ListLevel {
-    /// No list: a single address of contiguous memory.
+    /// Code 0: no list, a single address of contiguous memory.
     Contiguous,
-    /// PBLEs contain page addresses.
+    /// Code 1: PBLEs contain page addresses.
     One,
-    /// PBLEs refer to groups of 512 PBLEs, which contain page addresses.
+    /// Code 3: PBLEs refer to groups of 512 PBLEs, which contain page addresses.
     Two,
     Reserved,
 }

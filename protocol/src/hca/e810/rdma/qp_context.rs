@@ -82,7 +82,7 @@ layout! {
         @160[23]      bind: bool,
         /// The send queue can register memory.
         @160[24]      fast_register: bool,
-        /// STag 0 gives access to all memory by bus address.
+        /// STag 0 grants access to all memory by bus address.
         @160[25]      privileged: bool,
         /// Value that is returned in CQEs and events.
         @168          completion_context: u64 => Hex,

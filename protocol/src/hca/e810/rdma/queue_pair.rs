@@ -141,7 +141,7 @@ layout! {
         @8[45:32]   mss: u16,
         /// Address of the context, 256 bytes.
         @16         context: Iova,
-        /// Number of the QP.
+        /// QP number, 24 bits.
         @24[23:0]   qpn: Qpn,
         /// The maximum number of outstanding READs in the context is valid.
         @24[42]     ord_valid: bool,
@@ -181,7 +181,7 @@ layout! {
     pub struct DestroyQp[64] {
         /// Address of the context.
         @16         context: Iova,
-        /// Number of the QP.
+        /// QP number, 24 bits.
         @24[23:0]   qpn: Qpn,
         /// Type of the QP.
         @24[50:48]  kind: QpKind as u8,
@@ -209,7 +209,7 @@ layout! {
         @20         sq_minor: u16,
         /// Major code of flushed sends.
         @22         sq_major: u16,
-        /// Number of the QP.
+        /// QP number, 24 bits.
         @24[23:0]   qpn: Qpn,
         @24[59]     generate_event: bool,
         /// The codes are valid.
@@ -221,8 +221,8 @@ layout! {
     }
 }
 
-/// The queues in which "Flush WQEs" has found requests. The completion's minor code returns them. If the driver reads
-/// that no queue had requests although it has posted some, it assumes that the flush failed.
+/// The queues in which "Flush WQEs" has found requests. The completion reports them in its minor code. If the code is
+/// [`FlushedQueues::Neither`] although the driver has posted requests, the driver assumes that the flush failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushedQueues {
     /// Neither queue had requests.
@@ -272,7 +272,7 @@ layout! {
     pub struct SuspendQp[64] {
         /// In "Resume QP": new queue set of the QP.
         @16         set: u16,
-        /// Number of the QP.
+        /// QP number, 24 bits.
         @24[23:0]   qpn: Qpn,
     }
 }

@@ -118,7 +118,7 @@ layout! {
         @8[63:46]   pd: Pdn,
         /// Index of the STag.
         @16[31:8]   index: u32 => Hex,
-        /// For a window: the window has type 1. It belongs to its protection domain rather than to a QP.
+        /// For a window: the window is of type 1. It is associated with its protection domain rather than with a QP.
         @24[42]     wide: bool,
         /// The STag is for a region rather than a window.
         @24[43]     region: bool,

@@ -16,7 +16,7 @@ use crate::layout;
 
 /// Length of a quantum in bytes.
 pub const QUANTUM: usize = 32;
-/// Largest WQE in quanta. A WQE does not cross a multiple of this number.
+/// Maximum length of a WQE in quanta. In the ring, a WQE does not cross a multiple of this many quanta.
 pub const MAX_QUANTA: usize = 8;
 /// Length of the largest WQE in bytes.
 pub const MAX_LEN: usize = QUANTUM * MAX_QUANTA;
@@ -25,7 +25,7 @@ pub const MAX_LEN: usize = QUANTUM * MAX_QUANTA;
 pub const CONTROL_OFFSET: usize = 24;
 /// Offset of the second quantum.
 const SECOND: usize = QUANTUM;
-/// Length of the inline data in the first quantum. The data starts at an offset of the same value.
+/// Length of the inline data in the first quantum. The data also begins at offset 8.
 const FIRST_INLINE: usize = 8;
 /// Length of the inline data in each quantum after the first. The last byte of a quantum contains the polarity.
 const MORE_INLINE: usize = QUANTUM - 1;
@@ -59,7 +59,7 @@ layout! {
 layout! {
     /// Control word of a local operation.
     pub struct LocalControl[8] {
-        /// STag to be made valid by a fast registration.
+        /// STag that a fast registration makes valid.
         [31:0]   key: Lkey,
         /// Number of levels in the page list.
         [45:44]  level: ListLevel as u8,
@@ -69,7 +69,7 @@ layout! {
         [52:48]  rights: u8 => Hex,
         /// Requests use virtual addresses rather than offsets from the first byte.
         [53]     virtual_addresses: bool,
-        /// The window belongs to its protection domain (type 1) rather than to this QP.
+        /// The window is of type 1: it is associated with its protection domain rather than with this QP.
         [54]     type1: bool,
     }
 }
@@ -166,7 +166,7 @@ pub struct Bind {
     pub rights: u8,
     /// Requests use virtual addresses rather than offsets from the first byte.
     pub virtual_addresses: bool,
-    /// The window belongs to its protection domain (type 1) rather than to this QP.
+    /// The window is of type 1: it is associated with its protection domain rather than with this QP.
     pub type1: bool,
 }
 
@@ -192,11 +192,11 @@ pub struct FastRegister {
 /// Pages of a fast registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastPages {
-    /// Level 0: contiguous memory.
+    /// No page list: contiguous memory.
     Contiguous(Iova),
-    /// Level 1: page addresses, starting at this PBLE.
+    /// One level: page addresses, starting at this PBLE.
     List(PbleIndex),
-    /// Level 3: references to lists of page addresses, starting at this PBLE.
+    /// Two levels: references to lists of page addresses, starting at this PBLE.
     Lists(PbleIndex),
 }
 
@@ -207,7 +207,7 @@ pub enum Operation {
     Write {
         /// Remote memory to write.
         remote: Remote,
-        /// Immediate data as a number.
+        /// Immediate data as an integer.
         imm: Option<u32>,
         /// Requests a solicited event at the receiver.
         solicited: bool,
@@ -222,7 +222,7 @@ pub enum Operation {
         invalidate: Option<Lkey>,
     },
     Send {
-        /// Immediate data as a number.
+        /// Immediate data as an integer.
         imm: Option<u32>,
         /// R_Key that the peer must invalidate.
         invalidate: Option<Rkey>,
@@ -235,7 +235,7 @@ pub enum Operation {
     Datagram {
         /// Destination of the datagram.
         to: Destination,
-        /// Immediate data as a number.
+        /// Immediate data as an integer.
         imm: Option<u32>,
         /// Requests a solicited event at the receiver.
         solicited: bool,

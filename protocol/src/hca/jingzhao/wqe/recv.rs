@@ -30,7 +30,7 @@ pub const CONSUMED: [u8; GRANULE] = {
     unit
 };
 
-/// What follows the written data units in a slot.
+/// How the written part of a slot ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum End {
@@ -46,7 +46,7 @@ pub enum End {
 pub struct Extent {
     /// Number of written data units.
     pub units: usize,
-    /// What follows these units in the slot.
+    /// How the written part ends.
     pub end: End,
 }
 
@@ -75,8 +75,8 @@ impl RecvWqe {
         marked && units(slot).first().is_some_and(is_data)
     }
 
-    /// Returns the part of a slot that the driver has written. `is_key` returns whether a key belongs to a region. A
-    /// key with the value in [`UNTOUCHED`] counts as written only if it belongs to a region.
+    /// Returns the part of a slot that the driver has written. `is_key` returns whether a region with the given key
+    /// exists. A key with the value in [`UNTOUCHED`] counts as written only if such a region exists.
     pub fn extent(slot: &[u8], is_key: impl Fn(Lkey) -> bool) -> Extent {
         let untouched = |unit: &RawData| {
             let key = unit.lkey.get();

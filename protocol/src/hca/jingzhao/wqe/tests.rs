@@ -235,7 +235,7 @@ fn wqe_without_data_units_is_empty_message() {
     assert_eq!(wqe.data, WqeData::Segments(smallvec![]));
 }
 
-/// Returns the written part of a slot, assuming that the key of an untouched unit belongs to no region.
+/// Returns the written part of a slot, assuming that no region has the key of an untouched unit.
 fn extent(slot: &[u8]) -> (usize, End) {
     let Extent { units, end } = RecvWqe::extent(slot, |_| false);
     (units, end)

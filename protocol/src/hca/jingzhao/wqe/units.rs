@@ -49,7 +49,7 @@ pub struct NextUnit {
     pub link: Option<Link>,
     /// In a receive WQE, whether the slot is posted.
     pub valid: bool,
-    /// Whether the driver requests a CQE. The device always writes a CQE (J-21).
+    /// Whether the driver requests a CQE. By default, the device writes a CQE in any case (J-21).
     pub signalled: bool,
     /// Whether to request a solicited event at the receiver.
     pub solicited: bool,

@@ -49,7 +49,7 @@ impl Describe for RecvWqe {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct SrqEntry {
-    /// Number of the next entry.
+    /// Index of the next entry.
     pub next: u16,
     pub wqe: RecvWqe,
 }

@@ -159,11 +159,12 @@ impl<'a> Segments<'a> {
 }
 
 impl<'a> SendWqe<'a> {
-    /// Parses the WQE at the beginning of `bytes`, which can be longer than the WQE. `qpn` is the number of the QP.
+    /// Parses the WQE at the beginning of `bytes`, which can be longer than the WQE. `qpn` is the QP number.
     ///
     /// # Errors
-    /// Fails if the size is 0, the queue number is wrong, a segment extends beyond the size, or the opcode is not
-    /// supported (mlx5 interface, section 11.3).
+    /// Fails if the size is 0, the QP number is wrong, a segment extends beyond the size, or the opcode is not
+    /// supported (mlx5 interface, section 11.3). Also fails if the data segments do not suit the opcode; see
+    /// [`WqeError`].
     pub fn parse(bytes: &'a [u8], service: Service, qpn: Qpn) -> Result<Self, WqeError> {
         let control = ControlSegment::parse_prefix(bytes).ok_or(WqeError::Truncated("control segment"))?;
         if control.size == 0 {
@@ -211,7 +212,7 @@ impl<'a> SendWqe<'a> {
         Ok(Self { operation, data, ..bare })
     }
 
-    /// Returns the WQE in wire format. The size in the control segment is computed; all other fields are taken from the
+    /// Returns the WQE in wire format. The size in the control segment is computed; all other fields come from the
     /// segments.
     ///
     /// Inline data must not exceed 1023 bytes, and the WQE must not exceed [`MAX_SEND`]. Size fields that would exceed

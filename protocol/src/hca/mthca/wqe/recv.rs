@@ -19,8 +19,8 @@ pub struct RecvWqe {
 }
 
 impl RecvWqe {
-    /// Parses the data segments of a slot, up to the end mark or the end of the slot. The size in the previous slot is
-    /// ignored.
+    /// Parses the data segments of a slot, up to the terminating segment or the end of the slot. The size in the
+    /// previous slot is ignored.
     ///
     /// # Errors
     /// [`WqeError::Inline`] for a data segment with the inline bit; [`WqeError::Truncated`] for a slot that is too
@@ -57,7 +57,7 @@ fn successor(next: &[u8; GRANULE]) -> u32 {
     NextSegment::parse(next).link.address
 }
 
-/// Returns whether this segment is the end mark.
+/// Returns whether this segment terminates the scatter list.
 fn is_end(raw: &RawData) -> bool {
     raw.len.get() == 0 && raw.lkey.get() == END_KEY.get()
 }

@@ -1,4 +1,4 @@
-//! Tests with WQEs recorded from drivers. Every bit that is set must belong to a field.
+//! Tests with WQEs recorded from drivers. Every set bit must be part of a field.
 
 use super::*;
 
