@@ -83,7 +83,7 @@ impl Qp {
         self.core.qpn
     }
 
-    /// Returns whether packets addressed to QP `number` belong to this QP.
+    /// Returns whether `number` is a QP number under which this QP receives packets.
     pub(crate) fn has_wire_number(&self, number: Qpn) -> bool {
         number == self.core.wire_qpn() || self.core.attrs.alias == Some(number)
     }
@@ -302,8 +302,8 @@ impl Qp {
         self.apply_failure(ctx, result.map(|_| ()));
     }
 
-    /// Returns the index of the P_Key table entry that matches the P_Key of a packet, or `None` if the packet
-    /// must be dropped.
+    /// Returns the index of the P_Key table entry that matches the P_Key of a packet, or `None` if the packet must be
+    /// dropped.
     ///
     /// # Spec
     /// IBTA volume 1, section 9.6.1.1.3: QP0 accepts every P_Key, and QP1 accepts every P_Key in the port's table.
@@ -491,11 +491,11 @@ impl Qp {
         self.flush(ctx);
     }
 
-    /// Flushes the requests that were announced before software moved the QP out of SQE. They belong to the failed
-    /// batch.
+    /// Flushes the requests that were announced before software moved the QP out of SQE. The send queue resumes with
+    /// the requests that the next doorbell announces (JingZhao interface, section 10.5).
     fn finish_flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
-        // Bounded, because a guest can link a request to itself. Any requests that remain are executed
-        // instead of flushed.
+        // Bounded, because a guest can link a request to itself. If requests remain after the last iteration, they are
+        // executed instead of flushed.
         for _ in 0..limits::EVENT_BACKLOG {
             if !self.flush_send {
                 return;
@@ -599,8 +599,8 @@ fn machines(attrs: &QpAttrs, window_packets: u32) -> Machines {
     }
 }
 
-/// Returns the attributes with their traffic class marked as ECN-capable, so that congested switches can mark
-/// the packets of a connection.
+/// Returns the attributes with their traffic class marked as ECN-capable, so that congested switches can mark the
+/// packets of a connection.
 fn with_ecn(mut attrs: QpAttrs) -> QpAttrs {
     if !attrs.service.is_datagram() {
         attrs.path.traffic_class = ecn_capable(attrs.path.traffic_class);

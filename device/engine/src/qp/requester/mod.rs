@@ -2,8 +2,8 @@
 //! retransmits the packets until they are acknowledged. [`transmit`] decides what to send next; [`response`] handles
 //! what the responder returns.
 //!
-//! Requests are queued in posting order, each with its range of PSNs. A READ takes one PSN per response packet. Three
-//! PSNs describe the whole state:
+//! Requests are queued in posting order, each with its range of PSNs. A READ consumes one PSN per response packet.
+//! Three PSNs describe the whole state:
 //!
 //! ```text
 //!   queue:   [ SEND 10..13 ][ READ 13..17 ][ WRITE 17..20 ][ SEND 20..21 ]
@@ -279,8 +279,8 @@ impl Requester {
         Ok(true)
     }
 
-    /// Resets the retry state after `packets` more packets were acknowledged. Completed requests have already
-    /// left the queue.
+    /// Resets the retry state after `packets` more packets were acknowledged. Completed requests have already left the
+    /// queue.
     fn on_progress<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, packets: u32) {
         (self.retries, self.rnr_retries) = (0, 0);
         self.waiting_since = ctx.now;
@@ -358,8 +358,8 @@ impl Requester {
         ctx.host.retrying(&Retry { qpn: core.qpn, cause, psn, packets, count, limit });
     }
 
-    /// Handles an RNR NAK for the front request: retries it at `until`. Only a few packets are then sent until there
-    /// is progress, because packets behind a refused one are dropped.
+    /// Handles an RNR NAK for the front request: retries it at `until`. Only a few packets are then sent until there is
+    /// progress, because the responder drops packets that follow a refused one.
     fn wait_for_receiver<H: Host>(
         &mut self,
         core: &Core,
@@ -378,8 +378,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Returns whether the cursor is at the oldest unacknowledged PSN: nothing has been sent since the last
-    /// retry.
+    /// Returns whether the cursor is at the oldest unacknowledged PSN: nothing has been sent since the last retry.
     fn is_rewound(&self) -> bool {
         self.in_flight() == 0
     }
