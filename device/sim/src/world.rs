@@ -90,8 +90,8 @@ pub struct Report {
 /// Runs the simulation of `seed`. With `trace`, prints every packet, event and fault.
 ///
 /// # Errors
-/// Describes a violation that the checker found, a run that did not finish, or a panic, and gives the command that
-/// replays the run.
+/// Describes a violation that the checker found, a run that did not finish, or a panic. The text includes the command
+/// that replays the run.
 pub fn run(seed: u64, trace: bool) -> Result<Report, Violation> {
     let outcome = std::panic::catch_unwind(|| {
         let plan = draw(seed);
@@ -465,7 +465,7 @@ impl<'a> World<'a> {
         let modify = Modify { to, attrs, send_psn, recv_psn: None, notify_drained: to == State::Sqd };
         self.modify(index, side, &modify);
         if (state, end.flush) == (State::Sqe, Flush::Owner) {
-            // Requests left in the queue continue at the next doorbell.
+            // Ring the doorbell, because the requests left in the queue resume only at the next doorbell.
             let Node { engine, host } = &mut self.nodes[end.node];
             engine.notify_send(self.now, end.qpn, host);
         }

@@ -1,5 +1,5 @@
-//! Checks the completions and events of a side. Each request must complete once, in order, and consistently
-//! with the state known to software.
+//! Checks the completions and events of a side. Each request must complete once, in order, and as permitted by the QP
+//! state known to software.
 
 use std::fmt;
 use std::time::Duration;
@@ -372,7 +372,7 @@ impl Checker<'_> {
             let ops = &self.ops(id)[..side.sends.posted];
             let worked = (0..ops.len()).rfind(|&nth| ops[nth].is_local() && side.worked.has_done(ops, nth));
             let begun = side.sends.done.max(side.started).max(worked.map_or(0, |nth| nth + 1));
-            // The next request other than a NOP may have been fetched to wait for its turn.
+            // The engine may have fetched one more request that is not a NOP, and not started it yet.
             let idle = ops[begun..].iter().take_while(|op| op.request.op == SendOp::Nop).count();
             let most = begun + idle + 1;
             ensure!(taken[0] <= most, "{} requests are fetched, {begun} began", taken[0]);
