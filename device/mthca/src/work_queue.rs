@@ -76,8 +76,8 @@ impl Counters {
         self.posted.wrapping_sub(self.taken)
     }
 
-    /// Updates the producer counter from the lower half of a doorbell record. A record that is invalid or
-    /// unreadable changes nothing.
+    /// Updates the producer counter from the lower half of a doorbell record. A record that is invalid or unreadable
+    /// changes nothing.
     pub fn learn(&mut self, record: Option<u32>, slots: u16) -> Advance {
         record.map_or(Advance::Nothing, |count| self.advance((count & 0xffff) as u16, slots))
     }

@@ -156,7 +156,7 @@ fn init_hca_accepts_largest_tables_and_rejects_larger_ones() {
     }
 }
 
-/// The driver takes the sizes of these tables from its module parameters (T17).
+/// The sizes of these tables come from module parameters of the driver (T17).
 #[test]
 fn numbers_beyond_reported_counts_work() {
     let mut driver = initialised_with(r#"{"max_qps": 256, "max_cqs": 256, "max_mpts": 256}"#);
