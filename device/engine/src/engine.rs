@@ -143,8 +143,9 @@ pub struct Engine {
     config: Config,
     table: Table,
     pkeys: Pkeys,
-    /// The QPs declared as QP0 and QP1.
+    /// The QP declared as QP0.
     smi: Option<Qpn>,
+    /// The QP declared as QP1.
     gsi: Option<Qpn>,
     /// QPs that may have something to send. The front QP has the current turn.
     ready: VecDeque<u32>,

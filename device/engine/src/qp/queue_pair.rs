@@ -30,13 +30,15 @@ pub(crate) struct Qp {
     core: Core,
     machines: Machines,
     window_packets: u32,
-    /// Whether the QP is in SQD with started messages outstanding, and whether to raise an event once they are done.
+    /// Whether the QP is in SQD with started messages outstanding.
     draining: bool,
+    /// Whether to raise an event once these messages are done.
     notify_drained: bool,
     /// Whether the event for the first packet in RTR has been raised.
     established: bool,
-    /// Whether posted requests remain to be flushed from the send queue and from the receive queue.
+    /// Whether posted requests remain to be flushed from the send queue.
     flush_send: bool,
+    /// Whether posted requests remain to be flushed from the receive queue.
     flush_recv: bool,
     /// Whether requests are sent before replies in this turn.
     requests_first: bool,
@@ -46,11 +48,13 @@ pub(crate) struct Qp {
     last_packet_at: Option<Instant>,
     /// Time and cause of the transition to SQE or ERR.
     ended: Option<(Instant, EndedBy)>,
-    /// The engine's bookkeeping: whether the QP is in the ready list, the dirty list and the list of QPs in ERR, and
-    /// the QP's registered deadline.
+    /// Bookkeeping of the engine: whether the QP is in the ready list.
     pub(crate) scheduled: bool,
+    /// Bookkeeping of the engine: whether the QP is in the dirty list.
     pub(crate) dirty: bool,
+    /// Bookkeeping of the engine: whether the QP is in the list of QPs in ERR.
     pub(crate) in_error_list: bool,
+    /// Bookkeeping of the engine: the registered deadline.
     pub(crate) registered: Option<Instant>,
 }
 

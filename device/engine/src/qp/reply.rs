@@ -51,8 +51,9 @@ struct ReadReply {
     va: Va,
     rkey: Rkey,
     len: u32,
-    /// Index of the next response packet, and number of response packets.
+    /// Index of the next response packet.
     next: u32,
+    /// Number of response packets.
     packets: u32,
     /// Index of the first response packet. It is greater than 0 if only the last part of the READ was requested again.
     begin: u32,

@@ -26,14 +26,15 @@ pub(super) struct Flight {
     /// For each request, the PSN after its last PSN.
     ends: Vec<u32>,
     unacked: u32,
-    /// One past the highest PSN sent, and one past the PSN sent most recently.
+    /// One past the highest PSN sent.
     high: u32,
+    /// One past the PSN sent most recently.
     next: u32,
     /// READs and atomics sent, as PSN ranges.
     reads: Vec<(u32, u32)>,
     /// Start of the ACK timeout.
     timer_from: Option<Instant>,
-    /// Whether a response that has arrived justifies a retry.
+    /// Whether a delivered response justifies a retry.
     retry_allowed: bool,
     /// PSN of the newest sequence NAK since the last progress. Another NAK for the same PSN does not justify a retry.
     last_nak_psn: Option<u32>,

@@ -52,8 +52,9 @@ pub(crate) struct Pace {
     target: u64,
     /// Congestion estimate, as a fraction of [`ONE`].
     alpha: u64,
-    /// Start of the current period, and periods since the last notification.
+    /// Start of the current period.
     period_from: Instant,
+    /// Number of periods since the last notification.
     periods: u32,
     /// Bytes sent since the last pause.
     burst: u64,

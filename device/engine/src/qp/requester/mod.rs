@@ -89,9 +89,9 @@ enum StallReason {
 #[derive(Debug)]
 pub(crate) struct Requester {
     queue: VecDeque<Request>,
-    /// The cursor: `cursor` is the index of the next request to send, and `next` is the index of that request's next
-    /// packet.
+    /// Index of the request at the cursor, which is the next request to send.
     cursor: usize,
+    /// Index of the next packet of the request at the cursor.
     next: u32,
     unacked: Psn,
     high: Psn,
@@ -106,7 +106,7 @@ pub(crate) struct Requester {
     /// Time of the last progress, or of sending the oldest unacknowledged packet, whichever is later.
     waiting_since: Instant,
     rnr_state: RnrState,
-    /// Number of retries since the last progress.
+    /// Number of retries after timeouts, sequence NAKs and implied NAKs since the last progress or RNR NAK.
     retries: u8,
     rnr_retries: u32,
     /// Number of packets sent again since RESET.
@@ -115,9 +115,9 @@ pub(crate) struct Requester {
     implied_nak_armed: bool,
     /// PSN of the newest sequence NAK since the last progress.
     last_nak_psn: Option<Psn>,
-    /// Sequence numbers of the last message fetched and of the last message completed successfully. Only messages that
-    /// consume a receive request are counted.
+    /// Sequence number of the last message fetched, among messages that consume a receive request.
     recv_seq_assigned: u32,
+    /// Sequence number of the last message completed successfully, among messages that consume a receive request.
     recv_seq_done: u32,
     credits: Credits,
 }
