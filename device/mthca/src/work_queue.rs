@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_start_at_base_and_repeat() {
+    fn slot_offsets_start_at_base_and_wrap() {
         let geometry = Geometry { log_slots: 2, log_slot: 7 };
         let queue = WorkQueue { pd: Pdn::new(1), lkey: Lkey::new(2), base: 0x4000, geometry };
         assert_eq!(

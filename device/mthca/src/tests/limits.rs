@@ -401,7 +401,7 @@ fn largest_path_mtu_works_and_larger_is_rejected() {
 }
 
 #[test]
-fn only_port_works_and_next_is_rejected() {
+fn init_ib_accepts_port_1_and_rejects_port_2() {
     let mut driver = initialised();
     driver.ok(0x009, &[0; 56], 1);
     refused(&mut driver, 0x009, &[0; 56], 2, CmdStatus::BadParam, "port");

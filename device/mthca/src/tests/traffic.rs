@@ -184,7 +184,7 @@ fn doorbell_in_foreign_page_is_ignored() {
 }
 
 #[test]
-fn requests_keep_order_over_many_laps() {
+fn requests_keep_order_when_rings_wrap() {
     let (mut a, mut b) = User::pair(RC);
     for round in 0..100u32 {
         for n in 0..5 {
