@@ -24,8 +24,8 @@ use engine::{
     Transmit, WaitReason,
 };
 
-/// Maximum simulated time for finishing all work after the network has been healed and software has acted for the last
-/// time.
+/// Maximum simulated time to finish all work, counted from the healing of the network or the last action of software,
+/// whichever is later.
 const DRAIN_BOUND: Duration = Duration::from_secs(1);
 /// Flag in `wr_id` that marks requests of shared queues.
 const SHARED_ID: u64 = 1 << 63;

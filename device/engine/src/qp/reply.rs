@@ -258,7 +258,7 @@ impl Replies {
         let len = match sent {
             Ok(len) => len,
             Err(reason) => {
-                // The key was invalidated after the READ had been accepted.
+                // The key became invalid after the READ was accepted.
                 let drop = |why| Dropped {
                     qpn: core.qpn,
                     opcode: Opcode {

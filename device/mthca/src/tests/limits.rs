@@ -407,7 +407,7 @@ fn init_ib_accepts_port_1_and_rejects_port_2() {
     refused(&mut driver, 0x009, &[0; 56], 2, CmdStatus::BadParam, "port");
 }
 
-/// QUERY_FW reports 32 commands. A command is complete before the store that starts it, so it occupies no slot.
+/// QUERY_FW reports 32 commands. A command is complete when the store that started it returns, so it occupies no slot.
 #[test]
 fn more_commands_than_reported_may_await_their_events() {
     const NOP_WITH_EVENT: u32 = 0x00c0_0031;
