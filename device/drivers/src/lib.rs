@@ -1,5 +1,4 @@
-//! Test drivers, one per device interface. They replace the guest's driver in unit tests, fuzz targets and
-//! scale tests.
+//! Test drivers, one per device interface. They replace the guest's driver in unit tests, fuzz targets and scale tests.
 //!
 //! A driver implements one device interface: byte order, registers, commands, contexts and work requests. It accesses
 //! the device only through a [`Bus`], so the device may be in the same process or behind a socket. A driver has no

@@ -131,7 +131,7 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(layout.slot(slot), &written.emit());
     }
 
-    /// Hands over the slots in the bit mask `slots` to the device by ringing the command doorbell.
+    /// Rings the command doorbell for the slots in the bit mask `slots`.
     pub fn submit(&mut self, slots: u32) {
         self.write(COMMAND_DOORBELL, slots);
     }

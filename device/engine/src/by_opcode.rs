@@ -106,8 +106,7 @@ impl<'de> Deserialize<'de> for ByOpcode {
 mod tests {
     use super::*;
 
-    /// IBTA volume 1, table 38, defines 23 opcodes for RC, 12 for UC, 2 for UD and 23 for XRC. Annex A17 adds
-    /// the CNP.
+    /// IBTA volume 1, table 38, defines 23 opcodes for RC, 12 for UC, 2 for UD and 23 for XRC. Annex A17 adds the CNP.
     #[test]
     fn undefined_opcodes_share_one_counter() {
         let mut counts = ByOpcode::default();

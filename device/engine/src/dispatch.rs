@@ -85,8 +85,7 @@ fn is_multicast(encap: &Encap) -> bool {
     }
 }
 
-/// Returns the destination address of a packet as a GID: its IPv6 address, or its IPv4 address mapped to
-/// IPv6.
+/// Returns the destination address of a packet as a GID: its IPv6 address, or its IPv4 address mapped to IPv6.
 fn gid(encap: &Encap) -> [u8; 16] {
     match encap.ip {
         IpAddrs::V4 { dst, .. } => dst.to_ipv6_mapped().octets(),

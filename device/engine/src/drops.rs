@@ -72,10 +72,10 @@ reasons! {
     WrongQkey wrong_qkey,
     /// The PSN of the request is ahead of the expected PSN.
     OutOfSequence out_of_sequence,
-    /// The PSN of the request is behind the expected PSN, but the request was never executed, or its result
-    /// is no longer stored.
+    /// The PSN of the request is behind the expected PSN, but the request was never executed, or its result is no
+    /// longer stored.
     StaleDuplicate stale_duplicate,
-    /// No request waits for a response with this PSN.
+    /// No outstanding request expects a response with this PSN.
     GhostResponse ghost_response,
     /// An earlier READ response or atomic acknowledge is missing.
     ResponseGap response_gap,
@@ -88,11 +88,10 @@ reasons! {
     /// The packet is not valid for its service, belongs to a message that was dropped (UC, UD), or is an acknowledge
     /// with a payload (RC, XRC).
     Malformed malformed,
-    /// The request is invalid, is not allowed by the QP, or names an SRQ that it must not use. On RC and XRC, the
-    /// connection ends.
+    /// The request is invalid, is not allowed by the QP, or names an SRQ that it must not use. On RC and XRC, the QP
+    /// moves to ERR.
     InvalidRequest invalid_request,
-    /// The R_Key does not permit the access: the key is unknown, lacks the permission or does not cover the
-    /// range.
+    /// The R_Key does not permit the access: the key is unknown, lacks the permission or does not cover the range.
     NoAccess no_access,
     /// The posted receive request cannot be executed.
     BadReceive bad_receive,

@@ -143,10 +143,11 @@ pub struct Engine {
     config: Config,
     table: Table,
     pkeys: Pkeys,
-    /// The QPs declared as QP0 and QP1.
+    /// The QP declared as QP0.
     smi: Option<Qpn>,
+    /// The QP declared as QP1.
     gsi: Option<Qpn>,
-    /// QPs that may have something to send. It is the front QP's turn.
+    /// QPs that may have something to send. The front QP has the current turn.
     ready: VecDeque<u32>,
     /// Number of frames that the front QP can still send in its turn; 0 before the turn starts.
     turn_left: u32,
@@ -189,7 +190,7 @@ impl Engine {
     }
 
     /// Discards all QPs, queued events, deadlines and P_Keys without reporting anything, and applies a new
-    /// configuration (INIT_HCA, reset). Counters keep their values.
+    /// configuration (INIT_HCA, reset). Counters are not reset.
     pub fn reset(&mut self, config: Config) {
         *self = Self { stats: self.stats, icrc: self.icrc, ..Self::new(config) };
     }

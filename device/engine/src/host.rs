@@ -16,8 +16,8 @@ pub enum Fetch<T> {
     Ready(T),
     /// The queue is empty.
     Empty,
-    /// The next request cannot be executed (malformed, unsupported operation, too long). It is removed from
-    /// the queue; the engine completes it with `status` and handles the error like any other error.
+    /// The next request cannot be executed (malformed, unsupported operation, too long). It is removed from the queue;
+    /// the engine completes it with `status` and handles the error like any other error.
     Refused {
         /// Identifier of the request.
         wr_id: u64,
@@ -30,7 +30,7 @@ pub enum Fetch<T> {
     Broken,
 }
 
-/// Queue that a message takes its receive request from.
+/// Queue from which the receive request for a message is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvSource {
     /// The receive queue of the QP, or the SRQ that the QP was created with.
@@ -71,8 +71,8 @@ pub struct Initiator {
     pub pd: Pdn,
     /// QP on whose behalf memory is accessed. Only the QP that a type 2B window is bound to can use the window.
     pub qpn: Qpn,
-    /// Whether key 0 (the reserved L_Key) gives access to bus addresses. This applies only to the QP's own work
-    /// requests, never to requests from the peer.
+    /// Whether key 0 (the reserved L_Key) can be used to access memory by bus address. This applies only to the QP's
+    /// own work requests, never to requests from the peer.
     pub reserved_lkey: bool,
 }
 
@@ -203,8 +203,7 @@ pub struct GroupDatagram {
     pub dst_mac: MacAddr,
     /// VLAN tag, if present.
     pub tag: Option<Tci>,
-    /// Source MAC address of the packet. For a copy looped back inside the port, this is the port's own
-    /// address.
+    /// Source MAC address of the packet. For a copy looped back inside the port, this is the port's own address.
     pub src_mac: MacAddr,
     /// QP number of the sender.
     pub src_qp: Qpn,
@@ -228,7 +227,7 @@ pub trait Host {
     }
 
     /// Returns the time at which the next receive request of `qpn` can be fetched, if software is still posting it and
-    /// [`Host::next_recv`] does not return it yet. The RNR NAK then asks the requester to wait until that time.
+    /// [`Host::next_recv`] does not return it yet. The RNR NAK then requests a wait until that time.
     fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
         let _ = qpn;
         None

@@ -2,8 +2,8 @@
 //!
 //! The engine is sans-I/O: it has no device interface, sockets, threads or clock. Its owner
 //!
-//! - reports inputs: a doorbell ([`Engine::notify_send`]), a packet ([`Engine::handle_packet`]), an expired
-//!   deadline ([`Engine::handle_timeout`]) or a modified QP ([`Engine::modify_qp`]);
+//! - reports inputs: a doorbell ([`Engine::notify_send`]), a packet ([`Engine::handle_packet`]), an expired deadline
+//!   ([`Engine::handle_timeout`]) or a modified QP ([`Engine::modify_qp`]);
 //! - provides memory and work queues through [`Host`], which the engine calls only during those inputs and
 //!   [`Engine::poll_transmit`];
 //! - then drains the outputs, in the order described at [`Engine`].

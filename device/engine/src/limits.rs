@@ -24,12 +24,12 @@ pub(crate) const OUTSTANDING_REQUESTS: usize = 128;
 /// Request slots reserved for each QP. They guarantee progress, however many slots other QPs use.
 pub(crate) const KEPT_REQUESTS: usize = 4;
 
-/// Additional request slots shared by all QPs, enough for about 500 QPs to fill their queues. Without this
-/// limit, 2^17 QPs could hold 20 GiB.
+/// Additional request slots shared by all QPs, enough for about 500 QPs to fill their queues. Without this limit, 2^17
+/// QPs could hold 20 GiB.
 pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 
-/// Maximum number of frames that one QP sends per turn. It is large enough to fill one segmentation offload buffer of
-/// the kernel (64 KiB) with frames of equal length, but small enough that other QPs wait only briefly.
+/// Maximum number of frames that one QP sends per turn. A turn is long enough to fill a 64 KiB segmentation offload
+/// (GSO) buffer of the kernel with frames of equal length, but short enough that other QPs wait only briefly.
 pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
 
 /// Maximum number of send requests that a QP fetches in one step without producing a frame (NOPs, flushed requests).
@@ -85,8 +85,8 @@ pub(crate) const MIN_WINDOW: u32 = 8;
 /// Longest RDMA message in bytes (2^31, IBTA volume 1, section 9.4).
 pub(crate) const MAX_RDMA_LEN: u32 = 1 << 31;
 
-/// Maximum distance from the oldest unacknowledged to the newest assigned PSN: half of the PSN space. Beyond
-/// this distance a peer cannot distinguish old packets from new ones.
+/// Maximum distance from the oldest unacknowledged to the newest assigned PSN: half of the PSN space. Beyond this
+/// distance a peer cannot distinguish old packets from new ones.
 pub(crate) const PSN_SPAN: u32 = 1 << 23;
 
 /// Maximum number of QPs that receive a copy of one multicast packet: the capacity of an mthca multicast table entry,

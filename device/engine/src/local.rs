@@ -1,5 +1,5 @@
-//! Local operations of a send queue, such as fast registration, which send no packets. The engine only
-//! ensures their order; the host defines what they do.
+//! Local operations of a send queue, such as fast registration, which send no packets. The engine only ensures their
+//! order; the host defines what they do.
 //!
 //! # Spec
 //! IBTA volume 1, section 10.8.3.3 (ordering).
@@ -12,8 +12,8 @@ pub struct LocalToken(pub [u64; 4]);
 /// A local operation. It executes once, after all earlier requests have started and before any later one starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalOp {
-    /// Whether the operation waits until all earlier requests are done. An invalidation requires this,
-    /// because earlier requests may be retransmitted and their data gathered again.
+    /// Whether the operation waits until all earlier requests are done. An invalidation requires this, because earlier
+    /// requests may be retransmitted and their data gathered again.
     pub wait_for_older: bool,
     /// The operation, for [`Host::run_local`](crate::Host::run_local).
     pub token: LocalToken,

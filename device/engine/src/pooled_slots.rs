@@ -1,4 +1,4 @@
-//! Accounts for the queue slots that QPs take beyond those reserved for them.
+//! Accounts for the queue slots that QPs use beyond those reserved for them.
 
 use std::collections::VecDeque;
 

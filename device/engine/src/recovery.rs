@@ -11,9 +11,9 @@ use protocol::roce::NakCode;
 pub struct ReceivedNak {
     /// QP that received the NAK.
     pub qpn: Qpn,
-    /// PSN of the packet that the peer refused or missed.
+    /// PSN of the packet that the peer rejected or did not receive.
     pub psn: Psn,
-    /// Reason that the peer gives.
+    /// Reason for the NAK, from its syndrome.
     pub kind: NakKind,
 }
 
@@ -29,10 +29,10 @@ pub enum NakKind {
     InvalidRdRequest,
     /// The peer has no receive request posted.
     Rnr {
-        /// Time for which the peer asks the requester to wait.
+        /// Wait that the peer requests.
         wait: Duration,
     },
-    /// A reserved syndrome, which ends the connection.
+    /// A reserved syndrome, which moves the QP to ERR.
     Reserved,
 }
 

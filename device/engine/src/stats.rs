@@ -41,14 +41,13 @@ pub struct Stats {
     /// Packets received, by opcode.
     #[serde(default)]
     pub received_opcodes: ByOpcode,
-    /// Latency of RC send requests that succeed, measured from fetch to completion. The fetch follows the
-    /// doorbell immediately unless earlier requests fill the window.
+    /// Latency of RC send requests that succeed, measured from fetch to completion. The fetch follows the doorbell
+    /// immediately unless earlier requests fill the window.
     #[serde(default)]
     pub request_time: Durations,
 }
 
-/// Messages by operation. Each message counts once, regardless of the number of its packets and
-/// retransmissions.
+/// Messages by operation. Each message counts once, regardless of the number of its packets and retransmissions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Messages {

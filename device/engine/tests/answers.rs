@@ -1,4 +1,5 @@
-//! Tests every response to every request, as seen by the requester (IBTA volume 1, sections 9.7.5 and 9.9.2).
+//! Tests how the requester handles every kind of response to every kind of request (IBTA volume 1, sections 9.7.5 and
+//! 9.9.2).
 
 use std::time::Duration;
 
@@ -60,8 +61,8 @@ fn outcome(wr: &SendRequest, answer: impl FnOnce(&mut Pair)) -> Outcome {
 fn mismatched_response_type_completes_with_bad_response() {
     use Outcome::{Bad, Done, Open};
     let long_read = || read(1, 0x8000, 600);
-    // Each request, followed by the outcome of six responses with its first PSN: an ACK, the READ responses FIRST,
-    // MIDDLE, LAST and ONLY, and an ATOMIC acknowledge.
+    // Each request, followed by its outcome after each of six responses with its first PSN: an ACK, the READ responses
+    // FIRST, MIDDLE, LAST and ONLY, and an ATOMIC acknowledge.
     for (name, wr, expected) in [
         ("send", send(1, 10), [Done, Bad, Bad, Bad, Bad, Bad]),
         ("long send", send(1, 600), [Open(1), Bad, Bad, Bad, Bad, Bad]),
@@ -174,8 +175,8 @@ fn requester_handles_every_aeth_syndrome_as_specified() {
     }
 }
 
-/// Six WRITEs are outstanding, and their PSNs wrap. A response to the n-th WRITE also covers the earlier
-/// ones. A response to any other PSN is a ghost.
+/// Six WRITEs are outstanding, and their PSNs wrap. A response to the n-th WRITE also covers the earlier ones. A
+/// response to any other PSN is a ghost.
 #[test]
 fn responses_to_psns_not_outstanding_are_ignored() {
     let first = Psn::new(0xff_fffd);

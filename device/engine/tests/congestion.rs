@@ -66,7 +66,7 @@ fn connected_packets_use_ect_and_keep_dscp() {
         (Service::Rc, 0x00, 0x02),
         (Service::Rc, 0xb8, 0xba),
         (Service::Uc, 0x61, 0x62),
-        // A datagram belongs to no flow that a notification could slow down.
+        // Datagrams are not rate-limited, so they are not marked ECN-capable.
         (Service::Ud, 0xb8, 0xb8),
     ] {
         let mut pair = Pair::with(|_, attrs| (attrs.service, attrs.path.traffic_class) = (service, given));
@@ -146,7 +146,7 @@ fn marked_acks_datagrams_and_drops_cause_no_cnp() {
     let ack = pair.frames(B).remove(0);
     deliver_marked(&mut pair, A, &ack);
     assert_eq!(pair.flow(), [""; 0]);
-    // A datagram belongs to no flow that could be slowed down.
+    // Datagrams are not rate-limited, so a marked datagram causes no CNP.
     let mut pair = of(Service::Ud);
     let deth = Ext::Deth(Deth { qkey: protocol::ids::Qkey::new(0x1111_1111), src_qp: A.qpn() });
     let bth = Bth { opcode: Opcode::ud(Operation::SendOnly), becn: false, ..cnp(B) };

@@ -17,8 +17,7 @@ fn counts_opcodes_and_request_latency() {
     };
     let sent: u64 = a.sent_opcodes.iter().map(|(_, count)| count).sum();
     assert_eq!(sent, a.sent_packets);
-    // The last of three packets was lost and none has been acknowledged, so the timeout retransmits the
-    // message.
+    // The last of three packets was lost and none has been acknowledged, so the timeout retransmits the message.
     assert_eq!(
         named(&a.sent_opcodes),
         owned(&[("RC RDMA WRITE First", 2), ("RC RDMA WRITE Middle", 2), ("RC RDMA WRITE Last", 2)])

@@ -257,8 +257,7 @@ fn read_fails_if_its_key_cannot_be_invalidated() {
     assert_eq!(pair.snapshot(A).state, State::Err);
 }
 
-/// IBTA volume 1, section 10.6.5: once invalidated, a key permits nothing, not even the rest of an incomplete
-/// message.
+/// IBTA volume 1, section 10.6.5: once invalidated, a key permits nothing, not even the rest of an incomplete message.
 #[test]
 fn invalidated_key_blocks_message_in_progress() {
     const LEN: usize = 700;

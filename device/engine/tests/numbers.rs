@@ -12,7 +12,7 @@ use protocol::roce::{Bth, Deth, Ext, Opcode, Operation};
 const DESTROYED: Qpn = Qpn::new(0x1d_0017);
 const SUCCESSOR: Qpn = Qpn::new(0x1e_0017);
 
-/// Returns a pair in which B's QP succeeds a destroyed QP that had the same peer and PSNs.
+/// Returns a pair in which B's QP has replaced a destroyed QP that had the same peer and PSNs.
 fn with_successor(tune: impl Fn(&mut QpAttrs)) -> Pair {
     let mut pair = Pair::new();
     let mut attrs = attrs(B);

@@ -1,5 +1,4 @@
-//! Tests how the responder handles every request in every situation (IBTA volume 1, sections 9.7.1, 9.7.4 and
-//! 9.7.5).
+//! Tests how the responder handles every request in every situation (IBTA volume 1, sections 9.7.1, 9.7.4 and 9.7.5).
 
 use crate::common::*;
 use engine::*;
@@ -49,8 +48,8 @@ fn ready(receives: u64) -> Pair {
     pair
 }
 
-/// Checks section 9.7.4.1 (opcode sequence, opcode validation), including reserved opcodes, SENDs with
-/// invalidate, and READs or atomics inside a message.
+/// Checks section 9.7.4.1 (opcode sequence, opcode validation), including reserved opcodes, SENDs with invalidate, and
+/// READs or atomics inside a message.
 #[test]
 fn opcode_sequence_is_enforced() {
     // Each case: the last packet of the incomplete message, if any, and the opcodes that are valid next.
@@ -145,8 +144,8 @@ fn payload_length_must_match_opcode() {
     }
 }
 
-/// Section 9.7.1: a PSN up to 2^23 behind is a duplicate, and a PSN up to 2^23 - 1 ahead reveals a gap.
-/// Nothing was sent before the first PSN of the connection, so packets with earlier PSNs are not duplicates.
+/// Section 9.7.1: a PSN up to 2^23 behind is a duplicate, and a PSN up to 2^23 - 1 ahead reveals a gap. Nothing was
+/// sent before the first PSN of the connection, so packets with earlier PSNs are not duplicates.
 #[test]
 fn psn_up_to_2_to_23_behind_is_duplicate_and_ahead_is_gap() {
     for (n, answer) in [
@@ -219,8 +218,7 @@ fn only_duplicates_are_answered_while_nak_is_outstanding() {
     }
 }
 
-/// The first packet of a SEND and the last of a WRITE with immediate need a receive request (section 9.7.5.2, RNR
-/// NAK).
+/// The first packet of a SEND and the last of a WRITE with immediate need a receive request (section 9.7.5.2, RNR NAK).
 #[test]
 fn missing_receive_causes_rnr_nak() {
     for (before, operation, taker) in [

@@ -114,7 +114,8 @@ fn rnr_nak_retries_until_limit() {
     assert_eq!(pair.a.engine.stats().naks_received.rnr, 3);
 }
 
-/// If the responder's software does not set a timer, a few retries must wait long enough for a late receiver.
+/// If software at the responder sets no timer, the requested wait grows, so that a few retries suffice for a receive
+/// request that is posted late.
 #[test]
 fn repeated_rnr_naks_increase_timer() {
     let mut pair = Pair::with(|_, attrs| attrs.max_rnr_timer = RnrTimer::new(25));

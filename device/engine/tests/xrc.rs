@@ -1,5 +1,5 @@
-//! Tests extended reliable connections (XRC): initiators, targets, and the SRQ that each request names. A is
-//! the initiator and B the target.
+//! Tests extended reliable connections (XRC): initiators, targets, and the SRQ that each request names. A is the
+//! initiator and B the target.
 //!
 //! # Spec
 //! IBTA volume 1, annex A14, with the responder checks of section 9.7.4 and the events of section 11.6.3.
@@ -321,7 +321,7 @@ fn send_whose_packets_name_different_srqs_is_rejected() {
         post_recv(&mut pair, SECOND_SRQ, 2, 0x9000, 600);
         inject(&mut pair, B, O::SendFirst, at(0), Some(SRQ), Ext::None, &[1; 256]);
         inject(&mut pair, B, operation, at(1), Some(SECOND_SRQ), Ext::None, &vec![2; len]);
-        // The receive request that the message had taken is flushed, with the first SRQ in its completion.
+        // The receive request that the message had consumed is flushed, with the first SRQ in its completion.
         assert_eq!(received(&mut pair), [(B.qpn(), Some(SRQ), 1, Err(Status::Flushed))]);
         assert_eq!(pair.b.asyncs, [AsyncEvent::InvalidRequest, AsyncEvent::LastWqeReached]);
         assert_eq!(pair.flow(), ["B Acknowledge 0x100 msn0", "B Acknowledge 0x101 InvalidRequest msn0"]);

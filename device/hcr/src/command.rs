@@ -15,7 +15,7 @@ use protocol::ids::Iova;
 /// Maximum length of a mailbox in bytes.
 const MAILBOX_LEN: usize = 4096;
 
-/// Contents of the outbox, which are empty if the command has none.
+/// Contents of the outbox. Empty if the command has no outbox.
 pub type Outbox = Vec<u8>;
 
 /// Mailboxes of one command.

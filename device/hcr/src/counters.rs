@@ -22,7 +22,7 @@ pub fn count_completion(counters: &mut QpCounters, completion: &Completion) {
     counters.failed += u64::from(completion.result.is_err());
 }
 
-/// Whether a request has left its queue. A rejected request also leaves the queue, and completes with an error.
+/// Returns whether a request has left its queue. A rejected request also leaves the queue, and completes with an error.
 fn is_taken<T>(fetch: &Fetch<T>) -> bool {
     matches!(fetch, Fetch::Ready(_) | Fetch::Refused { .. })
 }

@@ -9,12 +9,13 @@ use card::telemetry::reason::IgnoreReason;
 pub struct SplitDoorbells<const REGISTERS: usize>(Vec<[[u8; 4]; REGISTERS]>);
 
 impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
-    /// Creates zeroed halves for `pages` UAR pages. Bound: the configured size of the BAR is at most 16 MiB.
+    /// Creates zeroed halves for `pages` UAR pages. The number of pages is bounded by the configured size of the BAR,
+    /// which is at most 16 MiB.
     pub fn new(pages: u64) -> Self {
         Self(vec![[[0; 4]; REGISTERS]; usize::try_from(pages).unwrap_or(0)])
     }
 
-    /// Whether the page exists.
+    /// Returns whether the page exists.
     pub fn has_page(&self, page: u32) -> bool {
         self.0.get(page as usize).is_some()
     }

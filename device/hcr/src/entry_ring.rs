@@ -119,7 +119,7 @@ impl OwnedRing {
         self.ring.buffer()
     }
 
-    /// Whether the ring detects overruns, because all entries were owned by hardware when the ring was created.
+    /// Returns whether the ring detects overruns, because all entries were owned by hardware when the ring was created.
     pub fn checks_owner(&self) -> bool {
         self.checks_owner
     }
@@ -191,7 +191,7 @@ impl CountedRing {
         self.ring.move_to(buffer);
     }
 
-    /// Whether no slot is free, according to the last reported consumer index.
+    /// Returns whether no slot is free, according to the last reported consumer index.
     pub fn is_full(&self) -> bool {
         u64::from(self.unread()) >= self.ring.entries()
     }
@@ -239,7 +239,7 @@ impl<R: Ring> EventRing<R> {
         Self { ring, overflowed: false }
     }
 
-    /// Whether events have been lost and the overflow event has not been written yet.
+    /// Returns whether events have been lost and the overflow event has not been written yet.
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }
@@ -274,7 +274,7 @@ fn all_owned_by_hardware(buffer: &Buffer, mem: &impl QueueMemory) -> bool {
     const CHUNK: usize = 128;
     let mut entries = [[0; LEN]; CHUNK];
     let mut index = 0u64;
-    // Bound: the largest queue that a command accepts has 2^20 entries, which take 32 MiB.
+    // Bounded: the largest queue that a command accepts has 2^20 entries, which occupy 32 MiB.
     while index < 1u64 << buffer.log_entries.min(20) {
         let left = (1u64 << buffer.log_entries) - index;
         let count = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);

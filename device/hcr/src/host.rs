@@ -15,10 +15,10 @@ use super::mtt::Mtt;
 
 /// Work queues and regions of a device between INIT_HCA and CLOSE_HCA.
 pub trait Queues {
-    /// Takes the next request from the send queue of a QP.
+    /// Fetches the next request from the send queue of a QP.
     fn next_send(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<SendRequest>;
 
-    /// Takes the next request from the receive queue or the SRQ of a QP.
+    /// Fetches the next request from the receive queue or the SRQ of a QP.
     fn next_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest>;
 
     /// Like [`Queues::next_recv`], but the request will be flushed, so its scatter list is not used.

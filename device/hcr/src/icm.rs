@@ -12,7 +12,7 @@ use thiserror::Error;
 /// Binary logarithm of [`PAGE_LEN`].
 const PAGE_SHIFT: u32 = PAGE_LEN.trailing_zeros();
 
-/// Maximum number of runs of contiguous pages in one map. Bound: they occupy at most 12 MiB. Real drivers map about ten
+/// Maximum number of runs of contiguous pages in one map. These runs occupy at most 12 MiB. Real drivers map about ten
 /// thousand pages.
 const MAX_RUNS: usize = 1 << 18;
 
@@ -141,8 +141,7 @@ impl PageMap {
         })
     }
 
-    /// Calls `visit` for each part of a range, split at page boundaries. Ranges are at most as long as a
-    /// mailbox.
+    /// Calls `visit` for each part of a range, split at page boundaries. Ranges are at most as long as a mailbox.
     fn pieces(
         &self,
         addr: IcmAddr,

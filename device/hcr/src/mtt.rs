@@ -18,7 +18,7 @@ pub const ENTRY_LEN: usize = 8;
 const CHUNK_LEN: usize = 4096 / ENTRY_LEN;
 const _: () = assert!(CHUNK_LEN as u64 * ENTRY_LEN as u64 == PAGE_LEN);
 
-/// Bound: 128 MiB of chunks, which translate 64 GiB of 4 KiB pages.
+/// Limits the chunks to 128 MiB, which is enough to translate 64 GiB of 4 KiB pages.
 const CAPACITY: Capacity = Capacity { entries: 1 << 15, leaves: 1 << 15 };
 
 /// A cached MTT. Entries are numbered from the base of the table.
@@ -66,7 +66,7 @@ impl Mtt {
         Ok(())
     }
 
-    /// Writes an entry for which [`Mtt::reserve`] has made room. `None` marks an entry without a page.
+    /// Writes an entry for which [`Mtt::reserve`] has made room. `None` marks an entry that has no page.
     pub fn set(&mut self, entry: u64, page: Option<Iova>) {
         if let Some((chunk, slot)) = self.locate(entry)
             && let Some(chunk) = self.change().get_mut(chunk)

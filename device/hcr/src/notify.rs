@@ -29,7 +29,8 @@ pub struct CqError {
 
 /// Arm state and fault of a completion queue.
 ///
-/// After a fault, the queue accepts no entries, because software could not detect the gap that the lost entry leaves.
+/// After a fault, the queue accepts no entries, because software could not detect the gap where the lost entry should
+/// be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notifier {
     eqn: Eqn,
@@ -58,7 +59,7 @@ impl Notifier {
         self.fault
     }
 
-    /// Clears the fault after a switch to another buffer, in which there is no gap.
+    /// Clears the fault after a switch to another buffer, which contains no gap.
     pub fn clear_fault(&mut self) {
         self.fault = None;
     }

@@ -51,7 +51,7 @@ pub const fn tables<F: HcrDevice>() -> [Table<F>; 5] {
     ]
 }
 
-/// Yields the objects and the index of the first row. Yields nothing before INIT_HCA, or if the index exceeds 32 bits.
+/// Yields the objects and the index of the first row, or nothing before INIT_HCA or if the index exceeds 32 bits.
 fn objects<'a, F: HcrDevice>(
     device: &'a F,
     cx: &TableContext<'_>,

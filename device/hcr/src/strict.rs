@@ -129,7 +129,7 @@ fn overlaps(
     new: &[IcmRange],
     span: impl Fn(&IcmRange) -> (u64, u64),
 ) -> Vec<IcmRange> {
-    // Bound: a mailbox limits the number of new ranges.
+    // The sort is bounded, because a mailbox limits the number of new ranges.
     let mut sorted: Vec<(IcmRange, bool)> = new.iter().map(|range| (*range, false)).collect();
     sorted.sort_by_key(|(range, _)| span(range));
     let mut reach = None;
@@ -142,9 +142,9 @@ fn overlaps(
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
-        // Of the new ranges that start before the old range ends, only the last is checked. If an earlier new range
-        // overlaps the old range but the last one does not, then the last one lies inside the earlier one, and it is
-        // already reported because these two new ranges overlap.
+        // Of the new ranges that start before the old range ends, only the last is checked. Suppose that an earlier new
+        // range overlaps the old range, but the last one does not. The last one then lies inside the earlier one. It
+        // has already been reported, because these two new ranges overlap.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;

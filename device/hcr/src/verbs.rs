@@ -27,8 +27,8 @@ pub struct WorkTag {
 }
 
 impl WorkTag {
-    /// Whether the completion is reported by a CQE. Receives and failed requests always produce a CQE. Successful sends
-    /// produce one only if they were signalled.
+    /// Returns whether the completion is reported by a CQE. Receives and failed requests always produce a CQE.
+    /// Successful sends produce one only if they were signalled.
     pub fn wants_entry(completion: &Completion) -> bool {
         match completion.result {
             Ok(Success::Send(_)) => Self::from_bits(completion.wr_id).signalled(),
@@ -97,7 +97,7 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Returns the vendor error code for a CQE, which says why an access was rejected. The code is 0 if the syndrome is
+/// Returns the vendor error code for a CQE, which identifies why an access was denied. The code is 0 if the syndrome is
 /// specific enough.
 pub const fn vendor_code(status: Status) -> u8 {
     match status {
@@ -118,8 +118,8 @@ pub const fn vendor_code(status: Status) -> u8 {
     }
 }
 
-/// Whether a completion notifies a CQ that is armed for solicited completions. This is true if the sender set the
-/// solicited bit or the request failed.
+/// Returns whether a completion notifies a CQ that is armed for solicited completions. This is true if the sender set
+/// the solicited bit or the request failed.
 pub fn is_solicited(completion: &Completion) -> bool {
     match completion.result {
         Ok(Success::Recv(done)) => done.solicited,

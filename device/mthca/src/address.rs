@@ -10,8 +10,7 @@ use protocol::hca::mthca::wqe::{MlxWqe, PackedHeaders};
 use protocol::ids::{FlowLabel, Qpn};
 use protocol::roce::Encap;
 
-/// Returns the path to a destination. Packets to an unknown destination are sent and lost, as on a real
-/// fabric.
+/// Returns the path to a destination. Packets to an unknown destination are sent and lost, as on a real fabric.
 pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> Encap {
     let Address { dlid, service_level, traffic_class, hop_limit, dgid, .. } = *to;
     let flow_label = FlowLabel::new(to.flow_label);

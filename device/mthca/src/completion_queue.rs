@@ -80,7 +80,7 @@ impl CompletionQueue {
         self.notifier.eqn()
     }
 
-    /// Whether an entry was lost. If so, the queue accepts no more entries.
+    /// Returns whether an entry was lost. If so, the queue accepts no more entries.
     pub fn is_broken(&self) -> bool {
         self.notifier.fault().is_some()
     }
@@ -135,7 +135,7 @@ impl CompletionQueue {
     }
 
     /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`]. `record` returns the consumer index. It is
-    /// called only when the ring looks full.
+    /// called only if the ring appears to be full.
     ///
     /// # Errors
     /// The entry is lost if the queue is full or broken, or if its buffer cannot be written.
@@ -172,7 +172,7 @@ impl CompletionQueue {
     }
 }
 
-/// Whether `entry` is still unread, given software's consumer index. Both numbers are modulo 2^32.
+/// Returns whether `entry` is still unread, given software's consumer index. Both numbers are modulo 2^32.
 fn is_behind(entry: u32, consumer: u32) -> bool {
     entry.wrapping_sub(consumer) < 1 << 31
 }

@@ -139,7 +139,8 @@ impl Mthca {
         }
     }
 
-    /// Executes a command. The command completes before the store that starts it does (section 2.2, execution model).
+    /// Executes a command. The command is complete when the store that started it returns (section 2.2, execution
+    /// model).
     fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
         const COMMANDS: CommandSet = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),

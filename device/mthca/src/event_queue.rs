@@ -18,7 +18,7 @@ const TYPES: usize = 64;
 /// The valid event queues of a device.
 #[derive(Debug)]
 pub struct EventQueues {
-    /// Bound: INIT_HCA rejects more than 2^6 EQs.
+    /// At most 2^6 EQs, because INIT_HCA rejects more.
     queues: BTreeMap<u32, EventQueue>,
     /// For each event type, the valid EQ to which it is mapped, if any.
     takers: [Option<Eqn>; TYPES],
@@ -41,7 +41,7 @@ impl EventQueues {
         self.queues.get(&eqn.get())
     }
 
-    /// Whether the queue with this number is valid.
+    /// Returns whether the queue with this number is valid.
     pub fn contains(&self, eqn: Eqn) -> bool {
         self.queues.contains_key(&eqn.get())
     }
@@ -113,7 +113,7 @@ impl EventQueue {
         self.ring().producer().wrapping_sub(self.events.ring.unread())
     }
 
-    /// Whether the next event raises an interrupt.
+    /// Returns whether the next event raises an interrupt.
     pub fn is_armed(&self) -> bool {
         self.armed
     }
@@ -122,7 +122,7 @@ impl EventQueue {
         self.interrupt
     }
 
-    /// Whether events have been lost and the overflow event has not been written yet.
+    /// Returns whether events have been lost and the overflow event has not been written yet.
     pub fn overflowed(&self) -> bool {
         self.events.overflowed()
     }

@@ -12,13 +12,13 @@ use protocol::hca::mthca::mgm::{self, GID_LEN, Mgm};
 use protocol::ids::Qpn;
 use smallvec::SmallVec;
 
-/// Maximum number of entries visited for one packet. Bound: software could link a chain to itself. The longest chain
-/// that is likely to occur by chance among 2^12 groups is far shorter.
+/// Maximum number of entries visited for one packet. The limit is necessary because software can link a chain to
+/// itself. The longest chain that is likely to occur by chance among 2^12 groups is far shorter.
 const MAX_CHAIN: usize = 256;
 
 /// Entries of the multicast table.
 ///
-/// Bound: INIT_HCA rejects more than 2^16 entries, which take 16 MiB.
+/// The entries occupy at most 16 MiB, because INIT_HCA rejects more than 2^16 entries.
 #[derive(Debug, Default)]
 pub struct Groups(BTreeMap<u32, Box<Mgm>>);
 

@@ -39,11 +39,11 @@ pub(super) enum Observed<'a> {
     },
     /// The arm record of a CQ has changed while doorbells are mapped.
     ArmRecord { cq: &'a mut CompletionQueue, eqs: &'a EventQueues, arm: &'a ArmCq },
-    /// The device is about to take the next WQE from a send queue, if one is posted.
+    /// The device is about to fetch the next WQE from a send queue, if one is posted.
     SendQueue { qp: &'a QueuePair, memory: DeviceMemory<'a> },
-    /// Result of taking a send WQE.
+    /// Result of fetching a send WQE.
     SendWqe { qp: &'a mut QueuePair, fetch: &'a Fetch<SendRequest> },
-    /// Result of taking a receive WQE, from `srq` if the QP has one.
+    /// Result of fetching a receive WQE, from `srq` if the QP has one.
     RecvWqe {
         qp: &'a mut QueuePair,
         srq: Option<&'a SharedReceiveQueue>,

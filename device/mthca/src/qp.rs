@@ -68,7 +68,7 @@ impl QueuePair {
         (self.qpc.sq_counter, self.qpc.rq_counter) = (self.send.taken(), self.recv.taken());
     }
 
-    /// Takes the next request from the send queue. `wr_id` is a [`WorkTag`](hcr::verbs::WorkTag).
+    /// Fetches the next request from the send queue. `wr_id` is a [`WorkTag`](hcr::verbs::WorkTag).
     pub fn next_send(
         &mut self,
         memory: &RegionAccess<'_, &Mtt>,
@@ -128,7 +128,7 @@ impl QueuePair {
         })
     }
 
-    /// Converts a management datagram. The values in the frame's headers come from the headers that software has built.
+    /// Converts a management datagram. The packet is sent with the header values that software has built.
     fn management(
         &self,
         wr_id: u64,

@@ -1,7 +1,7 @@
 //! The receive queue of a QP: a ring of slots.
 //!
 //! There is no doorbell. The producer counter is in the doorbell record. The device reads the record whenever it has
-//! taken all requests announced so far.
+//! fetched all requests announced so far.
 //!
 //! # Spec
 //! mthca interface, sections 5.4 and 7.4.
@@ -30,12 +30,12 @@ impl RecvQueue {
         self.queue.slots()
     }
 
-    /// Returns the number of requests taken, modulo 2^16.
+    /// Returns the number of requests fetched, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }
 
-    /// Whether a request is pending. `record` reads the doorbell record.
+    /// Returns whether a request is pending. `record` reads the doorbell record.
     pub fn is_posted(&mut self, record: impl FnOnce() -> Option<u32>) -> bool {
         if self.counters.waiting() == 0 {
             self.counters.learn(record(), self.queue.slots());
@@ -43,7 +43,7 @@ impl RecvQueue {
         self.counters.waiting() > 0
     }
 
-    /// Takes the next WQE, if one is posted. The request's `wr_id` is the WQE's offset. `record` reads the doorbell
+    /// Fetches the next WQE, if one is posted. The request's `wr_id` is the WQE's offset. `record` reads the doorbell
     /// record.
     pub fn take(
         &mut self,

@@ -124,7 +124,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Whether the key belongs to a valid region.
+    /// Returns whether the key belongs to a valid region.
     pub fn is_valid(&self, key: Lkey) -> bool {
         self.keys.find(key).is_ok()
     }

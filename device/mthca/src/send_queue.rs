@@ -30,7 +30,7 @@ pub enum Work {
     Management(MlxWqe),
 }
 
-/// A WQE taken from the queue.
+/// A WQE fetched from the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchedWqe {
     /// Tag for the completion.
@@ -67,7 +67,7 @@ impl SendQueue {
         self.counters.waiting()
     }
 
-    /// Returns the number of requests taken, modulo 2^16.
+    /// Returns the number of requests fetched, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }
@@ -87,7 +87,7 @@ impl SendQueue {
         self.queue.offset(count)
     }
 
-    /// Returns the offset of the next WQE and the link to it, without taking the WQE. Returns `None` if no WQE is
+    /// Returns the offset of the next WQE and the link to it, without consuming the WQE. Returns `None` if no WQE is
     /// pending or the link cannot be read.
     pub fn upcoming(&self, mem: &impl QueueMemory) -> Option<(u32, Link)> {
         let count = self.counters.taken;
@@ -136,7 +136,7 @@ impl SendQueue {
         self.counters.learn(Some(record), slots)
     }
 
-    /// Takes the next WQE.
+    /// Fetches the next WQE.
     pub fn take(&mut self, mem: &impl QueueMemory) -> Fetch<FetchedWqe> {
         if self.waiting() == 0 {
             return Fetch::Empty;

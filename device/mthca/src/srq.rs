@@ -57,7 +57,7 @@ impl SharedReceiveQueue {
         1 << self.queue.geometry.log_slot.min(Geometry::MAX_LOG_SLOT)
     }
 
-    /// Returns the number of requests taken, modulo 2^16.
+    /// Returns the number of requests fetched, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }
@@ -67,7 +67,7 @@ impl SharedReceiveQueue {
         self.next
     }
 
-    /// Takes the next WQE, if one is posted. The request's `wr_id` is the WQE's offset. `record` reads the doorbell
+    /// Fetches the next WQE, if one is posted. The request's `wr_id` is the WQE's offset. `record` reads the doorbell
     /// record.
     pub fn take(
         &mut self,

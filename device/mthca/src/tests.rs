@@ -1,5 +1,5 @@
-//! Tests of a whole device with a driver, without QEMU: the test accesses the device as `ib_mthca` does, with
-//! the values observed on a running kernel (sections 13.3 and 14).
+//! Tests of a whole device with a driver, without QEMU: the test accesses the device as `ib_mthca` does, with the
+//! values observed on a running kernel (sections 13.3 and 14).
 
 mod commands;
 mod datagrams;

@@ -4,7 +4,7 @@
 //! page, that store just writes a word in memory. The device finds the word later, or not at all if the doorbell of
 //! another queue has overwritten it. A 32-bit guest stores the word in two halves, of which the device may find only
 //! one. A word therefore only shows that its page has been used. The device polls the doorbell record of the queue that
-//! the word names, and then, in a round, the records of all queues of the page. The rest of the word is ignored.
+//! the word names, and then the records of all queues of the page in a polling round. The rest of the word is ignored.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.4.
@@ -25,10 +25,10 @@ use super::observed::Observed;
 use super::resources::Resources;
 use super::work_queue::Advance;
 
-/// Bound: number of records polled as soon as a word is found. If the page has no more queues than that, all are served
-/// in the same turn.
+/// Maximum number of records polled as soon as a word is found. If the page has no more queues than that, all of them
+/// are polled in the same turn.
 const POLLS_AT_ONCE: usize = 16;
-/// Bound: number of records polled at the end of a turn.
+/// Maximum number of records polled at the end of a turn.
 const POLLS_PER_TURN: usize = 256;
 
 /// A register in a UAR page. Each slot has its own set of queues.
@@ -155,8 +155,7 @@ impl Resources {
     fn poll_send_record(&mut self, cx: &mut Context<'_>, index: u32) {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(index) else { return };
-        // Software posts nothing before RTS. Until then, the record may still contain the counter of an
-        // earlier QP.
+        // Software posts nothing before RTS. Until then, the record may still contain the counter of an earlier QP.
         let state = cx.engine.query_qp(qp.qpn).map(|live| live.state);
         let Some(State::Rts | State::Sqd | State::Sqe | State::Err) = state else { return };
         let record = regions.whole_record(layout, cx.dma, qp.qpc.page, qp.qpc.sq_record);

@@ -76,8 +76,8 @@ impl Counters {
         self.posted.wrapping_sub(self.taken)
     }
 
-    /// Updates the producer counter from the lower half of a doorbell record. A record that is invalid or
-    /// unreadable changes nothing.
+    /// Updates the producer counter from the lower half of a doorbell record. A record that is invalid or unreadable
+    /// changes nothing.
     pub fn learn(&mut self, record: Option<u32>, slots: u16) -> Advance {
         record.map_or(Advance::Nothing, |count| self.advance((count & 0xffff) as u16, slots))
     }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_start_at_base_and_repeat() {
+    fn slot_offsets_start_at_base_and_wrap() {
         let geometry = Geometry { log_slots: 2, log_slot: 7 };
         let queue = WorkQueue { pd: Pdn::new(1), lkey: Lkey::new(2), base: 0x4000, geometry };
         assert_eq!(

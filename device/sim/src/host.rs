@@ -36,7 +36,7 @@ pub struct Key {
     pub pd: Pdn,
     /// Object that the key belongs to.
     pub kind: KeyKind,
-    /// Memory that the key gives access to while it is valid.
+    /// Memory that is accessible through the key while the key is valid.
     pub mapping: Option<Mapping>,
 }
 

@@ -23,16 +23,14 @@ pub struct FastRegister {
 pub enum WindowKind {
     /// Type 1: all QPs of the PD can use the window, and it can be rebound at any time.
     Type1,
-    /// Type 2B: only the QP that bound the window can use it. It must be invalidated before it is bound
-    /// again.
+    /// Type 2B: only the QP that bound the window can use it. It must be invalidated before it is bound again.
     Type2B,
 }
 
 /// Binds a memory window to a range of a region, or unbinds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// Complete new key of the window. It differs from the previous key only in the bits that software can
-    /// choose.
+    /// Complete new key of the window. It differs from the previous key only in the bits that software can choose.
     pub window: Rkey,
     /// L_Key of the region.
     pub parent: Lkey,

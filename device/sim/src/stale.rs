@@ -1,5 +1,4 @@
-//! READ requests that duplicate no executed request, because they are left over from an earlier connection or
-//! forged.
+//! READ requests that duplicate no executed request, because they are left over from an earlier connection or forged.
 
 use protocol::Psn;
 use protocol::roce::{Bth, Ext, Opcode, Operation, Packet, Reth, RoceFrame};

@@ -24,8 +24,8 @@ use engine::{
     Transmit, WaitReason,
 };
 
-/// Maximum simulated time for finishing all work after the network has been healed and software has acted for the last
-/// time.
+/// Maximum simulated time to finish all work, counted from the healing of the network or the last action of software,
+/// whichever is later.
 const DRAIN_BOUND: Duration = Duration::from_secs(1);
 /// Flag in `wr_id` that marks requests of shared queues.
 const SHARED_ID: u64 = 1 << 63;
@@ -90,8 +90,8 @@ pub struct Report {
 /// Runs the simulation of `seed`. With `trace`, prints every packet, event and fault.
 ///
 /// # Errors
-/// Describes a violation that the checker found, a run that did not finish, or a panic, and gives the command that
-/// replays the run.
+/// Describes a violation that the checker found, a run that did not finish, or a panic. The text includes the command
+/// that replays the run.
 pub fn run(seed: u64, trace: bool) -> Result<Report, Violation> {
     let outcome = std::panic::catch_unwind(|| {
         let plan = draw(seed);
@@ -465,7 +465,7 @@ impl<'a> World<'a> {
         let modify = Modify { to, attrs, send_psn, recv_psn: None, notify_drained: to == State::Sqd };
         self.modify(index, side, &modify);
         if (state, end.flush) == (State::Sqe, Flush::Owner) {
-            // Requests left in the queue continue at the next doorbell.
+            // Ring the doorbell, because the requests left in the queue resume only at the next doorbell.
             let Node { engine, host } = &mut self.nodes[end.node];
             engine.notify_send(self.now, end.qpn, host);
         }

@@ -178,7 +178,7 @@ impl<B: Bus> Driver<B> {
         reply
     }
 
-    /// Takes the next event from the receive ring, and posts the slot of the event again.
+    /// Returns the next event from the receive ring, if any, and reposts its buffer.
     ///
     /// # Panics
     /// If the event is malformed.

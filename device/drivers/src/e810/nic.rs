@@ -86,8 +86,8 @@ fn own_address(vsi: u16, mac: MacAddr) -> AdminCommand {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Brings up a device in any state as a NIC with this MAC address. The VSI number is the only value that the driver
-    /// takes from the responses, because guest memory may be unmapped.
+    /// Brings up a device in any state as a NIC with this MAC address. Of the responses, the driver uses only the VSI
+    /// number, because guest memory may be unmapped.
     pub fn bring_up(&mut self, own: MacAddr) {
         self.bind();
         self.reset_function();
@@ -154,7 +154,7 @@ impl<B: Bus> Driver<B> {
         self.ring_doorbell();
     }
 
-    /// Takes the next frame from the receive ring, and posts its buffers again.
+    /// Returns the next frame from the receive ring, if any, and reposts its buffers.
     pub fn receive(&mut self) -> Option<Received> {
         let mut frame = Vec::new();
         for _ in 0..LAN_ENTRIES {

@@ -96,8 +96,8 @@ pub fn fragment(va: u64, key: u32, len: u32) -> [u8; 16] {
 }
 
 /// Returns a send WQE with a list of fragments. The words `remote` and `control` follow the first fragment. In
-/// `control`, the caller leaves the polarity, the fragment count and the immediate flag clear. Immediate data takes the
-/// place of the first fragment. The list is padded with an empty fragment if its length would otherwise be even.
+/// `control`, the caller leaves the polarity, the fragment count and the immediate flag clear. Immediate data replaces
+/// the first fragment. The list is padded with an empty fragment if its length would otherwise be even.
 pub fn gather(control: u64, remote: u64, imm: Option<u32>, list: &[[u8; 16]]) -> Vec<u8> {
     let mut pieces: Vec<[u8; 16]> = Vec::new();
     if let Some(imm) = imm {
@@ -196,7 +196,7 @@ impl<B: Bus> Driver<B> {
         self.bus.poke(shadow + ARM_WORD, &moves.to_le_bytes());
     }
 
-    /// Takes the next completion from the queue.
+    /// Returns the next completion in the queue, if any, and advances the consumer index.
     pub fn poll_cq(&mut self, cqn: Cqn) -> Option<Polled> {
         let mut queue = *self.interface.queues.cqs.get(&cqn)?;
         let mut entry = |driver: &mut Self| -> Option<[u8; 32]> {
@@ -223,7 +223,7 @@ impl<B: Bus> Driver<B> {
         self.write(Register::UserCqarm, cqn.get());
     }
 
-    /// Takes the next completion event and returns its cookie.
+    /// Consumes the next completion event, if any, and returns its cookie.
     pub fn next_completion_event(&mut self) -> Option<u64> {
         let read = self.interface.queues.completion_events;
         let event = self.completion_event((read % CEQ_ENTRIES).into());
@@ -233,7 +233,7 @@ impl<B: Bus> Driver<B> {
         })
     }
 
-    /// Takes the next asynchronous event.
+    /// Consumes and returns the next asynchronous event, if any.
     pub fn next_async_event(&mut self) -> Option<AsyncEvent> {
         let read = self.interface.queues.async_events;
         let event = self.async_event((read % AEQ_ENTRIES).into());

@@ -163,7 +163,7 @@ impl<B: Bus> Driver<B> {
         performed.completion.map_or(0, |completion| completion.value)
     }
 
-    /// Takes the next entry of CQ 0, which must complete the operation at `index`.
+    /// Consumes the next entry of CQ 0, which must complete the operation at `index`.
     #[track_caller]
     fn completion(&mut self, index: u16) -> Completion {
         let read = self.interface.rdma.completions;

@@ -19,20 +19,20 @@ pub fn region(key: u32, mtt: u64, start: u64, length: u64, flags: MptFlags) -> M
     Mpt { flags, key, pd, start, length, mtt, ..blank }
 }
 
-/// Returns a CQ whose ring is in region `key`.
+/// Returns the context of a CQ whose ring is in region `key`.
 pub fn cqc(cqn: u32, key: u32, log_entries: u8) -> Cqc {
     let blank = Cqc::parse(&[0; Cqc::LEN], 0).expect("zeros are a CQ");
     Cqc { log_entries, pd: Pdn::new(PD), lkey: Lkey::new(key), cqn: Cqn::new(cqn), ..blank }
 }
 
-/// Returns an unarmed EQ whose ring is in region `key`.
+/// Returns the context of an unarmed EQ whose ring is in region `key`.
 pub fn eqc(msix_vector: u16, key: u32, log_entries: u8) -> Eqc {
     let blank = Eqc::parse(&[0; Eqc::LEN]).expect("zeros are an EQ");
     Eqc { log_entries, msix_vector, pd: Pdn::new(PD), lkey: Lkey::new(key), ..blank }
 }
 
-/// Returns an RC QP with one CQ and MTU 256. Its send queue and its receive queue are each `len` bytes long and consist
-/// of [`SLOT`](super::SLOT)-byte slots. Each queue starts at the beginning of its region.
+/// Returns the context of an RC QP with one CQ and MTU 256. Its send queue and its receive queue are each `len` bytes
+/// long and consist of [`SLOT`](super::SLOT)-byte slots. Each queue starts at the beginning of its region.
 pub fn qpc(cqn: u32, [sq, rq]: [u32; 2], len: u32) -> Qpc {
     Qpc {
         mtu: 1,

@@ -87,7 +87,7 @@ impl<B: Bus> Driver<B> {
     }
 
     /// Issues INIT_HCA with the table sizes of the public driver, and maps `pages` pages for each table except the EQ
-    /// table. The EQ table gets a single page, which has room for all its entries.
+    /// table. For the EQ table, it maps a single page, which has room for all entries.
     pub fn initialise(&mut self, pages: u16) {
         self.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
         for (table, virt, bus) in TABLES {

@@ -16,8 +16,7 @@ use crate::limits::GRH_BYTES;
 pub enum Service {
     /// Reliable connection (RC), IBTA 9.7.
     Rc,
-    /// Initiator of an extended reliable connection (XRC), which only sends. Each request names an SRQ at the
-    /// target.
+    /// Initiator of an extended reliable connection (XRC), which only sends. Each request names an SRQ at the target.
     XrcIni,
     /// Target of an extended reliable connection (XRC), which only responds. Each request names an SRQ in the target's
     /// XRC domain.
@@ -72,8 +71,8 @@ impl Service {
         }
     }
 
-    /// Returns whether packets with this opcode belong to the service. An XRC initiator accepts only
-    /// responses, an XRC target only requests (IBTA annex A14).
+    /// Returns whether packets with this opcode belong to the service. An XRC initiator accepts only responses, an XRC
+    /// target only requests (IBTA annex A14).
     pub(crate) fn accepts(self, opcode: Opcode) -> bool {
         opcode.transport == self.transport()
             && match self {
@@ -119,8 +118,8 @@ pub enum GrhArea {
     None,
     /// RoCE: 40 bytes with the IP header (IBTA annex A17, section A17.4.5.1).
     Roce,
-    /// InfiniBand: 40 bytes with the GRH. A datagram received over IPv6 has a GRH. For a datagram received
-    /// over IPv4, the area is left unchanged.
+    /// InfiniBand: 40 bytes with the GRH. A datagram received over IPv6 has a GRH. For a datagram received over IPv4,
+    /// the area is left unchanged.
     InfiniBand,
 }
 
@@ -249,8 +248,8 @@ impl RnrTimer {
         self.0
     }
 
-    /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK asks for four
-    /// times as long a wait as the previous one, but for at most `most`.
+    /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK requests a wait
+    /// four times as long as the previous one, but at most `most`.
     pub(crate) fn after(self, others: u32, most: Self) -> Self {
         /// Difference between the codes of two times of which one is four times the other. Times double every two
         /// codes. Code 0 stands for the longest time.
@@ -298,8 +297,8 @@ impl AckTimeout {
         Self { first: timeout, doubles: false }
     }
 
-    /// Doubles the timeout with each retry without progress. A lost packet is then retried early, while a
-    /// stalled peer or link is given more time.
+    /// Doubles the timeout with each retry without progress. A lost packet is then retried early, while a stalled peer
+    /// or link is given more time.
     pub const fn doubling(first: Duration) -> Self {
         Self { first, doubles: true }
     }
@@ -318,8 +317,8 @@ pub struct QpAttrs {
     pub service: Service,
     /// Protection domain. An XRC target uses the protection domain of the SRQ instead.
     pub pd: Pdn,
-    /// A second QP number accepted on the wire, with the same low bits. Used by interfaces whose software
-    /// omits the high bits of QP numbers.
+    /// A second QP number accepted on the wire, with the same low bits. Used by interfaces whose software omits the
+    /// high bits of QP numbers.
     pub alias: Option<Qpn>,
     /// Largest payload of a packet.
     pub mtu: Mtu,
@@ -329,8 +328,8 @@ pub struct QpAttrs {
     pub remote_qpn: Qpn,
     /// Addresses of the connection (RC, XRC, UC). The UDP source port `src_port` distinguishes this QP's flow.
     pub path: Encap,
-    /// Whether packets from the peer must be addressed to the source address of `path` (RC, XRC, UC). False
-    /// if it is unknown which of the port's addresses the peer uses.
+    /// Whether packets from the peer must be addressed to the source address of `path` (RC, XRC, UC). False if it is
+    /// unknown which of the port's addresses the peer uses.
     pub own_address: bool,
     /// Partition: index into the table set by [`Engine::set_pkeys`](crate::Engine::set_pkeys).
     pub pkey_index: u16,
@@ -359,8 +358,8 @@ pub struct QpAttrs {
     pub remote: RemoteAccess,
     /// Layout of the area in front of a received datagram.
     pub grh_area: GrhArea,
-    /// Whether receive requests come from the shared receive queue (SRQ) of the QP. This has no effect on
-    /// XRC, where each message names an SRQ.
+    /// Whether receive requests come from the shared receive queue (SRQ) of the QP. This has no effect on XRC, where
+    /// each message names an SRQ.
     pub srq: bool,
     /// Whether work requests of this QP can use the reserved L_Key; see [`Initiator`](crate::Initiator).
     pub reserved_lkey: bool,

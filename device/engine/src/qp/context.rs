@@ -84,8 +84,8 @@ pub(crate) enum Step {
     Idle,
 }
 
-/// Returns the distance from `base` to `psn`, modulo 2^24. Distances from the same base give the order of a QP's
-/// outstanding PSNs.
+/// Returns the distance from `base` to `psn`, modulo 2^24. PSNs wrap, so a QP's outstanding PSNs are ordered by their
+/// distance from a common base.
 pub(crate) fn ahead(psn: Psn, base: Psn) -> u32 {
     Psn::new(psn.get().wrapping_sub(base.get())).get()
 }

@@ -39,7 +39,7 @@ enum Request {
 }
 
 impl RequestHistory {
-    /// Records the execution of a request that takes `packets` PSNs.
+    /// Records the execution of a request that consumes `packets` PSNs.
     pub(crate) fn advance(&mut self, packets: u32) {
         self.packets += u64::from(packets);
     }

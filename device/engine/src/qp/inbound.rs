@@ -144,8 +144,8 @@ impl Inbound {
         };
         let ends = operation.position().ends();
         if ends {
-            // Invalidate the key before completing the receive. When software sees the completion, the key must be
-            // invalid.
+            // Invalidate the key before completing the receive. By the time software can read the completion, the key
+            // must be invalid.
             if let Ext::Invalidate(rkey) = packet.ext {
                 ctx.host.remote_invalidate(on.initiator, rkey).map_err(RequestError::Invalidate)?;
             }

@@ -30,13 +30,15 @@ pub(crate) struct Qp {
     core: Core,
     machines: Machines,
     window_packets: u32,
-    /// Whether the QP is in SQD with started messages outstanding, and whether to raise an event once they are done.
+    /// Whether the QP is in SQD with started messages outstanding.
     draining: bool,
+    /// Whether to raise an event once these messages are done.
     notify_drained: bool,
     /// Whether the event for the first packet in RTR has been raised.
     established: bool,
-    /// Whether posted requests remain to be flushed from the send queue and from the receive queue.
+    /// Whether posted requests remain to be flushed from the send queue.
     flush_send: bool,
+    /// Whether posted requests remain to be flushed from the receive queue.
     flush_recv: bool,
     /// Whether requests are sent before replies in this turn.
     requests_first: bool,
@@ -46,11 +48,13 @@ pub(crate) struct Qp {
     last_packet_at: Option<Instant>,
     /// Time and cause of the transition to SQE or ERR.
     ended: Option<(Instant, EndedBy)>,
-    /// The engine's bookkeeping: whether the QP is in the ready list, the dirty list and the list of QPs in ERR, and
-    /// the QP's registered deadline.
+    /// Bookkeeping of the engine: whether the QP is in the ready list.
     pub(crate) scheduled: bool,
+    /// Bookkeeping of the engine: whether the QP is in the dirty list.
     pub(crate) dirty: bool,
+    /// Bookkeeping of the engine: whether the QP is in the list of QPs in ERR.
     pub(crate) in_error_list: bool,
+    /// Bookkeeping of the engine: the registered deadline.
     pub(crate) registered: Option<Instant>,
 }
 
@@ -83,7 +87,7 @@ impl Qp {
         self.core.qpn
     }
 
-    /// Returns whether packets addressed to QP `number` belong to this QP.
+    /// Returns whether `number` is a QP number under which this QP receives packets.
     pub(crate) fn has_wire_number(&self, number: Qpn) -> bool {
         number == self.core.wire_qpn() || self.core.attrs.alias == Some(number)
     }
@@ -302,8 +306,8 @@ impl Qp {
         self.apply_failure(ctx, result.map(|_| ()));
     }
 
-    /// Returns the index of the P_Key table entry that matches the P_Key of a packet, or `None` if the packet
-    /// must be dropped.
+    /// Returns the index of the P_Key table entry that matches the P_Key of a packet, or `None` if the packet must be
+    /// dropped.
     ///
     /// # Spec
     /// IBTA volume 1, section 9.6.1.1.3: QP0 accepts every P_Key, and QP1 accepts every P_Key in the port's table.
@@ -491,11 +495,11 @@ impl Qp {
         self.flush(ctx);
     }
 
-    /// Flushes the requests that were announced before software moved the QP out of SQE. They belong to the failed
-    /// batch.
+    /// Flushes the requests that were announced before software moved the QP out of SQE. The send queue resumes with
+    /// the requests that the next doorbell announces (JingZhao interface, section 10.5).
     fn finish_flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
-        // Bounded, because a guest can link a request to itself. Any requests that remain are executed
-        // instead of flushed.
+        // Bounded, because a guest can link a request to itself. If requests remain after the last iteration, they are
+        // executed instead of flushed.
         for _ in 0..limits::EVENT_BACKLOG {
             if !self.flush_send {
                 return;
@@ -599,8 +603,8 @@ fn machines(attrs: &QpAttrs, window_packets: u32) -> Machines {
     }
 }
 
-/// Returns the attributes with their traffic class marked as ECN-capable, so that congested switches can mark
-/// the packets of a connection.
+/// Returns the attributes with their traffic class marked as ECN-capable, so that congested switches can mark the
+/// packets of a connection.
 fn with_ecn(mut attrs: QpAttrs) -> QpAttrs {
     if !attrs.service.is_datagram() {
         attrs.path.traffic_class = ecn_capable(attrs.path.traffic_class);

@@ -1,13 +1,12 @@
 //! Replies of a responder: acknowledgements, READ responses and atomic results, in request order.
 //!
-//! READ responses are built packet by packet when the QP has its turn, from the contents of memory at that
-//! moment. Consecutive acknowledgements coalesce into the newest, which covers the older ones.
+//! READ responses are built packet by packet when the QP has its turn, from the contents of memory at that moment.
+//! Consecutive acknowledgements coalesce into the newest, which covers the older ones.
 //!
 //! A peer cannot use the responder to amplify traffic:
 //!
 //! - Replies go to the address of the connection, never to an address taken from a packet.
-//! - A request packet causes at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a
-//!   result.
+//! - A request packet causes at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a result.
 //! - The responses to a READ carry only the requested bytes, and are sent only if the key permits the access. If a READ
 //!   is repeated while it is being answered, its responses restart instead of being sent twice.
 //! - Datagrams, and packets that no QP accepts, cause no reply.
@@ -52,8 +51,9 @@ struct ReadReply {
     va: Va,
     rkey: Rkey,
     len: u32,
-    /// Index of the next response packet, and number of response packets.
+    /// Index of the next response packet.
     next: u32,
+    /// Number of response packets.
     packets: u32,
     /// Index of the first response packet. It is greater than 0 if only the last part of the READ was requested again.
     begin: u32,
@@ -105,7 +105,7 @@ impl Replies {
     }
 
     /// Returns the number of READs and atomics executed but not yet answered. Duplicates do not count. If they did, a
-    /// late copy of a request could cause the rejection of a peer that keeps to its limit.
+    /// late copy of a request could cause a new request to be rejected even though the peer stays within its limit.
     pub(crate) fn unanswered(&self) -> usize {
         let first = |reply: &&Reply| match reply {
             Reply::Acknowledge { .. } => false,
@@ -115,9 +115,8 @@ impl Replies {
         self.queue.iter().filter(first).count()
     }
 
-    /// Acknowledges all packets up to `psn`, replacing a pending ACK. A pending NAK stays even if the missing
-    /// packet has arrived in the meantime, because only ACKs may be coalesced (IBTA volume 1, section
-    /// 9.7.5.1.4).
+    /// Acknowledges all packets up to `psn`, replacing a pending ACK. A pending NAK stays even if the missing packet
+    /// has arrived in the meantime, because only ACKs may be coalesced (IBTA volume 1, section 9.7.5.1.4).
     pub(crate) fn push_ack(&mut self, psn: Psn, msn: Msn) {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn };
         match self.queue.back_mut() {
@@ -140,8 +139,8 @@ impl Replies {
         }
     }
 
-    /// Queues an acknowledgement. If the queue is full, the acknowledgement is dropped as if lost on the
-    /// wire, and the requester times out and retries.
+    /// Queues an acknowledgement. If the queue is full, the acknowledgement is dropped as if lost on the wire, and the
+    /// requester times out and retries.
     fn push_acknowledgement(&mut self, psn: Psn, aeth: Aeth) {
         if self.queue.len() < self.limit(limits::PENDING_ANSWERS) {
             self.queue.push_back(Reply::Acknowledge { psn, aeth });
@@ -259,7 +258,7 @@ impl Replies {
         let len = match sent {
             Ok(len) => len,
             Err(reason) => {
-                // The key was invalidated after the READ had been accepted.
+                // The key became invalid after the READ was accepted.
                 let drop = |why| Dropped {
                     qpn: core.qpn,
                     opcode: Opcode {

@@ -18,8 +18,7 @@
 //! but no NAK code. Memory accesses of an accepted request are checked against the protection domain of the SRQ.
 //!
 //! # Spec
-//! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3, annex A14 (XRC); JingZhao interface, sections 9.5 and
-//! 11.3.
+//! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3, annex A14 (XRC); JingZhao interface, sections 9.5 and 11.3.
 
 use protocol::Psn;
 use protocol::ids::{Lkey, Msn, Pdn};
@@ -111,8 +110,8 @@ impl Responder {
         self.replies.pooled_slots()
     }
 
-    /// Returns whether a reply can be sent. While data is paused by congestion control, only replies without
-    /// data can be sent.
+    /// Returns whether a reply can be sent. While data is paused by congestion control, only replies without data can
+    /// be sent.
     pub(crate) fn has_work(&self, data_waits: bool) -> bool {
         !self.replies.is_empty() && (!data_waits || !self.replies.has_data_next())
     }
@@ -131,8 +130,8 @@ impl Responder {
         self.replies.clear();
     }
 
-    /// Completes the receive request of the current message as flushed. The caller flushes the requests still
-    /// in the receive queue.
+    /// Completes the receive request of the current message as flushed. The caller flushes the requests still in the
+    /// receive queue.
     pub(crate) fn flush<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         self.inbound.abandon();
         self.inbound.fail_receive(core, ctx, Status::Flushed);
@@ -187,8 +186,8 @@ impl Responder {
             Err(ExecuteError::Request(RequestError::NotReady)) => {
                 ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::NoReceive));
                 self.nak_sent = true;
-                // IBTA 9.7.5.2 (RNR NAK): the requester retries this packet after the timer. The refused packet had
-                // no effect.
+                // IBTA 9.7.5.2 (RNR NAK): the requester retries this packet after the timer. The refused packet had no
+                // effect.
                 let timer = core.attrs.min_rnr_timer.after(self.rnr_naks, core.attrs.max_rnr_timer);
                 let due = ctx.host.next_recv_due(core.qpn);
                 let timer = due.map_or(timer, |due| timer.at_least(due.saturating_since(ctx.now)));
@@ -296,8 +295,8 @@ impl Responder {
     /// reject it. Rejecting it here too ensures that software that works with this device also works with hardware.
     ///
     /// # Spec
-    /// IBTA volume 1, sections 9.7.4.1 (validation of requests) and 9.9.3 (responder errors: too many READs
-    /// or atomics).
+    /// IBTA volume 1, sections 9.7.4.1 (validation of requests) and 9.9.3 (responder errors: too many READs or
+    /// atomics).
     fn at_rd_atomic_limit(&self, core: &Core) -> bool {
         self.replies.unanswered() >= usize::from(core.attrs.max_dest_rd_atomic)
     }
@@ -314,8 +313,8 @@ impl Responder {
         if reth.dma_len > limits::MAX_RDMA_LEN || self.at_rd_atomic_limit(core) {
             return Err(INVALID);
         }
-        // Check the whole range now, so that a bad READ fails before its first response. Each response checks its
-        // part again.
+        // Check the whole range now, so that a bad READ fails before its first response. Each response checks its part
+        // again.
         check_read(on.initiator, ctx, reth).map_err(RequestError::NoAccess)?;
         if !self.replies.has_room() {
             return Err(ExecuteError::Overflow);
@@ -363,8 +362,8 @@ impl Responder {
     fn on_past_psn<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packet: &Packet<'_>, behind: u32) {
         let psn = packet.bth.psn;
         let answered = match (self.history.packet(behind), packet.bth.opcode.operation.kind(), packet.ext) {
-            // A duplicate SEND or WRITE is not executed. It is acknowledged with the newest PSN, regardless
-            // of its own PSN and AckReq bit.
+            // A duplicate SEND or WRITE is not executed. It is acknowledged with the newest PSN, regardless of its own
+            // PSN and AckReq bit.
             (Some(_), Kind::Send | Kind::Write, _) => {
                 self.replies.push_ack(self.expected.retreat(1), self.msn);
                 true

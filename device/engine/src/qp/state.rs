@@ -9,16 +9,15 @@
 //! | SQE | flushed | processed | accepted (UC, UD) |
 //! | ERR | flushed | flushed | dropped |
 //!
-//! An XRC initiator has no receive queue, and an XRC target has no send queue. Both pass through the same
-//! states.
+//! An XRC initiator has no receive queue, and an XRC target has no send queue. Both pass through the same states.
 //!
 //! # Spec
 //! IBTA volume 1, section 10.3.1; JingZhao interface, sections 10.1, 10.2 and 10.5.
 
 use super::attr::{Service, State};
 
-/// A transition that software can request, and the services that support it. Transitions to RESET and ERR are
-/// always legal and not listed.
+/// A transition that software can request, and the services that support it. Transitions to RESET and ERR are always
+/// legal and not listed.
 struct Transition {
     from: State,
     to: State,

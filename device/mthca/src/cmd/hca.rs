@@ -16,15 +16,16 @@ use super::Answer;
 use crate::options::Setup;
 use crate::resources::DeviceState;
 
-/// Number of auxiliary pages that the device requests in addition to ICM and never uses. If it were 0, the
-/// driver would skip the commands for these pages.
+/// Number of auxiliary pages that the device requests in addition to ICM and never uses. If it were 0, the driver would
+/// skip the commands for these pages.
 const AUX_PAGES: u64 = 1;
 
 pub(super) fn query_fw(cx: &Context<'_>) -> Answer {
     Answer::Mailbox(QueryFw::recommended(cx.config.bar_address(Bar::Bar0)).emit().to_vec())
 }
 
-/// Returns the error for commands that concern local memory. After any other error, the driver gives up (T14).
+/// Returns the error for commands that concern local memory. T14: the driver aborts its initialisation on any other
+/// error.
 pub(super) fn no_local_memory() -> CmdError {
     CmdError::new(CmdStatus::NoLocalMemory, "local memory size", 0)
 }

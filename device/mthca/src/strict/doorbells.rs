@@ -72,8 +72,8 @@ pub(in super::super) fn send(
         size: doorbell.size,
         fence: doorbell.fence,
     };
-    // The link is checked only if this WQE is the next one to be taken. If it is not, the preceding slot may have been
-    // reused.
+    // The link is checked only if this WQE is the next one to be fetched. If it is not, the preceding slot may have
+    // been reused.
     if qp.send.waiting() == 0
         && first == qp.send.taken()
         && let Ok(link) = qp.send.read_link(first, &memory.access())

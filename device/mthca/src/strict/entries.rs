@@ -52,7 +52,7 @@ pub(in super::super) fn eqe(eqn: Eqn, queue: &EventQueue, memory: &impl QueueMem
     found
 }
 
-/// Whether hardware owns the next slot. An unreadable slot counts as owned by hardware.
+/// Returns whether hardware owns the next slot. An unreadable slot counts as owned by hardware.
 fn is_given(ring: &EntryRing, memory: &impl QueueMemory) -> bool {
     ring.owner(memory).is_none_or(|owner| owner & HARDWARE_OWNED != 0)
 }

@@ -136,7 +136,7 @@ pub(super) fn unmap(state: &DeviceState, command: &Command, found: &mut Findings
     }
 }
 
-/// Whether any of the pages is mapped.
+/// Returns whether any of the pages is mapped.
 fn is_mapped(icm: &PageMap, pages: &RangeInclusive<u64>) -> bool {
     let first = pages.start().checked_mul(card::memory::dma::PAGE_LEN).map(IcmAddr::new);
     first.is_some_and(|first| icm.translate(first).is_some())

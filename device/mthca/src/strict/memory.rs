@@ -18,8 +18,7 @@ pub(super) fn sw2hw_mpt(resources: &Resources, mpt: &Mpt, found: &mut Findings) 
 
 /// Checks the page table entries of a region that has just become valid.
 pub(super) fn registered(resources: &Resources, key: Lkey, found: &mut Findings) {
-    /// Bound: at most one ICM page of entries is checked. This is enough to detect a driver that has written no
-    /// entries.
+    /// Maximum number of entries checked: one ICM page. This is enough to detect a driver that has written no entries.
     const LOOKED_AT: usize = 512;
     let regions = &resources.regions;
     let Some(entries) = regions.keys.find(key).ok().and_then(mtt_entries) else { return };

@@ -9,12 +9,12 @@ strict_rules! {
     NO_REGISTER "no_register" "2.1, 5.1";
     /// A write to the catastrophic error buffer.
     READ_ONLY_WRITE "read_only_write" "2.6";
-    /// A write without effect: a command word without the go bit, or a value other than 1 in the reset
-    /// register.
+    /// A write without effect: a command word without the go bit, or a value other than 1 in the reset register.
     NO_EFFECT "no_effect" "1.5, 2.2";
     /// Reserved bits set in the HCR.
     HCR_RESERVED "hcr_reserved" "2.2";
-    /// A write to the HCR before software has read the go bit as 0. Hardware may still be executing the previous command.
+    /// A write to the HCR before software has read the go bit as 0. Hardware may still be executing the previous
+    /// command.
     HCR_NOT_POLLED "hcr_not_polled" "2.2";
     /// Arming an EQ that is not valid, or updating its consumer index.
     EQ_NOTHING "eq_nothing" "2.4, 7.8";

@@ -131,7 +131,7 @@ fn keys(
     }
 }
 
-/// Checks a WQE taken from a QP's own receive queue, and the queue's doorbell record.
+/// Checks a WQE fetched from a QP's own receive queue, and the queue's doorbell record.
 pub(in super::super) fn recv_wqe(
     qp: &QueuePair,
     fetch: &Fetch<RecvRequest>,
@@ -148,7 +148,7 @@ pub(in super::super) fn recv_wqe(
     found
 }
 
-/// Checks a WQE that a QP has taken from an SRQ, and the queue's doorbell record.
+/// Checks a WQE that a QP has fetched from an SRQ, and the queue's doorbell record.
 pub(in super::super) fn shared_wqe(
     qp: &QueuePair,
     srq: &SharedReceiveQueue,

@@ -13,8 +13,8 @@ fn port_change_event_goes_to_eq_selected_by_map_eq() {
     assert_ne!(driver.eqe(2, 0)[3], 0x04);
     assert_eq!((driver.interrupts(0), driver.interrupts(1), driver.interrupts(2)), (0, 1, 0));
 
-    // When the event type is mapped to another queue, the event goes there. When the type is unmapped, the event is
-    // dropped.
+    // When the event type is mapped to another queue, the event is written to that queue. When the type is unmapped,
+    // the event is dropped.
     assert_eq!(driver.command(0x012, 1 << 9, 1).0, 0);
     driver.hca.set_link(false);
     assert_eq!(driver.eqe(1, 0)[1], 0x09);

@@ -118,7 +118,8 @@ fn missing_receive_is_reported_on_both_sides() {
     assert_eq!(row(&b), ignored(1, "no_receive"));
 }
 
-/// `packets` is the number of packets of the oldest request, and `count` that of retries, both 1 here.
+/// In a retry record, `packets` is the number of unacknowledged packets and `count` the number of retries. Both are 1
+/// here.
 #[test]
 fn trace_of_sender_shows_naks_and_retries() {
     let (mut a, mut b) = User::pair(RC);

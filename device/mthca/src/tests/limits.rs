@@ -156,7 +156,7 @@ fn init_hca_accepts_largest_tables_and_rejects_larger_ones() {
     }
 }
 
-/// The driver takes the sizes of these tables from its module parameters (T17).
+/// The sizes of these tables come from module parameters of the driver (T17).
 #[test]
 fn numbers_beyond_reported_counts_work() {
     let mut driver = initialised_with(r#"{"max_qps": 256, "max_cqs": 256, "max_mpts": 256}"#);
@@ -401,13 +401,13 @@ fn largest_path_mtu_works_and_larger_is_rejected() {
 }
 
 #[test]
-fn only_port_works_and_next_is_rejected() {
+fn init_ib_accepts_port_1_and_rejects_port_2() {
     let mut driver = initialised();
     driver.ok(0x009, &[0; 56], 1);
     refused(&mut driver, 0x009, &[0; 56], 2, CmdStatus::BadParam, "port");
 }
 
-/// QUERY_FW reports 32 commands. A command is complete before the store that starts it, so it occupies no slot.
+/// QUERY_FW reports 32 commands. A command is complete when the store that started it returns, so it occupies no slot.
 #[test]
 fn more_commands_than_reported_may_await_their_events() {
     const NOP_WITH_EVENT: u32 = 0x00c0_0031;

@@ -69,7 +69,7 @@ fn moving_srq_qp_to_err_raises_last_wqe_reached() {
     exchange(&mut a, &mut b);
     assert!(b.reap().is_empty());
     assert_eq!(b.events(), [(0x13, QPN)]);
-    // Another QP takes the remaining requests from the SRQ.
+    // Another QP consumes the remaining requests of the SRQ.
     b.ok(0x021, &[], QPN);
     let mut shared = qpc(RC, 1);
     shared.responder.set_srq(true);

@@ -1,4 +1,4 @@
-//! Tests of strict mode: each violation is reported alone, and nothing is reported for correct software.
+//! Tests of strict mode: each violation is reported under one rule only, and nothing is reported for correct software.
 
 use card::frontend::testing::exchange;
 use card::telemetry::monitor::Rule;

@@ -27,7 +27,7 @@ fn send_completes_receive_of_peer() {
             0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x00, 0x02, 0x00, SEND, 0x80, 0, 0,
         ];
         assert_eq!(a.reap(), [sent]);
-        // 1000 bytes take four packets, so the last packet is a SEND Last.
+        // 1000 bytes need four packets, so the last packet is a SEND Last.
         let opcode = if kind == RC { 0x02 } else { 0x22 };
         let received = [
             0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0x00, 0x01, 0x00, 0x14, 0, 0, 0x00, 0x01, //
@@ -184,7 +184,7 @@ fn doorbell_in_foreign_page_is_ignored() {
 }
 
 #[test]
-fn requests_keep_order_over_many_laps() {
+fn requests_keep_order_when_rings_wrap() {
     let (mut a, mut b) = User::pair(RC);
     for round in 0..100u32 {
         for n in 0..5 {
@@ -262,8 +262,8 @@ fn error_cqe_has_syndrome_and_vendor_code() {
     ));
     assert_eq!(failing(&foreign), (vec![0x04], vec![1], vec![]), "no such key");
     assert_eq!(failing(&send(0x3000, 8)), (vec![0x04], vec![7], vec![]), "outside the region");
-    // The receive buffer is too short. The receiver gets a local length error, and the sender a remote invalid request
-    // error.
+    // The receive buffer is too short. The receive completes with a local length error, and the send with a remote
+    // invalid request error.
     assert_eq!(failing(&send(0, 17)), (vec![0x12], vec![0], vec![0x01]));
 }
 

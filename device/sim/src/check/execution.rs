@@ -21,7 +21,7 @@ pub(super) enum Role {
     Reader,
 }
 
-/// Position in the series of memory effects that the requests in one direction are expected to have.
+/// Position in the expected sequence of memory effects of the requests in one direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     role: Role,
@@ -96,7 +96,7 @@ impl Cursor {
     }
 }
 
-/// Returns whether the buffers for the message come from a receive request.
+/// Returns whether the message is written to the buffers of a receive request.
 fn is_send(op: &Op) -> bool {
     matches!(op.request.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. })
 }
@@ -180,8 +180,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a local key operation. The operation must be the next one due, must happen only once, and must not be
-    /// early.
+    /// Checks a local key operation. Key operations must execute once, in posting order, and not before earlier
+    /// requests permit it.
     pub(super) fn on_key_access(&mut self, id: SideId, op: &KeyOp) -> Result<(), Violation> {
         let (ops, side) = (self.ops(id), self.side_mut(id));
         let ops = &ops[..side.sends.posted];

@@ -26,22 +26,22 @@ pub(super) struct Flight {
     /// For each request, the PSN after its last PSN.
     ends: Vec<u32>,
     unacked: u32,
-    /// One past the highest PSN sent, and one past the PSN sent most recently.
+    /// One past the highest PSN sent.
     high: u32,
+    /// One past the PSN sent most recently.
     next: u32,
     /// READs and atomics sent, as PSN ranges.
     reads: Vec<(u32, u32)>,
     /// Start of the ACK timeout.
     timer_from: Option<Instant>,
-    /// Whether a response that has arrived justifies a retry.
+    /// Whether a delivered response justifies a retry.
     retry_allowed: bool,
-    /// PSN of the newest sequence NAK since the last progress. Another NAK for the same PSN does not justify
-    /// a retry.
+    /// PSN of the newest sequence NAK since the last progress. Another NAK for the same PSN does not justify a retry.
     last_nak_psn: Option<u32>,
     /// Number of transmissions of the oldest unacknowledged PSN since the last progress.
     transmissions: u32,
-    /// Number of retries since the last progress. This is a range, because the model cannot always determine
-    /// the exact number.
+    /// Number of retries since the last progress. This is a range, because the model cannot always determine the exact
+    /// number.
     retries: RangeInclusive<u8>,
     /// Whether the cause of the next retry precedes the last progress. If so, the requester may have counted the retry
     /// before the progress reset the counter.
@@ -118,7 +118,7 @@ impl Flight {
         nth.checked_sub(1).map_or(0, |before| self.ends[before])
     }
 
-    /// Checks a request packet that takes `covers` PSNs.
+    /// Checks a request packet that consumes `covers` PSNs.
     fn on_request_sent(
         &mut self,
         now: Instant,
@@ -257,7 +257,8 @@ impl Flight {
         if self.unacked > before {
             (self.transmissions, self.retries, self.rnr_naks) = (0, 0..=0, 0);
             (self.rnr_until, self.last_nak_psn) = (None, None);
-            // If the timer has expired, the requester may retry even now, after waiting for its turn on the link.
+            // The timer may have expired before this progress. The resulting retry is still permitted, because it may
+            // have waited for the link.
             self.retry_allowed |= overdue;
             self.retry_optional = self.retry_allowed;
             self.next = self.next.max(self.unacked);

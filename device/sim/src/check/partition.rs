@@ -18,8 +18,8 @@ impl Checker<'_> {
         self.pkeys[id.pair][id.side]
     }
 
-    /// Returns whether a side accepts packets with P_Key `other`. Both P_Keys must name the same valid
-    /// partition, and at least one side must be a full member.
+    /// Returns whether a side accepts packets with P_Key `other`. Both P_Keys must name the same valid partition, and
+    /// at least one side must be a full member.
     pub(super) fn is_member(&self, id: SideId, other: Pkey) -> bool {
         let (mine, other) = (self.pkey(id).get(), other.get());
         let partition = mine & 0x7fff;

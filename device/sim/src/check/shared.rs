@@ -31,7 +31,7 @@ impl FetchedRequest {
 pub(super) type SharedQueue = VecDeque<FetchedRequest>;
 
 impl Checker<'_> {
-    /// Records a request that software posted to a shared queue, using `slot`.
+    /// Records that software posted a request to a shared queue, with `slot` as its buffer.
     pub fn on_post_shared(&mut self, srq: usize, wr_id: u64, slot: usize) {
         let len = self.plan.slots[&srq];
         let area = Area { region: SHARED, offset: slot * len, len };

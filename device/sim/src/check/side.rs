@@ -1,5 +1,5 @@
-//! Checks the completions and events of a side. Each request must complete once, in order, and consistently
-//! with the state known to software.
+//! Checks the completions and events of a side. Each request must complete once, in order, and as permitted by the QP
+//! state known to software.
 
 use std::fmt;
 use std::time::Duration;
@@ -58,22 +58,25 @@ pub(super) struct Side {
     muted: bool,
     /// Time from which packets from the side may fail to reach the peer.
     pub(super) unreachable_since: Option<Instant>,
-    /// Whether the side's receive requests come from a shared queue. The next two fields are the request that the side
-    /// has fetched, and whether the last-WQE event has been raised.
+    /// Whether the side's receive requests come from a shared queue.
     pub(super) shared: bool,
+    /// The request that the side has fetched from the shared queue.
     pub(super) fetched: Option<FetchedRequest>,
+    /// Whether the last-WQE event has been raised.
     pub(super) last_wqe: bool,
     /// Whether the engine or its owner flushes requests.
     flush: Flush,
     /// Whether a receive request was needed when none was posted.
     pub(super) missed_receive: bool,
-    /// Progress in the peer's requests. The next field holds the original values of the atomics executed so far.
+    /// Progress in the peer's requests.
     pub(super) executed: Cursor,
+    /// Original value that each of the peer's atomics must return. Set when the atomic has been executed.
     pub(super) originals: Vec<Option<u64>>,
     /// Progress in the response data for the side's own requests.
     pub(super) returned: Cursor,
-    /// Progress in the local key operations, and in the invalidations of keys by READs.
+    /// Progress in the local key operations.
     pub(super) worked: Cursor,
+    /// Progress in the invalidations of keys by READs.
     pub(super) ended: Cursor,
     pub(super) flight: Flight,
     pub(super) received: Received,
@@ -329,7 +332,7 @@ impl Checker<'_> {
                 let side = self.side(id);
                 let broken_at = side.broken_at.ok_or_else(|| format!("flushed in {:?}", side.state))?;
                 ensure!(side.sends.done == side.sends.posted, "flushed before the send queue");
-                // Polling finds a request that is posted late. The QP is polled at least every 10 ms.
+                // A receive request that is posted in ERR is found by polling, at least every 10 ms.
                 let posted_at = side.received_at.get(nth).copied().unwrap_or(broken_at);
                 let late = if posted_at > broken_at { LATE_RECEIVE } else { Duration::ZERO };
                 let due = posted_at.max(broken_at) + late;
@@ -372,7 +375,7 @@ impl Checker<'_> {
             let ops = &self.ops(id)[..side.sends.posted];
             let worked = (0..ops.len()).rfind(|&nth| ops[nth].is_local() && side.worked.has_done(ops, nth));
             let begun = side.sends.done.max(side.started).max(worked.map_or(0, |nth| nth + 1));
-            // The next request other than a NOP may have been fetched to wait for its turn.
+            // The engine may have fetched one more request that is not a NOP, and not started it yet.
             let idle = ops[begun..].iter().take_while(|op| op.request.op == SendOp::Nop).count();
             let most = begun + idle + 1;
             ensure!(taken[0] <= most, "{} requests are fetched, {begun} began", taken[0]);

@@ -154,7 +154,8 @@ impl Checker<'_> {
         };
         let ops = self.ops(peer)[..sender.sends.done].iter().enumerate();
         let mut due = ops.filter(|(index, op)| {
-            // A message of a few bytes may have been mistaken for another one.
+            // Received messages are identified by their immediate data or content. A message of a few bytes may have
+            // been mistaken for another one.
             let known = op.imm().is_some() || (op.len >= 8 && op.request.op != SendOp::Nop);
             let fits = op.imm().is_none() && !op.takes_receive() || Some(op.len as usize) <= shortest;
             let sent = op.fails.is_empty() && !op.refused && sender.sent_at[*index] > self.clean_from;
@@ -166,8 +167,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Determines the receivers of a multicast datagram. Each member receives a copy under the same
-    /// conditions as for a unicast datagram.
+    /// Determines the receivers of a multicast datagram. Each member receives a copy under the same conditions as for a
+    /// unicast datagram.
     pub(super) fn expect_multicast_copies(&mut self, node: usize, frame: &RoceFrame<'_>) {
         let groups = self.plan.groups.iter().filter(|group| frame.encap.ip.dst() == group.gid);
         let mut taken = std::collections::BTreeMap::<_, usize>::new();

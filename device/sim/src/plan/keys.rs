@@ -185,8 +185,8 @@ fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     work
 }
 
-/// Binds a window repeatedly to different memory. The memory is part of an ordinary region, or of a region
-/// that is registered for each binding and invalidated after the window.
+/// Binds a window repeatedly to different memory. The memory is part of an ordinary region, or of a region that is
+/// registered for each binding and invalidated after the window.
 fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let kind = *pick(rng, &[WindowKind::Type1, WindowKind::Type2B]);
     let number = new_key(pair, side, KeyKind::Window(kind), None);
@@ -231,7 +231,7 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     work
 }
 
-/// Moves a bind operation to another region, whose first address is `start`.
+/// Changes a bind operation to use the region with key `parent`, whose first address is `start`.
 fn within(op: KeyOp, parent: u32, start: u64) -> KeyOp {
     match op {
         KeyOp::Bind(bind) => KeyOp::Bind(Bind {

@@ -10,8 +10,8 @@
 //! - PRIVATE: a region without remote permissions, for requests that must fail.
 //!
 //! In addition, each protection domain of a node has CELLS, the words on which all its queue pairs execute atomics. A
-//! pair also has keys that give access to parts of these regions until the keys are invalidated by a work request or by
-//! the peer.
+//! pair also has keys through which parts of these regions are accessible, until a work request or the peer invalidates
+//! the keys.
 
 pub(crate) mod draw;
 mod keys;
@@ -152,8 +152,7 @@ pub struct Pair {
     pub index: usize,
     /// Transport service; for XRC, side 0 is the initiator and side 1 the target.
     pub service: Service,
-    /// Protection domain of both sides. An XRC target is in [`KERNEL_PD`] instead, but its memory is in this
-    /// domain.
+    /// Protection domain of both sides. An XRC target is in [`KERNEL_PD`] instead, but its memory is in this domain.
     pub pd: u32,
     /// XRC domain of the target.
     pub xrc_domain: u32,
@@ -439,7 +438,7 @@ impl Op {
         }
     }
 
-    /// Returns the number of PSNs that the request takes.
+    /// Returns the number of PSNs that the request consumes.
     pub fn packets(&self, mtu: Mtu) -> u32 {
         let refused_at_once = self.fails.iter().any(|fate| {
             matches!(fate, Status::LocalLength | Status::LocalQpOperation) && self.request.op != SendOp::Nop

@@ -18,8 +18,7 @@ const RATE_STEP: u64 = 5_000_000;
 /// Time without a notification after which the rate increases.
 const PERIOD: Duration = Duration::from_micros(55);
 
-/// Number of fast-recovery periods before the additive increase. Each of them halves the distance to the
-/// target rate.
+/// Number of fast-recovery periods before the additive increase. Each of them halves the distance to the target rate.
 const FAST_PERIODS: u32 = 5;
 
 /// Number of periods after which every flow is back at [`LINE_RATE`]. From [`MIN_RATE`], 623 periods are enough.
@@ -32,7 +31,7 @@ const BURST: u64 = 32 * 1024;
 /// that delay below an ACK timeout.
 const LONGEST_PAUSE_US: u64 = 250;
 
-/// The value 1.0 of the congestion estimate.
+/// A congestion estimate of 1.0, in fixed-point notation.
 const ONE: u64 = 1 << 16;
 
 /// Gain of the congestion estimate as a shift: 1/256.
@@ -42,7 +41,7 @@ const GAIN_SHIFT: u32 = 8;
 ///
 /// Implements the DCQCN reaction point without its byte counter and hyper increase. Each notification sets the target
 /// to the current rate and cuts the rate by half the congestion estimate. The estimate grows with notifications and
-/// decays without them. For every 55 us without a notification, the rate moves halfway to the target. From the sixth
+/// decays without them. After every 55 us without a notification, the rate moves halfway to the target. From the sixth
 /// such period on, the target also rises by 40 Mbit/s per period. At 25 Gbit/s, the limiter is removed.
 ///
 /// # Spec
@@ -53,8 +52,9 @@ pub(crate) struct Pace {
     target: u64,
     /// Congestion estimate, as a fraction of [`ONE`].
     alpha: u64,
-    /// Start of the current period, and periods since the last notification.
+    /// Start of the current period.
     period_from: Instant,
+    /// Number of periods since the last notification.
     periods: u32,
     /// Bytes sent since the last pause.
     burst: u64,

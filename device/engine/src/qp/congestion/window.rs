@@ -1,7 +1,7 @@
 //! Congestion window of a QP: the maximum number of unacknowledged packets.
 //!
-//! The underlying UDP sockets may buffer only a few dozen full frames. With a fixed window, the same packets
-//! would be lost again in every round trip. The window follows additive increase, multiplicative decrease:
+//! The underlying UDP sockets may buffer only a few dozen full frames. With a fixed window, the same packets would be
+//! lost again in every round trip. The window follows additive increase, multiplicative decrease:
 //!
 //! - it starts at the configured window, which is also its maximum;
 //! - a loss (sequence NAK, implied NAK, timeout) halves it, at most once per round trip, down to
@@ -49,8 +49,8 @@ impl Window {
         self.recovering = 0;
     }
 
-    /// Records a loss detected while `outstanding` packets were unacknowledged. All losses among those
-    /// packets count as one. Returns whether the window shrank.
+    /// Records a loss detected while `outstanding` packets were unacknowledged. All losses among those packets count as
+    /// one. Returns whether the window shrank.
     pub(crate) fn on_loss(&mut self, outstanding: u32) -> bool {
         if self.recovering > 0 {
             return false;

@@ -2,8 +2,8 @@
 //! retransmits the packets until they are acknowledged. [`transmit`] decides what to send next; [`response`] handles
 //! what the responder returns.
 //!
-//! Requests are queued in posting order, each with its range of PSNs. A READ takes one PSN per response packet. Three
-//! PSNs describe the whole state:
+//! Requests are queued in posting order, each with its range of PSNs. A READ consumes one PSN per response packet.
+//! Three PSNs describe the whole state:
 //!
 //! ```text
 //!   queue:   [ SEND 10..13 ][ READ 13..17 ][ WRITE 17..20 ][ SEND 20..21 ]
@@ -89,9 +89,9 @@ enum StallReason {
 #[derive(Debug)]
 pub(crate) struct Requester {
     queue: VecDeque<Request>,
-    /// The cursor: `cursor` is the index of the next request to send, and `next` is the index of that request's next
-    /// packet.
+    /// Index of the request at the cursor, which is the next request to send.
     cursor: usize,
+    /// Index of the next packet of the request at the cursor.
     next: u32,
     unacked: Psn,
     high: Psn,
@@ -106,7 +106,7 @@ pub(crate) struct Requester {
     /// Time of the last progress, or of sending the oldest unacknowledged packet, whichever is later.
     waiting_since: Instant,
     rnr_state: RnrState,
-    /// Number of retries since the last progress.
+    /// Number of retries after timeouts, sequence NAKs and implied NAKs since the last progress or RNR NAK.
     retries: u8,
     rnr_retries: u32,
     /// Number of packets sent again since RESET.
@@ -115,9 +115,9 @@ pub(crate) struct Requester {
     implied_nak_armed: bool,
     /// PSN of the newest sequence NAK since the last progress.
     last_nak_psn: Option<Psn>,
-    /// Sequence numbers of the last message fetched and of the last message completed successfully. Only messages that
-    /// consume a receive request are counted.
+    /// Sequence number of the last message fetched, among messages that consume a receive request.
     recv_seq_assigned: u32,
+    /// Sequence number of the last message completed successfully, among messages that consume a receive request.
     recv_seq_done: u32,
     credits: Credits,
 }
@@ -279,8 +279,8 @@ impl Requester {
         Ok(true)
     }
 
-    /// Resets the retry state after `packets` more packets were acknowledged. Completed requests have already
-    /// left the queue.
+    /// Resets the retry state after `packets` more packets were acknowledged. Completed requests have already left the
+    /// queue.
     fn on_progress<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, packets: u32) {
         (self.retries, self.rnr_retries) = (0, 0);
         self.waiting_since = ctx.now;
@@ -358,8 +358,8 @@ impl Requester {
         ctx.host.retrying(&Retry { qpn: core.qpn, cause, psn, packets, count, limit });
     }
 
-    /// Handles an RNR NAK for the front request: retries it at `until`. Only a few packets are then sent until there
-    /// is progress, because packets behind a refused one are dropped.
+    /// Handles an RNR NAK for the front request: retries it at `until`. Only a few packets are then sent until there is
+    /// progress, because the responder drops packets that follow a refused one.
     fn wait_for_receiver<H: Host>(
         &mut self,
         core: &Core,
@@ -378,8 +378,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Returns whether the cursor is at the oldest unacknowledged PSN: nothing has been sent since the last
-    /// retry.
+    /// Returns whether the cursor is at the oldest unacknowledged PSN: nothing has been sent since the last retry.
     fn is_rewound(&self) -> bool {
         self.in_flight() == 0
     }

@@ -93,8 +93,8 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 let reached = self.acknowledge(core, ctx, psn);
-                // IBTA 9.7.5.2: a responder sends one NAK per gap. Another NAK for the same PSN is a late or
-                // duplicated copy.
+                // IBTA 9.7.5.2: a responder sends one NAK per gap. Another NAK for the same PSN is a late or duplicated
+                // copy.
                 let copy = self.last_nak_psn.replace(psn) == Some(psn);
                 // After a packet is refused with an RNR NAK, the packets in flight after it can cause a sequence NAK.
                 // That NAK must not shorten the wait. If nothing has been sent since the last retry, the sequence NAK
@@ -104,8 +104,8 @@ impl Requester {
                 }
                 ctx.stats.naks_received.sequence += 1;
                 ctx.report_nak(core, psn, NakKind::Sequence);
-                // The NAK lies behind an unanswered READ. Treat it as an implied NAK, because otherwise each NAK in
-                // flight would count as a retry.
+                // The PSN of the NAK follows an unanswered READ or atomic. Treat the NAK as an implied NAK, because
+                // otherwise each NAK in flight would count as a retry.
                 if !reached {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }

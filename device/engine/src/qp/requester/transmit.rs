@@ -19,6 +19,7 @@ use crate::{Fence, Host, LocalOp, SendOp, Status, WaitReason, limits};
 pub(super) struct ReadChunk {
     /// Chunk size in packets, a power of two. Chunks end at multiples of this size, or at the end of the READ.
     unit: u32,
+    /// Number of response packets requested.
     pub(super) packets: u32,
 }
 
@@ -74,8 +75,7 @@ impl Requester {
         Ok(Step::Again)
     }
 
-    /// Returns whether the request at the cursor is held back because the QP is in SQD (IBTA volume 1, section
-    /// 10.3.1).
+    /// Returns whether the request at the cursor is held back because the QP is in SQD (IBTA volume 1, section 10.3.1).
     pub(super) fn blocked_by_sqd(&self, core: &Core, request: &Request) -> bool {
         core.state == State::Sqd && !self.has_started(self.cursor) && !request.executed
     }
@@ -104,14 +104,14 @@ impl Requester {
         }
     }
 
-    /// Returns whether the next packet consumes a receive request that the responder may not have posted.
-    /// Such a packet is sent as a probe, with AckReq.
+    /// Returns whether the next packet consumes a receive request that the responder may not have posted. Such a packet
+    /// is sent as a probe, with AckReq.
     fn is_credit_probe(&self, request: &Request) -> bool {
         self.credits.beyond(request.recv_seq) > 0 && recv_packet_index(request) == Some(self.next)
     }
 
-    /// Returns whether the packet at the cursor must wait for credits. IBTA 9.7.7.2: beyond the limit, a
-    /// single packet may be outstanding, as a probe for more credits.
+    /// Returns whether the packet at the cursor must wait for credits. IBTA 9.7.7.2: beyond the limit, a single packet
+    /// may be outstanding, as a probe for more credits.
     pub(super) fn lacks_credit(&self, request: &Request) -> bool {
         let beyond = self.credits.beyond(request.recv_seq);
         let Some(recv_packet) = recv_packet_index(request).filter(|_| beyond > 0) else { return false };
@@ -152,9 +152,9 @@ impl Requester {
         Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
     }
 
-    /// Sends the next request packet of a READ. A READ that fits the window takes one request packet. A longer READ is
-    /// split into chunks of half a window, and at most two chunks are outstanding, so that responses cannot overrun the
-    /// buffers on the path. To the responder, each chunk is a separate READ.
+    /// Sends the next request packet of a READ. A READ that fits into the window is sent as one request packet. A
+    /// longer READ is split into chunks of half a window, and at most two chunks are outstanding, so that responses
+    /// cannot overrun the buffers on the path. To the responder, each chunk is a separate READ.
     ///
     /// Chunks end at multiples of their size, and the size only changes by halving. Therefore, the responder has
     /// executed either all packets of a repeated chunk or none of them. A partly executed chunk would be neither new
@@ -206,8 +206,8 @@ impl Requester {
         ReadChunk { unit, packets: end - next }
     }
 
-    /// Returns the limit on packets in flight that blocks the packet at the cursor, if any. The packet takes `packets`
-    /// PSNs.
+    /// Returns the limit on packets in flight that blocks the packet at the cursor, if any. The packet consumes
+    /// `packets` PSNs.
     pub(super) fn flight_limit(&self, core: &Core, request: &Request, packets: u32) -> Option<WaitReason> {
         let (in_flight, most) = (self.in_flight(), self.window());
         let full = match request.wr.op {
@@ -250,7 +250,7 @@ impl Requester {
         self.send_headers_only(core, ctx, out, (operation, Ext::Atomic(atomic)), psn, 1)
     }
 
-    /// Sends a packet without payload for the request at the cursor. The packet takes `packets` PSNs.
+    /// Sends a packet without payload for the request at the cursor. The packet consumes `packets` PSNs.
     fn send_headers_only<H: Host>(
         &mut self,
         core: &Core,
@@ -271,7 +271,7 @@ impl Requester {
         Ok(Step::Frame(Frame { len, dst_mac: core.attrs.path.dst_mac, wr_id: Some(wr_id) }))
     }
 
-    /// Updates the state after sending the packet at the cursor, which takes `packets` PSNs.
+    /// Updates the state after sending the packet at the cursor, which consumes `packets` PSNs.
     fn sent<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packets: u32, ack_req: bool) {
         self.rnr_state.on_sent();
         let psn = self.cursor_psn();

@@ -130,8 +130,7 @@ impl Receiver {
     ) -> Result<(), ReceiveError> {
         let operation = packet.bth.opcode.operation;
         if operation.position().begins() {
-            // IBTA 9.8.2.2: a FIRST or ONLY packet resynchronises after a loss; the incomplete message is
-            // lost.
+            // IBTA 9.8.2.2: a FIRST or ONLY packet resynchronises after a loss; the incomplete message is lost.
             self.inbound.abandon();
         } else if packet.bth.psn != self.expected || !self.inbound.is_open() {
             return Err(ReceiveError::Dropped(DropReason::OutOfSequence));
