@@ -67,7 +67,7 @@ impl Interface for Mlx5 {
     const DRIVERS: &'static [&'static str] = &["mlx5_core", "mlx5_ib"];
     const RULES: &'static [&'static Rule] = strict::rules::ALL;
     const NEEDS_TRAPS: Option<&'static str> =
-        Some("include those of event queues, whose consumer index is nowhere in guest memory");
+        Some("include those of event queues, whose consumer index is not in guest memory");
 
     fn new(setup: Setup) -> Self {
         Self {
@@ -170,7 +170,11 @@ impl Mlx5 {
             (Err(_), header) => header.as_ref().map_or(&[][..], |header| &header[..]),
         };
         if !request.finish(cx.dma, output) {
-            limited!(warn, command = name, "output of a command is not in mapped memory");
+            limited!(
+                warn,
+                command = name,
+                "cannot write the command output: its buffer is not in mapped memory"
+            );
         }
         self.complete(cx, slot, takers);
     }
