@@ -204,7 +204,7 @@ impl Mlx5 {
             SlotFault::Undelivered(undelivered) => {
                 let Rejection { check, .. } = undelivered.rejection;
                 let delivery = undelivered.delivery.name();
-                limited!(warn, slot, delivery, "command not delivered: {}", undelivered.rejection);
+                limited!(warn, slot, delivery, "command delivery failed: {}", undelivered.rejection);
                 cx.monitor.count_command("unknown", check.status().name(), Duration::ZERO);
                 let takers = self.command_eq();
                 self.complete(cx, slot, takers);
