@@ -106,7 +106,7 @@ class Verbs:
         self.objects[qp][0].bind_mw(window, MWBind(info, e.IBV_SEND_SIGNALED))
         statuses = [completion["status"] for completion in self.poll(qp, 1, 60_000)]
         if statuses != [e.IBV_WC_SUCCESS]:
-            raise RuntimeError(f"binding ended with statuses {statuses}")
+            raise RuntimeError(f"binding the memory window completed with statuses {statuses}")
 
     def queue_pair(self, service, completions):
         """Creates a queue pair in RESET with one completion queue.
@@ -170,7 +170,7 @@ class Verbs:
                 return
             except OSError as error:
                 refusal = error
-        raise RuntimeError(f"queue pair {qp} joins no group: {refusal}")
+        raise RuntimeError(f"queue pair {qp} cannot join the group: {refusal}")
 
     def post_recv(self, qp, lists):
         """Posts receive requests. Each request is a list of [addr, len, lkey]."""

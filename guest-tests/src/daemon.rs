@@ -403,7 +403,7 @@ impl Control {
 /// Returns whether a VMM is connected to the device with this number, or to any device, according to
 /// `hcactl --json devices`.
 fn is_connected(devices: &Value, number: Option<u16>) -> Result<bool> {
-    let rows = devices.as_array().context("hcactl devices did not print an array")?;
+    let rows = devices.as_array().context("'hcactl devices' did not print a JSON array")?;
     let selected = |row: &&Value| number.is_none_or(|number| row["id"] == number);
     Ok(rows.iter().filter(selected).any(|row| row["connected"] == true))
 }

@@ -157,7 +157,9 @@ impl Peer {
     /// Python is missing, or scapy cannot be fetched.
     pub fn start(id: u16, bind: SocketAddr, other: u16, to: SocketAddr) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peer");
-        let output = Command::new(folder.join("python")).output().context("cannot run Python with scapy")?;
+        let output = Command::new(folder.join("python"))
+            .output()
+            .context("cannot run the set-up script of the packet peer")?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "cannot set up a Python environment with scapy: {said}");
         let python = String::from_utf8(output.stdout)?;

@@ -419,7 +419,7 @@ impl<F: Frontend> Hca<F> {
     /// Injects a device error; see [`Frontend::fail`].
     pub fn fail(&mut self) {
         self.step(Input::Fail);
-        log_line!(info, "injecting a device error at an operator's request");
+        log_line!(info, "injecting a device error at the operator's request");
         let cx = &mut context!(self);
         self.frontend.fail(cx);
     }

@@ -80,7 +80,9 @@ fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
 fn requester(situation: &QpStatus) -> String {
     match situation.send {
         WaitReason::NoSendQueue => "none: an XRC target only responds".into(),
-        WaitReason::State => "cannot send in this state, doorbells are ignored; modify the QP to RTS".into(),
+        WaitReason::State => {
+            "cannot send in this state, and doorbells are ignored; modify the QP to RTS".into()
+        }
         WaitReason::Ended => "stopped; posted requests complete with a flush error".into(),
         WaitReason::NothingPosted if situation.unanswered.is_some() => {
             "all posted requests have been sent; waiting for the peer to acknowledge them".into()
@@ -102,7 +104,8 @@ fn requester(situation: &QpStatus) -> String {
             limit(most)
         ),
         WaitReason::Credits { beyond } => format!(
-            "out of credits: the next message exceeds the receive requests advertised by the peer by {beyond}"
+            "out of credits: the next message waits until the peer advertises {}",
+            count_of(beyond.into(), "more receive request")
         ),
         WaitReason::Fence { older } => format!("fence: the next request waits for {}", requests(older)),
         WaitReason::Invalidation { older } => {
@@ -162,7 +165,7 @@ fn responder(situation: &QpStatus) -> String {
             format!("received {received} bytes of a message; waiting for the rest, starting at PSN {psn:#x}")
         }
         Expecting::Missing { psn } => {
-            format!("PSN {psn:#x} is missing: later packets arrived, NAK sent")
+            format!("PSN {psn:#x} is missing: later packets have arrived, and a NAK was sent")
         }
         Expecting::ReceiveRequest { psn, refusals } => format!(
             "no receive request is posted for the message at PSN {psn:#x}; RNR NAK sent {}",
@@ -218,7 +221,7 @@ fn drop_words(reason: DropReason) -> &'static str {
 
 fn cause_words(cause: AccessError) -> &'static str {
     match cause {
-        AccessError::Key => "the key belongs to no memory region or window",
+        AccessError::Key => "no memory region or window has this key",
         AccessError::Invalid => {
             "the key is not valid: it was allocated but never registered, or has been invalidated"
         }
@@ -226,11 +229,11 @@ fn cause_words(cause: AccessError) -> &'static str {
         AccessError::Pd => "the key belongs to another protection domain",
         AccessError::Qp => "the window belongs to another queue pair",
         AccessError::Right => "the key does not grant the required access right",
-        AccessError::Bounds => "the access exceeds the bounds of the region",
+        AccessError::Bounds => "the access exceeds the bounds of the region or window",
         AccessError::Unmapped => "the memory of the region is not mapped for DMA",
         AccessError::Valid => "the key is still valid and must be invalidated first",
         AccessError::Bound => "memory windows are still bound to the region",
-        AccessError::Indirection => "the key refers to other keys through too many lists",
+        AccessError::Indirection => "the key's lists of keys are nested too deeply or are too long",
     }
 }
 

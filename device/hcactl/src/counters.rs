@@ -75,7 +75,8 @@ impl Sample {
     fn take(daemon: &mut Daemon, devices: &[u16]) -> anyhow::Result<Self> {
         let at = Instant::now();
         let one = |device: &u16| {
-            let counters = of(daemon, *device).with_context(|| format!("device {device}"))?;
+            let counters = of(daemon, *device)
+                .with_context(|| format!("cannot read the counters of device {device}"))?;
             Ok((*device, serde_json::to_value(counters)?))
         };
         Ok(Self { at, devices: devices.iter().map(one).collect::<anyhow::Result<_>>()? })

@@ -123,7 +123,7 @@ impl Daemon {
     ) -> anyhow::Result<()> {
         self.each_page(device, table, false, |response| {
             let Response::Page(ListPage { rows, next }) = response else { return Ok(None) };
-            let rows = rows.get(table).context("hcad sent a different table than requested")?;
+            let rows = rows.get(table).context("the response from hcad lacks the requested table")?;
             let more = take(serde_json::from_str(rows).context("cannot parse the table rows from hcad")?);
             Ok(Some(next.filter(|_| more)))
         })
@@ -159,7 +159,7 @@ impl Daemon {
                 None => return Ok(()),
                 // `from` must increase, so that hcad cannot keep this loop running forever.
                 Some(next) if next > from => from = next,
-                Some(_) => bail!("hcad sent the pages of the list in the wrong order"),
+                Some(_) => bail!("hcad sent the pages of the table in the wrong order"),
             }
         }
     }

@@ -67,7 +67,7 @@ impl Interface for Mlx5 {
     const DRIVERS: &'static [&'static str] = &["mlx5_core", "mlx5_ib"];
     const RULES: &'static [&'static Rule] = strict::rules::ALL;
     const NEEDS_TRAPS: Option<&'static str> =
-        Some("include those of event queues, whose consumer index is nowhere in guest memory");
+        Some("include those of event queues, whose consumer index is not in guest memory");
 
     fn new(setup: Setup) -> Self {
         Self {
@@ -170,7 +170,11 @@ impl Mlx5 {
             (Err(_), header) => header.as_ref().map_or(&[][..], |header| &header[..]),
         };
         if !request.finish(cx.dma, output) {
-            limited!(warn, command = name, "output of a command is not in mapped memory");
+            limited!(
+                warn,
+                command = name,
+                "cannot write the command output: its buffer is not in mapped memory"
+            );
         }
         self.complete(cx, slot, takers);
     }
@@ -200,7 +204,7 @@ impl Mlx5 {
             SlotFault::Undelivered(undelivered) => {
                 let Rejection { check, .. } = undelivered.rejection;
                 let delivery = undelivered.delivery.name();
-                limited!(warn, slot, delivery, "command not delivered: {}", undelivered.rejection);
+                limited!(warn, slot, delivery, "command delivery failed: {}", undelivered.rejection);
                 cx.monitor.count_command("unknown", check.status().name(), Duration::ZERO);
                 let takers = self.command_eq();
                 self.complete(cx, slot, takers);

@@ -44,7 +44,7 @@ impl Strict {
         if self.token.replace(token) == Some(token) {
             found.add(
                 &TOKEN_REUSED,
-                format!("the command in slot {slot} has token {token:#x}, like the command before it"),
+                format!("the command in slot {slot} reuses token {token:#x} of the previous command"),
             );
         }
         found

@@ -274,7 +274,7 @@ impl<'a> World<'a> {
             }
             if self.now > bound {
                 return Err(format!(
-                    "not done after {DRAIN_BOUND:?} without faults: {}",
+                    "the run did not finish within {DRAIN_BOUND:?} of the last fault or action: {}",
                     self.checker.progress()
                 ));
             }
@@ -484,7 +484,7 @@ impl<'a> World<'a> {
                 && let Some((_, Some(before))) = statuses.iter().find(|(of, _)| *of == qpn)
                 && before.send != WaitReason::Turn
             {
-                return Err(format!("node {node}: QP {qpn} sends although its status was {:?}", before.send));
+                return Err(format!("node {node}: QP {qpn} sent a frame in status {:?}", before.send));
             }
             let Some(sent) = sent else {
                 check_wait_reasons(engine, self.now, qpns_of(self.plan, node))?;
@@ -591,7 +591,7 @@ fn check_wait_reasons(
         return Ok(());
     }
     match qpns.find(|qpn| engine.explain(now, *qpn).is_some_and(|status| status.send == WaitReason::Turn)) {
-        Some(qpn) => Err(format!("QP {qpn} sends nothing although its status is Turn")),
+        Some(qpn) => Err(format!("QP {qpn} sends nothing in status Turn")),
         None => Ok(()),
     }
 }
@@ -600,7 +600,7 @@ fn check_wait_reasons(
 fn check_no_pooled_slots(engine: &Engine) -> Result<(), Violation> {
     match engine.pooled_slots() {
         slots if slots == engine::PooledSlots::default() => Ok(()),
-        slots => Err(format!("idle, but the pool still counts {slots:?}")),
+        slots => Err(format!("all QPs are idle, but the pool still counts {slots:?}")),
     }
 }
 

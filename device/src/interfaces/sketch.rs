@@ -21,7 +21,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 strict_rules! {
-    /// A write that is not 4 aligned bytes.
+    /// A write that is misaligned, or not 4 bytes long.
     NARROW_WRITE "narrow_write" "1.1";
 }
 

@@ -247,7 +247,7 @@ impl LocalFabric {
             self.last = Some(Admitted { source, at: now, joins });
             return true;
         }
-        limited!(warn, own = %self.mac, ?source, "dropped a frame whose source address belongs to another member");
+        limited!(warn, own = %self.mac, ?source, "dropped a frame whose source address belongs to another member of the fabric");
         false
     }
 

@@ -277,7 +277,7 @@ impl Fabric for UdpFabric {
                     }
                     Err(AdmitError::Stranger) => {
                         self.stats.rx_stranger += 1;
-                        crate::limited!(warn, from = %meta.addr, "dropped frames from an address that is not a peer");
+                        crate::limited!(warn, from = %meta.addr, "dropped frames from an address that is not in the peer list");
                     }
                     Err(AdmitError::ForeignMac) => {
                         self.stats.rx_foreign_mac += 1;

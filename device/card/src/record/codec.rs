@@ -87,13 +87,13 @@ mod left {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CodecError {
     /// The entry exceeds its chunk.
-    #[error("truncated entry")]
+    #[error("a recorded entry is truncated")]
     CutOff,
     /// The tag, form or flag is unknown.
     #[error("a recorded entry contains an unknown {what}: {value:#x}")]
     Unknown { what: &'static str, value: u64 },
     /// A number is out of range.
-    #[error("a recorded entry contains a number that is out of range")]
+    #[error("a recorded entry contains an out-of-range number")]
     TooLarge,
     /// The entry refers to data that is not in the cache.
     #[error("a recorded entry refers to data that was not recorded")]

@@ -34,16 +34,16 @@ pub(super) enum DriverError {
     #[error("the frame has too many buffers")]
     TooManyBuffers,
     /// A descriptor has an unknown type, or a type that is not valid at this position.
-    #[error("invalid descriptor type")]
+    #[error("unknown or misplaced descriptor type")]
     DescriptorType,
     /// Headers overlap, are shorter than their minimum, or exceed the frame.
-    #[error("invalid header lengths")]
+    #[error("the header lengths are invalid or exceed the frame")]
     HeaderLengths,
     /// The MSS is out of range.
-    #[error("invalid maximum segment size (MSS)")]
+    #[error("the maximum segment size (MSS) is out of range")]
     SegmentSize,
     /// The TSO length does not match the buffers.
-    #[error("invalid TSO length")]
+    #[error("the TSO length does not match the buffers")]
     SegmentedLength,
     /// A buffer is not in mapped memory.
     #[error("a descriptor's buffer is not in mapped memory")]

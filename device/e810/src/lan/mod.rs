@@ -64,7 +64,11 @@ pub(super) enum AddError {
     #[error("transmit queue {0} is already enabled")]
     Enabled(u16),
     /// The ring length is out of range.
-    #[error("transmit queue {0} has an invalid ring length of {1} descriptors")]
+    #[error(
+        "the ring of transmit queue {0} has {1} descriptors (minimum {min}, maximum {max})",
+        min = RING_LENGTHS.start(),
+        max = RING_LENGTHS.end()
+    )]
     RingLength(u16, u16),
 }
 

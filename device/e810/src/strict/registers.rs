@@ -34,7 +34,10 @@ pub(in super::super) fn write(strict: &mut Strict, view: View<'_>, offset: u64, 
     if !offset.is_multiple_of(4) || !matches!(data.len(), 4 | 8) {
         found.add(
             &NARROW_WRITE,
-            format!("ignored {}-byte write at bar0+{offset:#x}, expected 4 or 8 aligned bytes", data.len()),
+            format!(
+                "ignored {}-byte write at bar0+{offset:#x}, expected an aligned write of 4 or 8 bytes",
+                data.len()
+            ),
         );
         return found;
     }

@@ -3,7 +3,7 @@
 use card::strict_rules;
 
 strict_rules! {
-    /// A write that is not 4 or 8 aligned bytes. The device ignores it.
+    /// A write that is misaligned, or not 4 or 8 bytes long. The device ignores it.
     NARROW_WRITE "narrow_write" "2";
     /// A write to a read-only register.
     READ_ONLY_WRITE "read_only_write" "2.1, 2.2";

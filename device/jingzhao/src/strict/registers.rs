@@ -41,7 +41,9 @@ pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: 
         let len = data.len();
         found.add(
             &NARROW_WRITE,
-            format!("ignored {len}-byte write at bar{number}+{offset:#x}, expected 4 or 8 aligned bytes"),
+            format!(
+                "ignored {len}-byte write at bar{number}+{offset:#x}, expected an aligned write of 4 or 8 bytes"
+            ),
         );
         return found;
     }

@@ -34,7 +34,7 @@ pub(in super::super) fn umr(
     if !mkey.context.free && current != key {
         found.add(
             &UMR_CONTROL,
-            format!("{place} changes key {key:#x}, but the low byte of the key makes it {current:#x}"),
+            format!("{place} names key {key:#x}, but the current key at this index is {current:#x}"),
         );
     }
     let new = mkey.context.updated(umr.control.mask, &umr.mkey);
@@ -45,7 +45,7 @@ pub(in super::super) fn umr(
         && mkey.last_valid == Some(new.key)
     {
         let key = MkeyIndex::of(key).key(new.key);
-        found.add(&KEY_REUSED, format!("{place} makes key {key:#x} valid, which was valid before"));
+        found.add(&KEY_REUSED, format!("{place} makes key {key:#x} valid again with the same low byte"));
     }
     found
 }
@@ -53,8 +53,7 @@ pub(in super::super) fn umr(
 /// Checks the control segment of a UMR.
 fn control(umr: &Umr<'_>, key: u32, place: &str, found: &mut Findings) {
     if umr.control.check_used && umr.control.check_free {
-        found
-            .add(&UMR_CONTROL, format!("{place} requires that key {key:#x} is free and that it is not free"));
+        found.add(&UMR_CONTROL, format!("{place} requires key {key:#x} to be both free and in use"));
     }
     let mut names = umr.control.mask.iter_names();
     names.by_ref().for_each(drop);

@@ -41,7 +41,7 @@ pub(super) fn created(resources: &Resources, command: &Command<'_>, dma: &GuestM
     {
         found.add(
             &RECORD_SHARED,
-            format!("{} with the doorbell record of {user}, at {record}", command.opcode().name()),
+            format!("{}: the doorbell record at {record} is already used by {user}", command.opcode().name()),
         );
     }
 }

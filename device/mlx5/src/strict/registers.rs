@@ -43,7 +43,7 @@ fn uar_page(offset: u64, within: u64, len: usize, found: &mut Findings) {
         | (Some(UarRegister::Send { offset: 4, .. }), 4) => {}
         (Some(UarRegister::Send { .. }), 4 | 8) => found.add(
             &BLUE_FLAME,
-            format!("{len} bytes at bar0+{offset:#x} copy a WQE, but the device does not offer BlueFlame"),
+            format!("{len}-byte write at bar0+{offset:#x} copies a WQE, but BlueFlame is not supported"),
         ),
         _ => narrow(offset, len, found),
     }

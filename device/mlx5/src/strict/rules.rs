@@ -3,17 +3,17 @@
 use card::strict_rules;
 
 strict_rules! {
-    /// A write with a width or alignment that its register does not have. The device ignores it.
+    /// A write whose width or alignment its register does not support. The device ignores it.
     NARROW_WRITE "narrow_write" "2.1, 7.1";
     /// A write to an address without a register, or to a read-only register.
     NO_REGISTER "no_register" "2.1, 7.1";
-    /// A command with the token of the previous command, so that blocks left over from that one look valid.
+    /// A command that reuses the token of the previous command, so that stale mailbox blocks look valid.
     TOKEN_REUSED "token_reused" "3.1";
     /// Giving the device a page that it already has.
     PAGE_GIVEN_TWICE "page_given_twice" "5.1";
     /// TEARDOWN_HCA or DISABLE_HCA while objects exist.
     TEARDOWN_IN_USE "teardown_in_use" "4.3";
-    /// An EQ or a CQ with entries that software would take for new ones.
+    /// An EQ or a CQ with entries that software would mistake for new ones.
     ENTRY_OWNER "entry_owner" "8.2, 9.3";
     /// A queue that shares its doorbell record with another queue.
     RECORD_SHARED "record_shared" "7.3";
@@ -25,9 +25,9 @@ strict_rules! {
     DOORBELL_RECORD "doorbell_record" "7.2, 7.3";
     /// A send doorbell that differs from the start of the WQE in the send queue.
     DOORBELL_WQE "doorbell_wqe" "7.2";
-    /// A copy of a WQE in a send register, although the device does not offer BlueFlame.
+    /// A WQE copied to a send doorbell register, although the device does not support BlueFlame.
     BLUE_FLAME "blue_flame" "6.1, 7.2";
-    /// More blocks posted than the send queue has room for while earlier WQEs have not completed.
+    /// More blocks posted than the send queue has, counting WQEs that have not completed.
     SQ_OVERRUN "sq_overrun" "11";
     /// More requests posted than a receive queue has entries.
     RQ_OVERRUN "rq_overrun" "12.1, 12.2";
@@ -41,7 +41,7 @@ strict_rules! {
     ARM_RECORD "arm_record" "7.3, 9.2";
     /// Arming a CQ with a sequence number that does not match the events received.
     ARM_SEQUENCE "arm_sequence" "7.1, 9.2";
-    /// A WQE whose index is not that of its first block.
+    /// A WQE whose index differs from that of its first block.
     WQE_INDEX "wqe_index" "11.1";
     /// A WQE with an invalid size, queue number, opcode or segment. It fails with a local QP operation error, and a UMR
     /// with a window bind error.
@@ -52,8 +52,8 @@ strict_rules! {
     /// An SRQ entry that links to an entry beyond the SRQ.
     SRQ_LINK "srq_link" "12.2";
     /// A UMR that requires a key to be both free and in use, whose mask has undefined bits, or that names a key in use
-    /// by another low byte.
+    /// with a wrong low byte.
     UMR_CONTROL "umr_control" "13.1, 13.3";
-    /// A UMR of software's own QP that makes a key valid with the low byte that it had before.
+    /// A UMR on a QP other than the kernel's UMR QP that makes a key valid again with the same low byte.
     KEY_REUSED "key_reused" "13.3";
 }

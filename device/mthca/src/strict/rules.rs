@@ -3,7 +3,7 @@
 use card::strict_rules;
 
 strict_rules! {
-    /// A write that is not 4 or 8 aligned bytes. The device ignores it.
+    /// A write that is misaligned, or not 4 or 8 bytes long. The device ignores it.
     NARROW_WRITE "narrow_write" "2.1, 5.1";
     /// A write to an address without a register.
     NO_REGISTER "no_register" "2.1, 5.1";
@@ -16,7 +16,7 @@ strict_rules! {
     /// A write to the HCR before software has read the go bit as 0. Hardware may still be executing the previous
     /// command.
     HCR_NOT_POLLED "hcr_not_polled" "2.2";
-    /// Arming an EQ that is not valid, or updating its consumer index.
+    /// Arming an EQ that is not valid, or updating the consumer index of such an EQ.
     EQ_NOTHING "eq_nothing" "2.4, 7.8";
     /// An EQ consumer index that is past the producer index, or that moves backwards.
     EQ_CONSUMER "eq_consumer" "2.4, 7.8";
@@ -72,7 +72,7 @@ strict_rules! {
     WQE_MALFORMED "wqe_malformed" "7.1, 7.2, 7.4";
     /// Reserved bits set in a WQE.
     WQE_RESERVED "wqe_reserved" "7.1";
-    /// A WQE without the bit that must always be set.
+    /// A WQE in which bit 0 of the flags, which must always be set, is clear.
     WQE_CONSTANT "wqe_constant" "7.1";
     /// A WQE that accesses memory without permission: wrong key, protection domain, access right or bounds.
     WQE_KEY "wqe_key" "6.2, 7.1";

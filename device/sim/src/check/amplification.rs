@@ -32,7 +32,7 @@ impl Checker<'_> {
             Kind::Acknowledge | Kind::AtomicAcknowledge => &mut reply_allowance.answers,
             _ => &mut reply_allowance.read_packets,
         };
-        ensure!(*left > 0, "a reply without a request");
+        ensure!(*left > 0, "no received request allows this reply");
         *left -= 1;
         Ok(())
     }

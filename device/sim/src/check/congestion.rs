@@ -38,11 +38,14 @@ impl Checker<'_> {
     pub(super) fn check_notification(&mut self, id: SideId, bth: &Bth) -> Result<(), Violation> {
         let now = self.now;
         let peer = self.pair(id).ends[1 - id.side].qpn;
-        ensure!(bth.dest_qp == peer && bth.becn, "{bth:?}");
+        ensure!(bth.dest_qp == peer && bth.becn, "the CNP is not for {peer:?}, or BECN is 0: {bth:?}");
         let congestion = &mut self.side_mut(id).congestion;
-        ensure!(congestion.marked, "a notification without marked data");
+        ensure!(congestion.marked, "a CNP was sent, but no new ECN-marked data has arrived");
         let last = congestion.last_sent_at.replace(now);
-        ensure!(last.is_none_or(|last| now >= last + INTERVAL), "a notification too soon after {last:?}");
+        ensure!(
+            last.is_none_or(|last| now >= last + INTERVAL),
+            "a CNP was sent less than {INTERVAL:?} after the previous CNP, which was sent at {last:?}"
+        );
         congestion.marked = false;
         Ok(())
     }

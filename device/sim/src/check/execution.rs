@@ -82,15 +82,18 @@ impl Cursor {
         let fetched = fetched.filter(|_| is_send(op));
         let areas = fetched.as_ref().map_or(op.to.as_slice(), |(_, area)| std::slice::from_ref(area));
         let (area, within) =
-            locate(areas, offset).ok_or_else(|| format!("request {index} has no buffer for it"))?;
+            locate(areas, offset).ok_or_else(|| format!("request {index} has no buffer for byte {offset}"))?;
         let expected_at = va(area.region) + (area.offset + within) as u64;
         let expected_key = fetched.map_or_else(|| key_of(area.region), |(key, _)| key);
         ensure!(
             (key, at) == (expected_key, expected_at) && data.len() <= area.len - within,
-            "expected byte {offset} of request {index}"
+            "expected a write of byte {offset} of request {index}"
         );
         let bytes = bytes_of(index, op);
-        ensure!(bytes.get(offset..offset + data.len()) == Some(data), "wrong bytes for request {index}");
+        ensure!(
+            bytes.get(offset..offset + data.len()) == Some(data),
+            "the data written for request {index} is wrong"
+        );
         self.offset += data.len();
         Ok(())
     }
@@ -143,7 +146,7 @@ impl Checker<'_> {
                     SendOp::Send { .. } | SendOp::SendInvalidate { .. } => Access::LocalWrite,
                     _ => Access::RemoteWrite,
                 };
-                ensure!(*access == right, "expected request {index}");
+                ensure!(*access == right, "request {index} requires {right:?} access, not {access:?}");
                 let bytes = |_: usize, op: &Op| pair.source_bytes(peer.side, &op.from);
                 let key_of = |region| pair.key(id.side, region);
                 side.executed.store(ops, key_of, bytes, fetched, (*key, *va, data))
@@ -157,10 +160,10 @@ impl Checker<'_> {
                         (remote, AtomicOp::CompareSwap { compare, swap })
                     }
                     SendOp::FetchAdd { remote, add } => (remote, AtomicOp::FetchAdd { add }),
-                    _ => return Err(format!("expected request {index}")),
+                    _ => return Err(format!("request {index} is next, but is not an atomic")),
                 };
                 let here = (remote.va.get(), remote.rkey.get(), asked) == (*at, *key, *op);
-                ensure!(here && *key == pair.key(id.side, CELLS), "expected request {index}");
+                ensure!(here && *key == pair.key(id.side, CELLS), "the atomic differs from request {index}");
                 side.executed.offset += 1;
                 side.originals[index] = Some(*original);
                 Ok(())
@@ -171,8 +174,12 @@ impl Checker<'_> {
                 let side = self.side_mut(id);
                 let index = side.executed.next(ops)?;
                 let (due, len) = (ops[index].invalidates(), ops[index].len as usize);
-                ensure!(due == Some(Rkey::new(*key)), "expected request {index}");
-                ensure!(side.executed.offset == len, "{} of {len} bytes are there", side.executed.offset);
+                ensure!(due == Some(Rkey::new(*key)), "request {index} does not invalidate key {key:#x}");
+                ensure!(
+                    side.executed.offset == len,
+                    "the key was invalidated after {} of {len} bytes",
+                    side.executed.offset
+                );
                 side.executed.offset += 1;
                 Ok(())
             }
@@ -189,16 +196,28 @@ impl Checker<'_> {
             && ops.iter().any(|op| op.ends_key() == Some(key))
         {
             let index = side.ended.next(ops)?;
-            ensure!(ops[index].ends_key() == Some(key), "expected request {index}");
-            ensure!(side.returned.has_done(ops, index), "request {index} lacks data");
+            ensure!(ops[index].ends_key() == Some(key), "request {index} does not invalidate {key:?}");
+            ensure!(
+                side.returned.has_done(ops, index),
+                "request {index} invalidated its key before its data was written"
+            );
             side.ended.offset += 1;
             return Ok(());
         }
         let index = side.worked.next(ops)?;
-        ensure!(ops[index].request.op == SendOp::Local((*op).into()), "expected request {index}");
-        ensure!(side.flight.ends_with(index), "packets of later requests than {index} were sent");
+        ensure!(
+            ops[index].request.op == SendOp::Local((*op).into()),
+            "the key operation does not match request {index}"
+        );
+        ensure!(
+            side.flight.ends_with(index),
+            "request {index} was executed out of order with the packets of other requests"
+        );
         let waits = matches!(op, KeyOp::Invalidate(_)) || ops[index].request.fence == Fence::All;
-        ensure!(!waits || side.flight.is_answered(index), "requests before {index} are outstanding");
+        ensure!(
+            !waits || side.flight.is_answered(index),
+            "request {index} was executed while earlier requests were outstanding"
+        );
         side.worked.offset += 1;
         Ok(())
     }

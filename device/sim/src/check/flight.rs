@@ -129,19 +129,29 @@ impl Flight {
     ) -> Result<(), Violation> {
         let (from, to) = (self.relative(psn), self.relative(psn) + covers);
         let (first, end) = (self.first(nth), self.ends[nth]);
-        ensure!(first <= from && to <= end, "PSNs {from}..{to} of request {nth}, which has {first}..{end}");
+        ensure!(
+            first <= from && to <= end,
+            "PSNs {from}..{to} are outside request {nth}, which has PSNs {first}..{end}"
+        );
         let Self { unacked, next, high, .. } = *self;
-        ensure!(from == next || from == unacked, "PSN {from}: next is {next}, oldest {unacked}");
-        ensure!(to - unacked <= limits.window, "PSN {to} is {} beyond {unacked}", to - unacked);
+        ensure!(
+            from == next || from == unacked,
+            "PSN {from} is neither the next PSN, {next}, nor the oldest unacknowledged PSN, {unacked}"
+        );
+        ensure!(
+            to - unacked <= limits.window,
+            "PSNs {unacked}..{to} exceed the window of {} packets",
+            limits.window
+        );
         let waited = self.rnr_until.take();
         if let Some(until) = waited {
             ensure!(
                 now >= until && now <= until + limits.slack,
-                "sent at {now:?}, RNR wait ends at {until:?}"
+                "the packet was sent at {now:?}, but the RNR wait ends at {until:?}"
             );
             ensure!(
                 self.rnr_naks <= limits.rnr_retries,
-                "retried after {} RNR NAKs, but the limit is {} retries",
+                "the packet was sent after {} RNR NAKs, but the limit is {} RNR retries",
                 self.rnr_naks,
                 limits.rnr_retries
             );
@@ -149,7 +159,10 @@ impl Flight {
         if from < next {
             let on_time = self.due(limits.ack_timeout).any(|due| now >= due && now <= due + limits.slack);
             let due = self.due(limits.ack_timeout).next();
-            ensure!(self.retry_allowed || on_time, "retransmitted without cause, timeout is at {due:?}");
+            ensure!(
+                self.retry_allowed || on_time,
+                "the packet was retransmitted without cause; the ACK timer expires at {due:?}"
+            );
             if waited.is_none() {
                 let (least, most) = (*self.retries.start(), *self.retries.end());
                 self.retries = least + u8::from(!self.retry_optional)..=most + 1;
@@ -159,27 +172,32 @@ impl Flight {
         if self.rnr_naks > 0 {
             let refused = (first..end).contains(&unacked) && ops[nth].returns_data();
             let few = refused || to - unacked <= PROBE;
-            ensure!(few, "PSN {to} is {} beyond {unacked}, which was refused", to - unacked);
+            ensure!(few, "PSNs {unacked}..{to} exceed the limit of {PROBE} packets after an RNR NAK");
         }
         if ops[nth].request.fence == Fence::Reads && from == first {
             let mut before = ops[..nth].iter().zip(&self.ends);
             let open = before.any(|(op, end)| op.returns_data() && *end > unacked && op.fails.is_empty());
-            ensure!(!open, "the fence of request {nth}");
+            ensure!(!open, "request {nth} has a fence, but earlier READs or atomics are outstanding");
         }
         if ops[nth].request.fence == Fence::All {
-            ensure!(unacked >= first, "the fence of request {nth}");
+            ensure!(unacked >= first, "request {nth} has a fence, but earlier requests are outstanding");
         }
         if ops[nth].returns_data() {
             self.reads.retain(|&(_, end)| end <= from && end > unacked);
             self.reads.push((from, to));
             let count = self.reads.len();
-            ensure!(count <= limits.rd_atomic, "{count} READs and atomics outstanding");
+            ensure!(
+                count <= limits.rd_atomic,
+                "{count} READs and atomics are outstanding (maximum {})",
+                limits.rd_atomic
+            );
         }
         self.transmissions += u32::from((from..to).contains(&unacked));
         ensure!(
             self.transmissions <= limits.retries + 1,
-            "PSN {unacked} is sent {} times",
-            self.transmissions
+            "PSN {unacked} was sent {} times (maximum {})",
+            self.transmissions,
+            limits.retries + 1
         );
         self.timer_from.get_or_insert(now);
         (self.high, self.next) = (high.max(to), to);
@@ -297,7 +315,7 @@ impl Checker<'_> {
         if let Some(before) = ops[..nth].iter().rposition(Op::is_local) {
             ensure!(
                 side.worked.has_done(ops, before),
-                "request {before} is a local operation that was not executed"
+                "request {before}, a local operation, has not been executed yet"
             );
         }
         side.flight.on_request_sent(now, ops, nth, (packet.bth.psn, covers), &limits)

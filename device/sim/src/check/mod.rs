@@ -120,7 +120,10 @@ impl<'a> Checker<'a> {
     /// Checks the state that the engine reports for a QP.
     pub fn check_state(&self, pair: usize, side: usize, state: State) -> Result<(), Violation> {
         let known = self.sides[pair][side].state;
-        ensure!(known == state, "pair {pair} side {side} is in {state:?}, software expects {known:?}");
+        ensure!(
+            known == state,
+            "pair {pair} side {side} is in state {state:?}, but software expects {known:?}"
+        );
         Ok(())
     }
 
@@ -128,10 +131,13 @@ impl<'a> Checker<'a> {
     pub fn on_move(&mut self, pair: usize, side: usize, to: State) -> Result<(), Violation> {
         let now = self.now;
         let of = &mut self.sides[pair][side];
-        ensure!(!of.missing_drained_event(), "pair {pair} side {side} is drained, but raised no event");
+        ensure!(
+            !of.missing_drained_event(),
+            "pair {pair} side {side} has drained, but raised no drained event"
+        );
         ensure!(
             !of.missing_established_event(),
-            "pair {pair} side {side} received in RTR, but raised no event"
+            "pair {pair} side {side} received in RTR, but raised no communication-established event"
         );
         of.on_move(to, now);
         Ok(())
@@ -171,7 +177,7 @@ impl<'a> Checker<'a> {
             let id = self.find(node, *qpn)?;
             return self.on_key_access(id, op).map_err(|problem| format!("{id:?}: {event:x?}: {problem}"));
         }
-        let cause = cause.ok_or_else(|| format!("node {node}, without a packet: {event:x?}"))?;
+        let cause = cause.ok_or_else(|| format!("node {node} accessed memory without a packet: {event:x?}"))?;
         ensure!(
             self.foreign_pkey.is_none(),
             "node {node}: a packet with the foreign P_Key {:?} caused {event:x?}",
@@ -261,7 +267,7 @@ impl<'a> Checker<'a> {
 
     /// Checks the state at the end of the run.
     pub fn at_end(&self) -> Result<(), Violation> {
-        ensure!(self.is_finished(), "not finished: {}", self.progress());
+        ensure!(self.is_finished(), "the run ended before all requests completed: {}", self.progress());
         for pair in &self.plan.pairs {
             for side in 0..2 {
                 let id = SideId { pair: pair.index, side };

@@ -15,11 +15,11 @@ impl Checker<'_> {
         let ops = self.ops(peer);
         let (nth, at) = self.side(peer).flight.find(packet.bth.psn);
         let op = nth.and_then(|nth| ops.get(nth)).filter(|op| matches!(op.request.op, SendOp::Read { .. }));
-        let op = op.ok_or_else(|| format!("answers a READ at {:?} that is not on record", packet.bth.psn))?;
+        let op = op.ok_or_else(|| format!("no READ of the peer covers {:?}", packet.bth.psn))?;
         let offset = at as usize * pair.mtu.bytes();
         let bytes = pair.source_bytes(id.side, &op.from);
         let answer = bytes.get(offset..offset + packet.payload.len());
-        ensure!(answer == Some(packet.payload), "payload differs from READ {nth:?} at byte {offset}");
+        ensure!(answer == Some(packet.payload), "the payload differs from READ {nth:?} at byte {offset}");
         Ok(())
     }
 }

@@ -49,20 +49,24 @@ impl Checker<'_> {
         let id = self.find(node, qpn)?;
         let side = self.side(id);
         let receives = !matches!(side.state, State::Reset | State::Init | State::Err);
-        ensure!(receives && !side.last_wqe, "{id:?} fetched a request in {:?}", side.state);
-        ensure!(side.fetched.is_none(), "{id:?} fetched a second request");
+        ensure!(
+            receives && !side.last_wqe,
+            "{id:?} fetched a request in state {:?}, or after its last-WQE event",
+            side.state
+        );
+        ensure!(side.fetched.is_none(), "{id:?} fetched a second request before the first completed");
         ensure!(
             self.foreign_pkey.is_none(),
-            "{id:?} fetched a request for a packet of {:?}",
+            "{id:?} fetched a request for a packet with the foreign P_Key {:?}",
             self.foreign_pkey
         );
         let named = self.named_srq(id);
-        ensure!(srqn == named, "{id:?} fetched from {srqn:?}, the message names {named:?}");
+        ensure!(srqn == named, "{id:?} fetched from {srqn:?}, but the message names {named:?}");
         let number = named.map(|srqn| srqn.get() as usize).or_else(|| self.srq(id));
         let queue = number.and_then(|srq| self.queues.get_mut(&srq));
         let fetched =
             queue.and_then(VecDeque::pop_front).ok_or("a request was fetched from an empty queue")?;
-        ensure!(fetched.wr_id == wr_id, "{id:?} fetched {wr_id:#x} before {fetched:?}");
+        ensure!(fetched.wr_id == wr_id, "{id:?} fetched request {wr_id:#x} instead of {fetched:?}");
         self.side_mut(id).fetched = Some(fetched);
         Ok(())
     }

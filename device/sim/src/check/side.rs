@@ -194,23 +194,30 @@ impl Checker<'_> {
     pub(super) fn complete_send(&mut self, id: SideId, completion: &Completion) -> Result<(), Violation> {
         let (pair, side) = (self.pair(id), self.side(id));
         let nth = side.sends.done;
-        ensure!(nth < side.sends.posted, "nothing is posted");
+        ensure!(nth < side.sends.posted, "no send request is posted");
         let op = &pair.lives[side.life].sides[id.side].ops[nth];
-        ensure!(completion.wr_id == wr_id(side.life as u64, nth), "expected request {nth}");
+        ensure!(
+            completion.wr_id == wr_id(side.life as u64, nth),
+            "expected the completion of send request {nth}"
+        );
         let sending = matches!(side.state, State::Rts | State::Sqd);
         match completion.result {
-            Ok(Success::Recv(_)) => return Err("a receive in the send queue".to_owned()),
+            Ok(Success::Recv(_)) => return Err("a completion of the send queue reports a receive".to_owned()),
             Ok(Success::Send(done)) => {
-                ensure!(sending, "success in {:?}", side.state);
-                ensure!(op.fails.is_empty(), "should fail with {:?}", op.fails);
+                ensure!(sending, "a request succeeded in state {:?}", side.state);
+                ensure!(op.fails.is_empty(), "the request must fail with one of {:?}", op.fails);
                 self.check_success(id, nth, op, &done)?;
             }
             Err(Status::Flushed) => {
-                ensure!(side.flush == Flush::Each, "flushed, although the owner flushes");
-                ensure!(matches!(side.state, State::Err | State::Sqe), "flushed in {:?}", side.state);
+                ensure!(side.flush == Flush::Each, "the engine flushed a request that its owner must flush");
+                ensure!(
+                    matches!(side.state, State::Err | State::Sqe),
+                    "a request was flushed in state {:?}",
+                    side.state
+                );
             }
             Err(status) => {
-                ensure!(sending, "a failure in {:?}", side.state);
+                ensure!(sending, "a request failed in state {:?}", side.state);
                 if !op.fails.contains(&status) {
                     self.check_retry_failure(id, nth, status)?;
                 }
@@ -231,36 +238,45 @@ impl Checker<'_> {
         };
         ensure!(
             done.op == op.request.op && done.byte_len == op.len && done.remote_qpn == remote_qpn,
-            "of {op:?}"
+            "the completion does not match {op:?}"
         );
         if !pair.is_reliable() {
             let (sent, due) = (side.packets[nth], op.packets(pair.mtu));
-            ensure!(sent == due, "after {sent} of {due} packets");
+            ensure!(sent == due, "the request completed after {sent} of {due} packets");
             return Ok(());
         }
-        ensure!(side.flight.is_answered(nth), "without an answer");
-        ensure!(side.returned.has_done(self.ops(id), nth), "without its data");
+        ensure!(side.flight.is_answered(nth), "the request completed before it was acknowledged");
+        ensure!(
+            side.returned.has_done(self.ops(id), nth),
+            "the request completed before its response data was written"
+        );
         let worked = [&side.worked, &side.ended].map(|cursor| cursor.has_done(self.ops(id), nth));
-        ensure!(worked == [true; 2], "without its work on a key");
-        ensure!(peer.executed.has_done(self.ops(id), nth), "not executed");
+        ensure!(worked == [true; 2], "the request completed before its key operation");
+        ensure!(
+            peer.executed.has_done(self.ops(id), nth),
+            "the request completed before the peer executed it"
+        );
         let taken = self.ops(id)[..=nth].iter().filter(|op| op.takes_receive()).count();
-        ensure!(peer.recvs.done >= taken, "before the receiver's completion");
+        ensure!(peer.recvs.done >= taken, "the request completed before the peer's receive request");
         Ok(())
     }
 
     fn check_retry_failure(&self, id: SideId, nth: usize, status: Status) -> Result<(), Violation> {
         let (pair, side, peer) = (self.pair(id), self.side(id), self.side(id.peer()));
         let life = &pair.lives[side.life];
-        ensure!(pair.is_reliable(), "unexpected");
+        ensure!(pair.is_reliable(), "a request of an unreliable QP failed with {status:?}");
         match status {
             Status::RetryExceeded => {
                 let unreachable =
                     [side.unreachable_since, peer.unreachable_since].into_iter().flatten().min();
                 let retries = u32::from(life.retry_count);
-                ensure!(retries < 7 || unreachable.is_some(), "the peer was reachable");
+                ensure!(
+                    retries < 7 || unreachable.is_some(),
+                    "the request ran out of retries although the peer was reachable"
+                );
                 ensure!(
                     side.flight.transmissions() >= retries,
-                    "after {} attempts",
+                    "the request failed after {} transmissions, but the retry count is {retries}",
                     side.flight.transmissions()
                 );
                 if let Some(unreachable) = unreachable.filter(|_| retries == 7) {
@@ -273,17 +289,23 @@ impl Checker<'_> {
                         + Duration::from_millis(2)
                         + self.slack(id);
                     let since = unreachable.max(side.sent_at[nth]);
-                    ensure!(self.now <= since + longest, "unreachable since {since:?}");
+                    ensure!(
+                        self.now <= since + longest,
+                        "the request must fail within {longest:?} of {since:?}"
+                    );
                 }
             }
             Status::RnrRetryExceeded => {
                 let RnrRetry::Limited(limit) = life.rnr_retry else {
-                    return Err("retries have no limit".to_owned());
+                    return Err("the request ran out of RNR retries, which are unlimited".to_owned());
                 };
                 let naks = side.flight.rnr_naks();
-                ensure!(naks > u32::from(limit), "after {naks} RNR NAKs, with {limit} retries");
+                ensure!(
+                    naks > u32::from(limit),
+                    "the request failed after {naks} RNR NAKs, but {limit} RNR retries are allowed"
+                );
             }
-            _ => return Err("unexpected".to_owned()),
+            _ => return Err(format!("the request must not fail with {status:?}")),
         }
         Ok(())
     }
@@ -300,8 +322,8 @@ impl Checker<'_> {
             _ if !side.shared => (nth < side.recvs.posted).then(|| wr_id(side.life as u64, nth)),
             fetched => fetched.map(|fetched| fetched.wr_id),
         };
-        let next = next.ok_or("nothing is posted")?;
-        ensure!(completion.wr_id == next, "expected receive {nth}, {next:#x}");
+        let next = next.ok_or("no receive request is posted")?;
+        ensure!(completion.wr_id == next, "expected receive request {nth} with wr_id {next:#x}");
         let srqn = side
             .fetched
             .filter(|_| pair.is_xrc())
@@ -309,11 +331,15 @@ impl Checker<'_> {
             .map(Srqn::new);
         ensure!(completion.srqn == srqn, "the reported SRQ is {:?}, expected {srqn:?}", completion.srqn);
         match completion.result {
-            Ok(Success::Send(_)) => return Err("a send in the receive queue".to_owned()),
+            Ok(Success::Send(_)) => return Err("a completion of the receive queue reports a send".to_owned()),
             Ok(Success::Recv(done)) => {
-                ensure!(self.foreign_pkey.is_none(), "of {:?}", self.foreign_pkey);
+                ensure!(
+                    self.foreign_pkey.is_none(),
+                    "a packet with the foreign P_Key {:?} completed a receive request",
+                    self.foreign_pkey
+                );
                 let states = [State::Rtr, State::Rts, State::Sqd, State::Sqe];
-                ensure!(states.contains(&side.state), "in {:?}", side.state);
+                ensure!(states.contains(&side.state), "a message was received in state {:?}", side.state);
                 match pair.service {
                     Service::Rc | Service::XrcIni => self.receive_reliable(id, nth, &done)?,
                     Service::Uc => self.receive_connected(id, &done, host)?,
@@ -321,7 +347,7 @@ impl Checker<'_> {
                 }
             }
             Err(Status::Flushed) => {
-                ensure!(side.flush == Flush::Each, "flushed, although the owner flushes");
+                ensure!(side.flush == Flush::Each, "the engine flushed a request that its owner must flush");
                 // If the remaining packets of the message named another SRQ, the receive request of the message is
                 // flushed before the event is raised.
                 let mut takers = self.ops(id.peer()).iter().filter(|op| op.takes_receive());
@@ -330,18 +356,23 @@ impl Checker<'_> {
                     self.side_mut(id).enter(State::Err, now);
                 }
                 let side = self.side(id);
-                let broken_at = side.broken_at.ok_or_else(|| format!("flushed in {:?}", side.state))?;
-                ensure!(side.sends.done == side.sends.posted, "flushed before the send queue");
+                let broken_at = side
+                    .broken_at
+                    .ok_or_else(|| format!("a receive request was flushed in state {:?}", side.state))?;
+                ensure!(
+                    side.sends.done == side.sends.posted,
+                    "the receive queue was flushed before the send queue"
+                );
                 // A receive request that is posted in ERR is found by polling, at least every 10 ms.
                 let posted_at = side.received_at.get(nth).copied().unwrap_or(broken_at);
                 let late = if posted_at > broken_at { LATE_RECEIVE } else { Duration::ZERO };
                 let due = posted_at.max(broken_at) + late;
-                ensure!(self.now <= due, "flushed after {due:?}");
+                ensure!(self.now <= due, "the receive request was flushed after {due:?}");
             }
             Err(status) => {
                 let expected =
                     pair.lives[side.life].sides[id.side].recvs.get(nth).and_then(|recv| recv.fails);
-                ensure!(expected == Some(status), "expected {expected:?}");
+                ensure!(expected == Some(status), "expected status {expected:?}");
                 let now = self.now;
                 self.side_mut(id).enter(State::Err, now);
             }
@@ -359,11 +390,14 @@ impl Checker<'_> {
         let (side, peer) = (self.side(id), self.side(id.peer()));
         let ops = &self.ops(id.peer())[..peer.sends.posted];
         let takers = ops.iter().enumerate().filter(|(_, op)| op.takes_receive());
-        let (at, op) = takers.clone().nth(nth).ok_or("the peer sent no message for it")?;
-        ensure!(op.fails.is_empty(), "request {at} must fail");
+        let (at, op) = takers.clone().nth(nth).ok_or("the peer sent no message for this request")?;
+        ensure!(op.fails.is_empty(), "request {at} of the peer must fail");
         fits(op, done)?;
-        ensure!(done.remote_qpn == self.pair(id).ends[1 - id.side].qpn, "of {op:?}");
-        ensure!(side.executed.has_done(ops, at), "request {at} is not executed");
+        ensure!(
+            done.remote_qpn == self.pair(id).ends[1 - id.side].qpn,
+            "the completion reports a remote QP that did not send {op:?}"
+        );
+        ensure!(side.executed.has_done(ops, at), "request {at} of the peer has not been executed");
         Ok(())
     }
 
@@ -378,8 +412,13 @@ impl Checker<'_> {
             // The engine may have fetched one more request that is not a NOP, and not started it yet.
             let idle = ops[begun..].iter().take_while(|op| op.request.op == SendOp::Nop).count();
             let most = begun + idle + 1;
-            ensure!(taken[0] <= most, "{} requests are fetched, {begun} began", taken[0]);
-            ensure!(taken[1] <= side.recvs.done + 1, "{} receives are fetched", taken[1]);
+            ensure!(taken[0] <= most, "{} send requests were fetched, but at most {most} may be", taken[0]);
+            ensure!(
+                taken[1] <= side.recvs.done + 1,
+                "{} receive requests were fetched, but only {} have completed",
+                taken[1],
+                side.recvs.done
+            );
         }
         Ok(())
     }
@@ -394,30 +433,45 @@ impl Checker<'_> {
                     AsyncEvent::AccessError(_) => Status::RemoteAccess,
                     _ => Status::RemoteInvalidRequest,
                 };
-                ensure!(ops.iter().any(|op| op.fails.contains(&status)), "the peer sent no invalid request");
+                ensure!(
+                    ops.iter().any(|op| op.fails.contains(&status)),
+                    "the peer posted no request that must fail with {status:?}"
+                );
                 self.side_mut(id).enter(State::Err, now);
             }
             AsyncEvent::SqDrained => {
                 let side = self.side_mut(id);
-                ensure!(side.state == State::Sqd && side.drain_due, "not requested");
-                ensure!(side.sends.done >= side.started, "request {} is outstanding", side.sends.done);
+                ensure!(
+                    side.state == State::Sqd && side.drain_due,
+                    "software did not request the drained event"
+                );
+                ensure!(
+                    side.sends.done >= side.started,
+                    "the drained event was raised while request {} was outstanding",
+                    side.sends.done
+                );
                 side.drain_due = false;
             }
             AsyncEvent::CommunicationEstablished => {
                 let side = self.side_mut(id);
                 ensure!(
                     side.state == State::Rtr && !side.established,
-                    "in {:?}, or raised twice",
+                    "the communication-established event was raised in state {:?}, or twice",
                     side.state
                 );
                 side.established = true;
             }
             AsyncEvent::LastWqeReached => {
                 let side = self.side_mut(id);
-                ensure!(side.shared && side.state == State::Err, "in {:?}", side.state);
+                ensure!(
+                    side.shared && side.state == State::Err,
+                    "the last-WQE event was raised in state {:?} (shared receive queue: {})",
+                    side.state,
+                    side.shared
+                );
                 ensure!(
                     side.fetched.is_none() && !side.last_wqe,
-                    "fetched {:?}, or raised twice",
+                    "the last-WQE event was raised twice, or before the fetched request completed: {:?}",
                     side.fetched
                 );
                 side.last_wqe = true;
@@ -429,14 +483,17 @@ impl Checker<'_> {
                 };
                 ensure!(
                     self.ops(id.peer())[..posted].iter().any(rejected),
-                    "the peer named no SRQ to reject"
+                    "the peer posted no request for {srqn:?} that must be rejected"
                 );
                 let exists = XrcSrqId::of(srqn.get() as usize).is_some();
-                ensure!(exists == matches!(event, AsyncEvent::XrcDomainViolation(_)), "SRQ exists: {exists}");
+                ensure!(
+                    exists == matches!(event, AsyncEvent::XrcDomainViolation(_)),
+                    "expected XrcDomainViolation if the SRQ exists, else InvalidXrceth (exists: {exists})"
+                );
                 self.side_mut(id).enter(State::Err, now);
             }
             AsyncEvent::WqCatastrophic | AsyncEvent::SrqCatastrophic | AsyncEvent::XrcSrqCatastrophic(_) => {
-                return Err("unexpected".to_owned());
+                return Err("no request of the plan causes a catastrophic error".to_owned());
             }
         }
         Ok(())
@@ -457,25 +514,34 @@ impl Checker<'_> {
             Service::Uc => Transport::Uc,
             _ => Transport::Ud,
         };
-        ensure!(bth.pkey == self.pkey(id), "{:?}", bth.pkey);
+        ensure!(bth.pkey == self.pkey(id), "the P_Key is {:?}, expected {:?}", bth.pkey, self.pkey(id));
         if bth.opcode == Opcode::CNP {
             return self.check_notification(id, bth);
         }
-        ensure!(bth.opcode.transport == transport, "opcode {:?}", bth.opcode);
-        ensure!(payload.len() <= pair.mtu.bytes(), "a payload of {} bytes", payload.len());
-        ensure!(bth.mig_req, "MigReq is 0");
-        ensure!(side.state != State::Reset && !side.muted, "in {:?}", side.state);
+        ensure!(bth.opcode.transport == transport, "opcode {:?} is not a {transport:?} opcode", bth.opcode);
+        ensure!(
+            payload.len() <= pair.mtu.bytes(),
+            "the payload has {} bytes, but the path MTU is {}",
+            payload.len(),
+            pair.mtu.bytes()
+        );
+        ensure!(bth.mig_req, "MigReq is 0, expected 1");
+        ensure!(
+            side.state != State::Reset && !side.muted,
+            "the QP is in state {:?}, or software has moved it to ERR or RESET",
+            side.state
+        );
         if pair.service != Service::Ud {
             let to = &pair.ends[1 - id.side];
-            ensure!(bth.dest_qp == to.qpn, "for {:?}", bth.dest_qp);
+            ensure!(bth.dest_qp == to.qpn, "the destination is {:?}, expected {:?}", bth.dest_qp, to.qpn);
         }
         if let (true, Ext::Aeth(Aeth { syndrome: Syndrome::Ack { credits }, .. })) =
             (side.shared, frame.packet.ext)
         {
-            ensure!(credits == 31, "{credits} credits of a shared queue");
+            ensure!(credits == 31, "the ACK of a shared receive queue has {credits} credits, expected 31");
         }
         if bth.opcode.is_response() {
-            ensure!(frame.packet.srqn.is_none(), "a response for {:?}", frame.packet.srqn);
+            ensure!(frame.packet.srqn.is_none(), "the response names {:?}", frame.packet.srqn);
             if bth.opcode.operation.kind() == Kind::ReadResponse {
                 self.check_read_response(id, &frame.packet)?;
             }
@@ -483,23 +549,34 @@ impl Checker<'_> {
         }
         let life = side.life;
         let nth = sent.wr_id.map(|id| usize::try_from(id & 0xffff_ffff).unwrap_or(usize::MAX));
-        let nth = nth.filter(|&nth| sent.wr_id == Some(wr_id(life as u64, nth))).ok_or("of another life")?;
+        let nth = nth
+            .filter(|&nth| sent.wr_id == Some(wr_id(life as u64, nth)))
+            .ok_or("the request belongs to an earlier life of the pair")?;
         let open = side.sends.done..side.sends.posted;
-        ensure!(open.contains(&nth), "of request {nth}, when {open:?} are open");
+        ensure!(open.contains(&nth), "request {nth} is not among the outstanding requests, {open:?}");
         let may = match side.state {
             State::Rts => true,
             State::Sqd => nth < side.may_start,
             _ => false,
         };
-        ensure!(may, "of request {nth} in {:?}", side.state);
+        ensure!(may, "request {nth} must not be sent in state {:?}", side.state);
         let op = &pair.lives[life].sides[id.side].ops[nth];
-        ensure!(frame.packet.srqn == op.request.remote_srq, "for {:?}", frame.packet.srqn);
+        ensure!(
+            frame.packet.srqn == op.request.remote_srq,
+            "the packet names {:?}, expected {:?}",
+            frame.packet.srqn,
+            op.request.remote_srq
+        );
         let ends = bth.opcode.operation.position().ends();
         let solicited = ends && op.request.solicited && op.takes_receive();
-        ensure!(bth.solicited == solicited, "solicited: {}", bth.solicited);
+        ensure!(
+            bth.solicited == solicited,
+            "the solicited event bit is {}, expected {solicited}",
+            bth.solicited
+        );
         match pair.service {
             Service::Rc | Service::XrcIni => self.on_request_sent(id, nth, &frame.packet)?,
-            Service::Uc => ensure!(!bth.ack_req, "AckReq is 1"),
+            Service::Uc => ensure!(!bth.ack_req, "AckReq is 1 in a UC packet"),
             _ => self.check_datagram(id, nth, frame)?,
         }
         let side = self.side_mut(id);
@@ -520,7 +597,7 @@ pub(super) fn fits(op: &Op, done: &RecvDone) -> Result<(), Violation> {
             && done.opcode.operation.position().ends()
             && (done.byte_len, done.imm, done.solicited) == (op.len, op.imm(), op.request.solicited)
             && done.invalidated == op.invalidates(),
-        "of {op:?}"
+        "the completion does not match {op:?}"
     );
     Ok(())
 }

@@ -51,7 +51,7 @@ impl Checker<'_> {
     pub(super) fn on_connected_access(&mut self, id: SideId, event: &HostEvent) -> Result<(), Violation> {
         let (pair, ordered, peer) = (self.pair(id), self.is_ordered(), id.peer());
         let HostEvent::Write { key, va: at, data, access } = event else {
-            return Err("no such operation".to_owned());
+            return Err("expected a write".to_owned());
         };
         if *access == Access::LocalWrite {
             return self.fill_receive(id, 0, *key, *at, data.len());
@@ -66,14 +66,14 @@ impl Checker<'_> {
         let right = *key == pair.key(id.side, to.region)
             && !op.refused
             && bytes.get(offset..offset + data.len()) == Some(data.as_slice());
-        ensure!(right, "not byte {offset} of request {index}");
+        ensure!(right, "the write does not match request {index} at byte {offset}");
         let done = offset + data.len() == op.len as usize;
         let received = &mut self.side_mut(id).received;
         ensure!(
             offset == 0 || received.writing == Some((index, offset)),
             "the write neither starts request {index} nor continues its previous write"
         );
-        ensure!(!ordered || index >= received.next, "request {index} is late");
+        ensure!(!ordered || index >= received.next, "request {index} was executed after a later request");
         received.writing = Some((index, offset + data.len()));
         received.next = received.next.max(index);
         received.whole[index] |= done && op.imm().is_none();
@@ -93,7 +93,7 @@ impl Checker<'_> {
         let pair: &Pair = self.pair(id);
         let areas = self.next_areas(id, 0).ok_or("no receive request is posted")?;
         let side = self.side_mut(id);
-        ensure!(side.fetched.is_some() || !side.shared, "no receive request was taken");
+        ensure!(side.fetched.is_some() || !side.shared, "no receive request was fetched");
         let is_at = |offset: usize| {
             locate(&areas, offset).is_some_and(|(area, within)| {
                 let expected_at = range(&area).start + within as u64;
@@ -102,7 +102,7 @@ impl Checker<'_> {
         };
         let filled = side.received.filled;
         let from = [filled, start].into_iter().find(|&offset| is_at(offset));
-        let from = from.ok_or_else(|| format!("receive request has {filled} bytes"))?;
+        let from = from.ok_or_else(|| format!("expected a write of byte {filled} of the receive request"))?;
         side.received.filled = from + len;
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Checker<'_> {
     ) -> Result<(), Violation> {
         let (pair, peer) = (self.pair(id), id.peer());
         let side = self.side(id);
-        let areas = &self.next_areas(id, 0).ok_or("no receive request")?;
+        let areas = &self.next_areas(id, 0).ok_or("no receive request is posted")?;
         let skip = if self.is_ordered() { side.received.next } else { 0 };
         let posted = self.side(peer).sends.posted;
         let found = self.ops(peer)[..posted].iter().enumerate().skip(skip).find(|(_, op)| {
@@ -124,8 +124,11 @@ impl Checker<'_> {
             let same = || stored(host, pair, id.side, into, bytes.len()) == Some(bytes.clone());
             op.takes_receive() && !op.refused && op.fails.is_empty() && fits(op, done).is_ok() && same()
         });
-        let (index, _) = found.ok_or_else(|| format!("no message from {skip} on matches"))?;
-        ensure!(done.remote_qpn == pair.ends[peer.side].qpn, "of request {index}");
+        let (index, _) = found.ok_or_else(|| format!("no message from request {skip} on matches"))?;
+        ensure!(
+            done.remote_qpn == pair.ends[peer.side].qpn,
+            "the completion reports a remote QP that did not send request {index}"
+        );
         let received = &mut self.side_mut(id).received;
         (received.filled, received.next) = (0, received.next.max(index + 1));
         received.whole[index] = true;
@@ -189,14 +192,14 @@ impl Checker<'_> {
 
     /// Returns the receiver of the multicast copy being written.
     pub(super) fn member_of(&self, event: &HostEvent) -> Result<SideId, Violation> {
-        let HostEvent::Write { key, va, .. } = event else { return Err("no such operation".to_owned()) };
+        let HostEvent::Write { key, va, .. } = event else { return Err("expected a write".to_owned()) };
         let is_of = |id: &SideId| {
             let into =
                 |area: &Area| self.pair(*id).key(id.side, area.region) == *key && range(area).contains(va);
             self.next_areas(*id, 0).is_some_and(|areas| areas.iter().any(into))
         };
         let mut ids = self.arrivals.iter().map(|due| due.id);
-        ids.find(is_of).ok_or_else(|| format!("multicast datagram was stored: {event:x?}"))
+        ids.find(is_of).ok_or_else(|| format!("no member expects this multicast write: {event:x?}"))
     }
 
     /// Returns the expected delivery of a datagram, or `None` if it must be dropped. `ahead` is the number of other
@@ -233,7 +236,7 @@ impl Checker<'_> {
             HostEvent::Write { key, va, data, access: Access::LocalWrite } => {
                 self.fill_receive(id, start, *key, *va, data.len())
             }
-            _ => Err("no such operation".to_owned()),
+            _ => Err("expected a local write".to_owned()),
         }
     }
 
@@ -246,10 +249,11 @@ impl Checker<'_> {
         let pair = self.pair(id);
         let due = self.arrivals.iter().position(|due| due.id == id);
         let due = self.arrivals.remove(due.ok_or("the datagram must be dropped")?);
-        let areas = &self.next_areas(id, 0).ok_or("no receive request")?;
+        let areas = &self.next_areas(id, 0).ok_or("no receive request is posted")?;
         let len = head(pair) + due.payload.len();
-        let found = stored(host, pair, id.side, areas, len).ok_or("longer than its receive request")?;
-        ensure!(found.ends_with(&due.payload), "wrong bytes");
+        let found =
+            stored(host, pair, id.side, areas, len).ok_or("the datagram is longer than its receive request")?;
+        ensure!(found.ends_with(&due.payload), "the received payload differs from the datagram");
         // IBTA annex A17: the IPv4 header is in the last 20 bytes of the GRH area.
         let header = match (pair.grh_area, due.grh) {
             (GrhArea::None, _) | (GrhArea::InfiniBand, false) => true,
@@ -258,14 +262,17 @@ impl Checker<'_> {
             // IBTA volume 1, section 8.3.3: IP version 6, next header 1Bh.
             (GrhArea::InfiniBand, true) => (found[0] >> 4, found[6]) == (6, 0x1b),
         };
-        ensure!(header, "the GRH area begins with {:02x?}", &found[..head(pair)]);
+        ensure!(header, "the GRH area has an invalid header: {:02x?}", &found[..head(pair)]);
         let index = pkey_index(id.pair, id.side);
-        ensure!((done.grh, done.pkey_index) == (due.grh, index), "of {due:?}");
+        ensure!(
+            (done.grh, done.pkey_index) == (due.grh, index),
+            "the GRH flag or the P_Key index does not match {due:?}"
+        );
         ensure!(
             done.byte_len as usize == len
                 && (done.imm, done.solicited) == (due.imm, due.solicited)
                 && (done.remote_qpn, done.remote_mac) == due.source,
-            "of {due:?}"
+            "the completion does not match {due:?}"
         );
         self.side_mut(id).received.filled = 0;
         Ok(())
@@ -281,16 +288,26 @@ impl Checker<'_> {
         let pair = self.pair(id);
         let op = &self.ops(id)[nth];
         let (Ext::Deth(deth) | Ext::DethImm(deth, _)) = frame.packet.ext else {
-            return Err("no DETH".to_owned());
+            return Err("the packet has no DETH".to_owned());
         };
-        let to = op.request.ud.as_ref().ok_or("no destination")?;
+        let to = op.request.ud.as_ref().ok_or("the request has no destination")?;
         let own = pair.ends[id.side].qkey;
         // IBTA 10.2.5: a controlled Q_Key is replaced with the Q_Key of the QP.
         let qkey = if to.qkey.get() >> 31 == 1 { own } else { to.qkey };
-        ensure!((deth.qkey, deth.src_qp) == (qkey, pair.ends[id.side].qpn), "{deth:?}");
-        ensure!(frame.packet.bth.dest_qp == to.qpn && frame.encap.ip == to.path.ip, "wrong destination");
-        ensure!(frame.packet.payload == pair.source_bytes(id.side, &op.from), "wrong bytes");
-        ensure!(frame.packet.ext.imm() == op.imm(), "wrong immediate data");
+        let source = pair.ends[id.side].qpn;
+        ensure!(
+            (deth.qkey, deth.src_qp) == (qkey, source),
+            "{deth:?} does not carry {qkey:?} and source {source:?}"
+        );
+        ensure!(
+            frame.packet.bth.dest_qp == to.qpn && frame.encap.ip == to.path.ip,
+            "the destination differs from request {nth}"
+        );
+        ensure!(
+            frame.packet.payload == pair.source_bytes(id.side, &op.from),
+            "the payload differs from request {nth}"
+        );
+        ensure!(frame.packet.ext.imm() == op.imm(), "the immediate data differs from request {nth}");
         Ok(())
     }
 }

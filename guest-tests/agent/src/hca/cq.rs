@@ -47,7 +47,10 @@ impl Cq {
 impl Hca {
     /// Creates a completion queue.
     pub(crate) fn create_cq(&mut self, step: &CreateCq) -> Result<CqInfo> {
-        ensure!(step.log_entries <= 16, bad_step(format!("2^{} completions", step.log_entries)));
+        ensure!(
+            step.log_entries <= 16,
+            bad_step(format!("too many CQ entries: 2^{} (maximum 2^16)", step.log_entries))
+        );
         let eqn = step.eq.map_or(Ok(0), |eq| self.eqn(eq))?;
         let index = self.cqns.alloc(1, 1).ok_or_else(|| bad_step("no free completion queue"))?;
         let cqn = self.full_number(self.log_cqs(), index, step.high_bits);

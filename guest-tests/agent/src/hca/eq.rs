@@ -28,7 +28,10 @@ pub(crate) struct Eq {
 impl Hca {
     /// Creates an event queue with the lowest free number.
     pub(crate) fn create_eq(&mut self, step: &CreateEq) -> Result<EqInfo> {
-        ensure!(step.log_entries <= 16, bad_step(format!("2^{} events", step.log_entries)));
+        ensure!(
+            step.log_entries <= 16,
+            bad_step(format!("too many EQ entries: 2^{} (maximum 2^16)", step.log_entries))
+        );
         let eqn = self.eqns.alloc(1, 1).ok_or_else(|| bad_step("no free event queue"))?;
         let buffer_pd = step.buffer_pd.unwrap_or(step.pd);
         let created = self.register_queue(ENTRY << step.log_entries, buffer_pd, true).and_then(|ring| {
@@ -102,7 +105,7 @@ impl Hca {
     /// Enables MSI-X and counts the interrupts of each vector.
     pub(crate) fn enable_interrupts(&mut self, step: EnableInterrupts) -> Result<()> {
         let signals = (0..step.vectors).map(|_| Signal::new()).collect::<std::io::Result<Vec<_>>>();
-        let signals = signals.context("cannot create a counter of interrupts")?;
+        let signals = signals.context("cannot create an interrupt counter")?;
         self.device.enable_interrupts(&signals)?;
         self.interrupts = signals;
         Ok(())
@@ -120,7 +123,7 @@ impl Hca {
         let signal = self.interrupts.get(usize::from(step.vector));
         let signal = signal.ok_or_else(|| bad_step(format!("vector {} is not enabled", step.vector)))?;
         let count = signal.wait(Duration::from_millis(step.timeout_ms.into()));
-        Ok(Interrupts { count: count.context("waiting for an interrupt")? })
+        Ok(Interrupts { count: count.context("cannot wait for an interrupt")? })
     }
 
     /// Returns the number of an event queue.

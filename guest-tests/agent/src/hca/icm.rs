@@ -80,7 +80,10 @@ impl Icm {
             ("MPTs", options.log_mpts, 24),
             ("MTTs", options.log_mtts, 24),
         ] {
-            ensure!(log <= most, crate::error::bad_step(format!("2^{log} {name}: at most 2^{most}")));
+            ensure!(
+                log <= most,
+                crate::error::bad_step(format!("too many {name}: 2^{log} (maximum 2^{most})"))
+            );
         }
         let table = |table, name_space, log_entries, entry| Table {
             table,
@@ -109,7 +112,7 @@ impl Icm {
             table.pages = map_order(count, options.scattered).map(|i| first + i * PAGE).collect();
         }
         let total = next - options.base;
-        ensure!(total <= lim.max_icm, "tables of {total:#x} bytes exceed the device's {:#x}", lim.max_icm);
+        ensure!(total <= lim.max_icm, "the ICM tables need {total:#x} bytes (maximum {:#x})", lim.max_icm);
         Ok(Self { tables })
     }
 

@@ -72,17 +72,20 @@ impl DevLim {
             max_icm: get64(outbox, 0x30),
         };
         let byte = |offset| outbox.get(offset).copied().unwrap_or(0);
-        ensure!(byte(0x15) == 8, "MTT entries of {} bytes instead of 8", byte(0x15));
-        ensure!(byte(0x23) & 0xf == 1, "{} ports instead of 1", byte(0x23) & 0xf);
+        ensure!(byte(0x15) == 8, "the device has MTT entries of {} bytes, expected 8", byte(0x15));
+        ensure!(byte(0x23) & 0xf == 1, "the device has {} ports, expected 1", byte(0x23) & 0xf);
         ensure!(
             byte(0x25) <= 12,
-            "smallest page of the device is 2^{} bytes, larger than the guest's page",
+            "the smallest page of the device has 2^{} bytes, more than a page of the guest",
             byte(0x25)
         );
         for (name, size) in
             [("QPC", lim.qpc_entry), ("CQC", lim.cqc_entry), ("EQC", lim.eqc_entry), ("MPT", lim.mpt_entry)]
         {
-            ensure!(size.is_power_of_two() && size <= 4096, "{name} entries of {size} bytes");
+            ensure!(
+                size.is_power_of_two() && size <= 4096,
+                "the device has {name} entries of {size} bytes, expected a power of two up to 4096"
+            );
         }
         Ok(lim)
     }

@@ -203,7 +203,10 @@ impl Hca {
             return self.register_over(step, other);
         }
         let page_size = step.page_size as usize;
-        ensure!(page_size >= PAGE && page_size.is_power_of_two(), bad_step(format!("page size {page_size}")));
+        ensure!(
+            page_size >= PAGE && page_size.is_power_of_two(),
+            bad_step(format!("page size {page_size} is not a power of two of at least {PAGE}"))
+        );
         let first_byte = match step.va {
             Some(va) => usize::try_from(va % page_size as u64)?,
             None => step.page_offset as usize,

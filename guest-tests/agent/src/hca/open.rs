@@ -314,7 +314,10 @@ impl Hca {
     }
 
     fn fill_inbox(&self, bytes: &[u8], rest: u8) -> Result<u64> {
-        ensure!(bytes.len() <= MAILBOX, bad_step(format!("a mailbox of {} bytes", bytes.len())));
+        ensure!(
+            bytes.len() <= MAILBOX,
+            bad_step(format!("{} bytes do not fit into a mailbox of {MAILBOX} bytes", bytes.len()))
+        );
         self.arena.set(self.inbox, rest, MAILBOX);
         self.arena.write(self.inbox, bytes);
         Ok(self.arena.iova(self.inbox))

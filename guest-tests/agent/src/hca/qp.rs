@@ -75,7 +75,7 @@ impl WorkQueue {
         ensure!(
             wqe == self.offset(self.completed.wrapping_add(distance)) && distance < outstanding,
             mismatch(format!(
-                "completion of a WQE at {wqe:#x}, which is not outstanding ({outstanding} WQEs are, starting at {:#x})",
+                "the WQE at {wqe:#x} completed, but the {outstanding} outstanding WQEs start at {:#x}",
                 self.offset(self.completed)
             ))
         );
@@ -121,7 +121,7 @@ impl Qp {
     pub(crate) fn send_wqe(&self, request: &SendRequest) -> Result<SendWqe> {
         let wqe = SendWqe::new(self.fixed.service, request)?;
         let (len, slot) = (wqe.bytes().len(), self.sq.slot_bytes);
-        ensure!(len <= slot as usize, bad_step(format!("WQE has {len} bytes, slot size is {slot}")));
+        ensure!(len <= slot as usize, bad_step(format!("the WQE has {len} bytes, but a slot has {slot}")));
         Ok(wqe)
     }
 
@@ -236,7 +236,7 @@ impl Hca {
         ] {
             ensure!(
                 log_slots <= 14 && (5..=12).contains(&log_bytes),
-                bad_step(format!("a {name} queue of 2^{log_slots} slots of 2^{log_bytes} bytes"))
+                bad_step(format!("invalid {name} queue of 2^{log_slots} slots of 2^{log_bytes} bytes"))
             );
         }
         let send_cqn = self.cqn(step.send_cq)?;

@@ -68,7 +68,7 @@ impl SendWqe {
             }
         }
         if bytes.len() > MAX_UNITS * UNIT {
-            return Err(bad_step(format!("a send WQE of {} bytes", bytes.len())));
+            return Err(bad_step(format!("the send WQE is too long: {} bytes", bytes.len())));
         }
         Ok(Self { bytes, opcode, fence: request.fence })
     }
@@ -153,7 +153,7 @@ fn receive_list(sges: &[Sge], slot: usize, terminator: Option<[u8; UNIT]>) -> Re
     let mut bytes = Vec::with_capacity(room);
     sges.iter().for_each(|sge| push_sge(&mut bytes, sge));
     if bytes.len() > room {
-        return Err(bad_step(format!("{} elements in a receive slot of {slot} bytes", sges.len())));
+        return Err(bad_step(format!("{} elements do not fit into a slot of {slot} bytes", sges.len())));
     }
     if bytes.len() < room {
         bytes.extend(terminator.iter().flatten());

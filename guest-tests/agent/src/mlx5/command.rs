@@ -107,7 +107,7 @@ impl Commands {
         let slot = arena.alloc(1, PAGE)?;
         let mailboxes = arena.alloc(2 * BLOCKS * STRIDE / PAGE, PAGE)?;
         let shape = read(device, 0x14)?;
-        ensure!(shape & 0xff == 0x56, "shape of the command queue: {shape:#x}");
+        ensure!(shape & 0xff == 0x56, "the command queue has an unexpected size and stride: {shape:#x}");
         let address = arena.iova(slot);
         device.write(Bar::Zero, 0x10, &u32::try_from(address >> 32)?.to_be_bytes())?;
         device.write(Bar::Zero, 0x14, &(u32::try_from(address & 0xffff_f000)?).to_be_bytes())?;
@@ -168,10 +168,10 @@ impl Commands {
             if owner & 1 == 0 {
                 break owner;
             }
-            ensure!(started.elapsed() < PATIENCE, "{op:?} did not end within {PATIENCE:?}");
+            ensure!(started.elapsed() < PATIENCE, "{op:?} did not complete within {PATIENCE:?}");
             std::thread::yield_now();
         };
-        ensure!(owner == 0, "{op:?}: delivery status {:#x}", owner >> 1);
+        ensure!(owner == 0, "{op:?} was not delivered: delivery status {:#x}", owner >> 1);
         let mut answer = vec![0; INLINE];
         arena.read(self.slot + 0x20, &mut answer);
         for block in 0..output_rest.div_ceil(BLOCK_DATA) {
@@ -182,7 +182,7 @@ impl Commands {
         answer.truncate(output_len.max(INLINE));
         match answer[0] {
             0 => Ok(answer),
-            status => bail!("{op:?}: status {status:#x}, syndrome {:#x}", get_u32(&answer, 4)),
+            status => bail!("{op:?} failed: status {status:#x}, syndrome {:#x}", get_u32(&answer, 4)),
         }
     }
 

@@ -179,9 +179,9 @@ impl Mlx5 {
             if completion.syndrome != 0 {
                 return Ok(completion.syndrome);
             }
-            ensure!(completion.qpn == self.objects.qpn, "completion of an unknown QP: {completion:x?}");
+            ensure!(completion.qpn == self.objects.qpn, "unexpected QP in the completion {completion:x?}");
             let last = self.sends.last();
-            ensure!(completion.index == last, "completion of WQE {:#x}, not {last:#x}", completion.index);
+            ensure!(completion.index == last, "WQE {:#x} completed, expected {last:#x}", completion.index);
         }
         Ok(0)
     }
@@ -191,8 +191,8 @@ impl Mlx5 {
         let [signal] = &self.signal;
         let interrupts = signal.wait(PATIENCE)?;
         ensure!(interrupts > 0, "no interrupt within {PATIENCE:?}");
-        let cqn = self.events.next(&self.arena)?.context("the interrupt announced no event")?;
-        ensure!(cqn == self.objects.cqn, "completion event of CQ {cqn:#x}, not {:#x}", self.objects.cqn);
+        let cqn = self.events.next(&self.arena)?.context("an interrupt was raised without an event")?;
+        ensure!(cqn == self.objects.cqn, "event for CQ {cqn:#x}, expected {:#x}", self.objects.cqn);
         self.events.update(&self.device, self.objects.uar, self.objects.eqn)?;
         Ok(interrupts)
     }
@@ -214,7 +214,11 @@ fn check_firmware(device: &Device) -> Result<String> {
         std::thread::sleep(POLL);
     }
     let (version, rest) = (read(device, 0)?, read(device, 4)?);
-    ensure!(rest >> 16 == COMMAND_REVISION, "command interface revision {}", rest >> 16);
+    ensure!(
+        rest >> 16 == COMMAND_REVISION,
+        "the command interface has revision {}, expected {COMMAND_REVISION}",
+        rest >> 16
+    );
     Ok(format!("{}.{}.{}", version & 0xffff, version >> 16, rest & 0xffff))
 }
 

@@ -75,7 +75,7 @@ impl Events {
     /// Returns the number of the completion queue that the next event names.
     pub(super) fn next(&mut self, arena: &Arena) -> Result<Option<u32>> {
         let Some(entry) = self.0.next(arena, |_| true) else { return Ok(None) };
-        ensure!(entry[1] == 0, "event of type {:#x}", entry[1]);
+        ensure!(entry[1] == 0, "unexpected event of type {:#x}", entry[1]);
         Ok(Some(get_u32(&entry, 0x38) & 0xff_ffff))
     }
 
@@ -144,7 +144,7 @@ impl Completions {
         let syndrome = match entry[OWNER] >> 4 {
             REQUEST => 0,
             REQUEST_ERROR => entry[0x37],
-            opcode => bail!("completion with opcode {opcode}"),
+            opcode => bail!("unexpected CQE opcode {opcode}"),
         };
         let index = u16::from_be_bytes([entry[0x3c], entry[0x3d]]);
         Ok(Some(Completion { qpn: get_u32(&entry, 0x38) & 0xff_ffff, index, syndrome }))

@@ -212,7 +212,7 @@ fn reserve(len: usize, huge_pages: bool, file: Option<&File>) -> io::Result<(Non
         }
         // Without support for huge pages, the advice fails, which affects only speed.
         libc::madvise(base, len, advice);
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
+        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap returned address zero"))?;
         Ok((base, skip))
     }
 }

@@ -196,7 +196,7 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error().into());
         }
-        let base = NonNull::new(base.cast()).context("mapped at address zero")?;
+        let base = NonNull::new(base.cast()).context("mmap returned address zero")?;
         Ok(Self { base, len })
     }
 
@@ -207,7 +207,7 @@ impl Mapping {
         };
         let offset = usize::try_from(offset)?;
         if !offset.is_multiple_of(width) || self.len.checked_sub(width).is_none_or(|last| offset > last) {
-            bail!("no aligned {width}-byte store at {offset:#x} of BAR2");
+            bail!("cannot store {width} bytes at {offset:#x} of BAR2: misaligned or outside the BAR");
         }
         // SAFETY: the store is aligned and inside the page-aligned mapping, as checked above.
         unsafe {

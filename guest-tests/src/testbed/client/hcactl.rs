@@ -48,7 +48,7 @@ fn control_socket<'a>(description: &'a Description, target: &Target) -> Result<&
         (None, Stage::Booting | Stage::SettingUp) => {
             bail!("guest {target} is still booting; try again when 'guest-lab ps' lists it as ready")
         }
-        (None, _) => bail!("guest {target} has no device that hcad serves (kind {})", guest.device),
+        (None, _) => bail!("guest {target} has no hcad device (device type {})", guest.device),
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
         let socket = |target: &str| control_socket(&description, &target.parse().unwrap());
         assert_eq!(socket("lab:a").unwrap(), Path::new("/s/a.control"));
         let error = |target| socket(target).unwrap_err().to_string();
-        assert_eq!(error("lab:b"), "guest lab:b has no device that hcad serves (kind rxe)");
+        assert_eq!(error("lab:b"), "guest lab:b has no hcad device (device type rxe)");
         assert!(error("lab:c").contains("still booting") && error("lab:d").contains("does not exist"));
     }
 }

@@ -60,7 +60,10 @@ fn write_entries(archive: impl Read, folder: &Path, limit: u64) -> Result<()> {
         let stored = if is_sparse { entry.header().entry_size()? } else { entry.size() };
         allowance.set(stored + BLOCK_LEN);
         if entry.header().entry_type().is_dir() {
-            ensure!(folders.len() < MOST_DIRECTORIES, "it contains more than {MOST_DIRECTORIES} directories");
+            ensure!(
+                folders.len() < MOST_DIRECTORIES,
+                "the archive contains more than {MOST_DIRECTORIES} directories"
+            );
             folders.push(entry);
         } else {
             entry.unpack_in(folder)?;
@@ -94,7 +97,7 @@ impl Space {
         let needed = created.saturating_mul(ENTRY_LEN).saturating_add(len);
         self.left = self.left.checked_sub(needed).with_context(|| {
             let mebibytes = self.limit >> 20;
-            format!("its files take up more than {mebibytes} MiB; --max-size changes this limit")
+            format!("the files take up more than {mebibytes} MiB; raise the limit with --max-size")
         })?;
         path.clone_into(&mut self.last);
         Ok(())
@@ -111,7 +114,7 @@ impl<R: Read> Read for Metered<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let allowance = self.allowance.get();
         if allowance == 0 {
-            return Err(io::Error::other("it contains too much data besides its files"));
+            return Err(io::Error::other("the archive contains too much data besides its files"));
         }
         let len = buffer.len().min(usize::try_from(allowance).unwrap_or(usize::MAX));
         let read = self.archive.read(&mut buffer[..len])?;
@@ -159,7 +162,7 @@ mod tests {
         unpack(files(&[500_000, 500_000]).as_slice(), "file", &to, MIB).unwrap();
         assert_eq!(fs::metadata(to.join("1")).unwrap().len(), 500_000);
         let text = error(files(&[500_000, 600_000]).as_slice());
-        assert!(text.contains("take up more than 1 MiB; --max-size changes this limit"), "{text}");
+        assert!(text.contains("take up more than 1 MiB; raise the limit with --max-size"), "{text}");
         // Empty files take up space as well.
         assert!(error(files(&[0; 300]).as_slice()).contains("--max-size"));
     }

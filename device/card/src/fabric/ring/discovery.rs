@@ -110,7 +110,7 @@ impl RingFabric {
         let Some(socket) = self.connect_to(mac) else { return };
         let token = self.tokens.make(mac);
         if let Err(error) = hello::send(&socket, &self.own, message, [token, answered]) {
-            limited!(warn, %mac, %error, "cannot connect to a ring member");
+            limited!(warn, %mac, %error, "cannot send a hello message to a ring member");
         }
     }
 

@@ -255,13 +255,13 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WqeError {
     /// The opcode is unknown or not supported by the queue.
-    #[error("unknown send WQE operation {0:#x}")]
+    #[error("unknown send WQE opcode {0:#x}")]
     Opcode(u8),
     /// The WQE has too many quanta: it crosses a multiple of [`MAX_QUANTA`] or the end of the ring.
     #[error("a send WQE of {0} quanta crosses the end of the ring or a {MAX_QUANTA}-quantum boundary")]
     Quanta(usize),
     /// The page list level is reserved.
-    #[error("page list level 2 is reserved")]
+    #[error("the WQE uses page list level 2, which is reserved")]
     Level,
 }
 
