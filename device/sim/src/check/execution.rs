@@ -81,8 +81,8 @@ impl Cursor {
         let offset = self.offset;
         let fetched = fetched.filter(|_| is_send(op));
         let areas = fetched.as_ref().map_or(op.to.as_slice(), |(_, area)| std::slice::from_ref(area));
-        let (area, within) =
-            locate(areas, offset).ok_or_else(|| format!("request {index} has no buffer for byte {offset}"))?;
+        let (area, within) = locate(areas, offset)
+            .ok_or_else(|| format!("request {index} has no buffer for byte {offset}"))?;
         let expected_at = va(area.region) + (area.offset + within) as u64;
         let expected_key = fetched.map_or_else(|| key_of(area.region), |(key, _)| key);
         ensure!(

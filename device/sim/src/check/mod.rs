@@ -177,7 +177,8 @@ impl<'a> Checker<'a> {
             let id = self.find(node, *qpn)?;
             return self.on_key_access(id, op).map_err(|problem| format!("{id:?}: {event:x?}: {problem}"));
         }
-        let cause = cause.ok_or_else(|| format!("node {node} accessed memory without a packet: {event:x?}"))?;
+        let cause =
+            cause.ok_or_else(|| format!("node {node} accessed memory without a packet: {event:x?}"))?;
         ensure!(
             self.foreign_pkey.is_none(),
             "node {node}: a packet with the foreign P_Key {:?} caused {event:x?}",

@@ -251,8 +251,8 @@ impl Checker<'_> {
         let due = self.arrivals.remove(due.ok_or("the datagram must be dropped")?);
         let areas = &self.next_areas(id, 0).ok_or("no receive request is posted")?;
         let len = head(pair) + due.payload.len();
-        let found =
-            stored(host, pair, id.side, areas, len).ok_or("the datagram is longer than its receive request")?;
+        let found = stored(host, pair, id.side, areas, len)
+            .ok_or("the datagram is longer than its receive request")?;
         ensure!(found.ends_with(&due.payload), "the received payload differs from the datagram");
         // IBTA annex A17: the IPv4 header is in the last 20 bytes of the GRH area.
         let header = match (pair.grh_area, due.grh) {
