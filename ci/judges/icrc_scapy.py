@@ -1,12 +1,14 @@
 """Recomputes the invariant CRC of every RoCEv2 packet in captures with scapy's implementation.
 
-Usage: icrc_scapy.py [--from MAC] FILE.pcapng...
+Usage: icrc_scapy.py [--from MAC] [--each N] FILE.pcapng...
 With --from, checks only packets from this MAC address. This is for captures in which the other side violates the
-protocol on purpose. Fails if scapy computes a different ICRC for a packet, or if there are no RoCE packets. A frame may
+protocol on purpose. With --each, checks only the first N packets of each opcode and length. Fails if scapy computes a different ICRC for a packet, or if there are no RoCE packets. A frame may
 occur more than once if it was captured at both ends or retransmitted. Its ICRC is computed only once, because scapy
 takes about a millisecond per frame.
 """
 
+import argparse
+import collections
 import multiprocessing
 import struct
 import sys
@@ -30,17 +32,29 @@ def untagged(frame):
     return frame[:12] + frame[16:] if frame[12:14] == b"\x81\x00" else frame
 
 
-def roce_frames(paths, source):
-    """Yields each distinct RoCE frame with its first position. If `source` is given, skips frames from other MACs."""
+def opcode(frame):
+    """Returns the opcode of a RoCE frame, which is the first byte of the BTH."""
+    return frame[42] if frame[12:14] == b"\x08\x00" else frame[62]
+
+
+def roce_frames(paths, source, each):
+    """Yields each distinct RoCE frame with its first position.
+
+    If `source` is given, skips frames from other MACs. If `each` is given, yields only so many frames of each opcode and
+    length.
+    """
     seen = set()
+    alike = collections.Counter()
     for path in paths:
         count = 0
         for number, (frame, _) in enumerate(RawPcapNgReader(path), start=1):
             frame = untagged(frame)
             if is_roce(frame) and source in (None, frame[6:12]):
                 count += 1
-                if frame not in seen:
+                kind = opcode(frame), len(frame)
+                if frame not in seen and (each is None or alike[kind] < each):
                     seen.add(frame)
+                    alike[kind] += 1
                     yield path, number, frame
         print(f"{path}: {count} RoCE packets", flush=True)
 
@@ -58,13 +72,16 @@ def judge(place):
     return f"{path}: packet {number}: icrc {found.hex()}, scapy computes {expected.hex()}"
 
 
-def main(arguments):
-    source, paths = None, arguments
-    if arguments[:1] == ["--from"]:
-        source, paths = bytes.fromhex(arguments[1].replace(":", "")), arguments[2:]
+def main():
+    """Checks the captures, and returns the exit status."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--from", dest="source", type=lambda mac: bytes.fromhex(mac.replace(":", "")))
+    options.add_argument("--each", type=int)
+    options.add_argument("paths", nargs="+")
+    given = options.parse_args()
     total, wrong = 0, 0
     with multiprocessing.Pool() as pool:
-        for complaint in pool.imap(judge, roce_frames(paths, source), chunksize=256):
+        for complaint in pool.imap(judge, roce_frames(given.paths, given.source, given.each), chunksize=256):
             total += 1
             if complaint:
                 wrong += 1
@@ -74,4 +91,4 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -22,6 +22,7 @@ mod jingzhao_interface;
 mod jingzhao_probe;
 mod jingzhao_rc;
 mod jingzhao_services;
+mod kernel_log;
 mod lab_tool;
 mod leak;
 mod middleware;

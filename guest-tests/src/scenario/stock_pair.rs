@@ -6,10 +6,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent::wire::Dmesg;
 use anyhow::{Context, Result, ensure};
 
 use super::connectx::messages;
+use super::kernel_log;
 use super::perftest::{self, Device};
 use crate::daemon::{Daemon, Explained, HcaSpec, free_udp_ports};
 use crate::lab::{Guest, Lab};
@@ -27,8 +27,6 @@ pub(super) const CONNECTX: &str = "mlx5_0";
 const SOFT_ROCE: &[&str] = &["rdma_rxe", "ib_uverbs", "ib_umad", "rdma_ucm"];
 /// MTU of the Ethernet interfaces. It leaves room for the headers of a packet with a path MTU of 4096.
 pub(super) const ETHERNET_MTU: &str = "4200";
-/// Kernel messages of at least this severity count as errors.
-const WARNING: u8 = 4;
 /// Time limit for loading the driver while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time limit for the port to become active after the driver is started. The driver waits a second for the device's
@@ -322,7 +320,7 @@ impl StockNode {
     }
 
     async fn warnings(&mut self) -> Result<Vec<String>> {
-        let lines = self.vm.call(Dmesg { level: Some(WARNING) }).await?.lines;
+        let lines = kernel_log::warnings(&mut self.vm).await?;
         let is_normal = |line: &String| match self.hca {
             kind::Device::ConnectxIb => messages::is_normal(line),
             _ => false,

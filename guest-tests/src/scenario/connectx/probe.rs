@@ -17,6 +17,7 @@ use crate::daemon::{Daemon, HcaSpec, Interface};
 use crate::lab::{Guest, Lab};
 use crate::report::Report;
 use crate::run_dir::RunDir;
+use crate::scenario::kernel_log;
 use crate::scenario::leak::Cycles;
 use crate::vm::{Image, Vm};
 
@@ -31,8 +32,6 @@ const MEMORY_MIB: u32 = 1024;
 const CRASH_MEMORY_MIB: u32 = 448;
 /// Disk with the kernel that runs after a panic. The first two disks contain the root file system.
 const CRASH_DISK: &str = "/dev/vdc";
-/// Kernel log level of warnings. More severe messages have lower levels.
-const WARNING: u8 = 4;
 /// Time limit for loading the drivers while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time limit from the start of the driver until its port is active.
@@ -447,7 +446,7 @@ impl Probe {
     /// Returns two lists of kernel messages since the last call: all of them, and those at warning level or above.
     async fn new_messages(&mut self) -> Result<(Vec<String>, Vec<String>)> {
         let mut lines = self.vm.call(Dmesg { level: None }).await?.lines;
-        let mut warnings = self.vm.call(Dmesg { level: Some(WARNING) }).await?.lines;
+        let mut warnings = kernel_log::warnings(&mut self.vm).await?;
         let new = lines.split_off(self.judged.0.min(lines.len()));
         let severe = warnings.split_off(self.judged.1.min(warnings.len()));
         self.judged = (lines.len() + new.len(), warnings.len() + severe.len());
@@ -456,7 +455,7 @@ impl Probe {
 
     async fn count_messages(&mut self) -> Result<(usize, usize)> {
         let lines = self.vm.call(Dmesg { level: None }).await?.lines.len();
-        Ok((lines, self.vm.call(Dmesg { level: Some(WARNING) }).await?.lines.len()))
+        Ok((lines, kernel_log::warnings(&mut self.vm).await?.len()))
     }
 
     async fn stop(mut self) -> Result<()> {

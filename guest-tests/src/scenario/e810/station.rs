@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agent::wire::Dmesg;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
@@ -15,6 +14,7 @@ use crate::lab::{Guest, Lab};
 use crate::qemu::Nic;
 use crate::run_dir::RunDir;
 use crate::scenario::connectx;
+use crate::scenario::kernel_log;
 use crate::scenario::rxe_interop::mac;
 use crate::scenario::stock_pair;
 use crate::testbed::kind;
@@ -29,8 +29,6 @@ const MEMORY_MIB: u32 = 1024;
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time limit from `ip link set up` until the interface has a carrier.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(240);
-/// Kernel log level of warnings. More severe messages have lower levels.
-const WARNING: u8 = 4;
 /// Modules for virtual devices on top of a NIC.
 const STACKED: &[&str] = &["8021q", "macvlan", "bridge", "veth"];
 
@@ -265,7 +263,7 @@ pub(in crate::scenario) fn shape(name: &str) -> Guest<'_> {
 
 /// Returns the kernel messages at warning level or above.
 pub(in crate::scenario) async fn warnings(vm: &mut Vm) -> Result<Vec<String>> {
-    Ok(vm.call(Dmesg { level: Some(WARNING) }).await?.lines)
+    kernel_log::warnings(vm).await
 }
 
 pub(in crate::scenario) async fn load(vm: &mut Vm, modules: &[&str]) -> Result<()> {

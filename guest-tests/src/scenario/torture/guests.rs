@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agent::wire::Dmesg;
 use anyhow::{Context as _, Result, ensure};
 use tokio::time::{Instant, sleep};
 
@@ -14,6 +13,7 @@ use super::{LaneContext, switch_capture, take_port_down};
 use crate::daemon::{Control, Daemon, HcaSpec};
 use crate::lab::Guest;
 use crate::process::Reading;
+use crate::scenario::kernel_log;
 use crate::scenario::stock_pair::{is_unanswered_sweep, load_mthca};
 use crate::vm::Vm;
 
@@ -24,8 +24,6 @@ const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for an end to report the loss of its peer, after its HCA's retries have been exhausted.
 const LOSS_MARGIN: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// Kernel messages of at least this severity count as errors.
-const WARNING: u8 = 4;
 
 /// Disturbances of one end of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +176,7 @@ impl<'a> Pair<'a> {
     /// Checks that neither driver has reported a problem with its HCA.
     pub(super) async fn no_complaints(&mut self) -> Result<()> {
         for end in &mut self.ends {
-            let lines = end.vm.call(Dmesg { level: Some(WARNING) }).await?.lines;
+            let lines = kernel_log::warnings(&mut end.vm).await?;
             let about = |line: &&String| line.contains("mthca") && !is_unanswered_sweep(line);
             let about: Vec<_> = lines.iter().filter(about).collect();
             ensure!(about.is_empty(), "guest {}: {about:#?}", end.seat.name);
