@@ -35,6 +35,9 @@ pub enum MakeError {
         key: String,
         source: ListenError,
     },
+    /// The device has no socket path, and the process has not inherited its socket.
+    #[error("{0} has no `socket_path`, and the process has inherited no socket")]
+    NoSocket(String),
     /// The fabric cannot be opened.
     #[error("{key}: cannot open {name}")]
     Fabric {
@@ -53,7 +56,7 @@ pub enum MakeError {
         source: io::Error,
     },
     /// The process has no free descriptors or memory.
-    #[error("cannot create a thread or file descriptor")]
+    #[error("cannot create a thread or open a file descriptor")]
     Host(#[from] io::Error),
 }
 
@@ -96,9 +99,7 @@ impl DeviceBuilder {
     /// Fails if the socket cannot listen or has no path.
     pub fn source(&self, inherited: &mut Inherited) -> Result<Source, MakeError> {
         let Some(path) = &self.device.socket_path else {
-            return inherited.take_only().ok_or_else(|| {
-                MakeError::Host(io::Error::other(format!("{} has no socket to listen on", self.key)))
-            });
+            return inherited.take_only().ok_or_else(|| MakeError::NoSocket(self.key.clone()));
         };
         if let Some(listener) = inherited.take(path) {
             return Ok(Source::Listener(listener));

@@ -34,8 +34,8 @@ pub enum DaemonError {
     /// An inherited descriptor is unusable.
     #[error(transparent)]
     Inherited(#[from] InheritedError),
-    /// A thread, signal handler or file descriptor cannot be created.
-    #[error("cannot create a thread or file descriptor")]
+    /// The event loop or a signal handler cannot be created.
+    #[error("cannot set up the event loop or the signal handlers")]
     Host(#[from] io::Error),
 }
 

@@ -106,7 +106,7 @@ fn commands_without_device_option_show_all_devices() {
     assert!(hcactl(&control, &["--device", "1", "qps"]).unwrap().starts_with("QPN "));
     assert_eq!(
         hcactl(&control, &["--device", "1", "--device", "7", "counters"]).unwrap_err(),
-        "hcactl: device 7: device 7 does not exist\n"
+        "hcactl: cannot read the counters of device 7: device 7 does not exist\n"
     );
     let error = hcactl(&control, &["--device", "1", "--device", "2", "port", "down"]).unwrap_err();
     assert_eq!(error, "hcactl: hcad is serving several devices; select one of these with --device: 1, 2\n");

@@ -1,9 +1,8 @@
-//! Fuzzes the shared memory of two HCAs on a ring. An attacker writes random words, counters and frame lengths to that
+//! Fuzzes the shared-memory ring between two HCAs. An attacker writes random words, counters and frame lengths to that
 //! memory.
 //!
-//! The ring has an honest producer and an honest consumer, both of which read every word from that memory. Every frame
-//! that is output must have a valid length. If the producer or the consumer detects an invalid word, it must report the
-//! word instead of continuing.
+//! The producer and the consumer are honest, but the attacker controls everything that they read. Every frame that the
+//! consumer returns must have a valid length. A producer or consumer that reads an invalid word must return an error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,9 +17,11 @@ use super::input::Input;
 /// Maximum number of operations in one run.
 const OPERATIONS: usize = 256;
 
-/// Offsets of the counters of a direction, and the offset of the first frame.
+/// Offsets of the counters within the counter page of a direction.
 const COUNTERS: [usize; 4] = [0, 256, 512, 768];
+/// Size of the counter page of a direction.
 const COUNTERS_LEN: usize = 4096;
+/// Offset of the first frame.
 const DATA_AT: usize = 8192;
 
 /// Possible states of a frame's ICRC field.

@@ -45,7 +45,7 @@ pub(crate) struct Add {
     /// Number of consecutive matching frames to affect, starting with the Nth [default: 1]
     #[arg(long, value_name = "N", requires = "nth")]
     count: Option<u64>,
-    /// Probability with which each matching frame is affected, 0 to 1
+    /// Affect each matching frame with this probability, from 0 to 1
     #[arg(long, value_name = "P", value_parser = probability)]
     probability: Option<Probability>,
     /// Seed for random choices (--probability, delay jitter and corruption) [default: 0]

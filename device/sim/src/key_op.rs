@@ -6,15 +6,17 @@ use protocol::ids::{Iova, Lkey, Rkey, Va};
 /// Fast registration, which makes a key valid for a part of an ordinary region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
-    /// Complete new key. It differs from the allocated key only in the bits that software can choose.
+    /// The whole new key. Only the bits that software chooses differ from those of the allocated key.
     pub key: Lkey,
-    /// Virtual address of the first byte. Its page offset equals that of the region, even if the region is zero-based.
+    /// Virtual address of the first byte. Its page offset must equal that of `base`, even for a
+    /// zero-based region.
     pub start: Va,
     pub len: u64,
     pub rights: Rights,
-    /// Whether the region is zero-based: addresses are then offsets from the first byte.
+    /// Whether addresses are offsets from the first byte.
     pub zero_based: bool,
-    /// Address of the first byte, which encodes the key of an ordinary region and an offset in the region.
+    /// Where the first byte is stored: a simulated DMA address that consists of the L_Key of an ordinary region and an
+    /// offset in that region.
     pub base: Iova,
 }
 
@@ -30,7 +32,7 @@ pub enum WindowKind {
 /// Binds a memory window to a range of a region, or unbinds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// Complete new key of the window. It differs from the previous key only in the bits that software can choose.
+    /// The whole new key of the window. Only the bits that software chooses differ from those of the previous key.
     pub window: Rkey,
     /// L_Key of the region.
     pub parent: Lkey,
@@ -40,7 +42,7 @@ pub struct Bind {
     pub len: u64,
     /// Permissions granted to the peer.
     pub rights: Rights,
-    /// Whether the window is zero-based: remote addresses are then offsets from its first byte.
+    /// Whether remote addresses are offsets from the first byte of the window.
     pub zero_based: bool,
     /// Window type that software expects.
     pub kind: WindowKind,

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_of_configured_peer_is_rejected_from_other_macs() {
+    fn frames_with_peer_ip_but_other_mac_are_dropped() {
         let mut hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None);
         let mut fabric = UdpFabric::bind(([127, 0, 0, 1], 0).into(), mac(1), &[]).unwrap();
         let addr = SocketAddr::from(([127, 0, 0, 1], 9));

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn coalescing_trials_of_request_response_load_back_off() {
+    fn coalescing_trials_back_off_under_request_response_load() {
         let mut load = Load::new(SLEEP);
         // The sleeps take two seconds. The pauses between trials are 50, 100, 200, 400 and 800 ms.
         let coalesced = load.sleep(80_000, (25, 1), (85, 1));

@@ -1,7 +1,7 @@
-//! Bugs planted in a driver of Linux. hcad's log must identify each bug, and must report nothing if no bug is selected.
+//! Bugs planted in a Linux driver. hcad's log must identify each bug, and must report nothing if no bug is selected.
 //!
 //! The driver is built from its own source, with an added parameter that selects a bug. Management datagrams trigger
-//! the bugs, because their queue pairs belong to the kernel driver.
+//! the bugs, because the kernel driver posts them itself. Traffic of user programs would bypass it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,10 +23,10 @@ const DISK: &str = "/dev/vdc";
 /// Size of a sector. Disks consist of whole sectors, and the kernel ignores bytes after the module.
 const SECTOR: usize = 512;
 
-/// A replacement in a file of a driver: file, old text and new text. Every occurrence is replaced.
+/// A text replacement in a source file of a driver: file, old text and new text. Every occurrence is replaced.
 pub(super) type Change = (&'static str, &'static str, &'static str);
 
-/// A driver of Linux, and the bugs that are planted in it.
+/// A Linux driver, and the bugs planted in it.
 pub(super) struct Driver {
     pub(super) scenario: &'static str,
     pub(super) device: Device,
@@ -34,11 +34,11 @@ pub(super) struct Driver {
     pub(super) folder: &'static str,
     /// Name of its module.
     pub(super) module: &'static str,
-    /// Modules to load first, including those for tools.
+    /// Modules to load first: dependencies, and the modules that the tools in the guest need.
     pub(super) others: &'static [&'static str],
     pub(super) changes: &'static [Change],
     pub(super) planted: &'static [Planted],
-    /// All rules that the bugs violate, which strict mode must permit.
+    /// Every rule that some bug violates. The scenario expects these violations.
     pub(super) explained: &'static [Explained],
 }
 
@@ -48,11 +48,11 @@ pub(super) struct Planted {
     pub(super) about: &'static str,
     /// Rules whose violation must be reported.
     pub(super) rules: &'static [&'static str],
-    /// Text in the log line that identifies the bug.
+    /// Text that a log line must contain to identify this bug.
     pub(super) says: &'static str,
 }
 
-/// Returns the explanation of a violation that a bug causes.
+/// Marks a rule as one that a planted bug violates.
 pub(super) const fn meant(rule: &'static str) -> Explained {
     Explained { rule, why: "planted" }
 }

@@ -1,4 +1,4 @@
-//! Boots the guests of a testbed, with their daemons, machines, network, shared directories and drivers.
+//! Boots the guests of a testbed: starts their daemons and QEMU, then sets up networking, shared directories and drivers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Returns the places of all guests in the testbed.
+    /// Returns one [`Place`] for each guest in the testbed.
     pub(super) fn all(wanted: &UpOptions) -> Vec<Self> {
         let among_hcas = wanted.kind == Kind::Mixed;
         let place = |(name, id)| Self { name, id, device: wanted.kind.of_guest(id), among_hcas };
@@ -68,7 +68,7 @@ impl Place {
     /// Returns the IP address of the RDMA device's network interface, if the device has one.
     pub(super) fn rdma_ip(self) -> Option<Ipv4Addr> {
         let [high, low] = self.id.to_be_bytes();
-        // The other HCAs reach this HCA at an address that is derived from this HCA's number.
+        // HCAs derive each other's IP addresses from the HCA number.
         let on_fabric = Ipv4Addr::new(10, 77, high, low);
         match self.device {
             Device::Rxe if !self.among_hcas => Some(self.ip()),
@@ -88,14 +88,14 @@ impl Place {
         [2, 0, 0, 1, high, low]
     }
 
-    /// Returns the MAC address of the guest's NIC on the fabric. It is formed by the same rule as the HCAs' addresses.
+    /// Returns the MAC address of the guest's NIC on the fabric. It follows the same scheme as the HCAs' MAC addresses.
     fn mac_on_fabric(self) -> [u8; 6] {
         let [high, low] = self.id.to_be_bytes();
         [2, 0, 0, 0, high, low]
     }
 }
 
-/// Boots all guests at the same time, and reports their progress to `events`.
+/// Boots all guests concurrently, and reports their progress to `events`.
 ///
 /// # Errors
 /// A guest does not boot.
@@ -154,7 +154,7 @@ fn fabric(places: &[Place]) -> Result<Vec<End>> {
     Ok(places.iter().zip(specs).map(end).collect())
 }
 
-/// Runs all futures at the same time. The first error cancels the other futures.
+/// Runs all futures concurrently. The first error cancels the other futures.
 async fn try_all<T>(futures: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
     let mut pending: Vec<_> = futures.into_iter().map(Box::pin).map(Some).collect();
     let mut done: Vec<Option<T>> = pending.iter().map(|_| None).collect();
@@ -303,12 +303,12 @@ impl GuestBoot<'_> {
     }
 
     fn report(&self, place: Place, stage: Stage) {
-        // If the receiver no longer exists, the guests will be stopped anyway.
+        // If the receiver is gone, the guests are about to be stopped anyway.
         let _ = self.events.send(Event::Guest { name: place.name, stage });
     }
 }
 
-/// Returns the script that sets up the network interface of the RDMA device after each load of its driver. Returns
+/// Returns the script that sets up the network interface of the RDMA device each time its driver is loaded. Returns
 /// `None` if there is nothing to set up.
 fn network(place: Place) -> Option<String> {
     let ip = place.rdma_ip()?;

@@ -1,4 +1,4 @@
-//! Moves datagrams between the wire, the guest's QP0 and QP1, and management.
+//! Moves datagrams between the wire, the guest's QP0 and QP1, and the built-in management agent.
 
 use protocol::ids::{FlowLabel, MacAddr};
 use protocol::net::icmpv6;
@@ -59,7 +59,7 @@ impl<F: Frontend> Hca<F> {
             QP1 => self.engine.gsi(),
             _ => return true,
         };
-        // If an interface has not declared QP0 or QP1, any QP may have these numbers.
+        // If the front-end has not registered a special QP0 or QP1, an ordinary QP may have the number.
         let qp = special.or_else(|| self.engine.query_qp(qpn).map(|_| qpn));
         let source = self.port.addresses().lid_of(received.encap.src_mac);
         let destination =
@@ -92,8 +92,8 @@ impl<F: Frontend> Hca<F> {
         false
     }
 
-    /// Passes a packet that the guest sent to itself to management, if management answers it in any case. Returns
-    /// whether the engine should process the packet.
+    /// Passes a packet that the guest addressed to itself to management, if management answers such packets whether the
+    /// guest listens or not. Returns whether the engine should process the packet.
     pub(super) fn admit_own(&mut self, received: &RoceFrame<'_>) -> bool {
         if received.packet.bth.dest_qp != QP1 {
             return true;
@@ -109,7 +109,7 @@ impl<F: Frontend> Hca<F> {
         false
     }
 
-    /// Executes the outputs of management.
+    /// Performs the actions that management has queued.
     pub(super) fn serve_management(&mut self) {
         while let Some(output) = self.management.as_mut().and_then(Management::poll_output) {
             match output {
@@ -133,7 +133,7 @@ impl<F: Frontend> Hca<F> {
         self.serve_management();
     }
 
-    /// Delivers a datagram in the next turn as if it had arrived from the wire.
+    /// Delivers a datagram in the next turn of the worker thread as if it had arrived from the wire.
     fn deliver_to_guest(&mut self, datagram: &Datagram) {
         let source = Identity::from_lid(datagram.source);
         let encap = Encap {
@@ -167,7 +167,7 @@ impl<F: Frontend> Hca<F> {
         let Some(encap) = encap else { return };
         datagram.emit(&encap, self.outbound.buffer());
         self.outbound.commit(encap.dst_mac);
-        // Management only addresses nodes from which it has just received a datagram.
+        // Every unicast datagram answers one that this node has just sent.
         if datagram.destination != PERMISSIVE_LID {
             self.outbound.mark_answer();
         }

@@ -39,7 +39,7 @@ const COMMAND_MASTER: u16 = 1 << 2;
 /// I/O space is not supported.
 const COMMAND_WRITABLE: u16 = COMMAND_MEMORY | COMMAND_MASTER | 1 << 6 | 1 << 8 | 1 << 10;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
-/// Status bits that are cleared by writing 1: data parity error, signalled and received aborts, system error,
+/// Status bits that are RW1C: data parity error, signalled and received aborts, system error,
 /// detected parity error.
 const STATUS_CLEARED_BY_ONE: u16 = 0xf900;
 const BAR_MEMORY_64: u64 = 0b100;
@@ -71,19 +71,19 @@ const EXPRESS: usize = EXPRESS_POINTER as usize;
 const DEVICE_CONTROL: usize = EXPRESS + 8;
 const DEVICE_CONTROL_FLR: u16 = 1 << 15;
 /// Writable device control bits: error reporting enables, relaxed ordering, payload size, extended tags, no
-/// snoop, read request size. Phantom functions and auxiliary power do not exist. Initiate Function Level
+/// snoop, read request size. Phantom functions and auxiliary power are not supported. Initiate Function Level
 /// Reset reads 0.
 const DEVICE_CONTROL_WRITABLE: u16 = 0x791f | 0b111 << 5;
 /// Device control after reset: relaxed ordering and no snoop enabled, payload 128 bytes, read requests 512
 /// bytes.
 const DEVICE_CONTROL_RESET: u16 = 1 << 4 | 1 << 11 | 2 << 12;
-/// Device status bits that are cleared by writing 1: correctable, non-fatal and fatal error, unsupported
+/// Device status bits that are RW1C: correctable, non-fatal and fatal error, unsupported
 /// request.
 const DEVICE_STATUS_CLEARED_BY_ONE: u16 = 0xf;
 /// Device capabilities: payload up to 512 bytes, extended tags, role-based error reporting, function level
 /// reset.
 const DEVICE_CAPABILITIES: u32 = 2 | 1 << 5 | 1 << 15 | 1 << 28;
-/// Link speed code of 8 GT/s.
+/// Link speed encoding of 8 GT/s.
 const LINK_SPEED: u16 = 3;
 const LINK_WIDTH: u16 = 16;
 /// Writable link control bits: read completion boundary, common clock, extended synch.
@@ -107,11 +107,11 @@ fn zeros() -> Box<[u8; LEN]> {
     Box::new([0; LEN])
 }
 
-/// Effect of a write beyond changing bytes.
+/// Side effect of a write to config space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Effect {
-    /// The write has no further effect.
+    /// The write only changed bytes.
     None,
     /// Reset the function, including config space.
     FunctionLevelReset,
@@ -149,7 +149,7 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes bytes at any offset. Only bits that software may write or clear change.
+    /// Writes bytes at any offset. Read-only bits keep their values.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Effect {
         let power_state = self.word(PM_PMCSR) & PMCSR_POWER_STATE;
         let mut effect = Effect::None;

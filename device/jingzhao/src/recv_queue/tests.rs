@@ -391,7 +391,7 @@ fn stale_receives_are_not_posted() {
 }
 
 #[test]
-fn queue_above_prepare_limit_still_takes_receives() {
+fn queue_too_large_to_prepare_accepts_receives() {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     let mut queue = RecvQueue::new(options);
     let mem = Region::new(32 << 20);

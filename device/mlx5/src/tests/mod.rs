@@ -41,14 +41,14 @@ type Driver = driver::Driver<Guest<Mlx5>>;
 
 const BARE: NoArguments = NoArguments { op_mod: 0 };
 
-/// Address of the doorbell records of a test's queues.
+/// Address of the doorbell record that the queues of a test share.
 const RECORD: Iova = Iova::new(0x30_0000);
 
 fn setup(lid: u16, options: Options) -> Setup {
     Setup { options, mac: Identity::from_lid(Lid::new(lid)).mac, engine: engine::Config::default() }
 }
 
-/// Creates a driver that has written the queue address after power-on. MSI-X is enabled, with eventfds for three
+/// Creates a driver that has powered on the device and written the address of the command queue. MSI-X is enabled, with eventfds for three
 /// vectors.
 fn powered_on_with(lid: u16, options: Options) -> Driver {
     let mut guest = Guest::new(Mlx5::new(setup(lid, options)), Identity::from_lid(Lid::new(lid)));
@@ -73,10 +73,10 @@ fn initialised() -> Driver {
 
 /// Commands for tests. Each method panics if the result is not the expected one.
 trait Commands {
-    /// Executes a command that succeeds. Returns its output.
+    /// Executes a command that must succeed. Returns its output.
     fn ok(&mut self, command: &Command<'_>) -> Vec<u8>;
 
-    /// Executes a command that fails, and returns the check that it failed.
+    /// Executes a command that must fail. Returns the [`Check`] that rejected it.
     fn rejected(&mut self, command: &Command<'_>) -> Check;
 
     fn alloc_uar(&mut self) -> UarIndex;
@@ -145,7 +145,6 @@ impl Commands for Driver {
     }
 }
 
-/// Every opcode that the device does not execute is rejected as unknown.
 #[test]
 fn opcodes_that_device_does_not_execute_return_bad_op() {
     let mut driver = initialised();

@@ -103,7 +103,7 @@ fn write(a: &mut User, b: &mut User, [key, len]: [u32; 2], va: u64) -> u8 {
 }
 
 #[test]
-fn registered_pages_serve_peers_until_invalidated() {
+fn peer_can_access_registered_pages_until_invalidation() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let key = fast_register(&mut b, &mut a, AccessMode::Pages, &mtts());
     a.put(0, &pattern(6000, 4));

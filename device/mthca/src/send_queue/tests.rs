@@ -66,7 +66,7 @@ fn drain(queue: &mut SendQueue, mem: &Region) -> Vec<(u32, u8)> {
 }
 
 #[test]
-fn published_doorbells_start_their_wqes() {
+fn doorbells_from_documentation_start_posted_wqes() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     post(&mem, 0, SEND, &send(true));

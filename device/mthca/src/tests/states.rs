@@ -85,7 +85,7 @@ fn error_state_flushes_present_and_future_requests() {
 
 /// T41: the kernel frees a QP's memory when the command completes.
 #[test]
-fn reset_completes_without_further_memory_accesses() {
+fn qp_memory_is_not_accessed_after_reset_completes() {
     let (mut a, mut b) = User::pair(RC);
     a.post_recv(0, 64);
     a.post(&send(0, 8));

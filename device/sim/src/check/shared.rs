@@ -66,7 +66,7 @@ impl Checker<'_> {
         let queue = number.and_then(|srq| self.queues.get_mut(&srq));
         let fetched =
             queue.and_then(VecDeque::pop_front).ok_or("a request was fetched from an empty queue")?;
-        ensure!(fetched.wr_id == wr_id, "{id:?} fetched request {wr_id:#x} instead of {fetched:?}");
+        ensure!(fetched.wr_id == wr_id, "{id:?} fetched request {wr_id:#x}, expected {:#x}", fetched.wr_id);
         self.side_mut(id).fetched = Some(fetched);
         Ok(())
     }

@@ -559,7 +559,7 @@ impl Checker<'_> {
             State::Sqd => nth < side.may_start,
             _ => false,
         };
-        ensure!(may, "request {nth} must not be sent in state {:?}", side.state);
+        ensure!(may, "request {nth} was sent in state {:?}", side.state);
         let op = &pair.lives[life].sides[id.side].ops[nth];
         ensure!(
             frame.packet.srqn == op.request.remote_srq,

@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(super) struct User {
     program: PathBuf,
     state: PathBuf,
-    /// Additional options for `up`, which select the lab's own programs.
+    /// Options added to `up` and `ci`, so that they use the programs that this lab uses.
     options: Vec<String>,
     /// Cache to use instead of the caller's cache.
     cache: Option<PathBuf>,
@@ -53,7 +53,7 @@ impl User {
         })
     }
 
-    /// Returns a user whose cache is in this directory. At first, the cache contains links to the entries of the
+    /// Returns a user whose cache is in this directory. Initially, the cache contains links to the entries of the
     /// caller's cache.
     pub(super) fn with_cache(&self, folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
@@ -186,14 +186,14 @@ fn descendants(id: u32) -> Vec<u32> {
     children.unwrap_or_default().split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
 
-/// Returns the child of a process that runs the given program.
+/// Returns the child process that is running `program`.
 pub(super) fn child(id: u32, program: &str) -> Result<u32> {
     let name = |id: &u32| fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
     let found = descendants(id).into_iter().find(|id| name(id).trim() == program);
     found.with_context(|| format!("process {id} has no child {program}"))
 }
 
-/// Kills a user's process without warning.
+/// Kills a process with SIGKILL.
 pub(super) fn kill(id: u32) -> Result<()> {
     signal(id, Signal::KILL)
 }
@@ -240,7 +240,7 @@ impl fmt::Debug for Outcome {
     }
 }
 
-/// A running command of the user.
+/// A command that the user has started.
 pub(super) struct Running {
     child: Child,
     stdout: BufReader<ChildStdout>,

@@ -40,7 +40,7 @@ pub struct Up {
     json: bool,
 }
 
-/// Arguments of the supervisor: the user's command line, of which it only uses the guests.
+/// Arguments of the supervisor. It receives the user's whole command line, but uses only the options of guests.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Supervise {
     /// Guests to boot (accepts the same options as `guest-lab up`)
@@ -83,7 +83,7 @@ impl Up {
     }
 }
 
-/// The reason why guests did not boot.
+/// Why the guests did not boot.
 #[derive(Debug)]
 pub(super) struct NotUp {
     pub(super) error: Error,
@@ -246,7 +246,7 @@ fn supervisor_log() -> Result<std::fs::File> {
     if file.metadata()?.len() > LONGEST_LOG {
         file.set_len(0)?;
     }
-    // This heading is only for human readers, so an error is ignored.
+    // This heading is only for human readers. Errors are ignored.
     let _ = writeln!(file, "supervisor of {:?}", std::env::args_os().skip(1).collect::<Vec<_>>());
     Ok(file)
 }

@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn data_descriptor_fields_match_bits() {
+    fn data_descriptor_fields_are_decoded() {
         let all = data(0x1234_0000_0000_0000 | 0x3fff << 34 | 5 << 30 | 5 << 23 | 7 << 16 | 0x36b << 4);
         assert_eq!(all.buffer, Iova::new(0x4_7495_0000));
         assert_eq!((all.len, all.tag), (0x3fff, 0x1234));

@@ -52,7 +52,7 @@ fn query_fpm_returns_limits_of_section_11_2() {
 }
 
 #[test]
-fn committed_objects_are_packed_before_pbles() {
+fn committed_objects_are_contiguous_with_pbles_last() {
     let mut driver = started();
     driver.start_cqp();
     assert_eq!(driver.commit_fpm(), 1);

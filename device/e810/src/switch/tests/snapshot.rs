@@ -61,7 +61,7 @@ fn rule_rows_show_match_fields_and_actions() {
 }
 
 #[test]
-fn vsi_and_scheduler_rows_are_listed_from_given_start() {
+fn vsi_and_scheduler_rows_start_at_requested_index() {
     let mut driver = Driver::new();
     driver.update(2, |context| context.switch.vlan_prune = true);
     let vsis: Vec<_> = driver.0.vsi_rows(0).map(|(_, row)| (row.vsi, row.vlan_prune, row.loopback)).collect();
