@@ -303,7 +303,7 @@ impl GuestBoot<'_> {
     }
 
     fn report(&self, place: Place, stage: Stage) {
-        // If the receiver is gone, the guests are about to be stopped anyway.
+        // If the receiver has been dropped, the guests are about to be stopped anyway.
         let _ = self.events.send(Event::Guest { name: place.name, stage });
     }
 }
