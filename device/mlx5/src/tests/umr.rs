@@ -103,7 +103,7 @@ fn write(a: &mut User, b: &mut User, [key, len]: [u32; 2], va: u64) -> u8 {
 }
 
 #[test]
-fn registered_pages_serve_peers_until_invalidated() {
+fn peer_can_access_registered_pages_until_invalidated() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let key = fast_register(&mut b, &mut a, AccessMode::Pages, &mtts());
     a.put(0, &pattern(6000, 4));
@@ -153,7 +153,7 @@ fn key_over_ranges_of_other_keys_is_one_region() {
 
 /// The device reports a maximum nesting depth of four.
 #[test]
-fn keys_refer_to_keys_four_levels_deep() {
+fn keys_can_be_nested_four_levels_deep() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let (mut key, mut va) = (b.key, DATA_VA);
     for level in 1..=5 {
