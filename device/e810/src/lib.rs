@@ -7,7 +7,7 @@
 //! within a VSI. The RDMA half (`rdma`) has its own registers and control queue.
 //!
 //! # Spec
-//! E810 interface; each file cites its sections.
+//! E810 interface; each file cites its sections. Section 16 defines the numbers that start with "E-".
 
 pub mod admin;
 mod buffer;

@@ -18,7 +18,7 @@ pub fn connected(addresses: &Addresses, encap: &RdEncap, qpn: Qpn, remote_qpn: Q
     addresses.path(&peer, &class(encap), qpn, remote_qpn)
 }
 
-/// Returns the path to the destination of a datagram. `trusted` says whether the MAC and IP addresses in the unit are
+/// Returns the path to the destination of a datagram. `trusted` is true if the MAC and IP addresses in the ud unit are
 /// valid.
 pub fn datagram(
     addresses: &Addresses,
@@ -32,8 +32,8 @@ pub fn datagram(
     addresses.path(&peer, &class(encap), qpn, unit.dqpn)
 }
 
-/// Returns the traffic class of a path. J-16: RoCE has no LRH to carry a service level. If the context has no traffic
-/// class, one is derived from the service level.
+/// Returns the traffic class of a path. J-16: RoCE has no LRH to carry the service level, so if the context has no
+/// traffic class, the traffic class is derived from the service level.
 fn class(encap: &RdEncap) -> Class {
     let traffic_class = match encap.traffic_class {
         0 => class_of(encap.service_level),

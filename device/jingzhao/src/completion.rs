@@ -11,7 +11,7 @@ use protocol::ids::{Lid, Qpn};
 use protocol::roce::{Imm, Transport};
 
 /// Returns the CQE for a completion. `qpn` includes the high bits that software uses, `connected_lid` is the
-/// destination LID in the context, and `ud_grh` says whether a received datagram is preceded by its GRH.
+/// destination LID in the context, and `ud_grh` is true if a received datagram is preceded by its GRH.
 pub fn cqe(
     completion: &Completion,
     qpn: Qpn,

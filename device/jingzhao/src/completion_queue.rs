@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn cqes_not_prepared_with_ownership_bits_are_overwritten() {
+    fn cqes_without_hardware_owner_bits_are_overwritten() {
         for prepared_slots in [0, 3] {
             let mem = Region::new(4 * LEN);
             (0..prepared_slots).for_each(|slot| reap(&mem, slot));

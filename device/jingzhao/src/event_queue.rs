@@ -16,12 +16,12 @@ use super::queue_start::offset;
 /// Arm state of an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arm {
-    /// Events do not interrupt.
+    /// Events raise no interrupt.
     Disarmed,
-    /// The next event interrupts.
+    /// The next event raises an interrupt.
     Once,
-    /// Every event interrupts until software first uses the ARM_EQ doorbell. A queue whose context is armed starts in
-    /// this state, because the public driver never uses that doorbell.
+    /// Every event raises an interrupt until software first uses the ARM_EQ doorbell. A queue whose context is armed
+    /// starts in this state, because the public driver never uses that doorbell.
     UntilFirstDoorbell,
 }
 

@@ -1,4 +1,4 @@
-//! Unsolicited reports to the guest: completions and device events.
+//! Reports completions and asynchronous events to the guest.
 //!
 //! # Spec
 //! JingZhao interface, sections 7, 8.3, 8.5 and 9.5.

@@ -7,7 +7,7 @@
 //! (`observed`) to counters, the trace and strict mode (`observers`).
 //!
 //! # Spec
-//! JingZhao interface; each file cites its sections.
+//! JingZhao interface; each file cites its sections. Section 12 defines the numbers that start with "J-".
 
 pub mod address;
 pub mod cmd;

@@ -361,7 +361,8 @@ impl SendQueue {
         addresses: &Addresses,
     ) -> Option<UdDestination> {
         let path = datagram(addresses, to, encap, sender.qpn, self.options.ud_addresses)?;
-        // The engine handles bit 31. In this interface, the value 0 selects the QP's own Q_Key (section 11.1).
+        // The engine handles bit 31 of the Q_Key. In this interface, the value 0 selects the QP's own Q_Key (section
+        // 11.1).
         let qkey = if to.qkey == Qkey::default() { sender.sst.qkey } else { to.qkey };
         Some(UdDestination { path, qpn: to.dqpn, qkey, header: None })
     }

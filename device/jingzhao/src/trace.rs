@@ -1,6 +1,6 @@
 //! Trace records of the JingZhao interface: registers, commands and queue entries.
 //!
-//! The same types that implement the device also describe the fields.
+//! The types with which the device parses registers and entries also describe their fields.
 
 use card::frontend::RegisterAccess;
 use card::telemetry::trace::{Kind, Trace};

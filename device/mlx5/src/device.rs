@@ -150,7 +150,7 @@ impl Mlx5 {
                 limited!(warn, command = name, syndrome, "command rejected: {rejection}");
             }
         }
-        // A rejected command has a status, and is not reported.
+        // The findings are not reported for a rejected command, which already has an error status.
         if let (Some(found), Ok(_)) = (checked, &result) {
             found.report(cx.monitor);
         }
@@ -270,7 +270,8 @@ impl Frontend for Mlx5 {
             capabilities: 0x0251_0a68,
             // Section 14.1: the port is open from the start, and no command opens it.
             opened_by_software: false,
-            // Section 14.1: mlx5_ib expects firmware to answer, and itself answers ClassPortInfo with zeros.
+            // Section 14.1: mlx5_ib expects the firmware to answer performance MADs, but answers ClassPortInfo itself,
+            // with zeros.
             always_answers_perf: true,
         })
     }
@@ -308,7 +309,7 @@ impl Frontend for Mlx5 {
         Mlx5Host { resources: self.function.resources_mut(), cx }
     }
 
-    /// Returns the index of a send WQE's first block, or the number of a receive.
+    /// Returns the index of a send WQE's first block, or the entry number of a receive.
     fn work_request(&self, wr_id: u64) -> u64 {
         SendTag::from_bits(wr_id).index().into()
     }

@@ -79,8 +79,8 @@ impl Doorbells {
             (UarRegister::UpdateEq, &[a, b, c, d]) => {
                 Some(Doorbell::UpdateEq(EqDoorbell::parse(&[a, b, c, d])))
             }
-            // Trap M-16: the queue number is in the second word. Other words of a WQE have no effect, since the WQE is
-            // in guest memory too.
+            // Section 20, M-16: the queue number is in the second word. Other words of a WQE have no effect, since the
+            // WQE is in guest memory too.
             (UarRegister::Send { offset: 0, .. }, &[_, _, _, _, a, b, c, _]) => {
                 Some(Doorbell::Send { qpn: qpn([a, b, c]), head: data.first_chunk().copied() })
             }

@@ -21,16 +21,16 @@ pub const MAX_COUNTER_SETS: u32 = 255;
 pub const MAX_GROUP_QPS: usize = 56;
 /// Log2 of the maximum receive queue entry size in bytes.
 pub const LOG_MAX_RECV_ENTRY: u8 = 9;
-/// Log2 of the maximum number of entries per CQ, as on a ConnectX-5. The golden traces were recorded with 2^16 entries, but
-/// libfabric creates larger CQs.
+/// Log2 of the maximum number of entries per CQ, as on a ConnectX-5. The golden traces were recorded with a limit of
+/// 2^16 entries, but libfabric creates larger CQs.
 const LOG_MAX_CQES: u8 = 22;
 /// Log2 of the maximum SRQ entry size in bytes. It leaves room for a link and 32 scatter entries.
 pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
 
-/// Maximum number of pages that the driver can give to the device. Their addresses take 512 KiB. A correct driver gives no
-/// pages, because QUERY_PAGES requests none.
+/// Maximum number of pages that the driver can give to the device. Their addresses take 512 KiB. A correct driver gives
+/// no pages, because QUERY_PAGES requests no pages.
 pub const MAX_GIVEN_PAGES: usize = 1 << 16;
-/// Maximum number of pages of all queues and keys. Their addresses take 128 MiB. The pages cover 64 GiB if each has 4 KiB.
+/// Maximum number of pages of all queues and keys. Their addresses take 128 MiB. With 4 KiB pages, they cover 64 GiB.
 pub const MAX_QUEUE_PAGES: usize = 1 << 24;
 
 /// First numbers of objects, as in the golden traces. Lower numbers are unused, so 0 is never a valid number.

@@ -118,7 +118,7 @@ impl Mkeys {
         }
     }
 
-    /// Executes a change that a work request makes to a key. Returns the key's old and new protection domains.
+    /// Applies the change that a work request makes to a key. Returns the key's old and new protection domains.
     ///
     /// # Errors
     /// Fails if any check fails, in which case the key is unchanged.

@@ -48,7 +48,7 @@ impl SendTag {
             .with_size(control.size)
     }
 
-    /// Returns the index of the block behind the WQE. A WQE takes up at least one block.
+    /// Returns the index of the block after the WQE. A WQE takes up at least one block.
     fn end(self) -> u16 {
         self.index().wrapping_add(blocks(self.size()).max(1))
     }
@@ -77,7 +77,8 @@ pub struct SendQueue {
     blocks: u32,
     /// Counters of posted and taken blocks.
     counters: Counters,
-    /// Number of blocks whose WQEs have completed, modulo 2^16. Strict mode checks that software does not reuse others.
+    /// Number of blocks whose WQEs have completed, modulo 2^16. Strict mode checks that software does not reuse the
+    /// blocks of WQEs that have not completed.
     completed: u16,
 }
 
@@ -101,9 +102,9 @@ impl SendQueue {
         self.completed
     }
 
-    /// Records that a WQE has completed, and so all WQEs before it.
+    /// Records that a WQE and all WQEs before it have completed.
     pub fn complete(&mut self, tag: SendTag) {
-        // A WQE with an invalid size can end behind the blocks that were taken.
+        // A WQE with an invalid size can end past the blocks that were taken.
         let (end, taken) = (tag.end(), self.counters.taken);
         self.completed = if end.wrapping_sub(taken).cast_signed() > 0 { taken } else { end };
     }

@@ -142,8 +142,8 @@ impl SharedReceiveQueue {
     /// Takes the entry at the head of the list, if one is posted. The request's `wr_id` is the entry number.
     pub fn take(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
         let [log_entries, _] = self.context.logs();
-        // The limit applies to all entries available now, so read the record again if the known ones would fall below
-        // it.
+        // The limit applies to all entries available now, so read the record again if the number of known entries would
+        // fall below the limit.
         if self.counters.waiting() <= self.context.limit() {
             self.learn(dma);
         }

@@ -4,8 +4,8 @@
 //! it removes still exist. Findings are reported only for commands that succeed, since a rejected command already has a
 //! status.
 //!
-//! Section 7.3: stores to the BAR are posted, so a doorbell record may be newer than the doorbell being checked. Only
-//! records that are older than the doorbell are violations.
+//! Section 7.3: stores to the BAR are posted, so a doorbell record may be newer than the doorbell being checked. Only a
+//! record that is older than the doorbell is a violation.
 //!
 //! # Spec
 //! mlx5 interface; [`rules`] cites the sections.

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn object_is_used_until_last_user_leaves() {
+    fn object_is_used_until_its_last_user_is_removed() {
         let mut uses = Uses::default();
         let (pd, cq) = (Object::Pd(1), Object::Cq(0x40));
         let qp = Used::from_slice(&[pd, cq, cq]);

@@ -1,7 +1,7 @@
 //! The LAN data path: transmit and receive queues, offloads and statistics.
 //!
-//! This module handles queues and frames only. Forwarding, interrupt routing and queue permissions belong to
-//! other modules.
+//! This module handles queues and frames only. Other modules implement forwarding, interrupt routing and queue
+//! permissions.
 //!
 //! # Spec
 //! E810 interface, section 8.

@@ -1,7 +1,8 @@
 //! Port and VSI statistics and their registers.
 //!
-//! Counters are never reset; drivers subtract their first reading. The byte counters of the port include the
-//! frame check sequence, as in hardware. The byte counters of VSIs do not include it.
+//! Counters are never reset; drivers subtract their first reading. The byte counters of the port include the frame
+//! check sequence, as in hardware. The byte counters of VSIs include it for received frames, but not for transmitted
+//! frames.
 //!
 //! # Spec
 //! E810 interface, section 8.6.
@@ -104,7 +105,7 @@ impl Statistics {
         self.vsi_mut(vsi).transmit.count(frame, 0);
     }
 
-    /// Counts a frame received by a VSI. Unlike the bytes that a VSI transmits, those that it receives include the frame
+    /// Counts a frame received by a VSI. Unlike the transmitted bytes of a VSI, the received bytes include the frame
     /// check sequence (section 8.6).
     pub(super) fn received(&mut self, vsi: u16, frame: &[u8]) {
         self.vsi_mut(vsi).receive.count(frame, FCS_LEN);

@@ -56,7 +56,7 @@ impl CqFault {
     }
 }
 
-/// A CQE was lost.
+/// Error for a CQE that was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PushError {
     pub(super) fault: CqFault,

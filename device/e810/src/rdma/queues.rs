@@ -241,9 +241,9 @@ const FLUSHED: u16 = 1;
 
 /// Flushes late WQEs, which software has posted to an already flushed QP in the error state.
 ///
-/// Software flushes a QP again only if software itself moved the QP to the error state (section 14.2). If the
-/// device moved it there, late WQEs would never complete without this function. This would violate IBTA
-/// volume 1, section 10.3.1.8. Both queues are polled, because receive queues have no doorbell.
+/// Software flushes a QP again only if software itself moved the QP to the error state (section 14.2). If the device
+/// moved the QP there, late WQEs would never complete without this function, in violation of IBTA volume 1, section
+/// 10.3.1.8. Both queues are polled, because receive queues have no doorbell.
 pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     for number in rdma.queues.flushed.take_due(cx.now) {
         let qpn = Qpn::new(number);
@@ -323,8 +323,8 @@ pub(super) fn manage_arp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Manage
     let was_full = rdma.paths.arp_table_is_full();
     let outcome = rdma.paths.manage_arp(command);
     if !was_full && rdma.paths.arp_table_is_full() {
-        // The driver does not report neighbours for which the table has no free entry, so the device reports
-        // that the table is full.
+        // If the table has no free entry for a neighbour, the driver issues no operation. The device therefore reports
+        // that the table is full as soon as its last entry is used.
         let what = format_args!("further neighbours: the ARP table is full");
         cx.monitor.ignored(ARP_TABLE_FULL, None, what, |_| {});
     }

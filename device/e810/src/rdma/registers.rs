@@ -54,7 +54,7 @@ pub(in super::super) fn write(
         Register::PfpeCcqplow if !setup.options.rdma => {}
         Register::PfpeCcqplow => match rdma.cqp.context(value) {
             Some(context) => {
-                // Reset a running control queue first. If its objects were kept, they would have no owner.
+                // Reset first. Otherwise, the objects of a running control queue would outlive that queue.
                 rdma.reset(setup, cx);
                 rdma.counts = Counts::new(cx.engine.stats());
                 rdma.cqp.start(cx.dma, context);

@@ -1,8 +1,8 @@
 //! Transport statistics for the "gather statistics" operation.
 //!
-//! At each read, the driver adds the increase since the last read to its own totals. It assumes that all
-//! counters start at zero. Counters therefore start when the control queue is created. The device has no TCP.
-//! Fields with TCP names in the specification report the corresponding RoCE counters.
+//! At each read, the driver adds the increase since the last read to its own totals. It assumes that all counters start
+//! at zero. Counters therefore start at zero when the control queue is created. The device has no TCP. Fields with TCP
+//! names in the specification report the corresponding RoCE counters.
 //!
 //! # Spec
 //! E810 interface, section 10.7.

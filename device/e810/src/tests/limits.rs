@@ -1,4 +1,4 @@
-//! Tests of both sides of the NIC's limits. The last object works. The next one is rejected with the right status,
+//! Tests the NIC's limits from both sides. The last object works. The next one is rejected with the right status,
 //! counted, and logged in one line (sections 5.4 to 5.9 and 6.1).
 
 use card::frontend::snapshot::QueueRow;
@@ -96,7 +96,7 @@ fn last_vsi_works_and_next_is_rejected() {
     refused(&mut driver, &add_vsi(), AdminStatus::NoSpace);
 }
 
-/// The function's 512 guaranteed and 512 best-effort filters are the 1,024 filters of the device.
+/// The function's 512 guaranteed and 512 best-effort filters add up to the 1,024 filters of the device.
 #[test]
 fn last_resource_of_each_type_works_and_next_is_rejected() {
     let allocate = |kind: u8, count: u16| {
@@ -249,7 +249,8 @@ fn last_rdma_queue_set_works_and_next_is_rejected() {
     let mut driver = started();
     let parents = fill_layer(&mut driver, &[6], 7);
     let parents = fill_layer(&mut driver, &parents, 8);
-    // The leaf of the branch takes a place of the layer until the driver deletes it, as Linux does.
+    // The leaf of the default branch counts towards the limit of its layer until the driver deletes the leaf, as Linux
+    // does.
     let leaf = [&Group { parent: Teid::new(8), count: 1 }.emit()[..], &9_u32.to_le_bytes()].concat();
     driver.succeed(&list(Opcode::DeleteElements, 1, &leaf));
     for (parent, first) in parents.iter().zip((0..).step_by(SIBLINGS.into())) {

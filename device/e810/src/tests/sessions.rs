@@ -58,8 +58,8 @@ fn parse(text: &str) -> Line<'_> {
     Line { text, command, reply: AdminReply { status, parameters: answer, buffer: output } }
 }
 
-/// Whether the response to a command is specific to this device. This is true of capabilities, because the
-/// recorded devices have no RDMA.
+/// Whether the response to a command is specific to this device. Capabilities are, because the recorded devices have no
+/// RDMA.
 fn is_own(opcode: Option<Opcode>) -> bool {
     matches!(opcode, Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities))
 }

@@ -6,9 +6,9 @@
 //! | cqctxmdata | 64 bytes | `(n << 6)[..12]` | `(n << 6)[11:0]` | `[19:12]`, 256 pages, 2^14 CQs |
 //! | eqctxmdata | 64 bytes | `(n << 6)[..12]` | `(n << 6)[11:0]` | one register, 32 EQs |
 //!
-//! Pages count from the table's base in INIT_HCA. All three tables share one page map, which is indexed by ICM address,
-//! because a single MAP_ICM may cover parts of several tables. The map has no fixed size (J-09). The base of a table is
-//! a multiple of 256, so no entry crosses a page.
+//! Pages are counted from the table's base, which INIT_HCA sets. All three tables share one page map, which is indexed
+//! by ICM address, because a single MAP_ICM may cover parts of several tables. The map has no fixed size (J-09). The
+//! base of a table is a multiple of 256, so no entry crosses a page.
 //!
 //! # Spec
 //! CtxMgt document, section 5.3.3; JingZhao interface, sections 3.5, 3.6 and 5.2.

@@ -127,7 +127,8 @@ impl CtxMgt {
     }
 
     /// Copies a QP's state and PSNs from the engine, as if the units had written them. If only the state has changed,
-    /// the write is attributed to RTC, because the document marks its message for state changes as reserved.
+    /// the write is attributed to RTC. The document has a separate message for state changes, but marks that message as
+    /// reserved.
     pub fn observe(&mut self, index: u32, key: &mut KeyQpc, live: &QpSnapshot) {
         let state = state_of(live);
         let context = key.context();

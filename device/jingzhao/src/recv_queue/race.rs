@@ -36,7 +36,7 @@ impl PageTable for NoPages {
     }
 }
 
-/// A program's use of its queue.
+/// The receives that a program posts to its queue.
 #[derive(Clone, Copy)]
 struct Case {
     slots: u64,

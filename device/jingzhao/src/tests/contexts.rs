@@ -25,7 +25,7 @@ const ROLLING: u32 = 0x9c_0000;
 const QPN: u32 = 5;
 
 fn rtr() -> Vec<u8> {
-    // Bytes after the defined fields have arbitrary values, since the driver reuses the mailbox.
+    // The bytes after the defined fields have arbitrary values, because the driver reuses the mailbox.
     let mut inbox = dump(RTR, 0xc0);
     inbox[0xa4..].fill(0xee);
     inbox
@@ -339,7 +339,7 @@ fn public_driver_can_create_qps_across_its_whole_table() {
     machine.ok(Op::CloseHca, 0, 0, &[]);
 }
 
-/// QUERY_DEV_LIM, the port's agent, contexts and packets agree on the P_Key table.
+/// The port has a single P_Key, as reported by QUERY_DEV_LIM and by the port's subnet management agent.
 #[test]
 fn p_key_index_other_than_0_returns_bad_param() {
     const PKEY_INDEX: usize = 0x1f;

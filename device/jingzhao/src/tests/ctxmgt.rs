@@ -21,9 +21,9 @@ fn query(machine: &mut Machine) -> Qpc {
     Qpc::parse(machine.peek(OUTBOX, 0xc0).first_chunk().unwrap())
 }
 
-/// Section 5.4.2: the context reads and writes by the units on both sides for one SEND.
+/// Section 5.4.2: one SEND causes these context reads and writes by the units on both sides.
 #[test]
-fn message_uses_documented_reads_and_writes_of_units() {
+fn send_causes_documented_context_reads_and_writes() {
     let (mut a, mut b) = pair();
     let before = [stats(&a), stats(&b)];
     post_recv(&mut b, 0, 0, 64);

@@ -1,7 +1,7 @@
 //! The public driver and its user library with `configs/hgrnic.json`, without a guest.
 //!
-//! [`driver`] and [`library`] reproduce the hardware accesses of the driver and the library. They follow
-//! `public-driver.md` alone, and share no encoder with the device.
+//! [`driver`] and [`library`] reproduce the hardware accesses of the driver and the library. They are based only on
+//! `public-driver.md`, and share no encoder with the device.
 //!
 //! # Spec
 //! JingZhao interface, sections 12 and 13; `public-driver.md`.
@@ -510,7 +510,7 @@ fn error_cqe_identifies_wqe_and_queue() {
         a.poll().unwrap();
     }
     a.post_recv(&[&[(DATA, 64)], &[(DATA, 64)]]);
-    // The high bits belong to the key, so a key without them is a different key.
+    // The high bits are part of the key, so a key without them is a different key.
     a.post_send(&[
         Wr { opcode: WRITE, remote: Some((DATA, b.data.key & 0x1_ffff)), ..send(DATA, 4) },
         send(DATA, 4),

@@ -1,5 +1,6 @@
-//! Tests of both sides of limits. The last object within a limit works. The next one is rejected with the right status
-//! and logged in one line (sections 3.1 and 3.3), or it works too because the device does not enforce the limit (J-09).
+//! Tests limits from both sides. The last object within a limit works. The next one is rejected with the right status
+//! and logged in one line (sections 3.1 and 3.3). If the device does not enforce the limit (J-09), the next object
+//! works too.
 
 use card::frontend::testing::{logged, pattern};
 use card::sparse::{Capacity, SparseTable};

@@ -13,7 +13,7 @@ use super::rules::{PAGE_GIVEN_TWICE, TEARDOWN_IN_USE};
 use crate::function::Function;
 use crate::resources::Resources;
 
-/// Checks a command before its execution. The findings count only if it succeeds.
+/// Checks a command before its execution. The findings are reported only if the command succeeds.
 pub(in super::super) fn command(function: &Function, command: &Command<'_>, dma: &GuestMemory) -> Findings {
     let mut found = Findings::default();
     let Function::Enabled(enabled) = function else { return found };
@@ -31,7 +31,7 @@ pub(in super::super) fn command(function: &Function, command: &Command<'_>, dma:
     found
 }
 
-/// Checks pages that software gives to the device, which already holds others.
+/// Checks pages that software gives to the device. `held` are the pages that the device already holds.
 fn given(held: &[Iova], count: u32, pages: Pages<'_>, found: &mut Findings) {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let mut known: BTreeSet<Iova> = held.iter().copied().collect();

@@ -28,7 +28,8 @@ pub(in super::super) fn uar_write(resources: Option<&Resources>, page: UarIndex)
     found
 }
 
-/// Checks that a queue exists and that the doorbell is in its UAR page. `own` is that page.
+/// Checks that a queue exists and that the doorbell is in its UAR page. `own` is the queue's UAR page, or `None` if the
+/// queue does not exist.
 fn reaches(queue: &str, own: Option<UarIndex>, page: UarIndex, found: &mut Findings) -> bool {
     match own {
         None => found.add(&DOORBELL_NOTHING, format!("doorbell for {queue}, which does not exist")),
@@ -97,9 +98,9 @@ pub(in super::super) fn arm_doorbell(
             ),
         );
     }
-    // The EQ's consumer index shows what the driver has read, so it counts only for the driver's own CQs, which are in
-    // the UAR page of its EQs. For the CQ of a user program, the driver may have read an event that the program has not
-    // received yet.
+    // The EQ's consumer index shows which events the driver has read. It is used only for the driver's own CQs, which
+    // are in the UAR page of its EQs. For the CQ of a user program, the driver may have read an event that the program
+    // has not received yet.
     if let Some(eq) = eqs.get(cq.eqn().get())
         && eq.context().uar == cq.uar()
     {

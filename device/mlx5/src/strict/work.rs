@@ -33,7 +33,7 @@ pub(in super::super) fn send_wqe(qp: &QueuePair, fetch: &Fetch<SendRequest>, dma
     found
 }
 
-/// Says why the device refuses a WQE.
+/// Describes why the device rejects a WQE.
 fn defect(qp: &QueuePair, bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return WqeError::Empty.to_string();
@@ -44,7 +44,7 @@ fn defect(qp: &QueuePair, bytes: &[u8]) -> String {
     }
 }
 
-/// A local access of a work request to memory.
+/// An access to local memory by a work request.
 struct LocalAccess {
     /// Location of the WQE, for the report.
     place: String,

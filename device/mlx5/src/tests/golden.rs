@@ -1,4 +1,5 @@
-//! Replays the sessions of a recorded guest: every output and every queue entry of the device is compared.
+//! Replays the sessions of a recorded guest, and compares every output and every queue entry of the device with the
+//! recording.
 //!
 //! The recorded device made some choices that this device makes differently; [`expected`] and
 //! [`queues::comparable`] list them. GUIDs, the LID of the subnet manager and the node description differ because they
@@ -36,7 +37,7 @@ const TRACES: [&str; 6] = [
 /// LID of the recorded port.
 const LID: u16 = 0x11;
 
-/// Input of the device, and the queue entries that followed it.
+/// An input to the device, and the queue entries that follow it in the recording.
 struct Step {
     action: Action,
     entries: Vec<Entry>,
@@ -77,7 +78,8 @@ fn bytes(words: &str) -> Vec<u8> {
     bytes
 }
 
-/// Returns the values of the fields `name=value` at the start of a line, which are in these bases, and the rest.
+/// Parses `name=value` fields at the start of a line. Each value is a number in the corresponding base of `bases`.
+/// Returns the values and the rest of the line.
 fn fields<const N: usize>(line: &'static str, bases: [u32; N]) -> ([u32; N], &'static str) {
     let mut rest = line;
     let values = bases.map(|base| {
@@ -124,8 +126,8 @@ fn last(steps: &mut [Step]) -> Option<&mut Action> {
     steps.last_mut().map(|step| &mut step.action)
 }
 
-/// Returns the recorded output after replacing the choices and the identity of the recorded device by those of this
-/// device, whose output is `ours`.
+/// Returns the recorded output, with the choices and the identity of the recorded device replaced by those of this
+/// device. `ours` is the output of this device.
 fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
     const DATA: usize = OutputHeader::LEN + 64;
     let mut output = recorded.to_vec();

@@ -1,4 +1,4 @@
-//! Tests of both sides of limits. The last object or the largest size works. The next one is rejected with the right
+//! Tests limits from both sides. The last object or the largest size works. The next one is rejected with the right
 //! status, counted, and logged in one line (mlx5 interface, sections 3.3 and 6.1).
 //!
 //! The limits of CQ entries, EQs, Q counter sets and multicast groups, and of the pages of all queues, are tested where
@@ -116,7 +116,7 @@ fn create_qp(context: QpContext, list: &[u8]) -> Command<'_> {
     Command::CreateQp(CreateQp { context, ..CreateQp::default() }, Pages::parse(list))
 }
 
-/// QPs 0 to 127 are never created, so that 128 of 256 QPs remain.
+/// QP numbers 0 to 127 are never assigned, so 128 of the 256 numbers remain.
 #[test]
 fn last_object_works_and_next_is_rejected() {
     let objects = Objects::new();
@@ -214,7 +214,7 @@ fn largest_shared_receive_queues_work_and_larger_are_rejected() {
     }
 }
 
-/// The log2 of both queue sizes has four bits, so that no driver can request more than 2^15.
+/// The log2 of each queue size has four bits, so no driver can request more than 2^15.
 #[test]
 fn largest_work_queues_work_and_larger_entries_are_rejected() {
     let Objects { mut driver, qp, .. } = Objects::new();
@@ -265,7 +265,8 @@ fn last_given_page_is_accepted_and_next_is_rejected() {
     refused(&mut driver, &give(1), Check::PageLimit);
 }
 
-/// The device accepts what fits in memory. Its driver uses these two limits for attributes of `ibv_query_device`.
+/// The device accepts any size that fits in memory. The driver derives attributes of `ibv_query_device` from these two
+/// limits.
 #[test]
 fn region_and_list_sizes_are_not_enforced() {
     const LOG_PAGE: u8 = 30;

@@ -55,7 +55,7 @@ fn mad_ifc_answers_only_smp_and_performance_classes() {
     assert_eq!(Check::Mad.status().code(), 0x30);
 }
 
-/// The port has eight GIDs in one block, and 128 P_Keys in four blocks. The response reports the error, so that the
+/// The port has eight GIDs in one block, and 128 P_Keys in four blocks. The response MAD reports the error, so the
 /// command itself succeeds.
 #[test]
 fn last_gid_and_pkey_blocks_are_read_and_next_are_rejected() {

@@ -286,7 +286,7 @@ fn wrong_rkey_is_remote_access_error_and_flushes() {
 }
 
 #[test]
-fn wrong_lkey_is_local_protection_error_on_its_side() {
+fn wrong_lkey_is_local_protection_error_where_it_is_used() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let mut data = a.data(0, 8);
     data.lkey = Lkey::new(0x900);

@@ -153,7 +153,7 @@ fn key_over_ranges_of_other_keys_is_one_region() {
 
 /// The device reports a maximum nesting depth of four.
 #[test]
-fn keys_refer_to_keys_four_levels_deep() {
+fn keys_can_be_nested_four_levels_deep() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let (mut key, mut va) = (b.key, DATA_VA);
     for level in 1..=5 {

@@ -124,8 +124,8 @@ fn datagram_to_invalid_destination_is_dropped() {
     }
 }
 
-/// E810 interface, section 13.9: the driver does not tell the device which IP addresses the port has. For datagrams, the
-/// device therefore cannot distinguish them from other unicast addresses.
+/// E810 interface, section 13.9: the driver does not report the port's IP addresses to the device. The device therefore
+/// accepts datagrams to any unicast address.
 #[test]
 fn datagram_to_other_unicast_address_is_delivered() {
     let (mut pair, frame) = datagram();

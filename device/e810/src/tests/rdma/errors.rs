@@ -5,8 +5,8 @@ use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp};
 
 use super::*;
 
-/// Moves the queue pair to the error state and flushes both queues, like a driver. The major code is 1. Returns the minor
-/// code of the flush operation.
+/// Moves the queue pair to the error state and flushes both queues, as a driver does. The major code is 1. Returns the
+/// minor code in the completion of the flush operation.
 fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) -> u16 {
     assert_eq!(driver.modify_qp(QPN, QpKind::Rc, QpState::Error, &context(1)).error, None);
     let command = FlushQp {

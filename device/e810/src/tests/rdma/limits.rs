@@ -141,8 +141,8 @@ fn last_pble_is_committed_and_next_is_rejected() {
     refused(&mut driver, &next, CqpErrorCode::NoRoom);
 }
 
-/// The device does not use hash entries, transmit buffers, read responses, timers and headers. It places as many as fit
-/// in the address space, even if they exceed the reported numbers.
+/// The device does not use hash entries, transmit buffers, read responses, timers or headers. It places as many of them
+/// as fit in the address space, even if their number exceeds the reported limit.
 #[test]
 fn unused_context_objects_are_limited_only_by_address_space() {
     const TIMERS: u64 = 88;
@@ -220,9 +220,9 @@ fn largest_send_wqes_work_and_larger_are_rejected() {
     }
 }
 
-/// The list has eight places, so that the device does not read a ninth member.
+/// The member list has eight entries, so the device does not read a ninth.
 #[test]
-fn last_group_member_is_taken_and_next_is_not_read() {
+fn last_group_member_is_used_and_next_is_not_read() {
     const MEMBERS: u64 = 0xc00_0000;
     let mut driver = small();
     let member = |qpn: u64| (4791 << 32 | 1 << 31 | qpn).to_le_bytes();
@@ -234,7 +234,7 @@ fn last_group_member_is_taken_and_next_is_not_read() {
     assert_eq!(rows[0].members, (8..16).collect::<Vec<u32>>());
 }
 
-/// Each queue set is a node, so that the 1,023 handles of queue sets are never exhausted.
+/// Each queue set needs a node, so the 1,023 queue set handles are never exhausted.
 #[test]
 fn last_scheduler_node_works_and_next_is_rejected() {
     const NODES: u16 = 512;
@@ -293,8 +293,8 @@ fn default_arp_table_has_4096_entries() {
     assert_eq!(frames[0][..6], mac(2).0);
 }
 
-/// The maximum message length is the value that the driver reports as `max_msg_sz`. A peer may send one byte more, up to
-/// 2^31 bytes (IBTA volume 1, section 9.4).
+/// The maximum message length is the value that the driver reports as `max_msg_sz`. A peer may send one byte more, that
+/// is, 2^31 bytes (IBTA volume 1, section 9.4).
 #[test]
 fn rejects_two_gibibyte_message() {
     const LIMIT: u32 = (1 << 31) - 1;

@@ -63,7 +63,7 @@ pub(super) struct Wr {
     pub(super) sges: Vec<(u64, u32)>,
     pub(super) inline: Option<Vec<u8>>,
     pub(super) fence: bool,
-    /// Whether neither the request itself nor its QP asks for a completion.
+    /// Whether the request is unsignalled, on a QP that does not signal all requests.
     pub(super) unsignalled: bool,
 }
 
@@ -186,7 +186,7 @@ impl Program {
         self.modify(0x19, 1, None);
     }
 
-    /// Advances the send ring to the position that it has after many work requests.
+    /// Advances the empty send ring as if `head` WQEs had been posted since RESET.
     pub(super) fn age(&mut self, head: u32) {
         assert_eq!((self.sq.head, head % self.sq.slots), (0, 0));
         self.sq.head = head;

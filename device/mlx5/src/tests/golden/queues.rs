@@ -1,4 +1,4 @@
-//! Queues and regions of the recorded guest. Commands and work requests describe them.
+//! Queues and regions of the recorded guest, reconstructed from its commands and work requests.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use protocol::ids::Qpn;
 
 use super::*;
 
-/// UAR page of the kernel. It polls its CQs after an event, and arms them again.
+/// UAR page of the kernel. After an event, the kernel polls its CQs and arms them again.
 const KERNEL_PAGE: UarIndex = UarIndex::new(0x10);
 /// The EQ of command events.
 const COMMAND_EQ: u32 = 1;
@@ -115,8 +115,8 @@ impl Default for Queues {
     }
 }
 
-/// Returns a CQE without its time, and without the byte count of requests for which drivers do not read it: the recorded
-/// device counted the bytes of every request.
+/// Returns a CQE and its owner bit. The timestamp is zeroed, and so is the byte count of every send request except a
+/// READ. The recorded device counted the bytes of every request, but drivers read the count only for READs.
 pub(super) fn comparable(entry: &[u8]) -> (Cqe, bool) {
     let (entry, owner) = Cqe::parse(&output(entry)).unwrap();
     let entry = match entry {
@@ -159,7 +159,7 @@ impl Queues {
         driver.poke(record.get(), &[0; 8]);
     }
 
-    /// Follows a command that has succeeded.
+    /// Updates the queues and regions after a command that has succeeded.
     pub(super) fn apply(&mut self, driver: &mut Driver, command: &Command<'_>, returned: &[u8]) {
         match command {
             Command::CreateEq(create, pages) => {
@@ -296,7 +296,8 @@ impl Queues {
         Some(region.bus + (va - region.first))
     }
 
-    /// Follows a UMR. The recording does not contain translation lists in memory, so their pages are chosen here.
+    /// Updates the regions after a UMR. The recording does not contain translation lists in memory, so their pages are
+    /// chosen here.
     fn change(&mut self, driver: &mut Driver, key: u32, umr: &Umr<'_>) {
         let index = key >> 8;
         match umr.translation {
@@ -320,7 +321,8 @@ impl Queues {
         }
     }
 
-    /// Checks the entries that the device has written after a doorbell. The CQs contain no others.
+    /// Checks the entries that the device has written after a doorbell. Also checks that the CQs contain no other new
+    /// entries.
     pub(super) fn check(&mut self, driver: &mut Driver, entries: &[Entry]) {
         for Entry { kind, number, index, bytes } in entries {
             match kind {
