@@ -265,7 +265,7 @@ fn duplicate_read_responses_are_ignored() {
 }
 
 #[test]
-fn ack_of_later_request_retries_read_as_implied_nak() {
+fn ack_of_later_request_is_implied_nak_of_read() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x9000, 10));
     pair.post(A, write(2, 0x8000, 10));

@@ -63,7 +63,7 @@ mod tests {
     };
 
     #[test]
-    fn published_mpt_entry_yields_its_rights_and_pages() {
+    fn documented_mpt_entry_describes_expected_region() {
         let region = region(&Mpt::parse(&USER).unwrap());
         assert_eq!(region.rights, Rights::LOCAL_WRITE | Rights::REMOTE_WRITE | Rights::REMOTE_READ);
         assert_eq!((region.key.get(), region.pd.get(), region.len), (0x20005, 3, 0x2100));

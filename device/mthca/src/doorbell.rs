@@ -24,15 +24,15 @@ use crate::reason::ALREADY_TAKEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
     Send {
-        /// UAR page of the store.
+        /// UAR page that was written.
         page: u32,
-        /// Value of the store.
+        /// Value that was written.
         doorbell: SendDoorbell,
     },
     Arm {
-        /// UAR page of the store.
+        /// UAR page that was written.
         page: u32,
-        /// Value of the store.
+        /// Value that was written.
         arm: ArmCq,
     },
 }
@@ -64,12 +64,12 @@ impl Doorbells {
         Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
 
-    /// Discards stored first halves, after a device reset.
+    /// Discards pending first halves after a device reset.
     pub fn reset(&mut self) {
         self.split.reset();
     }
 
-    /// Handles a store to BAR2, of a whole doorbell or of one half. Returns `None` for a first half.
+    /// Handles a store to BAR2, either of a whole doorbell or of one half. Returns `None` for a first half.
     ///
     /// # Errors
     /// The store is ignored if the register does not exist or does not support this width.
@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// The first send doorbell of section 13.3.
+    /// The first send doorbell in section 13.3.
     const SEND: [u8; 8] = [0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02];
     const ARM: [u8; 8] = [0x12, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x05];
 

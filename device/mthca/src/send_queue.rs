@@ -1,8 +1,9 @@
 //! The send queue of a QP.
 //!
-//! A WQE does not contain its own opcode, size and fence bit. Software writes them to the preceding slot when it posts
-//! the WQE. A doorbell repeats them for the first WQE that it announces. Each WQE is copied from guest memory once. If
-//! the next WQE is already posted, the link to the next WQE comes from the same copy.
+//! A WQE does not contain its own opcode, size or fence bit. Software stores these and the address of the WQE in the
+//! preceding slot when it posts the WQE. Together they are the link to the WQE. A doorbell repeats the link to the first
+//! WQE that it announces. Each WQE is read from guest memory only once. If the next WQE has been posted by then, the link
+//! to it is taken from the same copy.
 //!
 //! # Spec
 //! mthca interface, sections 5.2 and 7.3.

@@ -122,7 +122,7 @@ fn default_profile_allows_all_regions() {
 
 /// To use the last MTT entry, the test moves a CQ to that entry's page and has a CQE written there.
 #[test]
-fn default_profile_allows_all_mtt_entries() {
+fn all_mtt_entries_of_default_profile_are_usable() {
     const MTTS: u64 = 1 << 20;
     let _alone = alone();
     let mut machine = initialised(1, Options::default());

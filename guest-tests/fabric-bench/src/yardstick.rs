@@ -1,4 +1,4 @@
-//! Reference figures measured on the same machine in the same run: raw UDP, and one thread that copies memory.
+//! Baselines measured on the same machine in the same run: raw UDP, and copying memory with one thread.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::{Cli, Part, copy, udp};
 const FRAME_LEN: usize = HEADERS + 4096;
 /// Length of that frame without the payload.
 const HEADERS: usize = 14 + 20 + 8 + 12 + 4;
-/// Length of a frame that carries a 64-byte RDMA WRITE. It has the same headers and also a RETH.
+/// Length of a frame that carries a 64-byte RDMA WRITE. It has the same headers plus a RETH.
 const SMALL_FRAME_LEN: usize = HEADERS + 16 + 64;
 /// Duration of one raw UDP run.
 const RUN_TIME: Duration = Duration::from_millis(500);
-/// Duration of the run for one chart point.
+/// Duration of the run for each chart point.
 const POINT_TIME: Duration = Duration::from_millis(100);
 /// Number of round trips in a latency run.
 pub(crate) const PINGS: u32 = 5_000;
@@ -25,11 +25,11 @@ pub(crate) const PINGS: u32 = 5_000;
 pub(crate) const SIZES: [u32; 9] =
     [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
 
-/// Reference figures of this machine: raw UDP, and one thread that copies memory.
+/// Baselines of this machine: raw UDP, and copying memory with one thread.
 pub(crate) struct Yardstick {
     pub(crate) bandwidth: Reference,
     pub(crate) rate: Reference,
-    /// Median and 99th percentile of UDP's latency.
+    /// Median and 99th percentile of the UDP latency.
     pub(crate) latency: [Reference; 2],
     /// Time per datagram in nanoseconds, for datagrams of 64 bytes and of 4 KiB.
     pub(crate) datagram: [Reference; 2],
@@ -97,7 +97,7 @@ fn datagram_rate(gso: bool) -> Result<f64> {
     Ok(udp::bandwidth(SMALL_FRAME_LEN, gso, RUN_TIME)? / SMALL_FRAME_LEN as f64)
 }
 
-/// Returns the median and the 99th percentile of UDP's one-way latency in microseconds.
+/// Returns the median and the 99th percentile of the one-way UDP latency in microseconds.
 fn latency() -> Result<[f64; 2]> {
     let sorted = udp::latencies(SMALL_FRAME_LEN, PINGS as usize)?;
     Ok([50, 99].map(|part| micros(sorted[sorted.len() * part / 100])))

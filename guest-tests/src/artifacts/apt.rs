@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn download_line_yields_size() {
+    fn parses_size_from_uri_line() {
         let line = "'http://x/pool/s/seabios_1.17_all.deb' seabios_1.17_all.deb 171234 SHA256:00ff";
         assert_eq!(parse_uri_line(line), Some(171_234));
         assert_eq!(parse_uri_line("E: no such package"), None);

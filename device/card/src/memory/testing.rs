@@ -15,7 +15,7 @@ pub fn guest_memory(iova: u64, pages: u64) -> GuestMemory {
     memory
 }
 
-/// Returns two maps of the same memory, one for the device and one for a software thread. Each map can be
+/// Returns two mappings of the same memory, one for the device and one for a software thread. Each mapping can be
 /// used by one thread only.
 pub fn shared_memory(iova: u64, pages: u64) -> [GuestMemory; 2] {
     let len = pages * super::dma::PAGE_LEN;
@@ -49,7 +49,7 @@ impl GuestMemory {
         bytes
     }
 
-    /// Reads any number of bytes as the guest would, not as the device.
+    /// Does the same as [`peek`](Self::peek), for a length that is known only at run time.
     pub fn look(&self, iova: u64, out: &mut [u8]) {
         self.copy_out(Iova::new(iova), out).unwrap();
     }

@@ -22,7 +22,7 @@ fn lands_at(driver: &mut Driver, bus: u64) -> bool {
 }
 
 #[test]
-fn mtt_entries_are_copied_at_validation() {
+fn mtt_entries_are_copied_when_region_becomes_valid() {
     let mut driver = with_port();
     let mpt = Mpt::buffer(0x14, 8192, MTT + 0x1000);
     driver.write_mtt(MTT_BUS + 0x1000, [0x500_0000, 0x501_0000]);

@@ -1,4 +1,4 @@
-//! A pseudo-terminal for a command. The command's side is the controlling terminal of the command's session.
+//! A pseudo-terminal for a command. The command's side (the slave) is the controlling terminal of the command's session.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use crate::guest::mount::mount;
 use crate::wire::exec::Size;
 
-/// The end-of-input character of terminals, Ctrl-D.
+/// The end-of-file character (VEOF) of terminals, Ctrl-D.
 pub(super) const END_OF_INPUT: u8 = 4;
 /// Directory in which the kernel creates pseudo-terminals.
 const FOLDER: &str = "/dev/pts";
@@ -29,7 +29,7 @@ impl Terminal {
         }
         let (mut ours, mut other) = (-1, -1);
         let size = of(size);
-        // SAFETY: the integers and the size outlive the call. The name and the terminal settings are null.
+        // SAFETY: the integers and the size outlive the call. The name and the terminal settings may be null.
         let result = unsafe {
             libc::openpty(
                 &raw mut ours,
@@ -44,10 +44,10 @@ impl Terminal {
         }
         // SAFETY: the call has created both descriptors, and no other code owns them.
         let (ours, other) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(other)) };
-        // The master must not be inherited, because a program that holds it keeps the terminal open. SAFETY: fcntl with
-        // this command takes no pointers.
+        // The master must not be inherited, because a program that holds it keeps the terminal open.
+        // SAFETY: F_SETFD takes no pointers.
         if unsafe { libc::fcntl(ours.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } < 0
-            // SAFETY: fcntl with this command takes no pointers.
+            // SAFETY: F_SETFD takes no pointers.
             || unsafe { libc::fcntl(other.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } < 0
         {
             return Err(io::Error::last_os_error().into());

@@ -1,4 +1,4 @@
-//! The devices' answers to commands, which are compared with the tables of the JingZhao interface.
+//! Compares the statuses that devices return for commands with the tables in the JingZhao interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +62,7 @@ impl Script {
 /// Maximum number of commands per round trip to the guest.
 const AT_ONCE: usize = 256;
 
-/// Binary logarithm of the number of entries of an event queue that can hold [`AT_ONCE`] events.
+/// Binary logarithm of the size of the event queue, which has room for more than [`AT_ONCE`] events.
 pub(super) const LOG_EVENTS: u8 = 9;
 
 /// Issues commands with the E bit. Each command, even a failed one, completes with one event that contains the
@@ -77,7 +77,7 @@ async fn issue_with_events(
     for part in commands.chunks_mut(AT_ONCE) {
         (0x8000..).zip(part.iter_mut()).for_each(|(token, command)| command.event = Some(token));
         let answers = issue(vm, part.to_vec()).await?;
-        // Request one event more than expected, so that an extra event is detected.
+        // Ask for one event more than expected, to detect an extra event.
         let count = u32::try_from(part.len() + 1)?;
         let events = vm.call(PollEq { eq, count, timeout_ms: 0 }).await?.eqes;
         ensure!(events.len() == part.len(), "{} events of {} commands", events.len(), part.len());
@@ -105,7 +105,7 @@ pub(super) async fn issue(vm: &mut Vm, commands: Vec<RawCommand>) -> Result<Vec<
     Ok(results)
 }
 
-/// Checks that a successful command fills exactly its output mailbox, and that a rejected command writes nothing
+/// Checks that a successful command fills its output mailbox exactly, and that a rejected command writes nothing
 /// (section 2).
 fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
     let expected = match (&command.output, row_of(command.op)) {
@@ -117,8 +117,7 @@ fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
     Ok(())
 }
 
-/// Prints the table of results. Checks that this table matches the interface's table, and that neither has a row that
-/// is missing in the other.
+/// Prints the table of results, and checks that it matches the interface's table row for row.
 pub(super) fn judge(devices: &[Answers; 2]) -> Result<()> {
     let expected: BTreeMap<Key, Expected> = expected::all().map(|row| ((row.op, row.form), row)).collect();
     print(devices, &expected)?;

@@ -14,10 +14,10 @@ const PAGE: &str = include_str!("../../../../device/book/src/stuck.md");
 /// Time limit for the programs to exchange data, and for the sender to receive RNR NAKs. Emulated guests are slow.
 const LIMIT: Duration = Duration::from_secs(180);
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Number of messages after which the programs exchange data.
+/// The programs are considered to be exchanging data once they have sent this number of messages.
 const MESSAGES: u64 = 1000;
 
-/// Returns the commands that the page runs in guests, each with the name of its guest.
+/// Returns the commands of the page that run in guests, each with the name of its guest.
 fn commands() -> Vec<(&'static str, &'static str)> {
     let command = |line: &'static str| {
         let (guest, command) = line.trim().strip_prefix("guest-lab exec lab:")?.split_once(" -- ")?;
@@ -26,7 +26,7 @@ fn commands() -> Vec<(&'static str, &'static str)> {
     PAGE.lines().filter_map(command).collect()
 }
 
-/// Checks that `hcactl explain` shows the sender waiting for a receive request.
+/// Checks that `hcactl explain` shows the sender waiting for the receiver to post a receive.
 pub(super) async fn explained(user: &User) -> Result<()> {
     let commands = commands();
     let [server, client, stop] = commands.as_slice() else {

@@ -1,4 +1,4 @@
-//! Disturbances drawn from a seed. The same seed yields the same sequence.
+//! Random sequences of disturbances. The same seed yields the same sequence.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_chacha::ChaCha8Rng;
 
-/// Range of the undisturbed time before each disturbance, in milliseconds.
+/// Range of the pause before each disturbance, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
-/// Range of the durations of disturbances that are not instantaneous, in milliseconds. Even two successive disturbances
-/// are shorter than the time for which a requester keeps retrying ([`super::PATIENCE`]), so no connection is lost.
+/// Range of the durations of lasting disturbances, in milliseconds. Even two of them back to back are shorter than the
+/// time for which a requester retries ([`super::PATIENCE`]), so no connection is lost.
 const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
 
 /// One of the two ends of a connection.
@@ -38,7 +38,7 @@ impl Side {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step<K> {
-    /// Undisturbed time before the disturbance.
+    /// Pause before the disturbance.
     pub(super) pause: Duration,
     /// Kind of the disturbance.
     pub(super) kind: K,
@@ -48,7 +48,7 @@ pub(super) struct Step<K> {
     pub(super) length: Duration,
 }
 
-/// The disturbances of one lane. Each kind occurs once in random order, followed by random kinds.
+/// The disturbances of one sequence. Each kind occurs once in random order, followed by random kinds.
 #[derive(Clone, Debug)]
 pub(super) struct Plan<K> {
     kinds: Vec<K>,

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn arm_doorbell_selects_solicited() {
+    fn parses_solicited_only_arm_doorbell() {
         assert!(ArmCq::parse(&[0x31, 0, 0, 1, 0, 0, 0, 0x43]).solicited_only);
     }
 

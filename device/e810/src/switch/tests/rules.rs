@@ -23,7 +23,7 @@ fn switch_configuration_continues_after_short_buffer() {
 }
 
 #[test]
-fn rule_index_is_unique_until_removal() {
+fn rules_have_distinct_indexes_and_are_removed_once() {
     let mut driver = Driver::new();
     let first = driver.add(Rule::mac(ME, to_vsi(1)));
     let second = driver.add(Rule::mac(PEER, to_vsi(1)));

@@ -69,7 +69,7 @@ fn inline_data_of_every_length_arrives() {
 /// Section 13.4: a list has up to 13 fragments. On both sides, a list with an even number of fragments is
 /// padded with a dummy fragment.
 #[test]
-fn sge_list_of_every_length_is_transferred() {
+fn transfers_sge_lists_of_every_length() {
     let mut pair = Pair::connected();
     for count in 1..=13_u32 {
         for imm in [None, Some(count)] {

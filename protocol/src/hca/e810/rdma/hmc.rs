@@ -48,7 +48,7 @@ layout! {
 }
 
 layout! {
-    /// Response to "query FPM".
+    /// Response to "Query FPM".
     pub struct FpmLimits[176] {
         /// First segment descriptor (SD).
         @0[13:0]     first_segment: u16,
@@ -67,7 +67,7 @@ layout! {
         /// Free list of read response buffers.
         @80          responses_free: BlockLimit,
         @88          timers: Limit,
-        /// Multicast group entries, each an eighth of a group.
+        /// Multicast group entries. A group consists of eight entries.
         @96          groups: Limit,
         @104         address_handles: Limit,
         @112         pbles: u32,
@@ -103,7 +103,7 @@ layout! {
     /// Layout of the operation "Update SDs".
     pub struct UpdateSegments[64] {
         @0          first: SegmentEntry,
-        /// Address of additional entries. It is a multiple of 128.
+        /// Address of additional entries, aligned to 128 bytes.
         @16         more: Iova,
         /// Number of additional entries.
         @24[3:0]    more_count: u8,
@@ -139,7 +139,7 @@ layout! {
         [1]      direct: bool,
         /// Number of page directory entries.
         [11:2]   entries: u16,
-        /// Bits 63:12 of the address.
+        /// Bits 63:12 of the address of the segment or of its page directory.
         [63:12]  page: u64 => Hex,
     }
 }
@@ -149,7 +149,7 @@ layout! {
     pub struct DirectoryEntry[8] {
         /// The page is backed by memory.
         [0]      valid: bool,
-        /// Address bits 63:12 of the page.
+        /// Bits 63:12 of the page's address.
         [63:12]  page: u64 => Hex,
     }
 }

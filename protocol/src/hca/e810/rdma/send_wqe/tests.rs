@@ -45,7 +45,7 @@ fn parses_datagram_example() {
 
 /// The words are the example "SQ GSI, 2 SGEs" in section 16.3. One of the two additional fragments is a dummy.
 #[test]
-fn wqe_size_includes_padding_of_even_list() {
+fn wqe_size_includes_padding_for_even_fragment_count() {
     let [[a, b], [c, d]] = [fragment_words(0x1000, 1, 16), fragment_words(0x2000, 2, 32)];
     let bytes: [u8; 2 * QUANTUM] =
         words(&[(0, a), (8, b), (24, 0xc000_0083_0000_0003), (32, c), (40, d), (56, 0x8000_0000_0000_0000)]);
