@@ -6,7 +6,7 @@ use engine::Instant;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A token bucket that fills at a steady rate and holds at most the tokens of a tenth of a second.
+/// A token bucket that fills at a steady rate. It holds a tenth of a second's worth of tokens, but at least one token.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
     /// Tokens per second. This is also the number of units that `level` gains per nanosecond, so `level` is
@@ -19,8 +19,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Creates a full bucket of `per_second` tokens per second. A burst can take a tenth of these tokens, but
-    /// at least one.
+    /// Creates a full bucket that is filled with `per_second` tokens per second.
     pub fn new(per_second: NonZeroU32) -> Self {
         let rate = u64::from(per_second.get());
         let full = (rate / 10).max(1) * SECOND_NS;

@@ -1,4 +1,4 @@
-//! Tests the counters of opcodes, queue pairs per state and request latency.
+//! Tests the packet counters of each opcode, the number of QPs in each state, and the latencies of requests.
 
 use crate::common::*;
 
@@ -37,7 +37,7 @@ fn counts_queue_pairs_by_state() {
     pair.modify(A, engine::State::Sqd);
     assert_eq!(states(&pair), engine::QpStates { sqd: 1, ..Default::default() });
     pair.modify(A, engine::State::Rts);
-    // A message longer than its receive request moves the QP to ERR.
+    // A message that is longer than the receive buffer moves the sender's QP to ERR.
     pair.post_recv(B, 1, 0, 8);
     pair.post(A, send(1, 16));
     pair.flow();

@@ -178,7 +178,7 @@ fn ack_with_payload_is_dropped() {
 }
 
 #[test]
-fn retransmission_starts_after_packets_acked_within_message() {
+fn timeout_resends_message_from_first_unacked_packet() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 1000));
     pair.frames(A);
@@ -190,7 +190,7 @@ fn retransmission_starts_after_packets_acked_within_message() {
 }
 
 #[test]
-fn retransmission_gathers_memory_again() {
+fn retransmission_reads_payload_from_memory_again() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 4));
     pair.lose(A, 0);
@@ -452,7 +452,7 @@ fn progress_resets_retry_counter() {
 /// A responder sends one NAK per gap (IBTA volume 1, section 9.7.5.2). Any other NAK for the same PSN is a duplicate
 /// made by the network.
 #[test]
-fn duplicate_sequence_naks_cost_no_retry() {
+fn duplicates_of_sequence_error_nak_consume_no_retries() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 1);
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, write(2, 0x8000, 10));

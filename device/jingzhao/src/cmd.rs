@@ -26,7 +26,7 @@ use super::strict::{self, Strict};
 /// of both.
 ///
 /// # Errors
-/// Returns the precise status if the command is rejected.
+/// Returns the status of the completion if the command is rejected.
 pub fn execute(
     state: &mut DeviceState,
     strict: &mut Strict,
@@ -53,7 +53,7 @@ pub fn execute(
     mailboxes.send(cx.dma, command.out_param)
 }
 
-/// Rejects commands that the document lists without a layout. No software issues them (section 3.14).
+/// Rejects commands that the document lists without defining their layouts. No software issues them (section 3.14).
 fn refuse_unsupported(options: &Options, pending: &PendingCommand) -> Result<(), CmdError> {
     let unsupported = match Op::from_code(pending.command.op()) {
         Some(Op::ConfSpecialQp) => true,

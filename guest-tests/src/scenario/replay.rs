@@ -24,15 +24,15 @@ use crate::report::{Report, line};
 pub(super) enum Extent {
     /// One session with each driver, including its trace.
     Core,
-    /// One-minute sessions of ten devices with random programs.
+    /// One minute of random programs on each of [`PAIRS`] pairs of guests.
     Random,
-    /// New recordings of the sessions that the device's own tests replay.
+    /// New recordings of the sessions that the tests of the `device` crate replay.
     Kept,
 }
 
-/// Number of pairs of guests in the random sessions.
+/// Number of pairs of guests that are recorded, one after another.
 const PAIRS: u64 = 5;
-/// Time during which new programs are started in each session.
+/// Time during which new programs are started on each pair.
 const MINUTE: Duration = Duration::from_secs(60);
 /// Time allowed for the last program and for setup and teardown.
 const MARGIN: Duration = Duration::from_secs(240);
@@ -59,8 +59,8 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     }
 }
 
-/// Records a session with all kinds of events, caused by the guest, its device, and the link between the two devices.
-/// Then replays the session.
+/// Records a pair of devices during all kinds of events of the guests, the devices and the link. Then replays both
+/// records.
 async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()> {
     let run = lab.new_run("replay")?;
     let hint = format!("console output, logs, traces and records: {}", run.path().display());
@@ -90,7 +90,7 @@ async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()
     Ok(())
 }
 
-/// Records ten one-minute sessions under loss, and replays them.
+/// Runs random programs under loss on each pair, and replays the records of all devices.
 async fn random(lab: &Lab, report: &mut Report) -> Result<()> {
     let seed = match lab.chance().seed {
         Some(seed) => seed,

@@ -28,11 +28,11 @@ use crate::artifacts::{Added, cache_dir};
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
 
-/// Boots guests, and keeps them running until `down`, a signal, the end of the lease, or the end of the watched
-/// process.
+/// Boots guests, and keeps them running until `down`, a signal, the exit of the watched process, or the loss of the
+/// lease, which is the connection to `guest-lab up`.
 ///
 /// # Errors
-/// The guests do not boot. The process at the other end of the lease has been notified, if it still exists.
+/// Fails if the guests do not boot. By then, `guest-lab up` has been notified, if it is still running.
 pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
     lease.set_nonblocking(true).context("cannot set up the connection to 'guest-lab up'")?;
     let (reader, mut writer) =
@@ -142,7 +142,7 @@ enum NotBooted {
 /// stop the testbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// The lease has been released, so its end no longer has any effect.
+    /// The lease has been released, so closing it no longer has any effect.
     Kept,
     LeaseClosed,
     Signal,
@@ -160,7 +160,7 @@ impl Reason {
     }
 }
 
-/// The sources of events that end a testbed, apart from `down`.
+/// Everything that can stop a testbed, apart from `down`.
 struct Ends {
     signals: [tokio::signal::unix::Signal; 3],
     process: Option<oneshot::Receiver<()>>,
@@ -178,7 +178,7 @@ impl Ends {
                 let (ended, end) = oneshot::channel();
                 std::thread::spawn(move || {
                     let mut wanted = [PollFd::new(&process, PollFlags::IN)];
-                    // The thread may live as long as the watched process, but does not keep this process alive.
+                    // The thread may live as long as the watched process, but does not keep the supervisor alive.
                     while poll(&mut wanted, None) == Err(rustix::io::Errno::INTR) {}
                     // If the receiver has been dropped, everything has already stopped.
                     let _ = ended.send(());
@@ -213,7 +213,7 @@ async fn ended(process: Option<&mut oneshot::Receiver<()>>) {
     }
 }
 
-/// Waits for the next message on the lease, or for the end of the lease.
+/// Waits for the next message on the lease, or until the lease is closed.
 async fn read_lease(lease: &mut LeaseReader) -> Reason {
     // If the future is cancelled, a partial line stays in the buffer, because a line is consumed only when it is
     // complete.
@@ -227,7 +227,7 @@ async fn read_lease(lease: &mut LeaseReader) -> Reason {
     }
 }
 
-/// A client that has requested the end of the testbed and is waiting for it.
+/// A client that has sent `down` and is waiting for the reply.
 struct StopRequest(OwnedWriteHalf);
 
 impl StopRequest {
@@ -398,8 +398,7 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     let reply = match request {
         Request::Describe => Reply::Description(bed.description().await),
         Request::Down => {
-            // The first request is sufficient. Clients that send the request later get no reply, but their connections
-            // are closed.
+            // Only the first `down` is answered. For later ones, the connection is just closed.
             let _ = bed.downs.send(StopRequest(writer)).await;
             return Ok(());
         }
@@ -427,7 +426,7 @@ async fn begin(
     mut start: Start,
 ) -> Result<(Arc<RunningGuest>, Taken, Start)> {
     let guest = bed.guest(guest)?;
-    // Check the guest first, because the port of a command that the guest never executes would stay in use.
+    // Check the guest first. If it never executed the command, the port would never be freed.
     guest.check().await?;
     let mut environment = bed.environment(&guest);
     environment.append(&mut start.env);

@@ -1,4 +1,4 @@
-//! Repeats the recorded inputs of a device and compares the device's outputs with the record.
+//! Replays the recorded inputs of a device, and compares its outputs with the record.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::entry::{Content, Ending, Entry, Input, Update};
 use super::reader::{ReadError, Reader};
 use crate::sanitize;
 
-/// A record during its replay.
+/// A record that is being replayed.
 #[derive(Debug)]
 pub struct ReplaySource {
     reader: Reader,
@@ -53,9 +53,9 @@ pub struct Difference {
 /// How a record ends.
 #[derive(Debug)]
 pub enum Finish {
-    /// The record ends with a reason.
+    /// The last entry states why the record ended.
     Ended(Ending),
-    /// The record ends without a reason, because the writer was killed or the file is truncated.
+    /// The record just stops, because the writer was killed or the file is truncated.
     Stopped {
         /// The last chunk is incomplete.
         cut_off: bool,
@@ -71,7 +71,7 @@ enum Stop {
 }
 
 impl ReplaySource {
-    /// Creates a source at the position before the first step.
+    /// Creates a source that is positioned before the first step.
     pub fn new(reader: Reader) -> Self {
         Self { reader, counts: Counts::default(), now: 0, began: None, input: None, stop: None, log: None }
     }
@@ -96,13 +96,13 @@ impl ReplaySource {
         self.now
     }
 
-    /// Returns the time of the current step since 1970. In recordings without the origin of the device's clock, it is
-    /// the time since this origin.
+    /// Returns the time of the current step since 1970. If the record does not state when the device's clock started,
+    /// returns the time of that clock instead.
     pub fn since_1970(&self) -> Duration {
         Duration::from_nanos(self.reader.header().clock_origin_ns) + Duration::from_nanos(self.now)
     }
 
-    /// Returns why no more steps follow, which is the end of the record or the first difference.
+    /// Returns why the replay has stopped: at the end of the record, or at the first difference.
     pub fn take_stop(&mut self) -> Option<Result<Finish, Difference>> {
         Some(match self.stop.take()? {
             Stop::Finish(finish) => Ok(finish),
@@ -110,7 +110,8 @@ impl ReplaySource {
         })
     }
 
-    /// Returns the next step, or `None` if the record has ended or an output of the last step is missing.
+    /// Returns the next step, or `None` if the record has ended or the device has not produced a
+    /// recorded output of the last step.
     pub fn next_input(&mut self) -> Option<Input<'static>> {
         let input = loop {
             if self.stop.is_some() {

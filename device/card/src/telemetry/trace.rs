@@ -8,8 +8,8 @@
 //! 1762351200.000377 hca1 cqe send cqn=0x1 slot=4 wr=128 qpn=0x5 queue=send wqe=0x80 opcode=SEND byte_len=64 …
 //! ```
 //!
-//! A peer can repeat some events without end. Such records are rate-limited. A record with the field `suppressed`
-//! reports how many were left out; see `repeats`.
+//! A peer can trigger some events as often as it likes. Records of these events are rate-limited. A record with the
+//! field `suppressed` reports how many were left out; see `repeats`.
 //!
 //! Time is in seconds since 1970, as in captures. Fields of a mailbox have the prefix `in.` or `out.`; zero fields are
 //! omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the comments of captured
@@ -80,7 +80,7 @@ pub enum Kind {
     Refused,
     /// NAK or RNR NAK received for a packet of a QP.
     Nak,
-    /// Packets of a QP that are sent again, with the cause.
+    /// Retransmission of packets of a QP, with the cause.
     Retry,
     /// Driver violation; only in strict mode.
     Violation,
@@ -128,8 +128,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Creates a trace that writes to `out`. In messages, `path` is the name of `out`. `device` is the device
-    /// name in the records.
+    /// Creates a trace that writes to `out`. Log messages call `out` by the name `path`. `device` is the device name
+    /// in the records.
     pub fn new(out: Box<dyn Write + Send>, path: &Path, format: TraceFormat, device: &str) -> Self {
         Self::of(Store::to("trace", out, path, Vec::new()), format, device)
     }
@@ -176,7 +176,7 @@ impl Trace {
         Self { filter, ..self }
     }
 
-    /// Uses another clock, such as a fixed one in tests.
+    /// Replaces the clock, for example with a fixed one in tests.
     #[must_use]
     pub fn with_clock(self, clock: Clock) -> Self {
         Self { clock, ..self }
@@ -187,7 +187,7 @@ impl Trace {
         self.store.path()
     }
 
-    /// Returns the file in which the trace ended early, and the reason.
+    /// If the trace ended early, returns the file that was being written, and the reason.
     pub fn ended(&self) -> Option<(&Path, &str)> {
         self.store.ended()
     }
@@ -236,8 +236,8 @@ impl Trace {
         }
     }
 
-    /// Writes a record of an event that a peer can repeat without end, unless too many records of its group were
-    /// written. `fields` adds the fields that differ within the group.
+    /// Writes a record of an event that a peer can trigger as often as it likes, unless the event's group has exceeded
+    /// its rate limit. `fields` adds the fields that differ within the group.
     pub fn record_repeated(&mut self, now: Instant, group: Group, fields: impl FnOnce(&mut dyn Visitor)) {
         if !self.filter.admits(group.kind) || self.store.path().is_none() {
             return;
@@ -257,7 +257,7 @@ impl Trace {
         self.repeats.deadline()
     }
 
-    /// Reports the suppressed records of a period that is over at `now`.
+    /// Reports how many records were suppressed in periods that have ended by `now`.
     pub fn handle_deadline(&mut self, now: Instant) {
         let suppressed = self.repeats.end_at(now);
         self.report_suppressed(suppressed);

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn port_counters_split_by_destination_and_include_fcs() {
+    fn port_counters_distinguish_destinations_and_include_fcs() {
         let mut statistics = Statistics::default();
         for dst in [STATION, [1, 0, 0x5e, 0, 0, 1], [0xff; 6], STATION] {
             statistics.port_received(&frame(dst, 96));

@@ -11,9 +11,9 @@ use engine::{SendOp, Status};
 
 /// Number of XRC domains on a node.
 const DOMAINS: u32 = 2;
-/// Number of SRQs in an XRC domain. They alternate between the protection domains.
+/// Number of SRQs in an XRC domain. They are assigned to the protection domains in turn.
 const PER_DOMAIN: u32 = 4;
-/// Number of the first XRC SRQ. Smaller numbers are ordinary shared queues.
+/// Number of the first XRC SRQ. Lower numbers belong to ordinary SRQs.
 const FIRST: usize = 0x10;
 /// Number of XRC SRQs on a node.
 pub const XRC_SRQS: u32 = DOMAINS * PER_DOMAIN;
@@ -27,7 +27,7 @@ pub struct XrcSrqId {
 }
 
 impl XrcSrqId {
-    /// Decodes an SRQ number. Returns `None` for an ordinary shared queue or an unused number.
+    /// Decodes an SRQ number. Returns `None` for the number of an ordinary SRQ and for an unused number.
     pub fn of(srq: usize) -> Option<Self> {
         let from_first = srq.checked_sub(FIRST)?;
         let (node, index) = (from_first / XRC_SRQS as usize, from_first % XRC_SRQS as usize);
@@ -55,7 +55,7 @@ impl XrcSrqId {
         self.index % PDS + 1
     }
 
-    /// Returns the properties of the SRQ for the host.
+    /// Returns the properties with which the host creates the SRQ.
     pub fn properties(self) -> XrcSrq {
         XrcSrq { domain: self.domain(), pd: Pdn::new(self.pd()) }
     }
@@ -72,7 +72,7 @@ fn srqs(pair: &Pair, condition: impl Fn(XrcSrqId) -> bool) -> Vec<Srqn> {
     all.filter(|id| condition(*id)).map(XrcSrqId::srqn).collect()
 }
 
-/// Draws an SRQ that is in the same protection domain as the target's memory.
+/// Draws an SRQ in the XRC domain of the target and in the protection domain of the target's memory.
 pub(crate) fn draw_target_srq(rng: &mut ChaCha8Rng, pair: &Pair) -> Srqn {
     *pick(rng, &srqs(pair, |id| id.domain() == pair.xrc_domain && id.pd() == pair.pd))
 }
@@ -97,7 +97,7 @@ pub(super) fn poison(rng: &mut ChaCha8Rng, pair: &Pair, op: &mut Op) -> bool {
         0 => (Srqn::new(0xff_ff00), Status::RemoteInvalidRequest),
         1 => (Srqn::new(rng.random_range(0..4)), Status::RemoteInvalidRequest),
         2 => (*pick(rng, &other_domain), Status::RemoteInvalidRequest),
-        // The memory is in another protection domain.
+        // An SRQ in another protection domain than the memory.
         3 if op.len > 0 && !matches!(op.request.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. }) => {
             let other_pd = srqs(pair, |id| id.domain() == pair.xrc_domain && id.pd() != pair.pd);
             (*pick(rng, &other_pd), Status::RemoteAccess)

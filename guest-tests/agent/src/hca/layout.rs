@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_contexts_match_specification_vectors() {
+    fn queue_contexts_match_examples_of_specification() {
         let cqc = Cqc { cqn: 0, log_entries: 5, pd: 0, lkey: 0, eqn: 0, arm: CqArm::Disarmed };
         let expected = hex("00 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00");
         assert_eq!(cqc.emit()[..0x10], expected);

@@ -32,7 +32,7 @@ const CORE: &[&str] = &[
 /// Programs for devices that support atomics. Devices driven by `irdma` do not.
 const ATOMICS: &[&str] = &["ib_atomic_bw -A FETCH_AND_ADD -n 300", "ib_atomic_bw -A CMP_AND_SWAP -n 300"];
 
-/// Port on which servers wait for their clients.
+/// Port on which servers listen for clients.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Time limit for a port to change its state.
@@ -204,7 +204,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Opens a program in each guest, and connects their queue pairs.
+    /// Starts a program in each guest, and connects their queue pairs.
     pub(super) async fn sides(&mut self) -> Result<[Side; 2]> {
         let [of_a, of_b] = match &mut self.kind {
             Kind::Mthca(pair) => {

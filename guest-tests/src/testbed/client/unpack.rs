@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn archive_from_guest_writes_only_requested_files() {
+    fn unpacking_writes_only_requested_files() {
         let root = tempfile::tempdir().unwrap();
         let mut archive = tar::Builder::new(Vec::new());
         let mut header = tar::Header::new_gnu();

@@ -13,7 +13,7 @@ pub const SEND_DISTANCE: u64 = 0x200;
 /// Length in bytes of a BlueFlame buffer, which is one half of a send doorbell register.
 pub const BLUE_FLAME_LEN: u64 = 0x100;
 
-/// A doorbell register in a UAR page. Other offsets read 0 and ignore writes.
+/// A doorbell register in a UAR page. Other offsets read as 0 and ignore writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UarRegister {
     /// 20h: arms a CQ. The driver writes 8 bytes at once, or two halves of 4 bytes. The value is true for the second

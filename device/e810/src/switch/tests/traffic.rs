@@ -108,7 +108,7 @@ fn ethertype_rules_apply_only_in_their_direction() {
     );
 }
 
-/// The test uses rules that drivers always add when they probe the device.
+/// Drivers always add these rules at probe.
 #[test]
 fn control_frames_require_destination_override() {
     let mut driver = Driver::new();

@@ -133,7 +133,7 @@ fn commit(driver: &mut Driver, offset: u64, count: u32) -> Operation {
 }
 
 #[test]
-fn last_pble_is_committed_and_next_is_rejected() {
+fn pble_count_at_limit_is_accepted_and_above_is_rejected() {
     let mut driver = small();
     let last = commit(&mut driver, 112, PBLES);
     driver.perform_well(&last);
