@@ -125,8 +125,9 @@ enum Command {
     /// Check whether guests can be booted on this machine, and suggest remedies
     ///
     /// Prints one line per check. Each line begins with `ok`, `limited`, `missing` or `skipped`. `limited` means that
-    /// guests boot, but are slower or cannot run some scenarios. `missing` means that no guest can boot. `skipped` means
-    /// that `--offline` disabled the check. The exit status is 0 if no line begins with `missing`, and 1 otherwise.
+    /// guests boot, but are slower or cannot run some scenarios. `missing` means that no guest can boot. `skipped`
+    /// means that `--offline` disabled the check. The exit status is 0 if no line begins with `missing`, and 1
+    /// otherwise.
     Doctor(Doctor),
 }
 

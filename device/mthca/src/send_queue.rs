@@ -1,9 +1,9 @@
 //! The send queue of a QP.
 //!
 //! A WQE does not contain its own opcode, size or fence bit. Software stores these and the address of the WQE in the
-//! preceding slot when it posts the WQE. Together they are the link to the WQE. A doorbell repeats the link to the first
-//! WQE that it announces. Each WQE is read from guest memory only once. If the next WQE has been posted by then, the link
-//! to it is taken from the same copy.
+//! preceding slot when it posts the WQE. Together they are the link to the WQE. A doorbell repeats the link to the
+//! first WQE that it announces. Each WQE is read from guest memory only once. If the next WQE has been posted by then,
+//! the link to it is taken from the same copy.
 //!
 //! # Spec
 //! mthca interface, sections 5.2 and 7.3.

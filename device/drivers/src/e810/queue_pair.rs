@@ -95,9 +95,10 @@ pub fn fragment(va: u64, key: u32, len: u32) -> [u8; 16] {
     Fragment { va: Va::new(va), key: Lkey::new(key), len }.emit()
 }
 
-/// Returns a send WQE with a list of fragments. The words `remote` and `control` follow the first slot. In `control`, the
-/// caller must leave the polarity, the fragment count and the immediate flag clear. Immediate data takes the first slot,
-/// so that all fragments follow `control`. An empty fragment is appended if the number of slots would otherwise be even.
+/// Returns a send WQE with a list of fragments. The words `remote` and `control` follow the first slot. In `control`,
+/// the caller must leave the polarity, the fragment count and the immediate flag clear. Immediate data takes the first
+/// slot, so that all fragments follow `control`. An empty fragment is appended if the number of slots would otherwise
+/// be even.
 pub fn gather(control: u64, remote: u64, imm: Option<u32>, list: &[[u8; 16]]) -> Vec<u8> {
     let mut pieces: Vec<[u8; 16]> = Vec::new();
     if let Some(imm) = imm {

@@ -13,7 +13,8 @@ strict_rules! {
     NO_EFFECT "no_effect" "1.3, 1.5";
     /// Reserved bits set in the HCR.
     HCR_RESERVED "hcr_reserved" "1.2";
-    /// A write to the HCR before software has polled the previous command to completion. Hardware may still be executing that command.
+    /// A write to the HCR before software has polled the previous command to completion. Hardware may still be
+    /// executing that command.
     HCR_NOT_POLLED "hcr_not_polled" "1.3, 1.4";
     /// A read from a UAR page.
     DOORBELL_READ "doorbell_read" "1.6";
@@ -111,7 +112,8 @@ strict_rules! {
     QP_ATTRIBUTES "qp_attributes" "10.2";
     /// A value that the command ignores because its bit in opt_param_mask is clear or the QP is already running.
     QP_UNNAMED "qp_unnamed" "10.3 (J-28)";
-    /// A QP context with a source address other than that of the port. Packets carry the address of the port regardless.
+    /// A QP context with a source address other than that of the port. Packets carry the address of the port
+    /// regardless.
     QP_SOURCE "qp_source" "4.3, 11.4";
     /// QUERY_QP of a QP in RESET.
     QUERY_RESET "query_reset" "3.13";

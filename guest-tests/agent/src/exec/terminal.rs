@@ -1,4 +1,5 @@
-//! A pseudo-terminal for a command. The command's side (the slave) is the controlling terminal of the command's session.
+//! A pseudo-terminal for a command. The command's side (the slave) is the controlling terminal of the command's
+//! session.
 
 use std::fs::File;
 use std::io;
