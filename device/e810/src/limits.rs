@@ -74,8 +74,8 @@ pub const MAX_COMMAND_ELEMENTS: u16 = 64;
 pub const MAX_RATE_PROFILES: u16 = 64;
 /// Maximum number of RDMA queue sets: one per scheduler leaf.
 ///
-/// Bound: the limit on scheduler leaves does not limit the number of sets. Drivers choose the handles, and a
-/// set outlives a leaf that is deleted together with an ancestor.
+/// Bound: limits the memory that a driver can make the device allocate. The limit on scheduler leaves does not suffice,
+/// because drivers choose the handles, and a set outlives a leaf that is deleted together with an ancestor.
 pub const MAX_RDMA_SETS: usize = 512;
 /// Number of entries in the function's RSS lookup table. Drivers accept no other maximum.
 pub const RSS_FUNCTION_ENTRIES: u16 = 2048;

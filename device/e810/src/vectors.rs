@@ -101,18 +101,17 @@ pub struct Vectors {
 /// Number of intervals per vector.
 const INTERVALS: usize = 3;
 
-/// Coalescing ends after this number of completed descriptors. They fill one cache line, which is the unit in
-/// which the E810 writes descriptors back.
+/// Number of completed descriptors after which coalescing ends. They fill one cache line, which is the unit in which
+/// the E810 writes descriptors back.
 const COALESCE_DESCRIPTORS: u32 = 4;
 
-/// Bound: maximum delay of a coalesced completion. The delay exceeds the time that a peer's kernel takes to
-/// reply, even in an emulated guest. But it is short enough not to slow down a sender that is waiting for
-/// buffer space.
+/// Bound: maximum delay of a coalesced completion. The delay exceeds the time that a peer's kernel takes to reply, even
+/// in an emulated guest, but is short enough not to slow down a sender that is waiting for buffer space.
 const COALESCE_TIMEOUT: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Vector {
-    /// Last value written, except that the device updates `enable`.
+    /// Last value written, except for `enable`, which the device updates.
     control: DynCtl,
     intervals: [Interval; INTERVALS],
     pending: PendingState,

@@ -11,15 +11,15 @@ use protocol::roce::Encap;
 
 use super::ctxmgt::message::RdEncap;
 
-/// Returns the path to a connected QP's peer. Returns `None` if the context names no known peer and no default peer is
-/// configured.
+/// Returns the path to the peer of a connected QP. Returns `None` if the context does not identify a known peer and no
+/// default peer is configured.
 pub fn connected(addresses: &Addresses, encap: &RdEncap, qpn: Qpn, remote_qpn: Qpn) -> Option<Encap> {
     let peer = PeerName { ip: encap.dip, mac: encap.dmac, gid: encap.remote_gid, lid: encap.dlid };
     addresses.path(&peer, &class(encap), qpn, remote_qpn)
 }
 
-/// Returns the path to the destination of a datagram. `trusted` is true if the MAC and IP addresses in the ud unit are
-/// valid.
+/// Returns the path to the destination of a datagram. `trusted` is true if the MAC and IP addresses in the ud unit may
+/// be used.
 pub fn datagram(
     addresses: &Addresses,
     unit: &UdUnit,

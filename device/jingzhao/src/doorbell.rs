@@ -15,9 +15,9 @@ use protocol::ids::{Cqn, Eqn};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
     Send {
-        /// UAR page of the store.
+        /// UAR page to which the doorbell was written.
         page: u32,
-        /// Value of the store.
+        /// The doorbell's contents: QPN and first WQE.
         doorbell: SendDoorbell,
     },
     /// Arm a CQ for one event.
@@ -46,7 +46,7 @@ impl Doorbell {
 /// All UAR pages. They are write-only; reads return 0.
 #[derive(Debug)]
 pub struct Doorbells {
-    /// First halves of send doorbells from 32-bit software.
+    /// First halves of send doorbells, which 32-bit software writes with two stores.
     split: SplitDoorbells<1>,
 }
 

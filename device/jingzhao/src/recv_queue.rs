@@ -1,10 +1,10 @@
-//! The receive queue of a QP: slots in order, and whether the next one is posted.
+//! The receive queue of a QP: a ring of slots that are taken in order.
 //!
-//! There is no doorbell. A slot is read only when a request is needed, and its contents decide whether it is posted. A
-//! consumed slot must stop looking posted; otherwise a flush would go around the ring forever, and a message could be
-//! written to the same buffer twice. If a slot has the valid bit, the device clears that bit, as software does when it
-//! polls the completion. If the slot does not have the bit, the device overwrites the data units with those of a free
-//! slot (`rq_clear`).
+//! Receives have no doorbell. The contents of a slot determine whether it is posted. The device must therefore mark a
+//! consumed slot as free; otherwise, a flush would go around the ring forever, and a message could be written to the
+//! same buffer twice. If the slot has the valid bit, the device clears that bit, as software does when it polls the
+//! completion. If the slot does not have the bit, the device overwrites the data units with those of a free slot
+//! (`rq_clear`).
 //!
 //! # Slots that are being written
 //! The public user library sets the valid bit before it writes the data units, and the virtual CPU may be preempted
@@ -16,7 +16,7 @@
 //! - it has the maximum number of elements for this queue (`MaxListLength`), or
 //! - software, which writes slots in order, has started to write the next slot.
 //!
-//! Until then the slot is not posted: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
+//! Until then, the slot counts as free: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
 //!
 //! A list that is longer than all earlier ones may be incomplete. RC then waits until the list has not changed for
 //! `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when the message arrives, so a
@@ -68,7 +68,7 @@ const MAX_LOG_SLOT: u8 = 12;
 /// longest queue of the public user library has 2^15 slots of 512 bytes.
 const MAX_PREPARED: u32 = 16 << 20;
 
-/// Log2 of the number of bytes filled per write. This is at least one slot.
+/// Log2 of the number of bytes filled per write. A write fills at least one slot.
 const LOG_PREPARED_CHUNK: u8 = 14;
 
 /// Copy of a slot. Most slots are 128 to 512 bytes long; the copy of a larger one is allocated on the heap.
@@ -227,7 +227,7 @@ impl RecvQueue {
         self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
     }
 
-    /// Allocates a copy of the next slot. Returns `None` if the QP has no receive queue.
+    /// Allocates a copy of the next slot. Returns `None` if the QP has no receive queue, or if the slots are too large.
     fn slot_copy(&mut self) -> Option<Slot> {
         let slots = self.ring.slots();
         // If the queue was made too short for this position, restart from slot 0.

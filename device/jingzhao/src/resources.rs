@@ -1,8 +1,8 @@
 //! Objects of an initialised device: the layout of ICM and its mapping, keys, queues and QPs. INIT_HCA creates them and
 //! CLOSE_HCA removes them.
 //!
-//! The engine documents its own share of the memory. The table lists the maximum memory that a hostile guest can make
-//! this module's objects use:
+//! The table lists the maximum memory that a hostile guest can make this module's objects use. The engine's memory is
+//! not included; it is documented with the engine's limits.
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -51,7 +51,7 @@ const WRITE_BACKS_PER_TURN: usize = 1024;
 pub struct DeviceState {
     /// `None` before INIT_HCA and after CLOSE_HCA.
     pub resources: Option<Resources>,
-    /// Counters, kept here while there are no resources.
+    /// Counters of the context manager, saved here while `resources` is `None`.
     stats: CtxStats,
 }
 
@@ -103,7 +103,8 @@ pub struct Regions {
 }
 
 impl Resources {
-    /// Creates the resources, with no ICM pages mapped and no valid objects. Counting continues from `stats`.
+    /// Creates the resources, with no ICM pages mapped and no valid objects. The counters start at the values in
+    /// `stats`.
     fn new(layout: &InitHca, stats: CtxStats) -> Self {
         Self {
             ctx: CtxMgt::new(layout, stats),

@@ -29,12 +29,13 @@ use super::ring::Ring;
 /// Maximum number of pending doorbells per queue. It equals the largest queue length that QUERY_DEV_LIM can advertise.
 const MAX_DOORBELLS: usize = 1 << 16;
 
-/// Number of pending doorbells for which every queue keeps room. It is enough for the bursts of ordinary software.
+/// Number of pending doorbells for which each queue has reserved room. It is enough for the bursts of ordinary
+/// software.
 const KEPT_DOORBELLS: usize = 16;
 
-/// Number of pending doorbells for which all queues of a device share room, beyond the [`KEPT_DOORBELLS`] of each
-/// queue. The shared room takes 12 MiB, and is enough to fill 64 queues of the recommended 2^14 requests. Without this
-/// limit, 2^17 stalled queues would take 96 GiB.
+/// Number of pending doorbells that fit in the room shared by all queues of a device, in addition to the
+/// [`KEPT_DOORBELLS`] of each queue. The shared room takes 12 MiB, and is enough to fill 64 queues of the recommended
+/// 2^14 requests. Without this limit, 2^17 stalled queues would take 96 GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
 /// A WQE up to this length is copied into a short buffer. This avoids zeroing a buffer large enough for the longest
@@ -55,14 +56,15 @@ pub enum DoorbellOverflowError {
     Device,
 }
 
-/// Room for pending doorbells shared by all queues, in addition to the room that each queue keeps for itself.
+/// Room for pending doorbells shared by all queues, in addition to the room reserved for each queue.
 #[derive(Debug, Default)]
 pub struct DoorbellPool {
     taken: usize,
 }
 
 impl DoorbellPool {
-    /// Records that a queue has grown or shrunk from `before` to `after`; see [`SendQueue::doorbells_taken`].
+    /// Records that a queue's share of the room has changed from `before` to `after`; see
+    /// [`SendQueue::doorbells_taken`].
     pub fn update(&mut self, before: usize, after: usize) {
         self.taken = (self.taken + after).saturating_sub(before);
     }
@@ -154,8 +156,7 @@ impl SendQueue {
         self.ring = Ring::of_send(sst, &self.options, mem);
     }
 
-    /// Queues a doorbell. If the pool is exhausted, the queue is limited to the room that it keeps for
-    /// itself.
+    /// Queues a doorbell. If the shared room is exhausted, the queue is limited to its reserved room.
     ///
     /// # Errors
     /// The doorbell is lost. Correct software never has more pending doorbells than slots: each pending doorbell
@@ -178,8 +179,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Returns the number of doorbells for which the queue has allocated room in addition to the room it keeps. Unused
-    /// room counts too.
+    /// Returns the number of doorbells for which the queue has allocated shared room, in addition to its reserved room.
+    /// Unused room counts too.
     pub fn doorbells_taken(&self) -> usize {
         self.doorbells.capacity().saturating_sub(KEPT_DOORBELLS)
     }

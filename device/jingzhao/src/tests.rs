@@ -1,5 +1,5 @@
-//! Tests of a whole device with a driver, without QEMU: guest memory is a memfd, and the test writes
-//! registers as the public driver does.
+//! Tests of a whole device with a driver, without QEMU. Guest memory is a memfd, and the tests write registers as the
+//! public driver does.
 
 mod bringup;
 mod commands;

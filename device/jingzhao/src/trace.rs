@@ -1,6 +1,6 @@
 //! Trace records of the JingZhao interface: registers, commands and queue entries.
 //!
-//! The types with which the device parses registers and entries also describe their fields.
+//! The types that parse registers and entries also describe their fields for the trace.
 
 use card::frontend::RegisterAccess;
 use card::telemetry::trace::{Kind, Trace};

@@ -1,4 +1,4 @@
-//! Gives the engine access to work queues and guest memory.
+//! The engine's access to work queues and guest memory.
 
 use card::frontend::{Context, HostContext};
 use card::memory::GuestMemory;

@@ -18,7 +18,7 @@ pub const NO_QP: IgnoreReason = IgnoreReason::guest_bug("no_qp");
 pub const QP_STATE: IgnoreReason = IgnoreReason::guest_bug("qp_state");
 /// The doorbell record announces more blocks than the send queue has.
 pub const OVERFLOW: IgnoreReason = IgnoreReason::guest_bug("overflow");
-/// The command slot belongs to the driver.
+/// The driver owns the command slot.
 pub const SLOT_NOT_OWNED: IgnoreReason = IgnoreReason::guest_bug("slot_not_owned");
 /// The command queue is not in mapped memory.
 pub const NO_COMMAND_QUEUE: IgnoreReason = IgnoreReason::guest_bug("no_command_queue");

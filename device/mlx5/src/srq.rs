@@ -187,8 +187,8 @@ impl SharedReceiveQueue {
         self.head
     }
 
-    /// Whether to raise the limit event, because fewer entries are available than the limit. Returns true once per
-    /// arming.
+    /// Returns whether the limit event is due, because fewer entries are available than the limit. Returns true once
+    /// per arming.
     pub fn passes_limit(&mut self, dma: &GuestMemory) -> bool {
         let limit = self.context.limit();
         if self.counters.waiting() < limit {

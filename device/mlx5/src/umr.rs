@@ -1,6 +1,6 @@
 //! Work requests that change memory keys: registration, invalidation and binding of windows.
 //!
-//! The engine determines when a UMR executes. The device then reads the WQE a second time, so software must not change
+//! The engine determines when a UMR executes. The device reads the WQE again at that time, so software must not change
 //! the WQE before the request completes.
 //!
 //! # Spec

@@ -1,5 +1,5 @@
-//! Counts how many objects use each object. The device rejects commands that would destroy an object in use. Without
-//! this check, a queue could silently lose its events or its memory.
+//! Counts how many objects use each object. The device rejects commands that would destroy an object in use. Otherwise,
+//! a queue could silently lose its events or its memory.
 //!
 //! # Spec
 //! mlx5 interface, section 4.3.

@@ -102,8 +102,8 @@ const fn fence(control: &ControlSegment) -> Fence {
     }
 }
 
-/// Converts the data of a WQE. A WQE may mix inline data and data segments: UCX puts its headers in the WQE, and its
-/// data in a segment.
+/// Converts the data of a WQE. A WQE may mix inline data and data segments: UCX, for example, puts its headers inline
+/// and its data in a segment.
 fn payload(data: &[DataItem<'_>]) -> Payload {
     let mut sges = SgeList::new();
     let mut inline: SmallVec<[u8; 64]> = SmallVec::new();

@@ -21,7 +21,7 @@ pub struct Rings {
     pub receive: Ring,
     /// Mailbox send queue. There are no virtual functions, so messages have no effect and complete at once.
     pub mailbox_send: Ring,
-    /// Mailbox receive queue, never written.
+    /// Mailbox receive queue. The device never writes to it.
     pub mailbox_receive: Ring,
 }
 

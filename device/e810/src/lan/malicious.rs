@@ -128,7 +128,8 @@ struct Events {
 }
 
 impl MaliciousDriver {
-    /// Records an event. An earlier event that the driver has not cleared takes precedence over the new one.
+    /// Records an event. If the driver has not cleared an earlier event, the earlier one is kept and the new one is
+    /// dropped.
     pub(super) fn record(&mut self, detector: Detector, queue: u16, fault: DriverError) {
         let event = match detector {
             Detector::TransmitQueues => QueueManagerEvent::new()

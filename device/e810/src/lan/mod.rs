@@ -196,8 +196,8 @@ impl Lan {
         transmit.chain(receive)
     }
 
-    /// Returns the interrupt causes since the last call. Transmit causes come first, so that a receive cause
-    /// of the same vector also signals coalesced completions.
+    /// Returns the interrupt causes since the last call. Transmit causes come first: a receive cause that follows on
+    /// the same vector then also signals coalesced completions.
     pub(super) fn take_causes(&mut self) -> Causes {
         let mut causes = std::mem::take(&mut self.causes);
         causes.sort_by_key(|cause| matches!(cause, Cause::Receive(_)));
@@ -209,8 +209,8 @@ impl Lan {
         std::mem::take(&mut self.mdet_pending)
     }
 
-    /// Reads a register; `None` if it belongs to another block. Queue registers have 32 bits, and counters
-    /// have up to 40 bits.
+    /// Reads a register. Returns `None` if the register belongs to another block. Queue registers have 32 bits, and
+    /// counters have up to 40 bits.
     pub(super) fn read(&self, register: Register) -> Option<u64> {
         Some(match register {
             Register::QtxCommHead(queue) => self.transmit_head(queue).into(),
@@ -261,7 +261,7 @@ impl Lan {
         }
     }
 
-    /// Writes a register. Returns false if it belongs to another block.
+    /// Writes a register. Returns false if the register belongs to another block.
     pub(super) fn write(&mut self, register: Register, value: u32) -> bool {
         match register {
             Register::QtxCommDbell(queue) => self.ring_doorbell(queue, value),

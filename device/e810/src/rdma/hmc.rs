@@ -181,7 +181,7 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// Entries of this page table are numbered by PBLE index.
+/// A page table whose entries are numbered by PBLE index.
 impl PageTable for Pages<'_> {
     fn page(self, entry: u64) -> Option<Iova> {
         self.listed(PbleIndex::new(0), entry)

@@ -22,7 +22,7 @@ use super::trace;
 #[derive(Debug)]
 pub struct RdmaHost<'a> {
     pub(in super::super) rdma: &'a mut Rdma,
-    /// Device resources that the engine's host may use.
+    /// Guest memory, addresses and monitor of the device.
     pub(in super::super) cx: HostContext<'a>,
 }
 

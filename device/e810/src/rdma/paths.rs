@@ -41,7 +41,7 @@ pub(super) struct AddressHandle {
     pub(super) traffic_class: u8,
     pub(super) flow_label: FlowLabel,
     pub(super) hop_limit: u8,
-    /// Whether datagrams are looped back to the device in addition to being sent.
+    /// Whether the device loops datagrams back to itself in addition to sending them.
     pub(super) loopback: bool,
 }
 

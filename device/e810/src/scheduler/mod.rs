@@ -120,8 +120,8 @@ impl Scheduler {
         Ok(SchedulerResources::LEN + LAYERS * LevelResources::LEN)
     }
 
-    /// Executes "Get default topology": a reset creates one branch, and this command lists those of its
-    /// elements that still exist. Returns the number of bytes written.
+    /// Executes "Get default topology": lists the elements that remain of the branch that a reset creates. Returns the
+    /// number of bytes written.
     ///
     /// # Errors
     /// EINVAL for a short buffer.

@@ -31,7 +31,7 @@ const KINDS: std::ops::RangeInclusive<u8> = 1..=2;
 /// themselves. Added VSIs have lower numbers.
 const DEFAULT: VsiNumber = VsiNumber(MAX_VSIS + 1);
 
-/// A VSI number. The VSI with this number need not exist.
+/// A VSI number, which need not be assigned to a VSI.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct VsiNumber(u16);
 
@@ -95,8 +95,8 @@ impl QueueMap {
 }
 
 impl Vsi {
-    /// Creates a VSI. The sections' valid bits are ignored. When `ice` adds a VSI, it marks few sections as
-    /// valid but relies on all of them.
+    /// Creates a VSI. The valid bits of the sections are ignored, because `ice` marks few sections as valid when it
+    /// adds a VSI but relies on all of them.
     fn new(context: &VsiContext) -> Self {
         Self {
             switch: context.switch,

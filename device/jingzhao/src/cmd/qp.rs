@@ -101,7 +101,7 @@ fn destroy(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let _ = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
 }
 
-/// Executes QUERY_QP. Returns zeros for a QP that is in RESET or never existed. No QP number is rejected.
+/// Executes QUERY_QP. Every QP number is accepted. Returns zeros for a QP that is in RESET or never existed.
 pub(super) fn query(
     resources: &mut Resources,
     setup: &Setup,

@@ -38,7 +38,7 @@
 //! - Table sizes come from INIT_HCA, not from the size of a RAM (J-09).
 //! - A write-back changes the state and one PSN. Other fields in the same words keep their values (J-19). MAP_EQ
 //!   changes a mask in the device, not the context (J-37).
-//! - MPT and MTT belong to VirtToPhys, which is not part of the context manager.
+//! - The MPT and the MTT are handled by VirtToPhys, which is not part of the context manager.
 //!
 //! # Spec
 //! CtxMgt document V3.0; JingZhao interface, sections 4 and 5.
@@ -82,7 +82,7 @@ pub struct Served {
 }
 
 impl CtxMgt {
-    /// WR_ICMMAP_EN: creates the tables, with none of their pages mapped. Counting continues from `stats`.
+    /// WR_ICMMAP_EN: creates the tables, with none of their pages mapped. The counters start at the values in `stats`.
     pub fn new(layout: &InitHca, stats: CtxStats) -> Self {
         Self { ctxmdata: CtxMdata::new(layout), controller: RequestController::default(), stats }
     }
@@ -121,7 +121,7 @@ impl CtxMgt {
         key.read()
     }
 
-    /// Counts a request for a QP in RESET, or for a QP whose CQ does not exist.
+    /// Counts a failed lookup: a request for a QP in RESET, or for a QP whose CQ does not exist.
     pub fn miss(&mut self, channel: Channel) {
         self.stats.reads(channel).misses += 1;
     }

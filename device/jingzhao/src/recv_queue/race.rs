@@ -68,7 +68,7 @@ fn scatter(number: u64) -> u64 {
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
 }
 
-/// The library's side of the queue.
+/// The library's accesses to the queue.
 struct Library {
     case: Case,
     dma: GuestMemory,

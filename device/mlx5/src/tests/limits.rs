@@ -1,8 +1,8 @@
-//! Tests limits from both sides. The last object or the largest size works. The next one is rejected with the right
-//! status, counted, and logged in one line (mlx5 interface, sections 3.3 and 6.1).
+//! Tests of limits: the last object or the largest size works, and the next one is rejected with the right status,
+//! counted, and logged in one line (mlx5 interface, sections 3.3 and 6.1).
 //!
-//! The limits of CQ entries, EQs, Q counter sets and multicast groups, and of the pages of all queues, are tested where
-//! these objects are tested.
+//! The limits on CQ entries, EQs, Q counter sets, multicast groups and the pages of all queues are covered by the tests
+//! of these objects.
 
 use card::frontend::snapshot::QpRow;
 use card::frontend::testing::{exchange, logged};

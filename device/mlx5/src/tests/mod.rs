@@ -1,4 +1,4 @@
-//! Tests a whole device together with a driver, but without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
+//! Tests of a whole device with a driver that acts like `mlx5_core` and `mlx5_ib`, without QEMU.
 
 mod doorbells;
 mod golden;
@@ -146,7 +146,7 @@ impl Commands for Driver {
 }
 
 #[test]
-fn opcodes_that_device_does_not_execute_return_bad_op() {
+fn unsupported_opcodes_return_bad_op() {
     let mut driver = initialised();
     for opcode in Opcode::ALL.iter().filter(|opcode| !Command::OPCODES.contains(opcode)) {
         let output = driver.execute(&driver::bare(opcode.code()), 16);

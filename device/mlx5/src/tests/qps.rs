@@ -259,7 +259,7 @@ fn only_datagram_qps_can_join_multicast_groups() {
     assert_eq!(all.driver.rejected(&Command::DetachFromMcg(member(ud))), Check::GroupMember);
 }
 
-/// A transition is checked against the QP's state in the engine.
+/// RTS2RTS_QP is rejected after 2ERR_QP has moved the QP to ERR in the engine.
 #[test]
 fn transition_is_checked_against_qp_state_in_engine() {
     let mut all = Objects::new();

@@ -218,7 +218,7 @@ fn doorbells_for_wqes_already_executed_have_no_effect() {
     assert_eq!((a.reap().len(), b.reap().len()), (3, 3));
 }
 
-/// Section 20, M-16: the register receives a copy of the WQE in pieces of eight bytes.
+/// Section 20, M-16: software copies the WQE to the register in pieces of eight bytes.
 #[test]
 fn wqe_copied_to_blueflame_register_executes_once() {
     let (mut a, mut b) = User::pair(Service::Rc);
@@ -250,7 +250,7 @@ fn receive_posted_without_doorbell_is_found_after_message() {
 }
 
 #[test]
-fn wrong_rkey_is_remote_access_error_and_flushes() {
+fn wrong_rkey_causes_remote_access_error_and_flush() {
     let (mut a, mut b) = User::pair(Service::Rc);
     a.post_recv(0, 8);
     b.post_recv(0, 8);
@@ -286,7 +286,7 @@ fn wrong_rkey_is_remote_access_error_and_flushes() {
 }
 
 #[test]
-fn wrong_lkey_is_local_protection_error_where_it_is_used() {
+fn wrong_lkey_causes_local_protection_error_on_either_side() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let mut data = a.data(0, 8);
     data.lkey = Lkey::new(0x900);

@@ -350,7 +350,7 @@ impl User {
         self.ring(uar, driver::ARM_CQ, &arm.emit());
     }
 
-    /// Reads all completion events and reports that they have been read.
+    /// Reads all completion events, and reports the new consumer index of the EQ.
     pub(super) fn receive_events(&mut self) {
         let (uar, events) = (self.uar, u32::try_from(self.completion_events()).unwrap());
         self.sequence = u8::try_from(events & 3).unwrap();

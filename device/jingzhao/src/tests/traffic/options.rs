@@ -75,7 +75,7 @@ fn defaults_match_document() {
     assert_eq!((rnr_timer_table, uar_pages.bar_len()), (RnrTimerTable::Ibta, 8 << 20));
 }
 
-/// Tests the option for decision J-02.
+/// J-02: the public driver allocates 4096 UAR pages.
 #[test]
 fn uar_pages_sets_bar2_length() {
     for (json, len) in [("{}", 8 << 20), (r#"{"uar_pages": 4096}"#, 16 << 20)] {
@@ -87,7 +87,7 @@ fn uar_pages_sets_bar2_length() {
     }
 }
 
-/// Tests the option for decision J-21.
+/// J-21: with the option, an unsignalled send that succeeds writes no CQE.
 #[test]
 fn honour_c_suppresses_unsignalled_completions() {
     for (json, completions) in [("{}", 2), (r#"{"queues": {"honour_c": true}}"#, 1)] {
@@ -124,7 +124,7 @@ fn rnr_code(json: &str, code: u8) -> (u8, u8) {
     (timer, b.peek(OUTBOX + 0x84, 1)[0])
 }
 
-/// Tests the option for decision J-42.
+/// J-42: the public driver sets code 0, regardless of the timer that its user requests.
 #[test]
 fn rnr_timer_zero_option_replaces_only_code_0() {
     assert_eq!(rnr_code("{}", 0), (0, 0), "literally: 655.36 ms");
@@ -154,7 +154,7 @@ fn rnr_timer_table_option_converts_codes_to_ibta_table() {
     assert_eq!(rnr_code(notes, 12), (6, 12), "0.08 ms");
 }
 
-/// Tests the option for decision J-47.
+/// J-47: the options take the place of ACCESS_FLAGS, for which a QPC has no field.
 #[test]
 fn qp_access_option_forbids_operation_regardless_of_region() {
     const WRITE: u8 = 0x08;
@@ -181,7 +181,7 @@ fn qp_access_option_forbids_operation_regardless_of_region() {
     }
 }
 
-/// Tests the option for decision J-47 that limits outstanding READs and atomics.
+/// J-47: the options take the place of MAX_QP_RD_ATOMIC and MAX_DEST_RD_ATOMIC, for which a QPC has no fields.
 #[test]
 fn max_rd_atomic_limits_outstanding_reads() {
     for (json, requests) in [("{}", 4), (r#"{"max_rd_atomic": 2}"#, 2)] {
@@ -200,7 +200,7 @@ fn max_rd_atomic_limits_outstanding_reads() {
     }
 }
 
-/// Tests the option for decision J-33.
+/// J-33: the public driver changes the high bits of a QPN when it reuses the number.
 #[test]
 fn qpn_check_rejects_stale_doorbells() {
     for (json, obeyed) in [("{}", true), (r#"{"qpn_check": true}"#, false)] {
@@ -217,7 +217,7 @@ fn qpn_check_rejects_stale_doorbells() {
     }
 }
 
-/// Tests the option for decision J-30.
+/// J-30: verbs applications expect the GRH in the first 40 bytes of the receive buffer.
 #[test]
 fn ud_grh_reserves_40_bytes() {
     for (json, before) in [("{}", 0), (r#"{"ud_grh": true}"#, 40)] {

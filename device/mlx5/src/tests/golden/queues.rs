@@ -21,7 +21,7 @@ use super::*;
 const KERNEL_PAGE: UarIndex = UarIndex::new(0x10);
 /// The EQ of command events.
 const COMMAND_EQ: u32 = 1;
-/// Start of the pages of regions. The traces contain no page addresses between this one and 35000000h.
+/// Bus address of the first page for regions. The traces contain no page addresses from here up to 35000000h.
 const REGIONS: u64 = 0x2000_0000;
 const ENTRY: u64 = 64;
 /// Offset in an entry of the byte with the owner bit.
