@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::limits;
 
-/// Number of slots for requests and replies taken from the shared pool, by one QP or by all of them.
+/// Number of request and reply slots taken from the shared pool, by one QP or by all QPs.
 ///
 /// Counts capacities, not lengths, because the capacity of a queue determines how much memory it occupies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

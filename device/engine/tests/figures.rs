@@ -1,4 +1,4 @@
-//! Tests the counters of opcodes, queue pairs per state and request latency.
+//! Tests the statistics: packets by opcode, queue pairs by state, and request latency.
 
 use crate::common::*;
 

@@ -15,9 +15,9 @@ use protocol::ids::{Cqn, Eqn};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
     Send {
-        /// UAR page of the store.
+        /// UAR page that was written.
         page: u32,
-        /// Value of the store.
+        /// Value that was written.
         doorbell: SendDoorbell,
     },
     /// Arm a CQ for one event.

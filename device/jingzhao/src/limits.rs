@@ -1,8 +1,8 @@
 //! The configured limits that QUERY_DEV_LIM advertises.
 //!
-//! J-09: the public driver programs its own table sizes regardless of the advertised limits, so counts up to
-//! the bounds of INIT_HCA are accepted. Only the length of a CQ is checked against the advertised limit, as
-//! the specification requires.
+//! J-09: the public driver programs its own table sizes regardless of the advertised limits, so counts up to the bounds
+//! of INIT_HCA are accepted. Only the length of a CQ is checked against the advertised limit, as the specification
+//! requires.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.1, 3.3 and 3.11.

@@ -85,7 +85,7 @@ pub struct Resources {
     /// Valid CQs, by index.
     pub cqs: SparseTable<Box<CompletionQueue>>,
     pub eqs: EventQueues,
-    /// Room for pending doorbells that the send queues share.
+    /// Slots for pending doorbells, shared by the send queues.
     pub doorbells: DoorbellPool,
     /// QPs whose receive queues are polled.
     pub(super) watch: RecvWatch,

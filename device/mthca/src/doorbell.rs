@@ -24,15 +24,15 @@ use crate::reason::ALREADY_TAKEN;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
     Send {
-        /// UAR page of the store.
+        /// UAR page that was written.
         page: u32,
-        /// Value of the store.
+        /// Value that was written.
         doorbell: SendDoorbell,
     },
     Arm {
-        /// UAR page of the store.
+        /// UAR page that was written.
         page: u32,
-        /// Value of the store.
+        /// Value that was written.
         arm: ArmCq,
     },
 }
