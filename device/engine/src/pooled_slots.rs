@@ -1,4 +1,4 @@
-//! Accounts for the queue slots that QPs use beyond those reserved for them.
+//! Counts the queue slots that QPs use beyond those reserved for them.
 
 use std::collections::VecDeque;
 
@@ -9,9 +9,9 @@ use crate::limits;
 /// Counts capacities, not lengths, because the capacity of a queue determines how much memory it occupies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PooledSlots {
-    /// Number of request slots taken by requesters.
+    /// Number of request slots in use by requesters.
     pub requests: usize,
-    /// Number of reply slots taken by responders.
+    /// Number of reply slots in use by responders.
     pub replies: usize,
 }
 

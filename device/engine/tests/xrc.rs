@@ -414,7 +414,7 @@ fn rnr_retries_are_limited() {
 }
 
 #[test]
-fn lost_packets_are_sent_again_with_xrceth() {
+fn lost_packets_are_retransmitted_with_xrceth() {
     for lost in 0..3 {
         let mut pair = xrc();
         post_recv(&mut pair, SRQ, 1, 0x8000, 600);

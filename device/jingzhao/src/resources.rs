@@ -7,7 +7,7 @@
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
 //! | QP | 1 KiB | 2^17, in 2^16 groups | 200 MiB |
-//! | pending doorbell | 12 B | 2^17 x 16 kept + 2^20 pooled | 36 MiB |
+//! | pending doorbell | 12 B | 2^17 x 16 reserved + 2^20 pooled | 36 MiB |
 //! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
 //! | QP whose receives are polled | 16 B | 2^17 | 2 MiB |
 //! | EQ | 80 B | 2^8 | 20 KiB |

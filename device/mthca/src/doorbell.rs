@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn published_eight_byte_doorbells_are_recognized() {
+    fn published_eight_byte_doorbells_are_recognised() {
         assert_eq!(pages().write(0x2010, &SEND), sent(2));
         assert_eq!(pages().write(0x2020, &ARM), armed(2));
     }

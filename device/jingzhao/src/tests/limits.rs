@@ -128,7 +128,7 @@ fn work_queue_beyond_reported_length_works() {
 }
 
 #[test]
-fn reserved_qp_works_like_others() {
+fn reserved_qp_number_is_usable() {
     let mut machine = initialised(options(r#"{"reserved_qps": 8}"#));
     for qpn in [0, 7, 8] {
         connect(&mut machine, qpn, qpc());
