@@ -285,7 +285,7 @@ impl Engine {
         self.table.get(self.find(qpn)?).map(|qp| qp.explain(self.pooled, now))
     }
 
-    /// Notes that the send queue of `qpn` may have new requests (a doorbell). Outside RTS, the QP's state determines
+    /// Records that the send queue of `qpn` may have new requests (a doorbell). Outside RTS, the QP's state determines
     /// whether the requests wait, are flushed or are ignored.
     pub fn notify_send(&mut self, now: Instant, qpn: Qpn, host: &mut impl Host) {
         self.input(now, qpn, host, Qp::notify_send);

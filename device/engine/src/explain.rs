@@ -26,7 +26,7 @@ pub struct QpStatus {
     pub send: WaitReason,
     /// Packets that have been sent but not acknowledged.
     pub unanswered: Option<Unanswered>,
-    /// Number of request packets sent again since RESET, for any reason, including retries after RNR NAKs.
+    /// Number of request packets retransmitted since RESET for any reason, including RNR NAKs.
     #[serde(default)]
     pub retransmitted: u64,
     /// What the receive side expects next.

@@ -338,12 +338,12 @@ pub trait Host {
         let _ = dropped;
     }
 
-    /// Called for each NAK on which a requester acts.
+    /// Called for each NAK that a requester handles.
     fn nak_received(&mut self, nak: &ReceivedNak) {
         let _ = nak;
     }
 
-    /// Called when a requester starts to send packets again.
+    /// Called when a requester starts a retransmission.
     fn retrying(&mut self, retry: &Retry) {
         let _ = retry;
     }

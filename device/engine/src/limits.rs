@@ -13,7 +13,7 @@
 //! | fetched receive request, with 60 data segments | 1 KiB | 2^17 | 128 MiB |
 //! | event | 88 B | [`EVENT_BACKLOG`] plus the events of one input | 36 MiB |
 //!
-//! Requests take the largest share, but only if a guest uses all QPs at once with the longest WQEs.
+//! Requests account for the largest share, but only if a guest uses all QPs at once with the longest WQEs.
 
 use std::time::Duration;
 

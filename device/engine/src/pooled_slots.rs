@@ -1,17 +1,17 @@
-//! Accounts for the queue slots that QPs use beyond those reserved for them.
+//! Counts the queue slots that QPs use beyond those reserved for them.
 
 use std::collections::VecDeque;
 
 use crate::limits;
 
-/// Number of slots for requests and replies taken from the shared pool, by one QP or by all of them.
+/// Number of request and reply slots taken from the shared pool, by one QP or by all QPs.
 ///
 /// Counts capacities, not lengths, because the capacity of a queue determines how much memory it occupies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PooledSlots {
-    /// Number of request slots taken by requesters.
+    /// Number of request slots in use by requesters.
     pub requests: usize,
-    /// Number of reply slots taken by responders.
+    /// Number of reply slots in use by responders.
     pub replies: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Reports of loss recovery by a requester: the NAKs that it receives, and the packets that it sends again.
+//! Reports of loss recovery by a requester: the NAKs that it receives, and its retransmissions.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use protocol::Psn;
 use protocol::ids::Qpn;
 use protocol::roce::NakCode;
 
-/// A NAK on which a requester acts. Copies of a NAK and late NAKs are not reported.
+/// A NAK that a requester handles. Duplicate and late NAKs are not reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedNak {
     /// QP that received the NAK.
@@ -67,11 +67,11 @@ impl From<NakCode> for NakKind {
 /// The start of a retransmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// QP that sends packets again.
+    /// QP that retransmits packets.
     pub qpn: Qpn,
     /// Event that causes the retry.
     pub cause: RetryCause,
-    /// Oldest unacknowledged PSN, from which packets are sent again.
+    /// Oldest unacknowledged PSN, at which the retransmission starts.
     pub psn: Psn,
     /// Number of unacknowledged packets.
     pub packets: u32,
@@ -82,7 +82,7 @@ pub struct Retry {
     pub limit: Option<u8>,
 }
 
-/// Why a requester sends packets again.
+/// Why a requester retransmits packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryCause {
     /// The ACK timer has expired.

@@ -21,7 +21,7 @@ pub struct Stats {
     pub drops: Drops,
     /// NAKs sent, counted by code.
     pub naks_sent: Naks,
-    /// NAKs received and acted on.
+    /// NAKs received, except for duplicate and late ones.
     pub naks_received: Naks,
     /// Counters of loss recovery.
     pub recovery: Recovery,
@@ -185,7 +185,7 @@ pub struct Congestion {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// Number of request packets sent again.
+    /// Number of request packets retransmitted.
     pub retransmitted_packets: u64,
     /// Number of expired ACK timers.
     pub timeouts: u64,

@@ -6,7 +6,7 @@ use crate::common::*;
 use protocol::ids::{Msn, Rkey, Va};
 use protocol::roce::{Aeth, Ext, NakCode, Operation, Reth, Syndrome};
 
-/// Length of an acknowledge frame, four bytes more than the shortest request.
+/// Length of an ACK frame, four bytes more than the shortest request.
 const ACK_LEN: usize = 14 + 20 + 8 + 12 + 4 + 4;
 const FLOOD: usize = 1000;
 

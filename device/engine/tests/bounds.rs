@@ -1,4 +1,4 @@
-//! Tests the bounds on the memory that a guest and its peers can make an engine hold.
+//! Tests that a guest and its peers cannot make an engine use unbounded memory.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use crate::common::{A, psn_a, psn_b};
@@ -141,7 +141,7 @@ fn event_backlog_pauses_flushing() {
     assert!(engine.poll_event().is_some(), "flushing resumes once there is room");
 }
 
-/// The calls must be bounded, because a host may write a trace line for each flushed request.
+/// Each call must be bounded, because a host may write a trace line for each flushed request.
 #[test]
 fn flush_of_endless_queues_is_bounded_per_call() {
     let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());

@@ -138,7 +138,7 @@ fn marked_read_response_causes_cnp() {
 
 #[test]
 fn marked_acks_datagrams_and_drops_cause_no_cnp() {
-    // An acknowledge carries no data, so it causes no CNP even if it is marked.
+    // An acknowledgement carries no data, so it causes no CNP even if it is marked.
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let frame = pair.frames(A).remove(0);

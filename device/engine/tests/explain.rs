@@ -160,9 +160,9 @@ fn rnr_nak_counts_do_not_stop_at_255() {
     assert_eq!(explain(&mut pair, B).receive, receive);
 }
 
-/// Progress and RNR NAKs reset the count of retries, but not the number of packets sent again.
+/// Progress and RNR NAKs reset the count of retries, but not the number of retransmitted packets.
 #[test]
-fn status_counts_packets_sent_again_since_reset() {
+fn status_counts_retransmitted_packets_since_reset() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 300));
     lose_all(&mut pair);

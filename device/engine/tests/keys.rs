@@ -83,7 +83,7 @@ fn send_invalidate(wr_id: u64, key: u32, len: u32) -> SendRequest {
     request(wr_id, SendOp::SendInvalidate { rkey: Rkey::new(key) }, &[sge(0, len)])
 }
 
-/// Returns a SEND that gathers through `key`.
+/// Returns a SEND that gathers its data with `key`.
 fn send_through(wr_id: u64, key: u32, len: u32) -> SendRequest {
     request(wr_id, SendOp::Send { imm: None }, &[Sge { lkey: Lkey::new(key), ..sge(0, len) }])
 }

@@ -450,7 +450,7 @@ fn progress_resets_retry_counter() {
 }
 
 /// A responder sends one NAK per gap (IBTA volume 1, section 9.7.5.2). Any other NAK for the same PSN is a duplicate
-/// made by the network.
+/// created by the network.
 #[test]
 fn duplicates_of_sequence_error_nak_consume_no_retries() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 1);

@@ -1,4 +1,4 @@
-//! Tests the reports of NAKs received and of packets sent again.
+//! Tests the reports of received NAKs and of retransmissions.
 
 use std::time::Duration;
 

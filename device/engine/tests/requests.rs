@@ -363,7 +363,7 @@ fn read_behind_expected_psn_must_match_an_executed_read() {
 }
 
 #[test]
-fn duplicate_is_answered_only_if_it_is_a_recent_read_or_atomic() {
+fn duplicate_must_repeat_a_recent_read_or_atomic() {
     let mut pair = Pair::with(|_, attrs| attrs.max_dest_rd_atomic = 2);
     for n in 0..3 {
         inject(&mut pair, n, if n == 1 { O::FetchAdd } else { O::ReadRequest }, 8, 0);

@@ -7,7 +7,7 @@ use engine::{RnrRetry, RnrTimer, SendOp, Status};
 use protocol::Psn;
 use protocol::roce::{Imm, NakCode, Operation, Syndrome};
 
-/// Time of RNR NAK timer code 12.
+/// Wait requested by RNR NAK timer code 12.
 const WAIT: Duration = Duration::from_micros(640);
 
 #[test]

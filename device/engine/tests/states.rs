@@ -245,7 +245,7 @@ fn uc_send_failing_in_sqd_raises_no_drained_event() {
     assert_eq!((pair.snapshot(A).state, pair.snapshot(A).draining), (State::Sqe, false));
 }
 
-/// The steps must be bounded, because a guest can link a request to itself.
+/// Each step must be bounded, because a guest can link a request to itself.
 #[test]
 fn endless_wqe_chains_run_in_bounded_steps() {
     struct Endless(sim::host::SimHost);

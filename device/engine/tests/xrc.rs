@@ -18,10 +18,10 @@ const SRQ: Srqn = Srqn::new(5);
 const SECOND_SRQ: Srqn = Srqn::new(6);
 /// XRC SRQ in the target's XRC domain, but in another protection domain.
 const OTHER_PD: Srqn = Srqn::new(7);
-/// XRC SRQ of another XRC domain.
+/// XRC SRQ in another XRC domain.
 const OTHER_DOMAIN: Srqn = Srqn::new(8);
 const PLAIN_SRQ: Srqn = Srqn::new(9);
-/// Number that no SRQ has.
+/// Number that is not used by any SRQ.
 const UNKNOWN: Srqn = Srqn::new(0xff_ffff);
 
 const DOMAIN: u32 = 1;
@@ -414,7 +414,7 @@ fn rnr_retries_are_limited() {
 }
 
 #[test]
-fn lost_packets_are_sent_again_with_xrceth() {
+fn lost_packets_are_retransmitted_with_xrceth() {
     for lost in 0..3 {
         let mut pair = xrc();
         post_recv(&mut pair, SRQ, 1, 0x8000, 600);

@@ -3,12 +3,12 @@
 use card::frontend::snapshot::QpCounters;
 use engine::{Completion, Fetch, Queue};
 
-/// Counts a send request if `fetch` took one from the queue.
+/// Counts a send request if `fetch` removed one from the queue.
 pub fn count_send<T>(counters: &mut QpCounters, fetch: &Fetch<T>) {
     counters.sends += u64::from(is_taken(fetch));
 }
 
-/// Counts a receive request if `fetch` took one from the queue.
+/// Counts a receive request if `fetch` removed one from the queue.
 pub fn count_receive<T>(counters: &mut QpCounters, fetch: &Fetch<T>) {
     counters.receives += u64::from(is_taken(fetch));
 }

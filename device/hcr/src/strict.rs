@@ -144,7 +144,7 @@ fn overlaps(
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
         // Of the new ranges that start before the old range ends, only the last is checked. Suppose that an earlier new
         // range overlaps the old range, but the last one does not. The last one then lies inside the earlier one. It
-        // has already been reported, because these two new ranges overlap.
+        // has already been marked, because these two new ranges overlap.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;

@@ -15,9 +15,9 @@ use protocol::ids::{Cqn, Eqn};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
     Send {
-        /// UAR page to which the doorbell was written.
+        /// UAR page that was written.
         page: u32,
-        /// The doorbell's contents: QPN and first WQE.
+        /// Value that was written.
         doorbell: SendDoorbell,
     },
     /// Arm a CQ for one event.

@@ -46,7 +46,7 @@ impl EventQueues {
         self.queues.get_mut(&index)
     }
 
-    /// Whether the queue at `index` is valid.
+    /// Returns whether the queue at `index` is valid.
     pub fn contains(&self, index: u32) -> bool {
         self.queues.contains_key(&index)
     }
@@ -112,7 +112,7 @@ impl EventQueue {
         }
     }
 
-    /// Whether the mask contains this event type.
+    /// Returns whether the mask contains this event type.
     pub fn takes(&self, event: EventType) -> bool {
         self.mask & event.mask() != 0
     }
@@ -132,7 +132,7 @@ impl EventQueue {
         self.ring.ring.producer()
     }
 
-    /// Whether the next event raises an interrupt.
+    /// Returns whether the next event raises an interrupt.
     pub fn is_armed(&self) -> bool {
         self.arm != Arm::Disarmed
     }
@@ -147,7 +147,7 @@ impl EventQueue {
         self.mask
     }
 
-    /// Whether events have been lost and the overflow event has not been written yet.
+    /// Returns whether events have been lost and the overflow event has not been written yet.
     pub fn overflowed(&self) -> bool {
         self.ring.overflowed()
     }

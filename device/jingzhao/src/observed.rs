@@ -14,16 +14,16 @@ use super::send_queue::FetchedWqe;
 
 /// A decision made by the device, with the objects concerned. The QP is mutable so that its counters can be updated.
 pub(super) enum Observed<'a> {
-    /// A send doorbell arrived and has no effect yet. `qp` is the QP at the index of the doorbell's QPN. The QP's state
-    /// is up to date.
+    /// A send doorbell arrived but has not been processed yet. `qp` is the QP at the index of the doorbell's QPN. The
+    /// QP's state is up to date.
     SendDoorbell { qp: Option<&'a QueuePair>, page: u32, doorbell: &'a SendDoorbell },
     /// An arm doorbell arrived for a queue that is not valid.
     ArmNothing { queue: &'static str, number: u32 },
-    /// A WQE was taken from a send queue and parsed.
+    /// A WQE was fetched from a send queue and parsed.
     SendWqe { qpn: Qpn, taken: &'a FetchedWqe<'a> },
-    /// Result of taking a send request.
+    /// Result of fetching a send request.
     SendRequest { qp: &'a mut QueuePair, fetch: &'a Fetch<SendRequest> },
-    /// Result of taking a receive request.
+    /// Result of fetching a receive request.
     RecvRequest { qp: &'a mut QueuePair, fetch: &'a Fetch<RecvRequest> },
     /// A request completed, possibly without a CQE.
     Completion { qp: &'a mut QueuePair, completion: &'a Completion },

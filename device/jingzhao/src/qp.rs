@@ -87,7 +87,7 @@ impl QueuePair {
         self.recv.configure(&self.key.read(), mem);
     }
 
-    /// Takes the next request from the send queue.
+    /// Fetches the next request from the send queue.
     pub fn next_send(
         &mut self,
         ctx: &mut CtxMgt,

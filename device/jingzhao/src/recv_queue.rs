@@ -21,9 +21,9 @@
 //! A list that is longer than all earlier ones may be incomplete. RC then waits until the list has not changed for
 //! `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when the message arrives, so a
 //! receive that software posted early enough is ready when its message arrives. UC and UD do not wait, because the
-//! message would be lost. Instead, the slot is read a few more times and then taken as it is. Its list may then be too
+//! message would be lost. Instead, the slot is read a few more times and then used as it is. Its list may then be too
 //! short, but never contains a wrong element. Receives posted before the QP enters RTR are known to be complete, so few
-//! queues need the settle time. A flush takes the list as it is, since no data is written.
+//! queues need the settle time. A flush uses the list as it is, since no data is written.
 //!
 //! Without `rq_valid_bit`, during the first pass around the ring, slots still have the contents that software left in
 //! them. A slot that looks empty may therefore be a receive without elements. Such a slot is also read a few more
@@ -188,17 +188,17 @@ impl RecvQueue {
         self.ring.slots()
     }
 
-    /// Whether the last WQE taken had the valid bit.
+    /// Returns whether the last WQE fetched had the valid bit.
     pub fn was_marked(&self) -> bool {
         self.marked
     }
 
-    /// Takes the WQE in the next slot, if the slot is posted. The request's `wr_id` is the byte offset of the slot.
+    /// Fetches the WQE in the next slot, if the slot is posted. The request's `wr_id` is the byte offset of the slot.
     pub fn next(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
         self.take(now, mem, SETTLE_TIME)
     }
 
-    /// Like [`RecvQueue::next`], but takes a request to be flushed, whose list need not be complete.
+    /// Like [`RecvQueue::next`], but for a request that will be flushed, whose list need not be complete.
     pub fn next_flushed(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
         self.take(now, mem, Duration::ZERO)
     }
@@ -221,8 +221,8 @@ impl RecvQueue {
         self.needs_watching()
     }
 
-    /// Whether the queue may have to wait for the settle time of a list. Only RC waits, because the peer retries in the
-    /// meantime.
+    /// Returns whether the queue may have to wait for the settle time of a list. Only RC waits, because the peer
+    /// retries in the meantime.
     fn needs_watching(&self) -> bool {
         self.reliable && self.shows_untouched() && self.ring.slots() > 0 && !self.max_list.is_known()
     }
@@ -254,8 +254,7 @@ impl RecvQueue {
         if released {
             self.unreleased = 0;
         } else if self.unreleased == slots {
-            // Bound: if no slot of the ring can be released, the ring is consumed once, and then reported
-            // empty once.
+            // Bound: if no slot of the ring can be released, the ring is consumed once, and then reported empty once.
             self.unreleased = 0;
             return Fetch::Empty;
         } else {
@@ -279,7 +278,7 @@ impl RecvQueue {
         slot << self.ring.log_slot()
     }
 
-    /// Whether the data units of the next slot contain [`UNTOUCHED`] until software writes them.
+    /// Returns whether the data units of the next slot contain [`UNTOUCHED`] until software writes them.
     fn shows_untouched(&self) -> bool {
         self.untouched >= self.ring.slots()
     }
@@ -333,7 +332,7 @@ impl RecvQueue {
         Ok(SlotState::Marked(extent))
     }
 
-    /// Whether the list of the next slot is complete; `None` if that is unknown.
+    /// Returns whether the list of the next slot is complete, or `None` if this is unknown.
     fn is_complete(
         &mut self,
         mem: &impl QueueMemory,
@@ -369,7 +368,7 @@ impl RecvQueue {
         Ok(Some(true))
     }
 
-    /// Whether software has started to write the slot after the next one.
+    /// Returns whether software has started to write the slot after the next one.
     fn next_is_begun(&self, mem: &impl QueueMemory) -> Result<bool, AccessError> {
         let slots = self.ring.slots();
         let behind = if self.slot + 1 < slots { self.slot + 1 } else { 0 };
@@ -386,7 +385,7 @@ impl RecvQueue {
         Ok(begun)
     }
 
-    /// Whether the next slot has had this number of elements for at least `settle_time`.
+    /// Returns whether the next slot has had this number of elements for at least `settle_time`.
     fn has_settled(&mut self, now: Instant, units: usize, settle_time: Duration) -> bool {
         let since = match self.unchanged_since {
             Some((then, since)) if then == units => since,

@@ -1,8 +1,8 @@
 //! Polls receive queues before a message arrives.
 //!
-//! For some lists, only the settle time shows that they are complete (see [`RecvQueue::watch`]). If the settle time
-//! started at the first message, the peer would get an RNR NAK even if the receive had been posted long before. QPs
-//! with such lists are therefore polled until the maximum list length is known.
+//! For some lists of receive WQEs, only the settle time shows that the list is complete (see [`RecvQueue::watch`]). If
+//! the settle time started at the first message, the peer would get an RNR NAK even if the receive had been posted long
+//! before. QPs with such lists are therefore polled until the maximum list length is known.
 //!
 //! [`RecvQueue::watch`]: super::recv_queue::RecvQueue::watch
 //!

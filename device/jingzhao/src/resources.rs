@@ -7,7 +7,7 @@
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
 //! | QP | 1 KiB | 2^17, in 2^16 groups | 200 MiB |
-//! | pending doorbell | 12 B | 2^17 x 16 kept + 2^20 pooled | 36 MiB |
+//! | pending doorbell | 12 B | 2^17 x 16 reserved + 2^20 pooled | 36 MiB |
 //! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
 //! | QP whose receives are polled | 16 B | 2^17 | 2 MiB |
 //! | EQ | 80 B | 2^8 | 20 KiB |
@@ -85,7 +85,7 @@ pub struct Resources {
     /// Valid CQs, by index.
     pub cqs: SparseTable<Box<CompletionQueue>>,
     pub eqs: EventQueues,
-    /// Room for pending doorbells that the send queues share.
+    /// Slots for pending doorbells, shared by the send queues.
     pub doorbells: DoorbellPool,
     /// QPs whose receive queues are polled.
     pub(super) watch: RecvWatch,

@@ -1,6 +1,6 @@
 //! The send queue of a QP: doorbells, chains of WQEs, and their conversion to engine requests.
 //!
-//! Each call of [`SendQueue::next`] takes one WQE. The WQE is copied from guest memory once, and its link to the next
+//! Each call of [`SendQueue::next`] fetches one WQE. The WQE is copied from guest memory once, and its link to the next
 //! WQE comes from the same copy. If software links WQEs in a circle, every call returns a WQE, as if software kept
 //! posting them. The engine's per-turn bounds keep other QPs running.
 //!
@@ -29,13 +29,12 @@ use super::ring::Ring;
 /// Maximum number of pending doorbells per queue. It equals the largest queue length that QUERY_DEV_LIM can advertise.
 const MAX_DOORBELLS: usize = 1 << 16;
 
-/// Number of pending doorbells for which each queue has reserved room. It is enough for the bursts of ordinary
-/// software.
+/// Number of doorbell slots reserved for each queue. They are enough for the bursts of ordinary software.
 const KEPT_DOORBELLS: usize = 16;
 
-/// Number of pending doorbells that fit in the room shared by all queues of a device, in addition to the
-/// [`KEPT_DOORBELLS`] of each queue. The shared room takes 12 MiB, and is enough to fill 64 queues of the recommended
-/// 2^14 requests. Without this limit, 2^17 stalled queues would take 96 GiB.
+/// Number of doorbell slots shared by all queues of a device, in addition to the [`KEPT_DOORBELLS`] of each queue. They
+/// occupy 12 MiB, and are enough to fill 64 queues of the recommended 2^14 requests. Without this limit, 2^17 stalled
+/// queues would occupy 96 GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
 /// A WQE up to this length is copied into a short buffer. This avoids zeroing a buffer large enough for the longest
@@ -56,7 +55,7 @@ pub enum DoorbellOverflowError {
     Device,
 }
 
-/// Room for pending doorbells shared by all queues, in addition to the room reserved for each queue.
+/// Doorbell slots shared by all queues, in addition to those reserved for each queue.
 #[derive(Debug, Default)]
 pub struct DoorbellPool {
     taken: usize,
@@ -69,13 +68,13 @@ impl DoorbellPool {
         self.taken = (self.taken + after).saturating_sub(before);
     }
 
-    /// Whether no room is left.
+    /// Returns whether no slots are left.
     pub fn is_spent(&self) -> bool {
         self.taken >= POOLED_DOORBELLS
     }
 }
 
-/// The QP of a send queue, with the context fields that are needed to take a WQE.
+/// The QP of a send queue, with the context fields that are needed to fetch a WQE.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
     /// QPN, including the high bits that software uses.
@@ -99,7 +98,7 @@ pub struct Entry {
     pub fence: bool,
 }
 
-/// A WQE taken from the queue, for tracing and strict rules.
+/// A WQE fetched from the queue, for tracing and strict rules.
 #[derive(Debug)]
 pub struct FetchedWqe<'a> {
     /// The entry for the WQE, from its doorbell or from the preceding WQE.
@@ -156,7 +155,7 @@ impl SendQueue {
         self.ring = Ring::of_send(sst, &self.options, mem);
     }
 
-    /// Queues a doorbell. If the shared room is exhausted, the queue is limited to its reserved room.
+    /// Queues a doorbell. If the pool is exhausted, the queue is limited to its reserved slots.
     ///
     /// # Errors
     /// The doorbell is lost. Correct software never has more pending doorbells than slots: each pending doorbell
@@ -167,8 +166,7 @@ impl SendQueue {
         pool: &DoorbellPool,
     ) -> Result<(), DoorbellOverflowError> {
         let slots = self.ring.slots();
-        // Bound: at most MAX_DOORBELLS of 12 bytes per QP, regardless of the number of doorbells that the
-        // guest rings.
+        // Bound: at most MAX_DOORBELLS of 12 bytes per QP, regardless of the number of doorbells that the guest rings.
         if self.doorbells.len() >= MAX_DOORBELLS.min(slots as usize) {
             return Err(DoorbellOverflowError::Queue { slots });
         }
@@ -179,13 +177,13 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Returns the number of doorbells for which the queue has allocated shared room, in addition to its reserved room.
-    /// Unused room counts too.
+    /// Returns the number of doorbell slots that the queue has allocated beyond its reserved ones, whether or not they
+    /// are in use.
     pub fn doorbells_taken(&self) -> usize {
         self.doorbells.capacity().saturating_sub(KEPT_DOORBELLS)
     }
 
-    /// Whether a WQE is pending.
+    /// Returns whether a WQE is pending.
     pub fn has_work(&self) -> bool {
         self.linked.is_some() || !self.doorbells.is_empty()
     }
@@ -199,8 +197,8 @@ impl SendQueue {
         self.doorbells.len()
     }
 
-    /// Takes the next WQE. `wr_id` is a [`WorkTag`]. `encap` is called only for datagrams, and `watch` is called with
-    /// every WQE taken.
+    /// Fetches the next WQE. `wr_id` is a [`WorkTag`]. `encap` is called only for datagrams, and `watch` is called with
+    /// every WQE fetched.
     pub fn next(
         &mut self,
         sender: &Sender,
@@ -250,7 +248,7 @@ impl SendQueue {
         request.map_or(refused, Fetch::Ready)
     }
 
-    /// Takes the WQE to which the last WQE links.
+    /// Removes and returns the entry to which the last WQE links.
     fn take_linked(&mut self) -> Option<Entry> {
         let entry = self.linked.take()?;
         let before = if entry.position == self.expected { self.linked_run } else { 0 };

@@ -54,7 +54,7 @@ fn addresses(lid: u16) -> Addresses {
 /// A guest with one HCA, and its driver.
 type Machine = Driver<Guest<JingZhao>>;
 
-/// Creates a machine in its state after power-on. [`addresses`] determines its peer.
+/// Creates a machine in its power-on state. [`addresses`] determines its peer.
 fn powered_on(lid: u16, options: Options) -> Machine {
     powered_on_with(setup(lid, options), addresses(lid))
 }
@@ -65,7 +65,7 @@ fn powered_on_with(setup: Setup, addresses: Addresses) -> Machine {
     machine
 }
 
-/// Creates a machine after INIT_HCA, with the tables of section 13 mapped.
+/// Creates a machine on which INIT_HCA has succeeded, with the tables of section 13 mapped.
 fn initialised(options: Options) -> Machine {
     initialised_as(1, options)
 }

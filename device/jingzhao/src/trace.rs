@@ -74,7 +74,7 @@ pub(super) fn describe_command(pending: &PendingCommand, mailboxes: &Mailboxes, 
     show_mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);
 }
 
-/// Records a WQE taken from a send queue.
+/// Records a WQE fetched from a send queue.
 pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, taken: &FetchedWqe<'_>) {
     let Entry { position, opcode, size, fence } = taken.entry;
     trace.record(Kind::Wqe, "send", |to| {

@@ -66,7 +66,7 @@ pub fn execute(
     Ok(answer)
 }
 
-/// Executes a command, which may or may not require INIT_HCA.
+/// Executes a command, whether or not it requires INIT_HCA.
 fn dispatch(
     state: &mut DeviceState,
     setup: &Setup,

@@ -18,8 +18,8 @@ use super::srq::SharedReceiveQueue;
 ///
 /// An object is mutable if observers keep data in it: its counters, or the events tracked by strict mode.
 pub(super) enum Observed<'a> {
-    /// A send doorbell arrived and has no effect yet. `qp` is the QP named by the doorbell, and `state` is the QP's
-    /// state.
+    /// A send doorbell arrived but has not been processed yet. `qp` is the QP named by the doorbell, and `state` is the
+    /// QP's state.
     SendDoorbell {
         qp: Option<&'a QueuePair>,
         state: Option<State>,
@@ -29,7 +29,7 @@ pub(super) enum Observed<'a> {
     },
     /// The record of a send queue has advanced while doorbells are mapped. There is no doorbell to check.
     SendRecord { qp: &'a QueuePair, record: Record },
-    /// An arm doorbell arrived and has no effect yet. `cq` is the CQ named by the doorbell.
+    /// An arm doorbell arrived but has not been processed yet. `cq` is the CQ named by the doorbell.
     ArmDoorbell {
         cq: Option<&'a mut CompletionQueue>,
         eqs: &'a EventQueues,

@@ -70,7 +70,7 @@ fn eq_context(log_entries: u8, vector: u8, lkey: u32) -> Vec<u8> {
     driver::eq_context(log_entries, vector, 1, lkey)
 }
 
-/// Creates a driver in its state after power-on, with MSI-X enabled and eventfds for three vectors.
+/// Creates a driver for a device in its power-on state, with MSI-X enabled and eventfds for three vectors.
 fn powered_on() -> Driver {
     powered_on_with(1, Options::default())
 }
@@ -83,7 +83,7 @@ fn powered_on_with(lid: u16, options: Options) -> Driver {
     Driver::new(guest)
 }
 
-/// Creates a driver after INIT_HCA, with the regions and EQs of section 14.3.
+/// Creates a driver that has completed INIT_HCA, with the regions and EQs of section 14.3.
 fn initialised() -> Driver {
     let mut driver = powered_on();
     replay(&mut driver, probe::BRING_UP);

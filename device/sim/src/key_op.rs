@@ -8,8 +8,7 @@ use protocol::ids::{Iova, Lkey, Rkey, Va};
 pub struct FastRegister {
     /// The whole new key. Only the bits that software chooses differ from those of the allocated key.
     pub key: Lkey,
-    /// Virtual address of the first byte. Its page offset must equal that of `base`, even for a
-    /// zero-based region.
+    /// Virtual address of the first byte. Its page offset must equal that of `base`, even for a zero-based region.
     pub start: Va,
     pub len: u64,
     pub rights: Rights,

@@ -1,4 +1,5 @@
-//! READ requests that duplicate no executed request, because they are left over from an earlier connection or forged.
+//! READ requests that are not duplicates of an executed request: they are forged, or left over from an earlier
+//! connection.
 
 use protocol::Psn;
 use protocol::roce::{Bth, Ext, Opcode, Operation, Packet, Reth, RoceFrame};

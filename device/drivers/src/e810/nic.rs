@@ -28,13 +28,14 @@ pub const STRIDE: u64 = 2048;
 
 /// Scheduler element above the leaves of the default tree. Queues can be added directly below it.
 const PARENT: Teid = Teid::new(8);
-/// MSI-X vector of both queues. `ROUTE` enables an interrupt with this vector.
+/// MSI-X vector of both queues.
 const VECTOR: u16 = 1;
+/// Value of an interrupt cause register that enables the cause and routes it to [`VECTOR`].
 const ROUTE: u32 = 1 << 30 | VECTOR as u32;
 
 /// Command bits of a data descriptor: "end of packet" and "report status".
 const LAST_AND_REPORT: u64 = 0b11 << 4;
-/// Status bit of a written-back descriptor: "descriptor done".
+/// Status bits of a written-back descriptor: "descriptor done" and "end of frame".
 const DONE: u16 = 1 << 0;
 const END_OF_FRAME: u16 = 1 << 1;
 
@@ -86,8 +87,8 @@ fn own_address(vsi: u16, mac: MacAddr) -> AdminCommand {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Brings up a device in any state as a NIC with this MAC address. Of the responses, the driver uses only the VSI
-    /// number, because guest memory may be unmapped.
+    /// Brings up the device as a NIC with this MAC address, whatever state the device is in. The VSI number is the only
+    /// result that the driver uses, because guest memory may be unmapped.
     pub fn bring_up(&mut self, own: MacAddr) {
         self.bind();
         self.reset_function();

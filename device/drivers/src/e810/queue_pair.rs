@@ -188,7 +188,7 @@ impl<B: Bus> Driver<B> {
         self.perform_well(&Operation::CreateCq(command));
     }
 
-    /// Continues reading completions from the new ring of a resized queue. `moves` counts the resizes so far.
+    /// Continues reading completions from the new ring of a resized queue. `moves` is the number of resizes so far.
     pub fn follow_cq(&mut self, cqn: Cqn, ring: u64, entries: u32, moves: u64) {
         let queue = self.clear(ring, entries, 32);
         self.interface.queues.cqs.insert(cqn, queue);

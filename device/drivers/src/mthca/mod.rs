@@ -36,9 +36,11 @@ pub struct CommandEvents {
 }
 
 impl CommandEvents {
-    /// Number of this EQ, its MSI-X vector and its number of entries.
+    /// Number of the EQ.
     const EQN: u32 = 3;
+    /// MSI-X vector that the EQ raises.
     const VECTOR: usize = 2;
+    /// Number of entries in the ring.
     const ENTRIES: u32 = 256;
 }
 

@@ -251,8 +251,8 @@ impl RnrTimer {
     /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK requests a wait
     /// four times as long as the previous one, but at most `most`.
     pub(crate) fn after(self, others: u32, most: Self) -> Self {
-        /// Difference between the codes of two times of which one is four times the other. Times double every two
-        /// codes. Code 0 stands for the longest time.
+        /// Difference between the codes for a time and for four times that time. Times double every two codes. Code 0
+        /// stands for the longest time.
         const FOURFOLD: u32 = 4;
         let code = others.saturating_mul(FOURFOLD).saturating_add(self.0.into());
         match u8::try_from(code) {

@@ -30,7 +30,7 @@ pub(crate) struct Ctx<'a, H> {
     pub(crate) events: &'a mut VecDeque<Event>,
     pub(crate) stats: &'a mut Stats,
     pub(crate) pkeys: &'a Pkeys,
-    /// Number of slots taken by all QPs at the start of the call.
+    /// Number of pooled slots in use by all QPs at the start of the call.
     pub(crate) pooled: PooledSlots,
     /// Whether outgoing frames carry an ICRC.
     pub(crate) icrc: IcrcField,
@@ -181,7 +181,7 @@ impl<H: Host> Ctx<'_, H> {
         self.host.dropped(dropped);
     }
 
-    /// Reports a NAK on which the requester acts.
+    /// Reports a NAK that the requester handles.
     #[cold]
     pub(crate) fn report_nak(&mut self, core: &Core, psn: Psn, kind: NakKind) {
         self.host.nak_received(&ReceivedNak { qpn: core.qpn, psn, kind });

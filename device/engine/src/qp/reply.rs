@@ -1,7 +1,7 @@
 //! Replies of a responder: acknowledgements, READ responses and atomic results, in request order.
 //!
-//! READ responses are built packet by packet when the QP has its turn, from the contents of memory at that moment.
-//! Consecutive acknowledgements coalesce into the newest, which covers the older ones.
+//! Each packet of a READ response is built when it is sent, from the contents of memory at that moment. Consecutive
+//! acknowledgements coalesce into the newest, which covers the older ones.
 //!
 //! A peer cannot use the responder to amplify traffic:
 //!

@@ -57,7 +57,7 @@ impl CtxTable {
         self.table.index(number)
     }
 
-    /// Whether the index is within the table.
+    /// Returns whether the index is within the table.
     pub const fn contains(&self, index: u32) -> bool {
         (index as u64) < self.table.entries()
     }

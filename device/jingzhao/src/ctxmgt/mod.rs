@@ -153,7 +153,7 @@ impl CtxMgt {
         }
     }
 
-    /// Whether no write-back is queued.
+    /// Returns whether no write-back is queued.
     pub fn is_idle(&self) -> bool {
         self.controller.is_empty()
     }

@@ -1,9 +1,9 @@
 //! The request controller: the order in which the channels' write-backs are executed.
 //!
-//! In the document, the command unit has priority, followed by the engine's units in turn. Here, a command completes
-//! within the store that starts it, and a read is answered at once, so neither is ever queued. A command therefore
-//! always precedes the queued requests. Only writes by units are queued, because they reach guest memory at the end of
-//! a turn. The controller schedules these writes.
+//! In the document, the command unit has priority, followed by the engine's units in round-robin order. Here, a command
+//! completes within the store that starts it, and a read is answered at once, so neither is ever queued. A command
+//! therefore always precedes the queued requests. Only writes by units are queued, because they reach guest memory at
+//! the end of a turn. The controller schedules these writes.
 //!
 //! # Spec
 //! CtxMgt document, section 5.2; JingZhao interface, section 5.4.
@@ -76,12 +76,12 @@ impl RequestController {
         self.requests[writer as usize].push_back(index);
     }
 
-    /// Whether nothing is queued.
+    /// Returns whether nothing is queued.
     pub fn is_empty(&self) -> bool {
         self.requests.iter().all(VecDeque::is_empty)
     }
 
-    /// Takes the next request, round-robin among the writers.
+    /// Removes and returns the next request, round-robin among the writers.
     pub fn select(&mut self) -> Option<(Writer, u32)> {
         let mut writer = self.last;
         for _ in Writer::ALL {

@@ -49,8 +49,8 @@ pub struct WriterStats {
     pub reads: ReadStats,
     /// Changes of the key data.
     pub writes: u64,
-    /// Changes written to guest memory. The count is lower than `writes` if several changes are merged into
-    /// one write-back.
+    /// Changes written to guest memory. The count is lower than `writes` if several changes are merged into one
+    /// write-back.
     pub write_backs: u64,
     /// Write-backs dropped because the ICM page is not mapped.
     pub unmapped: u64,

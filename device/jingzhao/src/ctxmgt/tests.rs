@@ -402,7 +402,7 @@ fn write_back_to_unmapped_icm_page_is_counted() {
     assert_eq!((stats.writes, stats.write_backs, stats.unmapped), (1, 0, 1));
 }
 
-/// Section 5.4.2: each request belongs to one unit.
+/// Section 5.4.2: each request comes from exactly one unit.
 #[test]
 fn hits_and_misses_are_counted_per_unit() {
     let mut bench = Bench::new(&[1]);

@@ -40,12 +40,12 @@ impl MaxListLength {
         self.exactly = self.exactly.filter(|exactly| *exactly >= self.at_least);
     }
 
-    /// Whether the maximum is known.
+    /// Returns whether the maximum is known.
     pub(super) fn is_known(&self) -> bool {
         self.exactly.is_some()
     }
 
-    /// Whether a list of this length without a terminator is complete; `None` if that is unknown.
+    /// Returns whether a list of this length without a terminator is complete, or `None` if this is unknown.
     pub(super) fn is_complete(&self, units: usize) -> Option<bool> {
         match self.exactly {
             Some(exactly) if units == exactly => Some(true),

@@ -1,5 +1,5 @@
 //! Tests in which the user library and the device access one queue from two threads. Wherever the library is preempted,
-//! the device must not take a receive before it is complete.
+//! the device must not fetch a receive before it is complete.
 //!
 //! HCAD_RACE_SECONDS=60 runs each case for a minute.
 
@@ -115,7 +115,7 @@ impl Library {
         self.dma.poke(RING + self.case.slot(count), &[0; 16]);
     }
 
-    /// Posts a new receive for each receive that the device has taken, until `stop` is set.
+    /// Posts a new receive for each receive that the device has fetched, until `stop` is set.
     fn run(&mut self, taken: &AtomicU64, stop: &AtomicBool) {
         let mut reaped = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -130,8 +130,8 @@ impl Library {
     }
 }
 
-/// Returns how many receives were taken, and how many of them differ from what was posted. With `keep_data_units`, the
-/// test restores the data units that the device overwrites, and the first difference ends the race.
+/// Returns how many receives were fetched, and how many of those differ from what was posted. With `keep_data_units`,
+/// the test restores the data units that the device overwrites, and the first difference ends the race.
 fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
     /// Only one case runs at a time, so that its two threads can run in parallel if there are enough
     /// processors.
@@ -232,7 +232,7 @@ fn receives_of_varying_length_are_never_fetched_half_written() {
     never_misplaced(Case { slots: 2, longest: 7, full: false });
 }
 
-/// Shows that the test can detect the race: without the countermeasure, the device takes wrong receives.
+/// Shows that the test can detect the race: without the countermeasure, the device fetches half-written receives.
 #[test]
 fn half_written_receives_are_fetched_if_slots_are_not_cleared() {
     for (longest, full) in [(1, true), (5, true)] {

@@ -29,8 +29,8 @@ fn library(len: u32) -> Vec<u8> {
     RecvWqe { data: smallvec![unit(len)] }.emit(64)
 }
 
-/// Returns a slot as posted by the kernel driver: permanently linked, without the valid bit, with a
-/// terminator that has the invalid key.
+/// Returns a slot as posted by the kernel driver: permanently linked, without the valid bit, with a terminator that has
+/// the invalid key.
 fn kernel(len: u32) -> Vec<u8> {
     let mut slot = vec![0x80, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     slot.extend_from_slice(&unit(len).emit_le());
@@ -47,7 +47,7 @@ fn lens(fetch: Fetch<RecvRequest>) -> (u64, Vec<u32>) {
 }
 
 #[test]
-fn slots_are_taken_in_order_and_wrap() {
+fn slots_are_fetched_in_order_and_wrap() {
     let (mem, mut queue) = queue(QueueOptions::default());
     for count in 0..10 {
         let at = count as usize % 4 * 64;
@@ -329,9 +329,9 @@ fn settle_time_starts_at_poll_before_message_arrives() {
     }
 }
 
-/// A virtual CPU is preempted between two elements.
+/// The virtual CPU is preempted after writing only some elements of the list.
 #[test]
-fn growing_list_is_not_taken() {
+fn growing_list_is_not_fetched() {
     let (mem, mut queue) = of_library();
     let data = [unit(1), unit(2)];
     post(&mem, 0, &data[..1], 1);
@@ -343,7 +343,7 @@ fn growing_list_is_not_taken() {
 }
 
 #[test]
-fn flushed_receive_is_taken_at_once() {
+fn flushed_receive_is_fetched_at_once() {
     let (mem, mut queue) = of_library();
     post(&mem, 0, &[unit(1)], 1);
     assert_eq!(queue.next(NOW, &mem), Fetch::Empty);

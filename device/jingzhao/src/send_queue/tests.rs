@@ -68,7 +68,7 @@ impl Bench {
         self.queue.next(&sender, RdEncap::default, &self.mem, &addresses(), |_| {})
     }
 
-    /// Takes the next WQE, which must be valid, and returns its offset.
+    /// Fetches the next WQE, which must be valid, and returns its offset.
     fn next_offset(&mut self) -> u32 {
         match self.next() {
             Fetch::Ready(request) => WorkTag::from_bits(request.wr_id).wqe(),

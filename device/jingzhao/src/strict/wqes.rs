@@ -9,7 +9,7 @@ use super::rules::{RECV_UNMARKED, WQE_RESERVED, WQE_SLOT};
 use crate::qp::QueuePair;
 use crate::send_queue::FetchedWqe;
 
-/// Checks a WQE taken from a send queue.
+/// Checks a WQE fetched from a send queue.
 pub(in super::super) fn send_wqe(qpn: Qpn, taken: &FetchedWqe<'_>) -> Findings {
     /// Length of the fields nda and nds, in which software may leave stale links.
     const LINK_LEN: usize = 8;
@@ -41,7 +41,7 @@ pub(in super::super) fn send_wqe(qpn: Qpn, taken: &FetchedWqe<'_>) -> Findings {
     found
 }
 
-/// Checks the WQE last taken from a receive queue, at byte offset `at`.
+/// Checks the WQE last fetched from a receive queue, at byte offset `at`.
 pub(in super::super) fn recv_wqe(qp: &QueuePair, at: u64) -> Findings {
     let mut found = Findings::default();
     // J-23: the kernel driver does not use the valid bit.

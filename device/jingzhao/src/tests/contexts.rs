@@ -20,7 +20,7 @@ pub(super) const RTR: &str = "
     80: 00 00 00 00 0C 12 34 56 00 00 00 00 00 00 00 02
     90: 00 00 00 22 00 00 40 00 00 00 00 00 00 00 00 00";
 
-/// QPN bits above the table index, which change when a number is reused.
+/// QPN bits above the table index. They change each time an index is reused.
 const ROLLING: u32 = 0x9c_0000;
 const QPN: u32 = 5;
 
@@ -172,8 +172,8 @@ fn driver_port_bit_preserves_retries() {
     assert_eq!(retries(&mut machine), [7 << 5, 14 << 3, 7, 0]);
 }
 
-/// Table A1-3: bits 11 and 9 are RNR_RETRY and TIMEOUT, and bits 14 and 15 are ALT_PATH and MIN_RNR_TIMER.
-/// The older numbering uses bits 14 and 15 for timeout and RNR retry count.
+/// Table A1-3: bits 11 and 9 are RNR_RETRY and TIMEOUT, and bits 14 and 15 are ALT_PATH and MIN_RNR_TIMER. The older
+/// numbering uses bits 14 and 15 for timeout and RNR retry count.
 #[test]
 fn each_documented_mask_bit_changes_one_attribute() {
     let mut machine = initialised(Options::default());

@@ -102,7 +102,7 @@ fn doorbell_miss_is_counted_and_counters_survive_close() {
 
 /// JingZhao interface, section 10.5: a QP in ERR flushes requests on a doorbell, even if it entered ERR in this turn.
 #[test]
-fn doorbell_sees_latest_engine_state() {
+fn doorbell_is_checked_against_latest_engine_state() {
     let (mut a, mut b) = pair();
     b.ok(Op::ToRst, 3, QPN, &[]);
     for op in [Op::Rst2Init, Op::Init2Rtr] {

@@ -1,5 +1,6 @@
-//! Tests of limits. The last object within a limit works. The next one is rejected with the right status and logged in
-//! one line (sections 3.1 and 3.3). If the device does not enforce the limit (J-09), the next object works too.
+//! Tests each limit from both sides. The last object within a limit works. The next one is rejected with the right
+//! status and logged in one line (sections 3.1 and 3.3). If the device does not enforce the limit (J-09), the next
+//! object works too.
 
 use card::frontend::testing::{logged, pattern};
 use card::sparse::{Capacity, SparseTable};
@@ -61,7 +62,7 @@ fn init_hca_accepts_largest_tables_and_rejects_larger_ones() {
     }
 }
 
-/// The public driver uses constant table sizes (J-09).
+/// The public driver uses constants for the sizes of its tables (J-09).
 #[test]
 fn numbers_beyond_reported_counts_work() {
     let limits = r#"{"max_qps": 64, "max_cqs": 64, "max_eqs": 8, "max_mpts": 64}"#;
@@ -127,7 +128,7 @@ fn work_queue_beyond_reported_length_works() {
 }
 
 #[test]
-fn reserved_qp_works_like_others() {
+fn reserved_qp_number_is_usable() {
     let mut machine = initialised(options(r#"{"reserved_qps": 8}"#));
     for qpn in [0, 7, 8] {
         connect(&mut machine, qpn, qpc());

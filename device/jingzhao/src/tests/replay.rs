@@ -7,7 +7,7 @@ use card::replay::testing::{assert_same, recorded};
 use super::traffic::{DATA_KEY, data_unit, get_data, pair, post_recv, put_data, remote, send};
 use super::*;
 
-/// Creates a device after power-on, as in [`powered_on`].
+/// Creates a device in its power-on state, as [`powered_on`] does.
 fn device(lid: u16) -> Hca<JingZhao> {
     Hca::new(JingZhao::new(setup(lid, Options::default())), addresses(lid), None)
 }

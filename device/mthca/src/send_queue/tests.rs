@@ -74,7 +74,7 @@ fn doorbells_from_documentation_start_posted_wqes() {
         queue.accept_doorbell(&SendDoorbell::parse([0x01, 0x00, 0x00, 0x0a, 0x00, 0x00, 0x14, 0x02]), None);
     assert_eq!(accepted, Ok(true));
     assert_eq!(drain(&mut queue, &mem), [(BASE, SEND)]);
-    // Post three more WQEs, the first of which is a WRITE. The preceding slots link to the other two.
+    // One doorbell announces three WQEs. It describes the first, a WRITE; links describe the two SENDs that follow.
     post(&mem, 1, WRITE, &write());
     post(&mem, 2, SEND, &send(true));
     post(&mem, 3, SEND, &send(true));

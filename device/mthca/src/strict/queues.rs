@@ -41,8 +41,8 @@ pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, fo
     let &ResizeCq { start, lkey, log_entries } = resize;
     let buffer = Buffer { start, lkey, log_entries, ..*cq.ring().buffer() };
     let access = resources.regions.access(view.dma);
-    // The owner bits are not checked, because software may already have moved unread entries to the new buffer, and
-    // software owns those.
+    // The owner bits are not checked. Software may already have moved unread entries to the new buffer, and it owns
+    // those entries.
     check_ring_access(&access, &buffer, &format!("CQ {cqn}"), &CQ_BUFFER, found);
 }
 

@@ -1,5 +1,4 @@
-//! Tests that the device and its peer continue to work with arbitrary memory contents, doorbells and commands from a
-//! guest.
+//! Tests that the device and its peer survive arbitrary memory contents, doorbells and commands from a guest.
 
 use card::frontend::testing::exchange;
 use proptest::prelude::*;

@@ -1,5 +1,6 @@
-//! Tests of both sides of limits. The last object within a limit works. The next one is rejected with the right status,
-//! counted, and logged in one line (section 3.3.6), or it works too because the device does not enforce the limit.
+//! Tests each limit from both sides. The last object within a limit works. The next one is rejected with the right
+//! status, counted, and logged in one line (section 3.3.6). If the device does not enforce the limit, the next one
+//! works too.
 
 use card::frontend::testing::{exchange, logged, pattern};
 use card::sparse::{Capacity, SparseTable};
@@ -38,7 +39,7 @@ fn options(limits: &str) -> Options {
     Options { limits: serde_json::from_str(limits).unwrap(), ..Options::default() }
 }
 
-/// Creates a driver after INIT_HCA for a device with these limits.
+/// Creates a driver that has completed INIT_HCA, for a device with these limits.
 fn initialised_with(limits: &str) -> Driver {
     let mut driver = powered_on_with(1, options(limits));
     replay(&mut driver, probe::BRING_UP);
@@ -218,7 +219,7 @@ fn last_request_of_send_queue_is_accepted_and_next_is_ignored() {
     assert_eq!(user.hca.monitor().ignored_counts().collect::<Vec<_>>(), [("overflow", 1)]);
 }
 
-/// The driver rejects a depth above the reported limit. The device observes the depth in the context of each QP.
+/// The driver rejects a depth above the reported limit. The device uses the depth in the context of each QP.
 #[test]
 fn reads_beyond_requester_depth_wait_for_responses() {
     for (log_depth, in_flight) in [(0, 1), (1, 2), (2, 4)] {
@@ -300,7 +301,7 @@ fn doorbell_in_last_uar_page_works_and_next_page_has_none() {
     user.store(Bar::Bar2, 255 * 0x1000 + 0x10, &doorbell);
     assert_eq!(user.settle().len(), 1);
 
-    // Page 256 is outside the BAR. The driver uses no such page, and strict mode reports a QP in it.
+    // Page 256 is outside the BAR. The driver uses no such page, and strict mode reports a QP that does.
     assert_eq!(user.hca.region_len(Region::Bar(Bar::Bar2)), 256 * 0x1000);
     user.hca.set_strict(true);
     let next = Qpc { page: 256, ..driver::qpc(RC, OTHER, 2) };

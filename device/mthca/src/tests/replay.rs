@@ -12,7 +12,7 @@ use protocol::hca::mthca::wqe::Operation;
 use super::user::{RC, User, remote, request, send};
 use super::*;
 
-/// Creates a device in its state after power-on, as in [`powered_on_with`].
+/// Creates a device in its power-on state, as [`powered_on_with`] does.
 fn device(lid: u16) -> Hca<Mthca> {
     Hca::new(Mthca::new(setup(lid, Options::default())), Identity::from_lid(Lid::new(lid)), None)
 }

@@ -21,7 +21,7 @@ fn limit(user: &mut User) -> Vec<u8> {
 }
 
 #[test]
-fn requests_are_taken_in_chain_order() {
+fn requests_are_fetched_in_chain_order() {
     let (mut a, mut b) = pair();
     for n in 0..3 {
         b.post_shared(0x100 * n, 64);

@@ -123,7 +123,7 @@ fn qp_drained_in_sqd_resumes_on_sqd2rts() {
     a.ok(RTS2SQD, &[], QPN | 1 << 31);
     assert_eq!(a.query().state, 7, "draining");
     assert!(a.events().is_empty());
-    // The packet was not delivered to the peer, so it is sent again at the deadline.
+    // The packet was not delivered to the peer, so it is retransmitted at the deadline.
     let deadline = a.hca.next_deadline().unwrap();
     a.advance(deadline);
     exchange(&mut a, &mut b);

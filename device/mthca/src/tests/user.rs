@@ -134,7 +134,7 @@ impl User {
         Self::of(powered_on_with(lid, Options::default()))
     }
 
-    /// Creates a program whose driver is in its state after power-on.
+    /// Creates a program with a driver whose device is in its power-on state.
     pub(super) fn of(mut driver: Driver) -> Self {
         replay(&mut driver, probe::BRING_UP);
         open_port(&mut driver);
@@ -263,7 +263,7 @@ impl User {
         self.poke(record(SQ_RECORD) + 4, &[0; 4]);
     }
 
-    /// Returns unread entries without consuming them.
+    /// Returns the unread CQ entries without consuming them.
     pub(super) fn unread(&mut self) -> Vec<Vec<u8>> {
         (self.reaped..)
             .map(|count| self.driver.peek(CQ_BUFFER + u64::from(count % CQ_ENTRIES) * 32, 32))

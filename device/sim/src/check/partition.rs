@@ -1,4 +1,4 @@
-//! Checks that packets cross no partition boundary.
+//! Checks that no packet crosses a partition boundary.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.6.1.1.3 and 10.9.3.

@@ -99,7 +99,7 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize, services: &[Service]) -> Pair {
         let own_srq = rng.random_ratio(1, 3) && service != Service::XrcIni;
         let srq = own_srq.then(|| srq_of(nodes[side], pd));
         let qkey = Qkey::new(if rng.random_ratio(1, 4) { 0 } else { rng.random_range(1..1 << 31) });
-        // If the owner flushes, the side needs its own receive queue.
+        // If the owner flushes requests, the QP needs a receive queue of its own.
         let target = service == Service::XrcIni && side == 1;
         let owner = srq.is_none() && !target && rng.random_ratio(1, 4);
         let flush = if owner { Flush::Owner } else { Flush::Each };
@@ -249,12 +249,12 @@ fn draw_xrc_poison(rng: &mut ChaCha8Rng, pair: &mut Pair) -> (Op, Option<Recv>) 
     }
 }
 
-/// Returns the `wr_id` of a queue's `nth` request in a life.
+/// Returns the `wr_id` of a queue's `nth` request in the connection numbered `life`.
 pub(crate) fn wr_id(life: u64, nth: usize) -> u64 {
     life << 32 | nth as u64
 }
 
-/// Returns an operation without data that must succeed.
+/// Returns an operation that carries no data and must succeed.
 pub(super) fn bare(op: SendOp, payload: Payload) -> Op {
     let request = SendRequest {
         wr_id: 0,
@@ -276,7 +276,7 @@ pub(super) fn bare(op: SendOp, payload: Payload) -> Op {
     }
 }
 
-/// Returns an operation on `len` bytes that must succeed.
+/// Returns an operation that transfers `len` bytes and must succeed.
 pub(super) fn of_bytes(op: SendOp, payload: Payload, len: usize, from: Vec<Area>, to: Vec<Area>) -> Op {
     Op { len: u32::try_from(len).expect("messages are short"), from, to, ..bare(op, payload) }
 }

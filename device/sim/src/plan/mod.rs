@@ -45,7 +45,7 @@ pub const SOURCE: u32 = 1;
 pub const TARGET: u32 = 2;
 /// Region number of the overlapping WRITE target.
 pub const HOT: u32 = 3;
-/// Region number without remote permissions.
+/// Number of the region without remote permissions.
 pub const PRIVATE: u32 = 4;
 /// Region number of the atomic cells, which belong to no side.
 pub const CELLS: u32 = 5;

@@ -52,7 +52,7 @@ impl Script {
         }
     }
 
-    /// Returns whether a second life follows.
+    /// Returns whether the pair connects a second time.
     pub(super) fn connects_again(&self) -> bool {
         match *self {
             Self::Error { connects_again, .. }
@@ -121,7 +121,8 @@ pub(super) fn schedule(
     post(rng, pair, 0, 0..span_ns, end, actions);
 }
 
-/// Schedules all posts for one life of the pair, in bursts within `span`. Posts due at `end` or later are omitted.
+/// Schedules all posts for one connection of the pair, in bursts within `span`. Posts due at `end` or later are
+/// omitted.
 fn post(
     rng: &mut ChaCha8Rng,
     pair: &Pair,

@@ -43,7 +43,7 @@ impl Window {
         }
     }
 
-    /// Makes the next loss count even within the same round trip, because a timeout shows that the earlier reduction
+    /// Lets the next loss shrink the window even within the same round trip. A timeout shows that the earlier reduction
     /// did not suffice.
     pub(crate) fn on_timeout(&mut self) {
         self.recovering = 0;

@@ -109,7 +109,7 @@ pub(crate) struct Requester {
     /// Number of retries after timeouts, sequence NAKs and implied NAKs since the last progress or RNR NAK.
     retries: u8,
     rnr_retries: u32,
-    /// Number of packets sent again since RESET.
+    /// Number of packets retransmitted since RESET.
     retransmitted: u64,
     /// Whether there has been progress since the last retry. If so, a gap in the responses triggers another retry.
     implied_nak_armed: bool,
@@ -345,7 +345,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Reports that unacknowledged packets will be sent again.
+    /// Reports that unacknowledged packets will be retransmitted.
     #[cold]
     fn report_retry<H: Host>(&self, core: &Core, ctx: &mut Ctx<'_, H>, cause: RetryCause) {
         let (count, limit) = match cause {

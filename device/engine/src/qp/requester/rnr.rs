@@ -11,8 +11,8 @@ pub(super) enum RnrState {
     Waiting { until: Instant },
     /// The wait is over, but nothing has been sent since.
     Expired,
-    /// The request was sent again. Only a few packets are sent until the responder answers, because the responder drops
-    /// packets that follow a refused one.
+    /// The request was retransmitted. Only a few packets are sent until the responder answers, because the responder
+    /// drops packets that follow a refused one.
     Probing,
 }
 

@@ -302,8 +302,9 @@ impl Requester {
         if self.rnr_state == RnrState::Ready { window } else { window.min(limits::MIN_WINDOW) }
     }
 
-    /// Returns whether a packet in the middle of a message needs AckReq. At least four packets per window and the last
-    /// packet that the window permits request an ACK. Without that, a message longer than the window would stall.
+    /// Returns whether a packet in the middle of a message needs AckReq. At least four packets per window, as well as
+    /// the last packet that the window permits, request an ACK. Otherwise, a message longer than the window would
+    /// stall.
     fn needs_ack_req(&self, in_flight: u32) -> bool {
         let window = self.window();
         self.since_ack_req + 1 >= (window / 4).max(1) || in_flight + 1 >= window

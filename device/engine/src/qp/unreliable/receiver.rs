@@ -1,4 +1,4 @@
-//! Receive side of UC, UD, QP0 and QP1.
+//! Receive side of UC and UD QPs, including QP0 and QP1.
 //!
 //! A message that cannot be delivered in full is dropped, and its receive request is used for the next message.
 //!

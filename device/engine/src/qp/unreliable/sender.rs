@@ -1,4 +1,4 @@
-//! Send queue of UC, UD, QP0 and QP1.
+//! Send queue of UC and UD QPs, including QP0 and QP1.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.8.2 (UC) and 9.8.3 (UD); JingZhao interface, section 6.7.

@@ -99,7 +99,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Opens the device and creates all objects, without a connection.
+    /// Opens the device and creates all objects, but does not connect the QP.
     pub(super) fn start(driver: Driver, caps: Caps) -> Self {
         let mut driver = driver;
         let uar = driver.next_uar;

@@ -27,7 +27,7 @@ fn datagram_pair(json: &str) -> (Machine, Machine) {
     (a, b)
 }
 
-/// Returns a ud unit for QP [`QPN`] of the port with this LID. The MAC and IP addresses in it belong to no port.
+/// Returns a ud unit for QP [`QPN`] of the port with this LID. Its MAC and IP addresses match no port.
 fn ud_unit(dlid: u16) -> Vec<u8> {
     let mut unit = vec![0; 48];
     unit[..4].copy_from_slice(&(1_u32 << 24).to_le_bytes());
