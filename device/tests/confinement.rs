@@ -45,7 +45,7 @@ fn hcactl(control: &Path, arguments: &[&str]) -> Result<String, String> {
 }
 
 #[test]
-fn every_thread_is_confined_and_logged_once() {
+fn sandbox_covers_every_thread_and_is_logged_once() {
     let (daemon, _, line) = start(&[], |_| ());
     assert!(line.contains("INFO") && line.contains("sandbox active: "), "{line}");
     assert!(line.contains("seccomp") && line.contains("no new privileges"), "{line}");

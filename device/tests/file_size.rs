@@ -1,5 +1,4 @@
-//! Tests that a file size limit (`ulimit -f`, `LimitFSIZE=`) truncates longer files but does not affect
-//! guests.
+//! Tests that files stop growing at the file size limit (`ulimit -f`, `LimitFSIZE=`), without any effect on guests.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;

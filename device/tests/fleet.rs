@@ -100,7 +100,7 @@ fn is_served(client: &mut Client) -> bool {
 
 fn hang_up(daemon: &Daemon) {
     let pid = libc::pid_t::try_from(daemon.child.id()).unwrap();
-    // SAFETY: sends a signal to a child that was not reaped, so its process ID is still valid.
+    // SAFETY: sends a signal to a child that has not been reaped, so its process ID is still valid.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGHUP) }, 0);
 }
 

@@ -19,8 +19,8 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Creates a full bucket of `per_second` tokens per second. A burst can take a tenth of these tokens, but
-    /// at least one.
+    /// Creates a full bucket that gains `per_second` tokens per second. It holds a tenth of that number, but at least
+    /// one token.
     pub fn new(per_second: NonZeroU32) -> Self {
         let rate = u64::from(per_second.get());
         let full = (rate / 10).max(1) * SECOND_NS;
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_of_1_gives_one_token_per_second() {
+    fn rate_of_1_adds_one_token_per_second() {
         let mut bucket = Bucket::new(NonZeroU32::MIN);
         assert_eq!(taken(&mut bucket, 0, 2), 1);
         assert_eq!(taken(&mut bucket, 999_999, 2), 0);

@@ -49,7 +49,7 @@ impl GuestMemory {
         bytes
     }
 
-    /// Reads any number of bytes as the guest would, not as the device.
+    /// Reads any number of bytes on behalf of the guest rather than the device.
     pub fn look(&self, iova: u64, out: &mut [u8]) {
         self.copy_out(Iova::new(iova), out).unwrap();
     }
