@@ -52,7 +52,7 @@ impl ArmSequence {
     }
 
     /// Handles an arm request, and returns whether its sequence number is currently valid. A valid number proves that
-    /// software has received all the events it counts.
+    /// software has received all events that the number covers.
     pub fn arm(&mut self, number: u8) -> bool {
         let (first, more) = self.valid_range();
         let ahead = number.wrapping_sub(first) & 3;

@@ -74,7 +74,7 @@ fn creator_sets_group_parameters() {
     let mlid = u16::from_be_bytes([record[36], record[37]]);
     assert!((0xc001..=0xfffe).contains(&mlid), "{mlid:#x}");
 
-    // Another HCA's administration assigns the same LID to the group.
+    // Another HCA's SA assigns the same LID to the group.
     let mut other = open(2);
     wanted[16..32].copy_from_slice(&GID_2);
     let there = answer(&mut other, sa(SET, GROUP, mask, &wanted));

@@ -58,7 +58,7 @@ pub(super) struct Message<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OutOfDescriptors;
 
-/// Bytes that have been read but not yet served.
+/// Bytes that have been read but not yet processed.
 pub(super) struct Input {
     buffer: Vec<u8>,
     start: usize,
