@@ -33,7 +33,7 @@ const USER: &str = "HCAD_PROBE_USER";
 
 const NOBODY: u32 = 65_534;
 
-/// Objects inside and outside the sandbox that the probes use, and the abilities of the kernel.
+/// Objects inside and outside the sandbox that the probes use, and the Landlock features of the kernel.
 struct Intruder {
     /// Directory that holds the sockets of the process.
     folder: PathBuf,

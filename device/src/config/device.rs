@@ -428,8 +428,8 @@ impl DeviceConfig {
             && self.socket_access == other.socket_access
     }
 
-    /// Returns whether the two devices cannot run at the same time because they have the same LID, MAC, fabric socket,
-    /// tap interface or file path.
+    /// Returns whether the two devices conflict because they have the same LID, MAC, fabric socket, tap interface or
+    /// file path.
     pub fn excludes(&self, other: &Self) -> bool {
         let (own, its) = (self.identity, other.identity);
         let fabric = match (&self.fabric, &other.fabric) {

@@ -1,11 +1,11 @@
 //! Limits the processor time that clients make their devices spend on work other than moving data.
 //!
-//! Connecting, mapping memory, refused messages and commands cost the device far more than they cost the client that
+//! Connecting, mapping memory, rejected messages and commands cost the device far more than they cost the client that
 //! requests them. If processors are scarce, a client that repeats these requests without a pause takes processor time
 //! from the devices of other clients. All devices of a process therefore share an allowance for this control work. The
 //! allowance is a small part of the processor time. No device is limited until the shared allowance is used up. From
 //! then on, each device gets an equal part of the allowance. A device that has used up its part makes its client's
-//! messages wait, like a device with slow firmware, but still serves packets and timers.
+//! messages wait, like a device with slow firmware, but still processes packets and timers.
 //!
 //! The limit does not affect a guest that boots or runs applications: unused time is saved up, and time spent on moving
 //! data is added to the device's part. No device is limited while no other device moves data, because no device would
