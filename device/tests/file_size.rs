@@ -56,7 +56,7 @@ fn file_size_limit_stops_trace_and_capture_but_not_daemon() {
     let mut daemon = Daemon::ready(command, folder, socket);
     for (what, name) in [("trace", "x.trace"), ("record", "x.record")] {
         let file = daemon.folder.path().join(name);
-        // The capture or trace may stop at once or fail to start.
+        // The capture or trace may stop immediately or fail to start.
         let _ = hcactl(&control, &[what, "on", file.to_str().unwrap()]);
     }
     let _ = hcactl(&control, &["capture", "off"]);

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// Returns the configuration of device `id` on a fabric on which other devices can reach it.
+/// Returns the configuration of device `id` on a fabric where other devices can reach it.
 fn device(folder: &Path, id: u16) -> Value {
     json!({
         "id": id,

@@ -216,8 +216,8 @@ impl Handler {
     }
 }
 
-/// Time for which only the agents answer after software has opened the port. Software posts receive buffers
-/// before it is ready to answer, and Linux logs a warning for requests that it cannot answer yet.
+/// How long only the agents answer after software has opened the port. Software posts receive buffers before it is
+/// ready to answer, and Linux logs a warning for requests that it cannot answer yet.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// Management of one HCA.

@@ -70,7 +70,7 @@ fn bring_up(guest: &mut Guest) {
     }
 }
 
-/// Returns the commands with which a well-behaved driver creates connected QPs.
+/// Returns the commands that a well-behaved driver uses to create connected QPs.
 fn usual(list: &[u8]) -> Vec<Command<'_>> {
     let none = NoArguments::default();
     let pages = Pages::parse(list);

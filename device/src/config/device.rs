@@ -226,9 +226,9 @@ pub struct DeviceConfig {
     pub trace_max_bytes: u64,
     /// Strict mode: report driver violations.
     pub strict: bool,
-    /// Time for which the device's thread busy-polls before sleeping.
+    /// How long the device's thread busy-polls before sleeping.
     pub linger: Duration,
-    /// Time for which the device coalesces messages from the VMM.
+    /// How long the device coalesces messages from the VMM.
     pub coalesce: Duration,
     /// How the guest driver's doorbells reach the device.
     pub doorbells: Doorbells,

@@ -34,7 +34,7 @@ const RECHECK: Duration = Duration::from_millis(50);
 /// The longest pause. VMMs wait 5 s for a reply before they give up.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Time for which a device counts as moving data after an interval in which it did.
+/// How long a device counts as moving data after an interval in which it moved some.
 const RECENT: Duration = Duration::from_millis(200);
 
 /// The allowance shared by all devices of this process, each of which has its own thread.

@@ -1,4 +1,4 @@
-//! Selectors, with which a request bounds a value instead of specifying it.
+//! Selectors. A request uses a selector to bound a value instead of specifying it.
 //!
 //! # Spec
 //! IBTA volume 1, sections 15.2.5.16 (PathRecord) and 15.2.5.17 (MCMemberRecord).

@@ -252,7 +252,7 @@ fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
     locked
 }
 
-/// Time for which this process has waited for locks.
+/// How long this process has waited for locks.
 struct Waited {
     /// Start of the window.
     since: Option<Instant>,
@@ -260,7 +260,7 @@ struct Waited {
 }
 
 impl Waited {
-    /// Returns the time for which the process may still wait.
+    /// Returns how long the process may still wait.
     fn left(&mut self, now: Instant) -> Duration {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= LOCK_WINDOW) {
             *self = Self { since: Some(now), total: Duration::ZERO };
