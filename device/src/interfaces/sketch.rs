@@ -25,7 +25,7 @@ strict_rules! {
     NARROW_WRITE "narrow_write" "1.1";
 }
 
-/// The register cannot be written.
+/// Reason for ignoring a write: the register is read-only.
 const READ_ONLY: IgnoreReason = IgnoreReason::expected("read_only");
 
 /// Options of the interface.

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn device_that_overspent_is_paused_and_served_again() {
+    fn overspending_device_is_paused_then_resumed() {
         let mut device = Device::beside_mover();
         let hour = Duration::from_secs(3600);
         (device.processor, device.now) = (hour, Instant::ZERO + hour);

@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_from_nic_with_addresses_of_another_member_are_dropped() {
+    fn nic_cannot_send_from_addresses_of_another_member() {
         let [mut a, mut b, mut c] = network();
         a.set_promiscuous();
         let of = |frames: Vec<Vec<u8>>| {

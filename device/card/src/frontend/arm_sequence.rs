@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn arm_sequence_number_marks_events_that_it_counts_as_read() {
+    fn arm_marks_events_covered_by_sequence_number_as_read() {
         let mut sequence = ArmSequence::new(1);
         (0..2).for_each(|place| sequence.event_written(place));
         assert!(sequence.arm(1), "none seen");

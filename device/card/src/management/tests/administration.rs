@@ -309,7 +309,7 @@ fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
 }
 
 #[test]
-fn rmpp_response_of_one_segment_is_first_and_last() {
+fn single_segment_rmpp_response_is_first_and_last() {
     let mut management = open(1);
     let table = answer(&mut management, sa(GET_TABLE, 0x11, 1, &[0, 1]));
     assert_eq!((table[3], status(&table)), (0x92, 0));

@@ -121,7 +121,7 @@ fn access_checks_key_pd_rights_and_bounds_in_order() {
 }
 
 #[test]
-fn each_access_needs_its_own_right() {
+fn each_kind_of_access_requires_its_own_right() {
     use Access::{LocalRead, LocalWrite, RemoteAtomic, RemoteRead, RemoteWrite};
     for (rights, granted) in [
         (Rights::empty(), &[LocalRead][..]),

@@ -7,7 +7,7 @@ use protocol::describe::{Describe, Value, Visitor};
 
 use super::Kind;
 
-/// A line to which each field adds ` key=value`. Inside objects, zero fields are omitted, but lists are
+/// A line under construction. Each field appends ` key=value`. Inside objects, zero fields are omitted, but lists are
 /// complete.
 pub(super) struct TextLine<'a> {
     line: &'a mut String,
