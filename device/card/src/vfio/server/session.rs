@@ -71,7 +71,8 @@ impl Session {
     /// Serves one complete message and appends its reply, if any, to `out`. Returns the descriptor to send
     /// with the reply.
     ///
-    /// # Errors Fails only on violations that end the connection.
+    /// # Errors
+    /// Fails only on violations that end the connection.
     pub(super) fn handle(
         &mut self,
         header: Header,
