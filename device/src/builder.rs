@@ -61,7 +61,7 @@ pub enum MakeError {
 }
 
 /// Builds the worker of a device. The builder keeps the network that the device shares with other devices. Each build
-/// receives the socket and opens all other resources anew.
+/// receives the socket and opens all other resources again.
 #[derive(Clone, Debug)]
 pub struct DeviceBuilder {
     device: DeviceConfig,
@@ -71,7 +71,7 @@ pub struct DeviceBuilder {
     network: Option<Arc<Network>>,
 }
 
-/// The situation in which a worker is built.
+/// When a worker is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Occasion {
     Start,

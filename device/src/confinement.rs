@@ -7,8 +7,8 @@
 //! thread can leave the sandbox, and threads created later are confined as well.
 //!
 //! File access is restricted first, before the process has a second thread, because landlock applies to a thread and
-//! the threads that it creates. Capabilities and system calls are restricted last, because earlier set-up steps need
-//! more of both.
+//! the threads that it creates. Capabilities and system calls are restricted last, because the set-up steps before that
+//! need more of them.
 
 mod calls;
 mod paths;

@@ -36,8 +36,8 @@ use crate::inherited::{Inherited, InheritedError};
 use crate::supervisor::{Failure, Rebuild, supervise};
 use crate::worker::{Ended, Run};
 
-/// Time within which devices must stop. A turn takes milliseconds, so a device that takes longer is considered hung.
-/// Its thread ends only with the process.
+/// Time limit for devices to stop. A turn of a device's event loop takes milliseconds, so a device that takes longer is
+/// considered hung. Its thread ends only with the process.
 pub const ENDING: Duration = Duration::from_secs(2);
 
 /// Key of the log settings.

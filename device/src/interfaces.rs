@@ -165,7 +165,8 @@ mod tests {
         }
     }
 
-    /// Misuses a device, and returns the counters, rule violations and tables that the device then reports.
+    /// Visitor that misuses a device, and returns the counters, rule violations and tables that the device then
+    /// reports.
     struct Misuse;
 
     impl FrontendVisitor for Misuse {

@@ -19,7 +19,7 @@ use device::fleet::{FleetError, Origin};
 use device::inherited::Inherited;
 use device::notify::Notify;
 
-/// Time for which the process waits at exit for queued log lines to be written to standard error.
+/// How long the process waits at exit for queued log lines to be written to standard error.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {

@@ -22,7 +22,7 @@ const BUFFER_LEN: usize = 1 << 20;
 /// Options of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Number of steps to execute, from the first on.
+    /// Number of steps after which the replay stops.
     pub until: Option<u64>,
     /// File and format of the trace.
     pub trace: Option<(PathBuf, TraceFormat)>,

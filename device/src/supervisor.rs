@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_device_restarts_until_it_serves() {
+    fn failed_device_restarts_until_it_runs() {
         let acts = vec![Some(Act::Panic), Some(Act::Fail), None, Some(Act::Serve)];
         let (handle, made, thread) = supervised(acts);
         for _ in 0..3 {

@@ -46,12 +46,12 @@ use crate::descriptors::Reserve;
 /// Maximum number of client messages served in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// Time for which a second client waits for the current client to disconnect before being rejected. A VMM that replaces
+/// How long a second client waits for the current client to disconnect before being rejected. A VMM that replaces
 /// another VMM may connect early: on a busy host, the kernel takes seconds to close the socket of a killed QEMU. QEMU
 /// waits 5 s for its first reply, so the rejection reaches it one second before it would time out.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Time for which no client is accepted after `accept` has failed. `accept` fails if no descriptors are left.
+/// How long to stop accepting clients after `accept` has failed. `accept` fails if no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Interval at which a thread that polls memory for frames also polls its descriptors.

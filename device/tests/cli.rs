@@ -42,7 +42,7 @@ fn signal(daemon: &Daemon, signal: libc::c_int) {
 
 fn kill(child: &Child, signal: libc::c_int) {
     let pid = libc::pid_t::try_from(child.id()).unwrap();
-    // SAFETY: sends a signal to a child that was not reaped, so its process ID is still valid.
+    // SAFETY: sends a signal to a child that has not been reaped, so its process ID is still valid.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 

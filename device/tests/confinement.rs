@@ -45,7 +45,7 @@ fn hcactl(control: &Path, arguments: &[&str]) -> Result<String, String> {
 }
 
 #[test]
-fn every_thread_is_confined_and_logged_once() {
+fn sandbox_covers_every_thread_and_is_logged_once() {
     let (daemon, _, line) = start(&[], |_| ());
     assert!(line.contains("INFO") && line.contains("sandbox active: "), "{line}");
     assert!(line.contains("seccomp") && line.contains("no new privileges"), "{line}");
@@ -98,7 +98,7 @@ fn files_are_created_beside_control_socket_by_default() {
 }
 
 #[test]
-fn files_folder_that_others_can_write_to_is_rejected() {
+fn rejects_files_folder_writable_by_others() {
     let folder = tempfile::tempdir().unwrap();
     let (config, _, _) = with_control(folder.path(), &[("confinement", json!({}))]);
     std::os::unix::fs::symlink("/tmp", folder.path().join("control.files")).unwrap();

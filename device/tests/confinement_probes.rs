@@ -1,4 +1,4 @@
-//! Tests operations of a compromised process. A process that is confined like `hcad` tries the operations in the two
+//! Tests what a compromised process can do. A process that is confined like `hcad` tries the operations in the two
 //! tables of `device/book/src/security.md`. Those in the first table must fail, and those in the second table must
 //! succeed. The last row of the second table ("everything else") is not tested. The process runs as the test's user
 //! and, if that user is root, also as another user.
@@ -33,7 +33,7 @@ const USER: &str = "HCAD_PROBE_USER";
 
 const NOBODY: u32 = 65_534;
 
-/// The confined process, as the probes that run inside it see it.
+/// Objects inside and outside the sandbox that the probes use, and the Landlock features of the kernel.
 struct Intruder {
     /// Directory that holds the sockets of the process.
     folder: PathBuf,

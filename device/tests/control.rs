@@ -624,7 +624,7 @@ fn peers_can_be_added_and_removed_at_run_time() {
 }
 
 #[test]
-fn invalid_request_gets_error_and_next_is_served() {
+fn invalid_request_returns_error_and_next_is_executed() {
     let (_daemon, control) = start();
     let mut stream = UnixStream::connect(&control).unwrap();
     let nested = [b'['; 4000];

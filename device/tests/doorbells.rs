@@ -125,8 +125,8 @@ fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     driver
 }
 
-/// Arms the CQ for any entry after consumer index `consumer`. The CQ has no entries, so any index other than
-/// 0 causes an event at once.
+/// Arms the CQ for any entry after consumer index `consumer`. The CQ has no entries, so any index other than 0 causes
+/// an event immediately.
 fn arm(driver: &mut Driver<Vmm>, sequence: u8, consumer: u32) {
     let record = CQN << 8 | 2 << 5 | u32::from(sequence & 3) << 3 | 2;
     let record = [consumer.to_be_bytes(), record.to_be_bytes()].concat();
@@ -143,7 +143,7 @@ fn wait_for_event(driver: &mut Driver<Vmm>, number: u64) {
 }
 
 #[test]
-fn mapped_doorbell_is_found_after_any_idle_time() {
+fn mapped_doorbell_is_detected_after_any_idle_time() {
     let daemon = start(&[]);
     let mut driver = with_cq(&daemon);
     for (number, pause) in [0, 0, 3, 30, 300, 1200].into_iter().enumerate() {
@@ -213,7 +213,7 @@ fn mapped_doorbells_are_rejected_for_interfaces_that_need_traps() {
 }
 
 /// A device with a silent guest wakes up a hundred times per second. Wake-ups are counted, because the CPU time of a
-/// wake-up depends on the host's other load. `device/book/src/inside/doorbells.md` gives the CPU time on an idle host.
+/// wake-up depends on the host's other load. `device/book/src/inside/doorbells.md` states the CPU time on an idle host.
 #[test]
 fn idle_device_wakes_up_rarely() {
     let daemon = start(&[]);

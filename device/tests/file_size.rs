@@ -1,5 +1,4 @@
-//! Tests that a file size limit (`ulimit -f`, `LimitFSIZE=`) truncates longer files but does not affect
-//! guests.
+//! Tests that files stop growing at the file size limit (`ulimit -f`, `LimitFSIZE=`), without any effect on guests.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -57,7 +56,7 @@ fn file_size_limit_stops_trace_and_capture_but_not_daemon() {
     let mut daemon = Daemon::ready(command, folder, socket);
     for (what, name) in [("trace", "x.trace"), ("record", "x.record")] {
         let file = daemon.folder.path().join(name);
-        // The capture or trace may stop at once or fail to start.
+        // The capture or trace may stop immediately or fail to start.
         let _ = hcactl(&control, &[what, "on", file.to_str().unwrap()]);
     }
     let _ = hcactl(&control, &["capture", "off"]);
@@ -67,7 +66,7 @@ fn file_size_limit_stops_trace_and_capture_but_not_daemon() {
 }
 
 #[test]
-fn ring_beyond_file_limit_is_rejected() {
+fn ring_exceeding_file_size_limit_does_not_stop_daemon() {
     let folder = tempfile::tempdir().unwrap();
     let ring = folder.path().join("ring");
     let device = |id: u16| {

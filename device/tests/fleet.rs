@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// Returns the configuration of device `id` on a fabric on which other devices can reach it.
+/// Returns the configuration of device `id` on a fabric where other devices can reach it.
 fn device(folder: &Path, id: u16) -> Value {
     json!({
         "id": id,
@@ -100,7 +100,7 @@ fn is_served(client: &mut Client) -> bool {
 
 fn hang_up(daemon: &Daemon) {
     let pid = libc::pid_t::try_from(daemon.child.id()).unwrap();
-    // SAFETY: sends a signal to a child that was not reaped, so its process ID is still valid.
+    // SAFETY: sends a signal to a child that has not been reaped, so its process ID is still valid.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGHUP) }, 0);
 }
 
@@ -219,7 +219,7 @@ fn rejected_device_changes_nothing() {
 }
 
 #[test]
-fn confinement_grants_paths_of_later_devices() {
+fn sandbox_allows_configured_paths_of_later_devices() {
     let folder = folder();
     let elsewhere = self::folder();
     let group = rustix::process::getegid().as_raw();

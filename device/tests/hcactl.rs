@@ -1,4 +1,4 @@
-//! Tests `hcactl` as a user runs it, and with a hostile daemon.
+//! Tests `hcactl` against a real daemon and against a hostile one.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};

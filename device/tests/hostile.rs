@@ -32,7 +32,7 @@ fn replay(corpus: &Path, at_least: usize, run: impl Fn(&[u8])) {
 }
 
 #[test]
-fn device_of_every_interface_serves_after_fuzzed_input() {
+fn every_interface_works_after_fuzzed_input() {
     let fuzzed: Vec<_> = device_fuzz::INTERFACES.iter().map(|(key, ..)| *key).collect();
     let all: Vec<_> = interfaces::ALL.iter().map(|interface| interface.key).collect();
     assert_eq!(fuzzed, all);
@@ -47,7 +47,7 @@ fn management_answers_after_hostile_input() {
 }
 
 #[test]
-fn client_is_served_after_hostile_input() {
+fn vfio_server_works_after_hostile_input() {
     random_inputs(200, 4, device_fuzz::vfio::run);
 }
 
@@ -62,7 +62,7 @@ fn port_answers_after_hostile_input() {
 }
 
 #[test]
-fn number_of_impaired_frames_follows_from_rules() {
+fn impaired_frame_count_matches_rules() {
     random_inputs(200, 8, device_fuzz::impair::run);
 }
 
@@ -72,7 +72,7 @@ fn switch_keeps_peer_macs_apart_after_hostile_input() {
 }
 
 #[test]
-fn ring_memory_changed_by_peer_yields_only_whole_frames() {
+fn corrupted_ring_memory_yields_only_valid_frames() {
     random_inputs(500, 8, device_fuzz::ring::run);
 }
 

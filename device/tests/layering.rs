@@ -104,7 +104,7 @@ fn named<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
     })
 }
 
-/// Returns the module to which a file of the crate belongs.
+/// Returns the module that contains a file of the crate.
 fn part(path: &Path, source: &Path) -> String {
     let first = path.strip_prefix(source).unwrap().iter().next().unwrap().to_str().unwrap();
     first.trim_end_matches(".rs").to_owned()

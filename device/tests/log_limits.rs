@@ -19,8 +19,8 @@ const COMMANDS: usize = 500;
 
 const DAY_MS: u64 = 86_400_000;
 
-/// Returns the lines that a daemon logs while its guest repeatedly reports a driver version of 4 KiB, and the time that
-/// this has taken in milliseconds.
+/// Returns the lines that a daemon logs while its guest repeatedly reports a driver version of 4 KiB, and the elapsed
+/// time in milliseconds.
 fn logged(format: &str) -> (Vec<String>, u64) {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket) = (folder.path().join("hcad.json"), folder.path().join("1.sock"));
@@ -51,7 +51,7 @@ fn logged(format: &str) -> (Vec<String>, u64) {
     (lines, u64::try_from(start.elapsed().as_millis()).unwrap())
 }
 
-/// Checks limits that depend only on the time that has passed, so a slow host does not change the result.
+/// Checks limits that depend only on the elapsed time, so a slow host does not change the result.
 fn check_limits(lines: &[String], elapsed_ms: u64) {
     // One window may have started before the first command.
     let windows = elapsed_ms / WINDOW_MS + 2;

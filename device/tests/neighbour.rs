@@ -421,7 +421,7 @@ fn commands(round: u32) -> Vec<u8> {
 /// Resources that a hostile client keeps between connections.
 struct Tools {
     queues: ControlQueues,
-    /// A file for which the host has no pages.
+    /// A file whose pages the host cannot provide.
     sparse: OwnedFd,
 }
 

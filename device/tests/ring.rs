@@ -138,7 +138,7 @@ impl Machine {
 
     fn signal(&self, signal: libc::c_int) {
         let pid = libc::pid_t::try_from(self.daemon.child.id()).unwrap();
-        // SAFETY: sends a signal to a child that was not reaped, so its process ID is still valid.
+        // SAFETY: sends a signal to a child that has not been reaped, so its process ID is still valid.
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     }
 }

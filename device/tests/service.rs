@@ -24,7 +24,7 @@ fn told(manager: &UnixDatagram) -> String {
 
 fn terminate(daemon: &Daemon) {
     let pid = libc::pid_t::try_from(daemon.child.id()).unwrap();
-    // SAFETY: sends a signal to a child that was not reaped, so its process ID is still valid.
+    // SAFETY: sends a signal to a child that has not been reaped, so its process ID is still valid.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
@@ -78,7 +78,7 @@ fn passed(sockets: &[&UnixListener], arguments: &[&Path]) -> Command {
     // SAFETY: only fcntl and dup2 are called between fork and exec. Both calls are safe there.
     unsafe {
         command.pre_exec(move || {
-            // Move the sockets away first, so that no socket is overwritten.
+            // First duplicate the sockets to high descriptors, so that none of them is overwritten.
             for (socket, to) in sockets.iter().zip(100..) {
                 if libc::dup2(*socket, to) < 0 {
                     return Err(std::io::Error::last_os_error());
@@ -118,7 +118,7 @@ fn passed_sockets_match_configured_names() {
     assert!(hcactl.unwrap().status.success());
     terminate(&daemon);
     assert!(daemon.child.wait().unwrap().success());
-    // A socket is removed by the process that created it, so the daemon must not remove these.
+    // The daemon must not remove these sockets, because it did not create them.
     assert!(daemon.socket.exists() && control.exists());
 }
 

@@ -59,7 +59,7 @@ fn is_served(client: &mut Client) {
 
 fn terminate(daemon: &Daemon) {
     let pid = libc::pid_t::try_from(daemon.child.id()).unwrap();
-    // SAFETY: sends a signal to a child that was not reaped, so its process ID is still valid.
+    // SAFETY: sends a signal to a child that has not been reaped, so its process ID is still valid.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
@@ -104,7 +104,7 @@ impl Stopped {
 }
 
 #[test]
-fn hung_thread_does_not_block_others_or_exit() {
+fn hung_thread_blocks_neither_other_devices_nor_exit() {
     let mut daemon = start(json!({ "local": { "network": "a" } }), |_| {});
     let _hung = Client::new(&socket(&daemon, 1)).unwrap();
     let mut client = Client::new(&socket(&daemon, 2)).unwrap();

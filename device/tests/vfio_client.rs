@@ -205,7 +205,7 @@ fn reset_clears_registers_and_configuration_space() {
 }
 
 #[test]
-fn next_client_finds_device_reset() {
+fn device_is_reset_between_clients() {
     let mut daemon = Daemon::start();
     let memory = memory();
     for _ in 0..3 {
@@ -231,7 +231,7 @@ fn second_client_is_rejected() {
 }
 
 #[test]
-fn client_that_connects_before_previous_one_leaves_is_served() {
+fn early_client_is_served_after_previous_one_disconnects() {
     let daemon = Daemon::start();
     let mut first = Client::new(&daemon.socket).unwrap();
     set_register(&mut first, 8, 0x1234);

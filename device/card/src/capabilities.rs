@@ -23,8 +23,8 @@ pub fn begin() {
     CONFINED.store(true, Ordering::Release);
 }
 
-/// Starts a thread that only writes to open descriptors. If the sandbox is enabled, the thread first drops all
-/// its capabilities, and this function waits for that. The seccomp filter, which is installed later, would
+/// Starts a thread that only writes to open descriptors. If the sandbox is enabled, the thread first drops all its
+/// capabilities, and this function waits until it has done so. The seccomp filter, which is installed later, would
 /// block the drop.
 ///
 /// # Errors

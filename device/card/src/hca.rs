@@ -1,5 +1,4 @@
-//! One device without sockets and threads. It combines the front-end, the engine, guest memory, interrupts
-//! and the port.
+//! One device without sockets or threads. It combines the front-end, the engine, guest memory, interrupts and the port.
 //!
 //! The owner of a device reports inputs (accesses, frames, deadlines). At the end of a turn, it calls
 //! [`Hca::drain`] to obtain the frames to send. All work happens inside these calls, on one thread. The effects
@@ -128,7 +127,7 @@ pub struct Hca<F: Frontend> {
     /// Recorder or replay of the device's inputs and outputs, if one is active.
     sink: Option<RecordSink>,
     outgoing: Outgoing,
-    /// Doorbells that the guest can store without an exit, if there are any.
+    /// Doorbells that the guest can store without a VM exit, if there are any.
     doorbells: Option<Doorbells>,
 }
 

@@ -1,4 +1,4 @@
-//! A device without its interface: everything that all device interfaces share.
+//! The parts of a device that all device interfaces share.
 //!
 //! [`hca::Hca`] is one device. It connects the vfio-user server, guest memory, the engine, the port and the
 //! fabric with a front-end, which implements [`frontend::Frontend`]. The crate depends on `protocol` and

@@ -14,10 +14,9 @@
 //!   attached to port `(n - 1) mod 254 + 1`. If several HCAs share a port, only one of them is reachable
 //!   through it: this HCA, or else the one with the lowest known LID. Every HCA numbers the ports in the same
 //!   way, so return paths written by one switch are valid for another.
-//! - **Groups.** Each administration keeps the groups that its own guest has joined. A group's LID follows from
-//!   the group's GID, so HCAs need not exchange group LIDs. The creator of a group specifies the group's
-//!   parameters. For an unspecified parameter, the group has the value of the broadcast group, which is the
-//!   same on every HCA.
+//! - **Groups.** Each subnet administration keeps the groups that its own guest has joined. A group's LID follows from
+//!   the group's GID, so HCAs need not exchange group LIDs. The creator of a group specifies the group's parameters.
+//!   For an unspecified parameter, the group has the value of the broadcast group, which is the same on every HCA.
 //! - **Discovery** works as in other subnet managers: through a multicast Get(NodeInfo) to QP0 of all nodes.
 //!   This sweep is sent a few times when the port comes up, and every ten seconds afterwards. It is also sent,
 //!   at most once a second, when the guest requests something that depends on the sweep's result. Each node
@@ -164,7 +163,7 @@ pub struct View {
     pub counters: Counters,
 }
 
-/// An action that the owner must execute.
+/// An action that the owner must perform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Deliver to a QP of the guest.
@@ -217,8 +216,8 @@ impl Handler {
     }
 }
 
-/// Time for which only the agents answer after software has opened the port. Software posts receive buffers
-/// before it is ready to answer, and Linux logs a warning for requests that it cannot answer yet.
+/// How long only the agents answer after software has opened the port. Software posts receive buffers before it is
+/// ready to answer, and Linux logs a warning for requests that it cannot answer yet.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 /// Management of one HCA.

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_of_1_gives_one_token_per_second() {
+    fn rate_of_1_adds_one_token_per_second() {
         let mut bucket = Bucket::new(NonZeroU32::MIN);
         assert_eq!(taken(&mut bucket, 0, 2), 1);
         assert_eq!(taken(&mut bucket, 999_999, 2), 0);

@@ -1,9 +1,8 @@
 //! Replays a device from a record, without a guest, a VMM or a network. The device's outputs are compared with
 //! the record.
 //!
-//! A replay runs a complete device, as described in the header of the record. The record replaces only the
-//! device's memory, client and fabric. A panic is a valid result, because a replay is often used to reproduce
-//! one.
+//! A replay runs a complete device, created from the record's header. The record replaces only the device's memory,
+//! client and fabric. A panic is a valid result, because a replay is often used to reproduce one.
 
 pub mod clock;
 #[cfg(any(test, feature = "testing"))]

@@ -1,4 +1,4 @@
-//! Reads values from an input. After the end of the input, reads zeros.
+//! Reads values from a fuzz input. Past the end of the input, every read returns zeros.
 
 pub(crate) struct Input<'a> {
     rest: &'a [u8],

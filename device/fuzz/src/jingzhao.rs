@@ -61,7 +61,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Rings a send doorbell of any form, in one store or word by word.
+/// Rings an arbitrary send doorbell, in one store or word by word.
 fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     let page = match input.byte() % 4 {
         0 => 0,
@@ -77,7 +77,7 @@ fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Executes a command with the mailbox of a well-behaved guest, some bytes of which are changed.
+/// Executes a command as a well-behaved guest would, but with some bytes of its mailbox changed.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
     let op = COMMANDS[usize::from(input.byte()) % COMMANDS.len()].op;
     let op_modifier = input.byte() % 8;

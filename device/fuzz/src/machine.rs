@@ -142,7 +142,8 @@ impl<F: Frontend> Machine<F> {
     }
 
     /// Depending on the input, resets the device, disconnects its client, or does nothing. Returns true if it did
-    /// nothing. The caller must then initialise the device again, and may do so in the other cases.
+    /// nothing, in which case the caller must initialise the device again. After a reset or a disconnect, the caller
+    /// may leave the device uninitialised.
     pub(crate) fn begins_again(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),

@@ -1,7 +1,7 @@
 //! Fuzzes the MADs that management receives: from the guest, through MAD_IFC and queue pairs, and from the fabric.
 //!
-//! Two HCAs share a fabric. After every input, the port must answer its own software, every exchange must end, and no
-//! memory may grow without limit.
+//! Two HCAs share a fabric. After every input, the port must answer its own software, every exchange must end, and
+//! memory use must stay bounded.
 
 use card::identity::Identity;
 use card::management::{

@@ -30,7 +30,7 @@ const KEY: u32 = 0x801;
 
 const AIM: Aim = Aim { qpns: &QPNS, key: KEY, va: 0x3_0000, ends: LIDS };
 
-/// Location of the command queue and mailboxes, inside the 1 MiB memory of a machine.
+/// Location of the command queue and mailboxes, in the 1 MiB of guest memory.
 const LAYOUT: Layout = Layout { queue: 0x1000, mailboxes: 0x8_0000, blocks: 64 };
 const RINGS: u64 = 0x2_0000;
 const RECORD: Iova = Iova::new(0x2000);
@@ -70,7 +70,7 @@ fn bring_up(guest: &mut Guest) {
     }
 }
 
-/// Returns the commands with which a well-behaved driver creates connected QPs.
+/// Returns the commands that a well-behaved driver uses to create connected QPs.
 fn usual(list: &[u8]) -> Vec<Command<'_>> {
     let none = NoArguments::default();
     let pages = Pages::parse(list);

@@ -45,7 +45,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             }
         }
         16 => {
-            // A send doorbell of any form.
+            // Ring an arbitrary send doorbell.
             let page = if input.byte() < 192 { 2 } else { u64::from(input.half()) };
             let mut doorbell = [0; 8];
             let given = input.bytes(8);
@@ -92,7 +92,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Executes a command with the mailbox of a well-behaved guest, some bytes of which are changed.
+/// Executes a command as a well-behaved guest would, but with some bytes of its mailbox changed.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
     let code = COMMANDS[usize::from(input.byte()) % COMMANDS.len()];
     let op = Op::from_code(code).unwrap_or(Op::Nop);

@@ -19,8 +19,7 @@ use super::input::Input;
 const LEARNED: usize = 512;
 /// Time after which a learned MAC ages out.
 const AGEING: Duration = Duration::from_secs(300);
-/// Time for which a recently used MAC cannot move to another peer, regardless of which frame in a batch was looked up
-/// last.
+/// How long a recently used MAC cannot move to another peer, regardless of which frame in a batch was looked up last.
 const HELD: Duration = Duration::from_millis(1500);
 
 /// Number of peer addresses. Only some of them belong to peers.

@@ -166,7 +166,7 @@ impl Sample {
 }
 
 /// Returns a counter's rate per second. If the counter has decreased, its device was reset in between, so the count
-/// started from zero.
+/// restarted from zero.
 pub(crate) fn rate(earlier: u64, now: u64, seconds: f64) -> f64 {
     let gained = now.checked_sub(earlier).unwrap_or(now);
     #[expect(clippy::cast_precision_loss, reason = "for people, and far below 2^53")]

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_visible_command_belongs_to_one_help_group() {
+    fn every_visible_command_is_in_one_help_group() {
         let mut command = Cli::command();
         command.build();
         let mut names: Vec<_> = command

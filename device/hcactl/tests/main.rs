@@ -76,7 +76,7 @@ fn assert_times_out(socket: &Path) {
     assert_eq!(error, format!("hcactl: hcad at {} has not replied for 0.2 s\n", socket.display()));
 }
 
-/// The kernel accepts connections to a process that is stopped.
+/// The kernel accepts connections on behalf of a stopped process.
 #[test]
 fn silent_daemon_times_out() {
     let folder = tempfile::tempdir().unwrap();

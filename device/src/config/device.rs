@@ -226,9 +226,9 @@ pub struct DeviceConfig {
     pub trace_max_bytes: u64,
     /// Strict mode: report driver violations.
     pub strict: bool,
-    /// Time for which the device's thread busy-polls before sleeping.
+    /// How long the device's thread busy-polls before sleeping.
     pub linger: Duration,
-    /// Time for which the device coalesces messages from the VMM.
+    /// How long the device coalesces messages from the VMM.
     pub coalesce: Duration,
     /// How the guest driver's doorbells reach the device.
     pub doorbells: Doorbells,
@@ -428,8 +428,8 @@ impl DeviceConfig {
             && self.socket_access == other.socket_access
     }
 
-    /// Returns whether the two devices cannot run at the same time because they have the same LID, MAC, fabric socket,
-    /// tap interface or file path.
+    /// Returns whether the two devices conflict because they have the same LID, MAC, fabric socket, tap interface or
+    /// file path.
     pub fn excludes(&self, other: &Self) -> bool {
         let (own, its) = (self.identity, other.identity);
         let fabric = match (&self.fabric, &other.fabric) {

@@ -11,7 +11,7 @@ use control_api::runtime_folder;
 
 use super::{Config, ConfigError, DeviceConfig, FabricConfig, MetricsConfig, value};
 
-/// The purpose for which a path is used.
+/// The purpose of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// A socket is created at the path, and removed when hcad exits.

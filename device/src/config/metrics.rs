@@ -8,7 +8,7 @@ use super::{ConfigError, value};
 /// Listen address for `GET /metrics`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsConfig {
-    /// An address of this host.
+    /// IP address and port on this host.
     Tcp(SocketAddr),
     Unix(PathBuf),
 }

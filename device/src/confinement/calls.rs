@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn filter_permits_udp_but_not_tcp_fork_or_executable_memory() {
         let (tcp, udp, child) = confined(|| {
-            // SAFETY: a child created despite the filter exits at once.
+            // SAFETY: a child created despite the filter exits immediately.
             let child = unsafe {
                 let child = libc::fork();
                 if child == 0 {

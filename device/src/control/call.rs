@@ -21,8 +21,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::impair::ImpairCall;
 use super::peers::PeerCall;
 
-/// Maximum number of pending calls to a device, and of calls answered between two turns. It equals the maximum number
-/// of control clients, because each client waits for one answer at a time.
+/// Maximum number of pending calls to a device, and of calls answered between two turns of its event loop. It equals
+/// the maximum number of control clients, because each client waits for one answer at a time.
 const CALLS: usize = 16;
 
 /// Maximum time to wait for an answer. A turn takes milliseconds, so a thread that takes longer than this

@@ -5,7 +5,7 @@ use card::frontend::Frontend;
 use card::hca::Hca;
 use tokio::sync::oneshot;
 
-/// A request to a device's thread concerning impairments, with the channel for the answer.
+/// A request about impairments to a device's thread, with the channel for the answer.
 #[derive(Debug)]
 pub enum ImpairCall {
     /// Lists the impairments and their counters.

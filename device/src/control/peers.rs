@@ -12,7 +12,7 @@ use protocol::ids::MacAddr;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// A request to a device's thread concerning peers, with the channel for the answer.
+/// A request about peers to a device's thread, with the channel for the answer.
 #[derive(Debug)]
 pub enum PeerCall {
     /// Lists the peers and their counters.

@@ -39,7 +39,7 @@ use crate::interfaces::{self, UnknownTableError};
 /// longest, if that client's idle time exceeds [`IDLE_LIMIT`]. If not, the new client receives an error.
 const MAX_CLIENTS: usize = 16;
 
-/// Time for which an idle client keeps its slot when all slots are taken.
+/// How long an idle client keeps its slot when all slots are taken.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Maximum length of a request in bytes, including its line feed. The longest requests contain a
@@ -49,10 +49,10 @@ const MAX_REQUEST_LEN: u64 = 4 << 20;
 /// Size of the request buffer that a client keeps between requests.
 const USUAL_REQUEST_LEN: usize = 8192;
 
-/// Time for which no client is accepted after `accept` has failed. `accept` fails if no descriptors are left.
+/// How long to stop accepting clients after `accept` has failed. `accept` fails if no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// The resources with which the control server answers requests.
+/// The resources that the control server uses to answer requests.
 #[derive(Debug)]
 pub struct Service {
     pub registry: DeviceRegistry,

@@ -9,7 +9,7 @@ use super::ENDING;
 use crate::builder::MakeError;
 use crate::config::ConfigError;
 
-/// A change to the set of devices that has failed.
+/// Why a change to the set of devices failed.
 #[derive(Debug, Error)]
 pub(super) enum ChangeError {
     #[error(transparent)]
@@ -32,10 +32,10 @@ pub(super) enum ChangeError {
     Unreadable { path: PathBuf, error: io::Error, hint: &'static str },
 }
 
-/// Advice if the sandbox denies access to the configuration file.
+/// Hint added to the error if the sandbox denies access to the configuration file.
 pub(super) const HINT: &str = "; the sandbox allows hcad to read only the file that existed when it started. Use `hcactl reload`, which sends the current file, or add its directory to `confinement.readable`";
 
-/// Returns an error and its causes in one line.
+/// Returns an error and its causes on one line.
 pub(super) fn causes(error: &MakeError) -> String {
     let mut line = error.to_string();
     let mut source = std::error::Error::source(error);

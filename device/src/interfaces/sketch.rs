@@ -1,5 +1,5 @@
-//! A device with one register and no function. It shows the minimum that an interface must provide to be configured,
-//! listed, counted and checked.
+//! A device with a single register that has no effect. It shows the minimum that an interface must provide to be
+//! configured, listed, counted and checked.
 
 #![allow(unreachable_pub, reason = "the list of a product is public")]
 
@@ -25,7 +25,7 @@ strict_rules! {
     NARROW_WRITE "narrow_write" "1.1";
 }
 
-/// The register cannot be written.
+/// Reason for ignoring a write: the register is read-only.
 const READ_ONLY: IgnoreReason = IgnoreReason::expected("read_only");
 
 /// Options of the interface.
@@ -145,7 +145,7 @@ impl Frontend for Device {
     fn reset(&mut self) {}
 }
 
-/// A device without queues and keys.
+/// A device without queues or keys.
 #[derive(Debug)]
 pub struct NoQueues;
 

@@ -35,7 +35,7 @@ pub fn expose(to: &mut Exposition, devices: &[Reading]) {
     writer.vmm();
 }
 
-/// Writes a sample of a device, with labels that distinguish it from the device's other samples in the
+/// A function that writes a sample of a device, with labels that distinguish it from the device's other samples in the
 /// family.
 type Words<'a> = &'a mut dyn FnMut(&[Label<'_>], u64);
 

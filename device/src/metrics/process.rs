@@ -30,7 +30,7 @@ impl Process {
         }
     }
 
-    /// Writes the families of the process.
+    /// Writes the metric families of the process.
     pub fn expose(&mut self, to: &mut Exposition) {
         let spent = clock_gettime(ClockId::ProcessCPUTime);
         let spent = Duration::new(spent.tv_sec.unsigned_abs(), u32::try_from(spent.tv_nsec).unwrap_or(0));
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn process_metrics_are_read_from_proc_at_each_scrape() {
         let mut process = Process::new();
-        // Other tests open and close descriptors at the same time, so single attempts may fail.
+        // Other tests open and close descriptors concurrently, so single attempts may fail.
         let are_counted = (0..100).any(|_| {
             let before = process.open_descriptors().unwrap();
             let _more: Vec<_> = (0..50).map(|_| File::open("/dev/null").unwrap()).collect();

@@ -48,10 +48,10 @@ const MAX_FIELDS: usize = 32;
 /// Time limit for a client to send its request. The same limit applies separately to receiving the response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time for which the text of a scrape is reused for later scrapes.
+/// How long the text of a scrape is reused for later scrapes.
 pub const FRESH: Duration = Duration::from_millis(500);
 
-/// Time for which no client is accepted after `accept` has failed. `accept` fails if no descriptors are left.
+/// How long to stop accepting clients after `accept` has failed. `accept` fails if no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Listening socket of the metrics server.

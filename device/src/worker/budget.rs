@@ -1,11 +1,11 @@
 //! Limits the processor time that clients make their devices spend on work other than moving data.
 //!
-//! Connecting, mapping memory, refused messages and commands cost the device far more than they cost the client that
+//! Connecting, mapping memory, rejected messages and commands cost the device far more than they cost the client that
 //! requests them. If processors are scarce, a client that repeats these requests without a pause takes processor time
 //! from the devices of other clients. All devices of a process therefore share an allowance for this control work. The
 //! allowance is a small part of the processor time. No device is limited until the shared allowance is used up. From
 //! then on, each device gets an equal part of the allowance. A device that has used up its part makes its client's
-//! messages wait, like a device with slow firmware, but still serves packets and timers.
+//! messages wait, like a device with slow firmware, but still processes packets and timers.
 //!
 //! The limit does not affect a guest that boots or runs applications: unused time is saved up, and time spent on moving
 //! data is added to the device's part. No device is limited while no other device moves data, because no device would
@@ -34,7 +34,7 @@ const RECHECK: Duration = Duration::from_millis(50);
 /// The longest pause. VMMs wait 5 s for a reply before they give up.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// Time for which a device counts as moving data after an interval in which it did.
+/// How long a device counts as moving data after an interval in which it moved some.
 const RECENT: Duration = Duration::from_millis(200);
 
 /// The allowance shared by all devices of this process, each of which has its own thread.
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn device_that_overspent_is_paused_and_served_again() {
+    fn overspending_device_is_paused_then_resumed() {
         let mut device = Device::beside_mover();
         let hour = Duration::from_secs(3600);
         (device.processor, device.now) = (hour, Instant::ZERO + hour);

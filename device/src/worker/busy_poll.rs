@@ -32,7 +32,7 @@ const SHORT_SLEEP: Duration = Duration::from_micros(400);
 /// A yield that returns within this time met no CPU-bound thread.
 const FAST_YIELD: Duration = Duration::from_micros(300);
 
-/// Time for which the thread does not yield after a slow yield: initial and maximum value.
+/// How long the thread does not yield after a slow yield: initial and maximum value.
 const YIELD_BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
 
 /// Maximum number of pauses in which polling is skipped, after polls without yielding have found no work.

@@ -15,7 +15,7 @@ use crate::control::call;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A fabric that accepts frames only while its descriptor has space.
+/// A fabric that accepts frames only while its socket buffer has space.
 struct Narrow {
     gate: UnixStream,
     sent: mpsc::Sender<usize>,
@@ -85,7 +85,7 @@ fn blocked_frame_is_sent_when_fabric_becomes_writable() {
     let thread = std::thread::spawn(move || worker.run(&mut mailbox));
 
     make_it_send(&mut client);
-    // A read follows the write, so the write has been served once the read's reply arrives.
+    // A read follows the write, so the write has been executed once the read's reply arrives.
     let mut read = write(0, 0, &[]);
     read[2] = 9;
     read[8] = 0;

@@ -18,7 +18,7 @@ pub(crate) struct Printed {
     pub(crate) words: Vec<String>,
 }
 
-/// Returns the pages from which readers copy commands: README, CONTRIBUTING and the book.
+/// Returns the pages that contain commands for readers to copy: README, CONTRIBUTING and the book.
 pub(crate) fn pages(repository: &Path) -> Vec<PathBuf> {
     let mut found = vec![repository.join("README.md"), repository.join(".github/CONTRIBUTING.md")];
     let mut folders = vec![repository.join("device/book/src")];

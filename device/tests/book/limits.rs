@@ -38,19 +38,19 @@ const NO_REGISTER: &str =
 const LIM_ERR: &str = "LIM_ERR";
 /// The driver itself counts these objects and rejects any beyond the limit.
 const DRIVER: &str = "rejected by the driver";
-/// The driver sizes the table by a module parameter. The device has a limit of its own.
+/// The driver takes the table size from a module parameter. The device has a limit of its own.
 const MODULE_PARAMETER: &str =
     "not enforced, since the driver uses a module parameter; more than 2^17 at once: EXCEED_LIM";
 const MODULE_PARAMETER_MPTS: &str =
     "not enforced, since the driver uses a module parameter; outside the table set by INIT_HCA: BAD_INDEX";
-/// The public driver sizes the table by a constant. The device has limits of its own.
+/// The public driver uses a constant table size. The device has limits of its own.
 const PROFILE: &str = "not enforced, since the public driver uses constants; tables beyond 2^24 entries and more than 2^17 at once: 03h";
 const PROFILE_EQS: &str = "not enforced, since the public driver uses constants; tables beyond 2^8 entries, and outside the table: 03h";
 const PROFILE_MPTS: &str = "not enforced, since the public driver uses constants; tables beyond 2^32 entries, and outside the table: 03h";
 const UNUSED: &str = "not enforced, and unused by the driver";
 /// The driver rejects objects beyond the limit, although the device would accept them.
 const DRIVER_ONLY: &str = "rejected by the driver; not enforced by the device";
-/// No key changes the limit.
+/// No configuration key changes the limit.
 const FIXED: &str = "";
 const UNKNOWN: &str = "";
 

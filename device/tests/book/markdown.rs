@@ -1,4 +1,4 @@
-//! Processes the Markdown of the pages.
+//! Markdown helpers for the book pages.
 
 /// Returns the anchor of a heading, as mdBook and code forges generate it.
 pub(crate) fn anchor(heading: &str) -> String {

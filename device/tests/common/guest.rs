@@ -1,4 +1,4 @@
-//! The memory of a VMM, and its connection to a device.
+//! A guest without a VMM: its memory, and its connection to a device.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustix::io::{pread, pwrite};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// A guest that serves as the bus for the drivers in the crate `drivers`.
+/// A guest that implements the bus for the drivers in the crate `drivers`.
 pub(crate) struct Guest {
     pub(crate) client: Client,
     pub(crate) memory: OwnedFd,

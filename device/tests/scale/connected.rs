@@ -1,4 +1,4 @@
-//! Tests ten thousand connections between two HCAs, all with messages in flight at once.
+//! Tests ten thousand connections between two HCAs, all with messages in flight concurrently.
 
 use drivers::Bus as _;
 use drivers::jingzhao::{Queues, SLOT, cqc, data_unit, region, signalled};
@@ -32,7 +32,7 @@ const VA: u64 = 0x7f00_0000_0000;
 const SEND: u8 = 0x0a;
 const FIRST_PSN: u32 = 0xff_fffe;
 
-/// Returns the QP on the second side to which QP `n` on the first side is connected.
+/// Returns the QP on the second side that is connected to QP `n` on the first side.
 fn far(n: u32) -> u32 {
     // A step coprime to the count visits every number.
     (n * 7919 + 13) % QPS

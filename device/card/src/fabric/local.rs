@@ -172,8 +172,8 @@ impl Member {
         taken
     }
 
-    /// Queues a whole batch without copying it, and gives the batch another buffer. Returns false if there is
-    /// no room.
+    /// Queues a whole batch without copying it, and replaces the buffer of the batch. Returns false if there is no
+    /// room.
     fn hand_over(&self, batch: &mut TxBatch) -> bool {
         let mut arrivals = self.arrivals();
         if !arrivals.have_room(batch.len(), batch.bytes()) {
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_from_nic_with_addresses_of_another_member_are_dropped() {
+    fn nic_cannot_send_from_addresses_of_another_member() {
         let [mut a, mut b, mut c] = network();
         a.set_promiscuous();
         let of = |frames: Vec<Vec<u8>>| {

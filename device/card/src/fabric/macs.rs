@@ -19,8 +19,8 @@ pub(super) const MAX_LEARNED: usize = 512;
 /// Ageing time of a learned MAC (IEEE 802.1Q-2018, table 8-6).
 const AGEING: Duration = Duration::from_secs(300);
 
-/// Time for which a learned MAC must have been quiet before another owner may take it over. This is longer
-/// than the usual pauses in traffic, but shorter than the time to move a virtual machine to another host.
+/// How long a learned MAC must have been quiet before another owner may take it over. This is longer than the usual
+/// pauses in traffic, but shorter than the time to move a virtual machine to another host.
 const HOLD: Duration = Duration::from_secs(2);
 
 /// Minimum interval between refreshes of a MAC's entry while frames from this MAC keep arriving.
@@ -48,7 +48,7 @@ enum Kind {
 }
 
 impl<O> Entry<O> {
-    /// Returns the time for which the MAC has been quiet, or zero if the MAC is configured.
+    /// Returns how long the MAC has been quiet, or zero if the MAC is configured.
     fn quiet(&self, now: Instant) -> Duration {
         match self.kind {
             Kind::Fixed => Duration::ZERO,

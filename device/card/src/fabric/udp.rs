@@ -44,7 +44,7 @@ pub struct UdpFabric {
 }
 
 impl UdpFabric {
-    /// Receives on `bind` for the HCA with the MAC `own`, and sends to `peers`.
+    /// Binds a socket to `bind` for the HCA with the MAC `own`, and adds `peers`.
     ///
     /// # Errors
     /// Fails if the socket cannot be opened or bound, or if a peer is duplicated or has an address of a

@@ -52,7 +52,7 @@ impl ArmSequence {
     }
 
     /// Handles an arm request, and returns whether its sequence number is currently valid. A valid number proves that
-    /// software has received all the events it counts.
+    /// software has received all events that the number covers.
     pub fn arm(&mut self, number: u8) -> bool {
         let (first, more) = self.valid_range();
         let ahead = number.wrapping_sub(first) & 3;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn arm_sequence_number_marks_events_that_it_counts_as_read() {
+    fn arm_marks_events_covered_by_sequence_number_as_read() {
         let mut sequence = ArmSequence::new(1);
         (0..2).for_each(|place| sequence.event_written(place));
         assert!(sequence.arm(1), "none seen");

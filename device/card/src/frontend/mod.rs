@@ -251,9 +251,9 @@ pub trait Frontend: Sized + 'static {
     /// Prepares for doorbells that do not trap. Returns the BAR of the doorbells, or `None` if the interface
     /// must process every store. Called once, after power-on.
     ///
-    /// Once a client has mapped the BAR, the guest stores to it without an exit. The HCA polls for these
-    /// stores, so it may find a store late, or miss a store that has been overwritten. Such a doorbell is only
-    /// a hint that guest memory has changed.
+    /// Once a client has mapped the BAR, the guest stores to it without a VM exit. The HCA polls for these stores, so
+    /// it may find a store late, or miss a store that has been overwritten. Such a doorbell is only a hint that guest
+    /// memory has changed.
     fn map_doorbells(&mut self) -> Option<Bar> {
         None
     }

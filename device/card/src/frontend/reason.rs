@@ -1,4 +1,4 @@
-//! Reasons, common to all interfaces, for ignoring a store. They follow from PCI and from the register layout.
+//! Reasons, common to all interfaces, for ignoring a store. They result from PCI rules and from the register layout.
 
 use crate::telemetry::reason::IgnoreReason;
 

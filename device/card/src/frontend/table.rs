@@ -16,7 +16,7 @@ use crate::telemetry::monitor::Monitor;
 
 /// Maximum number of rows in a [`Page`].
 ///
-/// The number is limited because the device's own thread copies the rows, between two turns.
+/// The number is limited because the device's own thread copies the rows between two turns of its event loop.
 pub const PAGE_ROWS: usize = 256;
 
 /// Description of a table.

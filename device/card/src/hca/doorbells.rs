@@ -1,4 +1,4 @@
-//! Doorbells that a guest writes without an exit, to pages that its VMM has mapped.
+//! Doorbells that a guest writes without a VM exit, to pages that its VMM has mapped.
 //!
 //! Such a write does not notify the device, so the device polls for it in every turn. Between turns, it polls
 //! at intervals that grow with the idle time ([`interval`]). A doorbell found by polling is handled as if the

@@ -26,8 +26,8 @@ const MAX_NODES: usize = 1024;
 /// Minimum time between sweeps.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
-/// Number of sweeps at intervals of `SWEEP_PERIOD` after the port came up. Several are needed, because frames
-/// may get lost and other HCAs may come up at the same time.
+/// Number of sweeps at intervals of `SWEEP_PERIOD` after the port came up. Several are needed, because frames may get
+/// lost and other HCAs may still be coming up.
 const FIRST_SWEEPS: u8 = 3;
 
 /// Interval between sweeps when the guest does not trigger any. OpenSM uses the same interval.

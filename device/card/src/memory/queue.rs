@@ -66,7 +66,7 @@ pub mod testing {
 
     use super::*;
 
-    /// The number of reads after which software modifies the bytes, and the modification.
+    /// A modification of the bytes by software, and the number of reads after which it happens.
     type Later = (u32, Box<dyn Fn(&mut [u8])>);
 
     /// A region whose bytes are in a vector.

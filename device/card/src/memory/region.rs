@@ -1,4 +1,4 @@
-//! Memory regions and windows, to which keys refer, and the accesses that they permit.
+//! Memory regions and windows, and the accesses that they permit. Keys refer to regions and windows.
 //!
 //! # Spec
 //! IBTA volume 1, sections 10.6.3 (checks of keys) and 10.6.7 (windows).

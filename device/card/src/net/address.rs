@@ -1,4 +1,4 @@
-//! Address resolution: derives the headers of a frame from the address by which software names a peer.
+//! Address resolution: derives the headers of a frame from the address that software specifies for a peer.
 //!
 //! # Spec
 //! `device/book/src/inside/addresses.md`.
@@ -25,7 +25,7 @@ pub struct Addresses {
     pub default_peer: Option<Identity>,
 }
 
-/// Addresses by which software names a peer.
+/// Addresses that software can specify for a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerName {
     pub ip: Option<Ipv4Addr>,
@@ -83,7 +83,7 @@ impl Addresses {
     }
 
     /// Returns headers with an unreachable destination, for a QP whose peer is unknown. Packets of this QP time out, as
-    /// on a wire to which the peer is not connected.
+    /// if the peer were not connected to the wire.
     pub fn nowhere(&self) -> Encap {
         Encap {
             src_mac: self.own.mac,

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn hash_of_selected_address_and_port_fields_equals_flow_hash() {
+    fn hash_of_address_and_port_fields_equals_flow_hash() {
         let key = Key::short(KEY);
         let addresses = [0, 2, 4, 6].map(|offset| Some(Field::Ipv4(offset)));
         let both = [Some(Field::Tcp(Port::Source)), Some(Field::Tcp(Port::Destination))];

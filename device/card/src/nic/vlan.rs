@@ -14,7 +14,7 @@ pub const TAG_LEN: usize = 4;
 pub struct Insertion(SmallVec<[u8; 2 * TAG_LEN]>);
 
 impl Insertion {
-    /// Encodes an outer and an inner tag, each of which is optional.
+    /// Encodes an optional outer tag and an optional inner tag.
     pub fn new(outer: Option<VlanTag>, inner: Option<VlanTag>) -> Self {
         let tags = outer.into_iter().chain(inner);
         Self(

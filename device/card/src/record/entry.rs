@@ -54,7 +54,7 @@ pub(super) enum Entry<'a> {
     },
     /// The device sent a frame to the fabric.
     Frame(Content<'a>),
-    /// The data read by the client.
+    /// The device answered a read by the client with this data.
     Answer(Content<'a>),
     /// The step [`Input::Drain`] ended, and work of these kinds remained.
     Drained {

@@ -21,7 +21,7 @@ pub struct Header {
     pub device: String,
     /// Configuration entry of the device, without files and sockets of the host.
     pub configuration: Map<String, Value>,
-    /// Time since 1970 at the origin of the device's clock, in nanoseconds. Zero if the recording lacks it.
+    /// Time since 1970 at the origin of the device's clock, in nanoseconds. Zero if the record lacks this field.
     #[serde(default)]
     pub clock_origin_ns: u64,
 }

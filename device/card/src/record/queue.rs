@@ -17,8 +17,8 @@ use super::entry::{Ending, Entry};
 /// amount in a tenth of a second.
 pub(super) const MAX_WAITING: usize = 128 << 20;
 
-/// Time for which the writer lets entries accumulate, so that the device rarely has to wake it. If the daemon
-/// is killed, the entries accumulated in this time are lost.
+/// How long the writer lets entries accumulate, so that the device rarely has to wake it. If the daemon is killed, the
+/// entries accumulated in this time are lost.
 const GATHER: Duration = Duration::from_millis(20);
 
 /// Number of bytes that are written without waiting for more.

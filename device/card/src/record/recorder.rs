@@ -17,8 +17,8 @@ use crate::capabilities;
 use crate::log_line;
 use crate::telemetry::file;
 
-/// Maximum time for which a device that ends waits until its record is written. A slow disk must not delay the
-/// daemon any longer.
+/// Maximum time that a stopping device waits for its record to be written. A slow disk must not delay the daemon any
+/// longer.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Number of bytes reserved for the last entry.

@@ -13,7 +13,7 @@ fn reader(record: &[u8]) -> Reader {
     Reader::new(Box::new(Cursor::new(record.to_vec()))).unwrap()
 }
 
-/// Returns, for each write by the device, the number of its step.
+/// Returns the step number of each write by the device.
 pub fn steps_with_writes(record: &[u8]) -> Vec<u64> {
     let mut reader = reader(record);
     let (mut step, mut writes) = (0, Vec::new());

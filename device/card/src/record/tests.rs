@@ -117,7 +117,7 @@ fn invalid_entries_are_rejected() {
     assert_eq!(MAX_RUN, 0x20_0000);
 }
 
-/// A CRC over bytes and their own CRC does not depend on the bytes. Frames end with such a CRC.
+/// The CRC of any data followed by its own CRC is a constant, and frames end with their CRC.
 #[test]
 fn digest_distinguishes_frames_with_valid_crcs() {
     let sealed = |byte: u8| {

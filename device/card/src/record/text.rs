@@ -1,4 +1,4 @@
-//! Entries as text, for the output of a replay.
+//! Formats entries as text for the output of a replay.
 
 use std::fmt;
 

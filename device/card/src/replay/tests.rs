@@ -115,7 +115,7 @@ fn replay_stops_at_requested_step() {
 
 /// Frames that the fabric has not sent delay later frames, both in the recording and in the replay.
 #[test]
-fn frames_that_fabric_has_not_sent_are_replayed() {
+fn unsent_frames_are_replayed() {
     let other = Identity::from_lid(Lid::new(9));
     let request = |from: u8| {
         let mac = [2, 0, 0, 0, 0, from];

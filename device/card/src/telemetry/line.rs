@@ -17,7 +17,7 @@ pub(super) const MAX_LEN: usize = 2048;
 /// Log target of a panic, whose backtrace is not truncated.
 pub(super) const PANIC: &str = "device::panic";
 
-/// Lengths to which strings of a JSON line are truncated, tried in turn until the line is short enough.
+/// Maximum lengths of the strings in a truncated JSON line, tried in turn until the line is short enough.
 const STRING_LENS: [usize; 3] = [512, 128, 32];
 
 /// A factory that creates a writer for each line.

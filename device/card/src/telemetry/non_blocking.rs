@@ -261,7 +261,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// A disk that is full for some time.
+    /// A disk that is temporarily full.
     struct Disk {
         stream: UnixStream,
         full: Arc<AtomicBool>,

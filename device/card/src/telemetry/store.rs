@@ -68,7 +68,7 @@ pub struct RingBytes(usize);
 impl RingBytes {
     /// Minimum size. It suffices for several records or frames of any size.
     const LEAST: u64 = 64 << 10;
-    /// Maximum size of one ring. A dump copies the ring within one turn of the device.
+    /// Maximum size of one ring. A dump copies the ring within one turn of the device's event loop.
     const MOST: u64 = 64 << 20;
 }
 

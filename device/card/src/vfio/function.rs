@@ -12,7 +12,7 @@ pub enum Bar {
 }
 
 impl Bar {
-    /// All BARs, in the order in which config space contains them.
+    /// All BARs, in config space order.
     pub const ALL: [Self; 6] = [Self::Bar0, Self::Bar1, Self::Bar2, Self::Bar3, Self::Bar4, Self::Bar5];
 
     /// Returns the number of the BAR, 0 to 5.

@@ -1,9 +1,8 @@
 //! PCI config space of a single-function PCI Express endpoint.
 //!
-//! Config space is stored as several images: the current bytes, the power-on bytes, the bits that software may
-//! write, and the bits that software clears by writing 1. Methods such as [`ConfigSpace::bus_master`] derive
-//! the effects of a write from the resulting bytes. A function-level reset is an exception, because its bit
-//! always reads 0.
+//! Config space is stored as several images: the current bytes, the power-on bytes, the bits that software may write,
+//! and the bits that software clears by writing 1 (RW1C). Methods such as [`ConfigSpace::bus_master`] derive the
+//! effects of a write from the resulting bytes. A function-level reset is an exception, because its bit always reads 0.
 //!
 //! # Spec
 //! PCI Local Bus 3.0, chapter 6; PCI Express Base 4.0, chapter 7; PCI Power Management 1.2, section 3.2.
@@ -39,8 +38,7 @@ const COMMAND_MASTER: u16 = 1 << 2;
 /// I/O space is not supported.
 const COMMAND_WRITABLE: u16 = COMMAND_MEMORY | COMMAND_MASTER | 1 << 6 | 1 << 8 | 1 << 10;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
-/// Status bits that are RW1C: data parity error, signalled and received aborts, system error,
-/// detected parity error.
+/// RW1C status bits: data parity error, signalled and received aborts, system error, detected parity error.
 const STATUS_CLEARED_BY_ONE: u16 = 0xf900;
 const BAR_MEMORY_64: u64 = 0b100;
 const BAR_PREFETCHABLE: u64 = 0b1000;
@@ -77,8 +75,7 @@ const DEVICE_CONTROL_WRITABLE: u16 = 0x791f | 0b111 << 5;
 /// Device control after reset: relaxed ordering and no snoop enabled, payload 128 bytes, read requests 512
 /// bytes.
 const DEVICE_CONTROL_RESET: u16 = 1 << 4 | 1 << 11 | 2 << 12;
-/// Device status bits that are RW1C: correctable, non-fatal and fatal error, unsupported
-/// request.
+/// RW1C device status bits: correctable, non-fatal and fatal error, unsupported request.
 const DEVICE_STATUS_CLEARED_BY_ONE: u16 = 0xf;
 /// Device capabilities: payload up to 512 bytes, extended tags, role-based error reporting, function level
 /// reset.

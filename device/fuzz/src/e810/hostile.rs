@@ -69,7 +69,7 @@ pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Executes a command with a valid buffer, some bytes of which are changed.
+/// Executes a command whose buffer is valid except for some changed bytes.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
     let choice = usize::from(input.byte());
     let code = Opcode::ALL.get(choice % (Opcode::ALL.len() + 8)).map_or_else(|| input.half(), |op| op.code());

@@ -49,7 +49,7 @@ const HOST_CONTEXT: u64 = 0x40_0000;
 
 /// Number of entries in the control queue.
 const CQP_ENTRIES: u32 = 2048;
-/// Maximum numbers of objects without a table of their own. [`ControlRow`] has the current numbers.
+/// Maximum numbers of objects without a table of their own. [`ControlRow`] lists the current numbers.
 const MAX_NEIGHBOURS: usize = 4096;
 const MAX_NODES: usize = 512;
 

@@ -282,7 +282,7 @@ pub(crate) fn mailbox(op: Op, in_modifier: u32) -> Vec<u8> {
     }
 }
 
-/// Returns an in_modifier with which the command usually succeeds.
+/// Returns an in_modifier for which the command usually succeeds.
 pub(crate) fn number(op: Op, choice: u8) -> u32 {
     match op {
         Op::Sw2HwMpt | Op::Hw2SwMpt => CQ_KEY + u32::from(choice) % 8,

@@ -12,8 +12,7 @@ use thiserror::Error;
 
 use super::summary::FrameSummary;
 
-/// Maximum time for which a frame may be held, in microseconds. This far exceeds any timeout of a QP under
-/// test.
+/// Maximum time that a frame may be held, in microseconds. This far exceeds any timeout of a QP under test.
 const MAX_HOLD_US: u64 = 60_000_000;
 
 /// Maximum number of frames that a rule may require to overtake a held frame.

@@ -130,7 +130,7 @@ fn rules_with_equal_seeds_hit_different_frames() {
 }
 
 #[test]
-fn duplicate_is_sent_at_once_or_after_delay() {
+fn duplicate_is_sent_immediately_or_after_delay() {
     let frame = frame("rc_read_request");
     let at_once = r#"{"direction": "tx", "action": {"duplicate": {}}}"#;
     assert_eq!(send(&mut rules(&[at_once]), T0, &frame), [frame.clone(), frame.clone()]);

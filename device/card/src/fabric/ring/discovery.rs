@@ -9,11 +9,11 @@
 //!           <-  answer, token b, repeats a    to the newcomer's socket
 //! ```
 //!
-//! This exchange authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the
-//! shared memory and sends it with token b. If the member has the larger MAC, the newcomer calls again,
-//! repeating token b and adding a new token, and the member creates the shared memory. If two members call each
-//! other at once, the member with the larger MAC still creates the memory, so they end up with one link. Once a
-//! member has proved its MAC, its new link replaces an existing link to that MAC.
+//! This exchange authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the shared
+//! memory and sends it with token b. If the member has the larger MAC, the newcomer calls again, repeating token b and
+//! adding a new token, and the member creates the shared memory. If two members call each other concurrently, the
+//! member with the larger MAC still creates the memory, so they end up with one link. Once a member has proved its MAC,
+//! its new link replaces an existing link to that MAC.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd as _;
@@ -193,8 +193,7 @@ impl RingFabric {
                 self.replace(Link::new(mac, socket, producer, consumer), &from)
                     .map_err(|error| error.to_string())
             }
-            // The link already exists: another message, in flight at the same time as this answer, has created
-            // it.
+            // The link already exists: it was created by another message that was in flight together with this answer.
             Kind::Answer if self.linked().any(|other| other == mac) => Ok(()),
             // An existing link stays until the sender of a new connection has proved that it owns the MAC.
             Kind::Call | Kind::Answer if !proven => {

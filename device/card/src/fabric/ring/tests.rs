@@ -324,7 +324,7 @@ fn socket_owner_replaces_link_of_impostor() {
     let folder = folder();
     let mut b = join(&folder, B);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
-    // At first, each stranger owns the socket of an absent member. Later, it keeps only its link. One stranger creates
+    // Initially, each stranger owns the socket of an absent member. Later, it keeps only its link. One stranger creates
     // the memory for its link, and the other receives the memory.
     let greater = Stranger::new(&folder, of(C));
     let mut spare = greater.call(&mut b);

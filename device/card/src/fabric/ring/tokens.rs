@@ -60,8 +60,8 @@ impl Tokens {
         repeated.is_some_and(|token| self.sent.contains(&(mac, token)))
     }
 
-    /// Invalidates the token with which a link was established, and all earlier tokens of the same member.
-    /// Later tokens stay valid: they were already in flight when the link was established.
+    /// Invalidates the token that established a link, and all earlier tokens of the same member. Later tokens stay
+    /// valid: they were already in flight when the link was established.
     pub(super) fn spend(&mut self, mac: MacAddr, token: Option<Token>) {
         let spent = self.sent.iter().position(|(other, sent)| *other == mac && Some(*sent) == token);
         let Some(spent) = spent else { return };

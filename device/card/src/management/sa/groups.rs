@@ -139,7 +139,7 @@ fn member(world: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberRecord
         return Err(MadStatus::INSUFFICIENT_COMPONENTS);
     }
     let wanted = McMemberRecord::parse(request.attribute());
-    // A port may join only on its own behalf, because other ports have their own administration.
+    // A port may join only on its own behalf, because every other port has its own SA.
     if wanted.mgid[0] != 0xff || wanted.port_gid != gid(world.port.guid()) {
         return Err(MadStatus::INVALID_GID);
     }

@@ -46,7 +46,7 @@ pub(super) fn ports(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     [own].into_iter().chain(others).chain(of_switch).map(record).collect()
 }
 
-/// If the request asks to match capability bits, keeps only the records in which all of these bits are set.
+/// If the request specifies that capability bits must match, keeps only the records in which all of these bits are set.
 /// Returns the mask of the components that are still to be compared.
 pub(super) fn filter_capabilities(all: &mut Vec<Vec<u8>>, request: &Request<'_>) -> u64 {
     let mask = request.sa.component_mask();

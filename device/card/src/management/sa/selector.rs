@@ -1,4 +1,4 @@
-//! Selectors, with which a request bounds a value instead of specifying it.
+//! Selectors. A request uses a selector to bound a value instead of specifying it.
 //!
 //! # Spec
 //! IBTA volume 1, sections 15.2.5.16 (PathRecord) and 15.2.5.17 (MCMemberRecord).
@@ -21,7 +21,7 @@ const MTUS: [u8; 5] = [1, 2, 3, 4, 5];
 /// Codes of the rates from 2.5 to 800 Gb/s. The codes of faster rates are not always larger.
 const RATES: [u8; 22] = [2, 5, 3, 11, 6, 15, 19, 4, 7, 20, 12, 8, 9, 16, 13, 10, 14, 17, 18, 21, 22, 23];
 
-/// Largest code of a packet lifetime. Every code of six bits is defined.
+/// Largest code of a packet lifetime. Every six-bit code is defined.
 const MAX_LIFE_TIME: u8 = 63;
 
 impl Quantity {
@@ -68,8 +68,8 @@ impl Bound {
         has_value.then_some(Self { quantity, selector, code })
     }
 
-    /// Returns whether the value with code `is` lies within the bound. No value does if the code of the bound is not
-    /// defined.
+    /// Returns whether the value with code `is` lies within the bound. Returns false for every value if the bound's own
+    /// code is not defined.
     pub(super) fn admits(self, is: u8) -> bool {
         let Self { quantity, selector, code } = self;
         if selector > EXACTLY {

@@ -74,7 +74,7 @@ fn creator_sets_group_parameters() {
     let mlid = u16::from_be_bytes([record[36], record[37]]);
     assert!((0xc001..=0xfffe).contains(&mlid), "{mlid:#x}");
 
-    // Another HCA's administration assigns the same LID to the group.
+    // Another HCA's SA assigns the same LID to the group.
     let mut other = open(2);
     wanted[16..32].copy_from_slice(&GID_2);
     let there = answer(&mut other, sa(SET, GROUP, mask, &wanted));
@@ -309,7 +309,7 @@ fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
 }
 
 #[test]
-fn rmpp_response_of_one_segment_is_first_and_last() {
+fn single_segment_rmpp_response_is_first_and_last() {
     let mut management = open(1);
     let table = answer(&mut management, sa(GET_TABLE, 0x11, 1, &[0, 1]));
     assert_eq!((table[3], status(&table)), (0x92, 0));

@@ -473,7 +473,7 @@ fn agents_answer_right_after_port_open() {
 }
 
 #[test]
-fn performance_agent_in_firmware_answers_for_listening_software() {
+fn firmware_answers_perf_queries_even_if_software_listens() {
     let profile = NodeProfile { always_answers_perf: true, opened_by_software: false, ..SINAI };
     for source in [1, 2] {
         let mut management = Management::new(Identity::from_lid(Lid::new(1)), profile);

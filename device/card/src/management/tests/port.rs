@@ -86,7 +86,7 @@ fn unknown_attribute_returns_specified_status() {
     assert_eq!(ifc(request(3, 2, GET, 0x11, 0)), None, "subnet administration is not of the port");
 }
 
-/// mthca interface, section 8.2: MAD_IFC answers, but software advances the route.
+/// mthca interface, section 8.2: MAD_IFC leaves the route of the answer unchanged, because software advances it.
 #[test]
 fn directed_route_answer_keeps_route() {
     let mut management = open(1);

@@ -1,8 +1,8 @@
-//! Loads from guest memory to which software may be storing.
+//! Loads from guest memory that software may be writing concurrently.
 //!
 //! Software stores a word of a work request or of a doorbell record with a single instruction, and relies on the device
 //! reading it as a whole. For example, the word with the valid bit of an E810 request also contains the R_Key.
-//! `copy_to` reads a word in parts if the destination is not aligned.
+//! `copy_to` would read a word in parts if the destination is not aligned.
 
 use std::sync::atomic::Ordering;
 

@@ -225,7 +225,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Splits the window that contains `at` into two, the second of which begins at `at`.
+    /// Splits the window that contains `at` into two windows, so that the second one begins at `at`.
     fn split_at(&mut self, at: u64) {
         let Some((first, window)) = self.windows.range_mut(..at).next_back() else { return };
         if window.last < at {

@@ -28,9 +28,8 @@ use vmm_sys_util::signal::register_signal_handler;
 /// mappings per process, and half of them are left for other purposes.
 const MAX_MAPPINGS: usize = 32_768;
 
-/// Maximum number of times that one mapping is replaced. A single thread causes only one replacement. More
-/// replacements occur if several threads access lost pages at the same moment, or if the host has no page for
-/// the zeros either.
+/// Maximum number of times that one mapping is replaced. A single thread causes only one replacement. More replacements
+/// occur if several threads access lost pages concurrently, or if the host has no page for the zeros either.
 const MAX_LOSSES: usize = 16;
 
 /// Maximum number of bytes that one system call releases. Each call holds the address space lock for 2 to 4 ms
@@ -130,8 +129,8 @@ struct Slot {
 
 static SLOTS: [Slot; MAX_MAPPINGS] = [const { Slot::new() }; MAX_MAPPINGS];
 
-/// Index of the first slot that has never been used. Each mapping takes the first free slot, so the number of
-/// used slots is about the largest number of mappings that have existed at the same time.
+/// Index of the first slot that has never been used. Each mapping takes the first free slot, so the number of used
+/// slots is about the peak number of mappings.
 static UNUSED_FROM: AtomicUsize = AtomicUsize::new(0);
 
 impl Slot {

@@ -95,7 +95,7 @@ fn noncontiguous_pages_split_range() {
 }
 
 #[test]
-fn unwritten_page_fails_only_its_accesses() {
+fn missing_page_fails_only_accesses_to_it() {
     let (keys, mut pages) = published();
     pages.0.remove(&0x11);
     assert!(segments(&keys, &pages, at(0x7f00_1234_5678), 0x988).is_ok());
@@ -121,7 +121,7 @@ fn access_checks_key_pd_rights_and_bounds_in_order() {
 }
 
 #[test]
-fn each_access_needs_its_own_right() {
+fn each_kind_of_access_requires_its_own_right() {
     use Access::{LocalRead, LocalWrite, RemoteAtomic, RemoteRead, RemoteWrite};
     for (rights, granted) in [
         (Rights::empty(), &[LocalRead][..]),
@@ -184,7 +184,7 @@ fn offsets_and_zero_based_addresses_start_at_first_byte() {
 }
 
 #[test]
-fn physical_region_reaches_end_of_bus() {
+fn physical_region_extends_to_last_bus_address() {
     let all = MemoryRegion::whole_memory(KEY, PD, Rights::empty());
     let translation = Translation::Contiguous { bus: Iova::new(u64::MAX - 3) };
     let top = MemoryRegion { start: Va::new(u64::MAX - 3), translation, ..all };

@@ -12,10 +12,11 @@ const PD: Pdn = Pdn::new(3);
 const OWNER: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
 const NEIGHBOUR: Initiator = Initiator { qpn: Qpn::new(0x42), ..OWNER };
 const STRANGER: Initiator = Initiator { pd: Pdn::new(4), ..OWNER };
-/// Key of a region registered by a command. `FAST` is allocated for fast registration, and `WINDOW` for a
-/// window.
+/// Key of a region registered by a command.
 const REGION: u32 = 0x100;
+/// Key allocated for fast registration.
 const FAST: u32 = 0x200;
+/// Key allocated for a memory window.
 const WINDOW: u32 = 0x300;
 const START: u64 = 0x7f00_0000_0400;
 const LEN: u64 = 0x3000;
@@ -300,7 +301,7 @@ fn bind_rejects_invalid_parameters() {
         (Bind { parent: lkey(0x701), ..ours }, AccessError::Kind),
         (Bind { parent: lkey(0x500), ..ours }, AccessError::Right),
         (Bind { parent: lkey(0x600), ..ours }, AccessError::Pd),
-        // Peers may write only to memory to which the owner may also write.
+        // Peers may write only to memory that the owner may also write.
         (Bind { parent: lkey(0x400), ..ours }, AccessError::Right),
         (Bind { va: Va::new(START - 1), ..ours }, AccessError::Bounds),
         (Bind { len: LEN, ..ours }, AccessError::Bounds),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Maximum number of entries that are learned or wanted. A limit is needed because a sender can invent addresses.
+/// Maximum number of entries that are not fixed. A limit is needed because a sender can invent addresses.
 const MAX_ENTRIES: usize = 1024;
 
 /// Minimum interval between requests for one address (RFC 1122, section 2.3.2.1; RFC 4861, section 10).
@@ -39,7 +39,7 @@ enum Entry {
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
-    /// Number of entries that are learned or wanted.
+    /// Number of entries that are not fixed.
     changeable: usize,
     /// The last pair for which [`Neighbours::is_anothers`] returned false. Only a new fixed entry can change
     /// that result. This speeds up the check of successive frames from one peer.

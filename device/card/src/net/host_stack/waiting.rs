@@ -11,8 +11,7 @@ use protocol::ids::MacAddr;
 /// lost packets.
 const MAX_FRAMES: usize = 256;
 
-/// Maximum time for which a frame waits before it is dropped (RFC 4861, section 7.2.2: three requests, a
-/// second apart).
+/// Maximum time that a frame waits before it is dropped (RFC 4861, section 7.2.2: three requests, a second apart).
 const MAX_WAIT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]

@@ -87,7 +87,7 @@ fn emit_all(headers: Vec<u8>, offloads: Offloads, request: Segmentation, payload
 
 proptest! {
     #[test]
-    fn segments_are_valid_packets_of_payload(
+    fn segments_are_valid_and_carry_entire_payload(
         v6: bool,
         udp: bool,
         segment_len in 1..700_u16,
@@ -198,7 +198,7 @@ fn failed_segment_leaves_output_unchanged() {
     };
     assert_eq!(segments.emit(&mut out, unreadable), Err(HeaderError));
     assert_eq!(out, b"earlier frame");
-    // A frame that ends within its headers has no place for checksums.
+    // A frame that ends within its headers has no room for the checksums.
     let shortened = |_, out: &mut Vec<u8>| -> Result<(), HeaderError> {
         out.pop();
         Ok(())

@@ -7,7 +7,7 @@ use protocol::describe::{Describe, Value, Visitor};
 
 use super::Kind;
 
-/// An object to which each field adds a member.
+/// A JSON object under construction. Each field adds a member.
 pub(super) struct JsonLine<'a> {
     line: &'a mut String,
     /// Whether the next member is the first of its object.

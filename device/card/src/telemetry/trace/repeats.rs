@@ -102,7 +102,7 @@ impl Repeats {
         if self.ends.is_none_or(|ends| now < ends) { Vec::new() } else { self.end() }
     }
 
-    /// Like [`Repeats::end_at`], but ends the period in any case.
+    /// Like [`Repeats::end_at`], but ends the period even if it is not over.
     pub(super) fn end(&mut self) -> Vec<(Group, u64)> {
         self.ends = None;
         let counted = self.groups.drain(..).map(|counted| (counted.group, counted.suppressed));

@@ -7,7 +7,7 @@ use protocol::describe::{Describe, Value, Visitor};
 
 use super::Kind;
 
-/// A line to which each field adds ` key=value`. Inside objects, zero fields are omitted, but lists are
+/// A line under construction. Each field appends ` key=value`. Inside objects, zero fields are omitted, but lists are
 /// complete.
 pub(super) struct TextLine<'a> {
     line: &'a mut String,
@@ -92,7 +92,7 @@ impl Visitor for TextLine<'_> {
     }
 }
 
-/// Writes a single word as it is, and other text in quotes.
+/// Writes a single word without quotes, and other text in quotes.
 fn word_or_quoted(line: &mut String, text: &str) {
     let plain = |c: char| c.is_ascii_graphic() && c != '"';
     if !text.is_empty() && text.chars().all(plain) {

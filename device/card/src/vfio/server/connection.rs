@@ -24,7 +24,7 @@ pub struct Connection {
     stream: UnixStream,
     input: Input,
     session: Session,
-    /// Replies, of which the first `sent` bytes have been sent.
+    /// Replies. The first `sent` bytes have already been sent.
     replies: Vec<u8>,
     sent: usize,
     /// Descriptors to send with the replies that begin at these offsets.

@@ -19,7 +19,7 @@ use super::message::{HEADER_LEN, Header, MAX_FDS, MAX_MESSAGE_LEN};
 /// Size of the buffer for ordinary messages. For a long message, the buffer grows temporarily.
 const BUFFER_LEN: usize = 64 << 10;
 
-/// A protocol violation after which the connection cannot continue.
+/// A protocol violation that ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ProtocolError {
     /// The message is shorter than its header, or longer than negotiated.
@@ -58,7 +58,7 @@ pub(super) struct Message<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OutOfDescriptors;
 
-/// Bytes that have been read but not yet served.
+/// Bytes that have been read but not yet processed.
 pub(super) struct Input {
     buffer: Vec<u8>,
     start: usize,

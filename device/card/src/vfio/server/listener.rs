@@ -230,9 +230,8 @@ impl Drop for Listener {
     }
 }
 
-/// Locks a directory until `folder` is closed, or continues without the lock after a timeout. Without a lock,
-/// two daemons that start at the same moment may both replace a stale file, which makes one of them
-/// unreachable.
+/// Locks a directory until `folder` is closed, or continues without the lock after a timeout. Without a lock, two
+/// daemons that start concurrently may both replace a stale file, which makes one of them unreachable.
 fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
     static WAITED: Mutex<Waited> = Mutex::new(Waited { since: None, total: Duration::ZERO });
     let begun = Instant::now();
@@ -253,7 +252,7 @@ fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
     locked
 }
 
-/// Time for which this process has waited for locks.
+/// How long this process has waited for locks.
 struct Waited {
     /// Start of the window.
     since: Option<Instant>,
@@ -261,7 +260,7 @@ struct Waited {
 }
 
 impl Waited {
-    /// Returns the time for which the process may still wait.
+    /// Returns how long the process may still wait.
     fn left(&mut self, now: Instant) -> Duration {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= LOCK_WINDOW) {
             *self = Self { since: Some(now), total: Duration::ZERO };

@@ -46,7 +46,7 @@ pub(super) struct Header {
 /// Command number of REGION_WRITE_MULTI, which is in the protocol specification but not in the crate `vfio_user`.
 const REGION_WRITE_MULTI: u16 = 15;
 
-/// Client commands that are served.
+/// Client commands that this server supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Version,
@@ -63,7 +63,7 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Returns `None` for unknown commands and for commands that are not served. The latter are requests for region
+    /// Returns `None` for unknown commands and for commands that are not supported. The latter are requests for region
     /// descriptors and for dirty pages (migration), and the DMA accesses that only a server sends.
     pub(super) fn from_raw(raw: u16) -> Option<Self> {
         use vfio_user::Command as Known;

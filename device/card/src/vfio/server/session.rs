@@ -72,7 +72,7 @@ impl Session {
     /// with the reply.
     ///
     /// # Errors
-    /// Fails only on violations after which the connection cannot continue.
+    /// Fails only on violations that end the connection.
     pub(super) fn handle(
         &mut self,
         header: Header,

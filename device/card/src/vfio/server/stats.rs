@@ -19,7 +19,7 @@ pub struct MessageStats {
     pub region_write: u64,
     pub region_write_multi: u64,
     pub reset: u64,
-    /// Commands that are not served.
+    /// Commands that are not supported.
     pub other: u64,
     /// Messages of any command that were answered with an error.
     pub refused: u64,

@@ -25,7 +25,7 @@ struct Stub {
     log: Vec<String>,
     memory: GuestMemory,
     interrupts: Interrupts,
-    /// File behind BAR 2.
+    /// File that backs BAR 2.
     file: Option<Arc<OwnedFd>>,
 }
 
@@ -423,7 +423,7 @@ fn longest_message_is_accepted() {
 }
 
 #[test]
-fn client_that_reads_no_replies_is_not_served() {
+fn server_stops_reading_if_client_reads_no_replies() {
     let mut bench = Bench::new();
     let request = message(1, 9, 0, &access(2, 0, 1 << 16, &[]));
     let mut sent = 0;

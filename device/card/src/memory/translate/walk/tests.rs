@@ -14,8 +14,9 @@ use crate::memory::translate::{AccessTarget, RegionAccess, Segment};
 
 const PD: Pdn = Pdn::new(3);
 const INITIATOR: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
-/// Key used by the requests. `LOW` and `HIGH` are keys to which lists refer.
+/// Key used by the requests.
 const OUTER: u32 = 1;
+/// Keys to which lists refer.
 const LOW: u32 = 2;
 const HIGH: u32 = 3;
 
@@ -181,7 +182,7 @@ fn list_of_fixed_length_ranges_is_indexed_directly() {
 }
 
 #[test]
-fn access_at_missing_list_entry_is_unmapped() {
+fn access_through_missing_list_entry_fails() {
     let [low, high] = low_and_high();
     let tables = Tables::new([range(LOW, 0x1_0000, 0x10)]);
     let keys = table([low, high, indirect(OUTER, 0x20, 0, u32::MAX)]);
@@ -590,7 +591,7 @@ proptest! {
     /// Accesses through caches and cursors give the same results as the model, regardless of changes between
     /// the accesses.
     #[test]
-    fn accesses_equal_naive_model(
+    fn accesses_match_naive_model(
         regions in proptest::collection::vec(any_region(), 4..9),
         ranges in proptest::collection::vec(any_range(), 12),
         has_generation: bool,

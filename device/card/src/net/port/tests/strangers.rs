@@ -14,9 +14,9 @@ use crate::management::{Datagram, PERMISSIVE_LID, QP0, QP1};
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
-/// Number of bytes by which the answer to a probe is longer than the shortest probe (RFC 4861, section 7.2.4).
+/// Extra length of the answer to a probe over the shortest probe, in bytes (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
-/// Number of bytes by which an acknowledgement is longer than a SEND without data: the AETH (IBTA 9.2).
+/// Extra length of an acknowledgement over a SEND without data, in bytes: the AETH (IBTA 9.2).
 const AETH: usize = 4;
 
 /// Number of invented source MACs, which is more than the fabric learns from one peer.
