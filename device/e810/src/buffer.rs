@@ -14,7 +14,7 @@ impl<'a> Buffer<'a> {
     /// Takes the next `N` bytes.
     ///
     /// # Errors
-    /// EINVAL if fewer bytes remain. The cause is a count in the command that is too large for the buffer.
+    /// EINVAL if fewer bytes remain, that is, if a count in the command is too large for the buffer.
     pub(super) fn next<const N: usize>(&mut self) -> Result<&'a mut [u8; N], AdminError> {
         let left = self.0.len();
         let Some((next, rest)) = std::mem::take(&mut self.0).split_first_chunk_mut() else {

@@ -25,7 +25,7 @@ pub type WqeHead = [u8; 8];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
     ArmCq(ArmCq),
-    /// Reports the consumer index of an EQ and arms it.
+    /// Reports the consumer index of an EQ and arms the EQ.
     ArmEq(EqDoorbell),
     /// Reports the consumer index of an EQ.
     UpdateEq(EqDoorbell),

@@ -78,7 +78,7 @@ impl EventQueue {
         self.producer
     }
 
-    /// Returns the free-running index up to which the driver has read the entries, as it last reported.
+    /// Returns the free-running consumer index, as last reported by the driver.
     pub const fn consumer(&self) -> u32 {
         self.producer.wrapping_sub(self.unread())
     }

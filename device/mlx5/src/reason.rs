@@ -4,9 +4,9 @@ use card::telemetry::reason::IgnoreReason;
 
 /// The driver has not initialised the device.
 pub const NOT_INITIALISED: IgnoreReason = IgnoreReason::guest_bug("not_initialised");
-/// The device has not allocated the UAR page.
+/// The UAR page is not allocated.
 pub const NO_UAR: IgnoreReason = IgnoreReason::guest_bug("no_uar");
-/// The object belongs to a different UAR page.
+/// The doorbell is not in the UAR page of its object.
 pub const FOREIGN_PAGE: IgnoreReason = IgnoreReason::guest_bug("foreign_page");
 /// No EQ has this number.
 pub const NO_EQ: IgnoreReason = IgnoreReason::guest_bug("no_eq");
@@ -18,7 +18,7 @@ pub const NO_QP: IgnoreReason = IgnoreReason::guest_bug("no_qp");
 pub const QP_STATE: IgnoreReason = IgnoreReason::guest_bug("qp_state");
 /// The doorbell record announces more blocks than the send queue has.
 pub const OVERFLOW: IgnoreReason = IgnoreReason::guest_bug("overflow");
-/// The command slot belongs to the driver.
+/// The driver owns the command slot.
 pub const SLOT_NOT_OWNED: IgnoreReason = IgnoreReason::guest_bug("slot_not_owned");
 /// The command queue is not in mapped memory.
 pub const NO_COMMAND_QUEUE: IgnoreReason = IgnoreReason::guest_bug("no_command_queue");

@@ -1,5 +1,5 @@
 //! The receive queue of a QP: a ring of entries. Receives have no doorbell. Instead, the device reads the doorbell
-//! record whenever it has taken all entries announced so far (section 20, M-12).
+//! record whenever it has consumed all entries announced so far (section 20, M-12).
 //!
 //! # Spec
 //! mlx5 interface, section 12.1.

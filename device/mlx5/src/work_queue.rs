@@ -3,8 +3,8 @@
 //! # Spec
 //! mlx5 interface, sections 7, 11 and 12.
 
-/// Free-running producer and consumer counters, modulo 2^16. The counters count units. The units of a send queue are
-/// blocks; those of a receive queue are entries.
+/// Free-running producer and consumer counters, modulo 2^16. They count the queue's units: blocks in a send queue, and
+/// entries in a receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Producer counter, as last read from the doorbell record.
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_wrap_and_stay_in_queue() {
+    fn counters_wrap_and_reject_overrun() {
         let mut counters = Counters { posted: 0xfffe, taken: 0xfffe };
         assert_eq!(counters.learn(3, 8), Ok(()));
         assert_eq!(counters.waiting(), 5);

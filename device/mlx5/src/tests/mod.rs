@@ -48,8 +48,8 @@ fn setup(lid: u16, options: Options) -> Setup {
     Setup { options, mac: Identity::from_lid(Lid::new(lid)).mac, engine: engine::Config::default() }
 }
 
-/// Creates a driver that has powered on the device and written the address of the command queue. MSI-X is enabled, with eventfds for three
-/// vectors.
+/// Creates a driver that has powered on the device and written the address of the command queue. MSI-X is enabled, and
+/// three vectors have eventfds.
 fn powered_on_with(lid: u16, options: Options) -> Driver {
     let mut guest = Guest::new(Mlx5::new(setup(lid, options)), Identity::from_lid(Lid::new(lid)));
     guest.configure(0x52, &[0, 0x80]);
@@ -146,7 +146,7 @@ impl Commands for Driver {
 }
 
 #[test]
-fn opcodes_that_device_does_not_execute_return_bad_op() {
+fn unsupported_opcodes_return_bad_op() {
     let mut driver = initialised();
     for opcode in Opcode::ALL.iter().filter(|opcode| !Command::OPCODES.contains(opcode)) {
         let output = driver.execute(&driver::bare(opcode.code()), 16);

@@ -58,7 +58,7 @@ fn mad_ifc_answers_only_smp_and_performance_classes() {
 /// The port has eight GIDs in one block, and 128 P_Keys in four blocks. The response MAD reports the error, so the
 /// command itself succeeds.
 #[test]
-fn last_gid_and_pkey_blocks_are_read_and_next_are_rejected() {
+fn gid_and_pkey_blocks_past_last_are_rejected() {
     let mut driver = initialised();
     for (attribute, blocks) in [(0x14, 1), (0x16, 4)] {
         let mut status = |block| {

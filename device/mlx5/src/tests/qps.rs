@@ -199,7 +199,7 @@ fn umr_qp_gets_its_pd_at_init() {
 }
 
 #[test]
-fn port_has_one_qp_of_each_management_kind() {
+fn second_qp_of_management_type_is_rejected() {
     let mut all = Objects::new();
     let (qp0, qp1) = (all.of(Service::Qp0), all.of(Service::Qp1));
     let numbers = [all.create(qp0), all.create(qp1)];
@@ -259,7 +259,6 @@ fn only_datagram_qps_can_join_multicast_groups() {
     assert_eq!(all.driver.rejected(&Command::DetachFromMcg(member(ud))), Check::GroupMember);
 }
 
-/// A transition is checked against the QP's state in the engine.
 #[test]
 fn transition_is_checked_against_qp_state_in_engine() {
     let mut all = Objects::new();

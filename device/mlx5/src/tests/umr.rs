@@ -58,7 +58,7 @@ pub(super) fn execute(a: &mut User, b: &mut User, wqe: &SendWqe<'_>) -> u8 {
     syndromes(&a.reap())[0]
 }
 
-/// Returns the context of a registered key, which covers two pages at [`START`] with all rights.
+/// Returns the context of a registered key that covers two pages at [`START`] with all rights.
 pub(super) fn registered(context: MkeyContext) -> MkeyContext {
     MkeyContext {
         free: false,
