@@ -11,7 +11,7 @@ impl<'a> Buffer<'a> {
         Self(bytes)
     }
 
-    /// Takes the next `N` bytes.
+    /// Returns the next `N` bytes and advances past them.
     ///
     /// # Errors
     /// EINVAL if fewer bytes remain, that is, if a count in the command is too large for the buffer.
@@ -24,7 +24,7 @@ impl<'a> Buffer<'a> {
         Ok(next)
     }
 
-    /// Takes the next `count` objects, each `N` bytes long.
+    /// Returns the next `count` objects, each `N` bytes long, and advances past them.
     ///
     /// # Errors
     /// The same as for [`Buffer::next`].

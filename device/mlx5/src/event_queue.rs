@@ -106,8 +106,8 @@ impl EventQueue {
         self.consumer = consumer;
     }
 
-    /// Updates the consumer index. Arms the queue if no entry is unread; otherwise, returns the vector to raise at
-    /// once.
+    /// Updates the consumer index. Arms the queue if no entry is unread; otherwise, returns the vector to raise
+    /// immediately.
     #[must_use]
     pub fn arm(&mut self, consumer: u32) -> Option<u16> {
         self.set_consumer(consumer);

@@ -14,7 +14,7 @@ use super::limits::MAX_GIVEN_PAGES;
 pub struct GivenPages(Vec<Iova>);
 
 impl GivenPages {
-    /// Takes pages from the driver.
+    /// Accepts pages from the driver.
     ///
     /// # Errors
     /// Fails if the list is too short, or if the device would hold too many pages.

@@ -35,7 +35,7 @@ impl RecvQueue {
         self.entries
     }
 
-    /// Returns the number of entries taken, modulo 2^16.
+    /// Returns the number of entries consumed, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }
@@ -57,7 +57,7 @@ impl RecvQueue {
         self.counters.waiting() != 0
     }
 
-    /// Takes the next entry, if one is posted. The request's `wr_id` is the entry's running number, modulo 2^16.
+    /// Fetches the next entry, if one is posted. The request's `wr_id` is the entry's running number, modulo 2^16.
     pub fn take(
         &mut self,
         buffer: &QueueBuffer,

@@ -18,7 +18,7 @@ pub struct Counters {
 pub struct TooMany;
 
 impl Counters {
-    /// Returns the number of units that are posted but not yet taken.
+    /// Returns the number of units that are posted but not yet consumed.
     pub const fn waiting(self) -> u16 {
         self.posted.wrapping_sub(self.taken)
     }
@@ -35,7 +35,7 @@ impl Counters {
         Ok(())
     }
 
-    /// Takes units, at most as many as are waiting.
+    /// Consumes `units` units, but no more than are waiting.
     pub fn take(&mut self, units: u16) {
         self.taken = self.taken.wrapping_add(units.min(self.waiting()));
     }

@@ -108,7 +108,7 @@ struct Entries {
 }
 
 impl Entries {
-    /// Reports the first entry whose owner byte marks it as new.
+    /// Reports the first entry whose owner byte marks the entry as new.
     fn check(self, queue: &str, is_new: impl Fn(u8) -> bool, dma: &GuestMemory, found: &mut Findings) {
         /// Bound: the number of entries checked, which is enough to detect a driver that does not initialize them.
         const CHECKED: u64 = 512;

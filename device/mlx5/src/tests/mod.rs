@@ -1,4 +1,4 @@
-//! Tests a whole device together with a driver, but without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
+//! Tests a complete device together with a driver, without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
 
 mod doorbells;
 mod golden;

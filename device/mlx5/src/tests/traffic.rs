@@ -141,7 +141,7 @@ fn inline_data_is_sent_from_wqe() {
         a.post(&wqe);
         exchange(&mut *a, &mut *b);
         assert_eq!(b.get(0, 200), message);
-        // Each WQE takes four blocks, and the queue has 32 blocks.
+        // Each WQE occupies four blocks, and the queue has 32 blocks.
         assert_eq!(counters(&a.reap()), [u16::from(round) * 4]);
         assert_eq!(receipts(&b.reap())[0].1, 200);
     }

@@ -75,7 +75,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields {
     fields: [Option<Field>; PROFILE_WORDS],
-    /// Whether this device supports at least one header from which words are taken.
+    /// Whether this device supports at least one of the headers that contain the words.
     supported: bool,
 }
 
