@@ -58,7 +58,7 @@ fn enable_drops_all_objects() {
 }
 
 #[test]
-fn set_issi_selects_supported_interface_step() {
+fn set_issi_accepts_only_supported_steps() {
     let mut driver = powered_on();
     driver.ok(&ENABLE);
     let query = |driver: &mut Driver| Issi::parse(&output(&driver.ok(&Command::QueryIssi(BARE))));

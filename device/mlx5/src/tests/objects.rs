@@ -325,7 +325,7 @@ fn create_xrc_srq_requires_existing_xrc_domain_and_cq() {
 
 /// Section 12.2: with interface step (ISSI) 1, an ordinary SRQ is an RMP.
 #[test]
-fn create_srq_is_rejected_at_interface_step_1() {
+fn create_srq_is_rejected_with_issi_1() {
     let mut driver = initialised();
     let pd = driver.alloc_pd();
     let list = pages(RING, 1);

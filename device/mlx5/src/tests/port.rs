@@ -32,7 +32,7 @@ fn pcap(direction: u16, port: u8, capability_mask: u32) -> (AccessReg, [u8; Pcap
 }
 
 #[test]
-fn port_is_active_without_a_command() {
+fn port_is_active_before_any_command() {
     let mut driver = initialised();
     let info = port_info(&mut driver);
     assert_eq!((info.lid, info.state, info.mtu_cap), (Lid::new(1), LinkState::ACTIVE, 5));

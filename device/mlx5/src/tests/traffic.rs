@@ -250,7 +250,7 @@ fn receive_posted_after_message_needs_no_doorbell() {
 }
 
 #[test]
-fn wrong_rkey_is_remote_access_error_and_flushes() {
+fn wrong_rkey_causes_remote_access_error_and_flush() {
     let (mut a, mut b) = User::pair(Service::Rc);
     a.post_recv(0, 8);
     b.post_recv(0, 8);
@@ -315,7 +315,7 @@ fn message_longer_than_receive_buffer_fails_on_both_sides() {
 
 /// WQE format rules (section 11.3, and section 20, M-1).
 #[test]
-fn malformed_wqe_is_local_qp_operation_error() {
+fn malformed_wqe_causes_local_qp_operation_error() {
     let (a, _) = User::pair(Service::Rc);
     let mut other_queue = a.send(0, 8).emit();
     other_queue[6] = 0x7f;
