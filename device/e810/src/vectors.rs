@@ -101,8 +101,8 @@ pub struct Vectors {
 /// Number of intervals per vector.
 const INTERVALS: usize = 3;
 
-/// Coalescing ends after this number of completed descriptors. They fill one cache line, which is the unit in
-/// which the E810 writes descriptors back.
+/// Coalescing ends after this number of completed descriptors. That many descriptors fill one cache line, which is the
+/// unit in which the E810 writes descriptors back.
 const COALESCE_DESCRIPTORS: u32 = 4;
 
 /// Bound: maximum delay of a coalesced completion. The delay exceeds the time that a peer's kernel takes to

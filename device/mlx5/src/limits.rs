@@ -27,11 +27,11 @@ const LOG_MAX_CQES: u8 = 22;
 /// Log2 of the maximum SRQ entry size in bytes. It leaves room for a link and 32 scatter entries.
 pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
 
-/// Maximum number of pages that the driver can give to the device. Their addresses occupy 512 KiB in the device. A
+/// Maximum number of pages that the driver can give to the device. The addresses of these pages occupy 512 KiB. A
 /// correct driver gives no pages, because QUERY_PAGES requests no pages.
 pub const MAX_GIVEN_PAGES: usize = 1 << 16;
-/// Maximum total number of pages of all queues and keys. Their addresses occupy 128 MiB in the device. Pages of 4 KiB
-/// cover 64 GiB in total.
+/// Maximum total number of pages of all queues and keys. The addresses of these pages occupy 128 MiB. With 4 KiB pages,
+/// queues and keys can cover 64 GiB in total.
 pub const MAX_QUEUE_PAGES: usize = 1 << 24;
 
 /// First numbers of objects, as in the golden traces. Lower numbers are unused, so 0 is never a valid number.

@@ -229,7 +229,7 @@ impl QueuePair {
         Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation }
     }
 
-    /// Fetches the next receive request. Its `wr_id` is the index of its first quantum.
+    /// Fetches the next receive request. Its `wr_id` is the index of the WQE's first quantum.
     pub(super) fn next_receive(&mut self, pages: Pages<'_>) -> Fetch<RecvRequest> {
         match self.receive.fetch(pages) {
             Ok(Some(slot)) => Fetch::Ready(RecvRequest {

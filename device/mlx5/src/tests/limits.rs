@@ -1,8 +1,8 @@
 //! Tests both sides of each limit. The last object or the largest size works. The next one is rejected with the right
 //! status, counted, and logged in one line (mlx5 interface, sections 3.3 and 6.1).
 //!
-//! The limits of CQ entries, EQs, Q counter sets and multicast groups, and of the pages of all queues, are tested where
-//! these objects are tested.
+//! The limits on CQ entries, EQs, Q counter sets, multicast groups and total queue pages are tested together with these
+//! objects.
 
 use card::frontend::snapshot::QpRow;
 use card::frontend::testing::{exchange, logged};
@@ -32,8 +32,9 @@ const RD_ATOMIC: u32 = 4;
 /// Number of the last UAR page in a BAR of 1 MiB.
 const LAST_UAR: u32 = 255;
 
-/// Addresses of rings and queues.
+/// Base address of EQ and CQ rings.
 const RING: u64 = 0x40_0000;
+/// Address of the queues under test.
 const QUEUE: u64 = 0x44_0000;
 
 fn small() -> Driver {

@@ -92,7 +92,7 @@ pub struct LoadedModules {
 }
 
 /// Permanently replaces the guest's root with a file system on a disk. The disk is mounted read-only under a tmpfs
-/// overlay. Both disks must contain ext4, and their drivers must be loaded.
+/// overlay. The system disk and the modules disk must contain ext4, and their drivers must be loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EnterRoot {

@@ -20,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 
-/// QP numbers of the hostile driver. A well-behaved connection, the bystander, uses the queue pairs, CQs and
+/// Numbers of the hostile driver's objects. A well-behaved connection, the bystander, uses the queue pairs, CQs and
 /// neighbours of [`Pair`].
 const QPNS: Range<u32> = 16..20;
 const CQNS: Range<u32> = 8..12;

@@ -141,8 +141,8 @@ fn last_pble_is_committed_and_next_is_rejected() {
     refused(&mut driver, &next, CqpErrorCode::NoRoom);
 }
 
-/// The device does not use hash entries, transmit buffers, read responses, timers or headers. It places as many of them
-/// as fit in the address space, even if their number exceeds the reported limit.
+/// The device does not use hash entries, transmit buffers, read responses, timers or headers. It places as many of
+/// these objects as fit in the address space, even if their number exceeds the reported limit.
 #[test]
 fn unused_context_objects_are_limited_only_by_address_space() {
     const TIMERS: u64 = 88;
