@@ -11,10 +11,10 @@ impl<'a> Buffer<'a> {
         Self(bytes)
     }
 
-    /// Takes the next `N` bytes.
+    /// Returns the next `N` bytes and advances past them.
     ///
     /// # Errors
-    /// EINVAL if fewer bytes remain, because a count in the command is too large for the buffer.
+    /// EINVAL if fewer bytes remain, that is, if a count in the command is too large for the buffer.
     pub(super) fn next<const N: usize>(&mut self) -> Result<&'a mut [u8; N], AdminError> {
         let left = self.0.len();
         let Some((next, rest)) = std::mem::take(&mut self.0).split_first_chunk_mut() else {
@@ -24,7 +24,7 @@ impl<'a> Buffer<'a> {
         Ok(next)
     }
 
-    /// Takes the next `count` objects, each `N` bytes long.
+    /// Returns the next `count` objects, each `N` bytes long, and advances past them.
     ///
     /// # Errors
     /// The same as for [`Buffer::next`].

@@ -1,4 +1,4 @@
-//! The device: register decoding of BAR0, resets, and the front-end interface.
+//! The device: decoding of BAR0 registers, resets, and the front-end interface.
 //!
 //! # Spec
 //! E810 interface, sections 1 and 2.
@@ -259,7 +259,7 @@ impl Frontend for E810 {
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         let State { function, lan, more_frames, .. } = &mut self.state;
-        // Fire causes at the end of a turn, so that all frames of the turn share one interrupt.
+        // Fire causes at the end of the worker thread's turn, so that all frames of the turn share one interrupt.
         for cause in lan.take_causes() {
             function.vectors.fire(cx, cause);
         }

@@ -24,7 +24,7 @@
 //! | multicast group | 100 B | 1,024, one per queue pair | 100 KiB |
 //! | work scheduler node | 20 B | 512 | 10 KiB |
 //!
-//! The flash image takes another 128 KiB, whatever the guest does.
+//! The flash image occupies another 128 KiB, regardless of what the guest does.
 //!
 //! # Spec
 //! E810 interface, section 1.2.

@@ -1,10 +1,10 @@
 //! Front-end for the Intel E810-C, a NIC with an RDMA half. Linux drives it with `ice` and `irdma`.
 //!
-//! [`E810`] decodes BAR0. A write to the tail of the admin send queue executes commands ([`admin`]). Commands
-//! act on the device's `state`, most of which is defined in [`function`]. Interrupts are delivered to the
-//! guest by [`vectors`]. `traffic` moves frames between the wire and the queues (`lan`). The switch
-//! (`switch`, `vsi`) selects the VSIs that receive a frame. Receive side scaling (`rss`) selects the queue
-//! within a VSI. The RDMA half (`rdma`) has its own registers and control queue.
+//! [`E810`] decodes accesses to BAR0. A write to the tail of the admin send queue executes commands ([`admin`]).
+//! Commands act on the device's `state`, most of which is defined in [`function`]. Interrupts are delivered to the
+//! guest by [`vectors`]. `traffic` moves frames between the wire and the queues (`lan`). The switch (`switch`, `vsi`)
+//! selects the VSIs that receive a frame. Receive side scaling (`rss`) selects the queue within a VSI. The RDMA half
+//! (`rdma`) has its own registers and control queue.
 //!
 //! # Spec
 //! E810 interface; each file cites its sections. Section 16 defines the numbers that start with "E-".

@@ -139,7 +139,7 @@ impl Nvm {
         self.put_word(base, 2, NETLIST_LEN);
         self.put_word(base, NETLIST_NODES, 0);
         for (at, part) in NETLIST.into_iter().enumerate() {
-            // Each part takes two words, low half first. Only the high half is set.
+            // Each part occupies two words, low half first. Only the high half is set.
             self.put_word(base, NETLIST_ID + NETLIST_VERSION + 2 * at + 1, part);
         }
     }

@@ -27,7 +27,7 @@ impl Package {
         *self = Self::default();
     }
 
-    /// Adds a segment of the package. The name and the version come from the first segment with metadata.
+    /// Adds a segment of the package. The first segment with metadata determines the package's name and version.
     pub fn add(&mut self, segment: &[u8]) {
         self.metadata = self.metadata.or_else(|| Metadata::find(segment));
         self.packet_groups.add(segment);

@@ -8,9 +8,9 @@
 //! between two signals. If several causes are pending, the shortest interval applies. If at least this
 //! interval has passed since the last signal, the vector is signalled immediately.
 //!
-//! Transmit completions are rarely urgent, and the reply to a frame often follows soon. Completions are
-//! therefore coalesced until four descriptors have completed, another cause of the same vector fires, or a
-//! timeout expires. A frame and its reply then take one interrupt instead of two.
+//! Transmit completions are rarely urgent, and the reply to a frame often follows soon. Completions are therefore
+//! coalesced until four descriptors have completed, another cause of the same vector fires, or a timeout expires. A
+//! frame and its reply then cause one interrupt instead of two.
 //!
 //! # Spec
 //! E810 interface, section 3.
@@ -101,8 +101,8 @@ pub struct Vectors {
 /// Number of intervals per vector.
 const INTERVALS: usize = 3;
 
-/// Number of completed descriptors after which coalescing ends. They fill one cache line, which is the unit in which
-/// the E810 writes descriptors back.
+/// Coalescing ends after this number of completed descriptors. That many descriptors fill one cache line, which is the
+/// unit in which the E810 writes descriptors back.
 const COALESCE_DESCRIPTORS: u32 = 4;
 
 /// Bound: maximum delay of a coalesced completion. The delay exceeds the time that a peer's kernel takes to reply, even
@@ -131,7 +131,7 @@ enum PendingState {
     Idle,
     /// An interrupt for `done` completed descriptors is delayed until `until`.
     Coalescing { done: u32, until: Instant, interval: Duration },
-    /// The vector is signalled once `interval` has passed since the last signal.
+    /// The vector is signalled when `interval` has passed since the last signal.
     Due { interval: Duration },
 }
 

@@ -72,8 +72,8 @@ impl QueueBuffer {
         Ok(())
     }
 
-    /// Writes an entry so that its last byte is written last. A reader that sees the last byte also sees the rest of
-    /// the entry and all earlier writes.
+    /// Writes an entry, and its last byte after all others. A reader that sees the last byte also sees the rest of the
+    /// entry and all earlier writes.
     ///
     /// # Errors
     /// Fails under the same conditions as [`QueueBuffer::read`], in which case the last byte is not written.
@@ -133,7 +133,7 @@ impl Default for PageBudget {
 }
 
 impl PageBudget {
-    /// Takes `pages` from the budget. If the budget is too small, returns false and takes none.
+    /// Takes `pages` pages from the budget. If the budget is too small, takes none and returns false.
     #[must_use]
     pub fn take(&mut self, pages: usize) -> bool {
         match self.left.checked_sub(pages) {

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn rejection_names_check_and_value() {
+    fn rejection_shows_check_and_value() {
         let rejection = Check::Cq.rejects(0x40_u32);
         assert_eq!(rejection.to_string(), "unknown CQ: 0x40");
         let header = rejection.header().emit();

@@ -20,7 +20,7 @@ const OUTPUT: u64 = 0x20;
 pub enum SlotFault {
     /// The slot is not in mapped memory.
     Unmapped,
-    /// The driver owns the slot, which is left unchanged.
+    /// The driver owns the slot, so it is left unchanged.
     NotOwned,
     /// The command could not be delivered, so it was not executed.
     Undelivered(Undelivered),
@@ -55,11 +55,11 @@ pub struct Request {
 }
 
 impl Request {
-    /// Takes the command from the slot at `at`. Each byte of the slot and its mailboxes is read only once.
+    /// Fetches the command from the slot at `at`. Each byte of the slot and its mailboxes is read only once.
     ///
     /// # Errors
-    /// Fails if the slot is not accessible, if the driver owns it, or if it contains a command that cannot be
-    /// delivered. In the last case, the slot is returned to the driver.
+    /// Fails if the slot is not accessible, is owned by the driver, or contains a command that cannot be delivered. In
+    /// the last case, the slot is returned to the driver.
     pub fn take(dma: &GuestMemory, at: Iova) -> Result<Self, SlotFault> {
         let mut bytes = [0; Slot::LEN];
         dma.read(at, &mut bytes).map_err(|_| SlotFault::Unmapped)?;

@@ -37,7 +37,7 @@ fn nothing() -> Output {
 /// Parses the input of a command.
 ///
 /// # Errors
-/// Fails if the opcode is unknown, the input is too short for the command, or the command names a user context.
+/// Fails if the opcode is unknown, the input is too short for the command, or the command specifies a user context.
 pub fn parse(input: &[u8]) -> Result<Command<'_>, Rejection> {
     // User contexts exist only with DevX, which this device does not support.
     if let Some(InputHeader { user: user @ 1.., .. }) = InputHeader::parse_prefix(input) {

@@ -197,7 +197,7 @@ impl Resources {
         }
     }
 
-    /// Reports the SRQs that fell below their limit in this turn.
+    /// Reports the SRQs that fell below their limit in this turn of the worker thread.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));

@@ -232,7 +232,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Moves the queue to a new ring. The producer index keeps counting. The resize entry takes up one index, so the
+    /// Moves the queue to a new ring. The producer index keeps counting. The resize entry occupies one index, so the
     /// driver moves unread entry i of the old ring to index i + 1 of the new ring.
     ///
     /// # Errors

@@ -88,7 +88,7 @@ impl AsRef<Function> for Mlx5 {
 }
 
 impl Mlx5 {
-    /// Returns the objects of an initialised device, so that tests can fill large tables.
+    /// Returns the objects of an initialised device. Tests use this method to fill large tables.
     #[cfg(test)]
     pub(crate) fn resources_mut(&mut self) -> Option<&mut super::resources::Resources> {
         self.function.resources_mut()

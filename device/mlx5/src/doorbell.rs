@@ -25,7 +25,7 @@ pub type WqeHead = [u8; 8];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
     ArmCq(ArmCq),
-    /// Reports the consumer index of an EQ and arms it.
+    /// Reports the consumer index of an EQ and arms the EQ.
     ArmEq(EqDoorbell),
     /// Reports the consumer index of an EQ.
     UpdateEq(EqDoorbell),
@@ -98,7 +98,7 @@ fn qpn([a, b, c]: [u8; 3]) -> Qpn {
 }
 
 impl Resources {
-    /// Executes a doorbell in an allocated UAR page. Section 20, M-20: the doorbell's object must belong to the same
+    /// Handles a doorbell in an allocated UAR page. Section 20, M-20: the doorbell's object must belong to the same
     /// page.
     pub fn handle_doorbell(&mut self, cx: &mut Context<'_>, page: UarIndex, doorbell: &Doorbell) {
         let done = match doorbell {

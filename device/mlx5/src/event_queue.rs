@@ -78,7 +78,7 @@ impl EventQueue {
         self.producer
     }
 
-    /// Returns the free-running index up to which the driver has read the entries, as it last reported.
+    /// Returns the free-running consumer index, as last reported by the driver.
     pub const fn consumer(&self) -> u32 {
         self.producer.wrapping_sub(self.unread())
     }
@@ -106,8 +106,8 @@ impl EventQueue {
         self.consumer = consumer;
     }
 
-    /// Updates the consumer index. Arms the queue if no entry is unread; otherwise, returns the vector to raise at
-    /// once.
+    /// Updates the consumer index. Arms the queue if no entry is unread; otherwise, returns the vector to raise
+    /// immediately.
     #[must_use]
     pub fn arm(&mut self, consumer: u32) -> Option<u16> {
         self.set_consumer(consumer);

@@ -23,8 +23,8 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Returns the vendor syndrome. For a local protection or memory management error, the vendor syndrome gives the cause.
-/// For most other errors, it is 0.
+/// Returns the vendor syndrome. For a local protection or memory management error, the vendor syndrome specifies the
+/// cause. For most other errors, it is 0.
 pub const fn vendor(status: Status) -> u8 {
     match status {
         Status::RetryExceeded => 0x81,

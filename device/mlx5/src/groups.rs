@@ -13,7 +13,7 @@ use super::limits::MAX_GROUP_QPS;
 
 /// Multicast groups by GID.
 ///
-/// Bound: 2^13 groups with 56 QPs each, which take 2 MiB.
+/// Bound: 2^13 groups with 56 QPs each, which occupy 2 MiB.
 #[derive(Debug)]
 pub struct Groups {
     members: BTreeMap<[u8; 16], SmallVec<[Qpn; 8]>>,

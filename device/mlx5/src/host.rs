@@ -1,4 +1,4 @@
-//! The engine's access to work queues and guest memory.
+//! Implements the engine's host interface: access to work queues and guest memory.
 
 use card::frontend::{Context, HostContext};
 use card::memory::GuestMemory;

@@ -10,7 +10,7 @@ use protocol::ids::Iova;
 
 use super::health::HealthReport;
 
-/// Effect of a register write.
+/// Side effect of a register write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The write has no effect beyond the register.
@@ -24,7 +24,7 @@ pub enum Effect {
 pub struct InitSegment {
     queue_high: u32,
     queue_low: u32,
-    /// Health of the device.
+    /// Device health, as reported in the health buffer.
     pub health: HealthReport,
 }
 

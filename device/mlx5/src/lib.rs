@@ -1,7 +1,7 @@
 //! Front-end for the NVIDIA ConnectX with an InfiniBand port, as driven by Linux's `mlx5_core` and `mlx5_ib` and
 //! rdma-core's `libmlx5`.
 //!
-//! [`Mlx5`] decodes accesses to BAR0. On a store to the command doorbell, it takes commands from the slots of the
+//! [`Mlx5`] decodes accesses to BAR0. On a store to the command doorbell, it fetches commands from the slots of the
 //! [`command_queue`] and executes them ([`commands`]) on the [`function`]. A store to a UAR page is a [`doorbell`].
 //! Events become entries of event queues ([`events`]). Contexts are kept in the device. Only queues and doorbell
 //! records are in guest memory.
@@ -11,7 +11,7 @@
 //! the engine.
 //!
 //! # Spec
-//! The mlx5 interface is described in `protocol/interfaces/mlx5.md`. Each file names the sections that it implements.
+//! The mlx5 interface is described in `protocol/interfaces/mlx5.md`. Each file cites the sections that it implements.
 //! Section 20 defines the numbers that start with "M-".
 
 pub mod address;

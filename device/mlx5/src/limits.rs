@@ -12,8 +12,8 @@ use serde::Deserialize;
 pub const MAX_EQS: u32 = 64;
 /// Number of GIDs in the port's table.
 pub const GIDS: u8 = 8;
-/// Number of P_Keys in the port's table. When the driver loads, it sends one query for each P_Key, although each
-/// response contains a block of 32 P_Keys.
+/// Number of P_Keys in the port's table. Each time the driver is loaded, it sends one query for each P_Key, although
+/// each response contains a block of 32 P_Keys.
 pub const PKEYS: u16 = 128;
 /// Number of Q counter sets. Set numbers have eight bits, and set 0 does not exist.
 pub const MAX_COUNTER_SETS: u32 = 255;
@@ -27,10 +27,11 @@ const LOG_MAX_CQES: u8 = 22;
 /// Log2 of the maximum SRQ entry size in bytes. It leaves room for a link and 32 scatter entries.
 pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
 
-/// Maximum number of pages that the driver can give to the device. Their addresses take 512 KiB. A correct driver gives
-/// no pages, because QUERY_PAGES requests no pages.
+/// Maximum number of pages that the driver can give to the device. The addresses of these pages occupy 512 KiB. A
+/// correct driver gives no pages, because QUERY_PAGES requests no pages.
 pub const MAX_GIVEN_PAGES: usize = 1 << 16;
-/// Maximum number of pages of all queues and keys. Their addresses take 128 MiB. With 4 KiB pages, they cover 64 GiB.
+/// Maximum total number of pages of all queues and keys. The addresses of these pages occupy 128 MiB. With 4 KiB pages,
+/// queues and keys can cover 64 GiB in total.
 pub const MAX_QUEUE_PAGES: usize = 1 << 24;
 
 /// First numbers of objects, as in the golden traces. Lower numbers are unused, so 0 is never a valid number.
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_limits_take_defaults() {
+    fn missing_limits_use_defaults() {
         let caps = GeneralCaps { log_max_cq_entries: LOG_MAX_CQES, ..GeneralCaps::infiniband() };
         assert_eq!(parse("{}").unwrap().caps(), caps);
         let limits = Limits::default();

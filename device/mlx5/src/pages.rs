@@ -14,7 +14,7 @@ use super::limits::MAX_GIVEN_PAGES;
 pub struct GivenPages(Vec<Iova>);
 
 impl GivenPages {
-    /// Takes pages from the driver.
+    /// Accepts pages from the driver.
     ///
     /// # Errors
     /// Fails if the list is too short, or if the device would hold too many pages.
@@ -35,7 +35,7 @@ impl GivenPages {
         &self.0
     }
 
-    /// Returns at most `most` pages to the driver. Section 20, M-14: only pages that the device still has are returned.
+    /// Returns at most `most` pages to the driver. Section 20, M-14: returns only pages that the device still holds.
     pub fn take(&mut self, most: usize) -> Vec<Iova> {
         self.0.split_off(self.0.len().saturating_sub(most))
     }

@@ -97,7 +97,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes the next request from the send queue. `wr_id` is a [`SendTag`].
+    /// Fetches the next request from the send queue. `wr_id` is a [`SendTag`].
     pub fn next_send(&mut self, dma: &GuestMemory, addresses: &Addresses) -> Fetch<SendRequest> {
         if self.send.waiting() == 0 {
             // Section 7: the record can be ahead of the doorbell, so it may already announce more requests. An
@@ -119,7 +119,7 @@ impl QueuePair {
         request.map_or_else(|status| Fetch::Refused { wr_id, status }, Fetch::Ready)
     }
 
-    /// Copies a send WQE that was taken and has not completed yet.
+    /// Copies a send WQE that was fetched and has not completed yet.
     ///
     /// # Errors
     /// Fails if the queue's memory is not accessible.
@@ -133,7 +133,7 @@ impl QueuePair {
         recv.is_posted(|| Some(record(context, dma)?.received))
     }
 
-    /// Takes the next request from the QP's own receive queue.
+    /// Fetches the next request from the QP's own receive queue.
     pub fn next_recv(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
         let Self { context, recv, buffer, .. } = self;
         recv.take(buffer, dma, || Some(record(context, dma)?.received))

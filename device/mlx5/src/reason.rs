@@ -4,9 +4,9 @@ use card::telemetry::reason::IgnoreReason;
 
 /// The driver has not initialised the device.
 pub const NOT_INITIALISED: IgnoreReason = IgnoreReason::guest_bug("not_initialised");
-/// The device has not allocated the UAR page.
+/// The UAR page is not allocated.
 pub const NO_UAR: IgnoreReason = IgnoreReason::guest_bug("no_uar");
-/// The object belongs to a different UAR page.
+/// The doorbell is not in the UAR page of its object.
 pub const FOREIGN_PAGE: IgnoreReason = IgnoreReason::guest_bug("foreign_page");
 /// No EQ has this number.
 pub const NO_EQ: IgnoreReason = IgnoreReason::guest_bug("no_eq");

@@ -1,5 +1,5 @@
 //! The receive queue of a QP: a ring of entries. Receives have no doorbell. Instead, the device reads the doorbell
-//! record whenever it has taken all entries announced so far (section 20, M-12).
+//! record whenever it has consumed all entries announced so far (section 20, M-12).
 //!
 //! # Spec
 //! mlx5 interface, section 12.1.
@@ -35,7 +35,7 @@ impl RecvQueue {
         self.entries
     }
 
-    /// Returns the number of entries taken, modulo 2^16.
+    /// Returns the number of entries consumed, modulo 2^16.
     pub fn taken(&self) -> u16 {
         self.counters.taken
     }
@@ -57,7 +57,7 @@ impl RecvQueue {
         self.counters.waiting() != 0
     }
 
-    /// Takes the next entry, if one is posted. The request's `wr_id` is the entry's running number, modulo 2^16.
+    /// Fetches the next entry, if one is posted. The request's `wr_id` is the entry's running number, modulo 2^16.
     pub fn take(
         &mut self,
         buffer: &QueueBuffer,

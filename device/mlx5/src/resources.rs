@@ -50,7 +50,7 @@ pub struct Resources {
     pub groups: Groups,
     /// Number of times each object is used by other objects.
     pub uses: Uses,
-    /// SRQs that fell below their limit in this turn.
+    /// SRQs that fell below their limit in this turn of the worker thread.
     ///
     /// Bound: each command that arms a limit adds at most one entry.
     pub low_srqs: Vec<Srqn>,

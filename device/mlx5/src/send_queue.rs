@@ -48,7 +48,7 @@ impl SendTag {
             .with_size(control.size)
     }
 
-    /// Returns the index of the block after the WQE. A WQE takes up at least one block.
+    /// Returns the index of the block after the WQE. A WQE occupies at least one block.
     fn end(self) -> u16 {
         self.index().wrapping_add(blocks(self.size()).max(1))
     }
@@ -59,7 +59,7 @@ pub fn blocks(size: u8) -> u16 {
     size.div_ceil(UNITS).into()
 }
 
-/// A WQE taken from the queue.
+/// A WQE fetched from the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Tag for the completion.
@@ -75,7 +75,7 @@ pub struct SendQueue {
     start: u64,
     /// Number of blocks; 0 if the QP has no send queue.
     blocks: u32,
-    /// Counters of posted and taken blocks.
+    /// Counters of posted and consumed blocks.
     counters: Counters,
     /// Number of blocks whose WQEs have completed, modulo 2^16. Strict mode checks that software does not reuse the
     /// blocks of WQEs that have not completed.
@@ -92,7 +92,7 @@ impl SendQueue {
         self.blocks
     }
 
-    /// Returns the number of blocks taken, modulo 2^16.
+    /// Returns the number of blocks consumed, modulo 2^16.
     pub const fn taken(&self) -> u16 {
         self.counters.taken
     }
@@ -104,12 +104,12 @@ impl SendQueue {
 
     /// Records that a WQE and all WQEs before it have completed.
     pub fn complete(&mut self, tag: SendTag) {
-        // A WQE with an invalid size can end past the blocks that were taken.
+        // A WQE with an invalid size can end past the blocks that were consumed.
         let (end, taken) = (tag.end(), self.counters.taken);
         self.completed = if end.wrapping_sub(taken).cast_signed() > 0 { taken } else { end };
     }
 
-    /// Returns the number of blocks that are posted but not taken.
+    /// Returns the number of blocks that are posted but not consumed.
     pub fn waiting(&self) -> u16 {
         self.counters.waiting()
     }
@@ -127,7 +127,7 @@ impl SendQueue {
         self.counters.learn(posted, self.blocks)
     }
 
-    /// Takes the next WQE. A WQE with an invalid size is refused, and consumes at least one block (section 20, M-1).
+    /// Fetches the next WQE. A WQE with an invalid size is rejected, and consumes at least one block (section 20, M-1).
     pub fn take(&mut self, buffer: &QueueBuffer, dma: &GuestMemory) -> Fetch<Taken> {
         if self.waiting() == 0 {
             return Fetch::Empty;
@@ -162,7 +162,7 @@ impl SendQueue {
         Ok(head)
     }
 
-    /// Copies a WQE that was taken and has not completed yet.
+    /// Copies a WQE that was fetched and has not completed yet.
     ///
     /// # Errors
     /// Fails if the queue's memory is not accessible.

@@ -1,4 +1,5 @@
-//! Shared receive queues: RMPs, XRC SRQs, and the SRQs of interface step 0. All three kinds share one number space.
+//! Shared receive queues: RMPs, XRC SRQs, and the SRQs of interface step (ISSI) 0. All three kinds share one number
+//! space.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.4 and 12.
@@ -21,7 +22,7 @@ use super::work_queue::Counters;
 pub enum Context {
     Rmp(RmpContext),
     Xrc(SrqContext),
-    /// SRQ of interface step 0.
+    /// SRQ of interface step (ISSI) 0.
     Basic(SrqContext),
 }
 
@@ -86,7 +87,7 @@ pub struct SharedReceiveQueue {
     context: Context,
     buffer: QueueBuffer,
     counters: Counters,
-    /// Number of the entry at the head of the list. This entry is taken next.
+    /// Number of the entry at the head of the list. This entry is consumed next.
     head: u16,
     /// Whether an event has already reported that the queue cannot be read.
     reported_broken: bool,
@@ -139,7 +140,7 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Takes the entry at the head of the list, if one is posted. The request's `wr_id` is the entry number.
+    /// Fetches the entry at the head of the list, if one is posted. The request's `wr_id` is the entry number.
     pub fn take(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
         let [log_entries, _] = self.context.logs();
         // The limit applies to all entries available now, so read the record again if the number of known entries would
@@ -182,7 +183,7 @@ impl SharedReceiveQueue {
         self.context.record()
     }
 
-    /// Returns the number of the entry that is taken next.
+    /// Returns the number of the entry that is consumed next.
     pub const fn head(&self) -> u16 {
         self.head
     }
@@ -221,7 +222,7 @@ impl SharedReceiveQueue {
         Some(QueueRecord::parse(&record).received)
     }
 
-    /// Returns the number of entries that the driver has posted and the device has not taken.
+    /// Returns the number of entries that the driver has posted and the device has not consumed.
     pub fn available(&self, dma: &GuestMemory) -> u16 {
         self.posted(dma).map_or(0, |posted| posted.wrapping_sub(self.counters.taken))
     }

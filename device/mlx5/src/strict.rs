@@ -30,7 +30,7 @@ pub(super) use self::queues::{cqe, receives};
 pub(super) use self::registers::write;
 pub(super) use self::work::{completion, send_wqe};
 
-/// State of strict mode, since software last wrote the address of the command queue.
+/// State of strict mode, cleared when software writes the address of the command queue.
 #[derive(Debug, Default)]
 pub struct Strict {
     /// Token of the previous command.
@@ -38,7 +38,7 @@ pub struct Strict {
 }
 
 impl Strict {
-    /// Checks the token of a command that the device has taken from a slot.
+    /// Checks the token of a command that the device has fetched from a slot.
     pub(super) fn command(&mut self, slot: usize, token: u8) -> Findings {
         let mut found = Findings::default();
         if self.token.replace(token) == Some(token) {

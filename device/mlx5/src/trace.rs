@@ -191,7 +191,7 @@ pub(super) fn recv_wqe(trace: &mut Trace, source: RecvSource, fetch: &Fetch<Recv
     });
 }
 
-/// Returns the gather list of a payload, or `None` if the payload consists only of inline data.
+/// Returns the scatter/gather elements of a payload, or `None` if all its data is inline.
 fn sges(payload: &Payload) -> Option<Cow<'_, [Sge]>> {
     match payload {
         Payload::Sges(sges) => Some(Cow::Borrowed(sges)),

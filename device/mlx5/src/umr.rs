@@ -1,4 +1,4 @@
-//! Work requests that change memory keys: registration, invalidation and binding of windows.
+//! Work requests that change memory keys: registration, invalidation and memory window binding.
 //!
 //! The engine determines when a UMR executes. The device reads the WQE again at that time, so software must not change
 //! the WQE before the request completes.

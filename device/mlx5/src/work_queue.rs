@@ -3,8 +3,8 @@
 //! # Spec
 //! mlx5 interface, sections 7, 11 and 12.
 
-/// Free-running producer and consumer counters, modulo 2^16. The counters count units. The units of a send queue are
-/// blocks; those of a receive queue are entries.
+/// Free-running producer and consumer counters, modulo 2^16. They count the queue's units: blocks in a send queue, and
+/// entries in a receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Producer counter, as last read from the doorbell record.
@@ -18,7 +18,7 @@ pub struct Counters {
 pub struct TooMany;
 
 impl Counters {
-    /// Returns the number of units that are posted but not yet taken.
+    /// Returns the number of units that are posted but not yet consumed.
     pub const fn waiting(self) -> u16 {
         self.posted.wrapping_sub(self.taken)
     }
@@ -35,7 +35,7 @@ impl Counters {
         Ok(())
     }
 
-    /// Takes units, at most as many as are waiting.
+    /// Consumes `units` units, but no more than are waiting.
     pub fn take(&mut self, units: u16) {
         self.taken = self.taken.wrapping_add(units.min(self.waiting()));
     }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_wrap_and_stay_in_queue() {
+    fn counters_wrap_and_reject_overrun() {
         let mut counters = Counters { posted: 0xfffe, taken: 0xfffe };
         assert_eq!(counters.learn(3, 8), Ok(()));
         assert_eq!(counters.waiting(), 5);

@@ -1,4 +1,4 @@
-//! Allocates consecutive units: pages of the arena, translation entries, object numbers.
+//! Allocates runs of consecutive units: arena pages, translation entries or object numbers.
 
 use std::collections::BTreeMap;
 

@@ -70,7 +70,7 @@ fn serve(input: &mut impl Read, host: &Host) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends whole frames to the host. Several threads can share it.
+/// Sends whole frames to the host. Its clones share the port, and can be used on several threads.
 #[derive(Clone)]
 struct Host(Arc<Mutex<dyn Write + Send>>);
 

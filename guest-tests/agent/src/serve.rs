@@ -27,7 +27,7 @@ pub struct Agent {
     hca: Option<Hca>,
     mlx5: Option<Mlx5>,
     programs: Programs,
-    /// The shutdown that a step has requested. It happens after the answer to that step has been sent.
+    /// The shutdown that a step has requested. The agent performs it after sending the answer to that step.
     ending: Option<ShutdownKind>,
 }
 

@@ -18,7 +18,7 @@ const OK: &str = "OK";
 
 /// Executes the commands in the send ring.
 ///
-/// Bound: the number of ring entries. Each command takes one pass over its buffer.
+/// Bound: the number of ring entries. Each command needs one pass over its buffer.
 pub(crate) fn run(state: &mut State, cx: &mut Context<'_>) {
     for _ in 0..state.function.rings.send.entries() {
         let Some((place, mut descriptor)) = state.function.rings.send.next(cx.dma) else { return };

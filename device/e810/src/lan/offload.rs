@@ -20,7 +20,7 @@ use protocol::net::layers::{TagKind, Tci, VlanTag};
 use super::malicious::DriverError;
 use super::transmit_queue::MAX_FRAME_LEN;
 
-/// Valid MSS range in bytes, the same as on the E810.
+/// Valid MSS range in bytes, the same as on E810 hardware.
 const SEGMENT_SIZES: RangeInclusive<u16> = 64..=9668;
 
 /// Combines the context descriptor's tag (outer) with the data descriptors' tag (inner).

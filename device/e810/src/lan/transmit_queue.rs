@@ -27,7 +27,7 @@ use crate::strict::rules;
 /// 9728 bytes (section 5.6).
 pub(super) const MAX_FRAME_LEN: usize = 9728 - 4;
 
-/// Minimum length of a frame posted by a driver, the same as on the E810. Linux pads shorter frames.
+/// Minimum length of a frame posted by a driver, the same as on E810 hardware. Linux pads shorter frames.
 const MIN_LEN: usize = 17;
 
 /// Bound: buffers per frame without TSO. The E810 has the same limit. Linux linearizes frames with more

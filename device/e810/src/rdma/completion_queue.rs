@@ -1,9 +1,9 @@
 //! A completion queue: its ring, software's consumer index, and the arming state.
 //!
-//! Register writes are posted: software can arm the queue, find it empty and sleep before the device sees the
-//! write. If the device writes a CQE in this interval, software expects an event for the CQE, but the device
-//! has not received the arm request yet. When the request arrives, the device therefore checks for unread
-//! entries. If any entry is unread, the device raises the event at once. A spurious event is harmless.
+//! Register writes are posted: software can arm the queue, find it empty and sleep before the device sees the write. If
+//! the device writes a CQE in this interval, software expects an event for the CQE, but the device has not received the
+//! arm request yet. When the request arrives, the device therefore checks for unread entries. If any entry is unread,
+//! the device raises the event immediately. A spurious event is harmless.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 to 12.5.

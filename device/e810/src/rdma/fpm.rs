@@ -22,8 +22,8 @@ const OTHER_SEGMENTS: u16 = 63;
 /// Number of context memory objects per multicast group.
 const OBJECTS_PER_GROUP: u32 = 8;
 
-/// Returns the limit for a kind of object that the device stores itself. Each object takes one byte of
-/// context memory.
+/// Returns the limit for a kind of object that the device stores itself. Each object occupies one byte of context
+/// memory.
 const fn own(max: u32) -> Limit {
     Limit { max, exponent: 0 }
 }

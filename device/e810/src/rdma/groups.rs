@@ -50,10 +50,10 @@ impl Groups {
     /// Returns the members that receive datagrams to `address` in `vlan`. `vlan` is `None` for untagged
     /// datagrams.
     ///
-    /// The MAC address of a group is the one that the driver programmed. For an IPv6 group, irdma derives the
-    /// MAC address from the first four bytes of the IPv6 address. It also sends datagrams to this MAC
-    /// address. RFC 2464, section 7, derives the MAC address from the last four bytes instead. Datagrams to
-    /// that MAC address are accepted too.
+    /// The MAC address of a group is the one that the driver programmed. For an IPv6 group, irdma derives the MAC
+    /// address from the first four bytes of the IPv6 address. irdma also sends datagrams to this MAC address. RFC 2464,
+    /// section 7, derives the MAC address from the last four bytes instead. Datagrams to that MAC address are accepted
+    /// too.
     pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
         let by_rule = group_mac(address) == Some(mac);
         let accepts = |group: &&Group| {
@@ -94,11 +94,10 @@ impl Groups {
 
     /// Executes "Modify multicast group", which replaces the whole group.
     ///
-    /// irdma decides under a lock whether to create, modify or destroy a group, but issues the operation
-    /// after releasing the lock. If two members join at the same time, the modify operation can precede the
-    /// create operation. If two members leave at the same time, the modify operation can follow the destroy
-    /// operation. Modifying a group that does not exist therefore succeeds, and takes effect when the group
-    /// is created.
+    /// irdma decides under a lock whether to create, modify or destroy a group, but issues the operation after
+    /// releasing the lock. If two members join concurrently, the modify operation can precede the create operation. If
+    /// two members leave concurrently, the modify operation can follow the destroy operation. Modifying a group that
+    /// does not exist therefore succeeds, and takes effect when the group is created.
     ///
     /// # Errors
     /// The index is out of range, or the member list is not in mapped memory.

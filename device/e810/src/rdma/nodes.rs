@@ -61,7 +61,7 @@ impl Nodes {
         if self.nodes.contains_key(&node) {
             return Err(CqpError::new(CqpErrorCode::Exists, "node", node.into()));
         }
-        // In the command, a root node is its own parent.
+        // A root node is its own parent.
         if parent != node && self.nodes.get(&parent).is_none_or(|parent| parent.set.is_some()) {
             return Err(unknown(parent));
         }

@@ -38,9 +38,9 @@ const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 12);
 
 const MAX_RETRIES: u8 = 7;
 
-/// RNR timer sent in NAKs: 0.64 ms at first, then doubled up to 164 ms. The QP context has no field for the
-/// timer, and software does not notify the device of posted receives. Some applications rely on a long timer:
-/// rdma_cm connections use 655 ms and few RNR retries.
+/// RNR timer sent in NAKs: initially 0.64 ms, then doubled up to 164 ms. The QP context has no field for the timer, and
+/// software does not notify the device of posted receives. Some applications rely on a long timer: rdma_cm connections
+/// use 655 ms and few RNR retries.
 const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
 const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 
@@ -229,7 +229,7 @@ impl QueuePair {
         Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation }
     }
 
-    /// Fetches the next receive request. Its `wr_id` is the index of its first quantum.
+    /// Fetches the next receive request. Its `wr_id` is the index of the WQE's first quantum.
     pub(super) fn next_receive(&mut self, pages: Pages<'_>) -> Fetch<RecvRequest> {
         match self.receive.fetch(pages) {
             Ok(Some(slot)) => Fetch::Ready(RecvRequest {

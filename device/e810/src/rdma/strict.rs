@@ -1,7 +1,7 @@
 //! Strict mode: detects driver violations on the RDMA half that the device tolerates.
 //!
-//! User doorbells are not checked. Processes share the doorbell page, so an invalid value is not the driver's
-//! fault.
+//! User doorbells are not checked. Processes share the doorbell page, so an invalid value is not necessarily the
+//! driver's fault.
 //!
 //! # Spec
 //! E810 interface, sections 9 to 14; each rule cites its sections.

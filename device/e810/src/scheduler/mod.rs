@@ -340,8 +340,8 @@ impl Scheduler {
     /// ENOENT for an unknown parent; EINVAL for a parent that is not directly above the leaf layer; ENOSPC if
     /// a limit is reached.
     pub(super) fn add_leaf(&mut self, parent: Teid, data: ElementData) -> Result<Teid, AdminError> {
-        // iPXE names the leaf of the default branch as the parent of its queue. Add the queue next to this
-        // leaf instead. Linux deletes the leaf before it adds queues.
+        // iPXE specifies the leaf of the default branch as the parent of its queue. Add the queue next to this leaf
+        // instead. Linux deletes the leaf before it adds queues.
         let parent = if parent == Self::DEFAULT_LEAF { self.node(parent)?.parent } else { parent };
         let layer = self.room_below(parent, 1)?;
         if layer != LEAF_LAYER {

@@ -20,6 +20,6 @@ pub(super) use self::registers::{View, read, write};
 pub(super) struct Strict {
     /// Set when the driver posts commands, and cleared when the driver reads the head.
     head_unread: bool,
-    /// Locks held by the driver. Bound: at most the three known locks.
+    /// Locks held by the driver. Bound: only three locks exist.
     locks: Vec<ResourceId>,
 }

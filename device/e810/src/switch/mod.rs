@@ -1,7 +1,7 @@
 //! The switch between the port and the VSIs: its rules and lists.
 //!
-//! [`forward`] applies the rules to frames. Each recipe has its own table, keyed by the fields that the
-//! recipe compares. Each frame therefore takes one lookup per recipe, regardless of the number of rules.
+//! [`forward`] applies the rules to frames. Each recipe has its own table, keyed by the fields that the recipe
+//! compares. Each frame therefore needs one lookup per recipe, regardless of the number of rules.
 //!
 //! # Spec
 //! E810 interface, sections 5.4 and 5.8.

@@ -57,9 +57,9 @@ impl Cast {
 
 /// Match key of a rule.
 ///
-/// The source of a frame is compared only if the key contains a source. A MAC rule names its VSI as the
-/// source, but matches frames from any source, including the wire. A promiscuous or default rule with
-/// direction `Transmit` matches frames sent by any VSI.
+/// The source of a frame is compared only if the key contains a source. A MAC rule specifies its VSI as the source, but
+/// matches frames from any source, including the wire. A promiscuous or default rule with direction `Transmit` matches
+/// frames sent by any VSI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     EtherType(Origin, u16),

@@ -113,7 +113,7 @@ fn completions_wait_for_enabled_vector() {
     assert_eq!(nic.interrupts(), 1, "it was lonely");
 }
 
-/// Section 3.2: two signals of a vector are at least an interval apart, regardless of the cause.
+/// Section 3.2: two signals of a vector are at least one interval apart, regardless of the cause.
 #[test]
 fn coalescing_respects_interval() {
     let mut nic = Nic::new();

@@ -1,5 +1,5 @@
-//! Tests of the limits of the NIC: the last object works, and the next one is rejected with the right status, counted,
-//! and logged in one line (sections 5.4 to 5.9 and 6.1).
+//! Tests both sides of each NIC limit. The last object within the limit works. The next one is rejected with the right
+//! status, counted, and logged in one line (sections 5.4 to 5.9 and 6.1).
 
 use card::frontend::snapshot::QueueRow;
 use card::frontend::testing::logged;

@@ -11,7 +11,7 @@ use crate::Options;
 use crate::options::LinkSpeed;
 use crate::testing::AdminEvent;
 
-/// Builds "get link status" with events enabled.
+/// Builds a "get link status" command that enables link events.
 pub(super) fn want_events() -> AdminCommand {
     let mut parameters = [0; 16];
     parameters[2] = 3;

@@ -58,8 +58,8 @@ fn parse(text: &str) -> Line<'_> {
     Line { text, command, reply: AdminReply { status, parameters: answer, buffer: output } }
 }
 
-/// Whether the response to a command is specific to this device. Capabilities are, because the recorded devices have no
-/// RDMA.
+/// Whether the response to a command may differ from the recording. The capabilities differ, because the recorded
+/// devices have no RDMA.
 fn is_own(opcode: Option<Opcode>) -> bool {
     matches!(opcode, Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities))
 }
@@ -138,8 +138,8 @@ fn rename(number: &mut [u8; 2], find: impl FnOnce(u16) -> Option<u16>) {
     }
 }
 
-/// Calls `seen` for each rule. A lookup rule takes 16 bytes plus the packet header, and a VSI list takes 8
-/// bytes plus the members (section 5.8).
+/// Calls `seen` for each rule. A lookup rule occupies 16 bytes plus the packet header, and a VSI list occupies 8 bytes
+/// plus the members (section 5.8).
 fn each_rule(mut rest: &mut [u8], mut seen: impl FnMut(u8, &mut [u8])) {
     while let Some(&kind) = rest.first() {
         let len = match kind {

@@ -249,7 +249,8 @@ impl Vsis {
     }
 }
 
-/// Returns the VSI for boot loaders. It uses the first queue and can send to the wire. No rules refer to it.
+/// Returns the default VSI, for boot loaders. The VSI uses the first queue and can send to the wire. No rule refers to
+/// the VSI.
 fn default_vsi() -> Vsi {
     let switch = SwitchSection { lan: true, ..SwitchSection::default() };
     Vsi::new(&VsiContext { switch, ..VsiContext::default() })

@@ -8,8 +8,8 @@ fn named(number: u16) -> VsiParameters {
     VsiParameters { number, number_valid: true, ..VsiParameters::default() }
 }
 
-/// Returns a context like those with which drivers add a VSI: queues 4 to 7, tag stripping, loopback allowed.
-/// Only the security section is marked as valid.
+/// Returns a context like the ones drivers use to add a VSI: queues 4 to 7, tag stripping, loopback allowed. Only the
+/// security section is marked as valid.
 fn context() -> VsiContext {
     let mut context = VsiContext { sections: Sections::SECURITY, ..VsiContext::default() };
     context.switch = SwitchSection { allow_loopback: true, lan: true, ..SwitchSection::default() };

@@ -16,7 +16,8 @@ use crate::function::{Enabled, Function};
 use crate::options::Setup;
 use crate::resources::Resources;
 
-/// Mask of the supported interface steps, 0 and 1. QUERY_ISSI does not report step 0, because every device supports it.
+/// Mask of the supported interface steps (ISSIs), 0 and 1. QUERY_ISSI does not report step 0, because every device
+/// supports it.
 const STEPS: u32 = 0b11;
 
 /// Drops all objects in the device and the engine, and returns the port to its power-on state.

@@ -13,7 +13,7 @@ use crate::check::{Check, Rejection};
 use crate::mkey::{self, Mkey};
 
 /// Returns the special keys. Only the terminate key exists. Drivers do not use the others, because no capability
-/// announces them.
+/// advertises them.
 pub(super) fn special() -> Output {
     let terminate_key = Lkey::new(TERMINATE_KEY);
     SpecialContexts { terminate_key, ..SpecialContexts::default() }.emit().to_vec()

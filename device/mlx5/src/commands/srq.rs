@@ -1,4 +1,4 @@
-//! Commands for shared receive queues: RMPs, XRC SRQs, and SRQs of interface step 0.
+//! Commands for shared receive queues: RMPs, XRC SRQs, and SRQs of interface step (ISSI) 0.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.4 and 12.
@@ -50,7 +50,7 @@ pub(super) fn create_xrc(
     self::create(call, Context::Xrc(create.context), pages)
 }
 
-/// Executes CREATE_SRQ of interface step 0. With interface step 1, the driver uses RMPs instead.
+/// Executes CREATE_SRQ, which requires ISSI 0. With ISSI 1, the driver uses RMPs instead.
 pub(super) fn create_basic(
     call: Call<'_, '_>,
     create: &CreateSrq,

@@ -19,7 +19,7 @@ use crate::queue_pair::QueuePair;
 use crate::resources::Resources;
 use crate::send_queue::blocks;
 
-/// Checks that the device has allocated the UAR page of a write. `resources` are the objects of an initialised device.
+/// Checks that the UAR page of a write is allocated. `resources` are the objects of an initialised device.
 pub(in super::super) fn uar_write(resources: Option<&Resources>, page: UarIndex) -> Findings {
     let mut found = Findings::default();
     if resources.is_none_or(|all| !all.uars.contains(page.get())) {
@@ -177,7 +177,7 @@ fn announced(qp: &QueuePair, head: WqeHead, sent: u16, dma: &GuestMemory, found:
     }
     let queue = qp.send_queue();
     let (ahead, waiting) = (index.wrapping_sub(queue.taken()), sent.wrapping_sub(queue.taken()));
-    // A WQE that the device has taken may have completed, and its blocks may hold a later WQE.
+    // A WQE that the device has fetched may have completed, and its blocks may hold a later WQE.
     if ahead < waiting
         && u32::from(waiting) <= queue.blocks()
         && let Ok(stored) = queue.head::<{ size_of::<WqeHead>() }>(index, &qp.buffer, dma)

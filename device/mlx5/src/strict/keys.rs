@@ -30,7 +30,7 @@ pub(in super::super) fn umr(
     control(umr, key, &place, &mut found);
     let Some(mkey) = resources.mkeys.get(MkeyIndex::of(key)) else { return found };
     let current = MkeyIndex::of(key).key(mkey.context.key);
-    // The low byte of a free key is not checked: the UMR may specify that of the key's last use or of its next use.
+    // While a key is free, its low byte is either the one for its next use, or left over from its last use.
     if !mkey.context.free && current != key {
         found.add(
             &UMR_CONTROL,

@@ -1,4 +1,4 @@
-//! Checks of queues: their creation, and the entries that the device is about to write or to take.
+//! Checks of queues: their creation, and the entries that the device is about to write or to fetch.
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
@@ -108,7 +108,7 @@ struct Entries {
 }
 
 impl Entries {
-    /// Reports the first entry whose owner byte marks it as new.
+    /// Reports the first entry whose owner byte marks the entry as new.
     fn check(self, queue: &str, is_new: impl Fn(u8) -> bool, dma: &GuestMemory, found: &mut Findings) {
         /// Bound: the number of entries checked, which is enough to detect a driver that does not initialize them.
         const CHECKED: u64 = 512;
@@ -146,7 +146,7 @@ pub(in super::super) fn cqe(cq: &CompletionQueue, cqn: Cqn, dma: &GuestMemory) -
     found
 }
 
-/// Checks the queue from which the device is about to take a receive request.
+/// Checks the queue from which the device is about to fetch a receive request.
 pub(in super::super) fn receives(resources: &Resources, source: RecvSource, dma: &GuestMemory) -> Findings {
     let mut found = Findings::default();
     let (RecvSource::Qp(qpn) | RecvSource::XrcSrq { qpn, .. }) = source;

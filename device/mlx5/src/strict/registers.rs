@@ -34,7 +34,7 @@ fn init_segment(offset: u64, data: &[u8], found: &mut Findings) {
     }
 }
 
-/// Checks a write at the offset `within` of a UAR page.
+/// Checks a write at offset `within` of a UAR page.
 fn uar_page(offset: u64, within: u64, len: usize, found: &mut Findings) {
     match (UarRegister::at(within), len) {
         (None, _) => found.add(&NO_REGISTER, format!("write to bar0+{offset:#x}, where no register exists")),

@@ -13,7 +13,7 @@ use crate::queue_pair::QueuePair;
 use crate::resources::Resources;
 use crate::send_queue::SendTag;
 
-/// Checks a WQE that the device has taken from a send queue.
+/// Checks a WQE that the device has fetched from a send queue.
 pub(in super::super) fn send_wqe(qp: &QueuePair, fetch: &Fetch<SendRequest>, dma: &GuestMemory) -> Findings {
     let mut found = Findings::default();
     let (wr_id, is_refused) = match fetch {

@@ -133,8 +133,8 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
     let mut output = recorded.to_vec();
     match command {
         Command::QueryHcaCap(query) => match (query.cap_type(), heading.split(' ').next()) {
-            // Section 6.1: this device does not offer BlueFlame. The third query needs no change, because it returns
-            // the values that the recorded driver set.
+            // Section 6.1: this device does not offer BlueFlame. The third query of the general capabilities needs no
+            // change, because it returns the values that the recorded driver set.
             (Some(CapType::General), Some("6" | "7")) => output[0x10 + 0x4c] &= 0x7f,
             // The recorded device reported a byte order that the driver had not set yet.
             (Some(CapType::Atomic), Some("9")) => output[0x18] &= 0x3f,
@@ -300,7 +300,7 @@ fn recorded_commands_repeat_with_same_numbers_after_unload() {
     replay(&mut driver);
 }
 
-/// Section 1.1: with the device ID of a virtual function, the device behaves as before.
+/// Section 1.1: the device behaves the same with the device ID of a virtual function.
 #[test]
 fn virtual_function_accepts_same_commands() {
     let options = Options { virtual_function: true, ..Options::default() };

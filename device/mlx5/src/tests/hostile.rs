@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// Creates some objects, so that random numbers sometimes refer to them.
+/// Creates a few objects, so that some of the random object numbers are valid.
 fn populated() -> Driver {
     let mut driver = initialised();
     let uar = driver.alloc_uar();

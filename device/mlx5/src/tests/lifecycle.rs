@@ -58,7 +58,7 @@ fn enable_drops_all_objects() {
 }
 
 #[test]
-fn set_issi_selects_supported_interface_step() {
+fn set_issi_accepts_only_supported_steps() {
     let mut driver = powered_on();
     driver.ok(&ENABLE);
     let query = |driver: &mut Driver| Issi::parse(&output(&driver.ok(&Command::QueryIssi(BARE))));
@@ -82,9 +82,9 @@ fn no_pages_are_requested() {
     assert_eq!(driver.rejected(&unknown), Check::PageUse);
 }
 
-/// Section 20, M-14: the driver gets back exactly the pages that it gave.
+/// Section 20, M-14: the driver gets back exactly the pages that it gave to the device.
 #[test]
-fn manage_pages_returns_given_pages_in_portions() {
+fn manage_pages_returns_pages_in_batches() {
     let mut driver = powered_on();
     driver.ok(&ENABLE);
     let list = pages(0x10_0000, 700);
@@ -109,7 +109,7 @@ fn manage_pages_returns_given_pages_in_portions() {
     assert_eq!(driver.rejected(&unknown), Check::PageOperation);
 }
 
-/// Section 20, M-13: current capabilities are returned as they were set.
+/// Section 20, M-13: QUERY_HCA_CAP returns the current capabilities exactly as the driver set them.
 #[test]
 fn query_of_current_capabilities_returns_values_set() {
     let mut driver = powered_on();
@@ -147,7 +147,7 @@ fn health_registers_report_working_device() {
     assert_eq!([TIMER, TIMER + 4].map(|word| driver.read(word)), [0, 156_250_000]);
 }
 
-/// Section 18.2: the device stops reporting the failure when the driver writes the queue address.
+/// Section 18.2: the device stops reporting the failure when the driver writes the address of the command queue.
 #[test]
 fn injected_failure_is_reported_until_driver_recovers() {
     let mut driver = initialised();

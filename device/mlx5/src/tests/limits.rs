@@ -1,8 +1,8 @@
-//! Tests of limits: the last object or the largest size works, and the next one is rejected with the right status,
-//! counted, and logged in one line (mlx5 interface, sections 3.3 and 6.1).
+//! Tests both sides of each limit. The last object or the largest size works. The next one is rejected with the right
+//! status, counted, and logged in one line (mlx5 interface, sections 3.3 and 6.1).
 //!
-//! The limits on CQ entries, EQs, Q counter sets, multicast groups and the pages of all queues are covered by the tests
-//! of these objects.
+//! The limits on CQ entries, EQs, Q counter sets, multicast groups and total queue pages are tested together with these
+//! objects.
 
 use card::frontend::snapshot::QpRow;
 use card::frontend::testing::{exchange, logged};
@@ -32,8 +32,9 @@ const RD_ATOMIC: u32 = 4;
 /// Number of the last UAR page in a BAR of 1 MiB.
 const LAST_UAR: u32 = 255;
 
-/// Addresses of rings and queues.
+/// Base address of EQ and CQ rings.
 const RING: u64 = 0x40_0000;
+/// Address of the queues under test.
 const QUEUE: u64 = 0x44_0000;
 
 fn small() -> Driver {
@@ -123,7 +124,7 @@ fn last_object_works_and_next_is_rejected() {
     let (list, rmp) = (pages(QUEUE, 1), objects.rmp(0, 5));
     let Objects { mut driver, uar, eqn, qp, .. } = objects;
     let cq = CreateCq { context: cq_context(uar, eqn) };
-    // Number of further objects, and the number of the last one.
+    // Each case contains the number of objects to create, and the object number of the last one.
     for (command, count, last, check) in [
         (create_qp(qp, &list), QPS - 128, QPS - 1, Check::QpLimit),
         (Command::CreateCq(cq, Pages::parse(&list)), CQS - 1, 0x40 + CQS - 1, Check::CqLimit),
@@ -150,7 +151,7 @@ fn last_object_works_and_next_is_rejected() {
     driver.ok(&create_qp(qp, &list));
 }
 
-/// Commands would take too long to fill these tables, so the test fills them directly, except for the last object.
+/// Filling these tables with commands would take too long, so the test creates only the last object with a command.
 #[test]
 fn last_of_many_objects_works_and_next_is_rejected() {
     const PDS: u32 = 1 << 16;
@@ -312,7 +313,7 @@ fn largest_send_wqe_works_and_larger_is_rejected() {
     a.post(&SendWqe { data: data(&a, 62), ..a.send(0, 0) });
     exchange(&mut *a, &mut *b);
     assert_eq!((syndromes(&a.reap()), b.get(0x100, 62)), (vec![0], vec![7; 62]));
-    // 64 units do not fit in the field, which becomes 0. The first WQE took 16 blocks.
+    // 64 units do not fit in the field, which becomes 0. The first WQE occupied 16 blocks.
     let mut block = [0; 64];
     block[..8].copy_from_slice(&[0, 0, 16, SendOpcode::Send.code(), 0, 0, 0x80, 0]);
     let doorbell = a.post_bytes(&block);

@@ -113,7 +113,7 @@ fn invalid_slots_are_rejected() {
 /// A circular chain reaches a block twice. The second time, the block's number does not match its position in the
 /// chain.
 #[test]
-fn circular_mailbox_chain_is_block_number_error() {
+fn circular_mailbox_chain_causes_block_number_error() {
     let mut driver = enabled();
     let set = [&driver::bare(Opcode::SetHcaCap.code())[..], &[0; 4096]].concat();
     driver.post(0, &set, 16);
@@ -137,7 +137,7 @@ fn mailbox_chain_must_be_as_long_as_command() {
 }
 
 #[test]
-fn mailbox_block_with_other_token_is_token_error() {
+fn mailbox_block_with_wrong_token_causes_token_error() {
     let mut driver = enabled();
     driver.post(0, &QUERY.emit(0), LONG);
     driver.poke(Layout::LARGE.output(0, 1) + 0x23d, &[0xee]);

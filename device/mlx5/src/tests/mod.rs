@@ -1,4 +1,4 @@
-//! Tests of a whole device with a driver that acts like `mlx5_core` and `mlx5_ib`, without QEMU.
+//! Tests a complete device together with a driver, without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
 
 mod doorbells;
 mod golden;
@@ -48,8 +48,8 @@ fn setup(lid: u16, options: Options) -> Setup {
     Setup { options, mac: Identity::from_lid(Lid::new(lid)).mac, engine: engine::Config::default() }
 }
 
-/// Creates a driver that has powered on the device and written the address of the command queue. MSI-X is enabled, with
-/// eventfds for three vectors.
+/// Creates a driver that has powered on the device and written the address of the command queue. MSI-X is enabled, and
+/// three vectors have eventfds.
 fn powered_on_with(lid: u16, options: Options) -> Driver {
     let mut guest = Guest::new(Mlx5::new(setup(lid, options)), Identity::from_lid(Lid::new(lid)));
     guest.configure(0x52, &[0, 0x80]);

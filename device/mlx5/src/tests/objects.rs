@@ -210,9 +210,9 @@ fn mkeys_appear_in_mr_rows_until_destroyed() {
     assert_eq!(driver.rejected(&foreign), Check::MkeyPd);
 }
 
-/// Section 20, M-17: Linux 6.12 creates about 6,100 keys when it loads.
+/// Section 20, M-17: the Linux 6.12 driver creates about 6,100 keys when it is loaded.
 #[test]
-fn thousands_of_free_keys_are_possible() {
+fn device_holds_thousands_of_free_keys() {
     let mut driver = initialised();
     let pd = driver.alloc_pd();
     let mut free = mkey(pd, AccessMode::Pages);
@@ -223,7 +223,7 @@ fn thousands_of_free_keys_are_possible() {
     }
 }
 
-/// Creates keys until their pages reach the limit of the device.
+/// Creates keys with long page lists until the device's limit on list memory is reached.
 #[test]
 fn pages_of_all_keys_are_bounded() {
     let mut driver = initialised();
@@ -262,9 +262,9 @@ fn rmp(pd: Pdn) -> CreateRmp {
     CreateRmp { context: RmpContext { state: 1, queue, ..RmpContext::default() } }
 }
 
-/// Section 12.2: queries return the limit as it was set.
+/// Section 12.2: QUERY_RMP returns the limit exactly as the driver set it.
 #[test]
-fn query_rmp_returns_limit_that_modify_rmp_set() {
+fn query_rmp_returns_limit_set_by_modify_rmp() {
     let mut driver = initialised();
     let pd = driver.alloc_pd();
     let list = pages(RING, 1);
@@ -323,9 +323,9 @@ fn create_xrc_srq_requires_existing_xrc_domain_and_cq() {
     driver.ok(&Command::DeallocXrcd(XrcDomainNumber { xrcd }));
 }
 
-/// Section 12.2: with interface step 1, an ordinary SRQ is an RMP.
+/// Section 12.2: with interface step (ISSI) 1, an ordinary SRQ is an RMP.
 #[test]
-fn create_srq_is_rejected_at_interface_step_1() {
+fn create_srq_is_rejected_with_issi_1() {
     let mut driver = initialised();
     let pd = driver.alloc_pd();
     let list = pages(RING, 1);

@@ -32,7 +32,7 @@ fn pcap(direction: u16, port: u8, capability_mask: u32) -> (AccessReg, [u8; Pcap
 }
 
 #[test]
-fn port_is_active_without_a_command() {
+fn port_is_active_before_any_command() {
     let mut driver = initialised();
     let info = port_info(&mut driver);
     assert_eq!((info.lid, info.state, info.mtu_cap), (Lid::new(1), LinkState::ACTIVE, 5));
@@ -58,7 +58,7 @@ fn mad_ifc_answers_only_smp_and_performance_classes() {
 /// The port has eight GIDs in one block, and 128 P_Keys in four blocks. The response MAD reports the error, so the
 /// command itself succeeds.
 #[test]
-fn last_gid_and_pkey_blocks_are_read_and_next_are_rejected() {
+fn gid_and_pkey_blocks_past_last_are_rejected() {
     let mut driver = initialised();
     for (attribute, blocks) in [(0x14, 1), (0x16, 4)] {
         let mut status = |block| {

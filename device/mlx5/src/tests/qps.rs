@@ -113,7 +113,7 @@ fn create_qp_rejects_invalid_context_fields() {
 }
 
 #[test]
-fn qp_reaches_rts_error_and_reset_and_connects_again() {
+fn qp_can_reconnect_after_error_and_reset() {
     let mut all = Objects::new();
     let rc = all.of(Service::Rc);
     let qpn = all.create(rc);
@@ -139,7 +139,7 @@ fn qp_reaches_rts_error_and_reset_and_connects_again() {
 
 /// Section 10.2: RTR2RTS also sets the next send PSN of a datagram QP, and QUERY_QP must return this PSN.
 #[test]
-fn query_qp_of_datagram_qp_returns_send_psn_that_was_set() {
+fn query_qp_returns_send_psn_set_for_datagram_qp() {
     let mut all = Objects::new();
     for service in [Service::Ud, Service::Qp0, Service::Qp1] {
         let context = all.of(service);
@@ -152,7 +152,7 @@ fn query_qp_of_datagram_qp_returns_send_psn_that_was_set() {
 }
 
 #[test]
-fn transitions_require_their_state() {
+fn transition_from_wrong_state_is_rejected() {
     let mut all = Objects::new();
     let rc = all.of(Service::Rc);
     let qpn = all.create(rc);
@@ -178,7 +178,7 @@ fn transitions_require_their_state() {
 
 /// Section 20, M-33: the UMR QP is created with PD 0, and RST2INIT sets its PD.
 #[test]
-fn umr_qp_gets_its_pd_at_init() {
+fn rst2init_sets_pd_of_umr_qp() {
     let mut all = Objects::new();
     let pd = all.context.pd;
     let umr = QpContext { pd: Pdn::new(0), receive_kind: 3, ..all.of(Service::Umr) };
@@ -199,7 +199,7 @@ fn umr_qp_gets_its_pd_at_init() {
 }
 
 #[test]
-fn port_has_one_qp_of_each_management_kind() {
+fn second_qp_of_management_type_is_rejected() {
     let mut all = Objects::new();
     let (qp0, qp1) = (all.of(Service::Qp0), all.of(Service::Qp1));
     let numbers = [all.create(qp0), all.create(qp1)];
@@ -210,7 +210,7 @@ fn port_has_one_qp_of_each_management_kind() {
 }
 
 #[test]
-fn objects_that_qp_uses_cannot_be_destroyed() {
+fn objects_used_by_qp_cannot_be_destroyed() {
     let mut all = Objects::new();
     let list = pages(QUEUES, 1);
     let queue = WorkQueue { pd: all.context.pd, record: RECORD, log_stride: 5, ..WorkQueue::default() };
@@ -259,7 +259,6 @@ fn only_datagram_qps_can_join_multicast_groups() {
     assert_eq!(all.driver.rejected(&Command::DetachFromMcg(member(ud))), Check::GroupMember);
 }
 
-/// RTS2RTS_QP is rejected after 2ERR_QP has moved the QP to ERR in the engine.
 #[test]
 fn transition_is_checked_against_qp_state_in_engine() {
     let mut all = Objects::new();

@@ -64,7 +64,7 @@ fn srq_limit_event_is_raised_once() {
 /// Section 20, M-12: an SRQ is refilled without a doorbell. A QP in the error state does not consume entries from its
 /// SRQ.
 #[test]
-fn receive_posted_to_empty_srq_serves_waiting_message() {
+fn receive_posted_to_empty_srq_completes_waiting_message() {
     let (mut a, mut b, _) = pair();
     a.post(&a.send(0, 8));
     exchange(&mut *a, &mut *b);

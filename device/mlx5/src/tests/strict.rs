@@ -1,4 +1,4 @@
-//! Strict mode: each violation is reported alone, and nothing is reported for correct software.
+//! Strict mode: each violation causes exactly one report, and correct software causes none.
 
 use card::frontend::testing::exchange;
 use card::telemetry::monitor::Rule;
@@ -25,7 +25,7 @@ const RING: u64 = 0x60_0000;
 /// Doorbell records that no queue uses yet.
 const UNUSED_RECORD: Iova = Iova::new(RECORD.get() + 0x100);
 
-/// Creates a program without a QP on a strict HCA.
+/// Creates a program without a QP on an HCA in strict mode.
 fn program(lid: u16) -> User {
     let mut user = User::new(lid);
     user.hca.set_strict(true);
@@ -56,7 +56,7 @@ fn nop(user: &User) -> SendWqe<'static> {
     SendWqe { opcode: Opcode::Nop, operation: Operation::Nop, data: smallvec![], ..user.send(0, 0) }
 }
 
-/// Returns the bytes of a SEND that is not posted yet, after a change of its control segment.
+/// Returns the bytes of a SEND WQE after applying `change` to them. The WQE is not posted.
 fn altered(user: &User, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut wqe = user.send(0, 8);
     wqe.control.qpn = user.qpn;
@@ -90,7 +90,7 @@ fn arm(user: &mut User, change: impl FnOnce(&mut ArmCq)) {
     user.ring_arm(&arm);
 }
 
-/// Creates a CQ of 64 entries whose owner bytes have this value.
+/// Creates a 64-entry CQ. The owner byte of every entry is `owner`.
 fn create_cq(user: &mut User, record: Iova, owner: u8) {
     for entry in 0..64 {
         user.poke(RING + entry * 64 + 63, &[owner]);
@@ -107,7 +107,7 @@ fn give_pages(user: &mut User, list: &[u64]) {
     user.ok(&Command::ManagePages(give, Pages::parse(&list)));
 }
 
-/// Makes a free key valid with this low byte. Returns the whole key.
+/// Registers a free key with the low byte `low`. Returns the whole key.
 fn register(a: &mut User, b: &mut User, key: u32, context: MkeyContext, low: u8) -> u32 {
     let list = mtts();
     let control =
@@ -125,7 +125,7 @@ fn invalidate(a: &mut User, b: &mut User, key: u32) {
     assert_eq!(execute(a, b, &umr(key, control, free, Translation::None)), 0);
 }
 
-/// A rule, and actions of software that violate it. The second user is the peer of the first.
+/// A rule, and a function that violates it. The function's second argument is the peer of the first.
 type Case = (&'static Rule, fn(&mut User, &mut User));
 
 /// At least one case per rule.
@@ -387,7 +387,7 @@ fn stale_sequence_number_is_valid_until_event_is_read() {
     assert_eq!(violations(&b), [("arm_sequence", 1)]);
 }
 
-/// The blocks of a WQE belong to the device until the WQE has completed, even though the device has taken it.
+/// The device owns the blocks of a WQE until the WQE has completed, not only until the device has fetched the WQE.
 #[test]
 fn blocks_of_incomplete_wqe_are_not_free() {
     let (mut a, mut b) = pair();

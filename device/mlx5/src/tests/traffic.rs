@@ -114,7 +114,7 @@ fn rdma_write_read_and_atomics_access_peer_memory() {
 }
 
 #[test]
-fn immediate_data_is_in_receive_entry() {
+fn receive_cqe_contains_immediate_data() {
     let (mut a, mut b) = User::pair(Service::Rc);
     b.post_recv(0, 64);
     b.post_recv(0, 64);
@@ -141,7 +141,7 @@ fn inline_data_is_sent_from_wqe() {
         a.post(&wqe);
         exchange(&mut *a, &mut *b);
         assert_eq!(b.get(0, 200), message);
-        // Each WQE takes four blocks, and the queue has 32 blocks.
+        // Each WQE occupies four blocks, and the queue has 32 blocks.
         assert_eq!(counters(&a.reap()), [u16::from(round) * 4]);
         assert_eq!(receipts(&b.reap())[0].1, 200);
     }
@@ -218,7 +218,7 @@ fn doorbells_for_wqes_already_executed_have_no_effect() {
     assert_eq!((a.reap().len(), b.reap().len()), (3, 3));
 }
 
-/// Section 20, M-16: software copies the WQE to the register in pieces of eight bytes.
+/// Section 20, M-16: the driver copies the WQE to the register in 8-byte stores.
 #[test]
 fn wqe_copied_to_blueflame_register_executes_once() {
     let (mut a, mut b) = User::pair(Service::Rc);
@@ -237,7 +237,7 @@ fn wqe_copied_to_blueflame_register_executes_once() {
 /// Section 20, M-12: receives have no doorbell. The device must find a receive that is posted after the message has
 /// arrived.
 #[test]
-fn receive_posted_without_doorbell_is_found_after_message() {
+fn receive_posted_after_message_needs_no_doorbell() {
     let (mut a, mut b) = User::pair(Service::Rc);
     a.put(0, b"patience");
     a.post(&a.send(0, 8));
@@ -286,7 +286,7 @@ fn wrong_rkey_causes_remote_access_error_and_flush() {
 }
 
 #[test]
-fn wrong_lkey_causes_local_protection_error_on_either_side() {
+fn wrong_lkey_causes_local_protection_error() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let mut data = a.data(0, 8);
     data.lkey = Lkey::new(0x900);
@@ -315,7 +315,7 @@ fn message_longer_than_receive_buffer_fails_on_both_sides() {
 
 /// WQE format rules (section 11.3, and section 20, M-1).
 #[test]
-fn malformed_wqe_is_local_qp_operation_error() {
+fn malformed_wqe_causes_local_qp_operation_error() {
     let (a, _) = User::pair(Service::Rc);
     let mut other_queue = a.send(0, 8).emit();
     other_queue[6] = 0x7f;
@@ -382,7 +382,7 @@ fn completions_raise_events_when_armed() {
 }
 
 #[test]
-fn move_to_err_by_command_flushes_requests_in_order() {
+fn to_err_command_flushes_requests_in_order() {
     let (mut a, mut b) = User::pair(Service::Rc);
     (0..2).for_each(|_| a.post_recv(0, 8));
     for _ in 0..3 {

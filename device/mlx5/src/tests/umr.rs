@@ -58,7 +58,7 @@ pub(super) fn execute(a: &mut User, b: &mut User, wqe: &SendWqe<'_>) -> u8 {
     syndromes(&a.reap())[0]
 }
 
-/// Returns the context of a registered key, which covers two pages at [`START`] with all rights.
+/// Returns the context of a registered key that covers two pages at [`START`] with all rights.
 pub(super) fn registered(context: MkeyContext) -> MkeyContext {
     MkeyContext {
         free: false,
@@ -132,7 +132,7 @@ fn send_with_invalidate_frees_key_of_peer() {
 }
 
 #[test]
-fn key_over_ranges_of_other_keys_is_one_region() {
+fn indirect_key_joins_ranges_of_other_keys() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let klm = |byte_count, offset| Klm { byte_count, key: b.key, va: Va::new(DATA_VA + offset) };
     let (mut context, list) =
@@ -169,7 +169,7 @@ fn keys_can_be_nested_four_levels_deep() {
 /// A UMR that fails a check moves the QP to the error state. Section 20, M-5, describes the checks for a key that is
 /// free or in use.
 #[test]
-fn umr_that_fails_a_check_reports_window_bind_error() {
+fn failed_umr_check_reports_window_bind_error() {
     let valid = UmrControl { inline: true, mask: MkeyMask::FREE, ..UmrControl::default() };
     let free = MkeyContext { free: true, ..MkeyContext::default() };
     for (control, of_data, is_refused) in [

@@ -21,11 +21,13 @@ use smallvec::smallvec;
 
 use super::*;
 
-/// Ring addresses of the asynchronous event EQ, the completion EQ and the CQ.
+/// Ring address of the EQ for asynchronous events.
 const EVENTS: u64 = 0x40_0000;
+/// Ring address of the EQ for completions.
 const COMPLETIONS: u64 = 0x40_8000;
+/// Ring address of the CQ.
 const CQ: u64 = 0x41_0000;
-/// The EQ for completions, which is the second one.
+/// The EQ for completions, which is created second.
 pub(super) const COMPLETION_EQ: Eqn = Eqn::new(2);
 const CQ_ENTRIES: u32 = 64;
 /// Address of a QP's queues: 16 receive entries of 64 bytes each, followed by 32 send queue blocks.
@@ -54,10 +56,13 @@ pub(super) struct User {
     send_queue: u64,
     /// Key of the data region.
     pub(super) key: u32,
-    /// Number of blocks posted. The next three fields count receives posted, SRQ entries posted, and CQEs read.
+    /// Number of send queue blocks posted.
     sent: u16,
+    /// Number of receives posted to the QP's own queue.
     received: u16,
+    /// Number of receives posted to the SRQ.
     pub(super) shared: u16,
+    /// Number of CQEs read.
     reaped: u32,
     /// Number of completion events received, modulo 4.
     sequence: u8,
@@ -350,7 +355,7 @@ impl User {
         self.ring(uar, driver::ARM_CQ, &arm.emit());
     }
 
-    /// Reads all completion events, and reports the new consumer index of the EQ.
+    /// Reads all completion events and updates the EQ's consumer index.
     pub(super) fn receive_events(&mut self) {
         let (uar, events) = (self.uar, u32::try_from(self.completion_events()).unwrap());
         self.sequence = u8::try_from(events & 3).unwrap();

@@ -1,5 +1,4 @@
-//! A pseudo-terminal for a command. The command's side (the slave) is the controlling terminal of the command's
-//! session.
+//! A pseudo-terminal for a command. The slave side is the controlling terminal of the command's session.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +21,7 @@ const FOLDER: &str = "/dev/pts";
 pub(super) struct Terminal(OwnedFd);
 
 impl Terminal {
-    /// Opens a pseudo-terminal. Returns the master side and the command's side.
+    /// Opens a pseudo-terminal. Returns the master side and the slave side.
     pub(super) fn open(size: Size) -> Result<(Self, OwnedFd)> {
         if !Path::new(FOLDER).join("ptmx").exists() {
             std::fs::create_dir_all(FOLDER).context(FOLDER)?;

@@ -115,7 +115,7 @@ fn start_error_distinguishes_missing_from_unusable_program() {
 }
 
 #[test]
-fn command_uses_given_environment_and_folder() {
+fn command_uses_requested_environment_and_directory() {
     let mut port = Port::open();
     let argv = ["sh", "-c", "echo $X; pwd"].map(str::to_owned).to_vec();
     let env = [("X".to_owned(), "a b".to_owned())].into();
@@ -176,7 +176,7 @@ fn command_ends_while_child_holds_output_open() {
 }
 
 #[test]
-fn terminal_has_given_size_and_ctrl_c_interrupts() {
+fn terminal_has_requested_size_and_ctrl_c_interrupts() {
     let mut port = Port::open();
     let script =
         "trap 'echo interrupted; stty size; exit 7' INT; stty size; tty; while :; do sleep 0.1; done";

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_status_of_failing_program_is_returned_as_result() {
+    fn failing_program_returns_exit_status() {
         let end = run("cat; echo no >&2; exit 3", "yes", 10_000).unwrap();
         let expected =
             ProgramEnd { status: ExitStatus::Code(3), stdout: "yes".into(), stderr: "no\n".into() };

@@ -21,7 +21,7 @@ pub(crate) struct Cq {
     /// Number of the CQ, including the bits above the table's index mask.
     pub(crate) cqn: u32,
     ring: EntryRing,
-    /// Entries that were taken from the ring but have not been returned to a caller yet.
+    /// Entries that were read from the ring but have not been returned to a caller yet.
     kept: VecDeque<Cqe>,
 }
 
@@ -117,8 +117,8 @@ impl Hca {
         Ok(Completions { cqes, waited_ns })
     }
 
-    /// Takes one completion. The returned flag is `true` if the completion is in order, that is, if it belongs to the
-    /// oldest outstanding work request of its queue.
+    /// Consumes one completion. The returned flag is `true` if the completion is in order, that is, if it belongs to
+    /// the oldest outstanding work request of its queue.
     pub(crate) fn take_completion(&mut self, cq: CqId) -> Result<Option<(Cqe, bool)>> {
         let queue = self.cqs.get_mut(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?;
         let Some(cqe) = queue.take(&self.arena) else { return Ok(None) };

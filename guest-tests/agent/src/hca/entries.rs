@@ -30,7 +30,7 @@ impl EntryRing {
         }
     }
 
-    /// Takes the next entry if the device has written it, and returns the entry's slot to the device.
+    /// Reads the next entry if the device has written it, and returns the entry's slot to the device.
     pub(crate) fn take(&mut self, arena: &Arena) -> Option<[u8; ENTRY]> {
         let slot = self.consumed & ((1 << self.log_entries) - 1);
         // An entry never crosses a page boundary, because its size divides the page size and the ring starts at a page

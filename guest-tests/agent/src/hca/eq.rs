@@ -1,4 +1,4 @@
-//! Event queues, and the interrupts that announce their events.
+//! Event queues and their interrupts.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.6, 3.9, 3.10 and 8.

@@ -112,7 +112,7 @@ pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) 
     let mut busy_polls = 0;
     loop {
         let word = registers.read(base + CONTROL)?;
-        // Both go bits must have the same value, because each kind of software polls only one of them.
+        // Both go bits must have the same value, because a driver polls only one of them.
         ensure!(
             (word & GO != 0) == (word & GO_DRIVER != 0),
             "control word {word:#010x} after command {:#05x}: bits 23 and 15 disagree",

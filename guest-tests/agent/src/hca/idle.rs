@@ -25,8 +25,7 @@ impl Idle {
     /// Creates a waiter for the calling thread.
     pub(crate) fn new() -> Self {
         // With the default timer slack, the kernel may wake the thread up to 50 us late, which exceeds the shortest
-        // sleep.
-        // SAFETY: the call only sets a number in the calling thread. If it fails, sleeps are longer.
+        // sleep. SAFETY: the call only sets the timer slack of the calling thread. If it fails, sleeps are longer.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         Self { spins: 0, found: 0, next: SHORTEST }
     }

@@ -66,7 +66,7 @@ impl Hca {
         qp.post_send(arena, device, &[request], Ring::Once).map(drop)
     }
 
-    /// Takes all available completions, and waits until at least `free` send slots are free.
+    /// Consumes all available completions, and waits until at least `free` send slots are free.
     fn take_pings(&mut self, step: &PingPong, free: u32) -> Result<()> {
         let [cq, _] = self.qp(step.qp)?.cqs;
         loop {

@@ -281,8 +281,8 @@ impl Hca {
         self.command(Op::Sw2HwMpt, 0, self.mpt_index(region.key), Inbox::Bytes(&mpt.emit()))
     }
 
-    /// Writes a region's translation entries. Like the public driver, puts the total number of entries left to write
-    /// into each command.
+    /// Writes a region's translation entries. As in the public driver, each command contains the number of entries that
+    /// are left to write.
     fn write_mtt(&mut self, region: &Region) -> Result<()> {
         let addresses: Vec<u64> = region.pages.iter().map(|&page| self.arena.iova(page)).collect();
         let mut start = u64::from(region.mtt);

@@ -38,8 +38,9 @@ struct WorkQueue {
     ring: Region,
     slots: u32,
     slot_bytes: u32,
-    /// Number of slots posted and number of slots completed. Both counts are free-running.
+    /// Free-running number of slots posted.
     posted: u32,
+    /// Free-running number of slots completed.
     completed: u32,
 }
 
@@ -197,8 +198,7 @@ impl Qp {
         }
     }
 
-    /// Retires the work request to which a completion belongs. Returns whether that request was the oldest in its
-    /// queue.
+    /// Retires the work request of a completion. Returns whether that request was the oldest in its queue.
     pub(crate) fn account(&mut self, arena: &Arena, cqe: &Cqe) -> Result<bool> {
         if cqe.is_send {
             return self.sq.complete(cqe.wqe);

@@ -247,7 +247,7 @@ mod tests {
         let mut image = Image::new(&fixed());
         image.prepare_init(0, 0);
         image.prepare_rtr(9, 1024, 0x12_3456, 12, &Path::default()).unwrap();
-        // The vector includes the public driver's mask.
+        // The vector includes the mask that the public driver sets.
         image.put(0, 0x40);
         let mut expected = hex("00 00 00 40 00 00 00 00 20 00 00 00 7F 07 07 00
              00 00 00 01 00 00 00 05 00 00 00 09 01 00 00 00");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn change_sets_only_named_attributes() {
+    fn change_sets_only_requested_attributes() {
         let mut image = Image::new(&fixed());
         image.prepare_init(0, 0x11);
         let before = image.clone();

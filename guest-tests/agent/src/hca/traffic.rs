@@ -32,10 +32,11 @@ struct Running<'a> {
     qpn: u32,
     slots: Slots,
     /// Prepared WQEs, one for each slot, if all messages in a slot use the same WQE. Prepared WQEs keep the driver's
-    /// own cost as low as that of real libraries.
+    /// overhead as low as that of real libraries.
     prepared: Prepared,
-    /// Number of messages posted and number completed.
+    /// Number of messages posted.
     posted: u32,
+    /// Number of messages completed.
     completed: u32,
     /// Byte offsets of the WQEs of outstanding messages.
     wqes: VecDeque<u32>,
@@ -484,8 +485,8 @@ impl Hca {
         while left > 0 {
             let mut progress = false;
             for &cq in &cqs {
-                // Take one entry per queue in each round, so that checking the messages of one flow does not delay the
-                // other flows.
+                // Consume one entry per queue in each round, so that checking the messages of one flow does not delay
+                // the other flows.
                 let Some((cqe, in_order)) = self.take_completion(cq)? else { continue };
                 progress = true;
                 idle.found();

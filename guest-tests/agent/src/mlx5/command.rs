@@ -33,7 +33,7 @@ pub(super) enum Op {
     SetIssi,
     /// Argument: kind of pages.
     QueryPages(u16),
-    /// Argument: 1 to give pages, 2 to take them back.
+    /// Argument: 1 to give pages to the device, 2 to reclaim them.
     ManagePages(u16),
     InitHca,
     TeardownHca,
@@ -99,7 +99,7 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    /// Maximum number of pages that one command gives or takes.
+    /// Maximum number of pages that one command gives or reclaims.
     pub(super) const MAX_PAGES: usize = BLOCKS * BLOCK_DATA / 8;
 
     /// Writes the address of the command queue to the device.
@@ -131,7 +131,7 @@ impl Commands {
         self.run_long(device, arena, op, input, output_len)
     }
 
-    /// Executes a command with the given input, whose header is filled in. Returns its output.
+    /// Fills in the header of `input` and executes the command. Returns its output.
     pub(super) fn run_long(
         &mut self,
         device: &Device,

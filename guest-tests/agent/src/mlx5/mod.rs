@@ -30,7 +30,7 @@ const OWN: usize = 2 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which the state of the port is queried.
 const POLL: Duration = Duration::from_millis(10);
-/// Maximum number of WRITEs that are posted at once. The last one reports the completion of all.
+/// Maximum number of WRITEs that are posted at once. Only the last of them requests a completion.
 const BATCH: u32 = 32;
 
 /// An initialised function with a queue pair that is connected to itself.
@@ -121,7 +121,7 @@ impl Mlx5 {
         Ok(Mlx5Copied { syndrome, first_difference, interrupts })
     }
 
-    /// Destroys all objects and stops the device, in the order of `mlx5_core`.
+    /// Destroys all objects and stops the device, in the same order as `mlx5_core`.
     pub(crate) fn close(mut self, step: CloseMlx5) -> Result<()> {
         if step.abrupt {
             return Ok(());

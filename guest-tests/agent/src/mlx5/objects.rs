@@ -10,13 +10,13 @@ use super::command::{Commands, Op};
 use super::queue::{Completions, Events, Sends};
 use crate::vfio::{Arena, Device, PAGE};
 
-/// Length in bytes of the input of the commands that create or change an object, without its page list.
+/// Input length in bytes of the commands that create or modify an object, without the page list.
 const INPUT: usize = 0x110;
-/// Offset of the context of a QP in the input of commands.
+/// Offset of a QP context in the input of a command.
 const QP_CONTEXT: usize = 0x18;
-/// Offset of the other contexts in the input of commands.
+/// Offset of every other context in the input of a command.
 const CONTEXT: usize = 0x10;
-/// Low byte of the key. It is arbitrary.
+/// Low byte of the key, chosen arbitrarily.
 const KEY_BYTE: u32 = 0x42;
 /// Mask for object numbers.
 const NUMBER: u32 = 0xff_ffff;

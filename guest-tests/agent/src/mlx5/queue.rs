@@ -72,7 +72,7 @@ impl Events {
         self.0.place()
     }
 
-    /// Returns the number of the completion queue that the next event names.
+    /// Returns the completion queue number in the next event, if the device has written one.
     pub(super) fn next(&mut self, arena: &Arena) -> Result<Option<u32>> {
         let Some(entry) = self.0.next(arena, |_| true) else { return Ok(None) };
         ensure!(entry[1] == 0, "unexpected event of type {:#x}", entry[1]);
@@ -109,7 +109,7 @@ pub(super) struct Completion {
 pub(super) struct Completions {
     ring: Ring,
     record: usize,
-    /// Number of times the queue has been armed. Each time, an event has followed.
+    /// Number of times the queue has been armed. An event has followed each time.
     arms: u32,
 }
 
@@ -229,14 +229,14 @@ impl Sends {
         self.posted = self.posted.wrapping_add(1);
     }
 
-    /// Hands over all posted WQEs to the device.
+    /// Updates the doorbell record and rings the doorbell for all posted WQEs.
     pub(super) fn ring(&self, device: &Device, arena: &Arena, uar: u32) -> Result<()> {
         // The record is big-endian.
         arena.publish_word(self.record + 4, u32::from(self.posted).swap_bytes());
         device.write(Bar::Zero, u64::from(uar) * UAR + 0x800, &self.latest)
     }
 
-    /// Starts again with an empty queue, after the QP has been reset.
+    /// Empties the queue after the QP has been reset.
     pub(super) fn reset(&mut self, arena: &Arena) {
         self.posted = 0;
         arena.publish_word(self.record + 4, 0);

@@ -17,7 +17,7 @@ pub struct CreateEq {
     pub log_entries: u8,
     /// Protection domain of the queue.
     pub pd: u32,
-    /// Protection domain of the buffer's region, if it differs from `pd`. The device then cannot write entries.
+    /// Protection domain of the buffer's region; by default, `pd`. If the two differ, the device cannot write entries.
     pub buffer_pd: Option<u32>,
     pub vector: u16,
     /// Whether the queue is armed after creation.

@@ -76,8 +76,8 @@ pub enum ToHost {
     Output(Vec<u8>),
     /// Bytes from standard error.
     Errors(Vec<u8>),
-    /// Acknowledges this number of input bytes. They were passed to the command, or were discarded because the command
-    /// had closed its input.
+    /// Acknowledges this number of input bytes. The bytes were passed to the command, or were discarded because the
+    /// command had closed its input.
     Taken(u32),
     /// The command has exited, and all its output has been sent.
     Ended(ExitStatus),

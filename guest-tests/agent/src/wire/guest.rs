@@ -44,7 +44,7 @@ pub struct DeviceInfo {
     pub class: u32,
     pub revision: u8,
     pub bars: Vec<BarInfo>,
-    /// Number of MSI-X vectors, or 0 if the function has no such capability.
+    /// Number of MSI-X vectors, or 0 if the function has no MSI-X capability.
     pub msix_vectors: u32,
     /// Name of the bound driver.
     pub driver: Option<String>,
@@ -92,7 +92,7 @@ pub struct LoadedModules {
 }
 
 /// Permanently replaces the guest's root with a file system on a disk. The disk is mounted read-only under a tmpfs
-/// overlay. The disks must contain ext4, and their drivers must be loaded.
+/// overlay. The system disk and the modules disk must contain ext4, and their drivers must be loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EnterRoot {

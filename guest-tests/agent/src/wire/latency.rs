@@ -17,7 +17,7 @@ pub struct PingPong {
     pub mr: MrId,
     /// The corresponding bytes of the peer's region.
     pub remote: Remote,
-    /// Length of a message in bytes. It is at least 1, and the message must fit inline into a WQE.
+    /// Length of a message in bytes. It must be at least 1, and the message must fit inline in a WQE.
     pub len: u32,
     /// Number of messages in each direction.
     pub rounds: u32,

@@ -1,4 +1,4 @@
-//! Steps for a ConnectX function, which the agent's own driver uses without a kernel driver.
+//! Steps for a ConnectX function that the agent drives itself, without a kernel driver.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! Messages between the host harness and the agent in a guest.
 //!
 //! Both directions carry one JSON object per line over the virtio-serial port [`PORT_NAME`]. The host sends a
-//! [`Request`]. The agent executes its step and answers with a [`Response`] of the same ID. Only one request is
+//! [`Request`]. The agent executes its step and answers with a [`Response`] of the same ID. At most one request is
 //! outstanding. Every step is a struct that implements [`Call`], which defines the type of its answer:
 //!
 //! ```

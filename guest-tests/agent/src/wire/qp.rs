@@ -42,7 +42,8 @@ pub struct CreateQp {
     /// Completion queue of the receive queue.
     pub recv_cq: CqId,
     pub pd: u32,
-    /// Protection domain of the buffers' regions, if it differs from `pd`. The device then cannot fetch requests.
+    /// Protection domain of the buffers' regions; by default, `pd`. If the two differ, the device cannot fetch
+    /// requests.
     pub buffer_pd: Option<u32>,
     pub service: Service,
     /// Binary logarithm of the number of send slots.

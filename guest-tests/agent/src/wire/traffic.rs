@@ -1,8 +1,8 @@
 //! Steps that transfer many messages without involving the host.
 //!
 //! A flow sends or receives `count` messages of `len` bytes on one queue pair, with up to `depth` messages outstanding.
-//! Message `i` uses slot `i % slots` of the flow's buffer, at `off + slot * stride`. It contains the pattern stream of
-//! seed `seed + i % slots`, or of seed `seed + i` if `fresh` is set.
+//! Message `i` uses slot `i % slots` of the flow's buffer, at `off + slot * stride`. The message contains the pattern
+//! stream of seed `seed + i % slots`, or of seed `seed + i` if `fresh` is set.
 //!
 //! | operation | content checked by |
 //! | --- | --- |

@@ -182,7 +182,7 @@ pub struct CreateCq {
     pub log_entries: u8,
     /// Protection domain of the queue.
     pub pd: u32,
-    /// Protection domain of the buffer's region, if it differs from `pd`. The device then cannot write entries.
+    /// Protection domain of the buffer's region; by default, `pd`. If the two differ, the device cannot write entries.
     pub buffer_pd: Option<u32>,
     /// Value of the CQ number's bits above the table's index mask.
     pub high_bits: u32,

@@ -68,7 +68,7 @@ impl Bench {
         bench
     }
 
-    /// Writes a descriptor with fresh buffers to the ring. The caller moves the tail.
+    /// Writes a descriptor with fresh buffers to the ring. The caller advances the tail.
     fn give(&self, entry: u64) {
         let words = [data_buffer(entry), header_buffer(entry), 0, 0];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -122,11 +122,11 @@ fn group_accepts_reordered_modify() {
         let members = rdma(&mut driver).groups.members(address, GROUP_MAC, None);
         members.into_iter().map(|qpn| u64::from(qpn.get())).collect::<Vec<_>>()
     };
-    // Two members join at the same time. The operation for the second member arrives first, and the operation
-    // for the first member does not list the second member.
+    // Two members join concurrently. The operation for the second member arrives first, and the operation for the first
+    // member does not list the second member.
     assert!(perform(0x27, &[5, 6]).is_empty());
     assert_eq!(perform(0x26, &[5]), [5, 6]);
-    // Both members leave at the same time. The operation for the first member arrives last.
+    // Both members leave concurrently. The operation for the first member arrives last.
     assert!(perform(0x28, &[5]).is_empty());
     assert!(perform(0x27, &[6]).is_empty());
     // An unrelated member joins.
@@ -192,7 +192,7 @@ fn read(driver: &mut Driver, pd: u32, va: u64, len: usize) -> Result<Vec<u8>, en
     Ok(bytes)
 }
 
-/// Operation "0a register MR" of section 16.3, with another page.
+/// Operation "0a register MR" of section 16.3, but with a different page.
 #[test]
 fn contiguous_region_checks_bounds_pd_and_stag() {
     const VA: u64 = 0x55ec_bd10_3000;

@@ -75,7 +75,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields {
     fields: [Option<Field>; PROFILE_WORDS],
-    /// Whether this device supports the header of at least one word.
+    /// Whether this device supports at least one of the headers that contain the words.
     supported: bool,
 }
 

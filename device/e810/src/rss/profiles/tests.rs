@@ -36,7 +36,7 @@ fn vsi_group(vsi: u8, group: u16) -> (u32, Vec<u8>) {
     (hash_profile::VSI_GROUPS, [&[1, 0, vsi, 0][..], &group.to_le_bytes()].concat())
 }
 
-/// Builds a TCAM entry like those of drivers. It matches one packet type group and any flags.
+/// Builds a TCAM entry like the ones drivers write. It matches one packet type group and any flags.
 fn entry(place: u8, packet_group: u8, profile: u8) -> (u32, Vec<u8>) {
     let key = [packet_group, 0x01, 0x00];
     let zeros = key.map(|byte| !byte);

@@ -217,7 +217,7 @@ fn wrong_response_length_fails_queue() {
     assert_eq!(pair.a.poll_cq(SEND_CQ), None, "the error itself completes nothing");
 }
 
-/// Section 13.2: the timeout is 16.8 ms at first, and doubles with each of seven retries.
+/// Section 13.2: the timeout is initially 16.8 ms, and doubles with each of seven retries.
 #[test]
 fn silent_peer_fails_send_after_eight_doubling_timeouts() {
     let mut pair = Pair::connected();
@@ -354,7 +354,6 @@ fn qp_access_flags_restrict_key_rights() {
     }
 }
 
-/// A datagram is lost if no receive is posted or its Q_Key does not match.
 #[test]
 fn datagram_without_receive_or_with_wrong_qkey_is_dropped() {
     let mut pair = Pair::new(QpKind::Ud, |_| {});

@@ -20,13 +20,13 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 
-/// QP numbers of the hostile driver. A well-behaved connection, the bystander, uses the queue pairs, CQs and
+/// Numbers of the hostile driver's objects. A well-behaved connection, the bystander, uses the queue pairs, CQs and
 /// neighbours of [`Pair`].
 const QPNS: Range<u32> = 16..20;
 const CQNS: Range<u32> = 8..12;
 const KEYS: Range<u32> = 0x40..0x48;
 const HANDLES: Range<u16> = 10..14;
-/// CQ of the peers of the hostile driver's queue pairs.
+/// CQ of the queue pairs that are connected to those of the hostile driver.
 const PEERS_CQ: Cqn = Cqn::new(8);
 /// Memory that the hostile driver may write.
 const ARENA: Range<u64> = 0x1000_0000..0x1400_0000;

@@ -1,4 +1,4 @@
-//! Tests of the limits of the RDMA half: the last object works, and the next one is rejected with an error
+//! Tests of the RDMA half's limits: the last object within each limit works, and the next one is rejected with an error
 //! code, counted and logged.
 
 use card::frontend::snapshot::GroupRow;
@@ -141,8 +141,8 @@ fn pble_count_at_limit_is_accepted_and_above_is_rejected() {
     refused(&mut driver, &next, CqpErrorCode::NoRoom);
 }
 
-/// The device does not use hash entries, transmit buffers, read responses, timers or headers. It places as many of them
-/// as fit in the address space, even if their number exceeds the reported limit.
+/// The device does not use hash entries, transmit buffers, read responses, timers or headers. It places as many of
+/// these objects as fit in the address space, even if their number exceeds the reported limit.
 #[test]
 fn unused_context_objects_are_limited_only_by_address_space() {
     const TIMERS: u64 = 88;
@@ -162,7 +162,7 @@ fn unused_context_objects_are_limited_only_by_address_space() {
 
 /// The host context contains log2 of the ring size, minus 1.
 #[test]
-fn longest_control_queue_starts_and_longer_does_not() {
+fn longest_control_queue_starts_and_longer_is_rejected() {
     const CONTEXT: u32 = 0x50_0000;
     let mut driver = small();
     for (size, done, lines) in [(10, true, "RDMA control queue started"), (11, false, "the ring is too long")]

@@ -1,5 +1,5 @@
-//! Tests with a queue pair on each of two devices. Requests are posted in the way that a user-space provider
-//! posts them. By default, the queue pairs are privileged, so L_Key 0 gives access to all memory.
+//! Tests with a queue pair on each of two devices. Requests are posted as a user-space provider would post them. By
+//! default, the queue pairs are privileged, so L_Key 0 gives access to all memory.
 
 mod addresses;
 mod errors;

@@ -1,4 +1,4 @@
-//! Tests of rows and trace records of the RDMA half.
+//! Tests of the RDMA half's snapshot rows and trace records.
 
 use card::frontend::snapshot::{
     self, Armed, ControlRow, ControlState, CqRow, EqRow, HandleRow, IcmRow, MrRow, QpRow, Service,

@@ -99,8 +99,7 @@ fn rings_wrap_repeatedly() {
         let data = round.to_le_bytes();
         let [seed, ..] = data;
         pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
-        // The WQEs take one, two or three quanta. NOPs keep them from crossing a multiple of the maximum WQE
-        // size.
+        // The WQEs occupy one, two or three quanta. NOPs keep them from crossing a multiple of the maximum WQE size.
         let bytes = pattern(4 + (round as usize % 3) * 30, seed);
         let all = [&data[..], &bytes].concat();
         // Unsignaled requests produce no completion.
@@ -183,7 +182,7 @@ fn resized_cq_starts_new_ring() {
     }
 }
 
-/// Section 12.3: a CQ that is armed while an entry is unread raises an event at once.
+/// Section 12.3: a CQ that is armed while an entry is unread raises an event immediately.
 #[test]
 fn cq_armed_with_unread_entry_raises_one_event() {
     const NEXT: u64 = 1 << 14;
@@ -352,7 +351,7 @@ fn multicast_reaches_members_except_sender() {
     }
 }
 
-/// Section 13.9: a changed ARP entry applies to connections at once.
+/// Section 13.9: a changed ARP entry applies to connections immediately.
 #[test]
 fn arp_change_updates_connections() {
     let mut pair = Pair::connected();

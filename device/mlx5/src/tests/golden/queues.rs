@@ -81,8 +81,9 @@ impl CompletionRing {
 /// A region of consecutive pages.
 #[derive(Clone, Copy)]
 struct Region {
-    /// Virtual address of the first page, and its bus address.
+    /// Virtual address of the first page.
     first: u64,
+    /// Bus address of the first page.
     bus: u64,
 }
 
@@ -222,7 +223,7 @@ impl Queues {
         driver.poke(record + 4, &arm.emit()[..4]);
     }
 
-    /// Posts the work requests that the device takes after a doorbell. Returns the messages that they transfer.
+    /// Posts the work requests that the device fetches after a doorbell. Returns the messages that they transfer.
     pub(super) fn post(&mut self, driver: &mut Driver, entries: &[Entry]) -> Vec<Message> {
         let of = |kind: Kind| entries.iter().filter(move |entry| entry.kind == kind);
         for entry in of(Kind::Recv) {
@@ -296,8 +297,8 @@ impl Queues {
         Some(region.bus + (va - region.first))
     }
 
-    /// Updates the regions after a UMR. The recording does not contain translation lists in memory, so their pages are
-    /// chosen here.
+    /// Updates the regions after a UMR. The recording does not contain translation lists in memory, so this method
+    /// chooses their pages.
     fn change(&mut self, driver: &mut Driver, key: u32, umr: &Umr<'_>) {
         let index = key >> 8;
         match umr.translation {
