@@ -1,5 +1,5 @@
 //! Limits the sizes of logs. A program that fails in a loop, such as the QEMU of a guest whose device has failed,
-//! writes the same lines without end.
+//! writes the same lines endlessly.
 
 use std::fs::File;
 use std::io::{self, Write};

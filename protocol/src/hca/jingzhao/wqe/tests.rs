@@ -82,7 +82,7 @@ fn published_linked_write_round_trips() {
     assert_eq!(SendWqe::parse(&WRITE_IMM, 0x09, ServiceType::Rc), Ok(wqe.clone()));
     assert_eq!(wqe.emit(), WRITE_IMM);
     assert_eq!(link.position(PositionUnit::Granule, 0x4000), Some(128));
-    // The link of the kernel driver is a byte offset whose low six bits hold the opcode.
+    // The kernel driver writes the link as a byte offset whose low six bits hold the opcode.
     let kernel = Link { address: 2, ..link };
     assert_eq!(kernel.position(PositionUnit::Slot, 0x4000), Some(128));
 }
@@ -279,7 +279,7 @@ fn data_unit_counts_only_after_all_its_words_are_written() {
         slot[16..].copy_from_slice(&[UNTOUCHED, UNTOUCHED].concat());
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
         assert_eq!(extent(&slot), (usize::from(words.end == 16), End::Untouched));
-        // The slot of the kernel driver has no valid bit.
+        // Slots written by the kernel driver have no valid bit.
         let mut slot = RECV_KERNEL;
         slot[16..32].copy_from_slice(&CONSUMED);
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
