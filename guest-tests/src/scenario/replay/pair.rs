@@ -198,7 +198,7 @@ impl Pair {
             exchange.succeeded(&ends)?;
         }
         for end in [&ends.client, &ends.server] {
-            // Ping-pong programs exit with success even if they print errors.
+            // Ping-pong programs exit with status 0 even if they print errors.
             ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         }
         Ok(())
