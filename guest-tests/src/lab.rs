@@ -112,7 +112,7 @@ pub struct Chance {
     pub seed: Option<u64>,
 }
 
-/// All parts that are needed to start guests.
+/// All parts needed to start guests.
 #[derive(Debug)]
 pub struct Lab {
     artifacts: Artifacts,
@@ -151,7 +151,7 @@ pub struct Guest<'a> {
     pub own_disk: Option<PathBuf>,
     /// Host directories that the guest can mount.
     pub shares: Vec<Share>,
-    /// Number of commands that can run at the same time, independently of the agent's steps.
+    /// Number of commands that can run concurrently, independently of the agent's steps.
     pub commands: usize,
     /// Whether the guest can restart. If not set, QEMU exits when the guest restarts.
     pub reboots: bool,
