@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn log_of_other_program_keeps_its_beginning() {
+    fn trimmed_log_keeps_its_beginning() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("guest-a.console");
         fs::write(&path, "").unwrap();

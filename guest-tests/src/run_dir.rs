@@ -1,5 +1,5 @@
-//! The directory of one run, with consoles, logs, captures and command lines. Also provides short paths for the run's
-//! sockets.
+//! The directory of one run, with console output, logs, captures and command lines. Also provides short paths for the
+//! run's sockets.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -44,7 +44,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the chosen kernel. A Debian kernel is fetched if the cache lacks it.
+    /// Returns the chosen kernel. A Debian kernel is fetched if it is not cached.
     pub(super) fn obtain(cache: &Path, choice: &KernelChoice) -> Result<Self> {
         let kernel = match choice {
             KernelChoice::Stock(suite) => Self::unpacked(&stock_root(cache, *suite)?)?,

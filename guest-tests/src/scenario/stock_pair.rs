@@ -215,7 +215,7 @@ impl StockPair {
         self.a.set_up().await
     }
 
-    /// Kills the guests, then stops the daemons as an operator would.
+    /// Kills the guests, then shuts the daemons down cleanly.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.a.vm.kill().await?;
         self.b.vm.kill().await?;
@@ -245,7 +245,7 @@ impl StockNode {
         name_of(self.hca)
     }
 
-    /// Kills the guest, then stops the daemon as an operator would.
+    /// Kills the guest, then shuts the daemon down cleanly.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.vm.kill().await?;
         self.daemon.stop().await

@@ -1,4 +1,5 @@
-//! Boots the guests of a testbed: starts their daemons and QEMU, then sets up networking, shared directories and drivers.
+//! Boots the guests of a testbed: starts their daemons and QEMU, then sets up networking, shared directories and
+//! drivers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;

@@ -246,7 +246,7 @@ impl Station {
         Ok(lines)
     }
 
-    /// Shuts the guest down, then stops its daemon as an operator would.
+    /// Shuts the guest down, then stops its daemon cleanly.
     pub(in crate::scenario) async fn stop(mut self) -> Result<()> {
         self.vm.kill().await?;
         match self.daemon {

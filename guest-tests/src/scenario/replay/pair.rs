@@ -249,7 +249,7 @@ impl Pair {
         self.port_of_a_is("4: ACTIVE").await
     }
 
-    /// Kills the guests, then stops the daemons as an operator would.
+    /// Kills the guests, then shuts the daemons down cleanly.
     pub(super) async fn stop(self) -> Result<()> {
         match self.kind {
             Kind::Mthca(pair) => pair.stop().await,
