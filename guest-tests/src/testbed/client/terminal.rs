@@ -1,4 +1,4 @@
-//! The terminal that this program uses.
+//! Raw mode and size of the terminal that this program runs in.
 
 use std::io::{IsTerminal as _, stdin};
 
