@@ -54,7 +54,7 @@ impl AgentLink {
     /// Executes a step that may take up to `limit`.
     ///
     /// # Errors
-    /// As for [`Self::call`].
+    /// Same as for [`Self::call`].
     pub async fn call_within<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer> {
         Ok(self.exchange(limit, step, true).await?.into_answer::<C>()?)
     }

@@ -1,5 +1,5 @@
 //! Limits the sizes of logs. A program that fails in a loop, such as the QEMU of a guest whose device has failed,
-//! writes the same lines without end.
+//! writes the same lines endlessly.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn log_of_other_program_keeps_its_beginning() {
+    fn trimmed_log_keeps_its_beginning() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("guest-a.console");
         fs::write(&path, "").unwrap();

@@ -299,7 +299,7 @@ impl Daemon {
         self.process.line(GONE, READY_TIMEOUT).await.map(drop)
     }
 
-    /// Stops the daemon as an operator would.
+    /// Shuts the daemon down cleanly, with SIGTERM.
     ///
     /// # Errors
     /// The daemon does not exit or exits with an error, or the driver of an HCA in strict mode has violated a rule.

@@ -1,4 +1,4 @@
-//! Records whether KVM boots guests on this host. Opening `/dev/kvm` is not a sufficient test.
+//! Records whether guests boot with KVM on this host. Opening `/dev/kvm` is not a sufficient test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::vm::LastState;
 
 /// Time limit from the start of QEMU to the agent's first answer.
 pub(crate) const BOOT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Content of the [`note`] if KVM boots guests.
+/// Content of the [`note`] if guests boot with KVM.
 pub(crate) const RUNS: &str = "yes";
 
 /// Explains on one line why the test guest did not boot. Users have not started this guest, so its name is omitted.
@@ -25,8 +25,8 @@ pub(crate) fn explain(error: &anyhow::Error) -> String {
     }
 }
 
-/// Returns the file that records whether KVM boots a guest. It contains [`RUNS`], or the reason on the first line and
-/// the complete error after it. The file's name contains the host's boot ID, so it is valid only until the host
+/// Returns the file that records whether guests boot with KVM. It contains [`RUNS`], or the reason on the first line
+/// and the complete error after it. The file's name contains the host's boot ID, so it is valid only until the host
 /// restarts.
 pub(crate) fn note(cache: &Path) -> PathBuf {
     let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();

@@ -112,7 +112,7 @@ pub struct Chance {
     pub seed: Option<u64>,
 }
 
-/// All parts that are needed to start guests.
+/// All parts needed to start guests.
 #[derive(Debug)]
 pub struct Lab {
     artifacts: Artifacts,
@@ -151,7 +151,7 @@ pub struct Guest<'a> {
     pub own_disk: Option<PathBuf>,
     /// Host directories that the guest can mount.
     pub shares: Vec<Share>,
-    /// Number of commands that can run at the same time, independently of the agent's steps.
+    /// Number of commands that can run concurrently, independently of the agent's steps.
     pub commands: usize,
     /// Whether the guest can restart. If not set, QEMU exits when the guest restarts.
     pub reboots: bool,
@@ -177,7 +177,7 @@ impl Lab {
     /// Finds, fetches or builds all parts, with packages added to the root file system.
     ///
     /// # Errors
-    /// As for [`Self::prepare`].
+    /// Same as for [`Self::prepare`].
     pub async fn prepare_with(options: &Options, added: Added) -> Result<Self> {
         let chosen = options.accel;
         let options = options.clone();
@@ -252,7 +252,7 @@ impl Lab {
         &self.artifacts.kernel
     }
 
-    /// Fetches the root file system for guests if the cache lacks it.
+    /// Fetches the root file system for guests if it is not cached.
     ///
     /// # Errors
     /// The root file system cannot be fetched or created.
@@ -323,7 +323,7 @@ impl Lab {
     /// Returns the image for a guest with a Debian root file system and DPDK's `testpmd`.
     ///
     /// # Errors
-    /// As for [`Lab::debian_image`].
+    /// Same as for [`Lab::debian_image`].
     pub async fn dpdk_image(&self, run: &RunDir) -> Result<Image> {
         let artifacts = self.artifacts.clone();
         let disks = tokio::task::spawn_blocking(move || artifacts.dpdk_disks()).await??;

@@ -1,5 +1,5 @@
-//! The directory of one run, with consoles, logs, captures and command lines. Also provides short paths for the run's
-//! sockets.
+//! The directory of one run, with console output, logs, captures and command lines. Also provides short paths for the
+//! run's sockets.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -41,7 +41,7 @@ impl RunDir {
         let mut runs = numbers(&parent)?;
         runs.sort_unstable();
         for old in runs.iter().rev().skip(KEPT_RUNS - 1) {
-            // Another run may be removing the same directory at the same time.
+            // Another run may be removing the same directory concurrently.
             let _ = fs::remove_dir_all(parent.join(name(*old)));
         }
         let first = runs.last().map_or(1, |last| last + 1);

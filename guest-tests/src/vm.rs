@@ -327,7 +327,7 @@ impl Vm {
     /// Executes a step that may take up to `limit`.
     ///
     /// # Errors
-    /// As for [`Self::call`].
+    /// Same as for [`Self::call`].
     pub async fn call_within<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer> {
         let result = self.agent.call_within(limit, step).await;
         self.explained(result).await
@@ -346,7 +346,7 @@ impl Vm {
     ///
     /// # Errors
     /// The program fails or takes longer than four minutes. The error contains the program's output. All other errors
-    /// are as for [`Self::call`].
+    /// are the same as for [`Self::call`].
     pub async fn run(&mut self, argv: &[&str]) -> Result<String> {
         self.run_within(PROGRAM_TIMEOUT, argv).await
     }
@@ -354,7 +354,7 @@ impl Vm {
     /// Runs a program with the given time limit. The program must succeed.
     ///
     /// # Errors
-    /// As for [`Self::run`].
+    /// Same as for [`Self::run`].
     pub async fn run_within(&mut self, limit: Duration, argv: &[&str]) -> Result<String> {
         let end = self.end_of(limit, argv.iter().map(|&word| word.to_owned()).collect()).await?;
         ensure!(
@@ -372,7 +372,7 @@ impl Vm {
     /// not contain spaces.
     ///
     /// # Errors
-    /// The program cannot be started or takes longer than `limit`. All other errors are as for [`Self::call`].
+    /// The program cannot be started or takes longer than `limit`. All other errors are the same as for [`Self::call`].
     pub async fn program(&mut self, limit: Duration, line: &str) -> Result<ProgramEnd> {
         self.end_of(limit, words(line)).await
     }

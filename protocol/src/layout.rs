@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn layout_tables_with_overlapping_or_wide_fields_are_unsound() {
+    fn overlapping_or_oversized_layout_fields_are_unsound() {
         assert!(is_sound(4, &[(0, 16, 16), (16, 16, 16)]));
         assert!(!is_sound(4, &[(0, 16, 16), (15, 2, 8)]), "overlap");
         assert!(!is_sound(4, &[(24, 9, 16)]), "outside");

@@ -4,10 +4,10 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use crate::WireError;
 
-/// Splits a header off the front of `bytes`.
+/// Splits a header off the front of `bytes`. `what` is the header's name for error messages.
 ///
 /// # Errors
-/// [`WireError::Short`] if `bytes` is too short. The error names the header `what`.
+/// [`WireError::Short`] if `bytes` is too short.
 pub(crate) fn view<'a, T>(bytes: &'a [u8], what: &'static str) -> Result<(&'a T, &'a [u8]), WireError>
 where
     T: FromBytes + KnownLayout + Immutable + Unaligned,
@@ -15,10 +15,10 @@ where
     T::ref_from_prefix(bytes).map_err(|_| WireError::Short { what, need: size_of::<T>(), have: bytes.len() })
 }
 
-/// Splits `need` bytes off the front of `bytes`.
+/// Splits `need` bytes off the front of `bytes`. `what` is the header's name for error messages.
 ///
 /// # Errors
-/// [`WireError::Short`] if `bytes` is too short. The error names the header `what`.
+/// [`WireError::Short`] if `bytes` is too short.
 pub(crate) fn split<'a>(
     bytes: &'a [u8],
     need: usize,

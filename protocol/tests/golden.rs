@@ -309,7 +309,7 @@ fn rejects_truncated_frame_as_short() {
 }
 
 #[test]
-fn every_flipped_bit_covered_by_a_checksum_is_detected() {
+fn detects_every_bit_flip_covered_by_a_checksum() {
     // No check covers the following fields: the Ethernet addresses; FECN, BECN and the reserved bits of the BTH if
     // there is no UDP checksum; and the traffic class, flow label and hop limit of IPv6.
     let cases: [(&str, &[usize]); 2] =

@@ -362,7 +362,7 @@ fn vport_context_matches_trace() {
 
 /// Replays the QP commands, and compares the contexts with the results of QUERY_QP.
 #[test]
-fn qp_contexts_after_traced_commands_match_traced_queries() {
+fn replayed_qp_commands_yield_traced_contexts() {
     let mut qps: BTreeMap<Qpn, QpContext> = BTreeMap::new();
     let mut queried = 0;
     for record in &commands() {

@@ -117,7 +117,7 @@ proptest! {
         let _ = EchoRequest::parse(&bytes);
     }
 
-    /// Random bytes rarely get past the first header. Mutated valid frames often get past it.
+    /// Random bytes rarely parse beyond the first header, but mutated valid frames often do.
     #[test]
     fn mutated_frames_never_panic(
         encap in encaps(),

@@ -39,7 +39,7 @@ pub(crate) fn rate(count: u64, nanos: u64) -> f64 {
     count as f64 / nanos as f64 * 1e9
 }
 
-/// Formats a length as in the names of figures.
+/// Formats a length as it appears in the names of figures.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         _ if bytes >= 1 << 20 => format!("{}m", bytes >> 20),

@@ -1,5 +1,5 @@
-//! Downloads Debian packages with apt, using private state. This needs no root privileges and changes nothing on the
-//! host.
+//! Downloads Debian packages with apt. Each apt instance has private state, so it needs no root privileges and leaves
+//! the host unchanged.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -143,7 +143,7 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// Returns the disks for guests with `kernel` and the added packages. They are created if the cache lacks them.
+    /// Returns the disks for guests with `kernel` and the added packages. Creates the images that are not cached.
     ///
     /// # Errors
     /// Packages cannot be fetched, or an image cannot be created.
@@ -154,7 +154,7 @@ impl Disks {
     /// Returns the disks with DPDK added.
     ///
     /// # Errors
-    /// As for [`Disks::obtain`].
+    /// Same as for [`Disks::obtain`].
     pub fn with_dpdk(cache: &Path, kernel: &Kernel) -> Result<Self> {
         Self::of(cache, kernel, &with_dpdk(cache)?)
     }

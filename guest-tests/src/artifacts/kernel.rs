@@ -44,7 +44,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the chosen kernel. A Debian kernel is fetched if the cache lacks it.
+    /// Returns the chosen kernel. A Debian kernel is fetched if it is not cached.
     pub(super) fn obtain(cache: &Path, choice: &KernelChoice) -> Result<Self> {
         let kernel = match choice {
             KernelChoice::Stock(suite) => Self::unpacked(&stock_root(cache, *suite)?)?,
@@ -140,9 +140,9 @@ pub(super) fn busybox(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
     Ok(stock_root(cache, suite)?.join("usr/bin/busybox"))
 }
 
-/// Returns the unpacked kernel of a suite, with its modules and headers and a static busybox. Headers are fetched at
-/// the same time, because the archive drops them when a newer kernel is released. The image package's own dependencies
-/// are omitted. They only build an initramfs, and the lab builds its own.
+/// Returns the unpacked kernel of a suite, with its modules and headers and a static busybox. Headers are fetched
+/// together with the kernel, because the archive drops them when a newer kernel is released. The image package's own
+/// dependencies are omitted. They only build an initramfs, and the lab builds its own.
 fn stock_root(cache: &Path, suite: Suite) -> Result<PathBuf> {
     // In trixie, the kernel is one package; in backports, it is split into several.
     const WANTED: [&str; 7] = [

@@ -114,10 +114,10 @@ impl Artifacts {
         })
     }
 
-    /// Returns the disks for a guest with a root file system. They are created if the cache lacks them.
+    /// Returns the disks for a guest with a root file system. Creates the images that are not cached.
     ///
     /// # Errors
-    /// As for [`Disks::obtain`].
+    /// Same as for [`Disks::obtain`].
     pub fn disks(&self) -> Result<Disks> {
         let disks = Disks::obtain(&self.cache, &self.kernel, &self.added)?;
         Ok(Disks { system: self.root.clone().unwrap_or(disks.system), ..disks })
@@ -126,7 +126,7 @@ impl Artifacts {
     /// Returns the disks for guests with DPDK.
     ///
     /// # Errors
-    /// As for [`Disks::obtain`].
+    /// Same as for [`Disks::obtain`].
     pub fn dpdk_disks(&self) -> Result<Disks> {
         Disks::with_dpdk(&self.cache, &self.kernel)
     }
@@ -222,7 +222,7 @@ pub fn probe_archive() -> Result<(), NoArchive> {
     probe().map_err(|error| NoArchive::Answer(format!("{error:#}")))
 }
 
-/// Builds the root file system with these added packages if the cache lacks it.
+/// Builds the root file system with these added packages if it is not cached.
 ///
 /// # Errors
 /// Packages cannot be fetched, or the image cannot be created.
@@ -230,7 +230,7 @@ pub fn user_space(cache: &Path, added: &Added) -> Result<()> {
     debian::with_added(cache, added).map(drop)
 }
 
-/// Returns the lab's own QEMU, which is fetched if the cache lacks it.
+/// Returns the lab's own QEMU, which is fetched if it is not cached.
 ///
 /// # Errors
 /// QEMU cannot be fetched.

@@ -13,7 +13,7 @@ use super::packages::Unpacked;
 /// Compiles the modules of a system to bytecode.
 ///
 /// # Errors
-/// As for [`compile`].
+/// Same as for [`compile`].
 pub(super) fn compile_system(root: &Path) -> Result<()> {
     compile(root, root, &versioned(&root.join("usr/lib"))?)
 }

@@ -14,7 +14,7 @@ use super::{packages, python};
 /// The package under test, whose version must match that of the tests.
 const TESTED: &str = "python3-pyverbs";
 
-/// Returns an image with the tests. It is created if the cache lacks it.
+/// Returns an image with the tests. Creates the image if it is not in the cache.
 pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
     let system = debian(cache)?;
     let built = packages::version(&system, TESTED)?;

@@ -67,7 +67,7 @@ pub(super) struct Cache {
     pub(super) parts: CachedParts,
 }
 
-/// A program of the project.
+/// One of the project's programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program {
     pub(super) path: PathBuf,

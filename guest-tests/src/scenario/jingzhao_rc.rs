@@ -136,7 +136,7 @@ impl Case {
     }
 }
 
-/// Makes each end of a connection act as requester and responder at the same time.
+/// Makes each end of a connection act as requester and responder simultaneously.
 async fn crossing(pair: &mut Pair) -> Result<()> {
     let connection = Connection::create(pair, &Attributes { mtu: 1024, ..Attributes::default() }).await?;
     for (i, (_, op)) in OPS.iter().cycle().take(2 * OPS.len()).enumerate() {

@@ -21,7 +21,7 @@ use crate::report::Report;
 
 /// Time limit for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
-/// Immediate data whose bytes are non-zero and all different.
+/// Immediate data whose bytes are nonzero and all different.
 const FIRST_IMM: [u8; 4] = [0xe1, 0xc3, 0x42, 0x81];
 
 /// Runs all cases. Guest `b` reserves space for the network header before datagrams, and guest `a` does not.

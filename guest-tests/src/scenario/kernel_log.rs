@@ -1,4 +1,4 @@
-//! Warnings of a guest's kernel.
+//! Warnings that a guest's kernel has logged.
 
 use agent::wire::Dmesg;
 use anyhow::Result;
@@ -8,8 +8,8 @@ use crate::vm::Vm;
 /// The log level of warnings. Lower levels are more severe.
 const WARNING: u8 = 4;
 
-/// Substrings of warnings that only report that the guest did not get enough processor time. An emulated guest on a
-/// busy host can log them at any time.
+/// Substrings of warnings that only report that the guest did not get enough CPU time. An emulated guest on a busy host
+/// can log them at any time.
 const BUSY_HOST: &[&str] = &["hrtimer: interrupt took", "hogged CPU for"];
 
 /// Returns the kernel messages at warning level or above, except those that only report a busy host.

@@ -134,7 +134,7 @@ impl Network {
         Ok(())
     }
 
-    /// Kills the guests, then stops the daemons as an operator would.
+    /// Kills the guests, then shuts the daemons down cleanly.
     async fn stop(mut self) -> Result<()> {
         for vm in std::iter::once(&mut self.server).chain(&mut self.client) {
             vm.kill().await?;

@@ -116,7 +116,7 @@ impl Pair {
         }
     }
 
-    /// Kills guest `a` without warning, and attaches a new guest to the same daemon.
+    /// Kills guest `a` with SIGKILL, and attaches a new guest to the same daemon.
     pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
         self.a.vm.kill().await?;
         self.a.daemon.wait_for_disconnect().await?;
@@ -124,7 +124,7 @@ impl Pair {
         self.a.open().await
     }
 
-    /// Kills the guests, then stops the daemons as an operator would. Afterwards, the captures are complete.
+    /// Kills the guests, then shuts the daemons down cleanly. Afterwards, the captures are complete.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.a.vm.kill().await?;
         self.b.vm.kill().await?;

@@ -1,7 +1,7 @@
 //! Bugs planted in a Linux driver. hcad's log must identify each bug, and must report nothing if no bug is selected.
 //!
 //! The driver is built from its own source, with an added parameter that selects a bug. Management datagrams trigger
-//! the bugs, because the kernel driver posts them itself. Traffic of user programs would bypass it.
+//! the bugs, because the kernel driver posts them itself. User programs would bypass the kernel driver.
 
 use std::collections::BTreeMap;
 use std::fs;

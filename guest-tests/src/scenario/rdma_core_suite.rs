@@ -74,7 +74,7 @@ pub(super) struct Known {
     /// Tests that are expected to skip themselves. The lists are searched in order. If several entries name a test, the
     /// first one applies.
     pub(super) skips: &'static [&'static [Skip]],
-    /// The suite's methods, as "module.Class.method", that must not run in two processes at the same time, because they
+    /// The suite's methods, as "module.Class.method", that must not run in two processes concurrently, because they
     /// would trigger races in the driver's own source code.
     pub(super) turns: &'static [&'static str],
 }

@@ -162,7 +162,7 @@ async fn rxe_guest(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Vm> {
     Ok(vm)
 }
 
-/// Returns the MAC address for this number. It is formed by the same rule as the HCAs' addresses.
+/// Returns the MAC address for this number. It follows the same scheme as the HCAs' addresses.
 pub(super) fn mac(id: u16) -> [u8; 6] {
     let [high, low] = id.to_be_bytes();
     [2, 0, 0, 0, high, low]

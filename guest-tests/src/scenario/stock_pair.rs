@@ -49,7 +49,7 @@ pub(super) struct StockNode {
     old_warnings: usize,
 }
 
-/// What a guest is booted with: its name, HCA sockets, NIC and disks.
+/// Boot parameters of a guest: its name, HCA sockets, NIC and disks.
 #[derive(Debug)]
 struct Place {
     name: String,
@@ -202,7 +202,7 @@ impl StockPair {
         self.run.path()
     }
 
-    /// Kills guest `a` without warning, and attaches a new guest to the same daemon.
+    /// Kills guest `a` with SIGKILL, and attaches a new guest to the same daemon.
     pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
         self.a.vm.kill().await?;
         self.a.daemon.wait_for_disconnect().await?;
@@ -215,7 +215,7 @@ impl StockPair {
         self.a.set_up().await
     }
 
-    /// Kills the guests, then stops the daemons as an operator would.
+    /// Kills the guests, then shuts the daemons down cleanly.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.a.vm.kill().await?;
         self.b.vm.kill().await?;
@@ -245,7 +245,7 @@ impl StockNode {
         name_of(self.hca)
     }
 
-    /// Kills the guest, then stops the daemon as an operator would.
+    /// Kills the guest, then shuts the daemon down cleanly.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.vm.kill().await?;
         self.daemon.stop().await

@@ -108,7 +108,7 @@ pub(super) async fn transfer(pair: &mut Pair, connection: &Connection, plan: Pla
     transfers.pop().ok_or_else(|| anyhow::anyhow!("no transfer was run"))
 }
 
-/// Executes all plans at the same time.
+/// Executes all plans concurrently.
 pub(super) async fn exchange(pair: &mut Pair, plans: &[Planned<'_>]) -> Result<Vec<Transfer>> {
     let mut memory = Vec::new();
     for planned in plans {

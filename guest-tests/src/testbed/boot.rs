@@ -181,7 +181,7 @@ async fn try_all<T>(futures: Vec<impl Future<Output = Result<T>>>) -> Result<Vec
     Ok(done.into_iter().flatten().collect())
 }
 
-/// Everything that is needed to boot one guest.
+/// Everything needed to boot one guest.
 struct GuestBoot<'a> {
     lab: &'a Lab,
     run: &'a RunDir,

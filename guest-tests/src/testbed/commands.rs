@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::frames;
 
-/// Maximum number of commands that can run in a guest at the same time.
+/// Maximum number of commands that can run concurrently in a guest.
 pub(super) const MOST_COMMANDS: usize = 12;
 /// Time limit of the lab's own commands, such as those that load drivers. Several emulated guests may run on a busy
 /// host.

@@ -132,7 +132,7 @@ impl RunningGuest {
         let _ = self.vm.lock().await.kill().await;
     }
 
-    /// Stops the daemon as an operator would.
+    /// Shuts the daemon down cleanly, with SIGTERM.
     ///
     /// # Errors
     /// The daemon does not exit or exits with an error, or the driver has violated strict rules.

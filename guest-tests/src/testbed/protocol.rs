@@ -57,7 +57,7 @@ pub enum Event {
     Failed {
         /// The reason why the guests did not boot.
         reason: String,
-        /// Directory of consoles and logs, if it exists.
+        /// Directory with console output and logs, if it exists.
         folder: Option<PathBuf>,
     },
 }
@@ -112,7 +112,7 @@ pub struct Description {
     pub kernel: String,
     /// Directory of the kernel's modules on the host.
     pub modules: PathBuf,
-    /// Directory of consoles, logs, traces and captures.
+    /// Directory with console output, logs, traces and captures.
     pub folder: PathBuf,
     /// Process ID of the supervisor.
     pub supervisor: u32,

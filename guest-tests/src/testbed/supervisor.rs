@@ -352,7 +352,7 @@ impl Testbed {
         environment
     }
 
-    /// Kills the guests, then stops the daemons as an operator would. Returns the problems that were found.
+    /// Kills the guests, then shuts the daemons down cleanly. Returns the problems that were found.
     async fn end(&self) -> Vec<String> {
         let guests = std::mem::take(&mut *lock(&self.guests));
         let mut complaints = Vec::new();

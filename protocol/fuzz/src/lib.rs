@@ -14,7 +14,7 @@ use protocol::roce::{FrameWriter, IcrcField, MAX_PAYLOAD, Packet, RoceFrame, sea
 
 pub type Target = fn(&[u8]);
 
-/// All targets by the name of their corpus.
+/// All targets, each with the name of its corpus.
 pub const TARGETS: &[(&str, Target)] = &[
     ("decode_context", context::decode_context),
     ("decode_frame", decode_frame),

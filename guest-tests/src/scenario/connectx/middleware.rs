@@ -16,7 +16,7 @@ const DEVICE: &str = "mlx5_0";
 /// One of UCX's transports.
 struct Transport {
     name: &'static str,
-    /// Value of `UCX_TLS` for protocols over this transport. A reliable connection is set up by datagrams.
+    /// Value of `UCX_TLS` for protocols over this transport. Reliable connections are set up with datagrams.
     protocols: &'static str,
     /// Lists of arguments for transport tests.
     tests: &'static [&'static [&'static str]],

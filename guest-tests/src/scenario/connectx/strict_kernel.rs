@@ -27,7 +27,7 @@ const CHANGES: &[Change] = &[
     ),
     ("wr.c", "cpu_to_be32(sg->lkey)", "cpu_to_be32(sg->lkey ^ (mlx5_planted == 1) << 20)"),
     // The read waits until the device has seen the doorbell. The device ignores a doorbell for WQEs that the record
-    // does not cover, so the driver must ring again.
+    // does not cover, so the driver must ring the doorbell again.
     ("wr.c", RECORD, "if (mlx5_planted != 2) qp->db.db[MLX5_SND_DBR] = cpu_to_be32(qp->sq.cur_post);"),
     (
         "wr.c",

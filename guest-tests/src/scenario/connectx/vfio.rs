@@ -12,7 +12,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 
 const CONNECTX: DeviceSelector = DeviceSelector::Ids { vendor: 0x15b3, device: 0x1017 };
-/// Amount of memory for copies in MiB.
+/// Size in MiB of the memory used for copies.
 const DATA_MIB: u32 = 16;
 /// Bus address that is not mapped for the device.
 const UNMAPPED: u64 = 0x7f_0000_0000;
@@ -125,7 +125,8 @@ impl Station {
 
     async fn unmapped_destination(&mut self) -> Result<()> {
         let copied = self.copy(|step| step.to = UNMAPPED).await?;
-        // The queue pair is also the responder. The responder's error stops it before the requester receives the NAK.
+        // The queue pair is connected to itself. As the responder, it enters the error state before it receives its own
+        // NAK as the requester.
         ensure!(copied.syndrome == syndrome::FLUSHED, "{copied:x?}");
         self.arrives(|_| ()).await
     }

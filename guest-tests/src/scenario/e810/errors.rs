@@ -114,7 +114,7 @@ impl Pair {
         self.b.capture(on).await
     }
 
-    /// Shuts the guests down, then stops the daemons as an operator would.
+    /// Shuts the guests down, then stops the daemons cleanly.
     async fn stop(self) -> Result<()> {
         self.a.stop().await?;
         self.b.stop().await

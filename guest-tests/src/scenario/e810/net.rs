@@ -1,5 +1,5 @@
-//! Network traffic between two E810s, and between an E810 and an emulated NIC. The link either is lossless or loses 1%
-//! of the frames.
+//! Network traffic between two E810s, and between an E810 and an emulated NIC. The link is lossless, or it loses 1% of
+//! the frames.
 
 use anyhow::{Context, Result, ensure};
 

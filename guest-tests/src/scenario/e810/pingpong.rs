@@ -162,7 +162,7 @@ async fn ping_pong(a: &mut Station, b: &mut Station, command: &str, gid: Gid) ->
     let exchange = Exchange { server: line(of_b), client, ready: Ready::Tcp(PORT), limit: LIMIT };
     let ends = exchange.run(&mut b.vm, &mut a.vm).await?;
     for end in [&ends.client, &ends.server] {
-        // The program exits with success even if it prints errors.
+        // The program exits with status 0 even if it prints errors.
         ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
     }

@@ -47,8 +47,8 @@ const WITH_WINDOWS: Known =
     Known { device: roce::DEVICE, failures: FAILURES, skips: &[TYPE_1_SKIPS, SKIPS], turns: TURNS };
 const WITHOUT_WINDOWS: Known = Known { skips: &[MW_SKIPS, SKIPS], ..WITH_WINDOWS };
 
-/// Tests that must not run at the same time. The driver unlocks its list of groups between look-up and insertion
-/// (`irdma_attach_mcast`, verbs.c). Two processes that join at the same time create two entries for one address, and
+/// Tests that must not run concurrently. The driver unlocks its list of groups between look-up and insertion
+/// (`irdma_attach_mcast`, verbs.c). Two processes that join concurrently create two entries for one address, and
 /// members of the second entry can never leave (E810 interface, section 13.8).
 const TURNS: &[&str] =
     &["rdmacm_utils.CMAsyncConnection.join_to_multicast", "rdmacm_utils.CMAsyncConnection.leave_multicast"];

@@ -1,4 +1,4 @@
-//! Makes `irdma` initialise the RDMA half of an E810 repeatedly. The RDMA device's port must become active, tools must
+//! Makes `irdma` initialise the RDMA block of an E810 repeatedly. The RDMA device's port must become active, tools must
 //! show the device, and the device must survive link changes and resets (E810 interface, sections 9.2, 14.3, 14.4, 15
 //! and 17.2).
 
@@ -263,7 +263,7 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// Enables or disables a protocol of the RDMA half. Returns what `devlink` prints, which is empty on success.
+    /// Enables or disables a protocol of the RDMA block. Returns what `devlink` prints, which is empty on success.
     async fn set_protocol(&mut self, protocol: &str, enabled: bool) -> Result<String> {
         let line = format!(
             "devlink dev param set pci/$(basename $(readlink /sys/class/net/{}/device)) \

@@ -1,4 +1,4 @@
-//! Guests with an E810 whose RDMA half is driven by `irdma`.
+//! Guests with an E810 whose RDMA block is driven by `irdma`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

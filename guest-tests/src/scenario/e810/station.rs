@@ -117,7 +117,7 @@ impl Station {
         Ok(station)
     }
 
-    /// Kills the guest without warning, and attaches a new guest to the same daemon.
+    /// Kills the guest with SIGKILL, and attaches a new guest to the same daemon.
     pub(in crate::scenario) async fn replace(
         &mut self,
         lab: &Lab,
@@ -132,7 +132,7 @@ impl Station {
         self.start_hca().await
     }
 
-    /// Kills the guest without warning, and waits until its daemon has detected the disconnect. Until then, the guest's
+    /// Kills the guest with SIGKILL, and waits until its daemon has detected the disconnect. Until then, the guest's
     /// queue pairs still answer.
     pub(in crate::scenario) async fn die(&mut self) -> Result<()> {
         self.vm.kill().await?;
@@ -246,7 +246,7 @@ impl Station {
         Ok(lines)
     }
 
-    /// Shuts the guest down, then stops its daemon as an operator would.
+    /// Shuts the guest down, then stops its daemon cleanly.
     pub(in crate::scenario) async fn stop(mut self) -> Result<()> {
         self.vm.kill().await?;
         match self.daemon {

@@ -13,8 +13,8 @@ const LAST: u16 = 4094;
 const SERVICE: u16 = 300;
 const INNER: u16 = 301;
 
-/// Checks two VLANs at the same time. They must carry the same kinds of traffic as the untagged network, and a VLAN
-/// with only one member must carry no traffic.
+/// Checks two VLANs concurrently. They must carry the same kinds of traffic as the untagged network, and a VLAN with
+/// only one member must carry no traffic.
 pub(super) async fn customer(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     for vlan in [FIRST, LAST] {
         // Assign a priority to the frames in this VLAN.

@@ -74,7 +74,7 @@ impl Jingzhao<InProcess> {
 }
 
 impl<D: Driver> Jingzhao<D> {
-    /// Uses an HCA that is already open.
+    /// Creates an endpoint on an HCA that is already open.
     pub(in super::super) async fn new(mut driver: D, ip: IpAddr, default_peer: IpAddr) -> Result<Self> {
         // The region has only the alignment that atomics require.
         let region = CreateMr { len: REGION, page_offset: 8, ..CreateMr::default() };

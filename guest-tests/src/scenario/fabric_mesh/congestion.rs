@@ -1,4 +1,4 @@
-//! ECN marks, as set by a congested switch, with hcad at both ends.
+//! Tests ECN marks, as a congested switch sets them, with hcad at both ends.
 
 use agent::wire::Service;
 use anyhow::{Context as _, Result, ensure};

@@ -101,8 +101,8 @@ fn held(qp: &TestQp) -> Mailbox {
     fields.fold(qp.image(), |mailbox, at| mailbox.field(at.offset, at.bits, at.held))
 }
 
-/// Returns the sequence of commands for an attempt. It takes the QP to state `from`, setting only the required
-/// attributes. A query, the attempt and another query follow.
+/// Returns the sequence of commands for an attempt. First, commands that set only the required attributes move the QP
+/// to state `from`. A query, the attempt and another query follow.
 fn script(qp: &TestQp, row: &Row, from: State, attempt: &Attempt) -> Vec<RawCommand> {
     let query = query(QUERY_QP, qp.qp.qpn);
     let mut script = walk_with(qp, from, |op| held(qp).word(0x00, required_mask(qp.service, op)));

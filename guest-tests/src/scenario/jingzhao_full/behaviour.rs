@@ -80,8 +80,8 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     let places = [(&old, 0), (&old, 1), (&old, 2), (&new, 3), (&new, 4), (&old, 1), (&old, 0)];
     for (count, (buffer, slot)) in (0u32..).zip(places) {
         match count {
-            // Resize to 8 entries with the command as in the interface document, and later to 2 entries with the
-            // command as in the driver.
+            // Resize to 8 entries with the command as the interface document defines it, and later to 2 entries with
+            // the command as the driver issues it.
             3 => drop(succeed(vm, vec![with(0x02c, CQN, &resize_cq(3, new.key))]).await?),
             5 => {
                 let resize = with(0x02c, CQN, &resize_cq(1, old.key));

@@ -125,7 +125,7 @@ pub(super) fn generic(device: &Device) -> Script {
         }
         if let Inbox::Unmodified(_) = row.inbox {
             // The command has an input mailbox only if op_modifier is 0. Also test the check of the object number with
-            // an op_modifier that takes no mailbox.
+            // an op_modifier for which the command has no mailbox.
             script.tries(
                 Form::NumberOver24Bits,
                 RawCommand {

@@ -76,7 +76,7 @@ fn attempts() -> impl Iterator<Item = (u16, u8)> {
     OPS.into_iter().flat_map(|op| modifiers(op).iter().map(move |&op_modifier| (op, op_modifier)))
 }
 
-/// Returns a sequence of commands that takes the QP to state `to`, regardless of its current state. For SQE, the
+/// Returns a sequence of commands that moves the QP to state `to`, regardless of its current state. For SQE, the
 /// sequence ends in RTS, and the caller must then make a send fail.
 pub(super) fn walk(qp: &TestQp, to: State) -> Vec<RawCommand> {
     walk_with(qp, to, |_| qp.image())

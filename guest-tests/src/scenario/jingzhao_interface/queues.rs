@@ -70,7 +70,7 @@ async fn kernel_receives(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Lets the positions in both rings wrap around several times. WQEs fill their slots, and doorbells contain positions
+/// Makes the positions in both rings wrap around several times. WQEs fill their slots, and doorbells contain positions
 /// far beyond the end of the ring.
 async fn queue_shape(pair: &mut Pair, log_slots: u8, log_slot_bytes: u8) -> Result<()> {
     let shape = CreateQp {

@@ -14,7 +14,7 @@ const PAGE: &str = include_str!("../../../../device/book/src/stuck.md");
 /// Time limit for the programs to exchange data, and for the sender to receive RNR NAKs. Emulated guests are slow.
 const LIMIT: Duration = Duration::from_secs(180);
 const INTERVAL: Duration = Duration::from_millis(500);
-/// The programs are considered to be exchanging data once they have sent this number of messages.
+/// Number of messages that must have been sent before the server is stopped.
 const MESSAGES: u64 = 1000;
 
 /// Returns the commands of the page that run in guests, each with the name of its guest.
@@ -33,7 +33,7 @@ pub(super) async fn explained(user: &User) -> Result<()> {
         bail!("the page has other commands: {commands:?}")
     };
     let target = |guest: &str| format!("ci:{guest}");
-    // The programs are terminated when these are dropped.
+    // The programs are terminated when these handles are dropped.
     let _server = user.start(&["exec", &target(server.0), "--", "sh", "-c", server.1])?;
     let _client = user.start(&["exec", &target(client.0), "--", "sh", "-c", client.1])?;
 

@@ -10,7 +10,7 @@ use super::super::stock_pair::{StockNode, StockPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Maximum number of attempts to obtain a stable reading of the counters. At first they still change, because the
+/// Maximum number of attempts to obtain a stable reading of the counters. Initially, they still change, because the
 /// kernels are leaving multicast groups.
 const ATTEMPTS: usize = 20;
 

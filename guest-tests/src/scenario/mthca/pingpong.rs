@@ -84,7 +84,7 @@ pub(in super::super) async fn ping_pong(pair: &mut StockPair, command: &str) -> 
     let client = format!("{server} {}", pair.b.ip);
     let ends = pair.exchange(&Exchange { server, client, ready: Ready::Tcp(PORT), limit: LIMIT }).await?;
     for end in [&ends.client, &ends.server] {
-        // The program exits with success even if it prints errors.
+        // The program exits with status 0 even if it prints errors.
         ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
     }

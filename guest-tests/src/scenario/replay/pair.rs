@@ -198,7 +198,7 @@ impl Pair {
             exchange.succeeded(&ends)?;
         }
         for end in [&ends.client, &ends.server] {
-            // Ping-pong programs exit with success even if they print errors.
+            // Ping-pong programs exit with status 0 even if they print errors.
             ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         }
         Ok(())
@@ -249,7 +249,7 @@ impl Pair {
         self.port_of_a_is("4: ACTIVE").await
     }
 
-    /// Kills the guests, then stops the daemons as an operator would.
+    /// Kills the guests, then shuts the daemons down cleanly.
     pub(super) async fn stop(self) -> Result<()> {
         match self.kind {
             Kind::Mthca(pair) => pair.stop().await,

@@ -12,10 +12,10 @@ use tokio::time::timeout;
 /// Time limit for a replay. A record of several minutes replays in seconds, but takes longer on a busy host or with an
 /// unoptimised program.
 const LIMIT: Duration = Duration::from_secs(240);
-/// End of the output if the record replays without differences and its daemon was stopped in the regular way.
+/// End of the output if the record replays without differences and its daemon was shut down cleanly.
 const ALL: &str = "no differences; recording ended: closed by hcad\n";
 
-/// Paths of the files that recording a device produces.
+/// Paths of the files that are written when a device is recorded.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     pub(super) record: PathBuf,

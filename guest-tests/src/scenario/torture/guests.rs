@@ -192,7 +192,7 @@ impl<'a> Pair<'a> {
             .collect()
     }
 
-    /// Kills the guests, then stops the pair's own daemons as an operator would.
+    /// Kills the guests, then shuts the pair's own daemons down cleanly.
     pub(super) async fn stop(self) -> Result<()> {
         for End { seat, mut vm, .. } in self.ends {
             vm.kill().await?;

@@ -25,7 +25,7 @@ impl List {
         for name in States::open()?.living()? {
             match describe(&name).await {
                 Ok(description) => all.push(description),
-                // The testbed was just starting or stopping.
+                // The testbed is starting or stopping.
                 Err(error) => tracing::warn!("{error:#}"),
             }
         }

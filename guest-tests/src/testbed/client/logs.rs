@@ -121,7 +121,7 @@ mod tests {
     use crate::run_dir::RunDir;
 
     #[test]
-    fn logs_of_stopped_testbed_are_those_of_last_run() {
+    fn stopped_testbed_uses_logs_of_last_run() {
         let root = tempfile::tempdir().unwrap();
         let name: TestbedName = "lab".parse().unwrap();
         let error = format!("{:#}", last_run(root.path(), &name).unwrap_err());

@@ -133,7 +133,7 @@ impl Session {
 /// Runs a command with this input until it exits. Returns its exit status, and its output and errors in one string.
 ///
 /// # Errors
-/// As for [`Session::start`] and [`Session::run`].
+/// Same as for [`Session::start`] and [`Session::run`].
 pub(super) async fn run(target: &Target, argv: &[&str], input: Vec<u8>) -> Result<(ExitStatus, String)> {
     let argv = argv.iter().map(|&word| word.to_owned()).collect();
     let session = Session::start(target, Start { argv, ..Start::default() }).await?;
@@ -163,7 +163,7 @@ pub(super) async fn run(target: &Target, argv: &[&str], input: Vec<u8>) -> Resul
 /// Runs a command and returns its output. The command must succeed.
 ///
 /// # Errors
-/// As for [`Session::start`] and [`Session::run`], or the command fails.
+/// Same as for [`Session::start`] and [`Session::run`], or the command fails.
 pub(super) async fn run_well(target: &Target, argv: &[&str], input: Vec<u8>) -> Result<String> {
     let (status, text) = run(target, argv, input).await?;
     ensure!(

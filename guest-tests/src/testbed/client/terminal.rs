@@ -1,4 +1,4 @@
-//! The terminal that this program uses.
+//! Raw mode and size of the terminal that this program runs in.
 
 use std::io::{IsTerminal as _, stdin};
 
@@ -13,7 +13,7 @@ pub struct RawTerminal {
 }
 
 impl RawTerminal {
-    /// Sets raw mode if standard input is a terminal. Otherwise returns an object without effect.
+    /// Sets raw mode if standard input is a terminal. Otherwise, the returned object does nothing.
     ///
     /// # Errors
     /// The mode cannot be changed.

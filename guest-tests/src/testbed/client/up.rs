@@ -87,7 +87,7 @@ impl Up {
 #[derive(Debug)]
 pub(super) struct NotUp {
     pub(super) error: Error,
-    /// Directory of consoles and logs, if it exists.
+    /// Directory with console output and logs, if it exists.
     pub(super) folder: Option<PathBuf>,
 }
 

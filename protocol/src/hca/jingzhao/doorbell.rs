@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbell_of_queue_without_slots_has_no_wqe_offset() {
+    fn doorbell_of_empty_queue_has_no_wqe_offset() {
         assert_eq!(send(8).position(PositionUnit::Granule, 7, 0), None);
         assert_eq!(send(8).position(PositionUnit::Slot, 200, 0x4000), None);
     }

@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn query_qp_returns_defaults_of_retry_values_never_set() {
+    fn query_qp_returns_defaults_for_unset_retry_values() {
         let qpc = rts();
         assert_eq!(qpc.rnr_retry(), 7);
         assert_eq!(qpc.retry_count(), 7);

@@ -25,7 +25,7 @@ codes! {
         CannotGive = 0 "cannot_give",
         /// The driver gives pages to the device.
         Give = 1 "give",
-        /// The driver takes pages back from the device.
+        /// The driver reclaims pages from the device.
         Take = 2 "take",
     }
 }

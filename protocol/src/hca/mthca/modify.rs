@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_to_sqd_err_and_reset_ignore_mailbox() {
+    fn transitions_to_sqd_err_and_reset_ignore_mailbox() {
         let rts = after(
             &after(&init(), Transition::Init2Rtr, QpAttributes::empty()),
             Transition::Rtr2Rts,

@@ -156,7 +156,7 @@ fn follows_extension_headers_to_transport() {
 }
 
 #[test]
-fn transport_after_routing_header_with_segments_left_is_hidden() {
+fn routing_header_with_segments_left_hides_transport() {
     let ip = ip(&frame(&[&ipv6(43, &[&[17, 0, 4, 1, 0, 0, 0, 0][..], &transport(8)].concat())]));
     assert_eq!((ip.protocol, ip.transport), (43, Transport::Other));
 }

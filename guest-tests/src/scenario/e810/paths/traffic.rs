@@ -17,7 +17,7 @@ const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 const PROGRESS: u64 = 500;
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
-/// Size in MiB of the file that is transferred over the NIC at the same time.
+/// Size in MiB of the file that is transferred concurrently over the NIC.
 const FILE_MIB: u64 = 24;
 
 /// A running `rping`, which writes, reads and compares continuously.
@@ -79,13 +79,13 @@ impl Traffic {
     }
 }
 
-/// Returns the number of packets received by the RDMA half of a station's device.
+/// Returns the number of packets received by the RDMA block of a station's device.
 async fn received(station: &Station) -> Result<u64> {
     let daemon = station.daemon.as_ref().context("the guest has no daemon")?;
     daemon.counter("/engine/received_packets").await
 }
 
-/// Runs an RDMA connection and a file transfer over TCP at the same time, and checks both.
+/// Runs an RDMA connection and a file transfer over TCP concurrently, and checks both.
 pub(super) async fn beside_nic(a: &mut Station, b: &mut Station) -> Result<()> {
     let checksum = content::make_of(a, 21, FILE_MIB).await?;
     let address = b.address(0).ipv4;

@@ -1,4 +1,4 @@
-//! The server's guest, which can be killed without warning. Its disk outlives the guest.
+//! The storage server's guest, which the tests can kill and boot again. Its disk outlives the guest.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::vm::Image;
 /// Disk space for the file system's own data, in MiB.
 const SPARE_MIB: u32 = 64;
 
-/// Everything that is needed to boot the server.
+/// Parameters for booting the server.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     hca: Device,

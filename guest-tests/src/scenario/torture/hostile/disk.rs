@@ -49,7 +49,7 @@ impl FullDisk {
         match open(&path) {
             Ok(file) => Ok(Self { holder, file }),
             Err(error) => {
-                // The process has already exited, or must not continue.
+                // Ignore errors, because the process may already have exited.
                 let _ = holder.kill();
                 let _ = holder.wait();
                 Err(error)

@@ -29,7 +29,7 @@ pub(super) enum Command {
     RegionWrite = 10,
 }
 
-/// Numbers of those device regions that the client uses.
+/// Indices of the device regions that the client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Region {

@@ -1,4 +1,4 @@
-//! Reordered and duplicate packets, and the order of the answers.
+//! Reordered and duplicate packets, and the order of the responses.
 
 use anyhow::{Result, ensure};
 

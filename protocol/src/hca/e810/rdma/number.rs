@@ -58,7 +58,7 @@ impl IpNumber {
 }
 
 impl IpNumber {
-    /// Returns the address pair with this source address and the destination address `destination`.
+    /// Returns the address pair whose source is `self` and whose destination is `destination`.
     pub fn towards(self, destination: Self, ipv4: bool) -> IpAddrs {
         if ipv4 {
             IpAddrs::V4 { src: self.v4(), dst: destination.v4() }

@@ -82,7 +82,7 @@ fn published_linked_write_round_trips() {
     assert_eq!(SendWqe::parse(&WRITE_IMM, 0x09, ServiceType::Rc), Ok(wqe.clone()));
     assert_eq!(wqe.emit(), WRITE_IMM);
     assert_eq!(link.position(PositionUnit::Granule, 0x4000), Some(128));
-    // The link of the kernel driver is a byte offset whose low six bits hold the opcode.
+    // The kernel driver writes the link as a byte offset whose low six bits hold the opcode.
     let kernel = Link { address: 2, ..link };
     assert_eq!(kernel.position(PositionUnit::Slot, 0x4000), Some(128));
 }
@@ -253,7 +253,7 @@ fn published_receives_are_posted() {
 }
 
 #[test]
-fn slot_whose_first_bytes_were_cleared_is_free() {
+fn slot_with_cleared_first_unit_is_posted_only_in_first_pass() {
     let mut slot = RECV_LIBRARY;
     slot[..16].fill(0);
     assert!(!RecvWqe::is_posted_without_valid_bit(&slot, false));
@@ -272,14 +272,14 @@ fn linked_slot_without_data_is_free() {
 
 /// Drivers write the length, key and address of a unit in this order.
 #[test]
-fn data_unit_counts_only_after_all_its_words_are_written() {
+fn partially_written_data_unit_does_not_count() {
     let written = &RECV_LIBRARY[16..32];
     for words in [0..0, 0..4, 0..8, 0..16] {
         let mut slot = RECV_LIBRARY;
         slot[16..].copy_from_slice(&[UNTOUCHED, UNTOUCHED].concat());
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
         assert_eq!(extent(&slot), (usize::from(words.end == 16), End::Untouched));
-        // The slot of the kernel driver has no valid bit.
+        // Slots written by the kernel driver have no valid bit.
         let mut slot = RECV_KERNEL;
         slot[16..32].copy_from_slice(&CONSUMED);
         slot[16..][words.clone()].copy_from_slice(&written[words.clone()]);
@@ -296,7 +296,7 @@ fn data_unit_with_key_ffffffff_counts_if_its_region_exists() {
 }
 
 #[test]
-fn scatter_entry_at_address_0_and_empty_list_count_as_written() {
+fn address_0_and_empty_list_count_as_written() {
     let zero = DataSegment { va: Va::new(0), ..page_of_data() };
     let mut slot = RecvWqe { data: smallvec![zero] }.emit(64);
     slot[48..].copy_from_slice(&UNTOUCHED);

@@ -34,7 +34,7 @@ impl Opcode {
         }
     }
 
-    /// Returns whether the operation is atomic: it modifies remote memory and returns the original value.
+    /// Returns whether the operation is atomic. Atomics modify remote memory and return the original value.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
     }

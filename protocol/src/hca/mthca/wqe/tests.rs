@@ -148,8 +148,7 @@ fn inline_icrc_placeholder_of_mad_is_removed() {
     assert_eq!(wqe.service_level, 5);
 }
 
-/// The layout is that of iPXE: one segment for the headers, and one for the payload followed by four bytes for the
-/// ICRC.
+/// iPXE uses one segment for the headers, and one for the payload followed by four bytes for the ICRC.
 #[test]
 fn icrc_placeholder_at_end_of_mad_payload_is_removed() {
     let mlx = [0, 0, 0, 0x84, 0, 0, 0, 0x83, 0x00, 0x02, 0x00, 0x08, 0xff, 0xff, 0, 0];
