@@ -24,6 +24,10 @@ use crate::vm::Vm;
 const OPCODE_SEND_ERROR: u8 = 0xff;
 /// Time limit for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
+/// Path of the counter of received RNR NAKs.
+const RNR_NAKS: &str = "/engine/naks_received/rnr";
+/// Path of the counter of expired ACK timers.
+const TIMEOUTS: &str = "/engine/recovery/timeouts";
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     // The public user library needs this option, because it sets the valid bit before it writes the list.
@@ -181,7 +185,10 @@ async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
     // The interval is 122.88 ms.
     let attributes = Attributes { rnr_retry: 3, rnr_timer: 27, ..Attributes::default() };
     let interval = Duration::from_micros(122_880);
+    let before = pair.a.daemon.counter(RNR_NAKS).await?;
     let took = fails_with(pair, &attributes, syndrome::RNR_RETRY_EXCEEDED, async |_, _| Ok(())).await?;
+    let naks = pair.a.daemon.counter(RNR_NAKS).await? - before;
+    ensure!(naks == 4, "{naks} RNR NAKs, expected one for the message and one for each of 3 retries");
     expect_duration(took, 3 * interval)
 }
 
@@ -226,11 +233,18 @@ async fn peer_gone(pair: &mut Pair, retry: u8) -> Result<()> {
     // The timeout is 268.4 ms.
     let attributes = Attributes { timeout: 16, retry, ..Attributes::default() };
     let interval = Duration::from_nanos(4096) * (1 << 16);
+    let before = pair.a.daemon.counter(TIMEOUTS).await?;
     let took = fails_with(pair, &attributes, syndrome::RETRY_EXCEEDED, async |vm, end| {
         // A queue pair in RESET drops packets without answering them.
         end.to(vm, Transition::ToReset).await
     });
-    expect_duration(took.await?, interval * (u32::from(retry) + 1))
+    let took = took.await?;
+    let timeouts = pair.a.daemon.counter(TIMEOUTS).await? - before;
+    ensure!(
+        timeouts == u64::from(retry) + 1,
+        "{timeouts} timeouts, expected 1 and one for each of {retry} retries"
+    );
+    expect_duration(took, interval * (u32::from(retry) + 1))
 }
 
 /// Sends one message from guest `a` after calling `prepare_b`. Returns the time until the message failed with syndrome
@@ -257,14 +271,9 @@ async fn fails_with(
     Ok(took)
 }
 
-/// Checks that the duration is at least `computed`, and not much longer. The upper limit allows for the delays of two
-/// busy emulated guests and for the timer's resolution.
+/// Checks that the duration is at least `computed`. It has no upper limit, because a busy host can delay every timer.
 fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
-    let latest = computed + computed / 2 + Duration::from_secs(1);
-    ensure!(
-        (computed..=latest).contains(&took),
-        "failed after {took:?}; expected {computed:?}, at most {latest:?}"
-    );
+    ensure!(took >= computed, "failed after {took:?}, expected at least {computed:?}");
     Ok(())
 }
 
