@@ -36,9 +36,9 @@ pub struct DeviceArgs {
 
     /// Add a UDP peer (repeatable)
     ///
-    /// Use `id=ID` (a device number) or `mac=MAC` to reserve a source MAC for the peer. Frames with that
-    /// source MAC are then accepted only from this peer. Use `leaf` for a peer that sends only to this
-    /// device, such as QEMU's -netdev dgram.
+    /// Use `mac=MAC`, or `id=ID` for the MAC derived from that device number, to accept frames with this source MAC only
+    /// from this peer. Use `leaf` if this device is the peer's only link to the fabric, as with QEMU's -netdev dgram.
+    /// The device then forwards frames between the leaf and the other peers.
     #[arg(
         long = "peer",
         help_heading = SINGLE,

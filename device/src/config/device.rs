@@ -45,7 +45,7 @@ pub struct DeviceEntry {
     /// Group of the VMM socket, by name or number. If QEMU and hcad run as different users, set this to a group that
     /// the QEMU user belongs to. Default: the `socket_group` at the top level of this file.
     pub socket_group: Option<GroupEntry>,
-    /// Device interface that the guest sees.
+    /// Device model to present to the guest, with its options.
     pub frontend: FrontendEntry,
     /// The device's MAC address. Default: derived from `id`.
     pub mac: Option<String>,

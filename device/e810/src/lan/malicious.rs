@@ -40,7 +40,7 @@ pub(super) enum DriverError {
     #[error("the header lengths are invalid or exceed the frame")]
     HeaderLengths,
     /// The MSS is out of range.
-    #[error("the maximum segment size (MSS) is out of range")]
+    #[error("the MSS is out of range")]
     SegmentSize,
     /// The TSO length does not match the buffers.
     #[error("the TSO length does not match the buffers")]

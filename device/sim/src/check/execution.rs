@@ -207,7 +207,7 @@ impl Checker<'_> {
         let index = side.worked.next(ops)?;
         ensure!(
             ops[index].request.op == SendOp::Local((*op).into()),
-            "the key operation does not match request {index}"
+            "executed {op:?}, which does not match request {index}"
         );
         ensure!(
             side.flight.ends_with(index),

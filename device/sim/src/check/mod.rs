@@ -11,7 +11,7 @@
 //! | no packet is accepted across partitions | `partition` |
 //! | no request causes more replies than it may | `amplification` |
 //! | each request of a shared queue is fetched by one QP, and an XRC message uses the SRQ that it names | `shared` |
-//! | the last-WQE event is raised | `side` |
+//! | Last WQE Reached is raised | `side` |
 //! | congestion notifications are sent when due, and take effect | `congestion` |
 //! | UC and UD deliver messages completely or not at all, and only if the keys permit the access | `unreliable` |
 //!

@@ -51,7 +51,7 @@ impl Checker<'_> {
         let receives = !matches!(side.state, State::Reset | State::Init | State::Err);
         ensure!(
             receives && !side.last_wqe,
-            "{id:?} fetched a request in state {:?}, or after its last-WQE event",
+            "{id:?} fetched a request in state {:?}, or after Last WQE Reached",
             side.state
         );
         ensure!(side.fetched.is_none(), "{id:?} fetched a second request before the first completed");

@@ -62,7 +62,7 @@ pub(super) struct Side {
     pub(super) shared: bool,
     /// The request that the side has fetched from the shared queue.
     pub(super) fetched: Option<FetchedRequest>,
-    /// Whether the last-WQE event has been raised.
+    /// Whether Last WQE Reached has been raised.
     pub(super) last_wqe: bool,
     /// Whether the engine or its owner flushes requests.
     flush: Flush,
@@ -209,7 +209,10 @@ impl Checker<'_> {
                 self.check_success(id, nth, op, &done)?;
             }
             Err(Status::Flushed) => {
-                ensure!(side.flush == Flush::Each, "the engine flushed a request that its owner must flush");
+                ensure!(
+                    side.flush == Flush::Each,
+                    "the engine flushed a request, but this QP leaves flushing to the owner of the engine"
+                );
                 ensure!(
                     matches!(side.state, State::Err | State::Sqe),
                     "a request was flushed in state {:?}",
@@ -347,7 +350,10 @@ impl Checker<'_> {
                 }
             }
             Err(Status::Flushed) => {
-                ensure!(side.flush == Flush::Each, "the engine flushed a request that its owner must flush");
+                ensure!(
+                    side.flush == Flush::Each,
+                    "the engine flushed a request, but this QP leaves flushing to the owner of the engine"
+                );
                 // If the remaining packets of the message named another SRQ, the receive request of the message is
                 // flushed before the event is raised.
                 let mut takers = self.ops(id.peer()).iter().filter(|op| op.takes_receive());
@@ -435,7 +441,7 @@ impl Checker<'_> {
                 };
                 ensure!(
                     ops.iter().any(|op| op.fails.contains(&status)),
-                    "the peer posted no request that must fail with {status:?}"
+                    "unexpected {event:?}: none of the peer's requests should fail with {status:?}"
                 );
                 self.side_mut(id).enter(State::Err, now);
             }
@@ -465,13 +471,13 @@ impl Checker<'_> {
                 let side = self.side_mut(id);
                 ensure!(
                     side.shared && side.state == State::Err,
-                    "the last-WQE event was raised in state {:?} (shared receive queue: {})",
+                    "Last WQE Reached was raised for a QP in state {:?} (uses an SRQ: {})",
                     side.state,
                     side.shared
                 );
                 ensure!(
                     side.fetched.is_none() && !side.last_wqe,
-                    "the last-WQE event was raised twice, or before the fetched request completed: {:?}",
+                    "Last WQE Reached was raised twice, or before the fetched request completed: {:?}",
                     side.fetched
                 );
                 side.last_wqe = true;
@@ -483,7 +489,7 @@ impl Checker<'_> {
                 };
                 ensure!(
                     self.ops(id.peer())[..posted].iter().any(rejected),
-                    "the peer posted no request for {srqn:?} that must be rejected"
+                    "unexpected {event:?}: none of the peer's requests for {srqn:?} should be rejected"
                 );
                 let exists = XrcSrqId::of(srqn.get() as usize).is_some();
                 ensure!(

@@ -297,7 +297,7 @@ impl Checker<'_> {
         let source = pair.ends[id.side].qpn;
         ensure!(
             (deth.qkey, deth.src_qp) == (qkey, source),
-            "{deth:?} does not carry {qkey:?} and source {source:?}"
+            "{deth:?}: expected {qkey:?} and source QP {source:?}"
         );
         ensure!(
             frame.packet.bth.dest_qp == to.qpn && frame.encap.ip == to.path.ip,
