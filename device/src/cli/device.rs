@@ -36,9 +36,9 @@ pub struct DeviceArgs {
 
     /// Add a UDP peer (repeatable)
     ///
-    /// Use `mac=MAC`, or `id=ID` for the MAC derived from that device number, to accept frames with this source MAC only
-    /// from this peer. Use `leaf` if this device is the peer's only link to the fabric, as with QEMU's -netdev dgram.
-    /// The device then forwards frames between the leaf and the other peers.
+    /// `mac=MAC` reserves a MAC address for the peer: frames with this source MAC are dropped if they come from another
+    /// peer. `id=ID` does the same for the MAC derived from the peer's device number. Add `leaf` if the peer sends only
+    /// to this device, like QEMU's -netdev dgram. The device then forwards frames between it and the other peers.
     #[arg(
         long = "peer",
         help_heading = SINGLE,

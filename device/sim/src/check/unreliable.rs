@@ -71,7 +71,7 @@ impl Checker<'_> {
         let received = &mut self.side_mut(id).received;
         ensure!(
             offset == 0 || received.writing == Some((index, offset)),
-            "the write neither starts request {index} nor continues its previous write"
+            "the write at byte {offset} of request {index} neither starts the request nor continues the preceding write"
         );
         ensure!(!ordered || index >= received.next, "request {index} was executed after a later request");
         received.writing = Some((index, offset + data.len()));
