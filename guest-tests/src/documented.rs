@@ -15,7 +15,7 @@ mod commands;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Shared directories must exist, so `.` replaces those in the documents.
+/// `guest-lab` rejects a shared directory that does not exist, so `commands::of` replaces such directories by `.`.
 #[test]
 fn documented_command_lines_parse() {
     let printed = commands::of(Path::new(REPOSITORY), "guest-lab");
@@ -27,7 +27,8 @@ fn documented_command_lines_parse() {
     assert!(printed.len() > 20, "only {printed:?}");
 }
 
-/// The table contains names and patterns such as `jingzhao-*`. The text above it describes the suffix `-full`.
+/// Rows contain scenario names or patterns such as `jingzhao-*`. The page explains the suffix `-full` above the table,
+/// so these variants need no rows.
 #[test]
 fn documented_table_lists_every_scenario() {
     let page = std::fs::read_to_string(Path::new(REPOSITORY).join("device/book/src/scenarios.md")).unwrap();

@@ -345,7 +345,7 @@ fn icrc_ignores_fields_that_routers_change() {
 }
 
 #[test]
-fn icrc_covers_identification() {
+fn icrc_covers_ipv4_identification() {
     let mut bytes = frame("rc_ack");
     bytes[19] = 1;
     let old = u16::from_be_bytes([bytes[24], bytes[25]]);

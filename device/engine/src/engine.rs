@@ -62,16 +62,16 @@ pub enum QpError {
 ///
 /// | after | poll |
 /// |---|---|
-/// | [`modify_qp`], [`notify_send`], [`handle_packet`], [`handle_timeout`] | [`poll_event`] until `None`; end the turn later |
+/// | [`modify_qp`], [`notify_send`], [`handle_packet`], [`handle_timeout`] | [`poll_event`] until `None`; end the round later |
 /// | [`poll_transmit`] that returned a frame | `poll_event` until `None` before the frame is sent; `poll_transmit` again |
 /// | `poll_transmit` that returned `None` | `poll_event` and [`poll_dirty`] until `None`, then [`poll_timeout`] |
 /// | [`create_qp`], [`destroy_qp`], [`reset`], [`set_pkeys`] | nothing: these produce no events or frames |
 ///
-/// The owner calls the engine in turns. To end a turn, call `poll_transmit` until it returns `None`. An owner that must
-/// be fair to other devices can stop early and begin the next turn immediately. Events come before frames: a peer must
-/// not receive an ACK for data whose arrival local software cannot see yet. Poll events after every input. Flushing and
-/// deadline handling pause when many events are queued, but the number of events produced by packets is not limited.
-/// `poll_dirty` comes last, so that the PSNs of the sent frames are written back.
+/// The owner calls the engine in rounds. To end a round, call `poll_transmit` until it returns `None`. An owner that
+/// must be fair to other devices can stop early and begin the next round immediately. Events come before frames: a peer
+/// must not receive an ACK for data whose arrival local software cannot see yet. Poll events after every input.
+/// Flushing and deadline handling pause when many events are queued, but the number of events produced by packets is
+/// not limited. `poll_dirty` comes last, so that the PSNs of the sent frames are written back.
 ///
 /// [`modify_qp`]: Self::modify_qp
 /// [`notify_send`]: Self::notify_send
@@ -118,7 +118,7 @@ pub enum QpError {
 ///     }
 /// }
 ///
-/// /// Ends a turn. Returns the time of the next turn, unless input arrives earlier. A past time means immediately.
+/// /// Ends a round. Returns the time of the next round, unless input arrives earlier. A past time means immediately.
 /// fn drain(
 ///     engine: &mut Engine,
 ///     host: &mut impl Host,
@@ -143,9 +143,9 @@ pub struct Engine {
     config: Config,
     table: Table,
     pkeys: Pkeys,
-    /// The QP declared as QP0.
+    /// The QP that serves as QP0 on the wire.
     smi: Option<Qpn>,
-    /// The QP declared as QP1.
+    /// The QP that serves as QP1 on the wire.
     gsi: Option<Qpn>,
     /// QPs that may have something to send. The front QP has the current turn.
     ready: VecDeque<u32>,
@@ -206,12 +206,12 @@ impl Engine {
         self.smi = qpn;
     }
 
-    /// Returns the QP declared as QP0, if any.
+    /// Returns the QP that serves as QP0 on the wire, if any.
     pub fn smi(&self) -> Option<Qpn> {
         self.smi
     }
 
-    /// Returns the QP declared as QP1, if any.
+    /// Returns the QP that serves as QP1 on the wire, if any.
     pub fn gsi(&self) -> Option<Qpn> {
         self.gsi
     }
@@ -499,7 +499,7 @@ impl Engine {
         }
     }
 
-    /// Returns the number of queued events at which the current call must return.
+    /// Returns the length of the event queue at which the current call stops.
     fn event_limit(&self) -> usize {
         limits::EVENT_BACKLOG.min(self.events.len() + limits::EVENTS_PER_CALL)
     }

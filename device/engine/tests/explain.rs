@@ -310,7 +310,7 @@ fn congestion_pause_is_reported() {
 }
 
 #[test]
-fn incomplete_message_reports_expected_packet() {
+fn status_during_incomplete_message_names_expected_packet() {
     for service in [Service::Rc, Service::Uc] {
         let psn = psn_a().get() + 1;
         let mut pair = Pair::with(|_, attrs| attrs.service = service);

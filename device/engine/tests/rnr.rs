@@ -45,7 +45,7 @@ fn rnr_retry_sends_at_most_eight_packets() {
         assert_eq!((&*trace[0], &*trace[7]), ("A SendOnly 0x100 10B?", "A SendOnly 0x107 10B?"));
         assert_eq!(trace[8], "B Acknowledge 0x100 RNR12 msn0");
     }
-    // The same applies if the probe packets are lost.
+    // If these eight packets are lost, the timeout also resends only eight.
     pair.advance(WAIT);
     assert_eq!(pair.frames(A).len(), 8);
     pair.advance(TIMEOUT);
@@ -114,8 +114,8 @@ fn rnr_nak_retries_until_limit() {
     assert_eq!(pair.a.engine.stats().naks_received.rnr, 3);
 }
 
-/// If software at the responder sets no timer, the requested wait grows, so that a few retries suffice for a receive
-/// request that is posted late.
+/// If the software of the responder sets no minimum RNR timer, the requested wait grows, so that a few retries suffice
+/// for a receive request that is posted late.
 #[test]
 fn repeated_rnr_naks_increase_timer() {
     let mut pair = Pair::with(|_, attrs| attrs.max_rnr_timer = RnrTimer::new(25));
@@ -165,8 +165,8 @@ fn infinite_rnr_retries_never_fail() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
-/// An RNR NAK is ignored if it answers a packet sent before the wait, or if it duplicates the NAK already handled. Such
-/// a NAK may arrive during the wait, or after the wait but before anything has been sent.
+/// Once an RNR NAK has started a wait, further RNR NAKs are ignored until a packet has been retransmitted. They are
+/// duplicates, or answer packets that were sent before the wait.
 #[test]
 fn duplicate_rnr_nak_costs_no_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));
@@ -186,7 +186,8 @@ fn duplicate_rnr_nak_costs_no_retry() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RnrRetryExceeded))]);
 }
 
-/// The timeout occurred first, so the RNR NAK answers the retransmitted packet.
+/// The packet was retransmitted after the wait, so a second RNR NAK is a new one, even if it arrives after the ACK
+/// timeout.
 #[test]
 fn rnr_nak_after_timeout_consumes_rnr_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));

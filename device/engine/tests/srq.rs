@@ -42,7 +42,7 @@ fn received(pair: &mut Pair) -> Vec<(Qpn, u64, Result<(), Status>)> {
 }
 
 #[test]
-fn srq_requests_are_consumed_in_arrival_order() {
+fn messages_of_all_qps_consume_srq_requests_in_order() {
     let mut pair = shared(|_| {});
     for id in 1..=3 {
         post_recv(&mut pair, id, 0x8000 + id * 0x100, 10);

@@ -1,4 +1,4 @@
-//! Updates of a queue pair's counters, for the observers of the front-ends.
+//! Updates a queue pair's counters. The engine observers of the front-ends call these functions.
 
 use card::frontend::snapshot::QpCounters;
 use engine::{Completion, Fetch, Queue};

@@ -37,7 +37,7 @@ pub trait Queues {
         SmallVec::new()
     }
 
-    /// Returns access to the memory regions by key.
+    /// Returns a view of the memory regions, for access by key.
     fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt>;
 }
 
@@ -65,7 +65,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
 
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
         let Self { queues, cx } = self;
-        // These interfaces have no XRC.
+        // These interfaces do not support XRC.
         let RecvSource::Qp(qpn) = source else { return Fetch::Empty };
         queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_recv(qpn, cx))
     }

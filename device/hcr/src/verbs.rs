@@ -128,7 +128,7 @@ pub fn is_solicited(completion: &Completion) -> bool {
     }
 }
 
-/// Converts the fault of a completion queue to its event code.
+/// Returns the event code of a CQ fault.
 pub const fn cq_fault(fault: Fault) -> CqFault {
     match fault {
         Fault::Overrun => CqFault::Overrun,

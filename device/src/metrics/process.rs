@@ -1,4 +1,4 @@
-//! Resource usage of the process, with the metric names common to all Prometheus clients.
+//! Resource usage of the process, under the standard names of Prometheus clients.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -11,8 +11,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::exposition::{Exposition, Kind};
 
-/// Files of proc(5). They are kept open, because the sandbox permits access only to these files, and the
-/// kernel may create new ones at the same paths.
+/// Open files of `/proc/self` (proc(5)). They stay open because the rules of the sandbox apply to their inodes, and the
+/// kernel may later create new inodes at the same paths.
 #[derive(Debug)]
 pub struct Process {
     began: Duration,
@@ -21,7 +21,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Opens the files of this process. Metrics that are not available are omitted.
+    /// Opens the process's files in `/proc`. If one cannot be opened, its metrics are omitted.
     pub fn new() -> Self {
         Self {
             began: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn process_metrics_are_read_from_proc_at_each_scrape() {
         let mut process = Process::new();
-        // Other tests open and close descriptors concurrently, so single attempts may fail.
+        // Other tests open and close descriptors concurrently, so any single attempt may fail.
         let are_counted = (0..100).any(|_| {
             let before = process.open_descriptors().unwrap();
             let _more: Vec<_> = (0..50).map(|_| File::open("/dev/null").unwrap()).collect();

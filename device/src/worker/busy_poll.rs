@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_yield_limits_polling_to_recent_bulk_transfers() {
+    fn after_slow_yield_polls_only_if_bulk_transfer_was_recent() {
         let mut busy_poll = after(8 * BULK, Duration::ZERO);
         assert_eq!(polls(&mut busy_poll, 100), 100);
         assert!(busy_poll.yielded(at(0), FAST_YIELD));

@@ -9,7 +9,7 @@ use rustix::io::{pread, pwrite};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// A guest that implements the bus for the drivers in the crate `drivers`.
+/// A guest that implements `Bus`, so that the drivers in the `drivers` crate can run on it.
 pub(crate) struct Guest {
     pub(crate) client: Client,
     pub(crate) memory: OwnedFd,

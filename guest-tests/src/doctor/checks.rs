@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_machine_passes_every_check() {
+    fn fully_equipped_host_passes_every_check() {
         for check in judge(&well()) {
             assert_eq!(check.state, State::Ok, "{check:?}");
             assert_eq!(check.remedy, None, "{check:?}");

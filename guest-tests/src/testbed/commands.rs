@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn allocated_port_without_command_is_freed() {
+    async fn port_dropped_without_running_command_is_freed() {
         let (ports, _guest) = guest();
         drop(ports.take().unwrap());
         assert_eq!(ports.busy(), 0);

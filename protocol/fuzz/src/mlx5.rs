@@ -20,7 +20,7 @@ use protocol::hca::mlx5::wqe::{ControlSegment, Operation, RecvWqe, SendWqe, SrqE
 use super::context::Fields;
 use super::jingzhao::padded;
 
-/// Checks that the fields of each layout do not change when they are emitted and parsed.
+/// Checks that each layout round-trips.
 macro_rules! round_trip {
     ($bytes:expr, $seen:expr, $($layout:ty),* $(,)?) => {$({
         let object = <$layout>::parse(&padded($bytes));
@@ -29,7 +29,7 @@ macro_rules! round_trip {
     })*};
 }
 
-/// Reads the bytes as a command's input, as the command's output, as a command slot, and as a mailbox block.
+/// Parses the input as a command, as its output, as a command slot, and as a mailbox block.
 pub fn decode_mlx5_command(input: &[u8]) {
     let seen = Fields::default();
     round_trip!(input, seen, Slot, Block, OutputHeader);
@@ -46,10 +46,10 @@ pub fn decode_mlx5_command(input: &[u8]) {
     }
 }
 
-/// Reads the input as every kind of context, as doorbells, and as a sequence of QP state changes.
+/// Parses the input as each kind of context and doorbell, and executes it as a sequence of QP state changes.
 ///
 /// The sequence consists of two contexts followed by four-byte operations. Each operation changes one byte of the
-/// second context and passes that context to a command.
+/// second context, and then changes the state of the first context with it.
 pub fn decode_mlx5_context(input: &[u8]) {
     let seen = Fields::default();
     round_trip!(
@@ -108,8 +108,8 @@ fn run_qp_commands(input: &[u8], mut qp: QpContext) {
     }
 }
 
-/// Reads the input as work requests and queue entries. The first byte is a service type. The rest is read as a send
-/// WQE, a receive WQE, an SRQ entry, a CQE and an EQE.
+/// Parses the input as work requests and queue entries. The first byte is a service type. The remaining bytes are
+/// parsed in turn as a send WQE, a receive WQE, an SRQ entry, a CQE and an EQE.
 pub fn decode_mlx5_wqe(input: &[u8]) {
     let [service, bytes @ ..] = input else { return };
     let seen = Fields::default();

@@ -349,7 +349,7 @@ proptest! {
     }
 
     #[test]
-    fn decoded_entries_of_arbitrary_bytes_round_trip(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn entries_decoded_from_arbitrary_bytes_round_trip(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut rest = &bytes[..];
         let cache = DedupCache::default();
         while let Ok((entry, left)) = decode(rest, &cache) {

@@ -1,9 +1,9 @@
 //! The request controller: the order in which the channels' write-backs are executed.
 //!
 //! In the document, the command unit has priority, followed by the engine's units in round-robin order. Here, a command
-//! completes within the store that starts it, and a read is answered at once, so neither is ever queued. A command
-//! therefore always precedes the queued requests. Only writes by units are queued, because they reach guest memory at
-//! the end of a turn. The controller schedules these writes.
+//! completes within the MMIO write that starts it, and a unit's read is answered immediately. Neither is queued, so
+//! that commands always have priority. Only writes by units are queued, because they reach guest memory at the end of a
+//! pass of the device's event loop. The controller schedules these writes.
 //!
 //! # Spec
 //! CtxMgt document, section 5.2; JingZhao interface, section 5.4.
@@ -22,7 +22,7 @@ pub enum Channel {
     FrameEncap = 6,
 }
 
-/// A unit that writes key data. The variants are in channel order.
+/// A unit that writes a QP's state to its context ("key data" in the document). The variants are in channel order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Writer {
     /// The unit that writes NextPSN.
@@ -71,7 +71,7 @@ impl Default for RequestController {
 }
 
 impl RequestController {
-    /// Queues a write-back of the values that a writer has changed in a QP's key data.
+    /// Queues a write-back of the key data that `writer` has changed for a QP.
     pub fn post(&mut self, writer: Writer, index: u32) {
         self.requests[writer as usize].push_back(index);
     }

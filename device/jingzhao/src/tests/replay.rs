@@ -1,4 +1,4 @@
-//! Tests that record sessions and replay them without a driver.
+//! Records sessions, and then replays them without a driver.
 
 use card::frontend::testing::{pattern, wait};
 use card::hca::Hca;
@@ -12,7 +12,7 @@ fn device(lid: u16) -> Hca<JingZhao> {
     Hca::new(JingZhao::new(setup(lid, Options::default())), addresses(lid), None)
 }
 
-/// Executes messages, WRITEs and READs on a link with loss and delay.
+/// Executes SENDs, WRITEs and READs over a link with loss and delay.
 fn session() {
     let (mut a, mut b) = pair();
     for (side, seed) in [(&mut a, 1), (&mut b, 2)] {

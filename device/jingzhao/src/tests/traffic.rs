@@ -136,7 +136,7 @@ fn send_completes_on_both_sides() {
 /// With the public driver, the QPN in the context lacks the high bits. A peer may send to that QPN or to the whole QPN.
 /// A packet sent to an earlier QP with the same index is not accepted (section 4.3).
 #[test]
-fn connection_accepts_full_qpn_and_qpn_without_high_bits() {
+fn connection_accepts_full_and_truncated_qpn() {
     let successor = QPN + 0x1_0000;
     for (number, reached) in [(successor, true), (5, true), (QPN, false), (0xff_0005, false)] {
         let to_b = Qpc { remote_qpn: Qpn::new(number), ..qpc() };

@@ -370,7 +370,7 @@ fn nothing_is_reported_unless_strict() {
 }
 
 #[test]
-fn stale_sequence_number_is_valid_until_event_is_read() {
+fn old_cq_arm_sequence_is_valid_until_event_is_read() {
     let (mut a, mut b) = pair();
     b.arm(false);
     b.post_recv(0, 64);

@@ -1,4 +1,4 @@
-//! Checks of commands for CQs, EQs and SRQs.
+//! Checks for commands of CQs, EQs and SRQs.
 
 use card::frontend::strict::Findings;
 use card::memory::translate::AccessTarget;

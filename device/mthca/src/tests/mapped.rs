@@ -50,7 +50,7 @@ fn messages_complete_without_trapping_doorbell_stores() {
 /// The word found by the device may be the later of two doorbells, one half of a doorbell from a 32-bit guest, or
 /// meaningless.
 #[test]
-fn any_word_polls_all_queues_of_page() {
+fn any_doorbell_value_polls_all_queues_of_page() {
     let (mut a, mut b) = pair();
     for (round, word) in [
         SendDoorbell { count: 1, first: 9, fence: false, opcode: 0x0a, qpn: Qpn::new(0x77), size: 2 }.emit(),

@@ -13,7 +13,7 @@ use super::user::{RC, SEND, UC, User, qpc, remote, request, send, syndromes};
 use super::*;
 
 #[test]
-fn send_completes_receive_of_peer() {
+fn send_completes_peer_receive() {
     for kind in [RC, UC] {
         let (mut a, mut b) = User::pair(kind);
         let message = pattern(1000, 3);

@@ -571,7 +571,7 @@ mod tests {
     };
 
     #[test]
-    fn scatter_list_of_slot_covers_message_with_gaps() {
+    fn scatter_list_covers_whole_message_and_leaves_gaps_in_slot() {
         let pieces: Vec<_> = SLOTS.pieces(5).collect();
         assert_eq!(pieces, [(1010, 33, 0), (1093, 33, 33), (1176, 34, 66)]);
         assert_eq!(SLOTS.watched(), 264);

@@ -19,7 +19,7 @@ const SQD2SQD: u16 = 0x038;
 const SQD2RTS: u16 = 0x020;
 const QUERY_QP: u16 = 0x022;
 
-/// Checks that, while a started message is unanswered, QUERY_QP reports draining (7) and the context in ICM contains
+/// Checks that, while a message is outstanding, QUERY_QP reports draining (7) and the context in ICM contains
 /// SQD (5). During that time, all transitions from SQD must be permitted (section 10.5).
 pub(super) async fn draining(vm: &mut Vm) -> Result<()> {
     const DRAINING: u8 = 7;
@@ -38,7 +38,7 @@ pub(super) async fn draining(vm: &mut Vm) -> Result<()> {
         (RawCommand { op_modifier: 3, ..on(0x021, qpn) }, Some(Reset)),
     ] {
         succeed(vm, to_rts.clone()).await?;
-        // The destination QP does not exist, so no answer arrives.
+        // The destination QP does not exist, so no ACK arrives.
         qp.send(vm, memory.sge(0, 64)).await?;
         let results = succeed(vm, vec![zeros(RTS2SQD, &qp), query(QUERY_QP, qpn)]).await?;
         let state = |outbox: &[u8]| outbox.get(8).map(|byte| byte >> 4);
@@ -67,7 +67,7 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     let old = vm.call(CreateMr::default()).await?;
     let new = vm.call(CreateMr::default()).await?;
     let qp = TestQp::create(vm, Service::Rc).await?;
-    // The CQ has 4 entries. The QP is in ERR, where each doorbell causes a flushed completion (section 10.5).
+    // The CQ has 4 entries. The QP is in ERR, where each doorbell causes a flush completion (section 10.5).
     let mut commands = vec![with(0x016, CQN, &cqc(2, old.key))];
     commands.extend(walk(&qp, Rts).into_iter().take(1));
     let image = qp.image().word(0x70, CQN).word(0x8c, CQN);
@@ -80,8 +80,8 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     let places = [(&old, 0), (&old, 1), (&old, 2), (&new, 3), (&new, 4), (&old, 1), (&old, 0)];
     for (count, (buffer, slot)) in (0u32..).zip(places) {
         match count {
-            // Resize to 8 entries with the command as the interface document defines it, and later to 2 entries with
-            // the command as the driver issues it.
+            // Resize to 8 entries as the document specifies the command, and later to 2 entries as the driver issues
+            // it.
             3 => drop(succeed(vm, vec![with(0x02c, CQN, &resize_cq(3, new.key))]).await?),
             5 => {
                 let resize = with(0x02c, CQN, &resize_cq(1, old.key));
@@ -90,7 +90,7 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
             _ => {}
         }
         qp.send(vm, old.sge(0, 4)).await?;
-        // A command is executed after all doorbells that precede it.
+        // Commands are executed after all preceding doorbells, so this one serves as a barrier.
         succeed(vm, vec![of(0x031)]).await?;
         expected.retain(|(key, at, _)| (*key, *at) != (buffer.key, slot));
         expected.push((buffer.key, slot, flushed(qp.qp.qpn, count * 512)));

@@ -1,12 +1,13 @@
-//! Resources that a process holds: descriptors, mappings, and private memory.
+//! Resources that a process holds: descriptors, mappings, and anonymous memory.
 
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Tolerated growth of anonymous memory in KiB. The allocator does not return all memory.
+/// Tolerated growth of anonymous memory in KiB. The allocator does not return all freed memory to the
+/// kernel.
 const KEPT_KIB: u64 = 4 << 10;
-/// Tolerated growth in the number of mappings, which the allocator may keep.
+/// Tolerated number of additional mappings. The allocator may keep some.
 const KEPT_MAPS: usize = 8;
 
 /// Resources that a process holds.
@@ -14,7 +15,7 @@ const KEPT_MAPS: usize = 8;
 pub(super) struct Account {
     /// Targets of all descriptors, sorted.
     descriptors: Vec<String>,
-    /// Number of mappings of memory files, which indicates how much guest memory is mapped.
+    /// Number of mappings of memfds, which indicates how much guest memory is mapped.
     shared_maps: usize,
     /// Number of all other mappings.
     own_maps: usize,
@@ -38,12 +39,13 @@ impl Account {
         Ok(Self { descriptors, shared_maps: shared.len(), own_maps: own.len(), anonymous_kib })
     }
 
-    /// Returns whether the descriptors and the mappings of memory files are the same as in `before`.
+    /// Returns whether the descriptors and the number of memfd mappings are the same as in `before`.
     pub(super) fn is_as_open_as(&self, before: &Self) -> bool {
         self.descriptors == before.descriptors && self.shared_maps == before.shared_maps
     }
 
-    /// Checks that the process holds no more resources than `before`, which was recorded in the same situation.
+    /// Checks for leaks since `before`, which was recorded at an equivalent point. Descriptors and memfd mappings must
+    /// be equal. Other resources may grow within the tolerances.
     pub(super) fn is_like(&self, before: &Self) -> Result<()> {
         ensure!(
             self.descriptors == before.descriptors,

@@ -13,7 +13,7 @@ use crate::layout;
 pub const PACKET_GROUPS: u32 = 0x2a;
 /// Section type: the group of each VSI, two bytes each.
 pub const VSI_GROUPS: u32 = 0x2b;
-/// Section type: entries of the table, see [`TableEntry`].
+/// Section type: entries of the lookup table, see [`TableEntry`].
 pub const TABLE: u32 = 0x2c;
 /// Section type: words of profiles.
 pub const WORDS: u32 = 0x2e;
@@ -22,7 +22,8 @@ pub const WORDS: u32 = 0x2e;
 pub const PROFILE_WORDS: usize = 24;
 
 layout! {
-    /// Header of consecutive table entries.
+    /// Header of a section with consecutive entries of a table, such as [`WORDS`]. A section of type [`TABLE`] has only
+    /// a count.
     pub struct TableHeader[4] {
         @0  count: u16,
         /// Index of the first entry.
@@ -31,7 +32,8 @@ layout! {
 }
 
 layout! {
-    /// Entry of the table that selects a profile. A count precedes the entries.
+    /// Entry of the lookup table (TCAM), which selects a profile. The section consists of a 16-bit count and the
+    /// entries.
     pub struct TableEntry[13] {
         /// Position in the table. The first matching entry applies.
         @0   place: u16,
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
     use crate::hca::e810::package::sections;
 
-    /// The bytes are those of 0C42 in `run73-vlan.aq.gz` for UDP over IPv6, without the unused words in the middle.
+    /// Command 0C42 for UDP over IPv6, as recorded in `run73-vlan.aq.gz`. The unused words in the middle are generated.
     #[test]
     fn parses_recorded_profile() {
         let mut buffer = vec![3, 0, 159, 0];

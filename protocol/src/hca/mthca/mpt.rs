@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_wrong_index_and_huge_pages() {
+    fn rejects_wrong_index_and_oversized_pages() {
         let mut inbox = driver_pd();
         let mpt = Mpt::parse(&inbox).unwrap();
         assert_eq!(mpt.check_index(0x10, &TABLE), Ok(()));

@@ -16,7 +16,7 @@ pub const MAX_TRANSFER_LEN: u32 = 1 << 20;
 /// until all writes are done. QEMU sends at most 200.
 pub(super) const MAX_SMALL_WRITES: usize = 256;
 
-/// Maximum number of descriptors per message. QEMU does not send more.
+/// Maximum number of file descriptors per message. QEMU does not send more.
 pub(super) const MAX_FDS: usize = 16;
 
 /// Header length in bytes.
@@ -43,7 +43,7 @@ pub(super) struct Header {
     pub(super) error: u32,
 }
 
-/// Command number of REGION_WRITE_MULTI, which is in the protocol specification but not in the crate `vfio_user`.
+/// Command number of REGION_WRITE_MULTI, which is in the protocol specification but not in the `vfio_user` crate.
 const REGION_WRITE_MULTI: u16 = 15;
 
 /// Client commands that this server supports.
@@ -63,8 +63,8 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Returns `None` for unknown commands and for commands that are not supported. The latter are requests for region
-    /// descriptors and for dirty pages (migration), and the DMA accesses that only a server sends.
+    /// Returns `None` for unknown and unsupported commands. The unsupported ones are DEVICE_GET_REGION_IO_FDS,
+    /// DIRTY_PAGES (for migration), and DMA_READ and DMA_WRITE, which only a server sends.
     pub(super) fn from_raw(raw: u16) -> Option<Self> {
         use vfio_user::Command as Known;
         Some(match Known::n(raw) {
@@ -84,7 +84,7 @@ impl Command {
     }
 }
 
-/// Head of VERSION; a JSON string follows.
+/// Fixed part of VERSION; a JSON string follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct Version {
@@ -140,7 +140,7 @@ pub(super) struct IrqInfo {
     pub(super) count: u32,
 }
 
-/// Head of SET_IRQS; booleans may follow.
+/// Fixed part of SET_IRQS; one byte for each interrupt may follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct IrqSet {
@@ -151,7 +151,7 @@ pub(super) struct IrqSet {
     pub(super) count: u32,
 }
 
-/// Head of REGION_READ and REGION_WRITE and their replies; data may follow.
+/// Fixed part of REGION_READ, of REGION_WRITE and of their replies; data may follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct RegionAccess {
@@ -160,7 +160,7 @@ pub(super) struct RegionAccess {
     pub(super) count: u32,
 }
 
-/// One write in a REGION_WRITE_MULTI, which starts with the number of writes as a 64-bit value.
+/// One write of a REGION_WRITE_MULTI. The message starts with the number of writes as a 64-bit value.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct SmallWrite {

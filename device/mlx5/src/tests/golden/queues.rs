@@ -17,9 +17,9 @@ use protocol::ids::Qpn;
 
 use super::*;
 
-/// UAR page of the kernel. After an event, the kernel polls its CQs and arms them again.
+/// UAR page of the kernel. The kernel updates the record of a CQ only when it arms the CQ again, so the records of CQs
+/// on this page are not checked.
 const KERNEL_PAGE: UarIndex = UarIndex::new(0x10);
-/// The EQ of command events.
 const COMMAND_EQ: u32 = 1;
 /// Bus address of the first page for regions. The traces contain no page addresses from here up to 35000000h.
 const REGIONS: u64 = 0x2000_0000;
@@ -116,8 +116,8 @@ impl Default for Queues {
     }
 }
 
-/// Returns a CQE and its owner bit. The timestamp is zeroed, and so is the byte count of every send request except a
-/// READ. The recorded device counted the bytes of every request, but drivers read the count only for READs.
+/// Returns a CQE and its owner bit. The timestamp is zeroed, and so is the byte count of all send requests except
+/// READs. The recorded device counted the bytes of every request, but drivers read the count only for READs.
 pub(super) fn comparable(entry: &[u8]) -> (Cqe, bool) {
     let (entry, owner) = Cqe::parse(&output(entry)).unwrap();
     let entry = match entry {
@@ -210,7 +210,7 @@ impl Queues {
         }
     }
 
-    /// Returns the event with this number in the EQ of command events, and its owner bit.
+    /// Returns event `number` of the command EQ, and its owner bit.
     pub(super) fn event(&self, driver: &mut Driver, number: u32) -> (Eqe, bool) {
         let entry = self.eqs[&COMMAND_EQ].at(u64::from(number % 256) * ENTRY);
         Eqe::parse(&output(&driver.peek(entry, EQE_LEN))).unwrap()
@@ -297,8 +297,8 @@ impl Queues {
         Some(region.bus + (va - region.first))
     }
 
-    /// Updates the regions after a UMR. The recording does not contain translation lists in memory, so this method
-    /// chooses their pages.
+    /// Updates the regions after a UMR. The recording does not contain the translation list to which a UMR points,
+    /// so this method builds one from pages that it chooses.
     fn change(&mut self, driver: &mut Driver, key: u32, umr: &Umr<'_>) {
         let index = key >> 8;
         match umr.translation {
