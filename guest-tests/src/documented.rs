@@ -15,7 +15,6 @@ mod commands;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// `guest-lab` rejects a shared directory that does not exist, so `commands::of` replaces such directories by `.`.
 #[test]
 fn documented_command_lines_parse() {
     let printed = commands::of(Path::new(REPOSITORY), "guest-lab");
