@@ -281,7 +281,7 @@ pub fn name(device: &DeviceConfig) -> String {
 fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
     opened
         .inspect_err(
-            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen this capture or trace file after a device restart; continuing without the file"),
+            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen the capture or trace file after a device restart; continuing without it"),
         )
         .ok()
 }
