@@ -179,7 +179,9 @@ fn guest_objects_are_listed() {
 #[test]
 fn any_table_is_listed_by_name() {
     let (daemon, control) = start();
-    bring_up(&mut connect(&daemon));
+    // The objects exist only as long as the client is connected.
+    let mut guest = connect(&daemon);
+    bring_up(&mut guest);
     for table in interfaces::tables() {
         let by_name = |json: &[&str]| hcactl(&control, &[json, &["list", table.name]].concat()).unwrap();
         let text = by_name(&[]);
@@ -239,7 +241,8 @@ fn port_command_sets_link_up_and_down() {
 #[test]
 fn counter_names_start_with_layer() {
     let (daemon, control) = start();
-    bring_up(&mut connect(&daemon));
+    let mut guest = connect(&daemon);
+    bring_up(&mut guest);
     let counters = hcactl_json(&control, "counters");
     let ctxmgt = &counters["frontend"]["jingzhao"]["ctxmgt"];
     // There are six writes: one for the CQ, one for the EQ, and four for the QP. Those four are the QP's first entry
