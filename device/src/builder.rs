@@ -36,7 +36,7 @@ pub enum MakeError {
         source: ListenError,
     },
     /// The device has no socket path, and the process has not inherited its socket.
-    #[error("{0} has no `socket_path`, and the process has inherited no socket")]
+    #[error("{0} has no `socket_path`, and hcad did not inherit a socket for it")]
     NoSocket(String),
     /// The fabric cannot be opened.
     #[error("{key}: cannot open {name}")]
@@ -281,7 +281,7 @@ pub fn name(device: &DeviceConfig) -> String {
 fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
     opened
         .inspect_err(
-            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen the capture or trace file after a device restart; continuing without it"),
+            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen a capture or trace file after the device restarted; continuing without that file"),
         )
         .ok()
 }

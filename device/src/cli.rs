@@ -46,7 +46,7 @@ Examples:
     after_help = EXAMPLES
 )]
 pub struct Cli {
-    /// Run a command instead of serving devices
+    /// Subcommand to run instead of serving devices
     #[command(subcommand)]
     pub command: Option<Command>,
 
@@ -71,7 +71,7 @@ pub struct Cli {
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     pub control_socket: Option<Option<PathBuf>>,
 
-    /// Pcapng file in which to capture all frames that the device sends or receives
+    /// Capture all frames sent and received by the device in this pcapng file
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 
@@ -92,7 +92,7 @@ pub struct Cli {
     #[arg(long)]
     pub no_confinement: bool,
 
-    /// Check the configuration and whether this host meets the requirements, then exit
+    /// Check the configuration and the host requirements, then exit
     #[arg(long)]
     pub check: bool,
 

@@ -57,7 +57,7 @@ pub struct ConfigFile {
     /// Permissions of the devices' VMM sockets, in octal. A device can override them with its own
     /// `socket_mode`. Default: "0660" for sockets with a `socket_group`, and "0600" for all others.
     pub socket_mode: Option<String>,
-    /// Group of the devices' VMM sockets, by name or number. A device can override it with its own
+    /// Group that owns the devices' VMM sockets, by name or number. A device can override this with its own
     /// `socket_group`. Default: the group of the hcad process.
     pub socket_group: Option<GroupEntry>,
     /// Sandbox settings: restrictions that hcad applies to itself.

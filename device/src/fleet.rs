@@ -339,7 +339,7 @@ impl Fleet {
                 for key in not_changed {
                     tracing::warn!(
                         key,
-                        "a reload cannot change this setting; restart hcad to apply the new value"
+                        "setting cannot be changed by a reload; restart hcad to apply the new value"
                     );
                 }
                 problems

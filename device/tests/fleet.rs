@@ -287,7 +287,7 @@ fn reload_restarts_only_changed_devices() {
     let mut there = devices(&daemon);
     there.sort_unstable();
     assert_eq!(there, [1, 2, 4, 5, 7], "what hcactl has added stays");
-    daemon.wait_for_line("a reload cannot change this setting; restart hcad to apply the new value");
+    daemon.wait_for_line("setting cannot be changed by a reload; restart hcad to apply the new value");
 
     // A reload without a change has no effect.
     let again = hcactl(&daemon, &["reload"]).unwrap();

@@ -375,7 +375,7 @@ impl Control {
         let mut counters = self.ask(&["counters"]).await?;
         let rules = counters.pointer_mut("/interface/violations").map(Value::take);
         let rules =
-            rules.with_context(|| format!("the hcad counters contain no strict-mode rules: {counters}"))?;
+            rules.with_context(|| format!("hcactl printed no strict-mode violation counts: {counters}"))?;
         serde_json::from_value(rules).context("cannot parse the strict-mode violation counts")
     }
 
@@ -396,7 +396,7 @@ impl Control {
     pub async fn counter(&self, place: &str) -> Result<u64> {
         let counters = self.ask(&["counters"]).await?;
         let value = counters.pointer(place).and_then(Value::as_u64);
-        value.with_context(|| format!("hcad has no counter {place}: {counters}"))
+        value.with_context(|| format!("hcactl printed no counter at {place}: {counters}"))
     }
 }
 

@@ -47,14 +47,14 @@ pub struct Options {
     /// Guest kernel: `trixie` or `trixie-backports` for a Debian kernel, or a path [default:
     /// trixie-backports]
     ///
-    /// The path can be a kernel image whose modules are installed in /lib/modules. It can also be a directory
-    /// such as /lib/modules/7.2.12, if that directory also contains the kernel image, named `vmlinuz`.
+    /// The path is either a kernel image whose modules are installed in /lib/modules, or a directory such as
+    /// /lib/modules/7.2.12 that also contains the kernel image under the name `vmlinuz`.
     #[arg(help_heading = PARTS, long, value_name = "SUITE|PATH")]
     pub kernel: Option<KernelChoice>,
     /// Path to an ext4 image with the guest root filesystem [default: an image that guest-lab builds]
     #[arg(help_heading = PARTS, long, value_name = "FILE")]
     pub root: Option<PathBuf>,
-    /// Kernel module to load at boot, before the stock drivers, together with its dependencies (repeatable)
+    /// Kernel module to load at boot, along with its dependencies, before the stock drivers (repeatable)
     #[arg(help_heading = PARTS, long = "module", value_name = "FILE")]
     pub modules: Vec<PathBuf>,
     /// Path to the hcad binary [default: hcad in the same directory as guest-lab]
@@ -70,7 +70,7 @@ pub struct Options {
     #[arg(help_heading = PARTS, long, visible_alias = "smp", default_value_t = 1, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
-    /// Trace each device that is used by a kernel driver, and write the traces next to the logs
+    /// Trace each device that a kernel driver uses; the traces are written next to the logs
     #[arg(help_heading = PARTS, long)]
     pub trace: bool,
     /// Memory per guest, in MiB or with a unit (`M` or `G`), such as `2G`

@@ -60,7 +60,7 @@ impl LineProgram {
         {
             Answer::Ok(value) => serde_json::from_value(value)
                 .with_context(|| format!("cannot parse the reply to {what}: {}", said.line)),
-            Answer::Error(error) => bail!("the program in guest {} failed to run {what}: {error}", vm.name()),
+            Answer::Error(error) => bail!("request {what} to guest {} failed: {error}", vm.name()),
         }
     }
 

@@ -49,7 +49,7 @@ enum Command {
         /// If a case fails, keep guests and daemons running until Enter is pressed
         #[arg(long, conflicts_with = "jobs")]
         keep: bool,
-        /// Number of scenarios to run in parallel; those that measure time run afterwards, one at a time
+        /// Number of scenarios to run in parallel; timing-sensitive scenarios run afterwards, one at a time
         #[arg(long, default_value = "1", value_name = "N")]
         jobs: NonZeroUsize,
         /// Time limit per case, in seconds

@@ -159,9 +159,9 @@ impl Peer {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peer");
         let output = Command::new(folder.join("python"))
             .output()
-            .context("cannot run the set-up script of the packet peer")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "cannot set up a Python environment with scapy: {said}");
+            .context("cannot run the packet peer's setup script")?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "cannot set up a Python environment with scapy: {stderr}");
         let python = String::from_utf8(output.stdout)?;
         let mut child = Command::new(python.trim())
             .arg(folder.join("peer.py"))
@@ -232,7 +232,9 @@ impl Peer {
             .with_context(|| format!("cannot parse the reply from the packet peer: {line}"))?
         {
             Answer::Ok(value) => Ok(value),
-            Answer::Error(message) => Err(anyhow::Error::msg(message)).context("the packet peer failed"),
+            Answer::Error(message) => {
+                Err(anyhow::Error::msg(message)).context("the packet peer reported an error")
+            }
         }
     }
 }

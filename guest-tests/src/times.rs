@@ -32,6 +32,6 @@ fn append(times: &Value) {
         // Each line must be written by a single call, because the scenarios of a run share the file.
         .and_then(|mut file| file.write_all(format!("{times}\n").as_bytes()));
     if let Err(error) = appended {
-        tracing::warn!("cannot write test times to {}: {error}", path.display());
+        tracing::warn!("cannot write test durations to {}: {error}", path.display());
     }
 }

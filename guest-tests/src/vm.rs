@@ -359,11 +359,11 @@ impl Vm {
         let end = self.end_of(limit, argv.iter().map(|&word| word.to_owned()).collect()).await?;
         ensure!(
             end.status == ExitStatus::Code(0),
-            "{argv:?} in guest {name} failed with {status:?}: {output}{errors}",
+            "{argv:?} in guest {name} failed with {status}:\n{stdout}{stderr}",
             name = self.name,
             status = end.status,
-            output = end.stdout,
-            errors = end.stderr
+            stdout = end.stdout,
+            stderr = end.stderr
         );
         Ok(end.stdout)
     }

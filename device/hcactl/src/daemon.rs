@@ -19,15 +19,15 @@ const MAX_ANSWER_LEN: u64 = 16 << 20;
 /// takes about 80 MB.
 const MAX_ANSWERS_LEN: u64 = 256 << 20;
 
-/// Maximum time limit. The sum of a limit and the current time must not overflow.
+/// Maximum timeout. The sum of a timeout and the current time must not overflow.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Parses a time limit in seconds.
+/// Parses a timeout in seconds.
 pub(crate) fn timeout(text: &str) -> anyhow::Result<Duration> {
-    let seconds: f64 = text.parse().context("the time limit is not a valid number of seconds")?;
-    let limit = Duration::try_from_secs_f64(seconds).context("the time limit is negative or too long")?;
-    ensure!(!limit.is_zero(), "the time limit must be greater than 0");
-    ensure!(limit <= MAX_TIMEOUT, "the time limit must be at most {} s", MAX_TIMEOUT.as_secs());
+    let seconds: f64 = text.parse().context("the timeout is not a valid number of seconds")?;
+    let limit = Duration::try_from_secs_f64(seconds).context("the timeout is negative or too long")?;
+    ensure!(!limit.is_zero(), "the timeout must be greater than 0");
+    ensure!(limit <= MAX_TIMEOUT, "the timeout must be at most {} s", MAX_TIMEOUT.as_secs());
     Ok(limit)
 }
 
@@ -123,7 +123,8 @@ impl Daemon {
     ) -> anyhow::Result<()> {
         self.each_page(device, table, false, |response| {
             let Response::Page(ListPage { rows, next }) = response else { return Ok(None) };
-            let rows = rows.get(table).context("the response from hcad lacks the requested table")?;
+            let rows =
+                rows.get(table).context("the response from hcad does not contain the requested table")?;
             let more = take(serde_json::from_str(rows).context("cannot parse the table rows from hcad")?);
             Ok(Some(next.filter(|_| more)))
         })
@@ -159,7 +160,7 @@ impl Daemon {
                 None => return Ok(()),
                 // `from` must increase, so that hcad cannot keep this loop running forever.
                 Some(next) if next > from => from = next,
-                Some(_) => bail!("hcad sent the pages of the table in the wrong order"),
+                Some(_) => bail!("hcad sent the pages of the table out of order"),
             }
         }
     }

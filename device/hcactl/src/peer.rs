@@ -24,7 +24,7 @@ pub(crate) enum Peer {
         /// MAC address to reserve for the peer [default: learned from the peer's frames]
         #[arg(long, conflicts_with = "id")]
         mac: Option<String>,
-        /// Forward frames between this peer and all other peers. Use this for a peer that sends only to this
+        /// Forward frames between this peer and all other peers, as required for a peer that sends only to this
         /// device, such as QEMU's -netdev dgram
         #[arg(long)]
         leaf: bool,

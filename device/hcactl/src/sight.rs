@@ -25,7 +25,7 @@ pub(crate) enum Capture {
     },
     /// Capture to an in-memory ring that keeps the most recent frames, for `dump`
     Ring {
-        /// Size of the in-memory ring, in bytes (64K to 64M)
+        /// Size of the in-memory ring, in bytes or with a K or M suffix (64K to 64M)
         #[arg(value_parser = ring)]
         size: RingBytes,
         #[command(flatten)]
@@ -57,7 +57,7 @@ pub(crate) enum Trace {
     ///
     /// With --json, each trace entry is a JSON object.
     Ring {
-        /// Size of the in-memory ring, in bytes (64K to 64M)
+        /// Size of the in-memory ring, in bytes or with a K or M suffix (64K to 64M)
         #[arg(value_parser = ring)]
         size: RingBytes,
         #[command(flatten)]
@@ -75,7 +75,7 @@ pub(crate) enum Trace {
 /// Limits on the output files.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Bound {
-    /// Maximum size of each output file, in bytes or with suffix K, M or G [default: as configured for the
+    /// Maximum size of each output file, in bytes or with a K, M or G suffix [default: as configured for the
     /// device]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max: Option<u64>,
@@ -101,13 +101,13 @@ pub(crate) struct Frames {
 /// Filter for trace entries. An empty filter matches all entries.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Records {
-    /// Trace only entries of this kind (repeatable)
+    /// Include only trace entries of this kind (repeatable)
     #[arg(long, value_name = "KIND")]
     kind: Vec<Kind>,
-    /// Trace only entries whose opcode name contains WORD, such as SEND (repeatable)
+    /// Include only trace entries whose opcode name contains WORD, such as SEND (repeatable)
     #[arg(long, value_name = "WORD")]
     opcode: Vec<String>,
-    /// Trace only entries that belong to this queue pair (repeatable)
+    /// Include only trace entries that belong to this queue pair (repeatable)
     #[arg(long, value_name = "QPN", value_parser = number)]
     qpn: Vec<u32>,
 }

@@ -25,8 +25,8 @@ pub enum SqAddr {
     Auto,
 }
 
-/// Options for work queues. The defaults suit software that follows the interface document. For the public user
-/// library, use the settings in `configs/hgrnic.json`.
+/// Options for work queues. The defaults are for software that follows the interface document. For the user library of
+/// the public `ib_hgrnic` driver, use the settings in `configs/hgrnic.json`.
 ///
 /// # Spec
 /// JingZhao interface, section 12.
@@ -168,7 +168,7 @@ impl RnrTimerTable {
     }
 }
 
-/// Operations that peers may use on a QP.
+/// Operations that peers may perform on a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QpAccess {

@@ -51,8 +51,8 @@ impl Default for Limits {
     }
 }
 
-/// Limits that the device reports to the driver in its reply to QUERY_DEV_LIM. All counts except the list
-/// lengths must be powers of two.
+/// Limits that the device reports to the driver in its reply to QUERY_DEV_LIM. All limits except `max_send_sges` and
+/// `max_recv_sges` must be powers of two.
 ///
 /// # Spec
 /// mthca interface, section 3.4.

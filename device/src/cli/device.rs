@@ -38,7 +38,7 @@ pub struct DeviceArgs {
     ///
     /// `mac=MAC` reserves a MAC address for the peer: frames with this source MAC are dropped if they come from another
     /// peer. `id=ID` does the same for the MAC derived from the peer's device number. Add `leaf` if the peer sends only
-    /// to this device, like QEMU's -netdev dgram. The device then forwards frames between it and the other peers.
+    /// to this device, as QEMU's -netdev dgram does. The device then forwards frames between that peer and all others.
     #[arg(
         long = "peer",
         help_heading = SINGLE,
@@ -48,7 +48,7 @@ pub struct DeviceArgs {
     )]
     peers: Vec<PeerArg>,
 
-    /// Report driver violations that the device would otherwise silently tolerate
+    /// Report violations of the device interface that would otherwise be silently tolerated
     #[arg(long, help_heading = SINGLE, requires = "frontend")]
     strict: bool,
 }

@@ -17,11 +17,11 @@ pub struct ConfinementEntry {
     /// Subdirectories are included. Default: a directory that hcad creates next to the control socket
     /// (`control.files` for `control.sock`).
     pub writable: Option<Vec<PathBuf>>,
-    /// Additional directories in which hcad can create the sockets of devices that are added at run time
+    /// Additional directories in which hcad can create sockets for devices that are added at run time
     /// (with `hcactl device add` or by a reload). The runtime directory, and all directories that contain
     /// sockets of devices in this file, are always allowed.
     pub sockets: Vec<PathBuf>,
-    /// Directories in which hcad can read files after startup. If the configuration file has been replaced
+    /// Directories from which hcad can read files after startup. If the configuration file has been replaced
     /// rather than edited in place, hcad can reload it on SIGHUP only if its directory is listed here.
     /// `hcactl reload` always works.
     pub readable: Vec<PathBuf>,

@@ -34,18 +34,19 @@ pub struct DeviceEntry {
     /// address (02:00:00:00:hi:lo) and the IPv4 address (10.77.hi.lo) are derived from the high and low bytes
     /// of this number.
     pub id: u16,
-    /// Path to the Unix socket that the VMM connects to. Default: `hca<ID>.sock` in $RUNTIME_DIRECTORY if it
-    /// is set, otherwise in $XDG_RUNTIME_DIR/hcad or, if that is not set either, in /run/hcad. If only one device is
-    /// configured, `--socket-path` and `--fd` override this path. If systemd passes a socket with this path to hcad, the
-    /// device uses that socket. If only one device is configured and its `socket_path` is not set, the device uses the
-    /// socket that systemd passes, whatever its path.
+    /// Path to the Unix socket that the VMM connects to. Default: `hca<ID>.sock` in the runtime directory
+    /// ($RUNTIME_DIRECTORY if set, otherwise $XDG_RUNTIME_DIR/hcad if $XDG_RUNTIME_DIR is set, otherwise /run/hcad). If
+    /// systemd passes a socket with this path to hcad, the device uses that socket. With a single device,
+    /// `--socket-path` and `--fd` override this path, and if no path is configured, the device uses the socket that
+    /// systemd passes, whatever its path.
     pub socket_path: Option<PathBuf>,
-    /// Permissions of the VMM socket, in octal, such as "0660". Default: the `socket_mode` at the top level of this file.
+    /// Permissions of the VMM socket, in octal, such as "0660". Default: the `socket_mode` at the top level of this
+    /// file.
     pub socket_mode: Option<String>,
-    /// Group of the VMM socket, by name or number. If QEMU and hcad run as different users, set this to a group that
-    /// the QEMU user belongs to. Default: the `socket_group` at the top level of this file.
+    /// Group that owns the VMM socket, by name or number. If QEMU and hcad run as different users, set this to a group
+    /// that the QEMU user belongs to. Default: the `socket_group` at the top level of this file.
     pub socket_group: Option<GroupEntry>,
-    /// Device model to present to the guest, with its options.
+    /// Device model to present to the guest, and its options.
     pub frontend: FrontendEntry,
     /// The device's MAC address. Default: derived from `id`.
     pub mac: Option<String>,
@@ -59,8 +60,8 @@ pub struct DeviceEntry {
     /// connect only to this peer. The driver sends all datagrams to LID 4112 (1010h), so this peer receives
     /// them only if its `id` is 4112.
     pub default_peer: Option<PeerEntry>,
-    /// Other devices on the fabric whose addresses are not derived from their numbers. Listing a device here
-    /// lets guest software address it by number.
+    /// Other devices on the fabric whose addresses are not derived from their device numbers. Listing a device
+    /// here lets guest software address it by device number.
     #[serde(default)]
     pub peers: Vec<PeerEntry>,
     /// Fabric that connects the device to its peers.
@@ -73,9 +74,8 @@ pub struct DeviceEntry {
     /// running.
     #[serde(default = "default_capture_max_bytes")]
     pub capture_max_bytes: u64,
-    /// Number of capture files to rotate through, 1 to 64. Each file can grow to `capture_max_bytes`.
-    /// `capture` is the path to the first file. The paths to the other files have `.1`, `.2` and so on
-    /// appended.
+    /// Number of capture files to rotate through, 1 to 64. Each file can grow to `capture_max_bytes`. The first
+    /// file has the path given by `capture`, and the others have `.1`, `.2` and so on appended to that path.
     #[serde(default = "one_file")]
     pub capture_files: u16,
     /// Size, in bytes (65536 to 67108864), of an in-memory ring that keeps the most recent frames. `hcactl
@@ -91,8 +91,8 @@ pub struct DeviceEntry {
     /// file if `trace.files` is greater than 1. Otherwise, the trace stops, but the device keeps running.
     #[serde(default = "default_trace_max_bytes")]
     pub trace_max_bytes: u64,
-    /// Report driver violations that the device would otherwise silently tolerate. Each violation is counted
-    /// and traced. Violations are also logged, but at a limited rate. Strict mode slows down the device.
+    /// Report violations of the device interface that would otherwise be silently tolerated. Each violation is
+    /// counted, traced and, at a limited rate, logged. Strict mode slows the device down.
     #[serde(default)]
     pub strict: bool,
     /// How long, in microseconds (0 to 1000), the device's thread busy-polls for more work before it sleeps.
@@ -101,8 +101,8 @@ pub struct DeviceEntry {
     /// thread polls only during bulk transfers.
     #[serde(default = "default_linger_us")]
     pub linger_us: u16,
-    /// How long, in microseconds (0 to 1000), the device collects messages from the VMM before it processes
-    /// them together. 0 disables coalescing, so every message wakes the device's thread. Coalescing is
+    /// How long, in microseconds (0 to 1000), the device collects messages from the VMM before processing them
+    /// as a batch. 0 disables coalescing, so every message wakes the device's thread. Coalescing is
     /// adaptive: it pauses whenever it does not improve the message rate.
     #[serde(default = "default_coalesce_us")]
     pub coalesce_us: u16,
@@ -116,8 +116,8 @@ pub struct DeviceEntry {
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
     /// Path to the session record to write. `hcad replay` can replay the record without a guest. The record
-    /// contains all input that the device receives after it starts, including the guest memory that it reads.
-    /// The file therefore contains guest data. Default: no recording.
+    /// contains all input that the device receives after it starts, including any guest memory that the device
+    /// reads, so the file contains guest data. Default: no recording.
     pub record: Option<PathBuf>,
     /// Maximum size of the session record, in bytes. When the record reaches this size, recording stops, but
     /// the device keeps running.
@@ -146,8 +146,8 @@ pub enum Doorbells {
 pub struct TraceEntry {
     /// Path to the trace file, or "-" for standard error. Either `file` or `ring_bytes` is required.
     pub file: Option<PathBuf>,
-    /// Number of trace files to rotate through, 1 to 64. Each file can grow to `trace_max_bytes`. `file` is
-    /// the path to the first file. The paths to the other files have `.1`, `.2` and so on appended.
+    /// Number of trace files to rotate through, 1 to 64. Each file can grow to `trace_max_bytes`. The first file
+    /// has the path given by `file`, and the others have `.1`, `.2` and so on appended to that path.
     #[serde(default = "one_file")]
     pub files: u16,
     /// Size, in bytes (65536 to 67108864), of an in-memory ring that keeps the most recent trace entries.
@@ -194,8 +194,8 @@ pub struct PeerEntry {
     /// Additional IPv6 address. The device also has a link-local IPv6 address derived from its MAC. Default:
     /// none.
     pub ipv6: Option<Ipv6Addr>,
-    /// Whether to send packets to this peer's IPv6 address instead of its IPv4 address if the guest specifies
-    /// only the peer's device number or MAC address.
+    /// Prefer this peer's IPv6 address to its IPv4 address when the guest specifies only the peer's device
+    /// number or MAC address.
     #[serde(default)]
     pub prefer_ipv6: bool,
 }

@@ -36,10 +36,10 @@ pub enum FabricEntry {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RingEntry {
-    /// Ring directory. All devices of one user that use the same directory are connected, even if they belong to
-    /// different hcad processes. Each device creates a socket in the directory. If the directory does not exist, hcad
-    /// creates it. Default: `ring` in $RUNTIME_DIRECTORY if it is set, otherwise in $XDG_RUNTIME_DIR/hcad or, if that is
-    /// not set either, in /run/hcad.
+    /// Ring directory. All devices that use the same directory are connected to each other, even if they belong to
+    /// different hcad processes, as long as the processes run as the same user. Each device creates a socket in the
+    /// directory. If the directory does not exist, hcad creates it. Default: `ring` in the runtime directory
+    /// ($RUNTIME_DIRECTORY if set, otherwise $XDG_RUNTIME_DIR/hcad if $XDG_RUNTIME_DIR is set, otherwise /run/hcad).
     pub folder: Option<PathBuf>,
 }
 
@@ -47,7 +47,8 @@ pub struct RingEntry {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LocalEntry {
-    /// Name of the local network. All devices in this hcad process that use the same name are connected.
+    /// Name of the local network. All devices in this hcad process that use the same name are connected to each
+    /// other.
     pub network: String,
 }
 
@@ -68,7 +69,7 @@ pub struct TapEntry {
     /// enough for the MTU that the guest sets.
     pub interface: String,
     /// The port's maximum path MTU: 256, 512, 1024, 2048 or 4096. Default: the largest path MTU that fits
-    /// into the interface MTU when hcad starts. An interface created by hcad has an MTU of 1500, which allows
+    /// the interface MTU when hcad starts. An interface created by hcad has an MTU of 1500, which allows
     /// a path MTU of 1024. This setting does not affect drivers that choose the path MTU themselves, such as
     /// the E810 driver.
     pub path_mtu: Option<u16>,

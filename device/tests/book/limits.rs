@@ -18,7 +18,7 @@ const HEAD: &str = "# Limits
 
 The tables on this page list all limits that a device enforces or reports to its driver. The *key* column gives the
 configuration key that changes a limit. A key without a dot belongs to `limits` in the device's options. The *silicon*
-column gives the real hardware's limit, if the hardware's documents or drivers state one. The last column shows what
+column gives the real hardware's limit, if the hardware's documentation or drivers state one. The last column shows what
 happens if the limit is exceeded. \"Not enforced\" means that the device accepts values beyond the limit that it
 reports. If a device rejects a command, `hcad` also logs a message, and counts the command under its status in
 `hcad_commands_total`. Like all log messages that a guest can cause, this message is rate-limited.

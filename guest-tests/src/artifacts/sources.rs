@@ -62,7 +62,8 @@ impl Archive {
         }
         ensure!(
             !archives.is_empty(),
-            "no Debian archive is configured in {0}/sources.list or {0}/sources.list.d; add an archive from which guest-lab can download packages",
+            "no Debian archive is configured in {0}/sources.list or {0}/sources.list.d; \
+             add one so that guest-lab can download packages",
             etc_apt.display()
         );
         Ok(archives)

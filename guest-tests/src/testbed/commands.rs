@@ -110,7 +110,7 @@ impl Ports {
         self.lock().push(port);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let (output, errors) = (text(&output), text(&errors));
-        ensure!(status == ExitStatus::Code(0), "{argv:?} failed with {status:?}: {output}{errors}");
+        ensure!(status == ExitStatus::Code(0), "{argv:?} failed with {status}:\n{output}{errors}");
         Ok(output)
     }
 

@@ -62,13 +62,13 @@ pub struct UpOptions {
     /// Mount the host directory DIR at /AT in all guests; append `:ro` to mount it read-only (repeatable)
     #[arg(long = "share", value_name = "DIR:/AT[:ro]")]
     pub shares: Vec<SharedFolder>,
-    /// Enable strict mode: report driver violations, and make `guest-lab down` fail if any occurred
+    /// Enable strict mode: report violations of the device interface, and make `guest-lab down` fail if any occurred
     #[arg(long)]
     pub strict: bool,
-    /// Capture the frames of each RDMA device in a pcapng file next to the logs
+    /// Capture each RDMA device's frames to a pcapng file next to the logs
     #[arg(long)]
     pub capture: bool,
-    /// Write a session record of each RDMA device next to the logs, for use with `hcad replay`
+    /// Write a session record for each RDMA device next to the logs, for use with `hcad replay`
     #[arg(long)]
     pub record: bool,
     /// Stop the guests when the process with this ID exits (for example, `$$` in a CI job's shell)

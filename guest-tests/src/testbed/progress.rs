@@ -57,20 +57,20 @@ impl Line {
 
     /// Shows the progress of a download. If there is no terminal, logs it every `LOG_INTERVAL`.
     pub fn bytes(&self, done: u64, all: u64) {
-        let step = format!("{} of {} MiB", mebibytes(done.min(all)), mebibytes(all));
+        let amount = format!("{} of {} MiB", mebibytes(done.min(all)), mebibytes(all));
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if self.bar.is_hidden() && logged.elapsed() >= LOG_INTERVAL {
             *logged = Instant::now();
-            let (name, seconds) = (&self.name, self.begun.elapsed().as_secs_f64());
-            tracing::info!("{name}: downloaded {step} in {seconds:.0} s");
+            let (component, seconds) = (&self.name, self.begun.elapsed().as_secs_f64());
+            tracing::info!("{component}: downloaded {amount} in {seconds:.0} s");
         }
-        self.show(step);
+        self.show(amount);
     }
 
     /// Logs the result and the time that the operation took.
     pub fn done(&self, result: &str) {
-        let (name, seconds) = (&self.name, self.begun.elapsed().as_secs_f64());
-        tracing::info!("{name}: {result} in {seconds:.0} s");
+        let (component, seconds) = (&self.name, self.begun.elapsed().as_secs_f64());
+        tracing::info!("{component}: {result} in {seconds:.0} s");
     }
 }
 

@@ -119,7 +119,7 @@ impl fmt::Display for CmdStatus {
 /// A command error. `status` can be an extended code. In that case, a device without extended codes reports the result
 /// of [`CmdStatus::basic`] instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{status}: {what} {value:#x}")]
+#[error("{status}: {field} {value:#x}", field = what)]
 #[allow(missing_docs)]
 pub struct CmdError {
     pub status: CmdStatus,

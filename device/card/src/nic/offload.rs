@@ -75,7 +75,7 @@ pub enum L4Protocol {
 /// A header is shorter than its minimum, lies outside the frame, or depends on a header that the request does
 /// not describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a header is too short, or lies outside the frame")]
+#[error("a header is missing, too short or outside the frame")]
 pub struct HeaderError;
 
 /// Header offsets in a frame, in bytes, and the checksums to compute.

@@ -99,7 +99,7 @@ pub enum CodecError {
     #[error("a recorded entry refers to data that was not recorded")]
     NotKnown,
     /// The text of an impairment rule is not UTF-8.
-    #[error("a recorded entry contains text that is not UTF-8")]
+    #[error("a recorded entry contains text that is not valid UTF-8")]
     Text,
 }
 

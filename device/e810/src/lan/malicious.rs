@@ -34,7 +34,7 @@ pub(super) enum DriverError {
     #[error("the frame has too many buffers")]
     TooManyBuffers,
     /// A descriptor has an unknown type, or a type that is not valid at this position.
-    #[error("unknown or misplaced descriptor type")]
+    #[error("the descriptor type is unknown or not valid at this position")]
     DescriptorType,
     /// Headers overlap, are shorter than their minimum, or exceed the frame.
     #[error("the header lengths are invalid or exceed the frame")]

@@ -104,7 +104,7 @@ impl EventQueues {
         trace::completion_event(monitor, ceq, cookie, pushed.is_err());
         match pushed {
             Ok(()) => self.fired |= 1 << ceq,
-            Err(_) => limited!(warn, ceq, "completion event lost: the ring is not in mapped memory"),
+            Err(_) => limited!(warn, ceq, "completion event lost: the CEQ is not in mapped memory"),
         }
     }
 
@@ -122,7 +122,7 @@ impl EventQueues {
         if queue.unread >= queue.ring.entries() {
             queue.lost = true;
             trace::async_event(monitor, event, true);
-            return limited!(warn, ?event, "asynchronous event lost: the ring is full");
+            return limited!(warn, ?event, "asynchronous event lost: the AEQ is full");
         }
         let pushed = queue.ring.push(pages, event.emit());
         trace::async_event(monitor, event, pushed.is_err());
@@ -131,7 +131,7 @@ impl EventQueues {
                 queue.unread += 1;
                 self.async_fired = true;
             }
-            Err(_) => limited!(warn, ?event, "asynchronous event lost: the ring is not in mapped memory"),
+            Err(_) => limited!(warn, ?event, "asynchronous event lost: the AEQ is not in mapped memory"),
         }
     }
 

@@ -116,7 +116,7 @@ pub(super) fn complete_operation(rdma: &mut Rdma, cx: &mut Context<'_>, completi
     match cq.push(pages, completion.emit(), None, false) {
         Ok(None) => {}
         Ok(Some(CqNotification { ceq, cookie })) => events.notify(pages, cx.monitor, ceq, cookie),
-        Err(lost) => limited!(warn, ?lost, "RDMA control queue completion lost"),
+        Err(lost) => limited!(warn, ?lost, "RDMA control queue completion lost: cannot write to the CQ"),
     }
 }
 

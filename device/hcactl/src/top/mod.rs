@@ -34,7 +34,7 @@ pub(crate) struct Top {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = counters::period)]
     every: Duration,
 
-    /// Print a single screen as plain text, then exit
+    /// Print one snapshot as plain text, then exit
     #[arg(long)]
     once: bool,
 }

@@ -32,7 +32,7 @@ impl Checker<'_> {
             Kind::Acknowledge | Kind::AtomicAcknowledge => &mut reply_allowance.answers,
             _ => &mut reply_allowance.read_packets,
         };
-        ensure!(*left > 0, "no received request allows this reply");
+        ensure!(*left > 0, "more replies were sent than the received requests allow");
         *left -= 1;
         Ok(())
     }

@@ -38,7 +38,7 @@ impl Checker<'_> {
     pub(super) fn check_notification(&mut self, id: SideId, bth: &Bth) -> Result<(), Violation> {
         let now = self.now;
         let peer = self.pair(id).ends[1 - id.side].qpn;
-        ensure!(bth.dest_qp == peer && bth.becn, "the CNP is not for {peer:?}, or BECN is 0: {bth:?}");
+        ensure!(bth.dest_qp == peer && bth.becn, "the CNP must be sent to {peer:?} with BECN set: {bth:?}");
         let congestion = &mut self.side_mut(id).congestion;
         ensure!(congestion.marked, "a CNP was sent, but no new ECN-marked data has arrived");
         let last = congestion.last_sent_at.replace(now);

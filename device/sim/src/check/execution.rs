@@ -87,7 +87,7 @@ impl Cursor {
         let expected_key = fetched.map_or_else(|| key_of(area.region), |(key, _)| key);
         ensure!(
             (key, at) == (expected_key, expected_at) && data.len() <= area.len - within,
-            "expected a write of byte {offset} of request {index}"
+            "the write does not start at byte {offset} of request {index}, or exceeds the buffer"
         );
         let bytes = bytes_of(index, op);
         ensure!(
@@ -163,7 +163,10 @@ impl Checker<'_> {
                     _ => return Err(format!("request {index} is next, but is not an atomic")),
                 };
                 let here = (remote.va.get(), remote.rkey.get(), asked) == (*at, *key, *op);
-                ensure!(here && *key == pair.key(id.side, CELLS), "the atomic differs from request {index}");
+                ensure!(
+                    here && *key == pair.key(id.side, CELLS),
+                    "the atomic operation does not match request {index}"
+                );
                 side.executed.offset += 1;
                 side.originals[index] = Some(*original);
                 Ok(())
@@ -174,10 +177,13 @@ impl Checker<'_> {
                 let side = self.side_mut(id);
                 let index = side.executed.next(ops)?;
                 let (due, len) = (ops[index].invalidates(), ops[index].len as usize);
-                ensure!(due == Some(Rkey::new(*key)), "request {index} does not invalidate key {key:#x}");
+                ensure!(
+                    due == Some(Rkey::new(*key)),
+                    "key {key:#x} was invalidated, but request {index} does not specify it"
+                );
                 ensure!(
                     side.executed.offset == len,
-                    "the key was invalidated after {} of {len} bytes",
+                    "the key was invalidated after only {} of {len} bytes",
                     side.executed.offset
                 );
                 side.executed.offset += 1;
@@ -196,7 +202,10 @@ impl Checker<'_> {
             && ops.iter().any(|op| op.ends_key() == Some(key))
         {
             let index = side.ended.next(ops)?;
-            ensure!(ops[index].ends_key() == Some(key), "request {index} does not invalidate {key:?}");
+            ensure!(
+                ops[index].ends_key() == Some(key),
+                "{key:?} was invalidated, but request {index} does not specify it"
+            );
             ensure!(
                 side.returned.has_done(ops, index),
                 "request {index} invalidated its key before its data was written"
@@ -207,11 +216,11 @@ impl Checker<'_> {
         let index = side.worked.next(ops)?;
         ensure!(
             ops[index].request.op == SendOp::Local((*op).into()),
-            "executed {op:?}, which does not match request {index}"
+            "the executed operation, {op:?}, does not match request {index}"
         );
         ensure!(
             side.flight.ends_with(index),
-            "request {index} was executed out of order with the packets of other requests"
+            "request {index} was executed before an earlier request was sent, or after a later one was"
         );
         let waits = matches!(op, KeyOp::Invalidate(_)) || ops[index].request.fence == Fence::All;
         ensure!(

@@ -177,10 +177,10 @@ impl Flight {
         if ops[nth].request.fence == Fence::Reads && from == first {
             let mut before = ops[..nth].iter().zip(&self.ends);
             let open = before.any(|(op, end)| op.returns_data() && *end > unacked && op.fails.is_empty());
-            ensure!(!open, "request {nth} has a fence, but earlier READs or atomics are outstanding");
+            ensure!(!open, "request {nth} is fenced, but earlier READs or atomics are outstanding");
         }
         if ops[nth].request.fence == Fence::All {
-            ensure!(unacked >= first, "request {nth} has a fence, but earlier requests are outstanding");
+            ensure!(unacked >= first, "request {nth} is fenced, but earlier requests are outstanding");
         }
         if ops[nth].returns_data() {
             self.reads.retain(|&(_, end)| end <= from && end > unacked);
@@ -315,7 +315,7 @@ impl Checker<'_> {
         if let Some(before) = ops[..nth].iter().rposition(Op::is_local) {
             ensure!(
                 side.worked.has_done(ops, before),
-                "request {before}, a local operation, has not been executed yet"
+                "request {before} is a local operation that has not been executed yet"
             );
         }
         side.flight.on_request_sent(now, ops, nth, (packet.bth.psn, covers), &limits)

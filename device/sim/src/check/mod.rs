@@ -133,11 +133,11 @@ impl<'a> Checker<'a> {
         let of = &mut self.sides[pair][side];
         ensure!(
             !of.missing_drained_event(),
-            "pair {pair} side {side} has drained, but raised no drained event"
+            "pair {pair} side {side} has drained, but raised no SQ-drained event"
         );
         ensure!(
             !of.missing_established_event(),
-            "pair {pair} side {side} received in RTR, but raised no communication-established event"
+            "pair {pair} side {side} received a message in RTR, but raised no communication-established event"
         );
         of.on_move(to, now);
         Ok(())
@@ -181,7 +181,7 @@ impl<'a> Checker<'a> {
             cause.ok_or_else(|| format!("node {node} accessed memory without a packet: {event:x?}"))?;
         ensure!(
             self.foreign_pkey.is_none(),
-            "node {node}: a packet with the foreign P_Key {:?} caused {event:x?}",
+            "node {node}: a packet with mismatched P_Key {:?} caused {event:x?}",
             self.foreign_pkey
         );
         let id = if cause == GROUP_QPN { self.member_of(event)? } else { self.find(node, cause)? };

@@ -19,7 +19,7 @@ impl Checker<'_> {
         let offset = at as usize * pair.mtu.bytes();
         let bytes = pair.source_bytes(id.side, &op.from);
         let answer = bytes.get(offset..offset + packet.payload.len());
-        ensure!(answer == Some(packet.payload), "the payload differs from READ {nth:?} at byte {offset}");
+        ensure!(answer == Some(packet.payload), "the payload does not match READ {nth:?} at byte {offset}");
         Ok(())
     }
 }

@@ -51,17 +51,17 @@ impl Checker<'_> {
         let receives = !matches!(side.state, State::Reset | State::Init | State::Err);
         ensure!(
             receives && !side.last_wqe,
-            "{id:?} fetched a request in state {:?}, or after Last WQE Reached",
+            "{id:?} fetched a receive request in state {:?} or after Last WQE Reached",
             side.state
         );
         ensure!(side.fetched.is_none(), "{id:?} fetched a second request before the first completed");
         ensure!(
             self.foreign_pkey.is_none(),
-            "{id:?} fetched a request for a packet with the foreign P_Key {:?}",
+            "{id:?} fetched a receive request for a packet with mismatched P_Key {:?}",
             self.foreign_pkey
         );
         let named = self.named_srq(id);
-        ensure!(srqn == named, "{id:?} fetched from {srqn:?}, but the message names {named:?}");
+        ensure!(srqn == named, "{id:?} fetched from {srqn:?}, but the message is for {named:?}");
         let number = named.map(|srqn| srqn.get() as usize).or_else(|| self.srq(id));
         let queue = number.and_then(|srq| self.queues.get_mut(&srq));
         let fetched =

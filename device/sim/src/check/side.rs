@@ -211,7 +211,7 @@ impl Checker<'_> {
             Err(Status::Flushed) => {
                 ensure!(
                     side.flush == Flush::Each,
-                    "the engine flushed a request, but this QP leaves flushing to the owner of the engine"
+                    "the engine flushed a request, but the owner of the engine must flush this QP"
                 );
                 ensure!(
                     matches!(side.state, State::Err | State::Sqe),
@@ -245,7 +245,7 @@ impl Checker<'_> {
         );
         if !pair.is_reliable() {
             let (sent, due) = (side.packets[nth], op.packets(pair.mtu));
-            ensure!(sent == due, "the request completed after {sent} of {due} packets");
+            ensure!(sent == due, "the request completed after {sent} packets, expected {due}");
             return Ok(());
         }
         ensure!(side.flight.is_answered(nth), "the request completed before it was acknowledged");
@@ -260,14 +260,14 @@ impl Checker<'_> {
             "the request completed before the peer executed it"
         );
         let taken = self.ops(id)[..=nth].iter().filter(|op| op.takes_receive()).count();
-        ensure!(peer.recvs.done >= taken, "the request completed before the peer's receive request");
+        ensure!(peer.recvs.done >= taken, "the request completed before the peer's receive request did");
         Ok(())
     }
 
     fn check_retry_failure(&self, id: SideId, nth: usize, status: Status) -> Result<(), Violation> {
         let (pair, side, peer) = (self.pair(id), self.side(id), self.side(id.peer()));
         let life = &pair.lives[side.life];
-        ensure!(pair.is_reliable(), "a request of an unreliable QP failed with {status:?}");
+        ensure!(pair.is_reliable(), "a request on an unreliable QP failed with {status:?}");
         match status {
             Status::RetryExceeded => {
                 let unreachable =
@@ -338,7 +338,7 @@ impl Checker<'_> {
             Ok(Success::Recv(done)) => {
                 ensure!(
                     self.foreign_pkey.is_none(),
-                    "a packet with the foreign P_Key {:?} completed a receive request",
+                    "a packet with mismatched P_Key {:?} completed a receive request",
                     self.foreign_pkey
                 );
                 let states = [State::Rtr, State::Rts, State::Sqd, State::Sqe];
@@ -352,7 +352,7 @@ impl Checker<'_> {
             Err(Status::Flushed) => {
                 ensure!(
                     side.flush == Flush::Each,
-                    "the engine flushed a request, but this QP leaves flushing to the owner of the engine"
+                    "the engine flushed a request, but the owner of the engine must flush this QP"
                 );
                 // If the remaining packets of the message named another SRQ, the receive request of the message is
                 // flushed before the event is raised.
@@ -373,7 +373,7 @@ impl Checker<'_> {
                 let posted_at = side.received_at.get(nth).copied().unwrap_or(broken_at);
                 let late = if posted_at > broken_at { LATE_RECEIVE } else { Duration::ZERO };
                 let due = posted_at.max(broken_at) + late;
-                ensure!(self.now <= due, "the receive request was flushed after {due:?}");
+                ensure!(self.now <= due, "the receive request must be flushed by {due:?}");
             }
             Err(status) => {
                 let expected =
@@ -397,13 +397,13 @@ impl Checker<'_> {
         let ops = &self.ops(id.peer())[..peer.sends.posted];
         let takers = ops.iter().enumerate().filter(|(_, op)| op.takes_receive());
         let (at, op) = takers.clone().nth(nth).ok_or("the peer sent no message for this request")?;
-        ensure!(op.fails.is_empty(), "request {at} of the peer must fail");
+        ensure!(op.fails.is_empty(), "the peer's request {at} must fail");
         fits(op, done)?;
         ensure!(
             done.remote_qpn == self.pair(id).ends[1 - id.side].qpn,
             "the completion reports a remote QP that did not send {op:?}"
         );
-        ensure!(side.executed.has_done(ops, at), "request {at} of the peer has not been executed");
+        ensure!(side.executed.has_done(ops, at), "the peer's request {at} has not been executed");
         Ok(())
     }
 
@@ -418,7 +418,7 @@ impl Checker<'_> {
             // The engine may have fetched one more request that is not a NOP, and not started it yet.
             let idle = ops[begun..].iter().take_while(|op| op.request.op == SendOp::Nop).count();
             let most = begun + idle + 1;
-            ensure!(taken[0] <= most, "{} send requests were fetched, but at most {most} may be", taken[0]);
+            ensure!(taken[0] <= most, "{} send requests were fetched (maximum {most})", taken[0]);
             ensure!(
                 taken[1] <= side.recvs.done + 1,
                 "{} receive requests were fetched, but only {} have completed",
@@ -449,11 +449,11 @@ impl Checker<'_> {
                 let side = self.side_mut(id);
                 ensure!(
                     side.state == State::Sqd && side.drain_due,
-                    "software did not request the drained event"
+                    "software did not request the SQ-drained event"
                 );
                 ensure!(
                     side.sends.done >= side.started,
-                    "the drained event was raised while request {} was outstanding",
+                    "the SQ-drained event was raised while request {} was outstanding",
                     side.sends.done
                 );
                 side.drain_due = false;
@@ -462,7 +462,7 @@ impl Checker<'_> {
                 let side = self.side_mut(id);
                 ensure!(
                     side.state == State::Rtr && !side.established,
-                    "the communication-established event was raised in state {:?}, or twice",
+                    "the communication-established event was raised twice, or in state {:?} instead of RTR",
                     side.state
                 );
                 side.established = true;
@@ -494,7 +494,7 @@ impl Checker<'_> {
                 let exists = XrcSrqId::of(srqn.get() as usize).is_some();
                 ensure!(
                     exists == matches!(event, AsyncEvent::XrcDomainViolation(_)),
-                    "expected XrcDomainViolation if the SRQ exists, else InvalidXrceth (exists: {exists})"
+                    "expected XrcDomainViolation if the SRQ exists, InvalidXrceth otherwise (SRQ exists: {exists})"
                 );
                 self.side_mut(id).enter(State::Err, now);
             }
@@ -527,14 +527,14 @@ impl Checker<'_> {
         ensure!(bth.opcode.transport == transport, "opcode {:?} is not a {transport:?} opcode", bth.opcode);
         ensure!(
             payload.len() <= pair.mtu.bytes(),
-            "the payload has {} bytes, but the path MTU is {}",
+            "the payload is {} bytes, but the path MTU is {}",
             payload.len(),
             pair.mtu.bytes()
         );
         ensure!(bth.mig_req, "MigReq is 0, expected 1");
         ensure!(
             side.state != State::Reset && !side.muted,
-            "the QP is in state {:?}, or software has moved it to ERR or RESET",
+            "the QP sent a packet in state {:?} or after software had moved it to ERR or RESET",
             side.state
         );
         if pair.service != Service::Ud {
@@ -544,10 +544,10 @@ impl Checker<'_> {
         if let (true, Ext::Aeth(Aeth { syndrome: Syndrome::Ack { credits }, .. })) =
             (side.shared, frame.packet.ext)
         {
-            ensure!(credits == 31, "the ACK of a shared receive queue has {credits} credits, expected 31");
+            ensure!(credits == 31, "an ACK from a QP with an SRQ has credit count {credits}, expected 31");
         }
         if bth.opcode.is_response() {
-            ensure!(frame.packet.srqn.is_none(), "the response names {:?}", frame.packet.srqn);
+            ensure!(frame.packet.srqn.is_none(), "the response has an XRCETH for {:?}", frame.packet.srqn);
             if bth.opcode.operation.kind() == Kind::ReadResponse {
                 self.check_read_response(id, &frame.packet)?;
             }
@@ -569,7 +569,7 @@ impl Checker<'_> {
         let op = &pair.lives[life].sides[id.side].ops[nth];
         ensure!(
             frame.packet.srqn == op.request.remote_srq,
-            "the packet names {:?}, expected {:?}",
+            "the XRC SRQ is {:?}, expected {:?}",
             frame.packet.srqn,
             op.request.remote_srq
         );
@@ -582,7 +582,7 @@ impl Checker<'_> {
         );
         match pair.service {
             Service::Rc | Service::XrcIni => self.on_request_sent(id, nth, &frame.packet)?,
-            Service::Uc => ensure!(!bth.ack_req, "AckReq is 1 in a UC packet"),
+            Service::Uc => ensure!(!bth.ack_req, "AckReq is set in a UC packet"),
             _ => self.check_datagram(id, nth, frame)?,
         }
         let side = self.side_mut(id);

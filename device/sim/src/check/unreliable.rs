@@ -102,7 +102,7 @@ impl Checker<'_> {
         };
         let filled = side.received.filled;
         let from = [filled, start].into_iter().find(|&offset| is_at(offset));
-        let from = from.ok_or_else(|| format!("expected a write of byte {filled} of the receive request"))?;
+        let from = from.ok_or_else(|| format!("expected a write at byte {filled} of the receive request"))?;
         side.received.filled = from + len;
         Ok(())
     }
@@ -165,7 +165,7 @@ impl Checker<'_> {
             known && fits && sent && sender.sent_whole(*index, op.packets(pair.mtu))
         });
         match due.find(|(index, _)| !side.received.whole[*index]) {
-            Some((index, _)) => Err(format!("request {index} of the peer was not received")),
+            Some((index, _)) => Err(format!("the peer's request {index} was not received")),
             None => Ok(()),
         }
     }
@@ -297,17 +297,17 @@ impl Checker<'_> {
         let source = pair.ends[id.side].qpn;
         ensure!(
             (deth.qkey, deth.src_qp) == (qkey, source),
-            "{deth:?}: expected {qkey:?} and source QP {source:?}"
+            "the DETH is {deth:?}, expected {qkey:?} and source QP {source:?}"
         );
         ensure!(
             frame.packet.bth.dest_qp == to.qpn && frame.encap.ip == to.path.ip,
-            "the destination differs from request {nth}"
+            "the destination does not match request {nth}"
         );
         ensure!(
             frame.packet.payload == pair.source_bytes(id.side, &op.from),
-            "the payload differs from request {nth}"
+            "the payload does not match request {nth}"
         );
-        ensure!(frame.packet.ext.imm() == op.imm(), "the immediate data differs from request {nth}");
+        ensure!(frame.packet.ext.imm() == op.imm(), "the immediate data does not match request {nth}");
         Ok(())
     }
 }

@@ -4,6 +4,8 @@
 //! [`Spawn`], answers any number of [`Ask`] steps, and ends with [`Wait`]. Output is text, in which bytes that are not
 //! UTF-8 are replaced.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// Identifies a program started by [`Spawn`].
@@ -81,6 +83,15 @@ pub enum ExitStatus {
     Code(i32),
     /// A signal with this number ended the program.
     Signal(i32),
+}
+
+impl fmt::Display for ExitStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit status {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+        }
+    }
 }
 
 /// Answer to [`Run`] and [`Wait`].

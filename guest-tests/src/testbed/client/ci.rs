@@ -182,17 +182,10 @@ async fn one(target: Target, start: Start) -> Result<ExitStatus> {
     shown?;
     let status = status?;
     if status != ExitStatus::Code(0) {
-        let (guest, status) = (target.guest, words(status));
+        let guest = target.guest;
         tracing::error!("guest {guest}: the command failed with {status}");
     }
     Ok(status)
-}
-
-fn words(status: ExitStatus) -> String {
-    match status {
-        ExitStatus::Code(code) => format!("exit status {code}"),
-        ExitStatus::Signal(signal) => format!("signal {signal}"),
-    }
 }
 
 /// Fails if the command is a file in the folder and that file cannot be executed. Without this check, the error would

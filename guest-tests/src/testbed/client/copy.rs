@@ -19,14 +19,14 @@ const TAR: &str = r#"if ! command -v tar >/dev/null; then tar() { busybox tar "$
 /// Arguments of [`super::Command::Cp`].
 #[derive(Clone, Debug, clap::Args)]
 pub struct Copy {
-    /// Source: a path on the host, or NAME:GUEST:PATH
+    /// File or directory to copy: a path on the host, or NAME:GUEST:PATH
     #[arg(value_name = "SOURCE")]
     from: Place,
-    /// Target: a path on the host, or NAME:GUEST:PATH; if the target is an existing directory, the source is copied
-    /// into that directory
+    /// Destination: a path on the host, or NAME:GUEST:PATH; if the destination is an existing directory, the source
+    /// is copied into it
     #[arg(value_name = "TARGET")]
     to: Place,
-    /// Maximum size of the files copied from a guest, in MiB or with a unit (`M` or `G`)
+    /// Maximum total size of the files copied from a guest, in MiB or with a unit (`M` or `G`)
     ///
     /// The limit protects the host's disk from a guest that never stops sending data.
     #[arg(long, default_value = "4G", value_name = "SIZE", value_parser = size_in_mebibytes)]

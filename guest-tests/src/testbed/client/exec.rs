@@ -33,10 +33,10 @@ pub struct Exec {
     /// Whether to run the command in a terminal [default: true if both standard input and output are terminals]
     #[arg(long, value_name = "BOOL")]
     tty: Option<bool>,
-    /// Set an environment variable, in addition to the variables that describe the testbed (repeatable)
+    /// Environment variable to set, in addition to those that describe the testbed (repeatable)
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     environment: Vec<(String, String)>,
-    /// Directory inside the guest in which to run the command
+    /// Working directory for the command, inside the guest
     #[arg(long, value_name = "DIR")]
     folder: Option<String>,
 }

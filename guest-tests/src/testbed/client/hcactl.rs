@@ -18,7 +18,7 @@ pub struct Hcactl {
     /// Guest whose device hcactl should access, as NAME:GUEST
     #[arg(value_name = "NAME:GUEST")]
     target: Target,
-    /// Command and options of hcactl, such as `explain qp 0x10014`
+    /// Arguments to pass to hcactl, such as `explain qp 0x10014`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
     arguments: Vec<OsString>,
 }
@@ -48,7 +48,7 @@ fn control_socket<'a>(description: &'a Description, target: &Target) -> Result<&
         (None, Stage::Booting | Stage::SettingUp) => {
             bail!("guest {target} is still booting; try again when 'guest-lab ps' lists it as ready")
         }
-        (None, _) => bail!("guest {target} has no hcad device (device type {})", guest.device),
+        (None, _) => bail!("guest {target} has no hcad device: its device type is {}", guest.device),
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
         let socket = |target: &str| control_socket(&description, &target.parse().unwrap());
         assert_eq!(socket("lab:a").unwrap(), Path::new("/s/a.control"));
         let error = |target| socket(target).unwrap_err().to_string();
-        assert_eq!(error("lab:b"), "guest lab:b has no hcad device (device type rxe)");
+        assert_eq!(error("lab:b"), "guest lab:b has no hcad device: its device type is rxe");
         assert!(error("lab:c").contains("still booting") && error("lab:d").contains("does not exist"));
     }
 }

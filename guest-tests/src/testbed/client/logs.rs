@@ -19,11 +19,10 @@ use crate::testbed::state::States;
 pub struct Logs {
     /// Testbed name; if the testbed is not running, the logs of its last run are used
     name: TestbedName,
-    /// Copy the files to this directory, which is created if it does not exist [default: only print the paths of
-    /// the files]
+    /// Copy the logs to this directory, creating it if necessary [default: only print the paths]
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
-    /// Print the paths to the files as a JSON array
+    /// Print the file paths as a JSON array
     #[arg(long)]
     json: bool,
 }

@@ -97,7 +97,7 @@ impl Session {
                     None
                 }
                 place = output.reserve(), if waiting.is_some() => {
-                    let place = place.context("cannot forward command output: the receiving process exited")?;
+                    let place = place.context("cannot forward command output: the output channel is closed")?;
                     if let Some(printed) = waiting.take() {
                         place.send(printed);
                     }
@@ -168,7 +168,7 @@ pub(super) async fn run_well(target: &Target, argv: &[&str], input: Vec<u8>) -> 
     let (status, text) = run(target, argv, input).await?;
     ensure!(
         status == ExitStatus::Code(0),
-        "guest {guest}: {command} failed with {status:?}: {output}",
+        "guest {guest}: {command} failed with {status}: {output}",
         guest = target.guest,
         command = argv.first().unwrap_or(&"the command"),
         output = text.trim_end()

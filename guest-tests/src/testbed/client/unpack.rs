@@ -34,9 +34,9 @@ pub(super) fn unpack(archive: impl Read, name: &str, to: &Path, limit: u64) -> R
         .prefix(".guest-lab-")
         .tempdir_in(&parent)
         .with_context(|| format!("cannot write to {}", parent.display()))?;
-    write_entries(archive, work.path(), limit).context("cannot unpack the archive that the guest sent")?;
+    write_entries(archive, work.path(), limit).context("cannot unpack the archive from the guest")?;
     let unpacked = work.path().join(name);
-    ensure!(fs::symlink_metadata(&unpacked).is_ok(), "the guest did not send {name}");
+    ensure!(fs::symlink_metadata(&unpacked).is_ok(), "the archive from the guest does not contain {name}");
     fs::rename(&unpacked, to).with_context(|| format!("cannot write {}", to.display()))
 }
 
@@ -217,7 +217,7 @@ mod tests {
         let to = root.path().join("in/file");
         fs::create_dir(root.path().join("in")).unwrap();
         let error = format!("{:#}", unpack(bytes.as_slice(), "file", &to, MIB).unwrap_err());
-        assert_eq!(error, "the guest did not send file");
+        assert_eq!(error, "the archive from the guest does not contain file");
         assert!(!root.path().join("escaped").exists() && !root.path().join("in/escaped").exists());
     }
 }

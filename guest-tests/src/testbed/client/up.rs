@@ -128,7 +128,8 @@ impl Leased {
                     let line = lines.entry(name).or_insert_with(|| Line::begin(format!("guest {name}")));
                     line.show(stage.words());
                     if !std::io::stderr().is_terminal() && stage != Stage::Booting {
-                        tracing::info!("guest {name}: {}", stage.words());
+                        let stage = stage.words();
+                        tracing::info!("guest {name}: {stage}");
                     }
                 }
                 Event::Up(description) => return Ok(Self { description, supervisor }),

@@ -135,10 +135,10 @@ pub enum SlotError {
     #[error("unknown command slot type {0:#x}")]
     Kind(u8),
     /// The input is shorter than its header or longer than [`MAX_INPUT`].
-    #[error("the input length of {0} bytes is not between {INLINE_LEN} and {MAX_INPUT}")]
+    #[error("the input length is {0} bytes, but must be between {INLINE_LEN} and {MAX_INPUT}")]
     InputLength(u32),
     /// The output is longer than [`MAX_INPUT`].
-    #[error("the output length of {0} bytes exceeds {MAX_INPUT}")]
+    #[error("the output length is {0} bytes, but must be at most {MAX_INPUT}")]
     OutputLength(u32),
     /// The driver owns the slot.
     #[error("the command slot is owned by the driver")]

@@ -130,7 +130,7 @@ pub enum Transition {
 
 /// The command is not allowed in the current state of the QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{transition:?} is not allowed in state {state:?}")]
+#[error("{transition:?} is not allowed in QP state {state}", state = state.map_or("unknown", QpState::name))]
 #[allow(missing_docs)]
 pub struct TransitionError {
     pub transition: Transition,

@@ -53,13 +53,13 @@ pub struct RingLen(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RingError {
     /// The other side claims to have sent more than fits into the ring.
-    #[error("the ring has an invalid head, {0} bytes ahead of the tail")]
+    #[error("the ring head is invalid: {0} bytes ahead of the tail")]
     Head(u32),
     /// The other side claims to have taken bytes that were not sent.
-    #[error("the ring has an invalid tail, {0} bytes behind the head")]
+    #[error("the ring tail is invalid: {0} bytes behind the head")]
     Tail(u32),
     /// The frame length is out of range, or exceeds the bytes sent.
-    #[error("the ring contains a frame with an invalid length word, {0:#x}")]
+    #[error("a frame in the ring has an invalid length word: {0:#x}")]
     Length(u32),
 }
 

@@ -26,7 +26,7 @@ pub(super) enum ShareError {
     #[error("the shared memory is not sealed against resizing")]
     Unsealed,
     /// The length of the memory does not match the ring length.
-    #[error("the size of the shared memory, {0} bytes, does not match the size of the ring")]
+    #[error("the shared memory size ({0} bytes) does not match the ring size")]
     Len(u64),
     /// The memory is on a file system where pages may be missing.
     #[error("the shared memory must be a memfd that does not use huge pages")]

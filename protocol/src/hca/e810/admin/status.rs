@@ -51,7 +51,7 @@ statuses! {
 
 /// A command error: the return value for the driver and the cause for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{}: {what} {value:#x}", status.name())]
+#[error("{status}: {field} {value:#x}", status = status.name(), field = what)]
 pub struct AdminError {
     /// Return value for the driver.
     pub status: AdminStatus,

@@ -56,7 +56,7 @@ error_codes! {
 
 /// An operation error: the code for the driver and the cause for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{}: {what} {value:#x}", code.name())]
+#[error("{code}: {field} {value:#x}", code = code.name(), field = what)]
 pub struct CqpError {
     /// Error code for the driver.
     pub code: CqpErrorCode,

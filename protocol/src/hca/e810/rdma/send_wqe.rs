@@ -258,10 +258,10 @@ pub enum WqeError {
     #[error("unknown send WQE opcode {0:#x}")]
     Opcode(u8),
     /// The WQE has too many quanta: it crosses a multiple of [`MAX_QUANTA`] or the end of the ring.
-    #[error("a send WQE of {0} quanta crosses the end of the ring or a {MAX_QUANTA}-quantum boundary")]
+    #[error("a WQE of {0} quanta crosses the end of the ring or a multiple of {MAX_QUANTA} quanta")]
     Quanta(usize),
     /// The page list level is reserved.
-    #[error("the WQE uses page list level 2, which is reserved")]
+    #[error("page list level code 2 is reserved")]
     Level,
 }
 

@@ -24,13 +24,13 @@ pub enum WqeError {
     #[error("the WQE is too short for its {0}")]
     Truncated(&'static str),
     /// The WQE contains the number of a different queue.
-    #[error("the WQE contains the number of a different QP, {0}")]
+    #[error("QP number {0} in the WQE does not match the QP")]
     Queue(Qpn),
     /// The opcode is unknown or not supported by the service.
     #[error("unsupported opcode {0:#04x}")]
     Opcode(u8),
     /// The WQE has inline data, but the operation needs buffers to write to.
-    #[error("an operation that returns data requires buffers, not inline data")]
+    #[error("an operation that returns data cannot use inline data")]
     Inline,
     /// The WQE of an atomic operation does not have exactly one 8-byte data segment.
     #[error("the result buffer of an atomic operation must be a single 8-byte segment")]
