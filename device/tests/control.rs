@@ -457,7 +457,7 @@ fn recording_can_start_only_before_client_connects() {
     let (mut daemon, control) = start();
     let file = daemon.folder.path().join("x.record");
     let name = file.to_str().unwrap();
-    assert_eq!(hcactl(&control, &["record", "off"]).unwrap_err(), "hcactl: no recording is running\n");
+    assert_eq!(hcactl(&control, &["record", "off"]).unwrap_err(), "hcactl: no recording is in progress\n");
     let mut guest = connect(&daemon);
     let error = hcactl(&control, &["record", "on", name]).unwrap_err();
     assert!(
@@ -476,7 +476,7 @@ fn recording_can_start_only_before_client_connects() {
     assert_eq!(hcactl_json(&control, "devices")[0]["record"], name);
     assert_eq!(hcactl_json(&control, "devices")[0]["port"], "down");
     let error = hcactl(&control, &["record", "on", name]).unwrap_err();
-    assert_eq!(error, format!("hcactl: a recording to {name} is already running\n"));
+    assert_eq!(error, format!("hcactl: already recording to {name}\n"));
     let mut guest = connect(&daemon);
     guest.ok(Op::QueryAdapter, 0, 0, &[]);
     hcactl(&control, &["port", "up"]).unwrap();

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::artifacts::{
-    Added, Artifacts, Disks, Kernel, KernelChoice, ModuleBuild, Overrides, cache_dir, folder_of_linux,
+    Added, Artifacts, Disks, Kernel, KernelChoice, ModuleBuild, Overrides, RdmaCore, cache_dir,
+    folder_of_linux,
 };
 use crate::initramfs::Initramfs;
 use crate::kvm;
@@ -330,6 +331,16 @@ impl Lab {
         self.pack(run, "initramfs-dpdk", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
     }
 
+    /// Returns the image for a guest with the newest rdma-core.
+    ///
+    /// # Errors
+    /// Same as for [`Lab::debian_image`].
+    pub async fn newest_rdma_core_image(&self, run: &RunDir) -> Result<Image> {
+        let artifacts = self.artifacts.clone();
+        let disks = tokio::task::spawn_blocking(move || artifacts.newest_rdma_core_disks()).await??;
+        self.pack(run, "initramfs-newest", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
+    }
+
     /// Returns a disk with Debian's DDP package as `ice.pkg`.
     ///
     /// # Errors
@@ -370,9 +381,9 @@ impl Lab {
     ///
     /// # Errors
     /// The tests cannot be fetched.
-    pub async fn rdma_core_tests(&self) -> Result<PathBuf> {
+    pub async fn rdma_core_tests(&self, rdma_core: RdmaCore) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
-        tokio::task::spawn_blocking(move || artifacts.rdma_core_tests()).await?
+        tokio::task::spawn_blocking(move || artifacts.rdma_core_tests(rdma_core)).await?
     }
 
     /// Builds a Linux driver for the guests' kernel from source, after applying `change` to the source.

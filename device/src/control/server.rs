@@ -202,9 +202,9 @@ enum RequestError {
     NothingKept(&'static str),
     #[error("too many files: {0} (maximum {MAX_FILES})")]
     TooManyFiles(u16),
-    #[error("a recording to {} is already running", .0.display())]
+    #[error("already recording to {}", .0.display())]
     Recording(PathBuf),
-    #[error("no recording is running")]
+    #[error("no recording is in progress")]
     NotRecording,
     #[error(transparent)]
     StartRecordError(#[from] StartRecordError),

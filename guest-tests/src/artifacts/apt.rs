@@ -16,9 +16,6 @@ use crate::testbed::progress::Line;
 /// Interval between two measurements of a download's size.
 const POLL: Duration = Duration::from_millis(200);
 
-/// The Debian release from which the lab takes its packages, and the backports for that release.
-const SUITES: &str = "trixie trixie-backports";
-
 /// Options for apt-get in [`Apt::probe`].
 const PROBE_OPTIONS: &[&str] = &[
     "-o",
@@ -35,7 +32,7 @@ const PROBE_OPTIONS: &[&str] = &[
     "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled=false",
 ];
 
-/// One of the suites in `SUITES`.
+/// A suite of the stable release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
     /// The stable release, Debian 13.
@@ -50,6 +47,33 @@ impl Suite {
         match self {
             Self::Trixie => "trixie",
             Self::TrixieBackports => "trixie-backports",
+        }
+    }
+}
+
+/// Release from which packages are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Release {
+    /// The stable release and its backports. The suite takes precedence if both have a package.
+    Stable(Suite),
+    /// The unstable release, which has the newest version of each package.
+    Unstable,
+}
+
+impl Release {
+    /// Returns the names of the suites, separated by spaces.
+    const fn suites(self) -> &'static str {
+        match self {
+            Self::Stable(_) => "trixie trixie-backports",
+            Self::Unstable => "sid",
+        }
+    }
+
+    /// Returns the name of the suite that takes precedence.
+    const fn preferred(self) -> &'static str {
+        match self {
+            Self::Stable(suite) => suite.name(),
+            Self::Unstable => "sid",
         }
     }
 }
@@ -93,26 +117,33 @@ pub(super) struct Apt {
 }
 
 impl Apt {
-    /// Reads the package lists of the machine's first archive that has the suites.
+    /// Reads the package lists of the machine's first archive that has the release's suites.
     ///
     /// # Errors
     /// apt is missing, or none of the machine's archives responds.
-    pub(super) fn open(dir: &Path, etc_apt: &Path, kind: Kind, component: Component) -> Result<Self> {
+    pub(super) fn open(
+        dir: &Path,
+        etc_apt: &Path,
+        kind: Kind,
+        component: Component,
+        release: Release,
+    ) -> Result<Self> {
         if let Some(tool) = missing_tool() {
             bail!(
                 "{tool} is not installed; the lab requires it to download and unpack Debian packages. Install the Debian packages apt and dpkg, or run 'guest-lab fetch' on another machine and copy its cache directory"
             );
         }
-        Self::update(dir, etc_apt, kind, component, &[])
+        Self::update(dir, etc_apt, kind, component, release, &[])
     }
 
-    /// Checks whether one of the machine's archives has the suites. Fetches only release files, and waits only a few
+    /// Checks whether one of the machine's archives has the stable release. Fetches only release files, and waits only a few
     /// seconds for each file.
     ///
     /// # Errors
     /// None of the machine's archives responds. The error contains apt's messages.
     pub(super) fn probe(dir: &Path, etc_apt: &Path) -> Result<()> {
-        Self::update(dir, etc_apt, Kind::Binary, Component::Main, PROBE_OPTIONS).map(drop)
+        let release = Release::Stable(Suite::Trixie);
+        Self::update(dir, etc_apt, Kind::Binary, Component::Main, release, PROBE_OPTIONS).map(drop)
     }
 
     fn update(
@@ -120,6 +151,7 @@ impl Apt {
         etc_apt: &Path,
         kind: Kind,
         component: Component,
+        release: Release,
         options: &[&'static str],
     ) -> Result<Self> {
         let apt = Self { config: dir.join("apt.conf") };
@@ -129,28 +161,28 @@ impl Apt {
         fs::write(dir.join("status"), "")?;
         fs::write(&apt.config, private_config(dir))?;
 
+        let suites = release.suites();
         let mut failures = Vec::new();
         for archive in Archive::of_machine(etc_apt)? {
-            fs::write(dir.join("debian.sources"), archive.source_list(kind, SUITES, component))?;
+            fs::write(dir.join("debian.sources"), archive.source_list(kind, suites, component))?;
             match apt.get(options.iter().chain(&["-qq", "update"]), None) {
                 Ok(_) => return Ok(apt),
                 Err(error) => failures.push(format!("{error:#}")),
             }
         }
         bail!(
-            "no archive in {} has the suites '{SUITES}'; apt-get says:\n{}",
+            "no archive in {} has the suites '{suites}'; apt-get says:\n{}",
             etc_apt.display(),
             failures.join("\n")
         )
     }
 
     /// Returns the packages that apt would install for `names` on an empty system. Recommended packages are left out.
-    /// If several suites have a package, `preferred` takes precedence.
     ///
     /// # Errors
     /// apt finds no solution.
-    pub(super) fn resolve(&self, names: &[&str], preferred: Suite) -> Result<Vec<Package>> {
-        let fixed = ["-s", "-qq", "--no-install-recommends", "-t", preferred.name(), "install"];
+    pub(super) fn resolve(&self, names: &[&str], release: Release) -> Result<Vec<Package>> {
+        let fixed = ["-s", "-qq", "--no-install-recommends", "-t", release.preferred(), "install"];
         let plan = self.get(fixed.iter().chain(names), None)?;
         let packages: Vec<Package> = plan.lines().filter_map(parse_plan_line).collect();
         ensure!(!packages.is_empty(), "apt-get found no packages to install for {}", names.join(" "));

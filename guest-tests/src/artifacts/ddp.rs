@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::apt::{Component, Suite};
+use super::apt::{Component, Release, Suite};
 use super::cache;
 use super::debian::{IMAGE, debian, make_image};
 use super::packages::Set;
@@ -132,7 +132,7 @@ pub(super) fn of_debian(cache: &Path) -> Result<PathBuf> {
         let set = Set {
             name: "E810 firmware",
             install: &["firmware-intel-misc"],
-            suite: Suite::Trixie,
+            release: Release::Stable(Suite::Trixie),
             component: Component::NonFreeFirmware,
             wanted: &|package| package.name == "firmware-intel-misc",
         };

@@ -13,7 +13,7 @@ use agent::pattern::Digest;
 use anyhow::{Context, Result, ensure};
 
 use super::added::Added;
-use super::apt::{Component, Suite, run};
+use super::apt::{Component, Release, Suite, run};
 use super::cache;
 use super::kernel::Kernel;
 use super::packages::{self, Set, Unpacked};
@@ -62,6 +62,32 @@ const INSTALL: &[&str] = &[
     "rdmacm-utils",
     "sed",
     "ucx-utils",
+    "util-linux",
+];
+
+/// Packages to install for rdma-core's tests.
+const INSTALL_FOR_TESTS: &[&str] = &[
+    "base-files",
+    "base-passwd",
+    "bash",
+    "busybox-static",
+    "coreutils",
+    "dash",
+    "findutils",
+    "grep",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "infiniband-diags",
+    "iproute2",
+    "iputils-ping",
+    "kmod",
+    "mount",
+    "netbase",
+    "procps",
+    "python3-pyverbs",
+    "rdma-core",
+    "rdmacm-utils",
+    "sed",
     "util-linux",
 ];
 
@@ -159,6 +185,14 @@ impl Disks {
         Self::of(cache, kernel, &with_dpdk(cache)?)
     }
 
+    /// Returns the disks with the newest rdma-core instead of that of the stable release.
+    ///
+    /// # Errors
+    /// Same as for [`Disks::obtain`].
+    pub fn with_newest_rdma_core(cache: &Path, kernel: &Kernel) -> Result<Self> {
+        Self::of(cache, kernel, &newest(cache)?)
+    }
+
     fn of(cache: &Path, kernel: &Kernel, system: &Path) -> Result<Self> {
         let tools = debian(cache)?.join("root");
         Ok(Self { system: system.join(IMAGE), modules: modules(cache, &tools, kernel)? })
@@ -173,12 +207,30 @@ pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
         let set = Set {
             name: "root filesystem",
             install: INSTALL,
-            suite: Suite::Trixie,
+            release: Release::Stable(Suite::Trixie),
             component: Component::Main,
             wanted: &|package| !WITHOUT.contains(&package.name.as_str()),
         };
         let root = set.fetch(work)?;
         finish(&root, &root, &work.entry.join(IMAGE))
+    })
+}
+
+/// Returns the cache entry for a system of the unstable release, which has the newest rdma-core. Only a later release of
+/// Debian contains the libraries that this rdma-core needs, so it cannot be added to the stable system.
+pub(super) fn newest(cache: &Path) -> Result<PathBuf> {
+    let system = debian(cache)?;
+    let name = format!("debian-unstable-1-{:016x}", digest(INSTALL_FOR_TESTS.iter().chain(WITHOUT).copied()));
+    cache::entry(cache, &name, |work| {
+        let set = Set {
+            name: "root filesystem (unstable)",
+            install: INSTALL_FOR_TESTS,
+            release: Release::Unstable,
+            component: Component::Main,
+            wanted: &|package| !WITHOUT.contains(&package.name.as_str()),
+        };
+        let root = set.fetch(work)?;
+        finish(&system.join("root"), &root, &work.entry.join(IMAGE))
     })
 }
 
@@ -227,7 +279,7 @@ fn with(cache: &Path, names: &[&str], wanted: &dyn Fn(&str) -> bool) -> Result<P
         let set = Set {
             name: "root filesystem",
             install: names,
-            suite: Suite::Trixie,
+            release: Release::Stable(Suite::Trixie),
             component: Component::Main,
             wanted: &|package| !present.contains(package) && wanted(&package.name),
         };

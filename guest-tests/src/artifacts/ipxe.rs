@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::apt::{Component, Suite};
+use super::apt::{Component, Release, Suite};
 use super::cache;
 use super::packages::Set;
 
@@ -13,7 +13,7 @@ pub(super) fn image(cache: &Path) -> Result<PathBuf> {
     let set = Set {
         name: "iPXE",
         install: &["ipxe"],
-        suite: Suite::Trixie,
+        release: Release::Stable(Suite::Trixie),
         component: Component::Main,
         wanted: &|package| package.name == "ipxe",
     };

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::apt::{Component, Package, Suite, run};
+use super::apt::{Component, Package, Release, Suite, run};
 use super::cache::{self, Work};
 use super::kernel::{Kernel, KernelChoice};
 use super::packages::Set;
@@ -113,7 +113,13 @@ impl ModuleBuild {
 
 fn fetch(work: &Work, suite: Suite, install: &[&str]) -> Result<PathBuf> {
     let is_wanted = |package: &Package| WANTED.iter().any(|beginning| package.name.starts_with(beginning));
-    let set = Set { name: "compiler", install, suite, component: Component::Main, wanted: &is_wanted };
+    let set = Set {
+        name: "compiler",
+        install,
+        release: Release::Stable(suite),
+        component: Component::Main,
+        wanted: &is_wanted,
+    };
     set.fetch(work)
 }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::apt::{Component, Suite};
+use super::apt::{Component, Release, Suite};
 use super::cache;
 use super::packages::Set;
 
@@ -157,7 +157,7 @@ fn stock_root(cache: &Path, suite: Suite) -> Result<PathBuf> {
     let set = Set {
         name: &format!("kernel ({})", suite.name()),
         install: &["linux-image-amd64", "linux-headers-amd64", "busybox-static"],
-        suite,
+        release: Release::Stable(suite),
         component: Component::Main,
         wanted: &|package| WANTED.iter().any(|beginning| package.name.starts_with(beginning)),
     };

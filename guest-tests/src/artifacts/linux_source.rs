@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::apt::{Component, Package, run};
+use super::apt::{Component, Package, Release, run};
 use super::cache;
 use super::kernel::{Kernel, KernelChoice};
 use super::packages::Set;
@@ -35,7 +35,7 @@ pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Res
         let set = Set {
             name: "Linux source",
             install: &[&package],
-            suite: *suite,
+            release: Release::Stable(*suite),
             component: Component::Main,
             wanted: &is_wanted,
         };

@@ -23,13 +23,14 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 pub use self::added::{Added, PackageName};
-use self::apt::Component;
 pub use self::apt::Suite;
+use self::apt::{Component, Release};
 pub use self::debian::Disks;
 pub use self::kbuild::ModuleBuild;
 pub use self::kernel::{Kernel, KernelChoice};
 pub use self::linux_source::folder_of_linux;
 use self::packages::{Set, Unpacked};
+pub use self::rdma_core::RdmaCore;
 
 /// Parts that the user provides in place of the lab's.
 #[derive(Clone, Debug, Default)]
@@ -147,12 +148,20 @@ impl Artifacts {
         ipxe::image(&self.cache)
     }
 
+    /// Returns the disks for guests with the newest rdma-core.
+    ///
+    /// # Errors
+    /// Same as for [`Disks::obtain`].
+    pub fn newest_rdma_core_disks(&self) -> Result<Disks> {
+        Disks::with_newest_rdma_core(&self.cache, &self.kernel)
+    }
+
     /// Returns a disk with rdma-core's own tests. The tests have the same version as rdma-core in the root file system.
     ///
     /// # Errors
     /// The tests cannot be fetched, or the image cannot be created.
-    pub fn rdma_core_tests(&self) -> Result<PathBuf> {
-        rdma_core::tests(&self.cache)
+    pub fn rdma_core_tests(&self, rdma_core: RdmaCore) -> Result<PathBuf> {
+        rdma_core::tests(&self.cache, rdma_core)
     }
 }
 
@@ -238,7 +247,7 @@ pub fn fetched_qemu(cache: &Path) -> Result<QemuProgram> {
     let set = Set {
         name: "QEMU",
         install: &["qemu-system-x86", "seabios"],
-        suite: Suite::TrixieBackports,
+        release: Release::Stable(Suite::TrixieBackports),
         component: Component::Main,
         wanted: &|_| true,
     };

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
-use super::apt::{Apt, Component, Kind, Package, Suite, unpack};
+use super::apt::{Apt, Component, Kind, Package, Release, unpack};
 use super::cache::Work;
 use crate::testbed::progress::{Line, mebibytes};
 
@@ -17,8 +17,8 @@ pub(super) struct Set<'a> {
     pub(super) name: &'a str,
     /// Names of the packages to install.
     pub(super) install: &'a [&'a str],
-    /// Suite that takes precedence if several suites have a package.
-    pub(super) suite: Suite,
+    /// Release that contains the packages.
+    pub(super) release: Release,
     /// Component of the archive that contains the packages.
     pub(super) component: Component,
     /// Returns whether a package that apt selected is needed.
@@ -38,8 +38,8 @@ impl Set<'_> {
         }
         let progress = Line::begin(self.name);
         progress.step("reading the package lists");
-        let apt = Apt::open(&state, Path::new("/etc/apt"), Kind::Binary, self.component)?;
-        let mut packages = apt.resolve(self.install, self.suite)?;
+        let apt = Apt::open(&state, Path::new("/etc/apt"), Kind::Binary, self.component, self.release)?;
+        let mut packages = apt.resolve(self.install, self.release)?;
         packages.retain(self.wanted);
         progress.step(format!("downloading {} packages", packages.len()));
         let bytes = apt.download(&packages, &debs, &progress)?;

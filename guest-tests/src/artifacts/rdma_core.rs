@@ -6,17 +6,30 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::apt::{Apt, Component, Kind, Package, run};
+use super::apt::{Apt, Component, Kind, Package, Release, Suite, run};
 use super::cache;
-use super::debian::{IMAGE, debian, make_image};
+use super::debian::{IMAGE, debian, make_image, newest};
 use super::{packages, python};
 
 /// The package under test, whose version must match that of the tests.
 const TESTED: &str = "python3-pyverbs";
 
+/// A version of rdma-core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RdmaCore {
+    /// The version in Debian's stable release.
+    Stable,
+    /// The version in Debian's unstable release.
+    Newest,
+}
+
 /// Returns an image with the tests. Creates the image if it is not in the cache.
-pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
-    let system = debian(cache)?;
+pub(super) fn tests(cache: &Path, rdma_core: RdmaCore) -> Result<PathBuf> {
+    let (system, release) = match rdma_core {
+        RdmaCore::Stable => (debian(cache)?, Release::Stable(Suite::Trixie)),
+        RdmaCore::Newest => (newest(cache)?, Release::Unstable),
+    };
+    let tools = debian(cache)?.join("root");
     let built = packages::version(&system, TESTED)?;
     let version = source_version(&built);
     let entry = cache::entry(cache, &format!("rdma-core-tests-2-{version}"), |work| {
@@ -26,7 +39,7 @@ pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
             Ok(folder)
         };
         let package = Package { name: "rdma-core".into(), version: version.into() };
-        let apt = Apt::open(&folder("apt")?, Path::new("/etc/apt"), Kind::Source, Component::Main)?;
+        let apt = Apt::open(&folder("apt")?, Path::new("/etc/apt"), Kind::Source, Component::Main, release)?;
         let archive = apt.download_upstream(&package, &folder("download")?)?;
         let tree = folder("tree")?;
         // The archive contains a single directory, whose name includes the version.
@@ -35,7 +48,7 @@ pub(super) fn tests(cache: &Path) -> Result<PathBuf> {
         run(tar.args(["--strip-components=1", "--wildcards", "*/tests"]))
             .context("cannot unpack the rdma-core tests")?;
         python::compile(&system.join("root"), &tree, &[tree.join("tests")])?;
-        make_image(&system.join("root"), &tree, &work.entry.join(IMAGE))
+        make_image(&tools, &tree, &work.entry.join(IMAGE))
     })?;
     Ok(entry.join(IMAGE))
 }

@@ -52,6 +52,7 @@ use anyhow::Result;
 
 use self::extent::Extent;
 pub(crate) use self::mthca::RECORDS_LENT_AGAIN;
+use crate::artifacts::RdmaCore;
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::testbed::kind::Device;
@@ -282,8 +283,14 @@ pub const ALL: &[Scenario] = &[
         |lab, report| Box::pin(connectx::vfio::run(lab, report)),
     ),
     Scenario::new("connectx-pyverbs", "rdma-core's device tests in a guest with mlx5_ib", |lab, report| {
-        Box::pin(connectx::pyverbs::run(lab, report))
+        Box::pin(connectx::pyverbs::run(lab, report, RdmaCore::Stable))
     })
+    .alone(),
+    Scenario::new(
+        "connectx-pyverbs-newest",
+        "connectx-pyverbs with the newest rdma-core, from Debian's unstable release",
+        |lab, report| Box::pin(connectx::pyverbs::run(lab, report, RdmaCore::Newest)),
+    )
     .alone(),
     Scenario::new(
         "e810-probe",

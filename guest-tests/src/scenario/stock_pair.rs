@@ -235,9 +235,21 @@ impl StockNode {
         judged: Option<&'static [Explained]>,
     ) -> Result<Self> {
         let image = lab.debian_image(run).await?;
+        Self::start_alone_with(hca, lab, run, &image, disks, judged).await
+    }
+
+    /// Does the same as [`StockNode::start_alone`], with this image.
+    pub(super) async fn start_alone_with(
+        hca: kind::Device,
+        lab: &Lab,
+        run: &RunDir,
+        image: &Image,
+        disks: Vec<PathBuf>,
+        judged: Option<&'static [Explained]>,
+    ) -> Result<Self> {
         let [spec, _] = HcaSpec::pair()?;
         let spec = spec_of(hca, lab, strict(judged, spec));
-        Self::start(hca, lab, run, &image, &spec, free_udp_ports()?, disks).await
+        Self::start(hca, lab, run, image, &spec, free_udp_ports()?, disks).await
     }
 
     /// Returns the name that the kernel gives to the RDMA device.

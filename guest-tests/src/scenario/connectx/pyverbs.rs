@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::super::rdma_core_suite::{self as suite, Failure, Known, Skip, skip};
+use super::super::rdma_core_suite::{self as suite, Failure, Known, MODULES, NEWER_MODULES, Skip, skip};
 use super::super::stock_pair::StockNode;
+use crate::artifacts::RdmaCore;
 use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
@@ -15,15 +16,23 @@ const EXPLAINED: &[Explained] = &[Explained {
     why: "tests post requests with wrong keys and protection domains, on purpose",
 }];
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let run = lab.new_run("connectx-pyverbs")?;
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, rdma_core: RdmaCore) -> Result<()> {
+    let (name, known) = match rdma_core {
+        RdmaCore::Stable => ("connectx-pyverbs", KNOWN),
+        RdmaCore::Newest => ("connectx-pyverbs-newest", NEWEST),
+    };
+    let run = lab.new_run(name)?;
     let hint = format!("console output, logs and the suite's output: {}", run.path().display());
-    let tests = lab.rdma_core_tests().await?;
-    let mut node = StockNode::start_alone(Device::ConnectxIb, lab, &run, vec![tests], Some(EXPLAINED))
-        .await
-        .with_context(|| hint.clone())?;
+    let tests = lab.rdma_core_tests(rdma_core).await?;
+    let image = match rdma_core {
+        RdmaCore::Stable => lab.debian_image(&run).await?,
+        RdmaCore::Newest => lab.newest_rdma_core_image(&run).await?,
+    };
+    let started =
+        StockNode::start_alone_with(Device::ConnectxIb, lab, &run, &image, vec![tests], Some(EXPLAINED));
+    let mut node = started.await.with_context(|| hint.clone())?;
     report.case("the port is active", &hint, prepare(&mut node)).await?;
-    suite::run(&mut node.vm, KNOWN, report, &hint, &run.file("suite.log")).await?;
+    suite::run(&mut node.vm, known, report, &hint, &run.file("suite.log")).await?;
     let title = "the only kernel warnings are about rejected sizes of a CQ";
     report.case(title, &hint, only_rejected_sizes(&mut node)).await?;
     report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
@@ -45,7 +54,9 @@ async fn prepare(node: &mut StockNode) -> Result<()> {
     suite::prepare(&mut node.vm).await
 }
 
-const KNOWN: Known = Known { device: "mlx5_0", failures: FAILURES, skips: &[SKIPS], turns: &[] };
+const KNOWN: Known =
+    Known { modules: &[MODULES], device: "mlx5_0", failures: FAILURES, skips: &[SKIPS], turns: &[] };
+const NEWEST: Known = Known { modules: &[MODULES, NEWER_MODULES], ..KNOWN };
 
 const FAILURES: &[Failure] = &[];
 
@@ -107,5 +118,6 @@ mod tests {
     #[test]
     fn known_results_are_well_formed() {
         KNOWN.check();
+        NEWEST.check();
     }
 }

@@ -4,15 +4,16 @@ use anyhow::{Context, Result};
 
 use super::roce;
 use super::station::Station;
+use crate::artifacts::RdmaCore;
 use crate::lab::Lab;
 use crate::report::Report;
-use crate::scenario::rdma_core_suite::{self as suite, Failure, Known, Skip, skip};
+use crate::scenario::rdma_core_suite::{self as suite, Failure, Known, MODULES, Skip, skip};
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("e810-pyverbs")?;
     let hint = format!("console output, logs and the suite's output: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
-    let tests = lab.rdma_core_tests().await?;
+    let tests = lab.rdma_core_tests(RdmaCore::Stable).await?;
     let mut station = roce::alone(lab, &run, &image, vec![tests]).await.with_context(|| hint.clone())?;
     report.case("the port is active", &hint, prepare(&mut station)).await?;
     let windows = station.sh("uname -r").await?.starts_with("6.12.");
@@ -43,8 +44,13 @@ async fn prepare(station: &mut Station) -> Result<()> {
 }
 
 /// Known results on kernel 6.12, which supports memory windows. Later kernels do not (E810 interface, section 15.2).
-const WITH_WINDOWS: Known =
-    Known { device: roce::DEVICE, failures: FAILURES, skips: &[TYPE_1_SKIPS, SKIPS], turns: TURNS };
+const WITH_WINDOWS: Known = Known {
+    modules: &[MODULES],
+    device: roce::DEVICE,
+    failures: FAILURES,
+    skips: &[TYPE_1_SKIPS, SKIPS],
+    turns: TURNS,
+};
 const WITHOUT_WINDOWS: Known = Known { skips: &[MW_SKIPS, SKIPS], ..WITH_WINDOWS };
 
 /// Tests that must not run concurrently. The driver unlocks its list of groups between look-up and insertion

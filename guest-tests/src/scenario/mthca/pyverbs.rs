@@ -2,9 +2,10 @@
 
 use anyhow::{Context, Result};
 
-use super::super::rdma_core_suite::{self as suite, Failure, Known, Skip, skip};
+use super::super::rdma_core_suite::{self as suite, Failure, Known, MODULES, Skip, skip};
 use super::super::stock_pair::StockNode;
 use super::RECORDS_LENT_AGAIN;
+use crate::artifacts::RdmaCore;
 use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
@@ -20,7 +21,7 @@ const EXPLAINED: &[Explained] = &[
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("mthca-pyverbs")?;
     let hint = format!("console output, logs and the suite's output: {}", run.path().display());
-    let tests = lab.rdma_core_tests().await?;
+    let tests = lab.rdma_core_tests(RdmaCore::Stable).await?;
     let mut node = StockNode::start_alone(Device::Mthca, lab, &run, vec![tests], Some(EXPLAINED))
         .await
         .with_context(|| hint.clone())?;
@@ -37,7 +38,8 @@ async fn prepare(node: &mut StockNode) -> Result<()> {
     suite::prepare(&mut node.vm).await
 }
 
-const KNOWN: Known = Known { device: "mthca0", failures: FAILURES, skips: &[SKIPS], turns: &[] };
+const KNOWN: Known =
+    Known { modules: &[MODULES], device: "mthca0", failures: FAILURES, skips: &[SKIPS], turns: &[] };
 
 const FAILURES: &[Failure] = &[Failure {
     test: "tests.test_cq.CQTest.test_resize_cq",
