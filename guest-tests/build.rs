@@ -34,7 +34,7 @@ fn build(output: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let own = output.ancestors().find(|folder| folder.join(".cargo-lock").is_file());
     let all = own.and_then(Path::parent);
     let target_dir = all.unwrap_or(output).join("guest");
-    // PROFILE is the profile that the current one inherits from.
+    // PROFILE is `release` or `debug`, depending on the profile from which the current one inherits.
     let (profile, folder) = match variable("PROFILE")?.to_str() {
         Some("release") => ("release", "release"),
         _ => ("dev", "debug"),

@@ -31,7 +31,7 @@ pub enum MakeError {
     /// The socket for the VMM cannot be created.
     #[error("{key}")]
     Listen {
-        /// Key in the configuration.
+        /// Configuration key of the socket.
         key: String,
         source: ListenError,
     },
@@ -41,7 +41,7 @@ pub enum MakeError {
     /// The fabric cannot be opened.
     #[error("{key}: cannot open {name}")]
     Fabric {
-        /// Key in the configuration.
+        /// Configuration key of the fabric.
         key: String,
         /// Configured address or interface.
         name: String,
@@ -50,18 +50,18 @@ pub enum MakeError {
     /// The capture, trace or record file cannot be written.
     #[error("{key}: cannot write to {}", path.display())]
     File {
-        /// Key in the configuration.
+        /// Configuration key of the file.
         key: String,
         path: PathBuf,
         source: io::Error,
     },
-    /// The process has no free descriptors or memory.
+    /// The process is out of file descriptors or memory.
     #[error("cannot create a thread or open a file descriptor")]
     Host(#[from] io::Error),
 }
 
-/// Builds the worker of a device. The builder keeps the network that the device shares with other devices. Each build
-/// receives the socket and opens all other resources again.
+/// Builds the worker of a device. The socket is passed to each build, and the local network is kept between builds.
+/// Each build opens all other resources again.
 #[derive(Clone, Debug)]
 pub struct DeviceBuilder {
     device: DeviceConfig,
@@ -71,7 +71,7 @@ pub struct DeviceBuilder {
     network: Option<Arc<Network>>,
 }
 
-/// When a worker is built.
+/// Whether a worker is built at start-up or after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Occasion {
     Start,
@@ -79,7 +79,7 @@ enum Occasion {
 }
 
 impl DeviceBuilder {
-    /// Creates a builder for a device. Messages refer to the device as `key`.
+    /// Creates a builder for a device. `key` identifies the device in error messages.
     pub fn new(device: &DeviceConfig, key: &str, networks: &mut Networks) -> Self {
         let network = match &device.fabric {
             FabricConfig::Local { network } => Some(networks.network(network)),
@@ -93,7 +93,7 @@ impl DeviceBuilder {
         name(&self.device)
     }
 
-    /// Returns the source of the device's clients, which is either an inherited socket or a new one.
+    /// Returns the source of the device's clients: an inherited socket or a new one.
     ///
     /// # Errors
     /// Fails if the socket cannot listen or has no path.
@@ -109,7 +109,7 @@ impl DeviceBuilder {
             .map_err(|source| MakeError::Listen { key: format!("{}.socket_path", self.key), source })
     }
 
-    /// Builds the worker at start-up. Replaces existing files.
+    /// Builds the worker at start-up. Replaces existing output files.
     ///
     /// # Errors
     /// Fails if a resource in the configuration cannot be opened.
@@ -117,8 +117,8 @@ impl DeviceBuilder {
         self.make_on(Occasion::Start, source)
     }
 
-    /// Builds the worker after a failure. Appends to existing files. If a file cannot be opened, the device
-    /// runs without it.
+    /// Builds the worker after a failure. Appends to existing output files. If an output file cannot be opened, the
+    /// device runs without it.
     ///
     /// # Errors
     /// Fails if the fabric cannot be opened.
@@ -162,7 +162,7 @@ impl DeviceBuilder {
             .make(&setup(device), WorkerParts { builder: self, source, fabric, capture, trace, record })
     }
 
-    /// Checks whether a file could be opened. The file is required at start-up, but optional after a failure.
+    /// Returns an output file. Opening it must succeed at start-up, but may fail after a failure of the device.
     fn opened<T>(
         &self,
         key: &str,
@@ -172,7 +172,7 @@ impl DeviceBuilder {
     ) -> Result<Option<T>, MakeError> {
         match occasion {
             Occasion::Start => self.must(key, keep.path(), opened).map(Some),
-            Occasion::Restart => Ok(unless(keep.path(), opened)),
+            Occasion::Restart => Ok(ok_or_log(keep.path(), opened)),
         }
     }
 
@@ -215,17 +215,17 @@ impl DeviceBuilder {
     }
 }
 
-/// Returns the parameters of a front-end, without the options.
+/// Returns the set-up parameters of a front-end, except for its options.
 pub fn setup(device: &DeviceConfig) -> Setup<()> {
     Setup { options: (), mac: device.identity.mac, engine: engine::Config::default() }
 }
 
-/// A device as configured, without its connections to the host.
+/// A configured device, independent of its host resources.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a>(&'a DeviceConfig);
+pub struct ConfiguredDevice<'a>(&'a DeviceConfig);
 
-impl<'a> Subject<'a> {
-    /// Selects the device that this configuration describes.
+impl<'a> ConfiguredDevice<'a> {
+    /// Returns the device that this configuration describes.
     pub fn of(device: &'a DeviceConfig) -> Self {
         Self(device)
     }
@@ -277,8 +277,8 @@ pub fn name(device: &DeviceConfig) -> String {
     format!("hca{}", device.identity.lid.get())
 }
 
-/// Returns the opened file. If it cannot be reopened, logs the error and returns `None`.
-fn unless<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
+/// Returns the opened file. If opening failed, logs the error and returns `None`.
+fn ok_or_log<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
     opened
         .inspect_err(
             |error| tracing::warn!(path = %path.display(), %error, "cannot reopen a capture or trace file after the device restarted; continuing without that file"),
@@ -307,9 +307,9 @@ impl FrontendVisitor for WorkerParts<'_> {
         if F::NIC {
             fabric.set_promiscuous();
         }
-        let mut hca = Subject::of(&device).hca(first, capture)?;
+        let mut hca = ConfiguredDevice::of(&device).hca(first, capture)?;
         hca.set_trace(trace);
-        let anew = move || Subject::of(&device).hca(frontend(), None);
+        let anew = move || ConfiguredDevice::of(&device).hca(frontend(), None);
         let worker = Worker::new(source, hca, fabric)?
             .with_busy_poll(linger)
             .with_coalescing(coalesce)

@@ -144,7 +144,7 @@ pub struct ReplayArgs {
 }
 
 impl Cli {
-    /// Returns the configuration source to name in messages: the file or the command line.
+    /// Returns the origin of the configuration for messages: the file, or the command line.
     pub fn origin(&self) -> &Path {
         self.config.as_deref().unwrap_or(COMMAND_LINE.as_ref())
     }
@@ -153,7 +153,7 @@ impl Cli {
     /// a configured socket gets an inherited socket or a socket path in the runtime directory.
     ///
     /// # Errors
-    /// The file cannot be read, or the file or an option is invalid.
+    /// Fails if the file cannot be read, or if the file or an option is invalid.
     pub fn configuration(&self, inherited: &mut Inherited) -> Result<Config, ConfigError> {
         let mut config = match (self.device.configuration(), &self.config) {
             (Some(config), _) => config?,
@@ -169,16 +169,16 @@ impl Cli {
         Ok(config)
     }
 
-    /// Returns the configuration file if it can be read again. Reading a pipe again would block until a writer opens
-    /// the pipe.
+    /// Returns the configuration file if it is a regular file and can thus be reloaded. Reading a pipe again would
+    /// block until a writer opens it.
     pub fn file(&self) -> Option<&Path> {
         self.config.as_deref().filter(|path| path.is_file())
     }
 
-    /// Parses a new version of the configuration file and applies the same overrides as at startup.
+    /// Parses a new version of the configuration file and applies the same overrides as at start-up.
     ///
     /// # Errors
-    /// The configuration is invalid, either by itself or in combination with the options.
+    /// Fails if the configuration is invalid or conflicts with the options.
     pub fn again(&self, text: &str, inherited: &mut Inherited) -> Result<Config, ConfigError> {
         let mut config = Config::from_text(text, self.origin())?;
         self.apply(&mut config, inherited).map_err(|error| error.in_file(self.origin()))?;
@@ -246,7 +246,7 @@ pub fn capabilities() -> String {
     serde_json::json!({ "type": "vfio-user", "features": features }).to_string()
 }
 
-/// Returns the keys of a `oneOf` schema.
+/// Returns the property names of all variants of a `oneOf` schema.
 fn keys_of(schema: &Schema) -> Vec<String> {
     let variants = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
     let keys = |variant: &Value| {

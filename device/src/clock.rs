@@ -1,4 +1,4 @@
-//! The clock that the engine and all deadlines use.
+//! The monotonic clock for the engine and for all deadlines.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,8 +13,8 @@ pub(crate) fn now() -> Instant {
     Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
-/// Returns the time since 1970 at which the clock was zero. The result changes if the system clock is stepped. If the
-/// system clock is set to a time before that origin, the result is zero.
+/// Returns the Unix time at which the clock was zero. The result changes if the system clock is stepped, and is zero if
+/// the system clock is set to an earlier time.
 pub(crate) fn origin() -> Duration {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since_1970.saturating_sub(Duration::from_nanos(now().as_nanos()))

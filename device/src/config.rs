@@ -78,13 +78,12 @@ pub struct Config {
     pub confinement: ConfinementEntry,
     /// Default socket permissions for devices that do not set their own.
     pub sockets: SocketsEntry,
-    /// Process-wide settings, as keys and values from the file. A reload does not apply changes to these settings; they
-    /// require a restart.
-    pub of_the_process: Vec<(&'static str, Value)>,
+    /// Process-wide settings of the file, by key. A reload cannot change them; a restart is required.
+    pub process_settings: Vec<(&'static str, Value)>,
 }
 
-/// Keys of settings that cannot change while the process runs.
-const OF_THE_PROCESS: [&str; 4] = ["log", "control_socket", "metrics", "confinement"];
+/// Keys of the settings that cannot change while the process runs.
+const PROCESS_KEYS: [&str; 4] = ["log", "control_socket", "metrics", "confinement"];
 
 /// A configuration error, described in one line that names the key.
 #[derive(Debug, Error)]
@@ -92,14 +91,14 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read {}", shown(path))]
     Read { path: PathBuf, source: std::io::Error },
-    /// The file is not JSON of the correct structure, or a value is invalid.
+    /// The file is not valid JSON, has the wrong structure, or contains an invalid value.
     #[error("{}: {problem}", shown(path))]
     File {
         path: PathBuf,
         /// Description of the problem, with the key and its position in the file.
         problem: String,
     },
-    /// A value is out of its range or contradicts another value.
+    /// A value is out of range or conflicts with another value.
     #[error("{key}: {problem}")]
     Value {
         /// Path of the key, such as `devices[0].mac`.
@@ -124,7 +123,7 @@ impl ConfigError {
 
 /// Why a configuration cannot be parsed.
 enum ReadError {
-    /// The text is not JSON of the correct structure.
+    /// The text is not valid JSON or has the wrong structure.
     Shape(String),
     Content(ConfigError),
 }
@@ -138,13 +137,13 @@ impl From<ConfigError> for ReadError {
 /// Name of standard input on the command line.
 const STANDARD_INPUT: &str = "-";
 
-/// Returns the name by which messages refer to a configuration.
+/// Returns the name of a configuration for messages.
 pub fn shown(path: &Path) -> impl fmt::Display {
     if path == Path::new(STANDARD_INPUT) { Path::new("standard input") } else { path }.display()
 }
 
 impl Config {
-    /// Reads and checks a file, or standard input for `-`.
+    /// Reads and checks a file, or standard input if `path` is `-`.
     ///
     /// # Errors
     /// Fails if the file cannot be read or is invalid.
@@ -186,7 +185,7 @@ impl Config {
         let mut whole: Value =
             serde_json::from_str(text).map_err(|error| ReadError::Shape(error.to_string()))?;
         let said = |key: &'static str| (key, whole.get(key).cloned().unwrap_or_default());
-        config.of_the_process = OF_THE_PROCESS.map(said).into();
+        config.process_settings = PROCESS_KEYS.map(said).into();
         let entries = whole.get_mut("devices").and_then(Value::as_array_mut).into_iter().flatten();
         for (device, entry) in config.devices.iter_mut().zip(entries) {
             if let Some(entry) = entry.as_object_mut() {
@@ -240,17 +239,17 @@ impl TryFrom<ConfigFile> for Config {
             metrics: file.metrics.map(|text| MetricsConfig::check(&text, "metrics")).transpose()?,
             confinement: file.confinement,
             sockets,
-            of_the_process: Vec::new(),
+            process_settings: Vec::new(),
         };
         config.check_paths()?;
         Ok(config)
     }
 }
 
-/// Checks that devices can run in one process. Each device is paired with the name that messages use for it.
+/// Checks that devices can run in one process. Each device is paired with its name for error messages.
 ///
 /// # Errors
-/// [`ConfigError::Value`], which names two conflicting devices.
+/// [`ConfigError::Value`] if two devices conflict, or if all devices together may map too much guest memory.
 pub fn check_together(devices: &[(String, &DeviceConfig)]) -> Result<(), ConfigError> {
     let mut numbers = HashMap::new();
     let mut macs = HashMap::new();
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn mac_and_ipv4_address_derive_from_device_id() {
+    fn addresses_derive_from_device_id() {
         let config = check(&device(r#", "default_peer": {"id": 3, "ipv4": "192.0.2.1"}"#)).unwrap();
         let device = &config.devices[0];
         assert_eq!(device.identity.mac.to_string(), "02:00:00:00:01:02");
@@ -323,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_key() {
+    fn errors_name_configuration_key() {
         for (devices, message) in [
             (String::new(), "devices: at least one device is required"),
             (device(r#", "mac": "2:0""#), "devices[0].mac: \"2:0\": expected a MAC address"),
@@ -392,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_names_the_file() {
+    fn errors_name_configuration_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hcad.json");
         for text in ["{", r#"{"devices": []}"#] {

@@ -1,14 +1,14 @@
-//! The process sandbox, which limits what an attacker gains by compromising the process through a guest, a VMM or a
+//! The sandbox of the process. It limits what an attacker gains by compromising the process from a guest, a VMM or a
 //! peer.
 //!
-//! The sandbox uses four Linux features, each as far as the kernel supports it. With no_new_privs, an executed program
-//! gains no privileges. Landlock permits only files that the configuration names (`paths`). Capabilities are dropped,
-//! except for those that later operations need. Seccomp permits only the system calls needed for serving (`calls`). No
-//! thread can leave the sandbox, and threads created later are confined as well.
+//! The sandbox uses four Linux features, each as far as the kernel supports it. With no_new_privs, executing a program
+//! grants no privileges. Landlock restricts file access to the paths that the configuration needs (`paths`).
+//! Capabilities are dropped, except for those needed later. Seccomp permits only the system calls needed for serving
+//! (`calls`). No thread can leave the sandbox, and new threads inherit it.
 //!
-//! File access is restricted first, before the process has a second thread, because landlock applies to a thread and
-//! the threads that it creates. Capabilities and system calls are restricted last, because the set-up steps before that
-//! need more of them.
+//! File access is restricted first, while the process has only one thread, because Landlock applies to the calling
+//! thread and the threads that it creates. Capabilities and system calls are restricted last, because set-up needs more
+//! of them.
 
 mod calls;
 mod paths;
@@ -27,16 +27,16 @@ use thiserror::Error;
 use self::paths::{Grant, Paths};
 use crate::config::{Config, ConfigError, DeviceConfig, FabricConfig, Use};
 
-/// The value of a feature that is in force, or the reason why the feature is not in force.
+/// Details of an active feature, or the reason why it is not active.
 type Outcome<T> = Result<T, Missing>;
 
-/// Why a feature of the sandbox is not in force.
+/// Why a feature of the sandbox is not active.
 #[derive(Clone, Debug, Error)]
 enum Missing {
-    /// The kernel does not support the feature, or has it disabled.
+    /// The kernel does not support the feature, or the feature is disabled.
     #[error("not supported by the kernel")]
     Kernel,
-    /// Enabling the feature failed for the given reason.
+    /// Enabling the feature failed with this error.
     #[error("{0}")]
     Refused(String),
 }
@@ -48,24 +48,24 @@ static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
 struct Sandbox {
     no_new_privileges: bool,
     paths: Outcome<Paths>,
-    through: calls::Permitted,
+    permitted: calls::Permitted,
     /// Capabilities that are kept.
     kept: CapabilitySet,
 }
 
-/// Begins to confine the process, unless the configuration disables the sandbox. Sets no_new_privs, and
-/// restricts file access to the files that `config` needs. Call this before creating other threads. `file` is
-/// the configuration file, which must remain readable for reloads.
+/// Begins to confine the process, unless the configuration disables the sandbox: sets no_new_privs, and restricts file
+/// access to what `config` needs. Call this before creating other threads. `file` is the configuration file, which must
+/// remain readable for reloads.
 ///
 /// # Errors
-/// A configured directory cannot be opened.
+/// Fails if a configured directory cannot be opened.
 pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
     if !config.confinement.enabled {
         return Ok(());
     }
     let grants = paths::grants(config, file)?;
     capabilities::begin();
-    // Without the probe, an existing socket file counts as in use.
+    // If the probe socket cannot be created, existing socket files count as in use.
     let probe = keep_probe().ok().map(|probe| probe.as_raw_fd());
     let of_devices = config.devices.iter().filter_map(|device| device.socket_access.group);
     let groups: Vec<_> = of_devices.chain(config.sockets.group()).collect();
@@ -74,14 +74,14 @@ pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
     let no_new_privileges = rustix::thread::set_no_new_privs(true).is_ok();
     let paths = paths::restrict(config, grants);
     let groups = groups.iter().map(|group| group.as_raw()).collect();
-    let through =
+    let permitted =
         calls::Permitted { groups, ring: config.may_have_rings(), udp: config.may_have_udp(), probe };
-    let _ = SANDBOX.set(Sandbox { no_new_privileges, paths, through, kept });
+    let _ = SANDBOX.set(Sandbox { no_new_privileges, paths, permitted, kept });
     Ok(())
 }
 
-/// Adds the process to the groups of the configured sockets, if permitted. Membership allows the process to assign its
-/// own files to these groups without CAP_CHOWN, a capability that applies to all files.
+/// Adds the process to the groups of the configured sockets, if permitted. A member of a group can assign its own files
+/// to the group without CAP_CHOWN, which would apply to all files.
 fn join(groups: &[Gid]) {
     let mut all = getgroups().unwrap_or_default();
     all.extend(groups.iter().copied().filter(|group| !is_member(*group)));
@@ -92,7 +92,7 @@ fn is_member(group: Gid) -> bool {
     getegid() == group || getgroups().is_ok_and(|groups| groups.contains(&group))
 }
 
-/// Returns the capabilities needed later, to restart a device or to add one.
+/// Returns the capabilities needed to restart or add devices later.
 fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
     let is_low = |device: &DeviceConfig| matches!(device.fabric, FabricConfig::Udp { bind, .. } if (1..1024).contains(&bind.port()));
     [
@@ -108,7 +108,7 @@ fn needed(config: &Config, groups: &[Gid], grants: &[Grant]) -> CapabilitySet {
     .collect()
 }
 
-/// Completes the sandbox in all threads, and logs which restrictions are in force.
+/// Completes the sandbox in all threads, and logs the active restrictions.
 pub fn complete() {
     let Some(sandbox) = SANDBOX.get() else {
         tracing::info!("sandbox disabled");
@@ -127,9 +127,9 @@ pub fn complete() {
         }
         Err(error) => missing.push(format!("dropping capabilities ({error})")),
     }
-    // From here on, files get their final mode at creation, because modes can no longer be changed afterwards.
+    // The filter forbids changing file modes, so from here on, files are created with their final mode.
     rustix::process::umask(rustix::fs::Mode::empty());
-    match calls::restrict(&sandbox.through) {
+    match calls::restrict(&sandbox.permitted) {
         Ok(()) => in_force.push("seccomp".to_owned()),
         Err(error) => missing.push(format!("seccomp ({error})")),
     }
@@ -155,7 +155,7 @@ pub fn complete() {
 /// Checks that the sandbox permits creating a file at `path`.
 ///
 /// # Errors
-/// [`OutsideError`].
+/// [`OutsideError`] if the path is not permitted.
 pub fn check_file(path: &Path) -> Result<(), OutsideError> {
     match SANDBOX.get().map(|sandbox| &sandbox.paths) {
         Some(Ok(paths)) => paths.check_file(path),
@@ -163,11 +163,11 @@ pub fn check_file(path: &Path) -> Result<(), OutsideError> {
     }
 }
 
-/// Checks that the sandbox permits a device that is added later. `name` is the device's configuration key, for error
+/// Checks that the sandbox permits a device added at run time. `name` is the device's configuration key, for error
 /// messages.
 ///
 /// # Errors
-/// [`ConfigError::Value`], with the setting that would have allowed the device.
+/// [`ConfigError::Value`], which names the setting that would have permitted the device.
 pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError> {
     let Some(sandbox) = SANDBOX.get() else { return Ok(()) };
     let refused = |key: String, problem: String| {
@@ -175,16 +175,16 @@ pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError
         Err(ConfigError::Value { key, problem })
     };
     if let Some(group) =
-        device.socket_access.group.filter(|group| !sandbox.through.groups.contains(&group.as_raw()))
+        device.socket_access.group.filter(|group| !sandbox.permitted.groups.contains(&group.as_raw()))
     {
         let problem = format!("group {} was not set as a `socket_group`", group.as_raw());
         return refused(format!("{name}.socket_group"), problem);
     }
-    if matches!(device.fabric, FabricConfig::Ring { .. }) && !sandbox.through.ring {
+    if matches!(device.fabric, FabricConfig::Ring { .. }) && !sandbox.permitted.ring {
         let problem = "no device used the ring fabric, and `confinement.ring` was false";
         return refused(format!("{name}.fabric.ring"), problem.to_owned());
     }
-    if matches!(device.fabric, FabricConfig::Udp { .. }) && !sandbox.through.udp {
+    if matches!(device.fabric, FabricConfig::Udp { .. }) && !sandbox.permitted.udp {
         let problem = "no device used the UDP fabric, and `confinement.udp` was false";
         return refused(format!("{name}.fabric.udp"), problem.to_owned());
     }
@@ -210,7 +210,7 @@ pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError
     }
 }
 
-/// Returns whether file access is restricted.
+/// Returns whether the sandbox restricts file access.
 pub fn is_in_force() -> bool {
     SANDBOX.get().is_some_and(|sandbox| sandbox.paths.is_ok())
 }
@@ -219,6 +219,6 @@ pub fn is_in_force() -> bool {
 #[derive(Debug, Error)]
 #[error("the sandbox allows {files}; to allow another directory, add it to `confinement.writable`")]
 pub struct OutsideError {
-    /// Locations in which files are allowed.
+    /// Description of the permitted locations.
     files: String,
 }

@@ -1,5 +1,5 @@
-//! Runs a configuration. The main thread handles signals and manages the devices, while the control socket
-//! and the metrics are served by separate tasks.
+//! Runs the daemon. The main thread handles signals and manages the devices. Separate tasks on this thread serve the
+//! control socket and the metrics.
 
 use std::future;
 use std::io;
@@ -22,7 +22,7 @@ use crate::metrics;
 use crate::metrics::process::Process;
 use crate::notify::Notify;
 
-/// Why the daemon failed to start, or stopped.
+/// Why the daemon failed to start, or stopped with an error.
 #[derive(Debug, Error)]
 pub enum DaemonError {
     /// A device cannot be created, or has failed.
@@ -39,14 +39,13 @@ pub enum DaemonError {
     Host(#[from] io::Error),
 }
 
-/// Serves all devices until SIGTERM or SIGINT, or until the last device has ended by itself. A device whose client was
-/// inherited ends when that client disconnects. If the configuration came from a file, SIGHUP reloads it; if not,
-/// SIGHUP stops the daemon. Inherited sockets are used if the configuration names them. The service manager is notified
-/// of the daemon's state.
+/// Serves all devices until SIGTERM or SIGINT, or until the last device has ended on its own. A device whose client was
+/// inherited ends when that client disconnects. SIGHUP reloads the configuration if it came from a file, and stops the
+/// daemon otherwise. The service manager is notified of the daemon's state.
 ///
 /// # Errors
-/// Fails if a resource in the configuration cannot be opened, if a device without its own socket fails, or if a device
-/// hangs at shutdown.
+/// Fails if a configured resource cannot be opened, if a device with an inherited client fails, or if a device hangs at
+/// shutdown.
 pub fn run(
     config: Config,
     inherited: Inherited,
@@ -54,8 +53,8 @@ pub fn run(
     origin: Option<Origin>,
 ) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Install the handlers before creating the first socket: another process that sees a socket may already send
-    // SIGTERM.
+    // Install the handlers before creating the first socket, because another process may send SIGTERM as soon as a
+    // socket exists.
     let mut signals = {
         let _guard = runtime.enter();
         Signals::new()?
@@ -90,7 +89,7 @@ pub fn run(
             () = keep_alive(notify) => Err("nothing"),
         };
         serving.iter().for_each(tokio::task::JoinHandle::abort);
-        // Ending the tasks also closes their sockets.
+        // Wait until the tasks have ended and closed their sockets.
         for task in serving {
             let _ = task.await;
         }
@@ -112,7 +111,7 @@ pub fn run(
     Ok(ended.unwrap_or(Ok(())).and(all_ended)?)
 }
 
-/// Executes requests until the last device has ended by itself.
+/// Handles events until the last device has ended on its own.
 async fn handle_events(
     fleet: &mut Fleet,
     changes: &mut mpsc::Receiver<Change>,
@@ -160,7 +159,7 @@ async fn serve_control(
     future::pending().await
 }
 
-/// Opens the metrics listener, and the files that contain information about this process.
+/// Opens the metrics listener and the files in `/proc` that the metrics are read from.
 fn listen_for_metrics(config: &MetricsConfig) -> Result<(metrics::server::Listener, Process), MakeError> {
     let key = || "metrics".to_owned();
     let listener = match config {
@@ -189,8 +188,8 @@ async fn serve_metrics(
     future::pending().await
 }
 
-/// Sends watchdog notifications from the main thread. Notifications continue if a device hangs, because the other
-/// devices still work.
+/// Sends watchdog notifications. They come from the main thread, so they continue when a device hangs, because the
+/// other devices still work.
 async fn keep_alive(notify: &Notify) {
     let Some(interval) = notify.interval() else { return future::pending().await };
     loop {
@@ -203,13 +202,12 @@ async fn keep_alive(notify: &Notify) {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// SIGHUP. `None` if the parent process ignored the signal, as nohup does, or if the signal reloads the
-    /// configuration.
+    /// SIGHUP. `None` if the parent process ignored it (as nohup does), or if it reloads the configuration.
     hangup: Option<Signal>,
 }
 
 impl Signals {
-    /// Installs the handlers. Requires a tokio runtime.
+    /// Installs the signal handlers. Requires a tokio runtime.
     fn new() -> io::Result<Self> {
         let hangup = !is_ignored(SignalKind::hangup());
         Ok(Self {

@@ -1,5 +1,4 @@
-//! Manages file descriptors. The number of descriptors in a process is limited, and each VMM passes several to this
-//! process.
+//! File descriptor limits. Each VMM passes several descriptors to this process, whose number of descriptors is limited.
 
 use std::fs::File;
 use std::io;
@@ -7,28 +6,29 @@ use std::io;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Initial size of the descriptor table: enough for 250 guests with 64 vectors each.
-const ROOM: i32 = 16_384;
+/// Initial size of the descriptor table, enough for 250 guests with 64 vectors each.
+const TABLE_SIZE: i32 = 16_384;
 
 /// Raises the descriptor limit of this process to the maximum and enlarges its descriptor table.
 ///
-/// The usual soft limit is kept low for programs that use `select`. A few VMMs that share many memory files can exhaust
-/// that limit.
+/// The default soft limit is low for the sake of programs that use `select`. A few VMMs that share many memory files
+/// can exhaust it.
 ///
-/// If a process has several threads, growing the table blocks until every CPU has passed through the
-/// scheduler, which takes tens of milliseconds on a busy host. Therefore, call this before creating other
-/// threads.
+/// Call this before creating other threads. In a process with several threads, growing the table waits for an RCU grace
+/// period, which takes tens of milliseconds on a busy host.
 pub fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     // If this fails, the old limit remains.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    let most =
-        limit.maximum.and_then(|limit| i32::try_from(limit).ok()).map_or(ROOM, |limit| limit.min(ROOM));
-    // The table keeps its size after this descriptor has been closed.
+    let most = limit
+        .maximum
+        .and_then(|limit| i32::try_from(limit).ok())
+        .map_or(TABLE_SIZE, |limit| limit.min(TABLE_SIZE));
+    // The table does not shrink when this descriptor is closed.
     let _ = open().map(|file| fcntl_dupfd_cloexec(file, most - 1));
 }
 
-/// A spare descriptor. When no other descriptors are left, it is released so that a client can be accepted.
+/// A spare descriptor, released to accept a client when no other descriptors are left.
 #[derive(Debug)]
 pub struct Reserve(Option<File>);
 
@@ -45,8 +45,8 @@ impl Reserve {
         exhausted && self.0.take().is_some()
     }
 
-    /// Opens a spare descriptor again if possible. Call this when descriptors may have become free, and only after the
-    /// waiting client has been accepted.
+    /// Opens a spare descriptor again if possible. Call this after the waiting client has been accepted, when
+    /// descriptors may have become free.
     pub fn refill(&mut self) {
         if self.0.is_none() {
             self.0 = open();

@@ -1,9 +1,9 @@
 //! The devices of the process, each with its own thread, and changes to the set of devices.
 //!
-//! A device is created completely before its thread starts, and no device affects another. A reload proceeds
-//! in this order. First, it creates the devices that do not depend on resources of the devices to be removed.
-//! If this fails, nothing has changed. Next, it stops the devices to be removed. Finally, it creates the
-//! remaining devices. If one of these cannot be created, creation is retried, as after a failure.
+//! A device is created completely before its thread starts, and no device affects another. A reload first creates the
+//! devices that do not need resources of devices to be removed; if this fails, nothing has changed. It then stops the
+//! devices to be removed, and finally creates the remaining devices. If one of these cannot be created, the supervisor
+//! retries, as after a failure.
 
 mod change_error;
 #[cfg(test)]
@@ -36,9 +36,9 @@ use crate::inherited::{Inherited, InheritedError};
 use crate::supervisor::{Failure, Rebuild, supervise};
 use crate::worker::{Ended, Run};
 
-/// Time limit for devices to stop. A turn of a device's event loop takes milliseconds, so a device that takes longer is
-/// considered hung. Its thread ends only with the process.
-pub const ENDING: Duration = Duration::from_secs(2);
+/// Time limit for devices to stop. A turn of a device's event loop takes milliseconds, so a device that exceeds this
+/// limit is considered hung. Its thread may run until the process exits.
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Key of the log settings.
 const LOG: &str = "log";
@@ -49,7 +49,7 @@ pub enum FleetError {
     /// A device cannot be created.
     #[error(transparent)]
     Make(#[from] MakeError),
-    /// The process has no free threads or descriptors.
+    /// The process cannot create more threads or descriptors.
     #[error("cannot create a thread or open a file descriptor")]
     Host(#[from] io::Error),
     /// A device failed, and cannot be recreated without its client.
@@ -60,18 +60,19 @@ pub enum FleetError {
         source: Failure,
     },
     /// Devices did not stop in time.
-    #[error("{} did not stop within {} s", names.join(", "), ENDING.as_secs())]
+    #[error("{} did not stop within {} s", names.join(", "), STOP_TIMEOUT.as_secs())]
     Hung { names: Vec<String> },
 }
 
-/// Source of the configuration, for reloads.
+/// The configuration file, for reloads.
 pub struct Origin {
     pub path: PathBuf,
-    /// Parses a configuration text and applies the command line to it.
+    /// Parses the text of the file and applies the command line.
     pub parse: Box<Parse>,
 }
 
-/// A function that parses a configuration text and applies the command line and the inherited sockets to it.
+/// A function that parses the text of a configuration and applies the command line. It also takes inherited sockets
+/// into account.
 pub type Parse = dyn Fn(&str, &mut Inherited) -> Result<Config, ConfigError>;
 
 /// All devices of the process.
@@ -84,10 +85,10 @@ pub struct Fleet {
     reports: mpsc::UnboundedReceiver<Report>,
     /// Serial number of the next device.
     serial: u64,
-    /// The configuration from start-up, updated by reloads, without the devices.
+    /// The configuration without its devices, as of start-up or the last reload.
     config: Config,
     origin: Option<Origin>,
-    /// Result of the last device, if that device ended by itself.
+    /// Result of the last device, if it ended on its own.
     over: Option<Result<(), FleetError>>,
 }
 
@@ -101,11 +102,11 @@ struct Member {
     listener: Option<Arc<Listener>>,
     /// Whether the device is in the configuration file, so that a reload may remove it.
     is_of_file: bool,
-    /// Whether the device has been requested to stop.
+    /// Whether the device has been asked to stop.
     is_leaving: bool,
 }
 
-/// An event to handle.
+/// An event for [`Fleet::handle`].
 pub enum Next {
     /// A device has ended.
     Ended(Report),
@@ -122,13 +123,13 @@ impl Next {
     }
 }
 
-/// How a device ended.
+/// The outcome of a device whose thread has ended.
 pub struct Report {
     serial: u64,
     outcome: Result<Ended, Failure>,
 }
 
-/// A device that has no thread yet.
+/// A device whose thread has not been started.
 struct BuiltDevice {
     config: DeviceConfig,
     builder: DeviceBuilder,
@@ -136,7 +137,7 @@ struct BuiltDevice {
     worker: Box<dyn Run>,
 }
 
-/// Placeholder for a worker that cannot be created yet. It fails immediately, so that the supervisor retries.
+/// Stands in for a worker that could not be created. It fails immediately, so that the supervisor retries.
 struct Unbuilt(io::Error);
 
 impl Run for Unbuilt {
@@ -146,7 +147,7 @@ impl Run for Unbuilt {
 }
 
 impl Fleet {
-    /// Creates the fleet and returns the configured devices, which have not been created yet.
+    /// Creates an empty fleet. Also returns the configurations of the devices, to be passed to [`Fleet::prepare`].
     pub fn new(
         mut config: Config,
         inherited: Inherited,
@@ -171,8 +172,8 @@ impl Fleet {
         (fleet, devices)
     }
 
-    /// Creates the devices of the configuration. All devices are created before any is started, so that
-    /// errors are reported before the first client is served.
+    /// Creates the configured devices. All are created before any is started, so that errors are reported before the
+    /// first client is served.
     ///
     /// # Errors
     /// Fails if a device cannot be created.
@@ -188,7 +189,7 @@ impl Fleet {
     /// Starts the devices.
     ///
     /// # Errors
-    /// Fails if the process has no free threads.
+    /// Fails if a thread cannot be created.
     pub fn start(&mut self, Prepared(made): Prepared) -> Result<(), FleetError> {
         for made in made {
             self.run(made, true)?;
@@ -214,7 +215,7 @@ impl Fleet {
         self.registry.subscribe()
     }
 
-    /// Returns the configuration file.
+    /// Returns the path of the configuration file, if there is one.
     pub fn file(&self) -> Option<PathBuf> {
         self.origin.as_ref().map(|origin| origin.path.clone())
     }
@@ -242,7 +243,8 @@ impl Fleet {
         }
     }
 
-    /// Handles an event. Dropping the future leaves a change incomplete, so only a shutdown may drop the future.
+    /// Handles an event. Not cancel-safe: dropping the future leaves a change incomplete, so only a shutdown may do
+    /// that.
     pub async fn handle(&mut self, next: Next) {
         match next {
             Next::Ended(report) => self.account(report),
@@ -251,7 +253,7 @@ impl Fleet {
         }
     }
 
-    /// Returns the result of the last device once it has ended by itself.
+    /// Returns the result of the last device once that device has ended on its own.
     pub fn over(&mut self) -> Option<Result<(), FleetError>> {
         self.over.take()
     }
@@ -271,10 +273,10 @@ impl Fleet {
         }
     }
 
-    /// Stops all devices. Devices that hang are abandoned.
+    /// Stops all devices. Hung devices are abandoned.
     ///
     /// # Errors
-    /// [`FleetError::Hung`].
+    /// [`FleetError::Hung`] if any device hangs.
     pub async fn end(&mut self) -> Result<(), FleetError> {
         let all = self.members.iter().map(|member| member.serial).collect();
         let hung = self.stop_devices(&all).await;
@@ -282,7 +284,7 @@ impl Fleet {
     }
 
     async fn change(&mut self, change: Change) {
-        // An error from `send` means that the requester has disconnected.
+        // Errors from `send` are ignored, because the requester may have disconnected.
         match change {
             Change::Add(entry, answer) => {
                 let added = self.add(entry);
@@ -330,7 +332,7 @@ impl Fleet {
         }
     }
 
-    /// Applies a configuration text. An error means that nothing has changed.
+    /// Applies the text of a configuration. On error, nothing has changed.
     async fn reload(&mut self, text: &str) -> Result<Reloaded, ChangeError> {
         let reloaded = self.reload_text(text).await;
         match &reloaded {
@@ -369,7 +371,7 @@ impl Fleet {
                 Some(member) if member.is_leaving => {
                     return Err(ChangeError::Leaving(member.shown.name.clone()));
                 }
-                Some(member) if member.config.says_as(device) => {
+                Some(member) if member.config.has_same_entry_as(device) => {
                     reloaded.unchanged.push(id);
                     kept.insert(member.serial);
                     continue;
@@ -390,14 +392,14 @@ impl Fleet {
             }
         }
         self.check_beside(&coming, |member| !leaving.contains(&member.serial))?;
-        let before = self.config.of_the_process.iter().zip(&config.of_the_process);
+        let before = self.config.process_settings.iter().zip(&config.process_settings);
         reloaded.not_changed =
             before.filter(|(before, now)| before != now).map(|((key, _), _)| (*key).to_owned()).collect();
 
-        // A device that needs resources of a leaving device can be created only after that device has stopped.
+        // A device that conflicts with a device to be removed can be created only after that device has stopped.
         let is_in_the_way = |device: &DeviceConfig| {
             let mut leaving = self.members.iter().filter(|member| leaving.contains(&member.serial));
-            leaving.any(|member| member.config.excludes(device))
+            leaving.any(|member| member.config.conflicts_with(device))
         };
         let (late, early): (Vec<_>, Vec<_>) = coming
             .into_iter()
@@ -442,8 +444,7 @@ impl Fleet {
         Ok(reloaded)
     }
 
-    /// Applies a new log filter, if no other log setting has changed. Returns whether the log now matches the
-    /// configuration.
+    /// Applies the log filter unless the log format has changed. Returns whether the log now matches the configuration.
     fn refilter(&mut self, log: &LogConfig) -> bool {
         let now = &mut self.config.log;
         if log.format != now.format {
@@ -458,8 +459,8 @@ impl Fleet {
         true
     }
 
-    /// Checks that the new devices are compatible with those that stay. Each new device is paired with its
-    /// configuration key, for error messages.
+    /// Checks that the new devices do not conflict with each other or with those that stay. Each new device is paired
+    /// with its configuration key, for error messages.
     fn check_beside(
         &self,
         new: &[(String, &DeviceConfig)],
@@ -473,7 +474,7 @@ impl Fleet {
         check_paths(self.config.paths_of_the_process().chain(of_devices))?;
         for (name, device) in new {
             confinement::check_device(device, name)?;
-            // If the sandbox prevents creating the directory, the next check reports what is missing.
+            // If creating the directory fails, the next check reports that it is missing.
             let _ = device.make_ring_folder(name);
             device.check_host(name, &[])?;
         }
@@ -484,7 +485,7 @@ impl Fleet {
         self.members.iter().find(|member| member.shown.id == id)
     }
 
-    /// Creates a device with its socket. Error messages contain the configuration key `key`.
+    /// Creates a device and its socket. `key` is the device's configuration key, for error messages.
     fn make(&mut self, config: DeviceConfig, key: &str) -> Result<BuiltDevice, MakeError> {
         let builder = DeviceBuilder::new(&config, key, &mut self.networks);
         let source = builder.source(&mut self.inherited)?;
@@ -498,8 +499,8 @@ impl Fleet {
         }
     }
 
-    /// Creates a device when the change can no longer be undone. If creation fails but the device has a
-    /// socket, the supervisor retries.
+    /// Like [`Self::make`], for changes that can no longer be undone: if only the socket can be created, the supervisor
+    /// retries.
     fn make_or_retry(&mut self, config: DeviceConfig, key: &str) -> Result<BuiltDevice, MakeError> {
         let builder = DeviceBuilder::new(&config, key, &mut self.networks);
         let source = builder.source(&mut self.inherited)?;
@@ -516,8 +517,8 @@ impl Fleet {
         self.release_socket(&config, listener);
     }
 
-    /// Releases the socket of a device. An inherited socket is kept for the next device. Any other socket is
-    /// removed.
+    /// Releases the socket of a device. An inherited socket is kept for the next device; any other is removed when
+    /// dropped.
     fn release_socket(&mut self, config: &DeviceConfig, listener: Option<Arc<Listener>>) {
         if let Some(listener) = listener.filter(|listener| listener.is_passed()) {
             self.inherited.put_back(config.socket_path.as_deref(), listener);
@@ -549,7 +550,7 @@ impl Fleet {
         thread::Builder::new().name(name).spawn(move || {
             let _span = tracing::info_span!("device", id).entered();
             let outcome = supervise(worker, rebuild, &mut mailbox);
-            // This fails only while the daemon is shutting down.
+            // The receiver is gone only while the daemon shuts down.
             let _ = report.send(Report { serial, outcome });
         })?;
         self.members.push(Member { serial, config, shown, listener, is_of_file, is_leaving: false });
@@ -563,9 +564,9 @@ impl Fleet {
             member.is_leaving = true;
             member.shown.handle.stop();
         }
-        let end = tokio::time::Instant::now() + ENDING;
+        let end = tokio::time::Instant::now() + STOP_TIMEOUT;
         while self.members.iter().any(|member| serials.contains(&member.serial)) {
-            // When the time is up, all devices that remain have hung.
+            // After the time limit, all remaining devices count as hung.
             let Ok(Some(report)) = tokio::time::timeout_at(end, self.reports.recv()).await else { break };
             self.account(report);
         }
@@ -578,7 +579,7 @@ impl Fleet {
         .collect()
     }
 
-    /// Removes a device that has ended, and handles its outcome.
+    /// Removes a device whose thread has ended, and handles the outcome.
     fn account(&mut self, Report { serial, outcome }: Report) {
         let Some(at) = self.members.iter().position(|member| member.serial == serial) else { return };
         let Member { config, shown, listener, is_leaving, .. } = self.members.remove(at);

@@ -1,4 +1,4 @@
-//! Sockets inherited from the parent process, by `--fd` or from systemd.
+//! Sockets inherited from the parent process, with `--fd` or through systemd socket activation.
 //!
 //! The crate `listenfd` (1.0) is not used. It accepts sockets even if LISTEN_PID is missing, does not limit
 //! LISTEN_FDS, ignores a LISTEN_FDS that is not a number, and does not check whether a socket is listening.
@@ -15,11 +15,11 @@ use std::sync::Arc;
 use card::vfio::server::{ListenError, Listener, Source};
 use thiserror::Error;
 
-/// The first descriptor that a service manager passes.
-const FIRST: RawFd = 3;
+/// The first descriptor that a service manager passes (`SD_LISTEN_FDS_START`).
+const LISTEN_FDS_START: RawFd = 3;
 
-/// Maximum number of inherited sockets, far more than the number of devices in any configuration.
-const MAX: usize = 4096;
+/// Maximum number of inherited sockets, far more than any configuration uses.
+const MAX_SOCKETS: usize = 4096;
 
 /// Why an inherited descriptor is unusable.
 #[derive(Debug, Error)]
@@ -31,7 +31,7 @@ pub enum InheritedError {
     #[error("LISTEN_FDS: file descriptor {0} is a connected socket; set Accept=no in the socket unit")]
     Connected(RawFd),
     /// LISTEN_FDS is not a number, or too large.
-    #[error("LISTEN_FDS: {0:?} is not a number between 0 and {MAX}")]
+    #[error("LISTEN_FDS: {0:?} is not a number between 0 and {MAX_SOCKETS}")]
     Number(String),
     /// The configuration does not use the inherited socket.
     #[error(
@@ -44,9 +44,9 @@ pub enum InheritedError {
 /// Inherited sockets, which are used in place of newly created ones.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// The socket for a single device without a configured path.
+    /// The socket for the only device, if that device has no configured path.
     only: Option<Source>,
-    /// Whether a socket for a device without a configured path was inherited, even if the socket has been taken since.
+    /// Whether `only` was ever set, even if a device has taken the socket since.
     had_only: bool,
     /// Listening sockets by path.
     listening: BTreeMap<PathBuf, Arc<Listener>>,
@@ -57,7 +57,7 @@ impl Inherited {
     /// descriptor.
     ///
     /// # Errors
-    /// [`InheritedError`].
+    /// [`InheritedError`] if a descriptor is unusable.
     pub fn take_over(fd: Option<RawFd>) -> Result<Self, InheritedError> {
         let only = fd.map(Source::from_inherited).transpose()?;
         let mut listening = BTreeMap::new();
@@ -71,8 +71,8 @@ impl Inherited {
         Ok(Self { had_only: only.is_some(), only, listening })
     }
 
-    /// If exactly one listening socket was inherited, uses it for a device without a path, as if passed by
-    /// `--fd`.
+    /// If exactly one listening socket was inherited, uses it for a device without a path, as if it had been passed
+    /// with `--fd`.
     pub fn prefer_only(&mut self) {
         if !self.had_only
             && self.listening.len() == 1
@@ -83,12 +83,12 @@ impl Inherited {
         }
     }
 
-    /// Returns whether a socket was inherited for a device without a path, even if it is already in use.
+    /// Returns whether a socket was inherited for a device without a path, even if the socket is already in use.
     pub fn has_only(&self) -> bool {
         self.had_only
     }
 
-    /// Takes back a socket that a device has released. `path` is its configured path.
+    /// Takes back a socket from a device that has ended. `path` is the device's configured path.
     pub fn put_back(&mut self, path: Option<&Path>, listener: Arc<Listener>) {
         match path {
             Some(path) => drop(self.listening.insert(path.to_owned(), listener)),
@@ -103,7 +103,7 @@ impl Inherited {
 
     /// Takes the socket that listens on `path`.
     pub fn take(&mut self, path: &Path) -> Option<Arc<Listener>> {
-        // The configuration may name the socket by a different path to the same file.
+        // The configuration may contain a different path to the same file.
         let one_name = path.canonicalize();
         self.listening.remove(path).or_else(|| {
             let is_it =
@@ -116,7 +116,7 @@ impl Inherited {
     /// Checks that every socket is used. Clients of an unused socket would wait forever.
     ///
     /// # Errors
-    /// [`InheritedError::Unused`].
+    /// [`InheritedError::Unused`] names an unused socket.
     pub fn check_used(&self) -> Result<(), InheritedError> {
         match self.listening.keys().next() {
             Some(path) => Err(InheritedError::Unused(path.clone())),
@@ -127,13 +127,13 @@ impl Inherited {
 
 /// Returns the descriptors that a service manager has passed to this process.
 fn passed() -> Result<impl Iterator<Item = RawFd>, InheritedError> {
-    // LISTEN_FDS applies only to the process that LISTEN_PID names, not to a process that inherited both variables.
+    // LISTEN_FDS applies only to the process that LISTEN_PID names, not to descendants that inherit both variables.
     let is_ours = env::var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string());
     let count = match env::var("LISTEN_FDS") {
         Ok(text) if is_ours => {
-            text.parse().ok().filter(|count| *count <= MAX).ok_or(InheritedError::Number(text))?
+            text.parse().ok().filter(|count| *count <= MAX_SOCKETS).ok_or(InheritedError::Number(text))?
         }
         _ => 0,
     };
-    Ok((FIRST..).take(count))
+    Ok((LISTEN_FDS_START..).take(count))
 }

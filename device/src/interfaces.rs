@@ -1,4 +1,4 @@
-//! The list of device interfaces, which is the only place that names all of them.
+//! The list of device interfaces. No other code names all of them.
 
 #[cfg(test)]
 mod sketch;
@@ -11,18 +11,18 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
-/// Description of a device interface, for code that handles all interfaces alike.
+/// Description of a device interface, for code that is independent of the interface.
 #[derive(Clone, Copy, Debug)]
 pub struct InterfaceInfo {
     /// Key in the configuration.
     pub key: &'static str,
     /// Crate of the front-end. The interface document in the book has the same name.
     pub module: &'static str,
-    /// Name of the interface in documents. The code cites the document as "NAME interface".
+    /// Name of the interface in documents. Comments cite its document as "NAME interface".
     pub name: &'static str,
     /// Guest drivers for the interface.
     pub drivers: &'static [&'static str],
-    /// Reason why doorbells of the interface must trap; see [`Interface::NEEDS_TRAPS`].
+    /// Why the interface's doorbells must trap, if they must; see [`Interface::NEEDS_TRAPS`].
     pub needs_traps: Option<&'static str>,
     pub rules: &'static [&'static Rule],
     /// Reasons to ignore a store or a frame, in addition to [`reason::ALL`](card::frontend::reason::ALL).
@@ -46,7 +46,7 @@ impl InterfaceInfo {
     }
 }
 
-/// Returns all tables, each once.
+/// Returns the tables of all interfaces, without duplicates.
 pub fn tables() -> Vec<&'static TableSpec> {
     let mut all: Vec<&TableSpec> = Vec::new();
     for spec in ALL.iter().flat_map(|interface| (interface.tables)()) {
@@ -57,10 +57,10 @@ pub fn tables() -> Vec<&'static TableSpec> {
     all
 }
 
-/// Returns the table with this name.
+/// Returns the table with the given name.
 ///
 /// # Errors
-/// No interface has a table with this name.
+/// Fails if no interface has such a table.
 pub fn table(name: &str) -> Result<&'static TableSpec, UnknownTableError> {
     let found = tables().into_iter().find(|spec| spec.name == name);
     found.ok_or_else(|| UnknownTableError(name.to_owned()))
@@ -107,7 +107,7 @@ macro_rules! interfaces {
                 }
             }
 
-            /// Returns the reason why the interface's doorbells must trap, or `None` if they may be mapped.
+            /// Returns why the interface's doorbells must trap, or `None` if they may be mapped.
             pub const fn needs_traps(&self) -> Option<&'static str> {
                 match self {
                     $(Self::$name(_) => <$module::Device as Interface>::NEEDS_TRAPS,)*
@@ -165,8 +165,7 @@ mod tests {
         }
     }
 
-    /// Visitor that misuses a device, and returns the counters, rule violations and tables that the device then
-    /// reports.
+    /// Visitor that misuses a device and returns the counters, rule violations and tables that the device then reports.
     struct Misuse;
 
     impl FrontendVisitor for Misuse {
@@ -193,7 +192,7 @@ mod tests {
 
     /// A module, a line in the list and an entry in the configuration are enough for an interface to appear everywhere.
     #[test]
-    fn interface_added_to_list_appears_in_schema_rules_and_tables() {
+    fn listed_interface_appears_in_schema_and_tables() {
         let entry: with_sketch::FrontendEntry =
             serde_json::from_value(json!({ "sketch": { "value": 7 } })).unwrap();
         assert_eq!((entry.key(), entry.needs_traps()), ("sketch", Some("do not exist")));
@@ -242,8 +241,7 @@ mod tests {
         }
     }
 
-    /// Table names are unique within an interface. If two interfaces use the same table name, it must refer to the same
-    /// table, since `hcactl` shows a single table.
+    /// Interfaces may share a table name only if they also share the table, because `hcactl` shows a single table.
     #[test]
     fn table_names_are_unique() {
         for interface in ALL {

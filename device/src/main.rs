@@ -1,4 +1,4 @@
-//! The `hcad` program: parses the command line, runs, and reports the outcome.
+//! The `hcad` program: parses the command line, runs the daemon or a command, and reports the outcome.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -19,8 +19,8 @@ use device::fleet::{FleetError, Origin};
 use device::inherited::Inherited;
 use device::notify::Notify;
 
-/// How long the process waits at exit for queued log lines to be written to standard error.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// How long the process waits at exit until queued log lines have been written to standard error.
+const LOG_FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     let ran = file::survive_size_limit()
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         }
     };
     if let Ok(writer) = non_blocking::standard_error() {
-        writer.finish(FAREWELL);
+        writer.finish(LOG_FLUSH_TIMEOUT);
     }
     code
 }
@@ -51,7 +51,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             format!("cannot write man pages and shell completions to {}", folder.display())
         });
     }
-    // This must precede any code that opens a descriptor.
+    // Adopt inherited descriptors before any other code opens one.
     let mut inherited = Inherited::take_over(cli.fd).map_err(|error| match cli.fd {
         Some(_) => anyhow::Error::new(error).context("--fd"),
         None => error.into(),
@@ -69,7 +69,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     });
     let notify = Notify::from_environment().context("NOTIFY_SOCKET")?;
     config.make_runtime_folder()?;
-    // Both calls must come before logging is initialised, because logging creates a thread.
+    // Both calls must precede the initialisation of logging, which creates a thread.
     descriptors::raise_limit();
     confinement::begin(&config, file.as_deref()).map_err(|error| error.in_file(origin))?;
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;

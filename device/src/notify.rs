@@ -1,7 +1,7 @@
-//! Sends notifications to the service manager: ready, reloading, stopping, and the watchdog.
+//! Notifies the service manager of the daemon's state, and sends watchdog notifications.
 //!
-//! The socket is connected at start-up, because the sandbox later forbids connecting it. Without a service manager,
-//! nothing is sent. A message that cannot be sent is lost, because there is no other way to report it.
+//! The socket is connected at start-up, because the sandbox forbids this later. Without a service manager, nothing is
+//! sent. Errors from sending are ignored.
 //!
 //! The crate `sd-notify` (0.5) is not used. It opens and connects a datagram socket for each message, which
 //! the sandbox forbids, and it does not support abstract socket names.
@@ -27,24 +27,23 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// Connects as the environment specifies.
+    /// Connects to the socket that NOTIFY_SOCKET names, if the variable is set.
     ///
     /// # Errors
-    /// Fails if the environment names a socket that cannot be reached.
+    /// Fails if the socket cannot be reached.
     pub fn from_environment() -> io::Result<Self> {
         let socket = match env::var_os("NOTIFY_SOCKET") {
             Some(name) if !name.is_empty() => Some(connect(&name)?),
             _ => None,
         };
-        // The watchdog is not for this process if it was set for a parent process that executed hcad without
-        // clearing the variable.
+        // WATCHDOG_PID differs if the watchdog was set up for a parent process that did not clear the variables.
         let is_ours = env::var("WATCHDOG_PID").map_or(true, |pid| pid == std::process::id().to_string());
         let micros = env::var("WATCHDOG_USEC").ok().and_then(|micros| micros.parse().ok());
         let watchdog = micros.filter(|micros| is_ours && *micros > 0).map(Duration::from_micros);
         Ok(Self { socket, watchdog })
     }
 
-    /// Returns the interval of watchdog notifications, which is half the watchdog time-out.
+    /// Returns the interval for watchdog notifications, which is half the watchdog timeout.
     pub fn interval(&self) -> Option<Duration> {
         self.socket.as_ref().and(self.watchdog).map(|watchdog| watchdog / 2)
     }
@@ -83,7 +82,7 @@ impl Notify {
     }
 }
 
-/// Connects to `name`, which is either a path or an at sign followed by an abstract name.
+/// Connects to `name`, which is either a path or `@` followed by an abstract socket name.
 fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;

@@ -12,7 +12,7 @@ use card::telemetry::store::{Keep, Opening};
 use card::telemetry::trace::{Trace, TraceFormat};
 use thiserror::Error;
 
-use crate::builder::{self, Subject};
+use crate::builder::{self, ConfiguredDevice};
 use crate::config::{Config, ConfigError};
 use crate::descriptors;
 
@@ -26,7 +26,7 @@ pub struct Options {
     pub until: Option<u64>,
     /// File and format of the trace.
     pub trace: Option<(PathBuf, TraceFormat)>,
-    /// Whether to print each step and the device's actions in that step.
+    /// Whether to print each step and what the device did in it.
     pub steps: bool,
     /// Whether to wait for a line on standard input before each step.
     pub wait: bool,
@@ -46,10 +46,10 @@ pub enum ReplayError {
     Trace { path: PathBuf, source: io::Error },
     #[error("{}: the replay differs from the recording", path.display())]
     Differs { path: PathBuf },
-    /// The record is damaged. The device was replayed up to the damage.
+    /// The record is damaged. It was replayed up to the damaged part.
     #[error("{}: the recording is damaged", path.display())]
     Damaged { path: PathBuf },
-    /// Standard output is closed.
+    /// Standard output cannot be written to.
     #[error("cannot write to standard output")]
     Output(#[from] io::Error),
 }
@@ -57,7 +57,7 @@ pub enum ReplayError {
 /// Replays a file and prints the result to `out`.
 ///
 /// # Errors
-/// See [`ReplayError`].
+/// Fails if the record cannot be replayed, or if the replay differs from it.
 pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), ReplayError> {
     let unreadable = |source| ReplayError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(|error| unreadable(error.into()))?;
@@ -88,7 +88,7 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
             env!("CARGO_PKG_VERSION")
         )?;
     }
-    let subject = Subject::of(device);
+    let subject = ConfiguredDevice::of(device);
     let run = Run { subject, source, trace: trace.transpose()?, options, out };
     let report = device.frontend.make(&builder::setup(device), run)?;
     writeln!(out, "{report}")?;
@@ -101,7 +101,7 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
 
 /// All parts of a replay except the front-end.
 struct Run<'a> {
-    subject: Subject<'a>,
+    subject: ConfiguredDevice<'a>,
     source: ReplaySource,
     trace: Option<Trace>,
     options: &'a Options,
@@ -183,7 +183,7 @@ mod tests {
         assert!(out.chars().all(|char| char == '\n' || !char.is_control()), "{out:?}");
         assert_eq!(out.lines().filter(|line| line.starts_with("no differences")).count(), 1, "{out}");
 
-        // A replay of a modified record must not succeed, however much of the record matches.
+        // The replay of a damaged record must fail, even if everything before the damage matches.
         *record.last_mut().unwrap() ^= 1;
         let (out, ended) = run(&record);
         assert!(

@@ -13,23 +13,23 @@ use std::time::{Duration, Instant};
 use card::limited;
 use thiserror::Error;
 
-use crate::control::call::{Life, Mailbox};
+use crate::control::call::{Mailbox, RunState};
 use crate::worker::{Ended, Run};
 
-/// Pause before a device is re-created. Each subsequent failure doubles the pause, up to [`LONGEST_PAUSE`]. The first
-/// pause is well below the 5 s that QEMU waits for its first reply, so a VMM that connects in the meantime need not
-/// notice the failure.
+/// Pause before a device is re-created after its first failure. Each subsequent failure doubles the pause, up to
+/// [`LONGEST_PAUSE`]. QEMU waits 5 s for its first reply, so a VMM that connects during the first pause does not notice
+/// it.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Maximum pause. It limits the CPU time of a device that fails repeatedly. An operator who has fixed the cause waits
-/// at most this long.
+/// Maximum pause. It limits the CPU time used by a device that fails repeatedly, without delaying recovery for long
+/// once the cause has been fixed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Time after which a running device counts as recovered. After the next failure of a recovered device, the pause is
-/// [`FIRST_PAUSE`] again.
+/// Time after which a running device counts as recovered, so that its next failure is followed by [`FIRST_PAUSE`]
+/// again.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
-/// Re-creates the worker of a device.
+/// A function that re-creates the worker of a device.
 pub type Rebuild = Box<dyn FnMut() -> anyhow::Result<Box<dyn Run>> + Send>;
 
 /// Why a device cannot continue.
@@ -56,18 +56,18 @@ pub fn supervise(
     mailbox: &mut Mailbox,
 ) -> Result<Ended, Failure> {
     let mut pause = FIRST_PAUSE;
-    // The last logged failure. While its cause persists, every attempt fails in the same way.
+    // The last logged failure. Repetitions of it are not logged.
     let mut logged = None;
     let mut worker = Ok(first);
     loop {
         let failure = match worker {
             Ok(worker) => {
-                mailbox.set_life(Life::Running);
+                mailbox.set_run_state(RunState::Running);
                 if logged.take().is_some() {
                     limited!(info, "device is running again after a failure");
                 }
                 let started = Instant::now();
-                // Unwind safety: the worker is consumed, and the mailbox only ever contains complete calls.
+                // Unwind safety: the worker is consumed, and the mailbox contains only complete calls.
                 let ran = panic::catch_unwind(AssertUnwindSafe(|| worker.run(mailbox)));
                 mailbox.set_connected(false);
                 if started.elapsed() >= RECOVERED_AFTER {
@@ -87,7 +87,7 @@ pub fn supervise(
             limited!(error, %failure, "device failed; disconnecting the VMM and restarting the device");
         }
         logged = Some(problem.clone());
-        mailbox.set_life(Life::Restarting(problem));
+        mailbox.set_run_state(RunState::Restarting(problem));
         if mailbox.is_stopped_within(pause) {
             return Ok(Ended::Shutdown);
         }
@@ -115,7 +115,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// Scripted behaviour of a device each time it runs.
+    /// Scripted behaviour of one run of a device.
     #[derive(Clone, Copy)]
     enum Act {
         Panic,
@@ -137,22 +137,23 @@ mod tests {
         }
     }
 
-    /// Supervises a device that executes the acts in order, and reports each creation.
+    /// Supervises a device whose runs follow `acts` (`None` makes re-creating it fail). The receiver yields the time of
+    /// each attempt to re-create it.
     fn supervised(
         acts: Vec<Option<Act>>,
     ) -> (Handle, mpsc::Receiver<Instant>, thread::JoinHandle<Result<Ended, Failure>>) {
         let (handle, mut mailbox) = call::mailbox().unwrap();
-        let (made, tell) = mpsc::channel();
+        let (attempts, attempted) = mpsc::channel();
         let mut acts = acts.into_iter();
         let first = acts.next().unwrap().unwrap();
         let rebuild: Rebuild = Box::new(move || {
-            made.send(Instant::now()).unwrap();
+            attempts.send(Instant::now()).unwrap();
             match acts.next().unwrap() {
                 Some(act) => Ok(Box::new(act)),
                 None => anyhow::bail!("nothing to make it of"),
             }
         });
-        (handle, tell, thread::spawn(move || supervise(Box::new(first), Some(rebuild), &mut mailbox)))
+        (handle, attempted, thread::spawn(move || supervise(Box::new(first), Some(rebuild), &mut mailbox)))
     }
 
     #[test]
@@ -162,7 +163,7 @@ mod tests {
         for _ in 0..3 {
             made.recv_timeout(TIMEOUT).unwrap();
         }
-        while handle.health().life != Life::Running || !handle.is_connected() {
+        while handle.health().run_state != RunState::Running || !handle.is_connected() {
             thread::yield_now();
         }
         assert_eq!(handle.health().restarts, 3);
@@ -190,7 +191,7 @@ mod tests {
             made.recv_timeout(TIMEOUT).unwrap();
         }
         // The next pause is 1.6 s.
-        while !matches!(handle.health().life, Life::Restarting(_)) {
+        while !matches!(handle.health().run_state, RunState::Restarting(_)) {
             thread::yield_now();
         }
         assert_eq!(handle.health().problem.as_deref(), Some("the tap was deleted"));

@@ -1,8 +1,8 @@
 //! The thread of one HCA: an event loop over its sockets, its deadlines and its mailbox.
 //!
-//! A turn serves client messages, receives frames from the fabric, fires expired deadlines, then drains the HCA into
-//! the fabric. Each step is bounded, so neither the client nor a peer can starve the other. If work remains, the next
-//! turn starts immediately, after every descriptor has been polled again. If no work is left, the thread blocks.
+//! A turn serves client messages, receives frames from the fabric, handles expired deadlines, and then sends the HCA's
+//! frames to the fabric. Each step is bounded, so that neither the client nor a peer can starve the other. If work
+//! remains, the thread polls all descriptors and starts the next turn. Otherwise, it blocks.
 
 mod budget;
 mod busy_poll;
@@ -40,24 +40,24 @@ use self::budget::ControlBudget;
 use self::busy_poll::{BusyPoll, PollWindow};
 use self::coalesce::Coalescing;
 use crate::clock::now;
-use crate::control::call::{Begun, Call, Mailbox, StartRecordError, Status};
+use crate::control::call::{BeginRecordResult, Call, Mailbox, StartRecordError, Status};
 use crate::descriptors::Reserve;
 
 /// Maximum number of client messages served in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// How long a second client waits for the current client to disconnect before being rejected. A VMM that replaces
-/// another VMM may connect early: on a busy host, the kernel takes seconds to close the socket of a killed QEMU. QEMU
-/// waits 5 s for its first reply, so the rejection reaches it one second before it would time out.
+/// How long a second client waits for the current client to disconnect before being rejected. The successor of a killed
+/// QEMU may connect early, because the kernel of a busy host takes seconds to close the old socket. QEMU waits 5 s for
+/// its first reply, so it is rejected before it times out.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How long to stop accepting clients after `accept` has failed. `accept` fails if no descriptors are left.
+/// Pause after `accept` has failed, for example because no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Interval at which a thread that polls memory for frames also polls its descriptors.
+/// Interval at which a thread that polls memory for frames also polls descriptors.
 const DESCRIPTORS_PERIOD: Duration = Duration::from_micros(2);
 
-/// Tokens that identify the descriptor of an `epoll` event.
+/// Tokens that identify the source of an `epoll` event.
 mod token {
     pub(super) const LISTENER: u64 = 0;
     pub(super) const CLIENT: u64 = 1;
@@ -80,16 +80,15 @@ pub struct Worker<F: Frontend, N: Fabric> {
     hca: Hca<F>,
     fabric: N,
     arrived: RxBatch,
-    /// Whether the fabric accepts no more frames. If so, the worker waits until the fabric's descriptor is
-    /// writable.
+    /// Whether the fabric accepts no more frames until its descriptor becomes writable.
     blocked: bool,
     listener: Option<Arc<Listener>>,
-    /// Time until which the listener is not watched.
+    /// Time until which accepting clients is paused.
     accept_after: Option<Instant>,
     client: Option<Client>,
     /// Number of clients so far.
     clients: u64,
-    /// Message counters of the clients that have disconnected.
+    /// Message counters of all disconnected clients.
     gone: MessageStats,
     /// Number of frames received, plus one per batch sent.
     frames: u64,
@@ -113,7 +112,7 @@ pub trait Run: Send {
     /// Runs the worker; see [`Worker::run`].
     ///
     /// # Errors
-    /// Fails if the host has failed.
+    /// Fails if a host resource becomes unusable.
     fn run(self: Box<Self>, mailbox: &mut Mailbox) -> io::Result<Ended>;
 }
 
@@ -125,18 +124,17 @@ impl<F: Frontend + Send, N: Fabric + Send> Run for Worker<F, N> {
 
 struct Client {
     connection: Connection,
-    /// Events that `epoll` reports for the client. `None` while the client is not registered.
+    /// Events for which the client is registered. `None` while it is not registered.
     interest: Option<epoll::EventFlags>,
     /// Whether the last turn left messages unserved.
     more: bool,
 }
 
 impl<F: Frontend, N: Fabric> Worker<F, N> {
-    /// Connects a device to its sockets. Clients can connect from now on and are served once [`Worker::run`]
-    /// runs.
+    /// Creates the worker of a device. Clients can connect from now on, and are served once [`Worker::run`] is called.
     ///
     /// # Errors
-    /// Fails if the process has no free descriptors.
+    /// Fails if the process is out of file descriptors.
     pub fn new(source: Source, hca: Hca<F>, fabric: N) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         watch(&epoll, fabric.as_fd(), token::FABRIC)?;
@@ -192,21 +190,20 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Self { record: Some(record), ..self }
     }
 
-    /// Enables the worker to re-create the device. This is needed because a record begins with a new device.
+    /// Sets the function that re-creates the device. Starting a record at run time requires it, because a record begins
+    /// with a new device.
     #[must_use]
     pub fn with_maker(self, maker: Maker<F>) -> Self {
         Self { maker: Some(maker), ..self }
     }
 
-    /// Serves until a call to `mailbox` requests a shutdown.
+    /// Serves until a shutdown is requested through `mailbox`, or until an inherited client disconnects.
     ///
     /// # Errors
-    /// Fails if the host has failed, so that the fabric's socket or `epoll` is unusable. Clients and peers
-    /// cannot cause this.
+    /// Fails if the fabric's socket or `epoll` becomes unusable. Clients and peers cannot cause this.
     pub fn run(mut self, mailbox: &mut Mailbox) -> io::Result<Ended> {
         watch(&self.epoll, &*mailbox, token::MAILBOX)?;
-        // By default, the kernel may delay a wake-up by 50 us to combine it with others. If this call fails, wake-ups
-        // just come later.
+        // By default, the kernel may delay timer wake-ups by 50 us. If this call fails, wake-ups are merely late.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Ready::new();
         let mut work_left = false;
@@ -220,15 +217,14 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             let is_ready = |token| ready.has(token);
             if is_ready(token::MAILBOX) {
                 self.answer_calls(mailbox);
-                // Check for a shutdown request last, because answering the calls may have consumed the request's
-                // wake-up.
+                // Check for a shutdown after answering the calls, which may have consumed its wake-up.
                 if mailbox.is_stopped() {
                     self.hca.disconnect();
                     self.hca.flush();
                     return Ok(Ended::Shutdown);
                 }
             }
-            let begun = now();
+            let start = now();
             let moved = self.data_moved();
             if is_ready(token::CLIENT) || messages_left {
                 self.serve()?;
@@ -246,7 +242,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             if fabric_is_ready || self.fabric.has_frames() {
                 // The batch has at most a few hundred frames.
                 self.fabric.recv(&mut self.arrived)?;
-                // A timer started by a packet runs from the packet's arrival, not from the start of the turn.
+                // A timer started by a packet must run from the packet's arrival, not from the start of the turn.
                 self.hca.set_now(now());
                 for (frame, icrc) in self.arrived.iter() {
                     self.frames += 1;
@@ -267,7 +263,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             let now = now();
             let moved_data = self.data_moved() != moved;
             let was_paused = self.budget.paused_until().is_some();
-            self.budget.add_turn(now, now.saturating_since(begun), moved_data, processor_time);
+            self.budget.add_turn(now, now.saturating_since(start), moved_data, processor_time);
             if !was_paused && self.budget.paused_until().is_some() {
                 limited!(
                     info,
@@ -282,11 +278,11 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Answers calls from other threads. Called between turns, when the state of the device is consistent.
+    /// Answers calls from other threads. Called between turns, while the state of the device is consistent.
     fn answer_calls(&mut self, mailbox: &mut Mailbox) {
         for call in mailbox.take() {
             let Self { hca, fabric, client, clients, gone, record, .. } = self;
-            // An error from `send` means that the caller has disconnected and needs no answer.
+            // Errors from `send` are ignored, because the caller may have disconnected.
             match call {
                 Call::Status(answer) => {
                     let port = if hca.is_link_up() { PortState::Up } else { PortState::Down };
@@ -356,9 +352,9 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Re-creates the device and records it from its power-on state. Operator settings are kept; counters restart at
-    /// zero.
-    fn begin_record(&mut self, record: Box<Recorder>) -> Begun {
+    /// Re-creates the device and records it from its power-on state. Operator settings are kept, but counters restart
+    /// at zero.
+    fn begin_record(&mut self, record: Box<Recorder>) -> BeginRecordResult {
         let mut hca = match &self.maker {
             Some(make) if self.client.is_none() => match make() {
                 Ok(hca) => hca,
@@ -398,7 +394,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             return Ok(());
         }
         self.hca.flush();
-        // No wake-up follows for frames that arrived before wake-ups were enabled, so the thread must not block.
+        // Frames have arrived before wake-ups were enabled, and will not wake the thread, so it must not block.
         if !self.fabric.enable_wakeups() {
             self.fabric.disable_wakeups();
             return self.poll(ready, Some(Duration::ZERO));
@@ -412,7 +408,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// Lets messages accumulate by sleeping without being woken, if that raises throughput. Returns whether work is
+    /// Sleeps without being woken, so that messages accumulate, if that raises throughput. Returns whether work is
     /// available.
     fn coalesce(&mut self, ready: &mut Ready, until: Option<Instant>) -> io::Result<bool> {
         let blocked_since = now();
@@ -435,13 +431,12 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         deadline: Option<Instant>,
     ) -> io::Result<bool> {
         let PollWindow { limit, mut yields } = pause;
-        let begun = now();
-        let until = deadline.into_iter().chain([begun + limit]).min().unwrap_or(begun);
-        // With an in-memory fabric, most arrivals are visible in memory, and checking memory is faster than a system
-        // call per poll.
+        let start = now();
+        let until = deadline.into_iter().chain([start + limit]).min().unwrap_or(start);
+        // With an in-memory fabric, most arrivals are visible in memory, so most polls can do without a system call.
         let period = if self.fabric.is_memory() { DESCRIPTORS_PERIOD } else { Duration::ZERO };
-        let mut polled = begun;
-        let mut time = begun;
+        let mut polled = start;
+        let mut time = start;
         ready.events.clear();
         while time < until {
             let mut has_work = self.fabric.has_frames() || self.hca.has_doorbells();
@@ -451,7 +446,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 polled = time;
             }
             if has_work {
-                if time > begun {
+                if time > start {
                     self.busy_poll.found();
                 }
                 return Ok(true);
@@ -469,7 +464,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(false)
     }
 
-    /// Waits for events on all descriptors, for at most `limit` or without limit.
+    /// Waits for events on all descriptors, for at most `limit` if it is set.
     fn poll(&mut self, ready: &mut Ready, limit: Option<Duration>) -> io::Result<()> {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         ready.events.clear();
@@ -479,7 +474,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Sends the outbound batch, and watches for space if not all of it could be sent.
+    /// Sends the outbound batch. If the fabric is full, watches its descriptor until it becomes writable.
     fn send(&mut self) -> io::Result<Sent> {
         let batch = self.hca.outbound();
         let waiting = batch.bytes();
@@ -527,7 +522,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         }
     }
 
-    /// Watches the client for the events that its connection needs, except while the device is over its control budget.
+    /// Watches the client for the events that its connection needs, unless the device is paused by its control budget.
     fn watch_client(&mut self) -> io::Result<()> {
         let is_paused = self.budget.paused_until().is_some();
         match &mut self.client {
@@ -590,7 +585,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// Adopts or rejects the waiting client, if any, and resumes accepting clients.
+    /// Resumes accepting clients. Adopts or rejects the waiting client, if any.
     fn resume_accepting(&mut self) -> io::Result<()> {
         self.accept_after = None;
         if let Some(listener) = &self.listener {
@@ -615,10 +610,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
 }
 
 impl Client {
-    /// Watches the client for requests, or for space for replies. A paused client is not watched.
-    ///
-    /// A paused client is not registered, because `epoll` reports a closed peer even if no events are
-    /// requested.
+    /// Watches the client for requests, or for space if replies are pending. A paused client is deregistered, because
+    /// `epoll` reports a closed peer even if no events are requested.
     fn watch(&mut self, epoll: &OwnedFd, is_paused: bool) -> io::Result<()> {
         let wanted = match (is_paused, self.connection.wants_to_send()) {
             (true, _) => None,
@@ -637,7 +630,7 @@ impl Client {
     }
 }
 
-/// Events from `epoll`, at most one for each token.
+/// Events from `epoll`, at most one per token.
 struct Ready {
     events: Vec<epoll::Event>,
 }
@@ -656,7 +649,7 @@ fn watch(epoll: &OwnedFd, source: impl AsFd, token: u64) -> io::Result<()> {
     Ok(epoll::add(epoll, source, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
 }
 
-/// Returns the CPU time of this thread since its start.
+/// Returns the CPU time that this thread has used.
 fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

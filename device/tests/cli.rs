@@ -1,4 +1,4 @@
-//! Tests the command line: arguments, exit codes, and the one-line error message.
+//! Tests the command line: arguments, exit codes, and one-line error messages.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -114,7 +114,7 @@ fn check_creates_no_socket_or_directory() {
     assert!(output.status.success());
     assert!(!socket.exists());
 
-    // No socket is configured. Start-up would create the directory of the default socket.
+    // Without a configured socket, a normal start would create the directory of the default socket.
     let config = configuration(folder.path(), None);
     let runtime = folder.path().join("runtime");
     std::fs::create_dir(&runtime).unwrap();
@@ -125,7 +125,7 @@ fn check_creates_no_socket_or_directory() {
 }
 
 #[test]
-fn socket_in_use_error_names_key_and_path() {
+fn socket_in_use_error_names_path() {
     let daemon = Daemon::start();
     let config = daemon.folder.path().join("hcad.json");
     let line = one_line(&run(&["--config", config.to_str().unwrap()]));
@@ -203,7 +203,7 @@ fn configuration_error_names_file_once() {
         let path = write(&text);
         let output = run(&[&["--config", &path], arguments].concat());
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        // The error follows the log lines about sockets that were opened.
+        // Log lines about the opened sockets precede the error.
         let log = String::from_utf8(output.stderr).unwrap();
         let line = log.lines().last().unwrap();
         assert!(line.starts_with(&format!("hcad: {path}: ")), "{line}");
@@ -230,7 +230,7 @@ fn invalid_log_filter_error_names_key() {
 }
 
 #[test]
-fn signals_exit_cleanly_and_remove_socket() {
+fn signals_stop_daemon_and_remove_socket() {
     for (number, arguments) in [
         (libc::SIGTERM, &["--config", "hcad.json"][..]),
         (libc::SIGINT, &["--config", "hcad.json"]),
@@ -247,7 +247,7 @@ fn signals_exit_cleanly_and_remove_socket() {
     }
 }
 
-/// Starts `hcad` with `stderr` as its standard error and with additional arguments. Waits until clients can connect.
+/// Starts `hcad` with this standard error and additional arguments, and waits until clients can connect.
 fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
@@ -266,9 +266,9 @@ fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, Te
     (child, folder)
 }
 
-/// Connects a client, uses the control socket and sends SIGTERM, all of which make the daemon write to
-/// standard error. Expects the daemon to exit normally.
-fn serves_to_the_end(mut child: Child, folder: &TempDir) {
+/// Uses the device and the control socket and then sends SIGTERM, all of which make the daemon write to standard error.
+/// Checks that the daemon serves all requests and exits normally.
+fn check_serving_and_exit(mut child: Child, folder: &TempDir) {
     let mut client = Client::new(&folder.path().join("hca.sock")).unwrap();
     client.region_write(VFIO_PCI_CONFIG_REGION_INDEX, 4, &[6, 0]).unwrap();
     for _ in 0..100 {
@@ -290,7 +290,7 @@ fn serves_to_the_end(mut child: Child, folder: &TempDir) {
 fn unwritable_log_does_not_stop_daemon() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let (child, folder) = start_with_stderr(full, &["--trace", "-"]);
-    serves_to_the_end(child, &folder);
+    check_serving_and_exit(child, &folder);
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn unread_log_does_not_stop_daemon() {
     rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
     (&writer).write_all(&[b'\n'; 4096]).unwrap();
     let (child, folder) = start_with_stderr(writer, &["--trace", "-"]);
-    serves_to_the_end(child, &folder);
+    check_serving_and_exit(child, &folder);
     drop(reader);
 }
 
@@ -308,17 +308,17 @@ fn closed_log_pipe_does_not_stop_daemon() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let (child, folder) = start_with_stderr(writer, &[]);
-    serves_to_the_end(child, &folder);
+    check_serving_and_exit(child, &folder);
 }
 
 #[test]
-fn full_stdout_is_reported_as_error_without_panic() {
+fn full_stdout_is_reported_without_panic() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let status = hcad().arg("--print-capabilities").stdout(full()).stderr(full()).status().unwrap();
     assert_eq!(status.code(), Some(1));
 }
 
-/// Starts a daemon that inherits this SIGHUP disposition, regardless of the test process's own disposition.
+/// Starts a daemon with this SIGHUP disposition, whatever the disposition in the test process is.
 fn start_with_hangup(disposition: libc::sighandler_t, arguments: &[&str]) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");

@@ -1,5 +1,5 @@
-//! Tests the confinement of `hcad` from outside: checks the process status that the kernel reports, and attempts
-//! operations that must be rejected.
+//! Tests the sandbox of `hcad` from outside: checks the process status in `/proc`, and requests operations that must be
+//! rejected.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -11,7 +11,7 @@ use crate::common::{Daemon, hcactl_program, hcad, with_control};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::{Value, json};
 
-/// Starts a daemon. Returns the daemon, its control socket and the log line about its confinement.
+/// Starts a daemon. Also returns its control socket and the log line about its sandbox.
 fn start(more: &[(&str, Value)], prepare: impl FnOnce(&mut Command)) -> (Daemon, PathBuf, String) {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, control) = with_control(folder.path(), more);
@@ -25,7 +25,7 @@ fn start(more: &[(&str, Value)], prepare: impl FnOnce(&mut Command)) -> (Daemon,
     (daemon, control, line)
 }
 
-/// Returns the value of `key` in every thread's status.
+/// Returns the value of `key` in the status of each thread.
 fn statuses(daemon: &Daemon, key: &str) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
     // A thread may end before its status is read.
@@ -45,7 +45,7 @@ fn hcactl(control: &Path, arguments: &[&str]) -> Result<String, String> {
 }
 
 #[test]
-fn sandbox_covers_every_thread_and_is_logged_once() {
+fn sandbox_covers_all_threads_and_is_logged() {
     let (daemon, _, line) = start(&[], |_| ());
     assert!(line.contains("INFO") && line.contains("sandbox active: "), "{line}");
     assert!(line.contains("seccomp") && line.contains("no new privileges"), "{line}");
@@ -61,13 +61,13 @@ fn files_are_created_only_in_configured_folders() {
     let writable = json!({ "writable": [allowed.path()] });
     let (_daemon, control, line) = start(&[("confinement", writable)], |_| ());
     if !line.contains("landlock ABI") {
-        // Without Landlock, the rest cannot be tested.
+        // The rest of the test needs Landlock.
         assert!(line.contains("this host does not support landlock"), "{line}");
         return;
     }
     for what in ["capture", "trace"] {
         let path = |folder: &Path| folder.join(what).to_str().unwrap().to_owned();
-        // `with_control` makes the control socket's folder writable, but this test replaces that setting.
+        // This test replaces the setting by which `with_control` makes the control socket's folder writable.
         for folder in [other.path(), control.parent().unwrap()] {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
@@ -85,7 +85,7 @@ fn files_are_created_only_in_configured_folders() {
 }
 
 #[test]
-fn files_are_created_beside_control_socket_by_default() {
+fn default_files_folder_is_beside_control_socket() {
     let (daemon, control, line) = start(&[("confinement", json!({}))], |_| ());
     let own = daemon.folder.path().join("control.files");
     assert_eq!(std::fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o700);
@@ -115,7 +115,7 @@ fn every_thread_drops_capabilities() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, _) = with_control(folder.path(), &[]);
     let mut entry: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
-    // The thread that writes the record exists before the process confines itself.
+    // The thread that writes the record is created before the sandbox is completed.
     entry["devices"][0]["record"] = json!(folder.path().join("x.record"));
     std::fs::write(&config, entry.to_string()).unwrap();
     let mut command = hcad();
@@ -170,7 +170,7 @@ fn disabled_sandbox_restricts_nothing() {
     for (name, (daemon, control, line)) in [("a", by_file), ("b", by_option)] {
         assert!(line.contains("sandbox disabled"), "{line}");
         for key in ["Seccomp", "NoNewPrivs"] {
-            // The value is the same as in this process.
+            // The value must be the same as in this process.
             let own = std::fs::read_to_string("/proc/self/status").unwrap();
             let own = own.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
             assert!(statuses(&daemon, key).iter().all(|value| value == own.trim()), "{key}");
@@ -182,7 +182,7 @@ fn disabled_sandbox_restricts_nothing() {
 
 #[test]
 fn missing_kernel_feature_is_reported_and_tolerated() {
-    // System call number from linux/unistd.h. It is the same on all architectures.
+    // The system call number is the same on all architectures.
     const LANDLOCK_CREATE_RULESET: i64 = 444;
     for (call, missing) in [
         (LANDLOCK_CREATE_RULESET, "this host does not support landlock (not supported by the kernel)"),

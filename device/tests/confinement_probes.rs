@@ -1,7 +1,7 @@
-//! Tests what a compromised process can do. A process that is confined like `hcad` tries the operations in the two
-//! tables of `device/book/src/security.md`. Those in the first table must fail, and those in the second table must
-//! succeed. The last row of the second table ("everything else") is not tested. The process runs as the test's user
-//! and, if that user is root, also as another user.
+//! Tests what a compromised process can do. A process in the same sandbox as `hcad` tries the operations in the two
+//! tables of `device/book/src/security.md`. Those in the first table must fail, and those in the second must succeed,
+//! except for its last row ("everything else"), which is not tested. The process runs as the test's user and, if that
+//! user is root, also as another user.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ffi::c_long;
@@ -33,16 +33,16 @@ const USER: &str = "HCAD_PROBE_USER";
 
 const NOBODY: u32 = 65_534;
 
-/// Objects inside and outside the sandbox that the probes use, and the Landlock features of the kernel.
+/// A compromised process, with files and sockets that it tries to access.
 struct Intruder {
     /// Directory that holds the sockets of the process.
     folder: PathBuf,
-    /// Directory of the same user that the configuration does not mention.
+    /// Directory of the same user that is not in the configuration.
     outside: PathBuf,
-    /// Datagram socket from before the confinement. `hcad` has one if the service manager set `NOTIFY_SOCKET`.
+    /// Datagram socket created before the sandbox, as `hcad` has if the service manager sets `NOTIFY_SOCKET`.
     notify: UnixDatagram,
     has_landlock: bool,
-    /// Whether landlock restricts connections and datagrams to Unix sockets.
+    /// Whether Landlock restricts connections and datagrams to Unix sockets.
     has_landlock_for_sockets: bool,
 }
 
@@ -76,7 +76,7 @@ fn run(test: &str, more: Value, probe: fn(&Intruder)) {
     }
 }
 
-/// Creates the trace file of the process and the files that the process must not reach, before the process starts.
+/// Creates the process's trace file, and other files that the process must not access.
 fn prepare(folder: &Path, user: Option<u32>) {
     fs::create_dir(folder.join("below")).unwrap();
     for name in ["secret", ".bashrc", "below/notes", "old.pcapng"] {
@@ -94,19 +94,19 @@ fn prepare_outside(folder: &Path, user: Option<u32>) -> (UnixListener, UnixDatag
     (stream, datagrams)
 }
 
-/// Makes `user` the owner of files in a directory. Without `user`, changes nothing.
+/// Makes `user`, if given, the owner of files in a directory.
 fn give(folder: &Path, names: &[&str], user: Option<u32>) {
     for name in names {
         chown(folder.join(name), user, user).unwrap();
     }
 }
 
-/// Returns a group that the process is in, or joins when it is confined.
+/// Returns a group that the process is a member of when confined.
 fn group() -> u32 {
     if geteuid().is_root() { NOBODY } else { getegid().as_raw() }
 }
 
-/// Confines the process as `hcad` does after it has loaded its configuration and before it serves its first guest.
+/// Confines the process as `hcad` does before it serves its first guest.
 fn confine(folder: &Path, outside: &Path, user: Option<u32>, more: Value) -> Intruder {
     if let Some(user) = user {
         setgroups(&[]).unwrap();
@@ -142,7 +142,7 @@ fn confine(folder: &Path, outside: &Path, user: Option<u32>, more: Value) -> Int
     }
 }
 
-/// Declares a test for each operation.
+/// Declares a test for each group of operations.
 macro_rules! probes {
     ($($name:ident $(with $more:tt)?: $probe:expr;)+) => {
         $(
@@ -171,16 +171,16 @@ fn missing(calls: &[c_long]) {
     calls.iter().for_each(|call| refused(*call, [0; 6], libc::ENOSYS));
 }
 
-/// Checks for landlock's error, if the kernel supports landlock.
+/// Checks that Landlock rejected the operation, if the kernel supports Landlock.
 #[track_caller]
 fn denied<T>(intruder: &Intruder, result: io::Result<T>) {
     if intruder.has_landlock {
-        let error = result.err().expect("landlock lets it through").raw_os_error();
+        let error = result.err().expect("Landlock permitted the operation").raw_os_error();
         assert!(matches!(error, Some(libc::EACCES | libc::EXDEV)), "{error:?}");
     }
 }
 
-/// Checks for landlock's error if the kernel has ABI 9 or later, and for success otherwise.
+/// Checks that Landlock rejected the operation if the kernel has ABI 9 or later, and that it succeeded otherwise.
 #[track_caller]
 fn denied_from_abi_9<T>(intruder: &Intruder, result: io::Result<T>) {
     match intruder.has_landlock_for_sockets {
@@ -194,18 +194,18 @@ fn write_to(path: &Path) -> io::Result<File> {
 }
 
 probes! {
-    programs_are_not_run: |_| missing(&[libc::SYS_execve, libc::SYS_execveat]);
-    processes_are_not_made: |_| {
+    cannot_execute_programs: |_| missing(&[libc::SYS_execve, libc::SYS_execveat]);
+    cannot_create_processes: |_| {
         missing(&[libc::SYS_clone3, libc::SYS_unshare, libc::SYS_setns]);
         refused(libc::SYS_clone, [libc::SIGCHLD.into(), 0, 0, 0, 0, 0], libc::ENOSYS);
     };
-    code_is_not_made: |_| {
+    cannot_map_executable_memory: |_| {
         let protection = c_long::from(libc::PROT_READ | libc::PROT_EXEC);
         let flags = c_long::from(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         refused(libc::SYS_mmap, [0, 4096, protection, flags, -1, 0], libc::ENOSYS);
         refused(libc::SYS_mprotect, [0, 4096, protection, 0, 0, 0], libc::ENOSYS);
     };
-    other_processes_are_not_touched: |_| {
+    cannot_access_other_processes: |_| {
         missing(&[
             libc::SYS_ptrace, libc::SYS_kill, libc::SYS_tkill, libc::SYS_process_vm_readv,
             libc::SYS_process_vm_writev, libc::SYS_pidfd_open, libc::SYS_pidfd_getfd, libc::SYS_kcmp,
@@ -214,17 +214,17 @@ probes! {
         refused(libc::SYS_tgkill, [1, 1, 0, 0, 0, 0], libc::ENOSYS);
         refused(libc::SYS_prlimit64, [1, 0, 0, 0, 0, 0], libc::ENOSYS);
     };
-    kernel_interfaces_are_not_reached: |_| missing(&[
+    cannot_use_other_kernel_interfaces: |_| missing(&[
         libc::SYS_mount, libc::SYS_bpf, libc::SYS_io_uring_setup, libc::SYS_userfaultfd, libc::SYS_keyctl,
         libc::SYS_add_key, libc::SYS_perf_event_open, libc::SYS_init_module, libc::SYS_kexec_load, libc::SYS_reboot,
         libc::SYS_seccomp, libc::SYS_personality, libc::SYS_chroot, libc::SYS_pivot_root, libc::SYS_settimeofday,
         libc::SYS_sethostname, libc::SYS_fanotify_init, libc::SYS_name_to_handle_at, libc::SYS_open_by_handle_at,
     ]);
-    users_are_not_changed: |_| missing(&[
+    cannot_change_user: |_| missing(&[
         libc::SYS_setuid, libc::SYS_setgid, libc::SYS_setresuid, libc::SYS_setresgid, libc::SYS_setfsuid,
         libc::SYS_setfsgid, libc::SYS_setgroups, libc::SYS_capset,
     ]);
-    capabilities_are_gone: |_| {
+    has_no_capabilities: |_| {
         missing(&[libc::SYS_capget, libc::SYS_capset]);
         let udp = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
         let len: libc::c_int = 1 << 16;
@@ -234,7 +234,7 @@ probes! {
         };
         assert_eq!((result, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EPERM)));
     };
-    modes_are_not_changed: |intruder| {
+    cannot_change_file_modes: |intruder| {
         let file = File::options().append(true).open(intruder.path("new.pcapng")).unwrap();
         assert_eq!(fchmod(&file, Mode::from_raw_mode(0o4755)), Err(rustix::io::Errno::NOSYS));
         missing(&[libc::SYS_fchmod, libc::SYS_fchmodat]);
@@ -242,7 +242,7 @@ probes! {
         missing(&[libc::SYS_chmod, libc::SYS_creat, libc::SYS_mkdir, libc::SYS_mknod]);
         missing(&[libc::SYS_mkdirat, libc::SYS_mknodat, libc::SYS_openat2, libc::SYS_fsetxattr]);
     };
-    files_are_made_for_their_owner: |intruder| {
+    creates_files_only_for_owner: |intruder| {
         for (index, mode) in [0o4600, 0o2600, 0o1600, 0o700, 0o640, 0o604].into_iter().enumerate() {
             let path = intruder.path("control.files").join(index.to_string());
             let made = File::options().write(true).create_new(true).mode(mode).open(path);
@@ -252,12 +252,12 @@ probes! {
         File::options().write(true).create_new(true).mode(0o600).open(&path).unwrap();
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o7777, 0o600);
     };
-    owners_are_not_changed: |_| {
+    cannot_change_file_owners: |_| {
         missing(&[libc::SYS_fchown, libc::SYS_fchownat]);
         #[cfg(target_arch = "x86_64")]
         missing(&[libc::SYS_chown, libc::SYS_lchown]);
     };
-    files_of_others_are_not_read: |intruder| {
+    cannot_read_other_files: |intruder| {
         for name in ["secret", ".bashrc", "below/notes"] {
             denied(intruder, File::open(intruder.path(name)));
         }
@@ -265,46 +265,46 @@ probes! {
         denied(intruder, File::open("/proc/self/mem"));
         denied(intruder, fs::read_dir("/etc"));
     };
-    files_of_others_are_not_written: |intruder| {
+    cannot_write_other_files: |intruder| {
         for name in ["secret", ".bashrc", "below/notes"] {
             denied(intruder, write_to(&intruder.path(name)));
             assert_eq!(fs::metadata(intruder.path(name)).unwrap().len(), 8, "{name}");
         }
     };
-    files_are_not_made_beside_sockets: |intruder| {
+    cannot_create_files_beside_sockets: |intruder| {
         for name in ["x", ".bash_profile", "below/x"] {
             let file = File::options().write(true).create_new(true).mode(0o600).open(intruder.path(name));
             denied(intruder, file);
         }
     };
-    named_files_are_written: |intruder| {
+    can_write_configured_files: |intruder| {
         for name in ["old.pcapng", "new.pcapng"] {
             write_to(&intruder.path(name)).unwrap();
         }
     };
-    names_are_not_changed: |_| {
+    cannot_rename_or_link_files: |_| {
         missing(&[libc::SYS_renameat2, libc::SYS_linkat, libc::SYS_symlinkat, libc::SYS_truncate]);
         #[cfg(target_arch = "x86_64")]
         missing(&[libc::SYS_rename, libc::SYS_link, libc::SYS_symlink, libc::SYS_renameat]);
     };
-    folders_are_not_removed: |intruder| {
+    cannot_remove_directories: |intruder| {
         let removed = unlinkat(CWD, intruder.path("below"), AtFlags::REMOVEDIR);
         denied(intruder, removed.map_err(io::Error::from));
     };
-    files_outside_are_not_removed: |intruder| {
+    cannot_remove_files_outside_sandbox: |intruder| {
         denied(intruder, fs::remove_file(intruder.outside.join("notes")));
         denied(intruder, UnixListener::bind(intruder.outside.join("x")));
     };
-    files_beside_sockets_can_be_replaced_by_sockets: |intruder| {
+    can_replace_files_beside_sockets: |intruder| {
         for name in ["secret", "below/notes"] {
             fs::remove_file(intruder.path(name)).unwrap();
             UnixListener::bind(intruder.path(name)).unwrap();
         }
     };
-    sizes_of_files_outside_can_be_read: |intruder| {
+    can_stat_files_outside_sandbox: |intruder| {
         assert_eq!(fs::metadata(intruder.outside.join("notes")).unwrap().len(), 8);
     };
-    group_can_be_changed_only_to_a_configured_one with { "socket_group": group() }: |intruder| {
+    can_chown_only_to_configured_group with { "socket_group": group() }: |intruder| {
         let (path, group) = (intruder.path("secret"), group());
         // Landlock does not restrict O_PATH.
         let file = File::options().read(true).custom_flags(libc::O_PATH).open(&path).unwrap();
@@ -320,27 +320,27 @@ probes! {
         assert_eq!(change(NOBODY - 1, group), Some(libc::ENOSYS));
         assert_eq!(fs::metadata(&path).unwrap().gid(), group);
     };
-    streams_do_not_connect: |intruder| {
+    cannot_connect_stream_sockets: |intruder| {
         let error = UnixStream::connect(intruder.path("control.sock")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOSYS));
     };
-    streams_connect_for_a_ring_alone with { "confinement": { "ring": true } }: |intruder| {
+    can_connect_stream_sockets_with_ring with { "confinement": { "ring": true } }: |intruder| {
         UnixStream::connect(intruder.path("control.sock")).unwrap();
     };
-    ring_sandbox_limits_connections_from_landlock_abi_9 with { "confinement": { "ring": true } }: |intruder| {
+    landlock_abi_9_limits_ring_connections with { "confinement": { "ring": true } }: |intruder| {
         denied_from_abi_9(intruder, UnixStream::connect(intruder.outside.join("stream.sock")));
     };
-    notify_socket_is_limited_from_landlock_abi_9: |intruder| {
+    landlock_abi_9_limits_notify_socket: |intruder| {
         let sent = intruder.notify.send_to(b"x", intruder.outside.join("datagrams.sock"));
         denied_from_abi_9(intruder, sent);
     };
-    udp_datagrams_can_be_sent_to_any_address: |_| {
+    can_send_udp_to_any_address: |_| {
         // The configuration contains no peers.
         let [from, to] = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| UdpSocket::bind(address).unwrap());
         from.send_to(b"x", to.local_addr().unwrap()).unwrap();
         assert_eq!(to.recv(&mut [0; 2]).unwrap(), 1);
     };
-    datagrams_do_not_reach_sockets_of_the_host: |_| {
+    cannot_create_unix_datagram_sockets: |_| {
         assert_eq!(UnixDatagram::unbound().unwrap_err().raw_os_error(), Some(libc::ENOSYS));
         for kind in [SocketType::DGRAM, SocketType::SEQPACKET, SocketType::RAW] {
             let pair = socketpair(AddressFamily::UNIX, kind, rustix::net::SocketFlags::empty(), None);
@@ -348,8 +348,8 @@ probes! {
             assert_eq!(socket(AddressFamily::UNIX, kind, None).unwrap_err(), rustix::io::Errno::NOSYS);
         }
     };
-    the_socket_that_connects_says_nothing: |intruder| {
-        // Only one socket can connect, and that socket cannot send. It may have any descriptor number.
+    probe_socket_cannot_send_data: |intruder| {
+        // Only one socket can connect, and this socket cannot send. Find out which descriptor it has.
         let connects = |fd: i32| {
             let mut address = [0_u8; 110];
             address[0] = 1;
@@ -369,7 +369,7 @@ probes! {
         let copy = unsafe { OwnedFd::from_raw_fd(libc::dup(probe)) };
         assert!(rustix::net::send(&copy, b"x", rustix::net::SendFlags::NOSIGNAL).is_err());
     };
-    networks_are_udp_alone: |_| {
+    cannot_use_networks_except_udp: |_| {
         let nosys = Err(rustix::io::Errno::NOSYS);
         for (family, kind) in [
             (AddressFamily::INET, SocketType::STREAM),
@@ -383,7 +383,7 @@ probes! {
         }
         socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
     };
-    networks_are_none_where_nothing_is_on_udp with {
+    cannot_use_udp_without_udp_fabric with {
         "confinement": { "udp": false },
         "devices": [{ "id": 1, "frontend": { "jingzhao": {} }, "fabric": { "local": {} },
             "socket_path": "/nonexistent/hca.sock" }]
@@ -393,9 +393,9 @@ probes! {
             assert_eq!(made.map(drop), Err(rustix::io::Errno::NOSYS));
         }
     };
-    sockets_of_later_devices_are_made: |intruder| {
+    can_create_sockets_of_added_devices: |intruder| {
         let later = intruder.path("later.sock");
-        // This simulates a process that created the socket, was killed, and is now started again.
+        // Leave a socket file behind, as a killed process does.
         drop(UnixListener::bind(&later).unwrap());
         let listener = Listener::bind(&later).unwrap();
         assert_eq!(fs::metadata(&later).unwrap().permissions().mode() & 0o777, 0o600);

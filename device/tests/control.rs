@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 /// Size of guest memory in bytes. Guest memory starts at bus address 0.
 const MEMORY: u64 = 1 << 20;
-/// Bus address of the page that forms the only region.
+/// Bus address of the page that the only memory region covers.
 const BUFFER: u64 = 0x3000;
 const ICM: u64 = 0x10_000;
 
@@ -34,7 +34,7 @@ fn start() -> (Daemon, PathBuf) {
     start_with(&[])
 }
 
-/// Starts a daemon with a control socket and the given extra keys for its device.
+/// Starts a daemon with a control socket and extra configuration keys for its device.
 fn start_with(more: &[(&str, Value)]) -> (Daemon, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let (path, socket, control) = with_control(folder.path(), &[]);
@@ -55,7 +55,7 @@ fn connect(daemon: &Daemon) -> Driver<Guest> {
     Driver::new(guest)
 }
 
-/// Creates one region, one CQ, and QP [`QPN`] in RTS, connected to QP 9 of LID 2.
+/// Creates a memory region, a CQ, and QP [`QPN`] in RTS, connected to QP 9 of LID 2.
 fn bring_up(driver: &mut Driver<Guest>) {
     driver.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
     for (bus, (table, virt, _)) in (ICM..).step_by(0x1000).zip(TABLES) {
@@ -78,7 +78,7 @@ fn bring_up(driver: &mut Driver<Guest>) {
     driver.connect(QPN, &image);
 }
 
-/// Writes one line and returns the response.
+/// Sends a request line and returns the response.
 fn ask(stream: &mut UnixStream, line: &[u8]) -> Value {
     stream.write_all(line).unwrap();
     stream.write_all(b"\n").unwrap();
@@ -173,13 +173,13 @@ fn guest_objects_are_listed() {
     }
 
     guest.ok(Op::ToErr, 2, QPN, &[]);
-    assert_eq!(hcactl_json(&control, "qps")[0]["state"], "err", "the state of now");
+    assert_eq!(hcactl_json(&control, "qps")[0]["state"], "err", "the current state");
 }
 
 #[test]
 fn any_table_is_listed_by_name() {
     let (daemon, control) = start();
-    // The objects exist only as long as the client is connected.
+    // The objects exist only while the client is connected.
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
     for table in interfaces::tables() {
@@ -204,11 +204,11 @@ fn any_table_is_listed_by_name() {
 }
 
 #[test]
-fn tables_are_listed_in_pages_of_256_rows() {
+fn table_pages_have_256_rows() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
-    // The ICM page that is already mapped contains only entries 0 to 63.
+    // The ICM page that is already mapped holds only entries 0 to 63.
     guest.map(IcmTable::Tpt, 0x100_1000, 0x40_000, 8);
     for key in 2..=300 {
         guest.register(&region(key, 0, 0, 8, MptFlags::empty()));
@@ -245,8 +245,8 @@ fn counter_names_start_with_layer() {
     bring_up(&mut guest);
     let counters = hcactl_json(&control, "counters");
     let ctxmgt = &counters["frontend"]["jingzhao"]["ctxmgt"];
-    // There are six writes: one for the CQ, one for the EQ, and four for the QP. Those four are the QP's first entry
-    // and one write for each of three commands.
+    // There are six writes: one for the CQ, one for the EQ, and four for the QP (its initial entry, and one for each of
+    // three commands).
     assert_eq!(ctxmgt["ceu_parser"], json!({"reads": 0, "writes": 6, "maps": 3}));
     let idle = json!({"hits": 0, "misses": 0, "writes": 0, "write_backs": 0, "unmapped": 0});
     assert_eq!(ctxmgt["requester_trans_control"], idle);
@@ -265,8 +265,7 @@ fn vmm_and_driver_requests_are_counted() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
-    // Post empty SENDs on the QP and on a QP that does not exist. Their WQEs are zero except for the bits that mark the
-    // missing link.
+    // Post an empty SEND (a zeroed WQE) on the QP, and ring the doorbell of a nonexistent QP.
     for qpn in [QPN, 9] {
         guest.ring_doorbell(0, doorbell(qpn, 0, 0x0a, 1));
     }
@@ -289,14 +288,14 @@ fn vmm_and_driver_requests_are_counted() {
     assert_eq!(interface["ignored"], json!({ "qp_reset": 1 }));
     assert_eq!(interface["violations"], json!({}));
     let qp = &hcactl_json(&control, "qps")[0]["counters"];
-    // Receives are polled in ERR, and a zeroed slot counts as posted if it is polled before it is unmapped.
+    // In ERR, receive slots are polled too. A zeroed slot counts as a posted receive unless it is unmapped first.
     assert_eq!((&qp["doorbells"], &qp["sends"], &qp["sends_completed"]), (&1.into(), &1.into(), &1.into()));
     assert!(qp["failed"].as_u64() >= Some(1), "{qp}");
 
     let text = hcactl(&control, &["counters"]).unwrap();
     assert!(text.lines().any(|line| line.starts_with("interface.commands.MAP_ICM.OK ")), "{text}");
 
-    // The first QP is shown completely. The second does not exist, but the device has ignored a doorbell for it.
+    // `explain` describes the first QP in full, and reports the ignored doorbell of the nonexistent one.
     let text = hcactl(&control, &["explain", "qp", &format!("{QPN:#x}")]).unwrap();
     let said: Vec<_> = text.lines().collect();
     assert_eq!(said[0], format!("QP {QPN:#x}: RC, ERR"));
@@ -366,7 +365,7 @@ fn capture_starts_and_stops_without_overwriting_files() {
 }
 
 #[test]
-fn memory_rings_of_trace_and_capture_continue_after_dump() {
+fn trace_and_capture_rings_survive_dump() {
     let (daemon, control) = start();
     let mut guest = connect(&daemon);
     let file = |name: &str| daemon.folder.path().join(name).to_str().unwrap().to_owned();
@@ -451,7 +450,7 @@ fn trace_starts_and_stops_without_overwriting_files() {
     assert_eq!(command["out"]["board_id"], 0x0123_4567_89ab_cdef_u64);
 }
 
-/// Once a VMM is connected, recording can no longer start, because the device's initial state is unknown.
+/// A record must start from the device's initial state, so recording cannot start while a VMM is connected.
 #[test]
 fn recording_can_start_only_before_client_connects() {
     let (mut daemon, control) = start();
@@ -464,12 +463,12 @@ fn recording_can_start_only_before_client_connects() {
         error.starts_with("hcactl: a VMM is connected; start recording before the VMM connects"),
         "{error}"
     );
-    assert!(!file.exists(), "a record of nothing is left");
+    assert!(!file.exists(), "the unused file is removed");
     guest.ok(Op::Nop, 0, 0x1f, &[]);
     drop(guest);
     daemon.wait_for_line("device reset");
 
-    // Earlier changes also apply to the recorded device.
+    // Changes made before the recording also apply to the recorded device.
     hcactl(&control, &["impair", "add", "tx", "--probability", "0.5", "--seed", "3", "drop"]).unwrap();
     hcactl(&control, &["port", "down"]).unwrap();
     hcactl(&control, &["record", "on", name]).unwrap();
@@ -499,7 +498,7 @@ fn recording_can_start_only_before_client_connects() {
     let trace = file.with_extension("trace");
     replay(&["--trace", trace.to_str().unwrap()]);
     let trace = std::fs::read_to_string(trace).unwrap();
-    // The trace contains the last command before the end of the record.
+    // Only the first QUERY_ADAPTER precedes the end of the record.
     assert_eq!(trace.matches(" command QUERY_ADAPTER status=OK ").count(), 1, "{trace}");
 }
 
@@ -519,7 +518,7 @@ fn record_stops_at_size_limit() {
 }
 
 #[test]
-fn stopping_trace_or_capture_reports_earlier_full_disk() {
+fn stop_reports_earlier_full_disk() {
     let full = "to /dev/full has already stopped: No space left on device (os error 28)";
     let (daemon, control) = start_with(&[("trace", json!({ "file": "/dev/full" }))]);
     connect(&daemon).ok(Op::Nop, 0, 0x1f, &[]);
@@ -554,7 +553,7 @@ fn trace_stops_at_size_limit() {
 }
 
 #[test]
-fn impairments_can_be_added_and_cleared_at_run_time() {
+fn impairments_change_at_run_time() {
     let (_daemon, control) = start();
     let add =
         ["impair", "add", "tx", "--qpn", "0x12", "--opcode", "READ response middle", "--nth", "3", "drop"];
@@ -595,7 +594,7 @@ fn impairments_can_be_added_and_cleared_at_run_time() {
 }
 
 #[test]
-fn peers_can_be_added_and_removed_at_run_time() {
+fn peers_change_at_run_time() {
     let (_daemon, control) = start();
     let peers = || -> Value {
         serde_json::from_str(&hcactl(&control, &["--json", "peer", "list"]).unwrap()).unwrap()
@@ -627,7 +626,7 @@ fn peers_can_be_added_and_removed_at_run_time() {
 }
 
 #[test]
-fn invalid_request_returns_error_and_next_is_executed() {
+fn connection_survives_invalid_request() {
     let (_daemon, control) = start();
     let mut stream = UnixStream::connect(&control).unwrap();
     let nested = [b'['; 4000];
@@ -656,7 +655,7 @@ fn oversized_request_closes_only_its_connection() {
     // The write fails if the daemon has already closed the connection.
     let _ = stream.write_all(&vec![b'x'; 8 << 20]);
     let mut answer = Vec::new();
-    // The daemon closes the connection with unread bytes, so the read may fail after the response.
+    // The daemon closes the connection with unread bytes pending, so the read may fail after the response.
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.starts_with(br#"{"error":"request exceeds"#));
     assert!(hcactl(&control, &["devices"]).is_ok());
@@ -682,7 +681,7 @@ fn seventeenth_client_is_rejected_with_reason() {
 fn silent_clients_do_not_block_others() {
     let (_daemon, control) = start();
     let mut silent: Vec<_> = (0..16).map(|_| UnixStream::connect(&control).unwrap()).collect();
-    until("a place", || hcactl(&control, &["devices"]).ok());
+    until("a free slot", || hcactl(&control, &["devices"]).ok());
     assert_eq!(
         silent[0].read(&mut [0]).unwrap(),
         0,

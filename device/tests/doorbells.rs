@@ -1,12 +1,12 @@
-//! Tests of mapped doorbells. An independent vfio-user client maps the pages and stores to them instead of sending
-//! messages.
+//! Tests mapped doorbells. An independent vfio-user client maps the doorbell pages and writes to them instead of
+//! sending messages.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Daemon, Guest, hcad, rests, until};
+use crate::common::{Daemon, Guest, assert_idle, hcad, until};
 use device::interfaces;
 use drivers::Bus;
 use drivers::mthca::{Cq, Driver, Mpt, SMALL_LAYOUT, eq_context};
@@ -20,12 +20,12 @@ use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
 /// Size of guest memory in bytes. Guest memory starts at bus address 0.
 const MEMORY: u64 = 1 << 20;
 
-/// Bus addresses of doorbell records, page table, and the buffers of a CQ and an EQ.
+/// Bus addresses of the doorbell records, the page table, and the buffers of a CQ and an EQ.
 const RECORDS: u64 = 0xa000;
 const MTT_BUS: u64 = 0x8000;
 const CQ_BUFFER: u64 = 0x2_0000;
 const EQ_BUFFER: u64 = 0x2_1000;
-/// ICM address of the page table. The doorbell records of UAR page 2 are in the third page of ICM.
+/// ICM address of the page table. The third page of ICM contains the doorbell records of UAR page 2.
 const MTT: u64 = 0x10_0000;
 const CQN: u32 = 1;
 
@@ -39,7 +39,7 @@ impl Vmm {
     fn attach(daemon: &Daemon) -> Self {
         let guest = Guest::attach(&daemon.socket, MEMORY);
         let region = guest.client.region(VFIO_PCI_BAR2_REGION_INDEX).unwrap();
-        assert!(region.sparse_areas.is_empty(), "all of it may be mapped");
+        assert!(region.sparse_areas.is_empty(), "the whole region is mappable");
         let file = region.file_offset.as_ref().expect("a file");
         assert_eq!(file.start(), 0);
         let file = file.file().try_clone().unwrap();
@@ -102,7 +102,7 @@ fn start(more: &[(&str, Value)]) -> Daemon {
     Daemon::ready(command, folder, socket)
 }
 
-/// Returns a driver whose device has a CQ, and an EQ for the CQ's events.
+/// Returns a driver whose device has a CQ and an EQ for its events.
 fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     let mut driver = Driver::new(Vmm::attach(daemon));
     driver.enable();
@@ -125,8 +125,8 @@ fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     driver
 }
 
-/// Arms the CQ for any entry after consumer index `consumer`. The CQ has no entries, so any index other than 0 causes
-/// an event immediately.
+/// Arms the CQ for entries at or after `consumer`. The CQ is empty, so any consumer index other than 0 causes an
+/// immediate event.
 fn arm(driver: &mut Driver<Vmm>, sequence: u8, consumer: u32) {
     let record = CQN << 8 | 2 << 5 | u32::from(sequence & 3) << 3 | 2;
     let record = [consumer.to_be_bytes(), record.to_be_bytes()].concat();
@@ -143,7 +143,7 @@ fn wait_for_event(driver: &mut Driver<Vmm>, number: u64) {
 }
 
 #[test]
-fn mapped_doorbell_is_detected_after_any_idle_time() {
+fn idle_device_detects_mapped_doorbell() {
     let daemon = start(&[]);
     let mut driver = with_cq(&daemon);
     for (number, pause) in [0, 0, 3, 30, 300, 1200].into_iter().enumerate() {
@@ -154,7 +154,7 @@ fn mapped_doorbell_is_detected_after_any_idle_time() {
 }
 
 #[test]
-fn each_client_gets_its_own_sealed_doorbell_file() {
+fn each_client_gets_own_doorbell_file() {
     let daemon = start(&[]);
     let first = with_cq(&daemon);
     let file = |vmm: &Vmm| -> File {
@@ -197,7 +197,7 @@ fn recording_with_mapped_doorbells_replays() {
 }
 
 #[test]
-fn mapped_doorbells_are_rejected_for_interfaces_that_need_traps() {
+fn trapping_interfaces_reject_mapped_doorbells() {
     let trapped: Vec<_> =
         interfaces::ALL.iter().filter(|interface| interface.needs_traps.is_some()).collect();
     assert_eq!(trapped.len() + 1, interfaces::ALL.len(), "all but mthca");
@@ -212,25 +212,25 @@ fn mapped_doorbells_are_rejected_for_interfaces_that_need_traps() {
     }
 }
 
-/// A device with a silent guest wakes up a hundred times per second. Wake-ups are counted, because the CPU time of a
-/// wake-up depends on the host's other load. `device/book/src/inside/doorbells.md` states the CPU time on an idle host.
+/// While its guest is idle, the device wakes up about a hundred times per second. This test counts wake-ups, because
+/// their CPU time depends on other load. `device/book/src/inside/doorbells.md` states the CPU time on an idle host.
 #[test]
 fn idle_device_wakes_up_rarely() {
     let daemon = start(&[]);
     let mut driver = with_cq(&daemon);
     arm(&mut driver, 1, 7);
     wait_for_event(&mut driver, 0);
-    until("period of few wake-ups", || {
+    until("period with few wake-ups", || {
         let before = wake_ups(&daemon);
         thread::sleep(Duration::from_secs(3));
         let count = wake_ups(&daemon) - before;
         (count <= 400).then_some(())
     });
-    // A thread that never blocks would not wake up either, so the CPU time is checked too.
-    rests(&daemon, Duration::from_secs(3), 30);
+    // A thread that never blocks never wakes up either, so the CPU time is checked too.
+    assert_idle(&daemon, Duration::from_secs(3), 30);
 }
 
-/// Returns the number of times that threads of the daemon have blocked.
+/// Returns how often threads of the daemon have blocked.
 fn wake_ups(daemon: &Daemon) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
     let of_thread = |path: std::path::PathBuf| {

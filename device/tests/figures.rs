@@ -1,4 +1,4 @@
-//! Tests counters of several devices in one process: `hcactl counters`, lists, and the Prometheus metrics.
+//! Tests the output of `hcactl` (counters, lists, `top`) and the Prometheus metrics for several devices in one process.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::common::{Daemon, PATIENCE, hcactl_program, hcad};
+use crate::common::{Daemon, TIMEOUT, hcactl_program, hcad};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -18,7 +18,7 @@ fn start() -> (Daemon, PathBuf) {
     (Daemon::ready(command, folder, socket), control)
 }
 
-/// Returns the command that starts a daemon with HCAs 1 and 2 and the given extra configuration keys.
+/// Returns a command that starts a daemon with HCAs 1 and 2 and the extra configuration keys in `more`.
 fn command(more: &[(&str, Value)]) -> (Command, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -41,7 +41,7 @@ fn command(more: &[(&str, Value)]) -> (Command, TempDir) {
     (command, folder)
 }
 
-/// Starts a daemon that serves metrics on a free address.
+/// Starts a daemon that serves metrics on a free TCP port.
 fn start_with_metrics() -> (Daemon, SocketAddr) {
     let (mut command, folder) = command(&[("metrics", json!("127.0.0.1:0"))]);
     let socket = folder.path().join("1.sock");
@@ -65,7 +65,7 @@ fn exchange(mut stream: impl Read + Write, request: &str) -> (String, String) {
 
 const GET: &str = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: text/plain\r\n\r\n";
 
-/// Returns the value of a sample.
+/// Returns the value of a sample in the text format.
 fn sample(text: &str, name: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
@@ -203,8 +203,8 @@ fn silent_metrics_clients_time_out() {
     let (head, _) = exchange(TcpStream::connect(address).unwrap(), GET);
     assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
     for mut stream in silent {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // The read must return the end of the stream or a reset, but not time out.
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        // The daemon must close or reset the connection before the read times out.
         match stream.read(&mut [0]) {
             Ok(len) => assert_eq!(len, 0),
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
@@ -213,7 +213,7 @@ fn silent_metrics_clients_time_out() {
 }
 
 #[test]
-fn top_prints_all_or_chosen_devices() {
+fn top_prints_all_or_selected_devices() {
     let (_daemon, control) = start();
     let text = hcactl(&control, &["top", "--once", "--every", "0.1"]).unwrap();
     let lines: Vec<_> = text.lines().collect();

@@ -1,4 +1,4 @@
-//! Tests that files stop growing at the file size limit (`ulimit -f`, `LimitFSIZE=`), without any effect on guests.
+//! Tests that files stop growing at the file size limit (`ulimit -f`, `LimitFSIZE=`) without stopping the daemon.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -11,7 +11,7 @@ use crate::common::{Daemon, hcactl_program, hcad, until, with_control};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::{Value, json};
 
-/// Returns `hcad` with a file size limit of `len` bytes.
+/// Returns an `hcad` command with a file size limit of `len` bytes.
 fn limited(len: u64) -> Command {
     let mut command = hcad();
     let limit = Rlimit { current: Some(len), maximum: Some(len) };
@@ -27,7 +27,7 @@ fn hcactl(control: &Path, arguments: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn log_file_at_size_limit_does_not_stop_daemon() {
+fn daemon_survives_log_size_limit() {
     let folder = tempfile::tempdir().unwrap();
     let (config, _, control) = with_control(folder.path(), &[]);
     let log = folder.path().join("log");
@@ -45,7 +45,7 @@ fn log_file_at_size_limit_does_not_stop_daemon() {
 }
 
 #[test]
-fn file_size_limit_stops_trace_and_capture_but_not_daemon() {
+fn daemon_survives_output_size_limit() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, control) = with_control(folder.path(), &[]);
     let mut entry: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
@@ -56,7 +56,7 @@ fn file_size_limit_stops_trace_and_capture_but_not_daemon() {
     let mut daemon = Daemon::ready(command, folder, socket);
     for (what, name) in [("trace", "x.trace"), ("record", "x.record")] {
         let file = daemon.folder.path().join(name);
-        // The capture or trace may stop immediately or fail to start.
+        // The trace or record may stop immediately or fail to start.
         let _ = hcactl(&control, &[what, "on", file.to_str().unwrap()]);
     }
     let _ = hcactl(&control, &["capture", "off"]);
@@ -66,7 +66,7 @@ fn file_size_limit_stops_trace_and_capture_but_not_daemon() {
 }
 
 #[test]
-fn ring_exceeding_file_size_limit_does_not_stop_daemon() {
+fn daemon_survives_ring_size_limit() {
     let folder = tempfile::tempdir().unwrap();
     let ring = folder.path().join("ring");
     let device = |id: u16| {

@@ -1,5 +1,4 @@
-//! Tests devices that are added and removed while `hcad` runs: by `hcactl device`, and by a reloaded
-//! configuration.
+//! Tests adding and removing devices while `hcad` runs, with `hcactl device` and by reloading the configuration.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -19,7 +18,7 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// Returns the configuration of device `id` on a fabric where other devices can reach it.
+/// Returns the configuration of device `id` on the local fabric.
 fn device(folder: &Path, id: u16) -> Value {
     json!({
         "id": id,
@@ -39,7 +38,7 @@ fn write(folder: &Path, devices: &[Value], more: &[(&str, Value)]) -> PathBuf {
     path
 }
 
-/// Starts a daemon with `devices` and with its configuration file in `folder`.
+/// Starts a daemon with `devices` and extra configuration keys. Its configuration file is in `folder`.
 fn start(folder: TempDir, devices: &[Value], more: &[(&str, Value)]) -> Daemon {
     let mut command = hcad();
     command.arg("--config").arg(write(folder.path(), devices, more));
@@ -81,7 +80,7 @@ fn add(daemon: &Daemon, entry: &Value) -> Result<String, String> {
     hcactl_with(daemon, &["device", "add", "-"], Some(entry))
 }
 
-/// Returns the numbers of the devices in the order in which `hcactl` lists them.
+/// Returns the IDs of the devices, in the order of `hcactl devices`.
 fn devices(daemon: &Daemon) -> Vec<u64> {
     let rows: Value = serde_json::from_str(&hcactl(daemon, &["--json", "devices"]).unwrap()).unwrap();
     rows.as_array().unwrap().iter().map(|row| row["id"].as_u64().unwrap()).collect()
@@ -92,7 +91,7 @@ fn connect(daemon: &Daemon, id: u16) -> Client {
     Client::new(&daemon.folder.path().join(format!("{id}.sock"))).unwrap()
 }
 
-/// Returns whether a VMM is still connected to its device.
+/// Returns whether the device still serves this VMM.
 fn is_served(client: &mut Client) -> bool {
     let mut id = [0; 2];
     client.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut id).is_ok() && u16::from_le_bytes(id) == 0x15b3
@@ -113,7 +112,7 @@ fn folder() -> TempDir {
 }
 
 #[test]
-fn adding_and_removing_device_does_not_disturb_others() {
+fn device_changes_do_not_disturb_others() {
     let folder = folder();
     let first = device(folder.path(), 1);
     let daemon = start(folder, &[first], &[]);
@@ -137,7 +136,7 @@ fn adding_and_removing_device_does_not_disturb_others() {
     let error = hcactl(&daemon, &["device", "remove", "2"]).unwrap_err();
     assert_eq!(error, "hcactl: device 2 does not exist\n");
 
-    // The number, MAC and socket path can be reused, even if a killed process left its socket file behind.
+    // The ID, MAC and socket path can be reused, even if a killed process left its socket file behind.
     drop(UnixListener::bind(path.join("2.sock")).unwrap());
     add(&daemon, &device(path, 2)).unwrap();
     assert!(is_served(&mut connect(&daemon, 2)) && is_served(&mut one));
@@ -236,7 +235,7 @@ fn sandbox_allows_configured_paths_of_later_devices() {
 }
 
 #[test]
-fn device_added_later_can_join_ring_fabric_in_sandbox() {
+fn sandbox_allows_added_device_to_join_ring() {
     let folder = folder();
     let first = device(folder.path(), 1);
     let ring = json!({ "ring": { "folder": folder.path() } });
@@ -247,7 +246,7 @@ fn device_added_later_can_join_ring_fabric_in_sandbox() {
         entry["fabric"] = ring.clone();
         add(&daemon, &entry).unwrap();
     }
-    // The confined process cannot create folders.
+    // The sandbox forbids creating directories.
     let mut entry = device(path, 4);
     entry["fabric"] = json!({ "ring": { "folder": path.join("new") } });
     let missing = add(&daemon, &entry).map_err(|error| error.contains("device.fabric.ring.folder: "));
@@ -263,7 +262,7 @@ fn device_added_later_can_join_ring_fabric_in_sandbox() {
 fn reload_restarts_only_changed_devices() {
     let folder = folder();
     let [one, two, three] = [1, 2, 3].map(|id| device(folder.path(), id));
-    // A host name can only be resolved before the process is confined.
+    // In the sandbox, the host name can no longer be resolved.
     let mut named = device(folder.path(), 4);
     named["fabric"] =
         json!({ "udp": { "bind": "127.0.0.1:0", "peers": [{ "addr": "localhost:9", "id": 9 }] } });
@@ -281,12 +280,12 @@ fn reload_restarts_only_changed_devices() {
     });
     assert_eq!(serde_json::from_str::<Value>(&reloaded).unwrap(), expected);
     let served = clients.each_mut().map(is_served);
-    assert_eq!(served, [true, false, false, true, true], "those of 2 and 3 are removed");
+    assert_eq!(served, [true, false, false, true, true], "devices 2 and 3 are replaced or removed");
     assert!(is_served(&mut connect(&daemon, 2)) && is_served(&mut connect(&daemon, 5)));
     assert!(!path.join("3.sock").exists());
     let mut there = devices(&daemon);
     there.sort_unstable();
-    assert_eq!(there, [1, 2, 4, 5, 7], "what hcactl has added stays");
+    assert_eq!(there, [1, 2, 4, 5, 7], "the device added by hcactl remains");
     daemon.wait_for_line("setting cannot be changed by a reload; restart hcad to apply the new value");
 
     // A reload without a change has no effect.
@@ -310,7 +309,7 @@ fn reload_changes_log_filter() {
         hcactl(&daemon, &["reload"]).unwrap()
     };
     assert_eq!(reload("info"), "unchanged: 1\n");
-    // The initial filter would omit this message.
+    // The initial filter would have suppressed this line.
     daemon.wait_for_line("INFO device::fleet: configuration reloaded ");
 }
 
@@ -335,8 +334,8 @@ fn reload_of_invalid_file_changes_nothing() {
         // The MAC conflicts only with a device that is not in the file.
         (vec![one.clone(), like_added], "devices[1].mac: 02:00:00:00:00:07 is already used by hca7"),
         (vec![one.clone(), elsewhere], "devices[1].socket_path: cannot access /nonexistent"),
-        // The address conflict is detected only when the device is created. Device 2, which the file no longer
-        // contains, must remain.
+        // This conflict is detected only when the device is created. Device 2 must remain, although it is no longer in
+        // the file.
         (vec![one, device(&path, 4), in_use], "devices[2].fabric.udp.bind: cannot open 127.0.0.1:"),
     ] {
         write(&path, &devices, &[]);
@@ -353,15 +352,15 @@ fn reload_of_invalid_file_changes_nothing() {
     assert!(!path.join("4.sock").exists());
 }
 
-/// The daemon reads the file on SIGHUP, and `hcactl` reads it for `hcactl reload`.
+/// On SIGHUP, the daemon reads the file. For `hcactl reload`, `hcactl` reads it.
 #[test]
 fn reload_rejects_devices_and_fifos() {
     let folder = folder();
     let one = device(folder.path(), 1);
-    // In the sandbox, the daemon could not open the files below.
+    // The sandbox would prevent the daemon from opening these files.
     let mut daemon = start(folder, &[one], &[("confinement", json!({ "enabled": false }))]);
     let mut client = connect(&daemon, 1);
-    // With this limit, a program that tries to read all of /dev/zero fails.
+    // With this limit, an attempt to read all of /dev/zero fails.
     let most = Some(1 << 30);
     let limit = Rlimit { current: most, maximum: most };
     prlimit(Some(Pid::from_child(&daemon.child)), Resource::Data, limit).unwrap();
@@ -425,14 +424,14 @@ fn sighup_reloads_and_notifies_service_manager() {
     write(&path, &[one.clone(), two.clone()], &[]);
     hang_up(&daemon);
     daemon.wait_for_line("reloaded added=[2] removed=[] changed=[] unchanged=1");
-    let told = || {
+    let next_message = || {
         let mut message = [0; 256];
         let len = manager.recv(&mut message).unwrap();
         String::from_utf8(message[..len].to_vec()).unwrap()
     };
-    assert_eq!(told(), "READY=1\nSTATUS=devices: 1");
-    assert!(told().starts_with("RELOADING=1\nMONOTONIC_USEC="));
-    assert_eq!(told(), "READY=1\nSTATUS=devices: 2");
+    assert_eq!(next_message(), "READY=1\nSTATUS=devices: 1");
+    assert!(next_message().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert_eq!(next_message(), "READY=1\nSTATUS=devices: 2");
     assert!(is_served(&mut client) && is_served(&mut connect(&daemon, 2)));
 
     fs::write(path.join("hcad.json"), "{").unwrap();
@@ -440,7 +439,7 @@ fn sighup_reloads_and_notifies_service_manager() {
     daemon.wait_for_line("cannot reload the configuration: ");
     assert!(is_served(&mut client));
 
-    // Create another file at the same path. The confined daemon cannot read it, but hcactl can.
+    // Replace the file. The sandbox prevents the daemon from reading the new file, but hcactl can read it.
     fs::remove_file(path.join("hcad.json")).unwrap();
     write(&path, &[one, two], &[]);
     if !has_landlock() {
@@ -453,7 +452,7 @@ fn sighup_reloads_and_notifies_service_manager() {
 }
 
 #[test]
-fn replaced_configuration_file_can_be_reloaded_in_sandbox() {
+fn sandbox_allows_reload_of_replaced_file() {
     let folder = folder();
     let one = device(folder.path(), 1);
     let readable = json!({ "readable": [folder.path()] });

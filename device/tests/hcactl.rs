@@ -1,4 +1,4 @@
-//! Tests `hcactl` against a real daemon and against a hostile one.
+//! Tests `hcactl` with a real daemon and with a misbehaving server.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -78,7 +78,7 @@ fn stopped_daemon_does_not_block_commands() {
 }
 
 #[test]
-fn devices_shows_chosen_device() {
+fn devices_command_shows_selected_device() {
     let (_daemon, control) = start();
     let one: Value =
         serde_json::from_str(&printed(&run(&control, &["--json", "--device", "1", "devices"]))).unwrap();

@@ -1,5 +1,4 @@
-//! Tests a device against a hostile guest, client and fabric by running the fuzz targets on their corpora and on random
-//! inputs.
+//! Runs the fuzz targets on their corpora and on random inputs, which simulate hostile guests, clients and peers.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::fs;
@@ -8,7 +7,7 @@ use std::path::Path;
 use device::interfaces;
 
 #[test]
-fn every_corpus_input_replays() {
+fn fuzz_targets_accept_corpus_inputs() {
     let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
     let mut names: Vec<_> = fs::read_dir(&corpora)
         .unwrap()
@@ -21,7 +20,7 @@ fn every_corpus_input_replays() {
     }
 }
 
-/// Runs a target on its corpus, which must have at least `at_least` files.
+/// Runs a target on its corpus, which must contain at least `at_least` files.
 fn replay(corpus: &Path, at_least: usize, run: impl Fn(&[u8])) {
     let mut count = 0;
     for entry in fs::read_dir(corpus).unwrap() {
@@ -52,7 +51,7 @@ fn vfio_server_works_after_hostile_input() {
 }
 
 #[test]
-fn guest_memory_matches_model_after_random_maps_and_unmaps() {
+fn randomly_mapped_guest_memory_matches_model() {
     random_inputs(300, 4, device_fuzz::dma::run);
 }
 
@@ -67,7 +66,7 @@ fn impaired_frame_count_matches_rules() {
 }
 
 #[test]
-fn switch_keeps_peer_macs_apart_after_hostile_input() {
+fn switch_isolates_peer_macs_from_hostile_input() {
     random_inputs(300, 4, device_fuzz::switch::run);
 }
 
@@ -81,7 +80,7 @@ fn replay_of_any_record_terminates() {
     random_inputs(500, 4, device_fuzz::record::run);
 }
 
-/// Runs a target on `runs` random inputs, each longer than the previous one by `step` bytes.
+/// Runs a target on `runs` random inputs, each `step` bytes longer than the previous one.
 fn random_inputs(runs: usize, step: usize, target: impl Fn(&[u8])) {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for run in 0..runs {

@@ -1,5 +1,5 @@
-//! Checks that each module uses only the modules that the diagram in `ARCHITECTURE.md` permits. Dependencies between
-//! crates are declared in their `Cargo.toml` files.
+//! Checks that the modules of a crate depend on each other only as in the diagram in `ARCHITECTURE.md`. For
+//! dependencies between crates, Cargo ensures this.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use device::interfaces;
 
-/// The modules of `card` from the bottom up, each with the modules that it may use. A module comes after all modules
-/// that it may use, so there are no cycles.
+/// The modules of `card`, each with the modules that it may use. Those come earlier in the list, so there are no
+/// cycles.
 const CARD: &[(&str, &[&str])] = &[
     ("capabilities", &[]),
     ("identity", &[]),
@@ -65,15 +65,15 @@ const DEVICE: &[(&str, &[&str])] = &[
     ("daemon", &["inherited", "notify", "config", "confinement", "control", "metrics", "builder", "fleet"]),
 ];
 
-/// The HCR interfaces, which have their own strict modes.
+/// The interfaces with a host command register, each of which has its own strict mode.
 const HCR_LINEAGE: &[&str] = &["jingzhao", "mthca"];
 
-/// Returns the sources of a crate below `device/`, or of `device` itself.
+/// Returns the source folder of a crate below `device/`, or of `device` itself.
 fn source(package: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("src")
 }
 
-/// Returns every file below a folder, except tests.
+/// Returns all Rust files below a folder, except for tests.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -88,14 +88,14 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the text of a file without the tests at its end.
+/// Returns the text of a file without its test module.
 fn product(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     let tests = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
     text[..tests].to_owned()
 }
 
-/// Returns the names that follow `prefix` in a text.
+/// Returns each identifier that follows `prefix` in a text.
 fn named<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
     text.match_indices(prefix).map(move |(at, _)| {
         let rest = &text[at + prefix.len()..];
@@ -104,7 +104,7 @@ fn named<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
     })
 }
 
-/// Returns the module that contains a file of the crate.
+/// Returns the top-level module that contains a file.
 fn part(path: &Path, source: &Path) -> String {
     let first = path.strip_prefix(source).unwrap().iter().next().unwrap().to_str().unwrap();
     first.trim_end_matches(".rs").to_owned()
@@ -124,13 +124,13 @@ fn check_layers(source: &Path, parts: &[(&str, &[&str])]) {
     let mut order = BTreeSet::new();
     for (part, below) in parts {
         let unknown: Vec<_> = below.iter().filter(|below| !order.contains(*below)).collect();
-        assert!(unknown.is_empty(), "{part} stands below {unknown:?}");
+        assert!(unknown.is_empty(), "{part} must come after {unknown:?}");
         order.insert(part);
     }
     let mut used = BTreeSet::new();
     for path in files(source) {
         let part = part(&path, source);
-        // The file is the root of the library or of the program.
+        // The crate roots may use all modules.
         if matches!(&*part, "lib" | "main") {
             continue;
         }
@@ -140,9 +140,9 @@ fn check_layers(source: &Path, parts: &[(&str, &[&str])]) {
             .unwrap_or_else(|| panic!("{part} is not in the table"));
         let text = product(&path);
         for name in named(&text, "crate::") {
-            // The macros for log lines belong to `telemetry`.
+            // The logging macros belong to `telemetry`.
             let name = if matches!(name, "limited" | "log_line" | "log_target") { "telemetry" } else { name };
-            assert!(!name.is_empty(), "{}: one module a line", path.display());
+            assert!(!name.is_empty(), "{}: use one line per module", path.display());
             assert!(name == part || below.contains(&name), "{} uses {name}", path.display());
             used.insert((part.clone(), name.to_owned()));
         }
@@ -150,18 +150,17 @@ fn check_layers(source: &Path, parts: &[(&str, &[&str])]) {
     for (part, below) in parts {
         for below in *below {
             let arrow = (part.to_string(), below.to_string());
-            assert!(used.contains(&arrow), "{part} does not use {below}: the table says more than there is");
+            assert!(used.contains(&arrow), "{part} does not use {below}: remove it from the table");
         }
     }
 }
 
-/// `device.rs` decodes registers and implements `Frontend`. All modules below it operate on state that does
-/// not depend on `device.rs`.
+/// `device.rs` decodes registers and implements `Frontend`. The other modules of a front-end do not depend on it.
 #[test]
 fn frontend_modules_do_not_use_device_module() {
     for module in interfaces::ALL.iter().map(|interface| interface.module) {
         for path in files(&source(module)) {
-            // The root of the crate exports the device.
+            // The crate root exports the device.
             if path.ends_with("src/lib.rs") {
                 continue;
             }
@@ -174,7 +173,7 @@ fn frontend_modules_do_not_use_device_module() {
     }
 }
 
-/// Objects report events. Strict mode examines objects, so only observers, commands and registers use strict mode.
+/// Objects only report events. Observers, commands and registers use strict mode to check them.
 #[test]
 fn objects_do_not_use_strict_mode() {
     const MAY: &[&str] = &["cmd.rs", "device.rs", "observers.rs", "strict.rs"];
@@ -196,9 +195,9 @@ fn objects_do_not_use_strict_mode() {
     }
 }
 
-/// NIC offloads serve every interface, so they do not use the layouts of any interface.
+/// All interfaces share the NIC offloads, so these do not use the layouts of any interface.
 #[test]
-fn nic_offloads_do_not_depend_on_any_frontend() {
+fn nic_offloads_do_not_use_frontends() {
     let mut paths = files(&source("card").join("nic"));
     assert!(paths.len() > 3, "{paths:?}");
     paths.push(source("card").join("nic.rs"));
@@ -208,8 +207,7 @@ fn nic_offloads_do_not_depend_on_any_frontend() {
     }
 }
 
-/// Rust's `Debug` format is not a stable interface, because it changes with the names of types. Tests may
-/// print it.
+/// Output must not depend on the names of types, so only tests may print the `Debug` format.
 #[test]
 fn outputs_do_not_use_debug_format() {
     let card = source("card");
@@ -229,7 +227,7 @@ fn outputs_do_not_use_debug_format() {
     assert!(seen > 100, "only {seen} files were found");
 }
 
-/// Returns the Rust files in the folder `at` except test files. If `at` is a file, returns only `at`.
+/// Returns the Rust files below the folder `at`, except for tests. If `at` is a file, returns only that file.
 fn sources(at: &Path) -> Vec<PathBuf> {
     if at.is_file() {
         return vec![at.to_owned()];

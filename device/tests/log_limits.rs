@@ -1,4 +1,4 @@
-//! Tests that log lines caused by a guest stay within the limits on length, rate and total size.
+//! Tests the limits on the length, rate and total size of log lines that a guest can cause.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 /// Maximum length of a line in bytes, including its line feed.
 const MAX_LINE: usize = 2049;
 
-/// Number of commands. Without limits, they would cause 8 MB of log lines.
+/// Number of commands. Without limits, they would cause 8 MB of log output.
 const COMMANDS: usize = 500;
 
 const DAY_MS: u64 = 86_400_000;
 
-/// Returns the lines that a daemon logs while its guest repeatedly reports a driver version of 4 KiB, and the elapsed
+/// Lets a guest repeatedly report a driver version of 4 KiB. Returns the lines that the daemon logs, and the elapsed
 /// time in milliseconds.
 fn logged(format: &str) -> (Vec<String>, u64) {
     let folder = tempfile::tempdir().unwrap();
@@ -35,7 +35,7 @@ fn logged(format: &str) -> (Vec<String>, u64) {
     let mut driver = Driver::new(Guest::attach(&daemon.socket, 1 << 20));
     driver.bind();
     driver.open_admin_queue();
-    // Each of these bytes is logged as four characters.
+    // Each of these bytes takes four characters in the log.
     let version = AdminCommand::with_input(Opcode::DriverVersion, [0; PARAMETERS_LEN], &[0xff; 4096]);
     for _ in 0..COMMANDS {
         driver.succeed(&version);
@@ -51,7 +51,7 @@ fn logged(format: &str) -> (Vec<String>, u64) {
     (lines, u64::try_from(start.elapsed().as_millis()).unwrap())
 }
 
-/// Checks limits that depend only on the elapsed time, so a slow host does not change the result.
+/// Checks the limits. They are computed from the elapsed time, so the test also passes on a slow host.
 fn check_limits(lines: &[String], elapsed_ms: u64) {
     // One window may have started before the first command.
     let windows = elapsed_ms / WINDOW_MS + 2;
@@ -69,13 +69,13 @@ fn check_limits(lines: &[String], elapsed_ms: u64) {
 }
 
 #[test]
-fn text_log_of_noisy_guest_stays_within_limits() {
+fn text_log_of_noisy_guest_is_bounded() {
     let (lines, elapsed_ms) = logged("text");
     check_limits(&lines, elapsed_ms);
 }
 
 #[test]
-fn json_log_of_noisy_guest_stays_within_limits() {
+fn json_log_of_noisy_guest_is_bounded() {
     let (lines, elapsed_ms) = logged("json");
     check_limits(&lines, elapsed_ms);
     for line in &lines {

@@ -1,5 +1,5 @@
 //! Tests of the programs and of the documentation. They form a single test program, because each test program links the
-//! whole crate. The test program `scale` is separate, because it measures the memory of its own process.
+//! whole crate. Only `scale` is separate, because it measures its own memory use.
 
 mod book;
 mod cli;

@@ -1,4 +1,4 @@
-//! Tests records as a user sees them: a daemon writes a record, and `hcad replay` replays it.
+//! Tests recording and replaying as a user does: a daemon writes a record, and `hcad replay` replays it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
 use vfio_user::Client;
 
-/// Command register in configuration space: memory space and bus mastering.
+/// The command register in configuration space, and its memory space and bus mastering bits.
 const COMMAND: u64 = 4;
 const ENABLE: [u8; 2] = [6, 0];
 
@@ -49,8 +49,8 @@ fn replay(record: &Path, arguments: &[&str]) -> Output {
     hcad().arg("replay").arg(record).args(arguments).output().unwrap()
 }
 
-/// Checks that a replay finds no differences, and returns its standard output.
-fn same(record: &Path, arguments: &[&str]) -> String {
+/// Checks that a replay succeeds, and returns its standard output.
+fn replay_ok(record: &Path, arguments: &[&str]) -> String {
     let output = replay(record, arguments);
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
@@ -68,11 +68,11 @@ fn replay_command_reproduces_recording() {
     kill_process(pid(&daemon), Signal::TERM).unwrap();
     assert!(daemon.child.wait().unwrap().success());
 
-    let text = same(&record, &[]);
+    let text = replay_ok(&record, &[]);
     assert!(text.contains(&format!("hca1 (jingzhao) of hcad {}", env!("CARGO_PKG_VERSION"))), "{text}");
     assert!(text.ends_with("no differences; recording ended: closed by hcad\n"), "{text}");
 
-    let text = same(&record, &["--until", "10", "--steps"]);
+    let text = replay_ok(&record, &["--until", "10", "--steps"]);
     assert!(text.ends_with("no differences up to this step\n"), "{text}");
     let lines: Vec<_> = text.lines().collect();
     let numbers: Vec<_> =
@@ -81,7 +81,7 @@ fn replay_command_reproduces_recording() {
     assert!(lines[lines.len() - 3].starts_with("    "), "the last step is shown with its effects:\n{text}");
 
     let trace = record.with_extension("trace");
-    let text = same(&record, &["--steps", "--trace", trace.to_str().unwrap()]);
+    let text = replay_ok(&record, &["--steps", "--trace", trace.to_str().unwrap()]);
     for shown in [
         "map 0x100000 bytes at 0x0, read-write",
         "client reads 4 bytes at bar0+0x80000",
@@ -93,10 +93,10 @@ fn replay_command_reproduces_recording() {
     assert_eq!(trace.lines().filter(|line| line.contains(" hca1 read ")).count(), 64, "{trace}");
 }
 
-/// The times can differ by the duration of one pass of the event loop, because a record contains the time of each input
-/// but not those of its effects.
+/// The times may differ by one pass of the event loop, because a record contains the times of inputs but not of their
+/// effects.
 #[test]
-fn replay_trace_has_times_of_original_trace() {
+fn replay_trace_has_original_times() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
     let config = configuration(folder.path(), Some(&socket));
@@ -107,7 +107,7 @@ fn replay_trace_has_times_of_original_trace() {
     use_device(&mut daemon);
     kill_process(pid(&daemon), Signal::TERM).unwrap();
     assert!(daemon.child.wait().unwrap().success());
-    same(&record, &["--trace", again.to_str().unwrap()]);
+    replay_ok(&record, &["--trace", again.to_str().unwrap()]);
 
     let lines = |path: &Path| -> Vec<(f64, String)> {
         let text = fs::read_to_string(path).unwrap();
@@ -117,8 +117,8 @@ fn replay_trace_has_times_of_original_trace() {
     let (original, again) = (lines(&original), lines(&again));
     assert_eq!(original.len(), again.len());
     assert!(original.len() > 64, "{}", original.len());
-    for ((time, entry), (replayed, same)) in original.iter().zip(&again) {
-        assert_eq!(entry, same);
+    for ((time, entry), (replayed, replayed_entry)) in original.iter().zip(&again) {
+        assert_eq!(entry, replayed_entry);
         assert!((time - replayed).abs() < 10.0, "{entry}: {time} is replayed as {replayed}");
     }
 }
@@ -127,19 +127,19 @@ fn replay_trace_has_times_of_original_trace() {
 fn killed_daemon_leaves_usable_record() {
     let (mut daemon, record) = recorded();
     use_device(&mut daemon);
-    // The data reaches the file shortly afterwards, and then survives no matter how the daemon ends.
+    // The data is written with a short delay. It then survives however the daemon ends.
     let text = until("the last step in the file", || {
-        let text = same(&record, &["--steps"]);
+        let text = replay_ok(&record, &["--steps"]);
         text.contains("client disconnects").then_some(text)
     });
     let incomplete = "no differences; recording is incomplete: hcad was killed or is still recording";
     assert!(text.contains(incomplete), "{text}");
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
-    same(&record, &[]);
+    replay_ok(&record, &[]);
     let whole = fs::read(&record).unwrap();
     fs::write(&record, &whole[..whole.len() - 1]).unwrap();
-    let text = same(&record, &[]);
+    let text = replay_ok(&record, &[]);
     assert!(text.contains("recording is incomplete: the file is truncated"), "{text}");
 }
 

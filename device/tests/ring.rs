@@ -1,4 +1,4 @@
-//! Tests `hcad` processes on one host that communicate through shared memory, with the default sandbox.
+//! Tests `hcad` processes that communicate through shared memory, in the default sandbox.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const MEMORY: u64 = 0x2000_0000;
 const PAGE: u64 = 0x1000;
 
-/// Address of the first page of queues, and offsets of the queues in a page. Each QP has one page.
+/// Address of the queues, of which each QP has one page, and their offsets in that page.
 const QUEUES: u64 = 0x200_0000;
 const SQ: u64 = 0;
 const RQ: u64 = 0x400;
@@ -27,7 +27,7 @@ const LOG_CQES: u8 = 5;
 const QPS: u32 = 20;
 const FIRST_QPN: u32 = 16;
 
-/// The region with messages: its bus address, length, key, page table index and first address.
+/// The memory region for messages: bus address, length, key, page table index and virtual address.
 const DATA: u64 = 0x400_0000;
 const DATA_LEN: u32 = 4 << 20;
 const DATA_KEY: u32 = 0xf0;
@@ -37,7 +37,7 @@ const VA: u64 = 0x7f00_0000_0000;
 const WRITE: u8 = 0x08;
 const SEND: u8 = 0x0a;
 
-/// A process with one HCA on the ring, and its driver.
+/// A daemon with one HCA on the ring, and the HCA's driver.
 struct Machine {
     // The driver is declared before the daemon, so that it disconnects first.
     driver: Driver<Guest>,
@@ -77,7 +77,7 @@ impl Machine {
         driver.register(&region(rq, n.into(), RQ, 0x400, MptFlags::empty()));
         driver.register(&region(cq, n.into(), CQ, 0x400, MptFlags::LOCAL_WRITE));
         driver.create_cq(&cqc(n, cq, LOG_CQES));
-        // The acknowledgement time-out is 67 ms (IBTA volume 1, section 9.7.6.1.3).
+        // The local ACK timeout is 67 ms (IBTA volume 1, section 9.7.6.1.3).
         let mut qpc = Qpc {
             mtu: 5,
             ack_timeout: 14,
@@ -113,7 +113,7 @@ impl Machine {
         })
     }
 
-    /// Runs `hcactl` and returns its output.
+    /// Runs `hcactl` and returns its JSON output.
     fn ask(&self, arguments: &[&str]) -> Value {
         let mut command = Command::new(hcactl_program());
         let output =
@@ -126,7 +126,7 @@ impl Machine {
         self.ask(&["counters"])["fabric"][counter].as_u64().unwrap()
     }
 
-    /// Waits until exactly these devices are members.
+    /// Waits until exactly these devices are the other members of the ring.
     fn wait_for_members(&self, ids: &[u16]) {
         let wanted: Vec<_> = ids.iter().map(|id| format!("02:00:00:00:00:{id:02x}")).collect();
         until("members of the ring", || {
@@ -143,7 +143,7 @@ impl Machine {
     }
 }
 
-/// Returns a driver for an initialised device, with a region for messages.
+/// Returns the driver of an initialised device with a memory region for messages.
 fn drive(socket: &Path) -> Driver<Guest> {
     let mut driver = Driver::new(Guest::attach(socket, MEMORY));
     driver.enable();
@@ -163,18 +163,17 @@ fn queues(n: u32) -> Queues {
     Queues { qpn: FIRST_QPN + n, page: 1, sq: page(n) + SQ, rq: page(n) + RQ }
 }
 
-/// Returns the units of a WRITE from the start of the local region to offset `at` in the peer's region.
+/// Returns the WQE segments of a WRITE from the start of the local region to offset `at` in the peer's region.
 fn write_to(at: u64, len: u32) -> [Vec<u8>; 2] {
     [remote_unit(DATA_KEY, VA + at), data_unit(DATA_KEY, VA, len)]
 }
 
-/// Returns bytes that depend on the seed.
+/// Returns a byte pattern that depends on `seed`.
 fn pattern(seed: u32, len: usize) -> Vec<u8> {
     (0..).map(|at: u32| (at ^ seed).wrapping_mul(0x9e37_79b1).to_le_bytes()[3]).take(len).collect()
 }
 
-/// Transfers a message of each length by SEND in one direction, and a message of 1 MiB by WRITE, over the
-/// unused QP `n`.
+/// Transfers messages of several lengths by SEND, and a message of 1 MiB by WRITE, over QP `n`, which must be unused.
 fn exchange(from: &mut Machine, to: &mut Machine, n: u32) {
     const AT: u64 = 2 << 20;
     let lens = [1, 64, 4096, 4097, 100_000];
@@ -226,7 +225,7 @@ fn processes_with_same_folder_exchange_frames() {
 #[test]
 fn restarted_process_is_reachable_again() {
     let ring = tempfile::tempdir().unwrap();
-    // Kill either the process that creates the link's memory or the process that receives it.
+    // One process creates the memory of a link, and the other receives it. Kill each of them once.
     for (stays, killed) in [(1, 2), (2, 1)] {
         let (mut a, b) = (Machine::start(&ring, stays), Machine::start(&ring, killed));
         a.wait_for_members(&[killed]);
@@ -244,7 +243,7 @@ fn restarted_process_is_reachable_again() {
 
 #[test]
 fn stopped_process_does_not_block_others() {
-    /// Number of QPs that send to the stopped process. Their messages exceed the size of the process's ring.
+    /// Number of QPs that send to the stopped process. Their messages do not fit into its ring.
     const MANY: u32 = 16;
     let ring = tempfile::tempdir().unwrap();
     let mut machines = [1, 2, 3].map(|id| Machine::start(&ring, id));

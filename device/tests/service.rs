@@ -1,4 +1,4 @@
-//! Tests `hcad` as a service: passed sockets, notifications to the service manager, and a start without a
+//! Tests `hcad` as a service: socket activation, notifications to the service manager, and running without a
 //! configuration file.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,8 +15,8 @@ use crate::common::{Daemon, configuration, hcactl_program, hcad, until, with_con
 use tempfile::TempDir;
 use vfio_user::Client;
 
-/// Returns the next message to the service manager.
-fn told(manager: &UnixDatagram) -> String {
+/// Receives the next message to the service manager.
+fn next_message(manager: &UnixDatagram) -> String {
     let mut message = [0; 256];
     let len = manager.recv(&mut message).unwrap();
     String::from_utf8(message[..len].to_vec()).unwrap()
@@ -28,7 +28,7 @@ fn terminate(daemon: &Daemon) {
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
-/// sd_notify(3): NOTIFY_SOCKET is either a path or an at sign followed by an abstract name.
+/// sd_notify(3): NOTIFY_SOCKET is either a path or `@` followed by an abstract socket name.
 #[test]
 fn service_manager_is_notified_of_lifecycle() {
     let folder = tempfile::tempdir().unwrap();
@@ -47,12 +47,13 @@ fn service_manager_is_notified_of_lifecycle() {
         command.arg("--config").arg(config).env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", "20000");
         let mut daemon = Daemon::ready(command, folder, socket);
         // The first watchdog message may precede READY, because both come from the main thread.
-        let mut messages = vec![told(&manager), told(&manager), told(&manager)];
+        let mut messages = vec![next_message(&manager), next_message(&manager), next_message(&manager)];
         assert!(messages.iter().any(|message| message == "READY=1\nSTATUS=devices: 1"), "{messages:?}");
         assert!(messages.iter().any(|message| message == "WATCHDOG=1"), "{messages:?}");
         terminate(&daemon);
-        messages
-            .extend(std::iter::repeat_with(|| told(&manager)).take_while(|message| message != "STOPPING=1"));
+        messages.extend(
+            std::iter::repeat_with(|| next_message(&manager)).take_while(|message| message != "STOPPING=1"),
+        );
         assert!(messages.len() < 1000);
         assert!(daemon.child.wait().unwrap().success());
     }
@@ -67,8 +68,8 @@ fn unreachable_notify_socket_is_error() {
     assert!(line.starts_with("hcad: NOTIFY_SOCKET: No such file"), "{line}");
 }
 
-/// Returns the command `hcad` with `arguments`. The process receives `sockets` as if from a service manager, starting
-/// at descriptor 3.
+/// Returns an `hcad --config` command with these arguments. The process inherits `sockets` from descriptor 3 onwards,
+/// as from a service manager.
 fn passed(sockets: &[&UnixListener], arguments: &[&Path]) -> Command {
     let mut command = Command::new("sh");
     let program = r#"LISTEN_PID=$$ exec "$0" "$@""#;
@@ -78,7 +79,7 @@ fn passed(sockets: &[&UnixListener], arguments: &[&Path]) -> Command {
     // SAFETY: only fcntl and dup2 are called between fork and exec. Both calls are safe there.
     unsafe {
         command.pre_exec(move || {
-            // First duplicate the sockets to high descriptors, so that none of them is overwritten.
+            // Duplicate the sockets to high descriptors first, so that none is overwritten.
             for (socket, to) in sockets.iter().zip(100..) {
                 if libc::dup2(*socket, to) < 0 {
                     return Err(std::io::Error::last_os_error());
@@ -101,7 +102,7 @@ fn listening(folder: &TempDir, name: &str) -> (PathBuf, UnixListener) {
     (path, listener)
 }
 
-/// The protocol is described in sd_listen_fds(3).
+/// Sockets are passed as described in sd_listen_fds(3).
 #[test]
 fn passed_sockets_match_configured_names() {
     let folder = tempfile::tempdir().unwrap();
@@ -143,7 +144,7 @@ fn unused_passed_socket_is_error() {
 }
 
 #[test]
-fn device_options_replace_file_and_socket_name() {
+fn device_options_need_no_configuration_file() {
     let folder = tempfile::tempdir().unwrap();
     let sockets = folder.path().join("hcad");
     let mut command = hcad();
@@ -160,9 +161,9 @@ fn device_options_replace_file_and_socket_name() {
     assert!(text.contains("127.0.0.1:9") && text.contains("02:00:00:00:00:08"), "{output:?}");
 }
 
-/// A service can write only to its own directory, so its default ring is there.
+/// A service may be able to write only to its runtime directory.
 #[test]
-fn default_ring_is_in_runtime_directory_of_service() {
+fn default_ring_is_in_runtime_directory() {
     let folder = tempfile::tempdir().unwrap();
     let (service, user) = (folder.path().join("service"), folder.path().join("user"));
     let device = serde_json::json!({ "id": 1, "frontend": { "mthca": {} }, "fabric": { "ring": {} } });
@@ -192,7 +193,7 @@ fn device_option_error_names_option() {
 }
 
 #[test]
-fn programs_print_man_pages_and_completions() {
+fn programs_write_man_pages_and_completions() {
     let folder = tempfile::tempdir().unwrap();
     let (hcad, hcactl) = (PathBuf::from(env!("CARGO_BIN_EXE_hcad")), hcactl_program());
     for (program, option) in [(hcad, "--write-manual"), (hcactl, "write-manual")] {

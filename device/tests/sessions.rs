@@ -1,8 +1,7 @@
-//! Replays sessions of the stock drivers `ib_mthca`, `ice` and `irdma` bit for bit. The sessions were recorded in
-//! guests of `guest-lab`, and are replayed without guests. A failure means that a device's answer differs from the
-//! answer that its driver accepted.
+//! Replays sessions of the stock drivers `ib_mthca`, `ice` and `irdma`, recorded in guests of `guest-lab`. A failure
+//! means that the device no longer behaves exactly as it did when the driver accepted its behaviour.
 //!
-//! If a change is meant to alter answers, record the sessions again: `guest-lab run replay-sessions` prints
+//! If a change alters the behaviour intentionally, record the sessions again: `guest-lab run replay-sessions` prints
 //! where it stores them.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,8 +11,8 @@ use std::path::Path;
 use card::telemetry::trace::TraceFormat;
 use device::replay::{Options, run};
 
-/// Replays a session. Returns the output, which contains each step and the device's actions, and the trace.
-fn again(session: &str) -> (String, String) {
+/// Replays a session. Returns the output, which contains each step with the device's actions, and the trace.
+fn replay(session: &str) -> (String, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sessions").join(session);
     let trace = folder.path().join("trace");
@@ -28,20 +27,19 @@ fn again(session: &str) -> (String, String) {
     (out, fs::read_to_string(trace).unwrap())
 }
 
-/// Checks that the steps and the trace of a session contain the expected lines, which shows that the replay is
-/// meaningful.
+/// Replays a session, and checks that its steps or trace contain the expected texts, so that the replay covers them.
 #[track_caller]
-fn shows(session: &str, expected: &[&str]) {
-    let (steps, trace) = again(session);
+fn check_replay(session: &str, expected: &[&str]) {
+    let (steps, trace) = replay(session);
     for text in expected {
         assert!(trace.contains(text) || steps.contains(text), "{session} does not show {text:?}");
     }
 }
 
-/// The driver loads, queries the device, maps memory, and creates its queues and special queue pairs.
+/// The driver loads, queries the device, maps ICM, and creates its event queues and special queue pairs.
 #[test]
 fn ib_mthca_probe_recording_replays() {
-    shows(
+    check_replay(
         "mthca-probe.record",
         &[
             " write reset at=bar0+0xf0010 ",
@@ -60,8 +58,8 @@ fn ib_mthca_probe_recording_replays() {
 /// The errors are an unknown key, a range beyond its region, local memory without a key, a receive request that is too
 /// short, and a lost peer. Requests after each error are flushed.
 #[test]
-fn mthca_error_recording_replays_with_every_error() {
-    shows(
+fn mthca_error_recording_replays() {
+    check_replay(
         "mthca-errors.record",
         &[
             " syndrome=REMOTE_ACCESS_ERR",
@@ -75,7 +73,7 @@ fn mthca_error_recording_replays_with_every_error() {
 
 #[test]
 fn ice_and_irdma_probe_recording_replays() {
-    shows(
+    check_replay(
         "e810-probe.record",
         &[
             " command read_nvm status=OK ",
@@ -89,8 +87,8 @@ fn ice_and_irdma_probe_recording_replays() {
 /// The errors are an unknown key, a range beyond its region, local memory without a key, a receive request
 /// that is too short, and a lost peer.
 #[test]
-fn irdma_error_recording_replays_with_every_error() {
-    shows(
+fn irdma_error_recording_replays() {
+    check_replay(
         "e810-errors.record",
         &[
             " eqe remote_access ",
@@ -102,8 +100,8 @@ fn irdma_error_recording_replays_with_every_error() {
     );
 }
 
-/// Frames are lost, duplicated, delayed and reordered in both directions.
-const BAD_WIRE: &[&str] = &[
+/// Impairments in the recordings: frames are lost, duplicated, delayed and reordered.
+const IMPAIRMENTS: &[&str] = &[
     r#"impairment {"direction":"tx","action":"drop""#,
     r#"impairment {"direction":"rx","action":"drop""#,
     r#""action":{"duplicate""#,
@@ -114,11 +112,11 @@ const BAD_WIRE: &[&str] = &[
 
 #[test]
 fn mthca_recording_over_impaired_link_replays() {
-    shows("mthca-loss.record", BAD_WIRE);
-    shows("mthca-loss.record", &[" opcode=SEND ", " opcode=RDMA_READ "]);
+    check_replay("mthca-loss.record", IMPAIRMENTS);
+    check_replay("mthca-loss.record", &[" opcode=SEND ", " opcode=RDMA_READ "]);
 }
 
 #[test]
 fn irdma_recording_over_impaired_link_replays() {
-    shows("e810-loss.record", BAD_WIRE);
+    check_replay("e810-loss.record", IMPAIRMENTS);
 }

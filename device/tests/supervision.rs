@@ -1,5 +1,5 @@
-//! Tests failures of one HCA that must not affect another HCA in the same process: a hung thread and a
-//! deleted fabric.
+//! Tests that a failure of one HCA (a hung thread, a deleted tap interface) does not affect another HCA in the same
+//! process.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{self, Read as _};
@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::common::{Daemon, PATIENCE, hcactl_program, hcad, until};
+use crate::common::{Daemon, TIMEOUT, hcactl_program, hcad, until};
 use serde_json::{Value, json};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// Starts a daemon with two HCAs, the first on the given fabric. Their sockets are `1` and `2` in the daemon's folder.
+/// Starts a daemon with two HCAs, the first on fabric `first`. Their sockets are `1` and `2` in the daemon's folder.
 fn start(first: Value, prepare: impl FnOnce(&mut Command)) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let device = |id: u32, fabric: Value| {
@@ -63,7 +63,7 @@ fn terminate(daemon: &Daemon) {
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
-/// Reports a test that this machine cannot run. `println!` is not used, because its output would be captured.
+/// Reports that this machine cannot run a test. The test harness would capture the output of `println!`.
 fn skip(why: &str) {
     let line = format!("0 passed, 0 failed, 1 skipped: {why}\n");
     rustix::io::write(io::stdout(), line.as_bytes()).unwrap();
@@ -77,7 +77,7 @@ impl Stopped {
         let mut tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
         let task = tasks.find_map(|task| {
             let path = task.unwrap().path();
-            // Another thread may end before its name is read.
+            // Other threads may end before their names are read.
             let is_it = std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);
             is_it.then(|| path.file_name().unwrap().to_str().unwrap().parse().unwrap())
         });
@@ -94,17 +94,17 @@ impl Stopped {
         Ok(stopped)
     }
 
-    /// Returns the next status of the thread: stopped or ended.
+    /// Waits for the thread to stop or end, and returns its status.
     fn wait(&self) -> libc::c_int {
         let mut status = 0;
-        // SAFETY: only writes the status, which outlives the call.
+        // SAFETY: the call writes only the status, which outlives it.
         assert_eq!(unsafe { libc::waitpid(self.0, &raw mut status, libc::__WALL) }, self.0);
         status
     }
 }
 
 #[test]
-fn hung_thread_blocks_neither_other_devices_nor_exit() {
+fn daemon_works_despite_hung_thread() {
     let mut daemon = start(json!({ "local": { "network": "a" } }), |_| {});
     let _hung = Client::new(&socket(&daemon, 1)).unwrap();
     let mut client = Client::new(&socket(&daemon, 2)).unwrap();
@@ -122,7 +122,7 @@ fn hung_thread_blocks_neither_other_devices_nor_exit() {
     assert!(text.contains("not responding"), "{text}");
     let error = hcactl(&daemon, &["--device", "1", "port", "down"]).unwrap_err();
     assert_eq!(error, "hcactl: the device is not responding\n");
-    assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < TIMEOUT, "{:?}", asked.elapsed());
 
     is_served(&mut client);
     drop(client);

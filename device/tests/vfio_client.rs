@@ -1,4 +1,4 @@
-//! Tests `hcad` with an independent vfio-user client, and with a client that misbehaves.
+//! Tests `hcad` with an independent vfio-user client and with misbehaving clients.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::common::{Daemon, PATIENCE, rests, until};
+use crate::common::{Daemon, TIMEOUT, assert_idle, until};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -22,7 +22,7 @@ use vfio_user::Client;
 const CONFIG: u32 = VFIO_PCI_CONFIG_REGION_INDEX;
 const BAR0: u32 = VFIO_PCI_BAR0_REGION_INDEX;
 
-/// Bus address of the mailbox, which is the third page of its file.
+/// Bus address of the mailbox, and its offset in the memory file.
 const MAILBOX: u64 = 0x40_0000;
 const MAILBOX_OFFSET: u64 = 0x2000;
 
@@ -61,7 +61,7 @@ fn map_mailbox(client: &mut Client, memory: &OwnedFd) {
     client.dma_map(MAILBOX_OFFSET, MAILBOX, 0x1000, memory.as_raw_fd()).unwrap();
 }
 
-/// Executes QUERY_ADAPTER with output to the mailbox. Returns the command's status.
+/// Executes QUERY_ADAPTER with output to the mailbox, and returns the command's status.
 ///
 /// JingZhao interface, sections 1.2 and 3.2.
 fn query_adapter(client: &mut Client) -> u32 {
@@ -72,7 +72,7 @@ fn query_adapter(client: &mut Client) -> u32 {
         set_register(client, hcr + offset, value);
     }
     let word = register(client, hcr + 0x18);
-    assert_eq!(word & GO, 0, "the command is done before the write that started it is acknowledged");
+    assert_eq!(word & GO, 0, "the command completes before the write is acknowledged");
     word >> 24
 }
 
@@ -96,7 +96,7 @@ fn vfio_client_can_enumerate_regions_and_capabilities() {
         assert_eq!(config_u32(&mut client, bar + 4), u32::MAX);
     }
 
-    // The list must end, and contain power management, MSI-X and PCI Express.
+    // The list must end, and must contain power management, MSI-X and PCI Express.
     let mut capabilities = Vec::new();
     let [mut at] = config_read(&mut client, 0x34);
     while at != 0 && capabilities.len() < 10 {
@@ -150,7 +150,7 @@ fn unmapped_memory_fails_only_the_command() {
 }
 
 #[test]
-fn memory_mapped_page_by_page_uses_one_mapping() {
+fn adjacent_pages_share_one_mapping() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     enable(&mut client);
@@ -191,7 +191,7 @@ fn reset_clears_registers_and_configuration_space() {
     let mut client = Client::new(&daemon.socket).unwrap();
     enable(&mut client);
     set_register(&mut client, 0x8_0008, 0x1234);
-    assert_eq!(register(&mut client, 8), 0x1234, "both command register locations are one");
+    assert_eq!(register(&mut client, 8), 0x1234, "the registers are aliases");
     client.reset().unwrap();
     assert_eq!(config_u32(&mut client, 4) & 6, 0);
     enable(&mut client);
@@ -231,14 +231,14 @@ fn second_client_is_rejected() {
 }
 
 #[test]
-fn early_client_is_served_after_previous_one_disconnects() {
+fn early_client_waits_for_previous_one() {
     let daemon = Daemon::start();
     let mut first = Client::new(&daemon.socket).unwrap();
     set_register(&mut first, 8, 0x1234);
     for _ in 0..100 {
         let mut next = UnixStream::connect(&daemon.socket).unwrap();
         next.write_all(&whole(1, b"\0\0\x01\0{}\0")).unwrap();
-        // The reply arrives only after the first client has disconnected.
+        // The reply arrives only once the first client has disconnected.
         drop(first);
         next.read_exact(&mut [0; 16]).unwrap();
         drop(next);
@@ -254,14 +254,14 @@ fn next_client_waits_for_slow_disconnect() {
     let first = Client::new(&daemon.socket).unwrap();
     let mut next = UnixStream::connect(&daemon.socket).unwrap();
     next.write_all(&whole(1, b"\0\0\x01\0{}\0")).unwrap();
-    // The test needs an actual delay.
+    // Simulate a slow disconnect.
     std::thread::sleep(Duration::from_secs(2));
     drop(first);
-    next.set_read_timeout(Some(PATIENCE)).unwrap();
+    next.set_read_timeout(Some(TIMEOUT)).unwrap();
     next.read_exact(&mut [0; 16]).unwrap();
 }
 
-/// Returns the bytes of a message in host order.
+/// Encodes a message in host byte order.
 fn message(command: u16, size: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     let header = [0_u16.to_ne_bytes(), command.to_ne_bytes()].concat();
     [header, size.to_ne_bytes().to_vec(), flags.to_ne_bytes().to_vec(), vec![0; 4], payload.to_vec()].concat()
@@ -305,7 +305,7 @@ fn daemon_serves_next_client_after_malformed_messages() {
         // The write fails if the daemon has already closed the connection.
         let _ = stream.write_all(&bytes);
         stream.shutdown(std::net::Shutdown::Write).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut replies = Vec::new();
         match stream.read_to_end(&mut replies) {
             Ok(_) => {}
@@ -347,7 +347,7 @@ fn excess_descriptors_from_client_are_closed() {
 fn descriptor_exhaustion_is_reported_to_client() {
     let daemon = Daemon::start();
     let mut stream = UnixStream::connect(&daemon.socket).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut answer_to = |bytes: &[u8], fds: &[BorrowedFd<'_>]| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -388,7 +388,7 @@ fn truncated_memory_disconnects_only_its_client() {
     map_mailbox(&mut client, &memory);
     assert_eq!(query_adapter(&mut client), 0);
     ftruncate(&memory, 0x1000).unwrap();
-    // The command writes to a page that no longer exists in the file.
+    // This command writes to a page that the file no longer contains.
     let mailbox = u32::try_from(MAILBOX).unwrap();
     set_register(&mut client, 0x8_0010, mailbox);
     let _ = client.region_write(BAR0, 0x8_0018, &0x80_0006_u32.to_le_bytes());
@@ -402,10 +402,10 @@ fn truncated_memory_disconnects_only_its_client() {
 }
 
 #[test]
-fn daemon_of_idle_device_does_not_wake_up() {
+fn idle_daemon_does_not_wake_up() {
     let daemon = Daemon::start();
     let _client = Client::new(&daemon.socket).unwrap();
-    rests(&daemon, Duration::from_millis(500), 5);
+    assert_idle(&daemon, Duration::from_millis(500), 5);
 }
 
 fn memory_of(pages: u64) -> OwnedFd {
@@ -414,13 +414,13 @@ fn memory_of(pages: u64) -> OwnedFd {
     fd
 }
 
-/// Returns the number of the daemon's open descriptors. Call this only while the daemon serves a client, because the
-/// daemon has then released the descriptors of the previous client.
+/// Returns the number of the daemon's open descriptors. Call this only while a client is connected: by then, the daemon
+/// has closed the descriptors of the previous client.
 fn descriptors(daemon: &Daemon) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count()
 }
 
 #[track_caller]
 fn has_descriptors(daemon: &Daemon, before: usize) {
-    until("the end of other descriptors", || (descriptors(daemon) == before).then_some(()));
+    until("the previous number of descriptors", || (descriptors(daemon) == before).then_some(()));
 }

@@ -15,15 +15,15 @@ use tokio::time::timeout;
 /// Default time limit of a step. Longer steps have their own limits.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum length of an answer in bytes. It protects the lab from a guest that sends data without end. The output of
-/// programs makes up the longest answers.
+/// Maximum length of an answer in bytes, which protects the lab from a guest that sends data without end. The longest
+/// answers contain the output of programs.
 const LONGEST_ANSWER: u64 = 64 << 20;
 
 /// A connection to one agent, with at most one outstanding request.
 #[derive(Debug)]
 pub struct AgentLink {
     lines: BufReader<OwnedReadHalf>,
-    /// The beginning of an answer whose end was not received in time. The next exchange reads its end.
+    /// The start of an answer that was not received completely in time. The next exchange reads the rest.
     partial: Vec<u8>,
     writer: OwnedWriteHalf,
     transcript: File,

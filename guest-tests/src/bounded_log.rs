@@ -11,9 +11,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// Maximum size of the output of one process in bytes. The first lines are kept, because they usually name the cause.
 pub(crate) const LOG_LIMIT: u64 = 64 << 20;
-/// Interval at which logs of other programs are truncated. Between two truncations, they can exceed the limit.
+/// Interval at which the sizes of other programs' logs are checked. Between two checks, logs can exceed the limit.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
-/// Last line of a log that has reached its limit. The log may end in the middle of a line.
+/// Last line of a log that has reached its limit. The line before it may be incomplete.
 const NOTICE: &str = "\n[guest-lab: this log is full; further output is discarded]\n";
 
 /// A log that discards all output beyond a limit.

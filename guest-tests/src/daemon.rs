@@ -23,7 +23,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(240);
 const STOP_TIMEOUT: Duration = Duration::from_secs(240);
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// A device interface, with the names used in configurations.
+/// A device interface that the daemon can present to a guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interface {
     #[default]
@@ -55,7 +55,7 @@ pub struct HcaSpec {
     pub name: String,
     /// Number of the HCA on the fabric. The HCA's addresses are derived from this number.
     pub id: u16,
-    /// Number of the HCA that receives packets without a destination.
+    /// Number of the HCA to which packets without a destination are sent.
     pub default_peer: u16,
     /// Whether packets to the default peer use IPv6. If software specifies the peer's IPv4 address, they use IPv4.
     pub prefer_ipv6: bool,
@@ -87,7 +87,7 @@ pub struct HcaSpec {
 pub struct Explained {
     /// Name of the rule in counters.
     pub rule: &'static str,
-    /// Source of the violation, and why the driver is not at fault.
+    /// What causes the violation, and why the driver is not at fault.
     pub why: &'static str,
 }
 
@@ -97,7 +97,7 @@ pub enum Fabric {
     /// UDP datagrams between the HCAs' sockets.
     #[default]
     Udp,
-    /// Memory of a single process that serves all HCAs.
+    /// Memory of one process, which serves all HCAs.
     Local,
     /// Shared memory between all processes that use the same directory.
     Ring(PathBuf),

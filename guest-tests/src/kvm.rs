@@ -8,8 +8,8 @@ use crate::vm::LastState;
 
 /// Time limit from the start of QEMU to the agent's first answer.
 pub(crate) const BOOT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Content of the [`note`] if guests boot with KVM.
-pub(crate) const RUNS: &str = "yes";
+/// Content of the [`result_file`] if guests boot with KVM.
+pub(crate) const WORKS: &str = "yes";
 
 /// Explains on one line why the test guest did not boot. Users have not started this guest, so its name is omitted.
 pub(crate) fn explain(error: &anyhow::Error) -> String {
@@ -25,10 +25,10 @@ pub(crate) fn explain(error: &anyhow::Error) -> String {
     }
 }
 
-/// Returns the file that records whether guests boot with KVM. It contains [`RUNS`], or the reason on the first line
-/// and the complete error after it. The file's name contains the host's boot ID, so it is valid only until the host
-/// restarts.
-pub(crate) fn note(cache: &Path) -> PathBuf {
+/// Returns the file that records whether guests boot with KVM. It contains [`WORKS`], or the reason on the first line
+/// and the complete error after it. The file's name contains the host's boot ID, so that the result is valid only until
+/// the host restarts.
+pub(crate) fn result_file(cache: &Path) -> PathBuf {
     let host = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     cache.join(format!("kvm-{}", host.trim()))
 }

@@ -24,9 +24,8 @@ pub const BOOT_SCRIPT: &str = "boot.ipxe";
 /// Time limit from the start of QEMU to the agent's first answer. Emulated guests on two busy cores can take a minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Kernel arguments of every guest. Only warnings go to the console, because an emulated serial line is slow.
-/// Mitigations are of no use here and are expensive under emulation. The timer check compares timer ticks with a busy
-/// loop, and panics if a busy host delays either of them. On a busy host, the TSC watchdog would warn about its own
-/// delays.
+/// Mitigations serve no purpose here and are expensive under emulation. On a busy host, delays would make the timer
+/// check panic and the TSC watchdog print warnings.
 const KERNEL_ARGS: &str = "loglevel=5 mitigations=off no_timer_check tsc=nowatchdog";
 /// Kernel arguments that enable vfio in the guest.
 const IOMMU_ARGS: &str = "intel_iommu=on";
@@ -279,7 +278,7 @@ impl Lab {
         Self { without_guests: true, ..self }
     }
 
-    /// Returns whether the lab's own driver runs in this process instead of in guests.
+    /// Returns whether the lab's own driver runs on the host instead of in guests.
     pub fn has_no_guests(&self) -> bool {
         self.without_guests
     }
@@ -500,7 +499,7 @@ impl Lab {
         if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
             return Ok(Some(format!("/dev/kvm: {error}")));
         }
-        let known = kvm::note(&cache_dir()?);
+        let known = kvm::result_file(&cache_dir()?);
         let obstacle = match fs::read_to_string(&known) {
             Ok(answer) => answer,
             Err(_) => {
@@ -510,7 +509,7 @@ impl Lab {
                 );
                 self.accelerator = Accelerator::Kvm;
                 let answer = match self.try_boot().await {
-                    Ok(()) => kvm::RUNS.to_owned(),
+                    Ok(()) => kvm::WORKS.to_owned(),
                     Err(error) => format!("{}\n\n{error:#}", kvm::explain(&error)),
                 };
                 // If the result cannot be stored, the next run repeats the test.
@@ -519,7 +518,7 @@ impl Lab {
             }
         };
         let first = obstacle.lines().next().unwrap_or_default();
-        Ok((first != kvm::RUNS).then(|| {
+        Ok((first != kvm::WORKS).then(|| {
             format!(
                 "a test guest did not boot with KVM: {}. To repeat the test, remove {}",
                 first.trim_end_matches(['.', ':']),

@@ -11,8 +11,8 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Returns the reason why this machine does not permit the feature, or `None` if it does. The reason is known only
-    /// under `ci/test`.
+    /// Returns the reason why this machine does not permit the feature. Returns `None` if it permits the feature, or if
+    /// `ci/test` has not determined the limits.
     pub fn reason(self) -> Option<String> {
         let variable = match self {
             Self::NetworkNamespaces => "HCAD_NO_NETNS",

@@ -1,4 +1,4 @@
-//! A Python program that runs in a guest. It executes one request per line, and answers each request with one line.
+//! A Python program that runs in a guest. It reads one request per line, and answers each request with one line.
 //!
 //! A request is `{"do": NAME, ...}`, and its answer is `{"ok": VALUE}` or `{"error": TEXT}`.
 

@@ -58,7 +58,7 @@ enum Command {
         /// Run only the cases whose names contain this text
         #[arg(long, value_name = "TEXT")]
         case: Option<String>,
-        /// Drive JingZhao devices from this process instead of from guests
+        /// Drive JingZhao devices from the host instead of from guests
         ///
         /// This option applies to scenarios that use the lab's own driver on both sides, such as
         /// `jingzhao-rc`. These scenarios then run much faster, because no guest has to boot, but they still
@@ -165,8 +165,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the command. Some commands forward signals to a program in a guest. A signal terminates all other commands,
-/// together with their guests, daemons and sockets.
+/// Runs the command. Some commands forward signals to a program in a guest. All other commands stop on a signal, and
+/// clean up their guests, daemons and sockets.
 fn run(command: Command) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -282,7 +282,7 @@ async fn build(folder: PathBuf, kernel: KernelChoice, arguments: Vec<OsString>) 
     Err(error).context("cannot start make")
 }
 
-/// Returns the lease, which is a socket that `up` passes as standard input.
+/// Returns the lease: the supervisor's connection to `up`, which passes it as standard input.
 fn lease() -> Result<UnixStream> {
     let lease = std::fs::File::from(
         std::io::stdin()

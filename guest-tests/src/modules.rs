@@ -60,7 +60,7 @@ impl ModuleList {
     /// of the kernel's modules.
     ///
     /// # Errors
-    /// The version strings differ. The error contains both.
+    /// The file is not a module, or the version strings differ.
     pub fn check_file(&self, file: &Path) -> Result<()> {
         let (Some(own), Some(example)) = (modinfo(&read(file)?, "vermagic"), self.files.values().min())
         else {
@@ -109,10 +109,10 @@ impl ModuleList {
     }
 }
 
-/// Returns the name of the module contained in a file.
+/// Returns the name of the module in a file, which is derived from the name of the file.
 ///
 /// # Errors
-/// The file contains no module name.
+/// The path has no file name, or the file name is not UTF-8.
 pub fn name_of(file: &Path) -> Result<String> {
     let stem = file.file_name().and_then(|name| name.to_str()?.split('.').next());
     Ok(canonical(stem.with_context(|| {
@@ -140,7 +140,7 @@ pub fn open(file: &Path) -> Result<(Vec<u8>, Vec<String>)> {
     Ok((object, needs))
 }
 
-/// Name prefix of the sections that contain symbol checksums. An object that contains this text has checksums.
+/// Start of the names of the sections that contain symbol checksums. An object that contains this text has checksums.
 const VERSIONS: &[u8] = b"\0__version";
 
 /// Converts dashes to underscores, as the kernel does. File names may contain either.

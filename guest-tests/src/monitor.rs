@@ -9,8 +9,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// Time limit for an answer. QEMU answers between two iterations of its main loop, and hot-plugs a device within one
-/// iteration.
+/// Time limit for an answer. QEMU answers from its main loop, which is blocked while a device is hot-plugged.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection to the monitor, with at most one outstanding command.

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn help_shows_each_command_and_fits_wide_terminal() {
+    fn help_lists_commands_in_110_columns() {
         let help = command().render_help().to_string();
         for line in help.lines() {
             assert!(line.chars().count() <= 110, "{line}");

@@ -15,8 +15,8 @@ use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Time limit for an expected answer. It is well above all measured times.
-const ANSWER: Duration = Duration::from_secs(60);
+/// Time limit for an expected packet.
+const PACKET_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the MAC address and the IP address that an HCA has by default, which are derived from its number.
 fn identity(id: u16) -> [String; 2] {
@@ -77,7 +77,7 @@ pub struct Packet {
     pub pkey: u16,
     /// The two ECN bits of the IP header.
     pub ecn: u8,
-    /// Whether to send a wrong ICRC. This field and all fields up to `cut` are never set in received packets.
+    /// Whether to send a wrong ICRC. This field and those up to `cut` are never set in received packets.
     pub bad_icrc: bool,
     pub tver: u8,
     pub fecn: bool,
@@ -193,7 +193,8 @@ impl Peer {
     /// # Errors
     /// No packet arrives, or its ICRC is wrong.
     pub fn receive(&mut self) -> Result<Packet> {
-        self.receive_within(ANSWER)?.with_context(|| format!("no packet arrived within {ANSWER:?}"))
+        self.receive_within(PACKET_TIMEOUT)?
+            .with_context(|| format!("no packet arrived within {PACKET_TIMEOUT:?}"))
     }
 
     /// Receives the next packet if one arrives in time.
@@ -205,8 +206,8 @@ impl Peer {
         self.ask(&json!({ "receive": { "timeout_ms": limit } }))
     }
 
-    /// Returns all packets that the HCA sends in reaction to what it has received so far. Packets caused by timers may
-    /// follow later.
+    /// Returns all packets that the HCA sends in response to the packets that it has received so far. Packets caused by
+    /// timers may follow later.
     ///
     /// # Errors
     /// The HCA no longer answers ARP requests, or sends a wrong ICRC.

@@ -1,5 +1,4 @@
-//! Programs that the lab starts. Their output and command lines are stored in files. The programs do not outlive the
-//! lab.
+//! Child processes of the lab. Their output and command lines are saved to files, and they do not outlive the lab.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -19,7 +18,7 @@ use tokio::time::timeout;
 use crate::bounded_log::{BoundedLog, LOG_LIMIT};
 use crate::run_dir::RunDir;
 
-/// Byte with which a stalled pipe is filled. No program that the lab starts prints this byte.
+/// Byte used to fill a stalled pipe. No program started by the lab prints it.
 const FILLER: u8 = 0;
 
 /// A running program. It is killed on drop or, if the lab is killed, by the kernel.
@@ -30,7 +29,7 @@ pub struct Process {
     log: PathBuf,
     /// Number of bytes written to the log so far.
     written: watch::Receiver<usize>,
-    /// Number of bytes of the log that [`Self::line`] has searched so far.
+    /// Number of log bytes that [`Self::line`] has already searched.
     seen: usize,
     reading: watch::Sender<Reading>,
 }
@@ -40,15 +39,15 @@ pub struct Process {
 pub enum Reading {
     /// The output is copied to the log.
     On,
-    /// The output is not read, and the pipe is full.
+    /// The output is not read, and the pipe is filled so that the program's writes block.
     Stalled,
     /// The lab has closed its end of the pipe.
     Over,
 }
 
 impl Process {
-    /// Starts `command`, and appends its standard output and standard error to `NAME.log` of the run, up to
-    /// 64 MiB.
+    /// Starts `command` and appends its standard output and standard error to `NAME.log` in the run directory, up to 64
+    /// MiB.
     ///
     /// # Errors
     /// The command cannot be started.
@@ -92,14 +91,13 @@ impl Process {
         self.child.id().with_context(|| format!("{} has exited", self.name))
     }
 
-    /// Sends a signal.
+    /// Sends a signal to the program.
     ///
     /// # Errors
     /// The program has exited.
     pub fn signal(&self, signal: i32) -> Result<()> {
         let id = libc::pid_t::try_from(self.id()?)?;
-        // SAFETY: kill takes no pointers. The ID belongs to a child that has not been reaped, and therefore to no other
-        // process.
+        // SAFETY: kill takes no pointers. The child has not been reaped, so no other process has its ID.
         let result = unsafe { libc::kill(id, signal) };
         ensure!(
             result == 0,
@@ -179,24 +177,24 @@ impl Process {
         self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))
     }
 
-    /// Stops the program with SIGTERM, and kills it if it has not exited after `patience`.
+    /// Sends SIGTERM, and kills the program if it has not exited after `limit`.
     ///
     /// # Errors
     /// The program had to be killed.
-    pub async fn stop(&mut self, patience: Duration) -> Result<ExitStatus> {
-        // A program that has already exited needs no signal.
+    pub async fn stop(&mut self, limit: Duration) -> Result<ExitStatus> {
+        // Ignore the error if the program has already exited.
         let _ = self.signal(libc::SIGTERM);
-        match timeout(patience, self.child.wait()).await {
+        match timeout(limit, self.child.wait()).await {
             Ok(status) => Ok(status?),
             Err(_) => {
                 self.kill().await?;
-                bail!("{} did not exit within {patience:?} after SIGTERM and was killed", self.name)
+                bail!("{} did not exit within {limit:?} after SIGTERM and was killed", self.name)
             }
         }
     }
 }
 
-/// Copies output to the log and reports the log's length, until the program closes the output.
+/// Copies output to the log until the program closes it, and publishes the log's length.
 async fn pump(
     mut output: pipe::Receiver,
     mut log: BoundedLog<File>,
@@ -205,8 +203,6 @@ async fn pump(
 ) {
     let mut buffer = vec![0; 16 * 1024];
     loop {
-        // After the process is dropped, continue to read the remaining output, because the output may show why the
-        // program ended.
         let wanted = *reading.borrow_and_update();
         match wanted {
             Reading::On => {}
@@ -214,6 +210,8 @@ async fn pump(
             Reading::Stalled => {
                 // If the pipe cannot be filled, the test is less strict but still valid.
                 let _ = fill(&output);
+                // An error means that the process was dropped. Read the remaining output, because it may show why the
+                // program ended.
                 if reading.changed().await.is_ok() {
                     continue;
                 }
@@ -225,7 +223,7 @@ async fn pump(
         };
         let Ok(len @ 1..) = read else { return };
         let text: Vec<u8> = buffer[..len].iter().copied().filter(|&byte| byte != FILLER).collect();
-        // Once the log is full, the output is still read, so that the program does not block.
+        // Keep reading when the log is full, so that the program does not block.
         match log.append(&text) {
             Ok(0) => {}
             Ok(len) => count.send_modify(|written| *written += len),
@@ -236,12 +234,12 @@ async fn pump(
 
 /// Fills a pipe, so that writes to its other end block.
 fn fill(output: &pipe::Receiver) -> std::io::Result<()> {
-    // Open the pipe again, because setting O_NONBLOCK on the program's own descriptor would affect the program.
+    // Open a separate write end through /proc, so that O_NONBLOCK does not affect the program's own.
     let mut end = File::options()
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(format!("/proc/self/fd/{}", output.as_raw_fd()))?;
-    // Finish with single bytes, because a pipe does not accept part of a small write.
+    // Finish with single bytes, because a write of up to PIPE_BUF bytes is never partial.
     for piece in [4096, 1] {
         while end.write(&[FILLER; 4096][..piece]).is_ok() {}
     }
@@ -266,7 +264,8 @@ pub(crate) fn is_suspended(id: u32) -> bool {
     fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| has_suspended_state(&stat))
 }
 
-/// Parses a line of proc_pid_stat(5). The name of the program, in parentheses, may contain any characters.
+/// Returns whether a line of proc_pid_stat(5) shows a suspended process. The program name in parentheses may contain
+/// any character.
 fn has_suspended_state(stat: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }

@@ -1,4 +1,4 @@
-//! The project's own programs: the daemon next to this one, and the embedded agent.
+//! Locates the project's own programs: the daemon, `hcactl` and the guest agent.
 
 use std::path::PathBuf;
 
@@ -6,21 +6,21 @@ use anyhow::{Context, Result, ensure};
 
 use crate::artifacts::cache_dir;
 
-/// Returns the directory for the output of runs: `lab` in this program's target directory or, if this program was
-/// installed elsewhere, `lab` in the cache.
+/// Returns the directory for run output: `lab` in Cargo's target directory or, if this program is installed elsewhere,
+/// `lab` in the cache.
 ///
 /// # Errors
 /// The path of this program is unknown.
 pub fn lab_dir() -> Result<PathBuf> {
     let profile = profile_dir()?;
-    // Cargo creates this lock file in the directory of each profile that it builds. The tag file of the target
-    // directory would be less reliable, because it is missing if another tool created the directory.
+    // Cargo creates this lock file in each profile directory that it builds. The target directory's tag file is less
+    // reliable, because it is missing if another tool created the directory.
     let built_here = profile.join(".cargo-lock").is_file();
     let target = profile.parent().filter(|_| built_here);
     Ok(target.map_or_else(cache_dir, |target| Ok(target.to_owned()))?.join("lab"))
 }
 
-/// Returns the path of the daemon, which is in `HCAD_PROGRAMS` or, if that is not set, next to this program.
+/// Returns the path of the daemon, in `HCAD_PROGRAMS` or, if that is unset, next to this program.
 ///
 /// # Errors
 /// The daemon was not built.
@@ -28,7 +28,7 @@ pub fn hcad() -> Result<PathBuf> {
     beside("hcad")
 }
 
-/// Returns the path of `hcactl`, which is in `HCAD_PROGRAMS` or, if that is not set, next to this program.
+/// Returns the path of `hcactl`, in `HCAD_PROGRAMS` or, if that is unset, next to this program.
 ///
 /// # Errors
 /// `hcactl` was not built.
@@ -36,7 +36,7 @@ pub fn hcactl() -> Result<PathBuf> {
     beside("hcactl")
 }
 
-/// The agent, which is a static program for guests.
+/// The guest agent, a static executable.
 pub const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest-agent"));
 
 fn beside(program: &str) -> Result<PathBuf> {
@@ -50,7 +50,7 @@ fn beside(program: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Returns this program's directory, such as `target/release`. Test programs are one directory deeper.
+/// Returns this program's directory, such as `target/release`. Test programs are in its subdirectory `deps`.
 fn profile_dir() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot determine this program's path")?;
     let folder = program.parent().context("this program's path has no parent directory")?;

@@ -9,7 +9,7 @@ use tokio::process::Command;
 
 use crate::artifacts::{Kernel, QemuProgram};
 
-/// Size of the address space reserved for the BARs of a hot-plugged device.
+/// Address space reserved at each empty slot for the BARs of a hot-plugged device.
 const FREE_SLOT_MEMORY: &str = "32M";
 
 /// How guest code is executed.
@@ -44,13 +44,13 @@ pub struct Machine {
     pub hcas: Vec<PathBuf>,
     /// Sockets of additional HCAs, each behind its own root port like a plug-in card.
     pub cards: Vec<PathBuf>,
-    /// Number of empty root ports. Their slot numbers follow those of the cards, and start at 1 if there are no cards.
+    /// Number of empty root ports. Their slots are numbered after those of the cards.
     pub free_slots: usize,
     /// Host directories that the guest can mount.
     pub shares: Vec<Share>,
     /// Whether QEMU restarts the guest instead of exiting.
     pub reboots: bool,
-    /// Boot loader that fetches kernel and initramfs over the network. Without a boot loader, QEMU loads both.
+    /// Boot loader that fetches kernel and initramfs over the network. If `None`, QEMU loads both.
     pub boot_loader: Option<PathBuf>,
 }
 
@@ -64,7 +64,7 @@ pub struct Share {
     pub read_only: bool,
 }
 
-/// An Ethernet NIC with UDP as its link. Each frame is one datagram, as on an HCA's fabric.
+/// An Ethernet NIC whose link is a UDP socket. Each frame is one datagram, as on an HCA's fabric.
 #[derive(Clone, Debug)]
 pub struct Nic {
     /// Model of the NIC. The guest must have a driver for it.
@@ -107,15 +107,15 @@ impl NicModel {
 /// Sockets and files that belong to one guest.
 #[derive(Clone, Debug)]
 pub struct Endpoints {
-    /// Socket on which the lab listens for a connection from the agent's virtio-serial port.
+    /// Socket to which QEMU connects the agent's virtio-serial port.
     pub agent: PathBuf,
-    /// Sockets on which the lab listens for connections from the agent's exec ports.
+    /// Sockets to which QEMU connects the agent's exec ports.
     pub commands: Vec<PathBuf>,
     /// File for the console output.
     pub console_log: PathBuf,
-    /// Socket on which the lab listens for a connection from the console, if the lab writes to it.
+    /// Socket to which QEMU connects the serial console, if the lab writes to the console.
     pub console: Option<PathBuf>,
-    /// Socket on which the lab listens for a connection from QEMU's monitor, if the lab changes the machine.
+    /// Socket to which QEMU connects its monitor, if the lab hot-plugs devices.
     pub monitor: Option<PathBuf>,
 }
 
@@ -134,15 +134,15 @@ impl Machine {
             args.flag("-no-reboot");
         }
         args.pair("-name", format!("guest-{}", self.name)).pair("-display", "none");
-        // For DMA, memory must have a backend that other processes can map. If graphics are off, firmware and boot
-        // loader write to the serial port.
+        // The daemon accesses guest memory directly, so the memory must have a shared backend. With graphics=off,
+        // firmware and boot loader use the serial port.
         let graphics = if self.boot_loader.is_some() { ",graphics=off" } else { "" };
         args.pair("-M", format!("q35,memory-backend=mem{graphics}"));
         args.pair("-m", format!("{}M", self.memory_mib));
         args.pair("-object", format!("memory-backend-memfd,id=mem,size={}M,share=on", self.memory_mib));
         match self.accelerator {
             Accelerator::Tcg => args.pair("-accel", "tcg,thread=multi").pair("-cpu", "max"),
-            // The emulated IOMMU requires an interrupt controller in user space.
+            // Interrupt remapping in the emulated IOMMU requires a split irqchip.
             Accelerator::Kvm => args.pair("-accel", "kvm,kernel-irqchip=split").pair("-cpu", "host"),
         };
         args.pair("-smp", self.cpus.to_string());
@@ -158,7 +158,7 @@ impl Machine {
             }
         }
 
-        // QEMU opens the log in append mode, because the lab truncates a log that becomes too long.
+        // The lab truncates a log that becomes too long, so QEMU must open it in append mode.
         let console_log = escaped(&endpoints.console_log);
         args.pair(
             "-chardev",
@@ -176,12 +176,12 @@ impl Machine {
         }
 
         if self.iommu {
-            // With caching-mode, the guest notifies the emulated IOMMU of each mapping, so that QEMU can forward the
-            // mapping. The IOMMU must come before the devices whose accesses it translates.
+            // With caching-mode=on, the guest notifies the emulated IOMMU of every new mapping, so that QEMU can
+            // forward it. The IOMMU must precede the devices whose accesses it translates.
             args.pair("-device", "intel-iommu,caching-mode=on");
         }
         args.pair("-device", "virtio-serial-pci");
-        // The exec ports come before the agent's port, so they exist once the agent's port exists.
+        // Put the exec ports before the agent's port, so that they exist once the agent's port does.
         for (index, socket) in endpoints.commands.iter().enumerate() {
             args.pair("-chardev", format!("socket,id=exec{index},path={}", escaped(socket)));
             let name = format!("{}{index}", agent::wire::exec::EXEC_PORT_PREFIX);
@@ -200,8 +200,8 @@ impl Machine {
         for share in &self.shares {
             let Share { folder, tag, read_only } = share;
             let readonly = if *read_only { "on" } else { "off" };
-            // security_model=none: files created by the guest belong to the user running QEMU. multidevs=remap: a
-            // shared directory may contain other file systems.
+            // security_model=none makes files created by the guest belong to the user running QEMU. multidevs=remap
+            // permits other file systems below the shared directory.
             args.pair(
                 "-fsdev",
                 format!(
@@ -216,7 +216,7 @@ impl Machine {
             args.pair("-netdev", format!("dgram,id=net{index},{local},{remote}"));
             let [a, b, c, d, e, f] = nic.mac;
             let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
-            // An option ROM is not needed, because the guest does not boot from the NIC.
+            // No option ROM, because the guest does not boot from the NIC.
             args.pair("-device", format!("{},netdev=net{index},mac={mac},romfile=", nic.model.device()));
         }
         for socket in &self.hcas {
@@ -228,7 +228,7 @@ impl Machine {
             args.pair("-device", vfio_user_behind(socket, &bus).to_string());
         }
         for index in 0..self.free_slots {
-            // By default, the space that firmware reserves for an empty slot is too small for an HCA's BARs.
+            // By default, firmware reserves too little address space for an HCA's BARs at an empty slot.
             let port = root_port(self.cards.len() + index + 1);
             args.pair("-device", format!("{port},mem-reserve={FREE_SLOT_MEMORY}"));
         }
@@ -259,7 +259,7 @@ pub(crate) fn command_line(args: &str) -> String {
     format!("console=ttyS0 panic=-1 {args}").trim_end().to_owned()
 }
 
-/// Returns a vfio-user device whose server listens on `socket`.
+/// Returns the properties of a vfio-user device whose server listens on `socket`.
 fn vfio_user(socket: &Path) -> Value {
     json!({
         "driver": "vfio-user-pci",
@@ -267,14 +267,14 @@ fn vfio_user(socket: &Path) -> Value {
     })
 }
 
-/// Returns a vfio-user device whose server listens on `socket`. The device is plugged into `slot`.
+/// Returns the properties of a vfio-user device in `slot` whose server listens on `socket`.
 pub(crate) fn vfio_user_behind(socket: &Path, slot: &str) -> Value {
     let mut device = vfio_user(socket);
     device["bus"] = slot.into();
     device
 }
 
-/// Returns the name of a root port. Slots are counted from 1.
+/// Returns the ID of the root port with this slot number. Numbers start at 1.
 pub(crate) fn slot(number: usize) -> String {
     format!("slot{number}")
 }
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn nic_link_is_udp_and_only_own_disk_is_writable() {
+    fn only_own_disk_is_writable() {
         let nic = Nic {
             model: NicModel::Virtio,
             mac: [2, 0, 0, 0, 0, 2],
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn qemu_appends_to_console_log_with_escaped_path() {
+    fn qemu_appends_to_escaped_console_log_path() {
         let with_socket = line(&machine(), Some("s/tty".into()));
         assert!(with_socket.contains("path=s/tty,logfile=a,,b.console,logappend=on"), "{with_socket}");
         let without = line(&machine(), None);

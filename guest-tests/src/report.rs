@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::times;
 
-/// The reason why a case cannot run here. The case returns it as an error.
+/// Error returned by a case that cannot run here, with the reason.
 #[derive(Debug)]
 pub struct Skip(pub String);
 
@@ -21,7 +21,7 @@ impl fmt::Display for Skip {
 
 impl std::error::Error for Skip {}
 
-/// Number of cases with each outcome so far.
+/// Numbers of cases by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of passed cases.
@@ -55,7 +55,7 @@ impl Report {
         Self { scenario: String::new(), counts: Counts::default(), case_timeout, stop_at_failure, only: None }
     }
 
-    /// Restricts the report to cases whose names contain `text`, if given. Other cases do not run and are not counted.
+    /// Restricts the report to cases whose names contain `text`, if it is `Some`. Other cases neither run nor count.
     #[must_use]
     pub fn with_only(self, text: Option<String>) -> Self {
         Self { only: text, ..self }
@@ -74,7 +74,7 @@ impl Report {
         self.counts.skipped += counts.skipped;
     }
 
-    /// Sets the scenario to which the following cases belong.
+    /// Sets the scenario name for the following cases.
     pub fn begin(&mut self, scenario: &str) {
         scenario.clone_into(&mut self.scenario);
     }

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 /// Number of runs kept for each scenario. Older runs are deleted when a new one starts.
 const KEPT_RUNS: usize = 3;
 
-/// Link to the directory of the last run that was started.
+/// Name of the symbolic link to the directory of the most recent run.
 const LATEST: &str = "latest";
 
 /// The directory that contains the output of one run.
@@ -45,8 +45,8 @@ impl RunDir {
             let _ = fs::remove_dir_all(parent.join(name(*old)));
         }
         let first = runs.last().map_or(1, |last| last + 1);
-        // Runs that start at the same moment use consecutive numbers. The number of such runs is small, so a limited
-        // search is sufficient.
+        // Runs that start at the same time take consecutive numbers. There are few of them, so a bounded search
+        // suffices.
         for number in first..first + 100 {
             let path = parent.join(name(number));
             match fs::create_dir(&path) {
@@ -76,8 +76,8 @@ impl RunDir {
         self.path.join(name)
     }
 
-    /// Returns a path for a socket, which is deleted with the run. The path is short, because a socket's path can have
-    /// at most 107 bytes.
+    /// Returns a path for a socket, which is deleted with the run. The path is kept short, because socket paths are
+    /// limited to 107 bytes.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.sockets.path().join(name)
     }

@@ -1,5 +1,5 @@
-//! Calls stock verbs in a guest. A program in the guest reads one command per line, and calls the verbs through
-//! rdma-core's own Python binding.
+//! Calls stock verbs in a guest. A program in the guest reads one command per line and calls the verbs through
+//! rdma-core's Python bindings.
 //!
 //! The program (`guest/stock_verbs.py`) runs until [`StockVerbs::close`]. It uses the kernel's driver and rdma-core's
 //! provider, neither of which is part of the project.
@@ -21,7 +21,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time limit for requests that do not wait for an event.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
-/// The running program, which has opened one device.
+/// The running verbs program, which has opened one device.
 #[derive(Clone, Copy, Debug)]
 pub struct StockVerbs {
     program: LineProgram,
@@ -40,7 +40,7 @@ pub struct Port {
     pub active: bool,
 }
 
-/// A file in the guest that is mapped into the program and registered with all access rights.
+/// A file in the guest, mapped into the program and registered with all access rights.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct FileRegion {
     id: u32,
@@ -70,14 +70,14 @@ pub struct StockQp {
 pub struct StockPath {
     /// Number of the peer's queue pair.
     pub qpn: u32,
-    /// GID of the peer, or `None` if the peer is in the same subnet and needs none.
+    /// GID of the peer, or `None` if the peer is in the same subnet.
     pub gid: Option<String>,
     /// Index of the local GID.
     pub sgid_index: u32,
     pub lid: u16,
 }
 
-/// Attributes for all transitions from RESET to RTS.
+/// Attributes of all transitions from RESET to RTS.
 #[derive(Clone, Debug, Serialize)]
 pub struct StockConnect {
     /// The peer of a connected queue pair.
@@ -129,19 +129,19 @@ pub struct StockAh(u32);
 pub struct StockCompletion {
     /// Status as a value of rdma-core's `ibv_wc_status`.
     pub status: u32,
-    /// Whether the completion belongs to a receive.
+    /// Whether this completes a receive request.
     pub received: bool,
     pub bytes: u32,
     /// Immediate data, if the message carries any.
     pub imm: Option<Hex>,
-    /// Whether the message starts with a GRH area.
+    /// Whether the received message has a GRH.
     pub grh: bool,
     /// Source queue pair of a datagram.
     pub src_qp: u32,
 }
 
 impl StockVerbs {
-    /// Starts the program in a guest that has a root file system, and makes it open a device.
+    /// Starts the program in a guest that has a root file system, and opens a device.
     ///
     /// # Errors
     /// The device does not exist, or the program does not start.
@@ -167,8 +167,7 @@ impl StockVerbs {
         self.ask(vm, "deregister", json!({ "region": region.id })).await
     }
 
-    /// Creates a window that covers all memory of a region and permits remote writes. Binds it through a queue pair,
-    /// which must be in RTS.
+    /// Creates a window over the whole region with remote write access, and binds it through a queue pair in RTS.
     ///
     /// # Errors
     /// The kernel rejects the window, or the bind operation fails.
@@ -192,7 +191,7 @@ impl StockVerbs {
         self.queue_pair_with(vm, service, None).await
     }
 
-    /// Creates a queue pair in RESET. If a capacity is given, its completion queue has that capacity.
+    /// Creates a queue pair in RESET, optionally with the given completion queue capacity.
     ///
     /// # Errors
     /// The kernel rejects the queue pair.
@@ -223,7 +222,7 @@ impl StockVerbs {
         self.ask(vm, "address", json!({ "peer": peer })).await
     }
 
-    /// Returns the path migration state of a queue pair, as a value of `ibv_mig_state`.
+    /// Returns the path migration state of a queue pair as a value of `ibv_mig_state`.
     ///
     /// # Errors
     /// The kernel rejects the query.
@@ -231,7 +230,7 @@ impl StockVerbs {
         self.ask(vm, "migration", json!({ "qp": qp.id })).await
     }
 
-    /// Attaches the program's only queue pair to a multicast group.
+    /// Attaches a queue pair to a multicast group. The program must not have other queue pairs.
     ///
     /// # Errors
     /// The kernel rejects the request.
@@ -271,8 +270,8 @@ impl StockVerbs {
         self.ask_within(limit + TIMEOUT, vm, "poll", arguments).await
     }
 
-    /// Returns the asynchronous events of the device and of the program's objects, as values of `ibv_event_type`. Waits
-    /// at most `limit` for the first event.
+    /// Returns the asynchronous events of the device and the program's objects, as values of `ibv_event_type`. Waits at
+    /// most `limit` for the first event.
     ///
     /// # Errors
     /// The events cannot be read.

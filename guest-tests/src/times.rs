@@ -1,5 +1,5 @@
-//! Records the durations of scenarios and cases, as one JSON object per line, in the file named by the environment
-//! variable `HCAD_TIMES`. `ci/test` sets the variable, and adds the durations of its own steps.
+//! Records the durations of scenarios and cases in the file named by the environment variable `HCAD_TIMES`, as one JSON
+//! object per line. `ci/test` sets the variable and adds the durations of its own steps.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ pub(crate) fn case(scenario: &str, case: &str, elapsed: Duration) {
     append(&json!({ "scenario": scenario, "case": case, "seconds": rounded(elapsed) }));
 }
 
-/// Records the duration of a whole scenario, including boots.
+/// Records the duration of a whole scenario, including its boots.
 pub(crate) fn scenario(scenario: &str, elapsed: Duration) {
     append(&json!({ "scenario": scenario, "seconds": rounded(elapsed) }));
 }
@@ -22,14 +22,14 @@ fn rounded(elapsed: Duration) -> f64 {
     (elapsed.as_secs_f64() * 10.0).round() / 10.0
 }
 
-/// Appends a line to the file. An error is only logged, because it does not affect the tests.
+/// Appends a line to the file. Errors are only logged, because they do not affect the tests.
 fn append(times: &Value) {
     let Some(path) = std::env::var_os(FILE).filter(|path| !path.is_empty()) else { return };
     let appended = OpenOptions::new()
         .create(true)
         .append(true)
         .open(&path)
-        // Each line must be written by a single call, because the scenarios of a run share the file.
+        // Write each line with a single call, because parallel scenarios share the file.
         .and_then(|mut file| file.write_all(format!("{times}\n").as_bytes()));
     if let Err(error) = appended {
         tracing::warn!("cannot write test durations to {}: {error}", path.display());

@@ -1,4 +1,4 @@
-//! Runs a client program and a server program in two guests.
+//! Runs client and server programs in two guests.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::vm::Vm;
 const READY_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time limit for a server to exit after its client has exited or after it has received a signal.
 const END_TIMEOUT: Duration = Duration::from_secs(240);
-/// Time allowed for the answer to a step, in addition to the step's own time limit.
+/// Additional time for the reply to a step, beyond the step's own time limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
-/// A client and a server program.
+/// A client program and a server program.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     /// Command line of the server.
@@ -44,7 +44,7 @@ pub struct Ends {
     pub client: ProgramEnd,
 }
 
-/// Splits a command line whose words contain no spaces.
+/// Splits a command line at whitespace.
 pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
@@ -81,8 +81,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Runs both programs, regardless of their exit statuses. If the client fails and the server keeps waiting, the
-    /// server is killed.
+    /// Runs both programs, regardless of their exit statuses. If the client fails, the server is killed.
     ///
     /// # Errors
     /// The server does not become ready, or the client takes too long.
@@ -118,16 +117,16 @@ impl Ready {
     pub async fn wait(self, vm: &mut Vm, program: ProgramId, command: &str) -> Result<()> {
         match self {
             Self::Tcp(port) => {
-                // The text that the kernel prints for a listening socket: the local port, an all-zero peer address with
-                // 8 digits (IPv4) or 32 digits (IPv6), and the state LISTEN (0A).
+                // Text that the kernel prints for a listening socket: the local port, an all-zero peer address of 8
+                // digits (IPv4) or 32 digits (IPv6), and the state LISTEN (0A).
                 let any = |digits: usize| format!(":{port:04X} {}:0000 0A", "0".repeat(digits));
                 await_text(vm, &["/proc/net/tcp", "/proc/net/tcp6"], &[&any(8), &any(32)], READY_TIMEOUT)
                     .await
             }
             Self::Cm => {
-                // Count only the sockets of this program, because the previous server may still be exiting. The count
-                // must be the same in two successive polls, because a program that accepts connections through every
-                // device starts to listen on one device after another.
+                // Count only this program's sockets, because the previous server may still be exiting. Wait until two
+                // successive polls agree, because a program that listens on every device starts on one device after
+                // another.
                 let name = command.split_whitespace().next().unwrap_or_default();
                 let count = format!("rdma resource show cm_id | grep LISTEN | grep -c 'comm {name} '");
                 let until = format!(
@@ -140,7 +139,7 @@ impl Ready {
     }
 }
 
-/// Waits until one of a guest's files contains one of the texts.
+/// Waits until one of the guest's files contains one of the texts.
 ///
 /// # Errors
 /// None of the files contains any of the texts in time.
@@ -198,7 +197,7 @@ pub async fn signal(vm: &mut Vm, program: ProgramId, signal: i32) -> Result<()> 
     vm.call(Kill { program, signal }).await.map(drop)
 }
 
-/// Stops a program that would not exit on its own.
+/// Kills a program and waits until it has exited.
 ///
 /// # Errors
 /// The program does not exit.

@@ -1,5 +1,5 @@
-//! A guest: its QEMU process and the connection to its agent. An agent can also run in a separate process, without a
-//! guest.
+//! A guest, which consists of a QEMU process and a connection to the agent. An agent can also run in a separate process
+//! without a guest.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,28 +22,28 @@ use crate::qemu::{Endpoints, Machine, slot, vfio_user_behind};
 use crate::run_dir::RunDir;
 use crate::tools::words;
 
-/// Time limit from the start of QEMU until it connects to the socket of the agent's port.
+/// Time limit for QEMU to start and connect to the agent's socket.
 const QEMU_START_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time limit for QEMU to exit after it has closed one of its sockets.
-const LAST_BREATH: Duration = Duration::from_secs(1);
-/// Default time limit of a program in the guest.
+const QEMU_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Default time limit for a program in the guest.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(240);
-/// Time allowed for the answer to a step, in addition to the step's own time limit.
+/// Additional time for the reply to a step, beyond the step's own time limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
-/// Time limit for a request to a guest that is restarting. When it expires, the lab repeats the request.
-/// [`REBOOT_TIMEOUT`] is the time limit for the whole restart.
-const REBOOT_PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit for one ping while a guest restarts. The ping is then repeated, until [`REBOOT_TIMEOUT`] for the whole
+/// restart expires.
+const PING_TIME_LIMIT: Duration = Duration::from_secs(20);
 const REBOOT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Interval between requests to an agent that is still shutting down.
+/// Interval between pings while the old agent is still shutting down.
 const REBOOT_POLL: Duration = Duration::from_millis(200);
-/// An error message contains this many lines from the end of the console output and of QEMU's log.
+/// Number of lines from the end of the console output and of QEMU's log that an error message contains.
 const TAIL_LINES: usize = 12;
-/// The hidden command that makes this program run as an agent without a guest.
+/// Hidden command that runs this program as an agent without a guest.
 pub const AGENT_COMMAND: &str = "agent";
 /// Start of the message that Linux prints on a panic.
 const KERNEL_PANIC: &str = "Kernel panic - not syncing";
 
-/// Number of boots that this process has repeated.
+/// Number of boots that were repeated after a kernel panic.
 static PANICKED_BOOTS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the number of boots that ended in a kernel panic and were repeated.
@@ -66,11 +66,11 @@ pub struct Image {
 #[derive(Debug)]
 pub struct Vm {
     name: String,
-    /// QEMU, or the process of an agent that has no guest.
+    /// QEMU, or the agent's process if there is no guest.
     qemu: Process,
     agent: AgentLink,
     console_log: PathBuf,
-    /// Limits the size of the console log. An agent without a guest has no console.
+    /// Limits the size of the console log. `None` for an agent without a guest.
     _trimmer: Option<Trimmer>,
     console: Option<UnixStream>,
     commands: Vec<UnixStream>,
@@ -83,15 +83,15 @@ pub struct Vm {
 pub struct GuestPorts {
     /// Whether the lab writes to the guest's console.
     pub console: bool,
-    /// Number of exec ports, which is at most [`Self::MOST_COMMANDS`].
+    /// Number of exec ports (at most [`Self::MOST_COMMANDS`]).
     pub commands: usize,
-    /// Whether the lab changes the machine while it is running.
+    /// Whether the lab changes the machine at run time.
     pub monitor: bool,
 }
 
 impl GuestPorts {
-    /// Maximum number of exec ports. One virtio-serial device has this many ports besides the agent's port and the one
-    /// reserved for a console.
+    /// Maximum number of exec ports, limited by the ports of one virtio-serial device. The agent uses one of them, and
+    /// one is reserved for a console.
     pub const MOST_COMMANDS: usize = 29;
 }
 
@@ -135,7 +135,7 @@ impl Vm {
             console: wanted.console.then(|| run.socket(&format!("{name}.tty"))),
             monitor: wanted.monitor.then(|| run.socket(&format!("{name}.monitor"))),
         };
-        // The lab listens before QEMU starts and connects, so no retries are needed.
+        // Listen before QEMU starts and connects, so that no retries are needed.
         let agent_listener = listen(&endpoints.agent)?;
         let command_listeners: Vec<_> =
             endpoints.commands.iter().map(|path| listen(path)).collect::<Result<_>>()?;
@@ -177,8 +177,8 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Starts an agent in a separate process. It can connect to the sockets of devices, and then acts both as the VMM
-    /// and as the driver.
+    /// Starts an agent in a separate process. It can connect to device sockets, and then acts as both the VMM and the
+    /// driver.
     ///
     /// # Errors
     /// The agent does not start.
@@ -223,13 +223,13 @@ impl Vm {
     async fn restart(&mut self, image: &Image, kind: ShutdownKind) -> Result<()> {
         let before = Duration::from_millis(self.call(Ping {}).await?.uptime_ms);
         let asked = Instant::now();
-        // Without a restart, the uptime is the earlier uptime plus the elapsed time. After a restart, it is at most the
-        // elapsed time. A threshold halfway between the two values distinguishes the two cases.
+        // Without a restart, the uptime is `before` plus the elapsed time. After a restart, it is at most the elapsed
+        // time. The threshold is halfway between the two.
         let is_new = |uptime_ms| Duration::from_millis(uptime_ms) < asked.elapsed() + before / 2;
         self.call(Shutdown { kind }).await?;
-        // The old agent may still receive a request, which is then lost.
+        // The old agent may still receive a request and not answer it.
         while asked.elapsed() < REBOOT_TIMEOUT {
-            if self.agent.call_within(REBOOT_PATIENCE, Ping {}).await.is_ok_and(|pong| is_new(pong.uptime_ms))
+            if self.agent.call_within(PING_TIME_LIMIT, Ping {}).await.is_ok_and(|pong| is_new(pong.uptime_ms))
             {
                 return self.enter_root(image).await;
             }
@@ -266,7 +266,7 @@ impl Vm {
         self.boot_time
     }
 
-    /// Returns the path of the console log, to which kernel and agent write.
+    /// Returns the path of the console log, to which the kernel and the agent write.
     pub fn console_log(&self) -> &Path {
         &self.console_log
     }
@@ -281,8 +281,7 @@ impl Vm {
         std::mem::take(&mut self.commands)
     }
 
-    /// Plugs the HCA behind `socket` into the free slot with this number. The numbers of the free slots follow those of
-    /// the cards. The guest receives an ordinary hot-plug event.
+    /// Hot-plugs the HCA behind `socket` into the free slot with this number. Free slots are numbered after the cards.
     ///
     /// # Errors
     /// QEMU rejects the device, or the guest was started without a free hot-plug slot.
@@ -300,8 +299,8 @@ impl Vm {
         self.qemu.status()
     }
 
-    /// Checks that the agent answers within `limit`. Unlike the errors of steps, this error does not contain output of
-    /// the guest.
+    /// Checks that the agent answers within `limit`. Unlike the errors of steps, this one does not include guest
+    /// output.
     ///
     /// # Errors
     /// The agent does not answer.
@@ -309,9 +308,9 @@ impl Vm {
         self.agent.ping(limit).await
     }
 
-    /// Returns whether QEMU has exited. Waits a moment for the exit, because QEMU closes its sockets before it exits.
+    /// Returns whether QEMU has exited. Waits briefly, because QEMU closes its sockets before it exits.
     pub async fn has_ended(&mut self) -> bool {
-        matches!(timeout(LAST_BREATH, self.qemu.ended()).await, Ok(Ok(_)))
+        matches!(timeout(QEMU_EXIT_TIMEOUT, self.qemu.ended()).await, Ok(Ok(_)))
     }
 
     /// Executes a step in the guest.
@@ -368,8 +367,8 @@ impl Vm {
         Ok(end.stdout)
     }
 
-    /// Runs a program in the guest until it exits, regardless of its exit status. The words of the command line must
-    /// not contain spaces.
+    /// Runs a program in the guest until it exits, regardless of its exit status. The command line is split at
+    /// whitespace.
     ///
     /// # Errors
     /// The program cannot be started or takes longer than `limit`. All other errors are the same as for [`Self::call`].
@@ -407,15 +406,15 @@ impl Vm {
         self.qemu.id()
     }
 
-    /// Adds the guest's name to an error. If the error is not the [`Failure`] of a step, also adds the guest's last
+    /// Adds the guest's name to an error. Unless the error is the [`Failure`] of a step, also adds the guest's last
     /// output.
     async fn explained<T>(&mut self, result: Result<T>) -> Result<T> {
         let Err(error) = result else { return result };
         if error.is::<Failure>() {
             return Err(error.context(format!("guest {}", self.name)));
         }
-        // QEMU closes its sockets before it exits, so it may take a moment until its exit status is available.
-        let exited = match timeout(LAST_BREATH, self.qemu.ended()).await {
+        // QEMU closes its sockets before it exits, so its exit status may not be available yet.
+        let exited = match timeout(QEMU_EXIT_TIMEOUT, self.qemu.ended()).await {
             Ok(Ok(status)) => Some(status),
             _ => None,
         };
@@ -429,11 +428,11 @@ impl Vm {
     }
 }
 
-/// State of a guest when a request to it failed. It is part of the error.
+/// State of a guest when a request to it failed, as part of the error.
 #[derive(Debug)]
 pub(crate) struct LastState {
     pub(crate) guest: String,
-    /// Exit status of QEMU, unless it was running.
+    /// Exit status of QEMU, or `None` if it was running.
     pub(crate) exited: Option<std::process::ExitStatus>,
     /// Last lines of the guest's console output.
     pub(crate) console: String,
@@ -453,8 +452,8 @@ impl fmt::Display for LastState {
 }
 
 /// Boots a guest, and repeats the boot once if the kernel panics before the agent answers. On a busy host, a QEMU that
-/// emulates several CPUs sometimes executes the breakpoint that Linux uses to patch its own text. No HCA driver has
-/// been loaded at this point, so repeating the boot cannot hide a device bug.
+/// emulates several CPUs sometimes executes a breakpoint that Linux uses to patch its own code. No HCA driver has been
+/// loaded at that point, so the retry cannot hide a device bug.
 async fn boot_again_after_panic<T>(
     name: &str,
     console_log: &Path,
@@ -473,7 +472,7 @@ async fn boot_again_after_panic<T>(
         kept.display()
     );
     match first {
-        // The agent has answered, so the guest must have restarted on its own after the panic.
+        // The agent has answered, so the guest has restarted on its own after the panic.
         Ok(vm) => Ok(vm),
         Err(_) => boot().await.context("cannot boot the guest again after a kernel panic"),
     }
@@ -513,8 +512,8 @@ async fn accept(listener: &UnixListener, qemu: &mut Process) -> Result<UnixStrea
 mod tests {
     use super::*;
 
-    /// Simulates boots, each of which leaves the given text on the console. Returns the number of boots and the result
-    /// of the last one.
+    /// Simulates boots that leave the given texts on the console. Returns the number of boots and the result of the
+    /// last one.
     async fn boots(consoles: &[&str]) -> (usize, Result<usize>) {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("guest-a.console");
@@ -530,7 +529,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn boot_with_kernel_panic_is_repeated_once() {
+    async fn boot_is_retried_once_after_kernel_panic() {
         const PANIC: &str = "[    0.9] Kernel panic - not syncing: Fatal exception in interrupt";
         assert_eq!(boots(&["agent"]).await.1.unwrap(), 1);
         let before = panicked_boots();

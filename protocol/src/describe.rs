@@ -1,7 +1,7 @@
 //! Names and display formats of fields, for traces.
 //!
-//! Each layout declares its fields once with `describe!`. A [`Visitor`] renders any described object, and does not
-//! depend on its type.
+//! Each layout declares its fields once with `describe!`. A [`Visitor`] can render any described object, regardless of
+//! its type.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -21,16 +21,16 @@ pub enum Value<'a> {
     Flag(bool),
     /// Symbolic name from the specification.
     Name(&'a str),
-    /// Names of the set flags, and the set bits that have no name.
+    /// Names of the set flags, and the remaining bits without a name.
     Set(&'a [&'static str], u64),
     /// Bytes without further structure.
     Bytes(&'a [u8]),
-    /// Text that is already formatted.
+    /// Text that has already been formatted.
     Text(fmt::Arguments<'a>),
 }
 
 impl Value<'_> {
-    /// Returns whether the value is zero, as in a field that was never set. Names and texts never count as zero.
+    /// Returns whether the value is zero, as in an unused field. Names and texts are never zero.
     pub fn is_zero(&self) -> bool {
         match self {
             Self::Number(number) | Self::Hex(number) => *number == 0,
@@ -47,7 +47,7 @@ pub trait Visitor {
     /// Receives a field with a single value.
     fn value(&mut self, name: &str, value: Value<'_>);
 
-    /// Receives a field that is an object itself.
+    /// Receives a field that is a nested object.
     fn object(&mut self, name: &str, object: &dyn Describe);
 
     /// Receives a field that is a list of objects.
@@ -65,7 +65,7 @@ pub trait Describe {
 
 /// A type that can be a field of a described object.
 pub trait Field {
-    /// Passes the value to the visitor under `name`.
+    /// Passes this field to the visitor under `name`.
     fn show(&self, name: &str, to: &mut dyn Visitor);
 }
 
@@ -85,7 +85,7 @@ pub fn show_flags<F: bitflags::Flags<Bits: Into<u64>>>(flags: &F, name: &str, to
 }
 
 /// Implements [`Describe`] and [`Field`] for a struct, as in `describe!(Type { field, other as Wrapper, … })`. Every
-/// field must be listed. `as` passes a copy of the field through a function.
+/// field must be listed. `as` passes a copy of the field to a function and shows the result.
 macro_rules! describe {
     ($type:ty { $($field:ident $(as $through:expr)?),* $(,)? }) => {
         impl $crate::describe::Describe for $type {
@@ -165,7 +165,7 @@ impl<const N: usize> Field for [u8; N] {
     }
 }
 
-/// A field that is `None` is omitted.
+/// Omits the field if it is `None`.
 impl<T: Field> Field for Option<T> {
     fn show(&self, name: &str, to: &mut dyn Visitor) {
         if let Some(field) = self {

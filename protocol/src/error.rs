@@ -1,11 +1,11 @@
-//! Reasons to reject received bytes.
+//! Errors for received bytes that are rejected.
 
 use thiserror::Error;
 
-/// Reason to reject bytes from the wire. Each variant is counted as a separate drop reason.
+/// A reason to reject bytes from the wire. Each variant has its own drop counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WireError {
-    /// Fewer bytes than a header or a length field requires.
+    /// The input is shorter than a header or a length field requires.
     #[error("{what} requires {need} bytes, but only {have} are available")]
     Short {
         /// Name of the header that did not fit.
@@ -15,7 +15,7 @@ pub enum WireError {
         /// Number of bytes available.
         have: usize,
     },
-    /// A field has a value that the specification excludes.
+    /// A field has a value that the specification forbids.
     #[error("invalid {what} {value:#x}")]
     Invalid {
         /// Name of the field.
@@ -40,7 +40,7 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// Short stable name of the variant, used by counters.
+    /// Returns a short, stable name of the variant, which counters use.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Short { .. } => "short",

@@ -1,9 +1,8 @@
-//! Drops Linux capabilities if the process starts with any, for example because it runs as root. While it
-//! serves devices, the process keeps only a few of them.
+//! Drops Linux capabilities. A process that starts with capabilities, for example as root, keeps only the few that it
+//! needs while it serves devices.
 //!
-//! Capabilities are per thread, and a thread inherits those of its creator. Threads created before the
-//! sandbox is complete must therefore drop their capabilities themselves. All other threads are created by a
-//! thread that has dropped its own.
+//! Capabilities are per thread, and a thread inherits those of its creator. Threads created before the sandbox is
+//! complete must therefore drop theirs themselves. Later threads inherit the reduced set.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -57,8 +56,8 @@ fn drop_all() {
 /// Fails if the kernel rejects the change.
 pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     let had = capabilities(None)?;
-    // The bounding set limits what an executed program could regain. Without CAP_SETPCAP the removal fails,
-    // but no_new_privs has the same effect.
+    // The bounding set limits the capabilities that an executed program could gain. Without CAP_SETPCAP the removal
+    // fails, but no_new_privs has the same effect.
     for capability in CapabilitySet::all().iter() {
         let _ = remove_capability_from_bounding_set(capability);
     }
@@ -71,7 +70,7 @@ pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     Ok(kept)
 }
 
-/// Calls `ask` while this thread has no effective capabilities.
+/// Calls `ask` with this thread's effective capabilities dropped, and restores them afterwards.
 pub fn without<T>(ask: impl FnOnce() -> T) -> T {
     let had = capabilities(None);
     if let Ok(had) = had {

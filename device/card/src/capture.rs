@@ -47,7 +47,7 @@ impl About {
     }
 }
 
-/// Formats the packet's comment. The QP and the work request are written as in a trace.
+/// Formats the comment of a captured packet, with the QP and the work request written as in a trace.
 impl fmt::Display for About {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -79,7 +79,7 @@ impl fmt::Display for About {
 pub struct Capture {
     store: Store,
     filter: CaptureFilter,
-    /// Encodes blocks into a buffer, from which they are removed one by one.
+    /// Encodes each block into a buffer, which is cleared once the block is stored.
     blocks: PcapNgWriter<Vec<u8>>,
 }
 
@@ -132,7 +132,7 @@ impl Capture {
         self.store.path()
     }
 
-    /// Returns the file in which the capture ended early, and the reason.
+    /// If the capture ended early, returns its file and the reason.
     pub fn ended(&self) -> Option<(&Path, &str)> {
         self.store.ended()
     }

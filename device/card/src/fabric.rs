@@ -36,14 +36,15 @@ pub const MIN_FRAME_LEN: usize = 14;
 pub enum Sent {
     /// All frames were sent, and the batch is empty.
     All,
-    /// The kernel's buffer is full. Unsent frames remain in the batch. Wait until the descriptor is writable.
+    /// The kernel's buffer or the receiver's ring is full. Unsent frames remain in the batch. Wait for the descriptor
+    /// before sending them.
     Blocked,
 }
 
 /// Carries frames between devices. No call blocks.
 pub trait Fabric {
-    /// Sends the frames of `batch` in order and removes them from it. As on a wire, a frame that the network
-    /// rejects is lost. The loss is counted.
+    /// Sends the frames of `batch` in order and removes them from it. As on a wire, a frame that the network rejects is
+    /// lost, but the loss is counted.
     fn send(&mut self, batch: &mut TxBatch) -> Sent;
 
     /// Replaces the content of `batch` with the received frames, in order of arrival.
@@ -52,8 +53,8 @@ pub trait Fabric {
     /// Fails if the descriptor is unusable.
     fn recv(&mut self, batch: &mut RxBatch) -> io::Result<()>;
 
-    /// Returns a descriptor that becomes readable when frames arrive, and writable when sending is no longer
-    /// blocked.
+    /// Returns a descriptor that becomes readable when frames arrive, and readable or writable when sending is no
+    /// longer blocked.
     fn as_fd(&self) -> BorrowedFd<'_>;
 
     /// Handles fabric events. Call this when the descriptor is readable.
@@ -64,14 +65,14 @@ pub trait Fabric {
         Ok(())
     }
 
-    /// Returns the maximum time to wait for the descriptor after [`Sent::Blocked`], or `None` if there is no
-    /// limit. After this time, call [`Fabric::send`] again even if the descriptor is not writable.
+    /// Returns the maximum time to wait for the descriptor after [`Sent::Blocked`], or `None` if there is no limit.
+    /// After this time, call [`Fabric::send`] again even if the descriptor is not ready.
     fn retry_after(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns whether there are received frames that the descriptor does not report. Such frames arrive
-    /// between [`Fabric::disable_wakeups`] and [`Fabric::enable_wakeups`].
+    /// Returns whether frames are waiting that the descriptor does not report: those that arrived between
+    /// [`Fabric::disable_wakeups`] and [`Fabric::enable_wakeups`].
     fn has_frames(&self) -> bool {
         false
     }
@@ -87,8 +88,9 @@ pub trait Fabric {
         false
     }
 
-    /// Returns the maximum number of frame bytes handled in one turn. The last frame may exceed this limit.
-    /// Sockets have no limit: the kernel copies the frames immediately, and larger batches need fewer turns.
+    /// Returns the maximum number of frame bytes handled in one turn of the event loop. The last frame may exceed this
+    /// limit. Sockets have no limit, because the kernel copies the frames immediately and larger batches need fewer
+    /// turns.
     fn turn_bytes(&self) -> usize {
         if self.is_memory() { MEMORY_TURN_BYTES } else { usize::MAX }
     }
@@ -199,7 +201,7 @@ pub struct FabricStats {
     /// Frames without a destination: no peer exists, the frame is a reply to an unknown peer, or the frame is
     /// addressed to its own sender.
     pub tx_no_peer: u64,
-    /// Frames from an address that is not a configured peer.
+    /// Frames from an address that is not configured as a peer.
     pub rx_stranger: u64,
     /// Frames that are too short or too long for Ethernet.
     pub rx_bad_length: u64,

@@ -1,9 +1,8 @@
-//! One device without sockets or threads. It combines the front-end, the engine, guest memory, interrupts and the port.
+//! One device, without sockets or threads: the front-end, the engine, guest memory, interrupts and the port.
 //!
-//! The owner of a device reports inputs (accesses, frames, deadlines). At the end of a turn, it calls
-//! [`Hca::drain`] to obtain the frames to send. All work happens inside these calls, on one thread. The effects
-//! of an access are therefore complete when its call returns, and nothing accesses guest memory between an
-//! unmap and the next call.
+//! The owner of a device reports inputs (accesses, frames, deadlines). At the end of a turn, it calls [`Hca::drain`] to
+//! obtain the frames to send. All work happens inside these calls, on one thread. The effects of an access are
+//! therefore complete when its call returns, and guest memory is not accessed between an unmap and the next call.
 
 /// The parts of an [`Hca`] that a front-end borrows. This is a macro, because the front-end itself is borrowed at the
 /// same time.
@@ -76,7 +75,7 @@ use crate::vfio::pci::ConfigSpace;
 /// access for long.
 const EVENTS_PER_TURN: usize = 4096;
 
-/// Work that is left after a turn and that needs no new input.
+/// Work left after a turn that can continue without new input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkLeft {
     /// Whether more frames can be built once those in the batch have been sent.
@@ -117,11 +116,9 @@ pub struct Hca<F: Frontend> {
     turn_bytes: usize,
     /// The sender that builds the next frames.
     sender: Sender,
-    /// Frames that this HCA sent to itself. They are delivered in the next turn. Holds at most the frames of
-    /// one turn.
+    /// Frames of one turn that this HCA sent to itself, to be delivered in the next turn.
     looped: Vec<Vec<u8>>,
-    /// Frames returned by the port's loopback. They are delivered in the next turn. Holds at most the frames of
-    /// one turn.
+    /// Frames of one turn returned by the port's loopback, to be delivered in the next turn.
     looped_back: Vec<Vec<u8>>,
     now: Instant,
     /// Recorder or replay of the device's inputs and outputs, if one is active.
@@ -319,8 +316,8 @@ impl<F: Frontend> Hca<F> {
         self.impairments.add(rule)
     }
 
-    /// Copies the operator's settings, which are the link state and the impairments, from the device being
-    /// replaced. The impairments' counters start from zero.
+    /// Copies the operator's settings (link state and impairments) from the device being replaced. The impairments'
+    /// counters start from zero.
     pub fn copy_settings(&mut self, other: &Self) {
         if !other.port.link().plugged {
             self.set_link(false);
@@ -348,8 +345,7 @@ impl<F: Frontend> Hca<F> {
         self.port.is_up()
     }
 
-    /// Returns whether frames can pass the port. This requires that the port's link is up and that management,
-    /// if there is any, has activated the port.
+    /// Returns whether frames can pass the port: its link must be up, and management, if any, must have activated it.
     fn is_port_active(&self) -> bool {
         self.management.as_ref().map_or(self.port.is_up(), Management::is_active)
     }
@@ -364,8 +360,8 @@ impl<F: Frontend> Hca<F> {
         self.port.addresses().own.mac
     }
 
-    /// Reserves the addresses derived from another host's MAC for that host. Hosts in the address table are
-    /// known from the start.
+    /// Reserves the addresses derived from another host's MAC for that host. Has no effect if the address table
+    /// contains the MAC.
     pub fn add_static_neighbour(&mut self, mac: MacAddr) {
         self.step(Input::AddNeighbour(mac));
         if let Some(other) = self.by_rule(mac) {
@@ -467,7 +463,7 @@ impl<F: Frontend> Hca<F> {
         self.port.stats()
     }
 
-    /// Handles the client's disconnection. The client's memory and eventfds are released.
+    /// Handles the client's disconnection, releasing its memory and eventfds.
     pub fn disconnect(&mut self) {
         self.step(Input::Disconnect);
         self.trace_reset("disconnect");

@@ -22,7 +22,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Applies the LID rule: LID n has MAC 02:00:00:00:hi:lo and IP 10.77.hi.lo.
+    /// Applies the LID rule: LID n has MAC 02:00:00:00:hi:lo and IP address 10.77.hi.lo, where hi and lo are the bytes
+    /// of n.
     pub const fn from_lid(lid: Lid) -> Self {
         let [hi, lo] = lid.get().to_be_bytes();
         Self {
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_derive_from_lid_and_lid_from_mac() {
+    fn lid_rule_converts_between_lid_and_addresses() {
         let identity = Identity::from_lid(Lid::new(0x1fe));
         assert_eq!(identity.ipv4, Ipv4Addr::new(10, 77, 1, 0xfe));
         assert_eq!(Identity::lid_of(identity.mac), identity.lid);
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn link_local_address_derives_from_mac() {
+    fn link_local_address_is_derived_from_mac() {
         // The example of RFC 4291, appendix A: 34-56-78-9A-BC-DE becomes ...36-56-78-FF-FE-9A-BC-DE.
         let mac = MacAddr([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);
         let identity = Identity { mac, ..Identity::from_lid(Lid::new(1)) };

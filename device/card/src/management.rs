@@ -3,7 +3,7 @@
 //! Each HCA has agents for its port: subnet management (SMA, in `port`) and performance management (PMA, in `perf`).
 //! For its own guest, each HCA also emulates the subnet: one switch to which every HCA is attached, the subnet manager,
 //! and the subnet administration (`sa`). No HCA is special, and no HCA keeps state for another. All HCAs follow the
-//! rules below, and none queries information that it can derive from these rules:
+//! rules below, and derive from them whatever they can instead of querying it:
 //!
 //! - **Addresses.** The LID of an HCA is its `id` in the configuration. The GUID of its node and of its port is
 //!   the modified EUI-64 of the port's MAC. A GID therefore determines the MAC. The MAC determines the LID,
@@ -14,22 +14,22 @@
 //!   attached to port `(n - 1) mod 254 + 1`. If several HCAs share a port, only one of them is reachable
 //!   through it: this HCA, or else the one with the lowest known LID. Every HCA numbers the ports in the same
 //!   way, so return paths written by one switch are valid for another.
-//! - **Groups.** Each subnet administration keeps the groups that its own guest has joined. A group's LID follows from
-//!   the group's GID, so HCAs need not exchange group LIDs. The creator of a group specifies the group's parameters.
-//!   For an unspecified parameter, the group has the value of the broadcast group, which is the same on every HCA.
+//! - **Groups.** Each subnet administration keeps the groups that its own guest has joined. A group's LID is derived
+//!   from its GID, so HCAs need not exchange group LIDs. The creator of a group specifies the group's parameters.
+//!   Parameters that it leaves unspecified are those of the broadcast group, which are the same on every HCA.
 //! - **Discovery** works as in other subnet managers: through a multicast Get(NodeInfo) to QP0 of all nodes.
 //!   This sweep is sent a few times when the port comes up, and every ten seconds afterwards. It is also sent,
 //!   at most once a second, when the guest requests something that depends on the sweep's result. Each node
 //!   that responds is then queried for NodeDescription and PortInfo. A node that misses
 //!   `subnet::MAX_MISSED_SWEEPS` sweeps is removed. Only a response to an open request is accepted, and only
 //!   once.
-//! - **Amplification.** A datagram from a peer causes at most one datagram: an answer or the next request. The
-//!   length of this datagram does not exceed the length of the peer's datagram.
+//! - **Amplification.** A datagram from a peer causes at most one datagram, a response or the next request, which is no
+//!   longer than the peer's.
 //! - **Requests from the wire** are answered by the guest's software if it has posted a receive buffer to QP0 or QP1.
 //!   Otherwise, and in the first second after the port is opened, the agents answer. Some devices always answer
 //!   performance management requests themselves ([`NodeProfile::always_answers_perf`]). A directed-route packet passes
-//!   through the switch of the sender's HCA, and is then sent as a frame to the HCA at the end of the route. The answer
-//!   passes through the switch of the responding HCA.
+//!   through the switch of the sender's HCA, and is then sent as a frame to the HCA at the end of the route. The
+//!   response passes through the switch of the responding HCA.
 //! - **Setting attributes.** A remote Set is rejected unless the guest has configured an M_Key and the
 //!   request carries it, because the only subnet manager is the built-in one. A port that is down, or that
 //!   software has not opened, answers nothing.
@@ -79,12 +79,12 @@ pub const PERMISSIVE_LID: Lid = Lid::new(0xffff);
 /// Upper half of all GIDs: the link-local prefix.
 pub const GID_PREFIX: u64 = 0xfe80_0000_0000_0000;
 
-/// Number of QP0 on the wire.
+/// QPN of QP0 on the wire.
 pub const QP0: Qpn = Qpn::new(0);
-/// Number of QP1 on the wire.
+/// QPN of QP1 on the wire.
 pub const QP1: Qpn = Qpn::new(1);
 
-/// Maximum number of pending outputs, which the owner polls after each call.
+/// Maximum number of pending outputs. The owner polls them after each call.
 const MAX_OUTPUTS: usize = 128;
 
 /// Counters of the port at the time of a request. Octets of a packet are counted from BTH to ICRC.
@@ -107,7 +107,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Derives an HCA's port counters from the statistics of the HCA's port and engine.
+    /// Derives the port counters of an HCA from the statistics of its port and engine.
     pub fn of(port: &PortStats, engine: &Stats) -> Self {
         let errors = [DropReason::Short, DropReason::Invalid, DropReason::Checksum, DropReason::Icrc];
         Self {
@@ -187,7 +187,7 @@ pub enum Admitted {
 /// Which component handles a MAD from the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handler {
-    /// This module, because the MAD claims to answer one of this module's requests.
+    /// This module. The MAD claims to be a response to one of its requests.
     OwnResponse,
     /// The agents. The MAD is another HCA's sweep, which the guest does not see.
     Sweep,
@@ -216,18 +216,18 @@ impl Handler {
     }
 }
 
-/// How long only the agents answer after software has opened the port. Software posts receive buffers before it is
-/// ready to answer, and Linux logs a warning for requests that it cannot answer yet.
+/// Time after the port is opened during which only the agents answer. Software posts receive buffers before it is ready
+/// to answer, and Linux logs a warning for requests that it cannot answer yet.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
-/// Management of one HCA.
+/// InfiniBand management of one HCA.
 #[derive(Clone, Debug)]
 pub struct Management {
     port: ManagedPort,
     subnet: Subnet,
     administration: SubnetAdministration,
     outputs: VecDeque<Output>,
-    /// Time until which the agents answer instead of software; see [`SETTLE_TIME`].
+    /// Until this time, the agents answer instead of software; see [`SETTLE_TIME`].
     settled: Instant,
 }
 
@@ -312,8 +312,8 @@ impl Management {
         self.port.reset_qkey_violations(counters);
     }
 
-    /// Handles a MAD that software sends to the device itself. Returns `None` to discard it. The answer to a
-    /// directed-route SMP contains the route unchanged, because software itself advances the route.
+    /// Handles a MAD that software sends to the device itself. Returns `None` to discard it. The response to a
+    /// directed-route SMP contains the route unchanged, because software itself advances it.
     pub fn mad_ifc(&mut self, view: &View, mad: &Mad, m_key: MkeyCheck) -> Option<Mad> {
         let class = protocol::mad::header(mad).class;
         if class == Class::PERF {
@@ -377,7 +377,7 @@ impl Management {
     }
 
     /// Handles a MAD from the wire, or from the guest itself, for QP0 or QP1. `listening` indicates whether a QP of the
-    /// guest can receive the MAD. `allow` returns whether the sender's rate limit permits an answer.
+    /// guest can receive the MAD. `allow` returns whether the sender's rate limit permits a response.
     pub fn handle_wire(
         &mut self,
         view: &View,
@@ -398,7 +398,7 @@ impl Management {
                 next.into_iter().for_each(|question| self.push(Output::ToFabric(question)));
             }
             Handler::Guest => return Admitted::Unchanged,
-            // The answer must return along the same path, so the source is the other end of the link.
+            // The response must return along the same path, so the source is the other end of the link.
             Handler::GuestAtEndOfRoute => return Admitted::From(PERMISSIVE_LID),
             Handler::AgentAtEndOfRoute if allow() => self.end_of_route(view, received.mad),
             Handler::Agent | Handler::Sweep if allow() => self.answer_wire(view, received),
@@ -407,10 +407,10 @@ impl Management {
         Admitted::Taken
     }
 
-    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in, so no peer is a
-    /// subnet manager. A remote Set must therefore carry the M_Key configured by the guest. If the guest has
-    /// configured no M_Key, no attribute can be set remotely. Set(SMInfo) is exempt, because SMInfo belongs to
-    /// the subnet manager software, which the port's M_Key does not protect.
+    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in, so no peer can be one. A
+    /// remote Set must therefore carry the M_Key configured by the guest, and is rejected if the guest has configured
+    /// none. Set(SMInfo) is exempt, because SMInfo belongs to the subnet manager software, which the port's M_Key does
+    /// not protect.
     fn is_permitted(&mut self, received: &Datagram) -> bool {
         let header = protocol::mad::header(&received.mad);
         let sets = received.destination_qp == QP0
@@ -520,8 +520,7 @@ impl Management {
         }
     }
 
-    /// Starts discovery if the port is active. On interfaces whose software does not open the port, no subnet
-    /// is needed.
+    /// Starts discovery if the port is active. Interfaces whose software does not open the port need no subnet.
     fn begin(&mut self, view: &View) {
         if self.is_active() && self.port.is_opened_by_software() {
             self.subnet.begin();

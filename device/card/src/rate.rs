@@ -9,10 +9,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// A token bucket that fills at a steady rate. It holds a tenth of a second's worth of tokens, but at least one token.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
-    /// Tokens per second. This is also the number of units that `level` gains per nanosecond, so `level` is
-    /// exact for every rate.
+    /// Tokens per second, which equals the units gained per nanosecond.
     rate: u64,
-    /// Fill level. A token equals 10^9 units, the number of nanoseconds per second.
+    /// Fill level in billionths of a token, so that it is exact at any rate.
     level: u64,
     full: u64,
     at: Instant,
@@ -49,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn token_bucket_holds_at_most_tenth_of_a_second() {
+    fn bucket_holds_tenth_of_a_second() {
         let mut bucket = Bucket::new(NonZeroU32::new(1000).unwrap());
         assert_eq!(taken(&mut bucket, 5_000_000, 500), 100);
         assert_eq!(taken(&mut bucket, 5_000_999, 500), 0);
@@ -59,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_of_1_adds_one_token_per_second() {
+    fn rate_1_adds_one_token_per_second() {
         let mut bucket = Bucket::new(NonZeroU32::MIN);
         assert_eq!(taken(&mut bucket, 0, 2), 1);
         assert_eq!(taken(&mut bucket, 999_999, 2), 0);

@@ -1,10 +1,10 @@
 //! Session records: the inputs and outputs of a device, for replay without a guest, a VMM or a network.
 //!
-//! A device runs on one thread. Each input (an access, a frame, a deadline, the end of a turn) begins a *step*. The
-//! device's behaviour follows from its inputs, their times, and the bytes that it reads from guest memory. A record
-//! contains all of these in order. It also contains the device's outputs: writes to guest memory, interrupts, frames
-//! and the values of registers. The guest may change its memory at any time, so bytes are recorded each time they are
-//! read.
+//! A device runs on one thread. Each input (an access, a frame, a deadline, the end of an event loop iteration) begins
+//! a *step*. The device's behaviour depends only on its inputs, their times, and the bytes that it reads from guest
+//! memory. A record contains all of these in order. It also contains the device's outputs: writes to guest memory,
+//! interrupts, frames and register values. The guest may change its memory at any time, so bytes are recorded each time
+//! they are read.
 //!
 //! - `entry`, `codec`, `text`: an event, its encoding, and its form as readable text
 //! - `dedup`: the cache that removes repeated data

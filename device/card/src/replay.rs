@@ -31,7 +31,6 @@ use crate::vfio::server::{Device as _, Region};
 pub struct Report {
     /// Counters of the steps that were executed.
     pub counts: Counts,
-    /// Whether the outputs match.
     pub outcome: Outcome,
     /// Outputs of the last step as text, if the log is enabled.
     pub rest: Vec<String>,
@@ -59,9 +58,9 @@ pub enum Outcome {
 /// Whether to execute the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Execute the step, then continue.
+    /// Execute the step and continue.
     Go,
-    /// Stop before the step is executed.
+    /// Stop before executing the step.
     Stop,
 }
 
@@ -70,7 +69,6 @@ pub enum Next {
 pub struct Step<'a> {
     /// Counters up to and including this step.
     pub counts: Counts,
-    /// Input of the device.
     pub input: &'a Input<'static>,
     /// Outputs of the previous step as text, if the log is enabled.
     pub before: Vec<String>,
@@ -86,7 +84,7 @@ pub fn play<F: Frontend>(
     hca.set_record_sink(&RecordSink::playing(source.clone()));
     let source = || source.lock().unwrap_or_else(PoisonError::into_inner);
     let mut stopped = None;
-    // The counters and outputs before a step that `observe` rejects.
+    // The counters and outputs before the step at which `observe` stops the replay.
     let mut before_stop = None;
     let ran = panic::catch_unwind(AssertUnwindSafe(|| {
         loop {

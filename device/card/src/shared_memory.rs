@@ -1,7 +1,7 @@
-//! Memory to share with another process, in the form of a mapped memfd.
+//! Memory shared with another process through a memfd.
 //!
-//! The length of the memfd is sealed, so that no recipient can truncate it and cause a SIGBUS here. The memory
-//! cannot be executed. Its contents may change at any time.
+//! The length of the memfd is sealed, so that no recipient can truncate it and cause a SIGBUS here. The memory is not
+//! executable. Its contents may change at any time.
 
 use std::fs::File;
 use std::io;

@@ -15,9 +15,8 @@ const NODE_LEN: usize = 1 << NODE_BITS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     pub entries: usize,
-    /// Maximum number of leaves. A leaf is a group of 64 consecutive indices, at least one of which has an entry. The
-    /// limit bounds the memory that scattered entries use: 64 slots for each leaf, and up to 8 KiB for the node above
-    /// it.
+    /// Maximum number of leaves. A leaf covers 64 consecutive indices and exists if at least one of them has an entry.
+    /// The limit bounds the memory used by scattered entries: 64 slots per leaf, and up to 8 KiB for the node above it.
     pub leaves: usize,
 }
 

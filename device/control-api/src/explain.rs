@@ -11,7 +11,7 @@ use engine::{
     AccessError, DropReason, EndedBy, Expecting, QpStatus, Queue, Service, Status, Unanswered, WaitReason,
 };
 
-/// A queue pair that has no state, because it does not exist or is in RESET.
+/// The queue pair has no state to explain, because it does not exist or is in RESET.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownQpError {
     qpn: u32,
@@ -50,7 +50,7 @@ pub fn lines(qpn: u32, explanation: &Explanation) -> Result<Vec<String>, Unknown
 
 fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
     let service = match situation.service {
-        // On the wire, these QPs have the numbers 0 and 1, whatever their own numbers are.
+        // On the wire, these QPs are numbered 0 and 1, regardless of their numbers in the device.
         Service::Smi => "QP0",
         Service::Gsi => "QP1",
         other => snapshot::Service::from(other).name(),
@@ -208,7 +208,7 @@ fn status_words(status: Status) -> String {
     }
 }
 
-/// Describes a reason that can end a connection. Returns the bare name of any other reason.
+/// Describes a reason that can end a connection. Returns the name of any other reason.
 fn drop_words(reason: DropReason) -> &'static str {
     match reason {
         DropReason::InvalidRequest => "the peer's request was invalid",
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn explanation_of_silent_peer_has_psn_retries_and_times() {
+    fn silent_peer_explanation_has_psn_and_retries() {
         let unanswered = Unanswered {
             oldest: 0x100,
             packets: 2,
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_receive_request_is_explained_at_both_ends() {
+    fn missing_receive_is_explained_at_both_ends() {
         let left = Duration::from_micros(600);
         let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: Some(6) };
         assert_eq!(
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(lines.last().unwrap(), "ignored: twice, most recent reason: no_receive");
     }
 
-    /// In JSON, durations keep their unit, and `hcactl` reads them back without loss of precision.
+    /// `hcactl` reads durations from JSON, so they must keep their precision.
     #[test]
     fn json_keeps_microseconds() {
         let left = Duration::from_micros(600);

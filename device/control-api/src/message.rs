@@ -44,10 +44,7 @@ pub enum Request {
         entry: Map<String, Value>,
     },
     /// Removes a device and disconnects its VMM: [`Response::Done`].
-    DeviceRemove {
-        /// Number of the device.
-        device: u16,
-    },
+    DeviceRemove { device: u16 },
     /// Applies a configuration: [`Response::Reloaded`].
     Reload {
         /// Content of the configuration file.
@@ -57,9 +54,7 @@ pub enum Request {
     Tables {},
     /// Lists the rows of a table: [`Response::Page`], or [`Response::Text`].
     List {
-        /// Number of the device.
         device: u16,
-        /// Name of the table.
         table: String,
         /// Where the page starts: 0 for the first page, or the previous page's `next`.
         #[serde(default)]
@@ -69,20 +64,11 @@ pub enum Request {
         text: bool,
     },
     /// Explains what a queue pair is waiting for: [`Response::Explanation`].
-    Explain {
-        /// Number of the device.
-        device: u16,
-        /// Number of the queue pair.
-        qpn: u32,
-    },
+    Explain { device: u16, qpn: u32 },
     /// Returns the counters since hcad started: [`Response::Counters`].
-    Counters {
-        /// Number of the device.
-        device: u16,
-    },
+    Counters { device: u16 },
     /// Starts capturing to a pcapng file: [`Response::Done`].
     CaptureOn {
-        /// Number of the device.
         device: u16,
         /// Path of the new file, relative to the working directory of hcad. The file must not exist.
         path: PathBuf,
@@ -97,9 +83,7 @@ pub enum Request {
     },
     /// Starts capturing to a ring in memory: [`Response::Done`].
     CaptureRing {
-        /// Number of the device.
         device: u16,
-        /// Size of the ring in bytes.
         bytes: RingBytes,
         /// Filter that selects the frames to capture.
         #[serde(default)]
@@ -107,35 +91,22 @@ pub enum Request {
     },
     /// Writes the capture ring to a file: [`Response::Done`]. The capture continues.
     CaptureDump {
-        /// Number of the device.
         device: u16,
         /// Path of the new file, relative to the working directory of hcad. The file must not exist.
         path: PathBuf,
     },
     /// Sets the link up or down and notifies the guest driver: [`Response::Done`].
-    SetPort {
-        /// Number of the device.
-        device: u16,
-        state: PortState,
-    },
+    SetPort { device: u16, state: PortState },
     /// Injects a catastrophic device error, which the device reports to the guest driver: [`Response::Done`].
-    Fail {
-        /// Number of the device.
-        device: u16,
-    },
+    Fail { device: u16 },
     /// Stops the capture. [`Response::Done`] is sent when the file is complete.
-    CaptureOff {
-        /// Number of the device.
-        device: u16,
-    },
+    CaptureOff { device: u16 },
     /// Starts tracing register accesses, commands and queue entries: [`Response::Done`].
     TraceOn {
-        /// Number of the device.
         device: u16,
         /// Path of the new file, relative to the working directory of hcad, or "-" for the standard error of hcad. The
         /// file must not exist.
         path: PathBuf,
-        /// Format of a trace entry.
         #[serde(default)]
         format: TraceFormat,
         /// Filter that selects the trace entries to write.
@@ -150,11 +121,8 @@ pub enum Request {
     },
     /// Starts tracing to a ring in memory: [`Response::Done`].
     TraceRing {
-        /// Number of the device.
         device: u16,
-        /// Size of the ring in bytes.
         bytes: RingBytes,
-        /// Format of a trace entry.
         #[serde(default)]
         format: TraceFormat,
         /// Filter that selects the trace entries to write.
@@ -163,63 +131,38 @@ pub enum Request {
     },
     /// Writes the trace ring to a file: [`Response::Done`]. The trace continues.
     TraceDump {
-        /// Number of the device.
         device: u16,
         /// Path of the new file, relative to the working directory of hcad. The file must not exist.
         path: PathBuf,
     },
     /// Stops the trace. [`Response::Done`] is sent when the file is complete.
-    TraceOff {
-        /// Number of the device.
-        device: u16,
-    },
+    TraceOff { device: u16 },
     /// Restarts the device and writes a session record from that point on: [`Response::Done`]. Fails while a
     /// VMM is connected.
     RecordOn {
-        /// Number of the device.
         device: u16,
         /// Path of the new file, relative to the working directory of hcad. The file must not exist.
         path: PathBuf,
     },
     /// Stops recording. [`Response::Done`] is sent when the file is complete.
-    RecordOff {
-        /// Number of the device.
-        device: u16,
-    },
+    RecordOff { device: u16 },
     /// Lists the impairments of a device: [`Response::Impairments`].
-    Impairments {
-        /// Number of the device.
-        device: u16,
-    },
+    Impairments { device: u16 },
     /// Adds an impairment: [`Response::Impairment`].
-    ImpairAdd {
-        /// Number of the device.
-        device: u16,
-        rule: RuleEntry,
-    },
+    ImpairAdd { device: u16, rule: RuleEntry },
     /// Lists the peers of a device: [`Response::Peers`], or [`Response::Members`] on the ring fabric.
-    Peers {
-        /// Number of the device.
-        device: u16,
-    },
+    Peers { device: u16 },
     /// Adds a peer: [`Response::Done`].
     PeerAdd {
-        /// Number of the device.
         device: u16,
         /// A peer entry, in the format of `peers` in the configuration.
         peer: UdpPeerEntry,
     },
     /// Removes a peer: [`Response::Done`].
-    PeerRemove {
-        /// Number of the device.
-        device: u16,
-        /// Address and port of the peer.
-        addr: SocketAddr,
-    },
+    PeerRemove { device: u16, addr: SocketAddr },
     /// Removes one or all impairments: [`Response::Done`]. Frames that are already held or delayed are still
     /// delivered.
     ImpairClear {
-        /// Number of the device.
         device: u16,
         /// Number of the impairment. Default: all impairments.
         id: Option<u32>,
@@ -239,9 +182,7 @@ pub enum Response {
     Configuration(Option<PathBuf>),
     /// The device was added.
     Added {
-        /// Number of the device.
         device: u16,
-        /// Path of the device's socket.
         socket: Option<PathBuf>,
     },
     /// Outcome of a reload.
@@ -319,9 +260,7 @@ impl From<&Page> for TextPage {
 /// Outcome of a reload. Devices are listed by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
-    /// Devices that were added.
     pub added: Vec<u16>,
-    /// Devices that were removed.
     pub removed: Vec<u16>,
     /// Devices that were recreated because their entries changed. Their VMMs were disconnected.
     pub changed: Vec<u16>,
@@ -356,7 +295,7 @@ pub enum DeviceState {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRow {
-    /// Number of the device.
+    /// The device's `id` in the configuration.
     pub id: u16,
     /// Configuration key of the device interface.
     pub interface: String,
@@ -368,7 +307,6 @@ pub struct DeviceRow {
     pub socket: Option<PathBuf>,
     /// Whether a VMM is connected.
     pub connected: bool,
-    /// State of the device.
     pub state: DeviceState,
     /// Number of restarts after failures.
     pub restarts: u64,

@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_order_of_fields() {
+    fn named_value_keeps_field_order() {
         let named = Named::new("mthca", &Counters { resets: 1, accesses: 2 });
         let text = serde_json::to_string(&named).unwrap();
         assert_eq!(text, r#"{"mthca":{"resets":1,"accesses":2}}"#);

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-/// The directory that is used if the user has no runtime directory.
-const OF_THE_SYSTEM: &str = "/run/hcad";
+/// The default if the user has no runtime directory.
+const SYSTEM_DIRECTORY: &str = "/run/hcad";
 
 /// Returns the directory for this process's sockets: the one created by the service manager, or else [`shared`].
 pub fn own() -> PathBuf {
@@ -23,12 +23,12 @@ fn first(given: &str) -> Option<&str> {
     given.split(':').next().filter(|first| first.starts_with('/'))
 }
 
-/// Returns the directory through which a user's programs find each other's sockets. This is `$XDG_RUNTIME_DIR/hcad`, or
+/// Returns the directory where the programs of a user find each other's sockets: `$XDG_RUNTIME_DIR/hcad`, or
 /// `/run/hcad` if `$XDG_RUNTIME_DIR` is not an absolute path.
 pub fn shared() -> PathBuf {
     match env::var_os("XDG_RUNTIME_DIR") {
         Some(folder) if Path::new(&folder).is_absolute() => Path::new(&folder).join("hcad"),
-        _ => OF_THE_SYSTEM.into(),
+        _ => SYSTEM_DIRECTORY.into(),
     }
 }
 

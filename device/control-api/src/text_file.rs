@@ -1,5 +1,4 @@
-//! Reads text files named by an operator. A name may refer to something other than a regular file, such as a FIFO or a
-//! device.
+//! Reads text files named by an operator. Rejects anything but regular files, such as a FIFO or a device.
 
 use std::fs::File;
 use std::io::{self, Read};

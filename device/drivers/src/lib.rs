@@ -2,12 +2,12 @@
 //!
 //! A driver implements one device interface: byte order, registers, commands, contexts and work requests. It accesses
 //! the device only through a [`Bus`], so the device may be in the same process or behind a socket. A driver has no
-//! clock and no threads. A register write has taken effect by the time it returns. The owner of the device moves frames
-//! and advances time. A function checks results only if its documentation says so. A driver can therefore run on a
-//! device whose memory is unmapped.
+//! clock and no threads: the owner of the device moves frames and advances time. A register write has taken effect by
+//! the time it returns. Most functions do not check results, so that they also work on a device whose memory is
+//! unmapped.
 //!
-//! Drivers encode contexts with `protocol`, and the device parses them with the same crate. Tests therefore spell out
-//! the bytes that they expect from the device.
+//! Drivers and devices share the `protocol` crate, so an encoding error on both sides would go unnoticed. Tests
+//! therefore spell out the bytes that they expect from the device.
 //!
 //! # Examples
 //! ```no_run

@@ -38,8 +38,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A layout in which the mailboxes of every slot are large enough for the longest inputs and outputs. All mailboxes
-    /// are below 160 MiB.
+    /// A layout with mailboxes for the longest inputs and outputs. All mailboxes are below 160 MiB.
     pub const LARGE: Self =
         Self { queue: 0x10_0000, mailboxes: 0x100_0000, blocks: (MAX_INPUT / BLOCK_DATA) as u64 };
 
@@ -59,7 +58,7 @@ impl Layout {
     }
 }
 
-/// State of the driver.
+/// Driver state specific to mlx5.
 #[derive(Clone, Copy, Debug)]
 pub struct Mlx5 {
     /// Token of the next command.
@@ -76,7 +75,7 @@ impl<B: Bus> Driver<B> {
         Self { bus, interface: Mlx5 { token: 1, layout } }
     }
 
-    /// Writes the address of the command queue.
+    /// Starts the command interface by writing the address of the command queue.
     pub fn start(&mut self) {
         self.write(QUEUE_HIGH, 0);
         self.write(QUEUE_LOW, self.interface.layout.queue);
@@ -136,7 +135,7 @@ impl<B: Bus> Driver<B> {
         self.write(COMMAND_DOORBELL, slots);
     }
 
-    /// Returns the byte of a slot that holds the owner bit and the delivery status.
+    /// Returns a slot's byte with the owner bit and the delivery status.
     pub fn owner_byte(&mut self, slot: usize) -> u8 {
         let at = self.interface.layout.slot(slot) + OWNER_BYTE as u64;
         self.bus.peek(at, 1).first().copied().unwrap_or(0xff)
@@ -160,7 +159,7 @@ impl<B: Bus> Driver<B> {
         self.output(0, output_len)
     }
 
-    /// Executes a command, and returns the header of its output and the whole output.
+    /// Executes a command. Returns the output header and the whole output.
     pub fn command(&mut self, command: &Command<'_>) -> (OutputHeader, Vec<u8>) {
         let output = self.execute(&command.emit(0), command.output_len());
         (OutputHeader::parse_prefix(&output).unwrap_or_default(), output)
@@ -188,7 +187,7 @@ fn block(
     block.emit()
 }
 
-/// Returns the address of the field that links a mailbox block to the next one.
+/// Returns the address of a mailbox block's link to the next block.
 pub const fn link(block: u64) -> u64 {
     block + NEXT_BLOCK as u64
 }

@@ -270,8 +270,8 @@ impl Frontend for E810 {
             function.vectors.fire_other(cx, OtherCauses::MALICIOUS_DRIVER);
         }
         function.vectors.retry_blocked(cx);
-        // Report remaining work if a poll stopped at its bound. The caller tracks frames that are waiting for
-        // room on the wire.
+        // Report remaining work if a poll stopped at its bound. The caller itself tracks frames that the wire has not
+        // accepted yet.
         mem::take(more_frames)
     }
 

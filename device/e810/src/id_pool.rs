@@ -6,7 +6,7 @@ pub(super) struct IdPool {
     first: u16,
     used: Vec<bool>,
     count: u16,
-    /// Position before which no identifier is free.
+    /// All identifiers below this position are in use.
     search_from: usize,
 }
 

@@ -17,8 +17,8 @@ pub const MAX_CEQS: u16 = 16;
 pub const MAX_MESSAGE: u32 = (1 << 31) - 1;
 /// Maximum number of VSIs on the device.
 pub const DEVICE_VSIS: u32 = 768;
-/// Maximum number of VSIs per function, as reported. It is not enforced: `ice` ignores this number and divides
-/// [`DEVICE_VSIS`] by the number of functions, so that the only function may use all VSIs.
+/// Maximum number of VSIs per function, as reported. It is not enforced, because `ice` ignores it and instead divides
+/// [`DEVICE_VSIS`] by the number of functions. As the only function, it may use all VSIs.
 pub const FUNCTION_VSIS: u32 = 384;
 /// Maximum number of VSI lists of each kind.
 ///
@@ -77,7 +77,7 @@ pub const MAX_RATE_PROFILES: u16 = 64;
 /// Bound: limits the memory that a driver can make the device allocate. The limit on scheduler leaves does not suffice,
 /// because drivers choose the handles, and a set outlives a leaf that is deleted together with an ancestor.
 pub const MAX_RDMA_SETS: usize = 512;
-/// Number of entries in the function's RSS lookup table. Drivers accept no other maximum.
+/// Maximum number of entries in the function's RSS lookup table. Drivers accept no other maximum.
 pub const RSS_FUNCTION_ENTRIES: u16 = 2048;
 /// Number of entries in a VSI's RSS lookup table.
 pub const RSS_VSI_ENTRIES: usize = 64;

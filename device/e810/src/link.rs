@@ -63,8 +63,8 @@ impl Link {
         }
     }
 
-    /// Returns the link status. Media is always reported as available. Without media, `ice` would power down
-    /// the PHY and poll.
+    /// Returns the link status. Media is always reported as available, because `ice` would otherwise power down the PHY
+    /// and poll for media.
     pub fn status(&self, port: &Port, max_frame: u16) -> LinkStatus {
         let up = self.is_up(port);
         LinkStatus {

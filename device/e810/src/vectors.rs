@@ -1,8 +1,9 @@
-//! Interrupts. Each cause is routed to a vector. A vector is signalled only while the driver has enabled it.
+//! Interrupt routing and moderation. Each cause is routed to a vector, which is signalled only while the driver has
+//! enabled it.
 //!
-//! Each vector has one pending bit. Signalling a vector disables it (auto-mask). After handling all causes,
-//! the driver enables the vector again. A cause is therefore never lost and never signalled twice, even if
-//! the driver or VMM masks the vector for a long time.
+//! Each vector has one pending bit, and signalling a vector disables it (auto-mask). After handling all causes, the
+//! driver enables the vector again. No cause is therefore lost or signalled twice, even if the driver or the VMM masks
+//! the vector for a long time.
 //!
 //! Moderation (ITR): each route selects one of the vector's three intervals. An interval is the minimum time
 //! between two signals. If several causes are pending, the shortest interval applies. If at least this

@@ -13,7 +13,7 @@ const PREFIXES: [u8; 4] = [0, 1, 3, 5];
 /// Number of opcodes per service. The opcode within a service has 5 bits.
 const CODES: usize = 32;
 
-/// Name for undefined opcodes and for the opcodes of all other services.
+/// Name for all other opcodes: undefined ones, and those of other services.
 const OTHER: &str = "other";
 
 /// Number of counters: one for each opcode of the services in [`PREFIXES`], one for CNPs, and one for all other
@@ -22,7 +22,7 @@ const FIELDS: usize = PREFIXES.len() * CODES + 2;
 const CNP: usize = FIELDS - 2;
 const REST: usize = FIELDS - 1;
 
-/// Number of packets by opcode.
+/// Packet counters, one per opcode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ByOpcode([u64; FIELDS]);
 

@@ -32,8 +32,8 @@ impl Engine {
             self.deliver_to_group(now, encap, packet, host);
             return;
         }
-        // IBTA 13.5: packets always address QP0 and QP1 as 0 and 1. Internally, the QPs declared as QP0 and QP1 have
-        // other numbers.
+        // IBTA 13.5: on the wire, QP0 and QP1 are always addressed as 0 and 1. Internally, the QPs declared as QP0 and
+        // QP1 have other numbers.
         let qpn = match (to.get(), self.smi(), self.gsi()) {
             (0, Some(smi), _) => smi,
             (1, _, Some(gsi)) => gsi,
@@ -69,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// Counts and reports a packet without a receiver.
+    /// Counts and reports a packet that no QP receives.
     #[cold]
     fn discard(&mut self, encap: &Encap, packet: &Packet<'_>, reason: DropReason, host: &mut impl Host) {
         self.stats.drops.count(reason);
@@ -85,7 +85,7 @@ fn is_multicast(encap: &Encap) -> bool {
     }
 }
 
-/// Returns the destination address of a packet as a GID: its IPv6 address, or its IPv4 address mapped to IPv6.
+/// Returns the packet's destination address as a GID, mapping an IPv4 address to IPv6.
 fn gid(encap: &Encap) -> [u8; 16] {
     match encap.ip {
         IpAddrs::V4 { dst, .. } => dst.to_ipv6_mapped().octets(),

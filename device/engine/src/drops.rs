@@ -17,7 +17,7 @@ macro_rules! reasons {
         }
 
         impl DropReason {
-            /// All reasons, in order of declaration.
+            /// All reasons, in declaration order.
             pub const ALL: &[Self] = &[$(Self::$reason,)+];
 
             /// Returns the name of the reason, which is also the name of its counter and never changes.
@@ -60,15 +60,15 @@ reasons! {
     /// The opcode does not belong to the service of the QP. On XRC, this includes opcodes of the other role: a request
     /// sent to an initiator, or a response sent to a target.
     WrongService wrong_service,
-    /// In its current state, the QP does not receive packets.
+    /// The QP does not accept packets in its current state.
     WrongState wrong_state,
     /// The P_Key does not match.
     WrongPkey wrong_pkey,
-    /// On a connected QP, the packet's source address is not the peer's.
+    /// The packet's source address is not that of the connected peer.
     WrongSource wrong_source,
-    /// On a connected QP, the packet's destination address is not the QP's.
+    /// The packet's destination address is not that of the connected QP.
     WrongDestination wrong_destination,
-    /// On a UD QP, the Q_Key does not match.
+    /// The datagram's Q_Key does not match.
     WrongQkey wrong_qkey,
     /// The PSN of the request is ahead of the expected PSN.
     OutOfSequence out_of_sequence,
@@ -85,10 +85,10 @@ reasons! {
     Vl15Dropped vl15_dropped,
     /// The message is longer than the receive request.
     TooLong too_long,
-    /// The packet is not valid for its service, belongs to a message that was dropped (UC, UD), or is an acknowledge
-    /// with a payload (RC, XRC).
+    /// The packet is not valid for its service, belongs to a dropped message (UC, UD), or is an acknowledgement with a
+    /// payload (RC, XRC).
     Malformed malformed,
-    /// The request is invalid, is not allowed by the QP, or names an SRQ that it must not use. On RC and XRC, the QP
+    /// The request is invalid, is not allowed by the QP, or names an SRQ that it may not use. On RC and XRC, the QP
     /// moves to ERR.
     InvalidRequest invalid_request,
     /// The R_Key does not permit the access: the key is unknown, lacks the permission or does not cover the range.
@@ -110,7 +110,7 @@ pub struct Dropped {
     pub opcode: Opcode,
     /// PSN of the packet. For a response that could not be sent, this is the PSN of the request.
     pub psn: Psn,
-    /// Reason under which the packet is counted.
+    /// Why the packet was dropped or rejected.
     pub reason: DropReason,
     /// The denied memory access, if one caused the drop.
     pub cause: Option<AccessError>,

@@ -1,21 +1,21 @@
-//! Histogram of durations with power-of-two buckets. Recording a duration costs only a few additions.
+//! Histogram of durations with power-of-two buckets, cheap enough to update for every request.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Number of bounded buckets: 1 us, 2 us, 4 us, ... 16.8 s.
+/// Number of buckets with an upper bound: 1 us, 2 us, 4 us, ... 16.8 s.
 const BOUNDED: usize = 25;
 
-/// Histogram of durations by power of two.
+/// Histogram of durations with power-of-two buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Durations {
     /// Number of durations recorded.
     pub count: u64,
     /// Sum of all durations in nanoseconds.
     pub sum_ns: u64,
-    /// Number of durations in each bucket: those above the previous bucket's bound, up to and including the bucket's
-    /// own bound. Durations above the last bound are not in any bucket.
+    /// Number of durations in each bucket. A bucket includes its own upper bound, but not that of the previous bucket.
+    /// Durations above the last bound are in no bucket.
     buckets: [u64; BOUNDED],
 }
 
@@ -25,15 +25,14 @@ impl Durations {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.count += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
-        // The bounds are powers of two in microseconds. Compute the index of the smallest bound that is not below the
-        // duration.
+        // The bounds are powers of two in microseconds. Find the smallest bound that is not below the duration.
         let bucket = u64::BITS - ns.div_ceil(1000).saturating_sub(1).leading_zeros();
         if let Some(bucket) = self.buckets.get_mut(bucket as usize) {
             *bucket += 1;
         }
     }
 
-    /// Returns each upper bound in microseconds and the number of durations that do not exceed it.
+    /// Returns the upper bound of each bucket in microseconds, with the number of durations up to that bound.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         self.buckets.iter().enumerate().scan(0, |below, (index, count)| {
             *below += count;

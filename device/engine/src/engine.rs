@@ -1,4 +1,4 @@
-//! The engine: QPs by number, scheduling of transmit turns, and deadlines.
+//! The engine: QP lookup, transmit scheduling and deadlines.
 
 use std::collections::VecDeque;
 
@@ -19,9 +19,9 @@ use crate::{
 /// Configuration of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Number of low QP number bits that index the table, at most 24. A packet reaches a QP only if all bits of the
-    /// number match. Drivers keep a generation count in the high bits, so that late packets for a destroyed QP never
-    /// reach its successor.
+    /// Number of low QP number bits that index the table, at most 24. A packet must match all bits of a QP's number.
+    /// Drivers keep a generation count in the high bits, so that late packets for a destroyed QP never reach its
+    /// successor.
     pub qp_index_bits: u8,
     /// Maximum number of unacknowledged packets per RC QP. Loss narrows the window temporarily, but not below 8
     /// packets.
@@ -58,7 +58,7 @@ pub enum QpError {
 
 /// Transport state machines of one HCA.
 ///
-/// Outputs are queued until they are polled. Poll after each call as follows:
+/// Outputs are queued until they are polled. After each call, poll as follows:
 ///
 /// | after | poll |
 /// |---|---|
@@ -67,11 +67,11 @@ pub enum QpError {
 /// | `poll_transmit` that returned `None` | `poll_event` and [`poll_dirty`] until `None`, then [`poll_timeout`] |
 /// | [`create_qp`], [`destroy_qp`], [`reset`], [`set_pkeys`] | nothing: these produce no events or frames |
 ///
-/// The owner calls the engine in rounds. To end a round, call `poll_transmit` until it returns `None`. An owner that
-/// must be fair to other devices can stop early and begin the next round immediately. Events come before frames: a peer
-/// must not receive an ACK for data whose arrival local software cannot see yet. Poll events after every input.
-/// Flushing and deadline handling pause when many events are queued, but the number of events produced by packets is
-/// not limited. `poll_dirty` comes last, so that the PSNs of the sent frames are written back.
+/// The owner drives the engine in rounds, and ends each round by calling `poll_transmit` until it returns `None`. To be
+/// fair to other devices, the owner can stop early and begin the next round immediately. Events come before frames,
+/// because a peer must not receive an ACK for data whose arrival local software cannot see yet. Poll events after every
+/// input: flushing and deadline handling pause when many events are queued, but nothing limits the number of events
+/// that packets produce. `poll_dirty` comes last, so that the PSNs of the sent frames are written back.
 ///
 /// [`modify_qp`]: Self::modify_qp
 /// [`notify_send`]: Self::notify_send
@@ -118,7 +118,7 @@ pub enum QpError {
 ///     }
 /// }
 ///
-/// /// Ends a round. Returns the time of the next round, unless input arrives earlier. A past time means immediately.
+/// /// Ends a round. Returns when to begin the next one if no input arrives before. A past time means immediately.
 /// fn drain(
 ///     engine: &mut Engine,
 ///     host: &mut impl Host,
@@ -147,7 +147,7 @@ pub struct Engine {
     smi: Option<Qpn>,
     /// The QP that serves as QP1 on the wire.
     gsi: Option<Qpn>,
-    /// QPs that may have something to send. The front QP has the current turn.
+    /// QPs that may have something to send. It is the front QP's turn.
     ready: VecDeque<u32>,
     /// Number of frames that the front QP can still send in its turn; 0 before the turn starts.
     turn_left: u32,
@@ -201,7 +201,7 @@ impl Engine {
         self.pkeys.set(entries);
     }
 
-    /// Declares which QP is QP0 on the wire, if any. The QP can be created later.
+    /// Declares which QP is QP0 on the wire, if any. The QP need not exist yet.
     pub fn set_smi(&mut self, qpn: Option<Qpn>) {
         self.smi = qpn;
     }
@@ -216,7 +216,7 @@ impl Engine {
         self.gsi
     }
 
-    /// Declares which QP is QP1 on the wire, if any. The QP can be created later.
+    /// Declares which QP is QP1 on the wire, if any. The QP need not exist yet.
     pub fn set_gsi(&mut self, qpn: Option<Qpn>) {
         self.gsi = qpn;
     }
@@ -260,7 +260,7 @@ impl Engine {
         });
     }
 
-    /// Moves a QP to a state and replaces its attributes. A move to ERR flushes both queues. A move to RESET discards
+    /// Moves a QP to a state and replaces its attributes. Moving to ERR flushes both queues. Moving to RESET discards
     /// everything without completions.
     ///
     /// # Errors
@@ -291,11 +291,11 @@ impl Engine {
         self.input(now, qpn, host, Qp::notify_send);
     }
 
-    /// Handles expired deadlines. The call has no effect before the time returned by [`Engine::poll_timeout`].
+    /// Handles expired deadlines. Has no effect before the time returned by [`Engine::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant, host: &mut impl Host) {
         self.unfinished = false;
         let most = self.event_limit();
-        // Bounded: the remaining deadlines are handled by the next call, which is due immediately.
+        // Bounded: the remaining deadlines are left for the next call, which is due immediately.
         for _ in 0..limits::TIMEOUTS_PER_CALL {
             if self.events.len() >= most {
                 return;
@@ -312,8 +312,8 @@ impl Engine {
     }
 
     /// Appends the next frame to `out`, from Ethernet header to ICRC (but see [`Engine::set_icrc`]). Returns `None` if
-    /// there is nothing to send before the next input or deadline. QPs take turns of up to 32 frames. The call can
-    /// produce events, for example when a gather fails or a datagram has been sent.
+    /// there is nothing to send until the next input or deadline. QPs take turns of up to 32 frames. This can produce
+    /// events, for example when a gather fails or a datagram has been sent.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -402,8 +402,8 @@ impl Engine {
         None
     }
 
-    /// Returns the time at which [`Engine::handle_timeout`] must be called next. This time can be earlier than the next
-    /// deadline. A time in the past requests an immediate call.
+    /// Returns the time at which [`Engine::handle_timeout`] must be called next. It can be earlier than the next
+    /// deadline. A time in the past means immediately.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.unfinished {
             return Some(Instant::ZERO);
@@ -421,7 +421,7 @@ impl Engine {
         &self.states
     }
 
-    /// Returns the number of slots that all QPs together have taken from the shared pool.
+    /// Returns the number of slots that all QPs have taken from the shared pools.
     pub fn pooled_slots(&self) -> PooledSlots {
         self.pooled
     }
@@ -436,8 +436,8 @@ impl Engine {
         (self.table.get(index)?.qpn() == qpn).then_some(index)
     }
 
-    /// Returns the table index of the QP with number `qpn`, if that QP accepts packets addressed to `to`. The two
-    /// numbers can differ: QP0 and QP1 have other numbers internally, and a QP can have a second number.
+    /// Returns the table index of QP `qpn` if that QP accepts packets addressed to `to`. The two numbers can differ,
+    /// because QP0 and QP1 have other numbers internally, and because a QP can have a second number.
     pub(crate) fn destination(&self, qpn: Qpn, to: Qpn) -> Option<u32> {
         let index = self.table.index(qpn);
         self.table.get(index)?.has_wire_number(to).then_some(index)
@@ -453,8 +453,7 @@ impl Engine {
         self.input_at(now, self.find(qpn)?, host, act)
     }
 
-    /// Passes an input to a QP and then updates the bookkeeping for the QP: its turn, deadline, dirty flag and polling
-    /// in ERR.
+    /// Passes an input to a QP, then updates the QP's turn, deadline, dirty flag and polling in ERR.
     pub(crate) fn input_at<H: Host>(
         &mut self,
         now: Instant,
@@ -499,7 +498,7 @@ impl Engine {
         }
     }
 
-    /// Returns the length of the event queue at which the current call stops.
+    /// Returns the event queue length at which the current call must stop.
     fn event_limit(&self) -> usize {
         limits::EVENT_BACKLOG.min(self.events.len() + limits::EVENTS_PER_CALL)
     }
@@ -514,7 +513,7 @@ impl Engine {
             let Some(qp) = self.table.get_mut(index) else { continue };
             qp.in_error_list = false;
             if qp.state() == State::Err {
-                // If the QP is still in ERR afterwards, `input_at` has appended it to the list again.
+                // `input_at` appends the QP to the list again if it is still in ERR.
                 self.input_at(now, index, host, Qp::poll_error);
             }
         }

@@ -60,7 +60,7 @@ pub struct RecvDone {
     pub byte_len: u32,
     /// Immediate data, if the packet carried any.
     pub imm: Option<Imm>,
-    /// QP number of the sender: the number of the connected peer, or the number in the DETH.
+    /// QP number of the sender: the connected peer's, or the one in the DETH.
     pub remote_qpn: Qpn,
     /// Source MAC address of the received packet.
     pub remote_mac: MacAddr,
@@ -87,8 +87,8 @@ pub enum Success {
 }
 
 /// Completion of one work request. Each request completes exactly once, in queue order. With
-/// [`Flush::Owner`](crate::Flush::Owner), however, the engine does not report flushed requests: the owner completes
-/// them.
+/// [`Flush::Owner`](crate::Flush::Owner), however, the owner completes flushed requests itself, and the engine does not
+/// report them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// QP that the request was posted to.
@@ -116,7 +116,7 @@ pub enum AsyncEvent {
     InvalidRequest,
     /// The responder rejected a request whose memory access was denied.
     AccessError(AccessError),
-    /// The QP's SRQ could not be read. The event concerns the SRQ, but each QP that uses the SRQ can report it.
+    /// The QP's SRQ could not be read. The event concerns the SRQ, but each QP that uses the SRQ may report it.
     SrqCatastrophic,
     /// The QP is in ERR and no longer holds any request from its SRQ or from an XRC SRQ. No more requests from these
     /// SRQs will complete on this QP.
@@ -125,7 +125,7 @@ pub enum AsyncEvent {
     InvalidXrceth(Srqn),
     /// XRC target: a request named an SRQ in another XRC domain.
     XrcDomainViolation(Srqn),
-    /// XRC target: the SRQ named by a message could not be read. As with `SrqCatastrophic`, several QPs can report the
+    /// XRC target: the SRQ named by a message could not be read. As with `SrqCatastrophic`, several QPs may report the
     /// event.
     XrcSrqCatastrophic(Srqn),
 }
@@ -138,4 +138,4 @@ pub enum Event {
     Async { qpn: Qpn, event: AsyncEvent },
 }
 
-const _: () = assert!(size_of::<Event>() <= 88, "the table of limits says what an event takes");
+const _: () = assert!(size_of::<Event>() <= 88, "the table in `limits` gives the size of an event");

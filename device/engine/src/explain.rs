@@ -1,4 +1,4 @@
-//! Structured description of what a queue pair is waiting for. The control client turns it into text.
+//! Structured description of what a queue pair is waiting for. The control client formats it as text.
 //!
 //! The requester and the responder each report the first condition that blocks them. Times are relative to the query,
 //! because no other component shares the engine's clock.
@@ -55,7 +55,7 @@ pub enum EndedBy {
     Send(Status),
     /// A request from the peer or a receive request failed.
     Peer {
-        /// Reason under which the packet is counted.
+        /// Why the packet was dropped or rejected.
         reason: DropReason,
         /// The denied memory access, if one caused the failure.
         cause: Option<AccessError>,
@@ -76,7 +76,7 @@ pub enum WaitReason {
     Ended,
     /// All requests announced by doorbells have been sent.
     NothingPosted,
-    /// The QP is ready and sends its next frame when its turn comes.
+    /// The QP is ready to send and is waiting for its turn.
     Turn,
     /// Sending is paused after congestion notifications.
     Congestion {
@@ -101,7 +101,7 @@ pub enum WaitReason {
         /// RNR retry limit; `None` if unlimited.
         most: Option<u8>,
     },
-    /// The peer advertised no receive request for the next message.
+    /// The peer has not advertised a receive request for the next message.
     Credits {
         /// Number of messages by which the next message exceeds the credit limit.
         beyond: u32,
@@ -127,7 +127,7 @@ pub enum WaitReason {
     Window {
         /// Number of unacknowledged packets.
         in_flight: u32,
-        /// Number of unacknowledged packets currently permitted.
+        /// Maximum number of unacknowledged packets currently permitted.
         most: u32,
     },
     /// Unacknowledged packets use half of the PSN space, which is the maximum.
@@ -164,9 +164,9 @@ pub struct Unanswered {
     pub waiting: Duration,
     /// Number of retries after ACK timeouts and sequence NAKs since the last progress or RNR NAK.
     pub retries: u8,
-    /// Limit of `retries`, after which the request fails.
+    /// Number of retries after which the request fails.
     pub most_retries: u8,
-    /// Time until the ACK timeout. `None` if no timer runs, as during an RNR wait.
+    /// Time until the ACK timeout; `None` if the timer is stopped, as during an RNR wait.
     #[serde(rename = "timeout_us", with = "micros::optional")]
     pub timeout: Option<Duration>,
 }
@@ -193,13 +193,12 @@ pub enum Expecting {
         /// Bytes received so far.
         received: u64,
     },
-    /// A missing packet. Later packets arrived, and a sequence NAK was sent (RC).
+    /// A missing packet. Later packets have arrived, and a sequence NAK was sent (RC).
     Missing {
         /// PSN of the missing packet.
         psn: u32,
     },
-    /// A receive request from local software. A message that needs a receive request arrived, and an RNR NAK was sent
-    /// (RC).
+    /// A receive request from local software. A message that needs one has arrived, and an RNR NAK was sent (RC).
     ReceiveRequest {
         /// PSN of the refused packet.
         psn: u32,
@@ -209,8 +208,8 @@ pub enum Expecting {
 }
 
 impl Expecting {
-    /// Expects the packet with `psn`. This packet continues a message of which `received` bytes have arrived or, if
-    /// `received` is `None`, begins a message.
+    /// Returns [`Self::Rest`] if a message is incomplete and `received` bytes of it have arrived, and [`Self::Message`]
+    /// if no message is in progress.
     pub(crate) fn message(psn: Psn, received: Option<u64>) -> Self {
         match received {
             None => Self::Message { psn: psn.get() },

@@ -103,8 +103,8 @@ fn cut<T>(
     })
 }
 
-/// Returns the address of a byte of an element. The addition wraps around instead of panicking, because the guest can
-/// supply any address. The host checks the range.
+/// Returns the address of a byte of an element. Wraps around instead of panicking, because the guest can supply any
+/// address. The host checks the range.
 fn address(sge: &Sge, offset: usize) -> Va {
     Va::new(sge.va.get().wrapping_add(offset as u64))
 }

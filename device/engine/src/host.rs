@@ -1,4 +1,4 @@
-//! Interface through which the engine accesses the work queues and memory of its owner.
+//! Interface through which the engine accesses its owner's work queues and memory.
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ pub enum Fetch<T> {
     Ready(T),
     /// The queue is empty.
     Empty,
-    /// The next request cannot be executed (malformed, unsupported operation, too long). It is removed from the queue;
-    /// the engine completes it with `status` and handles the error like any other error.
+    /// The next request cannot be executed (malformed, unsupported operation, too long). It has been removed from the
+    /// queue. The engine completes it with `status` and handles the error like any other.
     Refused {
         /// Identifier of the request.
         wr_id: u64,
@@ -35,9 +35,9 @@ pub enum Fetch<T> {
 pub enum RecvSource {
     /// The receive queue of the QP, or the SRQ that the QP was created with.
     Qp(Qpn),
-    /// The XRC SRQ named by the message. [`Host::xrc_srq`] has accepted it.
+    /// The XRC SRQ named by the message, which [`Host::xrc_srq`] has accepted.
     XrcSrq {
-        /// XRC target that received the message. The fetched request belongs to this QP.
+        /// XRC target that received the message and that the fetched request belongs to.
         qpn: Qpn,
         /// SRQ number from the XRCETH of the message.
         srqn: Srqn,
@@ -63,13 +63,13 @@ pub enum XrcError {
     DomainViolation,
 }
 
-/// Identity that a memory access is checked against.
+/// Identity against which memory accesses are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initiator {
-    /// Protection domain that a key must belong to. For a request executed by an XRC target, this is the protection
-    /// domain of the SRQ named by the request. For any other request, it is the QP's protection domain.
+    /// Protection domain that the key must belong to. If an XRC target executes the request, this is the protection
+    /// domain of the SRQ named by the request, and otherwise that of the QP.
     pub pd: Pdn,
-    /// QP on whose behalf memory is accessed. Only the QP that a type 2B window is bound to can use the window.
+    /// QP on whose behalf memory is accessed. A type 2B window can only be used by the QP that it is bound to.
     pub qpn: Qpn,
     /// Whether key 0 (the reserved L_Key) can be used to access memory by bus address. This applies only to the QP's
     /// own work requests, never to requests from the peer.
@@ -211,8 +211,8 @@ pub struct GroupDatagram {
 
 /// Work queues and memory, provided by the owner of the engine.
 ///
-/// Ranges passed to `read`, `write` and `atomic` can cross pages; the implementation splits them. Length 0 is never
-/// passed. Each call checks key, PD, permission and bounds again, because a key can be invalidated between two calls.
+/// Ranges passed to `read`, `write` and `atomic` can cross pages; the implementation splits them. Lengths are never 0.
+/// Each call checks key, PD, permission and bounds again, because a key can be invalidated between two calls.
 pub trait Host {
     /// Fetches the next request of the send queue of `qpn`.
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest>;
@@ -220,22 +220,22 @@ pub trait Host {
     /// Fetches the next request of a receive queue or an SRQ. From then on, the request belongs to the QP.
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest>;
 
-    /// Fetches a request from the receive queue of a QP without an SRQ. The engine completes this request as flushed,
-    /// and does not use its scatter list.
+    /// Fetches a receive request that will be flushed, from a QP without an SRQ. The engine does not use its scatter
+    /// list.
     fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
         self.next_recv(RecvSource::Qp(qpn))
     }
 
     /// Returns the time at which the next receive request of `qpn` can be fetched, if software is still posting it and
-    /// [`Host::next_recv`] does not return it yet. The RNR NAK then requests a wait until that time.
+    /// [`Host::next_recv`] does not return it yet. An RNR NAK then requests a wait until that time.
     fn next_recv_due(&self, qpn: Qpn) -> Option<Instant> {
         let _ = qpn;
         None
     }
 
-    /// Checks whether requests to the XRC target `qpn` may name the SRQ `srqn`. Returns the protection domain of the
-    /// SRQ. Memory accesses of such a request are checked against this protection domain. The engine calls this for
-    /// each request packet, because an SRQ can be destroyed between two packets.
+    /// Checks whether requests to the XRC target `qpn` may name the SRQ `srqn`, and returns the protection domain that
+    /// their memory accesses are checked against. Called for each request packet, because an SRQ can be destroyed
+    /// between two packets.
     ///
     /// # Errors
     /// Fails if the SRQ does not exist, is not an XRC SRQ, or is not in the target's XRC domain.
@@ -246,13 +246,13 @@ pub trait Host {
 
     /// Returns the number of receive requests posted to `qpn` but not yet fetched. An RC responder advertises them as
     /// end-to-end credits. Returns `None` if counting is expensive because software posts requests in guest memory
-    /// without a doorbell. In that case, the requester is not limited by credits.
+    /// without a doorbell, in which case credits do not limit the requester.
     fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
         let _ = qpn;
         None
     }
 
-    /// Returns the QPs attached to the multicast group of a datagram. Only the first 64 QPs receive a copy.
+    /// Returns the QPs attached to the multicast group of a datagram. Only the first 64 receive a copy.
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
         let _ = datagram;
         SmallVec::new()
@@ -288,7 +288,7 @@ pub trait Host {
     /// Copies `data` into a region.
     ///
     /// # Errors
-    /// The errors of `read`. Even on error, nothing is written outside the permitted range.
+    /// The errors of `read`. Even on error, nothing outside the permitted range is written.
     fn write(
         &mut self,
         initiator: Initiator,
@@ -298,14 +298,14 @@ pub trait Host {
         access: Access,
     ) -> Result<(), AccessError>;
 
-    /// Executes `op` on the aligned 64-bit word at `va` and returns the original value. In memory, the word has guest
-    /// byte order. The values in `op` and the returned value are native integers.
+    /// Executes `op` on the aligned 64-bit word at `va` and returns the original value. The word has guest byte order
+    /// in memory, but `op` and the returned value are native integers.
     ///
     /// # Errors
-    /// The same errors as those of `read`.
+    /// The same errors as for `read`.
     fn atomic(&mut self, initiator: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError>;
 
-    /// Executes a local operation. The operation takes effect for every later access.
+    /// Executes a local operation, which takes effect for all later accesses.
     ///
     /// # Errors
     /// On error, nothing is changed.

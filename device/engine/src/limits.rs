@@ -1,7 +1,7 @@
 //! The engine's limits, and what each one protects.
 //!
-//! The following table shows how much memory a malicious guest and malicious peers can make one engine hold. It assumes
-//! the largest number of QPs that any front-end supports (2^17).
+//! The table shows how much memory a malicious guest and malicious peers can make one engine hold, assuming the largest
+//! number of QPs that any front-end supports (2^17).
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// completes. The limit bounds the memory that a peer can tie up by never acknowledging.
 pub(crate) const OUTSTANDING_REQUESTS: usize = 128;
 
-/// Request slots reserved for each QP. They guarantee progress, however many slots other QPs use.
+/// Request slots reserved for each QP, which guarantee progress however many slots other QPs use.
 pub(crate) const KEPT_REQUESTS: usize = 4;
 
 /// Additional request slots shared by all QPs, enough for about 500 QPs to fill their queues. Without this limit, 2^17
@@ -32,17 +32,16 @@ pub(crate) const POOLED_REQUESTS: usize = 1 << 16;
 /// (GSO) buffer of the kernel with frames of equal length, but short enough that other QPs wait only briefly.
 pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
 
-/// Maximum number of send requests that a QP fetches in one step without producing a frame (NOPs, flushed requests).
-/// The limit is necessary because a guest can link a request to itself, which makes the chain endless.
+/// Maximum number of send requests that a QP fetches in one step without producing a frame (NOPs, flushed requests). A
+/// limit is needed because a guest can link a request to itself, which makes the chain endless.
 pub(crate) const REQUESTS_PER_STEP: u32 = 64;
 
-/// Number of steps without a frame after which `poll_transmit` returns. `poll_timeout` then returns a time in the past,
-/// which requests another call. Each step fetches up to [`FLUSHES_PER_STEP`] requests, and a host may write a trace
-/// line for each request.
+/// Number of steps without a frame after which `poll_transmit` returns. `poll_timeout` then returns a time in the past
+/// to request another call. Each step fetches up to [`FLUSHES_PER_STEP`] requests, and a host may write a trace line
+/// for each of them.
 pub(crate) const IDLE_STEPS_PER_POLL: u32 = 4;
 
-/// Maximum number of requests that are flushed from one queue per step. The remaining requests are flushed in later
-/// turns.
+/// Maximum number of requests flushed from one queue per step. The rest are flushed in later turns.
 pub(crate) const FLUSHES_PER_STEP: usize = 256;
 
 /// Maximum number of deadlines handled per `handle_timeout` call.
@@ -53,8 +52,8 @@ pub(crate) const TIMEOUTS_PER_CALL: u32 = 1024;
 pub(crate) const PENDING_REPLIES: usize = 64;
 
 /// Maximum number of pending replies per QP, including acknowledgements. ACKs coalesce, so a conforming peer causes at
-/// most [`PENDING_REPLIES`] plus one. A malicious peer can prevent coalescing by causing replies of alternating kinds.
-/// Replies beyond the limit are dropped.
+/// most [`PENDING_REPLIES`] plus one. A malicious peer can prevent coalescing by causing different kinds of replies in
+/// turn. Replies beyond the limit are dropped.
 pub(crate) const PENDING_ANSWERS: usize = 2 * PENDING_REPLIES;
 
 /// Reply slots reserved for each QP.
@@ -67,12 +66,12 @@ pub(crate) const POOLED_REPLIES: usize = 1 << 18;
 /// indefinitely if the owner polled them more slowly than queues are flushed.
 pub(crate) const EVENT_BACKLOG: usize = 1 << 14;
 
-/// Number of events after which a call that handles deadlines or QPs in ERR returns. A host may write a trace line for
-/// each event.
+/// Number of events after which a call that handles deadlines or QPs in ERR returns. Bounded because a host may write a
+/// trace line for each event.
 pub(crate) const EVENTS_PER_CALL: usize = 1024;
 
-/// Interval at which QPs in ERR are polled for receive requests posted after the error. No doorbell announces these
-/// requests. JingZhao interface, section 10.5, requires 1 to 10 ms.
+/// Interval at which QPs in ERR are polled for receive requests posted after the error, which no doorbell announces.
+/// JingZhao interface, section 10.5, requires 1 to 10 ms.
 pub(crate) const ERROR_POLL_PERIOD: Duration = Duration::from_millis(10);
 
 /// Number of QPs polled per interval. Polling an empty receive queue takes a fraction of a microsecond, so idle QPs in
@@ -86,7 +85,7 @@ pub(crate) const MIN_WINDOW: u32 = 8;
 pub(crate) const MAX_RDMA_LEN: u32 = 1 << 31;
 
 /// Maximum distance from the oldest unacknowledged to the newest assigned PSN: half of the PSN space. Beyond this
-/// distance a peer cannot distinguish old packets from new ones.
+/// distance, a peer cannot distinguish old packets from new ones.
 pub(crate) const PSN_SPAN: u32 = 1 << 23;
 
 /// Maximum number of QPs that receive a copy of one multicast packet: the capacity of an mthca multicast table entry,

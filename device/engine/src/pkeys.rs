@@ -24,7 +24,8 @@ impl Pkeys {
         self.entries.extend_from_slice(entries);
     }
 
-    /// Returns the entry at `index`. Beyond the end of the table, returns an invalid P_Key, which matches nothing.
+    /// Returns the entry at `index`. An index beyond the end of the table gives an invalid P_Key, which matches
+    /// nothing.
     pub(crate) fn get(&self, index: u16) -> Pkey {
         self.entries.get(usize::from(index)).copied().unwrap_or_default()
     }

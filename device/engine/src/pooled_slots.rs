@@ -1,4 +1,4 @@
-//! Counts the queue slots that QPs use beyond those reserved for them.
+//! Counts the queue slots that QPs use in addition to their reserved slots.
 
 use std::collections::VecDeque;
 
@@ -22,18 +22,18 @@ impl PooledSlots {
         self.replies = (self.replies + after.replies).saturating_sub(before.replies);
     }
 
-    /// Returns whether the request pool is used up. If so, each QP can use only its reserved slots.
+    /// Returns whether the request pool is exhausted. If so, each QP can use only its reserved slots.
     pub(crate) fn no_requests_left(&self) -> bool {
         self.requests >= limits::POOLED_REQUESTS
     }
 
-    /// Returns whether the reply pool is used up. If so, each QP can use only its reserved slots.
+    /// Returns whether the reply pool is exhausted. If so, each QP can use only its reserved slots.
     pub(crate) fn no_replies_left(&self) -> bool {
         self.replies >= limits::POOLED_REPLIES
     }
 }
 
-/// Releases the memory of an empty queue, except for `kept` slots.
+/// Shrinks an empty queue to `kept` slots to release its memory.
 pub(crate) fn shrink_if_empty<T>(queue: &mut VecDeque<T>, kept: usize) {
     if queue.is_empty() && queue.capacity() > kept {
         queue.shrink_to(kept);

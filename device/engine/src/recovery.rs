@@ -1,4 +1,4 @@
-//! Reports of loss recovery by a requester: the NAKs that it receives, and its retransmissions.
+//! Reports of loss recovery by a requester: the NAKs that it receives and its retransmissions.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub enum NakKind {
     InvalidRdRequest,
     /// The peer has no receive request posted.
     Rnr {
-        /// Wait that the peer requests.
+        /// Wait requested by the peer.
         wait: Duration,
     },
     /// A reserved syndrome, which moves the QP to ERR.
@@ -78,7 +78,7 @@ pub struct Retry {
     /// Number of retries of this kind since the last progress, including this one. Retries after RNR NAKs are counted
     /// separately from all others.
     pub count: u32,
-    /// Limit of `count`; `None` if unlimited.
+    /// Maximum of `count`; `None` if unlimited.
     pub limit: Option<u8>,
 }
 

@@ -41,8 +41,8 @@ pub struct Stats {
     /// Packets received, by opcode.
     #[serde(default)]
     pub received_opcodes: ByOpcode,
-    /// Latency of RC send requests that succeed, measured from fetch to completion. The fetch follows the doorbell
-    /// immediately unless earlier requests fill the window.
+    /// Latency of successful RC send requests, from fetch to completion. The fetch follows the doorbell immediately
+    /// unless earlier requests fill the window.
     #[serde(default)]
     pub request_time: Durations,
 }
@@ -82,13 +82,13 @@ pub struct IpTraffic {
     pub multicast_packets: u64,
     /// Octets of the multicast packets.
     pub multicast_octets: u64,
-    /// Received packets that no QP accepted: no QP matched, or the service, the state, the addresses or the P_Key did
-    /// not match. The PSNs of these packets were not checked.
+    /// Received packets that no QP accepted, because no QP matched, or because the service, state, addresses or P_Key
+    /// did not match. Their PSNs were not checked.
     pub discarded: u64,
 }
 
 impl IpTraffic {
-    /// Returns the counters minus those of an earlier reading.
+    /// Returns the difference from an earlier reading.
     #[must_use]
     pub const fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -181,7 +181,7 @@ pub struct Congestion {
     pub received_cnps: u64,
 }
 
-/// Counts events of loss recovery.
+/// Counters of loss recovery events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recovery {

@@ -9,15 +9,15 @@ const LEAF: usize = 1 << LEAF_BITS;
 
 type Leaf = Box<[Option<Box<Qp>>; LEAF]>;
 
-/// Two-level table over the low bits of QP numbers. The upper level is allocated at creation (8 bytes per 256 QPs).
-/// Each leaf is allocated when its first QP is created.
+/// Two-level table indexed by the low bits of QP numbers. The upper level is allocated at creation (8 bytes per 256
+/// QPs), and each leaf when its first QP is created.
 pub(crate) struct Table {
     leaves: Vec<Option<Leaf>>,
     mask: u32,
 }
 
 impl Table {
-    /// Creates a table over the low `bits` bits, at most 24.
+    /// Creates a table indexed by the low `bits` bits, at most 24.
     pub(crate) fn new(bits: u8) -> Self {
         let bits = u32::from(bits.min(24));
         let mut leaves = Vec::new();
@@ -25,7 +25,7 @@ impl Table {
         Self { leaves, mask: (1 << bits) - 1 }
     }
 
-    /// Returns the index of a QP number.
+    /// Returns the table index of a QP number.
     pub(crate) fn index(&self, qpn: Qpn) -> u32 {
         qpn.get() & self.mask
     }

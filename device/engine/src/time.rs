@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A time on the owner's monotonic clock, in nanoseconds. The engine only adds to and compares instants.
+/// A time on the owner's monotonic clock, in nanoseconds. The engine only compares instants and adds durations to them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 

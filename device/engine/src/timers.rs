@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use crate::Instant;
 
-/// Deadlines ordered by time, at most one per QP. Each QP also stores the deadline registered here, so that an update
-/// finds the old entry without a search.
+/// Deadlines ordered by time, at most one per QP. Each QP also stores its registered deadline, so that an update finds
+/// the old entry without a search.
 ///
 /// Only an earlier deadline replaces an entry. If the deadline moves later or is cancelled, the entry stays until it
-/// fires and the QP is checked again. Thus, an acknowledged packet requires no tree operation, at the cost of one early
-/// wake-up per timeout period.
+/// fires, and the QP is checked again. An acknowledged packet therefore needs no tree operation, at the cost of one
+/// early wake-up per timeout period.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     entries: BTreeSet<(Instant, u32)>,

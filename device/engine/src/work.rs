@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::LocalOp;
 
-/// Scatter/gather element. An element of length 0 contributes nothing, and its key is not checked.
+/// Scatter/gather element. An element of length 0 is ignored, and its key is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
     /// Virtual address of the first byte.
@@ -32,7 +32,7 @@ pub enum Payload {
     Mixed(Box<[Piece]>),
 }
 
-/// Part of a message.
+/// Part of a [`Payload::Mixed`] message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// Data that the engine reads from memory when it sends the message.
@@ -91,7 +91,7 @@ pub enum SendOp {
     },
     /// RDMA WRITE, with or without immediate data.
     Write {
-        /// Memory of the peer to access.
+        /// Memory at the peer to write to.
         remote: Remote,
         /// Immediate data for the peer's completion.
         imm: Option<Imm>,
@@ -137,7 +137,7 @@ impl SendOp {
     }
 }
 
-/// The earlier requests of the send queue that a request waits for.
+/// The earlier requests of the same send queue that a request waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fence {
     /// Waits for no earlier request.

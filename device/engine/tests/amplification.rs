@@ -10,10 +10,10 @@ use protocol::roce::{Aeth, Ext, NakCode, Operation, Reth, Syndrome};
 const ACK_LEN: usize = 14 + 20 + 8 + 12 + 4 + 4;
 const FLOOD: usize = 1000;
 
-/// A function that sends one round of a flood.
+/// Sends one round of a flood.
 type Trigger = fn(&mut Pair);
 
-/// Returns the replies to a flood.
+/// Returns all replies to a flood.
 fn flood(trigger: Trigger) -> Vec<Vec<u8>> {
     let mut pair = Pair::new();
     let mut replies = Vec::new();
@@ -54,7 +54,7 @@ fn invalid_request_causes_one_nak() {
     assert_eq!(replies.len(), 1);
 }
 
-/// Sends a WRITE that is executed the first time and treated as a duplicate afterwards.
+/// Sends a WRITE that is executed the first time and is a duplicate after that.
 fn repeated_write(pair: &mut Pair) {
     let reth = Reth { va: Va::new(VA), rkey: Rkey::new(KEY), dma_len: 8 };
     pair.inject(B, Operation::WriteOnly, psn_a(), Ext::Reth(reth), &[1; 8]);

@@ -1,4 +1,4 @@
-//! Tests how the requester handles every kind of response to every kind of request (IBTA volume 1, sections 9.7.5 and
+//! Tests how the requester handles each kind of response to each kind of request (IBTA volume 1, sections 9.7.5 and
 //! 9.9.2).
 
 use std::time::Duration;
@@ -33,7 +33,7 @@ const RESPONSES: [O; 4] =
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Done,
-    /// Neither completed nor failed; contains the number of PSNs acknowledged.
+    /// Neither completed nor failed. Contains the number of acknowledged PSNs.
     Open(u32),
     Bad,
 }
@@ -61,8 +61,8 @@ fn outcome(wr: &SendRequest, answer: impl FnOnce(&mut Pair)) -> Outcome {
 fn mismatched_response_type_completes_with_bad_response() {
     use Outcome::{Bad, Done, Open};
     let long_read = || read(1, 0x8000, 600);
-    // Each request, followed by its outcome after each of six responses with its first PSN: an ACK, the READ responses
-    // FIRST, MIDDLE, LAST and ONLY, and an ATOMIC acknowledge.
+    // Each request is followed by its outcome after each of six responses with its first PSN: an ACK, the READ
+    // responses FIRST, MIDDLE, LAST and ONLY, and an ATOMIC acknowledge.
     for (name, wr, expected) in [
         ("send", send(1, 10), [Done, Bad, Bad, Bad, Bad, Bad]),
         ("long send", send(1, 600), [Open(1), Bad, Bad, Bad, Bad, Bad]),
@@ -87,7 +87,7 @@ fn mismatched_response_type_completes_with_bad_response() {
     }
 }
 
-/// Returns a pair with an outstanding READ of three packets, after the responses before `index` have arrived.
+/// Returns a pair with an outstanding READ of three packets, of which the first `index` responses have arrived.
 fn read_up_to(index: u32) -> Pair {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 600));
@@ -176,7 +176,7 @@ fn requester_handles_every_aeth_syndrome_as_specified() {
 }
 
 /// Six WRITEs are outstanding, and their PSNs wrap. A response to the n-th WRITE also covers the earlier ones. A
-/// response to any other PSN is a ghost.
+/// response with any other PSN is a ghost.
 #[test]
 fn responses_to_psns_not_outstanding_are_ignored() {
     let first = Psn::new(0xff_fffd);
@@ -251,7 +251,7 @@ fn ack_after_timeout_prevents_retransmission_of_acked_packets() {
     assert_eq!(pair.flow(), ["A WriteOnly 0x102 10B va+0x8000 10?", "B Acknowledge 0x100 PsnSequence msn0"]);
 }
 
-/// A request is transmitted `retry_count` + 1 times in all.
+/// A request is transmitted `retry_count` + 1 times in total.
 #[test]
 fn timeouts_and_sequence_naks_share_retry_counter() {
     for retry_count in 0..=7 {
@@ -291,8 +291,8 @@ fn ack_timer_restarts_on_progress_but_not_on_sending() {
     assert_eq!(pair.frames(A).len(), 2, "a timeout after the acknowledge");
 }
 
-/// A READ without any response is repeated unchanged, because nothing suggests that its response is too long for the
-/// path.
+/// If no response to a READ has arrived, the READ is repeated unchanged, because nothing suggests that its response is
+/// too long for the path.
 #[test]
 fn timed_out_read_is_retransmitted_with_full_length() {
     let mut pair = Pair::new();
@@ -307,8 +307,8 @@ fn timed_out_read_is_retransmitted_with_full_length() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded))]);
 }
 
-/// The responses to a READ are lost, and the responder sends NAKs for several packets after it. All these NAKs report
-/// the same loss.
+/// The responses to a READ are lost, and the responder sends NAKs for several packets after it, all of which report the
+/// same loss.
 #[test]
 fn sequence_naks_after_lost_read_trigger_one_retransmission() {
     let mut pair = Pair::new();

@@ -6,16 +6,16 @@ use engine::*;
 use protocol::ids::*;
 use protocol::roce::*;
 
-/// A host with endless work queues and memory that is always accessible.
+/// A host whose work queues never end and whose memory is always accessible.
 #[derive(Default)]
 struct EndlessHost {
     receives: bool,
-    sends_taken: Vec<u32>,
+    sends_fetched: Vec<u32>,
 }
 
 impl Host for EndlessHost {
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
-        self.sends_taken[qpn.get() as usize] += 1;
+        self.sends_fetched[qpn.get() as usize] += 1;
         Fetch::Ready(SendRequest {
             wr_id: 1,
             op: SendOp::Send { imm: None },
@@ -125,7 +125,7 @@ fn frames(engine: &mut Engine, host: &mut EndlessHost) -> usize {
 fn event_backlog_pauses_flushing() {
     let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());
     host.receives = true;
-    host.sends_taken = vec![0; 512];
+    host.sends_fetched = vec![0; 512];
     for qpn in (0..512).map(Qpn::new) {
         in_rts(&mut engine, &mut host, qpn);
         modify(&mut engine, &mut host, qpn, State::Err);
@@ -146,17 +146,17 @@ fn event_backlog_pauses_flushing() {
 fn flush_of_endless_queues_is_bounded_per_call() {
     let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());
     host.receives = true;
-    host.sends_taken = vec![0; 64];
-    let taken = |host: &EndlessHost| host.sends_taken.iter().sum::<u32>();
+    host.sends_fetched = vec![0; 64];
+    let fetched = |host: &EndlessHost| host.sends_fetched.iter().sum::<u32>();
     for qpn in (0..64).map(Qpn::new) {
         in_rts(&mut engine, &mut host, qpn);
         modify(&mut engine, &mut host, qpn, State::Err);
     }
     while engine.poll_event().is_some() {}
     for period in 1..50 {
-        let before = taken(&host);
+        let before = fetched(&host);
         frames(&mut engine, &mut host);
-        assert!((1..=1024).contains(&(taken(&host) - before)), "{} requests", taken(&host) - before);
+        assert!((1..=1024).contains(&(fetched(&host) - before)), "{} requests", fetched(&host) - before);
         while engine.poll_event().is_some() {}
         engine.handle_timeout(Instant::from_nanos(period * 20_000_000), &mut host);
         let events = std::iter::from_fn(|| engine.poll_event()).count();
@@ -165,7 +165,7 @@ fn flush_of_endless_queues_is_bounded_per_call() {
 }
 
 #[test]
-fn alternating_acks_and_rnr_naks_do_not_grow_reply_queue() {
+fn alternating_acks_and_rnr_naks_are_bounded() {
     let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());
     let qpn = Qpn::new(1);
     in_rts(&mut engine, &mut host, qpn);
@@ -194,23 +194,23 @@ fn alternating_acks_and_rnr_naks_do_not_grow_reply_queue() {
 fn shared_request_pool_reserves_slots_for_each_qp() {
     const QPS: u32 = 2000;
     let (mut engine, mut host) = (Engine::new(Config::default()), EndlessHost::default());
-    host.sends_taken = vec![0; QPS as usize];
+    host.sends_fetched = vec![0; QPS as usize];
     for qpn in (0..QPS).map(Qpn::new) {
         in_rts(&mut engine, &mut host, qpn);
         engine.notify_send(Instant::ZERO, qpn, &mut host);
     }
     frames(&mut engine, &mut host);
-    let taken: u32 = host.sends_taken.iter().sum();
-    assert!(taken < (1 << 16) + 4 * QPS + 128, "{taken} requests");
-    assert!(host.sends_taken.iter().all(|taken| *taken >= 4), "every QP has its reserved slots");
+    let fetched: u32 = host.sends_fetched.iter().sum();
+    assert!(fetched < (1 << 16) + 4 * QPS + 128, "{fetched} requests");
+    assert!(host.sends_fetched.iter().all(|fetched| *fetched >= 4), "every QP has its reserved slots");
 
     // Destroying a QP returns its slots.
     for qpn in (0..QPS).map(Qpn::new) {
         engine.destroy_qp(qpn);
     }
-    host.sends_taken.fill(0);
+    host.sends_fetched.fill(0);
     in_rts(&mut engine, &mut host, Qpn::new(7));
     engine.notify_send(Instant::ZERO, Qpn::new(7), &mut host);
     frames(&mut engine, &mut host);
-    assert_eq!(host.sends_taken[7], 128);
+    assert_eq!(host.sends_fetched[7], 128);
 }

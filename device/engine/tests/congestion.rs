@@ -16,7 +16,7 @@ fn of(service: Service) -> Pair {
     Pair::with(|_, attrs| attrs.service = service)
 }
 
-/// Delivers `frame` with the mark of a congested switch.
+/// Delivers `frame` as if a congested switch had marked it.
 fn deliver_marked(pair: &mut Pair, to: Node, frame: &[u8]) {
     let frame = RoceFrame::parse(frame).expect("engine frames are valid");
     let encap = Encap { traffic_class: frame.encap.traffic_class | CE, ..frame.encap };
@@ -79,8 +79,8 @@ fn connected_packets_use_ect_and_keep_dscp() {
     }
 }
 
-/// Compares each byte of the CNP, except for the QP number, with the bytes that other vendors' adapters send (annex
-/// A17, section A17.9.3).
+/// Compares the CNP byte by byte, except for the QP number, with the CNPs that other vendors' adapters send (annex A17,
+/// section A17.9.3).
 #[test]
 fn marked_data_causes_cnp_to_sender() {
     for service in [Service::Rc, Service::Uc] {
@@ -114,7 +114,7 @@ fn flow_receives_one_cnp_per_interval() {
         deliver_marked(&mut pair, B, &frame);
         for frame in pair.frames(B) {
             sent += usize::from(describe(&frame) == "Cnp");
-            // Deliver only the ACKs. A CNP would slow the flow down more than this test can tolerate.
+            // Deliver only the ACKs, because CNPs would slow the flow down too much for this test.
             if describe(&frame) != "Cnp" {
                 pair.deliver(A, &frame);
             }
@@ -203,7 +203,7 @@ fn cnp_slows_read_responses_but_not_acks_and_naks() {
     let until = pair.b.engine.poll_timeout().expect("the pause ends");
     assert!(until > pair.now);
 
-    // A reply without data is sent immediately, even during a pause. Here, the reply is the NAK for a SEND.
+    // A reply without data (here, the NAK for a SEND) is sent immediately, even during a pause.
     let mut pair = Pair::with(|_, attrs| attrs.mtu = engine::Mtu::Mtu4096);
     for _ in 0..8 {
         notify(&mut pair, B);

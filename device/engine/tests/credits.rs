@@ -56,7 +56,7 @@ fn acks_advertise_posted_receive_requests() {
         for frame in pair.frames(A) {
             pair.deliver(B, &frame);
         }
-        // Six receive requests remain after the first message. The credit code for six is 5.
+        // After the first message, six receive requests remain. The credit code for six is 5.
         assert_eq!(codes(&pair.frames(B)), [Syndrome::Ack { credits: 5 }], "{op:?}");
     }
     // A host that does not count receive requests advertises no credits (code 31).

@@ -399,8 +399,8 @@ fn own_address_check_drops_packets_to_other_addresses() {
     }
 }
 
-/// An IPv6 header carries the GRH, and MAC addresses replace LIDs. The GRH may be present in only one direction of a
-/// connection.
+/// The GRH is carried as an IPv6 header, and MAC addresses replace LIDs. It is possible that only one direction of a
+/// connection has a GRH.
 #[test]
 fn grh_on_connection_without_grh_requires_peer_source_mac() {
     use protocol::ids::MacAddr;

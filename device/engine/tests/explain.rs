@@ -23,7 +23,7 @@ fn wait_reason(pair: &mut Pair) -> WaitReason {
     explain(pair, A).send
 }
 
-/// Sends all packets that A has ready, and loses them.
+/// Loses all packets that A sends until both nodes are idle.
 fn lose_all(pair: &mut Pair) {
     pair.run(|node, _| node != A);
 }

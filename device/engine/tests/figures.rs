@@ -1,4 +1,4 @@
-//! Tests the packet counters of each opcode, the number of QPs in each state, and the latencies of requests.
+//! Tests the packet counters per opcode, the number of QPs in each state, and the latencies of requests.
 
 use crate::common::*;
 
@@ -26,7 +26,7 @@ fn counts_opcodes_and_request_latency() {
     assert_eq!(named(&b.sent_opcodes), owned(&[("RC Acknowledge", b.sent_packets)]));
     assert_eq!(a.request_time.count, 1);
     assert_eq!(u128::from(a.request_time.sum_ns), TIMEOUT.as_nanos());
-    assert_eq!(b.request_time.count, 0, "node answers has asked for nothing");
+    assert_eq!(b.request_time.count, 0, "B has sent no requests");
 }
 
 #[test]

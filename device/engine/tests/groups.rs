@@ -28,8 +28,8 @@ fn ud() -> QpAttrs {
     QpAttrs { service: Service::Ud, grh_area: GrhArea::InfiniBand, ..attrs(B) }
 }
 
-/// Returns a pair in which B has `count` UD QPs, with numbers from 0x40 on and attributes modified by `tune`. Each QP
-/// is attached to the group and has one receive request.
+/// Returns a pair in which B has `count` UD QPs, numbered from 0x40, with attributes modified by `tune`. Each QP is
+/// attached to the group and has one receive request.
 fn members(count: u32, tune: impl Fn(u32, &mut QpAttrs)) -> Pair {
     let mut pair = Pair::new();
     for nth in 0..count {
@@ -77,11 +77,11 @@ fn every_attached_qp_receives_a_copy() {
 }
 
 #[test]
-fn pkey_qkey_and_service_are_checked_for_each_group_member() {
+fn each_group_member_checks_pkey_and_qkey() {
     let mut pair = members(5, |nth, attrs| match nth {
         0 => attrs.qkey = Qkey::new(0x2222),
         1 => attrs.pkey_index = 1,
-        // Only datagrams are multicast.
+        // Only datagrams can be multicast.
         2 => attrs.service = Service::Uc,
         _ => {}
     });

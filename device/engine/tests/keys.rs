@@ -26,7 +26,7 @@ fn pair() -> Pair {
     with(|_, _| {})
 }
 
-/// Returns a pair in which both sides have a fast-registration key and a type 2B window, neither of them valid.
+/// Returns a pair in which both sides have a fast-registration key and a type 2B window, neither of which is valid.
 fn with(tune: impl Fn(Node, &mut engine::QpAttrs)) -> Pair {
     let mut pair = Pair::with(tune);
     for side in [&mut pair.a, &mut pair.b] {
@@ -88,7 +88,7 @@ fn send_through(wr_id: u64, key: u32, len: u32) -> SendRequest {
     request(wr_id, SendOp::Send { imm: None }, &[Sge { lkey: Lkey::new(key), ..sge(0, len) }])
 }
 
-/// Returns the key operations that a side executed since the last call.
+/// Returns the key operations that `side` has executed since the last call.
 fn executed(side: &mut Side) -> Vec<KeyOp> {
     let host_events = side.host.host_events.replace(Vec::new()).unwrap_or_default();
     let op = |event| match event {
@@ -141,7 +141,7 @@ fn duplicate_send_invalidate_is_not_executed() {
     let mut pair = registered();
     pair.post_recv(B, 7, 0x8000, 10);
     pair.post(A, send_invalidate(1, FAST, 10));
-    // The ACK is lost. In the meantime, the key has become valid again for another use.
+    // The ACK is lost. Meanwhile, the key has become valid again for another use.
     pair.lose(B, 0);
     pair.b.host.keys.extend([key(FAST, KeyKind::Fast, Some(mapping()))]);
     pair.advance(TIMEOUT);
@@ -283,7 +283,7 @@ fn invalidated_key_blocks_message_in_progress() {
     }
 }
 
-/// A duplicate READ checks the key again, because the key may have been invalidated since the READ was executed.
+/// A duplicate READ checks the key again, because it may have been invalidated since the READ was executed.
 #[test]
 fn duplicate_read_is_dropped_if_key_was_invalidated_since() {
     let mut pair = registered();

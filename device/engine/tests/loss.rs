@@ -141,8 +141,8 @@ fn ghost_and_duplicate_acks_are_ignored() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));
     let request = pair.frames(A).remove(0);
-    // The first two PSNs have never been sent: the next PSN, and a PSN half the PSN space ahead. The other two PSNs
-    // have already been acknowledged: the previous PSN, and a PSN half the PSN space behind.
+    // The first two PSNs have not been sent yet: the next PSN, and a PSN half the PSN space ahead. The other two are
+    // behind the oldest outstanding PSN: the previous PSN, and a PSN half the PSN space behind.
     for psn in [0x101, 0x100 + 0x7f_fffe, 0xff, 0x80_0100] {
         for syndrome in [ACK, Syndrome::Nak(NakCode::RemoteAccess), Syndrome::RnrNak { timer: 1 }] {
             pair.inject(A, Operation::Acknowledge, Psn::new(psn), aeth(syndrome), b"");
@@ -157,7 +157,7 @@ fn ghost_and_duplicate_acks_are_ignored() {
     assert_eq!(pair.a.sends(), []);
 }
 
-/// IBTA 9.4.2: an acknowledge packet ends with its extended headers.
+/// IBTA 9.4.2: an acknowledge packet has no payload.
 #[test]
 fn ack_with_payload_is_dropped() {
     let mut pair = Pair::new();
@@ -232,7 +232,7 @@ fn lost_last_read_response_is_requested_after_timeout() {
     assert_eq!(pair.a.sends(), ok([1]));
 }
 
-/// soft-RoCE resumes a READ with MIDDLE.
+/// soft-RoCE resumes a retried READ with a MIDDLE response.
 #[test]
 fn retried_read_may_resume_with_middle_response() {
     let mut pair = Pair::new();

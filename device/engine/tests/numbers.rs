@@ -7,12 +7,12 @@ use protocol::Psn;
 use protocol::ids::{Qkey, Qpn};
 use protocol::roce::{Bth, Deth, Ext, Opcode, Operation};
 
-/// Numbers of two QPs that use the same table entry, one after the other. They differ in the generation. The table has
-/// 2^16 entries.
+/// Numbers of two QPs that use the same table entry one after the other. They differ only in the generation, because
+/// the table has 2^16 entries.
 const DESTROYED: Qpn = Qpn::new(0x1d_0017);
 const SUCCESSOR: Qpn = Qpn::new(0x1e_0017);
 
-/// Returns a pair in which B's QP has replaced a destroyed QP that had the same peer and PSNs.
+/// Returns a pair in which one of B's QPs has been destroyed and replaced by a QP with the same peer and PSNs.
 fn with_successor(tune: impl Fn(&mut QpAttrs)) -> Pair {
     let mut pair = Pair::new();
     let mut attrs = attrs(B);

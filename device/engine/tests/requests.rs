@@ -1,4 +1,5 @@
-//! Tests how the responder handles every request in every situation (IBTA volume 1, sections 9.7.1, 9.7.4 and 9.7.5).
+//! Tests how the responder handles valid, invalid, duplicate and out-of-sequence requests (IBTA volume 1, sections
+//! 9.7.1, 9.7.4 and 9.7.5).
 
 use crate::common::*;
 use engine::*;
@@ -30,8 +31,7 @@ fn inject(pair: &mut Pair, n: u32, operation: O, dma_len: u32, len: usize) {
     pair.inject(B, operation, psn_a().advance(n), ext(operation, dma_len), &[0x5a; 512][..len]);
 }
 
-/// Returns the payload length of a full packet with this opcode. The length depends on the opcode's position in a
-/// message.
+/// Returns the payload length of a packet with this opcode, depending on the packet's position in its message.
 fn full_len(operation: O) -> usize {
     match (operation.kind(), operation.position()) {
         (Kind::Send | Kind::Write, Position::First | Position::Middle) => 256,
@@ -96,7 +96,7 @@ fn opcode_sequence_is_enforced() {
             if legal.contains(&code) {
                 assert_eq!(pair.snapshot(B).state, State::Rts, "{operation:?} after {open:?}: {answers:?}");
             } else {
-                // These packets are valid in the sequence, but peers may not invalidate the key.
+                // These packets are valid in the sequence, but name a key that peers may not invalidate.
                 let invalidates =
                     matches!((open, code), (None, 0x17) | (Some(O::SendFirst | O::SendMiddle), 0x16));
                 let code = if invalidates { "RemoteAccess" } else { "InvalidRequest" };
@@ -147,7 +147,7 @@ fn payload_length_must_match_opcode() {
 /// Section 9.7.1: a PSN up to 2^23 behind is a duplicate, and a PSN up to 2^23 - 1 ahead reveals a gap. Nothing was
 /// sent before the first PSN of the connection, so packets with earlier PSNs are not duplicates.
 #[test]
-fn psn_up_to_2_to_23_behind_is_duplicate_and_ahead_is_gap() {
+fn psn_distance_decides_duplicate_or_gap() {
     for (n, answer) in [
         (-0x80_0000, None),
         (-0x7f_ffff, None),
@@ -182,7 +182,7 @@ fn duplicates_without_ack_req_are_acknowledged() {
     assert_eq!(pair.flow(), ["B Acknowledge 0x100 msn1"]);
 }
 
-/// Two packets are reordered. The NAK for the gap is sent even though the gap has been closed in the meantime.
+/// Two packets arrive out of order. The NAK for the gap is sent even though the gap has closed in the meantime.
 #[test]
 fn sequence_nak_is_sent_even_if_gap_has_closed() {
     let mut pair = ready(2);
@@ -221,7 +221,7 @@ fn only_duplicates_are_answered_while_nak_is_outstanding() {
 /// The first packet of a SEND and the last of a WRITE with immediate need a receive request (section 9.7.5.2, RNR NAK).
 #[test]
 fn missing_receive_causes_rnr_nak() {
-    for (before, operation, taker) in [
+    for (before, operation, needs_receive) in [
         (None, O::SendFirst, true),
         (None, O::SendOnly, true),
         (None, O::SendOnlyImm, true),
@@ -251,8 +251,8 @@ fn missing_receive_causes_rnr_nak() {
             inject(&mut pair, n, operation, whole, len);
             let answers = pair.flow();
             let nak = format!("B Acknowledge {:#x} RNR12 msn0", psn_a().advance(n).get());
-            assert_eq!(answers == [nak], taker, "{operation:?}: {answers:?}");
-            if !taker {
+            assert_eq!(answers == [nak], needs_receive, "{operation:?}: {answers:?}");
+            if !needs_receive {
                 break;
             }
             assert_eq!(pair.bytes(B, 0x8000 + 256, 44), untouched);
@@ -280,8 +280,8 @@ fn msn_counts_completed_messages() {
     }
 }
 
-/// Returns the responses to `count` packets of a READ, starting with packet `start`. The READ has four packets, and the
-/// last contains 44 bytes.
+/// Returns the responses to `count` packets of a READ, starting with packet `start`. The READ has four packets, the
+/// last of which contains 44 bytes.
 fn responses(start: u32, count: u32) -> Vec<String> {
     (start..start + count)
         .map(|index| {
@@ -345,10 +345,10 @@ fn read_behind_expected_psn_must_match_an_executed_read() {
         (read_at, Reth { rkey: Rkey::new(LOCKED), ..reth }, 0),
         (read_at, Reth { dma_len: 4 * 256 + 1, ..reth }, 0),
         (read_at + 3, Reth { dma_len: 257, ..later(3) }, 0),
-        // These READs have the PSNs of the SEND and of the WRITE.
+        // These READs have the PSNs of the SEND and the WRITE.
         (0, Reth { dma_len: 8, ..reth }, 0),
         (read_at + 4, Reth { dma_len: 8, ..reth }, 0),
-        // These READs have PSNs from before the connection, two of them close and one half the PSN space away.
+        // These READs have PSNs from before the connection: two are close, and one is half the PSN space away.
         (0xff_ffff, Reth { dma_len: 8, ..reth }, 0),
         (0xff_ff00, reth, 0),
         (0x80_0006, reth, 0),
@@ -431,7 +431,7 @@ fn fatal_nak_is_last_packet() {
     assert_eq!(pair.flow(), Vec::<String>::new());
 }
 
-/// 2^31 is the maximum length. The key is checked after the length.
+/// The maximum length is 2^31. The length is checked before the key.
 #[test]
 fn accepts_dma_lengths_up_to_two_gib() {
     for (operation, dma_len, answer) in [

@@ -72,7 +72,7 @@ fn rnr_retry_of_long_message_sends_eight_packets() {
 }
 
 #[test]
-fn write_imm_is_refused_with_rnr_nak_at_last_packet() {
+fn write_imm_is_rnr_nakked_at_last_packet() {
     let mut pair = Pair::new();
     let op = SendOp::Write { remote: remote(0x8000), imm: Some(Imm([0; 4])) };
     pair.post(A, request(1, op, &[sge(0, 300)]));
@@ -114,8 +114,8 @@ fn rnr_nak_retries_until_limit() {
     assert_eq!(pair.a.engine.stats().naks_received.rnr, 3);
 }
 
-/// If the software of the responder sets no minimum RNR timer, the requested wait grows, so that a few retries suffice
-/// for a receive request that is posted late.
+/// If the responder's software sets no minimum RNR timer, the requested wait grows, so that a few retries suffice even
+/// if the receive request is posted late.
 #[test]
 fn repeated_rnr_naks_increase_timer() {
     let mut pair = Pair::with(|_, attrs| attrs.max_rnr_timer = RnrTimer::new(25));
@@ -145,7 +145,7 @@ fn rnr_timer_covers_time_until_pending_receive_is_posted() {
 }
 
 #[test]
-fn send_with_rnr_retry_zero_fails_at_first_rnr_nak() {
+fn zero_rnr_retry_fails_at_first_rnr_nak() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(0));
     pair.post(A, send(1, 10));
     pair.flow();

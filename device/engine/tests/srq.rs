@@ -35,7 +35,7 @@ fn post_recv(pair: &mut Pair, wr_id: u64, offset: u64, len: u32) {
     pair.b.host.post_shared(SRQ, wr_id, &[sge(offset, len)]);
 }
 
-/// Returns the QP, request and result of each receive completed since the last call.
+/// Returns the QP, work request ID and result of each receive completed since the last call.
 fn received(pair: &mut Pair) -> Vec<(Qpn, u64, Result<(), Status>)> {
     let done = pair.b.completions.drain(..).filter(|done| done.queue == Queue::Recv);
     done.map(|done| (done.qpn, done.wr_id, done.result.map(|_| ()))).collect()

@@ -214,7 +214,7 @@ fn sqerr2rts_flushes_requests_announced_by_earlier_doorbells() {
     let now = pair.now;
     let side = pair.side(A);
     side.engine.notify_send(now, A.qpn(), &mut side.host);
-    // This single step reports the failure and flushes as many requests as one step is allowed to flush.
+    // This step reports the failure and flushes as many requests as a single step may.
     assert_eq!(side.engine.poll_transmit(now, &mut side.host, &mut Vec::new()), None);
     pair.modify_with(A, State::Rts, |modify| modify.attrs.service = Service::Uc);
     pair.post(A, send(1000, 10));
@@ -312,8 +312,9 @@ fn endless_wqe_chains_run_in_bounded_steps() {
     assert_eq!(engine.poll_transmit(Instant::ZERO, &mut host, &mut Vec::new()), None);
     let done = std::iter::from_fn(|| engine.poll_event()).count();
     assert!((64..=1024).contains(&done), "{done} NOPs in one call");
-    // The engine requests another call immediately. Flushing is bounded too.
+    // The engine requests another call immediately.
     assert_eq!(engine.poll_timeout(), Some(Instant::ZERO));
+    // Flushing is bounded too.
     to(&mut engine, State::Err, &mut host);
     let flushed = std::iter::from_fn(|| engine.poll_event()).count();
     assert!((1..1000).contains(&flushed), "{flushed} flushed in one call");

@@ -116,7 +116,7 @@ fn datagram_with_wrong_qkey_is_dropped() {
     pair.flow();
     assert_eq!(pair.b.recvs(), []);
     assert_eq!(pair.b.engine.stats().drops.wrong_qkey, 1);
-    // Bit 31 set: the Q_Key of the sending QP is used.
+    // Bit 31 is set, so the Q_Key of the sending QP is used.
     pair.post(A, datagram(2, 17, 0x8000_0000));
     pair.flow();
     assert_eq!(pair.b.recvs(), ok([7]));

@@ -13,7 +13,7 @@ use protocol::roce::{
 };
 use sim::host::{Key, KeyKind, Mapping, XrcSrq};
 
-/// XRC SRQs in the target's XRC domain. They are in the protection domain of the memory.
+/// XRC SRQs in the target's XRC domain, in the protection domain of the memory.
 const SRQ: Srqn = Srqn::new(5);
 const SECOND_SRQ: Srqn = Srqn::new(6);
 /// XRC SRQ in the target's XRC domain, but in another protection domain.
@@ -54,7 +54,7 @@ fn xrc_with(tune: impl Fn(Node, &mut QpAttrs)) -> Pair {
     pair
 }
 
-/// Returns `request`, changed to name the SRQ `srqn`.
+/// Returns `request` with the SRQ number `srqn`.
 fn to(srqn: Srqn, request: SendRequest) -> SendRequest {
     SendRequest { remote_srq: Some(srqn), ..request }
 }
@@ -83,7 +83,7 @@ fn each_operation() -> [SendRequest; 5] {
     ]
 }
 
-/// QP, SRQ, request and result of a completed receive.
+/// QP, SRQ, work request ID and result of a completed receive.
 type Received = (Qpn, Option<Srqn>, u64, Result<(), Status>);
 
 /// Returns the receives completed since the last call.
@@ -116,7 +116,7 @@ fn reth(dma_len: u32) -> Ext {
     Ext::Reth(Reth { va: Va::new(VA + 0x8000), rkey: Rkey::new(KEY), dma_len })
 }
 
-/// The NAK for the first request of A.
+/// The NAK for A's first request.
 const NAK: &str = "B Acknowledge 0x100 InvalidRequest msn0";
 
 #[test]
@@ -137,7 +137,7 @@ fn message_consumes_receive_of_named_srq() {
 }
 
 #[test]
-fn every_request_packet_but_no_response_carries_xrceth() {
+fn only_request_packets_carry_xrceth() {
     let mut pair = xrc();
     post_recv(&mut pair, SRQ, 1, 0x8000, 600);
     for request in [send(1, 600), write(2, 0x9000, 600), read(3, 0xa000, 600), fetch_add(4, 0xb000, 1)] {
@@ -251,7 +251,7 @@ fn send_invalidate_uses_protection_domain_of_srq() {
     assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_none());
 }
 
-/// The protection domain of all accesses is that of the SRQ, not that of the target.
+/// All accesses use the protection domain of the SRQ, not that of the target.
 #[test]
 fn keys_are_checked_against_protection_domain_of_srq() {
     for request in
@@ -364,9 +364,9 @@ fn srq_destroyed_during_message_fails_both_qps() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RemoteInvalidRequest))]);
 }
 
-/// Only a packet with the expected PSN can cause a NAK for its SRQ.
+/// Only a packet with the expected PSN can cause a NAK for the SRQ that it names.
 #[test]
-fn only_packet_with_expected_psn_is_nakked_for_invalid_srq() {
+fn invalid_srq_nak_requires_expected_psn() {
     let mut pair = xrc();
     post_recv(&mut pair, SRQ, 1, 0x8000, 10);
     inject(&mut pair, B, O::SendOnly, at(0), Some(SRQ), Ext::None, &[1; 10]);
@@ -480,7 +480,7 @@ fn target_drops_responses() {
 }
 
 #[test]
-fn xrc_qp_drops_rc_packets_and_rc_qp_drops_xrc_packets() {
+fn rc_and_xrc_packets_are_not_interchangeable() {
     let mut pair = xrc();
     pair.inject(B, O::SendOnly, at(0), Ext::None, b"");
     assert_eq!(pair.b.engine.stats().drops.wrong_service, 1);
@@ -504,7 +504,7 @@ fn target_ignores_doorbells() {
 }
 
 #[test]
-fn initiator_flushes_its_send_queue_only() {
+fn initiator_flushes_only_its_send_queue() {
     let mut pair = xrc_with(|node, attrs| attrs.srq = node == A);
     pair.post_recv(A, 7, 0x8000, 10);
     pair.post(A, to(SRQ, send(1, 10)));
@@ -630,7 +630,7 @@ fn target_receives_in_rtr() {
 }
 
 #[test]
-fn sqd_drains_initiator_and_completes_at_once_at_target() {
+fn xrc_target_drains_immediately_in_sqd() {
     let mut pair = xrc();
     post_recv(&mut pair, SRQ, 1, 0x8000, 600);
     pair.post(A, to(SRQ, send(1, 600)));

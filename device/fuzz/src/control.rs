@@ -4,7 +4,7 @@ use card::fabric::impair::Rule;
 use control_api::message::{Request, Response};
 use device::config::check_peer;
 
-/// Runs an input. Each line is either rejected or parsed as a request, which must survive a round trip through JSON.
+/// Runs one input. Each line is either rejected or parsed as a request that survives a round trip through JSON.
 pub fn run(input: &[u8]) {
     // Fractional numbers may change their last digit in a round trip, so values are not compared.
     for line in input.split(|byte| *byte == b'\n') {

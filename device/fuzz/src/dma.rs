@@ -1,5 +1,4 @@
-//! Fuzzes DMA maps, unmaps and accesses, and compares them with a model that tracks the backing of every
-//! page.
+//! Fuzzes DMA maps, unmaps and accesses, and compares the results with a model that tracks the backing of every page.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -26,10 +25,10 @@ const FILE_LEN: u64 = FILE_PAGES * PAGE;
 const MAX_WINDOWS: usize = 3;
 const MAX_FILES: usize = 2;
 
-/// The backing of a bus page.
+/// Backing of a bus page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Page {
-    /// Index of the file, and the page number in the file.
+    /// Index of the file, and page number in the file.
     place: Option<(usize, u64)>,
     read: bool,
     write: bool,
@@ -82,8 +81,8 @@ impl Bench {
             9 | 10 => self.write(input),
             11 | 12 => self.read(input),
             13 => self.exchange(input),
-            // Do this rarely, because it unmaps all ranges.
-            14 if input.byte() < 32 => self.cut_short(input),
+            // Keep this rare, because it unmaps all ranges.
+            14 if input.byte() < 32 => self.truncate_file(input),
             14 => {}
             _ => {
                 let blocked = input.byte().is_multiple_of(4);
@@ -127,7 +126,7 @@ impl Bench {
             }
             allowed = windows(&after) <= MAX_WINDOWS && files(&after) <= MAX_FILES;
         }
-        // The model does not cover the range between the two ends.
+        // The model does not cover the addresses between the two ends.
         if end > side_end && first < SIDE {
             return;
         }
@@ -153,7 +152,7 @@ impl Bench {
             return;
         }
         let mut after = self.model.pages.clone();
-        // Most ranges are short, so that gaps arise between them.
+        // Most ranges are short, so that they leave gaps.
         let len = match (bits % 32, count) {
             (0, 255) => u64::MAX,
             (0, _) => count * PAGE,
@@ -182,7 +181,7 @@ impl Bench {
 
     fn write(&mut self, input: &mut Input<'_>) {
         let (at, data) = (self.at(input), input.bytes(255));
-        // The data is repeated so that it is long enough to cross pages.
+        // Repeat the data so that it is long enough to cross pages.
         let data = data.repeat(usize::from(1 + input.byte() % 40));
         let places = self.model.places(at, data.len(), |page| page.write);
         let result = self.memory.write(Iova::new(at), &data);
@@ -236,9 +235,9 @@ impl Bench {
         }
     }
 
-    /// Truncates a file and then accesses all mapped pages. Afterwards, unmaps all ranges and restores the length of
-    /// the file, as for a new client.
-    fn cut_short(&mut self, input: &mut Input<'_>) {
+    /// Truncates a file, accesses all mapped pages, and then unmaps all ranges and restores the length of the file, as
+    /// for a new client.
+    fn truncate_file(&mut self, input: &mut Input<'_>) {
         let (file, left) = (usize::from(input.byte()) % FILES, u64::from(input.byte()) % FILE_PAGES);
         ftruncate(&self.fds[file], left * PAGE).expect("nothing seals it");
         for (page, known) in (0..).zip(&self.model.pages) {
@@ -295,8 +294,8 @@ impl Model {
 /// Number of the first page at the upper end of the address space.
 const TOP: u64 = u64::MAX / PAGE + 1 - SIDE;
 
-/// Returns the number of windows. A window is a run of pages that are contiguous on the bus and in their
-/// file, with the same permissions.
+/// Returns the number of windows. A window is a run of pages that are contiguous on the bus and in their file, with the
+/// same permissions.
 fn windows(pages: &[Option<Page>]) -> usize {
     let (low, high) = pages.split_at(SIDE as usize);
     [low, high]

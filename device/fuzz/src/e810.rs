@@ -1,9 +1,8 @@
-//! Fuzzes an attacker's E810 next to an E810 that is used correctly. A local fabric connects both devices to a third
-//! station.
+//! Fuzzes an E810 whose driver is an attacker, next to an E810 that is used correctly. A local fabric connects both
+//! devices to a third station.
 //!
-//! Whatever the attacker's driver does, its device sends only valid Ethernet frames, stores no more than its
-//! limits permit, and accesses only mapped memory. The other device must still exchange frames with the
-//! station.
+//! Whatever the attacker's driver does, its device must send only valid Ethernet frames, store no more than its limits
+//! permit, and access only mapped memory. The other device must still exchange frames with the station.
 
 mod hostile;
 mod rdma;
@@ -34,12 +33,11 @@ use super::{OPERATIONS, TURNS};
 /// interface, section 5.6.
 const FRAME_LENGTHS: std::ops::RangeInclusive<usize> = 60..=9728 - 4;
 
-/// Maximum numbers of objects that the device may store. They follow from the device's capabilities and the size of its
-/// scheduler.
+/// Maximum numbers of objects that the device may store, given its capabilities and the size of its scheduler.
 const MAX_VSIS: usize = 768;
 const MAX_RULES: usize = 8192;
 const MAX_NODES: usize = 9 * 512;
-/// Maximum numbers of objects that the RDMA half may store. They follow from the size of its context memory.
+/// Maximum numbers of objects that the RDMA half may store, given the size of its context memory.
 const MAX_RDMA: [(&TableSpec, usize); 6] = [
     (QpRow::TABLE, 1024),
     (CqRow::TABLE, 2048),
@@ -49,8 +47,7 @@ const MAX_RDMA: [(&TableSpec, usize); 6] = [
     (GroupRow::TABLE, 1024),
 ];
 
-/// Number of rounds after which the stored objects are counted. They are not counted in every round, because
-/// counting takes longer than a round.
+/// Number of rounds between counts of the stored objects. Counting takes longer than a round.
 const COUNT_EVERY: usize = 64;
 
 const ATTACKER: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]);
@@ -59,12 +56,12 @@ const STATION: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 3]);
 /// EtherType for local experiments, IEEE 802-2014, section 9.2.3.
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
 
-/// Address of a page that the device may only read. It follows guest memory, and is the middle page of a sealed file.
+/// Address of a page that the device may only read. It follows guest memory and is the middle page of a sealed file.
 const SEALED: u64 = MEMORY;
 const PAGE: u64 = 0x1000;
 const SEAL: u8 = 0x5a;
 
-/// Targets in the RDMA half of the attacker's device, and the peer that sends frames to them.
+/// Targets of the peer's frames in the RDMA half of the attacker's device.
 const AIM: Aim = Aim {
     qpns: &rdma::QPNS,
     key: rdma::KEY,
@@ -98,10 +95,10 @@ pub fn run(input: &[u8]) {
         bench.round(operation, &mut input);
     }
     bench.check();
-    bench.serves_still();
+    bench.check_new_client();
 }
 
-/// Executes operations on one device. `fill` writes the bytes that determine each operation and its operands.
+/// Executes `operations` operations. For each one, `fill` writes the bytes that select it and its operands.
 pub fn endure(operations: usize, mut fill: impl FnMut(&mut [u8])) {
     let mut bench = Bench::new(0);
     let mut bytes = [0; 384];
@@ -112,11 +109,11 @@ pub fn endure(operations: usize, mut fill: impl FnMut(&mut [u8])) {
         bench.round(operation, &mut input);
     }
     bench.check();
-    bench.serves_still();
+    bench.check_new_client();
 }
 
 impl Bench {
-    /// Creates two devices and initialises them through their drivers. `watched` selects trace and strict mode of the
+    /// Creates two devices and initialises them through their drivers. `watched` enables trace and strict mode of the
     /// attacker's device.
     fn new(watched: u8) -> Self {
         let network = Networks::default().network("bench");
@@ -131,7 +128,7 @@ impl Bench {
             sealed: sealed_pages(),
             rounds: 0,
         };
-        bench.lend();
+        bench.map_memory();
         for nic in [&mut bench.attacker, &mut bench.neighbour] {
             nic.port.set_promiscuous();
             nic.driver.bring_up(nic.mac);
@@ -141,19 +138,19 @@ impl Bench {
     }
 
     /// Maps new memory for the attacker's device.
-    fn lend(&mut self) {
+    fn map_memory(&mut self) {
         let machine = &mut self.attacker.driver.bus;
-        machine.lend();
+        machine.map_memory();
         let read = Permissions { read: true, write: false };
         let fd = self.sealed.try_clone().expect("a descriptor is left");
         let mapped = machine.hca.memory().map(Iova::new(SEALED), PAGE, read, Some((fd, PAGE)));
         mapped.expect("nothing is mapped behind the memory");
-        rdma::lend(machine);
+        rdma::map_memory(machine);
     }
 
     /// Executes an operation on the attacker's device, then one turn of all devices.
     fn round(&mut self, operation: u8, input: &mut Input<'_>) {
-        /// Number of operations that do not concern the RDMA half.
+        /// Number of operations outside the RDMA half.
         const OPERATIONS: u8 = 48;
         /// First operation of the RDMA half.
         const RDMA: u8 = 176;
@@ -161,10 +158,10 @@ impl Bench {
         let operation = operation % OPERATIONS;
         match operation {
             _ if kind >= RDMA => rdma::operate(&mut self.attacker.driver, kind - RDMA, input),
-            // Most operations have no effect without memory, so keep it mapped in most cases.
+            // Most operations have no effect without memory, so usually keep it mapped.
             12 if input.byte() >= 64 => {}
-            13 => self.lend(),
-            30 | 31 if input.byte() < 192 => self.start_anew(),
+            13 => self.map_memory(),
+            30 | 31 if input.byte() < 192 => self.restart_driver(),
             _ if self.attacker.driver.operate(operation, input) => {}
             _ => hostile::operate(&mut self.attacker.driver, operation, input),
         }
@@ -175,10 +172,10 @@ impl Bench {
         }
     }
 
-    /// Starts a new driver, which has no state, and initialises the device with it.
-    fn start_anew(&mut self) {
+    /// Starts a new driver without any state, and initialises the device with it.
+    fn restart_driver(&mut self) {
         self.attacker.driver.hca.set_link(true);
-        self.lend();
+        self.map_memory();
         self.attacker.driver.bring_up(ATTACKER);
         rdma::open(&mut self.attacker.driver);
     }
@@ -218,11 +215,11 @@ impl Bench {
         let mut pages = [0; 3 * PAGE as usize];
         rustix::io::pread(&self.sealed, &mut pages, 0).expect("a memfd is read");
         assert!(pages.iter().all(|byte| *byte == SEAL), "written where the device must not");
-        self.neighbour_answers();
+        self.check_neighbour();
     }
 
-    /// Sends a frame from the station to the neighbour, whose driver sends it back.
-    fn neighbour_answers(&mut self) {
+    /// Checks that the neighbour's driver returns a frame from the station.
+    fn check_neighbour(&mut self) {
         self.turn();
         let content: Vec<u8> = self.rounds.to_le_bytes().into_iter().cycle().take(1000).collect();
         let frame = |to: MacAddr, from: MacAddr| [&to.0[..], &from.0, &EXPERIMENTAL, &content].concat();
@@ -240,9 +237,9 @@ impl Bench {
     }
 
     /// Checks that a new client with a new driver can exchange frames.
-    fn serves_still(&mut self) {
+    fn check_new_client(&mut self) {
         self.attacker.driver.hca.disconnect();
-        self.start_anew();
+        self.restart_driver();
         self.turn();
         let there = [&NEIGHBOUR.0[..], &ATTACKER.0, &EXPERIMENTAL, &[7; 100]].concat();
         self.attacker.driver.send(&there, 0);

@@ -1,6 +1,6 @@
-//! Fuzzes impairment rules and frames. A frame is identified by its direction and length, which no rule
-//! changes. Each frame is output as many times as the matching rules determine, or fewer times if too many
-//! frames are held back. No other frame is ever output.
+//! Fuzzes impairment rules and frames. A frame is identified by its direction and length, which no rule changes. Each
+//! frame must be output as often as the matching rules determine, or less often if too many frames are held back. No
+//! other frame may be output.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use engine::Instant;
 use super::OPERATIONS;
 use super::input::Input;
 
-/// Maximum number of held frames per direction: delayed frames, and frames waiting to be overtaken.
+/// Maximum number of held frames per direction: delayed frames, and frames held back for reordering.
 const HELD: u64 = 8192 + 256;
 /// Number of held frames below which no frame may be lost.
 const FITS: u64 = 256;
@@ -31,9 +31,9 @@ const ROCE: [u8; 54] = *b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0\
 /// Expected and actual counts of all frames with a given direction and length.
 #[derive(Default)]
 struct Known {
-    /// Number of times that the frame must be output in total.
+    /// How often the frame must be output in total.
     due: u64,
-    /// Number of times that the frame has been output.
+    /// How often the frame has been output.
     out: u64,
     /// Whether some of the frames may have been lost.
     lost: bool,
@@ -77,12 +77,12 @@ pub fn run(input: &[u8]) {
     bench.finish();
 }
 
-/// Returns an origin for the frame, depending on whether the frame's length is even.
+/// Returns an origin that depends on whether the frame's length is even.
 fn origin(frame: &[u8]) -> Origin {
     [Origin::Own, Origin::Answer][frame.len() % 2]
 }
 
-/// Returns a frame and its direction. The frame starts with the headers of a RoCE packet or a part of them.
+/// Returns a frame and its direction. The frame starts with all or part of the headers of a RoCE packet.
 fn frame(input: &mut Input<'_>) -> (Vec<u8>, Direction) {
     let choice = input.byte();
     let mut frame = ROCE.to_vec();

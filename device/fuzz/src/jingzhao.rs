@@ -20,7 +20,7 @@ pub fn run(input: &[u8]) {
         }
         guest.turns(TURNS);
     }
-    serves_still(&mut guest);
+    check_new_client(&mut guest);
 }
 
 fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
@@ -38,7 +38,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             guest.post_recv(&queues(LOOPED), slot, &guest::data(len));
         }
         14 => {
-            let anew = guest.begins_again(input);
+            let anew = guest.reset_or_disconnect(input);
             if anew {
                 guest::bring_up(guest);
             }
@@ -77,7 +77,7 @@ fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Executes a command as a well-behaved guest would, but with some bytes of its mailbox changed.
+/// Executes a well-behaved guest's command with some bytes of its mailbox changed.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
     let op = COMMANDS[usize::from(input.byte()) % COMMANDS.len()].op;
     let op_modifier = input.byte() % 8;
@@ -97,10 +97,10 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
 }
 
 /// Checks that a new client with a new driver can transfer a message.
-fn serves_still(guest: &mut Guest) {
+fn check_new_client(guest: &mut Guest) {
     guest.hca.disconnect();
     guest.hca.set_link(true);
-    guest.lend();
+    guest.map_memory();
     guest::bring_up(guest);
     let queues = queues(LOOPED);
     guest.post_recv(&queues, 0, &guest::data(64));

@@ -1,8 +1,8 @@
 //! Bodies of the fuzz targets, shared with `device/tests/hostile.rs`.
 //!
-//! An input for `jingzhao`, `mthca`, `e810` or `mlx5` consists of a byte that enables observers and a list of
-//! operations on one device: actions of its guest, its client and its fabric. An input for `jingzhao` starts with two
-//! additional bytes, which select device options. About half of the operations are well-formed, because a device
+//! An input for `jingzhao`, `mthca`, `e810` or `mlx5` is a byte that enables strict mode, tracing and mapped doorbells,
+//! followed by a list of operations on one device: actions of its guest, its client and its fabric. For `jingzhao`, two
+//! additional bytes at the start select device options. About half of the operations are well-formed, because a device
 //! rejects most random ones. After every input, the device must serve a well-behaved guest.
 
 pub mod config;
@@ -25,7 +25,7 @@ pub mod vfio;
 
 pub type Target = fn(&[u8]);
 
-/// All targets with the names of their corpora.
+/// All targets, with the names of their corpora.
 pub const TARGETS: &[(&str, Target)] = &[
     ("config", config::run),
     ("control_messages", control::run),
@@ -52,10 +52,10 @@ pub const INTERFACES: &[(&str, Target, usize)] = &[
     ("connectx-ib", mlx5::run, 8),
 ];
 
-/// Maximum number of operations in one run. With more operations, circular links between work requests can make a run
-/// last seconds.
+/// Maximum number of operations in one run. With more operations, work requests linked in a circle can make a run last
+/// seconds.
 const OPERATIONS: usize = 128;
 
-/// Number of turns after one operation. A guest can link work requests in a circle, so the work may never
-/// end.
+/// Number of turns after each operation. Limited because a guest can link work requests in a circle, so that the work
+/// never ends.
 const TURNS: usize = 2;

@@ -22,7 +22,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use super::input::Input;
 use super::peer_frames;
 
-/// Size of guest memory in bytes. Guest memory starts at bus address 0.
+/// Size in bytes of guest memory, which starts at bus address 0.
 pub(crate) const MEMORY: u64 = 1 << 20;
 
 /// First PSN in both directions, close to wrapping.
@@ -75,12 +75,12 @@ impl<F: Frontend> Machine<F> {
             let nowhere = Box::new(std::io::sink());
             machine.hca.set_trace(Some(Trace::new(nowhere, Path::new("nowhere"), format, "hca1")));
         }
-        machine.lend();
+        machine.map_memory();
         machine
     }
 
     /// Maps new zeroed memory for the device.
-    pub(crate) fn lend(&mut self) {
+    pub(crate) fn map_memory(&mut self) {
         let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
         ftruncate(&fd, MEMORY).expect("a file in memory grows");
         fcntl_add_seals(&fd, SealFlags::SHRINK).expect("the file allows it");
@@ -90,7 +90,7 @@ impl<F: Frontend> Machine<F> {
         memory.map(Iova::new(0), MEMORY, all, Some((fd, 0))).expect("nothing is mapped");
     }
 
-    /// Executes `operation` if it is common to all interfaces. If it is not, does nothing and returns false.
+    /// Executes `operation` if it is common to all interfaces. Otherwise, does nothing and returns false.
     pub(crate) fn operate(&mut self, operation: u8, input: &mut Input<'_>) -> bool {
         match operation {
             0 => {
@@ -127,10 +127,10 @@ impl<F: Frontend> Machine<F> {
                 let (at, len) = (u64::from(input.word()) % MEMORY, u64::from(input.word()));
                 let _ = self.hca.memory().unmap(Iova::new(at), len);
             }
-            13 => self.lend(),
+            13 => self.map_memory(),
             15 => self.interrupts(input),
             19 => self.hca.set_link(input.byte() < 192),
-            20 => self.look(input),
+            20 => self.query_tables(input),
             22 => {
                 let frame = peer_frames::response(&self.aim, self.sent, input);
                 self.hca.handle_frame(&frame);
@@ -141,10 +141,10 @@ impl<F: Frontend> Machine<F> {
         true
     }
 
-    /// Depending on the input, resets the device, disconnects its client, or does nothing. Returns true if it did
-    /// nothing, in which case the caller must initialise the device again. After a reset or a disconnect, the caller
-    /// may leave the device uninitialised.
-    pub(crate) fn begins_again(&mut self, input: &mut Input<'_>) -> bool {
+    /// Depending on the input, resets the device, disconnects its client, or does neither. Returns true if it did
+    /// neither, in which case the caller must initialise the device again. Otherwise, the caller may leave the device
+    /// uninitialised.
+    pub(crate) fn reset_or_disconnect(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),
             1 => self.hca.disconnect(),
@@ -167,7 +167,7 @@ impl<F: Frontend> Machine<F> {
     }
 
     /// Queries all tables and counters, as an operator would.
-    fn look(&mut self, input: &mut Input<'_>) {
+    fn query_tables(&mut self, input: &mut Input<'_>) {
         let from = if input.byte() < 128 { 0 } else { u64::from(input.word()) };
         for table in interfaces::tables() {
             let page = self.hca.page(table, from);
@@ -186,7 +186,7 @@ impl<F: Frontend> Machine<F> {
         (region, u64::from(input.word()) % self.hca.region_len(region))
     }
 
-    /// Runs turns until no work is left. Stops after `most` turns, because a guest can link work requests in a circle.
+    /// Runs turns until no work is left, but at most `most` turns, because a guest can link work requests in a circle.
     pub(crate) fn turns(&mut self, most: usize) {
         for _ in 0..most {
             self.hca.set_now(self.now);
@@ -210,8 +210,8 @@ impl<F: Frontend> Machine<F> {
         }
     }
 
-    /// Returns the syndromes of the completions in a queue of 32 entries, up to the first entry that the
-    /// device owns. The syndrome of a successful request is 0.
+    /// Returns the syndromes of the completions in a queue of 32 entries, up to the first entry that the device owns.
+    /// The syndrome of a successful request is 0.
     pub(crate) fn syndromes(&mut self, queue: u64) -> Vec<u8> {
         let entries = self.peek(queue, 0x400);
         entries.chunks_exact(32).take_while(|entry| entry[31] & 0x80 == 0).map(syndrome).collect()

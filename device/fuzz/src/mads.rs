@@ -1,4 +1,4 @@
-//! Fuzzes the MADs that management receives: from the guest, through MAD_IFC and queue pairs, and from the fabric.
+//! Fuzzes the MADs that management receives from the guest (through MAD_IFC and queue pairs) and from the fabric.
 //!
 //! Two HCAs share a fabric. After every input, the port must answer its own software, every exchange must end, and
 //! memory use must stay bounded.
@@ -30,7 +30,7 @@ const PROFILE: NodeProfile = NodeProfile {
     always_answers_perf: false,
 };
 
-/// Management classes with their versions, followed by the methods and attributes that they define.
+/// Management classes with their versions, and the methods and attributes that they define.
 const CLASSES: [(u8, u8); 6] = [(1, 1), (0x81, 1), (3, 2), (4, 1), (7, 2), (9, 1)];
 const METHODS: [u8; 12] = [1, 2, 3, 5, 6, 7, 0x12, 0x13, 0x14, 0x15, 0x81, 0x92];
 const ATTRIBUTES: [u16; 24] = [
@@ -57,7 +57,7 @@ pub fn run(input: &[u8]) {
         fabric.operate(operation, &mut input);
         fabric.settle();
     }
-    fabric.answers_still();
+    fabric.check_node_info();
 }
 
 impl Fabric {
@@ -140,7 +140,7 @@ impl Fabric {
         panic!("it does not end");
     }
 
-    fn answers_still(&mut self) {
+    fn check_node_info(&mut self) {
         for hca in &mut self.hcas {
             let mut request = [0; MAD_LEN];
             request[..4].copy_from_slice(&[1, 1, 1, 1]);
@@ -151,7 +151,7 @@ impl Fabric {
     }
 }
 
-/// Returns a MAD. About half of the MADs are valid.
+/// Returns a MAD, which is valid about half of the time.
 fn mad(input: &mut Input<'_>) -> Mad {
     let mut mad = [0; MAD_LEN];
     let (class, version) = CLASSES[usize::from(input.byte()) % CLASSES.len()];
@@ -159,7 +159,7 @@ fn mad(input: &mut Input<'_>) -> Mad {
     let attribute = ATTRIBUTES[usize::from(input.byte()) % ATTRIBUTES.len()];
     mad[..4].copy_from_slice(&[1, class, version, method]);
     mad[8] = input.byte();
-    // This transaction ID makes the MAD a response to one of the first queries sent by management itself.
+    // With this transaction ID, the MAD is a response to one of the first queries sent by management itself.
     if mad[8] == b'h' {
         mad[8..12].copy_from_slice(b"hcad");
         mad[15] = input.byte() % 32;

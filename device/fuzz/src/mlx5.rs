@@ -47,14 +47,14 @@ pub fn run(input: &[u8]) {
         }
         guest.turns(TURNS);
     }
-    serves_still(&mut guest);
+    check_new_client(&mut guest);
 }
 
 fn start(watched: u8) -> Guest {
     let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
     let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
     let setup = Setup { options: Options::default(), mac: own.mac, engine: engine::Config::default() };
-    // Clear the bit that maps doorbells, because the doorbells of this interface always trap.
+    // Do not map doorbells, because this interface always traps them.
     let mut guest = Driver::new(Machine::of(Mlx5::new(setup), addresses, watched & !8, AIM), LAYOUT);
     bring_up(&mut guest);
     guest
@@ -121,7 +121,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     match operation {
         2 | 3 | 5..=7 => command(guest, input),
         14 => {
-            if guest.begins_again(input) {
+            if guest.reset_or_disconnect(input) {
                 bring_up(guest);
             }
         }
@@ -138,7 +138,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
         }
         24 => guest.write(COMMAND_DOORBELL, input.word()),
         25 => {
-            // Overwrite part of a mailbox block, so that the block is rarely valid.
+            // Overwrite part of a mailbox block, which rarely leaves it valid.
             let block = usize::from(input.byte() % 4);
             guest.post(0, &[0; 0x400], 0x400);
             guest.poke(LAYOUT.input(0, block) + 0x230, input.bytes(16));
@@ -174,10 +174,10 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
     guest.execute(&bytes, len);
 }
 
-fn serves_still(guest: &mut Guest) {
+fn check_new_client(guest: &mut Guest) {
     guest.hca.disconnect();
     guest.hca.set_link(true);
-    guest.lend();
+    guest.map_memory();
     bring_up(guest);
     let (header, _) = guest.command(&Command::Nop(NoArguments::default()));
     assert_eq!(header.status, 0);

@@ -20,7 +20,7 @@ pub fn run(input: &[u8]) {
         }
         guest.turns(TURNS);
     }
-    serves_still(&mut guest);
+    check_new_client(&mut guest);
 }
 
 fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
@@ -39,7 +39,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             guest.post_recv(&rq(qpn), data(input.half().into()));
         }
         14 => {
-            let anew = guest.begins_again(input);
+            let anew = guest.reset_or_disconnect(input);
             if anew {
                 guest::bring_up(guest);
             }
@@ -92,7 +92,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Executes a command as a well-behaved guest would, but with some bytes of its mailbox changed.
+/// Executes a well-behaved guest's command with some bytes of its mailbox changed.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
     let code = COMMANDS[usize::from(input.byte()) % COMMANDS.len()];
     let op = Op::from_code(code).unwrap_or(Op::Nop);
@@ -128,10 +128,10 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
 }
 
 /// Checks that a new client with a new driver can transfer a message.
-fn serves_still(guest: &mut Guest) {
+fn check_new_client(guest: &mut Guest) {
     guest.hca.disconnect();
     guest.hca.set_link(true);
-    guest.lend();
+    guest.map_memory();
     guest::bring_up(guest);
     guest.post_recv(&rq(LOOPED), data(64));
     let doorbell = guest.post_send(&sq(LOOPED), LOOPED, 0x0a, &guest::wqe(0x0a, LOOPED, 16, 8), false);

@@ -13,24 +13,23 @@ use protocol::roce::IcrcField;
 use super::OPERATIONS;
 use super::input::Input;
 
-/// Numbers that identify the port, a static neighbour and an unknown host.
+/// LIDs from which the identities of the port, a static neighbour and an unknown host are derived.
 const OWN: u16 = 2;
-const TOLD: u16 = 3;
+const NEIGHBOUR: u16 = 3;
 const OTHER: u16 = 1;
 
 /// Maximum length of the random part of a frame.
 const BODY: u8 = 200;
 
-/// Length of the option that an advertisement contains but the shortest probe does not (RFC 4861, section
-/// 7.2.4).
+/// Length of the option that an advertisement contains but the shortest probe does not (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
 
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let mut port = Port::new(identity(OWN));
-    port.add_static_neighbour(&identity(TOLD));
+    port.add_static_neighbour(&identity(NEIGHBOUR));
     let mut now = Instant::ZERO;
-    let mut taken = 0;
+    let mut received = 0;
     for _ in 0..OPERATIONS {
         let Some(operation) = input.next_byte() else { break };
         if operation >= 240 {
@@ -43,10 +42,10 @@ pub fn run(input: &[u8]) {
         }
         let frame = frame(operation, &mut input);
         receive(&mut port, now, &frame);
-        taken += 1;
-        assert_eq!(counted(&port), taken, "every frame is counted once");
+        received += 1;
+        assert_eq!(counted(&port), received, "every frame is counted once");
     }
-    answers_still(&mut port, now);
+    check_arp_reply(&mut port, now);
 }
 
 fn receive(port: &mut Port, now: Instant, frame: &[u8]) {
@@ -80,7 +79,7 @@ fn frame(operation: u8, input: &mut Input<'_>) -> Vec<u8> {
     if operation >= 224 {
         return input.bytes(255).to_vec();
     }
-    let from = identity([OTHER, OTHER, TOLD, OWN][usize::from(choice & 3)]);
+    let from = identity([OTHER, OTHER, NEIGHBOUR, OWN][usize::from(choice & 3)]);
     let to = identity(OWN);
     let mut frame = match choice >> 2 & 7 {
         0 => vec![0xff; 6],
@@ -98,13 +97,13 @@ fn frame(operation: u8, input: &mut Input<'_>) -> Vec<u8> {
         1 => ipv4(&mut frame, from, to, input),
         _ => ipv6(&mut frame, from, to, input),
     }
-    // Change some bytes. Then correct the checksums in only some of the frames.
+    // Change some bytes, then correct the checksums of only some frames.
     for _ in 0..input.byte() % 4 {
         let at = usize::from(input.byte()) % frame.len();
         frame[at] = input.byte();
     }
     if operation & 0x40 == 0 {
-        mend(&mut frame[link..]);
+        fix_checksums(&mut frame[link..]);
     }
     frame
 }
@@ -149,7 +148,7 @@ fn ipv6(frame: &mut Vec<u8>, from: Identity, to: Identity, input: &mut Input<'_>
     frame.extend(message);
 }
 
-/// Returns the first bytes of an echo request or of a RoCE datagram.
+/// Returns the first bytes of an echo request or a RoCE datagram.
 fn head(protocol: u8, input: &mut Input<'_>) -> [u8; 8] {
     match protocol {
         17 => [0xc0, 0, 0x12, 0xb7, 0, input.byte().wrapping_add(8), 0, 0],
@@ -157,8 +156,8 @@ fn head(protocol: u8, input: &mut Input<'_>) -> [u8; 8] {
     }
 }
 
-/// Corrects the checksums in a packet, which starts with its EtherType.
-fn mend(packet: &mut [u8]) {
+/// Corrects the checksums of a packet that starts with its EtherType.
+fn fix_checksums(packet: &mut [u8]) {
     let fill = |field: Option<&mut [u8]>, sum: u16| {
         if let Some(field) = field {
             field.copy_from_slice(&sum.to_be_bytes());
@@ -184,12 +183,12 @@ fn mend(packet: &mut [u8]) {
     }
 }
 
-/// Checks that a neighbour that restarts receives an answer.
-fn answers_still(port: &mut Port, now: Instant) {
+/// Checks that the port still answers an ARP request from its static neighbour.
+fn check_arp_reply(port: &mut Port, now: Instant) {
     let later = Instant::from_nanos(now.as_nanos().saturating_add(1_000_000_000));
     let mut frame = vec![0xff; 6];
-    frame.extend(identity(TOLD).mac.0);
-    arp(&mut frame, identity(TOLD), identity(OWN), &mut Input::new(&[1]));
+    frame.extend(identity(NEIGHBOUR).mac.0);
+    arp(&mut frame, identity(NEIGHBOUR), identity(OWN), &mut Input::new(&[1]));
     let mut answers = TxBatch::default();
     assert!(port.receive(later, &frame, IcrcField::Computed, &mut answers).is_none());
     assert_eq!(answers.len(), 1, "an ARP request is answered");

@@ -1,6 +1,6 @@
-//! Fuzzes the replay of untrusted records, such as those attached to bug reports. A replay must always return and
-//! never panic. Because a record contains the guest memory that the device reads, it can also act as a guest
-//! that writes anything at any time.
+//! Fuzzes the replay of untrusted records, such as those attached to bug reports. A replay must always return and never
+//! panic. A record contains the guest memory that the device reads, so it can also act as a guest that writes anything
+//! at any time.
 
 use std::io::Cursor;
 
@@ -16,8 +16,8 @@ use twox_hash::XxHash3_64;
 /// Maximum number of steps in one run.
 const STEPS: u64 = 512;
 
-/// Runs one fuzz input. The first byte selects a device, to which the remaining bytes are replayed as entries of a
-/// record, or selects that they are parsed as a complete record file.
+/// Runs one input. The first byte selects either a device, to which the remaining bytes are replayed as entries of a
+/// record, or the parser for complete record files.
 pub fn run(input: &[u8]) {
     let Some((first, rest)) = input.split_first() else { return };
     let Some(interface) = interfaces::ALL.get(usize::from(*first) % (interfaces::ALL.len() + 1)) else {

@@ -1,5 +1,5 @@
-//! Fuzzes the shared-memory ring between two HCAs. An attacker writes random words, counters and frame lengths to that
-//! memory.
+//! Fuzzes the shared-memory ring between two HCAs. An attacker writes random words, counters and frame lengths to the
+//! shared memory.
 //!
 //! The producer and the consumer are honest, but the attacker controls everything that they read. Every frame that the
 //! consumer returns must have a valid length. A producer or consumer that reads an invalid word must return an error.

@@ -19,15 +19,16 @@ use super::input::Input;
 const LEARNED: usize = 512;
 /// Time after which a learned MAC ages out.
 const AGEING: Duration = Duration::from_secs(300);
-/// How long a recently used MAC cannot move to another peer, regardless of which frame in a batch was looked up last.
+/// How long a recently used MAC cannot move to another peer: the hold time of 2 s, minus the refresh interval of 500
+/// ms.
 const HELD: Duration = Duration::from_millis(1500);
 
-/// Number of peer addresses. Only some of them belong to peers.
+/// Number of sender addresses. Only some of them belong to peers.
 const ADDRESSES: u8 = 8;
-/// Number of MACs that inputs can select. Other MACs are generated in large numbers.
+/// Number of MACs that inputs can select. Other MACs are only used to fill the table.
 const MACS: u8 = 16;
 
-/// The last peer that sent from a MAC, and when it did so.
+/// The last peer that sent from a MAC, and the time when it did so.
 #[derive(Clone, Copy)]
 struct LastSender {
     from: SocketAddr,
@@ -59,7 +60,7 @@ pub fn run(input: &[u8]) {
             0 | 1 => bench.add(&mut input),
             2 => bench.remove(&mut input),
             3..=8 => bench.frame(address(input.byte()), mac(input.byte())),
-            9 => bench.invent(&mut input),
+            9 => bench.flood_macs(&mut input),
             10..=12 => bench.pass(Duration::from_millis(u64::from(input.byte()) * 10)),
             13 => bench.pass(Duration::from_secs(u64::from(input.byte()) * 2)),
             _ => bench.own_frame(mac(input.byte())),
@@ -72,7 +73,7 @@ fn address(choice: u8) -> SocketAddr {
     ([127, 0, 0, 1], 1000 + u16::from(choice % ADDRESSES)).into()
 }
 
-/// Returns the address that represents the HCA as a sender.
+/// Returns the address that stands for the HCA as a sender.
 fn own() -> SocketAddr {
     ([127, 0, 0, 1], 1).into()
 }
@@ -122,8 +123,8 @@ impl Bench {
         }
     }
 
-    /// Sends frames with more source MACs from one peer than the switch stores.
-    fn invent(&mut self, input: &mut Input<'_>) {
+    /// Sends frames from one peer with more source MACs than the switch stores.
+    fn flood_macs(&mut self, input: &mut Input<'_>) {
         let (from, first) = (address(input.byte()), input.byte());
         for number in 0..LEARNED as u16 + 8 {
             let [high, low] = number.to_be_bytes();

@@ -1,4 +1,4 @@
-//! Fuzzes the messages that a vfio-user client sends to the socket of a JingZhao HCA, with descriptors of all
+//! Fuzzes the messages that a vfio-user client sends to the socket of a JingZhao HCA, with file descriptors of all
 //! kinds.
 
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ const BUDGET: usize = 8;
 /// Maximum number of turns needed to complete all work of one operation.
 const TURNS: usize = 1000;
 
-/// Time limit for closing all descriptors, exceeded only if one of them is left open.
+/// Time limit for closing all descriptors. It expires only if one of them is left open.
 const CLOSE_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 const PAGE: u64 = 4096;
@@ -50,27 +50,27 @@ const REGION_WRITE_MULTI: u16 = 15;
 struct Bench {
     hca: Hca<JingZhao>,
     client: Client,
-    things: Things,
+    sources: Sources,
 }
 
 struct Client {
     stream: UnixStream,
     connection: Connection,
-    /// ID and command of each message that needs a reply.
-    asked: VecDeque<[u8; 4]>,
+    /// ID and command of each message that still needs a reply.
+    pending: VecDeque<[u8; 4]>,
     received: Vec<u8>,
     id: u16,
     /// Whether the client has respected the message framing. If so, the connection must stay open.
     keeps_framing: bool,
 }
 
-/// Sources of the descriptors that are sent.
-struct Things {
+/// Descriptors that the client can send.
+struct Sources {
     sealed: OwnedFd,
     unsealed: OwnedFd,
     event: OwnedFd,
     pipe: OwnedFd,
-    /// The other end of the pipe. It shows whether all copies of the first end are closed.
+    /// The other end of the pipe, which shows whether all copies of the first end are closed.
     reader: OwnedFd,
     socket: UnixStream,
     null: File,
@@ -86,7 +86,7 @@ pub fn run(input: &[u8]) {
         bench.settle();
         assert!(bench.hca.memory().window_count() <= LIMITS.0);
     }
-    bench.serves_still();
+    bench.check_new_client();
 }
 
 impl Bench {
@@ -95,13 +95,13 @@ impl Bench {
         let setup = Setup { options: Options::default(), mac: own.mac, engine: engine::Config::default() };
         let mut hca = Hca::new(JingZhao::new(setup), own, None);
         hca.set_memory_limits(Limits { windows: LIMITS.0, files: LIMITS.1, ..Limits::default() });
-        let mut bench = Self { hca, client: Client::connect(), things: Things::new() };
-        bench.introduce();
+        let mut bench = Self { hca, client: Client::connect(), sources: Sources::new() };
+        bench.send_greeting();
         bench
     }
 
     /// Sends the first messages of a client.
-    fn introduce(&mut self) {
+    fn send_greeting(&mut self) {
         self.client.send(VERSION, 0, b"\0\0\x01\0{}\0", &[]);
         // Enable memory space and bus mastering.
         self.client.send(REGION_WRITE, 0, &access(7, 4, 2, &[6, 0]), &[]);
@@ -173,21 +173,21 @@ impl Bench {
             }
             13 => {
                 let len = u64::from(input.byte() % 9) * PAGE;
-                ftruncate(&self.things.unsealed, len).expect("nothing seals it");
+                ftruncate(&self.sources.unsealed, len).expect("nothing seals it");
             }
             14 => {
                 let (bytes, kind) = (input.bytes(255), input.byte());
                 self.client.keeps_framing &= bytes.is_empty();
-                let things = self.things.some(kind % 8, usize::from(kind / 8 % 4));
-                self.client.put(bytes, &things);
+                let sources = self.sources.some(kind % 8, usize::from(kind / 8 % 4));
+                self.client.put(bytes, &sources);
             }
             _ => match input.byte() % 4 {
-                0 => self.succeed(),
+                0 => self.replace_client(),
                 1 => self.client.send(13, flags, &[], &[]),
                 _ => {
                     let payload = [b"\0\0\x01\0", input.bytes(64)].concat();
                     if input.byte().is_multiple_of(2) {
-                        self.succeed_with(&payload);
+                        self.replace_client_with(&payload);
                     } else {
                         self.client.send(VERSION, flags, &payload, &[]);
                     }
@@ -212,18 +212,18 @@ impl Bench {
         let (first, rest) = message.split_at(cut);
         self.client.put(first, &[]);
         self.settle_partly();
-        self.client.put(rest, &self.things.some(kind % 8, count));
+        self.client.put(rest, &self.sources.some(kind % 8, count));
     }
 
-    /// Replaces this client with another one.
-    fn succeed(&mut self) {
+    /// Replaces the client with a new one.
+    fn replace_client(&mut self) {
         self.hca.disconnect();
         self.client = Client::connect();
-        self.introduce();
+        self.send_greeting();
     }
 
-    /// Replaces this client with another one, whose VERSION may be invalid.
-    fn succeed_with(&mut self, payload: &[u8]) {
+    /// Replaces the client with a new one whose VERSION may be invalid.
+    fn replace_client_with(&mut self, payload: &[u8]) {
         self.hca.disconnect();
         self.client = Client::connect();
         self.client.keeps_framing = false;
@@ -235,14 +235,14 @@ impl Bench {
         for _ in 0..TURNS {
             match self.turn() {
                 Ok(true) => {}
-                Ok(false) => return assert!(self.client.asked.is_empty() || !self.client.keeps_framing),
-                Err(()) => return self.succeed(),
+                Ok(false) => return assert!(self.client.pending.is_empty() || !self.client.keeps_framing),
+                Err(()) => return self.replace_client(),
             }
         }
         panic!("it does not end");
     }
 
-    /// Like `settle`, but the message that is being sent may still be incomplete.
+    /// Like `settle`, but the message being sent may still be incomplete.
     fn settle_partly(&mut self) {
         while self.turn() == Ok(true) {}
     }
@@ -266,8 +266,8 @@ impl Bench {
         Ok(served.messages > 0 || served.more || read)
     }
 
-    fn serves_still(mut self) {
-        self.succeed();
+    fn check_new_client(mut self) {
+        self.replace_client();
         let mut vendor = [0; 4];
         self.client.send(REGION_READ, 0, &access(7, 0, 4, &[]), &[]);
         assert!(self.client.connection.serve(&mut self.hca, BUDGET).is_ok());
@@ -276,9 +276,9 @@ impl Bench {
         self.client.stream.read_exact(&mut vendor).expect("a reply");
         assert_eq!(vendor, [0xee, 0x10, 0x28, 0x70]);
 
-        let Self { client, things, .. } = self;
+        let Self { client, sources, .. } = self;
         drop(client);
-        let Things { reader, pipe, .. } = things;
+        let Sources { reader, pipe, .. } = sources;
         drop(pipe);
         // Another thread of this process may be starting a program. Until the child process calls exec, it holds copies
         // of all descriptors.
@@ -294,7 +294,7 @@ impl Client {
         Self {
             stream,
             connection: Connection::new(server).expect("a socket can be non-blocking"),
-            asked: VecDeque::new(),
+            pending: VecDeque::new(),
             received: Vec::new(),
             id: 0,
             keeps_framing: true,
@@ -305,7 +305,7 @@ impl Client {
         self.id = self.id.wrapping_add(1);
         let head = [self.id.to_ne_bytes(), command.to_ne_bytes()].concat();
         if flags & NO_REPLY == 0 {
-            self.asked.extend(head.as_chunks().0);
+            self.pending.extend(head.as_chunks().0);
         }
         let size = (HEADER + payload.len()) as u32;
         [head, words(&[size, flags, 0]), payload.to_vec()].concat()
@@ -316,7 +316,7 @@ impl Client {
         self.put(&message, fds);
     }
 
-    /// Sends bytes. This may fail if the connection has been closed.
+    /// Sends bytes, which may fail if the connection has been closed.
     fn put(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -328,7 +328,7 @@ impl Client {
         }
     }
 
-    /// Receives bytes and checks the replies that are complete.
+    /// Receives bytes and checks all complete replies.
     fn read_replies(&mut self) -> bool {
         let before = self.received.len();
         let mut part = [0; 1 << 16];
@@ -347,7 +347,7 @@ impl Client {
             assert_eq!(flags, if error == 0 { 1 } else { 0x21 });
             assert!(error == 0 || size == HEADER, "an error has no payload");
             if self.keeps_framing {
-                assert_eq!(self.asked.pop_front().as_ref(), header.first_chunk(), "replies come in order");
+                assert_eq!(self.pending.pop_front().as_ref(), header.first_chunk(), "replies come in order");
             }
             self.received.drain(..size);
         }
@@ -355,7 +355,7 @@ impl Client {
     }
 }
 
-impl Things {
+impl Sources {
     fn new() -> Self {
         let memfd = || {
             let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");

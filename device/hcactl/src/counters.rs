@@ -12,7 +12,7 @@ use crate::{Daemon, json, print};
 
 /// Minimum period. Each sample takes one iteration of the device's event loop, so a shorter period would slow down the
 /// device.
-const SHORTEST: Duration = Duration::from_millis(100);
+const MIN_PERIOD: Duration = Duration::from_millis(100);
 
 /// Moves the cursor to the top left of the terminal and clears the screen below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
@@ -21,7 +21,7 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 pub(crate) fn period(text: &str) -> anyhow::Result<Duration> {
     let seconds: f64 = text.parse().context("the interval is not a valid number of seconds")?;
     let period = Duration::try_from_secs_f64(seconds).context("the interval is negative or too long")?;
-    ensure!(period >= SHORTEST, "the interval must be at least {} s", SHORTEST.as_secs_f64());
+    ensure!(period >= MIN_PERIOD, "the interval must be at least {} s", MIN_PERIOD.as_secs_f64());
     Ok(period)
 }
 
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn reset_counter_rate_starts_from_zero() {
+    fn rate_after_counter_reset_counts_from_zero() {
         let began = Instant::now();
         let before =
             sample(began, &[(1, json!({ "a": { "x": 10, "y": 0 } })), (2, json!({ "a": { "x": 500 } }))]);

@@ -1,4 +1,4 @@
-//! Connection to a daemon, through its control socket.
+//! Connection to a daemon over its control socket.
 
 use std::io::{self, BufRead as _, BufReader, Read, Take, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ const MAX_ANSWER_LEN: u64 = 16 << 20;
 /// takes about 80 MB.
 const MAX_ANSWERS_LEN: u64 = 256 << 20;
 
-/// Maximum timeout. The sum of a timeout and the current time must not overflow.
+/// Maximum timeout. It is bounded so that adding it to the current time cannot overflow.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Parses a timeout in seconds.
@@ -57,18 +57,19 @@ impl Daemon {
         }
     }
 
-    /// Begins another command, with a new limit for the size of its responses.
+    /// Resets the limit on the total size of the responses, for a new command.
     pub(crate) fn begin(&mut self) {
         self.answers.set_limit(MAX_ANSWERS_LEN);
     }
 
-    /// Sends a request and waits for the response. An error response becomes an error.
+    /// Sends a request and returns the response. If the response is an error, returns it as `Err`.
     pub(crate) fn ask(&mut self, request: &Request) -> anyhow::Result<Response> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         let stream = self.answers.get_mut().get_mut();
         stream.deadline = Instant::now() + self.timeout;
-        // If hcad rejects the connection, it writes the reason before it closes.
+        // Read the response even if the write failed: if hcad rejects a connection, it sends the reason before closing
+        // it.
         let sent = stream.write_all(&line);
         let mut answer = Vec::new();
         let received = (&mut self.answers).take(MAX_ANSWER_LEN).read_until(b'\n', &mut answer);
@@ -144,8 +145,8 @@ impl Daemon {
         })
     }
 
-    /// Requests pages, beginning at index 0, and passes each response to `take`. `take` returns the index of the next
-    /// page, if another page follows, or `None` if the response is not a page.
+    /// Requests pages, beginning at index 0, and passes each response to `take`. If the response is a page, `take`
+    /// returns the index of the next page, if any. Otherwise, it returns `None`.
     fn each_page(
         &mut self,
         device: u16,
@@ -165,7 +166,8 @@ impl Daemon {
         }
     }
 
-    /// Returns the only chosen device, for commands that apply to one device.
+    /// Returns the device that a single-device command applies to. If none was chosen, hcad must be serving exactly one
+    /// device.
     pub(crate) fn choose(&mut self, chosen: &[u16]) -> anyhow::Result<u16> {
         match self.several(chosen)?.as_slice() {
             [only] => Ok(*only),
@@ -236,7 +238,7 @@ impl Write for LimitedStream {
     }
 }
 
-/// Returns whether a time limit has expired. If the limit of a blocking socket expires, the kernel reports EAGAIN.
+/// Returns whether an error is a timeout. If a blocking socket times out, the kernel reports EAGAIN.
 fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }

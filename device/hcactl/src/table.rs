@@ -1,4 +1,4 @@
-//! Prints rows as aligned text tables.
+//! Formats rows as aligned text tables.
 
 use std::fmt::Write as _;
 
@@ -23,8 +23,8 @@ impl Text {
         }
     }
 
-    /// Adds a page of a table. If the table covers several devices, `of` is the number of the device to which the rows
-    /// belong.
+    /// Adds a page of a table. If the table covers several devices, `of` is the number of the device that the rows
+    /// belong to.
     pub(crate) fn add(&mut self, page: &TextPage, of: Option<u16>) {
         let with_device = |device: Option<String>, cells: &[String]| {
             device.into_iter().chain(cells.iter().cloned()).collect::<Vec<_>>()
@@ -123,7 +123,7 @@ pub(crate) fn peers(rows: &[PeerRow]) -> String {
     text.finish()
 }
 
-/// Formats the members of a device's ring.
+/// Formats the members of a device's shared-memory ring.
 pub(crate) fn members(rows: &[MemberRow]) -> String {
     let mut text = Text::default();
     text.head(&[

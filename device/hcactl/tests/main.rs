@@ -21,7 +21,7 @@ fn run(socket: &Path, arguments: &[&str]) -> Output {
     hcactl().arg("--socket").arg(socket).args(arguments).output().unwrap()
 }
 
-fn complaint(output: &Output) -> String {
+fn error_output(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr.clone()).unwrap()
 }
@@ -52,8 +52,8 @@ fn missing_command_prints_grouped_help() {
 }
 
 #[test]
-fn unreachable_daemon_error_names_key() {
-    let error = complaint(&run(Path::new("/nonexistent/control.sock"), &["devices"]));
+fn connection_error_names_configuration_key() {
+    let error = error_output(&run(Path::new("/nonexistent/control.sock"), &["devices"]));
     assert!(
         error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: No such file"),
         "{error}"
@@ -65,18 +65,18 @@ fn unreachable_daemon_error_names_key() {
 #[test]
 fn control_characters_from_daemon_are_escaped() {
     let (_folder, socket) = server(b"{\"error\":\"\\u001b]0;mine\\u0007\xc2\x9b2J\"}\n");
-    let error = complaint(&run(&socket, &["devices"]));
+    let error = error_output(&run(&socket, &["devices"]));
     assert_eq!(error, "hcactl: \\u{1b}]0;mine\\u{7}\\u{9b}2J\n");
 }
 
 /// Checks that a command fails because hcad has not replied within the limit.
 #[track_caller]
 fn assert_times_out(socket: &Path) {
-    let error = complaint(&run(socket, &["--timeout", "0.2", "devices"]));
+    let error = error_output(&run(socket, &["--timeout", "0.2", "devices"]));
     assert_eq!(error, format!("hcactl: hcad at {} has not replied for 0.2 s\n", socket.display()));
 }
 
-/// The kernel accepts connections on behalf of a stopped process.
+/// A client can connect to a stopped process, because the kernel queues the connection.
 #[test]
 fn silent_daemon_times_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -120,11 +120,11 @@ fn invalid_time_limits_are_rejected() {
 }
 
 #[test]
-fn endless_response_is_cut_off() {
+fn endless_response_is_rejected() {
     static ENDLESS: [u8; 17 << 20] = [b'x'; 17 << 20];
     let (_folder, socket) = server(&ENDLESS);
     assert_eq!(
-        complaint(&run(&socket, &["devices"])),
+        error_output(&run(&socket, &["devices"])),
         "hcactl: the response from hcad exceeds the size limit\n"
     );
 }

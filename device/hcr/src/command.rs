@@ -147,7 +147,7 @@ pub fn run<T>(
     result.map_err(|_| status)
 }
 
-/// A command that has been executed, for a trace.
+/// A completed command, as recorded in a trace.
 struct CompletedCommand<'a> {
     pending: &'a PendingCommand,
     op: Option<&'static str>,

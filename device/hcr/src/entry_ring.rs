@@ -255,18 +255,18 @@ impl<R: Ring> EventRing<R> {
         overflow: &[u8; LEN],
         mem: &impl QueueMemory,
     ) -> Result<(), WriteError> {
-        let mut told = false;
+        let mut reported = false;
         let mut result = Ok(());
         if self.overflowed {
             result = self.ring.push(overflow, mem);
-            told = result.is_ok();
-            self.overflowed = !told;
+            reported = result.is_ok();
+            self.overflowed = !reported;
         }
         let result = result.and_then(|()| self.ring.push(event, mem));
         if result == Err(WriteError::Full) {
             self.overflowed = true;
         }
-        if told { Ok(()) } else { result }
+        if reported { Ok(()) } else { result }
     }
 }
 

@@ -65,7 +65,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
 
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
         let Self { queues, cx } = self;
-        // These interfaces do not support XRC.
+        // HCR interfaces do not support XRC.
         let RecvSource::Qp(qpn) = source else { return Fetch::Empty };
         queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_recv(qpn, cx))
     }

@@ -110,39 +110,39 @@ impl PageMap {
     /// # Errors
     /// [`IcmError::Unmapped`] if one of the pages is not mapped.
     pub fn check(&self, addr: IcmAddr, len: usize) -> Result<(), IcmError> {
-        self.pieces(addr, len, |_, _| Ok(()))
+        self.for_each_page(addr, len, |_, _| Ok(()))
     }
 
-    /// Reads from guest memory.
+    /// Reads from ICM.
     ///
     /// # Errors
-    /// Part of the range is not mapped in ICM, or is not accessible by DMA. `out` may be partly overwritten.
+    /// Fails if part of the range is not mapped in ICM or not accessible by DMA. `out` may then be partly overwritten.
     pub fn read(&self, dma: &GuestMemory, addr: IcmAddr, out: &mut [u8]) -> Result<(), IcmError> {
         let len = out.len();
         let mut rest = out;
-        self.pieces(addr, len, |iova, len| {
+        self.for_each_page(addr, len, |iova, len| {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(len);
             rest = later;
             Ok(dma.read(iova, now)?)
         })
     }
 
-    /// Writes to guest memory.
+    /// Writes to ICM.
     ///
     /// # Errors
-    /// Part of the range is not mapped in ICM, or is not accessible by DMA. The pages before that part have been
-    /// written.
+    /// Fails if part of the range is not mapped in ICM or not accessible by DMA. The pages before that part have then
+    /// been written.
     pub fn write(&self, dma: &GuestMemory, addr: IcmAddr, data: &[u8]) -> Result<(), IcmError> {
         let mut rest = data;
-        self.pieces(addr, data.len(), |iova, len| {
+        self.for_each_page(addr, data.len(), |iova, len| {
             let (now, later) = rest.split_at(len);
             rest = later;
             Ok(dma.write(iova, now)?)
         })
     }
 
-    /// Calls `visit` for each part of a range, split at page boundaries. Ranges are at most as long as a mailbox.
-    fn pieces(
+    /// Splits a range at page boundaries and calls `visit` for each part. Ranges are at most as long as a mailbox.
+    fn for_each_page(
         &self,
         addr: IcmAddr,
         len: usize,
@@ -162,7 +162,7 @@ impl PageMap {
     }
 }
 
-/// Returns the pages that UNMAP_ICM names, clipped at the end of ICM.
+/// Returns the range of pages that an UNMAP_ICM unmaps, clipped to the end of ICM.
 ///
 /// # Errors
 /// BAD_PARAM if the address is not page-aligned or the range is empty.
@@ -260,7 +260,7 @@ mod tests {
     }
 
     /// Returns a map with the three entries of the example in the JingZhao interface, section 14.3.
-    fn published() -> PageMap {
+    fn example_map() -> PageMap {
         let mut icm = PageMap::default();
         let entries = [
             entry(0, 0x1_0000_0000, 64),
@@ -272,8 +272,8 @@ mod tests {
     }
 
     #[test]
-    fn published_icm_addresses_translate_to_published_bus_addresses() {
-        let icm = published();
+    fn example_map_translates_to_documented_bus_addresses() {
+        let icm = example_map();
         assert_eq!(at(&icm, 0x4_1234), Some(0x1_0004_1234));
         assert_eq!(at(&icm, 0x6_0ff8), Some(0x1_0020_0ff8));
         assert_eq!(at(&icm, 0x8_0000), None);
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn contiguous_pages_merge_into_one_run() {
-        assert_eq!(published().0.0.len(), 2);
+        assert_eq!(example_map().0.0.len(), 2);
         let mut icm = PageMap::default();
         for page in [0, 2, 1] {
             icm.map(&[entry(page << 12, 0x5000 + (page << 12), 1)]).unwrap();
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn later_mapping_replaces_earlier_one() {
-        let mut icm = published();
+        let mut icm = example_map();
         icm.map(&[entry(0x1000, 0x9000, 2)]).unwrap();
         assert_eq!(at(&icm, 0x0fff), Some(0x1_0000_0fff));
         assert_eq!(at(&icm, 0x1000), Some(0x9000));
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn unmapping_accepts_unmapped_pages() {
-        let mut icm = published();
+        let mut icm = example_map();
         icm.unmap(0x30..=0x50).unwrap();
         icm.unmap(0x1000..=0xf_ffff_ffff_ffff).unwrap();
         assert_eq!(at(&icm, 0x2_ffff), Some(0x1_0002_ffff));
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_pages_translate_like_map_of_single_pages() {
+    fn page_runs_translate_like_single_pages() {
         let mut icm = PageMap::default();
         let mut model = BTreeMap::new();
         let mut state = 7u64;

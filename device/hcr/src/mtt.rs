@@ -27,7 +27,7 @@ pub struct Mtt {
     base: IcmAddr,
     /// Chunks by ICM page. Pages are counted from the one that contains the base.
     chunks: SparseTable<Box<Chunk>>,
-    /// A fresh generation replaces this one whenever `chunks` changes. All changes go through [`Mtt::change`].
+    /// Identifies the contents of `chunks`. Every change goes through [`Mtt::change`], which sets a fresh generation.
     generation: Generation,
 }
 

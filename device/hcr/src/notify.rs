@@ -1,5 +1,4 @@
-//! A completion queue's notifications: one event each time the queue is armed, and one report of the fault that breaks
-//! it.
+//! Notifications of a completion queue: one event for each arming, and one report of the fault that breaks the queue.
 
 use card::frontend::snapshot::{Armed, Fault};
 use protocol::ids::Eqn;
@@ -16,7 +15,7 @@ pub enum Notify {
     Yes(Eqn),
 }
 
-/// A completion was lost. Its QP moves to ERR.
+/// Error for a lost completion. The QP of the completion moves to ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("completion lost: {fault}")]
 pub struct CqError {
@@ -64,14 +63,15 @@ impl Notifier {
         self.fault = None;
     }
 
-    /// Arms the queue. Arming for solicited completions does not replace an arming for any completion.
+    /// Arms the queue. If the queue is armed for any completion, arming it for solicited completions has no effect.
     pub fn arm(&mut self, armed: Armed) {
         if (self.armed, armed) != (Armed::Any, Armed::Solicited) {
             self.armed = armed;
         }
     }
 
-    /// Raises an event at once, because the queue already contains the completion for which it is armed.
+    /// Disarms the queue and returns its event. Called directly if the queue already contains a completion for which it
+    /// is armed.
     pub fn fire(&mut self) -> Notify {
         self.armed = Armed::No;
         Notify::Yes(self.eqn)

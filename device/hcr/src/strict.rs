@@ -123,7 +123,8 @@ pub fn map(
     }
 }
 
-/// Returns at least one new range for each overlap between a new range and either an old range or another new range.
+/// Returns new ranges that overlap an old range or another new range. For each overlap, the result contains at least
+/// one of the new ranges involved.
 fn overlaps(
     old: impl Iterator<Item = (u64, u64)>,
     new: &[IcmRange],
@@ -142,9 +143,8 @@ fn overlaps(
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
-        // Of the new ranges that start before the old range ends, only the last is checked. Suppose that an earlier new
-        // range overlaps the old range, but the last one does not. The last one then lies inside the earlier one. It
-        // has already been marked, because these two new ranges overlap.
+        // It is enough to check the last new range that starts before the old range ends. If only an earlier one
+        // overlaps the old range, the last one lies inside that earlier one, and was marked above.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;
@@ -179,7 +179,7 @@ pub fn check_ring(
     }
 }
 
-/// Checks that the device may write the whole buffer.
+/// Checks that the device may write the whole buffer. Returns false if it may not.
 pub fn check_ring_access(
     access: &RegionAccess<'_, &Mtt>,
     buffer: &Buffer,

@@ -1,4 +1,4 @@
-//! Resolution of the addresses in a QPC or a ud unit.
+//! Resolves the addresses in a QPC or a ud unit.
 //!
 //! # Spec
 //! JingZhao interface, section 11.4 (J-31).
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_ip_is_resolved_but_unknown_mac_is_dropped() {
+    fn unknown_mac_is_dropped_and_ip_resolved() {
         let far = Ipv4Addr::new(172, 16, 0, 1);
         assert_eq!(to(Qpc { dest_ip: far.to_bits(), ..Qpc::default() }), Some((UNRESOLVED, far)));
         assert_eq!(to(Qpc { dmac_high: 0x5254_7777, ..Qpc::default() }), None);
@@ -112,13 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn ud_addresses_option_makes_lid_override_stale_mac_and_ip() {
+    fn without_ud_addresses_option_lid_is_used() {
         let unit =
             UdUnit { dlid: Lid::new(0x900), dmac_high: 0xdead_beef, dest_ip: 0xffff, ..UdUnit::default() };
         let encap = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), false).unwrap();
         assert_eq!(encap.dst_mac, OTHER.mac);
-        let believed = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), true).unwrap();
-        assert_eq!(believed.dst_mac, MacAddr([0xde, 0xad, 0xbe, 0xef, 0x09, 0x00]));
+        let trusted = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), true).unwrap();
+        assert_eq!(trusted.dst_mac, MacAddr([0xde, 0xad, 0xbe, 0xef, 0x09, 0x00]));
     }
 
     /// RoCE maps the service level to the precedence bits of the DSCP.
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn source_address_is_not_configurable_by_guest() {
+    fn guest_cannot_change_source_address() {
         let qpc = Qpc { source_ip: 1, smac_high: 1, slid: Lid::new(7), ..Qpc::default() };
         assert_eq!(to(qpc), Some((DEFAULT.mac, DEFAULT.ipv4)));
     }

@@ -22,8 +22,8 @@ use super::options::{Options, Setup};
 use super::resources::{DeviceState, Resources};
 use super::strict::{self, Strict};
 
-/// Executes a command: copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps the contents
-/// of both.
+/// Executes a command: copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps both for the
+/// trace.
 ///
 /// # Errors
 /// Returns the status of the completion if the command is rejected.
@@ -35,7 +35,7 @@ pub fn execute(
     pending: &PendingCommand,
     mailboxes: &mut Mailboxes,
 ) -> Result<(), CmdError> {
-    refuse_unsupported(&setup.options, pending)?;
+    reject_unsupported(&setup.options, pending)?;
     let command = Command::decode(pending, state.resources.is_some())?;
     let inbox = mailboxes.inbox.fetch(cx.dma, command.in_param, command.inbox_len)?;
     let examined = cx.monitor.is_strict().then(|| {
@@ -54,7 +54,7 @@ pub fn execute(
 }
 
 /// Rejects commands that the document lists without defining their layouts. No software issues them (section 3.14).
-fn refuse_unsupported(options: &Options, pending: &PendingCommand) -> Result<(), CmdError> {
+fn reject_unsupported(options: &Options, pending: &PendingCommand) -> Result<(), CmdError> {
     let unsupported = match Op::from_code(pending.command.op()) {
         Some(Op::ConfSpecialQp) => true,
         Some(Op::MadIfc) => !options.mad_ifc,

@@ -1,4 +1,4 @@
-//! Conversion of completions to completion queue entries.
+//! Converts completions to completion queue entries.
 //!
 //! # Spec
 //! JingZhao interface, sections 7.1 to 7.4.

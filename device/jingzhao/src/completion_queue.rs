@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_wrap_and_pass_into_software_ownership() {
+    fn entries_wrap_and_become_software_owned() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(0), &mem);
         for count in 0..10 {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn cqes_without_hardware_owner_bits_are_overwritten() {
+    fn overrun_is_undetected_without_initial_owner_bits() {
         for prepared_slots in [0, 3] {
             let mem = Region::new(4 * LEN);
             (0..prepared_slots).for_each(|slot| reap(&mem, slot));
@@ -204,10 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn cqes_start_at_address_or_offset_in_cq_context() {
+    fn context_start_may_be_address_or_offset() {
         const START: u64 = 0x7f00_0000_1000;
-        // The queue comes after two other entries in its region. The start field is an address, an offset, or outside
-        // the region.
+        // The start field is an address, an offset, or outside the region. `first` is the entry of the region at which
+        // the queue then starts.
         for (start, first) in [(START + 64, 2), (64, 2), (START, 0), (0, 0), (0x1_0000, 0)] {
             let mut mem = Region::new(6 * LEN);
             mem.start = START;

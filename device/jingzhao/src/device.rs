@@ -74,7 +74,7 @@ impl Interface for JingZhao {
 }
 
 impl JingZhao {
-    /// Returns the objects, or `None` unless the device is initialised.
+    /// Returns the objects, or `None` before INIT_HCA.
     #[cfg(test)]
     pub(super) fn resources_mut(&mut self) -> Option<&mut Resources> {
         self.state.resources.as_mut()
@@ -171,12 +171,12 @@ impl JingZhao {
         }
         let qpn = qp.qpn;
         qp.counters.doorbells += 1;
-        let before = qp.send.doorbells_taken();
+        let before = qp.send.pooled_doorbells();
         let queued = qp.send.queue_doorbell(doorbell, &resources.doorbells).map_err(|_| OVERFLOW);
         if queued.is_ok() {
             cx.monitor.count_doorbell("send");
         }
-        resources.doorbells.update(before, qp.send.doorbells_taken());
+        resources.doorbells.update(before, qp.send.pooled_doorbells());
         notify_send(cx, resources, qpn);
         queued
     }

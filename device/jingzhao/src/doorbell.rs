@@ -61,7 +61,7 @@ impl Doorbells {
         self.split.reset();
     }
 
-    /// Returns the first half of a send doorbell whose second half has not arrived yet.
+    /// Returns the first half last written to the send doorbell of a page.
     pub fn first_half(&self, page: u64) -> u32 {
         u32::try_from(page).map_or(0, |page| u32::from_le_bytes(self.split.first_half(page, 0)))
     }

@@ -73,7 +73,7 @@ impl EventQueues {
         event: &Eqe,
         mem: &impl QueueMemory,
     ) -> (Option<EqSlot>, Result<Option<u16>, WriteError>) {
-        match self.queues.iter_mut().find(|(_, queue)| queue.takes(event.event_type())) {
+        match self.queues.iter_mut().find(|(_, queue)| queue.accepts(event.event_type())) {
             Some((eqn, queue)) => {
                 let place = EqSlot { eqn: *eqn, slot: queue.producer() };
                 (Some(place), queue.push(event, mem))
@@ -113,7 +113,7 @@ impl EventQueue {
     }
 
     /// Returns whether the mask contains this event type.
-    pub fn takes(&self, event: EventType) -> bool {
+    pub fn accepts(&self, event: EventType) -> bool {
         self.mask & event.mask() != 0
     }
 
@@ -232,9 +232,9 @@ mod tests {
         }
     }
 
-    /// The start of a queue is an address (table 3-2-28), but an offset is accepted too.
+    /// The document defines the start of a queue as an address (table 3-2-28). The device also accepts an offset.
     #[test]
-    fn events_start_at_address_or_offset() {
+    fn queue_start_may_be_address_or_offset() {
         const START: u64 = 0x7f00_0000_1000;
         for start in [START + 64, 64] {
             let (mut mem, _) = queue(true);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn never_armed_queue_interrupts_on_every_event() {
+    fn queue_armed_by_context_interrupts_every_event() {
         let (mem, mut eq) = queue(true);
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn overflow_entry_interrupts_even_if_next_event_is_lost() {
+    fn overflow_entry_alone_raises_interrupt() {
         let (mem, mut eq) = queue(true);
         (0..2).for_each(|_| assert!(eq.push(&EVENT, &mem).is_ok()));
         assert_eq!(eq.push(&EVENT, &mem), Err(WriteError::Full));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn event_goes_to_lowest_queue_with_type_in_mask() {
+    fn event_goes_to_lowest_queue_accepting_it() {
         let (mem, idle) = queue(false);
         let mut queues = EventQueues::default();
         queues.insert(1, idle);
@@ -326,11 +326,11 @@ mod tests {
     #[test]
     fn map_eq_adds_and_removes_event_types() {
         let (_, mut eq) = queue(false);
-        assert!(!eq.takes(EventType::PortChange));
+        assert!(!eq.accepts(EventType::PortChange));
         let map = MapEq { eqn: Eqn::new(0), remove: false, events: 1 << 9 | 1 << 4 };
         eq.map(&map);
-        assert!(eq.takes(EventType::PortChange) && eq.takes(EventType::CqError));
+        assert!(eq.accepts(EventType::PortChange) && eq.accepts(EventType::CqError));
         eq.map(&MapEq { remove: true, events: 1 << 9, ..map });
-        assert!(!eq.takes(EventType::PortChange) && eq.takes(EventType::CqError));
+        assert!(!eq.accepts(EventType::PortChange) && eq.accepts(EventType::CqError));
     }
 }

@@ -33,7 +33,7 @@ impl Resources {
     /// exists, the event is dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
         let (place, result) = self.eqs.raise(event, &self.regions.access(cx.dma));
-        self.announce(cx, event, place, result);
+        self.finish_event(cx, event, place, result);
     }
 
     /// Writes a completion event to the EQ of a CQ, if that EQ exists.
@@ -42,7 +42,7 @@ impl Resources {
         let event = Eqe::Completion { cqn };
         let place = EqSlot { eqn: eqn.get(), slot: queue.producer() };
         let result = queue.push(&event, &self.regions.access(cx.dma));
-        self.announce(cx, &event, Some(place), result);
+        self.finish_event(cx, &event, Some(place), result);
     }
 
     /// Writes the CQE for a completion. If the CQ does not exist, the completion is lost. If the CQE cannot be written,
@@ -55,7 +55,7 @@ impl Resources {
             return;
         }
         let qpn = qp.qpn;
-        let (channel, cqn, rlid) = reader(ctx, &qp.key, completion.queue);
+        let (channel, cqn, rlid) = cqe_target(ctx, &qp.key, completion.queue);
         let entry = cqe(completion, qpn, rlid, cx.port.addresses(), setup.options.ud_grh);
         let Some(cq) = cqs.get_mut(ctx.cq_index(cqn)) else {
             ctx.miss(channel);
@@ -77,7 +77,7 @@ impl Resources {
         }
     }
 
-    /// Reports that a CQ has lost a completion. The report consists of a status in the CQ's context and an event.
+    /// Reports a lost completion by setting a status in the CQ's context and raising an event.
     fn report_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
         limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
         let status = match fault {
@@ -88,7 +88,7 @@ impl Resources {
         self.raise(cx, &Eqe::CqError { cqn, fault: cq_fault(fault) });
     }
 
-    /// Moves a QP to ERR, as a command would.
+    /// Moves a QP to ERR, as the command 2ERR_QP would.
     fn fail_qp(&mut self, setup: &Setup, cx: &mut Context<'_>, qpn: Qpn) {
         self.observe(cx, qpn);
         let Some(qp) = self.qp(qpn) else { return };
@@ -125,7 +125,7 @@ impl Resources {
     }
 
     /// Raises the interrupt for an event that was written, or reports that the event was lost.
-    fn announce(
+    fn finish_event(
         &mut self,
         cx: &mut Context<'_>,
         event: &Eqe,
@@ -139,7 +139,7 @@ impl Resources {
             Err(error) => {
                 limited!(warn, ?event, "event lost: {error}");
                 // Section 8.5: a full queue reports its own overflow later. A queue whose memory is inaccessible cannot
-                // report anything, so the loss is reported as an internal error to an EQ that receives internal errors.
+                // report anything, so the loss is reported as an internal error to the EQ that receives these errors.
                 let reachable = error == WriteError::Full;
                 if !reachable && *event != Eqe::LocalCatastrophic {
                     self.raise(cx, &Eqe::LocalCatastrophic);
@@ -151,7 +151,7 @@ impl Resources {
 
 /// For a completion on `queue`, returns the channel of the unit that writes the CQE, the CQN, and the connected peer's
 /// LID. An RC send completes when it is acknowledged, and a UC or UD send when it is transmitted.
-fn reader(ctx: &mut CtxMgt, key: &KeyQpc, queue: Queue) -> (Channel, Cqn, Lid) {
+fn cqe_target(ctx: &mut CtxMgt, key: &KeyQpc, queue: Queue) -> (Channel, Cqn, Lid) {
     let RdQpSst { service, .. } = key.read();
     match (queue, service) {
         (Queue::Recv, _) => {

@@ -16,13 +16,13 @@ impl Queues for Resources {
     fn next_send(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<SendRequest> {
         let Self { ctx, regions, qps, doorbells, .. } = self;
         let Some(qp) = qps.get_mut(ctx.qp_index(qpn)) else { return Fetch::Empty };
-        let before = qp.send.doorbells_taken();
+        let before = qp.send.pooled_doorbells();
         let (qpn, monitor) = (qp.qpn, &mut *cx.monitor);
         let fetch = qp.next_send(ctx, &regions.access(cx.dma), cx.addresses, |taken| {
             monitor.observe(Observed::SendWqe { qpn, taken });
         });
         monitor.observe(Observed::SendRequest { qp, fetch: &fetch });
-        doorbells.update(before, qp.send.doorbells_taken());
+        doorbells.update(before, qp.send.pooled_doorbells());
         fetch
     }
 

@@ -110,7 +110,7 @@ impl Default for LimitsEntry {
 pub enum LimitsError {
     #[error("{key}: {len} is not a multiple of 16 between 16 and {most}")]
     WqeLen { key: &'static str, len: u16, most: u16 },
-    /// A list that does not fit in a WQE.
+    /// The scatter/gather list does not fit in a WQE.
     #[error("{key}: {sges} scatter/gather elements do not fit in a WQE of {len} bytes (maximum {most})")]
     Sges {
         key: &'static str,
@@ -186,9 +186,9 @@ mod tests {
         assert_eq!(Limits::default().0, DevLim::RECOMMENDED);
     }
 
-    /// Compares all bytes of the outbox with section 3.1.
+    /// Section 3.1 defines the layout of the outbox.
     #[test]
-    fn every_limit_appears_in_outbox() {
+    fn query_dev_lim_reports_every_limit() {
         let limits = parse(
             r#"{"max_qps": 16384, "max_cqs": 8192, "max_eqs": 64, "max_mpts": 32768, "max_pds": 4096,
                 "max_wqes": 8192, "max_cqes": 4096, "max_send_sges": 59, "max_send_wqe_len": 1008,

@@ -1,4 +1,4 @@
-//! Conversion of memory protection table entries to memory regions.
+//! Converts memory protection table (MPT) entries to memory regions.
 //!
 //! # Spec
 //! JingZhao interface, sections 4.6 and 9.

@@ -12,7 +12,8 @@ use super::event_queue::EqSlot;
 use super::qp::QueuePair;
 use super::send_queue::FetchedWqe;
 
-/// A decision made by the device, with the objects concerned. The QP is mutable so that its counters can be updated.
+/// A decision made by the device, with the objects that it concerns. The QP is mutable so that its counters can be
+/// updated.
 pub(super) enum Observed<'a> {
     /// A send doorbell arrived but has not been processed yet. `qp` is the QP at the index of the doorbell's QPN. The
     /// QP's state is up to date.

@@ -1,4 +1,4 @@
-//! A queue pair: its context, its work queues, and their translation for the engine.
+//! A queue pair: its context, its work queues, and their conversion to the types of the engine.
 //!
 //! # Spec
 //! JingZhao interface, sections 4.3, 10.3 and 10.6.

@@ -1,10 +1,9 @@
-//! The receive queue of a QP: a ring of slots that are taken in order.
+//! The receive queue of a QP: a ring of slots that are consumed in order.
 //!
 //! Receives have no doorbell. The contents of a slot determine whether it is posted. The device must therefore mark a
 //! consumed slot as free; otherwise, a flush would go around the ring forever, and a message could be written to the
 //! same buffer twice. If the slot has the valid bit, the device clears that bit, as software does when it polls the
-//! completion. If the slot does not have the bit, the device overwrites the data units with those of a free slot
-//! (`rq_clear`).
+//! completion. If the slot does not have the bit, the device overwrites the data units with [`CONSUMED`] (`rq_clear`).
 //!
 //! # Slots that are being written
 //! The public user library sets the valid bit before it writes the data units, and the virtual CPU may be preempted
@@ -18,12 +17,12 @@
 //!
 //! Until then, the slot counts as free: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
 //!
-//! A list that is longer than all earlier ones may be incomplete. RC then waits until the list has not changed for
-//! `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when the message arrives, so a
-//! receive that software posted early enough is ready when its message arrives. UC and UD do not wait, because the
-//! message would be lost. Instead, the slot is read a few more times and then used as it is. Its list may then be too
-//! short, but never contains a wrong element. Receives posted before the QP enters RTR are known to be complete, so few
-//! queues need the settle time. A flush uses the list as it is, since no data is written.
+//! While the maximum is unknown, the device cannot always tell whether a list is complete. RC then waits until the list
+//! has not changed for `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when the
+//! message arrives, so a receive that software posted early enough is ready when its message arrives. UC and UD do not
+//! wait, because the message would be lost. Instead, the slot is read a few more times and then used as it is. Its list
+//! may then be too short, but never contains a wrong element. Receives posted before the QP enters RTR are known to be
+//! complete, so few queues need the settle time. A flush uses the list as it is, since no data is written.
 //!
 //! Without `rq_valid_bit`, during the first pass around the ring, slots still have the contents that software left in
 //! them. A slot that looks empty may therefore be a receive without elements. Such a slot is also read a few more
@@ -203,7 +202,7 @@ impl RecvQueue {
         self.take(now, mem, Duration::ZERO)
     }
 
-    /// Returns when the settle time of the next slot ends, or `None` if it has not begun.
+    /// Returns when the settle time of the next slot ends, or `None` if it has not started.
     pub fn next_due(&self) -> Option<Instant> {
         self.unchanged_since.map(|(_, since)| since + SETTLE_TIME)
     }
@@ -355,7 +354,7 @@ impl RecvQueue {
             }
             End::Untouched => self.max_list.is_complete(units),
         };
-        if known == Some(true) || !self.shows_untouched() || !self.next_is_begun(mem)? {
+        if known == Some(true) || !self.shows_untouched() || !self.following_slot_is_started(mem)? {
             return Ok(known);
         }
         // The slot is complete by now, and may have more elements than the copy, so read it again.
@@ -368,8 +367,8 @@ impl RecvQueue {
         Ok(Some(true))
     }
 
-    /// Returns whether software has started to write the slot after the next one.
-    fn next_is_begun(&self, mem: &impl QueueMemory) -> Result<bool, AccessError> {
+    /// Returns whether software has started to write the slot that follows the next one.
+    fn following_slot_is_started(&self, mem: &impl QueueMemory) -> Result<bool, AccessError> {
         let slots = self.ring.slots();
         let behind = if self.slot + 1 < slots { self.slot + 1 } else { 0 };
         if behind == self.slot {
@@ -380,9 +379,9 @@ impl RecvQueue {
         let first = &head[GRANULE..];
         // When the library links a slot to the next receive, it sets the slot's valid bit again, even if the slot has
         // already been consumed. The bit alone is therefore not enough.
-        let begun = RecvWqe::is_valid(&head) && *first != UNTOUCHED;
+        let started = RecvWqe::is_valid(&head) && *first != UNTOUCHED;
         fence(Ordering::Acquire);
-        Ok(begun)
+        Ok(started)
     }
 
     /// Returns whether the next slot has had this number of elements for at least `settle_time`.

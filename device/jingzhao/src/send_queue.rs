@@ -30,11 +30,11 @@ use super::ring::Ring;
 const MAX_DOORBELLS: usize = 1 << 16;
 
 /// Number of doorbell slots reserved for each queue. They are enough for the bursts of ordinary software.
-const KEPT_DOORBELLS: usize = 16;
+const RESERVED_DOORBELLS: usize = 16;
 
-/// Number of doorbell slots shared by all queues of a device, in addition to the [`KEPT_DOORBELLS`] of each queue. They
-/// occupy 12 MiB, and are enough to fill 64 queues of the recommended 2^14 requests. Without this limit, 2^17 stalled
-/// queues would occupy 96 GiB.
+/// Number of doorbell slots shared by all queues of a device, in addition to the [`RESERVED_DOORBELLS`] of each queue.
+/// They occupy 12 MiB, and are enough to fill 64 queues of the recommended 2^14 requests. Without this limit, 2^17
+/// stalled queues would occupy 96 GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
 /// A WQE up to this length is copied into a short buffer. This avoids zeroing a buffer large enough for the longest
@@ -58,19 +58,19 @@ pub enum DoorbellOverflowError {
 /// Doorbell slots shared by all queues, in addition to those reserved for each queue.
 #[derive(Debug, Default)]
 pub struct DoorbellPool {
-    taken: usize,
+    used: usize,
 }
 
 impl DoorbellPool {
-    /// Records that a queue's share of the room has changed from `before` to `after`; see
-    /// [`SendQueue::doorbells_taken`].
+    /// Records that the number of pool slots used by a queue ([`SendQueue::pooled_doorbells`]) has changed from
+    /// `before` to `after`.
     pub fn update(&mut self, before: usize, after: usize) {
-        self.taken = (self.taken + after).saturating_sub(before);
+        self.used = (self.used + after).saturating_sub(before);
     }
 
     /// Returns whether no slots are left.
-    pub fn is_spent(&self) -> bool {
-        self.taken >= POOLED_DOORBELLS
+    pub fn is_exhausted(&self) -> bool {
+        self.used >= POOLED_DOORBELLS
     }
 }
 
@@ -170,17 +170,16 @@ impl SendQueue {
         if self.doorbells.len() >= MAX_DOORBELLS.min(slots as usize) {
             return Err(DoorbellOverflowError::Queue { slots });
         }
-        if self.doorbells.len() >= KEPT_DOORBELLS && pool.is_spent() {
+        if self.doorbells.len() >= RESERVED_DOORBELLS && pool.is_exhausted() {
             return Err(DoorbellOverflowError::Device);
         }
         self.doorbells.push_back(doorbell);
         Ok(())
     }
 
-    /// Returns the number of doorbell slots that the queue has allocated beyond its reserved ones, whether or not they
-    /// are in use.
-    pub fn doorbells_taken(&self) -> usize {
-        self.doorbells.capacity().saturating_sub(KEPT_DOORBELLS)
+    /// Returns the number of slots that the queue has allocated from the pool, whether or not they hold doorbells.
+    pub fn pooled_doorbells(&self) -> usize {
+        self.doorbells.capacity().saturating_sub(RESERVED_DOORBELLS)
     }
 
     /// Returns whether a WQE is pending.
@@ -207,7 +206,7 @@ impl SendQueue {
         addresses: &Addresses,
         watch: impl FnOnce(&FetchedWqe<'_>),
     ) -> Fetch<SendRequest> {
-        let Some(entry) = self.take_linked().or_else(|| self.begin_unread_chain()) else {
+        let Some(entry) = self.take_linked().or_else(|| self.begin_next_chain()) else {
             return Fetch::Empty;
         };
         let size_is_bad = entry.size == 0 || entry.size > wqe::MAX_SIZE;
@@ -259,13 +258,13 @@ impl SendQueue {
 
     /// Starts the chain of the oldest doorbell. With the option `late_link`, skips doorbells of WQEs that were already
     /// executed through a link (J-24).
-    fn begin_unread_chain(&mut self) -> Option<Entry> {
+    fn begin_next_chain(&mut self) -> Option<Entry> {
         loop {
             let entry = self.begin_chain()?;
             let run = std::mem::take(&mut self.linked_run);
             let behind = self.slots_to_expected(entry.position);
             if !self.options.late_link || !(1..=run).contains(&behind) {
-                // Doorbells arrive in slot order, so no later doorbell is for a WQE that was executed through these
+                // Doorbells arrive in slot order, so no later doorbell can be for a WQE that was executed through these
                 // links.
                 return Some(entry);
             }
@@ -285,8 +284,8 @@ impl SendQueue {
     /// Starts the chain of the oldest doorbell.
     fn begin_chain(&mut self) -> Option<Entry> {
         let doorbell = self.doorbells.pop_front()?;
-        if self.doorbells.is_empty() && self.doorbells.capacity() > KEPT_DOORBELLS {
-            self.doorbells.shrink_to(KEPT_DOORBELLS);
+        if self.doorbells.is_empty() && self.doorbells.capacity() > RESERVED_DOORBELLS {
+            self.doorbells.shrink_to(RESERVED_DOORBELLS);
         }
         let ring = &self.ring;
         let position = |unit| doorbell.position(unit, ring.log_slot(), ring.bytes());

@@ -31,7 +31,7 @@ pub(super) use self::qps::doorbell;
 pub(super) use self::registers::{arm, read, write};
 pub(super) use self::wqes::{recv_wqe, send_wqe};
 
-/// Bound: number of freed keys that are kept to detect their reuse.
+/// Maximum number of freed keys that are remembered to detect reuse.
 const FREED_KEYS: usize = 4096;
 
 /// State of strict mode.

@@ -75,8 +75,8 @@ pub(super) fn describe_command(pending: &PendingCommand, mailboxes: &Mailboxes, 
 }
 
 /// Records a WQE fetched from a send queue.
-pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, taken: &FetchedWqe<'_>) {
-    let Entry { position, opcode, size, fence } = taken.entry;
+pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetched: &FetchedWqe<'_>) {
+    let Entry { position, opcode, size, fence } = fetched.entry;
     trace.record(Kind::Wqe, "send", |to| {
         qpn.show("qpn", to);
         position.show("wr", to);
@@ -84,13 +84,13 @@ pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, taken: &FetchedWqe<'_>) {
         WqeOpcode::word(opcode).show("opcode", to);
         size.show("size", to);
         fence.show("fence", to);
-        match taken.wqe {
+        match fetched.wqe {
             Some(Ok(wqe)) => wqe.describe(to),
             Some(Err(error)) => {
                 format_args!("{error}").show("refused", to);
-                to.value("bytes", Value::Bytes(taken.bytes));
+                to.value("bytes", Value::Bytes(fetched.bytes));
             }
-            None => to.value("bytes", Value::Bytes(taken.bytes)),
+            None => to.value("bytes", Value::Bytes(fetched.bytes)),
         }
     });
 }

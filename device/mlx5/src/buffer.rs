@@ -72,8 +72,8 @@ impl QueueBuffer {
         Ok(())
     }
 
-    /// Writes an entry, and its last byte after all others. A reader that sees the last byte also sees the rest of the
-    /// entry and all earlier writes.
+    /// Writes an entry, with its last byte last. A reader that sees the last byte also sees the rest of the entry and
+    /// all earlier writes.
     ///
     /// # Errors
     /// Fails under the same conditions as [`QueueBuffer::read`], in which case the last byte is not written.
@@ -133,7 +133,7 @@ impl Default for PageBudget {
 }
 
 impl PageBudget {
-    /// Takes `pages` pages from the budget. If the budget is too small, takes none and returns false.
+    /// Takes pages from the budget. If the budget is too small, takes none and returns false.
     #[must_use]
     pub fn take(&mut self, pages: usize) -> bool {
         match self.left.checked_sub(pages) {
@@ -163,7 +163,7 @@ mod tests {
 
     /// Section 20, M-2: the offset counts 64ths of a page, so an offset of 32 in an 8 KiB page is 4096 bytes.
     #[test]
-    fn page_offset_is_in_units_of_one_64th_page() {
+    fn page_offset_counts_64ths_of_page() {
         let dma = guest_memory(0, 8);
         let bytes = list(&[0x2000, 0x6000]);
         let placement = Placement { log_page_size: 1, page_offset: 32 };

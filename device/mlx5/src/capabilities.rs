@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn set_hca_cap_changes_only_byte_order_of_atomic_caps() {
+    fn only_byte_order_of_atomic_caps_changes() {
         let mut caps = Capabilities::new(&Limits::default());
         let mut area = [0; AREA_LEN];
         area[8] = 0x40;
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_types_and_values_beyond_device() {
+    fn rejects_unsupported_types_and_values() {
         let mut caps = Capabilities::new(&Limits::default());
         assert_eq!(caps.query(&query(1, true)), Err(Check::CapType.rejects(1_u8)));
         assert_eq!(caps.set(&SetHcaCap { cap_type: 0x20 }, &[]), Err(Check::CapType.rejects(0x20_u8)));

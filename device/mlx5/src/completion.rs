@@ -163,7 +163,7 @@ impl Resources {
         }
         let Some(qp) = self.qps.get(qpn.get()) else { return };
         if let Some(to_err) = qp.modification(Transition::ToErr, cx.port.addresses()) {
-            // Cannot fail: the engine has the QP.
+            // Cannot fail: the engine returned the state of this QP above.
             let _ = host::modify_qp(cx, self, qpn, &to_err);
         }
     }

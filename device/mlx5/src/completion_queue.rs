@@ -117,7 +117,7 @@ impl CompletionQueue {
         self.ring.entries()
     }
 
-    /// Whether the next entry would be lost, because all entries are unread.
+    /// Returns whether the next entry would be lost because all entries are unread.
     pub fn is_full(&self, dma: &GuestMemory) -> bool {
         let CqContext { consumer, producer, ignore_overrun, .. } = self.context(dma);
         let unread = producer.wrapping_sub(consumer) & INDEX;

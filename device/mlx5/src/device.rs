@@ -134,7 +134,7 @@ impl Mlx5 {
             Err(fault) => return self.report_fault(cx, slot, &fault),
         };
         cx.monitor.check(|| self.strict.command(slot, request.token));
-        let takers = self.command_eq();
+        let event_eq = self.command_eq();
         let command = commands::parse(&request.input);
         let Self { function, setup, .. } = self;
         let checked = command.as_ref().ok().filter(|_| cx.monitor.is_strict());
@@ -176,7 +176,7 @@ impl Mlx5 {
                 "cannot write the command output: its buffer is not in mapped memory"
             );
         }
-        self.complete(cx, slot, takers);
+        self.complete(cx, slot, event_eq);
     }
 
     /// Returns the EQ that receives command events.
@@ -206,8 +206,8 @@ impl Mlx5 {
                 let delivery = undelivered.delivery.name();
                 limited!(warn, slot, delivery, "command delivery failed: {}", undelivered.rejection);
                 cx.monitor.count_command("unknown", check.status().name(), Duration::ZERO);
-                let takers = self.command_eq();
-                self.complete(cx, slot, takers);
+                let event_eq = self.command_eq();
+                self.complete(cx, slot, event_eq);
             }
         }
     }

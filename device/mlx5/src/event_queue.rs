@@ -15,7 +15,7 @@ use super::uses::{Object, Used};
 /// Mask for the 24-bit indices in contexts and doorbells.
 const INDEX: u32 = 0xff_ffff;
 
-/// Reason why an event was not written.
+/// Why an event was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
     /// The queue is full. One entry always remains free.
@@ -88,7 +88,7 @@ impl EventQueue {
         self.armed
     }
 
-    /// Whether an event was lost.
+    /// Whether any event has been lost.
     pub const fn has_lost(&self) -> bool {
         self.lost
     }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn armed_eq_raises_one_interrupt_until_armed_again() {
+    fn armed_eq_raises_one_interrupt() {
         let dma = guest_memory(0, 1);
         let mut queue = queue(4);
         assert_eq!(queue.push(&EVENT, &dma), Ok(None), "not armed yet");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn event_is_lost_if_only_one_eq_entry_is_free() {
+    fn eq_keeps_one_entry_free() {
         let dma = guest_memory(0, 1);
         let mut queue = queue(2);
         for _ in 0..3 {

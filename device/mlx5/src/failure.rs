@@ -6,7 +6,7 @@
 use engine::{AccessError, Status};
 use protocol::hca::mlx5::syndrome::Syndrome;
 
-/// Returns the syndrome of a failed request.
+/// Returns the CQE syndrome for a completion status.
 pub const fn syndrome(status: Status) -> Syndrome {
     match status {
         Status::LocalLength => Syndrome::LocalLength,
@@ -23,8 +23,8 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Returns the vendor syndrome. For a local protection or memory management error, the vendor syndrome specifies the
-/// cause. For most other errors, it is 0.
+/// Returns the vendor syndrome, which gives the cause of local protection and memory management errors. It is 0 for
+/// most other errors.
 pub const fn vendor(status: Status) -> u8 {
     match status {
         Status::RetryExceeded => 0x81,

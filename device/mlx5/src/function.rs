@@ -8,7 +8,7 @@ use super::limits::Limits;
 use super::pages::GivenPages;
 use super::resources::Resources;
 
-/// State of the function.
+/// The PCI function, which the driver enables with ENABLE_HCA.
 #[derive(Debug, Default)]
 pub enum Function {
     /// After a reset or DISABLE_HCA. Only ENABLE_HCA is accepted.
@@ -24,7 +24,7 @@ pub struct Enabled {
     pub caps: Capabilities,
     /// Pages that the driver has given to the device.
     pub pages: GivenPages,
-    /// Byte order of the host, as the driver reported it.
+    /// Byte order of the host, as reported by the driver.
     pub host_endianness: u32,
     /// Objects of the device. `None` before INIT_HCA and after TEARDOWN_HCA.
     pub resources: Option<Box<Resources>>,

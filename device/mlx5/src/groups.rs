@@ -84,7 +84,7 @@ mod tests {
     const GID: [u8; 16] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
     #[test]
-    fn qp_attached_twice_is_one_group_member() {
+    fn attaching_qp_twice_adds_one_member() {
         let mut groups = Groups::new(13);
         for qpn in [0x80, 0x81, 0x80] {
             groups.attach(GID, Qpn::new(qpn)).unwrap();

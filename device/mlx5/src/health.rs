@@ -11,11 +11,11 @@ const FIRMWARE_ERROR: u8 = 1;
 /// Health buffer, health counter and NIC state.
 #[derive(Debug, Default)]
 pub struct HealthReport {
-    /// Whether an operator injected a failure.
+    /// Whether an operator has injected a failure.
     failed: bool,
-    /// NIC state that the driver has requested.
+    /// NIC state requested by the driver.
     requested: Option<u8>,
-    /// Number of times that the counter has been read.
+    /// Number of reads of the health counter.
     reads: u32,
 }
 

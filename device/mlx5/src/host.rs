@@ -1,4 +1,4 @@
-//! Implements the engine's host interface: access to work queues and guest memory.
+//! The engine's access to work queues and guest memory.
 
 use card::frontend::{Context, HostContext};
 use card::memory::GuestMemory;
@@ -157,7 +157,7 @@ impl engine::Host for Mlx5Host<'_> {
     }
 }
 
-/// Moves a QP in the engine to another state, or changes the QP's attributes.
+/// Changes the state or the attributes of a QP in the engine.
 ///
 /// # Errors
 /// Fails if the engine does not have the QP, which would be a bug in this front-end.

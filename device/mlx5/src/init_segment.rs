@@ -39,7 +39,7 @@ impl InitSegment {
             Register::CommandRevision => revision,
             Register::QueueAddressHigh => self.queue_high,
             Register::QueueAddressLow => QueueWord::read(self.queue_low, self.health.nic_state()),
-            // The doorbell is write-only, and the device needs no time for initialization.
+            // The doorbell is write-only, and the device needs no time to initialise.
             Register::CommandDoorbell | Register::Initializing => 0,
             Register::Health => self.health.word(within),
             Register::TimerHigh => high,
@@ -94,9 +94,9 @@ mod tests {
         segment.read(offset, Instant::ZERO)
     }
 
-    /// Section 2.1: the values that the driver checks when it loads.
+    /// Section 2.1: the driver checks these values when it loads.
     #[test]
-    fn init_segment_has_values_that_driver_checks_on_load() {
+    fn init_segment_passes_driver_load_checks() {
         let mut segment = InitSegment::default();
         assert_eq!([0, 4, 0x14, 0x1fc].map(|at| read(&mut segment, at)), [0x0023_0010, 0x0005_0bbe, 0x56, 0]);
         assert_eq!([0x240, 0x1040, 0x1ffc, u64::MAX - 3].map(|at| read(&mut segment, at)), [0; 4]);

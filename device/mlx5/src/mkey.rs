@@ -22,9 +22,8 @@ use super::numbered::Numbered;
 use super::translation_list::{TranslationList, UNIT_PAGES};
 use super::uses::{Object, Used};
 
-/// Number of bits for an entry's position in its key's translation list. The page table numbers the entries of all
-/// lists: the low bits of an entry number are this position, and the high bits are the index of the key. The page
-/// budget limits each list to far fewer than `1 << LIST_BITS` entries.
+/// The high bits of a page table entry number are the index of a key. The low `LIST_BITS` bits are a position in the
+/// key's translation list. The page budget limits each list to far fewer than `1 << LIST_BITS` entries.
 const LIST_BITS: u32 = 32;
 
 #[derive(Debug)]
@@ -51,7 +50,7 @@ impl Mkey {
 /// A change that a work request makes to a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
-    /// Specifies what to check and what to change.
+    /// Selects the checks to make and the fields to change.
     pub control: UmrControl,
     /// New values of the fields to change.
     pub context: MkeyContext,
@@ -66,8 +65,8 @@ pub struct Change<'a> {
 pub struct Mkeys {
     objects: Numbered<Mkey>,
     keys: KeyTable,
-    /// Generation of the translation lists. It never changes: each change to a list also changes the key table, which
-    /// invalidates cached translations.
+    /// Generation of the translation lists for the translation cache. It is constant, because each change to a list
+    /// also changes the key table, which already invalidates cached translations.
     generation: Generation,
 }
 
@@ -158,7 +157,7 @@ impl Mkeys {
         if !new.free {
             mkey.last_valid = Some(new.key);
         }
-        // Cannot fail: the table has the key.
+        // This cannot fail, because the key is already in the table.
         self.set(index, &new, region).map_err(|_| AccessError::Key)?;
         Ok([old.pd, new.pd])
     }
@@ -216,7 +215,7 @@ impl Mkeys {
         self.keys.iter_from(index)
     }
 
-    /// Returns access to the memory behind the keys.
+    /// Returns access to guest memory by key.
     pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Self> {
         RegionAccess { keys: &self.keys, pages: self, dma }
     }
@@ -424,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn free_key_permits_nothing() {
+    fn free_key_permits_no_access() {
         let dma = guest_memory(0, 1);
         let mut keys = Mkeys::new(18);
         for mode in [AccessMode::Pages, AccessMode::Ranges, AccessMode::FixedRanges] {
@@ -438,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_mkey_contexts_with_invalid_mode_or_range() {
+    fn rejects_invalid_mkey_contexts() {
         let mut keys = Mkeys::new(18);
         let mut check = |context| keys.insert(context, Box::default()).unwrap_err().check;
         assert_eq!(check(context(AccessMode::DeviceMemory)), Check::MkeyMode);

@@ -1,4 +1,4 @@
-//! Tables of objects whose numbers the device chooses.
+//! Tables of objects that are numbered by the device.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ pub struct Numbered<T> {
     /// The lowest number that has never been used.
     fresh: u32,
     last: u32,
-    /// Freed numbers, in the order in which they were freed. Bound: the range of numbers.
+    /// Freed numbers, oldest first. Each number occurs at most once.
     freed: VecDeque<u32>,
 }
 

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_unusable_values() {
+    fn rejects_invalid_options() {
         for (text, problem) in [
             (r#"{"vectors": 1}"#, "must be between 2 and 64"),
             (r#"{"board_id": "0123456789abcdefg"}"#, "must have at most 16 characters"),

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn manage_pages_returns_all_pages_the_driver_gave() {
+    fn device_returns_all_given_pages() {
         let list: Vec<u8> = (1..=20_u64).flat_map(|page| (page << 12).to_be_bytes()).collect();
         let mut pages = GivenPages::default();
         assert!(pages.take(768).is_empty());
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_pages_is_bounded() {
+    fn number_of_given_pages_is_limited() {
         let list = vec![0; 8 * (MAX_GIVEN_PAGES + 1)];
         let mut pages = GivenPages::default();
         let most = u32::try_from(MAX_GIVEN_PAGES).unwrap();

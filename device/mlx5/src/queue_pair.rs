@@ -26,7 +26,7 @@ use super::uses::{Object, Used};
 use super::work;
 use super::work_queue::TooMany;
 
-/// Log2 of the maximum message length in bytes. Larger values in a context are reduced to this one.
+/// Log2 of the maximum message length in bytes. Larger values in a context are clamped to it.
 const LOG_MAX_MESSAGE: u8 = 30;
 /// Log2 of a QP's maximum number of outstanding READs and atomics in one direction.
 const LOG_MAX_DEPTH: u8 = 4;
@@ -36,7 +36,7 @@ pub struct QueuePair {
     pub qpn: Qpn,
     /// Context as the driver sees it. [`QueuePair::observe`] updates the state and the PSNs.
     pub context: QpContext,
-    /// Memory of the receive queue, followed by memory of the send queue.
+    /// Memory of the receive queue, followed by that of the send queue.
     pub buffer: QueueBuffer,
     pub counters: QpCounters,
     send: SendQueue,
@@ -255,8 +255,8 @@ impl QueuePair {
         })
     }
 
-    /// Returns the modification that a transition requires in the engine. The QP's context must already be the result
-    /// of the transition. Returns `None` if the engine does not support the QP's service.
+    /// Returns the modification to make in the engine for a transition that has already been applied to the QP's
+    /// context. Returns `None` if the engine does not support the QP's service.
     pub fn modification(&self, transition: Transition, addresses: &Addresses) -> Option<Modify> {
         let starts = matches!(transition, Transition::Rst2Init | Transition::ToRst);
         let is_connected = !self.service.is_datagram();
@@ -270,7 +270,7 @@ impl QueuePair {
         })
     }
 
-    /// Returns the snapshot row of the QP, or `None` for a UMR QP, which has no transport service.
+    /// Returns the row that describes the QP in snapshots, or `None` for a UMR QP, which has no transport service.
     pub fn row(&self, live: &QpSnapshot, addresses: &Addresses) -> Option<QpRow> {
         if self.service == Service::Umr {
             return None;

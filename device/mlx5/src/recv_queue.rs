@@ -57,7 +57,7 @@ impl RecvQueue {
         self.counters.waiting() != 0
     }
 
-    /// Fetches the next entry, if one is posted. The request's `wr_id` is the entry's running number, modulo 2^16.
+    /// Fetches the next entry, if one is posted. The request's `wr_id` is the entry number, modulo 2^16.
     pub fn take(
         &mut self,
         buffer: &QueueBuffer,
@@ -76,7 +76,7 @@ impl RecvQueue {
     /// Copies the entry with this number, modulo 2^16.
     ///
     /// # Errors
-    /// The memory of the queue is not accessible.
+    /// Fails if the queue's memory is not accessible.
     pub fn read(&self, number: u16, buffer: &QueueBuffer, dma: &GuestMemory) -> Result<RecvWqe, AccessError> {
         let slot = u32::from(number) & self.entries.saturating_sub(1);
         let mut entry = Entry::from_elem(0, 1 << self.log_stride);

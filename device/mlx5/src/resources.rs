@@ -11,7 +11,7 @@
 //! | EQ | 150 B | 2^6 | 10 KiB |
 //! | memory key | 220 B | 2^20 | 220 MiB |
 //! | page of a queue or key | 8 B | 2^24 | 128 MiB |
-//! | use of an object | 50 B | 2^18 | 13 MiB |
+//! | reference to an object | 50 B | 2^18 | 13 MiB |
 //! | multicast group | 250 B | 2^13 | 2 MiB |
 //!
 //! # Spec
@@ -48,7 +48,7 @@ pub struct Resources {
     pub qps: Numbered<Box<QueuePair>>,
     pub srqs: Numbered<Box<SharedReceiveQueue>>,
     pub groups: Groups,
-    /// Number of times each object is used by other objects.
+    /// Reference counts of objects that other objects use.
     pub uses: Uses,
     /// SRQs that fell below their limit in this turn of the worker thread.
     ///

@@ -27,7 +27,7 @@ pub struct SendTag {
     pub index: u16,
     /// Opcode of the WQE.
     pub opcode: u8,
-    /// Whether the request writes a CQE if it succeeds.
+    /// Whether a CQE is written if the request succeeds.
     pub signaled: bool,
     /// Whether the CQE is solicited.
     pub event: bool,
@@ -54,14 +54,14 @@ impl SendTag {
     }
 }
 
-/// Returns the number of blocks of a WQE, whose size is in units of 16 bytes.
+/// Returns the number of blocks in a WQE. `size` is in units of 16 bytes.
 pub fn blocks(size: u8) -> u16 {
     size.div_ceil(UNITS).into()
 }
 
 /// A WQE fetched from the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct FetchedWqe {
     /// Tag for the completion.
     pub tag: SendTag,
     /// The WQE, with the length specified in its control segment.
@@ -128,7 +128,7 @@ impl SendQueue {
     }
 
     /// Fetches the next WQE. A WQE with an invalid size is rejected, and consumes at least one block (section 20, M-1).
-    pub fn take(&mut self, buffer: &QueueBuffer, dma: &GuestMemory) -> Fetch<Taken> {
+    pub fn take(&mut self, buffer: &QueueBuffer, dma: &GuestMemory) -> Fetch<FetchedWqe> {
         if self.waiting() == 0 {
             return Fetch::Empty;
         }
@@ -144,13 +144,13 @@ impl SendQueue {
         }
         let Ok(bytes) = self.copy(index, control.size, buffer, dma) else { return Fetch::Broken };
         self.counters.take(blocks);
-        Fetch::Ready(Taken { tag, bytes })
+        Fetch::Ready(FetchedWqe { tag, bytes })
     }
 
     /// Copies the first bytes of a block.
     ///
     /// # Errors
-    /// The memory of the queue is not accessible.
+    /// Fails if the queue's memory is not accessible.
     pub fn head<const LEN: usize>(
         &self,
         index: u16,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn wqe_continues_at_start_of_queue() {
+    fn wqe_wraps_around_end_of_queue() {
         let dma = guest_memory(0, 1);
         let (mut queue, buffer) = queue();
         put(&dma, 0, 3);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn completed_blocks_end_with_wqe_of_last_completion() {
+    fn completing_wqe_completes_its_blocks() {
         let (mut queue, _) = queue();
         queue.counters.taken = 9;
         queue.complete(SendTag::new().with_index(2).with_size(9));

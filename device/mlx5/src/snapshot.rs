@@ -8,8 +8,7 @@ use super::event_queue::EventQueue;
 use super::function::Function;
 use super::resources::Resources;
 
-/// Returns the tables of a device that has a [`Function`]. UMR QPs are not listed, because they have no transport
-/// service.
+/// Returns the tables for a device. UMR QPs are omitted, because they have no transport service.
 pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {
     [
         Table::new(QpRow::TABLE, |device, cx| {
@@ -34,8 +33,8 @@ pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {
     ]
 }
 
-/// Returns an iterator over at most one pair: the device's objects, and the object number at which the requested page
-/// of rows starts. The iterator is empty if the device is not initialised, or if the number does not fit in 32 bits.
+/// Returns the device's objects, and the object number at which the requested page of rows starts. The iterator is
+/// empty if the device is not initialised, or if the number does not fit in 32 bits.
 fn objects<'a>(
     device: &'a impl AsRef<Function>,
     cx: &TableContext<'_>,

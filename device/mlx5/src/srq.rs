@@ -1,5 +1,5 @@
-//! Shared receive queues: RMPs, XRC SRQs, and the SRQs of interface step (ISSI) 0. All three kinds share one number
-//! space.
+//! Shared receive queues: RMPs, XRC SRQs, and the basic SRQs of ISSI 0 (interface step sequence ID). All three kinds
+//! share one number space.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.4 and 12.
@@ -22,7 +22,7 @@ use super::work_queue::Counters;
 pub enum Context {
     Rmp(RmpContext),
     Xrc(SrqContext),
-    /// SRQ of interface step (ISSI) 0.
+    /// SRQ created with ISSI 0.
     Basic(SrqContext),
 }
 
@@ -87,7 +87,7 @@ pub struct SharedReceiveQueue {
     context: Context,
     buffer: QueueBuffer,
     counters: Counters,
-    /// Number of the entry at the head of the list. This entry is consumed next.
+    /// Number of the entry at the head of the list, which is consumed next.
     head: u16,
     /// Whether an event has already reported that the queue cannot be read.
     reported_broken: bool,
@@ -143,8 +143,8 @@ impl SharedReceiveQueue {
     /// Fetches the entry at the head of the list, if one is posted. The request's `wr_id` is the entry number.
     pub fn take(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
         let [log_entries, _] = self.context.logs();
-        // The limit applies to all entries available now, so read the record again if the number of known entries would
-        // fall below the limit.
+        // The limit applies to all entries that are posted by now. Read the record again before reporting that too few
+        // entries are left.
         if self.counters.waiting() <= self.context.limit() {
             self.learn(dma);
         }

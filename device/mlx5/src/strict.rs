@@ -1,8 +1,8 @@
 //! Strict mode: reports violations of the interface that the device tolerates.
 //!
-//! Checks do not change the behaviour of the device. A command is checked before its execution, while the objects that
-//! it removes still exist. Findings are reported only for commands that succeed, since a rejected command already has a
-//! status.
+//! Checks do not change the behaviour of the device. A command is checked before it executes, while the objects that it
+//! removes still exist. Findings are reported only for commands that succeed, since a rejected command already returns
+//! an error status.
 //!
 //! Section 7.3: stores to the BAR are posted, so a doorbell record may be newer than the doorbell being checked. Only a
 //! record that is older than the doorbell is a violation.
@@ -30,7 +30,7 @@ pub(super) use self::queues::{cqe, receives};
 pub(super) use self::registers::write;
 pub(super) use self::work::{completion, send_wqe};
 
-/// State of strict mode, cleared when software writes the address of the command queue.
+/// State of strict mode. It is cleared when software writes the address of the command queue.
 #[derive(Debug, Default)]
 pub struct Strict {
     /// Token of the previous command.
@@ -51,7 +51,7 @@ impl Strict {
     }
 }
 
-/// Whether a 24-bit index is past another one.
+/// Whether a 24-bit index is past `end`, taking wraparound into account.
 fn is_past(index: u32, end: u32) -> bool {
     const INDEX: u32 = 0xff_ffff;
     const HALF: u32 = 1 << 23;

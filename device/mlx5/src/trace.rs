@@ -23,7 +23,7 @@ use super::event_queue::WriteError;
 use super::failure;
 use super::send_queue::SendTag;
 
-/// Returns the name of the register at the start of an access.
+/// Returns the name of the register in which an access starts.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     if let Some((page, offset)) = doorbell::place(access.offset) {
         let page = page.get();

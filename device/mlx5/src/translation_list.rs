@@ -15,7 +15,7 @@ pub const UNIT_PAGES: usize = UNIT / Mtt::LEN;
 /// Work requests pad a list to a multiple of this number of units.
 const PADDING: u64 = 4;
 
-/// A key's translation list. It ends with the last element that has been written.
+/// A key's translation list. It extends to the last element that has been written.
 #[derive(Debug)]
 pub enum TranslationList {
     Pages(Vec<Iova>),

@@ -1,5 +1,5 @@
-//! Counts how many objects use each object. The device rejects commands that would destroy an object in use. Otherwise,
-//! a queue could silently lose its events or its memory.
+//! Reference counts of objects. The device rejects commands that would destroy an object in use, since a queue could
+//! otherwise silently lose its events or its memory.
 //!
 //! # Spec
 //! mlx5 interface, section 4.3.
@@ -23,7 +23,7 @@ pub enum Object {
 /// Objects used by one object.
 pub type Used = SmallVec<[Object; 6]>;
 
-/// Number of times each object is used. Unused objects have no entry.
+/// Number of references to each object. Unused objects have no entry.
 ///
 /// Bound: at most one entry per object.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn object_is_used_until_its_last_user_is_removed() {
+    fn object_is_used_while_referenced() {
         let mut uses = Uses::default();
         let (pd, cq) = (Object::Pd(1), Object::Cq(0x40));
         let qp = Used::from_slice(&[pd, cq, cq]);

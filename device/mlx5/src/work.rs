@@ -18,14 +18,14 @@ use protocol::roce::Imm;
 use smallvec::SmallVec;
 
 use super::recv_queue::sge;
-use super::send_queue::Taken;
+use super::send_queue::FetchedWqe;
 
 /// Converts a send WQE to an engine request.
 ///
 /// # Errors
 /// Fails with the completion status if the WQE is malformed.
 pub fn request(
-    taken: &Taken,
+    taken: &FetchedWqe,
     service: Service,
     qpn: Qpn,
     addresses: &Addresses,
@@ -72,7 +72,7 @@ pub fn request(
 }
 
 /// Returns the completion status of a WQE that cannot be parsed. Section 9.4: every failed UMR has the same syndrome.
-fn malformed(taken: &Taken) -> Status {
+fn malformed(taken: &FetchedWqe) -> Status {
     if taken.tag.opcode() == Opcode::Umr.code() {
         Status::MemoryManagement(AccessError::Kind)
     } else {
@@ -80,8 +80,8 @@ fn malformed(taken: &Taken) -> Status {
     }
 }
 
-/// Returns the token of a UMR. It contains the index of the first block of the UMR's WQE. The device reads the WQE
-/// again when the UMR executes.
+/// Returns the token of a UMR, which contains the index of the first block of its WQE. The device reads the WQE again
+/// when the UMR executes.
 pub const fn token(index: u16) -> LocalToken {
     LocalToken([index as u64, 0, 0, 0])
 }

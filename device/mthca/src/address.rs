@@ -1,4 +1,4 @@
-//! Resolution of addresses in paths, in address vectors, and in headers built by software.
+//! Resolves the addresses in paths, address vectors and software-built headers.
 //!
 //! # Spec
 //! mthca interface, sections 6.5, 6.8 and 8.3.

@@ -36,8 +36,7 @@ pub enum Answer {
     Mailbox(Outbox),
 }
 
-/// Executes a command: copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps the contents
-/// of both.
+/// Executes a command on a copy of the inbox, and writes the outbox. `mailboxes` keeps the contents of both.
 ///
 /// # Errors
 /// Returns the status if the command is rejected.
@@ -66,7 +65,7 @@ pub fn execute(
     Ok(answer)
 }
 
-/// Executes a command, whether or not it requires INIT_HCA.
+/// Executes a decoded command. Most commands require INIT_HCA.
 fn dispatch(
     state: &mut DeviceState,
     setup: &Setup,

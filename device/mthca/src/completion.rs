@@ -136,8 +136,8 @@ impl Resources {
         self.raise(cx, &Eqe::Qp(qpn, event));
     }
 
-    /// Does the deferred work of a turn: reports SRQs that have fallen below their limit, and polls mapped doorbells.
-    /// Returns whether more work is pending.
+    /// Does the work deferred to the end of a turn of the worker thread: reports SRQs that have fallen below their
+    /// limit, and polls mapped doorbells. Returns whether more work is pending.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));
@@ -171,7 +171,7 @@ impl Resources {
         let index = self.qp_index(qpn);
         let Some(qp) = self.qps.get(index) else { return };
         let to_err = qp.modification(Transition::ToErr, cx.port.addresses(), false);
-        // This cannot fail: every QP in the table exists in the engine.
+        // This cannot fail, because every QP in the table exists in the engine.
         let _ = modify_qp(cx, self, qpn, &to_err);
     }
 }

@@ -108,8 +108,8 @@ impl CompletionQueue {
     }
 
     /// Returns the arm request in the doorbell record, or `None` if the request has not changed since the last call.
-    /// Section 5.3: software increments the sequence number with every event that it receives, so two requests have
-    /// different numbers. If the record has not changed, software has not yet received the last event.
+    /// Section 5.3: software increments the sequence number with every event that it receives. An unchanged record
+    /// therefore means that software has not received the last event yet.
     pub fn rearmed(&mut self, record: [u8; RECORD_LEN]) -> Option<ArmCq> {
         let arm = ArmCq::from_record(record)
             .filter(|arm| arm.arm_for.is_some() && arm.cqn.get() == self.cqn.get() & 0xff_ffff)?;
@@ -159,7 +159,7 @@ impl CompletionQueue {
         Ok(notify)
     }
 
-    /// Returns the snapshot row of the queue.
+    /// Returns the row that describes the queue in snapshots.
     pub fn row(&self) -> CqRow {
         CqRow {
             cqn: self.cqn.get(),

@@ -62,7 +62,7 @@ pub struct Mthca {
     counters: Counters,
     /// Whether the catastrophic error buffer reports an error.
     failed: bool,
-    /// Whether doorbells are mapped. If they are, the device may miss some of them.
+    /// Whether the UAR pages are mapped into the guest, in which case the device may miss doorbells.
     mapped: bool,
 }
 

@@ -1,4 +1,4 @@
-//! UAR pages: the doorbells in BAR2, and their effects.
+//! UAR pages: the doorbells in BAR2 and their effects.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.3.
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_byte_doorbells_of_specification_are_decoded() {
+    fn documented_doorbells_are_decoded() {
         assert_eq!(pages().write(0x2010, &SEND), sent(2));
         assert_eq!(pages().write(0x2020, &ARM), armed(2));
     }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn first_half_of_doorbell_is_kept_per_uar_page() {
+    fn first_half_is_kept_per_uar_page() {
         let mut pages = pages();
         assert_eq!(pages.write(0x3010, &SEND[..4]), Ok(None));
         assert_eq!(pages.write(0x4010, &[0xff; 4]), Ok(None));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_of_other_width_or_offset_are_ignored() {
+    fn invalid_doorbell_stores_are_ignored() {
         let mut pages = pages();
         for (offset, len, reason) in [
             (0x2018, 8, NO_REGISTER),

@@ -12,7 +12,7 @@ use protocol::hca::mthca::eqc::{Eqc, Interrupt};
 use protocol::hca::mthca::eqe::Eqe;
 use protocol::ids::Eqn;
 
-/// Number of event types, which equals the number of bits in MAP_EQ's mask.
+/// Number of event types: one for each bit of MAP_EQ's mask.
 const TYPES: usize = 64;
 
 /// The valid event queues of a device.

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn bucket_chain_determines_members() {
+    fn members_are_found_along_bucket_chain() {
         let bucket = mgm::hash(&GID, 4096).into();
         assert_eq!(bucket, u32::from(mgm::hash(&SAME_BUCKET, 4096)));
         let mut groups = Groups::default();

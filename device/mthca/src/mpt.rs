@@ -1,4 +1,4 @@
-//! Conversion of memory protection table entries to memory regions.
+//! Converts memory protection table (MPT) entries to memory regions.
 //!
 //! # Spec
 //! mthca interface, sections 6.1 and 6.2.

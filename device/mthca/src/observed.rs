@@ -1,4 +1,4 @@
-//! Events that the device reports to its observers, one for each decision.
+//! Events that the device reports to counters, strict mode and the trace.
 
 use engine::{Completion, Fetch, RecvRequest, SendRequest, State};
 use hcr::entry_ring::WriteError;
@@ -14,7 +14,7 @@ use super::qp::QueuePair;
 use super::regions::DeviceMemory;
 use super::srq::SharedReceiveQueue;
 
-/// A decision made by the device, with the objects concerned.
+/// An event in the device, with the objects that it concerns.
 ///
 /// An object is mutable if observers keep data in it: its counters, or the events tracked by strict mode.
 pub(super) enum Observed<'a> {

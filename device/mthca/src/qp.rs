@@ -1,4 +1,4 @@
-//! A queue pair: its context, its work queues, and their translation for the engine.
+//! A queue pair: its context, its work queues, and their conversion to engine types.
 //!
 //! # Spec
 //! mthca interface, sections 6.5, 7.3 and 8.3.
@@ -42,7 +42,7 @@ pub struct QueuePair {
     pub recv: RecvQueue,
     /// Counters since the QP left RESET.
     pub counters: QpCounters,
-    /// Producer counter from the latest doorbell, modulo 2^16. It is updated even if the doorbell is not accepted.
+    /// Producer counter of the latest doorbell, modulo 2^16, even if that doorbell was not accepted.
     pub announced: u16,
 }
 
@@ -128,7 +128,7 @@ impl QueuePair {
         })
     }
 
-    /// Converts a management datagram. The packet is sent with the header values that software has built.
+    /// Converts a management datagram, which is sent with the headers that software has built.
     fn management(
         &self,
         wr_id: u64,
@@ -202,7 +202,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the modification that the engine applies for a command. `self` contains the context after the command.
+    /// Returns the modification to make in the engine for a transition that has already been applied to the context.
     pub fn modification(
         &self,
         transition: Transition,
@@ -220,7 +220,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the snapshot row of the QP.
+    /// Returns the row that describes the QP in snapshots.
     pub fn row(&self, live: &QpSnapshot, addresses: &Addresses) -> QpRow {
         let QpAttrs { remote, max_rd_atomic, max_dest_rd_atomic, .. } = self.attributes(addresses);
         QpRow {

@@ -1,6 +1,6 @@
 //! The receive queue of a QP: a ring of slots.
 //!
-//! There is no doorbell. The producer counter is in the doorbell record. The device reads the record whenever it has
+//! Receives have no doorbell. Instead, the device reads the producer counter from the doorbell record whenever it has
 //! fetched all requests announced so far.
 //!
 //! # Spec
@@ -21,7 +21,7 @@ pub struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// Creates a queue in its state after RESET.
+    /// Creates an empty queue, as after RESET.
     pub fn new(queue: WorkQueue) -> Self {
         Self { queue, counters: Counters::default() }
     }

@@ -4,17 +4,17 @@
 //! Contexts are kept here instead of in ICM. The device reads only page table entries and doorbell records from the
 //! memory that software maps (section 4.1).
 //!
-//! The engine documents its own share of the memory. The table lists the maximum memory that a hostile guest can make
-//! this module's objects use:
+//! The table lists the maximum memory that a hostile guest can make these objects use. The engine documents its own
+//! memory.
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
-//! | QP | 1 KiB | 2^17, in 2^16 groups | 200 MiB |
-//! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
-//! | SRQ | 100 B | 2^16, in 2^14 groups | 15 MiB |
-//! | entry of a queue in its UAR page | 200 B | 2^18 | 50 MiB |
+//! | QP | 1 KiB | 2^17, in 2^16 table leaves | 200 MiB |
+//! | CQ | 100 B | 2^17, in 2^16 table leaves | 60 MiB |
+//! | SRQ | 100 B | 2^16, in 2^14 table leaves | 15 MiB |
+//! | queue listed under its UAR page | 200 B | 2^18 | 50 MiB |
 //! | EQ | 80 B | 2^6 | 5 KiB |
-//! | key | 80 B | 2^20, or 2^14 groups of 64 | 83 MiB |
+//! | key | 80 B | 2^20, in 2^14 table leaves | 83 MiB |
 //! | page table chunk | 4 KiB | 2^15 | 128 MiB |
 //! | run of ICM pages | 24 B | 2^18 | 12 MiB |
 //!
@@ -137,7 +137,8 @@ pub struct Resources {
     pub srqs: SparseTable<Box<SharedReceiveQueue>>,
     /// Queues by UAR page.
     pub uar: UarQueues,
-    /// SRQs that have fallen below their limit in this turn. They are reported at the end of the turn.
+    /// SRQs that have fallen below their limit in this turn of the worker thread. They are reported at the end of the
+    /// turn.
     pub low_srqs: Vec<Srqn>,
     pub groups: Groups,
 }

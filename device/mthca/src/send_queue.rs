@@ -1,9 +1,9 @@
 //! The send queue of a QP.
 //!
-//! A WQE does not contain its own opcode, size or fence bit. Software stores these and the address of the WQE in the
-//! preceding slot when it posts the WQE. Together they are the link to the WQE. A doorbell repeats the link to the
-//! first WQE that it announces. Each WQE is read from guest memory only once. If the next WQE has been posted by then,
-//! the link to it is taken from the same copy.
+//! A WQE does not contain its own opcode, size or fence bit. When software posts a WQE, it stores these and the address
+//! of the WQE in the preceding slot, as a link to the WQE. A doorbell repeats the link to the first WQE that it
+//! announces. Each WQE is read from guest memory only once, together with the link to the next WQE if that one has
+//! already been posted.
 //!
 //! # Spec
 //! mthca interface, sections 5.2 and 7.3.
@@ -54,7 +54,7 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// Creates a queue in its state after RESET.
+    /// Creates an empty queue, as after RESET.
     pub fn new(queue: WorkQueue, kind: QpKind, signal_all: bool) -> Self {
         Self { queue, kind, signal_all, counters: Counters::default(), next: None }
     }
@@ -99,7 +99,7 @@ impl SendQueue {
     /// Copies bytes out of the queue.
     ///
     /// # Errors
-    /// The memory of the queue is not accessible.
+    /// Fails if the queue's memory is not accessible.
     pub fn read(&self, offset: u32, out: &mut [u8], mem: &impl QueueMemory) -> Result<(), AccessError> {
         self.queue.read(mem, offset, out)
     }
@@ -109,15 +109,16 @@ impl SendQueue {
     /// new requests.
     ///
     /// # Errors
-    /// The doorbell is lost if it announces more requests than the queue has slots.
+    /// Fails if the doorbell announces more requests than the queue has slots, unless the record announces new
+    /// requests.
     pub fn accept_doorbell(
         &mut self,
         doorbell: &SendDoorbell,
         record: Option<u32>,
     ) -> Result<bool, SqOverflowError> {
         let slots = self.slots();
-        // Section 5.2: the doorbell describes the first WQE that it announces. The slot before each later WQE describes
-        // that WQE.
+        // Section 5.2: the doorbell describes the first WQE that it announces. Each later WQE is described in the slot
+        // before it.
         if self.waiting() == 0 && doorbell.first == self.counters.taken {
             let SendDoorbell { opcode, size, fence, .. } = *doorbell;
             self.next = Some(Link { address: self.queue.offset(doorbell.first), opcode, size, fence });
@@ -176,7 +177,7 @@ impl SendQueue {
     /// Reads the link to a WQE from the preceding slot.
     ///
     /// # Errors
-    /// The memory of the queue is not accessible.
+    /// Fails if the queue's memory is not accessible.
     pub fn read_link(&self, count: u16, mem: &impl QueueMemory) -> Result<Link, AccessError> {
         let mut segment = [0; GRANULE];
         self.queue.read(mem, self.queue.offset(count.wrapping_sub(1)), &mut segment)?;

@@ -74,8 +74,8 @@ impl SharedReceiveQueue {
         mem: &impl QueueMemory,
         record: impl FnOnce() -> Option<u32>,
     ) -> Fetch<RecvRequest> {
-        // The limit applies to the number of requests that are actually pending. Read the record again if the number
-        // known so far would fall below the limit.
+        // The limit applies to all requests that are posted by now. Read the record again before reporting that too few
+        // requests are left.
         if self.counters.waiting() <= self.context.limit {
             self.counters.learn(record(), self.queue.slots());
         }

@@ -46,26 +46,26 @@ pub struct Strict {
 /// Progress of firmware start-up, which the device itself does not track.
 #[derive(Clone, Copy, Debug, Default)]
 struct BringUp {
-    firmware_lent: bool,
-    firmware_runs: bool,
-    aux_lent: bool,
+    firmware_mapped: bool,
+    firmware_running: bool,
+    aux_mapped: bool,
 }
 
 impl BringUp {
     /// Records a successful command.
     fn done(&mut self, op: Op) {
         match op {
-            Op::MapFa => self.firmware_lent = true,
-            Op::RunFw => self.firmware_runs = true,
-            Op::MapIcmAux => self.aux_lent = true,
-            Op::UnmapIcmAux => self.aux_lent = false,
-            Op::UnmapFa => (self.firmware_lent, self.firmware_runs) = (false, false),
+            Op::MapFa => self.firmware_mapped = true,
+            Op::RunFw => self.firmware_running = true,
+            Op::MapIcmAux => self.aux_mapped = true,
+            Op::UnmapIcmAux => self.aux_mapped = false,
+            Op::UnmapFa => (self.firmware_mapped, self.firmware_running) = (false, false),
             _ => {}
         }
     }
 }
 
-/// The parts of an initialised device that a check examines.
+/// The parts of an initialised device that checks read.
 #[derive(Clone, Copy)]
 struct View<'a> {
     resources: &'a Resources,

@@ -1,5 +1,5 @@
-//! Tests of a whole device with a driver, without QEMU: the test accesses the device as `ib_mthca` does, with the
-//! values observed on a running kernel (sections 13.3 and 14).
+//! Tests of a whole device with a driver, without QEMU. The driver acts like `ib_mthca` and uses values observed on a
+//! running kernel (sections 13.3 and 14).
 
 mod commands;
 mod datagrams;
@@ -53,7 +53,7 @@ const fn command_events(token: u16) -> Option<CommandEvents> {
     Some(CommandEvents { buffer: EQ_BUFFERS[3], token, read: 0 })
 }
 
-/// A driver, which is the only program of its guest.
+/// A driver with its own guest and device.
 type Driver = driver::Driver<Guest<Mthca>>;
 
 fn setup(lid: u16, options: Options) -> Setup {

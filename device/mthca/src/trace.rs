@@ -21,7 +21,7 @@ use protocol::hca::opcode::WqeOpcode;
 use protocol::ids::{Cqn, Eqn, Qpn};
 use protocol::roce::Opcode;
 
-/// Returns the name of the register at the start of an access.
+/// Returns the name of the register in which an access starts.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
     match access.bar {
         Bar::Bar0 => Register::at(access.offset & !3).map(name),

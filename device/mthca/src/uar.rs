@@ -28,10 +28,10 @@ use super::work_queue::Advance;
 /// Maximum number of records polled as soon as a word is found. If the page has no more queues than that, all of them
 /// are polled in the same turn.
 const POLLS_AT_ONCE: usize = 16;
-/// Maximum number of records polled at the end of a turn.
+/// Maximum number of records polled at the end of a turn of the worker thread.
 const POLLS_PER_TURN: usize = 256;
 
-/// A register in a UAR page. Each slot has its own set of queues.
+/// A register in a UAR page, called a slot here. Each slot has its own set of queues.
 type UarSlot = (u32, UarRegister);
 
 /// The queues of each UAR page.
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn page_with_one_queue_needs_no_polling_round() {
+    fn single_queue_needs_no_polling_round() {
         let mut queues = queues([5]);
         queues.begin(PLACE, Some(5));
         assert!(queues.rounds.is_empty() && rest(&mut queues).is_empty());
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn word_found_during_round_polls_all_queues_again() {
+    fn word_found_during_round_repeats_polling() {
         let mut queues = queues([1, 2, 3, 4]);
         queues.begin(PLACE, Some(1));
         assert_eq!([queues.next(PLACE), queues.next(PLACE)], [Some(1), Some(2)]);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_may_be_added_and_removed_during_round() {
+    fn queues_may_change_during_polling_round() {
         let mut queues = queues([1, 3, 5]);
         queues.begin(PLACE, None);
         assert_eq!([queues.next(PLACE), queues.next(PLACE)], [Some(1), Some(3)]);

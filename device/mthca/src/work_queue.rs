@@ -45,7 +45,7 @@ impl WorkQueue {
     /// Copies bytes out of the buffer.
     ///
     /// # Errors
-    /// The buffer is not accessible.
+    /// Fails if the buffer is not accessible.
     pub fn read(&self, mem: &impl QueueMemory, offset: u32, out: &mut [u8]) -> Result<(), AccessError> {
         mem.read(self.pd, self.lkey, offset.into(), out)
     }

@@ -34,7 +34,7 @@ pub struct Key {
     /// Current value of the complete key.
     pub key: u32,
     pub pd: Pdn,
-    /// Object that the key belongs to.
+    /// Type of the object that the key belongs to.
     pub kind: KeyKind,
     /// Memory that is accessible through the key while the key is valid.
     pub mapping: Option<Mapping>,
@@ -104,7 +104,7 @@ impl Key {
         self.mapping.take().map(drop).ok_or(AccessError::Invalid)
     }
 
-    /// Returns the permissions of this key, and the mapping of a window that is bound to it.
+    /// Returns the permissions of this key, and the mapping for a window that is bound to it.
     fn open(&self, initiator: Initiator, of: &Bind) -> Result<(Rights, Mapping), AccessError> {
         if self.key != of.parent.get() {
             return Err(AccessError::Key);
@@ -124,7 +124,7 @@ impl Key {
 /// Work queues of one QP.
 #[derive(Clone, Debug, Default)]
 pub struct WorkQueues {
-    /// Numbers of send requests and receive requests that the engine has fetched.
+    /// Number of send requests and number of receive requests that the engine has fetched.
     pub taken: [usize; 2],
     /// Send requests that have been posted but not fetched.
     pub send: VecDeque<Fetch<SendRequest>>,
@@ -136,7 +136,7 @@ pub struct WorkQueues {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSrq {
     pub domain: u32,
-    /// Protection domain of the SRQ's requests, and of memory accesses by requests that name the SRQ.
+    /// Protection domain of the SRQ, against which accesses by requests that name the SRQ are checked.
     pub pd: Pdn,
 }
 
@@ -211,7 +211,7 @@ pub struct SimHost {
     pub counts_receives: bool,
     /// Time at which the next receive request can be fetched, for [`Host::next_recv_due`].
     pub recv_due: Option<Instant>,
-    /// Recorded events, if recording is enabled. The reader of the events removes them.
+    /// Recorded events, if recording is enabled. The simulation drains them for the checker.
     pub host_events: Option<Vec<HostEvent>>,
     /// NAKs that requesters have received.
     pub naks: Vec<ReceivedNak>,
@@ -328,7 +328,7 @@ impl SimHost {
     }
 
     fn bind(&mut self, initiator: Initiator, of: &Bind) -> Result<(), AccessError> {
-        // An unbind names no region.
+        // A zero-length bind unbinds the window and uses no region.
         let opened = if of.len == 0 { None } else { Some(self.open(initiator, of)?) };
         let found = self.key_mut(of.window.get())?;
         if found.kind != KeyKind::Window(of.kind) {

@@ -6,7 +6,7 @@ use protocol::ids::{Iova, Lkey, Rkey, Va};
 /// Fast registration, which makes a key valid for a part of an ordinary region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
-    /// The whole new key. Only the bits that software chooses differ from those of the allocated key.
+    /// The new key, which differs from the allocated key only in the bits that software chooses.
     pub key: Lkey,
     /// Virtual address of the first byte. Its page offset must equal that of `base`, even for a zero-based region.
     pub start: Va,
@@ -14,8 +14,8 @@ pub struct FastRegister {
     pub rights: Rights,
     /// Whether addresses are offsets from the first byte.
     pub zero_based: bool,
-    /// Where the first byte is stored: a simulated DMA address that consists of the L_Key of an ordinary region and an
-    /// offset in that region.
+    /// Simulated DMA address of the first byte. It consists of the L_Key of an ordinary region and an offset in that
+    /// region.
     pub base: Iova,
 }
 
@@ -31,7 +31,7 @@ pub enum WindowKind {
 /// Binds a memory window to a range of a region, or unbinds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The whole new key of the window. Only the bits that software chooses differ from those of the previous key.
+    /// The new key of the window, which differs from the previous key only in the bits that software chooses.
     pub window: Rkey,
     /// L_Key of the region.
     pub parent: Lkey,

@@ -67,7 +67,7 @@ pub struct Net {
     rng: ChaCha8Rng,
     faults: Faults,
     links: BTreeMap<(usize, usize), Link>,
-    /// Unreachable QPs: every packet to them is lost.
+    /// Unreachable QPs. Every packet to them is dropped.
     silenced: BTreeSet<(usize, u32)>,
     sent: u64,
     stats: NetStats,
@@ -86,7 +86,7 @@ impl Net {
         self.faults = Faults { delay: self.faults.delay, ..Faults::default() };
     }
 
-    /// Starts or stops losing every packet to a QP of `node`.
+    /// Starts or stops dropping every packet to a QP of `node`.
     pub fn silence(&mut self, node: usize, qpn: Qpn, silent: bool) {
         if silent {
             self.silenced.insert((node, qpn.get()));
@@ -99,7 +99,7 @@ impl Net {
         self.stats
     }
 
-    /// Sends a frame from node `from` to node `to`. Returns the fate of the frame for the trace.
+    /// Sends a frame from node `from` to node `to`. Returns what happened to the frame, for the trace.
     pub fn send(&mut self, now: Instant, from: usize, to: usize, frame: Vec<u8>) -> &'static str {
         self.stats.sent += 1;
         let silenced = |frame: &RoceFrame<'_>| self.silenced.contains(&(to, frame.packet.bth.dest_qp.get()));

@@ -2,9 +2,10 @@
 
 use protocol::roce::{Ext, Opcode, Packet, Syndrome};
 
-/// Formats a packet as `Cnp`, or as its operation, PSN, payload length and header fields. For a RETH, the fields are
-/// `va` relative to `base_va`, and the message length. For an AETH, they are the syndrome (omitted for an ACK) and the
-/// MSN. `srq` denotes the SRQ of an XRC request. `SE` marks a solicited event, and `?` marks AckReq.
+/// Formats a packet on one line: operation, PSN, SRQ (XRC only), payload length, and RETH or AETH fields.
+///
+/// A RETH is shown as its address relative to `base_va` and its length. An AETH is shown as its syndrome (omitted for
+/// an ACK) and its MSN. `SE` marks a solicited event, and `?` marks AckReq. A CNP is shown as `Cnp`.
 pub fn describe(packet: &Packet<'_>, base_va: u64) -> String {
     let Packet { bth, srqn, ext, payload } = packet;
     if bth.opcode == Opcode::CNP {

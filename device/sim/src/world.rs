@@ -24,16 +24,15 @@ use engine::{
     Transmit, WaitReason,
 };
 
-/// Maximum simulated time to finish all work, counted from the healing of the network or the last action of software,
-/// whichever is later.
+/// Maximum simulated time to finish all work after the network has healed and software has taken its last action.
 const DRAIN_BOUND: Duration = Duration::from_secs(1);
 /// Flag in `wr_id` that marks requests of shared queues.
 const SHARED_ID: u64 = 1 << 63;
-/// Maximum number of steps of a run. More steps indicate a livelock.
+/// Maximum number of steps in a run. Reaching it indicates a livelock.
 const STEPS: u64 = 2_000_000;
 /// Time until a slow link accepts the next frames.
 const LINK_STEP: Duration = Duration::from_micros(1);
-/// Maximum number of frames that an engine can send in one step. More frames indicate an endless loop.
+/// Maximum number of frames that an engine can send in one step. Reaching it indicates an endless loop.
 const FRAMES_PER_PUMP: u32 = 100_000;
 
 struct Node {
@@ -41,7 +40,7 @@ struct Node {
     host: SimHost,
 }
 
-/// Number of requests that software has posted for a pair.
+/// Number of requests that software has posted for a pair in its current life.
 #[derive(Clone, Copy, Debug, Default)]
 struct Posted {
     life: usize,
@@ -62,7 +61,7 @@ struct World<'a> {
     srqs: BTreeMap<usize, Slots>,
     /// Whether software posts a new request to a shared queue as soon as a request completes.
     reposts_immediately: bool,
-    /// Separate random source for injected READs, so that they do not affect the plan and network of a seed.
+    /// Random source for injected READs. It is separate so that they do not change the plan and network of a seed.
     stale: ChaCha8Rng,
 }
 
@@ -70,7 +69,7 @@ struct World<'a> {
 #[derive(Debug)]
 struct Slots {
     free: VecDeque<usize>,
-    /// Slot of each posted request that has not completed.
+    /// Slot of each outstanding request, by `wr_id`.
     used: BTreeMap<u64, usize>,
     posted: u64,
 }
@@ -90,8 +89,8 @@ pub struct Report {
 /// Runs the simulation of `seed`. With `trace`, prints every packet, event and fault.
 ///
 /// # Errors
-/// Describes a violation that the checker found, a run that did not finish, or a panic. The text includes the command
-/// that replays the run.
+/// Fails if the checker finds a violation, the run does not finish, or the simulation panics. The message includes the
+/// command that replays the run.
 pub fn run(seed: u64, trace: bool) -> Result<Report, Violation> {
     let outcome = std::panic::catch_unwind(|| {
         let plan = draw(seed);
@@ -161,7 +160,7 @@ impl<'a> World<'a> {
         engine.create_qp(end.qpn, pair.attrs(side, 0)).expect("QP numbers differ in their low bits");
     }
 
-    /// Moves both sides from RESET to RTS. If the plan moves side 1 to RTS later, side 1 is moved only to RTR.
+    /// Moves both sides from RESET to RTS, or side 1 only to RTR if the plan moves it to RTS later.
     fn connect(&mut self, index: usize, life: usize) {
         let pair = &self.plan.pairs[index];
         self.posted[index].life = life;
@@ -185,7 +184,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Creates the shared queues with their memory, and the multicast groups.
+    /// Creates the shared queues and their memory, and the multicast groups.
     fn make_shared(&mut self) {
         for (&srq, &len) in &self.plan.slots {
             let (node, pd) = (node_of_srq(srq), pd_of_srq(srq));
@@ -225,7 +224,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Frees the slot of a completed request of a shared queue.
+    /// Frees the slot of a completed request if it came from a shared queue.
     fn release_slot(&mut self, wr_id: u64) {
         let Some((&srq, slots)) = self.srqs.iter_mut().find(|(_, slots)| slots.used.contains_key(&wr_id))
         else {
@@ -310,7 +309,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Handles all inputs that are due now.
+    /// Handles all actions, frames and timeouts that are due.
     fn input(&mut self) -> Result<(), Violation> {
         while let Some(&(at, action)) = self.plan.actions.get(self.next_action)
             && at <= self.now
@@ -340,8 +339,8 @@ impl<'a> World<'a> {
         self.checker.after_arrival()
     }
 
-    /// Returns the SRQ number that a packet carries on arrival. The plan can replace the SRQ number in the middle of a
-    /// message. The returned number then differs from the number that was sent.
+    /// Returns the SRQ number that a packet carries on arrival. It differs from the number sent if the plan replaces
+    /// the number in the middle of a message.
     fn srqn_on_arrival(&self, to: usize, packet: &Packet<'_>) -> Option<Srqn> {
         let is_target =
             |pair: &&Pair| pair.is_xrc() && (pair.ends[1].node, pair.ends[1].qpn) == (to, packet.bth.dest_qp);
@@ -360,8 +359,8 @@ impl<'a> World<'a> {
         Some(named)
     }
 
-    /// Occasionally injects a READ that duplicates no request. The READ bypasses the network. If it were delayed, its
-    /// PSN could become the expected PSN, and the READ would be a valid request from the peer.
+    /// Occasionally injects a stale READ. The READ bypasses the network, because a delayed one could arrive in a later
+    /// life with the expected PSN, and would then be a valid request from the peer.
     fn arrive_stale(&mut self, to: usize, qpn: Qpn) -> Result<(), Violation> {
         const ONE_IN: u32 = 8;
         let mut ends = self
@@ -444,7 +443,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Moves a QP, if the transition is legal.
+    /// Moves a QP to another state if the transition is legal.
     fn go(&mut self, index: usize, side: usize, to: State) -> Result<(), Violation> {
         let pair = &self.plan.pairs[index];
         let Posted { life, .. } = self.posted[index];
@@ -518,8 +517,8 @@ impl<'a> World<'a> {
         if endless { Err(format!("node {node} never stops sending")) } else { Ok(true) }
     }
 
-    /// Passes the memory accesses and events of a node to the checker. If the node has just received a packet, `cause`
-    /// is the QP that the packet was for.
+    /// Passes the memory accesses and events of a node to the checker. `cause` is the destination QP of the packet that
+    /// the node has just received, if any.
     fn check(&mut self, node: usize, cause: Option<Qpn>) -> Result<(), Violation> {
         self.check_host_events(node, cause)?;
         let Node { engine, host } = &mut self.nodes[node];
@@ -567,7 +566,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Creates the memory of a node, which initially holds only the atomic cells.
+/// Creates the host of a node, whose memory initially holds only the atomic cells.
 fn host(counts_receives: bool) -> SimHost {
     let host_events = Some(Vec::new());
     let mut host = SimHost { host_events, counts_receives, ..SimHost::default() };
@@ -581,7 +580,7 @@ fn qpns_of(plan: &Plan, node: usize) -> impl Iterator<Item = Qpn> {
     plan.pairs.iter().flat_map(|pair| &pair.ends).filter(move |end| end.node == node).map(|end| end.qpn)
 }
 
-/// Checks that each QP of an idle engine reports what it is waiting for.
+/// Checks that no QP of an idle engine reports that it is waiting for its turn to send.
 fn check_wait_reasons(
     engine: &Engine,
     now: Instant,

@@ -1,4 +1,4 @@
-//! Simulates `HCAD_SIM_SEEDS` worlds (default 400), starting with seed `HCAD_SIM_FIRST` (default 0).
+//! Runs the simulation with `HCAD_SIM_SEEDS` consecutive seeds (default 400), starting at `HCAD_SIM_FIRST` (default 0).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,13 +9,13 @@ fn from_env(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Seeds that once failed. Because changes to the plan generator turn them into different worlds, each failure also has
-/// its own test. The tests for the first four seeds are in `device/engine/tests/rnr.rs`, and the test for the last seed
-/// is in `device/engine/tests/congestion.rs`.
+/// Seeds that once failed. Changes to the plan generator change what a seed simulates, so each failure also has its own
+/// test. The tests for the first four seeds are in `device/engine/tests/rnr.rs`, and the test for the last seed is in
+/// `device/engine/tests/congestion.rs`.
 const PINNED: [u64; 5] = [281_947, 366_135, 810_318, 886_846, 1_004_380];
 
 #[test]
-fn simulation_passes_with_seeds_that_once_failed() {
+fn previously_failing_seeds_pass() {
     for seed in PINNED {
         if let Err(failure) = sim::run(seed, false) {
             panic!("{failure}");
@@ -24,7 +24,7 @@ fn simulation_passes_with_seeds_that_once_failed() {
 }
 
 #[test]
-fn simulation_passes_with_random_seeds() {
+fn consecutive_seeds_pass() {
     let first = from_env("HCAD_SIM_FIRST", 0);
     let end = first + from_env("HCAD_SIM_SEEDS", 400);
     let next = AtomicU64::new(first);

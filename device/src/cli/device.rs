@@ -57,7 +57,7 @@ fn frontend_help() -> String {
     format!("Device interface to emulate: {}", interfaces::keys())
 }
 
-/// An entry for the `peers` list.
+/// A `--peer` argument, as an entry of the `peers` list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PeerArg(Map<String, Value>);
 

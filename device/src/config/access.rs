@@ -1,4 +1,4 @@
-//! Access to a device's socket: the socket's mode and group.
+//! Access permissions of the devices' sockets: mode and group.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -48,8 +48,8 @@ impl SocketsEntry {
 }
 
 impl AccessEntry<'_> {
-    /// Checks the settings. By default, the mode permits access by the owner and, if a group is set, by the group.
-    /// `key` is the prefix of the configuration keys in messages.
+    /// Checks the settings. The default mode permits access by the owner and, if a group is set, by the group. `key` is
+    /// the prefix of the configuration keys in messages.
     pub(super) fn check(self, key: &str) -> Result<Access, ConfigError> {
         let group = self.group.map(|entry| gid(entry, &format!("{key}socket_group"))).transpose()?;
         let mode = match (self.mode, group) {
@@ -60,7 +60,7 @@ impl AccessEntry<'_> {
         Ok(Access { mode, group })
     }
 
-    /// Returns these settings, with missing ones taken from `other`.
+    /// Returns these settings, with missing ones replaced by those of `other`.
     pub(super) fn or(self, other: Self) -> Self {
         Self { mode: self.mode.or(other.mode), group: self.group.or(other.group) }
     }
@@ -105,7 +105,7 @@ fn gid(entry: &GroupEntry, key: &str) -> Result<Gid, ConfigError> {
     }
 }
 
-/// Returns the group names resolved so far. A sandboxed process cannot look them up again.
+/// Returns the cache of group IDs by name. A sandboxed process cannot look up the names again.
 fn known() -> MutexGuard<'static, BTreeMap<String, u32>> {
     static KNOWN: Mutex<BTreeMap<String, u32>> = Mutex::new(BTreeMap::new());
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn socket_mode_defaults_to_0660_if_group_is_configured() {
+    fn configured_group_changes_default_mode_to_0660() {
         assert_eq!(check(None, None), Ok(Access::PRIVATE));
         let shared = check(None, Some(GroupEntry::Name("root".into()))).unwrap();
         assert_eq!((shared.mode.bits(), shared.group), (0o660, Some(Gid::from_raw(0))));

@@ -270,8 +270,8 @@ const fn default_trace_max_bytes() -> u64 {
 /// Maximum value of `linger_us` and `coalesce_us`, in microseconds.
 const MAX_PAUSE_US: u16 = 1000;
 
-/// Keys that only affect the host, not the behaviour of the device.
-const OF_THE_HOST: [&str; 15] = [
+/// Keys that affect only the host, not the behaviour of the device.
+const HOST_KEYS: [&str; 15] = [
     "socket_path",
     "socket_mode",
     "socket_group",
@@ -402,7 +402,7 @@ impl DeviceConfig {
     /// Stores the entry from which the configuration was created.
     pub(super) fn keep(&mut self, mut entry: Map<String, Value>) {
         self.said.clone_from(&entry);
-        OF_THE_HOST.iter().for_each(|key| drop(entry.remove(*key)));
+        HOST_KEYS.iter().for_each(|key| drop(entry.remove(*key)));
         // Store the MTU that the interface had at start-up.
         if let FabricConfig::Tap { path_mtu, .. } = &self.fabric
             && let Some(tap) = entry.get_mut("fabric").and_then(|fabric| fabric.get_mut("tap"))
@@ -420,9 +420,9 @@ impl DeviceConfig {
         self.entry = entry;
     }
 
-    /// Returns whether both configurations have the same entry and socket. If so, the running device need not be
+    /// Returns whether both configurations have the same entry and socket, so that the running device need not be
     /// re-created.
-    pub fn says_as(&self, other: &Self) -> bool {
+    pub fn has_same_entry_as(&self, other: &Self) -> bool {
         self.said == other.said
             && self.socket_path == other.socket_path
             && self.socket_access == other.socket_access
@@ -430,7 +430,7 @@ impl DeviceConfig {
 
     /// Returns whether the two devices conflict because they have the same LID, MAC, fabric socket, tap interface or
     /// file path.
-    pub fn excludes(&self, other: &Self) -> bool {
+    pub fn conflicts_with(&self, other: &Self) -> bool {
         let (own, its) = (self.identity, other.identity);
         let fabric = match (&self.fabric, &other.fabric) {
             (FabricConfig::Udp { bind, .. }, FabricConfig::Udp { bind: its, .. }) => bind == its,
@@ -444,7 +444,7 @@ impl DeviceConfig {
     }
 }
 
-/// Name used in messages, instead of a configuration key, for a device added at run time.
+/// Name of a device added at run time, used in messages in place of a configuration key.
 pub const ADDED: &str = "device";
 
 /// Returns the destination of a trace or capture, if one is configured. The second argument contains the configuration
@@ -493,7 +493,7 @@ fn identity(entry: &PeerEntry, key: &str) -> Result<Identity, ConfigError> {
 
 /// Checks a device number and returns its LID.
 pub(super) fn lid(id: u16, key: &str) -> Result<Lid, ConfigError> {
-    // Unicast LIDs of IBTA volume 1, section 4.1.3, except for the last, which belongs to the subnet manager.
+    // IBTA volume 1, section 4.1.3: unicast LIDs. The last one belongs to the subnet manager.
     if !(1..management::SM_LID.get()).contains(&id) {
         return Err(value(key, format!("{id} is not between 1 and 49150")));
     }

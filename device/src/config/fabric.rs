@@ -112,10 +112,10 @@ pub enum FabricConfig {
     },
 }
 
-/// Checks a peer. `key` is the peer's key in messages.
+/// Checks a peer. `key` is the prefix of the peer's configuration keys in messages.
 ///
 /// # Errors
-/// [`ConfigError::Value`].
+/// [`ConfigError::Value`] if a value is invalid.
 pub fn check_peer(entry: &UdpPeerEntry, key: &str) -> Result<UdpPeer, ConfigError> {
     let addr = match &entry.addr {
         PeerAddr::Address(addr) => *addr,
@@ -147,8 +147,8 @@ pub fn check_peer(entry: &UdpPeerEntry, key: &str) -> Result<UdpPeer, ConfigErro
 }
 
 impl FabricConfig {
-    /// Checks the fabric configuration. `own` is the MAC of the HCA. `key` is the fabric's configuration key, for error
-    /// messages.
+    /// Checks the configuration of a fabric. `own` is the device's MAC, and `key` is the fabric's configuration key,
+    /// for error messages.
     pub(super) fn check(entry: FabricEntry, own: MacAddr, key: &str) -> Result<Self, ConfigError> {
         match entry {
             FabricEntry::Udp(udp) => Self::check_udp(&udp, own, &format!("{key}.udp")),
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn udp_peer_mac_derives_from_id_or_is_explicit() {
+    fn udp_peer_mac_is_derived_or_explicit() {
         let peer = |extra: &str| {
             let peer = format!(r#""peers": [{{"addr": "127.0.0.1:7001" {extra}}}]"#);
             check(&device("").replace(r#""peers": []"#, &peer)).map(|config| {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn tap_path_mtu_must_be_an_infiniband_mtu() {
+    fn tap_path_mtu_must_be_infiniband_mtu() {
         let tap = |more: &str| {
             let device = format!(
                 r#"{{"id": 1, "frontend": {{"mthca": {{}}}}, "fabric": {{"tap": {{"interface": "no-such-tap" {more}}}}}}}"#

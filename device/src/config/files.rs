@@ -1,4 +1,4 @@
-//! Files and sockets in a configuration. Each path may be used only once.
+//! Paths of the files and sockets in a configuration. Each path may be used only once.
 
 use std::collections::HashMap;
 use std::fs;
@@ -25,7 +25,7 @@ impl DeviceConfig {
     /// messages.
     ///
     /// # Errors
-    /// [`ConfigError::Value`].
+    /// [`ConfigError::Value`] if the directory cannot be created.
     pub(crate) fn make_ring_folder(&self, name: &str) -> Result<(), ConfigError> {
         match &self.fabric {
             FabricConfig::Ring { folder, .. } => runtime_folder::make_ring(folder).map_err(|error| {
@@ -36,13 +36,13 @@ impl DeviceConfig {
         }
     }
 
-    /// Yields every path that is created for the device, with its configuration key prefixed by `name`.
+    /// Yields the path of each file and socket of the device, with its configuration key prefixed by `name`.
     pub(crate) fn paths_of(&self, name: &str) -> impl Iterator<Item = (String, PathBuf, Use)> {
         self.paths().map(move |(key, path, used)| (format!("{name}.{key}"), path, used))
     }
 
-    /// Yields every path that is created for the device, with its configuration key. A trace to standard
-    /// error has no path and is omitted.
+    /// Yields the path of each file and socket of the device, with its configuration key. A trace to standard error has
+    /// no path and is omitted.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (&'static str, PathBuf, Use)> {
         let files = |key, keep: Option<&Keep>| {
             let paths: Vec<_> = keep.into_iter().flat_map(Keep::files).collect();
@@ -65,8 +65,8 @@ impl DeviceConfig {
 }
 
 impl Config {
-    /// Yields every path that is created, with its configuration key. A trace to standard error has no path
-    /// and is omitted.
+    /// Yields the path of each file and socket, with its configuration key. A trace to standard error has no path and
+    /// is omitted.
     pub(crate) fn paths(&self) -> impl Iterator<Item = (String, PathBuf, Use)> {
         let of_devices =
             self.devices.iter().enumerate().flat_map(|(index, device)| {
@@ -75,7 +75,7 @@ impl Config {
         of_devices.chain(self.paths_of_the_process())
     }
 
-    /// Yields every path that is created for the process itself.
+    /// Yields the path of each socket that belongs to the process rather than to a device.
     pub(crate) fn paths_of_the_process(&self) -> impl Iterator<Item = (String, PathBuf, Use)> {
         let control = self.control_socket.clone().map(|path| ("control_socket".into(), path, Use::Socket));
         let metrics = match &self.metrics {
@@ -85,10 +85,10 @@ impl Config {
         control.into_iter().chain(metrics)
     }
 
-    /// Creates the directories of rings, and the runtime directory if sockets are created in it.
+    /// Creates the ring directories, and the runtime directory if any socket is in it.
     ///
     /// # Errors
-    /// [`ConfigError::Value`].
+    /// [`ConfigError::Value`] if a directory cannot be created.
     pub fn make_runtime_folder(&self) -> Result<(), ConfigError> {
         for (index, device) in self.devices.iter().enumerate() {
             device.make_ring_folder(&format!("devices[{index}]"))?;
@@ -139,7 +139,7 @@ impl Config {
     /// Checks that no path is used twice.
     ///
     /// # Errors
-    /// [`ConfigError::Value`].
+    /// [`ConfigError::Value`] if two settings have the same path.
     pub fn check_paths(&self) -> Result<(), ConfigError> {
         check_paths(self.paths())
     }
@@ -148,7 +148,7 @@ impl Config {
 /// Checks that no path is used twice.
 ///
 /// # Errors
-/// [`ConfigError::Value`].
+/// [`ConfigError::Value`] if two settings have the same path.
 pub(crate) fn check_paths(paths: impl Iterator<Item = (String, PathBuf, Use)>) -> Result<(), ConfigError> {
     let mut users: HashMap<PathBuf, String> = HashMap::new();
     for (key, path, _) in paths {
@@ -165,7 +165,7 @@ pub(crate) fn check_paths(paths: impl Iterator<Item = (String, PathBuf, Use)>) -
     Ok(())
 }
 
-/// Returns the path, with the part that exists converted to canonical form.
+/// Returns the canonical form of a path. If the file does not exist, only its directory is resolved.
 fn resolved(path: &Path) -> PathBuf {
     if let Ok(resolved) = path.canonicalize() {
         return resolved;

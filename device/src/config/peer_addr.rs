@@ -1,4 +1,4 @@
-//! Resolves the host name of a UDP peer.
+//! Resolves host names of UDP peers.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -27,7 +27,8 @@ pub(super) fn resolve(peer: &PeerAddr, bind: SocketAddr) -> Result<SocketAddr, S
     Ok(addr)
 }
 
-/// Returns the host names resolved so far, by IP version. A sandboxed process cannot resolve them again.
+/// Returns the cache of resolved addresses, keyed by host name and whether the address is IPv4. A sandboxed process
+/// cannot resolve the names again.
 fn known() -> MutexGuard<'static, BTreeMap<(String, bool), IpAddr>> {
     static KNOWN: Mutex<BTreeMap<(String, bool), IpAddr>> = Mutex::new(BTreeMap::new());
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peer_name_resolves_to_ip_version_of_bind_address() {
+    fn peer_name_resolves_to_bind_ip_version() {
         let name = PeerAddr::try_from("localhost:7".to_owned()).unwrap();
         let bind = SocketAddr::from(([127, 0, 0, 1], 1));
         assert_eq!(resolve(&name, bind), Ok(SocketAddr::from(([127, 0, 0, 1], 7))));

@@ -1,9 +1,8 @@
 //! The system call filter (seccomp).
 //!
-//! A call that is not listed fails with ENOSYS, as on an older kernel. Libraries can continue without a call that the
-//! kernel lacks. At worst, a different or newer libc uses its fallback for older kernels. Killing the process instead
-//! would take down the HCAs of all its guests. Either way, an attacker cannot execute another program, affect another
-//! process, or use a kernel interface that is not on this list.
+//! A call that is not listed fails with ENOSYS, as on an older kernel, so a different or newer libc uses its fallback
+//! for older kernels. Killing the process instead would take down the HCAs of all its guests. Either way, an attacker
+//! cannot execute another program, affect another process, or use an unlisted kernel interface.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -16,7 +15,7 @@ use seccompiler::{
 
 use super::{Missing, Outcome};
 
-/// Calls that are harmless with any arguments, or that act only on files, which landlock restricts.
+/// Calls that are harmless with any arguments, or that only access files, which Landlock restricts.
 const ANY_ARGUMENTS: &[i64] = &[
     // Data transfer.
     libc::SYS_read,
@@ -34,7 +33,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_fdatasync,
     libc::SYS_ftruncate,
     libc::SYS_flock,
-    // Files. A socket file gets its mode from the umask, and is removed with its server.
+    // Files. umask sets the mode of a socket file, and unlinkat removes the file when its server ends.
     libc::SYS_unlinkat,
     libc::SYS_umask,
     libc::SYS_fstat,
@@ -114,9 +113,9 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_getrandom,
 ];
 
-/// Older equivalents of calls listed above, which exist only on x86-64.
+/// Legacy equivalents of the calls above, which exist only on x86-64.
 #[cfg(target_arch = "x86_64")]
-const OLD_NAMES: &[i64] = &[
+const LEGACY_CALLS: &[i64] = &[
     libc::SYS_stat,
     libc::SYS_lstat,
     libc::SYS_access,
@@ -128,9 +127,9 @@ const OLD_NAMES: &[i64] = &[
     libc::SYS_time,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const OLD_NAMES: &[i64] = &[];
+const LEGACY_CALLS: &[i64] = &[];
 
-/// `fcntl` operations for descriptor flags, duplicate descriptors, memory file seals and pipe capacities.
+/// `fcntl` operations for descriptor flags, duplicating descriptors, memory file seals and pipe capacities.
 const FCNTL: &[i32] = &[
     libc::F_GETFD,
     libc::F_SETFD,
@@ -147,8 +146,8 @@ const FCNTL: &[i32] = &[
     clippy::cast_possible_truncation,
     reason = "requests are of 32 bits, whatever type a libc gives them"
 )]
-/// `ioctl` requests for the blocking mode and inheritance of descriptors, for libc's queries about standard streams,
-/// and for tap interfaces.
+/// `ioctl` requests for the blocking mode and inheritance of descriptors, for libc's queries of standard streams, and
+/// for tap interfaces.
 const IOCTL: &[u32] = &[
     libc::FIONBIO as u32,
     libc::FIOCLEX as u32,
@@ -159,33 +158,32 @@ const IOCTL: &[u32] = &[
     libc::SIOCGIFMTU as u32,
 ];
 
-/// `prctl` operations for thread and memory names, for the auxiliary vector (which contains, for example, the page
-/// size), and for a thread's timer slack.
+/// `prctl` operations for thread and memory names, the auxiliary vector (which contains, for example, the page size),
+/// and the timer slack.
 const PRCTL: &[i32] =
     &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, PR_GET_AUXV, libc::PR_SET_TIMERSLACK];
 
 /// Value from `linux/prctl.h`, which the libc crate does not define.
 const PR_GET_AUXV: i32 = 0x4155_5856;
 
-/// Settings that determine which additional calls are permitted.
+/// Settings on which the permitted calls depend.
 #[derive(Clone, Debug)]
 pub(super) struct Permitted {
     /// Groups to which sockets may be assigned.
     pub(super) groups: Vec<u32>,
-    /// Whether devices may use rings, whose members connect to each other.
+    /// Whether devices may use rings, whose members connect to each other's sockets.
     pub(super) ring: bool,
     /// Whether devices may use UDP.
     pub(super) udp: bool,
-    /// Descriptor of the socket that probes whether other sockets are in use. It may connect, but cannot
-    /// send.
+    /// Descriptor of the socket that probes whether other sockets are in use. It may connect but cannot send data.
     pub(super) probe: Option<RawFd>,
 }
 
-/// Rejects all calls that are not permitted, in every current and future thread.
-pub(super) fn restrict(through: &Permitted) -> Outcome<()> {
+/// Applies the filter to all current and future threads.
+pub(super) fn restrict(permitted: &Permitted) -> Outcome<()> {
     use seccompiler::Error;
 
-    let filter = filter(through).map_err(|error| Missing::Refused(error.to_string()))?;
+    let filter = filter(permitted).map_err(|error| Missing::Refused(error.to_string()))?;
     seccompiler::apply_filter_all_threads(&filter).map_err(|error| match error {
         Error::Seccomp(error)
             if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP)) =>
@@ -196,23 +194,23 @@ pub(super) fn restrict(through: &Permitted) -> Outcome<()> {
     })
 }
 
-fn filter(through: &Permitted) -> Result<BpfProgram, BackendError> {
+fn filter(permitted: &Permitted) -> Result<BpfProgram, BackendError> {
     let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
     let mut rules = BTreeMap::new();
-    for call in ANY_ARGUMENTS.iter().chain(OLD_NAMES) {
+    for call in ANY_ARGUMENTS.iter().chain(LEGACY_CALLS) {
         rules.insert(*call, Vec::new());
     }
-    if through.ring {
-        // The destination is restricted by landlock if the kernel supports that, and otherwise by file
-        // permissions. The filter permits only Unix and UDP sockets.
+    if permitted.ring {
+        // The filter cannot inspect the destination, but permits only Unix and UDP sockets. Landlock restricts the
+        // destination if the kernel supports that; otherwise, file permissions do.
         rules.insert(libc::SYS_connect, Vec::new());
     }
-    if through.probe.is_none() {
+    if permitted.probe.is_none() {
         rules.extend([libc::SYS_close, libc::SYS_dup3].map(|call| (call, Vec::new())));
         #[cfg(target_arch = "x86_64")]
         rules.insert(libc::SYS_dup2, Vec::new());
     }
-    for (call, alternatives) in limited(through) {
+    for (call, alternatives) in limited(permitted) {
         let alternatives = alternatives.into_iter().map(|conditions| {
             let conditions = conditions.into_iter().map(|Condition { argument, is, value }| {
                 SeccompCondition::new(argument, SeccompCmpArgLen::Dword, is, value.into())
@@ -225,17 +223,17 @@ fn filter(through: &Permitted) -> Result<BpfProgram, BackendError> {
     SeccompFilter::new(rules, refusal, SeccompAction::Allow, architecture)?.try_into()
 }
 
-/// The condition that an argument, or some of its bits, has a certain value. All checked arguments have 32
-/// bits, or zeros in the upper half.
+/// A condition on the value of an argument. Only the lower 32 bits are compared; in all checked arguments, the upper
+/// bits are unused or zero.
 struct Condition {
     argument: u8,
     is: SeccompCmpOp,
     value: u32,
 }
 
-/// Returns the calls that are permitted only with certain arguments. Each call has a list of alternatives.
-/// The call is permitted if all conditions of one alternative are met.
-fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
+/// Returns the calls that are permitted only with certain arguments. Each call has a list of alternatives, and is
+/// permitted if all conditions of an alternative are met.
+fn limited(permitted: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let masked = |argument, mask: i32, value: i32| Condition {
         argument,
         is: SeccompCmpOp::MaskedEq(mask.cast_unsigned().into()),
@@ -245,7 +243,7 @@ fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let one_of = |argument, values: &[i32]| values.iter().map(|value| is(argument, *value)).collect();
     // The upper bits of a socket type are flags.
     let socket = |family, kind| vec![masked(0, -1, family), masked(1, 0xf, kind)];
-    // Created files may be readable and writable only by their owner, and may be neither executable nor setuid.
+    // Only the owner may have access to created files, and they may be neither executable nor setuid.
     let open = |flags, mode| {
         let made = libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY);
         vec![vec![masked(flags, made, 0)], vec![masked(mode, !0o600, 0)]]
@@ -253,10 +251,10 @@ fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let given = |group: &u32| {
         vec![masked(2, -1, -1), masked(3, -1, group.cast_signed()), masked(4, -1, libc::AT_EMPTY_PATH)]
     };
-    // TCP, raw and netlink sockets are not permitted. Neither are Unix datagram sockets, because each of
-    // their messages could have a different destination.
+    // TCP, raw and netlink sockets are not permitted. Neither are Unix datagram sockets, which can send each message to
+    // a different destination.
     let mut sockets = vec![socket(libc::AF_UNIX, libc::SOCK_STREAM)];
-    if through.udp {
+    if permitted.udp {
         sockets.extend([libc::AF_INET, libc::AF_INET6].map(|family| socket(family, libc::SOCK_DGRAM)));
     }
     let mut calls = vec![
@@ -277,16 +275,15 @@ fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
         // New and changed mappings must not be executable.
         (libc::SYS_mmap, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
         (libc::SYS_mprotect, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
-        // New threads are permitted, but not new processes. The arguments of clone3 are in memory, which a
-        // filter cannot inspect. clone3 is therefore not listed, so a libc that tries it first falls back to
-        // clone.
+        // New threads are permitted, but not new processes. The arguments of clone3 are in memory, which a filter
+        // cannot inspect, so clone3 is not listed. A libc that tries clone3 first falls back to clone.
         (libc::SYS_clone, vec![vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)]]),
-        // Signals may be sent only to this process, and only this process's own limits may be accessed.
+        // Signals and resource limits are permitted only for this process.
         (libc::SYS_tgkill, vec![is(0, getpid().as_raw_nonzero().get())]),
         (libc::SYS_prlimit64, vec![is(0, 0)]),
     ];
-    if let Some(probe) = through.probe {
-        // The probe's descriptor must not be closed or replaced, because `connect` is permitted for that descriptor
+    if let Some(probe) = permitted.probe {
+        // The probe's descriptor number must keep referring to the probe, because `connect` is permitted for this
         // number.
         let other = |argument| {
             let value = probe.cast_unsigned();
@@ -295,14 +292,14 @@ fn limited(through: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
         calls.extend([(libc::SYS_close, other(0)), (libc::SYS_dup3, other(1))]);
         #[cfg(target_arch = "x86_64")]
         calls.push((libc::SYS_dup2, other(1)));
-        if !through.ring {
+        if !permitted.ring {
             calls.push((libc::SYS_connect, vec![is(0, probe)]));
         }
     }
-    // Needed for the socket of a device that is added later with a configured group. An empty rule would
-    // permit all arguments.
-    if !through.groups.is_empty() {
-        calls.push((libc::SYS_fchownat, through.groups.iter().map(given).collect()));
+    // Needed for the sockets of devices added at run time with a configured group. An empty list would permit the call
+    // with any arguments.
+    if !permitted.groups.is_empty() {
+        calls.push((libc::SYS_fchownat, permitted.groups.iter().map(given).collect()));
     }
     calls
 }
@@ -317,7 +314,7 @@ mod tests {
 
     const GROUP: u32 = 4711;
 
-    /// Runs `test` in a new thread, and confines only that thread.
+    /// Runs `test` in a new thread with the filter applied only to that thread.
     fn confined<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
         let filter = filter(&Permitted { groups: vec![GROUP], ring: false, udp: true, probe: None }).unwrap();
         let thread = thread::spawn(move || {
@@ -353,7 +350,7 @@ mod tests {
                 ("fchmodat", libc::SYS_fchmodat),
                 ("openat2", libc::SYS_openat2),
                 ("seccomp", libc::SYS_seccomp),
-                // System call numbers that have not been assigned yet.
+                // A system call number that has not been assigned yet.
                 ("unknown", 100_000),
             ];
             refused.map(|(name, call)| {
@@ -368,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn filter_permits_udp_but_not_tcp_fork_or_executable_memory() {
+    fn filter_rejects_tcp_fork_and_executable_memory() {
         let (tcp, udp, child) = confined(|| {
             // SAFETY: a child created despite the filter exits immediately.
             let child = unsafe {
@@ -387,8 +384,7 @@ mod tests {
         let executable = |protection: i32| {
             confined(move || {
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-                // SAFETY: this creates an anonymous mapping at an address that the kernel chooses. It is
-                // never accessed.
+                // SAFETY: the kernel chooses the address of the anonymous mapping, which is never accessed.
                 let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
                 page == libc::MAP_FAILED
             })

@@ -1,4 +1,4 @@
-//! Restricts access to files and sockets (landlock).
+//! Restricts access to files and sockets (Landlock).
 
 use std::fmt;
 use std::io;
@@ -17,15 +17,15 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use super::{Missing, Outcome, OutsideError};
 use crate::config::{Config, ConfigError, FabricConfig, MetricsConfig, Use};
 
-/// The newest landlock ABI that this module uses. Older kernels apply only the rights that they support.
-const WRITTEN_FOR: ABI = ABI::V9;
+/// The newest Landlock ABI that this module uses. Older kernels enforce only the rights that they support.
+const LANDLOCK_ABI: ABI = ABI::V9;
 
-/// Rights to a directory in which sockets are created, checked and removed. hcad opens the directory in order
-/// to lock it.
+/// Rights to a directory in which sockets are created, probed and removed. ReadDir is needed because hcad locks the
+/// directory.
 const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadDir | MakeSock | RemoveFile | ResolveUnix});
 
-/// Rights to a directory in which files are created and written. They also permit writing to existing files,
-/// because landlock does not distinguish new files from existing ones. They do not permit reading.
+/// Rights to a directory in which files are created and written, but not read. Existing files can be written too,
+/// because Landlock does not distinguish them from new ones.
 const FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeReg | WriteFile | Truncate});
 
 /// Rights to a regular file in the configuration.
@@ -50,7 +50,7 @@ pub(super) struct Grant {
 }
 
 impl Grant {
-    /// Returns whether the user of this thread has the permissions that the grant covers.
+    /// Returns whether this thread's user has the permissions that the grant covers.
     fn is_usable(&self) -> bool {
         let needs = [
             (AccessFs::ReadFile.into(), Access::READ_OK),
@@ -77,8 +77,8 @@ pub(super) struct Paths {
     pub(super) tap: bool,
 }
 
-/// Returns the rights that a configuration needs, now and when a device restarts. Paths that do not exist are omitted;
-/// using them fails with an error that gives the reason.
+/// Returns the access rights that a configuration needs, now and when a device restarts. Missing paths are omitted;
+/// using them later reports an error.
 pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant>, ConfigError> {
     let mut grants = Vec::new();
     let mut grant = |path: &Path, rights: BitFlags<AccessFs>| -> io::Result<()> {
@@ -114,8 +114,8 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     }
     if let Some(folder) = config.own_folder() {
         match runtime_folder::make_own(&folder) {
-            // Removal is needed for cleanup: if one file of a group cannot be created, the files created before it are
-            // removed.
+            // RemoveFile is needed for cleanup: if one file of a series cannot be created, the files created before it
+            // are removed.
             Ok(()) => drop(grant(&folder, FILES | AccessFs::RemoveFile)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let problem = format!(
@@ -124,15 +124,15 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
                 );
                 return Err(ConfigError::Value { key: "control_socket".to_owned(), problem });
             }
-            // Creating the socket or files in this directory will fail as well, and will report the error.
+            // Creating files in this directory will fail as well and report the error.
             Err(_) => {}
         }
     }
     for (_, path, used) in config.paths() {
         let path = path.as_path();
         if used == Use::File && !path.exists() {
-            // Landlock can only permit access to an existing file. If this file cannot be created, the later use of its
-            // path reports why.
+            // Landlock can only grant access to existing files. If this file cannot be created, using it later reports
+            // the error.
             let _ = file::append(path);
         }
         let _ = match (used, path.canonicalize()) {
@@ -144,12 +144,12 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     }
     if has_tap(config) {
         let _ = grant(Path::new(tap::DEVICE), READ | AccessFs::WriteFile | AccessFs::IoctlDev);
-        // Read to determine the MTU of network interfaces.
+        // Read for the MTUs of network interfaces.
         let _ = grant(Path::new("/sys/devices/virtual/net"), READ);
     }
     // Opened to reserve a spare descriptor.
     let _ = grant(Path::new("/dev/null"), READ | WRITE);
-    // Read to check which signals the parent process has ignored.
+    // Read to determine which signals the parent process ignored.
     let _ = grant(Path::new("/proc/self/status"), READ);
     if config.metrics.is_some() {
         let _ = grant(Path::new("/proc/self/statm"), READ);
@@ -160,7 +160,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     Ok(grants)
 }
 
-/// Returns whether the user of this thread has the permissions for all grants.
+/// Returns whether this thread's user has the permissions that all grants cover.
 pub(super) fn are_usable(grants: &[Grant]) -> bool {
     grants.iter().all(Grant::is_usable)
 }
@@ -171,7 +171,7 @@ pub(super) fn has_tap(config: &Config) -> bool {
         || config.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Tap { .. }))
 }
 
-/// Returns the TCP port of the metrics server.
+/// Returns the TCP port of the metrics server, if it has one.
 fn port(config: &Config) -> Option<u16> {
     match &config.metrics {
         Some(MetricsConfig::Tcp(address)) => Some(address.port()),
@@ -200,13 +200,13 @@ pub(super) fn restrict(config: &Config, grants: Vec<Grant>) -> Outcome<Paths> {
     }
 }
 
-/// Applies all restrictions that landlock supports: no TCP except for listening on `port`, no signals to other
-/// processes, and no connections to other processes' abstract sockets.
+/// Applies all restrictions that Landlock supports. In addition to file access, they cover TCP (only binding to `port`
+/// is permitted), signals to other processes, and connections to other processes' abstract sockets.
 fn apply(grants: Vec<Grant>, port: Option<u16>) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default()
-        .handle_access(AccessFs::from_all(WRITTEN_FOR))?
-        .handle_access(AccessNet::from_all(WRITTEN_FOR))?
-        .scope(Scope::from_all(WRITTEN_FOR))?
+        .handle_access(AccessFs::from_all(LANDLOCK_ABI))?
+        .handle_access(AccessNet::from_all(LANDLOCK_ABI))?
+        .scope(Scope::from_all(LANDLOCK_ABI))?
         .create()?;
     for Grant { path, rights, .. } in grants {
         rules = rules.add_rule(PathBeneath::new(path, rights))?;
@@ -242,8 +242,8 @@ impl fmt::Display for Paths {
     }
 }
 
-/// Returns whether the directory of `path` is one of `granted` or below one of them. A missing directory is
-/// reported elsewhere.
+/// Returns whether the directory of `path` is at or below one of `granted`. A missing directory also counts, because
+/// using it reports the error.
 fn is_below(path: &Path, granted: &[PathBuf]) -> bool {
     let folder = folder_of(path).canonicalize();
     folder.map_or(true, |folder| granted.iter().any(|granted| folder.starts_with(granted)))

@@ -1,4 +1,4 @@
-//! Calls from the main thread to a device's thread, and state shared between them.
+//! Calls from the main thread to a device's thread, and state shared between these threads.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,16 +21,16 @@ use tokio::sync::{mpsc, oneshot};
 use super::impair::ImpairCall;
 use super::peers::PeerCall;
 
-/// Maximum number of pending calls to a device, and of calls answered between two turns of its event loop. It equals
-/// the maximum number of control clients, because each client waits for one answer at a time.
-const CALLS: usize = 16;
+/// Maximum number of pending calls to a device, and of calls answered between two turns of its event loop. This equals
+/// the maximum number of control clients, each of which waits for one answer at a time.
+const MAX_CALLS: usize = 16;
 
-/// Maximum time to wait for an answer. A turn takes milliseconds, so a thread that takes longer than this
-/// hangs or gets no CPU time.
-pub const ANSWER: Duration = Duration::from_secs(2);
+/// Maximum time to wait for an answer. A turn takes milliseconds, so a thread that takes longer than this is hung or
+/// starved of CPU time.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A call to a device's thread, with the channel for the answer. If the caller has disconnected, failing to deliver the
-/// answer is not an error.
+/// A call to a device's thread, with the channel for the answer. Failing to send the answer is not an error, because
+/// the caller may have disconnected.
 #[derive(Debug)]
 pub enum Call {
     Status(oneshot::Sender<Status>),
@@ -53,7 +53,7 @@ pub enum Call {
     /// Sets or removes the trace. Returns the previous trace, as for captures.
     SetTrace(Option<Box<Trace>>, oneshot::Sender<Option<Trace>>),
     /// Restarts the device and begins to record its session.
-    BeginRecord(Box<Recorder>, oneshot::Sender<Begun>),
+    BeginRecord(Box<Recorder>, oneshot::Sender<BeginRecordResult>),
     /// Ends the record and returns it.
     EndRecord(oneshot::Sender<Option<Recorder>>),
     /// Queries or changes the impairments.
@@ -63,8 +63,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// Returns whether the caller has stopped waiting. If so, the caller has already received an error, and the call
-    /// must not be executed.
+    /// Returns whether the caller has stopped waiting. Such a call must not be executed, because the caller has already
+    /// received an error.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Status(answer) => answer.is_closed(),
@@ -98,14 +98,14 @@ pub struct Status {
     pub record: Option<PathBuf>,
 }
 
-/// Result of starting a record. On success, it contains the previous record, if there was one. On failure, it contains
-/// the unused new record and the reason why recording did not begin.
-pub type Begun = Result<Option<Recorder>, (Box<Recorder>, StartRecordError)>;
+/// Result of starting a record. On success, this is the previous record, if any. On failure, this is the unused new
+/// record and the reason.
+pub type BeginRecordResult = Result<Option<Recorder>, (Box<Recorder>, StartRecordError)>;
 
-/// Why a record did not begin.
+/// Why a record cannot be started.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StartRecordError {
-    /// The current state of the device cannot be reproduced from its inputs.
+    /// A VMM is connected, so the device's state can no longer be reproduced from a record.
     #[error(
         "a VMM is connected; start recording before the VMM connects, or set `record` in the configuration"
     )]
@@ -126,9 +126,9 @@ pub enum CallError {
     Late,
 }
 
-/// State of a device, as seen by other threads.
+/// Whether a device is running, as seen by other threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum RunState {
     /// The device is serving, and no failure has been reported.
     Running,
     /// The device has failed and will restart.
@@ -138,8 +138,8 @@ pub enum Life {
 /// Health of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// Current state of the device's thread.
-    pub life: Life,
+    /// Whether the device is running or restarting.
+    pub run_state: RunState,
     /// Number of restarts, including a pending one.
     pub restarts: u64,
     /// Reason for the last failure.
@@ -153,7 +153,7 @@ pub struct Handle {
     shared: Arc<Shared>,
 }
 
-/// The device's end of the channel. The device polls its descriptor and takes the calls from it.
+/// The device's end of the channel. Its descriptor can be polled for pending calls.
 #[derive(Debug)]
 pub struct Mailbox {
     calls: mpsc::Receiver<Call>,
@@ -163,8 +163,8 @@ pub struct Mailbox {
 #[derive(Debug)]
 struct Shared {
     wakeup: OwnedFd,
-    /// Whether a shutdown has been requested. This flag is separate from the queue of calls, so that a shutdown request
-    /// does not need a free slot in the queue.
+    /// Whether a shutdown has been requested. This is not a call, so that a shutdown does not need a free slot in the
+    /// queue of calls.
     stop: AtomicBool,
     /// Whether a VMM is connected.
     connected: AtomicBool,
@@ -180,15 +180,15 @@ impl Shared {
 /// Creates a mailbox and its handle.
 ///
 /// # Errors
-/// Fails if the process has no free descriptors.
+/// Fails if the process is out of file descriptors.
 pub fn mailbox() -> io::Result<(Handle, Mailbox)> {
     let shared = Arc::new(Shared {
         wakeup: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
         stop: AtomicBool::new(false),
         connected: AtomicBool::new(false),
-        health: Mutex::new(Health { life: Life::Running, restarts: 0, problem: None }),
+        health: Mutex::new(Health { run_state: RunState::Running, restarts: 0, problem: None }),
     });
-    let (sender, receiver) = mpsc::channel(CALLS);
+    let (sender, receiver) = mpsc::channel(MAX_CALLS);
     Ok((Handle { calls: sender, shared: shared.clone() }, Mailbox { calls: receiver, shared }))
 }
 
@@ -199,7 +199,7 @@ impl<T> Answer<T> {
     /// Waits for the answer until `deadline`.
     ///
     /// # Errors
-    /// [`CallError`].
+    /// [`CallError`] if no answer arrives in time.
     pub async fn by(self, deadline: tokio::time::Instant) -> Result<T, CallError> {
         match tokio::time::timeout_at(deadline, self.0).await {
             Ok(answer) => answer.map_err(|_| CallError::NotRunning),
@@ -215,18 +215,18 @@ impl Handle {
         self.wake();
     }
 
-    /// Makes a call and waits for the answer, for at most [`ANSWER`].
+    /// Makes a call and waits for the answer, for at most [`ANSWER_TIMEOUT`].
     ///
     /// # Errors
-    /// [`CallError`].
+    /// [`CallError`] if no answer arrives in time.
     pub async fn call<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<T, CallError> {
-        self.ask(call)?.by(tokio::time::Instant::now() + ANSWER).await
+        self.ask(call)?.by(tokio::time::Instant::now() + ANSWER_TIMEOUT).await
     }
 
     /// Makes a call without waiting for the answer.
     ///
     /// # Errors
-    /// [`CallError`]: too many calls are pending, or the thread has ended.
+    /// [`CallError`] if too many calls are pending, or if the thread has ended.
     pub fn ask<T>(&self, call: impl FnOnce(oneshot::Sender<T>) -> Call) -> Result<Answer<T>, CallError> {
         let (answer, answered) = oneshot::channel();
         self.calls.try_send(call(answer)).map_err(|error| match error {
@@ -248,7 +248,7 @@ impl Handle {
     }
 
     fn wake(&self) {
-        // This fails only if the counter is full, in which case the thread is about to wake up anyway.
+        // This fails only if the counter is saturated, in which case a wake-up is pending anyway.
         let _ = rustix::io::write(&self.shared.wakeup, &1_u64.to_ne_bytes());
     }
 }
@@ -259,8 +259,8 @@ impl Mailbox {
         self.shared.stop.load(Ordering::Acquire)
     }
 
-    /// Waits for a stop request, for at most `pause`. Pending calls are dropped, because the device cannot answer
-    /// them.
+    /// Waits up to `pause` for a stop request, and returns whether there was one. Drops all calls, because the device
+    /// cannot answer them.
     pub fn is_stopped_within(&mut self, pause: Duration) -> bool {
         let end = Instant::now() + pause;
         loop {
@@ -274,30 +274,29 @@ impl Mailbox {
         }
     }
 
-    /// Takes the pending calls whose callers are still waiting. Later calls make the mailbox readable again.
+    /// Takes the pending calls whose callers are still waiting. The next call makes the mailbox readable again.
     pub fn take(&mut self) -> impl Iterator<Item = Call> {
-        // Reset the counter before taking the first call, so that any later caller makes the mailbox readable
-        // again.
+        // Reset the counter before taking the first call, so that no later wake-up is lost.
         let _ = rustix::io::read(&self.shared.wakeup, &mut [0_u8; 8]);
-        std::iter::from_fn(|| self.calls.try_recv().ok()).take(CALLS).filter(|call| !call.is_abandoned())
+        std::iter::from_fn(|| self.calls.try_recv().ok()).take(MAX_CALLS).filter(|call| !call.is_abandoned())
     }
 
     /// Sets whether a VMM is connected.
     pub fn set_connected(&self, connected: bool) {
-        // Load first, because a store would take the cache line away from the threads that read it.
+        // Avoid a redundant store, which would take the cache line away from reading threads.
         if self.shared.connected.load(Ordering::Relaxed) != connected {
             self.shared.connected.store(connected, Ordering::Release);
         }
     }
 
-    /// Sets the state of the thread. Counts the restarts.
-    pub fn set_life(&self, life: Life) {
+    /// Sets whether the device is running, and counts the restarts.
+    pub fn set_run_state(&self, run_state: RunState) {
         let mut health = self.shared.health();
-        if let Life::Restarting(problem) = &life {
+        if let RunState::Restarting(problem) = &run_state {
             health.restarts += 1;
             health.problem = Some(problem.clone());
         }
-        health.life = life;
+        health.run_state = run_state;
     }
 }
 
@@ -321,7 +320,7 @@ mod tests {
         let (handle, mut mailbox) = mailbox().unwrap();
         let soon = || tokio::time::Instant::now() + Duration::from_millis(20);
         runtime().block_on(async {
-            for _ in 0..CALLS {
+            for _ in 0..MAX_CALLS {
                 let answer = handle.ask(|answer| Call::SetPort(PortState::Down, answer)).unwrap();
                 assert_eq!(answer.by(soon()).await, Err(CallError::Late));
             }
@@ -336,7 +335,10 @@ mod tests {
         runtime().block_on(async {
             let answer = handle.ask(Call::Fail).unwrap();
             assert!(!mailbox.is_stopped_within(Duration::ZERO));
-            assert_eq!(answer.by(tokio::time::Instant::now() + ANSWER).await, Err(CallError::NotRunning));
+            assert_eq!(
+                answer.by(tokio::time::Instant::now() + ANSWER_TIMEOUT).await,
+                Err(CallError::NotRunning)
+            );
             drop(mailbox);
             assert_eq!(handle.call(Call::Fail).await, Err(CallError::NotRunning));
         });

@@ -1,11 +1,11 @@
-//! Queries and changes of a device's impairments through the control socket.
+//! Control requests that query or change a device's impairments.
 
 use card::fabric::impair::{ImpairmentRow, Rule, TooManyRulesError};
 use card::frontend::Frontend;
 use card::hca::Hca;
 use tokio::sync::oneshot;
 
-/// A request about impairments to a device's thread, with the channel for the answer.
+/// A call to a device's thread about its impairments, with the channel for the answer.
 #[derive(Debug)]
 pub enum ImpairCall {
     /// Lists the impairments and their counters.
@@ -17,7 +17,7 @@ pub enum ImpairCall {
 }
 
 impl ImpairCall {
-    /// Returns whether the requester has stopped waiting.
+    /// Returns whether the caller has stopped waiting.
     pub fn is_abandoned(&self) -> bool {
         match self {
             Self::List(answer) => answer.is_closed(),
@@ -26,7 +26,8 @@ impl ImpairCall {
         }
     }
 
-    /// Executes the request and answers it. An error from `send` means that the requester has disconnected.
+    /// Executes the call and sends the answer. Errors from `send` are ignored, because the caller may have
+    /// disconnected.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>) {
         match self {
             Self::List(answer) => {

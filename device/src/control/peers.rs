@@ -1,4 +1,4 @@
-//! Queries and changes of a device's peers through the control socket.
+//! Control requests that query or change a device's peers.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use protocol::ids::MacAddr;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// A request about peers to a device's thread, with the channel for the answer.
+/// A call to a device's thread about its peers, with the channel for the answer.
 #[derive(Debug)]
 pub enum PeerCall {
     /// Lists the peers and their counters.
@@ -21,34 +21,34 @@ pub enum PeerCall {
     Remove(SocketAddr, oneshot::Sender<Result<(), PeersError>>),
 }
 
-/// The peers on a fabric. A UDP fabric has configured peers, and a ring has members.
+/// The peers of a UDP fabric, or the members of a ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerList {
     /// Peers of the UDP fabric.
     Peers(Vec<PeerRow>),
-    /// Members of a ring, which find each other automatically.
+    /// Members of a ring, which discover each other.
     Members(Vec<MemberRow>),
 }
 
-/// Why a request about peers failed.
+/// Why a call about peers failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PeersError {
     /// The fabric has no list of peers.
     #[error("this device's fabric has no peer list; only UDP and ring fabrics have one")]
     NoList,
-    /// The fabric is a ring, whose members join and leave by themselves.
+    /// The fabric is a ring, whose members join and leave on their own.
     #[error("ring members cannot be added or removed; every device that uses the ring directory is a member")]
     Ring,
     /// The peer has the MAC of this device.
     #[error("mac: {0} is this device's own MAC")]
     OwnMac(MacAddr),
-    /// The list of peers rejects the change.
+    /// The fabric rejects the change.
     #[error(transparent)]
     Peer(#[from] PeerError),
 }
 
 impl PeerCall {
-    /// Returns whether the requester has stopped waiting.
+    /// Returns whether the caller has stopped waiting.
     pub fn is_abandoned(&self) -> bool {
         match self {
             Self::List(answer) => answer.is_closed(),
@@ -57,9 +57,8 @@ impl PeerCall {
         }
     }
 
-    /// Executes the request and answers it. If the peer has a configured MAC, the addresses derived from that MAC are
-    /// added to the port or removed from the port, as at start-up. An error from `send` means that the requester has
-    /// disconnected.
+    /// Executes the call and sends the answer. If the peer has a configured MAC, its static neighbour entries are added
+    /// to or removed from the port. Errors from `send` are ignored, because the caller may have disconnected.
     pub fn answer<F: Frontend>(self, hca: &mut Hca<F>, fabric: &mut impl Fabric) {
         let members = fabric.members();
         let switch = fabric.switch().ok_or(match members {
@@ -108,14 +107,14 @@ mod tests {
         MacAddr::from_lid(Lid::new(lid))
     }
 
-    /// Returns an ARP request (RFC 826) for 10.77.0.1, from a MAC that claims 10.77.0.3.
+    /// Returns an ARP request (RFC 826) for 10.77.0.1, sent by 10.77.0.3 at this MAC.
     fn request_from(mac: MacAddr) -> Vec<u8> {
         let head = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
         [&[0xff; 6][..], &mac.0, &head, &mac.0, &[10, 77, 0, 3], &[0; 6], &[10, 77, 0, 1]].concat()
     }
 
     #[test]
-    fn frames_with_peer_ip_but_other_mac_are_dropped() {
+    fn frames_spoofing_peer_ip_are_dropped() {
         let mut hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None);
         let mut fabric = UdpFabric::bind(([127, 0, 0, 1], 0).into(), mac(1), &[]).unwrap();
         let addr = SocketAddr::from(([127, 0, 0, 1], 9));

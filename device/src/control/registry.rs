@@ -1,4 +1,4 @@
-//! The set of running devices as seen by other threads, and requests to change this set.
+//! The set of running devices, as seen by the control and metrics servers, and requests to change this set.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::call::Handle;
 
-/// Maximum number of pending changes. It equals the maximum number of control clients, because each client waits for
-/// one change at a time.
+/// Maximum number of pending changes. This equals the maximum number of control clients, each of which waits for one
+/// change at a time.
 const CHANGES: usize = 16;
 
 #[derive(Debug)]
@@ -20,10 +20,10 @@ pub struct Device {
     pub id: u16,
     /// Configuration key of the device interface.
     pub interface: &'static str,
-    /// Interface name in captures.
+    /// Name of the interface in captures.
     pub name: String,
     pub identity: Identity,
-    /// Socket of the VMM.
+    /// Path of the VMM socket.
     pub socket: Option<PathBuf>,
     /// Maximum size of a capture in bytes.
     pub capture_max_bytes: u64,
@@ -43,14 +43,14 @@ pub type Devices = Arc<[Arc<Device>]>;
 /// The current set of devices.
 pub type DeviceRegistry = watch::Receiver<Devices>;
 
-/// A request that changes the set of devices. Requests are executed one after another. A failed request changes nothing
-/// and returns a one-line error.
+/// A request that changes the set of devices. Changes are executed one after another. A failed change has no effect and
+/// returns a one-line error.
 #[derive(Debug)]
 pub enum Change {
     /// Adds a device from its configuration entry. Returns the device's ID and socket path.
     Add(Map<String, Value>, oneshot::Sender<Result<(u16, Option<PathBuf>), String>>),
     Remove(u16, oneshot::Sender<Result<(), String>>),
-    /// Applies a configuration text.
+    /// Applies the text of a configuration.
     Reload(String, oneshot::Sender<Result<Reloaded, String>>),
 }
 

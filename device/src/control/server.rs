@@ -1,4 +1,4 @@
-//! The server of the control socket.
+//! The control socket server.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::call::{self, Call, CallError, Life, StartRecordError};
+use super::call::{self, Call, CallError, RunState, StartRecordError};
 use super::impair::ImpairCall;
 use super::peers::{PeerCall, PeerList, PeersError};
 use super::registry::{Change, Device, DeviceRegistry};
@@ -35,11 +35,11 @@ use crate::confinement::{self, OutsideError};
 use crate::descriptors::Reserve;
 use crate::interfaces::{self, UnknownTableError};
 
-/// Maximum number of concurrent clients. When it is reached, a new client replaces the client that has been idle the
-/// longest, if that client's idle time exceeds [`IDLE_LIMIT`]. If not, the new client receives an error.
+/// Maximum number of concurrent clients. When it is reached, a new client replaces the client that has been idle
+/// longest, if that client has been idle for at least [`IDLE_LIMIT`]. Otherwise, the new client receives an error.
 const MAX_CLIENTS: usize = 16;
 
-/// How long an idle client keeps its slot when all slots are taken.
+/// Idle time after which a client can be replaced.
 const IDLE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Maximum length of a request in bytes, including its line feed. The longest requests contain a
@@ -49,10 +49,10 @@ const MAX_REQUEST_LEN: u64 = 4 << 20;
 /// Size of the request buffer that a client keeps between requests.
 const USUAL_REQUEST_LEN: usize = 8192;
 
-/// How long to stop accepting clients after `accept` has failed. `accept` fails if no descriptors are left.
+/// Pause after `accept` has failed, for example because no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// The resources that the control server uses to answer requests.
+/// What the control server needs to answer requests.
 #[derive(Debug)]
 pub struct Service {
     pub registry: DeviceRegistry,
@@ -65,7 +65,7 @@ pub struct Service {
 /// Serves clients until dropped. Requires a tokio runtime with I/O and time.
 ///
 /// # Errors
-/// Fails if the runtime cannot watch the socket.
+/// Fails if the runtime cannot register the socket.
 pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
     let socket = UnixListener::from_std(listener.try_clone()?)?;
     let service = Arc::new(service);
@@ -84,8 +84,8 @@ pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
         slots.retain(|slot| !slot.task.is_finished());
         reserve.refill();
         if slots.len() >= MAX_CLIENTS && !make_room(&mut slots) {
-            // The error fits into the send buffer of a new socket. If it did not, the client would only see
-            // the connection close.
+            // The error fits into the empty send buffer. If the write failed, the client would only see the connection
+            // close.
             let _ = stream.try_write(&line(&Response::Error(format!(
                 "too many control clients, maximum is {MAX_CLIENTS}"
             ))));
@@ -112,7 +112,7 @@ struct ClientSlot {
 struct IdleSince(AtomicU64);
 
 impl IdleSince {
-    /// A request is being executed.
+    /// Value while a request is being executed.
     const BUSY: u64 = u64::MAX;
 
     fn begin(&self) {
@@ -135,7 +135,7 @@ fn now() -> u64 {
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Disconnects the client that has been idle longest, if its idle time exceeds the limit.
+/// Disconnects the client that has been idle longest, if it has reached the idle limit.
 fn make_room(slots: &mut Vec<ClientSlot>) -> bool {
     let since = |slot: &ClientSlot| slot.idle.0.load(Ordering::Relaxed);
     let longest = (0..slots.len()).min_by_key(|index| since(&slots[*index]));
@@ -376,12 +376,11 @@ async fn change<T>(
 ) -> Result<T, RequestError> {
     let (answer, answered) = oneshot::channel();
     service.changes.send(change(answer)).await.map_err(|_| RequestError::Ending)?;
-    // There is no time-out here, because a device has its own time limit for stopping. No other change begins
-    // in the meantime.
+    // No timeout is needed here, because stopping a device has its own time limit.
     answered.await.map_err(|_| RequestError::Ending)?.map_err(RequestError::Unchanged)
 }
 
-/// Returns the response to a request to stop a capture, trace or recording. If it had already stopped by itself,
+/// Returns the response to a request to stop a capture, trace or recording. If it had already stopped on its own,
 /// `before` contains its path and the reason.
 fn ended(what: &'static str, before: Option<(&Path, &str)>) -> Result<Response, RequestError> {
     match before {
@@ -390,9 +389,9 @@ fn ended(what: &'static str, before: Option<(&Path, &str)>) -> Result<Response, 
     }
 }
 
-/// Returns the rows of all devices. Waits for all devices in parallel.
+/// Queries all devices in parallel, and returns their rows.
 async fn rows(devices: &[Arc<Device>]) -> Vec<DeviceRow> {
-    let deadline = Instant::now() + call::ANSWER;
+    let deadline = Instant::now() + call::ANSWER_TIMEOUT;
     let asked: Vec<_> = devices.iter().map(|device| device.handle.ask(Call::Status)).collect();
     let mut rows = Vec::with_capacity(devices.len());
     for (device, asked) in devices.iter().zip(asked) {
@@ -407,10 +406,12 @@ async fn rows(devices: &[Arc<Device>]) -> Vec<DeviceRow> {
 
 fn row(device: &Device, status: Result<call::Status, CallError>) -> DeviceRow {
     let health = device.handle.health();
-    let state = match (&health.life, &status) {
-        (Life::Restarting(_), _) | (Life::Running, Err(CallError::NotRunning)) => DeviceState::Restarting,
-        (Life::Running, Err(CallError::Late)) => DeviceState::NotAnswering,
-        (Life::Running, Ok(_)) => DeviceState::Running,
+    let state = match (&health.run_state, &status) {
+        (RunState::Restarting(_), _) | (RunState::Running, Err(CallError::NotRunning)) => {
+            DeviceState::Restarting
+        }
+        (RunState::Running, Err(CallError::Late)) => DeviceState::NotAnswering,
+        (RunState::Running, Ok(_)) => DeviceState::Running,
     };
     let status = status.ok();
     DeviceRow {
@@ -446,8 +447,7 @@ async fn start_capture(
         .with_limit(max_bytes.unwrap_or(device.capture_max_bytes))
         .with_filter(filter);
     let capture = Some(Box::new(capture));
-    // If another client has started a capture in the meantime, that capture ends here, because the later
-    // request takes effect.
+    // If another client has started a capture in the meantime, this capture replaces it.
     device.handle.call(|answer| Call::SetCapture(capture, answer)).await?;
     Ok(())
 }
@@ -467,7 +467,7 @@ async fn start_trace(
         .with_limit(max_bytes.unwrap_or(device.trace_max_bytes))
         .with_filter(filter);
     let trace = Some(Box::new(trace));
-    // As with captures, the later request takes effect.
+    // As with captures, this trace replaces one started in the meantime.
     device.handle.call(|answer| Call::SetTrace(trace, answer)).await?;
     Ok(())
 }
@@ -476,11 +476,11 @@ fn check_files(files: NonZeroU16) -> Result<(), RequestError> {
     if files.get() > MAX_FILES { Err(RequestError::TooManyFiles(files.get())) } else { Ok(()) }
 }
 
-/// Writes the ring buffer of a capture or trace to a new file.
+/// Writes the contents of a capture or trace ring to a new file.
 fn dump(path: &Path, kept: &[u8]) -> Result<(), RequestError> {
     let mut file = file::create_new(path).map_err(|error| RequestError::file(path, error))?;
     file.write_all(kept).map_err(|error| {
-        // Remove the file, so that it is not mistaken for a complete one.
+        // Remove the incomplete file.
         let _ = fs::remove_file(path);
         RequestError::file(path, error)
     })

@@ -1,11 +1,11 @@
-//! Errors of changes to the set of devices.
+//! Errors from changes to the set of devices.
 
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::ENDING;
+use super::STOP_TIMEOUT;
 use crate::builder::MakeError;
 use crate::config::ConfigError;
 
@@ -22,7 +22,7 @@ pub(super) enum ChangeError {
     NoDevice(u16),
     #[error("{0} was removed but has not stopped yet")]
     Leaving(String),
-    #[error("{0} did not stop within {s} s and will be removed when it stops", s = ENDING.as_secs())]
+    #[error("{0} did not stop within {s} s and will be removed when it stops", s = STOP_TIMEOUT.as_secs())]
     Hung(String),
     #[error("{key}: {name} cannot be recreated because its connection was passed with --fd")]
     OnlyClient { key: String, name: String },
@@ -32,7 +32,7 @@ pub(super) enum ChangeError {
     Unreadable { path: PathBuf, error: io::Error, hint: &'static str },
 }
 
-/// Hint added to the error if the sandbox denies access to the configuration file.
+/// Added to the error if the sandbox may have denied access to the configuration file.
 pub(super) const HINT: &str = "; the sandbox allows hcad to read only the file that existed when it started. Use `hcactl reload`, which sends the current file, or add its directory to `confinement.readable`";
 
 /// Returns an error and its causes on one line.

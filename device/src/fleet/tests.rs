@@ -4,7 +4,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A worker that stops on request, or never.
+/// A worker that either stops on request or hangs.
 struct Stub {
     hangs: bool,
 }
@@ -16,7 +16,7 @@ impl Run for Stub {
                 thread::park();
             }
         }
-        while !mailbox.is_stopped_within(ENDING) {}
+        while !mailbox.is_stopped_within(STOP_TIMEOUT) {}
         Ok(Ended::Shutdown)
     }
 }
@@ -30,7 +30,7 @@ fn device(folder: &TempDir, id: usize) -> String {
     )
 }
 
-/// Creates devices with consecutive IDs, starting at 1. `hang` determines which of them hang.
+/// Creates a fleet with one device per element of `hang`, which determines whether the device hangs. IDs start at 1.
 fn fleet(folder: &TempDir, hang: &[bool]) -> Fleet {
     let devices: Vec<_> = (1..=hang.len()).map(|id| device(folder, id)).collect();
     let text = format!(r#"{{"devices": [{}]}}"#, devices.join(","));
@@ -60,7 +60,7 @@ fn shutdown_abandons_hung_device_and_names_it() {
     let error = block_on(fleet.end()).unwrap_err();
     assert_eq!(error.to_string(), "hca2 did not stop within 2 s");
     assert!(asked.elapsed() < Duration::from_secs(60), "{:?}", asked.elapsed());
-    assert_eq!(files(&folder), 0, "the socket of the hung device goes with the process");
+    assert_eq!(files(&folder), 0, "all sockets are removed");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn removed_device_keeps_its_id_while_hung() {
     let registry = fleet.registry();
     let error = block_on(fleet.remove(1)).unwrap_err().to_string();
     assert_eq!(error, "hca1 did not stop within 2 s and will be removed when it stops");
-    assert_eq!(files(&folder), 1, "its socket cannot be found");
+    assert_eq!(files(&folder), 1, "the socket of the hung device is removed");
     assert!(block_on(fleet.remove(1)).unwrap_err().to_string().contains("has not stopped yet"));
     let entry = serde_json::from_str(&device(&folder, 1)).unwrap();
     let error = fleet.add(entry).unwrap_err().to_string();

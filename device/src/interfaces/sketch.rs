@@ -1,5 +1,4 @@
-//! A device with a single register that has no effect. It shows the minimum that an interface must provide to be
-//! configured, listed, counted and checked.
+//! A device for tests, with a single register that has no effect. It is a minimal implementation of an interface.
 
 #![allow(unreachable_pub, reason = "the list of a product is public")]
 

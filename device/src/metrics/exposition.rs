@@ -1,8 +1,8 @@
 //! Writes typed metric families in the Prometheus text format.
 //!
-//! The crate `prometheus-client` (0.26) is not used. It writes OpenMetrics, in which the TYPE line of a counter lacks
-//! the `_total` suffix that the counter's samples have. A parser for the Prometheus text format would therefore
-//! consider those samples untyped.
+//! The crate `prometheus-client` (0.26) is not used. It writes OpenMetrics, in which a counter's TYPE line lacks the
+//! `_total` suffix of its samples. A parser for the Prometheus text format would therefore treat those samples as
+//! untyped.
 //!
 //! # Spec
 //! Prometheus, "Exposition formats", text format version 0.0.4.
@@ -17,29 +17,29 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A value that only increases, until it restarts at zero. The name of a counter ends in `_total`.
+    /// A value that only increases or restarts at zero. The name of a counter ends in `_total`.
     Counter,
     /// A value that can increase and decrease.
     Gauge,
-    /// Counts of values in buckets with upper bounds.
+    /// Counts of observed values in cumulative buckets.
     Histogram,
 }
 
 /// Label name and value.
 pub type Label<'a> = (&'static str, &'a str);
 
-/// The families written so far.
+/// The text of the metric families written so far.
 #[derive(Debug, Default)]
 pub struct Exposition(String);
 
-/// The samples of one metric, which the format requires to be contiguous.
+/// Writes the samples of one metric, which the format requires to be contiguous.
 pub struct Family<'a> {
     text: &'a mut String,
     name: &'static str,
 }
 
 impl Exposition {
-    /// Begins a family. `help` is one line.
+    /// Begins a family. `help` must be a single line.
     pub fn family(&mut self, kind: Kind, name: &'static str, help: &'static str) -> Family<'_> {
         let kind = match kind {
             Kind::Counter => "counter",
@@ -61,7 +61,7 @@ impl Family<'_> {
         self.line("", labels, None, format_args!("{value}"));
     }
 
-    /// Writes a time in seconds.
+    /// Writes a sample in seconds.
     pub fn seconds(&mut self, labels: &[Label<'_>], seconds: f64) {
         self.line("", labels, None, format_args!("{seconds}"));
     }
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Compares the output with a golden text, which covers cumulative buckets and escapes in label values.
+    /// Compares the output with golden text that covers cumulative buckets and escapes in label values.
     #[test]
     fn metric_families_follow_prometheus_text_format() {
         let mut durations = Durations::default();

@@ -1,4 +1,4 @@
-//! The metric families of devices, with names and units according to Prometheus conventions.
+//! The metric families of devices, named according to Prometheus conventions.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::exposition::{Exposition, Family, Kind, Label};
 use crate::control::call::{Health, Status};
 
-/// State of a device at a scrape.
+/// State of a device at the time of a scrape.
 #[derive(Debug)]
 pub struct Reading {
     pub id: u16,
@@ -35,9 +35,9 @@ pub fn expose(to: &mut Exposition, devices: &[Reading]) {
     writer.vmm();
 }
 
-/// A function that writes a sample of a device, with labels that distinguish it from the device's other samples in the
+/// A function that writes a sample of a device. The labels distinguish it from the device's other samples in the
 /// family.
-type Words<'a> = &'a mut dyn FnMut(&[Label<'_>], u64);
+type SampleWriter<'a> = &'a mut dyn FnMut(&[Label<'_>], u64);
 
 struct Writer<'a> {
     to: &'a mut Exposition,
@@ -77,7 +77,7 @@ impl Writer<'_> {
         kind: Kind,
         name: &'static str,
         help: &'static str,
-        of: impl Fn(&Counters, Words<'_>),
+        of: impl Fn(&Counters, SampleWriter<'_>),
     ) {
         let mut family = self.to.family(kind, name, help);
         for_answers(self.devices, |device, counters| of(counters, &mut labelled(&mut family, device)));
@@ -233,7 +233,7 @@ impl Writer<'_> {
     }
 
     fn port(&mut self) {
-        let of = |counters: &Counters, sample: Words<'_>, value: fn(&Traffic) -> u64| {
+        let of = |counters: &Counters, sample: SampleWriter<'_>, value: fn(&Traffic) -> u64| {
             let port = &counters.port;
             for (direction, kind, traffic) in [
                 ("sent", "roce", &port.transmit),
@@ -464,27 +464,27 @@ mod tests {
         names.collect()
     }
 
-    /// Collects the queries of a dashboard.
-    fn questions(board: &Value, found: &mut Vec<String>) {
+    /// Collects all queries of a dashboard.
+    fn collect_queries(board: &Value, found: &mut Vec<String>) {
         match board {
             Value::Object(parts) => {
                 for (key, part) in parts {
                     match part {
                         Value::String(text) if key == "expr" || key == "query" => found.push(text.clone()),
-                        part => questions(part, found),
+                        part => collect_queries(part, found),
                     }
                 }
             }
-            Value::Array(parts) => parts.iter().for_each(|part| questions(part, found)),
+            Value::Array(parts) => parts.iter().for_each(|part| collect_queries(part, found)),
             _ => {}
         }
     }
 
     #[test]
-    fn dashboard_uses_all_exposed_metrics_except_those_listed() {
+    fn dashboard_covers_exposed_metrics() {
         let board = serde_json::from_slice(&std::fs::read(BOARD).unwrap()).unwrap();
         let mut found = Vec::new();
-        questions(&board, &mut found);
+        collect_queries(&board, &mut found);
         assert!(found.len() > 30, "{found:?}");
         let words = found
             .iter()

@@ -11,8 +11,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::exposition::{Exposition, Kind};
 
-/// Open files of `/proc/self` (proc(5)). They stay open because the rules of the sandbox apply to their inodes, and the
-/// kernel may later create new inodes at the same paths.
+/// Open files of `/proc/self` (proc(5)). They stay open because the sandbox permits only these inodes, and the kernel
+/// may later create other inodes at the same paths.
 #[derive(Debug)]
 pub struct Process {
     began: Duration,
@@ -21,7 +21,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Opens the process's files in `/proc`. If one cannot be opened, its metrics are omitted.
+    /// Opens the files. If one cannot be opened, its metrics are omitted.
     pub fn new() -> Self {
         Self {
             began: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
@@ -69,7 +69,7 @@ impl Process {
         }
     }
 
-    /// Returns the total and resident memory in bytes (proc(5), statm).
+    /// Returns the virtual and resident memory sizes in bytes (proc(5), statm).
     fn memory(&self) -> Option<[u64; 2]> {
         let mut text = [0; 128];
         let len = self.memory.as_ref()?.read_at(&mut text, 0).ok()?;
@@ -81,7 +81,7 @@ impl Process {
     fn open_descriptors(&mut self) -> Option<u64> {
         let folder = self.descriptors.as_mut()?;
         folder.rewind();
-        // The number of entries is bounded by the kernel's limit on descriptors. Two of the entries are `.` and `..`.
+        // The kernel's limit on descriptors bounds the number of entries, two of which are `.` and `..`.
         let entries = folder.by_ref().take_while(Result::is_ok).count() as u64;
         entries.checked_sub(2)
     }
@@ -98,9 +98,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_metrics_are_read_from_proc_at_each_scrape() {
+    fn each_scrape_reads_proc_again() {
         let mut process = Process::new();
-        // Other tests open and close descriptors concurrently, so any single attempt may fail.
+        // Other tests open and close descriptors concurrently, so a single attempt may fail.
         let are_counted = (0..100).any(|_| {
             let before = process.open_descriptors().unwrap();
             let _more: Vec<_> = (0..50).map(|_| File::open("/dev/null").unwrap()).collect();

@@ -39,19 +39,19 @@ const MAX_CLIENTS: usize = 8;
 /// Maximum length of a request's head in bytes. The head of a Prometheus request is about 300 bytes long.
 const MAX_HEAD_LEN: usize = 4096;
 
-/// Maximum number of bytes received but not yet parsed. This is the smallest value that hyper permits.
+/// Maximum number of bytes received but not yet parsed, set to the minimum that hyper permits.
 const MAX_BUFFER_LEN: usize = 8192;
 
 /// Maximum number of header fields in a request.
 const MAX_FIELDS: usize = 32;
 
-/// Time limit for a client to send its request. The same limit applies separately to receiving the response.
+/// Time limit for a client to send its request, and again to receive the response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the text of a scrape is reused for later scrapes.
-pub const FRESH: Duration = Duration::from_millis(500);
+/// How long the text of a scrape is reused.
+pub const CACHE_TIME: Duration = Duration::from_millis(500);
 
-/// How long to stop accepting clients after `accept` has failed. `accept` fails if no descriptors are left.
+/// Pause after `accept` has failed, for example because no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Listening socket of the metrics server.
@@ -65,14 +65,14 @@ impl Listener {
     /// Listens on a TCP address.
     ///
     /// # Errors
-    /// Fails if the address is not available.
+    /// Fails if the address cannot be bound.
     pub fn tcp(address: SocketAddr) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         Ok(Self::Tcp(listener))
     }
 
-    /// Returns the TCP address, if the listener has one.
+    /// Returns the TCP address, unless this is a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -84,7 +84,7 @@ impl Listener {
 /// Serves until dropped. Requires a tokio runtime with I/O and time.
 ///
 /// # Errors
-/// Fails if the runtime cannot watch the socket.
+/// Fails if the runtime cannot register the socket.
 pub async fn serve(listener: &Listener, process: Process, registry: DeviceRegistry) -> io::Result<()> {
     let source = Arc::new(Mutex::new(Source { process, registry, text: None }));
     let mut clients = Clients { tasks: VecDeque::new(), source, reserve: Reserve::new() };
@@ -141,17 +141,17 @@ impl Clients {
     }
 }
 
-/// The text of a scrape and its sources.
+/// Source of the text of a scrape.
 struct Source {
     process: Process,
     registry: DeviceRegistry,
-    /// The last text and its time.
+    /// The last text and when it was generated.
     text: Option<(Instant, Arc<str>)>,
 }
 
 impl Source {
     async fn text(&mut self) -> Arc<str> {
-        if let Some((_, text)) = self.text.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
+        if let Some((_, text)) = self.text.as_ref().filter(|(at, _)| at.elapsed() < CACHE_TIME) {
             return text.clone();
         }
         let devices = self.registry.borrow().clone();
@@ -165,10 +165,10 @@ impl Source {
     }
 }
 
-/// Queries all devices, and waits for them in parallel.
+/// Queries all devices in parallel.
 async fn read(devices: &[Arc<Device>]) -> Vec<Reading> {
     type Asked = Result<(Answer<Status>, Answer<Counters>), CallError>;
-    let deadline = Instant::now() + call::ANSWER;
+    let deadline = Instant::now() + call::ANSWER_TIMEOUT;
     let ask = |device: &Arc<Device>| -> Asked {
         Ok((device.handle.ask(Call::Status)?, device.handle.ask(Call::Counters)?))
     };
@@ -210,7 +210,7 @@ async fn client(stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<Sour
         .auto_date_header(false)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    // hyper can limit the time for a head, but not the time for a response, so both limits are set here.
+    // hyper can limit the time to receive a head but not to send a response, so both limits are implemented here.
     let head = async {
         tokio::select! {
             ended = &mut connection => Some(ended),
@@ -227,8 +227,7 @@ async fn client(stream: impl AsyncRead + AsyncWrite + Unpin, source: &Mutex<Sour
     timeout(CLIENT_TIMEOUT, connection).await?.map_err(io::Error::other)
 }
 
-/// Returns the response to a request. hyper has already rejected malformed requests, and omits the body in
-/// response to HEAD.
+/// Returns the response to a request. hyper rejects malformed requests, and omits the body of responses to HEAD.
 async fn respond(request: &Request<Incoming>, source: &Mutex<Source>) -> Response<String> {
     let (status, content_type, text) = match status(request) {
         StatusCode::OK => (StatusCode::OK, CONTENT_TYPE, source.lock().await.text().await.to_string()),
@@ -270,7 +269,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::control::call::{ANSWER, mailbox};
+    use crate::control::call::{ANSWER_TIMEOUT, mailbox};
 
     #[test]
     fn hung_device_is_reported_down() {
@@ -297,7 +296,7 @@ mod tests {
         runtime.block_on(async {
             let asked = Instant::now();
             let text = source.text().await;
-            assert!(asked.elapsed() < ANSWER * 2);
+            assert!(asked.elapsed() < ANSWER_TIMEOUT * 2);
             for line in [
                 "hcad_device_up{device=\"1\",interface=\"mthca\"} 0\n",
                 "hcad_device_up{device=\"2\",interface=\"mthca\"} 0\n",
@@ -307,12 +306,12 @@ mod tests {
             }
             assert!(!text.contains("hcad_port_up{"), "{text}");
             let asked = Instant::now();
-            assert!(Arc::ptr_eq(&source.text().await, &text), "what is fresh is told again");
-            assert!(asked.elapsed() < FRESH);
+            assert!(Arc::ptr_eq(&source.text().await, &text), "the text is cached");
+            assert!(asked.elapsed() < CACHE_TIME);
         });
     }
 
-    /// Sends a request, closes the client's sending side, and returns the response.
+    /// Sends a request, shuts down the client's write side, and returns the response.
     async fn exchange(source: &Mutex<Source>, request: &str) -> String {
         let (mut ours, theirs) = tokio::io::duplex(1 << 16);
         ours.write_all(request.as_bytes()).await.unwrap();

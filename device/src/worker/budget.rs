@@ -1,15 +1,14 @@
-//! Limits the processor time that clients make their devices spend on work other than moving data.
+//! Limits the processor time that a client can make its device spend on work other than moving data.
 //!
-//! Connecting, mapping memory, rejected messages and commands cost the device far more than they cost the client that
-//! requests them. If processors are scarce, a client that repeats these requests without a pause takes processor time
-//! from the devices of other clients. All devices of a process therefore share an allowance for this control work. The
-//! allowance is a small part of the processor time. No device is limited until the shared allowance is used up. From
-//! then on, each device gets an equal part of the allowance. A device that has used up its part makes its client's
-//! messages wait, like a device with slow firmware, but still processes packets and timers.
+//! Connecting, mapping memory, rejected messages and commands cost the device far more than they cost the client. If
+//! processors are scarce, a client that repeats these requests endlessly takes processor time from other devices. All
+//! devices of a process therefore share an allowance for this control work, which is a small part of the processor
+//! time. When the shared allowance is used up, each device is limited to an equal part. A device that has used up its
+//! part makes its client's messages wait, like a device with slow firmware, but still processes packets and timers.
 //!
-//! The limit does not affect a guest that boots or runs applications: unused time is saved up, and time spent on moving
-//! data is added to the device's part. No device is limited while no other device moves data, because no device would
-//! benefit from the limit. This exemption matters for boot loaders, whose drivers poll registers.
+//! Guests that boot or run applications are not affected: unused time is saved up, and time spent on moving data is
+//! added to the device's part. No device is limited unless another device moves data, because otherwise no device would
+//! benefit. This matters for boot loaders, whose drivers poll registers.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -24,20 +23,20 @@ const SHARED_SAVINGS: f64 = 2.0;
 /// Seconds of processor time that each device can save up for itself.
 const OWN_SAVINGS: f64 = 0.25;
 
-/// Length of an accounting interval. Turns are not accounted one by one, because reading the thread's processor time
+/// Length of an accounting interval. Turns are not accounted individually, because reading the thread's processor time
 /// takes a system call.
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Interval at which a paused device checks whether it may continue.
 const RECHECK: Duration = Duration::from_millis(50);
 
-/// The longest pause. VMMs wait 5 s for a reply before they give up.
+/// The longest pause. VMMs give up if they receive no reply within 5 s.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
 /// How long a device counts as moving data after an interval in which it moved some.
 const RECENT: Duration = Duration::from_millis(200);
 
-/// The allowance shared by all devices of this process, each of which has its own thread.
+/// The allowance shared by the devices of this process.
 static SHARED: Mutex<Shared> = Mutex::new(Shared::new());
 
 /// The remaining allowance of all devices of a process.
@@ -64,7 +63,7 @@ impl Shared {
         self.movers = [Some((device, now)), if is_latest { other } else { latest }];
     }
 
-    /// Returns whether a device other than this one moves data.
+    /// Returns whether another device has recently moved data.
     fn has_other_mover(&self, device: u64, now: Instant) -> bool {
         let mut movers = self.movers.iter().flatten();
         movers.any(|&(mover, at)| mover != device && now.saturating_since(at) < RECENT)
@@ -78,7 +77,7 @@ impl Shared {
     }
 }
 
-/// The allowance of one device.
+/// The control work allowance of one device.
 #[derive(Debug)]
 pub(super) struct ControlBudget {
     shared: &'static Mutex<Shared>,
@@ -96,7 +95,7 @@ pub(super) struct ControlBudget {
     data: Duration,
     /// Elapsed time of turns in this interval that moved no data.
     control: Duration,
-    /// Time since which the client's messages have been waiting, and time of the next check.
+    /// Since when the client's messages have been waiting, and when to check again.
     paused: Option<(Instant, Instant)>,
 }
 
@@ -156,8 +155,8 @@ impl ControlBudget {
         let interval = now.saturating_since(self.since).as_secs_f64();
         let (data, control) = (self.data.as_secs_f64(), self.control.as_secs_f64());
         let turns = (data + control).max(f64::MIN_POSITIVE);
-        // Turns may have been preempted, so their elapsed times only show how the processor time was divided. Polling
-        // and operator calls happen outside turns.
+        // Turns may have been preempted, so their elapsed times only show how to divide the processor time. Polling and
+        // operator calls happen outside turns.
         let processor = spent.saturating_sub(self.spent).as_secs_f64().min(turns);
         let (on_data, on_control) = (processor * data / turns, processor * control / turns);
         // Control work needs no allowance if it takes no more time than moving data.
@@ -168,18 +167,18 @@ impl ControlBudget {
             shared.add_mover(self.device, now);
         }
         let earned = self.rate / f64::from(shared.devices.max(1)) * interval + on_data;
-        // Time spent from the shared allowance does not become a debt. Otherwise, a guest that polls registers would
-        // later wait for seconds until its own part had repaid the debt.
+        // While the shared allowance lasts, overspending does not become a debt. Otherwise, a guest that polls
+        // registers would later wait for seconds until its own part had repaid the debt.
         let debt = if shared.left > 0.0 { 0.0 } else { f64::INFINITY };
         self.left = ((self.left + earned).min(OWN_SAVINGS) - on_control).max(-debt);
         (self.since, self.spent) = (now, spent);
         (self.data, self.control) = (Duration::ZERO, Duration::ZERO);
 
-        let begun = self.paused.map_or(now, |(begun, _)| begun);
+        let paused_since = self.paused.map_or(now, |(paused_since, _)| paused_since);
         let is_exhausted = self.left < 0.0 && shared.left <= 0.0 && shared.has_other_mover(self.device, now);
-        // Regardless of how far the allowance is overdrawn, the client is served after the longest pause.
-        let is_paused = is_exhausted && now.saturating_since(begun) < LONGEST_PAUSE;
-        self.paused = is_paused.then(|| (begun, now + RECHECK));
+        // However far the allowance is overdrawn, the client is served after the longest pause.
+        let is_paused = is_exhausted && now.saturating_since(paused_since) < LONGEST_PAUSE;
+        self.paused = is_paused.then(|| (paused_since, now + RECHECK));
     }
 }
 
@@ -193,7 +192,7 @@ impl Drop for ControlBudget {
 mod tests {
     use super::*;
 
-    /// A device whose thread is busy for a part of each period.
+    /// A simulated device whose thread is busy for part of each period.
     struct Device {
         budget: ControlBudget,
         now: Instant,
@@ -204,14 +203,14 @@ mod tests {
     const PERIOD: Duration = Duration::from_millis(10);
     const HUNDRED_SECONDS: u32 = 10_000;
 
-    /// Returns a shared allowance, with one device that moves data all the time.
+    /// Returns a shared allowance, with a device that continuously moves data.
     fn shared() -> &'static Mutex<Shared> {
         let mover = Some((u64::MAX, Instant::from_nanos(u64::MAX)));
         Box::leak(Box::new(Mutex::new(Shared { movers: [mover, mover], ..Shared::new() })))
     }
 
     impl Device {
-        /// Creates a device alongside another device that moves data all the time.
+        /// Creates a device alongside one that continuously moves data.
         fn beside_mover() -> Self {
             Self::sharing(shared())
         }
@@ -238,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn two_seconds_of_control_work_at_boot_are_never_paused() {
+    fn two_second_boot_is_not_paused() {
         let mut device = Device::beside_mover();
         device.run(200, PERIOD, false);
         assert_eq!(device.paused, Duration::ZERO);
     }
 
     #[test]
-    fn endless_control_work_is_limited_to_its_share() {
+    fn endless_control_work_is_limited_to_share() {
         let mut device = Device::beside_mover();
         device.run(HUNDRED_SECONDS, PERIOD, false);
         let spent = device.processor.as_secs_f64();
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn control_work_is_not_paused_unless_another_device_moves_data() {
+    fn pausing_requires_other_device_moving_data() {
         let shared = Box::leak(Box::new(Mutex::new(Shared::new())));
         let mut devices = [Device::sharing(shared), Device::sharing(shared)];
         for _ in 0..HUNDRED_SECONDS {
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn control_work_balanced_by_data_transfer_is_never_paused() {
+    fn balanced_control_work_is_not_paused() {
         let mut device = Device::beside_mover();
         for _ in 0..HUNDRED_SECONDS / 2 {
             device.run(1, PERIOD, true);
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_device_keeps_saved_time_while_others_exhaust_theirs() {
+    fn idle_device_keeps_its_savings() {
         let shared = shared();
         let mut greedy: Vec<Device> = (0..15).map(|_| Device::sharing(shared)).collect();
         let mut booting = Device::sharing(shared);
@@ -339,10 +338,12 @@ mod tests {
         for _ in 0..HUNDRED_SECONDS {
             device.run(1, PERIOD, false);
             let now = device.now;
-            longest =
-                device.budget.paused.map_or(longest, |(begun, _)| longest.max(now.saturating_since(begun)));
+            longest = device
+                .budget
+                .paused
+                .map_or(longest, |(paused_since, _)| longest.max(now.saturating_since(paused_since)));
         }
-        // The device may spend one tenth of the time, so 100 ms pay for a period of 10 ms.
+        // The device may use one tenth of the time, so a period of 10 ms costs 100 ms.
         assert!((PERIOD..=PERIOD * 10).contains(&longest), "{longest:?}");
     }
 

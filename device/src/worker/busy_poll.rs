@@ -1,41 +1,38 @@
 //! Adaptive busy-polling before the thread blocks.
 //!
 //! Blocking and waking up takes 10 to 30 us in a virtual machine, and far more on a busy host. Most of this cost falls
-//! on the thread that performs the wake-up. A wake-up costs as much as sending or receiving a batch of full packets.
-//! After a short sleep, a thread therefore polls for a while before it blocks again, like a hypervisor that polls
-//! before it blocks a halted virtual CPU. After a long sleep, the thread blocks immediately, so an idle HCA costs
-//! nothing.
+//! on the thread that performs the wake-up, for which it is comparable to sending a batch of full packets. After a
+//! short sleep, the thread therefore polls for a while before it blocks again, as hypervisors do for halted virtual
+//! CPUs. After a long sleep, the thread blocks immediately, so an idle HCA costs nothing.
 //!
-//! Between polls, the thread yields the CPU, usually to its own driver, which is about to submit work. If CPU-bound
-//! threads are running, such as the virtual CPUs of an emulated guest, yielding is slow: the scheduler returns to the
-//! yielding thread only when it preempts the CPU-bound threads. In contrast, a thread that blocks and is woken runs
-//! before the CPU-bound threads. A 64-byte WRITE between emulated guests takes 1.9 ms if the thread yields, and 30 us
-//! if it does not. Therefore, after a slow yield, the thread stops yielding for some time, and each slow yield doubles
-//! that time. If yields were fast for at least that time before the slow yield, the host was only briefly busy, and the
-//! time returns to its initial value.
+//! Between polls, the thread yields the CPU, usually to its own driver, which is about to submit work. Yielding to
+//! CPU-bound threads, such as the virtual CPUs of an emulated guest, is slow: the yielding thread runs again only when
+//! the scheduler preempts them, whereas a thread that blocks and is woken runs before them. A 64-byte WRITE between
+//! emulated guests takes 1.9 ms if the thread yields, and 30 us if it does not. After a slow yield, the thread
+//! therefore stops yielding for some time. Each slow yield doubles this time, unless fast yields before it have taken
+//! at least as long in total; the time is then reset.
 //!
-//! While it is not yielding, the thread polls only during bulk transfers. If polling finds nothing, the thread polls
-//! less and less often. If the awaited thread needs the same CPU, it cannot run while this thread polls.
+//! While it does not yield, the thread polls only during bulk transfers, and less and less often if polling finds
+//! nothing: the thread that it waits for may need the same CPU.
 
 use std::time::Duration;
 
 use engine::Instant;
 
-/// A transfer counts as bulk if at least this number of bytes has been moved recently. The number of moved bytes is
-/// halved at each pause.
+/// A transfer counts as bulk if at least this many bytes have been moved recently. The count is halved at each pause.
 const BULK: usize = 32 << 10;
 
-/// Longest sleep that counts as short during a bulk transfer. On a busy host, waking up alone takes several
-/// hundred microseconds.
+/// Longest sleep that counts as short during a bulk transfer. On a busy host, the wake-up alone takes several hundred
+/// microseconds.
 const SHORT_SLEEP: Duration = Duration::from_micros(400);
 
-/// A yield that returns within this time met no CPU-bound thread.
+/// A yield that returns within this time was not delayed by a CPU-bound thread.
 const FAST_YIELD: Duration = Duration::from_micros(300);
 
-/// How long the thread does not yield after a slow yield: initial and maximum value.
+/// How long the thread stops yielding after a slow yield: initial and maximum value.
 const YIELD_BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
 
-/// Maximum number of pauses in which polling is skipped, after polls without yielding have found no work.
+/// Maximum number of pauses in which polling is skipped after polling without yielding has found no work.
 const MAX_SKIPS: u32 = 256;
 
 /// Decides before each sleep whether to busy-poll.
@@ -44,23 +41,23 @@ pub(super) struct BusyPoll {
     limit: Duration,
     /// Duration of the last sleep.
     slept: Duration,
-    /// Number of recently moved bytes of frames, halved at each pause.
+    /// Size of recently moved frames in bytes, halved at each pause.
     moved: usize,
     /// Time until which the thread does not yield.
     no_yield_until: Instant,
-    /// Length of the next period without yields.
+    /// Length of the next period without yielding.
     yield_backoff: Duration,
     /// Time spent in fast yields since the last slow yield.
     fast_yields: Duration,
-    /// Whether the current poll yields.
+    /// Whether the thread yields in this pause.
     yields: bool,
     /// Remaining number of pauses in which polling without yielding is skipped.
     skip: u32,
-    /// Initial value of `skip` in the last series of skipped pauses.
+    /// Number of pauses that the last unproductive poll caused to be skipped.
     skips: u32,
 }
 
-/// Parameters for busy-polling before blocking.
+/// How to busy-poll before blocking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PollWindow {
     /// Maximum time to poll.
@@ -70,7 +67,7 @@ pub(super) struct PollWindow {
 }
 
 impl BusyPoll {
-    /// Polls for up to `limit` before blocking. Zero disables polling.
+    /// Creates a policy that polls for up to `limit` before blocking. Zero disables polling.
     pub(super) const fn new(limit: Duration) -> Self {
         Self {
             limit,
@@ -95,7 +92,8 @@ impl BusyPoll {
         let bulk = self.moved >= BULK;
         self.moved /= 2;
         self.yields = now >= self.no_yield_until;
-        // A sleep longer than the poll limit makes polling futile, except between the bursts of a bulk transfer.
+        // After a sleep longer than the poll limit, polling would probably find nothing, except between the bursts of a
+        // bulk transfer.
         let short = if bulk { SHORT_SLEEP } else { self.limit };
         if self.limit.is_zero() || self.slept > short || !(bulk || self.yields) {
             return None;
@@ -122,7 +120,7 @@ impl BusyPoll {
         is_fast
     }
 
-    /// Records that work arrived during the poll, not before it.
+    /// Records that work arrived during polling.
     pub(super) fn found(&mut self) {
         if !self.yields {
             self.skips /= 2;
@@ -163,35 +161,35 @@ mod tests {
         busy_poll
     }
 
-    /// Counts the successive sleeps, up to `pauses`, before which the thread polls while small messages arrive.
+    /// Returns in how many pauses in a row (up to `pauses`) the thread polls while small messages arrive.
     fn polls(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
-        let look = |_: &usize| {
+        let polls = |_: &usize| {
             busy_poll.moved(64);
             busy_poll.pause(at(0)).is_some()
         };
-        (0..pauses).take_while(look).count()
+        (0..pauses).take_while(polls).count()
     }
 
     #[test]
     fn busy_polling_starts_only_after_short_sleep() {
         let mut busy_poll = BusyPoll::new(LIMIT);
         busy_poll.moved(BULK);
-        assert_eq!(busy_poll.pause(at(0)), None, "nothing is known yet");
+        assert_eq!(busy_poll.pause(at(0)), None, "no sleep has been measured");
         assert_eq!(after(BULK, SHORT_SLEEP).pause(at(0)), YIELDING);
         assert_eq!(after(BULK, Duration::from_millis(1)).pause(at(0)), None);
         assert_eq!(after(64, LIMIT).pause(at(0)), YIELDING);
-        assert_eq!(after(64, SHORT_SLEEP).pause(at(0)), None, "small messages are rarer than looking lasts");
+        assert_eq!(after(64, SHORT_SLEEP).pause(at(0)), None, "small messages are less frequent");
     }
 
     #[test]
-    fn after_slow_yield_polls_only_if_bulk_transfer_was_recent() {
+    fn slow_yield_limits_polling_to_bulk_transfers() {
         let mut busy_poll = after(8 * BULK, Duration::ZERO);
         assert_eq!(polls(&mut busy_poll, 100), 100);
         assert!(busy_poll.yielded(at(0), FAST_YIELD));
         assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
         busy_poll.moved(8 * BULK);
         assert_eq!(busy_poll.pause(at(0)), SPINNING);
-        assert_eq!(polls(&mut busy_poll, 100), 3, "what was moved long ago does not count");
+        assert_eq!(polls(&mut busy_poll, 100), 3, "the count of moved bytes decays");
     }
 
     #[test]
@@ -210,7 +208,7 @@ mod tests {
         assert_eq!(tries, [100, 200, 400, 400, 400, 400, 400, 400, 400, 400]);
     }
 
-    /// Returns how many of `pauses` pauses pass without polling, in a bulk transfer alongside CPU-bound threads.
+    /// Returns in how many of `pauses` pauses the thread does not poll during a bulk transfer.
     fn skipped(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let skips = |_: &usize| {
             busy_poll.slept(Duration::ZERO);
@@ -227,13 +225,13 @@ mod tests {
         assert_eq!(skipped(&mut busy_poll, 10), 0);
         for skips in [1, 2, 4, 8, 16, 32, 64, 128, 256, 256] {
             busy_poll.found_nothing();
-            assert_eq!(skipped(&mut busy_poll, skips + 1), skips, "it polls once, after as many");
+            assert_eq!(skipped(&mut busy_poll, skips + 1), skips, "one poll after the skipped pauses");
         }
         for skips in [128, 64, 32] {
             busy_poll.found();
             busy_poll.found();
             busy_poll.found_nothing();
-            assert_eq!(skipped(&mut busy_poll, skips + 1), skips, "what came while it looked counts too");
+            assert_eq!(skipped(&mut busy_poll, skips + 1), skips, "successful polls reduce the backoff");
         }
         (0..10).for_each(|_| busy_poll.found());
         busy_poll.found_nothing();
@@ -255,7 +253,7 @@ mod tests {
         for _ in 0..20 {
             assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
             assert_eq!(busy_poll.pause(at(99)), None);
-            assert_eq!(busy_poll.pause(at(100)), YIELDING, "as after the first time");
+            assert_eq!(busy_poll.pause(at(100)), YIELDING, "the backoff was reset");
             (0..1000).for_each(|_| assert!(busy_poll.yielded(at(100), Duration::from_micros(200))));
         }
         assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));

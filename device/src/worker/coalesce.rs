@@ -1,31 +1,30 @@
 //! Doorbell coalescing: decides whether to let messages accumulate instead of waking up for each message.
 //!
 //! If CPUs are scarce, each doorbell wakes this thread, which preempts the virtual CPU that rang the doorbell, handles
-//! one message and blocks again. That costs two context switches per message, and most of a CPU. A driver that sends
-//! without waiting for completions would have rung the next doorbell in the meantime. The thread can instead sleep for
-//! a fixed time in which nothing wakes it, and then handle all messages that have accumulated, as a NIC does when it
-//! coalesces interrupts.
+//! one message and blocks again. That costs two context switches per message, although a driver that does not wait for
+//! completions would have rung the next doorbell in the meantime. The thread can instead sleep for a fixed time and
+//! then handle all messages that have accumulated, as a NIC does when it coalesces interrupts.
 //!
 //! Coalescing would only slow down a request-response load, but such a load looks the same to this thread: one message,
-//! a short sleep, one message. Coalescing is therefore decided by a trial. After many short sleeps in a row, each for
-//! few messages, the thread coalesces a few times. It ends the trial early if almost nothing has accumulated, and
-//! otherwise compares the message rates. If coalescing is not faster, the next trial waits for a while, twice as long
-//! each time. If coalescing is faster, the rates are compared again every second, since the load may have changed.
+//! a short sleep, one message. A trial therefore decides. After many short sleeps with few messages each, the thread
+//! coalesces a few times. It ends the trial early if almost nothing accumulates, and otherwise compares the message
+//! rates. If coalescing is not faster, the next trial is delayed, twice as long each time. If it is faster, the rates
+//! are compared again every second, because the load may change.
 
 use std::time::Duration;
 
 use engine::Instant;
 
-/// Number of sleeps that measure the message rate without coalescing.
+/// Number of sleeps over which the message rate without coalescing is measured.
 const PLAIN_SLEEPS: u32 = 256;
 
 /// If the average sleep is longer than this, wake-ups are rare enough without coalescing.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
-/// A thread that handles more messages than this per wake-up, on average, already batches enough.
+/// A thread that handles more messages than this per wake-up, on average, needs no coalescing.
 const FEW_MESSAGES: u64 = 8;
 
-/// After a sleep longer than this, the load being measured is considered over.
+/// If more time than this passes between the starts of two sleeps, the measured load is considered over.
 const IDLE: Duration = Duration::from_millis(20);
 
 /// Number of sleeps in a trial.
@@ -33,16 +32,16 @@ const TRIAL_SLEEPS: u32 = 32;
 /// Number of sleeps in a trial after which the thread checks whether messages accumulate at all.
 const FIRST_SLEEPS: u32 = 3;
 
-/// Minimum average number of messages that must accumulate per sleep.
+/// Minimum average number of messages per sleep for coalescing to continue.
 const MIN_MESSAGES: u64 = 2;
 
-/// Number of sleeps over which [`MIN_MESSAGES`] is checked after the trial.
+/// Number of sleeps after which [`MIN_MESSAGES`] is checked again, once the trial has succeeded.
 const LATER_SLEEPS: u32 = 16;
 
 /// Time after which the rate without coalescing is measured again.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time from a trial that did not raise throughput to the next trial: initial and maximum value.
+/// Delay of the next trial after a failed one: initial and maximum value.
 const TRIAL_BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// Decides before each sleep whether to coalesce.
@@ -88,8 +87,8 @@ impl Coalescing {
         }
     }
 
-    /// Returns the time to sleep without being woken, or `None` to block as usual. Called before the thread blocks.
-    /// `done` is the total number of messages sent or executed so far, which restarts at zero when the device is
+    /// Returns how long to sleep without being woken, or `None` to block as usual. Call this before each time the
+    /// thread blocks. `done` is the total number of messages so far, which restarts at zero when the device is
     /// re-created.
     pub(super) fn sleep(&mut self, now: Instant, done: u64) -> Option<Duration> {
         if self.sleep.is_zero() {
@@ -146,7 +145,7 @@ impl Coalescing {
         self.begin(Phase::Plain, now, done);
     }
 
-    /// Returns the number of messages per second since `since`.
+    /// Returns the message rate of this phase, per second.
     fn per_second(&self, now: Instant, done: u64) -> u64 {
         let nanos = u64::try_from(now.saturating_since(self.since).as_nanos()).unwrap_or(u64::MAX);
         done.saturating_sub(self.done).saturating_mul(1_000_000_000) / nanos.max(1)
@@ -171,8 +170,8 @@ mod tests {
             Self { coalescing: Coalescing::new(sleep), now: Instant::ZERO + Duration::from_secs(9), done: 0 }
         }
 
-        /// Sleeps `sleeps` times. `plain` and `coalesced` each contain the duration of a sleep in microseconds and the
-        /// number of messages that follow it. Returns the number of sleeps that were coalesced.
+        /// Sleeps `sleeps` times, and returns how many of these sleeps were coalesced. `plain` and `coalesced` contain
+        /// the duration of such a sleep in microseconds, and the number of messages that follow it.
         fn sleep(&mut self, sleeps: u32, plain: (u64, u64), coalesced: (u64, u64)) -> u32 {
             let mut times = 0;
             for _ in 0..sleeps {
@@ -187,29 +186,29 @@ mod tests {
     }
 
     #[test]
-    fn useful_coalescing_is_compared_again_each_second() {
+    fn coalescing_is_reevaluated_every_second() {
         let mut load = Load::new(SLEEP);
         assert_eq!(load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10)), 0);
-        assert_eq!(load.sleep(10_000, (45, 1), (80, 10)), 10_000, "80 us each are less than a second");
+        assert_eq!(load.sleep(10_000, (45, 1), (80, 10)), 10_000, "they take less than a second");
         let coalesced = load.sleep(100_000, (45, 1), (80, 10));
-        assert_eq!(coalesced, 100_000 - 8 * PLAIN_SLEEPS, "eight seconds");
+        assert_eq!(coalesced, 100_000 - 8 * PLAIN_SLEEPS, "one comparison in each of eight seconds");
     }
 
     #[test]
-    fn coalescing_trials_back_off_under_request_response_load() {
+    fn trials_back_off_under_request_response_load() {
         let mut load = Load::new(SLEEP);
-        // The sleeps take two seconds. The pauses between trials are 50, 100, 200, 400 and 800 ms.
+        // These sleeps take two seconds. The delays between trials are 50, 100, 200, 400 and 800 ms.
         let coalesced = load.sleep(80_000, (25, 1), (85, 1));
         assert_eq!(coalesced, 6 * FIRST_SLEEPS);
         let coalesced = load.sleep(400_000, (25, 1), (85, 1));
-        assert_eq!(coalesced, 5 * FIRST_SLEEPS, "every two seconds of ten");
+        assert_eq!(coalesced, 5 * FIRST_SLEEPS, "one trial every two seconds");
     }
 
     #[test]
     fn no_coalescing_without_speedup() {
         let mut load = Load::new(SLEEP);
         let coalesced = load.sleep(10_000, (5, 1), (80, 16));
-        assert_eq!(coalesced, TRIAL_SLEEPS, "one try in 50 ms");
+        assert_eq!(coalesced, TRIAL_SLEEPS, "one trial in 50 ms");
     }
 
     #[test]
@@ -234,7 +233,7 @@ mod tests {
         load.sleep(80_000, (25, 1), (85, 1));
         load.now = load.now + IDLE + Duration::from_micros(1);
         assert_eq!(load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10)), 0);
-        assert_eq!(load.sleep(100, (45, 1), (80, 10)), 100, "though the last try was in vain");
+        assert_eq!(load.sleep(100, (45, 1), (80, 10)), 100, "the failed trial is forgotten");
     }
 
     #[test]
@@ -243,7 +242,7 @@ mod tests {
         load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10));
         assert_eq!(load.sleep(10, (45, 1), (80, 10)), 10, "a trial");
         load.done = 0;
-        assert_eq!(load.sleep(100, (45, 1), (80, 1)), TRIAL_SLEEPS - 10, "which shows nothing");
+        assert_eq!(load.sleep(100, (45, 1), (80, 1)), TRIAL_SLEEPS - 10, "the trial has failed");
     }
 
     #[test]

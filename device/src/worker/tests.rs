@@ -45,7 +45,7 @@ impl Fabric for Narrow {
     }
 }
 
-/// Encodes a posted region write.
+/// Encodes a REGION_WRITE message that requests no reply.
 fn write(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
     let len = u32::try_from(data.len()).unwrap();
     let mut message =
@@ -57,8 +57,8 @@ fn write(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
     message
 }
 
-/// Makes the stub send a frame.
-fn make_it_send(client: &mut UnixStream) {
+/// Negotiates the version, and makes the stub send a frame.
+fn send_a_frame(client: &mut UnixStream) {
     let version = [[0, 0, 1, 0, 20, 0, 0, 0].as_slice(), &[0; 8], &[0; 4]].concat();
     client.write_all(&version).unwrap();
     client.read_exact(&mut [0; 16]).unwrap();
@@ -67,7 +67,7 @@ fn make_it_send(client: &mut UnixStream) {
 }
 
 #[test]
-fn blocked_frame_is_sent_when_fabric_becomes_writable() {
+fn blocked_frame_is_sent_once_fabric_unblocks() {
     let (gate, mut other_end) = UnixStream::pair().unwrap();
     gate.set_nonblocking(true).unwrap();
     let mut filled = 0;
@@ -84,7 +84,7 @@ fn blocked_frame_is_sent_when_fabric_becomes_writable() {
     let (_handle, mut mailbox) = call::mailbox().unwrap();
     let thread = std::thread::spawn(move || worker.run(&mut mailbox));
 
-    make_it_send(&mut client);
+    send_a_frame(&mut client);
     assert!(arrived.recv_timeout(Duration::from_millis(50)).is_err(), "the fabric was full");
 
     other_end.read_exact(&mut vec![0; filled]).unwrap();
@@ -128,7 +128,7 @@ impl Fabric for Silent {
 }
 
 #[test]
-fn blocked_frame_is_sent_again_after_retry_timeout() {
+fn blocked_frame_is_resent_after_timeout() {
     let (sent, arrived) = mpsc::channel();
     let never_ready = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let fabric = Silent { never_ready, was_full: false, sent };
@@ -137,7 +137,7 @@ fn blocked_frame_is_sent_again_after_retry_timeout() {
     let worker = Worker::new(Source::Client(server), hca, fabric).unwrap();
     let (_handle, mut mailbox) = call::mailbox().unwrap();
     let thread = std::thread::spawn(move || worker.run(&mut mailbox));
-    make_it_send(&mut client);
+    send_a_frame(&mut client);
     assert_eq!(arrived.recv_timeout(TIMEOUT), Ok(1));
     drop(client);
     assert_eq!(thread.join().unwrap().unwrap(), Ended::ClientGone);
@@ -157,10 +157,10 @@ fn worker_wakes_at_deadline() {
     let (_handle, mut mailbox) = call::mailbox().unwrap();
     let thread = std::thread::spawn(move || worker.run(&mut mailbox));
 
-    let begun = std::time::Instant::now();
-    make_it_send(&mut client);
+    let start = std::time::Instant::now();
+    send_a_frame(&mut client);
     assert_eq!(arrived.recv_timeout(TIMEOUT), Ok(1));
-    assert!(begun.elapsed() >= Duration::from_millis(50));
+    assert!(start.elapsed() >= Duration::from_millis(50));
     drop(client);
     assert_eq!(thread.join().unwrap().unwrap(), Ended::ClientGone);
 }

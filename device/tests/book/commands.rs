@@ -1,15 +1,15 @@
-//! Checks the command lines in the code blocks of pages.
+//! Finds the command lines in the code blocks of documentation pages.
 //!
-//! The command-line parser of each program checks the lines of that program. `examples.rs` checks the lines of `hcad`
-//! and `hcactl`. `guest-tests/src/documented.rs`, which shares this file, checks the lines of `guest-lab`.
+//! Each program's own parser checks its command lines: `examples.rs` does this for `hcad` and `hcactl`, and
+//! `guest-tests/src/documented.rs`, which shares this file, for `guest-lab`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders of the book whose pages are generated or contain no commands.
+/// Folders of the book that contain only generated pages or pages without commands.
 const SKIPPED: [&str; 2] = ["reference", "interfaces"];
 
-/// A command on a page.
+/// A command printed on a page.
 #[derive(Debug)]
 pub(crate) struct Printed {
     /// Page and line, for error messages.
@@ -18,7 +18,7 @@ pub(crate) struct Printed {
     pub(crate) words: Vec<String>,
 }
 
-/// Returns the pages that contain commands for readers to copy: README, CONTRIBUTING and the book.
+/// Returns the pages with commands for readers to copy: README, CONTRIBUTING and the book.
 pub(crate) fn pages(repository: &Path) -> Vec<PathBuf> {
     let mut found = vec![repository.join("README.md"), repository.join(".github/CONTRIBUTING.md")];
     let mut folders = vec![repository.join("device/book/src")];
@@ -75,7 +75,7 @@ pub(crate) fn blocks(page: &str) -> Vec<(usize, &str, String)> {
     found
 }
 
-/// Returns the commands of a block. If some lines have a prompt, all other lines are output.
+/// Returns the commands in a block. If any line has a prompt, lines without a prompt are output.
 fn commands(block: &str) -> Vec<Vec<String>> {
     let joined = block.replace("\\\n", " ");
     let has_prompts = joined.lines().any(|line| line.starts_with("$ "));
@@ -86,7 +86,7 @@ fn commands(block: &str) -> Vec<Vec<String>> {
     lines.flat_map(split).map(without_prefix).filter(|command| !command.is_empty()).collect()
 }
 
-/// Splits a line as a shell does: into commands, and each command into words.
+/// Splits a line into commands, and each command into words, as a shell does.
 fn split(line: &str) -> Vec<Vec<String>> {
     let mut all = vec![Vec::new()];
     let (mut word, mut has_word, mut quote) = (String::new(), false, None);
@@ -116,8 +116,7 @@ fn split(line: &str) -> Vec<Vec<String>> {
     all
 }
 
-/// Removes the parts of a command that the shell interprets: keywords, variables, redirections. Also removes dots that
-/// mark omitted text.
+/// Removes the parts of a command that the shell interprets (keywords, variables, redirections), and ellipses.
 fn without_prefix(command: Vec<String>) -> Vec<String> {
     let is_prefix = |word: &String| {
         matches!(word.as_str(), "if" | "then" | "until" | "while" | "do" | "exec" | "sudo" | "time" | "!")

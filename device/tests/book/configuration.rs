@@ -1,5 +1,4 @@
-//! Generates the configuration file reference. It has one table per object, with the object's path in the file as its
-//! heading.
+//! Generates the reference of the configuration file. Each object has a table, headed by the object's path in the file.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -20,7 +19,7 @@ single JSON object. `hcad` rejects unknown keys. To check the file for errors an
 mistakes.
 ";
 
-/// Objects that are still to be described, with their paths, and the paths of all objects found so far.
+/// The queue of objects to describe, and the paths of all objects found so far.
 #[derive(Default)]
 struct Places<'a> {
     queue: VecDeque<(String, Node<'a>)>,
@@ -38,7 +37,7 @@ pub(crate) fn page(schema: &Schema) -> String {
 }
 
 impl<'a> Places<'a> {
-    /// Returns the path that serves as the heading of an object. For a new object, this is `place`.
+    /// Returns the path under which an object is described. A new object is queued, to be described under `place`.
     fn of(&mut self, place: String, node: Node<'a>) -> String {
         let known = self.known.entry(node.identity()).or_insert_with(|| {
             self.queue.push_back((place.clone(), node));
@@ -48,7 +47,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Removes from a doc comment the parts that only concern readers of the code.
+/// Removes the parts of a doc comment that only concern readers of the code.
 fn for_users(text: &str) -> String {
     let text = text.split("\n# Spec").next().unwrap_or_default().trim();
     let text = match text.split_once(", see [`crate::") {
@@ -98,7 +97,7 @@ fn row<'a>(page: &mut String, places: &mut Places<'a>, place: &str, member: &Mem
     let _ = writeln!(page, "| `{}` | {value} | {default} | {said} |", member.name);
 }
 
-/// Returns the type of a value, and additional remarks.
+/// Returns the type of a value, and remarks about it.
 fn value<'a>(places: &mut Places<'a>, place: String, node: Node<'a>) -> (String, String) {
     match node.shape() {
         Shape::Object(_) | Shape::OneOf(_) => {

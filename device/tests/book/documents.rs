@@ -1,4 +1,4 @@
-//! Checks pages that are read before the code: their lengths, repetitions, and the files that they name.
+//! Checks the pages for excessive length, repetitions, and references to missing files.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -12,10 +12,10 @@ use super::links::{pages, text_lines};
 const LENGTHS: [(&str, usize); 3] =
     [("README.md", 150), ("device/ARCHITECTURE.md", 200), (".github/CONTRIBUTING.md", 130)];
 
-/// Number of consecutive words that count as a repetition if they occur twice.
+/// Minimum number of consecutive repeated words that counts as a repetition.
 const RUN: usize = 25;
 
-/// Returns the texts by their path in the repository.
+/// Returns the text of each page, by its path in the repository.
 fn texts() -> BTreeMap<String, String> {
     let repository = Path::new(REPOSITORY);
     let mut paths = commands::pages(repository);
@@ -33,7 +33,7 @@ fn pages_stay_within_length_limits() {
     }
 }
 
-/// Returns a page's paragraphs, list items and table rows as words, without code.
+/// Returns the words of each paragraph, list item and table row of a page, without code.
 fn paragraphs(page: &str) -> Vec<Vec<String>> {
     let mut found = vec![Vec::new()];
     for line in text_lines(page) {
@@ -47,7 +47,7 @@ fn paragraphs(page: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Returns sequences of words that occur in two places.
+/// Returns the word sequences that occur more than once.
 fn repetitions(texts: &BTreeMap<String, String>) -> Vec<String> {
     let mut seen: HashMap<Vec<String>, &str> = HashMap::new();
     let mut found = Vec::new();
@@ -99,7 +99,7 @@ fn quoted(page: &str) -> Vec<String> {
     text_lines(page).flat_map(|line| line.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
 }
 
-/// A path such as `net/port.rs` may omit its leading folders.
+/// Paths such as `net/port.rs` may omit leading folders.
 #[test]
 fn files_named_in_book_exist() {
     let mut all = BTreeSet::new();

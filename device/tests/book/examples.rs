@@ -1,4 +1,4 @@
-//! Checks that the examples on the pages work: command lines must parse, and configurations must load.
+//! Checks that the examples in the documentation work: command lines must parse, and configurations must load.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +20,7 @@ const TOP_LEVEL: [&str; 6] =
     ["log", "control_socket", "metrics", "socket_mode", "socket_group", "confinement"];
 
 #[test]
-fn hcad_command_lines_printed_in_book_parse() {
+fn hcad_commands_in_book_parse() {
     let printed = of(Path::new(REPOSITORY), "hcad");
     for commands::Printed { place, words } in &printed {
         if let Err(error) = Cli::try_parse_from(words) {
@@ -30,9 +30,9 @@ fn hcad_command_lines_printed_in_book_parse() {
     assert!(printed.len() > 5, "only {printed:?}");
 }
 
-/// `hcactl` reports an invalid command line with status 2 before it connects to a daemon.
+/// For an invalid command line, `hcactl` would exit with status 2 before trying to connect to a daemon.
 #[test]
-fn hcactl_command_lines_printed_in_book_parse() {
+fn hcactl_commands_in_book_parse() {
     let printed = of(Path::new(REPOSITORY), "hcactl");
     for commands::Printed { place, words } in &printed {
         let mut arguments = words[1..].to_vec();
@@ -48,7 +48,7 @@ fn hcactl_command_lines_printed_in_book_parse() {
     assert!(printed.len() > 20, "only {printed:?}");
 }
 
-/// Returns a complete configuration for a block that contains only a part of a configuration.
+/// Completes the configuration in a block, which may contain only a part of one.
 fn whole(block: &str) -> Value {
     let part: Value = serde_json::from_str(block)
         .or_else(|_| serde_json::from_str(&format!("{{{block}}}")))
@@ -68,7 +68,7 @@ fn whole(block: &str) -> Value {
     }
 }
 
-/// Removes `socket_group`, because the named groups may not exist on this host.
+/// Removes `socket_group` settings, because the groups may not exist on this host.
 fn without_groups(mut config: Value) -> Value {
     config.as_object_mut().unwrap().remove("socket_group");
     for device in config["devices"].as_array_mut().unwrap() {
@@ -78,7 +78,7 @@ fn without_groups(mut config: Value) -> Value {
 }
 
 #[test]
-fn configurations_printed_in_book_load() {
+fn configurations_in_book_load() {
     let mut count = 0;
     for path in pages(Path::new(REPOSITORY)) {
         let text = std::fs::read_to_string(&path).unwrap();
@@ -95,9 +95,9 @@ fn configurations_printed_in_book_load() {
     assert!(count > 8, "only {count}");
 }
 
-/// QEMU's `-device` option accepts JSON. An error in that JSON would only show when QEMU starts.
+/// The JSON in QEMU's `-device` options is not checked by any other test.
 #[test]
-fn qemu_device_options_printed_in_book_have_socket_path() {
+fn qemu_options_in_book_have_socket_path() {
     let printed = of(Path::new(REPOSITORY), "qemu-system-x86_64");
     for commands::Printed { place, words } in &printed {
         let device = words.iter().skip_while(|word| *word != "-device").nth(1).expect(place);

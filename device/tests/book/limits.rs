@@ -1,6 +1,6 @@
-//! Generates the tables of limits: those reported to drivers, and those of configurations and processes.
+//! Generates the tables of limits, including those reported to drivers and those of configurations and processes.
 //!
-//! Structures are destructured completely, so that the code does not compile until every new limit is listed.
+//! Structures are destructured exhaustively, so that a new limit causes a compile error until it is listed.
 
 use std::fmt::{Display, Write as _};
 
@@ -24,31 +24,31 @@ reports. If a device rejects a command, `hcad` also logs a message, and counts t
 `hcad_commands_total`. Like all log messages that a guest can cause, this message is rate-limited.
 ";
 
-/// Completion of a failed E810 control queue operation.
+/// Completion codes of failed E810 control queue operations.
 const INVALID: &str = "major FFFFh, minor 2 (invalid)";
 const EXISTS: &str = "major FFFFh, minor 4 (exists)";
 const NO_ROOM: &str = "major FFFFh, minor 5 (no room)";
-/// Status of a failed admin command.
+/// Statuses of failed admin commands.
 const NO_SPACE: &str = "ENOSPC";
 const EINVAL: &str = "EINVAL";
-/// Writes to registers of queues and vectors that do not exist.
+/// Effect of writes to registers of nonexistent queues and vectors.
 const NO_REGISTER: &str =
     "writes to its registers are ignored, and counted as `no_register` in `hcad_ignored_total`";
-/// Status of a failed ConnectX command.
+/// Statuses of failed ConnectX commands.
 const LIM_ERR: &str = "LIM_ERR";
-/// The driver itself counts these objects and rejects any beyond the limit.
+/// The driver counts these objects itself.
 const DRIVER: &str = "rejected by the driver";
-/// The driver takes the table size from a module parameter. The device has a limit of its own.
+/// The driver ignores the reported limit in favour of a module parameter. The device enforces another limit.
 const MODULE_PARAMETER: &str =
     "not enforced, since the driver uses a module parameter; more than 2^17 at once: EXCEED_LIM";
 const MODULE_PARAMETER_MPTS: &str =
     "not enforced, since the driver uses a module parameter; outside the table set by INIT_HCA: BAD_INDEX";
-/// The public driver uses a constant table size. The device has limits of its own.
+/// The public driver ignores the reported limit in favour of a constant. The device enforces other limits.
 const PROFILE: &str = "not enforced, since the public driver uses constants; tables beyond 2^24 entries and more than 2^17 at once: 03h";
 const PROFILE_EQS: &str = "not enforced, since the public driver uses constants; tables beyond 2^8 entries, and outside the table: 03h";
 const PROFILE_MPTS: &str = "not enforced, since the public driver uses constants; tables beyond 2^32 entries, and outside the table: 03h";
 const UNUSED: &str = "not enforced, and unused by the driver";
-/// The driver rejects objects beyond the limit, although the device would accept them.
+/// The driver rejects objects beyond the limit, which the device would accept.
 const DRIVER_ONLY: &str = "rejected by the driver; not enforced by the device";
 /// No configuration key changes the limit.
 const FIXED: &str = "";
@@ -81,7 +81,7 @@ impl Page {
         let _ = writeln!(self.0, "| {what} | {default} | {key} | {range} | {silicon} | {next} |");
     }
 
-    /// Adds a row for a count set by a configuration key.
+    /// Adds a row for a limit that a configuration key sets.
     fn count<const MIN: u8, const MAX: u8>(
         &mut self,
         what: &str,
@@ -94,13 +94,13 @@ impl Page {
         self.row(what, power(count.get().into()), key, &format!("{least} to {most}"), silicon, next);
     }
 
-    /// Adds a row for a fixed count, whose binary logarithm is reported to the driver.
+    /// Adds a row for a fixed limit, whose binary logarithm is reported to the driver.
     fn log(&mut self, what: &str, log: u8, silicon: &str, next: &str) {
         self.row(what, power(1 << log), FIXED, "", silicon, next);
     }
 }
 
-/// Formats a power of two for readers.
+/// Formats large powers of two as such.
 fn power(count: u64) -> String {
     if count.is_power_of_two() && count > 4096 { format!("2^{}", count.ilog2()) } else { count.to_string() }
 }

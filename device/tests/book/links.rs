@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use super::REPOSITORY;
 use super::markdown::anchor;
 
-/// Folders that contain no pages of this project.
+/// Folders without pages of this project.
 const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
 
 pub(crate) fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -24,7 +24,7 @@ pub(crate) fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Yields the lines of a page outside code blocks.
+/// Returns the lines of a page that are outside code blocks.
 pub(crate) fn text_lines(page: &str) -> impl Iterator<Item = &str> {
     let mut in_code = false;
     page.lines().filter(move |line| {
@@ -51,7 +51,7 @@ fn targets(page: &str) -> Vec<String> {
     found
 }
 
-/// Returns the text of a page, with all inclusions expanded.
+/// Returns the text of a page with its includes expanded.
 fn with_inclusions(path: &Path) -> String {
     let page = fs::read_to_string(path).unwrap();
     let mut whole = String::new();
@@ -76,7 +76,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
     headings.map(|line| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// Resolves a relative target, without `..` in the result.
+/// Resolves a relative link target, including any `..`.
 fn resolve(folder: &Path, target: &str) -> PathBuf {
     let mut path = PathBuf::new();
     for component in folder.join(target).components() {

@@ -1,6 +1,6 @@
 //! Markdown helpers for the book pages.
 
-/// Returns the anchor of a heading, as mdBook and code forges generate it.
+/// Returns the anchor that mdBook and code forges generate for a heading.
 pub(crate) fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter_map(|c| match c {
         _ if c.is_alphanumeric() || matches!(c, '_' | '-') => Some(c.to_ascii_lowercase()),
@@ -10,7 +10,7 @@ pub(crate) fn anchor(heading: &str) -> String {
     kept.collect()
 }
 
-/// Returns text for a table cell: one line without cell separators.
+/// Formats text for a table cell: joins its lines and escapes cell separators.
 pub(crate) fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }

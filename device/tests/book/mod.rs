@@ -1,7 +1,7 @@
-//! Checks of the documentation: README, ARCHITECTURE, CONTRIBUTING and the book (`device/book`).
+//! Checks the documentation: README, ARCHITECTURE, CONTRIBUTING and the book (`device/book`).
 //!
-//! Generated pages must match the code's tables. Links must resolve, pages must stay within their length limits and not
-//! repeat each other, and examples must parse.
+//! Generated pages must match the code, links must resolve, pages must keep to their length limits without repetitions,
+//! and examples must parse.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 
@@ -22,8 +22,8 @@ use std::path::Path;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Compares a page below `device/book/src` with its expected text. If the variable `HCAD_UPDATE_BOOK` is set, writes
-/// the page instead.
+/// Checks a page below `device/book/src` against its expected text. If `HCAD_UPDATE_BOOK` is set, writes the page
+/// first.
 fn is_current(page: &str, text: &str) {
     let path = Path::new(REPOSITORY).join("device/book/src").join(page);
     if std::env::var_os("HCAD_UPDATE_BOOK").is_some() {

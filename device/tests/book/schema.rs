@@ -3,30 +3,30 @@
 use schemars::Schema;
 use serde_json::Value;
 
-/// Marks a value that is a bare word, as opposed to an object with that word as its key.
+/// Stands for a variant that is a bare word, as opposed to an object with that word as its key.
 static BARE: Value = Value::Bool(true);
 
-/// A part of a schema with resolved references.
+/// A part of a schema, with references resolved.
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'a> {
     root: &'a Schema,
-    /// The schema at the place of use. Its default takes precedence over the type's default.
+    /// The schema at the point of use. Its default takes precedence over that of the type.
     place: &'a Value,
     value: &'a Value,
 }
 
-/// Form of a value.
+/// The form of a value.
 pub(crate) enum Shape<'a> {
     /// An object with these members.
     Object(Vec<Member<'a>>),
     /// An object with one of these members.
     OneOf(Vec<Member<'a>>),
-    /// One of these words, each with its meaning.
+    /// One of these words, each with its description.
     Words(Vec<(&'a str, &'a str)>),
     List(Node<'a>),
     /// An object with arbitrary keys.
     Map(Node<'a>),
-    /// Any other value, described in words.
+    /// Any other value, described in text.
     Plain(String),
 }
 
@@ -46,7 +46,7 @@ impl<'a> Node<'a> {
 
     fn at(root: &'a Schema, place: &'a Value) -> Self {
         let mut value = place;
-        // schemars writes an optional value as "this or null".
+        // schemars represents an optional value as `anyOf` the type and null.
         if let Some(either) = value["anyOf"].as_array()
             && let [one, other] = either.as_slice()
             && other["type"] == "null"

@@ -1,4 +1,4 @@
-//! A guest without a VMM: its memory, and its connection to a device.
+//! A guest without a VMM: memory, and a connection to a device.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustix::io::{pread, pwrite};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// A guest that implements `Bus`, so that the drivers in the `drivers` crate can run on it.
+/// A guest on which the drivers of the `drivers` crate can run.
 pub(crate) struct Guest {
     pub(crate) client: Client,
     pub(crate) memory: OwnedFd,

@@ -1,4 +1,4 @@
-//! An `hcad` process for one test.
+//! Helpers for tests that run `hcad`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod guest;
@@ -15,53 +15,52 @@ use tempfile::TempDir;
 
 pub(crate) use guest::Guest;
 
-/// Time limit that is exceeded only if there is a bug.
+/// Time limit that is reached only because of a bug.
 #[allow(dead_code, reason = "not every test waits")]
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Polls until `ask` returns a result.
+/// Polls `ask` until it returns a value.
 #[allow(dead_code, reason = "not every test waits")]
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < end, "{what} did not come in {PATIENCE:?}");
+        assert!(Instant::now() < end, "{what}: not within {TIMEOUT:?}");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Waits until a daemon uses no more than `most` ticks (of 10 ms each) of CPU time within a period of `length`. If the
-/// daemon is still busy serving a client that has just connected, the wait just takes longer. If a thread busy-loops,
-/// the wait fails.
-#[allow(dead_code, reason = "not every test lets it rest")]
+/// Waits until a daemon uses at most `most` ticks (of 10 ms each) of CPU time within a period of `length`. Work that is
+/// still in progress only makes this take longer, but a thread in a busy loop makes it fail.
+#[allow(dead_code, reason = "not every test checks this")]
 #[track_caller]
-pub(crate) fn rests(daemon: &Daemon, length: Duration, most: u64) {
+pub(crate) fn assert_idle(daemon: &Daemon, length: Duration, most: u64) {
     let used = || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.child.id())).unwrap();
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
         // proc(5): utime and stime.
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     };
-    until("rest of the daemon", || {
+    until("idle period of the daemon", || {
         let before = used();
         thread::sleep(length);
         (used() - before <= most).then_some(())
     });
 }
 
-/// Returns the kernel's landlock ABI, or a negative number if the kernel does not support landlock.
+/// Returns the kernel's Landlock ABI version, or a negative number if the kernel does not support Landlock.
 #[allow(dead_code, reason = "not every test depends on landlock")]
 pub(crate) fn landlock_abi() -> c_long {
-    // System call number from linux/unistd.h. It is the same on all architectures. The flag queries the ABI version.
+    // The system call number is the same on all architectures. Flag 1 queries the ABI version.
     const LANDLOCK_CREATE_RULESET: c_long = 444;
     // SAFETY: with this flag, no ruleset is read.
     unsafe { libc::syscall(LANDLOCK_CREATE_RULESET, std::ptr::null::<u8>(), 0, 1) }
 }
 
-/// A daemon that ends with the test.
+/// A daemon that is killed at the end of the test.
 pub(crate) struct Daemon {
     pub(crate) child: Child,
     #[allow(dead_code, reason = "not every test looks into it")]
@@ -71,7 +70,7 @@ pub(crate) struct Daemon {
     pub(crate) log: BufReader<ChildStderr>,
 }
 
-/// Writes a configuration of one device, whose socket is `socket` if given. Returns the path of the file.
+/// Writes a configuration with one device, listening on `socket` if given. Returns the path of the file.
 pub(crate) fn configuration(folder: &Path, socket: Option<&Path>) -> PathBuf {
     let mut device = serde_json::json!({
         "id": 1,
@@ -86,8 +85,8 @@ pub(crate) fn configuration(folder: &Path, socket: Option<&Path>) -> PathBuf {
     path
 }
 
-/// Writes a configuration of one device with a control socket, files in `folder` and the given extra keys. Returns the
-/// paths of the file, the device's socket and the control socket.
+/// Writes a configuration with one device, a control socket and the extra keys in `more`, and permits files in
+/// `folder`. Returns the paths of the configuration, the device's socket and the control socket.
 #[allow(dead_code, reason = "not every test has a control socket")]
 pub(crate) fn with_control(folder: &Path, more: &[(&str, serde_json::Value)]) -> (PathBuf, PathBuf, PathBuf) {
     let (socket, control) = (folder.join("hca.sock"), folder.join("control.sock"));
@@ -109,7 +108,7 @@ pub(crate) fn hcad() -> Command {
     command
 }
 
-/// Returns the path of `hcactl`. The program is from another package, but Cargo puts it next to `hcad`.
+/// Returns the path of `hcactl`, which belongs to another package but is built into the same directory as `hcad`.
 pub(crate) fn hcactl_program() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_hcad")).with_file_name("hcactl");
     assert!(program.exists(), "{} does not exist; run cargo build -p hcactl", program.display());
@@ -136,7 +135,7 @@ impl Daemon {
         daemon
     }
 
-    /// Wraps a daemon that has just been started.
+    /// Wraps a daemon process that has just been started.
     pub(crate) fn of(mut child: Child, folder: TempDir, socket: PathBuf) -> Self {
         let log = BufReader::new(child.stderr.take().unwrap());
         Self { child, folder, socket, log }

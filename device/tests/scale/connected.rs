@@ -1,4 +1,4 @@
-//! Tests ten thousand connections between two HCAs, all with messages in flight concurrently.
+//! Tests ten thousand connections between two HCAs, all with messages in flight at the same time.
 
 use drivers::Bus as _;
 use drivers::jingzhao::{Queues, SLOT, cqc, data_unit, region, signalled};
@@ -13,28 +13,28 @@ use super::{alone, measured, own_memory, work_time};
 const QPS: u32 = 10_000;
 /// Number of the first QP.
 const FIRST: u32 = 16;
-/// Number of messages that each QP sends. In each round, all QPs have a message in flight.
+/// Number of rounds. In each round, every QP sends one message.
 const ROUNDS: u32 = 4;
 
-/// Offsets in the page of guest memory that each QP has.
+/// Offsets in the page of guest memory that belongs to each QP.
 const SQ: u64 = 0;
 const RQ: u64 = 0x400;
 const CQ: u64 = 0x800;
 const OUT: u64 = 0xc00;
 const IN: u64 = 0xe00;
-/// Size of each buffer at [`IN`]. Each round has one buffer.
+/// Size of the receive buffer for each round, in bytes.
 const IN_LEN: u32 = 128;
 const LOG_CQES: u8 = 5;
 
-/// Key and first address of the region that contains all these pages.
+/// Key and virtual address of the memory region that covers all these pages.
 const DATA_KEY: u32 = 0x1_8000;
 const VA: u64 = 0x7f00_0000_0000;
 const SEND: u8 = 0x0a;
 const FIRST_PSN: u32 = 0xff_fffe;
 
-/// Returns the QP on the second side that is connected to QP `n` on the first side.
+/// Returns the second HCA's QP that is connected to QP `n` of the first HCA.
 fn far(n: u32) -> u32 {
-    // A step coprime to the count visits every number.
+    // The step is coprime to the number of QPs, so every QP occurs once.
     (n * 7919 + 13) % QPS
 }
 
@@ -46,7 +46,7 @@ fn page(n: u32) -> u64 {
     BUFFERS + u64::from(n) * PAGE
 }
 
-/// Returns the message that QP `n` on a side sends in a round. No two messages are equal.
+/// Returns the message that QP `n` of an HCA sends in a round. All messages differ.
 fn message(side: u8, n: u32, round: u32) -> Vec<u8> {
     let len = 16 + (n * 5 + round) % (IN_LEN - 16);
     let head = [&[side, 0][..], &n.to_le_bytes(), &round.to_le_bytes()].concat();
@@ -54,7 +54,7 @@ fn message(side: u8, n: u32, round: u32) -> Vec<u8> {
     head.into_iter().chain(tail).take(len as usize).collect()
 }
 
-/// Creates regions, CQs and QPs. `peer` contains the peer of each QP.
+/// Creates memory regions, CQs and QPs. `peer` contains the peer of each QP.
 fn bring_up(machine: &mut Machine, peer: &[u32]) {
     machine.write_mtt(0, pages(BUFFERS, QPS.into()));
     let all = u64::from(QPS) * PAGE;
@@ -76,7 +76,7 @@ fn queues(n: u32) -> Queues {
     Queues { qpn: qpn(n), page: 1, sq: page(n) + SQ, rq: page(n) + RQ }
 }
 
-/// Returns a data unit for the page of QP `n`.
+/// Returns a data segment in the page of QP `n`.
 fn data(n: u32, offset: u64, len: u32) -> Vec<u8> {
     data_unit(DATA_KEY, VA + u64::from(n) * PAGE + offset, len)
 }
@@ -92,7 +92,7 @@ fn send(machine: &mut Machine, side: u8, n: u32, round: u32) {
     machine.post_send(&queues(n), round, SEND, &signalled(&data));
 }
 
-/// Transfers frames in both directions until both sides are idle. Returns the number of frames.
+/// Transfers frames in both directions until both HCAs are idle. Returns the number of frames.
 fn exchange(a: &mut Machine, b: &mut Machine) -> u64 {
     let mut carried = 0;
     loop {
@@ -107,8 +107,7 @@ fn exchange(a: &mut Machine, b: &mut Machine) -> u64 {
     }
 }
 
-/// Checks the messages that QP `n` received, and its completions. Each round has one completion from each queue, in
-/// either order.
+/// Checks the messages that QP `n` received, and its completions: one from each queue per round, in either order.
 fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
     for round in 0..ROUNDS {
         let expected = message(sender.0, sender.1, round);
@@ -130,7 +129,7 @@ fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
         }
         assert_eq!(completed, [true; 2], "a completion of either queue");
     }
-    // Each message took one packet, so the PSNs have advanced by the number of rounds.
+    // Each message fits into one packet, so the PSNs have advanced by the number of rounds.
     let psn = (FIRST_PSN + ROUNDS) & 0xff_ffff;
     for offset in [0x6c, 0x7c, 0x84] {
         assert_eq!(machine.context_word(qpn(n), offset), psn, "PSN at {offset:#x} in the context");

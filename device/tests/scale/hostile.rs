@@ -1,4 +1,4 @@
-//! Tests a NIC whose driver misbehaves for a long time. The device's memory use must not grow over time.
+//! Tests that the memory use of a NIC does not grow while its driver misbehaves for a long time.
 
 use crate::{alone, own_memory, work_time};
 
@@ -6,8 +6,8 @@ use crate::{alone, own_memory, work_time};
 const OPERATIONS: usize = 20_000;
 const DAILY_OPERATIONS: usize = 1_000_000;
 
-/// Tolerated difference in memory use between two points in time, in bytes. It covers the objects that a guest can make
-/// the device store (see the `function` module of the E810), pending frames, and the allocator's reserve.
+/// Permitted growth in memory use, in bytes. It covers the objects that a guest can make the device store (see the
+/// `function` module of the E810), pending frames, and memory held by the allocator.
 const SLACK: u64 = 16 << 20;
 
 /// A deterministic random number generator (xorshift64).
@@ -26,9 +26,9 @@ impl Random {
     }
 }
 
-/// A second device on the same fabric must continue to exchange frames.
+/// The fuzz target also checks that a second device on the same fabric can still exchange frames.
 #[test]
-fn hostile_driver_memory_use_stays_bounded() {
+fn memory_use_under_hostile_driver_is_bounded() {
     let _alone = alone();
     let is_daily = std::env::var_os("HCAD_DAILY").is_some_and(|daily| !daily.is_empty());
     let operations = if is_daily { DAILY_OPERATIONS } else { OPERATIONS };
@@ -37,7 +37,7 @@ fn hostile_driver_memory_use_stays_bounded() {
     let began = work_time();
     device_fuzz::e810::endure(operations, |bytes| {
         done += 1;
-        // By now, the device most likely stores the maximum number of objects of every kind.
+        // By now, the device probably stores the maximum number of objects of every kind.
         if done == operations / 4 {
             settled = own_memory();
         }

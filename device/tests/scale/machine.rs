@@ -1,4 +1,4 @@
-//! A guest with one HCA in this process: memory, and a driver for very many objects.
+//! A guest with an HCA in this process, and a driver that can create very many objects.
 
 use std::iter;
 
@@ -26,22 +26,22 @@ pub(crate) const PAGE: u64 = 0x1000;
 /// First free address for buffers.
 pub(crate) const BUFFERS: u64 = 0x2000_0000;
 
-/// Number of commands between two turns. A command takes eight VMM messages, and a turn serves 64 messages.
+/// Number of commands per turn. A command takes eight VMM messages, and a turn serves 64 messages.
 const COMMANDS_PER_TURN: u32 = 8;
 
 pub(crate) type Machine = Driver<Guest>;
 
 pub(crate) struct Guest {
     hca: Hca<JingZhao>,
-    /// Number of commands so far.
+    /// Number of commands executed so far.
     commands: u32,
 }
 
-/// Returns an initialised device with LID `lid`, which is 1 or 2. Its default peer has the other LID. Its tables have
-/// the sizes that the public driver uses. As with the public driver, the tables are mapped in chunks of 256 KiB.
+/// Returns an initialised device with LID `lid` (1 or 2). Its default peer has the other LID. As with the public
+/// driver, its tables have the default sizes and are mapped in chunks of 256 KiB.
 pub(crate) fn initialised(lid: u16, options: Options) -> Machine {
     const CHUNK: u16 = 64;
-    /// Number of pages of each table, in the order of the tables.
+    /// Number of pages of each table in [`TABLES`].
     const PAGES: [u16; 5] = [4096, 1024, 1, 2048, 2048];
     let mut machine = powered_on(lid, options);
     machine.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
@@ -54,7 +54,7 @@ pub(crate) fn initialised(lid: u16, options: Options) -> Machine {
     machine
 }
 
-/// Returns a device before INIT_HCA, with bus mastering enabled and its memory mapped.
+/// Returns a device on which INIT_HCA has not been executed. Bus mastering is enabled, and guest memory is mapped.
 pub(crate) fn powered_on(lid: u16, options: Options) -> Machine {
     let port = |lid| Identity::from_lid(Lid::new(lid));
     let addresses = Addresses { own: port(lid), peers: Vec::new(), default_peer: Some(port(3 - lid)) };
@@ -104,12 +104,12 @@ impl Bus for Guest {
 }
 
 impl Guest {
-    /// Returns a little-endian word of memory.
+    /// Reads a little-endian word of guest memory.
     pub(crate) fn word(&mut self, at: u64) -> u32 {
         u32::from_le_bytes(self.peek(at, 4).try_into().unwrap())
     }
 
-    /// Returns a word of a QP's context in guest memory.
+    /// Reads a word of a QP's context in guest memory.
     pub(crate) fn context_word(&mut self, qpn: u32, offset: u64) -> u32 {
         self.word(ICM_CONTEXT + QPC + u64::from(qpn) * 256 + offset).swap_bytes()
     }
@@ -119,7 +119,7 @@ impl Guest {
         self.hca.handle_frame(frame);
     }
 
-    /// Ends a turn. Returns the transmitted frames, and whether work is left.
+    /// Ends a turn. Returns the frames to transmit, and whether work is left.
     pub(crate) fn turn(&mut self) -> (Vec<Vec<u8>>, bool) {
         self.hca.set_now(Instant::ZERO);
         let left = self.hca.drain();
@@ -129,7 +129,7 @@ impl Guest {
     }
 }
 
-/// Returns a connected QP with eight slots in each queue.
+/// Returns the context of a connected QP with eight slots in each queue.
 pub(crate) fn rc(remote: u32, cqn: u32, sq: u32, rq: u32) -> Qpc {
     Qpc { remote_qpn: Qpn::new(remote), ..driver::qpc(cqn, [sq, rq], 0x400) }
 }

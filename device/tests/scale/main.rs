@@ -1,5 +1,5 @@
-//! Tests that commands can create as many objects as the public driver's default profile allows, and measures the
-//! memory that the objects use.
+//! Tests that a guest can create as many objects as the public driver's default profile allows, and measures the memory
+//! that they use.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures for --nocapture")]
 
@@ -23,26 +23,26 @@ use protocol::ids::Iova;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Serialises the tests, because they measure the memory of the process.
+/// Serialises the tests, because they measure the memory use of the whole process.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns this process's memory in bytes, without guest memory.
+/// Returns the memory use of this process in bytes, without guest memory.
 fn own_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Returns the CPU time of this thread, which does not depend on other load.
+/// Returns the CPU time of this thread, which is independent of other load.
 fn work_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }
 
-/// Creates objects with the given number of commands, prints the cost, and checks the memory per object against a
+/// Creates `count` objects, prints the time per command and the memory per object, and checks the latter against a
 /// limit.
 fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl FnOnce()) {
     let (memory, began) = (own_memory(), work_time());
@@ -50,7 +50,7 @@ fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl F
     let (took, grown) = (work_time() - began, own_memory().saturating_sub(memory));
     let ns = took.as_nanos() / u128::from(commands);
     println!("{what}: {count} in {took:.2?}, {ns} ns a command; {} bytes each", grown / count);
-    // The allocator requests memory in larger units.
+    // Allow 1 MiB, because the allocator requests memory in large units.
     assert!(grown <= count * bytes_each + (1 << 20), "{what}: {grown} bytes for {count}");
 }
 
@@ -83,15 +83,15 @@ fn default_profile_allows_all_cqs() {
     measured("CQs", CQS.into(), CQS.into(), 128, || {
         (0..CQS).for_each(|cqn| machine.create_cq(&cqc(cqn, 1, 7)))
     });
-    assert_ne!(machine.command(Op::Sw2HwCq, 0, CQS, &[0; 64]), 0, "the number of CQ 0, with a higher bit");
+    assert_ne!(machine.command(Op::Sw2HwCq, 0, CQS, &[0; 64]), 0, "CQ number beyond the table");
     (0..CQS).for_each(|cqn| machine.ok(Op::Hw2SwCq, 0, cqn, &[]));
     machine.create_cq(&cqc(CQS, 1, 7));
 }
 
-/// JingZhao interface, section 7: when a CQ is created, the device checks that software has marked all entries of the
-/// CQ as owned by the device.
+/// JingZhao interface, section 7: when a CQ is created, the device checks that all its entries are marked as owned by
+/// hardware.
 #[test]
-fn largest_cq_is_initialized_in_one_command() {
+fn largest_cq_is_created_in_one_command() {
     const LOG_CQES: u8 = 16;
     const PAGES: u64 = (32 << LOG_CQES) / PAGE;
     const TIMES: u32 = 16;
@@ -120,14 +120,14 @@ fn default_profile_allows_all_regions() {
     assert_ne!(machine.command(Op::Hw2SwMpt, 0, 0, &[]), 0, "none is left");
 }
 
-/// To use the last MTT entry, the test moves a CQ to that entry's page and has a CQE written there.
+/// To use the last MTT entry, the test moves a CQ to that entry's page and makes the device write a CQE.
 #[test]
-fn all_mtt_entries_of_default_profile_are_usable() {
+fn default_profile_mtt_entries_are_usable() {
     const MTTS: u64 = 1 << 20;
     let _alone = alone();
     let mut machine = initialised(1, Options::default());
     measured("MTT entries", MTTS, MTTS.div_ceil(508), 9, || machine.write_mtt(0, pages(0, MTTS)));
-    // Bus page n has MTT entry n.
+    // MTT entry n refers to bus page n.
     let page = BUFFERS / PAGE;
     machine.register(&region(1, page, 0, PAGE, MptFlags::LOCAL_WRITE));
     machine.register(&region(2, page + 1, 0, PAGE, MptFlags::empty()));
@@ -168,7 +168,7 @@ fn every_uar_page_accepts_doorbells() {
 
 /// With an emulated IOMMU, each page is a separate range that is mapped and unmapped.
 #[test]
-fn maximum_dma_ranges_map_and_unmap() {
+fn maximum_dma_ranges_can_be_mapped() {
     const RANGES: u64 = 65_535;
     let _alone = alone();
     let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
@@ -177,12 +177,12 @@ fn maximum_dma_ranges_map_and_unmap() {
     let all = Permissions { read: true, write: true };
     measured("DMA ranges", RANGES, RANGES, 256, || {
         for n in 0..RANGES {
-            // The ranges are in reverse order in the file, so that no two ranges merge.
+            // The ranges are in reverse order in the file, so that they cannot be merged.
             let backing = (file.try_clone().unwrap(), (RANGES - 1 - n) * PAGE);
             memory.map(Iova::new(n * PAGE), PAGE, all, Some(backing)).unwrap();
         }
     });
-    measured("the same, taken out and put in again", RANGES, 2 * RANGES, 256, || {
+    measured("DMA ranges, unmapped and mapped again", RANGES, 2 * RANGES, 256, || {
         for n in 0..RANGES {
             memory.unmap(Iova::new(n * PAGE), PAGE).unwrap();
             let backing = (file.try_clone().unwrap(), (RANGES - 1 - n) * PAGE);
@@ -194,13 +194,13 @@ fn maximum_dma_ranges_map_and_unmap() {
 
 /// JingZhao interface, section 3.3: the largest tables, with only a few entries in use.
 #[test]
-fn sparse_table_memory_depends_only_on_used_entries() {
+fn unused_table_entries_use_no_memory() {
     let _alone = alone();
     let mut machine = powered_on(1, Options::default());
-    measured("the greatest tables, empty", 1, 1, 1 << 20, || {
+    measured("largest tables, empty", 1, 1, 1 << 20, || {
         machine.ok(Op::InitHca, 0, 0, &layout(24, 24, 32).emit())
     });
-    // Each entry is 256 bytes long, so the entries of these QPs are in 64 distant pages of ICM.
+    // Contexts are 256 bytes long, so those of these QPs are in 64 distant pages of ICM.
     measured("QPs far apart", 64, 64, 16 << 10, || {
         for n in 0..64 {
             let qpn = n << 18;

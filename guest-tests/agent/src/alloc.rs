@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-/// The free units, stored as runs. Maps the first unit of each run to the length of the run.
+/// An allocator that stores the free units as a map from the first unit of each run to its length.
 #[derive(Debug)]
 pub(crate) struct Units {
     free: BTreeMap<u32, u32>,
 }
 
 impl Units {
-    /// Creates an allocator in which all units of `range` are free.
+    /// Creates an allocator with all units of `range` free.
     pub(crate) fn new(range: std::ops::Range<u32>) -> Self {
         Self { free: BTreeMap::from([(range.start, range.end - range.start)]) }
     }
 
-    /// Allocates `count` consecutive units at the lowest free position that is a multiple of `align`.
+    /// Allocates `count` consecutive units, starting at the lowest possible multiple of `align`.
     pub(crate) fn alloc(&mut self, count: u32, align: u32) -> Option<u32> {
         let (start, len, first) = self.free.iter().find_map(|(&start, &len)| {
             let first = start.checked_next_multiple_of(align.max(1))?;

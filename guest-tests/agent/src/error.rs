@@ -18,7 +18,7 @@ pub(crate) fn mismatch(message: impl Into<String>) -> anyhow::Error {
 }
 
 /// Converts an error to a failure whose message includes all causes. The kind is that of the outermost [`Failure`] in
-/// the chain of causes, or [`FailureKind::Other`] if the chain contains none.
+/// the chain, or [`FailureKind::Other`] if there is none.
 pub(crate) fn into_failure(error: &anyhow::Error) -> Failure {
     let kind = error
         .chain()

@@ -1,5 +1,5 @@
-//! Executes commands for users on the host, independently of steps. Each port carries one command at a time, together
-//! with the command's input, output and signals.
+//! Executes commands for users on the host, independently of test steps. Each virtio port carries one command at a
+//! time, with its input, output and signals.
 
 mod command;
 mod terminal;
@@ -50,7 +50,7 @@ fn serve_port(path: &Path) -> io::Result<()> {
 /// Executes commands from the input until the input ends, then terminates the running command.
 ///
 /// # Errors
-/// The input cannot be read or contains an invalid frame.
+/// Fails if the input cannot be read or contains an invalid frame.
 fn serve(input: &mut impl Read, host: &Host) -> io::Result<()> {
     let mut running: Option<Running> = None;
     while let Some(frame) = ToGuest::read(input)? {
@@ -59,7 +59,7 @@ fn serve(input: &mut impl Read, host: &Host) -> io::Result<()> {
                 Ok(command) => running = Some(command),
                 Err(error) => host.send(&ToHost::Failed(error)),
             },
-            // A frame for a command that has already ended has no effect.
+            // Frames for a command that has already ended are ignored.
             other => {
                 if let Some(command) = &mut running {
                     command.take(other);
@@ -70,7 +70,7 @@ fn serve(input: &mut impl Read, host: &Host) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends whole frames to the host. Its clones share the port, and can be used on several threads.
+/// Sends frames to the host. Clones share the port, so several threads can send.
 #[derive(Clone)]
 struct Host(Arc<Mutex<dyn Write + Send>>);
 

@@ -13,8 +13,8 @@ use crate::wire::PORT_NAME;
 
 /// List of the modules to load, in order, with one path per line. The file need not exist.
 const MODULES: &str = "/lib/modules.list";
-/// Time limit for the port to appear once its driver is loaded.
-const PORT_PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit for the port to appear after its driver has been loaded.
+const PORT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Polling interval for a port that is missing or has no host connected.
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -88,8 +88,8 @@ fn wait_for_port() -> Result<PathBuf> {
             return Ok(path);
         }
         anyhow::ensure!(
-            started.elapsed() < PORT_PATIENCE,
-            "no virtio-serial port named {PORT_NAME} after {PORT_PATIENCE:?}"
+            started.elapsed() < PORT_TIMEOUT,
+            "no virtio-serial port named {PORT_NAME} after {PORT_TIMEOUT:?}"
         );
         std::thread::sleep(RETRY);
     }

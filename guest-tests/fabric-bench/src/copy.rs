@@ -1,9 +1,9 @@
-//! Reference figures for shared memory. One thread repeatedly copies one buffer to another.
+//! Measures how fast one thread copies memory, as the reference for fabrics over shared memory.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Size of a buffer that exceeds the CPU caches. It equals the size of the region used for messages.
+/// Size of a buffer that does not fit in the CPU caches, and of the region used for messages.
 pub(crate) const LONG: usize = 16 << 20;
 
 /// Returns the bandwidth of copies between buffers of `len` bytes, in bytes per second.
@@ -11,7 +11,7 @@ pub(crate) const LONG: usize = 16 << 20;
 pub(crate) fn bandwidth(len: usize, time: Duration) -> f64 {
     // Fill the buffers with values other than 0, so that the kernel allocates all their pages now.
     let (from, mut to) = (vec![1_u8; len], vec![2_u8; len]);
-    // Number of copies between two clock readings.
+    // Number of copies between two readings of the clock.
     let rounds = (LONG / len).max(1);
     let start = Instant::now();
     let mut copied = 0_usize;

@@ -1,5 +1,5 @@
-//! Ratio history: a file in the repository with one entry per line, oldest first. A comparison with the last entry from
-//! a similar machine shows which figures have become worse. A regression never causes a test to fail.
+//! The history of ratios: a file in the repository with one entry per line, oldest first. A run is compared with the
+//! last entry from a similar machine, and regressions are printed. They never cause a test to fail.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Figure, print};
 
-/// A ratio that has become worse by more than this fraction is reported.
-const FALL: f64 = 0.1;
+/// A ratio is reported if it has become worse by more than this fraction.
+const REGRESSION_THRESHOLD: f64 = 0.1;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Entry {
@@ -73,16 +73,17 @@ pub(crate) fn compare(path: &Path, figures: &[Figure], keep: bool) -> Result<()>
             "\ncompared with commit {} of {}, the last entry from a similar machine:",
             last.commit, last.date
         ));
-        let fallen = fallen(&last.ratios, &now);
-        for line in &fallen {
+        let regressions = regressions(&last.ratios, &now);
+        for line in &regressions {
             print(line);
         }
-        if fallen.is_empty() {
-            print(&format!("no ratio is more than {:.0} % worse", FALL * 100.0));
+        if regressions.is_empty() {
+            print(&format!("no ratio is more than {:.0} % worse", REGRESSION_THRESHOLD * 100.0));
         }
     }
     if keep {
-        let entry = Entry { commit: commit()?, date: said_by("date", &["-u", "+%F"])?, machine, ratios: now };
+        let entry =
+            Entry { commit: commit()?, date: output_of("date", &["-u", "+%F"])?, machine, ratios: now };
         let mut file = OpenOptions::new().append(true).create(true).open(path).with_context(context)?;
         writeln!(file, "{}", serde_json::to_string(&entry)?).with_context(context)?;
     }
@@ -110,14 +111,14 @@ fn ratios(figures: &[Figure]) -> BTreeMap<String, Ratio> {
         .collect()
 }
 
-/// Returns one line for each ratio that has become worse by more than [`FALL`], worst first.
-fn fallen(before: &BTreeMap<String, Ratio>, now: &BTreeMap<String, Ratio>) -> Vec<String> {
+/// Returns one line for each ratio that has become worse by more than [`REGRESSION_THRESHOLD`], worst first.
+fn regressions(before: &BTreeMap<String, Ratio>, now: &BTreeMap<String, Ratio>) -> Vec<String> {
     let mut worse: Vec<_> = now
         .iter()
         .filter_map(|(name, now)| {
             let before = before.get(name)?;
             let left = if now.cost { before.ratio / now.ratio } else { now.ratio / before.ratio };
-            (left < 1.0 - FALL).then_some((left, name, before.ratio, now.ratio))
+            (left < 1.0 - REGRESSION_THRESHOLD).then_some((left, name, before.ratio, now.ratio))
         })
         .collect();
     worse.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -131,12 +132,12 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
 }
 
 fn commit() -> Result<String> {
-    let commit = said_by("git", &["rev-parse", "--short=12", "HEAD"])?;
-    let changed = said_by("git", &["status", "--porcelain", "--untracked-files=no"])?;
+    let commit = output_of("git", &["rev-parse", "--short=12", "HEAD"])?;
+    let changed = output_of("git", &["status", "--porcelain", "--untracked-files=no"])?;
     Ok(if changed.is_empty() { commit } else { commit + "+" })
 }
 
-fn said_by(program: &str, arguments: &[&str]) -> Result<String> {
+fn output_of(program: &str, arguments: &[&str]) -> Result<String> {
     let output =
         Command::new(program).args(arguments).output().with_context(|| format!("cannot run {program}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_round_trip_and_invalid_entry_is_reported() {
+    fn history_entries_round_trip() {
         let mut kept = entry("a", "x", "6.1");
         kept.ratios =
             BTreeMap::from([of("rc_write_1m_bw/udp_4k_bw", 0.6, false), of("latency/udp", 0.8, true)]);
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn regressions_over_ten_percent_are_listed_worst_first() {
+    fn large_regressions_are_listed_worst_first() {
         let before = BTreeMap::from([
             of("a", 1.0, false),
             of("b", 1.0, true),
@@ -192,12 +193,12 @@ mod tests {
             of("d", 1.0, true),
             of("e", 0.1, false),
         ]);
-        let lines = fallen(&before, &now);
+        let lines = regressions(&before, &now);
         assert_eq!(lines.iter().map(|line| &line[..1]).collect::<Vec<_>>(), ["c", "b"]);
     }
 
     #[test]
-    fn figure_that_is_its_own_reference_has_no_ratio() {
+    fn reference_figure_has_no_ratio() {
         let reference = Reference { name: "udp_4k_bw".into(), value: 10.0 };
         let figures = [
             Figure::new("udp_4k_bw", "MB/s", &[10.0], &reference),
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_name_is_read_from_proc_cpuinfo() {
+    fn cpu_model_is_read_from_cpuinfo() {
         let text = "processor\t: 0\nmodel name\t: AMD EPYC\nprocessor\t: 1\nmodel name\t: other\n";
         assert_eq!(cpu_model(text), Some("AMD EPYC"));
         assert_eq!(cpu_model("processor: 0\n"), None);

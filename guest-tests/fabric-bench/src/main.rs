@@ -92,7 +92,7 @@ enum Part {
     Qps,
     /// Message rate by number of memory regions
     Mrs,
-    /// Message rate by number of HCAs; CPU time and memory of an idle daemon
+    /// Message rate by number of HCAs; CPU time of idle daemons
     Hcas,
 }
 
@@ -105,9 +105,9 @@ impl Cli {
         self.only.as_ref().is_none_or(|text| name.contains(text))
     }
 
-    /// Returns the selected wires, or `without` if none is selected.
-    fn wires(&self, without: &[Wire]) -> Vec<Wire> {
-        if self.wire.is_empty() { without.to_vec() } else { self.wire.clone() }
+    /// Returns the selected wires, or `default` if none is selected.
+    fn wires(&self, default: &[Wire]) -> Vec<Wire> {
+        if self.wire.is_empty() { default.to_vec() } else { self.wire.clone() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Many HCAs on one network, either all in one process or each in its own process. Measures their total message rate
+//! Benchmarks many HCAs on one network, either all in one process or each in its own. Measures their total message rate
 //! while each HCA sends to the next, and the CPU time of idle daemons.
 
 use std::path::Path;
@@ -132,8 +132,8 @@ impl Network {
         Ok(network)
     }
 
-    /// Returns the total message rate of all HCAs, in messages per second, and the CPU time that the two devices
-    /// together use per message, in nanoseconds.
+    /// Returns the total message rate of all HCAs, in messages per second, and the daemons' total CPU time per message,
+    /// in nanoseconds.
     fn rate(&mut self) -> Result<[f64; 2]> {
         let share = MESSAGES / u32::try_from(self.members.len())?;
         let before = self.device_time()?;
@@ -158,7 +158,7 @@ impl Network {
         })
     }
 
-    /// Returns the total CPU load of all idle daemons in percent.
+    /// Returns the total CPU usage of all idle daemons, in percent of one CPU.
     fn idle(&self) -> Result<f64> {
         // Wait until the daemons have finished processing the last messages.
         thread::sleep(WATCH);

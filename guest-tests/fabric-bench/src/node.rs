@@ -28,7 +28,7 @@ const TIMEOUT_MS: u32 = 60_000;
 pub(crate) struct Sizes {
     pub(crate) arena_mib: u32,
     pub(crate) icm: IcmOptions,
-    /// Binary logarithm of the size of a CQ, which several queue pairs share.
+    /// Log2 of the size of a CQ, which several queue pairs share.
     pub(crate) log_cq: u8,
 }
 
@@ -39,7 +39,7 @@ impl Default for Sizes {
     }
 }
 
-/// Binary logarithms of the number of slots in a ring and of the slot size in bytes.
+/// Log2 of the number of slots in a ring, and of the slot size in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rings {
     pub(crate) log_slots: u8,

@@ -44,7 +44,7 @@ impl Wire {
     }
 }
 
-/// Directories and ports of a pair.
+/// Fabric, directories and ports of a pair.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     /// Directory for sockets and configurations.

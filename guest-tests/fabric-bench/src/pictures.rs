@@ -21,7 +21,7 @@ const FONT: &str = "sans-serif";
 struct Line {
     title: String,
     color: RGBColor,
-    /// Whether the line shows hcad. Lines for hcad have markers.
+    /// Whether the line shows hcad, and is drawn with markers.
     ours: bool,
     points: Vec<(f64, f64)>,
 }
@@ -76,8 +76,8 @@ fn bandwidths(figures: &Figures) -> Vec<Line> {
         let points = by_name(&format!("{}rc_write_", wire.prefix()), "_bw");
         lines.push(Line { title: format!("WRITE, {}", wire.title()), color, ours: true, points });
     }
-    // The UDP datagrams measured here carry at most 4 KiB. A longer message needs several datagrams, so its bandwidth
-    // is the same.
+    // UDP is measured with at most 4 KiB per datagram. Longer messages take several datagrams, so their bandwidth is
+    // the same.
     let mut udp = by_name("udp_", "_bw");
     if let Some(&(_, most)) = udp.last() {
         let longer = SIZES.map(|len| number(len.into())).into_iter().filter(|&len| len > 4096.0);

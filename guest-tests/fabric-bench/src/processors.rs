@@ -1,5 +1,5 @@
-//! CPU affinity. Each end of a wire is bound to its own CPU, as if the ends were on two machines. Without that, the
-//! scheduler would sometimes place both ends on one CPU, and the placement would dominate the figure.
+//! CPU affinity. Each end of a connection is bound to its own CPU, as if the ends were on two machines. Otherwise, the
+//! scheduler would sometimes run both ends on one CPU, which would dominate the result.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Results, as a table for readers and as one JSON object per line for programs.
+//! Reports results as a table for people, and as one JSON object per line for programs.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// A figure and its reference.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    /// Name, which combines operation, size and quantity.
+    /// Name, which consists of the operation, the size and the measured quantity.
     pub(crate) name: String,
     /// Median of the runs.
     pub(crate) value: f64,
@@ -108,7 +108,7 @@ pub(crate) fn median(runs: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Prints a line for readers.
+/// Prints a line to standard output.
 #[expect(clippy::print_stdout, reason = "the table")]
 pub(crate) fn print(line: &str) {
     println!("{line}");

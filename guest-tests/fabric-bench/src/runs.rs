@@ -9,7 +9,7 @@ pub(crate) fn runs(count: u16, mut measure: impl FnMut() -> Result<f64>) -> Resu
     (0..count).map(|_| measure()).collect()
 }
 
-/// Repeats a measurement that has several results, and groups the results by kind.
+/// Repeats a measurement that has several results. Returns the values of each result.
 pub(crate) fn repeated<const N: usize>(
     count: u16,
     mut measure: impl FnMut() -> Result<[f64; N]>,
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_grouped_by_kind() {
+    fn repeated_runs_are_grouped_by_result() {
         let mut next = 0.0;
         let measured = repeated(3, || {
             next += 1.0;

@@ -26,8 +26,7 @@ const MESSAGES: u32 = 200_000;
 const QP_RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 6 };
 const QP_DEPTH: u32 = 64;
 /// Number of messages in a run, regardless of the number of queue pairs. With the largest number of queue pairs, each
-/// queue pair posts its full depth once. With fewer messages, the initial burst would dominate. With a fixed number of
-/// messages per queue pair, the weight of the burst would depend on the number of queue pairs.
+/// queue pair posts its full depth once.
 const QP_MESSAGES: u32 = QP_DEPTH * 16_384;
 /// Number of queue pairs in the measurements with memory regions.
 const MR_QPS: usize = 16;
@@ -74,8 +73,8 @@ pub(crate) fn wanted(cli: &Cli, counts: &[usize], name: impl Fn(usize) -> String
     wanted
 }
 
-/// Measures message rates by number of memory regions at each end. All regions are keys for the same few pages, so that
-/// data caching is equal and only the device's handling of keys differs.
+/// Measures message rates by number of memory regions at each end. All regions share the same few pages, so that only
+/// the device's handling of keys differs, and not the caching of data.
 pub(crate) fn regions(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     let name = |count: usize| format!("{}scale_rc_write_64b_rate_{count}mr", wire.prefix());
     let costs = |count: usize| format!("{}scale_rc_write_64b_{count}mr", wire.prefix());

@@ -1,4 +1,4 @@
-//! Baselines measured on the same machine in the same run: raw UDP, and copying memory with one thread.
+//! Baselines that are measured on the same machine in the same run: raw UDP, and memory copies by one thread.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) const PINGS: u32 = 5_000;
 pub(crate) const SIZES: [u32; 9] =
     [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
 
-/// Baselines of this machine: raw UDP, and copying memory with one thread.
+/// The baselines, to which results for HCAs are compared.
 pub(crate) struct Yardstick {
     pub(crate) bandwidth: Reference,
     pub(crate) rate: Reference,
@@ -71,7 +71,7 @@ impl Yardstick {
         Ok(Self { bandwidth, rate: udp_rate, latency, datagram })
     }
 
-    /// Measures additional lengths for the charts: UDP payloads smaller than the path MTU, and memory copies.
+    /// Measures additional lengths for the charts: UDP payloads shorter than 4 KiB, and memory copies.
     fn points(cli: &Cli, bandwidth: &Reference, figures: &mut Figures) -> Result<()> {
         for len in SIZES.map(|len| len as usize) {
             if len < 4096 {

@@ -17,7 +17,7 @@ const LIST: &str = "added-packages";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PackageName(String);
 
-/// Text that is not a valid package name.
+/// Error for text that is not a valid package name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadPackageName(String);
 
@@ -96,7 +96,7 @@ impl Added {
         self
     }
 
-    /// Returns the names in order.
+    /// Returns the names in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|name| name.0.as_str())
     }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn package_list_has_no_duplicates_and_is_saved() {
+    fn saved_package_list_has_no_duplicates() {
         let cache = tempfile::tempdir().unwrap();
         assert_eq!(Added::read(cache.path()).unwrap(), Added::default());
         let name = |text: &str| text.parse::<PackageName>().unwrap();

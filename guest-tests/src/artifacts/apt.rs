@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail, ensure};
 use super::sources::Archive;
 use crate::testbed::progress::Line;
 
-/// Interval between two measurements of a download's size.
-const POLL: Duration = Duration::from_millis(200);
+/// Interval between updates of a download's progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Options for apt-get in [`Apt::probe`].
 const PROBE_OPTIONS: &[&str] = &[
@@ -208,7 +208,7 @@ impl Apt {
         let (done, end) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                while end.recv_timeout(POLL) == Err(mpsc::RecvTimeoutError::Timeout) {
+                while end.recv_timeout(PROGRESS_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
                     progress.bytes(size_of(into), all);
                 }
             });
@@ -274,9 +274,9 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
 /// Returns the configuration that apt reads after the machine's own. The machine's proxies and certificates stay in
 /// effect.
 ///
-/// Hooks are cleared, because they would clean up or notify the host. The sandbox is disabled: it would make apt, if
-/// run as root, switch to a user that cannot write to this directory. It is also not needed, because this instance
-/// writes only to its own directory.
+/// Hooks are cleared, because they would act on the host. The sandbox is disabled, because it would make apt switch
+/// from root to a user that cannot write to this directory. It is not needed, because this instance writes only to its
+/// own directory.
 fn private_config(dir: &Path) -> String {
     let dir = dir.display();
     format!(

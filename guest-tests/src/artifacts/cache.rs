@@ -13,7 +13,7 @@ const WORK: &str = "work-";
 pub(super) struct Work {
     /// Path of the finished entry.
     pub(super) entry: PathBuf,
-    /// Working directory, which is deleted when the entry is finished. Both paths are on the same file system.
+    /// Directory for temporary files, on the same file system. It is deleted when the entry is finished.
     pub(super) scratch: PathBuf,
 }
 
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_entry_leaves_no_files_and_is_retried() {
+    fn failed_entry_is_retried() {
         let cache = tempfile::tempdir().unwrap();
         let failed = entry(cache.path(), "x", |work| {
             fs::write(work.entry.join("half"), "")?;

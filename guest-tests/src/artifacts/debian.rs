@@ -265,8 +265,8 @@ pub(super) fn with_dpdk(cache: &Path) -> Result<PathBuf> {
     with(cache, &[PACKAGE], &runs)
 }
 
-/// Returns the cache entry for the system with added packages. Of their dependencies, only those that `wanted` accepts
-/// are added too.
+/// Returns the cache entry for the system with the packages `names`, and with those of their dependencies that `wanted`
+/// accepts.
 fn with(cache: &Path, names: &[&str], wanted: &dyn Fn(&str) -> bool) -> Result<PathBuf> {
     let system = debian(cache)?;
     let base = system.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -297,7 +297,7 @@ fn digest<'a>(words: impl Iterator<Item = &'a str>) -> u64 {
     digest.finish()
 }
 
-/// Performs those steps of the maintainer scripts that guests need.
+/// Performs the steps of the maintainer scripts that guests need.
 fn configure(root: &Path) -> Result<()> {
     for folder in PRUNED {
         let path = root.join(folder);
@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn module_mirror_omits_boot_files_and_sound_drivers() {
+    fn module_mirror_omits_unneeded_files() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for file in ["modules.order", "vmlinuz", "kernel/net/a.ko.xz", "kernel/sound/b.ko.xz"] {
             let path = from.path().join(file);

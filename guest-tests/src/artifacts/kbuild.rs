@@ -71,7 +71,7 @@ impl ModuleBuild {
                 copy_headers(&own, &made.join("usr"))?;
                 made
             } else {
-                // This cache entry was created before the lab fetched headers together with their kernel.
+                // The kernel was cached by an earlier version of the lab, which did not fetch headers with kernels.
                 fetch(work, suite, &[&headers, "binutils", "make"]).with_context(|| {
                     format!(
                         "cannot download the headers of kernel {release}. If the archive only has a newer kernel, remove '{}/linux-*'; the lab then downloads that kernel and its headers",

@@ -111,8 +111,8 @@ impl Kernel {
     }
 }
 
-/// Returns the kernel release given in the boot header of an image. The pointer at offset 20eh is relative to offset
-/// 200h.
+/// Returns the kernel release from the boot header of an image. The header's pointer to it, at offset 20eh, is relative
+/// to offset 200h.
 ///
 /// # Spec
 /// Linux, `Documentation/arch/x86/boot.rst`.
@@ -141,8 +141,8 @@ pub(super) fn busybox(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
 }
 
 /// Returns the unpacked kernel of a suite, with its modules and headers and a static busybox. Headers are fetched
-/// together with the kernel, because the archive drops them when a newer kernel is released. The image package's own
-/// dependencies are omitted. They only build an initramfs, and the lab builds its own.
+/// together with the kernel, because the archive drops them when a newer kernel is released. Other dependencies of the
+/// image package are omitted, because they only build an initramfs, and the lab builds its own.
 fn stock_root(cache: &Path, suite: Suite) -> Result<PathBuf> {
     // In trixie, the kernel is one package; in backports, it is split into several.
     const WANTED: [&str; 7] = [
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_image_selects_module_folder_of_its_release() {
+    fn kernel_image_selects_modules_by_release() {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("bzImage");
         let mut bytes = vec![0; 0x400];
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_image_is_found_in_packages_of_both_suites() {
+    fn kernel_image_is_found_in_both_suites() {
         let root = tempfile::tempdir().unwrap();
         let modules = root.path().join("usr/lib/modules/6.12.1-amd64");
         fs::create_dir_all(modules.join("kernel")).unwrap();

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn source_package_name_has_major_and_minor_version() {
+    fn package_version_is_major_and_minor() {
         assert_eq!(version("7.3.4+deb13-amd64").unwrap(), "7.3");
         assert_eq!(version("6.12.117+deb13-amd64").unwrap(), "6.12");
         assert_eq!(version("custom"), None);

@@ -32,7 +32,7 @@ pub use self::linux_source::folder_of_linux;
 use self::packages::{Set, Unpacked};
 pub use self::rdma_core::RdmaCore;
 
-/// Parts that the user provides in place of the lab's.
+/// Parts that the user provides to replace the lab's own.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// A QEMU program, which is executed directly.
@@ -187,7 +187,7 @@ pub struct CachedParts {
     pub qemu: Option<String>,
     /// Release of the default kernel.
     pub kernel: Option<String>,
-    /// Number of packages in the user space.
+    /// Number of packages in the root file system.
     pub user_space: Option<usize>,
 }
 

@@ -13,7 +13,7 @@ use crate::testbed::progress::{Line, mebibytes};
 
 /// Packages that are fetched and unpacked together.
 pub(super) struct Set<'a> {
-    /// Purpose of the packages, for progress lines.
+    /// Name of the set in progress lines.
     pub(super) name: &'a str,
     /// Names of the packages to install.
     pub(super) install: &'a [&'a str],

@@ -1,6 +1,5 @@
 //! Compiles Python modules to bytecode, as maintainer scripts would. Without bytecode, a Python program in an emulated
-//! guest spends seconds on compilation. On a read-only file system, the program would be compiled again every time it
-//! starts.
+//! guest spends seconds on compilation. On a read-only file system, it would do so every time it starts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +24,7 @@ pub(super) fn compile_system(root: &Path) -> Result<()> {
 /// The system has no Python, or a module does not compile.
 pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result<()> {
     let programs = versioned(&system.join("usr/bin"))?;
-    // The other files with such names are configuration scripts or symbolic links.
+    // The interpreter is a regular file, to which `python3` is a symbolic link.
     let program = programs.iter().find(|path| fs::symlink_metadata(path).is_ok_and(|there| there.is_file()));
     let program = program.and_then(|path| path.strip_prefix(system).ok()?.to_str());
     let program = program.with_context(|| format!("{} contains no Python interpreter", system.display()))?;

@@ -29,7 +29,7 @@ const RELEASES: [&str; 12] = [
     "oldoldstable",
 ];
 
-/// Options of an entry that affect how the archive is verified. They apply to the archive's other suites too.
+/// Options of an entry that affect how the archive is verified. They also apply to the suites that the lab requests.
 const KEPT_OPTIONS: [&str; 3] = ["signed-by", "trusted", "check-valid-until"];
 
 /// A Debian archive that this machine uses.
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_list_yields_archive_with_trust_options() {
+    fn one_line_list_yields_trust_options() {
         let text = "deb [arch=amd64 signed-by=/k.gpg] http://mirror.invalid/debian trixie main # main\n\
             deb-src http://mirror.invalid/debian trixie main\n\
             deb http://other.invalid/apt vendor-1 main\n#deb http://off.invalid/debian trixie main\n";

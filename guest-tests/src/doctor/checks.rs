@@ -14,7 +14,7 @@ const GUEST_MEMORY: u64 = 640 * MIB;
 /// The oldest host kernel on which `hcad` runs.
 const HOST_KERNEL: (u32, u32) = (5, 11);
 
-/// Evaluates a machine. Each returned check becomes one line of the output.
+/// Evaluates the findings. Returns the checks in the order in which they are printed.
 pub(super) fn judge(findings: &Findings) -> Vec<Check> {
     let mut checks = vec![machine(findings), kvm(&findings.kvm)];
     checks.extend(parts(findings));
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_is_reported_on_one_line_with_remedy() {
+    fn every_problem_has_one_line_remedy() {
         let broken = Findings {
             arch: "aarch64".into(),
             kernel: String::new(),
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn doctor_requires_more_disk_space_if_parts_are_not_cached() {
+    fn uncached_parts_require_more_disk_space() {
         let with = |cache: Result<Cache, String>, free| {
             let cache = cache.map(|cache| Cache { free, ..cache });
             state(&Findings { cache, ..well() }, "disk space")
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_only_one_guest_is_reported_as_limit() {
+    fn memory_for_one_guest_is_limited() {
         let with = |memory| state(&Findings { memory, ..well() }, "memory");
         assert_eq!(with(Some(GUEST_MEMORY - 1)), State::Missing);
         assert_eq!(with(Some(GUEST_MEMORY)), State::Limited);
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_hcad_prevents_boot_but_missing_hcactl_does_not() {
+    fn missing_hcactl_does_not_prevent_boot() {
         let absent = || Err("/x does not exist".to_owned());
         assert_eq!(state(&Findings { hcad: absent(), ..well() }, "hcad"), State::Missing);
         assert_eq!(state(&Findings { hcactl: absent(), ..well() }, "hcactl"), State::Limited);

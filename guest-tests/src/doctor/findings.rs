@@ -110,11 +110,11 @@ fn kvm(cache: Option<&Path>) -> Kvm {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Kvm::Denied,
         Err(error) => return Kvm::Unusable(error.to_string()),
     }
-    let Some(note) = cache.map(kvm::note) else { return Kvm::Untested };
+    let Some(note) = cache.map(kvm::result_file) else { return Kvm::Untested };
     match fs::read_to_string(&note) {
         Err(_) => Kvm::Untested,
         Ok(text) => match text.lines().next().unwrap_or_default() {
-            kvm::RUNS => Kvm::Works,
+            kvm::WORKS => Kvm::Works,
             error => Kvm::Fails { error: error.to_owned(), note },
         },
     }

@@ -1,4 +1,4 @@
-//! One cell of a test table. It transfers a message of a given size between two endpoints with a given operation, and
+//! One cell of a test matrix. It transfers a message of a given size between two endpoints with a given operation, and
 //! checks every byte.
 
 use std::net::IpAddr;
@@ -160,16 +160,16 @@ impl Cell {
             if self.operation.is_atomic() { (ATOMIC_OFF, ATOMIC) } else { (RESPONDER_OFF, self.len) };
         let needs_remote = !matches!(self.operation, Operation::Send | Operation::SendImm);
         let remote = needs_remote.then(|| match responder.remote(off) {
-            // The responder does not check the key of an empty request (IBTA C9-88). For an empty READ, soft-RoCE
-            // stores key 0, and it does not answer a retransmission with any other key.
+            // Any key is valid for an empty request (IBTA C9-88). Use key 0, because soft-RoCE stores key 0 for an
+            // empty READ and ignores a retransmission with a different key.
             Remote { va, .. } if len == 0 => Remote { va, rkey: 0 },
             remote => remote,
         });
         Message { op, off: REQUESTER_OFF, len, remote, imm: IMM, datagram: self.service == Service::Ud }
     }
 
-    /// Executes and checks an atomic operation. The operand initially contains the pattern of this cell's seed. An
-    /// operation that changes the operand must leave the pattern of the next seed in it.
+    /// Executes an atomic operation and checks it. The operand starts with the pattern of this cell's seed, and an
+    /// operation that changes it must leave the pattern of the next seed.
     async fn atomic<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let len = u64::from(ATOMIC);
         guard(responder, ATOMIC_OFF, len).await?;

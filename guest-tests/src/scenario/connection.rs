@@ -17,13 +17,13 @@ pub(super) struct Attributes {
     /// Path MTU in bytes.
     pub(super) mtu: u16,
     pub(super) qkey: u32,
-    /// First PSNs sent by guest `a` and by guest `b`, in that order.
+    /// Initial PSNs of guests `a` and `b`.
     pub(super) psn: [u32; 2],
     pub(super) timeout: u8,
     pub(super) retry: u8,
     /// Number of retries after RNR NAKs.
     pub(super) rnr_retry: u8,
-    /// Timer code placed in RNR NAKs.
+    /// RNR timer code sent in RNR NAKs.
     pub(super) rnr_timer: u8,
     /// Paths from guest `a` to guest `b` and from guest `b` to guest `a`, in that order.
     pub(super) path: [Path; 2],
@@ -35,11 +35,11 @@ impl Default for Attributes {
             mtu: 4096,
             qkey: 0,
             psn: [0x12_3456, 0xab_cdef],
-            // This timeout of 268 ms exceeds the scheduling delays of a busy host.
+            // 268 ms, which exceeds the scheduling delays of a busy host.
             timeout: 16,
             retry: 7,
             rnr_retry: 7,
-            // This code means a delay of 1.28 ms.
+            // 1.28 ms.
             rnr_timer: 14,
             path: [Path::default(); 2],
         }
@@ -66,7 +66,7 @@ impl Connection {
     }
 
     /// Creates queue pairs with the given parameters in guests `a` and `b`, and moves both to RTS. The completion
-    /// queues named in `shapes` are ignored; each queue pair gets a new one.
+    /// queues in `shapes` are ignored, because each queue pair gets its own.
     pub(super) async fn create_as(
         pair: &mut Pair,
         attributes: &Attributes,
@@ -99,7 +99,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the requester's end and the responder's end for one direction.
+    /// Returns the requester's and the responder's end for a direction.
     pub(super) fn towards(&self, direction: Direction) -> (&End, &End) {
         match direction {
             Direction::AToB => (&self.a, &self.b),
@@ -127,7 +127,7 @@ impl End {
         self.ready_to_send(vm, attributes, own).await
     }
 
-    /// Moves the queue pair from RESET to RTR, connected to `peer`. `own` is 0 in guest `a` and 1 in guest `b`.
+    /// Moves the queue pair from RESET to RTR, connected to `peer`. `own` is this guest's index: 0 for `a`, 1 for `b`.
     pub(super) async fn ready_to_receive(
         &self,
         vm: &mut Vm,
@@ -187,8 +187,7 @@ impl End {
         Ok(())
     }
 
-    /// Fails unless exactly the expected completions arrive. `None` stands for success, and `Some` for an error
-    /// syndrome.
+    /// Fails unless exactly the expected completions arrive. Each is an error syndrome, or `None` for success.
     pub(super) async fn expect_completions(
         &self,
         vm: &mut Vm,
@@ -217,7 +216,7 @@ pub(super) async fn destroy_region(vm: &mut Vm, mr: &MrInfo) -> Result<()> {
     vm.call(DestroyMr { mr: mr.id }).await.map(drop)
 }
 
-/// Fails unless a region contains the pattern specified by `part`.
+/// Fails unless a region contains the pattern described by `part`.
 pub(super) async fn expect_stream(vm: &mut Vm, part: Verify, what: &str) -> Result<()> {
     let verified = vm.call(part).await?;
     ensure!(

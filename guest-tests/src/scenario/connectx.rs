@@ -1,4 +1,4 @@
-//! Guests that use a ConnectX with the stock drivers `mlx5_core` and `mlx5_ib`, and test it with Debian's RDMA tools.
+//! Tests a ConnectX in guests, using the stock drivers `mlx5_core` and `mlx5_ib` and Debian's RDMA tools.
 
 pub(super) mod cm;
 pub(super) mod errors;
@@ -19,7 +19,7 @@ use crate::daemon::{Explained, HcaSpec};
 use crate::lab::Lab;
 use crate::testbed::kind::Device;
 
-/// Starts two guests with a ConnectX each, in strict mode. The given violations do not fail the scenario.
+/// Starts two guests, each with a ConnectX in strict mode. The given violations do not fail the scenario.
 async fn start(lab: &Lab, scenario: &str, explained: &'static [Explained]) -> Result<StockPair> {
     let strict = |spec| HcaSpec { strict: true, explained, ..spec };
     StockPair::start_of(Device::ConnectxIb, lab, lab.new_run(scenario)?, strict).await

@@ -1,5 +1,5 @@
-//! The demo. It runs every operation and size between two guests, then runs a ping-pong and bandwidth tests between two
-//! stock guests, and prints the results of both.
+//! The demo: every operation and size between two guests, then a ping-pong and bandwidth tests between two stock
+//! guests.
 
 use anyhow::Result;
 use tokio::time::Instant;
@@ -15,8 +15,8 @@ use crate::lab::Lab;
 use crate::qemu::Accelerator;
 use crate::report::line;
 
-/// Text printed at the end. In the printed text, `guest-lab` is replaced by the command that started this program.
-const SHOWN: &str = "\
+/// Text printed at the end. `guest-lab` is replaced by the command that started this program.
+const CLOSING_TEXT: &str = "\
 What you saw:
   1. Two guests with JingZhao HCAs and a user-space driver ran all operations and sizes. Every byte was compared.
   2. Two guests with stock Debian kernels and ib_mthca ran a ping-pong and bandwidth tests with stock tools.
@@ -29,7 +29,7 @@ See device/book/src/quick-start.md for these commands, and 'guest-lab help' for 
 
 const HEADING: &str = "operation       size  messages        bytes        time        rate  verified";
 
-/// Boots two guests and runs every operation and size once. Then boots two stock guests and runs stock tools. Prints
+/// Boots two guests and runs every operation and size once, then boots two stock guests and runs stock tools. Prints
 /// all results.
 ///
 /// # Errors
@@ -76,9 +76,9 @@ pub async fn run(lab: &Lab) -> Result<()> {
     line(&format!("\n{}", shown(&program)))
 }
 
-/// Returns [`SHOWN`] with `guest-lab` replaced by `program`.
+/// Returns [`CLOSING_TEXT`] with `guest-lab` replaced by `program`.
 fn shown(program: &str) -> String {
-    SHOWN.replace("guest-lab ", &format!("{program} "))
+    CLOSING_TEXT.replace("guest-lab ", &format!("{program} "))
 }
 
 /// Runs the demo with Debian's kernel, drivers, user-space libraries and tools.
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shown_commands_use_program_path() {
+    fn closing_text_uses_program_path() {
         let text = shown("target/release/guest-lab");
         assert!(text.contains("  target/release/guest-lab up mthca --name lab"), "{text}");
         assert!(text.contains("'target/release/guest-lab help'"), "{text}");

@@ -1,4 +1,4 @@
-//! A driver that executes steps, either in a guest or in this process.
+//! The agent as a driver, either in a guest or in this process.
 
 use agent::serve::Agent;
 use agent::wire::Call;
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use crate::vm::Vm;
 
 pub(super) trait Driver {
-    /// Executes a step. If the step fails, `downcast_ref` can extract the step's failure from the error.
+    /// Executes a step. The step's own error can be extracted from the returned error with `downcast_ref`.
     async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer>;
 }
 
@@ -17,7 +17,7 @@ impl Driver for Vm {
     }
 }
 
-/// A driver for a device that is reached through a socket. This process acts as the VMM, and there is no guest.
+/// The agent in this process, which also acts as the VMM of a device without a guest.
 #[derive(Debug, Default)]
 pub(super) struct Guestless(Agent);
 

@@ -1,5 +1,5 @@
-//! Verbs users on one fabric. They all implement the same trait, regardless of their drivers, so scenarios can connect
-//! any two of them.
+//! Verbs users on one fabric. They implement the same trait regardless of their drivers, so scenarios can connect any
+//! two of them.
 
 pub(super) mod jingzhao;
 pub(super) mod stock;
@@ -12,12 +12,12 @@ use anyhow::{Result, ensure};
 
 /// Length of the GRH area that precedes a received datagram.
 pub(super) const GRH: u64 = 40;
-/// Size of an endpoint's region, which holds the longest message of a matrix and the space around it.
+/// Size of an endpoint's region, which has room for the longest message of a matrix and the bytes around it.
 pub(super) const REGION: u64 = (8 << 20) + (1 << 16);
 
 /// ACK timeout code for 67 ms, which is close to rxe's timer resolution.
 const ACK_TIMEOUT: u8 = 14;
-/// Limit for retries after timeouts, and for retries after RNR NAKs. For the latter, 7 means unlimited.
+/// Retry limit for timeouts and for RNR NAKs. For RNR NAKs, 7 means unlimited.
 const RETRIES: u8 = 7;
 /// RNR timer code for 1.28 ms.
 const RNR_TIMER: u8 = 14;
@@ -37,7 +37,7 @@ pub(super) struct Link {
     pub(super) qkey: u32,
 }
 
-/// One request of the send queue.
+/// A work request for the send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub(super) op: SendOp,
@@ -48,7 +48,7 @@ pub(super) struct Message {
     pub(super) remote: Option<Remote>,
     /// Immediate data in memory order.
     pub(super) imm: [u8; 4],
-    /// Whether the message specifies its own destination, as a datagram does.
+    /// Whether the message carries its own destination, as a datagram does.
     pub(super) datagram: bool,
 }
 
@@ -72,7 +72,7 @@ pub(super) trait Endpoint {
         true
     }
 
-    /// Returns an offset in the endpoint's region as a remote address for the peer.
+    /// Returns the remote address of an offset in the endpoint's region, for use by the peer.
     fn remote(&self, off: u64) -> Remote;
 
     /// Replaces the queue pair with a new one in RESET, and returns its number.
@@ -84,7 +84,7 @@ pub(super) trait Endpoint {
     /// Fills a part of the region with the pattern of `seed`.
     async fn fill(&mut self, off: u64, len: u64, seed: u64) -> Result<()>;
 
-    /// Fails unless a part of the region contains the pattern of `seed`, starting at the pattern's byte `position`.
+    /// Fails unless a part of the region contains the pattern of `seed` from byte `position` on.
     async fn verify(&mut self, off: u64, len: u64, seed: u64, position: u64) -> Result<()>;
 
     /// Reads a few bytes of the region.
@@ -116,7 +116,7 @@ pub(super) async fn connect<A: Endpoint, B: Endpoint>(
     Ok([a_qpn, b_qpn])
 }
 
-/// Returns the number in the last two bytes of an address.
+/// Returns the last two bytes of an address as a number.
 fn number(ip: IpAddr) -> u16 {
     let [high, low] = match ip {
         IpAddr::V4(ip) => [ip.octets()[2], ip.octets()[3]],

@@ -78,7 +78,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         .await
 }
 
-/// Tests HCAs on tap interfaces that are connected by a VXLAN.
+/// Tests HCAs on tap interfaces that are connected through a VXLAN.
 async fn vxlan(lab: &Lab, run: &RunDir, site: &Site, frames: u16, path_mtu: u16) -> Result<()> {
     site.join_by_vxlan(frames).await?;
     let mut hosts = Host::start_all(lab, run, site, |spec| {
@@ -108,7 +108,7 @@ async fn tunnelled(lab: &Lab, run: &RunDir, site: &Site, tunnels: &Tunnels, path
     let before = site.fragments().await?;
     talk(&mut hosts, path_mtu).await?;
     let made = site.fragments().await? - before;
-    // Packets must be fragmented if, and only if, the path MTU exceeds the tunnels' MTU.
+    // Packets must be fragmented if and only if the path MTU exceeds the tunnels' MTU.
     let is_cut = path_mtu > tunnels.mtu();
     ensure!(
         (made > 0) == is_cut,

@@ -43,7 +43,7 @@ pub(super) struct Side {
     pub(super) qp: StockQp,
 }
 
-/// The address at which a side is reached by its peer.
+/// How a peer addresses a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerAddress {
     Lid(u16),
@@ -107,8 +107,8 @@ impl Side {
             PeerAddress::Lid(_) => 0,
             PeerAddress::Gid(index) => u32::try_from(index)?,
         };
-        // The ACK timeout is 67 ms. There are up to 3 retries after timeouts, and up to 2 after RNR NAKs. RNR NAKs
-        // request a delay of 1.28 ms if the interface has a field for it.
+        // The ACK timeout is 67 ms, with up to 3 retries after timeouts and up to 2 after RNR NAKs. RNR NAKs request a
+        // delay of 1.28 ms if the interface has a field for it.
         let connect = StockConnect {
             peer: StockPath { sgid_index, ..peer },
             mtu: 1024,
@@ -123,7 +123,7 @@ impl Side {
         self.verbs.connect(vm, self.qp, &connect).await
     }
 
-    /// Returns a list with one element, which covers the first `len` bytes of the region.
+    /// Returns a scatter/gather list with one element, which covers the first `len` bytes of the region.
     fn sges(&self, len: u32) -> Vec<(u64, u32, u32)> {
         vec![(self.region.addr, len, self.region.lkey)]
     }

@@ -1,4 +1,4 @@
-//! An impaired link, configured through the daemon's impairment rules.
+//! Impairs a link through the daemon's impairment rules.
 
 use std::time::Duration;
 
@@ -34,12 +34,12 @@ impl Impairments {
         Ok(self.column(daemon, "matched").await?.iter().sum())
     }
 
-    /// Returns the number of frames that the rules have changed.
+    /// Returns the number of frames to which the rules have been applied.
     pub(super) async fn hits(&self, daemon: &Daemon) -> Result<u64> {
         Ok(self.hits_of_each(daemon).await?.iter().sum())
     }
 
-    /// Returns the number of frames that each rule has changed.
+    /// Returns, for each rule, the number of frames to which it has been applied.
     pub(super) async fn hits_of_each(&self, daemon: &Daemon) -> Result<Vec<u64>> {
         self.column(daemon, "hits").await
     }

@@ -30,7 +30,7 @@ const RNR_NAKS: &str = "/engine/naks_received/rnr";
 const TIMEOUTS: &str = "/engine/recovery/timeouts";
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    // The public user library needs this option, because it sets the valid bit before it writes the list.
+    // The public user library needs this option, because it sets a WQE's valid bit before it writes the scatter list.
     let options = [json!({}), json!({ "queues": { "rq_valid_bit": true } })];
     let mut pair = Pair::start_open_as(lab, "jingzhao-errors", options).await?;
     let hint = pair.hint();
@@ -192,8 +192,8 @@ async fn rnr_exhausted(pair: &mut Pair) -> Result<()> {
     expect_duration(took, 3 * interval)
 }
 
-/// Checks that a receive whose list may be incomplete causes at most one RNR NAK, and none if the receive was posted
-/// well before the message (JingZhao interface, J-50).
+/// Checks that a receive with an unterminated list causes at most one RNR NAK, and none if it was posted well before
+/// the message (JingZhao interface, J-50).
 async fn unterminated_receives(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 5000;
     let shape = CreateQp { recv_style: RecvStyle::Unterminated, ..CreateQp::default() };
@@ -271,7 +271,7 @@ async fn fails_with(
     Ok(took)
 }
 
-/// Checks that the duration is at least `computed`. It has no upper limit, because a busy host can delay every timer.
+/// Checks that the duration is at least `computed`. There is no upper bound, because a busy host can delay every timer.
 fn expect_duration(took: Duration, computed: Duration) -> Result<()> {
     ensure!(took >= computed, "failed after {took:?}, expected at least {computed:?}");
     Ok(())
@@ -286,7 +286,7 @@ async fn killed(pair: &mut Pair, lab: &Lab) -> Result<()> {
     let sink = region(&mut pair.b.vm, LEN.into(), 0).await?;
     let receives = vec![Vec::new(); 8];
     pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: receives }).await?;
-    // There are more messages than can be sent before the guest is killed.
+    // More messages than can be sent before the guest is killed.
     let endless = Flow::Send(SendFlow {
         qp: at_a.qp.id,
         op: SendOp::WriteImm,

@@ -1,4 +1,4 @@
-//! The HCA as a stock kernel sees it, before any driver has bound to the HCA.
+//! The HCA as a stock kernel sees it, before any driver binds to it.
 
 use agent::wire::{BarInfo, DeviceInfo, DeviceSelector, GuestInfo, Info};
 use anyhow::{Context, Result, ensure};

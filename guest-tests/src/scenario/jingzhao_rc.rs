@@ -29,8 +29,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     };
     for mtu in [4096, 256] {
         for (op_name, op) in OPS {
-            // With the smallest MTU, the longest message would add 65,536 packets per operation without covering
-            // anything new.
+            // With the smallest MTU, the longest message would take 65,536 packets per operation and cover nothing new.
             for len in SIZES.into_iter().filter(|len| *len <= 1 << 20 || mtu == 4096) {
                 let name = format!("{op_name} of {len} bytes, path MTU {mtu}");
                 case(report, &name, Case { mtu, ..Case::of(Plan::new(op, len)) }).await?;
@@ -98,7 +97,7 @@ impl Case {
         let mut planned = Vec::new();
         for connection in &connections {
             for &direction in self.directions {
-                // Each flow has different content, so that data from one flow cannot be mistaken for data from another.
+                // Give each flow its own content, so that data of different flows cannot be confused.
                 let plan = Plan { seed: self.plan.seed + 1000 * planned.len() as u64, ..self.plan };
                 planned.push(Planned { connection, direction, plan });
             }
@@ -115,8 +114,7 @@ impl Case {
         Ok(())
     }
 
-    /// Checks that each packet of the messages has consumed one PSN. A READ consumes one PSN for each packet of its
-    /// response.
+    /// Checks that each packet of the messages has consumed one PSN. A READ consumes one PSN per response packet.
     async fn check_psns(&self, pair: &mut Pair, connection: &Connection, direction: Direction) -> Result<()> {
         let packets = self.plan.len.div_ceil(u32::from(self.mtu)).max(1) * self.plan.count;
         let first = self.psn[usize::from(direction == Direction::BToA)];

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use crate::vm::Vm;
 
-/// The log level of warnings. Lower levels are more severe.
+/// Log level of warnings. Lower levels are more severe.
 const WARNING: u8 = 4;
 
 /// Substrings of warnings that only report that the guest did not get enough CPU time. An emulated guest on a busy host

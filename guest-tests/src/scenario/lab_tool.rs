@@ -52,7 +52,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("a module is edited, built and reloaded, and its message appears", &hint, case).await?;
     report.case("a stock driver is reloaded and works again", &hint, reload(&user, lab)).await?;
     report.case("logs are collected in one directory", &hint, logs(&user, run.path())).await?;
-    // This case waits for time limits.
+    // This case waits for timeouts to expire.
     if extent == Extent::Full {
         report.case("commands fail if their guest does not answer", &hint, suspended(&user)).await?;
     }
@@ -194,7 +194,7 @@ async fn hcactl(user: &User) -> Result<()> {
         ensure!(devices[0]["id"] == id && devices[0]["connected"] == true, "{devices}");
     }
     let outcome = user.run(&["hcactl", "ci:a", "no-such-command"]).await?;
-    // This is the status with which hcactl reports a command line that it cannot parse.
+    // hcactl exits with this status if it cannot parse its command line.
     ensure!(outcome.code == Some(2), "{outcome:?}");
     user.run(&["hcactl", "ci:c", "devices"]).await?.failed(&["guest ci:c does not exist"])
 }
@@ -449,7 +449,7 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Cancels a job while its guest boots. The logs up to that time must be copied.
+/// Cancels a job while its guest boots. The logs so far must be copied.
 async fn cancelled_boot(user: &User, shared: &Path, logs: &Path) -> Result<()> {
     let (from, to) = (shared.display().to_string(), logs.display().to_string());
     let running =
@@ -508,7 +508,7 @@ async fn bound(user: &User) -> Result<()> {
     let mut up = user.start(&["up", "rxe", "--count", "1", "--foreground"])?;
     up.line("ready").await?;
     let processes = user.processes("rxe").await?;
-    // This is the signal sent when the terminal is closed.
+    // A terminal sends this signal when it is closed.
     up.signal(libc::SIGHUP)?;
     up.end().await?;
     user.expect_nothing_left(&processes).await

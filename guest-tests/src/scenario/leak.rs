@@ -27,8 +27,7 @@ pub(super) struct Cycles<'a> {
 }
 
 impl Cycles<'_> {
-    /// Returns the same cycles in fewer and smaller batches. With smaller batches, only a larger leak per cycle is
-    /// detected.
+    /// Returns the same cycles in fewer and smaller batches, which detect only larger leaks per cycle.
     pub(super) const fn fewer(self) -> Self {
         Self { batches: 3, batch: 1, ..self }
     }
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn per_cpu_free_pages_count_as_free() {
+    fn free_memory_includes_per_cpu_lists() {
         let text = "MemTotal:  506384 kB\nMemFree:  100 kB\nNode 0, zone DMA\n  pagesets\n    cpu: 0\n              \
                     count:    3\n              high:     14\n    cpu: 1\n              count:    2\n";
         assert_eq!(parse(text), Some(120));

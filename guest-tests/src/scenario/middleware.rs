@@ -69,8 +69,8 @@ impl Pair {
                 self.settings.join(" ")
             )
         });
-        // The server learns from the client which test to run, but not which transport to use. Without the option
-        // `-P 0`, client and server would run as MPI ranks, because their input is not a terminal.
+        // The server learns the test from the client, but not the transport. Without `-P 0`, client and server would
+        // run as MPI ranks, because their input is not a terminal.
         let transport = test.split_once(" -t ").map_or("", |(transport, _)| transport);
         let server = format!("{of_b} {transport}");
         let client = format!("{of_a} {} {test} -f", self.b.address(0).ipv4);

@@ -1,6 +1,6 @@
-//! Five endpoints that have nothing in common except the fabric: a guest with `ib_mthca`, a guest with a JingZhao HCA,
-//! a guest with `irdma` on an E810, a guest with `mlx5_ib` on a ConnectX, and a guest with soft-RoCE on an ordinary
-//! NIC. Each pair communicates over every service that both support, and every byte is checked at both ends.
+//! Five endpoints that share only the fabric: guests with `ib_mthca`, with a JingZhao HCA, with `irdma` on an E810,
+//! with `mlx5_ib` on a ConnectX, and with soft-RoCE on an ordinary NIC. Each pair communicates over every service that
+//! both support, and every byte is checked at both ends.
 
 use agent::wire::Service;
 use anyhow::{Context, Result};
@@ -147,7 +147,7 @@ impl Fabric {
         let mthca_daemon = Daemon::start(&lab.hcad()?, &mthca, run).await?;
         let jingzhao_daemon = Daemon::start(&lab.hcad()?, &jingzhao, run).await?;
         let connectx_daemon = Daemon::start(&lab.hcad()?, &connectx, run).await?;
-        // Boot only two guests at a time, because more would overload a small host.
+        // Boot at most two guests at a time, because more would overload a small host.
         let (mthca, jingzhao) = tokio::try_join!(
             async {
                 let hcas = vec![mthca_daemon.socket().to_owned()];

@@ -1,4 +1,4 @@
-//! Guests that use an HCA with the stock driver `ib_mthca`, and test it with Debian's RDMA tools.
+//! Tests an HCA in guests, using the stock driver `ib_mthca` and Debian's RDMA tools.
 
 mod counters;
 pub(super) mod doorbells;
@@ -14,7 +14,8 @@ pub(super) mod strict_kernel;
 
 use crate::daemon::Explained;
 
-/// Violations that occur when a program temporarily has no queue (mthca interface, section 12, T55).
+/// Violations by the driver when a program reuses a page of doorbell records that had no queues left (mthca interface,
+/// section 12, T55).
 pub(crate) const RECORDS_LENT_AGAIN: [Explained; 2] = [
     Explained {
         rule: "map_over_mapped",

@@ -20,7 +20,7 @@ pub(super) struct Namespace {
 }
 
 impl Namespace {
-    /// Creates a namespace whose loopback interface is up. The name is extended to make it unique.
+    /// Creates a namespace with a unique name derived from `name`, and brings its loopback interface up.
     pub(super) async fn create(name: &str) -> Result<Self> {
         if let Some(reason) = Limit::NetworkNamespaces.reason() {
             bail!(reason);
@@ -77,7 +77,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Processes in the namespace may still be running. The kernel frees the namespace when the last of them exits.
+        // Processes may still be running in the namespace. The kernel frees it when the last one exits.
         let _ = std::process::Command::new("ip").args(["netns", "del", &self.name]).status();
     }
 }
@@ -89,7 +89,7 @@ pub(super) async fn run(argv: &[&str]) -> Result<String> {
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
     let output = command.output().await.with_context(|| format!("cannot start {program}"))?;
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}: {printed}{}", argv.join(" "), complaint.trim_end());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {printed}{}", argv.join(" "), errors.trim_end());
     Ok(printed)
 }

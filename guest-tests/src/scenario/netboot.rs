@@ -1,5 +1,5 @@
-//! A guest that boots with iPXE over its only network device. iPXE has its own drivers for the E810 and the InfiniHost.
-//! The guest gets an address by DHCP and a kernel by TFTP from another guest. Linux's stock driver then takes over the
+//! Boots a guest with iPXE over its only network device. iPXE has its own drivers for the E810 and the InfiniHost. The
+//! guest gets an address by DHCP and a kernel by TFTP from another guest. Linux's stock driver then takes over the
 //! device.
 
 use std::time::Duration;
@@ -20,8 +20,7 @@ use crate::vm::{Image, Vm};
 /// Directory that the server serves by TFTP.
 const TFTP_ROOT: &str = "/srv/tftp";
 const TFTP_TAG: &str = "tftp";
-/// First three bytes of the network's addresses. The server's address ends in 1, and DHCP assigns addresses that end in
-/// 100 to 200.
+/// Prefix of the network's addresses. The server is .1, and DHCP assigns .100 to .200.
 const NETWORK: &str = "10.82.0";
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -99,13 +98,13 @@ impl Network {
              --dhcp-boot={BOOT_SCRIPT} --enable-tftp --tftp-root={TFTP_ROOT}"
         ))
         .await?;
-        // The kernel lists port 67 (DHCP) as 0043.
+        // Port 67 (DHCP) in hexadecimal.
         await_text(&mut server, &["/proc/net/udp"], &[":0043 "], SERVER_TIMEOUT).await.context("dnsmasq")?;
         Ok(Self { card, server, dnsmasq, client: None, daemons })
     }
 
-    /// Boots the client. The client fetches the initramfs, which contains the agent, over the network. An answer from
-    /// the agent therefore shows that everything has arrived.
+    /// Boots the client. The agent is part of the initramfs, which the client fetches over the network, so a reply from
+    /// the agent proves that the boot succeeded.
     async fn boot_client(&mut self, lab: &Lab, run: &RunDir, image: &Image) -> Result<()> {
         let name = format!("{}-b", self.card.interface.name());
         let guest = Guest {

@@ -1,7 +1,7 @@
-//! Changes that an operator makes while guests run: devices are added, removed and changed, and a card is hot-plugged.
+//! Adds, removes, reconfigures and hot-plugs devices while guests run, as an operator would.
 //!
-//! One process serves guests `a` and `b`. The guests exchange messages throughout, and both ends check them. Neither
-//! guest may be disturbed.
+//! One process serves guests `a` and `b`, which exchange messages and check them throughout. Neither guest may be
+//! disturbed.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -21,14 +21,13 @@ use crate::run_dir::RunDir;
 use crate::tools::{Exchange, Ready, await_text, spawn, wait};
 use crate::vm::{Image, Vm};
 
-/// Program that exchanges messages between guests `a` and `b` during the changes. It takes about 7 s on an idle
-/// machine.
+/// Program that exchanges messages between the guests during the changes. It takes about 7 s on an idle machine.
 const MESSAGES: &str = "ibv_rc_pingpong -c -d mthca0 -n 20000";
 const MESSAGES_LIMIT: Duration = Duration::from_secs(240);
-/// Port on which the server waits for its client.
+/// TCP port on which the server listens.
 const PORT: u16 = 18515;
-/// Time limit for a port to become active after the slot's button has been pressed. The kernel waits 5 s for a second
-/// press, and the driver waits for a reset.
+/// Time limit for a port to become active after the slot's attention button is pressed. The kernel waits 5 s for a
+/// second press, which would cancel the hot-plug, and the driver waits for the device's reset.
 const PLUG_LIMIT: Duration = Duration::from_secs(60);
 /// Name of the guest's second `ib_mthca` device.
 const SECOND: &str = "mthca1";
@@ -72,7 +71,7 @@ struct Site {
     run: RunDir,
 }
 
-/// A program that runs at both ends.
+/// A program that is running in both guests.
 struct RunningProgram {
     server: ProgramId,
     client: ProgramId,
@@ -111,7 +110,7 @@ impl Site {
     }
 
     async fn end(&mut self, going: Option<&RunningProgram>) -> Result<()> {
-        let going = going.context("there are none")?;
+        let going = going.context("the programs were not started")?;
         let client = wait(&mut self.a, going.client, MESSAGES_LIMIT).await?;
         let server = wait(&mut self.b, going.server, MESSAGES_LIMIT).await?;
         for end in [client, server] {
@@ -138,8 +137,8 @@ impl Site {
         await_text(&mut self.a, &[&state], &["4: ACTIVE"], PLUG_LIMIT).await
     }
 
-    /// Adds two devices that no guest uses, then removes one and changes the other. The guests' devices must stay
-    /// unchanged.
+    /// Adds two devices that no guest uses, then removes one and changes the other. The guests' devices must not
+    /// change.
     async fn reload(&mut self) -> Result<()> {
         let sockets = [4, 5].map(|id| (id, self.run.socket(&format!("hca{id}.sock"))));
         self.rewrite(|devices| devices.extend(sockets.iter().map(|(id, socket)| device(*id, socket))))?;
@@ -201,7 +200,7 @@ impl Site {
         self.control.ask(&["device", "remove", "3", "--yes"]).await?;
         self.devices_are(&[1, 2]).await?;
         ensure!(!self.run.socket("hca3.sock").exists(), "its socket still exists");
-        // The driver can no longer be used, because its device does not respond. The guest itself must still respond.
+        // The driver is unusable because its device no longer responds, but the guest must still respond.
         self.a.call(Dmesg { level: None }).await.map(drop)
     }
 
@@ -238,7 +237,7 @@ fn outcome(added: &[u16], removed: &[u16], changed: &[u16], unchanged: &[u16]) -
     })
 }
 
-/// Returns an entry for the configuration's list of devices. It describes an `ib_mthca` device on the same fabric.
+/// Returns a configuration entry for an `ib_mthca` device on the same fabric.
 fn device(id: u16, socket: &Path) -> Value {
     json!({ "id": id, "frontend": { "mthca": {} }, "fabric": { "local": {} }, "socket_path": socket })
 }

@@ -1,4 +1,4 @@
-//! Two guests with one HCA each. The HCAs are connected over UDP, and each HCA has its own daemon.
+//! Two guests with one HCA each. The HCAs are connected over UDP, and each has its own daemon.
 
 use agent::wire::{BindVfio, CloseHca, DeviceSelector, HcaInfo, HcrBase, OpenHca};
 use anyhow::{Context, Result};
@@ -17,9 +17,9 @@ pub(super) const VFIO_MODULES: &[&str] = &["vfio-pci", "vfio_iommu_type1"];
 pub(super) struct Node {
     pub(super) vm: Vm,
     pub(super) daemon: Daemon,
-    /// Location of the command register (HCR) that the node's driver uses.
+    /// Location of the command register (HCR) that this node's driver uses.
     hcr: HcrBase,
-    /// Whether the agent runs in a guest, rather than in a process on the host.
+    /// Whether the agent runs in a guest rather than in a process on the host.
     in_guest: bool,
 }
 
@@ -61,8 +61,8 @@ impl Pair {
         Ok(Self { a, b, image, run })
     }
 
-    /// Starts the pair and initialises both HCAs. One driver uses the command register (HCR) at the location used by
-    /// the public driver. The other uses the HCR at the location given in the interface document.
+    /// Starts the pair and initialises both HCAs. Node `a` uses the command register (HCR) where the public driver
+    /// accesses it, and node `b` where the interface document defines it.
     pub(super) async fn start_open(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_open_as(lab, scenario, [json!({}), json!({})]).await
     }
@@ -108,7 +108,7 @@ impl Pair {
         &self.run
     }
 
-    /// Returns the requester's guest and the responder's guest for one direction.
+    /// Returns the requester's and the responder's guest for one direction.
     pub(super) fn towards(&mut self, direction: Direction) -> (&mut Vm, &mut Vm) {
         match direction {
             Direction::AToB => (&mut self.a.vm, &mut self.b.vm),
@@ -124,7 +124,7 @@ impl Pair {
         self.a.open().await
     }
 
-    /// Kills the guests, then shuts the daemons down cleanly. Afterwards, the captures are complete.
+    /// Kills the guests, then shuts the daemons down cleanly. The captures are complete afterwards.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.a.vm.kill().await?;
         self.b.vm.kill().await?;

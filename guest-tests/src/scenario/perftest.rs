@@ -1,5 +1,4 @@
-//! perftest between two guests: how to run its programs and parse their output, and the benchmarks that compare
-//! devices.
+//! Runs perftest between two guests, parses its output, and defines the benchmarks that compare devices.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,11 +8,11 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::tools::{Exchange, Ready};
 use crate::vm::Vm;
 
-/// Port on which servers wait for their clients, unless they connect through `rdma_cm`.
+/// TCP port of servers that do not use `rdma_cm`.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Maximum number of attempts to get a finite result from a program. A program that is interrupted while it calibrates
-/// CPU cycles against the clock computes a clock rate of zero and an infinite result.
+/// Maximum number of attempts per program. perftest calibrates the CPU's cycle counter against the clock. If it is
+/// interrupted meanwhile, it may measure a clock rate of zero and print an infinite result.
 const CALIBRATIONS: usize = 3;
 
 /// Two guests whose devices are on one network. The server runs in guest `b`.
@@ -23,25 +22,25 @@ pub(super) struct Ends<'a> {
     pub(super) b: &'a mut Vm,
 }
 
-/// A device of the same kind in both guests.
+/// One device in each guest, both of the same kind.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
     /// Name of the device in tables.
     pub(super) title: &'static str,
-    /// Name of the device in each guest, starting with guest `a`. Further arguments such as the GID index may follow.
+    /// Names of the device in guests `a` and `b`. Further arguments such as the GID index may follow.
     pub(super) names: [String; 2],
     /// IP address on which the server can be reached.
     pub(super) server: String,
-    /// Whether the device is slow. On a slow device, a benchmark sends the smaller of its two message counts.
+    /// Whether the device is slow. Benchmarks send fewer messages on slow devices.
     pub(super) slow: bool,
 }
 
-/// A benchmark by which devices are compared.
+/// A benchmark that compares devices.
 #[derive(Debug)]
 pub(super) struct Figure {
     program: &'static str,
     size: u32,
-    /// Message counts for a fast device and for a slow device, in that order.
+    /// Message counts for fast and for slow devices.
     messages: [u32; 2],
     /// Required ratio of an HCA's result to soft-RoCE's.
     pub(super) bound: Option<Bound>,
@@ -52,14 +51,14 @@ pub(super) struct Figure {
 /// How the results of several runs of a benchmark are combined into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Estimate {
-    /// The best result is used, because other load on the host can only slow down a run.
+    /// Uses the best result, because other load on the host can only slow a run down.
     Best,
-    /// The mean is used, which suits benchmarks that depend on how the host places threads on CPUs. Each result belongs
-    /// to one placement, so a median would jump between placements.
+    /// Uses the mean. The results of some benchmarks depend on how the host places threads on CPUs, so a median would
+    /// jump between placements.
     Mean,
 }
 
-/// A requirement that a ratio must meet.
+/// A bound on the ratio of two results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bound {
     AtLeast(f64),
@@ -74,7 +73,7 @@ pub(super) const FIGURES: &[Figure] = &[
     bounded(bandwidth("ib_write_bw", 1 << 20, [400, 20], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_send_bw", 65536, [4000, 60], None)),
     bounded(bandwidth("ib_read_bw", 65536, [4000, 60], None)),
-    // These messages take so long that the host moves threads between CPUs several times during a run.
+    // This run is long enough for the host to move threads between CPUs several times.
     typical(9, bandwidth("ib_send_bw", 64, [100_000, 2000], None)),
     latency("ib_write_lat", Some(Bound::AtMost(0.2))),
     latency("ib_send_lat", None),
@@ -89,8 +88,7 @@ const fn bounded(figure: Figure) -> Figure {
     Figure { rounds: 5, ..figure }
 }
 
-/// Returns a latency benchmark. Its result is the mean of several runs, because each run depends on how the host places
-/// threads.
+/// Returns a latency benchmark. Its result is the mean of several runs, because each run depends on thread placement.
 const fn latency(program: &'static str, bound: Option<Bound>) -> Figure {
     typical(5, bandwidth(program, 64, [3000, 300], bound))
 }
@@ -114,7 +112,7 @@ impl Figure {
         self.size
     }
 
-    /// Returns the benchmark's name in results, which consists of operation, size and quantity.
+    /// Returns the benchmark's name in result files, such as `rc_send_64k_bw`.
     pub(super) fn key(&self) -> String {
         let size = match self.size {
             size if size >= 1 << 20 => format!("{}m", size >> 20),
@@ -125,12 +123,12 @@ impl Figure {
         format!("rc_{}_{size}_{quantity}", self.operation())
     }
 
-    /// Returns the benchmark's name in tables, which consists of program and size.
+    /// Returns the benchmark's name in test reports.
     pub(super) fn name(&self) -> String {
         format!("{} of {} bytes", self.program, self.size)
     }
 
-    /// Returns the first columns of the benchmark's row in a table.
+    /// Returns the first column of the benchmark's row in a table.
     pub(super) fn row(&self) -> String {
         format!("{:34}", format!("{} {} B, {}", self.program, self.size, self.unit()))
     }
@@ -147,7 +145,7 @@ impl Figure {
         }
     }
 
-    /// Measures several devices in turn. A slow device is measured only once if no requirement depends on it.
+    /// Measures several devices in turn. A slow device is measured only once if no bound depends on it.
     pub(super) async fn in_turns(&self, ends: &mut Ends<'_>, devices: &[&Device]) -> Result<Vec<f64>> {
         let mut values = vec![Vec::new(); devices.len()];
         for round in 0..self.rounds {
@@ -179,7 +177,7 @@ impl Figure {
 }
 
 impl Bound {
-    /// Checks whether the ratio of two values meets the requirement.
+    /// Checks that the ratio of two values is within the bound.
     pub(super) fn judge(self, value: f64, of: f64) -> Result<()> {
         let ratio = value / of;
         match self {
@@ -193,7 +191,7 @@ impl Bound {
         Ok(())
     }
 
-    /// Returns the requirement as text for the name of a case.
+    /// Returns the bound as text for the name of a case.
     pub(super) fn text(self) -> String {
         match self {
             Self::AtLeast(ratio) => format!("at least {ratio} times"),
@@ -202,8 +200,7 @@ impl Bound {
     }
 }
 
-/// Returns the heading of a table of results. It lists the devices, and then the ratios of the first device to the
-/// others.
+/// Returns the heading of a table of results: the devices, followed by the ratios of the first device to the others.
 pub(super) fn heading(devices: &[&Device]) -> String {
     let mut text = format!("\n{:34}", "");
     for device in devices {
@@ -236,7 +233,7 @@ pub(super) fn table_row(title: &str, values: &[f64]) -> String {
     text
 }
 
-/// Runs a perftest program on both sides. Returns the rows of the client's table as numbers.
+/// Runs a perftest program in both guests. Returns the rows of the client's table as numbers.
 pub(super) async fn measure(ends: &mut Ends<'_>, command: &str, device: &Device) -> Result<Vec<Vec<f64>>> {
     let [of_a, of_b] = &device.names;
     // Without -F, the program warns about CPUs whose frequency is unknown.
@@ -254,7 +251,7 @@ pub(super) fn is_by_cm(command: &str) -> bool {
     command.contains(" -R")
 }
 
-/// Runs a program as [`measure`] does, and checks the number of message sizes for which it prints a result.
+/// Runs a program with [`measure`] and checks the number of rows, one per message size.
 pub(super) async fn complete(
     ends: &mut Ends<'_>,
     command: &str,
@@ -266,7 +263,7 @@ pub(super) async fn complete(
     Ok(())
 }
 
-/// Returns the numbers in each line that consists only of numbers. The first number of a line is a size in bytes.
+/// Parses the lines that consist only of numbers. The first number in each line is a message size in bytes.
 fn rows(text: &str) -> Vec<Vec<f64>> {
     let numbers =
         |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
@@ -286,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_is_best_value_and_latency_is_mean() {
+    fn bandwidth_uses_best_run_latency_uses_mean() {
         let values = [3.0, 1.0, 9.0, 2.0, 2.5];
         assert_eq!(bandwidth("ib_send_bw", 64, [1, 1], None).estimate(&values), 9.0);
         assert_eq!(latency("ib_send_lat", None).estimate(&values), 3.5);
@@ -294,13 +291,13 @@ mod tests {
     }
 
     #[test]
-    fn figure_name_has_operation_size_and_quantity() {
+    fn result_key_names_operation_size_and_metric() {
         assert_eq!(bandwidth("ib_send_bw", 65536, [1, 1], None).key(), "rc_send_64k_bw");
         assert_eq!(latency("ib_read_lat", None).key(), "rc_read_64b_latency");
     }
 
     #[test]
-    fn required_ratio_is_inclusive() {
+    fn bounds_are_inclusive() {
         assert!(Bound::AtLeast(40.0).judge(80.0, 2.0).is_ok());
         assert!(Bound::AtLeast(40.0).judge(79.0, 2.0).is_err());
         assert!(Bound::AtMost(0.2).judge(2.0, 10.0).is_ok());

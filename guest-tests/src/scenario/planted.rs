@@ -1,7 +1,8 @@
-//! Bugs planted in a Linux driver. hcad's log must identify each bug, and must report nothing if no bug is selected.
+//! Runs Linux drivers with planted bugs. hcad's log must identify each bug, and must report nothing if no bug is
+//! selected.
 //!
-//! The driver is built from its own source, with an added parameter that selects a bug. Management datagrams trigger
-//! the bugs, because the kernel driver posts them itself. User programs would bypass the kernel driver.
+//! The driver is built from its own source, with an added module parameter that selects a bug. Management datagrams
+//! trigger the bugs, because the kernel driver posts them itself, whereas user programs bypass it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,9 +19,9 @@ use crate::testbed::kind::Device;
 
 /// Time limit for loading and unloading a driver.
 const LIMIT: Duration = Duration::from_secs(180);
-/// The disk that contains the module. It follows the disks of the root file system.
+/// Disk that contains the module, after the disks of the root file system.
 const DISK: &str = "/dev/vdc";
-/// Size of a sector. Disks consist of whole sectors, and the kernel ignores bytes after the module.
+/// Sector size. The image is padded to whole sectors, and the kernel ignores the bytes after the module.
 const SECTOR: usize = 512;
 
 /// A text replacement in a source file of a driver: file, old text and new text. Every occurrence is replaced.
@@ -34,25 +35,25 @@ pub(super) struct Driver {
     pub(super) folder: &'static str,
     /// Name of its module.
     pub(super) module: &'static str,
-    /// Modules to load first: dependencies, and the modules that the tools in the guest need.
+    /// Modules to load first: dependencies, and modules for the tools in the guest.
     pub(super) others: &'static [&'static str],
     pub(super) changes: &'static [Change],
     pub(super) planted: &'static [Planted],
-    /// Every rule that some bug violates. The scenario expects these violations.
+    /// Every rule that a planted bug violates. These violations do not fail the scenario.
     pub(super) explained: &'static [Explained],
 }
 
-/// A bug, identified by its number in the parameter.
+/// A planted bug, identified by its number in the module parameter.
 pub(super) struct Planted {
     pub(super) number: u32,
     pub(super) about: &'static str,
-    /// Rules whose violation must be reported.
+    /// Rules that must be reported.
     pub(super) rules: &'static [&'static str],
     /// Text that a log line must contain to identify this bug.
     pub(super) says: &'static str,
 }
 
-/// Marks a rule as one that a planted bug violates.
+/// Declares that a planted bug violates this rule.
 pub(super) const fn meant(rule: &'static str) -> Explained {
     Explained { rule, why: "planted" }
 }
@@ -77,7 +78,7 @@ impl Driver {
         report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
     }
 
-    /// Loads the driver with this bug, sends queries to the subnet manager, and unloads the driver.
+    /// Loads the driver with this bug, queries the subnet manager, and unloads the driver.
     async fn load(&self, node: &mut StockNode, planted: u32) -> Result<()> {
         const LOAD: &str = "disk=$1 planted=$2 module=$3; shift 3; \
                             cat $disk > /run/$module.ko && modprobe -a \"$@\" || exit; \
@@ -91,18 +92,18 @@ impl Driver {
         node.vm.run_within(LIMIT, &["sh", "-c", USE, "sh", self.module]).await.map(drop)
     }
 
-    /// Checks that a correct driver causes no report.
+    /// Checks that the driver without a bug causes no report.
     async fn expect_no_report(&self, node: &mut StockNode) -> Result<()> {
-        let told = Violations::by_now(node).await?;
+        let before = Violations::by_now(node).await?;
         self.load(node, 0).await?;
-        told.expect_none_since(node).await
+        before.expect_none_since(node).await
     }
 
-    /// Checks that exactly these rules are reported, and that a line identifies the bug.
+    /// Checks that exactly the bug's rules are reported, and that a log line identifies the bug.
     async fn expect_reports(&self, node: &mut StockNode, planted: &Planted) -> Result<()> {
-        let told = Violations::by_now(node).await?;
+        let before = Violations::by_now(node).await?;
         self.load(node, planted.number).await?;
-        let new = told.since(node, planted.says).await?;
+        let new = before.since(node, planted.says).await?;
         ensure!(new.keys().eq(planted.rules), "reported: {new:?}, expected {:?}", planted.rules);
         Ok(())
     }
@@ -129,7 +130,7 @@ fn disk_of(module: &Path) -> Result<PathBuf> {
     Ok(disk)
 }
 
-/// Violations that a daemon has reported so far.
+/// A snapshot of the violations that a daemon has reported.
 pub(super) struct Violations {
     violations: BTreeMap<String, u64>,
     lines: usize,
@@ -148,7 +149,7 @@ impl Violations {
     }
 
     /// Returns how often each rule has been reported since this snapshot. Prints the first few new log lines, and fails
-    /// unless one of the new lines contains the identifying text.
+    /// unless one of the new lines contains `says`.
     pub(super) async fn since(self, node: &mut StockNode, says: &str) -> Result<BTreeMap<String, u64>> {
         let after = node.daemon.violations().await?;
         let new = |(rule, count): (&String, &u64)| {

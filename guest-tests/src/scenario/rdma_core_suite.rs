@@ -1,4 +1,4 @@
-//! Runs rdma-core's own device tests in a guest. Unlike in rdma-core's test runner, each test runs in a separate
+//! Runs rdma-core's device tests in a guest. Unlike in rdma-core's own test runner, each test runs in a separate
 //! process. The results are compared with the known results for a driver.
 
 use std::fs::File;
@@ -14,12 +14,12 @@ use crate::report::Report;
 use crate::vm::Vm;
 
 const PROGRAM: &str = include_str!("../../guest/rdma_core_tests.py");
-/// Time limit for one test. For the first test, this includes the time to load all modules.
+/// Time limit for one test. For the first one, this includes loading all modules.
 const LINE_TIMEOUT: Duration = Duration::from_secs(200);
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
-/// The suite's modules in rdma-core 56 that apply to any device. The other modules (`test_mlx5_*`, `test_efa*`) test
-/// vendor-specific interfaces, and one of them breaks the suite if no device of its vendor exists.
+/// The suite's modules in rdma-core 56 that apply to any device. The others (`test_mlx5_*`, `test_efa*`) test
+/// vendor-specific interfaces, and one of them breaks the suite if its vendor's device is absent.
 pub(super) const MODULES: &[&str] = &[
     "test_addr",
     "test_atomic",
@@ -47,11 +47,11 @@ pub(super) const MODULES: &[&str] = &[
 /// The modules that rdma-core has added since.
 pub(super) const NEWER_MODULES: &[&str] = &["test_buf", "test_dmah", "test_phc_timestamp"];
 
-/// A test that cannot pass because of the driver's own source code.
+/// A test that must fail because of the driver's source code.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     pub(super) test: &'static str,
-    /// The reason, with the place in the driver's source code.
+    /// The reason, which names the place in the driver's source code.
     pub(super) why: &'static str,
 }
 
@@ -76,26 +76,24 @@ pub(super) struct Known {
     /// Name of the RDMA device.
     pub(super) device: &'static str,
     pub(super) failures: &'static [Failure],
-    /// Tests that are expected to skip themselves. The lists are searched in order. If several entries name a test, the
-    /// first one applies.
+    /// Expected skips. If several entries match a test, the first one applies.
     pub(super) skips: &'static [&'static [Skip]],
-    /// The suite's methods, as "module.Class.method", that must not run in two processes concurrently, because they
-    /// would trigger races in the driver's own source code.
+    /// Methods, as "module.Class.method", that must not run in two processes at once because they would trigger races
+    /// in the driver.
     pub(super) turns: &'static [&'static str],
 }
 
-/// The suite's tests, as "module.Class.method", that need delays, because they do not wait for their messages to
-/// complete. They shrink the completion queue below the number of SENDs in flight. Without delays, a later completion
-/// would not fit into the queue, regardless of the device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in
-/// verbs.c).
-const PATIENT: &[&str] = &["test_cq.CQTest.test_resize_cq"];
+/// Tests, as "module.Class.method", that need a delay after each SEND. They shrink the completion queue below the
+/// number of SENDs in flight. Without the delay, a later completion would not fit into the queue, regardless of the
+/// device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
+const DELAYED_TESTS: &[&str] = &["test_cq.CQTest.test_resize_cq"];
 
-/// Prepares a guest for the suite. The disk that follows those of the root file system must contain the tests, and the
-/// RDMA device must already exist.
+/// Prepares a guest for the suite. The tests must be on the disk after those of the root file system, and the RDMA
+/// device must exist.
 pub(super) async fn prepare(vm: &mut Vm) -> Result<()> {
-    // Some tests need huge pages even before they check the device's features.
+    // Some tests need huge pages before they check the device's features.
     vm.run(&["sysctl", "-q", "vm.nr_hugepages=16"]).await?;
-    // Debian's base-files creates this directory in a maintainer script, which is not run here.
+    // A maintainer script of Debian's base-files creates this directory, but such scripts are not run here.
     vm.run(&["mkdir", "-p", "/mnt"]).await?;
     vm.run(&["mount", "-o", "ro", "/dev/vdc", "/mnt"]).await.map(drop)
 }
@@ -147,15 +145,15 @@ struct Suite<'a> {
     known: Known,
     program: ProgramId,
     log: File,
-    /// The next result, which has not been checked yet.
+    /// The next result, not yet checked.
     next: Option<Verdict>,
 }
 
 impl<'a> Suite<'a> {
     async fn start(vm: &'a mut Vm, known: Known, log: File) -> Result<Self> {
-        let (turns, patient) = (known.turns.join(","), PATIENT.join(","));
+        let (turns, delayed) = (known.turns.join(","), DELAYED_TESTS.join(","));
         let mut argv =
-            ["python3", "-W", "ignore", "-c", PROGRAM, "/mnt/tests", known.device, &turns, &patient]
+            ["python3", "-W", "ignore", "-c", PROGRAM, "/mnt/tests", known.device, &turns, &delayed]
                 .map(str::to_owned)
                 .to_vec();
         argv.extend(known.modules().map(str::to_owned));
@@ -170,7 +168,7 @@ impl<'a> Suite<'a> {
         self.next.as_ref().map(|verdict| module(&verdict.test).to_owned())
     }
 
-    /// Compares the results of a module's tests with the known results, up to the first test of another module.
+    /// Compares the results of a module's tests with the known results, until a test of another module follows.
     async fn judge(&mut self, name: &str) -> Result<()> {
         let mut wrong = Vec::new();
         while let Some(verdict) = self.next.take_if(|verdict| module(&verdict.test) == name) {
@@ -187,7 +185,7 @@ impl<'a> Suite<'a> {
         let step = Ask { program: self.program, line: None, timeout_ms };
         let line = match self.vm.call_within(LINE_TIMEOUT + ANSWER_MARGIN, step).await {
             Ok(said) => said.line,
-            // There is no further output. The exit status shows whether the program has succeeded.
+            // The output has ended. The exit status shows whether the program succeeded.
             Err(error) => {
                 let end = crate::tools::wait(self.vm, self.program, LINE_TIMEOUT).await?;
                 ensure!(end.status == ExitStatus::Code(0), "{error:#}: {:?}: {}", end.status, end.stderr);
@@ -206,7 +204,7 @@ impl Known {
         self.modules.iter().copied().flatten().copied()
     }
 
-    /// Describes how a test's result differs from the known result, if it does.
+    /// Describes how a test's result differs from the expected one, if it does.
     fn surprise(&self, verdict: &Verdict) -> Option<String> {
         let Verdict { test, outcome, text } = verdict;
         let differs = |expected: &str| Some(format!("{test}: {outcome:?}, {expected}: {text}"));
@@ -230,7 +228,7 @@ impl Known {
         }
     }
 
-    /// Checks that every entry has a reason and names a module that is run.
+    /// Checks that every entry gives a reason and names a module of the suite.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let known = |test: &str| self.modules().any(|name| name == module(test));
@@ -253,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_tests_with_known_failure_may_fail() {
+    fn unexpected_results_are_reported() {
         let verdict = |outcome: &str| -> Verdict {
             let line =
                 format!(r#"{{"test":"tests.test_mr.MRTest.test_x","outcome":"{outcome}","text":"no"}}"#);

@@ -26,22 +26,22 @@ pub(super) enum Extent {
     Core,
     /// One minute of random programs on each of [`PAIRS`] pairs of guests.
     Random,
-    /// New recordings of the sessions that the tests of the `device` crate replay.
+    /// New recordings of the sessions that the `device` crate's tests replay.
     Kept,
 }
 
-/// Number of pairs of guests that are recorded, one after another.
+/// Number of pairs of guests, which are recorded one after another.
 const PAIRS: u64 = 5;
-/// Time during which new programs are started on each pair.
+/// Time during which new programs are started on a pair.
 const MINUTE: Duration = Duration::from_secs(60);
-/// Time allowed for the last program and for setup and teardown.
+/// Additional time for the last program, setup and teardown.
 const MARGIN: Duration = Duration::from_secs(240);
 
-/// Probability with which each impairment affects a frame.
+/// Probability that an impairment affects a frame.
 const ONE_PERCENT: &str = "0.01";
 
-/// Program that shows that a pair still works.
-const AT_LAST: &str = "ibv_rc_pingpong -n 100";
+/// Program that checks that a pair still works.
+const FINAL_PROGRAM: &str = "ibv_rc_pingpong -n 100";
 
 /// Device interfaces to record, each with its stock driver.
 const INTERFACES: [Interface; 2] = [Interface::Mthca, Interface::E810];
@@ -59,8 +59,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     }
 }
 
-/// Records a pair of devices during all kinds of events of the guests, the devices and the link. Then replays both
-/// records.
+/// Records a pair of devices through traffic, loss, errors, a link flap and a driver reload, then replays both records.
 async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()> {
     let run = lab.new_run("replay")?;
     let hint = format!("console output, logs, traces and records: {}", run.path().display());
@@ -80,7 +79,7 @@ async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()
     report.case(&name("the impairments are removed"), &hint, pair.make_wire_good()).await?;
     report.case(&name("the link goes down and up"), &hint, pair.toggle_link()).await?;
     report.case(&name("a driver is reloaded"), &hint, pair.reload()).await?;
-    report.case(&name("both devices still work"), &hint, pair.run(AT_LAST)).await?;
+    report.case(&name("both devices still work"), &hint, pair.run(FINAL_PROGRAM)).await?;
     let files = pair.files();
     report.case(&name("the daemons exit cleanly on SIGTERM"), &hint, pair.stop()).await?;
     for (side, files) in ["a", "b"].iter().zip(&files) {
@@ -99,7 +98,7 @@ async fn random(lab: &Lab, report: &mut Report) -> Result<()> {
     };
     line(&format!("      seed {seed}; repeat with: guest-lab run replay-random --seed {seed}"))?;
     for (session, interface) in (0..PAIRS).zip(INTERFACES.into_iter().cycle()) {
-        // All records are kept until the next run, so that they can be replayed elsewhere.
+        // The records are kept until the next run, so that they can be replayed elsewhere.
         let run = lab.new_run(&format!("replay-random-{session}"))?;
         let hint = format!("seed {seed}; consoles, logs and records: {}", run.path().display());
         let mut dice = ChaCha8Rng::seed_from_u64(seed);
@@ -136,7 +135,7 @@ async fn minute(pair: &mut Pair, dice: &mut ChaCha8Rng) -> Result<()> {
     line(&format!("      {programs} programs"))
 }
 
-/// Replays a record. If `traced` is set, also compares the traces.
+/// Replays a record, and compares the traces if `traced` is set.
 async fn same(lab: &Lab, files: &Files, traced: bool) -> Result<()> {
     line(&format!("      {}", files.replay(&lab.hcad()?).await?))?;
     if traced {

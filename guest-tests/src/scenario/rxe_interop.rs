@@ -1,7 +1,7 @@
-//! A JingZhao HCA that communicates with unmodified soft-RoCE in a stock guest. Neither the transport nor the tools in
-//! that guest are part of this project.
+//! Tests a JingZhao HCA against unmodified soft-RoCE in a stock guest. Neither the transport nor the tools in that
+//! guest are part of this project.
 //!
-//! The virtio NIC of the soft-RoCE guest is connected directly to the HCA's fabric, and each frame is sent as one UDP
+//! The virtio NIC of the soft-RoCE guest is connected directly to the HCA's fabric, with each frame in one UDP
 //! datagram.
 
 pub(super) mod loss;
@@ -29,13 +29,13 @@ use crate::vm::Vm;
 /// Selects which part of the matrix to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// Every operation in every role with every path MTU, but only with some sizes.
+    /// Every operation, role and path MTU, with a few sizes.
     Core,
-    /// Every operation in every role with every path MTU and all sizes.
+    /// Every operation, role and path MTU, with all sizes.
     Full,
-    /// Only RC operations, because other services do not recover from loss.
+    /// RC operations only, because other services do not recover from loss.
     Lossy,
-    /// Every operation in every role, over IPv6 link-local addresses.
+    /// Every operation and role over IPv6 link-local addresses.
     Ipv6,
 }
 
@@ -126,7 +126,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Connects new queue pairs at both ends. Returns the QP numbers, first the HCA's and then soft-RoCE's.
+    /// Connects new queue pairs at both ends. Returns the QP numbers of the HCA and of soft-RoCE.
     async fn connect(&mut self, service: Service, mtu: u16) -> Result<[u32; 2]> {
         connect(&mut self.hca, &mut self.rxe, service, mtu).await
     }
@@ -162,7 +162,7 @@ async fn rxe_guest(lab: &Lab, run: &RunDir, id: u16, nic: Nic) -> Result<Vm> {
     Ok(vm)
 }
 
-/// Returns the MAC address for this number. It follows the same scheme as the HCAs' addresses.
+/// Returns the MAC address derived from a number, as the HCAs derive theirs.
 pub(super) fn mac(id: u16) -> [u8; 6] {
     let [high, low] = id.to_be_bytes();
     [2, 0, 0, 0, high, low]
@@ -173,7 +173,7 @@ pub(super) fn ip(id: u16) -> IpAddr {
     Ipv4Addr::from([10, 77, high, low]).into()
 }
 
-/// Returns the link-local address derived from the MAC address.
+/// Returns the IPv6 link-local address derived from the MAC address with this number.
 fn link_local(id: u16) -> IpAddr {
     Ipv6Addr::from([0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, id]).into()
 }

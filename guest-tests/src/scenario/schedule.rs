@@ -1,6 +1,7 @@
-//! Determines which scenarios run in parallel. Some run alone, and the others share the CPUs.
+//! Schedules scenarios. Some must run alone, and the others run in parallel.
 //!
-//! A guest uses all its CPUs while booting and then mostly waits, so a single scenario needs little more than one CPU.
+//! A guest needs its CPUs mainly while booting and then mostly waits, so a single scenario uses little more than one
+//! CPU.
 
 use std::num::NonZeroUsize;
 
@@ -11,8 +12,8 @@ use super::Scenario;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Runs the `scenarios` that may run in parallel, up to `side_by_side` at a time. Then runs those that must run alone,
-/// one after another. If `side_by_side` is 1, all scenarios run one after another in the given order.
+/// Runs the scenarios that may run in parallel, up to `side_by_side` at a time, and then the others one by one. If
+/// `side_by_side` is 1, all scenarios run one by one in the given order.
 ///
 /// # Errors
 /// Fails if an outcome cannot be printed.
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exclusive_scenarios_are_scheduled_alone() {
+    fn exclusive_scenarios_run_alone() {
         let named = |name| Scenario::named(name).unwrap();
         let wanted = [named("speed-guests"), named("boot"), named("e810-speed"), named("mthca-probe")];
         let names = |list: Vec<&'static Scenario>| list.iter().map(|s| s.name).collect::<Vec<_>>();

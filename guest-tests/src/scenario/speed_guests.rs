@@ -1,7 +1,7 @@
-//! Measures the performance of each HCA in guests and compares it with that of soft-RoCE. perftest runs on an E810, on
+//! Measures the performance of each HCA in guests and compares it with soft-RoCE. perftest runs on an E810, on
 //! `ib_mthca`, on a ConnectX and on soft-RoCE in the same guests. The lab's own driver then transfers the same messages
-//! on JingZhao HCAs in two other guests. `ci/bench --guests` runs this scenario. `ci/test` checks no rates, because
-//! they depend on the load of the host.
+//! on JingZhao HCAs in two other guests. `ci/bench --guests` runs this scenario. `ci/test` does not check performance,
+//! because it depends on the load of the host.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,28 +26,29 @@ use crate::run_dir::RunDir;
 const NAME: &str = "speed-guests";
 /// Number of runs per benchmark and device. The median is reported.
 const ROUNDS: usize = 5;
-/// Columns of the table. The last device is the reference for the others.
+/// Columns of the table. The last one is the reference for the others.
 const DEVICES: [&str; 5] = ["mthca", "jingzhao", "e810", "connectx", "soft-roce"];
-/// Positions of the devices in [`DEVICES`].
+/// Indices into [`DEVICES`].
 const MTHCA: usize = 0;
 const JINGZHAO: usize = 1;
 const E810: usize = 2;
 const CONNECTX: usize = 3;
 const SOFT_ROCE: usize = 4;
-/// Minimum ratio of an E810's rate to that of an HCA with `ib_mthca`.
+/// Minimum ratio of the E810's bandwidth to that of `ib_mthca`. For latencies, the inverse is the maximum ratio.
 const E810_OF_MTHCA: f64 = 0.7;
-/// Minimum ratio of a ConnectX's rate to that of the faster of the E810 and the HCA with `ib_mthca`.
+/// Minimum ratio of the ConnectX's bandwidth to that of the E810 or of `ib_mthca`, whichever is higher. For latencies,
+/// the inverse is the maximum ratio.
 const CONNECTX_OF_BEST: f64 = 0.9;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Number of outstanding messages, as in perftest.
 const DEPTH: u32 = 128;
 const LOG_SLOTS: u8 = 8;
-/// Number of bytes per run. Transferring them takes a sizeable fraction of a second.
+/// Number of bytes per run. Their transfer takes a sizeable fraction of a second.
 const RUN_BYTES: u32 = 256 << 20;
 const MESSAGES: u32 = 30_000;
 const ROUND_TRIPS: u32 = 1000;
 
-/// The results of a benchmark on each device. A device's list is empty if the benchmark was not run on that device.
+/// Results of a benchmark on each device. The list of a device that does not support the benchmark is empty.
 struct Row {
     figure: &'static Figure,
     values: [Vec<f64>; DEVICES.len()],
@@ -60,8 +61,8 @@ impl Row {
         sorted.get(sorted.len() / 2).copied()
     }
 
-    /// Returns the requirements. Each consists of two indices into [`DEVICES`] and the required ratio of the first
-    /// device to the second.
+    /// Returns the required bounds. Each consists of two indices into [`DEVICES`] and the bound on the ratio of the
+    /// first device's result to the second's.
     fn bounds(&self) -> Vec<(usize, usize, Bound)> {
         let at_least = |ratio| match self.figure.is_latency() {
             true => Bound::AtMost(1.0 / ratio),
@@ -145,7 +146,7 @@ impl Pair {
     async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.image(run, VFIO_MODULES)?;
         let [a, b] = HcaSpec::pair()?;
-        // The other guests already use the names a and b.
+        // The names a and b are already taken by the other guests.
         let specs = [HcaSpec { name: "c".into(), ..a }, HcaSpec { name: "d".into(), ..b }]
             .map(|spec| HcaSpec { capture: false, ..spec });
         let hcad = lab.hcad()?;
@@ -178,8 +179,7 @@ impl Pair {
         Ok(Self { a, b, ends, regions })
     }
 
-    /// Runs a benchmark and returns its result in the unit that perftest uses. Returns `None` if the lab's driver does
-    /// not support the benchmark.
+    /// Runs a benchmark and returns its result in perftest's unit, or `None` if the lab's driver does not support it.
     async fn take(&mut self, figure: &Figure) -> Result<Option<f64>> {
         let (op, is_latency, len) = (figure.operation(), figure.is_latency(), figure.size());
         Ok(match (op, is_latency) {
@@ -202,8 +202,8 @@ impl Pair {
         })
     }
 
-    /// Returns the time that the messages take, in nanoseconds. All messages use the same buffer, as in perftest.
-    #[expect(clippy::cast_precision_loss, reason = "a time for people")]
+    /// Returns the transfer time in nanoseconds. All messages use the same buffer, as in perftest.
+    #[expect(clippy::cast_precision_loss, reason = "the time is only displayed")]
     async fn flow(&mut self, op: SendOp, len: u32, count: u32, depth: u32) -> Result<f64> {
         let send = SendFlow {
             qp: self.ends[0].qp.id,
@@ -240,7 +240,7 @@ impl Pair {
     }
 
     /// Returns the one-way latency of a WRITE in microseconds.
-    #[expect(clippy::cast_precision_loss, reason = "a time for people")]
+    #[expect(clippy::cast_precision_loss, reason = "the time is only displayed")]
     async fn ping_pong(&mut self, len: u32) -> Result<f64> {
         let [a, b] = self.regions;
         let ping = |own: usize, mr: &MrInfo, peer: &MrInfo| PingPong {

@@ -1,6 +1,6 @@
-//! Two guests with a Debian root file system. Each guest has an HCA with a stock kernel driver, and an Ethernet NIC
-//! that is connected to the other guest's NIC. Tools use this Ethernet for out-of-band communication, and soft-RoCE
-//! runs on it for comparison.
+//! Two guests with a Debian root file system. Each has an HCA with a stock kernel driver, and an Ethernet NIC connected
+//! to the other guest's NIC. Tools use the Ethernet for out-of-band communication, and soft-RoCE runs on it for
+//! comparison.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -25,15 +25,15 @@ pub(super) const MTHCA: &str = "mthca0";
 pub(super) const CONNECTX: &str = "mlx5_0";
 /// Modules that tools need for soft-RoCE.
 const SOFT_ROCE: &[&str] = &["rdma_rxe", "ib_uverbs", "ib_umad", "rdma_ucm"];
-/// MTU of the Ethernet interfaces. It leaves room for the headers of a packet with a path MTU of 4096.
+/// MTU of the Ethernet interfaces, which leaves room for the headers of a packet with a path MTU of 4096.
 pub(super) const ETHERNET_MTU: &str = "4200";
 /// Time limit for loading the driver while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit for the port to become active after the driver is started. The driver waits a second for the device's
+/// Time limit for the port to become active after the driver is loaded. The driver waits a second for the device's
 /// reset.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A guest, the daemon of its HCA, and its Ethernet addresses.
+/// A guest, its HCA's daemon, and its Ethernet addresses.
 #[derive(Debug)]
 pub(super) struct StockNode {
     pub(super) vm: Vm,
@@ -49,7 +49,7 @@ pub(super) struct StockNode {
     old_warnings: usize,
 }
 
-/// Boot parameters of a guest: its name, HCA sockets, NIC and disks.
+/// Boot parameters of a guest: name, HCA sockets, NIC and disks.
 #[derive(Debug)]
 struct Place {
     name: String,
@@ -59,7 +59,7 @@ struct Place {
 }
 
 impl Place {
-    /// Returns the properties of a guest with this HCA.
+    /// Returns the lab's description of a guest with this HCA.
     fn guest(&self, hca: kind::Device) -> Guest<'_> {
         let sockets = self.hcas.clone();
         let (hcas, cards) = if hca.is_card() { (Vec::new(), sockets) } else { (sockets, Vec::new()) };
@@ -93,7 +93,7 @@ impl StockPair {
         Self::start_with(lab, lab.new_run(scenario)?, |spec| spec).await
     }
 
-    /// Starts the pair in strict mode. The given violations do not fail the scenario.
+    /// Starts the pair in strict mode. Violations in `explained` do not fail the scenario.
     pub(super) async fn start_strict(
         lab: &Lab,
         scenario: &str,
@@ -151,12 +151,12 @@ impl StockPair {
         exchange.run(&mut self.b.vm, &mut self.a.vm).await
     }
 
-    /// Returns the pair's guests as the ends of perftest runs.
+    /// Returns the guests as the two ends of perftest runs.
     pub(super) fn ends(&mut self) -> perftest::Ends<'_> {
         perftest::Ends { a: &mut self.a.vm, b: &mut self.b.vm }
     }
 
-    /// Returns the description of the guests' HCAs for perftest runs.
+    /// Returns the guests' HCAs as a perftest device.
     pub(super) fn perftest_device(&self) -> Device {
         Device {
             title: match self.a.hca {
@@ -169,7 +169,7 @@ impl StockPair {
         }
     }
 
-    /// Checks that neither kernel has logged an unexpected warning.
+    /// Checks that neither kernel has logged unexpected warnings.
     pub(super) async fn no_warnings(&mut self) -> Result<()> {
         self.a.no_warnings().await?;
         self.b.no_warnings().await
@@ -209,7 +209,7 @@ impl StockPair {
         self.a.boot_again(lab, &self.run, &self.image).await
     }
 
-    /// Reboots guest `a` in the same QEMU process, as its user would.
+    /// Reboots guest `a` from inside, in the same QEMU process.
     pub(super) async fn reboot_a(&mut self) -> Result<()> {
         self.a.vm.reboot(&self.image).await?;
         self.a.set_up().await
@@ -225,17 +225,17 @@ impl StockPair {
 }
 
 impl StockNode {
-    /// Starts a single node with these additional disks. If `judged` is given, the node is in strict mode, and the
-    /// given violations are permitted.
+    /// Starts a single node with these additional disks. If `permitted` is given, the node is in strict mode, and only
+    /// these violations are permitted.
     pub(super) async fn start_alone(
         hca: kind::Device,
         lab: &Lab,
         run: &RunDir,
         disks: Vec<PathBuf>,
-        judged: Option<&'static [Explained]>,
+        permitted: Option<&'static [Explained]>,
     ) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        Self::start_alone_with(hca, lab, run, &image, disks, judged).await
+        Self::start_alone_with(hca, lab, run, &image, disks, permitted).await
     }
 
     /// Does the same as [`StockNode::start_alone`], with this image.
@@ -245,10 +245,10 @@ impl StockNode {
         run: &RunDir,
         image: &Image,
         disks: Vec<PathBuf>,
-        judged: Option<&'static [Explained]>,
+        permitted: Option<&'static [Explained]>,
     ) -> Result<Self> {
         let [spec, _] = HcaSpec::pair()?;
-        let spec = spec_of(hca, lab, strict(judged, spec));
+        let spec = spec_of(hca, lab, strict(permitted, spec));
         Self::start(hca, lab, run, image, &spec, free_udp_ports()?, disks).await
     }
 
@@ -263,7 +263,7 @@ impl StockNode {
         self.daemon.stop().await
     }
 
-    /// Starts a daemon and its guest. `wire` contains the UDP addresses of the NIC and of its peer.
+    /// Starts a daemon and its guest. `wire` contains the UDP addresses of the NIC and its peer.
     async fn start(
         hca: kind::Device,
         lab: &Lab,
@@ -288,7 +288,7 @@ impl StockNode {
         self.set_up().await
     }
 
-    /// Brings the Ethernet interface up. Kernel warnings logged before this are unrelated to RDMA and are ignored.
+    /// Brings the Ethernet interface up. Earlier kernel warnings are unrelated to RDMA and are ignored.
     async fn set_up(&mut self) -> Result<()> {
         self.vm.run(&["modprobe", "virtio_net"]).await?;
         self.vm.run(&["ip", "link", "set", "eth0", "mtu", ETHERNET_MTU, "up"]).await?;
@@ -306,12 +306,12 @@ impl StockNode {
         port_is(&mut self.vm, self.hca, state).await
     }
 
-    /// Returns whether the kernel logs the state of the port. Kernel 6.12 does not.
+    /// Returns whether the kernel logs the port's state. Kernel 6.12 does not.
     pub(super) async fn logs_port_state(&mut self) -> Result<bool> {
         Ok(!self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
     }
 
-    /// Checks that the kernel has logged no unexpected warning.
+    /// Checks that the kernel has logged no unexpected warnings.
     pub(super) async fn no_warnings(&mut self) -> Result<()> {
         let new = self.new_warnings().await?;
         ensure!(
@@ -323,7 +323,7 @@ impl StockNode {
         Ok(())
     }
 
-    /// Returns the warnings that have been logged since the last call.
+    /// Returns the warnings logged since the last call.
     pub(super) async fn new_warnings(&mut self) -> Result<Vec<String>> {
         let mut all = self.warnings().await?;
         let new = all.split_off(self.old_warnings.min(all.len()));
@@ -341,22 +341,20 @@ impl StockNode {
     }
 }
 
-/// Returns whether a line reports that a management datagram arrived at a port that had no agent to answer it. Every
-/// ten seconds, each HCA's subnet manager queries the NodeInfo of all other HCAs (IBTA 14.2.5.3), as any subnet manager
-/// does. `ib_core` opens QP0 before it adds the port's agents, and removes the agents before it closes QP0. A request
-/// that arrives while QP0 has no agent is lost, and the kernel prints this message. Senders cannot avoid this, and it
-/// also happens on real fabrics.
+/// Returns whether a line reports a management datagram that arrived while its port had no agent. Every ten seconds,
+/// each HCA's subnet manager queries the NodeInfo of all other HCAs (IBTA 14.2.5.3). `ib_core` opens QP0 before it adds
+/// the port's agents, and removes the agents before it closes QP0. It logs this message for a request that arrives in
+/// between. Senders cannot avoid this, and it also happens on real fabrics.
 pub(super) fn is_unanswered_sweep(line: &str) -> bool {
     line.contains("infiniband ") && line.contains("Unable to find port agent")
 }
 
-/// Returns the specification of an HCA. If `judged` is given, the HCA is in strict mode, and the given violations are
-/// permitted.
-fn strict(judged: Option<&'static [Explained]>, spec: HcaSpec) -> HcaSpec {
-    HcaSpec { strict: judged.is_some(), explained: judged.unwrap_or_default(), ..spec }
+/// Enables strict mode if `permitted` is given. Only these violations are then permitted.
+fn strict(permitted: Option<&'static [Explained]>, spec: HcaSpec) -> HcaSpec {
+    HcaSpec { strict: permitted.is_some(), explained: permitted.unwrap_or_default(), ..spec }
 }
 
-/// Returns the specification of this kind of HCA. Its frames are not captured, because the tools transfer gigabytes.
+/// Returns the specification of this kind of HCA. Frames are not captured, because the tools transfer gigabytes.
 fn spec_of(hca: kind::Device, lab: &Lab, spec: HcaSpec) -> HcaSpec {
     let interface = hca.interface().unwrap_or_default();
     HcaSpec { interface, capture: false, trace: lab.trace(), ..spec }
@@ -393,8 +391,8 @@ async fn port_is(vm: &mut Vm, hca: kind::Device, state: &str) -> Result<()> {
     await_text(vm, &[&path], &[state], PORT_TIMEOUT).await
 }
 
-/// Returns the Ethernet NIC of the guest whose HCA has this number. `wire` contains the UDP addresses of the NIC and of
-/// its peer. The NIC's MAC address differs from the HCA's, so that captures show which network a frame belongs to.
+/// Returns the Ethernet NIC of the guest with this HCA number. `wire` contains the UDP addresses of the NIC and its
+/// peer. The NIC's MAC address differs from the HCA's, so that captures show to which network a frame belongs.
 pub(super) fn nic(id: u16, [bind, peer]: [SocketAddr; 2]) -> Nic {
     let [high, low] = id.to_be_bytes();
     Nic { model: NicModel::Virtio, mac: [2, 0, 0, 1, high, low], bind, peer }

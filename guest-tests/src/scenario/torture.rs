@@ -1,5 +1,5 @@
-//! Disturbs daemons, machines and guests at random, several of them at a time. Meanwhile, traffic runs, and every
-//! message is checked. A disturbance may affect only its own target.
+//! Disturbs daemons, QEMU processes and guests at random, several at a time, while traffic runs and every message is
+//! checked. A disturbance may affect only its own target.
 //!
 //! ```text
 //! hcad-a   HCA a -- HCA b   stock guests a and b
@@ -9,14 +9,14 @@
 //! hcad-d   HCA d -'         stock guests c and d
 //! ```
 //!
-//! The first process never ends, and a disturbance of one of its HCAs must not affect the other HCAs. The daemons of
-//! HCAs c and d are also killed and stopped. HCAs c and d are connected by a ring in shared memory. HCAs e and f send
-//! as fast as they can, and are also connected by a ring if the seed is even. All other HCAs use UDP.
+//! hcad-a runs throughout, and a disturbance of one of its HCAs must not affect the others. The other two daemons are
+//! also killed and restarted. HCAs c and d are connected by a shared-memory ring, and so are e and f if the seed is
+//! even. All other links use UDP. HCAs e and f send as fast as they can.
 //!
-//! Disturbances run in lanes: one lane for each pair of guests, one for the clients, and one for the first process. A
-//! lane executes a plan ([`plan`]) drawn from the seed. Lanes do not wait for each other. A disturbance has a defined
-//! effect on the connection of its lane: either none, or the loss of one end. In the latter case, the peer must report
-//! the loss. Any other effect is a failure, regardless of its cause.
+//! Disturbances run in independent lanes: one for each pair of guests, one for the clients, and one for hcad-a. Each
+//! lane executes a plan ([`plan`]) drawn from the seed. A disturbance either has no effect on its lane's connection or
+//! destroys one end of it. In the latter case, the peer must report the loss. Any other effect is a failure, regardless
+//! of its cause.
 
 mod account;
 mod clients;
@@ -46,16 +46,16 @@ use crate::report::{Report, Skip, line};
 use crate::run_dir::RunDir;
 use crate::vm::Image;
 
-/// ACK timeout code of all connections, for a timeout of 1.07 s.
+/// ACK timeout code of all connections, which stands for 1.07 s.
 const ACK_TIMEOUT: u8 = 18;
-/// Time for which a peer may stay silent with this ACK timeout and 7 retries.
-const PATIENCE: Duration = Duration::from_micros(8 * (4096 << ACK_TIMEOUT) / 1000);
+/// Time until a requester gives up on a silent peer, with this ACK timeout and 7 retries.
+const RETRY_TIME: Duration = Duration::from_micros(8 * (4096 << ACK_TIMEOUT) / 1000);
 /// Default duration of a run, in minutes.
 const MINUTES: u64 = 5;
-/// Additional time to finish the disturbances that have begun and, on a slow host, those that have not occurred yet.
+/// Additional time to finish disturbances in progress and, on a slow host, to reach those that have not occurred yet.
 const MARGIN: Duration = Duration::from_secs(10 * 60);
 
-/// Maximum number of times that the daemons' resources are read until two successive readings agree.
+/// Maximum number of readings of the daemons' resources until two successive ones agree.
 const POLLS: usize = 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time limit for daemons to release their resources on a slow host.
@@ -101,7 +101,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case_within(length + MARGIN, &name, &hint, all.run_plan(length)).await?;
     line(&timeline.summary())?;
     if report.counts().failed > failed {
-        // The lanes have been aborted while they still held resources, so a comparison would be meaningless.
+        // The aborted lanes still held resources, so a comparison would be meaningless.
         return Ok(());
     }
     report.case("all guests still communicate", &hint, all.go_on()).await?;
@@ -112,8 +112,8 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the daemons exit cleanly on SIGTERM", &hint, all.stop()).await
 }
 
-/// All pairs of guests and of clients, and the process that serves most of their HCAs. The ends of each pair are
-/// connected and exchange messages.
+/// All pairs of guests and clients, and the process that serves most of their HCAs. The ends of each pair are connected
+/// and exchange messages.
 struct All<'a> {
     seed: u64,
     guests: [Pair<'a>; 2],
@@ -129,7 +129,7 @@ impl<'a> All<'a> {
         let first = Daemon::start_by(Command::new(&hcad), &shared, ground.run).await?;
         let seat = |index: usize| -> Result<_> {
             let spec = &shared[index];
-            let socket = first.sockets().get(index).context("a socket for each HCA")?;
+            let socket = first.sockets().get(index).context("an HCA has no socket")?;
             Ok((spec.name.clone(), socket.clone(), first.controls_of(spec.id)))
         };
         let guest = |index| -> Result<_> {
@@ -146,7 +146,7 @@ impl<'a> All<'a> {
             Ok(guests::Attachment { name, socket, control, own: Some((spec, daemon)) })
         };
         let clients = Clients::start(ground, [client(2)?, client(3)?]).await?;
-        // Start one pair after the other, because each booting guest needs a whole CPU.
+        // Start the pairs one after the other, because each booting guest needs a whole CPU.
         let near = Pair::start(ground, [guest(0)?, guest(1)?]).await?;
         let apart = Pair::start(ground, [alone(c).await?, alone(d).await?]).await?;
         let [hostile, bystander] = [seat(4)?, seat(5)?].map(|(_, socket, control)| (socket, control));
@@ -212,7 +212,7 @@ impl<'a> All<'a> {
             let pairs = || before.iter().zip(&after);
             let is_like = pairs()
                 .try_for_each(|((name, before), (_, after))| after.is_like(before).context(name.clone()));
-            // A process releases a client's resources some time after the client has disconnected.
+            // A daemon releases a client's resources only some time after the client has disconnected.
             if is_like.is_ok() || Instant::now() > deadline {
                 for ((name, before), (_, after)) in pairs() {
                     line(&format!("      {name}: {before}; then {after}"))?;
@@ -238,7 +238,7 @@ impl<'a> All<'a> {
     }
 }
 
-/// Returns the HCAs `a` to `f`, `h` and `g`, numbered from 1. Each HCA has one peer.
+/// Returns the specifications of HCAs `a` to `f`, `h` and `g`, numbered from 1. Each HCA has one peer.
 fn specs(ground: &LaneContext<'_>) -> Result<[HcaSpec; 8]> {
     let ports = free_udp_ports::<8>()?;
     let [example, _] = HcaSpec::pair()?;
@@ -274,8 +274,8 @@ async fn take_port_down(control: &Control, length: Duration) -> Result<()> {
     control.ask(&["port", "up"]).await.map(drop)
 }
 
-/// Switches the capture on for the given time. The capture file is then deleted, because it is large, and because other
-/// tests check the content of captures.
+/// Enables the capture for the given time. The capture file is then deleted because it is large. Other tests check the
+/// content of captures.
 async fn switch_capture(
     ground: &LaneContext<'_>,
     name: &str,

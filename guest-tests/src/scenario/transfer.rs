@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use super::connection::{Connection, destroy_region, expect_stream, region};
 use super::pair::{Direction, Pair};
 
-/// Number of guard bytes before the first slot and after the last one. Guard bytes must stay unchanged.
+/// Number of guard bytes before the first slot and after the last one, which must stay unchanged.
 const GUARD: u64 = 64;
 /// Seed of the guard bytes.
 const GUARD_SEED: u64 = 0x6775_6172_6400;
@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pub(super) batch: u32,
     /// Whether the payload is inline in the WQE.
     pub(super) inline: bool,
-    /// Number of elements in the requester's scatter/gather list and, for SEND, in the responder's.
+    /// Number of scatter/gather elements at the requester and, for SEND, at the responder.
     pub(super) pieces: u32,
     /// Offset of the regions' start within a page.
     pub(super) page_offset: u32,
@@ -60,12 +60,12 @@ impl Plan {
         Scatter { pieces: self.pieces, gap: if self.pieces > 1 { 1501 } else { 0 } }
     }
 
-    /// Returns the distance between slots in memory that is divided into elements.
+    /// Returns the distance between slots in scattered memory.
     fn stride(&self) -> u64 {
         self.scatter().span(self.len).max(1)
     }
 
-    /// Returns the distance between slots in contiguous memory of the peer.
+    /// Returns the distance between slots in the peer's contiguous memory.
     fn flat_stride(&self) -> u64 {
         u64::from(self.len).max(1)
     }
@@ -84,7 +84,7 @@ impl Plan {
     }
 }
 
-/// A plan together with the connection on which it is executed.
+/// A plan and the connection on which it is executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Planned<'a> {
     pub(super) connection: &'a Connection,
@@ -92,12 +92,12 @@ pub(super) struct Planned<'a> {
     pub(super) plan: Plan,
 }
 
-/// The numbers of messages and bytes in a transfer, and the time it took.
+/// The number of messages and bytes in a transfer, and its duration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// Time from the first post to the last completion, excluding filling and checking.
+    /// Time from the first post to the last completion, without filling and checking the buffers.
     pub(super) time: Duration,
 }
 
@@ -115,7 +115,7 @@ pub(super) async fn exchange(pair: &mut Pair, plans: &[Planned<'_>]) -> Result<V
         memory.push(prepare(pair, planned).await?);
     }
 
-    // For each plan, the requester's flow runs in one guest, and the responder's flow runs in the other.
+    // The requester's flow of each plan runs in one guest, and the responder's flow in the other.
     let (mut to_a, mut to_b) = (Vec::new(), Vec::new());
     let mut places = Vec::new();
     for (planned, memory) in plans.iter().zip(&memory) {
@@ -259,8 +259,8 @@ fn check_reports(plan: &Plan, sent: FlowReport, received: Option<FlowReport>) ->
     Ok(())
 }
 
-/// Checks what the flows themselves do not check: the content that a WRITE stored at the responder, and the guard bytes
-/// at both ends.
+/// Checks the messages in memory and the guard bytes at both ends. Received SENDs are not checked again, because the
+/// flows have already compared them.
 async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -> Result<()> {
     let plan = &planned.plan;
     let (requester_vm, responder_vm) = pair.towards(planned.direction);
@@ -275,7 +275,7 @@ async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -
             expect_stream(requester_vm, part, &format!("message {i} at the requester")).await?;
             position += u64::from(len);
         }
-        // The receiver has already compared the content of each SEND.
+        // The receiver's flow has already compared each SEND.
         if !plan.is_send() {
             let off = slot(plan.flat_stride());
             let part = Verify { mr: responder.id, off, len: plan.len.into(), seed, position: 0 };

@@ -1,8 +1,8 @@
-//! RC between an HCA and a peer that sends individual packets. The cases check the HCA's responses to requests, and its
-//! reactions to responses.
+//! Tests RC against a peer that sends individual packets. The cases check how the HCA answers requests and handles
+//! responses.
 //!
-//! The HCA is driven over its vfio-user socket, without a guest. The peer is independent of hcad's encoder, because
-//! scapy builds and parses every packet and checks every ICRC.
+//! The HCA is driven over its vfio-user socket, without a guest. The peer does not use hcad's encoder: scapy builds and
+//! parses every packet and checks every ICRC.
 
 mod link;
 mod requester;
@@ -22,14 +22,14 @@ use crate::lab::Lab;
 use crate::packet_peer::Peer;
 use crate::report::Report;
 
-/// A behaviour, and the function that tests it on a new connection.
+/// A behaviour and the function that tests it on a new connection.
 struct Case {
     name: &'static str,
     attributes: Attributes,
     run: fn(&mut Link<'_>) -> Result<()>,
 }
 
-/// The driver of the HCA, the packet peer, and the control connection to the HCA's daemon.
+/// The HCA's driver, the packet peer, and the control connection to the HCA's daemon.
 #[derive(Debug)]
 struct Bench {
     agent: Agent,
@@ -83,7 +83,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
     tokio::task::spawn_blocking(work).await.context("a case panicked")?
 }
 
-/// Returns the ACK timeout for a code, which is 4.096 us x 2^code (JingZhao interface, section 10.6).
+/// Returns the ACK timeout for a timeout code: 4.096 us x 2^code (JingZhao interface, section 10.6).
 fn ack_timeout(code: u8) -> Duration {
     Duration::from_nanos(4096) * (1 << code)
 }

@@ -21,15 +21,15 @@ use crate::run_dir::RunDir;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// MTU of the Ethernet interfaces. It leaves room for the headers of a packet with a path MTU of 4096.
+/// MTU of the Ethernet interfaces, which leaves room for the headers of a packet with a path MTU of 4096.
 const ETHERNET_MTU: &str = "4200";
 /// Time limit for loading drivers while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
-/// Time limit for the port to become active after the driver is started.
+/// Time limit for the port to become active after the driver is loaded.
 const PORT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Path of the script in each guest that sets up the network interface of the RDMA device.
+/// Path in each guest of the script that sets up the RDMA device's network interface.
 pub(super) const NETWORK_SCRIPT: &str = "/run/hcad/network";
-/// Console log level. It includes informational messages, because driver authors need them.
+/// Console log level that includes informational messages, which driver authors need.
 const CONSOLE_LEVEL: &str = "7";
 
 /// A booted guest that accepts commands.
@@ -45,7 +45,7 @@ pub(super) struct Booted {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) name: GuestName,
-    /// Number of the guest's HCA, from which addresses are derived.
+    /// Number of the guest's HCA, from which its addresses are derived.
     pub(super) id: u16,
     pub(super) device: Device,
     /// Whether soft-RoCE uses a NIC on the fabric that connects the HCAs.
@@ -69,7 +69,7 @@ impl Place {
     /// Returns the IP address of the RDMA device's network interface, if the device has one.
     pub(super) fn rdma_ip(self) -> Option<Ipv4Addr> {
         let [high, low] = self.id.to_be_bytes();
-        // HCAs derive each other's IP addresses from the HCA number.
+        // HCAs derive each other's IP addresses from their numbers.
         let on_fabric = Ipv4Addr::new(10, 77, high, low);
         match self.device {
             Device::Rxe if !self.among_hcas => Some(self.ip()),
@@ -78,7 +78,7 @@ impl Place {
         }
     }
 
-    /// Returns whether the guest is connected to the HCAs' fabric by a NIC instead of an HCA.
+    /// Returns whether the guest is on the HCAs' fabric with a NIC instead of an HCA.
     const fn is_nic_on_fabric(self) -> bool {
         self.among_hcas && matches!(self.device, Device::Rxe)
     }
@@ -89,7 +89,7 @@ impl Place {
         [2, 0, 0, 1, high, low]
     }
 
-    /// Returns the MAC address of the guest's NIC on the fabric. It follows the same scheme as the HCAs' MAC addresses.
+    /// Returns the MAC address of the guest's NIC on the fabric, derived like the HCAs' MAC addresses.
     fn mac_on_fabric(self) -> [u8; 6] {
         let [high, low] = self.id.to_be_bytes();
         [2, 0, 0, 0, high, low]
@@ -124,13 +124,13 @@ pub(super) async fn all(
 enum End {
     /// The guest has an HCA.
     Hca(HcaSpec),
-    /// The guest has a NIC, which is connected to the fabric through another guest's HCA.
+    /// The guest has a NIC that is connected to the fabric through another guest's HCA.
     Nic(Nic),
     /// The guest has neither an HCA nor a NIC on the fabric.
     None,
 }
 
-/// Returns how each guest is connected to the fabric. NICs are connected to the first HCA.
+/// Returns each guest's connection to the fabric. NICs are connected to the first HCA.
 fn fabric(places: &[Place]) -> Result<Vec<End>> {
     let mut specs = HcaSpec::mesh_of(places.len())?;
     let is_hca = |place: &Place| place.device.interface().is_some();
@@ -304,18 +304,18 @@ impl GuestBoot<'_> {
     }
 
     fn report(&self, place: Place, stage: Stage) {
-        // If the receiver has been dropped, the guests are about to be stopped anyway.
+        // If the receiver has been dropped, the guests are being stopped anyway.
         let _ = self.events.send(Event::Guest { name: place.name, stage });
     }
 }
 
-/// Returns the script that sets up the network interface of the RDMA device each time its driver is loaded. Returns
-/// `None` if there is nothing to set up.
+/// Returns the script that sets up the RDMA device's network interface whenever its driver is loaded, or `None` if
+/// there is nothing to set up.
 fn network(place: Place) -> Option<String> {
     let ip = place.rdma_ip()?;
     Some(match place.device {
         Device::Mthca | Device::Jingzhao | Device::ConnectxIb => return None,
-        // The name of the E810's network device depends on its position on the bus.
+        // The name of the E810's network device depends on its PCI address.
         Device::E810 => format!(
             "for d in /sys/class/net/*; do case $(readlink $d/device/driver) in */ice) \
              ip link set ${{d##*/}} up && ip address replace {ip}/16 dev ${{d##*/}};; esac; done"
@@ -331,7 +331,7 @@ fn network(place: Place) -> Option<String> {
     })
 }
 
-/// Returns shell code that sets `$n` to the interface with this MAC address. An interface's name depends on the order
+/// Returns shell code that sets `$n` to the name of the interface with this MAC address. The name depends on the order
 /// in which interfaces are detected.
 fn find_interface(mac: [u8; 6]) -> String {
     let mac = mac.map(|byte| format!("{byte:02x}")).join(":");

@@ -1,4 +1,4 @@
-//! The supervisor's side of a guest's exec ports: their allocation, and the relay between a port and a user's
+//! The supervisor's side of a guest's exec ports: allocates ports, and relays frames between a port and a user's
 //! connection.
 
 use std::pin::pin;
@@ -18,12 +18,12 @@ use tokio::time::timeout;
 
 use super::frames;
 
-/// Maximum number of commands that can run concurrently in a guest.
+/// Maximum number of commands that can run in a guest at once.
 pub(super) const MOST_COMMANDS: usize = 12;
-/// Time limit of the lab's own commands, such as those that load drivers. Several emulated guests may run on a busy
+/// Time limit of the lab's own commands, such as those that load drivers while several emulated guests share a busy
 /// host.
 const OWN_COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
-/// Maximum number of output bytes that are stored for each of the lab's own commands.
+/// Maximum number of output bytes that are kept for each of the lab's own commands.
 const LONGEST_OUTPUT: usize = 1 << 20;
 
 /// The exec ports of one guest.
@@ -33,7 +33,7 @@ pub(super) struct Ports {
     count: usize,
 }
 
-/// A port that is idle.
+/// An exec port with no running command.
 #[derive(Debug)]
 struct Port {
     input: BufReader<OwnedReadHalf>,
@@ -124,8 +124,8 @@ fn append(kept: &mut Vec<u8>, bytes: &[u8]) {
     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
-/// An allocated port. On drop, the port is freed if its command has exited or was never started. If the port's state is
-/// unknown, it is closed instead.
+/// An allocated port. On drop, it is freed if its command has exited or was never started. If its state is unknown, it
+/// is closed instead.
 #[derive(Debug)]
 pub(super) struct Taken {
     port: Option<Port>,
@@ -139,12 +139,11 @@ impl Drop for Taken {
 }
 
 impl Taken {
-    /// Starts a command, and relays frames between user and guest until the command has exited. If the user
-    /// disconnects, the command is terminated.
+    /// Starts a command and relays frames between user and guest until the command has exited. If the user disconnects,
+    /// the command is terminated.
     ///
-    /// While the guest sends nothing, a future of `silence` runs. If the future completes, the guest is unresponsive,
-    /// and the future's output is the reason. The user then receives an error, and the port stays in use until the
-    /// command exits.
+    /// While waiting for the guest, polls a future returned by `silence`. If it completes, the guest is unresponsive.
+    /// The user then receives the future's output as an error, and the port stays allocated until the command exits.
     ///
     /// # Errors
     /// The guest has stopped or sends an invalid frame.
@@ -169,7 +168,7 @@ impl Taken {
         Ok(())
     }
 
-    /// Takes the port out of this object, so that it is not freed on drop while its state is unknown.
+    /// Takes the port, so that it is not freed on drop while its state is unknown.
     fn begin(&mut self) -> Result<Port> {
         self.port.take().context("the command port is already in use")
     }
@@ -185,11 +184,11 @@ async fn forward(
         let frame = tokio::select! {
             biased;
             _ = end.wait_for(|ended| *ended) => return Ok(()),
-            // If the command exits, a partially read frame is lost. The frame is no longer needed.
+            // A partially read frame is lost if the command exits, but is no longer needed then.
             frame = frames::read::<ToGuest>(&mut user) => frame,
         };
         match frame {
-            // A second start is ignored, because the command has already been started.
+            // Ignore a second start, because the command is already running.
             Ok(Some(ToGuest::Start(_))) => {}
             Ok(Some(frame)) => frames::write(guest, &frame).await?,
             Ok(None) | Err(_) => {
@@ -201,32 +200,32 @@ async fn forward(
 }
 
 /// Relays frames from the guest to the user until the command has exited. If the user has disconnected or the guest is
-/// unresponsive, discards further frames.
+/// unresponsive, further frames are discarded.
 async fn backward<S: Future<Output = String>>(
     guest: &mut (impl AsyncRead + Unpin),
     mut user: impl AsyncWrite + Unpin,
     silence: impl Fn() -> S,
 ) -> Result<()> {
-    let mut listens = true;
+    let mut connected = true;
     loop {
         let frame = {
-            // A frame that has been read partially must not be lost.
+            // A partially read frame must not be lost.
             let mut frame = pin!(frames::read::<ToHost>(guest));
             loop {
                 tokio::select! {
                     biased;
                     frame = &mut frame => break frame,
-                    reason = silence(), if listens => {
+                    reason = silence(), if connected => {
                         let error = StartError { kind: StartErrorKind::Other, reason };
-                        // The user's program may have exited in the meantime.
+                        // The user may have disconnected in the meantime.
                         let _ = frames::write(&mut user, &ToHost::Failed(error)).await;
-                        listens = false;
+                        connected = false;
                     }
                 }
             }
         };
         let frame = frame?.context("the guest stopped before the command exited")?;
-        listens = listens && frames::write(&mut user, &frame).await.is_ok();
+        connected = connected && frames::write(&mut user, &frame).await.is_ok();
         if matches!(frame, ToHost::Ended(_) | ToHost::Failed(_)) {
             return Ok(());
         }
@@ -241,7 +240,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the ports of a guest that has a single port, and the stream on which the test answers as the guest.
+    /// Returns the ports of a guest with a single port, and the stream on which the test acts as the guest.
     fn guest() -> (Ports, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (Ports::new(vec![ours]), theirs)
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn user_disconnect_ends_command() {
+    async fn user_disconnect_terminates_command() {
         let (ports, mut guest) = guest();
         let (user, ours) = UnixStream::pair().unwrap();
         let (read, write) = ours.into_split();
@@ -298,7 +297,7 @@ mod tests {
         let Some(ToHost::Failed(error)) = frames::read(&mut user).await.unwrap() else { panic!() };
         assert_eq!(error.reason, "guest lab:a has not answered for 30 s");
         drop(user);
-        // The guest continues, starts the command, and terminates it immediately.
+        // The guest resumes, starts the command and terminates it immediately.
         assert!(matches!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::Start(_))));
         assert_eq!(frames::read(&mut guest).await.unwrap(), Some(ToGuest::HangUp));
         assert_eq!(ports.busy(), 1);
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn frame_completes_while_guest_is_checked() {
+    async fn frame_split_across_reads_is_relayed() {
         let (ports, mut guest) = guest();
         let (mut user, ours) = UnixStream::pair().unwrap();
         let (read, write) = ours.into_split();
@@ -324,14 +323,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn port_dropped_without_running_command_is_freed() {
+    async fn unused_port_is_freed_on_drop() {
         let (ports, _guest) = guest();
         drop(ports.take().unwrap());
         assert_eq!(ports.busy(), 0);
     }
 
     #[tokio::test]
-    async fn exec_ports_are_unavailable_after_guest_ends() {
+    async fn ports_are_unavailable_after_guest_exits() {
         let (ports, guest) = guest();
         drop(guest);
         assert!(ports.run(&["true"], b"").await.is_err());
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn input_of_lab_command_respects_window() {
+    async fn lab_command_input_respects_window() {
         let (ports, mut guest) = guest();
         let input = vec![7; 2 * INPUT_WINDOW];
         let serve = tokio::spawn(async move {

@@ -5,8 +5,8 @@ use std::io;
 use agent::wire::exec::{Frame, HEADER, parse_header};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// Reads one frame, or returns `None` at the end of the input. If the future is cancelled, the input must not be used
-/// any more.
+/// Reads one frame, or returns `None` at the end of the input. Not cancel-safe: the input must not be used after a
+/// cancellation.
 ///
 /// # Errors
 /// The input ends inside a frame, cannot be read, or contains an invalid frame.
@@ -22,7 +22,7 @@ pub(super) async fn read<F: Frame>(input: &mut (impl AsyncRead + Unpin)) -> io::
     Ok(Some(F::of_parts(kind, payload)?))
 }
 
-/// Writes one frame. If the future is cancelled, the output must not be used any more.
+/// Writes one frame. Not cancel-safe: the output must not be used after a cancellation.
 ///
 /// # Errors
 /// The frame cannot be written.

@@ -1,8 +1,8 @@
-//! A running guest: its state, and whether its agent answers.
+//! The state of a running guest, and checks that its agent responds.
 //!
-//! A command may be silent for hours, so its silence does not mean that the guest hangs. The agent answers requests on
-//! its own port, independently of commands. If a command has sent nothing for a while, the supervisor therefore pings
-//! the agent. An unanswered ping means that the guest is suspended or that its kernel hangs.
+//! A command may be silent for hours, so silence does not mean that the guest hangs. The agent answers requests on its
+//! own port, independently of commands. If a command has sent nothing for a while, the supervisor pings the agent. If
+//! the ping is not answered, the guest is suspended or its kernel hangs.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,14 +21,14 @@ use crate::daemon::Daemon;
 use crate::process::is_suspended;
 use crate::vm::Vm;
 
-/// Time limit for the answer to a ping. It is generous, because emulated guests may run on a busy host.
+/// Time limit for a ping, which allows for emulated guests on a busy host.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without data from a command after which the agent is pinged.
 const QUIET: Duration = Duration::from_secs(10);
 /// Time limit for querying the daemon about its device.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A running guest, which accepts commands.
+/// A running guest that accepts commands.
 pub(super) struct RunningGuest {
     pub(super) place: Place,
     pub(super) boot_ms: u64,
@@ -57,7 +57,7 @@ impl RunningGuest {
 
     /// Returns the state of the guest, and the process ID of QEMU if it is running.
     pub(super) async fn state(&self) -> (Stage, Option<u32>) {
-        // If another task holds the lock, it is waiting for the agent, and QEMU has not been reaped.
+        // If another task holds the lock, it is waiting for the agent, and QEMU has not been reaped yet.
         if self.vm.try_lock().is_ok_and(|mut vm| !matches!(vm.status(), Ok(None))) {
             return (Stage::Ended, None);
         }
@@ -71,7 +71,7 @@ impl RunningGuest {
         (stage, self.qemu)
     }
 
-    /// Returns whether the daemon has exited or QEMU is no longer connected to it. QEMU never connects again.
+    /// Returns whether the daemon has exited or QEMU has lost its connection to it. QEMU never reconnects.
     async fn has_lost_device(&self) -> bool {
         let control = {
             // If the daemon is locked or missing, it is being stopped.
@@ -86,7 +86,7 @@ impl RunningGuest {
         matches!(timeout(DEVICE_TIMEOUT, control.has_vmm()).await, Ok(Ok(false)))
     }
 
-    /// Checks that the agent answers.
+    /// Checks that the agent responds.
     ///
     /// # Errors
     /// The agent does not answer within [`ANSWER_TIMEOUT`], or QEMU has exited.
@@ -144,11 +144,11 @@ impl RunningGuest {
     }
 }
 
-/// Error of a request to a guest whose agent does not answer.
+/// Error for a request to a guest whose agent does not respond.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unresponsive {
     target: Target,
-    /// Time since the guest's last sign of life.
+    /// Time for which the guest has not answered.
     silence: Duration,
     cause: Cause,
 }
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_of_unresponsive_guest_names_cause_and_remedy() {
+    fn unresponsive_error_names_cause_and_remedy() {
         let text = |cause| {
             let target = "lab:a".parse().unwrap();
             Unresponsive { target, silence: ANSWER_TIMEOUT, cause }.to_string()

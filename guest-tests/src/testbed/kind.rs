@@ -1,4 +1,4 @@
-//! Kinds of testbeds. The kind determines the HCA, the driver and the device name of each guest.
+//! Kinds of testbeds, which determine each guest's HCA, driver and device name.
 
 use serde::{Deserialize, Serialize};
 
@@ -95,7 +95,7 @@ impl Device {
         }
     }
 
-    /// Returns the modules to load: the drivers, and the modules needed by verbs programs.
+    /// Returns the modules to load: drivers, and modules for verbs programs.
     pub const fn modules(self) -> &'static [&'static str] {
         match self {
             Self::Mthca => &["ib_mthca", "ib_uverbs", "ib_umad", "rdma_ucm"],
@@ -117,12 +117,12 @@ impl Device {
         }
     }
 
-    /// Returns whether the device's driver expects the device behind a root port, like a plug-in card.
+    /// Returns whether the driver expects the device behind a root port, like a plug-in card.
     pub const fn is_card(self) -> bool {
         matches!(self, Self::E810 | Self::ConnectxIb)
     }
 
-    /// Returns the minimum number of CPUs and the minimum memory in MiB for a guest.
+    /// Returns a guest's minimum number of CPUs and minimum memory in MiB.
     pub const fn least(self) -> (u32, u32) {
         match self {
             // The driver creates queue pairs with buffers for two CPUs.
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn testbed_kind_has_same_name_in_arguments_and_json() {
+    fn cli_and_json_kind_names_match() {
         for kind in Kind::value_variants() {
             let argument = kind.to_possible_value().unwrap();
             assert_eq!((argument.get_name(), json!(kind)), (kind.name(), json!(kind.name())));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn mixed_testbed_has_only_roce_devices() {
+    fn mixed_testbed_rotates_through_device_kinds() {
         let devices = |kind: Kind, count| (1..=count).map(|n| kind.of_guest(n).name()).collect::<Vec<_>>();
         assert_eq!(devices(Kind::Mixed, 4), ["e810", "rxe", "mthca", "e810"]);
         assert_eq!(devices(Kind::Jingzhao, 2), ["jingzhao", "jingzhao"]);

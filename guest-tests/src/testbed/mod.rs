@@ -1,4 +1,4 @@
-//! Guests for users' own tests. One command boots them, and other commands use and stop them.
+//! Guests for users' own tests. One command boots them, and others use and stop them.
 //!
 //! # Processes
 //! `guest-lab up` fetches missing components and performs all checks that are possible before the boot. It then starts

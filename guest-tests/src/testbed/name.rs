@@ -1,4 +1,4 @@
-//! Names on the command line, which refer to testbeds, to guests, or to files in guests.
+//! Names of testbeds, guests and files in guests on the command line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ impl fmt::Display for BadName {
 
 impl std::error::Error for BadName {}
 
-/// Name of a testbed, which consists of letters, digits and dashes, without a leading dash.
+/// Name of a testbed. It consists of letters, digits and dashes, and does not start with a dash.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TestbedName(String);
@@ -165,8 +165,7 @@ pub enum Place {
 impl FromStr for Place {
     type Err = BadName;
 
-    /// Parses a source or destination. A path that contains colons is on the host if a slash precedes the first colon,
-    /// as in `./a:b:c`.
+    /// Parses a source or destination. If a slash precedes the first colon, as in `./a:b:c`, the path is on the host.
     fn from_str(text: &str) -> Result<Self, BadName> {
         let parts: Vec<&str> = text.splitn(3, ':').collect();
         let [testbed, guest, path] = parts[..] else { return Ok(Self::Host(text.into())) };
@@ -186,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn testbed_names_are_valid_folder_names() {
+    fn testbed_names_are_safe_directory_names() {
         for good in ["ci", "mthca", "Run-12", "0"] {
             assert_eq!(good.parse::<TestbedName>().unwrap().as_str(), good);
         }
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn target_consists_of_testbed_and_guest() {
+    fn target_requires_testbed_and_guest() {
         assert_eq!("ci:b".parse::<Target>().unwrap().to_string(), "ci:b");
         assert_eq!(
             "ci".parse::<Target>().unwrap_err().to_string(),
@@ -207,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn testbed_guest_and_path_denote_file_in_guest() {
+    fn copy_path_selects_host_or_guest() {
         let place = |text: &str| text.parse::<Place>();
         assert_eq!(place("./a:b:c"), Ok(Place::Host("./a:b:c".into())));
         assert_eq!(place("file"), Ok(Place::Host("file".into())));

@@ -1,5 +1,4 @@
-//! Progress of long operations. On a terminal, it is shown in lines that are updated in place. Without a terminal, it
-//! is written to the log.
+//! Progress of long operations. On a terminal, it is shown in lines that are updated in place. Otherwise, it is logged.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -39,12 +38,12 @@ impl Line {
         Self { bar, name, begun, logged: Mutex::new(begun) }
     }
 
-    /// Shows the current step if there is a terminal.
+    /// Shows the current step on a terminal. Without a terminal, does nothing.
     pub fn show(&self, step: impl Into<String>) {
         self.bar.set_message(step.into());
     }
 
-    /// Shows the current step, or logs it if there is no terminal.
+    /// Shows the current step on a terminal. Without a terminal, logs it.
     pub fn step(&self, step: impl Into<String>) {
         let step = step.into();
         if self.bar.is_hidden() {
@@ -55,7 +54,7 @@ impl Line {
         self.show(step);
     }
 
-    /// Shows the progress of a download. If there is no terminal, logs it every `LOG_INTERVAL`.
+    /// Shows the progress of a download on a terminal. Without a terminal, logs it every `LOG_INTERVAL`.
     pub fn bytes(&self, done: u64, all: u64) {
         let amount = format!("{} of {} MiB", mebibytes(done.min(all)), mebibytes(all));
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +66,7 @@ impl Line {
         self.show(amount);
     }
 
-    /// Logs the result and the time that the operation took.
+    /// Logs the result and the duration of the operation.
     pub fn done(&self, result: &str) {
         let (component, seconds) = (&self.name, self.begun.elapsed().as_secs_f64());
         tracing::info!("{component}: {result} in {seconds:.0} s");
@@ -85,7 +84,7 @@ pub fn mebibytes(bytes: u64) -> u64 {
     bytes.div_ceil(1 << 20)
 }
 
-/// Standard error as the destination of a log. Progress lines are hidden while a log line is written.
+/// Standard error as a log destination. Progress lines are hidden while a log line is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stderr;
 

@@ -1,4 +1,4 @@
-//! Messages between commands and a supervisor. Each is one JSON object on one line.
+//! Messages between commands and a supervisor. Each is a JSON object on a single line.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _, AsyncWrit
 use super::kind::Kind;
 use super::name::{GuestName, TestbedName};
 
-/// Maximum length of a line in bytes. Kernel messages make up the longest lines.
+/// Maximum length of a line in bytes. The longest lines contain kernel messages.
 const LONGEST_LINE: u64 = 16 << 20;
 
 /// A request from a command to the supervisor. Each connection carries one request.
@@ -25,7 +25,7 @@ pub enum Request {
     Exec { guest: GuestName, start: Start },
     /// Requests all kernel messages of a guest.
     Messages { guest: GuestName },
-    /// Stops guests and daemons. The reply is sent when they have stopped.
+    /// Stops guests and daemons. The reply is sent after they have stopped.
     Down,
 }
 
@@ -76,16 +76,16 @@ pub enum Keep {
 pub enum Stage {
     /// The guest's kernel is booting.
     Booting,
-    /// The guest's kernel is running. Network, shared folders and drivers are being set up.
+    /// The guest's kernel is running. Network, shared directories and drivers are being set up.
     SettingUp,
     /// The guest accepts commands.
     Ready,
     /// QEMU is suspended by a signal or a debugger.
     Suspended,
-    /// The guest accepts commands, but `hcad` has exited or QEMU has lost its connection to the device. The device
-    /// works again only after the guests have been started again.
+    /// The guest accepts commands, but `hcad` has exited or QEMU has lost its connection to the device. The guests must
+    /// be restarted before the device works again.
     DeviceLost,
-    /// QEMU has exited, and the guest has stopped with it.
+    /// QEMU has exited, and the guest with it.
     Ended,
 }
 
@@ -127,9 +127,9 @@ pub struct GuestDescription {
     pub name: GuestName,
     /// Kind of the guest's RDMA device.
     pub device: String,
-    /// Stage that the guest's boot has reached, or the state of the booted guest.
+    /// Boot stage, or state of the booted guest.
     pub stage: Stage,
-    /// Address on the Ethernet between the guests. Traffic to this address uses the RDMA device only with soft-RoCE.
+    /// Address on the Ethernet between the guests. Traffic to it uses the RDMA device only with soft-RoCE.
     pub ip: Ipv4Addr,
     /// IP address of the RDMA device's network interface, if the device has one.
     pub rdma_ip: Option<Ipv4Addr>,

@@ -1,11 +1,11 @@
-//! Folders on the host that guests mount.
+//! Host directories that guests mount.
 
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 use crate::qemu::Share;
 
-/// A shared folder, which is parsed from `DIR:/AT` or `DIR:/AT:ro`.
+/// A shared directory, parsed from `DIR:/AT` or `DIR:/AT:ro`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedFolder {
     folder: PathBuf,
@@ -14,7 +14,7 @@ pub struct SharedFolder {
 }
 
 impl SharedFolder {
-    /// Returns the description of the share for QEMU. The share's tag contains `number`.
+    /// Returns the share's description for QEMU, with a tag that contains `number`.
     pub(super) fn device(&self, number: usize) -> Share {
         Share { folder: self.folder.clone(), tag: format!("share{number}"), read_only: self.read_only }
     }
@@ -26,7 +26,7 @@ impl SharedFolder {
 
     /// Returns the mount options in the guest.
     pub(super) fn mount_options(&self) -> String {
-        // Disable caching, because files can also change on the host.
+        // Disable caching, because files may also change on the host.
         let mode = if self.read_only { "ro" } else { "rw" };
         format!("trans=virtio,version=9p2000.L,msize=262144,cache=none,{mode}")
     }
@@ -45,7 +45,7 @@ impl FromStr for SharedFolder {
                 "'{text}' is not of the form DIR:/AT or DIR:/AT:ro, where /AT is an absolute path in the guest"
             ))
         };
-        // The name of the host's folder may contain colons.
+        // The name of the host directory may contain colons.
         let (folder, at) =
             rest.rsplit_once(':').filter(|(folder, _)| !folder.is_empty()).ok_or_else(usage)?;
         let is_plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
@@ -62,7 +62,7 @@ impl FromStr for SharedFolder {
     }
 }
 
-/// The reason why text is not a valid shared folder.
+/// The reason why a shared directory is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadShare(String);
 
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn share_requires_existing_folder_and_absolute_mount_point() {
+    fn share_requires_directory_and_absolute_mount_point() {
         let share: SharedFolder = "/usr/../usr:/t".parse().unwrap();
         assert_eq!((share.folder.as_path(), share.at(), share.read_only), (Path::new("/usr"), "/t", false));
         let share: SharedFolder = "/usr:/t/tests:ro".parse().unwrap();

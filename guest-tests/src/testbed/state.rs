@@ -1,4 +1,4 @@
-//! Directories of testbeds, with their locks. Directories whose supervisors were killed are removed.
+//! Directories and locks of running testbeds. Directories left behind by killed supervisors are removed.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -10,13 +10,12 @@ use super::name::TestbedName;
 
 /// Lock held while directories are created or removed.
 const LOCK: &str = "lock";
-/// Lock in a testbed's directory, held by the testbed's supervisor for as long as the supervisor runs.
+/// Lock in a testbed's directory, held by the supervisor while it runs.
 const ALIVE: &str = "alive";
 const SOCKET: &str = "socket";
 
-/// The parent of all testbeds' directories. It is `$HCAD_LAB_STATE` or, if that is not set, a subdirectory of
-/// `$XDG_RUNTIME_DIR`. If neither variable is set, it is a subdirectory of the directory for temporary files. Other
-/// users cannot write to the parent directory.
+/// The parent directory of all testbeds' directories: `$HCAD_LAB_STATE`, or else a subdirectory of `$XDG_RUNTIME_DIR`
+/// or of the directory for temporary files. Only its owner can write to it.
 #[derive(Clone, Debug)]
 pub(super) struct States(PathBuf);
 
@@ -41,8 +40,8 @@ impl States {
             .mode(0o700)
             .create(&folder)
             .with_context(|| format!("cannot create {name}"))?;
-        // Do not follow links: in a directory that all users share, another user may have created a link with this
-        // name.
+        // Do not follow links, because another user may have created a link with this name in a directory shared by all
+        // users.
         let stat = fs::symlink_metadata(&folder).with_context(|| name.to_string())?;
         ensure!(stat.is_dir(), "{name} is not a directory; set HCAD_LAB_STATE to a directory");
         ensure!(
@@ -79,17 +78,17 @@ impl States {
         Ok(State { states: self.clone(), folder, _alive: alive })
     }
 
-    /// Returns the names of all running testbeds, in order. Removes the directories of testbeds that are no longer
+    /// Returns the sorted names of all running testbeds. Removes the directories of testbeds that are no longer
     /// running.
     ///
     /// # Errors
     /// Directories cannot be read or removed.
-    pub(super) fn living(&self) -> Result<Vec<TestbedName>> {
+    pub(super) fn running(&self) -> Result<Vec<TestbedName>> {
         let _lock = self.lock()?;
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.0).with_context(|| self.0.display().to_string())? {
             let entry = entry?;
-            // A file whose name is not a valid testbed name does not belong to a testbed.
+            // Ignore files whose names are not testbed names.
             let Some(Ok(name)) = entry.file_name().to_str().map(str::parse) else { continue };
             if entry.file_type()?.is_dir() && !remove_if_dead(&entry.path())? {
                 names.push(name);
@@ -104,9 +103,9 @@ impl States {
     /// # Errors
     /// The testbed does not exist.
     pub(super) fn socket(&self, name: &TestbedName) -> Result<PathBuf> {
-        let living = self.living()?;
-        if !living.contains(name) {
-            let names: Vec<&str> = living.iter().map(TestbedName::as_str).collect();
+        let running = self.running()?;
+        if !running.contains(name) {
+            let names: Vec<&str> = running.iter().map(TestbedName::as_str).collect();
             let others = if names.is_empty() {
                 "no testbed is running".into()
             } else {
@@ -139,7 +138,7 @@ impl State {
         self.folder.join(SOCKET)
     }
 
-    /// Returns the directory. Files created in this directory are removed together with it.
+    /// Returns the directory, which is removed together with the files in it.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -148,7 +147,7 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         let _lock = self.states.lock();
-        // If the removal fails, the next command that finds the directory tries again.
+        // If the removal fails, the next command that finds the directory retries it.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -160,7 +159,7 @@ fn remove_if_dead(folder: &Path) -> Result<bool> {
         Ok(Err(TryLockError::Error(error))) => {
             return Err(error).with_context(|| format!("cannot lock {}", folder.display()));
         }
-        // The lock is free, or the supervisor was killed before it created the lock.
+        // The lock is free, or the supervisor was killed before creating it.
         Ok(Ok(())) | Err(_) => {}
     }
     fs::remove_dir_all(folder).with_context(|| {
@@ -184,12 +183,12 @@ mod tests {
         let state = states.claim(&name("ci")).unwrap();
         let refused = format!("{:#}", states.claim(&name("ci")).unwrap_err());
         assert!(refused.contains("testbed ci is already running"), "{refused}");
-        assert_eq!(states.living().unwrap(), [name("ci")]);
+        assert_eq!(states.running().unwrap(), [name("ci")]);
         assert_eq!(states.socket(&name("ci")).unwrap(), state.socket());
         let refused = format!("{:#}", states.socket(&name("other")).unwrap_err());
         assert_eq!(refused, "testbed other does not exist; running: ci");
         drop(state);
-        assert_eq!(states.living().unwrap(), []);
+        assert_eq!(states.running().unwrap(), []);
         assert!(!root.path().join("state/ci").exists());
     }
 
@@ -204,12 +203,12 @@ mod tests {
         }
         let state = states.claim(&name("claimed")).unwrap();
         assert!(!state.folder().join("guest-a.agent").exists());
-        assert_eq!(states.living().unwrap(), [name("claimed")]);
+        assert_eq!(states.running().unwrap(), [name("claimed")]);
         assert!(!root.path().join("listed").exists());
     }
 
     #[test]
-    fn rejects_folder_writable_by_others() {
+    fn rejects_directory_writable_by_others() {
         let root = tempfile::tempdir().unwrap();
         let open = root.path().join("open");
         fs::create_dir(&open).unwrap();

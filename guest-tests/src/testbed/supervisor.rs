@@ -1,4 +1,4 @@
-//! The process that owns a testbed's guests and daemons and serves the testbed's socket.
+//! The process that owns a testbed's guests and daemons, and serves the testbed's socket.
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -28,11 +28,11 @@ use crate::artifacts::{Added, cache_dir};
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
 
-/// Boots guests, and keeps them running until `down`, a signal, the exit of the watched process, or the loss of the
+/// Boots guests and keeps them running until `down`, a signal, the exit of the watched process, or the loss of the
 /// lease, which is the connection to `guest-lab up`.
 ///
 /// # Errors
-/// Fails if the guests do not boot. By then, `guest-lab up` has been notified, if it is still running.
+/// Fails if the guests do not boot. `guest-lab up` has then been notified, if it is still running.
 pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
     lease.set_nonblocking(true).context("cannot set up the connection to 'guest-lab up'")?;
     let (reader, mut writer) =
@@ -62,41 +62,41 @@ async fn supervise(
     let lab = Lab::prepare_with(&wanted.options, Added::read(&cache_dir()?)?).await?;
     let run = RunDir::create_with(&cache_dir()?.join(LOGS), name.as_str(), state.folder())?;
     *folder = Some(run.path().to_owned());
-    let (downs, mut wishes) = mpsc::channel(1);
+    let (downs, mut stop_requests) = mpsc::channel(1);
     let bed = Arc::new(Testbed::new(&name, &wanted, &lab, &run, downs));
     let server = tokio::spawn(serve(listener, Arc::clone(&bed)));
     let mut ends = Ends::watch(&wanted)?;
 
-    let (events, mut told) = mpsc::unbounded_channel();
+    let (events, mut guest_events) = mpsc::unbounded_channel();
     let booted = {
         let boot = boot::all(&lab, &run, &wanted, &events);
         tokio::pin!(boot);
         loop {
             tokio::select! {
-                booted = &mut boot => break booted.map_err(NotBooted::Because),
-                Some(event) = told.recv() => {
+                booted = &mut boot => break booted.map_err(NotBooted::Failed),
+                Some(event) = guest_events.recv() => {
                     bed.note(&event);
                     send(writer, &event).await.context("'guest-lab up' has exited")?;
                 }
                 reason = ends.next(reader, true) => {
-                    break Err(NotBooted::Because(anyhow!("{}", reason.words())));
+                    break Err(NotBooted::Failed(anyhow!("{}", reason.words())));
                 }
-                Some(wish) = wishes.recv() => break Err(NotBooted::Wished(wish)),
+                Some(stop_request) = stop_requests.recv() => break Err(NotBooted::Stopped(stop_request)),
             }
         }
     };
     let (guests, switch) = match booted {
         Ok(guests) => guests,
-        Err(NotBooted::Because(error)) => return Err(error),
-        Err(NotBooted::Wished(wish)) => {
+        Err(NotBooted::Failed(error)) => return Err(error),
+        Err(NotBooted::Stopped(stop_request)) => {
             server.abort();
             drop(run);
             drop::<State>(state);
-            wish.answer(&Reply::Down { complaints: Vec::new() }).await;
+            stop_request.answer(&Reply::Down { complaints: Vec::new() }).await;
             bail!("'guest-lab down' stopped the guests while they were booting");
         }
     };
-    while let Ok(event) = told.try_recv() {
+    while let Ok(event) = guest_events.try_recv() {
         bed.note(&event);
         send(writer, &event).await.context("'guest-lab up' has exited")?;
     }
@@ -105,7 +105,7 @@ async fn supervise(
     tracing::info!("all guests are ready");
 
     let mut leased = true;
-    let wish = loop {
+    let stop_request = loop {
         tokio::select! {
             reason = ends.next(reader, leased) => match reason {
                 Reason::Kept => leased = false,
@@ -114,7 +114,7 @@ async fn supervise(
                     break None;
                 }
             },
-            wish = wishes.recv() => break wish,
+            stop_request = stop_requests.recv() => break stop_request,
         }
     };
     server.abort();
@@ -123,26 +123,26 @@ async fn supervise(
     for complaint in &complaints {
         tracing::warn!("{complaint}");
     }
-    // The state must be removed before the reply is sent, because the client may reuse the name at once.
+    // Remove the state before sending the reply, because the client may reuse the name at once.
     drop(run);
     drop::<State>(state);
-    if let Some(wish) = wish {
-        wish.answer(&Reply::Down { complaints }).await;
+    if let Some(stop_request) = stop_request {
+        stop_request.answer(&Reply::Down { complaints }).await;
     }
     Ok(())
 }
 
 /// The reason why a boot was aborted.
 enum NotBooted {
-    Because(Error),
-    Wished(StopRequest),
+    Failed(Error),
+    Stopped(StopRequest),
 }
 
-/// An event other than `down` that affects the testbed. After [`Self::Kept`], the guests keep running. All other events
-/// stop the testbed.
+/// An event, other than `down`, that affects the testbed. After [`Self::Kept`], the guests keep running. All other
+/// events stop the testbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// The lease has been released, so closing it no longer has any effect.
+    /// `up` has released the lease, so closing it no longer has any effect.
     Kept,
     LeaseClosed,
     Signal,
@@ -160,7 +160,7 @@ impl Reason {
     }
 }
 
-/// Everything that can stop a testbed, apart from `down`.
+/// All sources of events that can stop a testbed, apart from `down`.
 struct Ends {
     signals: [tokio::signal::unix::Signal; 3],
     process: Option<oneshot::Receiver<()>>,
@@ -180,7 +180,7 @@ impl Ends {
                     let mut wanted = [PollFd::new(&process, PollFlags::IN)];
                     // The thread may live as long as the watched process, but does not keep the supervisor alive.
                     while poll(&mut wanted, None) == Err(rustix::io::Errno::INTR) {}
-                    // If the receiver has been dropped, everything has already stopped.
+                    // If the receiver has been dropped, the testbed has already stopped.
                     let _ = ended.send(());
                 });
                 Some(end)
@@ -191,7 +191,7 @@ impl Ends {
         Ok(Self { signals: [a?, b?, c?], process })
     }
 
-    /// Waits for the next event. The future can be cancelled at any time.
+    /// Waits for the next event. This future is cancel-safe.
     async fn next(&mut self, lease: &mut LeaseReader, leased: bool) -> Reason {
         let [terminate, interrupt, hangup] = &mut self.signals;
         tokio::select! {
@@ -213,10 +213,9 @@ async fn ended(process: Option<&mut oneshot::Receiver<()>>) {
     }
 }
 
-/// Waits for the next message on the lease, or until the lease is closed.
+/// Waits for the next message on the lease or until the lease is closed.
 async fn read_lease(lease: &mut LeaseReader) -> Reason {
-    // If the future is cancelled, a partial line stays in the buffer, because a line is consumed only when it is
-    // complete.
+    // If the future is cancelled, a partial line stays in the buffer, because only complete lines are consumed.
     match lease.fill_buf().await {
         Ok([]) | Err(_) => return Reason::LeaseClosed,
         Ok(_) => {}
@@ -327,7 +326,7 @@ impl Testbed {
         }
     }
 
-    /// Returns the environment variables that commands in a guest receive.
+    /// Returns the environment variables for commands in a guest.
     fn environment(&self, guest: &RunningGuest) -> BTreeMap<String, String> {
         let places = Place::all(&self.wanted);
         let names: Vec<String> = places.iter().map(|place| place.name.to_string()).collect();
@@ -352,7 +351,7 @@ impl Testbed {
         environment
     }
 
-    /// Kills the guests, then shuts the daemons down cleanly. Returns the problems that were found.
+    /// Kills the guests, then shuts the daemons down cleanly. Returns the problems found.
     async fn end(&self) -> Vec<String> {
         let guests = std::mem::take(&mut *lock(&self.guests));
         let mut complaints = Vec::new();
@@ -368,7 +367,7 @@ impl Testbed {
     }
 }
 
-/// Serves clients, each in its own task. If the future is dropped, the tasks end, so that no task holds the lock of a
+/// Serves each client in its own task. Dropping the future ends the tasks, so that none of them holds the lock of a
 /// guest that is being stopped.
 async fn serve(listener: UnixListener, bed: Arc<Testbed>) {
     let mut clients = JoinSet::new();
@@ -398,7 +397,7 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     let reply = match request {
         Request::Describe => Reply::Description(bed.description().await),
         Request::Down => {
-            // Only the first `down` is answered. For later ones, the connection is just closed.
+            // Only the first `down` is answered. The connections of later ones are just closed.
             let _ = bed.downs.send(StopRequest(writer)).await;
             return Ok(());
         }
@@ -419,14 +418,14 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     send(&mut writer, &reply).await
 }
 
-/// Allocates a port for a command, and adds the guest's environment variables to the command's.
+/// Allocates a port for a command, and adds the guest's environment variables to those of the command.
 async fn begin(
     bed: &Testbed,
     guest: GuestName,
     mut start: Start,
 ) -> Result<(Arc<RunningGuest>, Taken, Start)> {
     let guest = bed.guest(guest)?;
-    // Check the guest first. If it never executed the command, the port would never be freed.
+    // Check the guest first, because the port would never be freed if the guest did not execute the command.
     guest.check().await?;
     let mut environment = bed.environment(&guest);
     environment.append(&mut start.env);

@@ -1,7 +1,7 @@
-//! The Ethernet network between guests: a learning switch for NICs that exchange their frames over UDP.
+//! The Ethernet network between guests: a learning switch for NICs that send their frames over UDP.
 //!
-//! Tests use this network for out-of-band communication, and soft-RoCE runs on it. The switch has one socket per guest,
-//! so the receiving socket identifies the sender.
+//! Tests use this network for out-of-band communication, and soft-RoCE runs on it. The switch has a socket for each
+//! guest, so the receiving socket identifies the sender.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -62,14 +62,13 @@ async fn forward(port: usize, sockets: Vec<Arc<UdpSocket>>, table: Arc<Mutex<Tab
     let mut frame = vec![0; LARGEST];
     let Some(socket) = sockets.get(port).cloned() else { return };
     loop {
-        // While a NIC is not running, receiving from the port's socket returns an error for each frame that was sent to
-        // the NIC.
+        // While a NIC is down, each frame sent to it causes an error in a later receive on its socket.
         let Ok(len) = socket.recv(&mut frame).await else { continue };
         let Some(frame) = frame.get(..len) else { continue };
         let target = table.lock().await.target(port, frame);
         for (other, socket) in sockets.iter().enumerate() {
             if target.reaches(port, other) {
-                // A frame for which the socket buffer has no space is lost, as on any network.
+                // A frame that does not fit into the socket buffer is lost, as on any network.
                 let _ = socket.try_send(frame);
             }
         }
@@ -79,22 +78,22 @@ async fn forward(port: usize, sockets: Vec<Arc<UdpSocket>>, table: Arc<Mutex<Tab
 /// Destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
-    Nobody,
-    One(usize),
-    Others,
+    Drop,
+    Port(usize),
+    Flood,
 }
 
 impl Target {
     fn reaches(self, from: usize, port: usize) -> bool {
         match self {
-            Self::Nobody => false,
-            Self::One(one) => one == port,
-            Self::Others => from != port,
+            Self::Drop => false,
+            Self::Port(target) => target == port,
+            Self::Flood => from != port,
         }
     }
 }
 
-/// The port on which each MAC address was learned.
+/// The port at which each MAC address was learned.
 #[derive(Debug, Default)]
 struct Table(HashMap<Mac, usize>);
 
@@ -102,16 +101,16 @@ impl Table {
     /// Learns the source address of a received frame, and returns the frame's destination.
     fn target(&mut self, from: usize, frame: &[u8]) -> Target {
         let addresses = frame.get(..HEADER).and_then(|header| header.first_chunk::<12>());
-        let Some(&[d0, d1, d2, d3, d4, d5, source @ ..]) = addresses else { return Target::Nobody };
+        let Some(&[d0, d1, d2, d3, d4, d5, source @ ..]) = addresses else { return Target::Drop };
         let to_group = |address: &Mac| address[0] & 1 != 0;
         if !to_group(&source) && (self.0.contains_key(&source) || self.0.len() < MOST_ADDRESSES) {
             self.0.insert(source, from);
         }
         let destination = [d0, d1, d2, d3, d4, d5];
         match self.0.get(&destination) {
-            Some(&port) if port == from => Target::Nobody,
-            Some(&port) => Target::One(port),
-            None => Target::Others,
+            Some(&port) if port == from => Target::Drop,
+            Some(&port) => Target::Port(port),
+            None => Target::Flood,
         }
     }
 }
@@ -127,15 +126,15 @@ mod tests {
     #[test]
     fn switch_learns_addresses_and_floods_unknown_ones() {
         let mut table = Table::default();
-        assert_eq!(table.target(0, &frame(4, 2)), Target::Others);
-        assert_eq!(table.target(1, &frame(2, 4)), Target::One(0));
-        assert_eq!(table.target(0, &frame(4, 2)), Target::One(1));
-        assert_eq!(table.target(2, &frame(0xff, 6)), Target::Others);
-        assert_eq!(table.target(0, &frame(2, 2)), Target::Nobody);
-        assert_eq!(table.target(0, &[0; 13]), Target::Nobody);
+        assert_eq!(table.target(0, &frame(4, 2)), Target::Flood);
+        assert_eq!(table.target(1, &frame(2, 4)), Target::Port(0));
+        assert_eq!(table.target(0, &frame(4, 2)), Target::Port(1));
+        assert_eq!(table.target(2, &frame(0xff, 6)), Target::Flood);
+        assert_eq!(table.target(0, &frame(2, 2)), Target::Drop);
+        assert_eq!(table.target(0, &[0; 13]), Target::Drop);
         // A group address is never a valid source.
         table.target(2, &frame(2, 5));
-        assert_eq!(table.target(0, &frame(5, 2)), Target::Others);
+        assert_eq!(table.target(0, &frame(5, 2)), Target::Flood);
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Fuzzes JingZhao contexts, and the state changes of a QP context.
+//! Fuzzes JingZhao contexts and the state changes of a QP context.
 
 use std::cell::Cell;
 
@@ -26,10 +26,10 @@ const TRANSITIONS: [Transition; 11] = [
     Transition::ToRst,
 ];
 
-/// Reads the input as each kind of context, then as a sequence of QP state changes.
+/// Parses the input as each kind of context, and executes it as a sequence of QP state changes.
 ///
-/// The sequence consists of a 192-byte image followed by four-byte operations. An operation either changes one byte of
-/// the image and passes the image to a command, or applies a change that the engine would make.
+/// The sequence is a 192-byte image followed by four-byte operations. An operation either changes one byte of the image
+/// and passes the image to a command, or makes a change that the engine could make.
 pub fn decode_context(input: &[u8]) {
     parse_contexts(input);
     let (image, operations) = input.split_at(input.len().min(qpc::LEN));
@@ -80,7 +80,7 @@ fn parse_contexts(input: &[u8]) {
     assert!(seen.0.get() > 0);
 }
 
-/// Runs a command and checks the rules for live fields (section 10.3).
+/// Runs a command and checks which context fields it changes (JingZhao interface, section 10.3).
 fn command(qp: &mut StoredQpc, transition: Transition, mailbox: &Qpc) {
     use Transition::{
         Init2Init, Init2Rtr, Rst2Init, Rtr2Rts, Rts2Rts, SqErr2Rts, Sqd2Rts, Sqd2Sqd, ToErr, ToRst,
@@ -91,7 +91,7 @@ fn command(qp: &mut StoredQpc, transition: Transition, mailbox: &Qpc) {
     assert_eq!(after.state(), Some(transition.target()));
     match transition {
         ToRst => assert_eq!(next, StoredQpc::default()),
-        ToErr => assert_eq!(Qpc { state: before.state, ..after }, before, "2ERR applies nothing"),
+        ToErr => assert_eq!(Qpc { state: before.state, ..after }, before, "2ERR changes only the state"),
         _ => {
             let early = matches!(transition, Rst2Init | Init2Init | Init2Rtr);
             let received = if early { mailbox.recv_psn } else { before.recv_psn };
@@ -107,7 +107,7 @@ fn command(qp: &mut StoredQpc, transition: Transition, mailbox: &Qpc) {
         }
     }
     if matches!(transition, Rts2Rts | Sqd2Sqd | Sqd2Rts | SqErr2Rts) && qp.named(mailbox).is_empty() {
-        assert_eq!(Qpc { state: before.state, ..after }, before, "a QP that runs changes by name only");
+        assert_eq!(Qpc { state: before.state, ..after }, before, "an empty mask changes only the state");
     }
     assert!(next.rnr_retry() <= 7 && next.retry_count() <= 7 && next.min_rnr_timer() < 32);
     let _ = next.ack_timeout();
@@ -115,7 +115,7 @@ fn command(qp: &mut StoredQpc, transition: Transition, mailbox: &Qpc) {
     *qp = next;
 }
 
-/// Counts the fields that an object describes.
+/// Counts the fields of described objects.
 #[derive(Default)]
 pub(crate) struct Fields(Cell<usize>);
 

@@ -17,8 +17,7 @@ use protocol::hca::jingzhao::wqe::{NextUnit, RecvWqe, SendWqe};
 use protocol::hca::jingzhao::{PAGE, icm};
 
 /// Decodes queue entries and a doorbell. The first byte is the opcode of a send WQE, the second byte is the service
-/// type of its QP, and the entry follows. Accepted input must have the same meaning after it is emitted and parsed
-/// again.
+/// type of its QP, and the entry follows. Accepted input must survive emitting and parsing again.
 pub fn decode_wqe(input: &[u8]) {
     let [opcode, service, entry @ ..] = input else { return };
     let service = ServiceType::from_code(service & 3).unwrap_or(ServiceType::Rc);
@@ -56,9 +55,9 @@ pub fn decode_wqe(input: &[u8]) {
     }
 }
 
-/// Reads mailboxes as a device does, for a sequence of commands. A command consists of a byte that selects it, a
+/// Parses mailboxes as a device does, for a sequence of commands. A command consists of a byte that selects it, a
 /// four-byte in_modifier, the length of its mailbox in units of 32 bytes (one byte), and the mailbox. All QP commands
-/// use the same QP.
+/// operate on the same QP.
 pub fn decode_mailbox(input: &[u8]) {
     let mut rest = input;
     let mut qp = StoredQpc::default();
@@ -137,7 +136,7 @@ fn read(op: Op, in_modifier: u32, mailbox: &[u8]) {
     }
 }
 
-/// Returns mailbox contents as read by a device, padded with zeros.
+/// Returns mailbox contents, padded with zeros, as a device reads them.
 pub(crate) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut padded = [0; N];
     let len = bytes.len().min(N);

@@ -1,4 +1,4 @@
-//! Bodies of the fuzz targets, shared with the corpus replay in `protocol/tests/corpus.rs`.
+//! Fuzz targets, which `protocol/tests/corpus.rs` also runs on the corpus.
 
 pub mod context;
 pub mod jingzhao;
@@ -14,7 +14,7 @@ use protocol::roce::{FrameWriter, IcrcField, MAX_PAYLOAD, Packet, RoceFrame, sea
 
 pub type Target = fn(&[u8]);
 
-/// All targets, each with the name of its corpus.
+/// All targets, each with its corpus name.
 pub const TARGETS: &[(&str, Target)] = &[
     ("decode_context", context::decode_context),
     ("decode_frame", decode_frame),
@@ -27,10 +27,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("decode_wqe", jingzhao::decode_wqe),
 ];
 
-/// Decodes a frame in every way that a port does. An accepted frame must have the same meaning after it is emitted and
-/// parsed again.
+/// Decodes a frame in every way that a port does. An accepted frame must survive emitting and parsing again.
 ///
-/// The ICRC check rejects almost all mutations, so the transport part is also decoded without the ICRC.
+/// The ICRC check rejects almost all mutations, so the transport headers are also decoded without it.
 pub fn decode_frame(frame: &[u8]) {
     let _ = Packet::parse(frame.get(42..).unwrap_or_default());
     let _ = Packet::parse(frame);
@@ -41,7 +40,7 @@ pub fn decode_frame(frame: &[u8]) {
             let _ = EchoRequest::parse(payload);
         }
     }
-    // A frame that parses without ICRC must parse to the same value once it is sealed.
+    // A frame that parses without its ICRC must parse to the same value once it is sealed.
     let mut sealed = frame.to_vec();
     let is_sealed = seal(&mut sealed).is_ok();
     if let Ok(unsealed) = RoceFrame::parse_with(frame, IcrcField::LeftOut) {

@@ -1,4 +1,4 @@
-//! Fuzzes the layouts of MADs and their attributes.
+//! Fuzzes the layouts of MADs and of their attributes.
 
 use protocol::mad::class_port_info::ClassPortInfo;
 use protocol::mad::node::NodeInfo;
@@ -10,8 +10,7 @@ use protocol::mad::smp::Smp;
 use protocol::mad::switch::SwitchInfo;
 use protocol::mad::{MAD_LEN, Mad, header, set_header};
 
-/// Checks that an attribute has the same meaning after it is emitted and parsed again, and that emitted bytes
-/// round-trip.
+/// Checks that a parsed attribute and its emitted bytes both round-trip.
 macro_rules! check_round_trip {
     ($mad:ident: $($layout:ty),*) => {$({
         if let Some(bytes) = $mad.get(64..).and_then(|data| data.first_chunk::<{ <$layout>::LEN }>()) {

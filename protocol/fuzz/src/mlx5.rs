@@ -48,8 +48,8 @@ pub fn decode_mlx5_command(input: &[u8]) {
 
 /// Parses the input as each kind of context and doorbell, and executes it as a sequence of QP state changes.
 ///
-/// The sequence consists of two contexts followed by four-byte operations. Each operation changes one byte of the
-/// second context, and then changes the state of the first context with it.
+/// The sequence is two contexts followed by four-byte operations. Each operation changes one byte of the second context
+/// and applies it to the first context in a state change.
 pub fn decode_mlx5_context(input: &[u8]) {
     let seen = Fields::default();
     round_trip!(
@@ -108,8 +108,8 @@ fn run_qp_commands(input: &[u8], mut qp: QpContext) {
     }
 }
 
-/// Parses the input as work requests and queue entries. The first byte is a service type. The remaining bytes are
-/// parsed in turn as a send WQE, a receive WQE, an SRQ entry, a CQE and an EQE.
+/// Parses the input as work requests and queue entries. The first byte is a service type. The rest is parsed as a send
+/// WQE, a receive WQE, an SRQ entry, a CQE and an EQE.
 pub fn decode_mlx5_wqe(input: &[u8]) {
     let [service, bytes @ ..] = input else { return };
     let seen = Fields::default();

@@ -22,15 +22,15 @@ use protocol::hca::qp::{ServiceType, Transition};
 use super::context::Fields;
 use super::jingzhao::padded;
 
-/// Maximum number of mailbox bytes that are read.
+/// Maximum number of mailbox bytes that a command reads.
 const PAGE: usize = 4096;
 
 /// Number of QPs in a multicast table entry.
 const GROUP_QPS: usize = 56;
 
-/// Reads the input in every way that a device does. The first byte is an HCR opcode, the second is a WQE opcode, and
-/// the third is a service type. The rest is read as a mailbox, as a WQE, and as a sequence of QP state changes.
-/// Accepted input must have the same meaning after it is emitted and parsed again.
+/// Parses the input in every way that a device does. The first byte is an HCR opcode, the second is a WQE opcode, and
+/// the third is a service type. The rest is used as a mailbox, as a WQE, and as a sequence of QP state changes.
+/// Accepted input must survive emitting and parsing again.
 pub fn decode_mthca(input: &[u8]) {
     let [command, opcode, service, bytes @ ..] = input else { return };
     let service = ServiceType::from_code(service & 3).unwrap_or(ServiceType::Rc);
@@ -40,7 +40,7 @@ pub fn decode_mthca(input: &[u8]) {
     run_qp_commands(bytes);
 }
 
-/// Maps a byte to the opcodes in use, which lie near 0 and near 0xfff.
+/// Maps a byte to an opcode near 0 or near 0xfff, where all valid opcodes are.
 fn code(command: u8) -> u16 {
     if command >= 0xf0 { 0xf00 | u16::from(command) } else { command.into() }
 }
@@ -133,8 +133,8 @@ fn read_wqes(bytes: &[u8], opcode: u8, service: ServiceType) {
     assert!(arm.cqn.get() <= 0xff_ffff);
 }
 
-/// Runs QP commands. The input consists of the inbox of a QP command followed by four-byte operations. Each operation
-/// changes one byte of the inbox and passes the inbox to a command.
+/// Runs a sequence of QP commands. The input is the inbox of a QP command followed by four-byte operations. Each
+/// operation changes one byte of the inbox and passes the inbox to a command.
 fn run_qp_commands(bytes: &[u8]) {
     let (inbox, operations) = bytes.split_at(bytes.len().min(ModifyQp::LEN));
     let mut inbox: [u8; ModifyQp::LEN] = padded(inbox);
@@ -161,7 +161,7 @@ fn command(qp: &mut Qpc, transition: Transition, new: &ModifyQp) {
     if transition == ToRst {
         assert_eq!(next, Qpc::default());
     } else if only_state {
-        assert_eq!(Qpc { state: qp.state, ..next }, *qp, "a QP that runs changes by name only");
+        assert_eq!(Qpc { state: qp.state, ..next }, *qp, "an empty mask changes only the state");
     }
     assert!(next.requester_depth() <= 128 && next.responder_depth() <= 128);
     assert!(next.kind().is_some() || transition == ToRst);
@@ -171,8 +171,8 @@ fn command(qp: &mut Qpc, transition: Transition, new: &ModifyQp) {
     *qp = next;
 }
 
-/// Checks that a context has the same meaning after it is emitted and parsed again. Two fields may differ: the SRQ
-/// number of a QP without an SRQ, and the slot size of a queue that does not exist.
+/// Checks that a context survives emitting and parsing again. Two fields may differ: the SRQ number of a QP without an
+/// SRQ, and the slot size of a queue that does not exist.
 fn check_emitted(qpc: &Qpc) {
     let again = Qpc::parse(&qpc.emit());
     let mut expected = *qpc;

@@ -1,4 +1,4 @@
-//! Event data common to all HCR interfaces.
+//! Event data common to several device interfaces.
 
 use crate::describe::{Field, Visitor};
 
@@ -12,7 +12,7 @@ pub enum CqFault {
 }
 
 impl CqFault {
-    /// Returns the syndrome in the event.
+    /// Returns the syndrome that the event reports.
     pub const fn code(self) -> u8 {
         match self {
             Self::Overrun => 1,

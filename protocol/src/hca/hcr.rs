@@ -58,7 +58,7 @@ pub struct PendingCommand {
     pub in_param: u64,
     /// Command-specific value, for example the index of the object.
     pub in_modifier: u32,
-    /// Address of the output mailbox.
+    /// Address of the outbox.
     pub out_param: u64,
     /// Token to repeat in the completion event.
     pub token: u16,
@@ -77,7 +77,7 @@ pub struct CommandWord {
     pub op_modifier: u8,
     #[bits(2)]
     __: u8,
-    /// Bit 22: report completion with an event on an EQ.
+    /// Bit 22: report the completion with an event.
     pub event: bool,
     /// Bit 23: set by the driver to start the command, cleared by the device when the command is done.
     pub go: bool,

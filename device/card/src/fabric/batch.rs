@@ -9,9 +9,9 @@ use protocol::roce::{IcrcField, seal};
 use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 
-/// Maximum number of frame bytes that one turn sends to or receives from shared memory. The last frame may exceed this
-/// limit. The limit is low enough that the frames, and an equal amount of guest memory, are still in the L2 cache when
-/// the receiver reads them.
+/// Maximum number of frame bytes sent to or received from shared memory in one turn of the event loop. The last frame
+/// may exceed it. The limit is low enough that the frames, and as many bytes of guest memory, are still in the L2 cache
+/// when the receiver reads them.
 pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
 /// Outbound frames, back to back in a reused buffer.
@@ -38,13 +38,13 @@ pub enum Origin {
     /// An unsolicited frame from the engine, the host stack or management.
     #[default]
     Own,
-    /// An answer to a received frame; see [`TxBatch::mark_answer`].
+    /// A reply to a received frame; see [`TxBatch::mark_answer`].
     Answer,
 }
 
 impl TxBatch {
-    /// Creates a batch for a NIC. The NIC's driver chooses the source addresses of all frames, including RDMA
-    /// frames. Fabrics check that no other member owns these addresses.
+    /// Creates a batch for a NIC, whose driver chooses the source addresses of all frames, including RDMA frames.
+    /// Fabrics check that no other member owns them.
     pub fn of_nic() -> Self {
         Self { has_chosen_sources: true, ..Self::default() }
     }
@@ -61,9 +61,9 @@ impl TxBatch {
         self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin: Origin::Own, icrc });
     }
 
-    /// Marks the last frame as an answer, which must reach only the requester. A fabric that has not learned
-    /// the requester's location drops the answer instead of flooding it, so that the requests of one peer do
-    /// not burden other members.
+    /// Marks the last frame as a reply, which must reach only the requester. A fabric that has not learned the
+    /// requester's location drops the reply instead of flooding it, so that one peer's requests do not burden other
+    /// members.
     pub fn mark_answer(&mut self) {
         self.mark(Origin::Answer);
     }
@@ -272,7 +272,7 @@ impl RxFrame {
     }
 }
 
-/// Frames moved from a [`TxBatch`] to an [`RxBatch`] without being copied.
+/// A buffer of frames that passes from a [`TxBatch`] to an [`RxBatch`] as a whole.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     bytes: Vec<u8>,

@@ -1,8 +1,8 @@
 //! Impairments: rules that drop, duplicate, reorder, delay, corrupt and ECN-mark frames.
 //!
-//! Impairments apply between an HCA and its fabric, and use neither a clock nor a socket. The caller passes in
-//! frames and the time, and receives frames either immediately or at [`Impairments::next_deadline`]. All
-//! randomness comes from the rules' seeds, so the same input always produces the same output.
+//! They are applied between an HCA and its fabric, without access to a clock or a socket. The caller passes in frames
+//! and the time, and receives frames either immediately or at [`Impairments::next_deadline`]. All randomness comes from
+//! the rules' seeds, so the same input always produces the same output.
 
 mod alter;
 mod held;
@@ -65,7 +65,7 @@ pub struct ImpairmentRow {
     pub hits: u64,
 }
 
-/// The rules of one device and the frames held back by these rules.
+/// The rules of one device and the frames that they hold back.
 #[derive(Debug, Default)]
 pub struct Impairments {
     rules: Vec<ActiveRule>,
@@ -98,7 +98,7 @@ struct Effects {
 }
 
 impl Impairments {
-    /// Returns whether there are neither rules nor held frames.
+    /// Returns whether there are no rules and no held frames.
     pub fn is_idle(&self) -> bool {
         self.rules.is_empty() && self.tx.is_empty() && self.rx.is_empty()
     }
@@ -209,7 +209,7 @@ impl Impairments {
 }
 
 impl ActiveRule {
-    /// Counts a frame selected by the rule. Applies the action if the rule is due for this frame.
+    /// Counts the frame if it matches the rule's selectors, and applies the action if the rule hits it.
     fn apply(
         &mut self,
         summary: &FrameSummary,

@@ -40,7 +40,7 @@ pub struct Networks(HashMap<String, Arc<Network>>);
 #[derive(Debug)]
 pub struct Network {
     members: RwLock<Members>,
-    /// Number of joins. Each join invalidates the cached results of source address checks.
+    /// Number of joins so far. Each join invalidates the cached source address checks.
     joins: AtomicU64,
     /// Time zero of the clock used for address ageing.
     started: Instant,
@@ -52,7 +52,7 @@ impl Default for Network {
     }
 }
 
-/// The members of a network. A member is identified by its configured MAC.
+/// The members of a network, identified by their configured MACs.
 #[derive(Debug, Default)]
 struct Members {
     all: HashMap<MacAddr, Arc<Member>>,
@@ -94,7 +94,7 @@ pub struct LocalFabric {
     stats: FabricStats,
 }
 
-/// Cached result of the last source address check that passed, for frames from this member's NIC.
+/// The last source address of this member's NIC that passed the check.
 #[derive(Clone, Copy, Debug)]
 struct Admitted {
     source: Source,
@@ -104,7 +104,7 @@ struct Admitted {
 }
 
 impl Networks {
-    /// Returns the network with this name. The first call for a name creates the network.
+    /// Returns the network with this name, creating it on first use.
     pub fn network(&mut self, name: &str) -> Arc<Network> {
         self.0.entry(name.to_owned()).or_default().clone()
     }
@@ -265,7 +265,7 @@ impl LocalFabric {
             };
             let count = batch.frames().take_while(is_alike).count();
             let one = owner.filter(|owner| *owner != self.mac).and_then(|owner| members.all.get(&owner));
-            // An answer to an unknown MAC is dropped instead of flooded.
+            // A reply to an unknown MAC is dropped instead of flooded.
             let is_flooded = owner.is_none() && !(is_unknown && first.origin == Origin::Answer);
             let others = is_flooded.then(|| members.others(self.mac, first.dst)).into_iter().flatten();
             if let Some(member) = one.filter(|_| count == batch.len())
@@ -362,7 +362,7 @@ impl Drop for LocalFabric {
     fn drop(&mut self) {
         let mut members = self.network.change();
         members.all.remove(&self.mac);
-        members.macs.rename(|owner| Some(owner).filter(|owner| *owner != self.mac));
+        members.macs.map_owners(|owner| Some(owner).filter(|owner| *owner != self.mac));
         members.ips.remove(self.mac);
     }
 }
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn mac_in_use_by_one_guest_cannot_be_learned_from_another() {
+    fn used_mac_is_not_learned_from_another_nic() {
         let [mut a, mut b, mut c] = network();
         a.set_promiscuous();
         b.set_promiscuous();
@@ -552,8 +552,8 @@ mod tests {
             frames.iter().for_each(|frame| batch.push(frame));
             batch
         };
-        // A frame with another member's IP address is dropped, whether the NIC sends it from its own MAC or
-        // from a different MAC, and whether or not the frame is an answer.
+        // A frame with another member's IP address is dropped, whether the NIC sends it from its own MAC or from a
+        // different MAC, and whether or not it is a reply.
         for is_answer in [false, true] {
             for mac in [MACS[0], UNOWNED] {
                 let mut frames = TxBatch::of_nic();
@@ -578,7 +578,7 @@ mod tests {
         c.send(&mut batch(&[(MACS[1], 1)]));
         assert_eq!(all_received(&mut b).count(), 19);
 
-        // Once the owner of an address has joined, only the owner may use the address.
+        // Once the owner of an address has joined, no other member may use it.
         let late = MacAddr([2, 0, 0, 0, 0, 9]);
         let _late = a.network.join(&member(9)).unwrap();
         a.send(&mut of(frames_from(MACS[0], MACS[1], &member(9))));

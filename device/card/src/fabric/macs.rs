@@ -1,9 +1,8 @@
 //! The MAC table of a learning switch.
 //!
-//! A configured MAC belongs to its owner permanently. Any other MAC is learned from frames and belongs to the
-//! owner that uses it. No other owner may use this MAC until it has been quiet for [`HOLD`]. The entry of a
-//! learned MAC ages out after [`AGEING`]. It is evicted earlier if [`MAX_LEARNED`] newer MACs have been learned
-//! from the same owner.
+//! A configured MAC belongs to its owner permanently. Any other MAC is learned from frames and belongs to the owner
+//! that uses it. No other owner may use it until it has been idle for [`HOLD`]. A learned entry ages out after
+//! [`AGEING`], or is evicted once [`MAX_LEARNED`] newer MACs have been learned from the same owner.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -19,11 +18,11 @@ pub(super) const MAX_LEARNED: usize = 512;
 /// Ageing time of a learned MAC (IEEE 802.1Q-2018, table 8-6).
 const AGEING: Duration = Duration::from_secs(300);
 
-/// How long a learned MAC must have been quiet before another owner may take it over. This is longer than the usual
-/// pauses in traffic, but shorter than the time to move a virtual machine to another host.
+/// Idle time after which another owner may take over a learned MAC. It is longer than the usual pauses in traffic, but
+/// shorter than the live migration of a virtual machine.
 const HOLD: Duration = Duration::from_secs(2);
 
-/// Minimum interval between refreshes of a MAC's entry while frames from this MAC keep arriving.
+/// Minimum interval between refreshes of the entry of an active MAC.
 pub(super) const REFRESH: Duration = Duration::from_millis(500);
 
 /// The MAC table. `O` identifies an owner.
@@ -48,8 +47,8 @@ enum Kind {
 }
 
 impl<O> Entry<O> {
-    /// Returns how long the MAC has been quiet, or zero if the MAC is configured.
-    fn quiet(&self, now: Instant) -> Duration {
+    /// Returns how long the MAC has been idle, or zero if it is configured.
+    fn idle_time(&self, now: Instant) -> Duration {
         match self.kind {
             Kind::Fixed => Duration::ZERO,
             Kind::Learned(at) => now.saturating_since(at),
@@ -82,12 +81,12 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
 
     /// Returns the owner of a MAC. Multicast addresses have none.
     pub(super) fn owner(&self, now: Instant, mac: MacAddr) -> Option<O> {
-        let known = self.entries.get(&mac).filter(|entry| !mac.is_multicast() && entry.quiet(now) < AGEING);
+        let known =
+            self.entries.get(&mac).filter(|entry| !mac.is_multicast() && entry.idle_time(now) < AGEING);
         known.map(|entry| entry.owner)
     }
 
-    /// Records that a frame from `owner` has this source MAC, and learns the MAC. Returns false if the MAC
-    /// belongs to another owner.
+    /// Learns the source MAC of a frame from `owner`. Returns false if the MAC belongs to another owner.
     #[must_use]
     pub(super) fn learn(&mut self, now: Instant, mac: MacAddr, owner: O) -> bool {
         // A multicast address is not a valid source and is never learned.
@@ -101,7 +100,7 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
                 }
                 return true;
             }
-            Some(entry) if entry.quiet(now) < HOLD => return false,
+            Some(entry) if entry.idle_time(now) < HOLD => return false,
             // The MAC has moved to this owner.
             Some(_) => self.unlearn(mac),
             None => {}
@@ -117,9 +116,9 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
         true
     }
 
-    /// Replaces each owner with the result of `name`. Removes the owner's MACs if `name` returns `None`.
-    pub(super) fn rename(&mut self, name: impl Fn(O) -> Option<O>) {
-        self.entries.retain(|_, entry| match name(entry.owner) {
+    /// Replaces each owner with the result of `new_owner`, or removes the owner's MACs if the result is `None`.
+    pub(super) fn map_owners(&mut self, new_owner: impl Fn(O) -> Option<O>) {
+        self.entries.retain(|_, entry| match new_owner(entry.owner) {
             Some(owner) => {
                 entry.owner = owner;
                 true
@@ -127,7 +126,8 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
             None => false,
         });
         let learned = std::mem::take(&mut self.learned);
-        self.learned = learned.into_iter().filter_map(|(owner, macs)| Some((name(owner)?, macs))).collect();
+        self.learned =
+            learned.into_iter().filter_map(|(owner, macs)| Some((new_owner(owner)?, macs))).collect();
     }
 
     /// Returns all MACs with their owners.

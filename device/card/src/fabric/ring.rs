@@ -1,14 +1,13 @@
 //! The `ring` fabric: HCAs in different processes of one host exchange frames through shared memory.
 //!
-//! A network is a directory. Each HCA listens on a socket in this directory. The socket is named after the
-//! HCA's MAC, so no two HCAs can have the same MAC. Each HCA connects to the other sockets that it finds in the
-//! directory (see `discovery`). The connection between two members stays open. A byte sent on it wakes the
-//! receiving member if that member is sleeping. The end of the stream means that the other member has closed
-//! the connection.
+//! A network is a directory in which each HCA listens on a socket named after its MAC, so no two HCAs can have the same
+//! MAC. Each HCA connects to the other sockets that it finds in the directory (see `discovery`). The connection between
+//! two members stays open. A byte sent on it wakes the other member if it is sleeping, and the end of the stream means
+//! that the other member has closed the link.
 //!
-//! An eventfd would wake a member a little faster, but the two members would share its file status flags. A
-//! peer could then fill the eventfd, make it blocking, and thus block the other member's writes. In contrast, a
-//! send on a member's own socket never waits.
+//! An eventfd would wake a member a little faster, but the two members would share its file status flags. A peer could
+//! then fill the eventfd, make it blocking, and stall the other member's writes. A non-blocking send on a member's own
+//! socket never stalls.
 //!
 //! A member owns its configured MAC and IP addresses while it is linked. Other MACs used by NICs are learned.
 
@@ -47,8 +46,8 @@ use crate::vfio::server::Listener;
 /// Maximum number of linked members. Each member uses the memory of two rings, and is polled before every sleep.
 const MAX_LINKS: usize = 64;
 
-/// Maximum number of connections that have not sent a hello. Once there are this many, a new connection
-/// replaces the oldest one.
+/// Maximum number of connections that have not sent a hello yet. At the limit, a new connection replaces the oldest
+/// one.
 const MAX_CALLERS: usize = 8;
 
 /// Maximum number of socket events handled in one turn.
@@ -57,11 +56,11 @@ const MAX_EVENTS: usize = 32;
 /// Maximum number of frames received from one member in one turn.
 const MAX_FRAMES: usize = 512;
 
-/// Maximum number of MACs listed in one row.
+/// Maximum number of MACs listed per member.
 const MACS_SHOWN: usize = 16;
 
-/// If there is only one other member, its ring may stay full for this time before frames to the member are dropped. If
-/// there are more members, a slow member must not delay the others, so frames to a full ring are dropped immediately.
+/// How long the ring of the only other member may stay full before frames to that member are dropped. With more
+/// members, frames to a full ring are dropped immediately, so that a slow member does not delay the others.
 const RING_FULL_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Interval at which the directory is scanned while frames are sent to unknown MACs.
@@ -69,8 +68,7 @@ const SCAN_PERIOD: Duration = Duration::from_secs(1);
 
 mod token {
     pub(super) const LISTENER: u64 = 0;
-    /// Event number of the first connection without a hello. The event numbers of links follow those of the
-    /// connections.
+    /// Epoll token of the first connection without a hello. The tokens of links follow those of the connections.
     pub(super) const CALLERS: u64 = 1;
     pub(super) const LINKS: u64 = CALLERS + super::MAX_CALLERS as u64;
 }
@@ -99,8 +97,7 @@ pub struct RingFabric {
     ips: IpOwners,
     /// The last source that was admitted, its owner, and the time of the check.
     last: Option<(Source, Owner, engine::Instant)>,
-    /// Incremented in every turn. Modulo the number of links, this is the index of the link that was served
-    /// first in the last turn.
+    /// Incremented by each receive call, so that each call starts with a different link.
     first: usize,
     full_since: Option<Instant>,
     scanned: Instant,
@@ -185,7 +182,7 @@ impl RingFabric {
         Ok(())
     }
 
-    /// Removes a link. Afterwards, the MACs behind the link have no owner.
+    /// Removes a link. The MACs reached through it then have no owner.
     fn unlink(&mut self, place: usize, fault: &LinkError) {
         // Closing the socket removes it from epoll.
         let Some(link) = self.links.get_mut(place).and_then(Option::take) else { return };
@@ -197,7 +194,7 @@ impl RingFabric {
                 limited!(warn, %mac, %error, "disconnected a ring member that violated the protocol");
             }
         }
-        self.macs.rename(|owner| Some(owner).filter(|owner| *owner != Owner::Link(place)));
+        self.macs.map_owners(|owner| Some(owner).filter(|owner| *owner != Owner::Link(place)));
         self.ips.remove(mac);
         self.last = None;
     }
@@ -331,8 +328,7 @@ impl RingFabric {
                     Sent::Blocked => return Sent::Blocked,
                 },
                 Some(Owner::Own) => self.stats.tx_no_peer += count as u64,
-                // An answer must not reach members other than the requester, so it is dropped instead of
-                // flooded.
+                // A reply must reach only the requester, so it is dropped instead of flooded.
                 None if first.origin == Origin::Answer && !first.dst.is_multicast() => {
                     self.stats.tx_no_peer += count as u64;
                 }

@@ -70,17 +70,16 @@ fn bytes<const N: usize>(from: &[u8], at: usize) -> Option<[u8; N]> {
     from.get(at..)?.first_chunk().copied()
 }
 
-/// Owners of a network's IP addresses. Each member is identified by its configured MAC.
+/// Owners of a network's IP addresses. Members are identified by their configured MACs.
 #[derive(Debug, Default)]
 pub(super) struct IpOwners {
-    /// For each address, the members that are configured with it. The first of these members owns the address.
+    /// For each address, the members configured with it. The first one owns the address.
     claims: HashMap<IpAddr, Vec<MacAddr>>,
 }
 
 impl IpOwners {
-    /// Adds the addresses of a member. If several members have the same address, the address belongs to the
-    /// member from whose MAC it is derived. If there is no such member, it belongs to the member that was added
-    /// first.
+    /// Adds the addresses of a member. An address shared by several members belongs to the one from whose MAC it is
+    /// derived, or else to the one added first.
     pub(super) fn add(&mut self, member: &Identity) {
         for ip in member.addresses() {
             let claims = self.claims.entry(ip).or_default();

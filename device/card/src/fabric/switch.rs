@@ -1,9 +1,9 @@
 //! A learning switch. Its ports are the peers of a `udp` fabric and this device's HCA.
 //!
-//! Frames from the HCA go to the peer that owns the destination MAC, or to all peers if the owner is unknown.
-//! Frames from peers are delivered to the HCA or forwarded. A leaf is a peer that sends only to this HCA, so
-//! frames between a leaf and another peer are forwarded by this switch. Peers that are not leaves send to each
-//! other directly. Frames between them are never forwarded, so the mesh has no loops.
+//! Frames from the HCA go to the peer that owns the destination MAC, or to all peers if the owner is unknown. Frames
+//! from peers are delivered to the HCA or forwarded. A leaf is a peer that sends only to this HCA, so this switch
+//! forwards frames between a leaf and any other peer. All other peers send to each other directly. Their frames are
+//! never forwarded to each other, so the mesh has no loops.
 //!
 //! The table of MACs and their owners is implemented in `macs`.
 
@@ -22,7 +22,7 @@ use crate::rate::Bucket;
 /// Maximum number of peers. A flooded frame is sent to each of them.
 const MAX_PEERS: usize = 256;
 
-/// Maximum number of MACs listed in one row.
+/// Maximum number of MACs listed per peer.
 const MACS_SHOWN: usize = 16;
 
 /// Destination of a frame from the HCA.
@@ -180,8 +180,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Removes a peer and returns it. Frames that the peer sends later are treated as frames from an unknown
-    /// sender.
+    /// Removes and returns a peer. From then on, it counts as an unknown sender.
     ///
     /// # Errors
     /// [`PeerError::Unknown`].
@@ -191,7 +190,7 @@ impl Switch {
         self.leaves -= usize::from(peer.config.leaf);
         // The indices of the following peers decrease by one.
         self.by_addr.values_mut().filter(|index| **index > gone).for_each(|index| *index -= 1);
-        self.macs.rename(|owner| match owner {
+        self.macs.map_owners(|owner| match owner {
             Owner::Peer(peer) if peer == gone => None,
             Owner::Peer(peer) if peer > gone => Some(Owner::Peer(peer - 1)),
             other => Some(other),
@@ -370,7 +369,7 @@ mod tests {
     #[test]
     fn learned_mac_moves_after_hold_time() {
         let mut switch = switch();
-        // The last frame before the pause belongs to a burst, during which the table is consulted only
+        // The last frame before the pause belongs to a burst, during which the table entry is refreshed only
         // occasionally.
         for millis in [0, 100, 400, 900] {
             assert_eq!(switch.admit(at(millis), B, addr(2)), Ok(1));
@@ -393,7 +392,7 @@ mod tests {
         switch.admit(at(1000), B, addr(2)).unwrap();
         assert_eq!(switch.route(at(300_999), B), Route::Peer(1));
         assert_eq!(switch.route(at(301_000), B), Route::Flood);
-        assert_eq!(switch.route(at(301_000), A), Route::Peer(0), "what is configured stays");
+        assert_eq!(switch.route(at(301_000), A), Route::Peer(0), "configured MACs do not age out");
         switch.admit(at(400_000), B, addr(2)).unwrap();
         assert_eq!(switch.route(at(400_000), B), Route::Peer(1));
     }
@@ -429,7 +428,7 @@ mod tests {
             assert_eq!(route(&switch, invented(n)), Route::Peer(1), "the last sender is known");
         }
         assert_eq!((switch.macs.len(), switch.macs.learned(Owner::Peer(1))), (MAX_LEARNED + 2, MAX_LEARNED));
-        assert_eq!(route(&switch, invented(9_487)), Route::Flood, "it lost its oldest");
+        assert_eq!(route(&switch, invented(9_487)), Route::Flood, "the oldest entry was evicted");
         assert_eq!(route(&switch, B), Route::Peer(0), "another's address is kept");
     }
 

@@ -23,7 +23,7 @@ pub const DEVICE: &str = "/dev/net/tun";
 const ROCE_HEADERS: usize = 40 + 8 + 12 + 28 + 4;
 
 /// Default MTU of a Linux interface.
-const USUAL_MTU: usize = 1500;
+const DEFAULT_MTU: usize = 1500;
 
 /// Name of a network interface: 1 to 15 characters, without slash, colon, percent sign or white space.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct TapFabric {
 }
 
 impl TapFabric {
-    /// Attaches to the interface. Creates it first if it does not exist and permissions allow.
+    /// Attaches to the interface, creating it if it does not exist and permissions allow.
     ///
     /// # Errors
     /// Fails if the interface is not a tap interface, is in use or cannot be created.
@@ -137,8 +137,8 @@ impl Fabric for TapFabric {
     }
 }
 
-/// Attaches an open `/dev/net/tun` to an interface. Afterwards, each read or write of the descriptor transfers
-/// one complete Ethernet frame without a prefix.
+/// Attaches an open `/dev/net/tun` descriptor to an interface. Afterwards, each read or write of the descriptor
+/// transfers one complete Ethernet frame without a prefix.
 fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
     // linux/if_tun.h declares _IOW('T', 202, int), although the argument is an `ifreq`, which is longer.
     const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
@@ -160,7 +160,7 @@ fn attach(tap: &OwnedFd, interface: &InterfaceName) -> io::Result<()> {
 
 /// Returns the largest path MTU whose packets fit the interface's MTU, or the smallest path MTU if none does.
 pub fn path_mtu(interface: &InterfaceName) -> Mtu {
-    fitting(mtu(interface).unwrap_or(USUAL_MTU))
+    fitting(mtu(interface).unwrap_or(DEFAULT_MTU))
 }
 
 fn fitting(mtu: usize) -> Mtu {

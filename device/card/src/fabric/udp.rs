@@ -20,8 +20,8 @@ use super::switch::{AdmitError, Route, Switch};
 use super::{Fabric, FabricStats, MAX_FRAME_LEN, MIN_FRAME_LEN, Origin, RxBatch, Sent, TxBatch};
 use crate::log_line;
 
-/// Size of the socket buffer requested for each direction, in bytes. This is enough for a few windows of
-/// several QPs. The kernel charges about twice the payload to the buffer.
+/// Size of the socket buffer requested for each direction, in bytes. This is enough for a few windows of several QPs,
+/// although the kernel charges about twice the payload.
 const SOCKET_BUFFER_LEN: usize = 8 << 20;
 /// Maximum length of one segmented send in bytes: the longest UDP payload over IPv4. The limit over IPv6 is higher.
 const MAX_SEND_LEN: usize = 65_507;
@@ -133,8 +133,7 @@ impl UdpFabric {
             }
             Err(error) => {
                 self.stats.tx_refused += frames as u64;
-                // If a peer is down, ICMP errors arrive, and the next send returns them. These errors are not
-                // logged.
+                // If a peer is down, ICMP errors arrive, and the next send returns them. They are not logged.
                 if error.kind() != io::ErrorKind::ConnectionRefused {
                     crate::limited!(warn, %destination, %error, frames, "cannot send frames to the peer");
                 }
@@ -211,7 +210,7 @@ impl Fabric for UdpFabric {
                         Transmitted::RunRefused => continue,
                     }
                 }
-                // An answer must reach only the requester, so it is dropped instead of flooded.
+                // A reply must reach only the requester, so it is dropped instead of flooded.
                 Route::Flood if first.origin == Origin::Answer => {
                     self.stats.tx_no_peer += 1;
                     batch.run(1, MAX_SEND_LEN)
@@ -322,10 +321,9 @@ fn refuses_runs(error: &io::Error) -> bool {
     )
 }
 
-/// Permits IP fragmentation, because a RoCE packet with the largest path MTU is longer than an ordinary Ethernet frame,
-/// and the driver that sends the packet cannot determine the MTU of this network. `UdpSocketState` forbids
-/// fragmentation, as QUIC requires. Over IPv6, fragmentation stays forbidden, because no safe interface resets
-/// IPV6_DONTFRAG.
+/// Permits IP fragmentation. A RoCE packet with the largest path MTU is longer than an ordinary Ethernet frame, and the
+/// guest driver cannot discover the MTU of this network. `UdpSocketState` forbids fragmentation, as QUIC requires. Over
+/// IPv6, fragmentation stays forbidden, because no safe interface resets IPV6_DONTFRAG.
 fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DONT)?;
@@ -456,10 +454,10 @@ mod tests {
         assert_eq!((b.stats().rx_stranger, b.stats().rx_bad_length), (1, 2));
     }
 
-    /// A peer may invent more addresses than the switch learns. Answers to such a peer must not be flooded to
-    /// other peers.
+    /// A peer may invent more addresses than the switch learns. Replies to such a peer must not be flooded to other
+    /// peers.
     #[test]
-    fn answer_to_unknown_mac_is_not_flooded() {
+    fn reply_to_unknown_mac_is_not_flooded() {
         let [mut a, mut b, mut c] = mesh();
         let mut batch = TxBatch::default();
         push(&mut batch, B, A, 64, 1);
@@ -475,11 +473,15 @@ mod tests {
         push(&mut batch, B, A, 64, 3);
         batch.mark_answer();
         a.send(&mut batch);
-        assert_eq!((received(&mut b).len(), received(&mut c).len()), (1, 0), "only where it came from");
+        assert_eq!(
+            (received(&mut b).len(), received(&mut c).len()),
+            (1, 0),
+            "only the requester receives the reply"
+        );
     }
 
     #[test]
-    fn foreign_source_mac_is_dropped() {
+    fn frame_with_foreign_source_mac_is_dropped() {
         let [mut a, mut b, mut c] = mesh();
         let mut batch = TxBatch::default();
         push(&mut batch, A, B, 64, 1);
@@ -544,7 +546,7 @@ mod tests {
         assert_eq!((arrived(&a), arrived(&b), received(&mut other).len()), (0, 1, 1));
 
         b.send(&frame(A, B)).unwrap();
-        assert_eq!(received(&mut hub).len(), 0, "it is for the NIC only");
+        assert_eq!(received(&mut hub).len(), 0, "the frame is only for the NIC");
         assert_eq!((arrived(&a), arrived(&b), received(&mut other).len()), (1, 0, 0));
 
         let mut batch = TxBatch::default();
@@ -584,7 +586,11 @@ mod tests {
         push_plain(&mut batch, BEHIND, OWN);
         hub.send(&mut batch);
         assert_eq!(received(&mut other).len(), 1);
-        assert_eq!((hub.stats().tx_no_peer, hub.stats().tx_foreign_mac), (1, 0), "not to itself");
+        assert_eq!(
+            (hub.stats().tx_no_peer, hub.stats().tx_foreign_mac),
+            (1, 0),
+            "frames are not sent back to the NIC"
+        );
         from_leaf(BEHIND);
         assert_eq!((received(&mut hub).len(), received(&mut other).len()), (1, 0));
 
@@ -594,7 +600,7 @@ mod tests {
         assert_eq!(
             (received(&mut hub).len(), hub.stats().rx_foreign_mac),
             (0, 1),
-            "a peer takes none of them"
+            "a peer cannot use a MAC of the NIC"
         );
 
         // A run ends where the source address changes.
@@ -602,6 +608,10 @@ mod tests {
         push_plain(&mut batch, B, A);
         push_plain(&mut batch, B, BEHIND);
         hub.send(&mut batch);
-        assert_eq!((received(&mut other).len(), hub.stats().tx_foreign_mac), (2, 1), "nor it one of a peer");
+        assert_eq!(
+            (received(&mut other).len(), hub.stats().tx_foreign_mac),
+            (2, 1),
+            "the NIC cannot use a MAC of a peer"
+        );
     }
 }

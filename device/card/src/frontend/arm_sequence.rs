@@ -1,9 +1,9 @@
 //! Sequence numbers of CQ arm requests, for strict mode.
 //!
-//! Software counts the events of a CQ that it has received. The device counts those that it has written. A number lower
-//! than the device's count is valid as long as software may not have received the remaining events. The driver has
-//! received the events that it has read from the EQ. A user program has received those that it fetched from the driver.
-//! The device can infer the latter only from the sequence numbers that the program uses.
+//! The sequence number of an arm request counts the events of the CQ that software has received. It may be lower than
+//! the number of events that the device has written, because software may not have received the latest ones yet. The
+//! consumer index of the EQ shows which events the driver has read. A user program receives its events from the driver
+//! later, and only its sequence numbers show the device which ones it has received.
 //!
 //! # Spec
 //! mthca interface, sections 7.6 and 11; mlx5 interface, sections 7.1 and 9.2.
@@ -11,13 +11,13 @@
 /// Event counts of a CQ.
 #[derive(Clone, Copy, Debug)]
 pub struct ArmSequence {
-    /// Number that software uses before the first event.
+    /// Sequence number that software uses before the first event.
     first: u8,
     /// Number of events written to the EQ.
     written: u32,
     /// Number of events that software is known to have received.
     seen: u32,
-    /// Free-running index of the newest event in the EQ, until software has read that event.
+    /// Free-running index of the newest event in the EQ; `None` once software has read it.
     newest: Option<u32>,
 }
 
@@ -33,8 +33,8 @@ impl ArmSequence {
         self.newest = Some(place);
     }
 
-    /// Records that software has read the EQ up to a consumer index. Called only if the CQ belongs to the owner of the
-    /// EQ.
+    /// Records that software has read the EQ up to a consumer index. Called only if the CQ and the EQ have the same
+    /// owner.
     pub fn mark_read(&mut self, consumer: u32) {
         const BEHIND: u32 = 1 << 31;
         if self.newest.is_some_and(|place| consumer.wrapping_sub(place).wrapping_sub(1) < BEHIND) {
@@ -43,8 +43,7 @@ impl ArmSequence {
         }
     }
 
-    /// Returns the two-bit sequence numbers that are currently valid: the first one, and the number of those that
-    /// follow it.
+    /// Returns the first of the two-bit sequence numbers that are currently valid, and how many valid ones follow it.
     pub fn valid_range(&self) -> (u8, u8) {
         let first = self.seen.wrapping_add(self.first.into()) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;
@@ -73,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn arm_sequence_number_may_omit_unread_events() {
+    fn arm_sequence_may_lag_until_events_are_read() {
         let mut sequence = ArmSequence::new(1);
         assert_eq!(allowed(&sequence), [1]);
         sequence.event_written(7);
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn arm_marks_events_covered_by_sequence_number_as_read() {
+    fn valid_arm_marks_its_events_as_received() {
         let mut sequence = ArmSequence::new(1);
         (0..2).for_each(|place| sequence.event_written(place));
         assert!(sequence.arm(1), "none seen");
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn arm_sequence_starts_at_first_number_of_interface() {
+    fn arm_sequence_starts_at_given_number() {
         let mut sequence = ArmSequence::new(0);
         assert_eq!(allowed(&sequence), [0]);
         sequence.event_written(0);

@@ -65,12 +65,12 @@ impl PortNumber {
     }
 }
 
-/// Kind of a port.
+/// Link layer of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortKind {
-    /// Ethernet: the port has no agents and no subnet, and is active while its link is up.
+    /// Ethernet: the port has no management agents and no subnet, and is active while its link is up.
     Ethernet,
-    /// InfiniBand: the port has agents, which manage it as a port of this node.
+    /// InfiniBand: the port has management agents, which present it as a port of this node.
     InfiniBand(NodeProfile),
 }
 
@@ -177,7 +177,7 @@ pub struct HostContext<'a> {
 /// A read or write of 1 to 8 bytes within one BAR, for a trace.
 #[derive(Clone, Copy, Debug)]
 pub struct RegisterAccess<'a> {
-    /// BAR that is accessed.
+    /// The BAR being accessed.
     pub bar: Bar,
     /// Offset of the first byte in the BAR.
     pub offset: u64,
@@ -190,8 +190,9 @@ pub struct RegisterAccess<'a> {
 /// A device interface.
 ///
 /// An HCA calls `bar_read` and `bar_write` in the order in which the client issued the accesses, one at a time. After
-/// any input it drains the engine and passes each [`Event`] to `handle_event`. At the end of a turn, it polls the
-/// engine and `poll_frame` alternately for frames, and then calls `end_turn` once.
+/// any input it drains the engine and passes each [`Event`] to `handle_event`. At the end of a turn, which is one
+/// iteration of the event loop, it polls the engine and `poll_frame` alternately for frames, and then calls `end_turn`
+/// once.
 pub trait Frontend: Sized + 'static {
     /// The engine's view of the device: its work queues and memory.
     type Host<'a>: engine::Host
@@ -278,8 +279,8 @@ pub trait Frontend: Sized + 'static {
     /// Creates the engine's view of the device.
     fn host<'a>(&'a mut self, cx: HostContext<'a>) -> Self::Host<'a>;
 
-    /// Converts the `wr_id` that the engine has for a work request to the number used in traces and
-    /// completions, such as the request's position in the queue.
+    /// Converts the engine's `wr_id` of a work request to the number used in traces and completions, such as the
+    /// request's position in the queue.
     fn work_request(&self, wr_id: u64) -> u64 {
         wr_id
     }
@@ -325,11 +326,11 @@ pub trait Interface: Frontend + Send {
     /// Guest drivers that support the interface.
     const DRIVERS: &'static [&'static str];
 
-    /// Requirements on software. In strict mode, the device reports violations of them.
+    /// Requirements on software, whose violations the device reports in strict mode.
     const RULES: &'static [&'static Rule];
 
-    /// Reason why the doorbells must trap, as a phrase that follows "its doorbells". `None` if the interface
-    /// supports [`Frontend::map_doorbells`].
+    /// Reason why the doorbells must trap, worded to follow "its doorbells". `None` if the interface supports
+    /// [`Frontend::map_doorbells`].
     const NEEDS_TRAPS: Option<&'static str>;
 
     /// Creates a device in its power-on state.

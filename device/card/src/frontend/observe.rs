@@ -1,7 +1,7 @@
-//! Observation of a front-end: counters, strict mode and trace, none of which affects the device.
+//! Observers of a front-end: counters, strict mode and trace. None of them affects the device.
 //!
-//! A front-end reports each decision as one event, which borrows the objects involved. An event is cheap to
-//! build, and observers that are disabled do no work for it.
+//! A front-end reports each decision as one event, which borrows the objects involved. An event is cheap to build, and
+//! disabled observers do no work for it.
 
 use super::strict::Findings;
 use crate::telemetry::monitor::Monitor;
@@ -9,8 +9,8 @@ use crate::telemetry::trace::Trace;
 
 /// A decision of a front-end.
 ///
-/// An event type does not refer to the observers; only its implementation of this trait does. Code that reports an
-/// event therefore does not depend on strict mode, although strict mode depends on that code.
+/// Only the implementation of this trait refers to the observers. Code that reports an event therefore does not depend
+/// on strict mode, which itself depends on that code.
 pub trait Observe {
     /// Passes the event to its observers.
     fn observe(self, monitor: &mut Monitor);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use engine::Instant;
 
-/// Maximum number of QPs polled in one period. A poll reads one or two slots. If there are more QPs than this,
-/// the cost stays the same, but each QP is polled less often.
+/// Maximum number of QPs polled in one period. A poll reads one or two slots. With more QPs, the cost stays the same,
+/// but each QP is polled less often.
 const POLLS_PER_PERIOD: usize = 256;
 
 /// Table indices of QPs that are polled round-robin, every `PERIOD_MS` milliseconds.
@@ -56,7 +56,7 @@ mod tests {
     const PERIOD: Duration = Duration::from_millis(50);
 
     #[test]
-    fn each_qp_is_polled_once_before_any_is_polled_again() {
+    fn qps_are_polled_round_robin() {
         let mut set = PollSet::<50>::default();
         (0..600).for_each(|index| set.insert(index * 3, Instant::ZERO));
         let mut now = Instant::ZERO;

@@ -263,7 +263,7 @@ pub struct IcmRow {
     pub bus: u64,
 }
 
-/// Address translations of context memory.
+/// Which translation of context memory a range belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IcmTable {

@@ -104,7 +104,7 @@ pub struct Page {
     /// At most [`PAGE_ROWS`] rows.
     pub rows: Rows,
     /// Index at which the next page starts; `None` if this is the last page. Pages are copied at different times, so a
-    /// list may miss a row that is created or removed in the meantime.
+    /// list may not reflect rows created or removed in the meantime.
     pub next: Option<u64>,
 }
 
@@ -160,7 +160,7 @@ impl Serialize for Rows {
     }
 }
 
-/// Rows whose type has been erased.
+/// Type-erased rows of a table.
 trait AnyRows: Any + Debug + Send {
     fn len(&self) -> usize;
 

@@ -166,13 +166,13 @@ impl<F: Frontend> Guest<F> {
         }
     }
 
-    /// Applies an impairment rule, as written in a configuration.
+    /// Adds an impairment rule, written as in a configuration.
     pub fn impair(&mut self, rule: &str) {
         let entry: RuleEntry = serde_json::from_str(rule).unwrap();
         self.hca.impair(Rule::try_from(entry).unwrap()).unwrap();
     }
 
-    /// Advances the clock to `to`, unless this time has already passed. Handles the expired deadlines.
+    /// Advances the clock to `to`, unless it has already passed that time, and handles the expired deadlines.
     pub fn advance(&mut self, to: Instant) {
         self.now = to.max(self.now);
         self.hca.set_now(self.now);

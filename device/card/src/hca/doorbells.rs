@@ -20,21 +20,21 @@ use crate::vfio::server::{Device as _, Region};
 
 /// Maximum number of doorbells handled in one turn. Without this limit, a guest that stores to all its pages
 /// could delay its client and its peers.
-const AT_ONCE: usize = 64;
+const MAX_PER_TURN: usize = 64;
 
-/// Polling interval during traffic. Even so short a sleep costs the thread a few microseconds of CPU time.
-/// Polling continuously would take CPU time from the guest, which rings the doorbells.
+/// Polling interval during traffic. Each sleep costs the thread a few microseconds of CPU time, but polling
+/// continuously would take CPU time from the guest, which rings the doorbells.
 const SHORTEST: Duration = Duration::from_micros(20);
 /// Polling interval during short pauses.
 const SHORT: Duration = Duration::from_millis(1);
 /// Polling interval after an idle second.
 const LONGEST: Duration = Duration::from_millis(10);
 
-/// Returns the polling interval of a device that has been idle for `silence`. In the first tenth of a second,
-/// the interval is an eighth of `silence`, from [`SHORTEST`] up to [`SHORT`]. After that, it is a hundredth
-/// of `silence`, up to [`LONGEST`]. A device that stays idle therefore wakes up a hundred times per second.
-fn interval(silence: Duration) -> Duration {
-    (silence / 8).clamp(SHORTEST, (silence / 100).clamp(SHORT, LONGEST))
+/// Returns the polling interval of a device that has been idle for `idle`. In the first tenth of a second, the interval
+/// is an eighth of `idle`, from [`SHORTEST`] up to [`SHORT`]. After that, it is a hundredth of `idle`, up to
+/// [`LONGEST`]. A device that stays idle therefore polls a hundred times per second.
+fn interval(idle: Duration) -> Duration {
+    (idle / 8).clamp(SHORTEST, (idle / 100).clamp(SHORT, LONGEST))
 }
 
 /// The doorbell pages, and the times at which to poll them.
@@ -45,10 +45,10 @@ pub(super) struct Doorbells {
     /// The pages, created when a client maps them.
     pages: Option<SharedPages>,
     /// Time of the last activity of the guest or the wire.
-    busy: Instant,
+    last_active: Instant,
     /// Time of the next poll, if there is anything to poll.
     next: Option<Instant>,
-    /// Index in `words` of the first word skipped because of [`AT_ONCE`].
+    /// Index in `words` of the first word skipped because of [`MAX_PER_TURN`].
     first: usize,
     /// Offsets of the words to poll. Kept between polls to avoid allocations.
     words: Vec<u64>,
@@ -57,12 +57,21 @@ pub(super) struct Doorbells {
 
 impl Doorbells {
     fn new(bar: Bar, len: u64) -> Self {
-        let busy = Instant::ZERO;
-        Self { bar, len, pages: None, busy, next: None, first: 0, words: Vec::new(), found: Vec::new() }
+        let last_active = Instant::ZERO;
+        Self {
+            bar,
+            len,
+            pages: None,
+            last_active,
+            next: None,
+            first: 0,
+            words: Vec::new(),
+            found: Vec::new(),
+        }
     }
 
-    /// Returns the file that the client can map for a region. If there is no file, the client sends a message
-    /// for each doorbell.
+    /// Returns the file that the client can map for a region, if any. Without a file, the client sends a message for
+    /// each doorbell.
     pub(super) fn share(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
         if region != Region::Bar(self.bar) {
             return None;
@@ -86,11 +95,11 @@ impl Doorbells {
 
     /// Schedules a poll within [`SHORTEST`], because doorbells may follow the current activity.
     fn expect(&mut self, now: Instant) {
-        self.busy = now;
+        self.last_active = now;
         self.next = self.next.map(|next| next.min(now + SHORTEST));
     }
 
-    /// Takes the values that the guest has stored to the words listed by `words`.
+    /// Takes the values that the guest has stored in the words listed by `words`.
     fn poll(&mut self, now: Instant, words: impl FnOnce(&mut Vec<u64>)) -> Vec<(u64, [u8; 8])> {
         let mut found = std::mem::take(&mut self.found);
         let Some(pages) = &self.pages else { return found };
@@ -98,9 +107,9 @@ impl Doorbells {
         words(&mut self.words);
         let count = self.words.len();
         let first = if self.first < count { self.first } else { 0 };
-        self.next = (count != 0).then(|| now + interval(now.saturating_since(self.busy)));
+        self.next = (count != 0).then(|| now + interval(now.saturating_since(self.last_active)));
         for place in (first..count).chain(0..first) {
-            if found.len() == AT_ONCE {
+            if found.len() == MAX_PER_TURN {
                 (self.first, self.next) = (place, Some(now));
                 break;
             }
@@ -211,14 +220,14 @@ mod tests {
     #[test]
     fn doorbells_past_turn_limit_come_first_next_turn() {
         let (mut doorbells, pages) = mapped();
-        let words: Vec<u64> = (0..AT_ONCE as u64 + 2).map(|page| page * 4096 + 0x10).collect();
+        let words: Vec<u64> = (0..MAX_PER_TURN as u64 + 2).map(|page| page * 4096 + 0x10).collect();
         words.iter().for_each(|word| store(&pages, *word));
         let first = doorbells.poll(at(5), |to| to.extend(&words));
-        assert_eq!((first.len(), doorbells.next), (AT_ONCE, Some(at(5))));
+        assert_eq!((first.len(), doorbells.next), (MAX_PER_TURN, Some(at(5))));
         store(&pages, words[0]);
         let second = doorbells.poll(at(5), |to| to.extend(&words));
         let found: Vec<u64> = second.iter().map(|(offset, _)| *offset).collect();
-        assert_eq!(found, [words[AT_ONCE], words[AT_ONCE + 1], words[0]]);
+        assert_eq!(found, [words[MAX_PER_TURN], words[MAX_PER_TURN + 1], words[0]]);
     }
 
     #[test]

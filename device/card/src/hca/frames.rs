@@ -17,12 +17,12 @@ use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
 /// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. At the largest path
-/// MTU, these frames add up to half a megabyte, and jumbo frames of a NIC to slightly more than one megabyte. A
-/// shared-memory fabric also limits the bytes, so fewer large frames are sent to such a fabric.
+/// MTU, they add up to half a megabyte, and a NIC's jumbo frames to 1.2 megabytes. Shared-memory fabrics limit the
+/// bytes per turn as well.
 const FRAMES_PER_TURN: usize = 128;
 
-/// Maximum number of frames that the engine or the NIC builds before the other one takes its turn. This equals
-/// the number of frames in a QP's turn, so that frames of equal length are sent with one system call.
+/// Maximum number of frames that the engine or the NIC builds before the other one gets its turn. It equals the number
+/// of frames in a QP's turn, so that a QP's frames of equal length can be sent with one system call.
 const FRAMES_PER_SENDER: usize = 32;
 
 /// The part of a device that builds frames. A device without a NIC has only the engine.
@@ -101,7 +101,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     fn has_room(&self) -> bool {
-        // A replay has no fabric, but its turns must equal those of the record.
+        // A replay has no fabric, but its turns must have the same limit as those of the record.
         let turn_bytes = if self.sink.is_some() { MEMORY_TURN_BYTES } else { self.turn_bytes };
         self.outbound.len() < FRAMES_PER_TURN
             && self.outbound.bytes() < turn_bytes
@@ -242,7 +242,7 @@ impl<F: Frontend> Hca<F> {
         self.report_events();
     }
 
-    /// Delivers a frame that this HCA, or its management, sent to the HCA itself.
+    /// Delivers a frame that this HCA or its management has sent to the HCA itself.
     pub(super) fn deliver_looped(&mut self, frame: &[u8]) {
         match self.port.receive_own(frame) {
             Some(received) if self.admit_own(&received) => self.accept(&received),
@@ -278,7 +278,8 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Sends the last frame of the batch to the fabric, through loopback, impairments and capture.
+    /// Sends the last frame of the batch to the fabric, or loops it back. Applies the impairments, and captures the
+    /// frame.
     pub(super) fn send_frame(&mut self, about: impl FnOnce() -> About) {
         if self.port.is_looped_back() {
             self.outbound.seal_last();
@@ -331,7 +332,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Sends outbound frames that have been held long enough.
+    /// Sends the held outbound frames that are due.
     pub(super) fn release_outbound(&mut self) {
         while let Some(frame) = self.impairments.release(self.now, impair::Direction::Tx) {
             self.push_out(&frame.bytes, frame.origin);
@@ -343,7 +344,7 @@ impl<F: Frontend> Hca<F> {
         self.outbound.mark(origin);
     }
 
-    /// Delivers inbound frames that have been held long enough.
+    /// Delivers the held inbound frames that are due.
     pub(super) fn release_inbound(&mut self) {
         while let Some(frame) = self.impairments.release(self.now, impair::Direction::Rx) {
             self.deliver(&frame.bytes);

@@ -47,8 +47,8 @@ impl<F: Frontend> Hca<F> {
         self.serve_management();
     }
 
-    /// Passes a packet from the wire to management, if it may be a management datagram. Returns whether the engine
-    /// should process the packet.
+    /// Passes a packet from the wire to management if it may be a management datagram. Returns whether the engine
+    /// should process it.
     pub(super) fn admit(&mut self, received: &RoceFrame<'_>) -> bool {
         if self.management.is_none() {
             return true;
@@ -59,7 +59,7 @@ impl<F: Frontend> Hca<F> {
             QP1 => self.engine.gsi(),
             _ => return true,
         };
-        // If the front-end has not registered a special QP0 or QP1, an ordinary QP may have the number.
+        // If the front-end has not registered a special QP0 or QP1, an ordinary QP may have this number.
         let qp = special.or_else(|| self.engine.query_qp(qpn).map(|_| qpn));
         let source = self.port.addresses().lid_of(received.encap.src_mac);
         let destination =
@@ -92,8 +92,8 @@ impl<F: Frontend> Hca<F> {
         false
     }
 
-    /// Passes a packet that the guest addressed to itself to management, if management answers such packets whether the
-    /// guest listens or not. Returns whether the engine should process the packet.
+    /// Handles a packet that the guest has addressed to itself. If management answers such packets even while the guest
+    /// listens, passes the packet to management. Returns whether the engine should process it.
     pub(super) fn admit_own(&mut self, received: &RoceFrame<'_>) -> bool {
         if received.packet.bth.dest_qp != QP1 {
             return true;
@@ -167,7 +167,7 @@ impl<F: Frontend> Hca<F> {
         let Some(encap) = encap else { return };
         datagram.emit(&encap, self.outbound.buffer());
         self.outbound.commit(encap.dst_mac);
-        // Every unicast datagram answers one that this node has just sent.
+        // Unicast datagrams go only to nodes that have sent a datagram before, so they need not be flooded.
         if datagram.destination != PERMISSIVE_LID {
             self.outbound.mark_answer();
         }

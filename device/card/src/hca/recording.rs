@@ -11,12 +11,12 @@ use super::{Hca, WorkLeft};
 pub(super) struct Outgoing {
     /// Number of frames, counted from the front of the batch, that have been recorded.
     recorded: usize,
-    /// Length of the batch before the fabric was last given access to it.
+    /// Length of the batch when the fabric was given access to it. The fabric removes the frames that it sends.
     shared: Option<usize>,
 }
 
 impl Outgoing {
-    /// Stores the length of the batch before the fabric is given access to it.
+    /// Remembers the length of the batch before the fabric gets access to it.
     pub(super) fn note_len(&mut self, batch: &TxBatch) {
         self.shared.get_or_insert(batch.len());
     }
@@ -28,9 +28,8 @@ impl Outgoing {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Starts recording all inputs and outputs, or comparing them with a record. May only be called on a device
-    /// in its power-on state, because a record does not contain the creation of the device from its
-    /// configuration.
+    /// Starts recording all inputs and outputs, or comparing them with a record. May only be called on a device in its
+    /// power-on state, because a record does not contain the device's configuration.
     pub fn set_record_sink(&mut self, sink: &RecordSink) {
         self.use_record_sink(Some(sink));
     }

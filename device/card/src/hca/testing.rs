@@ -1,4 +1,4 @@
-//! A minimal front-end, for tests of the code that uses front-ends.
+//! A minimal front-end for tests of front-end-independent code.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::VecDeque;

@@ -157,7 +157,7 @@ fn arp_from_configured_ip_requires_configured_mac() {
     };
     assert_eq!([5, 3, 4].map(|from| answered(from, 3)), [true, false, false]);
     assert_eq!([6, 4].map(|from| answered(from, 6)), [true, false]);
-    assert!(answered(4, 9), "nobody's");
+    assert!(answered(4, 9), "an address without an owner");
 }
 
 #[test]
@@ -227,8 +227,8 @@ fn frames_for_others_go_to_fabric() {
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
 }
 
-/// An ICRC that the fabric does not need is still computed in two cases: if frames are captured, and for multicast,
-/// because some group members may be on a wire.
+/// Even if the fabric needs no ICRC, it is computed if frames are captured, and for multicast, because some members of
+/// the group may be on a wire.
 #[test]
 fn icrc_is_computed_for_capture_and_multicast() {
     let folder = tempfile::tempdir().unwrap();
@@ -304,7 +304,7 @@ fn link_down_drops_frames_both_ways() {
     hca.set_link(true);
     hca.set_link(false);
     hca.set_link(false);
-    assert_eq!(hca.frontend.log, ["link false"], "told of changes only");
+    assert_eq!(hca.frontend.log, ["link false"], "only changes are reported");
 
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
     assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });

@@ -16,11 +16,11 @@ const QP1_QKEY: Qkey = Qkey::new(0x8001_0000);
 pub struct Datagram {
     /// LID of the sender.
     pub source: Lid,
-    /// QP of the sender.
+    /// QPN of the sender.
     pub source_qp: Qpn,
     /// LID of the receiver.
     pub destination: Lid,
-    /// Number of the receiver's QP on the wire.
+    /// QPN of the receiver on the wire.
     pub destination_qp: Qpn,
     pub mad: Mad,
 }

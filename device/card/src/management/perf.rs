@@ -123,13 +123,13 @@ pub(super) fn answer_for_switch(ports: u8, request: &Mad) -> Option<Mad> {
     }
     let mut answer = *request;
     let data = &mut PerfMad::of_mut(&mut answer).data;
-    let result = check(&header).and_then(|set| counted_nothing(ports, header.attribute, set, data));
+    let result = check(&header).and_then(|set| zero_counters(ports, header.attribute, set, data));
     let status = result.err().unwrap_or(MadStatus::OK);
     protocol::mad::set_header(&mut answer, &response(&header, status));
     Some(answer)
 }
 
-fn counted_nothing(ports: u8, attribute: u16, set: bool, data: &mut [u8; 192]) -> Result<(), MadStatus> {
+fn zero_counters(ports: u8, attribute: u16, set: bool, data: &mut [u8; 192]) -> Result<(), MadStatus> {
     let check_port = |port: u8| match port {
         perf::ALL_PORTS => Ok(()),
         port if port <= ports => Ok(()),
@@ -174,7 +174,7 @@ fn class_info() -> ClassPortInfo {
     }
 }
 
-/// Resets the counters selected by the mask. These counters can only be set to 0.
+/// Resets the counters selected by the mask to 0, which is the only value that they can be set to.
 fn reset<const N: usize>(select: u16, counters: [(u8, &mut u64, u64); N]) {
     for (bit, base, now) in counters {
         if select >> bit & 1 != 0 {

@@ -1,4 +1,4 @@
-//! The port as seen by management, and its subnet management agent (SMA).
+//! A port's management attributes, and its subnet management agent (SMA).
 //!
 //! # Spec
 //! IBTA volume 1, sections 14.2 and 14.3; mthca interface, section 8.5.
@@ -94,7 +94,7 @@ impl ManagedPort {
             pkeys_changed: false,
             settings: Self::settings(&profile),
             pkeys,
-            // SLs 0 to 7 are mapped to VLs 0 to 7. SLs 8 to 15 are mapped to VLs 0 to 7 as well.
+            // SLs 0 to 7 and SLs 8 to 15 are both mapped to VLs 0 to 7.
             sl_to_vl: [0x01, 0x23, 0x45, 0x67, 0x01, 0x23, 0x45, 0x67],
             vl_arbitration: [[0; DATA_LEN]; VL_ARBITRATION_BLOCKS as usize],
             m_key_violations: 0,
@@ -229,7 +229,7 @@ impl ManagedPort {
         }
     }
 
-    /// Returns whether an M_Key grants management of the port. A wrong key is counted as a violation.
+    /// Returns whether an M_Key permits its sender to manage the port. A wrong key is counted as a violation.
     pub(super) fn is_manager(&mut self, m_key: u64) -> bool {
         let is_manager = m_key != 0 && m_key == self.settings.m_key;
         self.m_key_violations = self.m_key_violations.saturating_add(u16::from(!is_manager));
@@ -346,10 +346,9 @@ impl ManagedPort {
         Ok(())
     }
 
-    /// Changes PortInfo (section 14.2.5.6). Fields determined by the fabric cannot be set. A LID other than
-    /// the configured one is rejected. The LID and the service level of the subnet manager cannot be changed,
-    /// even by a subnet manager in the guest. The answer contains the LID and the service level of the
-    /// built-in subnet manager.
+    /// Executes Set(PortInfo) (section 14.2.5.6). Fields determined by the fabric cannot be set, and a LID other than
+    /// the configured one is rejected. The LID and the service level of the subnet manager remain those of the built-in
+    /// one, even if another one runs in the guest.
     fn set_port_info(
         &mut self,
         view: &View,
@@ -367,7 +366,7 @@ impl ManagedPort {
         {
             return Err(MadStatus::BAD_VALUE);
         }
-        // DISABLED and POLLING disable and enable the link. DOWN alone takes an active link down and up again.
+        // DISABLED and POLLING disable and enable the link. DOWN alone brings an active link down and up again.
         match (wanted.state, wanted.physical_state) {
             (LinkState::NO_CHANGE | LinkState::DOWN, PhysicalState::DISABLED) => {
                 effects.push(Effect::Link(false));
@@ -423,7 +422,7 @@ impl ManagedPort {
     }
 }
 
-/// Returns the header of the answer to a request.
+/// Returns the header of the response to a request.
 pub(super) fn response(header: &Header, status: MadStatus) -> Header {
     Header { method: header.method.response(), status, ..*header }
 }

@@ -64,7 +64,7 @@ pub(super) fn at_end(mut mad: Mad) -> Option<Mad> {
     Some(mad)
 }
 
-/// Turns an answer around (C14-13:1). Returns false if the SMP is not at the end of its path.
+/// Turns a response around (C14-13:1). Returns false if the SMP is not at the end of its path.
 pub(super) fn turn(answer: &mut Mad) -> bool {
     let smp = Smp::of_mut(answer);
     let route = smp.route();
@@ -88,8 +88,7 @@ mod tests {
     use super::*;
     use protocol::mad::header::{Class, Header};
 
-    /// Returns a request on the path 0, 1, `ports`…, with the hop pointer at the first hop, as in requests sent
-    /// by a kernel.
+    /// Returns a request on the path 0, 1, `ports`…, with the hop pointer at the first hop, as the kernel sends it.
     fn request(ports: &[u8]) -> Mad {
         let mut mad = [0; 256];
         let header = Header { class: Class::SUBN_DIRECTED, ..Header::default() };

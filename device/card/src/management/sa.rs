@@ -33,7 +33,7 @@ const SEND_ONLY_FULL_MEMBER: u32 = 1 << 12;
 /// Bit in the capability mask of ClassPortInfo: multicast groups are supported.
 const UD_MULTICAST: u16 = 1 << 9;
 
-/// The state from which answers are derived.
+/// The state from which responses are derived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SaContext<'a> {
     pub(super) view: &'a View,
@@ -60,7 +60,7 @@ pub(super) struct SubnetAdministration {
     groups: Groups,
     services: Services,
     transfers: Transfers,
-    /// Whether the answer to the last query depended on the discovered nodes.
+    /// Whether the response to the last query depended on the discovered nodes.
     depends_on_subnet: bool,
 }
 
@@ -74,7 +74,7 @@ impl SubnetAdministration {
         }
     }
 
-    /// Handles a datagram of the SubnAdm class and appends the answers.
+    /// Handles a SubnAdm datagram and appends the responses.
     pub(super) fn handle(&mut self, world: &SaContext<'_>, sent: &Datagram, out: &mut Vec<Mad>) {
         let header = protocol::mad::header(&sent.mad);
         let transfer = SaMad::of(&sent.mad).rmpp();
@@ -102,7 +102,7 @@ impl SubnetAdministration {
         }
     }
 
-    /// Returns whether the answer to the last query depended on the discovered nodes, in which case a sweep is
+    /// Returns whether the response to the last query depended on the discovered nodes, in which case a sweep is
     /// useful.
     pub(super) fn depends_on_subnet(&self) -> bool {
         self.depends_on_subnet
@@ -164,7 +164,7 @@ impl SubnetAdministration {
     }
 }
 
-/// An answer without its headers.
+/// A response without its headers.
 #[derive(Clone, Debug)]
 enum Answer {
     Attribute(Vec<u8>),
@@ -189,8 +189,7 @@ impl Request<'_> {
         self.sa.component_mask() & components == components
     }
 
-    /// Builds an answer in a single datagram. An answer with an error status contains the attribute of the
-    /// request.
+    /// Builds a single-datagram response. With an error status, it repeats the attribute of the request.
     fn reply(&self, status: MadStatus, attribute: &[u8]) -> Mad {
         let mut mad = [0; 256];
         protocol::mad::set_header(&mut mad, &response(&self.header, status));

@@ -19,15 +19,15 @@ use super::{Datagram, PERMISSIVE_LID, QP0};
 /// Number of switch ports to which HCAs can be attached.
 const SWITCH_PORTS: u16 = 254;
 
-/// Maximum number of known HCAs. A limit is needed because a peer can claim any number of LIDs. Once it is
-/// reached, a new HCA replaces a known one, so that no HCA is locked out.
+/// Maximum number of known HCAs. A limit is needed because a peer can claim any number of LIDs. At the limit, a new HCA
+/// replaces a known one, so that no HCA is locked out.
 const MAX_NODES: usize = 1024;
 
 /// Minimum time between sweeps.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
-/// Number of sweeps at intervals of `SWEEP_PERIOD` after the port came up. Several are needed, because frames may get
-/// lost and other HCAs may still be coming up.
+/// Number of sweeps at intervals of `SWEEP_PERIOD` after the port has come up. Frames may get lost, and other HCAs may
+/// still be starting, so one sweep is not enough.
 const FIRST_SWEEPS: u8 = 3;
 
 /// Interval between sweeps when the guest does not trigger any. OpenSM uses the same interval.
@@ -46,7 +46,7 @@ pub(super) const fn switch_port(lid: Lid) -> u8 {
 /// ID, which is a small number, so the two kinds of transaction IDs cannot be confused.
 const TID: u64 = 0x6863_6164 << 32;
 
-/// Another HCA, with the attributes it has returned.
+/// Another HCA, with the attributes that it has returned.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) info: NodeInfo,
@@ -55,7 +55,7 @@ pub(super) struct Node {
     /// Number of sweeps since the node's last NodeInfo arrived.
     unanswered: u8,
     /// Time at which the node's last NodeInfo arrived.
-    heard: Instant,
+    last_seen: Instant,
 }
 
 #[derive(Clone, Debug)]
@@ -138,9 +138,9 @@ impl Subnet {
         header.method.is_response() && header.tid >> 32 == TID >> 32
     }
 
-    /// Handles an answer to one of this module's requests. An answer is accepted only once, and only from the
-    /// HCA that was queried. Returns the next request. Each answer causes at most one request, so that no
-    /// peer can make this HCA send more than the peer sends.
+    /// Handles a response to one of this module's requests, and returns the next request. A response is accepted only
+    /// once, and only from the HCA that was queried. It causes at most one request, so that no peer can make this HCA
+    /// send more than the peer itself sends.
     pub(super) fn handle_answer(&mut self, now: Instant, from: Lid, mad: &Mad) -> Option<Datagram> {
         let header = protocol::mad::header(mad);
         let tid = u32::try_from(header.tid ^ TID).ok()?;
@@ -155,7 +155,7 @@ impl Subnet {
             (attribute::NODE_INFO, node) => {
                 let info = NodeInfo::parse(data.first_chunk().unwrap_or(&[0; NodeInfo::LEN]));
                 match node {
-                    Some(node) => (node.info, node.unanswered, node.heard) = (info, 0, now),
+                    Some(node) => (node.info, node.unanswered, node.last_seen) = (info, 0, now),
                     None => self.insert(now, from, info),
                 }
                 self.request(now, from, attribute::NODE_DESCRIPTION)
@@ -172,17 +172,17 @@ impl Subnet {
         }
     }
 
-    /// Inserts a node. If the table is full, the new node replaces the node that responded least recently. Nodes whose
-    /// attributes are still incomplete are replaced first.
+    /// Inserts a node. If the table is full, replaces the node that responded least recently, preferring nodes whose
+    /// attributes are incomplete.
     fn insert(&mut self, now: Instant, lid: Lid, info: NodeInfo) {
         if self.nodes.len() >= MAX_NODES
             && let Some((least, _)) =
-                self.nodes.iter().min_by_key(|(_, node)| (node.port.is_some(), node.heard))
+                self.nodes.iter().min_by_key(|(_, node)| (node.port.is_some(), node.last_seen))
         {
             let least = *least;
             self.nodes.remove(&least);
         }
-        let node = Node { info, description: [0; DATA_LEN], port: None, unanswered: 0, heard: now };
+        let node = Node { info, description: [0; DATA_LEN], port: None, unanswered: 0, last_seen: now };
         self.nodes.insert(lid, node);
     }
 
@@ -218,14 +218,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn switch_port_follows_from_lid() {
+    fn switch_port_is_derived_from_lid() {
         for (lid, port) in [(1, 1), (2, 2), (254, 254), (255, 1), (0xbffe, 128)] {
             assert_eq!(switch_port(Lid::new(lid)), port, "LID {lid}");
         }
     }
 
     #[test]
-    fn full_node_table_replaces_quietest_incomplete_node() {
+    fn full_node_table_evicts_stalest_incomplete_node() {
         let mut subnet = Subnet::new(Lid::new(1));
         let at = |seconds: usize| Instant::from_nanos(seconds as u64 * 1_000_000_000);
         let lid = |n: usize| Lid::new(u16::try_from(n).unwrap());
@@ -236,8 +236,8 @@ mod tests {
         }
         subnet.insert(at(MAX_NODES), lid(2), NodeInfo::default());
         assert_eq!(subnet.nodes.len(), MAX_NODES);
-        assert!(subnet.nodes.contains_key(&lid(4999)), "it was quiet longest and has answered all");
-        assert!(!subnet.nodes.contains_key(&lid(3999)), "the next did not");
+        assert!(subnet.nodes.contains_key(&lid(4999)), "a complete node is kept, although it is the stalest");
+        assert!(!subnet.nodes.contains_key(&lid(3999)), "the stalest incomplete node is evicted");
         assert!(subnet.nodes.contains_key(&lid(3998)));
     }
 }

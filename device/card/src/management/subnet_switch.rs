@@ -19,7 +19,7 @@ use super::{GID_PREFIX, QP0, SM_LID};
 /// LIDs in a block of the linear forwarding table.
 const LIDS_PER_BLOCK: u32 = 64;
 
-/// Forwarding table entry without a port.
+/// Forwarding table entry of an unknown LID.
 const NO_PORT: u8 = 0xff;
 
 /// Highest priority of a subnet manager. The priority has four bits (IBTA volume 1, section 14.4.1).

@@ -1,5 +1,5 @@
-//! Tests of the management module. Requests consist of the bytes that the kernel and infiniband-diags send.
-//! Answers are checked byte by byte, at the offsets in the tables of the mthca interface.
+//! Tests of the management module. Requests consist of the bytes that the kernel and infiniband-diags send. Responses
+//! are checked byte by byte, at the offsets given in the mthca interface.
 
 mod administration;
 mod fabric;

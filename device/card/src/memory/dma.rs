@@ -190,9 +190,9 @@ impl GuestMemory {
     /// # Errors
     /// [`MapError::TooManyRanges`]: splitting a range would exceed the limit. On error, nothing has changed.
     pub fn unmap(&mut self, iova: Iova, len: u64) -> Result<(), MapError> {
-        let Some(locate) = len.checked_sub(1) else { return Ok(()) };
+        let Some(distance) = len.checked_sub(1) else { return Ok(()) };
         let first = iova.get() & !(PAGE_LEN - 1);
-        let last = iova.get().saturating_add(locate) | (PAGE_LEN - 1);
+        let last = iova.get().saturating_add(distance) | (PAGE_LEN - 1);
         self.map.change().remove(first, last)?;
         if let Some(sink) = &self.sink {
             sink.unmap(iova.get(), len);
@@ -383,15 +383,15 @@ impl GuestMemory {
         Ok(before)
     }
 
-    /// Returns writable bytes, which must be inside one page. Ranges are whole pages, so these bytes are in
-    /// one window.
+    /// Returns writable bytes, which must be inside one page. Ranges consist of whole pages, so the bytes are in one
+    /// window.
     fn writable(&self, iova: Iova, len: usize) -> Option<Piece<'_>> {
         self.piece(iova, len, writable)
     }
 
-    /// Fast path: executes an access to a range that lies in one window, as almost all ranges do. Returns
-    /// whether the access succeeded. While accesses are recorded or replayed, returns false without accessing
-    /// memory. If this returns false, the caller repeats the access in pieces to determine the error.
+    /// Fast path: executes an access to a range that lies in one window, as almost all ranges do. Returns whether the
+    /// access succeeded; if not, the caller repeats it in pieces to determine the error. Always returns false, without
+    /// accessing memory, while accesses are recorded or replayed.
     #[inline(always)]
     fn in_one_window(
         &self,
@@ -409,13 +409,13 @@ impl GuestMemory {
     /// Returns the piece for a non-empty range that lies entirely in one window, or `None` for any other range.
     #[inline(always)]
     fn piece(&self, iova: Iova, len: usize, allowed: impl Fn(Permissions) -> bool) -> Option<Piece<'_>> {
-        let locate =
-            self.map.locate(iova.get()).filter(|locate| !self.blocked && allowed(locate.permissions))?;
-        // `locate` found the first byte, so `behind` counts the bytes after it.
-        if (len as u64).checked_sub(1)? > locate.behind {
+        let found =
+            self.map.locate(iova.get()).filter(|found| !self.blocked && allowed(found.permissions))?;
+        // `following` does not count the byte at `iova` itself.
+        if (len as u64).checked_sub(1)? > found.following {
             return None;
         }
-        Some(Piece { bytes: locate.file.slice(locate.offset, len)?, file: locate.file })
+        Some(Piece { bytes: found.file.slice(found.offset, len)?, file: found.file })
     }
 
     /// Returns the pieces of a range in order, or `None` if any part of the range is inaccessible. The number of
@@ -427,13 +427,13 @@ impl GuestMemory {
         let mut pieces = SmallVec::new();
         let (mut at, mut rest) = (iova.get(), len);
         while rest > 0 {
-            let Location { file, offset, behind, .. } =
-                self.map.locate(at).filter(|locate| allowed(locate.permissions))?;
-            let here = usize::try_from(behind).map_or(rest, |behind| rest.min(behind.saturating_add(1)));
+            let Location { file, offset, following, .. } =
+                self.map.locate(at).filter(|found| allowed(found.permissions))?;
+            let here = usize::try_from(following).map_or(rest, |after| rest.min(after.saturating_add(1)));
             pieces.push(Piece { bytes: file.slice(offset, here)?, file });
             rest -= here;
             if rest > 0 {
-                at = at.checked_add(behind)?.checked_add(1)?;
+                at = at.checked_add(following)?.checked_add(1)?;
             }
         }
         Some(pieces)

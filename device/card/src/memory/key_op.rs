@@ -102,7 +102,7 @@ pub struct Bind {
     pub window: Rkey,
     /// L_Key of the region.
     pub parent: Lkey,
-    /// Virtual address of the first byte in the region.
+    /// Virtual address of the window's first byte in the region.
     pub va: Va,
     /// Length in bytes; 0 unbinds the window.
     pub len: u64,
@@ -202,7 +202,7 @@ impl KeyOp {
     }
 }
 
-/// Returns the low and the high half of a word.
+/// Returns the low and high halves of a word.
 const fn halves(word: u64) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
     (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))

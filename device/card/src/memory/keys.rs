@@ -30,7 +30,6 @@ pub struct Allocated {
     /// The whole key, including the bits last chosen by software.
     pub key: Lkey,
     pub pd: Pdn,
-    /// Purpose of the key.
     pub purpose: Purpose,
 }
 
@@ -87,11 +86,10 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    /// Maximum size of the table. Dense tables of 2^20 entries always fit. Keys that are scattered over a larger table
-    /// may use 2^14 groups of 64 entries, which use at most 83 MiB.
+    /// Limits of the table: 2^20 entries, in at most 2^14 groups of 64 indices. Even scattered keys use at most 83 MiB.
     const CAPACITY: Capacity = Capacity { entries: 1 << 20, leaves: 1 << 14 };
 
-    /// Creates a table of `2^log2_entries` invalid entries, at most 2^32. The low bits of its keys are the index.
+    /// Creates a table of `2^log2_entries` invalid entries, at most 2^32. The low bits of a key are its index.
     pub fn new(log2_entries: u8) -> Self {
         Self::rotated(log2_entries, 0)
     }
@@ -273,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn rotated_key_index_is_above_generation() {
+    fn rotated_key_index_is_above_software_bits() {
         let mut table = KeyTable::rotated(17, 8);
         table.insert(region(0x8000_1800)).unwrap();
         assert_eq!(table.get(0x18).map(|region| region.key), Some(Lkey::new(0x8000_1800)));
@@ -283,7 +281,7 @@ mod tests {
 
     /// E810 interface, section 13.7: index 0x913258 with 16384 regions.
     #[test]
-    fn key_lookup_compares_bits_above_index_of_small_table() {
+    fn lookup_compares_key_bits_above_index() {
         let mut table = KeyTable::rotated(14, 8);
         table.insert(region(0x9132_5841)).unwrap();
         assert_eq!(table.index(Lkey::new(0x9132_5841)), 0x3258);
@@ -315,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn key_table_has_1_to_2_pow_32_entries() {
+    fn contains_index_respects_table_size() {
         assert!(KeyTable::new(0).contains_index(0) && !KeyTable::new(0).contains_index(1));
         assert!(!KeyTable::new(17).contains_index(1 << 17));
         assert!(KeyTable::new(32).contains_index(u32::MAX));

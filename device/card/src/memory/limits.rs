@@ -10,7 +10,7 @@ pub const MAX_WINDOWS: usize = 65_535;
 /// Maximum number of mapped files. A guest has one file per memory back-end, and QEMU supports 256 back-ends.
 pub const MAX_FILES: usize = 256;
 
-/// Default limit on the total length of mapped files. Guests with half as much memory exist.
+/// Default limit on the total length of mapped files: 1 TiB. Guests with 512 GiB of memory exist.
 pub const DEFAULT_BYTES: u64 = 1 << 40;
 
 /// Maximum number of bytes that the clients of all devices in a process may map together. On x86-64, a Linux process
@@ -23,7 +23,7 @@ pub struct Limits {
     /// Maximum number of ranges after merging.
     pub windows: usize,
     pub files: usize,
-    /// Maximum total length of the mapped files in bytes. Each file counts in full.
+    /// Maximum total length of the mapped files in bytes. A file counts in full, even if it is sparse.
     pub bytes: u64,
     pub file_systems: FileSystems,
 }

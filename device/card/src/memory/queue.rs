@@ -5,8 +5,7 @@ use protocol::ids::{Lkey, Pdn};
 
 use super::translate::{AccessTarget, PageTable, RegionAccess};
 
-/// Accesses bytes of regions. Offsets are relative to the region's first byte, regardless of the region's start
-/// address.
+/// Access to queues by key. Offsets are relative to the region's first byte, regardless of the region's start address.
 ///
 /// Every call checks key, PD and bounds, and splits accesses at page boundaries.
 pub trait QueueMemory {
@@ -66,7 +65,7 @@ pub mod testing {
 
     use super::*;
 
-    /// A modification of the bytes by software, and the number of reads after which it happens.
+    /// A modification by software, and the number of reads after which it takes place.
     type Later = (u32, Box<dyn Fn(&mut [u8])>);
 
     /// A region whose bytes are in a vector.
@@ -77,7 +76,7 @@ pub mod testing {
         pub bytes: RefCell<Vec<u8>>,
         /// Makes `patch` and `publish` fail.
         pub read_only: Cell<bool>,
-        /// Modification made later by software.
+        /// A pending modification by software.
         pub later: RefCell<Option<Later>>,
     }
 

@@ -20,7 +20,6 @@ pub enum Translation {
     },
     /// Pages listed in a page table.
     Paged {
-        /// Size of every page.
         page_shift: PageShift,
         /// Page table entry of the first page.
         first_entry: u64,
@@ -30,7 +29,6 @@ pub enum Translation {
     },
     /// Pages in lists of 512. The page table has an entry for each list.
     TwoLevel {
-        /// Size of every page.
         page_shift: PageShift,
         /// Page table entry of the first list.
         first_entry: u64,
@@ -39,7 +37,6 @@ pub enum Translation {
     },
     /// Ranges of other keys. The page table has an entry for each range.
     Indirect {
-        /// Lengths of the ranges.
         entry_len: EntryLen,
         count: u32,
         first_entry: u64,
@@ -96,12 +93,12 @@ impl Translation {
     }
 }
 
-/// What the address in an access is relative to.
+/// The origin of the addresses in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Address 0: the first byte of the region has the address `start`.
+    /// Addresses count from 0, so the first byte of the region has the address `start`.
     Zero,
-    /// The region's first byte: addresses are offsets from it.
+    /// Addresses are offsets from the first byte of the region.
     Start,
 }
 
@@ -117,7 +114,6 @@ pub enum Kind {
     },
     /// A window on a part of a region.
     Window {
-        /// Type of the window.
         kind: WindowKind,
         /// For type 2, the only QP whose peer may use the window.
         owner: Option<Qpn>,
@@ -135,10 +131,9 @@ pub struct MemoryRegion {
     /// First address, which need not be page-aligned.
     pub start: Va,
     pub len: u64,
-    /// What the addresses in requests are relative to.
+    /// Origin of the addresses in requests.
     pub origin: Origin,
     pub rights: Rights,
-    /// Location of the bytes.
     pub translation: Translation,
     /// Kind of the key, which determines how it can be invalidated.
     pub kind: Kind,

@@ -49,7 +49,7 @@ impl GuestMemory {
         bytes
     }
 
-    /// Does the same as [`peek`](Self::peek), for a length that is known only at run time.
+    /// Like [`peek`](Self::peek), for a length that is known only at run time.
     pub fn look(&self, iova: u64, out: &mut [u8]) {
         self.copy_out(Iova::new(iova), out).unwrap();
     }

@@ -63,7 +63,7 @@ pub struct AccessTarget {
     /// Key of the region.
     pub key: Lkey,
     pub va: Va,
-    /// What `va` is relative to.
+    /// Origin of the address `va`.
     pub origin: Origin,
 }
 
@@ -214,7 +214,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     /// Copies `data` into a range.
     ///
     /// # Errors
-    /// Fails as `read` does. On error, the pages before the failing page have been written.
+    /// Fails as `read` does. On error, a part of the range may have been written.
     pub fn write(&self, at: AccessTarget, data: &[u8], access: Access) -> Result<(), AccessError> {
         if let Some(iova) = self.cached(at, data.len(), access) {
             return self.dma.write(iova, data).map_err(|_| AccessError::Unmapped);

@@ -5,7 +5,8 @@
 //! |---|---|---|---|---|
 //! | allocated for a region | valid | refused | refused | refused |
 //! | region, fast-registered | refused | refused | refused | allocated, unless windows are bound to it |
-//! | allocated for a window | refused | valid | valid | refused |
+//! | allocated for a window, type 1 | refused | valid | refused | refused |
+//! | allocated for a window, type 2 | refused | refused | valid | refused |
 //! | window, type 1 | refused | valid, or allocated if the length is 0 | refused | refused |
 //! | window, type 2 | refused | refused | refused, or allocated if the length is 0 | allocated, by its QP only |
 //! | region, registered by a command | refused | refused | refused | refused |
@@ -24,7 +25,7 @@ const REMOTE: Rights = Rights::REMOTE_READ.union(Rights::REMOTE_WRITE).union(Rig
 const REMOTE_CHANGES: Rights = Rights::REMOTE_WRITE.union(Rights::REMOTE_ATOMIC);
 
 impl KeyTable {
-    /// Executes the operation that a work request of `initiator` contains.
+    /// Executes a key operation from a work request of `initiator`.
     ///
     /// # Errors
     /// If the operation is rejected, nothing changes and the error gives the reason.
@@ -39,8 +40,8 @@ impl KeyTable {
     /// Executes a remote invalidation by the peer of `initiator`.
     ///
     /// # Errors
-    /// If the invalidation is rejected, nothing changes and the error gives the reason. One possible reason is
-    /// that the region grants peers no access.
+    /// If the invalidation is rejected, nothing changes and the error gives the reason. Fails with
+    /// [`AccessError::Right`] if a fast-registered region grants peers no access.
     pub fn remote_invalidate(&mut self, initiator: Initiator, key: Rkey) -> Result<(), AccessError> {
         let key = key.as_lkey();
         let region = self.find(key)?;
@@ -78,7 +79,7 @@ impl KeyTable {
         if pd != initiator.pd {
             return Err(AccessError::Pd);
         }
-        grants_no_more(of.rights, of.rights)?;
+        check_remote_rights(of.rights, of.rights)?;
         if of.len == 0 || of.len > most || of.start.get().checked_add(of.len - 1).is_none() {
             return Err(AccessError::Bounds);
         }
@@ -135,7 +136,7 @@ impl KeyTable {
         if !parent.rights.contains(Rights::BIND) {
             return Err(AccessError::Right);
         }
-        grants_no_more(of.rights, parent.rights)?;
+        check_remote_rights(of.rights, parent.rights)?;
         let offset = parent.offset(of.va, Origin::Zero, of.len)?;
         let owner: Option<Qpn> = match of.kind {
             WindowKind::Type1 => None,
@@ -154,12 +155,11 @@ impl KeyTable {
     }
 }
 
-/// Checks that peers get no permission to modify memory that the owner may not modify. If `rights` permit
-/// peers to modify memory, the region must grant local write access.
+/// Checks that `rights` permit peers to modify memory only if the region grants local write access.
 ///
 /// # Spec
 /// IBTA volume 1, section 10.6.3.2.
-fn grants_no_more(rights: Rights, of_region: Rights) -> Result<(), AccessError> {
+fn check_remote_rights(rights: Rights, of_region: Rights) -> Result<(), AccessError> {
     let refused = rights.intersects(REMOTE_CHANGES) && !of_region.contains(Rights::LOCAL_WRITE);
     if refused { Err(AccessError::Right) } else { Ok(()) }
 }

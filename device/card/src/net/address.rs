@@ -25,7 +25,7 @@ pub struct Addresses {
     pub default_peer: Option<Identity>,
 }
 
-/// Addresses that software can specify for a peer.
+/// The addresses by which software can specify a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerName {
     pub ip: Option<Ipv4Addr>,
@@ -58,7 +58,7 @@ impl Addresses {
         [&self.own].into_iter().chain(&self.peers).chain(&self.default_peer)
     }
 
-    /// Returns whether a port with this MAC is configured. This HCA's own port is included.
+    /// Returns whether a port with this MAC, possibly this HCA's own, is configured.
     pub fn lists(&self, mac: MacAddr) -> bool {
         self.ports().any(|port| port.mac == mac)
     }
@@ -82,8 +82,8 @@ impl Addresses {
         })
     }
 
-    /// Returns headers with an unreachable destination, for a QP whose peer is unknown. Packets of this QP time out, as
-    /// if the peer were not connected to the wire.
+    /// Returns headers with an unreachable destination, for a QP whose peer is unknown. Its packets time out, as if the
+    /// peer were unplugged.
     pub fn nowhere(&self) -> Encap {
         Encap {
             src_mac: self.own.mac,
@@ -103,8 +103,8 @@ impl Addresses {
         self.known(|port| port.mac == mac).map_or(Identity::lid_of(mac), |port| port.lid)
     }
 
-    /// Returns the peer's MAC and IP address, derived from the first of these that is present: IP address, MAC, IPv4
-    /// address mapped into the GID, GID of a configured port, LID, any other GID, default peer.
+    /// Returns the peer's MAC and IP address. Uses the first of these that is present: IP address, MAC, IPv4-mapped
+    /// GID, GID of a configured port, LID, any other GID, default peer.
     fn resolve(&self, peer: &PeerName) -> Option<(MacAddr, IpAddr)> {
         let gid = Ipv6Addr::from(peer.gid);
         if let Some(ip) = peer.ip {
@@ -168,8 +168,8 @@ fn is_set(lid: &Lid) -> bool {
     *lid != Lid::default()
 }
 
-/// Returns the UDP source port of a flow. The port is stable and in the dynamic range. It differs between
-/// flows, so that networks can use several paths.
+/// Returns the UDP source port of a flow, which is in the dynamic range. Each flow keeps its port, and ports differ
+/// between flows, so that a network can use several paths.
 pub(super) fn entropy(local: Qpn, remote: Qpn) -> u16 {
     const DYNAMIC: u16 = 0xc000;
     let mixed = (local.get() ^ remote.get().rotate_left(12)).wrapping_mul(0x9e37_79b1);
@@ -185,7 +185,7 @@ mod tests {
     const GLOBAL: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
 
     #[test]
-    fn lid_of_mac_comes_from_table_or_derivation_rule() {
+    fn mac_maps_to_configured_or_derived_lid() {
         assert_eq!(addresses().lid_of(OTHER.mac), Lid::new(0x900));
         assert_eq!(addresses().lid_of(MacAddr([2, 0, 0, 0, 1, 2])), Lid::new(0x102));
         assert_eq!(addresses().lid_of(addresses().own.mac), Lid::new(1));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn mac_of_unknown_ip_is_unresolved_unless_lid_is_given() {
+    fn unknown_ip_without_lid_is_unresolved() {
         let far = Ipv4Addr::new(172, 16, 0, 1);
         assert_eq!(to(&PeerName { ip: Some(far), ..PeerName::default() }), Some((UNRESOLVED, far.into())));
         let by_gid = PeerName { gid: far.to_ipv6_mapped().octets(), ..PeerName::default() };
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn prefer_ipv6_applies_to_peers_named_by_lid_or_mac() {
+    fn prefer_ipv6_applies_to_lid_and_mac() {
         let peers = vec![Identity { prefer_ipv6: true, ..OTHER }];
         let addresses = Addresses { peers, ..addresses() };
         for peer in [
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn udp_source_ports_are_in_dynamic_range_and_differ_by_qp() {
+    fn udp_source_ports_are_dynamic_and_vary() {
         let ports: std::collections::BTreeSet<_> =
             (0..64).map(|n| entropy(Qpn::new(n), Qpn::new(9))).collect();
         assert!(ports.iter().all(|port| *port >= 0xc000));

@@ -11,14 +11,14 @@ use protocol::net::ipv6::Ipv6;
 use super::DropReason;
 use crate::identity::Identity;
 
-/// Receiver of a frame at an HCA without a NIC.
+/// The component that handles a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Roce,
     HostStack,
 }
 
-/// Classifies a frame from the fabric at an HCA without a NIC.
+/// Classifies a frame from the fabric that is not for a NIC.
 pub(super) fn classify(ether: &EtherFrame<'_>, own: &Identity) -> Result<Class, DropReason> {
     if ether.src.is_multicast() || ether.src == MacAddr::default() {
         return Err(DropReason::BadSource);

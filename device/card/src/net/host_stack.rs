@@ -1,6 +1,5 @@
-//! The protocols that a port answers itself if no guest kernel does: ARP, IPv6 neighbour discovery and ICMP echo. The
-//! engine also uses this host stack to find the MAC of an IP address. A device that is a NIC has no such stack, because
-//! the guest's kernel handles these protocols.
+//! The host stack: ARP, IPv6 neighbour discovery and ICMP echo for a port without a NIC. The engine also uses it to
+//! resolve IP addresses. A NIC has no host stack, because the guest's kernel handles these protocols.
 
 mod discovery;
 mod limit;
@@ -26,12 +25,11 @@ use super::{DropReason, PortStats};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
 
-/// Maximum number of pending answers. Once it is reached, further answers are dropped. One frame causes one
-/// answer of the same length to the frame's source, so a peer cannot make this port send more than the peer
-/// itself sends. However, answers accumulate if a peer sends while the fabric is blocked. Only the
-/// advertisement that answers a probe is longer than its request. It exceeds the shortest probe by eight bytes,
-/// because RFC 4861, section 7.2.4, requires the advertisement to contain an option. A probe must not contain
-/// this option.
+/// Maximum number of pending answers. Answers accumulate while the fabric is blocked, and further ones are dropped.
+///
+/// A frame causes at most one answer, which goes to the frame's source and is not longer than the frame. A peer
+/// therefore cannot use this port to amplify traffic. The only exception is the advertisement that answers a probe. It
+/// contains an option of eight bytes (RFC 4861, section 7.2.4), which the probe lacks.
 pub(super) const MAX_WAITING: usize = 256;
 
 /// Hop limit of packets from the host stack.
@@ -55,7 +53,7 @@ pub(super) struct RxContext<'a> {
 }
 
 impl HostStack {
-    /// Handles a frame: answers it, learns from it, or rejects it.
+    /// Handles a frame, which may cause an answer or update the neighbour table.
     pub(super) fn serve(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
         match cx.ether.ether_type {
             EtherType::Arp => self.on_arp(cx),
@@ -71,13 +69,13 @@ impl HostStack {
             return;
         }
         for ip in other.addresses().filter(|ip| !own.owns(*ip)) {
-            self.neighbours.fix(ip, other.mac);
+            self.neighbours.add_static(ip, other.mac);
         }
     }
 
     /// Releases the addresses of a host.
     pub(super) fn remove_static_neighbour(&mut self, other: &Identity) {
-        other.addresses().for_each(|ip| self.neighbours.release(ip, other.mac));
+        other.addresses().for_each(|ip| self.neighbours.remove_static(ip, other.mac));
     }
 
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
@@ -98,8 +96,7 @@ impl HostStack {
         self.waiting.clear();
     }
 
-    /// Checks that an answer to `sender` is within the sender's rate limit, and that the queue has room for the
-    /// answer.
+    /// Checks that an answer to `sender` is within the sender's rate limit and fits into the queue.
     pub(super) fn allow_answer(
         &mut self,
         now: Instant,
@@ -118,7 +115,7 @@ impl HostStack {
         if !is_valid_source(ip) || own.owns(ip) {
             return Err(DropReason::BadSource);
         }
-        if self.neighbours.has_fixed() && self.neighbours.is_anothers(ip, mac) {
+        if self.neighbours.has_static() && self.neighbours.conflicts_with_static(ip, mac) {
             return Err(DropReason::ForeignSource);
         }
         Ok(())
@@ -162,8 +159,7 @@ impl HostStack {
             // Only a solicitation may have an unspecified source (RFC 4862).
             _ if ip.src.is_unspecified() => return Err(DropReason::BadSource),
             Icmpv6::Advertisement(advertisement) => return self.on_advertisement(cx, &advertisement),
-            // A multicast request would be answered by every member. RFC 4443, section 4.2, leaves the choice
-            // to the host.
+            // Multicast requests are ignored, because every member would answer. RFC 4443, section 4.2, permits this.
             Icmpv6::EchoRequest(data) if !group => data,
             Icmpv6::EchoRequest(_) | Icmpv6::Other => return Err(DropReason::Protocol),
         };

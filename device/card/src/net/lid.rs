@@ -8,9 +8,8 @@
 //! | source and destination LID | MACs, according to the LID table or the LID rule |
 //! | SL 0 to 15 | traffic class: SL bits 2:0 in bits 7:5, as in RoCE; SL bit 3 in bit 4 |
 //!
-//! No header contains data private to hcad, so soft-RoCE is a peer like any other. Path bits are not
-//! transmitted, because every port has only one LID. The SL is not transmitted if software sets a traffic
-//! class in the GRH.
+//! The headers contain nothing specific to hcad, so soft-RoCE can be a peer. Path bits are not transmitted, because
+//! every port has only one LID. The SL is not transmitted if software sets a traffic class in the GRH.
 //!
 //! # Spec
 //! `device/book/src/inside/addresses.md`; IBTA annex A17, section A17.3.2.
@@ -59,8 +58,8 @@ pub struct Source {
 }
 
 impl Addresses {
-    /// Returns the headers of packets to an InfiniBand destination, with the port's only GID as source.
-    /// Returns `None` if the LID is 0, or if it is the LID of a group and the group's GID is missing.
+    /// Returns the headers of packets from this port to an InfiniBand destination. Returns `None` if the LID is 0, or
+    /// if it is a multicast LID without a valid MGID.
     pub fn route(&self, to: &Route, local: Qpn, remote: Qpn) -> Option<Encap> {
         let Route { dlid, service_level, grh } = *to;
         let gid = grh.map(|grh| Ipv6Addr::from(grh.dgid));
@@ -148,13 +147,13 @@ mod tests {
         let ip =
             IpAddrs::V6 { src: "fe80::ff:fe00:1".parse().unwrap(), dst: "fe80::ff:fe00:2".parse().unwrap() };
         assert_eq!((encap.dst_mac, encap.ip, encap.hop_limit), (MacAddr([2, 0, 0, 0, 0, 2]), ip, 3));
-        // This GID is a mapped IPv4 address. soft-RoCE uses such GIDs.
+        // soft-RoCE uses IPv4-mapped GIDs.
         let encap = route(2, 0, grh("::ffff:10.77.0.2")).unwrap();
         assert_eq!(encap.ip, IpAddrs::V4 { src: [10, 77, 0, 1].into(), dst: [10, 77, 0, 2].into() });
     }
 
     #[test]
-    fn gid_of_port_is_its_link_local_ipv6_address() {
+    fn port_gid_is_link_local_address() {
         let peer = Identity::from_lid(Lid::new(2));
         let IpAddrs::V6 { dst, .. } =
             route(2, 0, Some(Grh { dgid: peer.gid(), ..Grh::default() })).unwrap().ip
@@ -167,7 +166,7 @@ mod tests {
 
     #[test]
     fn multicast_lid_uses_ip_and_ethernet_group() {
-        // This is IPoIB's broadcast group.
+        // The broadcast group of IPoIB.
         let encap = route(0xc000, 0, grh("ff12:401b:ffff::ffff:ffff")).unwrap();
         assert_eq!(encap.dst_mac, MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]));
         assert!(
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_lids_and_multicast_without_grh_have_no_route() {
+    fn invalid_destinations_have_no_route() {
         assert_eq!(route(0, 0, None), None);
         assert_eq!(route(0xc000, 0, None), None);
         assert_eq!(route(0xfffe, 0, grh("fe80::1")), None);
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn receive_completion_reports_source_lid_and_service_level() {
+    fn receive_completion_reports_slid_and_sl() {
         let done = RecvDone {
             opcode: protocol::roce::Opcode::rc(protocol::roce::Operation::SendOnly),
             byte_len: 0,

@@ -1,9 +1,9 @@
 //! The link of a port.
 
-/// State of the link, which is up while the cable is plugged in and software has not disabled the port.
+/// State of the link, which is up if the cable is plugged in and the port is enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Whether the cable is plugged in. The operator controls this. A reset does not change it.
+    /// Whether the cable is plugged in. Only the operator changes this.
     pub plugged: bool,
     /// Whether software has enabled the port. A reset enables it.
     pub enabled: bool,

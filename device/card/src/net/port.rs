@@ -19,10 +19,10 @@ use crate::identity::Identity;
 #[derive(Debug)]
 pub struct Port {
     link: Link,
-    /// The only copy of the addresses. Other modules read them here, because they can change.
+    /// The only copy of the addresses, which can change at run time.
     addresses: Addresses,
     owner: PortOwner,
-    /// Whether frames sent by the port return to the port. If so, the wire is disconnected.
+    /// Whether the port is in loopback, disconnected from the wire.
     loopback: bool,
     stats: PortStats,
 }
@@ -42,20 +42,19 @@ enum PortOwner {
 }
 
 impl PortOwner {
-    /// Checks the destination IP address of a RoCE packet. `mac` is the packet's destination MAC, which is that
-    /// of this port or of a group.
+    /// Checks the destination IP address of a RoCE packet. `mac` is the destination MAC, either this port's or a
+    /// group's.
     fn check_destination(&self, own: &Identity, mac: MacAddr, ip: IpAddr) -> Result<(), DropReason> {
-        let takes = match self {
+        let is_accepted = match self {
             // The transport checks whether the group has been joined.
             Self::HostStack(_) if mac.is_multicast() => group_mac(ip) == Some(mac),
             Self::HostStack(_) => own.owns(ip),
             // The driver programs the MAC of each group, so the MAC need not follow from the IP address.
             Self::Nic { .. } if mac.is_multicast() => ip.is_multicast(),
-            // The driver programs no IP addresses for the port, only those of each connection. The QP checks these
-            // addresses.
+            // The port has no IP addresses of its own. Each QP checks the addresses of its connection.
             Self::Nic { .. } => is_valid_source(ip),
         };
-        match takes {
+        match is_accepted {
             true => Ok(()),
             false if mac.is_multicast() => Err(DropReason::OtherMac),
             false => Err(DropReason::OtherIp),
@@ -99,7 +98,7 @@ impl Port {
         &self.addresses
     }
 
-    /// Returns the configured addresses for modification.
+    /// Returns a mutable reference to the configured addresses.
     pub fn addresses_mut(&mut self) -> &mut Addresses {
         &mut self.addresses
     }
@@ -114,14 +113,14 @@ impl Port {
         self.link
     }
 
-    /// Changes the state of the link.
+    /// Sets the state of the link, and counts its transitions to down.
     pub fn set_link(&mut self, link: Link) {
         self.stats.link_downed += u64::from(self.link.is_up() && !link.is_up());
         self.link = link;
     }
 
-    /// Enables or disables the RDMA half of a NIC. While it is disabled, RoCE is not treated specially. The
-    /// call has no effect on an HCA without a NIC.
+    /// Enables or disables the RDMA half of a NIC. While it is disabled, the NIC receives RoCE like all other frames.
+    /// Has no effect on an HCA without a NIC.
     pub fn set_rdma(&mut self, in_use: bool) {
         if let PortOwner::Nic { rdma, .. } = &mut self.owner {
             *rdma = in_use;
@@ -178,9 +177,8 @@ impl Port {
         self.stats.receive.count(frame);
     }
 
-    /// Checks and counts a frame for the NIC. If loopback is disabled, rejects frames whose source is the NIC's
-    /// own MAC. Such frames are reflections of the NIC's own multicasts, or come from a host with the same
-    /// address.
+    /// Checks and counts a frame for the NIC. Unless loopback is enabled, rejects frames from the NIC's own MAC: either
+    /// reflections of its multicasts, or frames from a host with the same address.
     pub fn admit_nic_frame(&mut self, frame: &[u8]) -> bool {
         let reason = match EtherFrame::parse(frame) {
             Ok(ether) if self.loopback || ether.src != self.addresses.own.mac => {
@@ -209,9 +207,8 @@ impl Port {
         self.stats.lost_link_down += frames as u64;
     }
 
-    /// Removes a priority tag, which only indicates the priority of a frame. Switches add such tags to frames
-    /// without a VLAN. Returns `None` for a frame of a VLAN, because VLANs separate networks and this port
-    /// belongs to no VLAN. Frames for a NIC are unchanged.
+    /// Removes a priority tag (VLAN ID 0), which switches may add to untagged frames. Returns `None` for a frame of a
+    /// VLAN, because this port belongs to none. Frames for a NIC are unchanged.
     pub fn untag<'a>(&mut self, frame: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         if let PortOwner::Nic { .. } = self.owner {
             return Some(frame.into());
@@ -301,7 +298,7 @@ impl Port {
         sorted.inspect_err(|reason| self.stats.count_drop(*reason)).ok()
     }
 
-    /// If a frame has been dropped since the last call, returns the reason.
+    /// Returns the reason for the latest drop since the last call, if any.
     pub fn take_drop(&mut self) -> Option<DropReason> {
         self.stats.take_drop()
     }

@@ -50,9 +50,8 @@ fn is_for_group(frame: &[u8]) -> bool {
     frame.first().is_some_and(|first| first & 1 != 0)
 }
 
-/// Counters of one port. Every received frame is counted once: accepted, answered or dropped. A management
-/// datagram whose sender exceeds its rate limit is counted twice, because management checks the limit after
-/// the port has counted the datagram.
+/// Counters of one port. Every received frame is counted once, as accepted, answered or dropped. The exception is a
+/// management datagram that exceeds its sender's rate limit. It is counted as accepted and then as dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
     /// RoCE packets delivered, including those from this HCA to itself.
@@ -94,7 +93,7 @@ impl PortStats {
         self.newest_drop = Some(reason);
     }
 
-    /// If a frame has been dropped since the last call, returns the reason.
+    /// Returns the reason for the latest drop since the last call, if any.
     pub(super) fn take_drop(&mut self) -> Option<DropReason> {
         self.newest_drop.take()
     }

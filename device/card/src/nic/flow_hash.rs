@@ -1,4 +1,4 @@
-//! Flow hash: the Toeplitz hash used by receive side scaling (RSS), and the packet fields covered by this hash.
+//! The flow hash for receive side scaling (RSS): a Toeplitz hash over selected packet fields.
 
 use protocol::net::layers::{Addresses, Ip, Transport};
 use protocol::net::toeplitz::{self, Key};
@@ -30,7 +30,7 @@ pub enum Port {
 pub enum Input<'a> {
     /// Source and destination address, then the ports of TCP, UDP and SCTP unless the packet is a fragment.
     Flow,
-    /// These words, in this order. A word is hashed as 0 if it is `None` or the packet does not contain it.
+    /// These words, in this order. A word counts as 0 if it is `None` or absent from the packet.
     Fields(&'a [Option<Field>]),
 }
 
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn flow_hash_covers_ports_if_transport_has_them() {
+    fn flow_hash_includes_transport_ports() {
         let key = Key::short(KEY);
         for (transport, expected) in [
             (Transport::Tcp(ports()), WITH_PORTS),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn hash_of_address_and_port_fields_equals_flow_hash() {
+    fn explicit_field_hash_equals_flow_hash() {
         let key = Key::short(KEY);
         let addresses = [0, 2, 4, 6].map(|offset| Some(Field::Ipv4(offset)));
         let both = [Some(Field::Tcp(Port::Source)), Some(Field::Tcp(Port::Destination))];

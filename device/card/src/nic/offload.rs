@@ -16,15 +16,14 @@ const UDP_LEN: usize = 8;
 const SCTP_LEN: usize = 12;
 const ETHERNET_LEN: usize = 14;
 
-/// A frame's headers, as described by a transmit descriptor, and the checksums to compute. Lengths are in bytes
-/// and include options and extension headers.
+/// A frame's headers, as described by a transmit descriptor, and the checksums to compute. Lengths are in bytes and
+/// include options and extension headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Length of the Ethernet header, without tags to insert.
     pub ether_len: usize,
     /// Length of the VLAN tags to insert. These tags are not in guest memory.
     pub inserted_len: usize,
-    /// Outer headers of a tunnel.
     pub tunnel: Option<Tunnel>,
     pub ip: Option<IpVersion>,
     /// Length of the innermost IP header.
@@ -81,7 +80,6 @@ pub struct HeaderError;
 /// Header offsets in a frame, in bytes, and the checksums to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offloads {
-    /// Outer headers of a tunnel.
     outer: Option<Outer>,
     ip: Option<IpHeader>,
     l4: Option<L4Header>,
@@ -122,7 +120,6 @@ pub(super) struct SegmentPosition {
     pub(super) index: u16,
     /// Number of payload bytes before this segment.
     pub(super) offset: u32,
-    /// Whether this is the last segment.
     pub(super) last: bool,
 }
 
@@ -172,8 +169,7 @@ impl Offloads {
         self.l4.is_some_and(|l4| l4.protocol != L4Protocol::Sctp)
     }
 
-    /// Adjusts the headers of a segment. `frame` is the segment, which begins with a copy of the original
-    /// headers.
+    /// Adjusts the headers of a segment. `frame` begins with a copy of the original headers.
     pub(super) fn adjust_headers(&self, frame: &mut [u8], position: SegmentPosition) {
         let ips = self.outer.map(|outer| outer.ip).into_iter().chain(self.ip);
         ips.for_each(|ip| ip.adjust_headers(frame, position));

@@ -30,7 +30,7 @@ pub fn verify(frame: &[u8], layers: &Layers) -> Checksums {
         Addresses::V4 { .. } => Checksum::new().with(header).value() == 0,
         Addresses::V6 { .. } => true,
     };
-    let l4 = ip.payload(frame).and_then(|payload| l4_is_right(ip, payload));
+    let l4 = ip.payload(frame).and_then(|payload| is_l4_valid(ip, payload));
     Checksums {
         ip: ChecksumStatus::of(is_valid),
         l4: l4.map_or(ChecksumStatus::Unverified, ChecksumStatus::of),
@@ -45,7 +45,7 @@ impl ChecksumStatus {
 
 /// Verifies the transport checksum. Returns `None` if the packet has no transport checksum, or if software must
 /// verify the checksum.
-fn l4_is_right(ip: &Ip, payload: &[u8]) -> Option<bool> {
+fn is_l4_valid(ip: &Ip, payload: &[u8]) -> Option<bool> {
     let sum_is_right = || ip.pseudo_header().with(payload).value() == 0;
     match (ip.transport, ip.addresses) {
         (Transport::Tcp(_), _) | (Transport::Icmp, Addresses::V6 { .. }) => Some(sum_is_right()),
@@ -59,7 +59,7 @@ fn l4_is_right(ip: &Ip, payload: &[u8]) -> Option<bool> {
                 return None;
             }
             match addresses {
-                // RFC 768: no checksum was computed.
+                // RFC 768: zero means that the sender computed no checksum.
                 Addresses::V4 { .. } if !has_sum => Some(true),
                 // RFC 6935 permits zero UDP checksums for some tunnels; that choice is left to software.
                 Addresses::V6 { .. } if !has_sum => None,

@@ -45,7 +45,7 @@ mod tests {
     use protocol::net::layers::{Layers, TagKind, Tci};
 
     #[test]
-    fn inserted_vlan_tags_can_be_parsed_and_stripped() {
+    fn inserted_vlan_tags_parse_and_strip() {
         let tag = |kind, tci| Some(VlanTag { kind, tci: Tci::from_bits(tci) });
         for (outer, inner) in [
             (None, None),

@@ -6,11 +6,11 @@ use twox_hash::XxHash3_64;
 
 use super::codec::MAX_ENTRY;
 
-/// Length of the contents at which a chunk is complete.
-pub(super) const ENOUGH: usize = 256 << 10;
+/// Length of the contents from which a chunk is complete.
+pub(super) const TARGET_LEN: usize = 256 << 10;
 
 /// Maximum length of the contents in bytes. One more entry may be added to an almost complete chunk.
-pub(super) const MAX_CHUNK: usize = ENOUGH + 2 * MAX_ENTRY;
+pub(super) const MAX_CHUNK: usize = TARGET_LEN + 2 * MAX_ENTRY;
 
 /// Number of bytes before the contents of a chunk.
 pub(super) const HEAD_LEN: u64 = 12;

@@ -77,7 +77,7 @@ mod right {
     pub(super) const REACHABLE: u64 = 4;
 }
 
-/// Bits for the kinds of work left after a turn.
+/// Bits for the kinds of work pending at the end of an event loop iteration.
 mod left {
     pub(super) const FRAMES: u64 = 1;
     pub(super) const OTHER: u64 = 2;

@@ -14,8 +14,7 @@ const LONGEST: usize = 4096 + 256;
 /// Number of slots for each kind of run. Must be even, because neighbouring slots form pairs.
 const RUNS: usize = 4096;
 
-/// Length of a frame's headers, which differ even if the payload is the same. The ICRC at the end differs as
-/// well.
+/// Lengths of a frame's headers and ICRC. Both differ between frames with the same payload.
 pub(super) const HEAD: usize = 64;
 pub(super) const TAIL: usize = 4;
 

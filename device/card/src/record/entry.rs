@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use protocol::ids::MacAddr;
 use twox_hash::XxHash3_64;
 
-/// Maximum length of contents that are recorded in full for comparison. The queue entries that a device
-/// writes are never longer than this.
+/// Maximum length of contents that are recorded in full for comparison. No queue entry that a device writes is longer.
 const SHORT: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +55,7 @@ pub(super) enum Entry<'a> {
     Frame(Content<'a>),
     /// The device answered a read by the client with this data.
     Answer(Content<'a>),
-    /// The step [`Input::Drain`] ended, and work of these kinds remained.
+    /// An [`Input::Drain`] step ended with these kinds of work pending.
     Drained {
         frames: bool,
         other: bool,
@@ -134,10 +133,10 @@ pub(super) enum Update {
     Refused,
 }
 
-/// Bytes to compare, stored in full or, if there are many, as a digest.
+/// Bytes to compare, stored in full if they are short, otherwise as a digest.
 ///
-/// The digest is not a CRC, because frames end with a CRC of their contents. A second CRC, over the contents
-/// and the first CRC, would be the same for every frame.
+/// The digest is not a CRC, because the CRC of data followed by its own CRC is a constant, and frames end with their
+/// CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content<'a> {
     Bytes(&'a [u8]),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 /// First bytes of the file.
 pub(super) const MAGIC: [u8; 8] = *b"HCADREC\n";
 
-/// Version of the format, for both writing and reading.
+/// Version of the format that this hcad writes and reads.
 pub const FORMAT: u32 = 1;
 
 /// Identifies the recorded device, and the version of hcad that recorded it.

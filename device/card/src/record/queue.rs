@@ -1,14 +1,14 @@
 //! The queue through which a device's thread passes entries to the thread that writes the file.
 //!
-//! The device appends entries and continues. It waits only for the lock, which the writer holds while it
-//! takes the chunks. If the file is too slow, the queue reaches its maximum size and the record ends.
+//! The device appends entries without waiting for the file. It waits only for the lock, which the writer holds while it
+//! takes the chunks. If the file is too slow, the queue fills up and the record ends.
 
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::chunk::ENOUGH;
+use super::chunk::TARGET_LEN;
 use super::codec::{self, MAX_RUN};
 use super::dedup::DedupCache;
 use super::entry::{Ending, Entry};
@@ -19,10 +19,10 @@ pub(super) const MAX_WAITING: usize = 128 << 20;
 
 /// How long the writer lets entries accumulate, so that the device rarely has to wake it. If the daemon is killed, the
 /// entries accumulated in this time are lost.
-const GATHER: Duration = Duration::from_millis(20);
+const GATHER_TIME: Duration = Duration::from_millis(20);
 
-/// Number of bytes that are written without waiting for more.
-const PLENTY: usize = 4 * ENOUGH;
+/// Number of queued bytes from which the writer no longer waits for more.
+const BATCH_LEN: usize = 4 * TARGET_LEN;
 
 /// Number of buffers kept for reuse.
 const SPARE: usize = 32;
@@ -63,7 +63,6 @@ enum Phase {
 /// Work for the writer.
 pub(super) struct Batch {
     pub(super) chunks: VecDeque<Vec<u8>>,
-    /// Whether this is the last batch.
     pub(super) last: bool,
 }
 
@@ -105,7 +104,7 @@ impl Queue {
             state.failure = Some(Ending::Overrun.to_string());
             state.phase = Phase::Closing;
         }
-        let plenty = before < PLENTY && state.waiting >= PLENTY;
+        let plenty = before < BATCH_LEN && state.waiting >= BATCH_LEN;
         if mem::take(&mut state.idle) || plenty || !fits {
             self.wake.notify_one();
         }
@@ -140,8 +139,8 @@ impl Queue {
             state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.idle = false;
-        if state.phase == Phase::Open && state.waiting < PLENTY {
-            (state, _) = self.wake.wait_timeout(state, GATHER).unwrap_or_else(PoisonError::into_inner);
+        if state.phase == Phase::Open && state.waiting < BATCH_LEN {
+            (state, _) = self.wake.wait_timeout(state, GATHER_TIME).unwrap_or_else(PoisonError::into_inner);
         }
         Batch { chunks: mem::take(&mut state.chunks), last: state.phase != Phase::Open }
     }
@@ -166,8 +165,8 @@ impl Queue {
         self.lock().failure.clone()
     }
 
-    /// Marks the record as ended. The writer calls this when it ends, with its error if there was one.
-    /// Entries appended later are lost.
+    /// Marks the record as ended. The writer calls this when it stops, and passes its error, if any. Later entries are
+    /// lost.
     pub(super) fn end(&self, failure: Option<String>) {
         let mut state = self.lock();
         if let Some(failure) = failure {
@@ -187,8 +186,9 @@ impl Queue {
 
 impl State {
     fn push(&mut self, entry: &Entry<'_>) {
-        if self.chunks.back().is_none_or(|chunk| chunk.len() >= ENOUGH) {
-            let chunk = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(ENOUGH + (ENOUGH >> 2)));
+        if self.chunks.back().is_none_or(|chunk| chunk.len() >= TARGET_LEN) {
+            let chunk =
+                self.spare.pop().unwrap_or_else(|| Vec::with_capacity(TARGET_LEN + (TARGET_LEN >> 2)));
             self.chunks.push_back(chunk);
         }
         if let Some(chunk) = self.chunks.back_mut() {

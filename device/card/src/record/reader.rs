@@ -11,7 +11,7 @@ use super::dedup::DedupCache;
 use super::entry::Entry;
 use super::header::{FORMAT, Header, MAGIC};
 
-/// Why a record cannot be read, or cannot be read beyond some point.
+/// Why a record, or the rest of a record, cannot be read.
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// The file is not a record.
@@ -41,7 +41,6 @@ pub enum ReadError {
     CodecError {
         /// Offset at which the chunk ends.
         at: u64,
-        /// Error in the entry.
         malformed: CodecError,
     },
     /// The file cannot be read.

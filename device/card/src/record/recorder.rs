@@ -17,9 +17,9 @@ use crate::capabilities;
 use crate::log_line;
 use crate::telemetry::file;
 
-/// Maximum time that a stopping device waits for its record to be written. A slow disk must not delay the daemon any
-/// longer.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Maximum time that a stopping device waits for its record to be written, so that a slow disk does not delay the
+/// daemon.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Number of bytes reserved for the last entry.
 const LAST_LEN: u64 = HEAD_LEN + 1;
@@ -40,7 +40,7 @@ impl Recorder {
         Self::to(Box::new(file::create(path)?), path, header, max_len)
     }
 
-    /// Writes the record to `out`. In messages, `path` is the name of `out`.
+    /// Writes the record to `out`. Log messages refer to `out` as `path`.
     ///
     /// # Errors
     /// Fails if the header cannot be written, or the process has no free threads.
@@ -95,7 +95,7 @@ impl Recorder {
         self.queue.is_open().then_some(&*self.path)
     }
 
-    /// Ends the record. Returns the path of the file, and the reason if the record had already ended.
+    /// Ends the record. Returns the path of the file. If the record had already ended, also returns the reason.
     pub fn finish(self) -> (PathBuf, Option<String>) {
         let (path, queue) = (self.path.clone(), self.queue.clone());
         drop(self);
@@ -111,7 +111,7 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         let ending = if thread::panicking() { Ending::Failed } else { Ending::Closed };
-        if !self.queue.close(ending, FAREWELL) {
+        if !self.queue.close(ending, CLOSE_TIMEOUT) {
             log_line!(warn, path = %self.path.display(), "session record may be incomplete: timed out writing its last entries");
         }
     }
@@ -123,7 +123,7 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// How the writer ended.
+/// Why the writer stopped without an error.
 enum WriteOutcome {
     All,
     /// The file reached its size limit.

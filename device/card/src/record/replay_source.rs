@@ -55,9 +55,9 @@ pub struct Difference {
 pub enum Finish {
     /// The last entry states why the record ended.
     Ended(Ending),
-    /// The record just stops, because the writer was killed or the file is truncated.
+    /// The record has no end entry, because the writer was killed or the file is truncated.
     Stopped {
-        /// The last chunk is incomplete.
+        /// Whether the last chunk is incomplete.
         cut_off: bool,
     },
     /// The file is unreadable from this point on.
@@ -76,12 +76,12 @@ impl ReplaySource {
         Self { reader, counts: Counts::default(), now: 0, began: None, input: None, stop: None, log: None }
     }
 
-    /// Starts describing the device's outputs as text; see [`ReplaySource::take_log`].
+    /// Starts logging the device's outputs as text; see [`ReplaySource::take_log`].
     pub fn keep_log(&mut self) {
         self.log = Some(Vec::new());
     }
 
-    /// Returns, as text, the device's outputs since the last call.
+    /// Returns the outputs logged since the last call.
     pub fn take_log(&mut self) -> Vec<String> {
         self.log.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -102,7 +102,7 @@ impl ReplaySource {
         Duration::from_nanos(self.reader.header().clock_origin_ns) + Duration::from_nanos(self.now)
     }
 
-    /// Returns why the replay has stopped: at the end of the record, or at the first difference.
+    /// Returns the end of the record or the first difference, whichever stopped the replay.
     pub fn take_stop(&mut self) -> Option<Result<Finish, Difference>> {
         Some(match self.stop.take()? {
             Stop::Finish(finish) => Ok(finish),
@@ -110,8 +110,7 @@ impl ReplaySource {
         })
     }
 
-    /// Returns the next step, or `None` if the record has ended or the device has not produced a
-    /// recorded output of the last step.
+    /// Returns the next step, or `None` if the record has ended or an output of the last step is missing.
     pub fn next_input(&mut self) -> Option<Input<'static>> {
         let input = loop {
             if self.stop.is_some() {
@@ -289,7 +288,7 @@ impl fmt::Display for Finish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ended(ending) => write!(f, "recording ended: {ending}"),
-            // A record of a running hcad looks the same as that of a killed one.
+            // The record of a running hcad looks the same as that of a killed one.
             Self::Stopped { cut_off: false } => f.write_str(
                 "recording is incomplete: hcad was killed or is still recording, so the last steps may be \
                  missing",

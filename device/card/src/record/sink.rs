@@ -1,5 +1,5 @@
-//! The device's side of a record. Each part of a device reports its outputs to the record, or compares them
-//! with the record.
+//! The device's side of a record. Each part of a device reports its inputs and outputs here. A recording writes them to
+//! the record, and a replay compares the outputs with the record.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,7 @@ use crate::log_line;
 
 /// The device's side of a recording or a replay. Clones share the same record.
 ///
-/// No call fails. If a record cannot be written, the record ends. A replay stores the first difference, which
-/// its caller can retrieve.
+/// If a record cannot be written, it ends. A replay stores the first difference in its [`ReplaySource`].
 #[derive(Clone)]
 pub struct RecordSink(Side);
 
@@ -35,7 +34,7 @@ impl RecordSink {
         Self(Side::Recording(queue))
     }
 
-    /// Records the input that begins a step, with the device's clock in nanoseconds. This has no effect in a replay.
+    /// Records the input that begins a step. `now` is the device's clock in nanoseconds. Has no effect in a replay.
     pub fn step(&self, now: u64, input: Input<'_>) {
         if let Side::Recording(queue) = &self.0 {
             append_at(queue, Some(now), &Entry::Input(input));
@@ -193,7 +192,7 @@ impl RecordSink {
         self.output(&Entry::Answer(Content::of(bytes)));
     }
 
-    /// Reports the work that is left at the end of a turn: frames to send, or other work.
+    /// Reports the kinds of work pending at the end of an event loop iteration: frames to send, or other work.
     pub fn drained(&self, frames: bool, other: bool) {
         self.output(&Entry::Drained { frames, other });
     }

@@ -139,7 +139,7 @@ fn record_has_header_and_ending() {
     assert!(matches!(end, Ok(Finish::Ended(Ending::Closed))), "{end:?}");
 }
 
-/// If the daemon is killed, the record contains all chunks that were written before that.
+/// If the daemon is killed, the record contains all chunks written so far.
 #[test]
 fn truncated_record_replays_complete_chunks() {
     let whole = record_of(1000);
@@ -169,7 +169,7 @@ fn modified_recording_is_reported_as_damaged() {
 }
 
 #[test]
-fn other_format_version_error_names_required_hcad() {
+fn format_error_names_required_hcad_version() {
     let mut record = MAGIC.to_vec();
     chunk::write(&mut record, br#"{"format": 2, "hcad": "9.9.9", "more": []}"#).unwrap();
     let error = reader(&record).unwrap_err();
@@ -211,7 +211,7 @@ fn record_ends_at_size_limit() {
         for number in 1..1000 {
             step(recorder.sink(), number);
             if number % 10 == 0 {
-                // Some entries are written while others are appended.
+                // Let the writer run between two appends.
                 std::thread::yield_now();
             }
         }
@@ -293,7 +293,7 @@ fn panicking_device_ends_record_as_failed() {
     assert!(matches!(source.take_stop(), Some(Ok(Finish::Ended(Ending::Failed)))));
 }
 
-/// Data that is read or received again takes only a few bytes in the record.
+/// Data that is read or received again takes up only a few bytes of the record.
 #[test]
 fn repeated_data_is_written_once() {
     let (mut cache, mut lens) = (DedupCache::default(), Vec::new());
@@ -316,7 +316,7 @@ fn repeated_data_is_written_once() {
     assert!(lens[2..].iter().all(|len| *len < 80), "{lens:?}");
 }
 
-/// Contents of an entry: either the address of a read, or the headers and the ICRC of a frame; then the bytes.
+/// The parts of an entry: the address of a read or the headers and ICRC of a frame, and the bytes.
 type Sample = (Result<u64, ([u8; 64], [u8; 4])>, Vec<u8>);
 
 /// Generates only a few different addresses and contents, so that many of them repeat. The lengths are near

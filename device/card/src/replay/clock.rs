@@ -1,5 +1,5 @@
-//! The clock for traces of a replay. It returns the times of the recording, so that two replays of a record produce the
-//! same trace.
+//! The clock for the trace of a replay. It returns the recorded times, so that all replays of a record produce the same
+//! trace.
 
 use std::cell::Cell;
 use std::time::Duration;

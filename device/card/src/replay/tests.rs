@@ -71,7 +71,7 @@ fn replay_of_unchanged_device_shows_no_difference() {
 }
 
 #[test]
-fn trace_of_replay_has_times_of_recording() {
+fn replay_trace_has_recorded_times() {
     let times = |header: &Header| {
         let record = session_with(header, |_| {});
         let written = Written::default();
@@ -113,7 +113,7 @@ fn replay_stops_at_requested_step() {
     );
 }
 
-/// Frames that the fabric has not sent delay later frames, both in the recording and in the replay.
+/// Frames that the fabric has not sent yet stay in the outgoing batch, in the recording and in the replay.
 #[test]
 fn unsent_frames_are_replayed() {
     let other = Identity::from_lid(Lid::new(9));

@@ -1,4 +1,4 @@
-//! Files that reveal guest and peer activity. A new file is readable only by the user of this process.
+//! Opens files that reveal guest and peer activity. A new file is accessible only to the user of this process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,7 +11,7 @@ use vmm_sys_util::signal::register_signal_handler;
 
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Creates the file at `path`, or truncates an existing one, which keeps its permissions.
+/// Creates the file at `path`, or truncates an existing file, which keeps its mode.
 ///
 /// # Errors
 /// Fails if the file cannot be created or opened.
@@ -19,7 +19,7 @@ pub fn create(path: &Path) -> io::Result<File> {
     create_or(path, OpenOptions::new().write(true).truncate(true))
 }
 
-/// Creates the file at `path`, or appends to an existing one.
+/// Creates the file at `path`, or opens an existing file for appending.
 ///
 /// # Errors
 /// Fails if the file cannot be created or opened.
@@ -73,7 +73,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn new_file_is_private_and_existing_one_keeps_its_mode() {
+    fn create_sets_mode_only_on_new_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;

@@ -1,7 +1,7 @@
 //! Filters of traces and captures by kind, opcode and QP.
 //!
-//! A selector matches if one of its values matches, and all given selectors must match. A record without an
-//! opcode does not match a selector for opcodes. The same applies to QPs.
+//! A record must match at least one value of every list that is not empty. A record without an opcode matches no list
+//! of opcodes, and a record without a QP matches no list of QPs.
 
 use protocol::describe::{Describe, Value, Visitor};
 use protocol::ids::Qpn;
@@ -65,8 +65,8 @@ impl CaptureFilter {
         *self == Self::default()
     }
 
-    /// Returns whether a frame matches all selectors. `opcode` is `None` for a frame that is not RoCE, and
-    /// `qpn` is the local QP, if any.
+    /// Returns whether a frame matches the filter. `opcode` is `None` for a frame that is not RoCE, and `qpn` is the
+    /// local QP, if any.
     pub fn admits(&self, opcode: Option<&str>, qpn: Option<Qpn>) -> bool {
         let kind = if opcode.is_some() { FrameKind::Roce } else { FrameKind::Other };
         (self.kinds.is_empty() || self.kinds.contains(&kind))

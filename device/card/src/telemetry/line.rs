@@ -1,5 +1,5 @@
-//! Prepares log lines for writing. No line is longer than [`MAX_LEN`], regardless of the data that a guest or
-//! a peer has put into it. Each line counts against the allowance of its thread.
+//! Prepares log lines for writing. Lines are truncated to [`MAX_LEN`], because a guest or a peer may determine their
+//! contents. Each line counts against the allowance of its thread.
 
 use std::io::{self, Write};
 
@@ -34,7 +34,7 @@ impl Lines {
     }
 }
 
-/// A writer for one line, which must be written in a single call.
+/// A writer for one log line. The line must be written in a single call.
 #[derive(Debug)]
 pub(super) struct Line {
     lines: Lines,
@@ -118,12 +118,11 @@ mod tests {
     use super::super::log::{BURST_LEN, Site};
     use super::*;
 
-    /// Number of lines of almost [`MAX_LEN`] bytes that exceed [`BURST_LEN`] by far more than the allowance regains
-    /// during a test.
+    /// Number of truncated lines that use up the allowance, even if it is partly refilled during the test.
     const LINES: u64 = BURST_LEN / MAX_LEN as u64 + 100;
 
-    /// Logs [`LINES`] lines of twice the maximum length in a thread of their own. Returns the first line, and whether
-    /// the thread may still log.
+    /// Logs [`LINES`] lines of twice the maximum length on a new thread. Returns the first line, and whether the thread
+    /// may log another one.
     fn log_long_lines(log: fn(&str)) -> (String, bool) {
         let (reader, sink) = UnixStream::pair().unwrap();
         let writer: &'static NonBlockingWriter = Box::leak(Box::new(NonBlockingWriter::start(sink).unwrap()));
@@ -144,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn logged_lines_are_truncated_and_use_up_allowance() {
+    fn info_lines_are_truncated_and_counted() {
         let (line, may_log) = log_long_lines(|text| tracing::info!("{text}"));
         assert!(line.len() <= MAX_LEN + 1 && line.ends_with(" more bytes)\n"), "{line}");
         assert!(!may_log);
     }
 
     #[test]
-    fn debug_lines_and_panics_use_up_no_allowance() {
+    fn debug_lines_and_panics_are_not_counted() {
         let (line, may_log) = log_long_lines(|text| tracing::debug!("{text}"));
         assert!(line.len() <= MAX_LEN + 1 && line.ends_with(" more bytes)\n"), "{line}");
         assert!(may_log);

@@ -75,7 +75,7 @@ std::thread_local! {
     static ALLOWANCE: Allowance = const { Allowance::new() };
 }
 
-/// Counts a line of this thread.
+/// Deducts a line from this thread's allowance.
 pub(super) fn count(len: usize) {
     ALLOWANCE.with(|allowance| allowance.spend_at(now_ms(), len as u64));
 }
@@ -111,7 +111,7 @@ impl Allowance {
     }
 }
 
-/// `limited!(level, …)` is [`log_line!`](crate::log_line) for lines that a guest or a peer can cause.
+/// `limited!(level, …)` is a rate-limited [`log_line!`](crate::log_line), for lines that a guest or a peer can cause.
 #[macro_export]
 macro_rules! limited {
     ($level:ident, $($arg:tt)+) => {{
@@ -140,7 +140,7 @@ macro_rules! log_line {
 
 /// Returns the log target of the module that calls it, as a constant.
 ///
-/// Log filters and the readers of logs depend on targets, so targets do not show how the code is divided into
+/// Users depend on targets, for example in log filters. Targets therefore do not reflect how the code is divided into
 /// crates: `card::vfio` logs as `device::vfio`, and the interface `mthca` as `device::frontend::mthca`.
 #[macro_export]
 macro_rules! log_target {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn log_limit_of_one_thread_does_not_affect_others() {
+    fn threads_have_separate_log_limits() {
         fn line(device: &str) {
             limited!(warn, device, "refused");
         }

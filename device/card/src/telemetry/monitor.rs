@@ -48,8 +48,8 @@ pub struct Rule {
     pub about: &'static str,
 }
 
-/// Maximum number of QPs with a recorded reason. A guest can ring doorbells for any QP number, but few QPs
-/// exist.
+/// Maximum number of QPs with a recorded reason. The limit is needed because a guest can ring doorbells for any QP
+/// number.
 const MAX_QPS: usize = 4096;
 
 /// Ignored doorbells and packets of one QP since it last entered RESET.
@@ -271,7 +271,7 @@ impl Monitor {
         });
     }
 
-    /// Returns the number of ignored operations by reason, without zeros.
+    /// Returns the number of ignored operations by reason. Omits reasons that have not occurred.
     pub fn ignored_counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.ignored.iter().map(|(name, seen)| (*name, seen.count))
     }
@@ -344,14 +344,14 @@ impl Monitor {
         }
     }
 
-    /// Returns the number of violations by rule, without zeros.
+    /// Returns the number of violations by rule. Omits rules that have not been violated.
     pub fn violations(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.violations.iter().map(|(name, seen)| (*name, seen.count))
     }
 }
 
 impl Drop for Monitor {
-    /// Ends the trace, so that it reports the records that were suppressed last.
+    /// Ends the trace, which then reports the latest suppressed records.
     fn drop(&mut self) {
         self.set_trace(None);
     }

@@ -43,8 +43,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Pending {
     lines: Vec<u8>,
-    /// Number of lines dropped for lack of space since the writer last took `lines`. All lines after the
-    /// first dropped one are also dropped, so that the output has only one gap.
+    /// Number of lines dropped since the writer thread last took `lines`. After the first dropped line, all others are
+    /// dropped as well, so that the output has a single gap.
     dropped: u64,
     /// Number of lines lost since the start.
     lost: u64,
@@ -271,7 +271,7 @@ mod tests {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             match self.full.load(Ordering::Acquire) {
                 true => Err(ErrorKind::StorageFull.into()),
-                // The write ends inside a line.
+                // Write only a part of a line.
                 false => self.stream.write(&bytes[..bytes.len().min(3)]),
             }
         }
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_drops_lines_and_reports_their_number() {
+    fn full_disk_drops_and_reports_lines() {
         let (stream, reader) = UnixStream::pair().unwrap();
         let full = Arc::<AtomicBool>::default();
         let writer = NonBlockingWriter::start(Disk { stream, full: full.clone() }).unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn writer_drops_and_counts_lines_if_pipe_is_blocked() {
+    fn blocked_pipe_drops_and_counts_lines() {
         let (stream, reader) = UnixStream::pair().unwrap();
         stream.set_nonblocking(true).unwrap();
         let writer = NonBlockingWriter::start(stream).unwrap();

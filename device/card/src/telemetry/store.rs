@@ -68,7 +68,7 @@ pub struct RingBytes(usize);
 impl RingBytes {
     /// Minimum size. It suffices for several records or frames of any size.
     const LEAST: u64 = 64 << 10;
-    /// Maximum size of one ring. A dump copies the ring within one turn of the device's event loop.
+    /// Maximum size of one ring. A dump copies the ring within one iteration of the device's event loop.
     const MOST: u64 = 64 << 20;
 }
 
@@ -109,7 +109,7 @@ type Out = Box<dyn Write + Send>;
 /// If a write fails, the store ends and logs one line; the device is not affected. A store with a single file
 /// also ends when the file reaches its size limit.
 pub struct Store {
-    /// Name in the log.
+    /// Name used in log messages.
     what: &'static str,
     path: PathBuf,
     target: Option<Target>,
@@ -133,7 +133,7 @@ enum Target {
     Memory(Ring),
 }
 
-/// The newest complete records that fit.
+/// The newest records, up to `most` bytes in total.
 #[derive(Default)]
 struct Ring {
     bytes: VecDeque<u8>,
@@ -156,7 +156,7 @@ impl Ring {
 }
 
 impl Store {
-    /// Creates a store that writes to `out`, beginning with `head`. In messages, `path` is the name of `out`.
+    /// Creates a store that writes to `out`, beginning with `head`. Log messages refer to `out` as `path`.
     pub fn to(what: &'static str, out: Out, path: &Path, head: Vec<u8>) -> Self {
         Self::new(what, path, Target::Out(BufWriter::with_capacity(BUFFER_LEN, out)), head, 0)
     }
@@ -215,7 +215,7 @@ impl Store {
         self.target.is_some().then_some(&self.path)
     }
 
-    /// Returns the file in which the store ended early, and the reason.
+    /// If the store ended early, returns its path and the reason.
     pub fn ended(&self) -> Option<(&Path, &str)> {
         self.ended.as_deref().map(|why| (self.path.as_path(), why))
     }
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn open_fails_without_changes_if_one_file_exists() {
+    fn open_fails_cleanly_if_one_file_exists() {
         let folder = tempfile::tempdir().unwrap();
         let keep = three(&folder.path().join("t"));
         std::fs::write(folder.path().join("t.2"), "precious").unwrap();

@@ -62,7 +62,7 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
         .with_env_filter(filter)
         .with_writer(line::Lines::to(writer, config.format))
         .with_ansi(false)
-        // Without this, internal errors would go directly to standard error, in a way that may panic.
+        // By default, internal errors are written directly to standard error, which may panic.
         .log_internal_errors(false);
     let (set, filter): (_, Box<SetFilter>) = match config.format {
         LogFormat::Text => {

@@ -8,13 +8,13 @@
 //! 1762351200.000377 hca1 cqe send cqn=0x1 slot=4 wr=128 qpn=0x5 queue=send wqe=0x80 opcode=SEND byte_len=64 …
 //! ```
 //!
-//! A peer can trigger some events as often as it likes. Records of these events are rate-limited. A record with the
-//! field `suppressed` reports how many were left out; see `repeats`.
+//! A peer can trigger some events at any rate, so the records of these events are rate-limited. A record with the field
+//! `suppressed` reports how many were suppressed; see `repeats`.
 //!
 //! Time is in seconds since 1970, as in captures. Fields of a mailbox have the prefix `in.` or `out.`; zero fields are
 //! omitted. `qpn` and `wr` identify a work request in its `wqe` and `cqe` records and in the comments of captured
 //! frames. `wr` is the request's position in its queue, as reported in the interface's completions: a byte offset, the
-//! index of the first quantum (E810), or the index of the first block (ConnectX). Rust's `Debug` format is never used.
+//! index of the first quantum (E810), or the index of the first block (ConnectX).
 //!
 //! A JSON line is one object with the same keys and all fields. Kinds, names and keys are part of the public
 //! interface: new ones may be added, but existing ones do not change. Their meanings are documented on the
@@ -128,8 +128,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Creates a trace that writes to `out`. Log messages call `out` by the name `path`. `device` is the device name
-    /// in the records.
+    /// Creates a trace that writes to `out`. Log messages refer to `out` as `path`. `device` is the device name in the
+    /// records.
     pub fn new(out: Box<dyn Write + Send>, path: &Path, format: TraceFormat, device: &str) -> Self {
         Self::of(Store::to("trace", out, path, Vec::new()), format, device)
     }
@@ -187,7 +187,7 @@ impl Trace {
         self.store.path()
     }
 
-    /// If the trace ended early, returns the file that was being written, and the reason.
+    /// If the trace ended early, returns its path and the reason.
     pub fn ended(&self) -> Option<(&Path, &str)> {
         self.store.ended()
     }
@@ -236,8 +236,8 @@ impl Trace {
         }
     }
 
-    /// Writes a record of an event that a peer can trigger as often as it likes, unless the event's group has exceeded
-    /// its rate limit. `fields` adds the fields that differ within the group.
+    /// Writes a record of an event that a peer can trigger at any rate, unless the event's group has exceeded its rate
+    /// limit. `fields` adds the fields that differ within the group.
     pub fn record_repeated(&mut self, now: Instant, group: Group, fields: impl FnOnce(&mut dyn Visitor)) {
         if !self.filter.admits(group.kind) || self.store.path().is_none() {
             return;

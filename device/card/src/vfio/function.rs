@@ -73,7 +73,7 @@ pub struct MsixLayout {
     pub pending: (Bar, u32),
 }
 
-/// Contents of config space.
+/// A PCI function, as described by its config space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciFunction {
     pub vendor: u16,
@@ -95,7 +95,7 @@ mod tests {
     const MEMORY: MemoryBar = MemoryBar { len: 4096, prefetchable: false };
 
     #[test]
-    fn bar_can_start_at_even_or_odd_register() {
+    fn bar_may_start_at_odd_register() {
         let bars = Bars::new([(Bar::Bar0, MEMORY), (Bar::Bar3, MemoryBar { len: 64, ..MEMORY })]);
         assert_eq!(Bar::ALL.map(|bar| bars.len_of(bar)), [4096, 0, 0, 64, 0, 0]);
         assert_eq!(bars.iter().map(|(bar, _)| bar.number()).collect::<Vec<_>>(), [0, 3]);

@@ -1,8 +1,8 @@
 //! MSI-X vectors, signalled through the client's eventfds.
 //!
-//! Vectors are masked by the function's MSI-X capability (enable and function mask bits) and by the client's
-//! SET_IRQS. A VMM keeps its own MSI-X table and never forwards the guest's mask bits. A mask bit in this
-//! module's table therefore has no effect until the client writes that table entry.
+//! Vectors are masked by the function's MSI-X capability (enable and function mask bits) and by the client's SET_IRQS.
+//! A VMM keeps its own MSI-X table and never forwards the guest's mask bits. The initial mask bit of a table entry in
+//! this module is therefore ignored until the client writes the entry.
 
 use std::os::fd::OwnedFd;
 
@@ -113,8 +113,8 @@ impl Interrupts {
         self.gate.enabled
     }
 
-    /// Raises `vector`. An interrupt of an unknown vector is discarded. The interrupt of a vector that is
-    /// masked or has no eventfd becomes pending.
+    /// Raises `vector`, which becomes pending if it is masked or has no eventfd. An interrupt of an unknown vector is
+    /// discarded.
     pub fn raise(&mut self, vector: u16) -> Delivery {
         let number = usize::from(vector);
         let vector = self.vectors.get_mut(number).filter(|_| self.gate.enabled);
@@ -135,7 +135,7 @@ impl Interrupts {
         delivery
     }
 
-    /// Returns the number of raised interrupts by result, since the device was created.
+    /// Returns the number of interrupts raised since the device was created, by result.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
@@ -178,7 +178,7 @@ impl Interrupts {
         }
     }
 
-    /// Signals a vector's eventfd on request of the client, regardless of the masks.
+    /// Signals a vector's eventfd at the client's request, regardless of the masks.
     pub fn trigger(&mut self, vector: usize) {
         self.input(Input::Trigger { vector });
         let number = vector;
@@ -187,16 +187,14 @@ impl Interrupts {
         }
     }
 
-    /// Closes all eventfds and clears the client's masks. Called when the client disables MSI-X or disconnects.
-    /// Pending bits stay set: whenever the driver starts to use another vector, QEMU closes all eventfds and
-    /// then sets them again.
+    /// Closes all eventfds and clears the client's masks. Called when the client disables MSI-X. Pending bits stay set,
+    /// because QEMU closes all eventfds and sets them again whenever the driver starts to use another vector.
     pub fn disconnect(&mut self) {
         self.input(Input::Unwire);
         self.unwire();
     }
 
-    /// Like [`Self::disconnect`], but without an entry in the record, because this call is part of another
-    /// step.
+    /// Like [`Self::disconnect`], but without an entry in the record, for a step that is already recorded.
     pub(crate) fn unwire(&mut self) {
         for vector in &mut self.vectors {
             vector.eventfd = None;
@@ -283,8 +281,8 @@ impl Vector {
         }
     }
 
-    /// Signals the eventfd. Errors are ignored. If the counter is full, the client has not read an earlier
-    /// signal yet. If the descriptor is not an eventfd, only the client is harmed.
+    /// Signals the eventfd. Errors are ignored: if the counter is full, an earlier signal is still unread, and if the
+    /// descriptor is not an eventfd, only the client is affected.
     fn signal(&self, number: usize, sink: Option<&RecordSink>) {
         if let Some(fd) = &self.eventfd {
             if let Some(sink) = sink {
@@ -353,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupts_raised_while_msix_is_disabled_are_discarded() {
+    fn interrupts_are_discarded_while_msix_is_disabled() {
         let (mut interrupts, fds) = wired(1);
         interrupts.set_gate(Gate { enabled: false, ..OPEN });
         interrupts.raise(0);

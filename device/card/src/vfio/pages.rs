@@ -37,10 +37,10 @@ impl SharedPages {
         self.file.clone()
     }
 
-    /// Takes the eight bytes at `offset`, which must be a multiple of eight, and leaves zeros. Returns `None`
-    /// if nothing was stored or the offset is invalid.
+    /// Replaces the eight bytes at `offset`, which must be a multiple of eight, with zeros. Returns the old bytes, or
+    /// `None` if they were zero or the offset is invalid.
     ///
-    /// Writes that software made before the store are visible to later reads of memory.
+    /// Later reads of memory see all writes that software made before the store.
     pub fn take(&self, offset: u64) -> Option<[u8; 8]> {
         // Load first, so that the cache line stays with the guest's CPU while the word is zero.
         let word = self.word(offset).filter(|word| word.load(Ordering::Relaxed) != 0)?;
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_between_and_beyond_words_are_empty() {
+    fn invalid_offsets_return_nothing() {
         let pages = SharedPages::new(4096).unwrap();
         for offset in [4096, 4089, 12, u64::MAX] {
             assert!(!pages.has(offset) && pages.take(offset).is_none(), "{offset:#x}");

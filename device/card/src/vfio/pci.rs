@@ -108,9 +108,9 @@ fn zeros() -> Box<[u8; LEN]> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Effect {
-    /// The write only changed bytes.
+    /// The write has no side effect.
     None,
-    /// Reset the function, including config space.
+    /// The caller must reset the function, including config space.
     FunctionLevelReset,
 }
 

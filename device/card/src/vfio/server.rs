@@ -3,7 +3,7 @@
 //! - [`Listener`] owns the socket file and accepts clients.
 //! - [`Connection`] moves the bytes and descriptors of one client. Its owner calls [`Connection::serve`] when the
 //!   socket is ready.
-//! - `session` turns each message into calls to a [`Device`] and a reply. It does no I/O.
+//! - `session` executes each message on a [`Device`] and builds the reply. It does no I/O.
 //!
 //! The client is untrusted. Invalid content in a well-formed message is answered with an errno. A framing
 //! error ends only the connection ([`ConnectionError`]).
@@ -35,8 +35,8 @@ use crate::memory::GuestMemory;
 
 /// A device exposed through the protocol.
 ///
-/// Ranges passed to these calls are inside the region. Messages are served strictly in order, so the effects of a
-/// call are complete before the reply and before the client's next message.
+/// The ranges in these calls are inside the region. Messages are served strictly in order: the effects of a call are
+/// complete before the reply is sent and before the client's next message is served.
 pub trait Device {
     /// Returns the length of a region in bytes, or 0 if the region does not exist.
     fn region_len(&self, region: Region) -> u64;

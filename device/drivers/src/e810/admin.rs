@@ -86,7 +86,7 @@ pub(super) fn halves(address: u64) -> [u32; 2] {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Sets up both rings in the order given in section 4.1, with event interrupts on vector 0.
+    /// Sets up both rings in the order given in section 4.1 of the E810 interface, with event interrupts on vector 0.
     pub fn open_admin_queue(&mut self) {
         let length = ENABLE | u32::from(ENTRIES);
         let ([send_low, send_high], [receive_low, receive_high]) = (halves(SEND_RING), halves(RECEIVE_RING));
@@ -150,7 +150,7 @@ impl<B: Bus> Driver<B> {
     /// Executes a command and returns its completion.
     ///
     /// # Panics
-    /// If the device has not completed the command, or the completion is malformed.
+    /// Panics if the device has not completed the command, or if the completion is malformed.
     #[track_caller]
     pub fn execute(&mut self, command: &AdminCommand) -> AdminReply {
         let at = self.issue(command);
@@ -170,7 +170,7 @@ impl<B: Bus> Driver<B> {
     /// Executes a command that must succeed.
     ///
     /// # Panics
-    /// If the command fails.
+    /// Panics if the command fails.
     #[track_caller]
     pub fn succeed(&mut self, command: &AdminCommand) -> AdminReply {
         let reply = self.execute(command);
@@ -181,7 +181,7 @@ impl<B: Bus> Driver<B> {
     /// Returns the next event from the receive ring, if any, and reposts its buffer.
     ///
     /// # Panics
-    /// If the event is malformed.
+    /// Panics if the event is malformed.
     pub fn event(&mut self) -> Option<AdminEvent> {
         let slot = self.interface.receive_next;
         if self.read(Register::PfFwArqh) == u32::from(slot) {
@@ -198,7 +198,7 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Writes a buffer address (upper word first) to the second half of the parameters, and returns the parameters.
+/// Returns the parameters with a buffer address, upper word first, in their second half.
 fn addressed(mut parameters: [u8; PARAMETERS_LEN], address: u64) -> [u8; PARAMETERS_LEN] {
     let [low, high] = halves(address);
     parameters[8..12].copy_from_slice(&high.to_le_bytes());

@@ -1,5 +1,5 @@
-//! A driver for E810. Like `ice`, it drives the registers, the admin queue and one pair of LAN queues; like `irdma`, it
-//! drives the control queue.
+//! A driver for the E810. It uses the registers, the admin queue and one pair of LAN queues as `ice` does, and the RDMA
+//! control queue as `irdma` does.
 //!
 //! # Spec
 //! E810 interface, sections 1.2, 4, 5, 8 and 9.2.
@@ -28,14 +28,14 @@ use crate::Bus;
 /// Offset of the message control word of the MSI-X capability.
 const MSIX_CONTROL: u64 = 0x52;
 
-/// State of the driver.
+/// Driver state specific to the E810.
 #[derive(Debug, Default)]
 pub struct E810 {
     /// Tail of the admin send ring.
     send_tail: u16,
     /// Index of the next event in the admin receive ring.
     receive_next: u16,
-    /// Number of the VSI that the NIC uses.
+    /// VSI number of the NIC.
     pub vsi: u16,
     /// Index of the next transmit descriptor.
     pub transmit_next: u16,

@@ -1,5 +1,5 @@
-//! One VSI with one transmit queue and one receive queue. It receives broadcast frames, and frames to its own MAC
-//! address.
+//! A minimal NIC: one VSI with one transmit queue and one receive queue. The VSI receives broadcast frames and frames
+//! addressed to its own MAC address.
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::queue::{AddQueue, QueueGroup};
@@ -72,8 +72,8 @@ const fn one() -> [u8; 16] {
     parameters
 }
 
-/// Returns the command that adds a switch rule for frames to `mac`, in the encoding of section 16.3.
-fn own_address(vsi: u16, mac: MacAddr) -> AdminCommand {
+/// Returns the command that adds a switch rule for frames to `mac`, encoded as in section 16.3.
+fn mac_rule(vsi: u16, mac: MacAddr) -> AdminCommand {
     let action: u32 = 0x2_000c | u32::from(vsi) << 4;
     let [low, high] = vsi.to_le_bytes();
     let rule = [
@@ -87,8 +87,8 @@ fn own_address(vsi: u16, mac: MacAddr) -> AdminCommand {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Brings up the device as a NIC with this MAC address, whatever state the device is in. The VSI number is the only
-    /// result that the driver uses, because guest memory may be unmapped.
+    /// Brings up the NIC with the MAC address `own`, from any device state. Responses to commands are not checked,
+    /// because guest memory may be unmapped. Only the VSI number is read from a response.
     pub fn bring_up(&mut self, own: MacAddr) {
         self.bind();
         self.reset_function();
@@ -104,7 +104,7 @@ impl<B: Bus> Driver<B> {
         let number = self.bus.peek(at + 16, 2);
         self.interface.vsi = number.first_chunk().map_or(0, |number| u16::from_le_bytes(*number));
         for mac in [own, MacAddr::BROADCAST] {
-            self.issue(&own_address(self.interface.vsi, mac));
+            self.issue(&mac_rule(self.interface.vsi, mac));
         }
         self.open_queues();
     }
@@ -147,7 +147,7 @@ impl<B: Bus> Driver<B> {
         self.write(Register::QtxCommDbell(0), self.interface.transmit_next.into());
     }
 
-    /// Sends a frame in one buffer. `word` holds additional fields of the descriptor.
+    /// Sends a frame in one buffer. `word` contains additional bits for the descriptor's second word.
     pub fn send(&mut self, frame: &[u8], word: u64) {
         let buffer = TRANSMIT_BUFFERS + u64::from(self.interface.transmit_next) * STRIDE;
         self.bus.poke(buffer, frame);
@@ -181,8 +181,8 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Returns the context of the receive queue. It specifies the location and length of the ring, buffers of [`STRIDE`]
-/// bytes, and a maximum frame length of 9728 bytes.
+/// Returns the receive queue context: the location and length of the ring, buffers of [`STRIDE`] bytes, and a maximum
+/// frame length of 9728 bytes.
 fn receive_context() -> [u32; 8] {
     let low = u128::from(LAN_RECEIVE_RING >> 7) << 32
         | u128::from(LAN_ENTRIES) << 89

@@ -41,14 +41,14 @@ const ARM_WORD: u64 = 32;
 
 /// Consumer state of a ring written by the device.
 #[derive(Clone, Copy, Debug, Default)]
-struct Read {
+struct Consumer {
     ring: u64,
     entries: u32,
     next: u32,
     inverted: bool,
 }
 
-impl Read {
+impl Consumer {
     fn advance(&mut self) {
         self.next += 1;
         if self.next == self.entries {
@@ -59,7 +59,7 @@ impl Read {
 
 /// Producer state of a ring read by the device.
 #[derive(Clone, Copy, Debug, Default)]
-struct Written {
+struct Producer {
     ring: u64,
     quanta: u32,
     next: u32,
@@ -69,8 +69,8 @@ struct Written {
 /// Rings of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rings {
-    send: Written,
-    receive: Written,
+    send: Producer,
+    receive: Producer,
     slot: u32,
 }
 
@@ -80,7 +80,7 @@ pub struct Queues {
     /// Number of completion events read.
     completion_events: u32,
     async_events: u32,
-    cqs: BTreeMap<Cqn, Read>,
+    cqs: BTreeMap<Cqn, Consumer>,
     qps: BTreeMap<Qpn, Rings>,
 }
 
@@ -90,15 +90,15 @@ pub struct Polled {
     pub more: Option<ExtendedCqe>,
 }
 
-/// Returns a fragment whose polarity bit is clear.
+/// Returns a fragment with the polarity bit clear.
 pub fn fragment(va: u64, key: u32, len: u32) -> [u8; 16] {
     Fragment { va: Va::new(va), key: Lkey::new(key), len }.emit()
 }
 
-/// Returns a send WQE with a list of fragments. The words `remote` and `control` follow the first slot. In `control`,
-/// the caller must leave the polarity, the fragment count and the immediate flag clear. Immediate data takes the first
-/// slot, so that all fragments follow `control`. An empty fragment is appended if the number of slots would otherwise
-/// be even.
+/// Returns a send WQE with a list of fragments. The first 16-byte slot holds the immediate data or, without immediate
+/// data, the first fragment. `remote` and `control` follow it, and then the remaining fragments. An empty fragment is
+/// appended if needed to make the number of slots odd. In `control`, the polarity, the fragment count and the immediate
+/// flag must be clear.
 pub fn gather(control: u64, remote: u64, imm: Option<u32>, list: &[[u8; 16]]) -> Vec<u8> {
     let mut pieces: Vec<[u8; 16]> = Vec::new();
     if let Some(imm) = imm {
@@ -151,9 +151,9 @@ impl<B: Bus> Driver<B> {
         self.set_neighbour(1, own);
     }
 
-    fn clear(&mut self, ring: u64, entries: u32, entry: usize) -> Read {
+    fn clear(&mut self, ring: u64, entries: u32, entry: usize) -> Consumer {
         self.bus.poke(ring, &vec![0; entry * entries as usize]);
-        Read { ring, entries, ..Read::default() }
+        Consumer { ring, entries, ..Consumer::default() }
     }
 
     /// Adds a MAC address to the ARP table at `index`.
@@ -188,13 +188,13 @@ impl<B: Bus> Driver<B> {
         self.perform_well(&Operation::CreateCq(command));
     }
 
-    /// Continues reading completions from the new ring of a resized queue. `moves` is the number of resizes so far.
-    pub fn follow_cq(&mut self, cqn: Cqn, ring: u64, entries: u32, moves: u64) {
+    /// Switches to the new ring of a resized completion queue. `resizes` is the number of resizes so far.
+    pub fn follow_cq(&mut self, cqn: Cqn, ring: u64, entries: u32, resizes: u64) {
         let queue = self.clear(ring, entries, 32);
         self.interface.queues.cqs.insert(cqn, queue);
         let shadow = CQ_SHADOWS + u64::from(cqn.get()) * SHADOW_LEN;
         self.bus.poke(shadow, &[0; 8]);
-        self.bus.poke(shadow + ARM_WORD, &moves.to_le_bytes());
+        self.bus.poke(shadow + ARM_WORD, &resizes.to_le_bytes());
     }
 
     /// Returns the next completion in the queue, if any, and advances the consumer index.
@@ -211,7 +211,8 @@ impl<B: Bus> Driver<B> {
         self.interface.queues.cqs.insert(cqn, queue);
         let shadow = CQ_SHADOWS + u64::from(cqn.get()) * SHADOW_LEN;
         self.bus.poke(shadow, &u64::from(queue.next).to_le_bytes());
-        // The polarity bit alternates with every pass over the ring. In the returned entries, it is always set.
+        // Normalise the polarity bit, which alternates with every pass over the ring, so that tests can compare
+        // entries.
         let more = more.map(|more| ExtendedCqe { valid: true, ..more });
         Some(Polled { cqe: Cqe { valid: true, ..cqe }, more })
     }
@@ -262,7 +263,7 @@ impl<B: Bus> Driver<B> {
     pub fn create_qp(&mut self, qpn: Qpn, kind: QpKind, context: &QpContext) {
         let ring = QP_RINGS + u64::from(qpn.get()) * 2 * RING_STRIDE;
         let (send, receive) = (ring, ring + RING_STRIDE);
-        let written = |ring, quanta| Written { ring, quanta, ..Written::default() };
+        let written = |ring, quanta| Producer { ring, quanta, ..Producer::default() };
         self.interface.queues.qps.insert(
             qpn,
             Rings {
@@ -336,7 +337,7 @@ impl<B: Bus> Driver<B> {
 
     /// Writes the quanta of a WQE and sets their polarity. The first quantum is written last, because the device may
     /// read the ring at any time.
-    fn put(&mut self, ring: &mut Written, wqe: &[u8]) {
+    fn put(&mut self, ring: &mut Producer, wqe: &[u8]) {
         const POLARITY: u8 = 0x80;
         let mut wqe = wqe.to_vec();
         for quantum in wqe.chunks_mut(QUANTUM) {
@@ -353,7 +354,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Reads the position up to which the device has fetched WQEs from a send queue.
+    /// Returns the consumer index that the device last published for a send queue.
     pub fn hardware_tail(&mut self, qpn: Qpn) -> u64 {
         let bytes = self.bus.peek(QP_SHADOWS + u64::from(qpn.get()) * SHADOW_LEN, 8);
         bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))

@@ -17,7 +17,7 @@ use crate::Bus;
 
 /// Number of entries of the control queue.
 pub const CQP_ENTRIES: u16 = 2048;
-/// Cookie passed with every operation. Every completion must return it.
+/// Cookie in the host context. Every completion must return it.
 pub const CQP_COOKIE: u64 = 0xff25_5227_06e1_6f60;
 /// Bus address of the host context.
 const HOST_CONTEXT: u64 = 0x40_0000;
@@ -124,15 +124,15 @@ impl<B: Bus> Driver<B> {
     /// Executes an operation.
     ///
     /// # Panics
-    /// If the registers do not report that the operation is complete, or if CQ 0 exists and its next entry does not
-    /// complete the operation.
+    /// If the doorbell write does not complete the operation, or if the next entry of CQ 0 (once CQ 0 exists) is not
+    /// its completion.
     #[track_caller]
     pub fn perform(&mut self, operation: &Operation) -> Performed {
         let wqe = operation.emit(self.interface.rdma.polarity);
         self.perform_raw(&wqe)
     }
 
-    /// Executes an operation given as 64 bytes.
+    /// Executes an operation given as a raw 64-byte WQE.
     ///
     /// # Panics
     /// Under the same conditions as [`Driver::perform`].
@@ -226,14 +226,14 @@ impl<B: Bus> Driver<B> {
         assert_eq!(performed.error, None);
     }
 
-    /// Requests the same numbers of objects as `irdma` in the session that was recorded for the device's tests. Returns
-    /// the segment at which the PBLEs start.
+    /// Commits the same number of objects of each type as `irdma` in the recorded session. Returns the segment at which
+    /// the PBLEs start.
     ///
     /// # Panics
     /// If the operation fails, or the PBLEs do not start at a segment boundary.
     #[track_caller]
     pub fn commit_fpm(&mut self) -> u16 {
-        /// For each object type, its offset in the buffer and the number of objects to request.
+        /// Buffer offset and object count of each object type.
         const COUNTS: &[(u64, u32)] =
             &[(0, 1024), (8, 2048), (32, 256), (48, 16384), (104, 4096), (112, 1 << 18)];
         self.bus.poke(RDMA_BUFFER, &[0; COMMIT_LEN as usize]);
@@ -261,7 +261,7 @@ impl<B: Bus> Driver<B> {
         AsyncEvent::parse(bytes.first_chunk().expect("as many bytes as asked for"))
     }
 
-    /// Arms a completion queue with the arm word `word`.
+    /// Writes the arm word of a completion queue and rings the arm doorbell.
     pub fn arm(&mut self, cqn: u32, shadow: u64, word: u64) {
         self.bus.poke(shadow + 32, &word.to_le_bytes());
         self.write(Register::PfpeCqarm, cqn);

@@ -39,7 +39,7 @@ pub const LOG_MPTS: u8 = 17;
 pub const ICM_CONTEXT: u64 = 0x1000_0000;
 pub const ICM_TPT: u64 = 0x1800_0000;
 
-/// Each table with its mapping, its ICM address, and the bus address to which that ICM address is mapped.
+/// Mapping, ICM address and bus address of each table.
 pub const TABLES: [(IcmTable, u64, u64); 5] = [
     (IcmTable::Context, QPC, ICM_CONTEXT + QPC),
     (IcmTable::Context, CQC, ICM_CONTEXT + CQC),
@@ -60,11 +60,11 @@ pub fn layout(log_qps: u8, log_cqs: u8, log_mpts: u8) -> InitHca {
     }
 }
 
-/// State of the driver.
+/// Driver state specific to JingZhao.
 pub struct JingZhao {
     /// Address of the HCR in BAR 0: 0, as in the public driver, or the documented address.
     pub hcr: u64,
-    /// Whether parameters that a command does not use are set to 0. If false, they hold the mailbox address.
+    /// Whether to set unused command parameters to 0. If false, they contain the mailbox address.
     pub exact: bool,
 }
 
@@ -86,8 +86,8 @@ impl<B: Bus> Driver<B> {
         u32::from_le_bytes(self.bus.load(bar, offset))
     }
 
-    /// Issues INIT_HCA with the table sizes of the public driver, and maps `pages` pages for each table except the EQ
-    /// table. For the EQ table, it maps a single page, which has room for all entries.
+    /// Issues INIT_HCA with the table sizes of the public driver, and maps `pages` pages of each table except the EQ
+    /// table, which fits in one page.
     pub fn initialise(&mut self, pages: u16) {
         self.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
         for (table, virt, bus) in TABLES {

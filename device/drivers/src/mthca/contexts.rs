@@ -1,4 +1,4 @@
-//! Initial contexts. Except for the object numbers, they are identical to those that `ib_mthca` writes.
+//! Initial contexts, identical to those of `ib_mthca` except for the object numbers.
 //!
 //! # Spec
 //! mthca interface, section 6.
@@ -46,9 +46,9 @@ pub struct Mpt {
 }
 
 impl Mpt {
-    /// Flags for local access only, including writes by the device.
+    /// Flags for local reads and writes, without remote access.
     pub const LOCAL: u32 = 0xf002_0d00;
-    /// Flags for local access only, without writes by the device.
+    /// Flags for local reads, without remote access.
     pub const READ_ONLY: u32 = 0xf002_0500;
     /// Flags for local access and all types of remote access.
     pub const REMOTE: u32 = 0xf002_7d00;
@@ -60,7 +60,7 @@ impl Mpt {
         Self { flags: Self::LOCAL, log_pages: 0, key, pd: 1, start: 0, len, mtt }
     }
 
-    /// Returns a region that covers the whole address space. It is the first region that the real driver registers.
+    /// Returns a region that covers the whole address space, the first one that the real driver registers.
     pub const fn everything() -> Self {
         Self { flags: 0xf002_0f00, log_pages: 0, key: 0x10, pd: 1, start: 0, len: u64::MAX, mtt: 0 }
     }
@@ -139,7 +139,7 @@ pub fn qpc(kind: u8, qpn: u32, dlid: u16) -> Qpc {
     }
 }
 
-/// Returns the inbox of a command that modifies the named attributes of a QP.
+/// Returns the inbox of a command that modifies the attributes `named` of a QP.
 pub fn modify(named: QpAttributes, qpc: &Qpc) -> Vec<u8> {
     [&named.bits().to_be_bytes()[..], &[0; 4], &qpc.emit()].concat()
 }

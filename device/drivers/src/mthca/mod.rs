@@ -27,7 +27,7 @@ pub const UAR: u32 = 2;
 /// The EQ that reports command completions.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandEvents {
-    /// Bus address of its 256 entries.
+    /// Bus address of the ring, which has 256 entries.
     pub buffer: u64,
     /// Token of the next command.
     pub token: u16,
@@ -44,11 +44,11 @@ impl CommandEvents {
     const ENTRIES: u32 = 256;
 }
 
-/// State of the driver.
+/// Driver state specific to mthca.
 pub struct Mthca {
     /// EQ for command completions. `None` if the driver polls for them.
     pub events: Option<CommandEvents>,
-    /// Whether parameters that a command does not use are set to 0. If false, they hold the mailbox address.
+    /// Whether to set unused command parameters to 0. If false, they contain the mailbox address.
     pub exact: bool,
 }
 
@@ -99,7 +99,7 @@ impl<B: Bus> Driver<B> {
         };
         let CommandEvents { buffer, token, read } = events;
         self.raw(in_param, in_modifier, out_param, token, word | hcr::EVENT);
-        // Acts as the interrupt handler.
+        // Handle the completion interrupt.
         assert_eq!(self.bus.interrupts(CommandEvents::VECTOR), 1, "interrupts of a command");
         let at = buffer + u64::from(read % CommandEvents::ENTRIES) * 32;
         let entry = self.bus.peek(at, 32);
@@ -135,7 +135,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Writes page table entries directly to the memory that is mapped to ICM, starting at bus address `at`.
+    /// Writes page table entries directly to the memory mapped as ICM, starting at bus address `at`.
     pub fn write_mtt(&mut self, at: u64, pages: impl IntoIterator<Item = u64>) {
         let entries: Vec<u8> = pages.into_iter().flat_map(|page| (page | 1).to_be_bytes()).collect();
         self.bus.poke(at, &entries);

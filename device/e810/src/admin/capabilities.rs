@@ -1,4 +1,4 @@
-//! Capabilities of the function and device: commands 000A and 000B. Optional features (SR-IOV, PTP, sensors,
+//! Capabilities of the function and of the device: commands 000A and 000B. Optional features (SR-IOV, PTP, sensors,
 //! LEDs and alternative scheduler topologies) are not reported.
 //!
 //! # Spec

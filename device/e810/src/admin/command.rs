@@ -11,7 +11,7 @@ pub struct Command {
     parameters: [u8; PARAMETERS_LEN],
     buffer: Vec<u8>,
     /// Number of buffer bytes in the response; `None` if the handler did not write the buffer.
-    answered: Option<usize>,
+    response_len: Option<usize>,
 }
 
 impl Command {
@@ -32,13 +32,13 @@ impl Command {
                     .map_err(|error| unreachable_buffer(error.iova.get()))?;
             }
         }
-        Ok(Self { parameters: descriptor.parameters, buffer, answered: None })
+        Ok(Self { parameters: descriptor.parameters, buffer, response_len: None })
     }
 
     /// Creates a command for tests.
     #[cfg(test)]
     pub(crate) const fn of(parameters: [u8; PARAMETERS_LEN], buffer: Vec<u8>) -> Self {
-        Self { parameters, buffer, answered: None }
+        Self { parameters, buffer, response_len: None }
     }
 
     /// Returns the parameters, parsed with `parse`.
@@ -59,7 +59,7 @@ impl Command {
 
     /// Returns the buffer for modification. The whole buffer becomes the response.
     pub fn buffer_mut(&mut self) -> &mut [u8] {
-        self.answered = Some(self.buffer.len());
+        self.response_len = Some(self.buffer.len());
         &mut self.buffer
     }
 
@@ -71,7 +71,7 @@ impl Command {
         &mut self,
         fill: impl FnOnce(&mut [u8]) -> Result<usize, AdminError>,
     ) -> Result<(), AdminError> {
-        self.answered = Some(fill(&mut self.buffer)?.min(self.buffer.len()));
+        self.response_len = Some(fill(&mut self.buffer)?.min(self.buffer.len()));
         Ok(())
     }
 
@@ -91,13 +91,13 @@ impl Command {
         let len = self.buffer.len() as u64;
         let place = self.buffer.get_mut(..bytes.len()).ok_or(AdminError::invalid("buffer length", len))?;
         place.copy_from_slice(bytes);
-        self.answered = Some(bytes.len());
+        self.response_len = Some(bytes.len());
         Ok(())
     }
 
     /// Returns the part of the buffer that the response fills.
     pub(super) fn output(&self) -> &[u8] {
-        self.answered.and_then(|len| self.buffer.get(..len)).unwrap_or_default()
+        self.response_len.and_then(|len| self.buffer.get(..len)).unwrap_or_default()
     }
 
     /// Completes a successful command: writes the buffer to guest memory and updates the descriptor.
@@ -105,7 +105,7 @@ impl Command {
     /// # Errors
     /// EIO if the buffer is not in mapped memory.
     pub(super) fn finish(&self, descriptor: &mut Descriptor, dma: &GuestMemory) -> Result<(), AdminError> {
-        if let Some(len) = self.answered {
+        if let Some(len) = self.response_len {
             dma.write(descriptor.buffer(), self.output())
                 .map_err(|error| unreachable_buffer(error.iova.get()))?;
             descriptor.buffer_len = u16::try_from(len).unwrap_or(descriptor.buffer_len);

@@ -99,7 +99,7 @@ fn add_rdma_sets(state: &mut State, command: &mut Command) -> Result<(), AdminEr
 
 /// Executes "Disable queues": immediately removes queues and their pending frames.
 fn disable(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
-    /// Length of the padding after an even number of IDs. Groups have a 6-byte header, and are aligned to
+    /// Padding after an even number of 2-byte IDs, in bytes. Each group starts with a 6-byte header and is aligned to
     /// four bytes.
     const PADDING: usize = 2;
     let groups = command.parameters(DisableParameters::parse).groups;

@@ -12,14 +12,14 @@ use protocol::ids::Iova;
 /// Index bits of the head and tail registers.
 const INDEX: u32 = 0x3ff;
 
-/// The rings of the function.
+/// Rings of the admin queue and the mailbox.
 #[derive(Debug, Default)]
 pub struct Rings {
     /// Admin send queue (ATQ): commands.
     pub send: Ring,
     /// Admin receive queue (ARQ): events.
     pub receive: Ring,
-    /// Mailbox send queue. There are no virtual functions, so messages have no effect and complete at once.
+    /// Mailbox send queue. There are no virtual functions, so messages have no effect and complete immediately.
     pub mailbox_send: Ring,
     /// Mailbox receive queue. The device never writes to it.
     pub mailbox_receive: Ring,
@@ -44,7 +44,7 @@ pub enum RingRegister {
     BaseHigh,
     /// Number of entries, with the enable and error bits.
     Length,
-    /// Index of the next descriptor that the device will handle.
+    /// Index of the next descriptor that the device will process.
     Head,
     /// Index just past the last descriptor that the driver posted.
     Tail,
@@ -169,7 +169,8 @@ impl Ring {
         self.head = (self.head + 1) % u32::from(self.length.entries).max(1);
     }
 
-    /// Posts an event with `data` in its buffer. Returns whether a descriptor with enough room was available.
+    /// Posts an event with `data` in its buffer. Returns false if the event was dropped, for example because no
+    /// descriptor has enough room.
     pub fn post(&mut self, dma: &GuestMemory, event: Opcode, parameters: [u8; 8], data: &[u8]) -> bool {
         let Some((place, free)) = self.next(dma) else { return false };
         match self.fill(dma, &free, event, parameters, data) {

@@ -150,7 +150,7 @@ impl MaliciousDriver {
         events.function = 1;
     }
 
-    /// Reads a register; `None` if it is not an event register.
+    /// Reads an event register. Returns `None` for other registers.
     pub(super) const fn read(&self, register: Register) -> Option<u32> {
         Some(match register {
             Register::GlMdetTxPqm => self.transmit_queues.event,
@@ -163,7 +163,7 @@ impl MaliciousDriver {
         })
     }
 
-    /// Clears an event register. Any written value clears it.
+    /// Handles a write to an event register. Any value clears the register.
     pub(super) const fn clear(&mut self, register: Register) {
         match register {
             Register::GlMdetTxPqm => self.transmit_queues.event = 0,

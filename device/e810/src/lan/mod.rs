@@ -75,7 +75,7 @@ pub(super) enum AddError {
 /// Valid ring lengths, in descriptors. E810 drivers accept the same range.
 const RING_LENGTHS: std::ops::RangeInclusive<u16> = 8..=8160;
 
-/// Pending interrupt causes, each at most once.
+/// Pending interrupt causes, without duplicates.
 type Causes = SmallVec<[Cause; 8]>;
 
 /// The LAN data path: all queues and counters.
@@ -83,7 +83,7 @@ type Causes = SmallVec<[Cause; 8]>;
 pub(super) struct Lan {
     transmit: Vec<Option<Box<Transmit>>>,
     /// Transmit queues with work, in round-robin order.
-    turns: VecDeque<u16>,
+    ready: VecDeque<u16>,
     receive: Vec<Receive>,
     causes: Causes,
     malicious: MaliciousDriver,
@@ -95,7 +95,7 @@ pub(super) struct Lan {
 #[derive(Debug)]
 struct Transmit {
     queue: TransmitQueue,
-    /// Whether the queue is in `turns`.
+    /// Whether the queue is in [`Lan::ready`].
     queued: bool,
     /// Set if a driver violation has stopped the queue. A stopped queue does nothing until it is removed.
     stopped: bool,
@@ -131,7 +131,7 @@ impl Lan {
     pub(super) fn new(queues: u16) -> Self {
         Self {
             transmit: (0..queues).map(|_| None).collect(),
-            turns: VecDeque::new(),
+            ready: VecDeque::new(),
             receive: (0..queues).map(|_| Receive::default()).collect(),
             causes: Causes::new(),
             malicious: MaliciousDriver::default(),
@@ -144,7 +144,7 @@ impl Lan {
     pub(super) fn reset(&mut self) {
         self.transmit.iter_mut().for_each(|queue| *queue = None);
         self.receive.iter_mut().for_each(|queue| *queue = Receive::default());
-        self.turns.clear();
+        self.ready.clear();
         self.causes.clear();
         self.malicious = MaliciousDriver::default();
         self.mdet_pending = false;
@@ -154,7 +154,7 @@ impl Lan {
         self.statistics.port
     }
 
-    /// Returns the rows of the enabled queues, transmit queues first. The caller fills in the vectors.
+    /// Returns the control socket's rows of the enabled queues, transmit queues first. The caller fills in the vectors.
     pub(super) fn queues(&self) -> impl Iterator<Item = QueueRow> {
         let state = |stopped: bool| if stopped { QueueState::Stopped } else { QueueState::Enabled };
         let transmit = (0..).zip(&self.transmit).filter_map(move |(number, place)| {
@@ -196,8 +196,8 @@ impl Lan {
         transmit.chain(receive)
     }
 
-    /// Returns the interrupt causes since the last call. Transmit causes come first: a receive cause that follows on
-    /// the same vector then also signals coalesced completions.
+    /// Returns the interrupt causes since the last call. Transmit causes come first, so that a receive cause on the
+    /// same vector also signals coalesced completions.
     pub(super) fn take_causes(&mut self) -> Causes {
         let mut causes = std::mem::take(&mut self.causes);
         causes.sort_by_key(|cause| matches!(cause, Cause::Receive(_)));
@@ -297,7 +297,7 @@ impl Lan {
 
     /// Immediately removes a transmit queue and its pending frames. Returns whether the queue existed.
     pub(super) fn remove_transmit(&mut self, number: u16) -> bool {
-        self.turns.retain(|waiting| *waiting != number);
+        self.ready.retain(|waiting| *waiting != number);
         self.causes.retain(|cause| !matches!(cause, Cause::Transmit { queue, .. } if *queue == number));
         self.transmit.get_mut(usize::from(number)).is_some_and(|place| place.take().is_some())
     }
@@ -308,7 +308,7 @@ impl Lan {
         match transmit.queue.set_tail(tail) {
             Ok(()) if transmit.queue.has_work() && !transmit.queued => {
                 transmit.queued = true;
-                self.turns.push_back(number);
+                self.ready.push_back(number);
             }
             Ok(()) => {}
             Err(fault) => self.stop_transmit(number, fault),
@@ -332,7 +332,7 @@ impl Lan {
 
     /// Whether [`Lan::poll_frame`] may return another frame.
     pub(super) fn has_work(&self) -> bool {
-        !self.turns.is_empty()
+        !self.ready.is_empty()
     }
 
     /// Appends the next frame to `out`, serving queues round-robin.
@@ -342,7 +342,7 @@ impl Lan {
         out: &mut Vec<u8>,
     ) -> Option<OutgoingFrame> {
         for _ in 0..MAX_POLLS_PER_FRAME {
-            let number = self.turns.pop_front()?;
+            let number = self.ready.pop_front()?;
             let Some(transmit) = self.transmit_mut(number) else { continue };
             let start = out.len();
             let mut done = 0;
@@ -350,7 +350,7 @@ impl Lan {
             transmit.queued = step.is_ok() && transmit.queue.has_work();
             let (queued, vsi) = (transmit.queued, transmit.queue.context().vsi);
             if queued {
-                self.turns.push_back(number);
+                self.ready.push_back(number);
             }
             if done > 0 {
                 self.complete(number, done);
@@ -461,7 +461,7 @@ impl Lan {
         layers: &Layers,
         offload: RxOffload,
     ) {
-        // A VSI's counters of received frames include dropped frames: net_ice subtracts the dropped ones (section 8.6).
+        // The received-frame counters of a VSI include dropped frames, because net_ice subtracts those (section 8.6).
         self.statistics.received(vsi, frame);
         let queue = self.receive_mut(number).and_then(Receive::queue_mut);
         let error = match queue.map(|queue| queue.deliver((memory, &mut *monitor), frame, layers, offload)) {
@@ -519,7 +519,7 @@ impl Lan {
     }
 
     fn stop_transmit(&mut self, number: u16, fault: DriverError) {
-        self.turns.retain(|waiting| *waiting != number);
+        self.ready.retain(|waiting| *waiting != number);
         if let Some(transmit) = self.transmit_mut(number) {
             limited!(warn, queue = number, "transmit queue stopped: {fault}");
             transmit.stopped = true;

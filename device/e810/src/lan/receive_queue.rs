@@ -17,8 +17,8 @@ use super::malicious::DriverError;
 use super::{checks, trace};
 use crate::strict::rules;
 
-/// Bound: buffers per frame. The E810 has the same limit. Linux posts buffers that are large enough to stay
-/// within this limit.
+/// Bound: buffers per frame, the same as on E810 hardware. Linux posts buffers that are large enough to stay within
+/// this limit.
 const MAX_BUFFERS: usize = 5;
 
 /// Bound: descriptors prefetched from the ring at a time.
@@ -89,8 +89,8 @@ impl ReceiveQueue {
         Self { number, context, profile, head, tail: head, window, counts: Counts::default() }
     }
 
-    /// Strict mode: returns the reason why a context prevents reception, if it does. Data buffers of length 0
-    /// are allowed, because the VSI of the flow director has a queue that receives nothing.
+    /// Strict mode: returns what is wrong with a context, if anything. Data buffers of length 0 are allowed, because
+    /// the flow director's VSI has a queue that receives nothing.
     pub(super) fn context_violation(context: &RxContext) -> Option<&'static str> {
         let buffers = usize::from(context.data_len()) * MAX_BUFFERS;
         if context.ring_len == 0 {
@@ -226,12 +226,12 @@ impl ReceiveQueue {
                 write(memory, &parts, at, header_len, buffers.headers)?;
                 at += header_len;
             }
-            let now = (len - at).min(buffer_len);
-            write(memory, &parts, at, now, buffers.data)?;
-            at += now;
+            let filled = (len - at).min(buffer_len);
+            write(memory, &parts, at, filled, buffers.data)?;
+            at += filled;
             let write_back = RxWriteBack {
-                // `now` is below 2^14, because the buffer size field has seven bits in units of 128 bytes.
-                len: u16::try_from(now).unwrap_or_default(),
+                // `filled` is below 2^14, because the buffer size field has seven bits in units of 128 bytes.
+                len: u16::try_from(filled).unwrap_or_default(),
                 header_len: header_len.and_then(|len| u16::try_from(len).ok()),
                 end_of_packet: index + 1 == count,
                 ..whole

@@ -27,7 +27,7 @@ pub(in super::super) struct Traffic {
     pub(super) broadcast: u64,
 }
 
-/// Frame counts by size, see [`SIZES`]. The size includes the check sequence.
+/// Frame counts by size, see [`SIZES`]. A frame's size includes the check sequence.
 type Sizes = [u64; 7];
 
 /// Upper bounds of the first six size bins in bytes. The last bin is unbounded.

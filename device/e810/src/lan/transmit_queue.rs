@@ -30,8 +30,7 @@ pub(super) const MAX_FRAME_LEN: usize = 9728 - 4;
 /// Minimum length of a frame posted by a driver, the same as on E810 hardware. Linux pads shorter frames.
 const MIN_LEN: usize = 17;
 
-/// Bound: buffers per frame without TSO. The E810 has the same limit. Linux linearizes frames with more
-/// buffers.
+/// Bound: buffers per frame without TSO, the same as on E810 hardware. Linux linearizes frames with more buffers.
 const MAX_BUFFERS: usize = 8;
 
 /// Bound: buffers per TSO frame. This limits the state that a queue keeps between calls. A TSO frame from
@@ -305,8 +304,7 @@ impl TransmitQueue {
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// Writes back the done type to those descriptors of the frame that have the RS bit set. Returns the
-    /// number of descriptors written.
+    /// Marks the frame's descriptors that have the RS bit set as done. Returns their number.
     fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, DriverError> {
         let frame = std::mem::take(&mut self.frame);
         let mut done = 0;

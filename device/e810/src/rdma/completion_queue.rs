@@ -179,8 +179,8 @@ impl CompletionQueue {
         if let Some(fault) = self.fault {
             return Err(PushError { fault, first: false });
         }
-        let taken = 1 + u32::from(more.is_some());
-        if self.check_overflow && !self.has_room(pages, taken) {
+        let count = 1 + u32::from(more.is_some());
+        if self.check_overflow && !self.has_room(pages, count) {
             return Err(self.fail(CqFault::Overflow));
         }
         let written = match more {
@@ -188,7 +188,7 @@ impl CompletionQueue {
             Some(more) => self.ring.push_pair(pages, entry, more),
         };
         written.map_err(|_| self.fail(CqFault::Unreachable))?;
-        self.unread = (self.unread + taken).min(self.ring.entries());
+        self.unread = (self.unread + count).min(self.ring.entries());
         if solicited {
             self.unread_solicited = self.unread;
         }
@@ -231,15 +231,15 @@ impl CompletionQueue {
         PushError { fault, first: true }
     }
 
-    /// Whether the ring has room for `taken` entries. One slot always stays free, to distinguish a full ring
-    /// from an empty one.
-    fn has_room(&mut self, pages: Pages<'_>, taken: u32) -> bool {
+    /// Whether the ring has room for `count` entries. One slot always stays free, to distinguish a full ring from an
+    /// empty one.
+    fn has_room(&mut self, pages: Pages<'_>, count: u32) -> bool {
         // The consumer index in the shadow area is modulo the ring size, so it must be sampled before it can
         // wrap.
         if self.unread >= self.ring.entries() / 2 {
             self.read_shadow(pages);
         }
-        self.unread + taken < self.ring.entries()
+        self.unread + count < self.ring.entries()
     }
 
     /// Reads the shadow area and updates the consumer index.

@@ -51,7 +51,7 @@ struct Running {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CqpEntry {
     pub(super) index: u16,
-    /// Polarity of new entries in the pass over the ring in which this entry was fetched.
+    /// Polarity that was expected when the entry was fetched.
     pub(super) polarity: bool,
     /// The WQE, or an error if the ring is not in mapped memory.
     pub(super) wqe: Result<[u8; WQE_LEN], DmaError>,

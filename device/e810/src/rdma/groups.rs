@@ -23,7 +23,7 @@ pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;
 
 #[derive(Debug)]
 pub(in super::super) struct Groups {
-    /// Maximum number of groups. It bounds both tables.
+    /// Maximum number of groups in both tables together.
     max_groups: u32,
     groups: BTreeMap<u16, Group>,
     /// State of groups that were modified but do not exist yet, see [`modify`](Self::modify).
@@ -35,8 +35,7 @@ struct Group {
     address: IpAddr,
     /// MAC address programmed by the driver.
     mac: MacAddr,
-    /// VLAN of the group, or `None` for any VLAN. With `None`, the driver keeps one group per address for
-    /// members in all VLANs.
+    /// VLAN of the group, or `None` for any VLAN. With `None`, members in all VLANs share the group.
     vlan: Option<u16>,
     members: Members,
 }
@@ -50,10 +49,9 @@ impl Groups {
     /// Returns the members that receive datagrams to `address` in `vlan`. `vlan` is `None` for untagged
     /// datagrams.
     ///
-    /// The MAC address of a group is the one that the driver programmed. For an IPv6 group, irdma derives the MAC
-    /// address from the first four bytes of the IPv6 address. irdma also sends datagrams to this MAC address. RFC 2464,
-    /// section 7, derives the MAC address from the last four bytes instead. Datagrams to that MAC address are accepted
-    /// too.
+    /// A group accepts datagrams to the MAC address that the driver programmed. For IPv6, irdma derives this address
+    /// from the first four bytes of the group's IP address, and sends to it as well. RFC 2464, section 7, uses the last
+    /// four bytes instead, so the resulting MAC address is accepted too.
     pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
         let by_rule = group_mac(address) == Some(mac);
         let accepts = |group: &&Group| {

@@ -38,9 +38,9 @@ const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 12);
 
 const MAX_RETRIES: u8 = 7;
 
-/// RNR timer sent in NAKs: initially 0.64 ms, then doubled up to 164 ms. The QP context has no field for the timer, and
-/// software does not notify the device of posted receives. Some applications rely on a long timer: rdma_cm connections
-/// use 655 ms and few RNR retries.
+/// RNR timer sent in NAKs: 0.64 ms at first, quadrupled by each further NAK up to 164 ms. The QP context has no field
+/// for the timer, and the device is not notified of posted receives. Some applications rely on a long timer: rdma_cm
+/// connections use 655 ms and few RNR retries.
 const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
 const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 
@@ -345,8 +345,8 @@ fn is_valid_transition(from: QpState, to: QpState) -> bool {
         || matches!((from, to), (Idle, Idle | Rtr) | (Rtr, Rtr | Rts) | (Rts, Rts | Sqd) | (Sqd, Sqd | Rts))
 }
 
-/// Returns the ACK timeout. A lower retry count gives a longer timeout, so that any QP survives packet loss
-/// for two seconds or more. RDS, for example, sets a retry count of one.
+/// Returns the ACK timeout. A lower retry count gives a longer timeout, so that every QP survives at least two seconds
+/// of packet loss. RDS, for example, sets a retry count of one.
 const fn ack_timeout(retries: u8) -> AckTimeout {
     let factor = 1 << MAX_RETRIES.saturating_sub(retries);
     AckTimeout::doubling(ACK_TIMEOUT.saturating_mul(factor))

@@ -13,19 +13,19 @@ use super::queue_pair::{PathContext, QueuePair};
 use crate::limits::MAX_CEQS;
 use crate::vectors::{RouteRegister, Vectors};
 
-/// Number of the QP that is reported as the GSI QP.
+/// Number of the QP reported as the GSI QP.
 const GSI: u32 = 1;
 
 /// Row number of the asynchronous event queue, after all CEQs.
 const ASYNC: u16 = MAX_CEQS;
 
-/// Data that the rows are built from.
+/// State from which the rows are built.
 #[derive(Clone, Copy)]
 pub(in super::super) struct View<'a> {
     pub(in super::super) rdma: &'a Rdma,
     /// Vectors of the event queues.
     pub(in super::super) vectors: &'a Vectors,
-    /// The engine, the port's addresses and the index of the first row.
+    /// Access to the engine and the port's addresses, and the index of the first row.
     pub(in super::super) cx: TableContext<'a>,
 }
 

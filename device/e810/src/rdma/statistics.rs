@@ -1,8 +1,8 @@
 //! Transport statistics for the "gather statistics" operation.
 //!
 //! At each read, the driver adds the increase since the last read to its own totals. It assumes that all counters start
-//! at zero. Counters therefore start at zero when the control queue is created. The device has no TCP. Fields with TCP
-//! names in the specification report the corresponding RoCE counters.
+//! at zero, so the device zeroes them when the control queue is created. Fields that the specification names after TCP
+//! report the corresponding RoCE counters, because the device has no TCP.
 //!
 //! # Spec
 //! E810 interface, section 10.7.

@@ -15,7 +15,7 @@ use super::limits::{FUNCTION_FILTERS, MAX_COUNTER_BLOCKS, MAX_LISTS, MAX_PROFILE
 #[derive(Debug)]
 pub(super) struct Resources {
     numbered: BTreeMap<ResourceKind, IdPool>,
-    /// Number of free resources, by type, for the types that have no identifiers.
+    /// Number of free resources of each type without identifiers.
     left: BTreeMap<ResourceKind, u16>,
 }
 

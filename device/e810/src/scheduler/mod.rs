@@ -55,7 +55,7 @@ struct Node {
 }
 
 impl Default for Scheduler {
-    /// Returns the tree after a reset: one branch from the port to a leaf.
+    /// Returns the tree after a reset: the default branch, from the port to a leaf.
     fn default() -> Self {
         let mut scheduler = Self {
             elements: BTreeMap::new(),
@@ -83,7 +83,7 @@ impl Default for Scheduler {
 impl Scheduler {
     /// TEID of the port's element.
     const ROOT: Teid = Teid::new(1);
-    /// TEID of the leaf in the branch that exists after a reset.
+    /// TEID of the leaf in the default branch.
     const DEFAULT_LEAF: Teid = Teid::new(LEVELS as u32);
 
     /// Executes "Query scheduler resources". Returns the number of bytes written.
@@ -120,8 +120,8 @@ impl Scheduler {
         Ok(SchedulerResources::LEN + LAYERS * LevelResources::LEN)
     }
 
-    /// Executes "Get default topology": lists the elements that remain of the branch that a reset creates. Returns the
-    /// number of bytes written.
+    /// Executes "Get default topology": lists the remaining elements of the default branch. Returns the number of bytes
+    /// written.
     ///
     /// # Errors
     /// EINVAL for a short buffer.

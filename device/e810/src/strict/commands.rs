@@ -1,4 +1,4 @@
-//! Checks of admin commands.
+//! Strict-mode checks of admin commands.
 
 use card::frontend::strict::Findings;
 use protocol::hca::e810::admin::control::{QueueShutdown, ResourceId, ResourceLock};

@@ -1,4 +1,4 @@
-//! Checks of register accesses.
+//! Strict-mode checks of register accesses.
 
 use card::frontend::strict::Findings;
 use card::vfio::Bar;

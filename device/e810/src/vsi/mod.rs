@@ -20,18 +20,18 @@ use super::rss::{FunctionTable, VsiRss};
 
 /// Maximum number of VSIs that the driver can add.
 ///
-/// Bound: limits the memory that a driver can make the device allocate, about 300 bytes per VSI. Drivers read
-/// this maximum from device capability 0017.
+/// Bounds the memory that a driver can make the device allocate (about 300 bytes per VSI). Reported to drivers in
+/// device capability 0017.
 pub(super) const MAX_VSIS: u16 = 768;
 
 /// VSI types that a driver may add: VMDq (for subfunctions) and physical function.
 const KINDS: std::ops::RangeInclusive<u8> = 1..=2;
 
-/// Number of the VSI that exists after a reset. Boot loaders use this VSI, because they do not add VSIs
-/// themselves. Added VSIs have lower numbers.
+/// Number of the default VSI, which exists after a reset. Boot loaders use it because they do not add VSIs of their
+/// own. Added VSIs get lower numbers.
 const DEFAULT: VsiNumber = VsiNumber(MAX_VSIS + 1);
 
-/// A VSI number, which need not be assigned to a VSI.
+/// A VSI number, which may or may not be in use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct VsiNumber(u16);
 
@@ -71,8 +71,8 @@ pub(super) struct Vsi {
 pub(super) struct QueueMap(QueueSection);
 
 impl QueueMap {
-    /// Returns the device-wide number of receive queue `index` in traffic class 0. All priorities map to this
-    /// class. `index` wraps around at the number of queues in the class.
+    /// Returns the device-wide number of receive queue `index` in traffic class 0, which all priorities map to. If
+    /// `index` exceeds the number of queues in the class, it wraps around.
     pub(super) fn receive_queue(&self, index: u16) -> u16 {
         let class = self.0.classes[0];
         let nth = class.first.wrapping_add(index & self.mask());
@@ -95,8 +95,8 @@ impl QueueMap {
 }
 
 impl Vsi {
-    /// Creates a VSI. The valid bits of the sections are ignored, because `ice` marks few sections as valid when it
-    /// adds a VSI but relies on all of them.
+    /// Creates a VSI. The valid bits of the sections are ignored: when `ice` adds a VSI, it marks few sections as valid
+    /// but relies on all of them.
     fn new(context: &VsiContext) -> Self {
         Self {
             switch: context.switch,
@@ -132,10 +132,10 @@ impl Vsi {
         self.vlan.insert_port_tag.then(|| Tci::from_bits(self.vlan.port_tag))
     }
 
-    /// Whether the VLAN mode permits sending tagged frames, or untagged frames if `tagged` is false.
+    /// Whether the VLAN mode allows the VSI to send tagged frames (or untagged frames, if `tagged` is false).
     pub(super) const fn may_send(&self, tagged: bool) -> bool {
         let bit = if tagged { 0b10 } else { 0b01 };
-        // Mode 0 is reserved. It permits all frames here, because a VSI that cannot send is useless.
+        // Mode 0 is reserved. Allow all frames, because a VSI that cannot send is useless.
         self.vlan.transmit == 0 || self.vlan.transmit & bit != 0
     }
 
@@ -229,7 +229,7 @@ impl Vsis {
         self.vsis.get_mut(&number)
     }
 
-    /// Whether any VSI added by the driver exists.
+    /// Whether any VSI added by the driver still exists.
     pub(super) fn has_added(&self) -> bool {
         self.numbers.used() > 0
     }
@@ -249,8 +249,8 @@ impl Vsis {
     }
 }
 
-/// Returns the default VSI, for boot loaders. The VSI uses the first queue and can send to the wire. No rule refers to
-/// the VSI.
+/// Returns the default VSI, which boot loaders use. It has the first queue and can send to the wire, and no switch rule
+/// refers to it.
 fn default_vsi() -> Vsi {
     let switch = SwitchSection { lan: true, ..SwitchSection::default() };
     Vsi::new(&VsiContext { switch, ..VsiContext::default() })

@@ -25,14 +25,14 @@ pub enum Service {
     Uc,
     /// Unreliable datagram (UD), IBTA 9.8.3.
     Ud,
-    /// Subnet management datagrams: QP0.
+    /// Subnet management datagrams (QP0).
     Smi,
-    /// General management datagrams: QP1.
+    /// General management datagrams (QP1).
     Gsi,
 }
 
 impl Service {
-    /// Returns whether each message carries its own destination. The other services have one connected peer.
+    /// Returns whether each message carries its own destination, instead of going to a connected peer.
     pub const fn is_datagram(self) -> bool {
         matches!(self, Self::Ud | Self::Smi | Self::Gsi)
     }
@@ -71,8 +71,8 @@ impl Service {
         }
     }
 
-    /// Returns whether packets with this opcode belong to the service. An XRC initiator accepts only responses, an XRC
-    /// target only requests (IBTA annex A14).
+    /// Returns whether packets with this opcode belong to the service. An XRC initiator accepts only responses, and an
+    /// XRC target only requests (IBTA annex A14).
     pub(crate) fn accepts(self, opcode: Opcode) -> bool {
         opcode.transport == self.transport()
             && match self {
@@ -118,7 +118,7 @@ pub enum GrhArea {
     None,
     /// RoCE: 40 bytes with the IP header (IBTA annex A17, section A17.4.5.1).
     Roce,
-    /// InfiniBand: 40 bytes with the GRH. A datagram received over IPv6 has a GRH. For a datagram received over IPv4,
+    /// InfiniBand: 40 bytes with the GRH, if the datagram was received over IPv6. For a datagram received over IPv4,
     /// the area is left unchanged.
     InfiniBand,
 }
@@ -136,16 +136,15 @@ impl GrhArea {
 /// Whether the engine or its owner flushes the requests of a QP after an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Flush {
-    /// The engine completes each request, including requests posted later.
+    /// The engine completes each request, including those posted later.
     #[default]
     Each,
-    /// The owner of the engine completes the requests. The engine reports only the failed request. It neither fetches
-    /// nor reports later requests, and discards those already fetched. Once the QP leaves SQE, the queue resumes at the
-    /// next doorbell.
+    /// The owner completes the requests. The engine reports only the failed one, discards those already fetched, and
+    /// fetches no more. Once the QP leaves SQE, the queue resumes at the next doorbell.
     Owner,
 }
 
-/// QP states of IBTA volume 1, section 10.3.1.
+/// QP states (IBTA volume 1, section 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -174,7 +173,7 @@ impl fmt::Display for State {
     }
 }
 
-/// Path MTU of a queue pair, IBTA 9.3.4.
+/// Path MTU of a queue pair (IBTA 9.3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Mtu {
@@ -227,9 +226,9 @@ impl Mtu {
 /// Number of retries after RNR NAKs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RnrRetry {
-    /// Retries up to this many times, 0 to 6.
+    /// At most this many retries, 0 to 6.
     Limited(u8),
-    /// Retries indefinitely (code 7).
+    /// No limit on retries (code 7).
     Infinite,
 }
 
@@ -248,11 +247,11 @@ impl RnrTimer {
         self.0
     }
 
-    /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK requests a wait
-    /// four times as long as the previous one, but at most `most`.
+    /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK quadruples the
+    /// wait, up to `most`.
     pub(crate) fn after(self, others: u32, most: Self) -> Self {
-        /// Difference between the codes for a time and for four times that time. Times double every two codes. Code 0
-        /// stands for the longest time.
+        /// Increase of the code that quadruples the time. Times double every two codes, except that code 0 stands for
+        /// the longest time.
         const FOURFOLD: u32 = 4;
         let code = others.saturating_mul(FOURFOLD).saturating_add(self.0.into());
         match u8::try_from(code) {
@@ -263,14 +262,14 @@ impl RnrTimer {
     }
 
     /// Returns the shortest timer that is at least as long as both this timer and `wait`, or the longest timer if none
-    /// is long enough.
+    /// is.
     pub(crate) fn at_least(self, wait: Duration) -> Self {
         // Code 0 is the longest timer.
         let longer = (self.0..32).map(Self).find(|timer| timer.duration() >= wait);
         if self.duration() >= wait { self } else { longer.unwrap_or(Self(0)) }
     }
 
-    /// Returns the time for which the requester waits.
+    /// Returns how long the requester must wait.
     ///
     /// # Spec
     /// IBTA volume 1, table 45 (RNR NAK timer field).
@@ -297,7 +296,7 @@ impl AckTimeout {
         Self { first: timeout, doubles: false }
     }
 
-    /// Doubles the timeout with each retry without progress. A lost packet is then retried early, while a stalled peer
+    /// Doubles the timeout with each retry without progress, so that a lost packet is retried early, but a stalled peer
     /// or link is given more time.
     pub const fn doubling(first: Duration) -> Self {
         Self { first, doubles: true }
@@ -309,8 +308,8 @@ impl AckTimeout {
     }
 }
 
-/// Attributes of a QP that software controls. A front-end keeps its own QP context. At each modification, it derives
-/// these attributes from that context.
+/// Attributes of a QP that software controls. A front-end keeps its own QP context, and derives these attributes from
+/// it at each modification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttrs {
     /// Transport service; fixed once the QP leaves RESET.
@@ -326,7 +325,8 @@ pub struct QpAttrs {
     pub max_message_len: u32,
     /// QP number of the connected peer (RC, XRC, UC).
     pub remote_qpn: Qpn,
-    /// Addresses of the connection (RC, XRC, UC). The UDP source port `src_port` distinguishes this QP's flow.
+    /// Addresses of the connection (RC, XRC, UC). The UDP source port `src_port` distinguishes this QP's flow from
+    /// others.
     pub path: Encap,
     /// Whether packets from the peer must be addressed to the source address of `path` (RC, XRC, UC). False if it is
     /// unknown which of the port's addresses the peer uses.
@@ -346,9 +346,8 @@ pub struct QpAttrs {
     pub rnr_retry: RnrRetry,
     /// Timer code of the first RNR NAK for a packet.
     pub min_rnr_timer: RnrTimer,
-    /// Timer code of the longest wait that an RNR NAK requests. Each repeated RNR NAK for a packet requests a wait four
-    /// times as long as the previous one, up to this limit. If software sets the timer and relies on its value, this
-    /// code is equal to `min_rnr_timer`.
+    /// Timer code of the longest wait that an RNR NAK requests. Repeated RNR NAKs for a packet quadruple the wait up to
+    /// this limit. Equal to `min_rnr_timer` if software sets the timer and relies on its value.
     pub max_rnr_timer: RnrTimer,
     /// Maximum number of outstanding READs and atomics as the requester.
     pub max_rd_atomic: u8,
@@ -358,8 +357,8 @@ pub struct QpAttrs {
     pub remote: RemoteAccess,
     /// Layout of the area in front of a received datagram.
     pub grh_area: GrhArea,
-    /// Whether receive requests come from the shared receive queue (SRQ) of the QP. This has no effect on XRC, where
-    /// each message names an SRQ.
+    /// Whether receive requests come from the QP's shared receive queue (SRQ). Has no effect on XRC, where each message
+    /// names an SRQ.
     pub srq: bool,
     /// Whether work requests of this QP can use the reserved L_Key; see [`Initiator`](crate::Initiator).
     pub reserved_lkey: bool,
@@ -375,7 +374,7 @@ pub struct Modify {
     pub to: State,
     /// Attributes after the transition.
     pub attrs: QpAttrs,
-    /// New value for both the PSN of the next packet to send and the oldest unacknowledged PSN.
+    /// New value of both the next PSN to send and the oldest unacknowledged PSN.
     pub send_psn: Option<Psn>,
     /// New PSN of the next request expected from the peer.
     pub recv_psn: Option<Psn>,

@@ -36,22 +36,22 @@ pub(crate) struct Ctx<'a, H> {
     pub(crate) icrc: IcrcField,
 }
 
-/// An error that stops the QP. Any completion and any NAK that it causes are already queued. The caller changes the QP
-/// state and flushes the queues.
+/// An error that stops the QP. Any completion or NAK that it causes is already queued. The caller changes the QP state
+/// and flushes the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FatalError {
     /// A send request failed.
     Send(Status),
-    /// The responder rejected a request. The NAK is queued and still has to be sent.
+    /// The responder rejected a request. The NAK is queued but not yet sent.
     Recv(DropReason, Option<AccessError>),
     /// A work queue cannot be read.
     Queue(Queue),
-    /// The SRQ that an XRC message named cannot be read.
+    /// The SRQ named by an XRC message cannot be read.
     XrcSrq(Srqn),
 }
 
-/// Resources used by a received request: the identity that its memory accesses are checked against, and the queue that
-/// its receive request comes from.
+/// Context in which a received request is executed: the identity that its memory accesses are checked against, and the
+/// queue that its receive request comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestContext {
     pub(crate) initiator: Initiator,
@@ -149,8 +149,8 @@ impl<H: Host> Ctx<'_, H> {
         self.complete_from(core, (queue, None), wr_id, result);
     }
 
-    /// Reports a completion. Does nothing if the request is flushed and the owner of the engine reports flushed
-    /// requests itself. `srqn` is the XRC SRQ that the request came from, if any.
+    /// Reports a completion, unless the request is flushed and the owner of the engine reports flushed requests itself.
+    /// `srqn` is the XRC SRQ that the request came from, if any.
     pub(crate) fn complete_from(
         &mut self,
         core: &Core,
@@ -167,7 +167,7 @@ impl<H: Host> Ctx<'_, H> {
         self.events.push_back(Event::Completion(Completion { qpn: core.qpn, queue, srqn, wr_id, result }));
     }
 
-    /// Reports the success of a send request to the connected peer.
+    /// Reports that a send request to the connected peer succeeded.
     pub(crate) fn complete_send(&mut self, core: &Core, wr_id: u64, op: SendOp, byte_len: u32) {
         let done =
             SendDone { op, byte_len, remote_qpn: core.attrs.remote_qpn, remote_mac: core.attrs.path.dst_mac };

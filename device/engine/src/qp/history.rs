@@ -1,9 +1,8 @@
-//! Record of the requests that a responder has executed. It is used to detect duplicates, and to replay READs and
-//! atomics.
+//! Record of the requests that a responder has executed, used to detect duplicates and to replay READs and atomics.
 //!
 //! A packet whose PSN is behind the expected PSN is not necessarily a duplicate. It may belong to an earlier connection
-//! between the same QP numbers, or be forged. A packet is a duplicate only if it repeats a request made on this
-//! connection. A READ or atomic is replayed only from its record.
+//! between the same QP numbers, or be forged. It is a duplicate only if it repeats a request made on this connection.
+//! READs and atomics are replayed only from their records.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.4.1.2 (duplicate requests), 9.7.5.1 and 9.7.5.1.3 (responder resources).
@@ -30,7 +29,7 @@ struct Resource {
     request: Request,
 }
 
-const _: () = assert!(size_of::<Resource>() <= 32, "the table of limits says what a record takes");
+const _: () = assert!(size_of::<Resource>() <= 32, "the table in `limits` gives the size of a record");
 
 #[derive(Debug)]
 enum Request {
@@ -44,23 +43,23 @@ impl RequestHistory {
         self.packets += u64::from(packets);
     }
 
-    /// Returns the number of the packet that is `behind` packets before the expected one, or `None` if the connection
-    /// has had no such packet.
+    /// Returns the number of the packet that is `behind` packets before the expected one, or `None` if it would precede
+    /// the first packet of the connection.
     pub(crate) fn packet(&self, behind: u32) -> Option<u64> {
         self.packets.checked_sub(behind.into())
     }
 
     /// Saves the READ being executed. At most `limit` READs and atomics are kept.
-    pub(crate) fn remember_read(&mut self, reth: Reth, limit: u8) {
-        self.remember(Request::Read(reth), limit);
+    pub(crate) fn save_read(&mut self, reth: Reth, limit: u8) {
+        self.save(Request::Read(reth), limit);
     }
 
     /// Saves the result of the atomic being executed. At most `limit` READs and atomics are kept.
-    pub(crate) fn remember_atomic(&mut self, original: u64, limit: u8) {
-        self.remember(Request::Atomic { original }, limit);
+    pub(crate) fn save_atomic(&mut self, original: u64, limit: u8) {
+        self.save(Request::Atomic { original }, limit);
     }
 
-    fn remember(&mut self, request: Request, limit: u8) {
+    fn save(&mut self, request: Request, limit: u8) {
         while self.resources.len() >= usize::from(limit.max(1)) {
             self.resources.pop_front();
         }
@@ -68,8 +67,8 @@ impl RequestHistory {
     }
 
     /// Returns whether a READ request with `reth`, received as packet number `packet`, repeats all or part of an
-    /// executed READ. A requester that received some responses requests the rest again, starting at the first missing
-    /// response. The repeated request has the same key, and the address that matches its PSN.
+    /// executed READ. A requester that has received some of the responses repeats the request from the first missing
+    /// one, with the same key and the address that matches the PSN.
     pub(crate) fn covers_read(&self, packet: u64, reth: &Reth, mtu: usize) -> bool {
         self.resources.iter().any(|Resource { first, request }| {
             let (Request::Read(whole), Some(skipped)) = (request, packet.checked_sub(*first)) else {

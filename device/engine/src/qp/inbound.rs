@@ -58,7 +58,7 @@ pub(crate) enum RequestError {
 }
 
 impl RequestError {
-    /// Returns the reason under which to count the packet, and the denied access, if one was the cause.
+    /// Returns the reason to count the packet under, and the denied access, if any.
     pub(crate) const fn reason(self, service: Service) -> (DropReason, Option<AccessError>) {
         match self {
             Self::Invalid if service.is_reliable() => (DropReason::InvalidRequest, None),
@@ -85,17 +85,17 @@ pub(crate) struct Inbound {
 }
 
 impl Inbound {
-    /// Returns whether a message is incomplete.
+    /// Returns whether a message is in progress.
     pub(crate) fn is_open(&self) -> bool {
         self.message.is_some()
     }
 
-    /// Returns whether a message is incomplete and names an SRQ other than `srqn`.
+    /// Returns whether a message is in progress and names an SRQ other than `srqn`.
     pub(crate) fn is_for_other_srq(&self, srqn: Option<Srqn>) -> bool {
         self.is_open() && self.srqn != srqn
     }
 
-    /// If a message is incomplete, returns the number of its bytes received so far.
+    /// Returns the number of bytes received of the message in progress, if any.
     pub(crate) fn received(&self) -> Option<u64> {
         self.message.map(|message| match message {
             Message::Send { received } => received,
@@ -108,8 +108,8 @@ impl Inbound {
         self.message = None;
     }
 
-    /// Returns whether `operation` violates the opcode sequence (IBTA volume 1, section 9.7.4.1): if a message is
-    /// incomplete, the operation must continue it; otherwise, the operation must begin a message.
+    /// Returns whether `operation` violates the opcode sequence (IBTA volume 1, section 9.7.4.1). An operation must
+    /// continue the message in progress or, if there is none, begin a message.
     pub(crate) fn breaks_opcode_sequence(&self, operation: Operation) -> bool {
         let begins = operation.position().begins();
         match self.message {
@@ -127,7 +127,7 @@ impl Inbound {
     }
 
     /// Executes a SEND or WRITE packet permitted by the opcode sequence. Returns whether the packet ended its message.
-    /// If so, any receive request that the message consumed has been completed.
+    /// If it did, any receive request that the message consumed has been completed.
     pub(crate) fn accept<H: Host>(
         &mut self,
         core: &Core,
@@ -144,8 +144,7 @@ impl Inbound {
         };
         let ends = operation.position().ends();
         if ends {
-            // Invalidate the key before completing the receive. By the time software can read the completion, the key
-            // must be invalid.
+            // Invalidate the key first, because it must be invalid by the time software can read the completion.
             if let Ext::Invalidate(rkey) = packet.ext {
                 ctx.host.remote_invalidate(on.initiator, rkey).map_err(RequestError::Invalidate)?;
             }
@@ -166,7 +165,7 @@ impl Inbound {
         Ok(ends)
     }
 
-    /// Executes a SEND packet. Returns the number of bytes of the message received so far.
+    /// Executes a SEND packet. Returns the number of message bytes received so far.
     fn on_send<H: Host>(
         &mut self,
         core: &Core,
@@ -256,7 +255,7 @@ impl Inbound {
         self.recv.as_ref().ok_or(RequestError::NotReady)
     }
 
-    /// Completes the receive request of a complete message of `byte_len` bytes.
+    /// Completes the receive request of a message of `byte_len` bytes.
     pub(crate) fn deliver<H: Host>(
         &mut self,
         core: &Core,

@@ -1,4 +1,4 @@
-//! A queue pair consists of the QP state, a requester, a responder, and the error handling that affects both.
+//! A queue pair: the QP state, a requester, a responder, and the error handling that affects both.
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Msn, Pkey, Qpn};
@@ -19,8 +19,7 @@ use crate::{
 
 #[derive(Debug)]
 enum Machines {
-    /// RC uses both machines. In an XRC initiator, the responder stays idle. In an XRC target, the requester stays
-    /// idle.
+    /// RC uses both machines. An XRC initiator uses only the requester, and an XRC target only the responder.
     Reliable(Requester, Responder),
     Unreliable(Sender, Receiver),
 }
@@ -48,17 +47,17 @@ pub(crate) struct Qp {
     last_packet_at: Option<Instant>,
     /// Time and cause of the transition to SQE or ERR.
     ended: Option<(Instant, EndedBy)>,
-    /// Bookkeeping of the engine: whether the QP is in the ready list.
+    /// Engine bookkeeping: whether the QP is in the ready list.
     pub(crate) scheduled: bool,
-    /// Bookkeeping of the engine: whether the QP is in the dirty list.
+    /// Engine bookkeeping: whether the QP is in the dirty list.
     pub(crate) dirty: bool,
-    /// Bookkeeping of the engine: whether the QP is in the list of QPs in ERR.
+    /// Engine bookkeeping: whether the QP is in the list of QPs in ERR.
     pub(crate) in_error_list: bool,
-    /// Bookkeeping of the engine: the registered deadline.
+    /// Engine bookkeeping: the registered deadline.
     pub(crate) registered: Option<Instant>,
 }
 
-const _: () = assert!(size_of::<Qp>() <= 1024, "the table of limits says what a QP takes");
+const _: () = assert!(size_of::<Qp>() <= 1024, "the table in `limits` gives the size of a QP");
 
 impl Qp {
     pub(crate) fn new(qpn: Qpn, attrs: QpAttrs, window_packets: u32) -> Self {
@@ -87,7 +86,7 @@ impl Qp {
         self.core.qpn
     }
 
-    /// Returns whether `number` is a QP number under which this QP receives packets.
+    /// Returns whether this QP receives packets addressed to `number`.
     pub(crate) fn has_wire_number(&self, number: Qpn) -> bool {
         number == self.core.wire_qpn() || self.core.attrs.alias == Some(number)
     }
@@ -110,7 +109,8 @@ impl Qp {
         self.core.attrs.service
     }
 
-    /// Returns whether the receive queue must be polled in ERR. No doorbell announces the receive requests to flush.
+    /// Returns whether the receive queue must be polled in ERR, because no doorbell announces the receive requests to
+    /// flush.
     pub(crate) fn polls_receives(&self) -> bool {
         !self.core.uses_srq() && self.core.attrs.service.receives() && self.engine_flushes()
     }
@@ -252,7 +252,7 @@ impl Qp {
         let connected = !service.is_datagram();
         let notification = connected && packet.bth.opcode == Opcode::CNP;
         let partition = self.partition(ctx.pkeys, packet.bth.pkey);
-        // IBTA 9.6.1.1, 9.6.1.2: check the service, state, addresses and P_Key. A packet that fails a check causes no
+        // IBTA 9.6.1.1, 9.6.1.2: check the service, state, addresses and P_Key. Packets that fail a check cause no
         // response.
         let admitted = if !service.accepts(packet.bth.opcode) && !notification {
             Err(DropReason::WrongService)
@@ -343,7 +343,7 @@ impl Qp {
         machine.into_iter().chain(self.pace.and_then(|pace| pace.paused_until())).min()
     }
 
-    /// Returns whether the QP has anything to do in a turn.
+    /// Returns whether the QP has anything to do in its turn.
     pub(crate) fn has_work(&self) -> bool {
         let (sends, paused) = (self.core.state.sends() && !self.is_paused(), self.is_paused());
         let machine = match &self.machines {
@@ -355,12 +355,12 @@ impl Qp {
         machine || self.notifier.is_due() || self.flush_send || self.flush_recv
     }
 
-    /// Returns whether sending data is paused by congestion control.
+    /// Returns whether congestion control has paused this QP's data.
     fn is_paused(&self) -> bool {
         self.pace.is_some_and(|pace| pace.paused_until().is_some())
     }
 
-    /// Starts a turn. Requests and replies take turns at being sent first, so that neither starves the other.
+    /// Starts a turn. Requests and replies alternate in going first, so that neither starves the other.
     pub(crate) fn begin_turn(&mut self) {
         self.requests_first = !self.requests_first;
     }
@@ -441,7 +441,7 @@ impl Qp {
         Frame { len, dst_mac: encap.dst_mac, wr_id: None }
     }
 
-    /// Runs after every input. Applies the state transition that an error requires, and reports when the send queue is
+    /// Runs after every input. Applies the state transition that an error requires, and reports when the send queue has
     /// drained.
     fn apply_failure<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, result: Result<(), FatalError>) {
         match result {
@@ -481,7 +481,7 @@ impl Qp {
         }
     }
 
-    /// Enters ERR at the request of software, and discards pending replies.
+    /// Enters ERR at the request of software and discards pending replies.
     fn enter_error<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         self.drop_pending_replies();
         self.enter_error_with_replies(ctx);
@@ -495,10 +495,10 @@ impl Qp {
         self.flush(ctx);
     }
 
-    /// Flushes the requests that were announced before software moved the QP out of SQE. The send queue resumes with
-    /// the requests that the next doorbell announces (JingZhao interface, section 10.5).
+    /// Flushes the requests announced before software moved the QP out of SQE. The send queue resumes with the requests
+    /// announced by the next doorbell (JingZhao interface, section 10.5).
     fn finish_flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
-        // Bounded, because a guest can link a request to itself. If requests remain after the last iteration, they are
+        // Bounded, because a guest can link a request to itself. Requests that remain after the last iteration are
         // executed instead of flushed.
         for _ in 0..limits::EVENT_BACKLOG {
             if !self.flush_send {
@@ -511,7 +511,7 @@ impl Qp {
     }
 
     /// Completes outstanding and posted requests as flushed: first the send queue, then the receive queue, each in
-    /// order. If there are too many requests for one step, the rest is flushed in later turns.
+    /// order. Requests beyond the limit per step are flushed in later turns.
     fn flush<H: Host>(&mut self, ctx: &mut Ctx<'_, H>) {
         let each = self.engine_flushes();
         let core = &self.core;
@@ -535,7 +535,7 @@ impl Qp {
                 Machines::Unreliable(_, receiver) => receiver.flush(core, ctx),
             }
             // IBTA 10.2.9: requests left in a shared queue belong to other QPs. The event reports that this QP no
-            // longer holds any request of the shared queue.
+            // longer holds any of them.
             if core.uses_srq() {
                 self.flush_recv = false;
                 ctx.raise(core, AsyncEvent::LastWqeReached);
@@ -603,8 +603,7 @@ fn machines(attrs: &QpAttrs, window_packets: u32) -> Machines {
     }
 }
 
-/// Returns the attributes with their traffic class marked as ECN-capable, so that congested switches can mark the
-/// packets of a connection.
+/// Marks the traffic class of a connection as ECN-capable, so that congested switches can mark its packets.
 fn with_ecn(mut attrs: QpAttrs) -> QpAttrs {
     if !attrs.service.is_datagram() {
         attrs.path.traffic_class = ecn_capable(attrs.path.traffic_class);
@@ -614,7 +613,7 @@ fn with_ecn(mut attrs: QpAttrs) -> QpAttrs {
 
 /// Returns whether a packet came from the address and VLAN of the connected peer. If only one direction of an
 /// InfiniBand connection carries a GRH, the IP versions differ and the source MAC is compared instead. A path that has
-/// not been resolved yet has no MAC address, so no packet passes the MAC comparison.
+/// not been resolved yet has no MAC address, so no packet matches.
 fn is_from(encap: &Encap, path: &Encap) -> bool {
     let vlan = |encap: &Encap| encap.tag.map_or(0, |tag| tag.vid());
     let by_address = match (encap.ip, path.ip) {

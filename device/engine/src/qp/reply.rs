@@ -1,6 +1,6 @@
 //! Replies of a responder: acknowledgements, READ responses and atomic results, in request order.
 //!
-//! Each packet of a READ response is built when it is sent, from the contents of memory at that moment. Consecutive
+//! Each packet of a READ response is built when it is sent, from the memory contents at that time. Consecutive
 //! acknowledgements coalesce into the newest, which covers the older ones.
 //!
 //! A peer cannot use the responder to amplify traffic:
@@ -9,7 +9,7 @@
 //! - A request packet causes at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a result.
 //! - The responses to a READ carry only the requested bytes, and are sent only if the key permits the access. If a READ
 //!   is repeated while it is being answered, its responses restart instead of being sent twice.
-//! - Datagrams, and packets that no QP accepts, cause no reply.
+//! - Datagrams cause no reply, and neither do packets that no QP accepts.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.5.1 (acknowledge messages) and 9.7.5.1.4 (coalescing).
@@ -33,14 +33,14 @@ enum Reply {
     Read(ReadReply),
 }
 
-const _: () = assert!(size_of::<Reply>() <= 48, "the table of limits says what a reply takes");
+const _: () = assert!(size_of::<Reply>() <= 48, "the table in `limits` gives the size of a reply");
 
 /// Whether a reply answers a request for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyKind {
-    /// The request was executed just now.
+    /// The request has just been executed.
     Original,
-    /// The request is a duplicate: a reply to it has been sent before.
+    /// The request is a duplicate, to which a reply has been sent before.
     Duplicate,
 }
 
@@ -55,7 +55,7 @@ struct ReadReply {
     next: u32,
     /// Number of response packets.
     packets: u32,
-    /// Index of the first response packet. It is greater than 0 if only the last part of the READ was requested again.
+    /// Index of the first response packet; greater than 0 if only the last part of the READ was requested again.
     begin: u32,
     msn: Msn,
     /// Protection domain of the SRQ named by the request (XRC).
@@ -66,7 +66,7 @@ struct ReadReply {
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
     queue: VecDeque<Reply>,
-    /// Whether the shared pool is used up, so that only the slots reserved for this QP can be used.
+    /// Whether the shared pool is exhausted, so that only this QP's reserved slots can be used.
     pool_exhausted: bool,
 }
 
@@ -94,7 +94,7 @@ impl Replies {
         self.queue.capacity().saturating_sub(limits::KEPT_REPLIES)
     }
 
-    /// Sets whether the shared pool is used up, so that only the slots reserved for this QP can be used.
+    /// Sets whether the shared pool is exhausted, so that only this QP's reserved slots can be used.
     pub(crate) fn set_pool_exhausted(&mut self, pool_exhausted: bool) {
         self.pool_exhausted = pool_exhausted;
     }
@@ -105,7 +105,7 @@ impl Replies {
     }
 
     /// Returns the number of READs and atomics executed but not yet answered. Duplicates do not count. If they did, a
-    /// late copy of a request could cause a new request to be rejected even though the peer stays within its limit.
+    /// late copy of a request could cause a new request to be rejected although the peer stays within its limit.
     pub(crate) fn unanswered(&self) -> usize {
         let first = |reply: &&Reply| match reply {
             Reply::Acknowledge { .. } => false,
@@ -115,7 +115,7 @@ impl Replies {
         self.queue.iter().filter(first).count()
     }
 
-    /// Acknowledges all packets up to `psn`, replacing a pending ACK. A pending NAK stays even if the missing packet
+    /// Acknowledges all packets up to `psn`, replacing a pending ACK. A pending NAK is kept even if the missing packet
     /// has arrived in the meantime, because only ACKs may be coalesced (IBTA volume 1, section 9.7.5.1.4).
     pub(crate) fn push_ack(&mut self, psn: Psn, msn: Msn) {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn };
@@ -179,8 +179,8 @@ impl Replies {
         }));
     }
 
-    /// Restarts the responses to the pending READ that covers `psn`. The first response is then a FIRST or ONLY packet
-    /// with this PSN. Returns false if no pending READ covers `psn`.
+    /// Restarts the responses to the pending READ that covers `psn`, beginning with a FIRST or ONLY packet with this
+    /// PSN. Returns false if no pending READ covers `psn`.
     pub(crate) fn rewind_read(&mut self, psn: Psn) -> bool {
         for reply in &mut self.queue {
             if let Reply::Read(read) = reply {
@@ -269,7 +269,7 @@ impl Replies {
                     reason: why,
                     cause: Some(reason),
                 };
-                // A duplicate never causes a NAK, because it could be forged or be a late copy.
+                // A duplicate never causes a NAK, because it could be forged or a late copy.
                 if kind == ReplyKind::Duplicate {
                     ctx.drop_packet(&drop(DropReason::StaleDuplicate));
                     self.queue.pop_front();

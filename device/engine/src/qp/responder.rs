@@ -14,8 +14,9 @@
 //!
 //! Every XRC request names an SRQ, even if it consumes no receive request. The target rejects a request for an SRQ that
 //! does not exist, is not an XRC SRQ or belongs to another XRC domain. It also rejects a message whose packets name
-//! different SRQs. In these cases, the target sends NAK Invalid Request. The specification defines the local events,
-//! but no NAK code. Memory accesses of an accepted request are checked against the protection domain of the SRQ.
+//! different SRQs. In all these cases, it sends a NAK with the code Invalid Request: the specification defines the
+//! local events, but no NAK code. Memory accesses of an accepted request are checked against the protection domain of
+//! the SRQ.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3, annex A14 (XRC); JingZhao interface, sections 9.5 and 11.3.
@@ -110,8 +111,8 @@ impl Responder {
         self.replies.pooled_slots()
     }
 
-    /// Returns whether a reply can be sent. While data is paused by congestion control, only replies without data can
-    /// be sent.
+    /// Returns whether a reply can be sent. While congestion control pauses data, only replies without data can be
+    /// sent.
     pub(crate) fn has_work(&self, data_waits: bool) -> bool {
         !self.replies.is_empty() && (!data_waits || !self.replies.has_data_next())
     }
@@ -204,8 +205,8 @@ impl Responder {
         }
     }
 
-    /// Rejects the request with the expected PSN by sending a fatal NAK. If the rejected request has consumed a receive
-    /// request, that receive request is completed too.
+    /// Rejects the request with the expected PSN by sending a fatal NAK. Also completes the receive request that it has
+    /// consumed, if any.
     fn reject<H: Host>(
         &mut self,
         core: &Core,
@@ -256,7 +257,7 @@ impl Responder {
         }
     }
 
-    /// Executes the packet with the expected PSN. Returns the number of PSNs that it consumes. A READ consumes one PSN
+    /// Executes the packet with the expected PSN. Returns the number of PSNs that it consumes, which for a READ is one
     /// per response packet.
     fn execute<H: Host>(
         &mut self,
@@ -292,7 +293,7 @@ impl Responder {
     /// Returns whether the peer has reached `max_dest_rd_atomic`. If so, another READ or atomic is an invalid request.
     ///
     /// The specification also allows the responder to execute such a request, as soft-RoCE does. Hardware adapters
-    /// reject it. Rejecting it here too ensures that software that works with this device also works with hardware.
+    /// reject it, and so does this device, so that software that works with this device also works with hardware.
     ///
     /// # Spec
     /// IBTA volume 1, sections 9.7.4.1 (validation of requests) and 9.9.3 (responder errors: too many READs or
@@ -321,7 +322,7 @@ impl Responder {
         }
         self.msn = self.msn.next();
         ctx.stats.executed.count(Kind::Read);
-        self.history.remember_read(*reth, core.attrs.max_dest_rd_atomic);
+        self.history.save_read(*reth, core.attrs.max_dest_rd_atomic);
         self.replies.push_read(psn, self.msn, reth, core.mtu(), on.srq_pd(), ReplyKind::Original);
         Ok(packet_count(reth.dma_len, core.mtu()))
     }
@@ -351,14 +352,14 @@ impl Responder {
             .host
             .atomic(on.initiator, atomic.rkey.as_lkey(), atomic.va, op)
             .map_err(RequestError::NoAccess)?;
-        self.history.remember_atomic(original, core.attrs.max_dest_rd_atomic);
+        self.history.save_atomic(original, core.attrs.max_dest_rd_atomic);
         self.msn = self.msn.next();
         ctx.stats.executed.count(Kind::Atomic);
         self.replies.push_atomic(bth.psn, self.msn, original, ReplyKind::Original);
         Ok(1)
     }
 
-    /// Handles a request whose PSN is `behind` packets before the expected PSN. IBTA 9.7.4.1.2: duplicate requests.
+    /// Handles a request whose PSN is `behind` packets before the expected PSN (IBTA 9.7.4.1.2: duplicate requests).
     fn on_past_psn<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, packet: &Packet<'_>, behind: u32) {
         let psn = packet.bth.psn;
         let answered = match (self.history.packet(behind), packet.bth.opcode.operation.kind(), packet.ext) {
@@ -368,7 +369,7 @@ impl Responder {
                 self.replies.push_ack(self.expected.retreat(1), self.msn);
                 true
             }
-            // A duplicate READ is executed again if it covers part of a READ that is still on record.
+            // A duplicate READ is executed again if it covers part of a READ that is still in the history.
             (Some(at), Kind::Read, Ext::Reth(reth)) if self.history.covers_read(at, &reth, core.mtu()) => {
                 self.replay_read(core, ctx, packet, &reth)
             }
@@ -397,7 +398,7 @@ impl Responder {
         if self.replies.rewind_read(psn) {
             return true;
         }
-        // Since the READ was executed, the key may have been invalidated or the SRQ destroyed.
+        // The key may have been invalidated or the SRQ destroyed since the READ was executed.
         let Ok(on) = request_context(core, ctx, packet) else { return false };
         if check_read(on.initiator, ctx, reth).is_err() || !self.replies.has_room() {
             return false;

@@ -17,7 +17,7 @@
 use super::attr::{Service, State};
 
 /// A transition that software can request, and the services that support it. Transitions to RESET and ERR are always
-/// legal and not listed.
+/// legal and are not listed.
 struct Transition {
     from: State,
     to: State,
@@ -53,7 +53,7 @@ impl State {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
 
-    /// Returns whether started requests continue and are retried.
+    /// Returns whether started requests are continued and retried.
     pub(crate) fn sends(self) -> bool {
         matches!(self, Self::Rts | Self::Sqd)
     }
@@ -73,7 +73,7 @@ mod tests {
 
     /// Table from the JingZhao interface, section 10.2: for each state, the states that a QP can move to.
     #[test]
-    fn qp_state_transitions_match_section_10_2_table() {
+    fn state_transitions_match_specification_table() {
         let rows = |sqe: &'static [State]| -> [(State, &'static [State]); 7] {
             [
                 (Reset, &[Reset, Init, Err]),

@@ -59,13 +59,13 @@ impl Node {
 }
 
 pub const PD: u32 = 3;
-/// Key of a 64 KiB region at [`VA`]. Both sides have this region, with all permissions.
+/// Key of a 64 KiB region at [`VA`] that both sides have, with all permissions.
 pub const KEY: u32 = 0x21;
 pub const VA: u64 = 0x10_0000;
 pub const REGION: usize = 65536;
 /// Key of a region that both sides have, with local read permission only.
 pub const LOCKED: u32 = 0x22;
-/// The ACK timeout, code 14.
+/// The ACK timeout (code 14).
 pub const TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
 
 pub fn psn_a() -> Psn {
@@ -246,7 +246,7 @@ impl Pair {
         self.deliver_packet(to, &to.peer().path(), &Packet { bth, srqn: None, ext, payload });
     }
 
-    /// Exchanges packets, without advancing time, until both nodes are idle. `keep` decides which packets arrive.
+    /// Exchanges packets until both nodes are idle, without advancing time. `keep` decides which packets arrive.
     /// Returns all packets sent, in order, as text.
     pub fn run(&mut self, mut keep: impl FnMut(Node, &str) -> bool) -> Vec<String> {
         let mut trace = Vec::new();
@@ -274,7 +274,7 @@ impl Pair {
         self.run(|_, _| true)
     }
 
-    /// Exchanges packets, but loses the `n`-th packet (from 0) that `node` sends.
+    /// Exchanges packets, losing the `n`-th packet (from 0) that `node` sends.
     pub fn lose(&mut self, node: Node, n: usize) -> Vec<String> {
         let mut count = 0;
         self.run(|from, _| {
@@ -344,7 +344,7 @@ impl Side {
         }
     }
 
-    /// Returns the work request and result of each completion reported for a queue since the last call.
+    /// Returns the work request ID and result of each completion reported for a queue since the last call.
     pub fn take(&mut self, queue: Queue) -> Vec<(u64, Result<(), Status>)> {
         let (taken, rest) = self.completions.drain(..).partition(|completion| completion.queue == queue);
         self.completions = rest;

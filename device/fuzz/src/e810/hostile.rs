@@ -1,5 +1,4 @@
-//! Invalid operations by a driver. About half of them are almost valid, because a device rejects most operations that
-//! are entirely random.
+//! Invalid operations by a driver. About half of them are almost valid, because devices reject most random operations.
 
 use drivers::Bus as _;
 use drivers::e810::{
@@ -33,7 +32,7 @@ pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
         5 | 6 | 36..40 => descriptors(guest, input),
         7 => receive_queue(guest, input),
         14 => {
-            if guest.begins_again(input) || input.byte() < 128 {
+            if guest.reset_or_disconnect(input) || input.byte() < 128 {
                 guest.bring_up(ATTACKER);
             }
         }
@@ -69,7 +68,7 @@ pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Executes a command whose buffer is valid except for some changed bytes.
+/// Executes a command with parameters and a buffer that are usually valid except for a few changed bytes.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
     let choice = usize::from(input.byte());
     let code = Opcode::ALL.get(choice % (Opcode::ALL.len() + 8)).map_or_else(|| input.half(), |op| op.code());
@@ -96,7 +95,7 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
     guest.issue(&AdminCommand { opcode: code, parameters, flags, buffer });
 }
 
-/// Executes a command with a list in its buffer.
+/// Executes a command whose buffer contains a list.
 fn list(guest: &mut Guest, opcode: Opcode, count: u8, buffer: &[u8]) {
     let mut parameters = [0; PARAMETERS_LEN];
     parameters[0] = count;
@@ -129,7 +128,7 @@ fn reopen(guest: &mut Guest) {
     guest.open_queues();
 }
 
-/// Returns valid parameters and a valid buffer for a command. The objects that they refer to may or may not exist.
+/// Returns valid parameters and a valid buffer for a command, which may refer to objects that do not exist.
 fn sensible(opcode: Opcode, input: &mut Input<'_>) -> ([u8; PARAMETERS_LEN], Vec<u8>) {
     let mut parameters = [0; PARAMETERS_LEN];
     let mut count = u16::from(input.byte() % 6);
@@ -234,7 +233,7 @@ fn rule(input: &mut Input<'_>) -> Vec<u8> {
     let recipe = input.byte() % 11;
     let action = match input.byte() % 4 {
         0 => input.word(),
-        // The actions forward to a VSI, to a VSI list, or to the list of a VLAN.
+        // Forward to a VSI, to a VSI list, or to the list of a VLAN.
         1 => 0x2_000c | u32::from(small(input)) << 4,
         2 => 0x2_4008 | u32::from(small(input)) << 4,
         _ => 0x1_8002 | u32::from(input.byte() & 1) << 14 | u32::from(small(input)) << 4,
@@ -401,8 +400,7 @@ fn descriptors(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Sends a frame with the tags, checksums and segmentation that a driver would request, except that some bits
-/// are changed.
+/// Sends a frame with the tags, checksums and segmentation that a driver would request, but with some bits changed.
 fn frame(guest: &mut Guest, input: &mut Input<'_>) {
     if input.byte() < 96 {
         reopen(guest);
@@ -439,8 +437,7 @@ fn arrive(guest: &mut Guest, input: &mut Input<'_>) {
     guest.hca.handle_frame(&frame);
 }
 
-/// Returns an Ethernet frame that is at most slightly too long. Its tags, IP header and transport header are
-/// valid in most cases.
+/// Returns an Ethernet frame whose tags, IP header and transport header are usually valid.
 fn packet(input: &mut Input<'_>, to: MacAddr) -> Vec<u8> {
     let to = if input.byte() < 160 { to } else { mac(input) };
     let mut frame = [&to.0[..], &mac(input).0].concat();
@@ -509,7 +506,7 @@ fn receive_queue(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Reads from a BAR with loads of all widths.
+/// Reads from a BAR with accesses of all widths.
 fn load(guest: &mut Guest, input: &mut Input<'_>) {
     let at = match input.byte() % 4 {
         0 => u64::from(input.word()) % ((8 << 20) - 8),
@@ -527,7 +524,7 @@ fn load(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Returns a register of the device, possibly one from an array of registers.
+/// Returns a register of the device, possibly an element of an array of registers.
 fn register(input: &mut Input<'_>) -> Register {
     use Register as R;
     let choice = input.byte();
@@ -569,7 +566,7 @@ fn register(input: &mut Input<'_>) -> Register {
     }
 }
 
-/// Returns an edge value or a random one.
+/// Returns a boundary value or a random one.
 fn value(input: &mut Input<'_>) -> u32 {
     match input.byte() % 8 {
         0 => 0,
@@ -629,7 +626,7 @@ fn mac(input: &mut Input<'_>) -> MacAddr {
     }
 }
 
-/// Returns the VLAN and priority of a tag. Few VLANs are used, so that rules match.
+/// Returns the VLAN and priority of a tag. Only a few VLANs are used, so that rules match.
 fn tci(input: &mut Input<'_>) -> u16 {
     u16::from(input.byte()) << 8 | u16::from(input.byte() % 4)
 }

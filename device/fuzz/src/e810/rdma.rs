@@ -1,4 +1,4 @@
-//! Operations of the RDMA half, valid and invalid.
+//! Valid and invalid operations on the RDMA half.
 
 use card::frontend::snapshot::ControlRow;
 use card::hca::Hca;
@@ -41,7 +41,7 @@ pub(super) const KEY: u32 = 0x0012_3401;
 /// Guest address of the message data.
 pub(super) const DATA: u64 = 0x1f0_0000;
 const DATA_LEN: u64 = 0x1_0000;
-/// Bus addresses of the RDMA half's memory. It starts after the read-only page.
+/// Bus addresses of the RDMA half's memory, which starts after the read-only page.
 const RANGE: std::ops::Range<u64> = 0x11_0000..0x200_0000;
 /// Bus address of contexts and shadow areas.
 const CONTEXTS: u64 = 0x11_0000;
@@ -49,12 +49,12 @@ const HOST_CONTEXT: u64 = 0x40_0000;
 
 /// Number of entries in the control queue.
 const CQP_ENTRIES: u32 = 2048;
-/// Maximum numbers of objects without a table of their own. [`ControlRow`] lists the current numbers.
+/// Maximum numbers of objects that have no table of their own. [`ControlRow`] lists the current numbers.
 const MAX_NEIGHBOURS: usize = 4096;
 const MAX_NODES: usize = 512;
 
 /// Maps zeroed memory for the RDMA half.
-pub(super) fn lend(machine: &mut Machine<E810>) {
+pub(super) fn map_memory(machine: &mut Machine<E810>) {
     let len = RANGE.end - RANGE.start;
     let fd = memfd_create("rdma", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
     ftruncate(&fd, len).expect("a file in memory grows");
@@ -148,7 +148,7 @@ fn context(qpn: Qpn) -> QpContext {
     }
 }
 
-/// Posts a message from the looped queue pair to itself.
+/// Posts a message from the loopback queue pair to itself.
 pub(super) fn post_looped(guest: &mut Guest) {
     const SEND_SIGNALED: u64 = 0x03 << 32 | 1 << 62;
     guest.poke(DATA, &[0x77; 300]);
@@ -166,7 +166,7 @@ pub(super) fn assert_looped(guest: &mut Guest) {
     assert_eq!(guest.peek(DATA + 0x1000, 300), [0x77; 300]);
 }
 
-/// Checks the limits on objects without a table of their own.
+/// Checks the limits on objects that have no table of their own.
 pub(super) fn check(hca: &Hca<E810>) {
     for row in hca.rows::<ControlRow>(0) {
         assert!(row.neighbours <= MAX_NEIGHBOURS && row.nodes <= MAX_NODES, "{row:?}");
@@ -190,7 +190,7 @@ pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
         12 => modify(guest, input),
         13 => many(guest, input),
         14 => {
-            // Starts or stops the control queue, with the correct context address or a different one.
+            // Start or stop the control queue, with the correct context address or a different one.
             let context = [HOST_CONTEXT, 0, address(input, HOST_CONTEXT)][usize::from(input.byte() % 3)];
             guest.write(Register::PfpeCcqphigh, u32::try_from(context >> 32).unwrap_or_default());
             guest.write(Register::PfpeCcqplow, u32::try_from(context & 0xffff_ffff).unwrap_or_default());
@@ -203,14 +203,14 @@ pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Executes 64 bytes as a WQE of the control queue.
+/// Executes a WQE on the control queue.
 fn execute(guest: &mut Guest, wqe: &[u8; WQE_LEN]) {
     let index = guest.read(Register::PfpeCqptail) % CQP_ENTRIES;
     guest.poke(CQP_RING + u64::from(index) * WQE_LEN as u64, wqe);
     guest.write(Register::PfpeCqpdb, (index + 1) % CQP_ENTRIES);
 }
 
-/// Executes a control queue operation that is almost valid, with some bytes changed.
+/// Executes a control queue operation that is valid except for some changed bytes.
 fn control(guest: &mut Guest, input: &mut Input<'_>) {
     let choice = usize::from(input.byte());
     let mut wqe = match Opcode::ALL.get(choice % (Opcode::ALL.len() + 2)) {
@@ -361,7 +361,7 @@ fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     ];
     let register = registers[usize::from(input.byte()) % registers.len()];
     let number = if input.byte() < 192 { u32::from(input.byte() % 8) } else { input.word() };
-    // Encodes the arm word as software does.
+    // Encode the arm word as software does.
     let arm = u64::from(input.byte()) << 10;
     guest.poke(CONTEXTS + 0x2_0000 + u64::from(number % 8) * 64 + 32, &arm.to_le_bytes());
     guest.write(register, number);

@@ -1,4 +1,4 @@
-//! A guest with one device: memory, initialisation of working queue pairs, and valid mailboxes.
+//! A guest with one device: its memory, the initialisation of its queue pairs, and valid mailboxes.
 
 use card::frontend::Interface as _;
 use card::identity::Identity;
@@ -51,7 +51,7 @@ const AIM: Aim = Aim { qpns: &[CONNECTED, LOOPED, DATAGRAM], key: KEY, va: VA, e
 
 pub(crate) type Guest = Driver<Machine<JingZhao>>;
 
-/// Starts a guest whose queue pairs are in RTS. Each bit of `options` selects a device option, and `watched` selects
+/// Starts a guest whose queue pairs are in RTS. Each bit of `options` selects a device option, and `watched` enables
 /// trace and strict mode.
 pub(crate) fn start(options: u16, watched: u8) -> Guest {
     let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
@@ -102,7 +102,7 @@ pub(crate) fn queues(qpn: u32) -> Queues {
     Queues { qpn, page: 1, sq: SQ, rq: RQ }
 }
 
-/// Returns options. Each bit of `bits` changes one option from its default.
+/// Returns device options. Each bit of `bits` changes one option from its default.
 fn options(bits: u16) -> Options {
     let bit = |n: u16| bits >> n & 1 != 0;
     let sq_addr = match bits & 3 {
@@ -135,8 +135,8 @@ fn options(bits: u16) -> Options {
     }
 }
 
-/// Returns a WQE with an operation on the data region and a link to another slot. The WQE is well-formed except for the
-/// damage selected by `flags`.
+/// Returns a WQE with an operation on the data region and a link to another slot. It is well-formed except for the
+/// defects selected by `flags`.
 pub(crate) fn wqe(opcode: u8, qpn: u32, link: u8, len: u32, flags: u8) -> Vec<u8> {
     let mut wqe = vec![0; 16];
     if flags & 1 != 0 {

@@ -1,4 +1,4 @@
-//! A guest with one device: memory, initialisation of working queue pairs, and valid mailboxes.
+//! A guest with one device: its memory, the initialisation of its queue pairs, and valid mailboxes.
 
 use card::frontend::Interface as _;
 use card::identity::Identity;
@@ -50,8 +50,8 @@ pub(crate) const VA: u64 = 0x7f00_0000_0000;
 pub(crate) const PD: u32 = 3;
 const QKEY: u32 = 0x1111;
 
-/// Numbers of an RC QP connected to the peer, an RC QP connected to itself, a UD QP, an RC QP that uses an
-/// SRQ and is connected to itself, QP0 and QP1.
+/// Numbers of an RC QP connected to the peer, an RC QP connected to itself, a UD QP, an RC QP that uses an SRQ and is
+/// connected to itself, QP0 and QP1.
 pub(crate) const CONNECTED: u32 = 20;
 pub(crate) const LOOPED: u32 = 21;
 const DATAGRAM: u32 = 22;
@@ -63,7 +63,7 @@ const AIM: Aim = Aim { qpns: &QPNS, key: key(DATA_KEY), va: VA, ends: LIDS };
 
 const SLOTS: u16 = 16;
 
-/// Returns the send queue of a QP. The QP number determines the queue's doorbell record.
+/// Returns the send queue of a QP. The QP number determines the doorbell record.
 pub(crate) fn sq(qpn: u32) -> WorkQueue {
     WorkQueue { bus: SQ, offset: 0x1000, slot: 256, slots: SLOTS, record: record(sq_record(qpn)) }
 }
@@ -105,7 +105,7 @@ fn lkey(index: u32) -> Lkey {
     Lkey::new(key(index))
 }
 
-/// Starts a guest whose queue pairs are in RTS. `watched` selects trace and strict mode.
+/// Starts a guest whose queue pairs are in RTS. `watched` enables trace and strict mode.
 pub(crate) fn start(watched: u8) -> Guest {
     let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
     let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
@@ -174,8 +174,7 @@ pub(crate) fn data(len: u32) -> DataSegment {
     DataSegment { len, lkey: lkey(DATA_KEY), va: Va::new(VA) }
 }
 
-/// Returns a WQE with an operation on the data region. The WQE is well-formed except for the damage selected by
-/// `flags`.
+/// Returns a WQE with an operation on the data region. It is well-formed except for the defects selected by `flags`.
 pub(crate) fn wqe(opcode: u8, qpn: u32, len: u32, flags: u8) -> Vec<u8> {
     if matches!(qpn, SMI | GSI) {
         return management_wqe(len, flags);
@@ -223,8 +222,8 @@ fn management_wqe(len: u32, flags: u8) -> Vec<u8> {
     wqe
 }
 
-/// Returns the contents for the start of the data region: the headers of a management datagram to QP0 or QP1
-/// in software's format, followed by the MAD.
+/// Returns contents for the start of the data region: the headers of a management datagram to QP0 or QP1 in software's
+/// format, followed by the MAD.
 pub(crate) fn management(dlid: u16, qpn: u8, mad: &[u8]) -> Vec<u8> {
     let [high, low] = dlid.to_be_bytes();
     let mut bytes = vec![0xf0, 2, high, low, 0, 72, 0, 0];

@@ -41,9 +41,9 @@ pub(crate) struct Top {
 
 /// What to do after a key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
-    GoOn,
-    End,
+enum Action {
+    Continue,
+    Quit,
 }
 
 impl Top {
@@ -81,7 +81,7 @@ impl Top {
             terminal.draw(|frame| screen::show(&view, title, &choice, frame))?;
             if event::poll(next.saturating_duration_since(Instant::now()))? {
                 if let Event::Key(key) = event::read()?
-                    && press(&mut choice, key) == Then::End
+                    && press(&mut choice, key) == Action::Quit
                 {
                     return Ok(());
                 }
@@ -97,14 +97,14 @@ impl Top {
     }
 }
 
-fn press(choice: &mut Choice, key: KeyEvent) -> Then {
+fn press(choice: &mut Choice, key: KeyEvent) -> Action {
     if key.kind == KeyEventKind::Release {
-        return Then::GoOn;
+        return Action::Continue;
     }
     let above = &mut choice.above;
     match key.code {
-        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Then::End,
-        KeyCode::Char('q') | KeyCode::Esc => return Then::End,
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Action::Quit,
+        KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
         KeyCode::Char('p') => choice.paused = !choice.paused,
         KeyCode::Char('s') => choice.qps = choice.qps.next(),
         KeyCode::Char('d') => choice.devices = choice.devices.next(),
@@ -116,7 +116,7 @@ fn press(choice: &mut Choice, key: KeyEvent) -> Then {
         KeyCode::Home => *above = 0,
         _ => {}
     }
-    Then::GoOn
+    Action::Continue
 }
 
 #[cfg(test)]
@@ -124,15 +124,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_have_the_effect_that_help_describes() {
+    fn keys_behave_as_documented_in_help() {
         let mut choice = Choice::default();
         let mut key = |code, modifiers| press(&mut choice, KeyEvent::new(code, modifiers));
-        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Then::End);
-        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), Then::GoOn);
-        assert_eq!(key(KeyCode::Esc, KeyModifiers::NONE), Then::End);
-        assert_eq!(key(KeyCode::Char('q'), KeyModifiers::NONE), Then::End);
+        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Action::Quit);
+        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), Action::Continue);
+        assert_eq!(key(KeyCode::Esc, KeyModifiers::NONE), Action::Quit);
+        assert_eq!(key(KeyCode::Char('q'), KeyModifiers::NONE), Action::Quit);
         for code in [KeyCode::PageDown, KeyCode::Down, KeyCode::Up, KeyCode::Char('p'), KeyCode::Char('r')] {
-            assert_eq!(key(code, KeyModifiers::NONE), Then::GoOn);
+            assert_eq!(key(code, KeyModifiers::NONE), Action::Continue);
         }
         assert_eq!((choice.above, choice.paused, choice.reversed), (PAGE, true, true));
     }

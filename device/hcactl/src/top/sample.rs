@@ -11,15 +11,15 @@ use crate::{Daemon, counters};
 
 /// Maximum number of queue pairs polled per device. Each page of queue pairs takes one iteration of the device's event
 /// loop.
-const MOST_QPS: usize = 1024;
+const MAX_QPS: usize = 1024;
 
 /// Counters obtained by one poll.
 pub(super) struct Sample {
     at: Instant,
     devices: Vec<(DeviceRow, Option<Box<Counters>>)>,
     qps: Vec<(u16, QpRow)>,
-    /// Whether any device has more queue pairs than were polled.
-    pub(super) cut: bool,
+    /// Whether a device has at least [`MAX_QPS`] queue pairs, so that some may be missing.
+    pub(super) truncated: bool,
 }
 
 /// Line for one device. Unless stated otherwise, numbers are rates per second.
@@ -29,7 +29,7 @@ pub(super) struct DeviceLine {
     pub(super) interface: String,
     pub(super) state: &'static str,
     /// Whether the device is running with its link up.
-    pub(super) is_well: bool,
+    pub(super) is_healthy: bool,
     /// Current number of queue pairs, in any state.
     pub(super) qps: u64,
     /// Bytes sent on the wire.
@@ -64,8 +64,8 @@ pub(super) struct QpLine {
 pub(super) struct View {
     pub(super) devices: Vec<DeviceLine>,
     pub(super) qps: Vec<QpLine>,
-    /// Whether more queue pairs exist than are shown.
-    pub(super) cut: bool,
+    /// Whether queue pairs may be missing.
+    pub(super) truncated: bool,
 }
 
 impl Sample {
@@ -74,7 +74,7 @@ impl Sample {
         daemon.begin();
         let mut rows = daemon.devices()?;
         rows.retain(|row| chosen.is_empty() || chosen.contains(&row.id));
-        let mut sample = Self { at: Instant::now(), devices: Vec::new(), qps: Vec::new(), cut: false };
+        let mut sample = Self { at: Instant::now(), devices: Vec::new(), qps: Vec::new(), truncated: false };
         for row in rows {
             let mut counted = None;
             // A device that stops responding during the poll is treated as if it had not responded at all.
@@ -82,22 +82,22 @@ impl Sample {
                 && let Ok(counters) = counters::of(daemon, row.id)
             {
                 counted = Some(Box::new(counters));
-                sample.cut |= sample.list(daemon, row.id).unwrap_or(false);
+                sample.truncated |= sample.list(daemon, row.id).unwrap_or(false);
             }
             sample.devices.push((row, counted));
         }
         Ok(sample)
     }
 
-    /// Adds the queue pairs of a device, up to [`MOST_QPS`]. Returns whether this limit was reached.
+    /// Adds the queue pairs of a device, up to [`MAX_QPS`]. Returns whether this limit was reached.
     fn list(&mut self, daemon: &mut Daemon, device: u16) -> anyhow::Result<bool> {
-        let mut taken = 0;
+        let mut count = 0;
         daemon.pages(device, "qps", |rows: Vec<QpRow>| {
-            taken += rows.len();
+            count += rows.len();
             self.qps.extend(rows.into_iter().map(|row| (device, row)));
-            taken < MOST_QPS
+            count < MAX_QPS
         })?;
-        Ok(taken >= MOST_QPS)
+        Ok(count >= MAX_QPS)
     }
 
     /// Returns the activity since `before`. New devices and queue pairs are counted from zero.
@@ -109,12 +109,12 @@ impl Sample {
                 earlier.and_then(|(_, counted)| counted.as_deref()).map(Totals::of).unwrap_or_default();
             let now = counted.as_deref().map(Totals::of).unwrap_or(earlier);
             let rate = |of: fn(&Totals) -> u64| counters::rate(of(&earlier), of(&now), seconds);
-            let (state, is_well) = state(row);
+            let (state, is_healthy) = state(row);
             DeviceLine {
                 id: row.id,
                 interface: row.interface.clone(),
                 state,
-                is_well,
+                is_healthy,
                 qps: now.qps,
                 sent: rate(|totals| totals.sent),
                 received: rate(|totals| totals.received),
@@ -142,7 +142,7 @@ impl Sample {
                 failed: now.failed,
             }
         });
-        View { devices: devices.collect(), qps: qps.collect(), cut: self.cut }
+        View { devices: devices.collect(), qps: qps.collect(), truncated: self.truncated }
     }
 }
 

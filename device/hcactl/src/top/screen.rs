@@ -16,7 +16,7 @@ use crate::sanitize;
 const FRAME_LINES: u16 = 5;
 
 /// Maximum height of a printed screen, in lines.
-const MOST_LINES: u16 = 2000;
+const MAX_LINES: u16 = 2000;
 
 const KEYS: &str = "q quit  p pause  s/d sort queue pairs/devices  r reverse  arrows scroll";
 
@@ -131,7 +131,7 @@ impl QpOrder {
 /// Returns the whole screen as text.
 pub(super) fn text(view: &View, title: &str, choice: &Choice, width: u16) -> String {
     let lines = view.devices.len() + view.qps.len();
-    let height = u16::try_from(lines).unwrap_or(MOST_LINES).saturating_add(FRAME_LINES).min(MOST_LINES);
+    let height = u16::try_from(lines).unwrap_or(MAX_LINES).saturating_add(FRAME_LINES).min(MAX_LINES);
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
     let area = buffer.area;
     draw(view, title, choice, area, &mut buffer);
@@ -167,7 +167,7 @@ fn draw(view: &View, title: &str, choice: &Choice, area: Rect, to: &mut Buffer) 
     let paused = if choice.paused { "  (paused)" } else { "" };
     Line::styled(sanitize::text(&format!("{title}{paused}")), bold).render(head, to);
     device_table(view, choice).render(upper, to);
-    let hidden = if view.cut { " (list truncated)" } else { "" };
+    let hidden = if view.truncated { " (list truncated)" } else { "" };
     let count = format!("{} queue pairs{hidden}, sorted by {}", view.qps.len(), choice.qps.column());
     Line::styled(count, bold).render(between, to);
     qp_table(view, choice, lower).render(lower, to);
@@ -186,7 +186,7 @@ fn head(names: &'static [&'static str], ordered: &str) -> Row<'static> {
     Row::new(cells.collect::<Vec<_>>())
 }
 
-/// Number of text columns. Text columns are left-aligned; number columns are right-aligned.
+/// Number of text columns, which come first and are left-aligned. The other columns contain right-aligned numbers.
 const LEFT: usize = 3;
 
 fn device_table(view: &View, choice: &Choice) -> Table<'static> {
@@ -203,7 +203,7 @@ fn device_table(view: &View, choice: &Choice) -> Table<'static> {
             rate(line.naks),
             rate(line.dropped),
         ];
-        let style = match (line.is_well, line.retransmitted + line.naks + line.dropped > 0.0) {
+        let style = match (line.is_healthy, line.retransmitted + line.naks + line.dropped > 0.0) {
             (false, _) => Style::new().fg(Color::Red),
             (true, true) => Style::new().fg(Color::Yellow),
             (true, false) => Style::new(),
@@ -280,7 +280,7 @@ mod tests {
             id,
             interface: "mthca".to_owned(),
             state,
-            is_well: state == "up",
+            is_healthy: state == "up",
             qps: 12,
             sent,
             received: 999.4,
@@ -309,7 +309,7 @@ mod tests {
         View {
             devices: vec![device(1, 1.25e9, "up"), device(2, 64.0, "down")],
             qps: (0..40).map(|n| qp(0x40_0000 + n, f64::from(n) * 100.0, u64::from(n % 7))).collect(),
-            cut: false,
+            truncated: false,
         }
     }
 
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn screen_is_drawn_at_any_terminal_size() {
+    fn screen_renders_at_any_terminal_size() {
         let text = text(&view(), "t", &Choice::default(), 80);
         assert_eq!(text.lines().count(), 40 + 2 + usize::from(FRAME_LINES));
         assert_eq!(text.lines().filter(|line| line.starts_with("1 0x4000")).count(), 40);

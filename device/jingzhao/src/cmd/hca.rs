@@ -23,7 +23,7 @@ pub(super) fn query_adapter(options: &Options) -> Outbox {
     Adapter { board_id: options.board_id.0 }.emit().to_vec()
 }
 
-/// Executes MAD_IFC: returns the LID and the link state of the port in the layout of this interface.
+/// Executes MAD_IFC: returns the port's LID and link state, in a layout specific to this interface.
 pub(super) fn mad_ifc(cx: &Context<'_>) -> Outbox {
     let PortInfo { lid, state, .. } = cx.port_info().unwrap_or_default();
     MadIfc { lid, link_up: state == LinkState::ACTIVE }.emit().to_vec()

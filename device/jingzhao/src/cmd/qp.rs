@@ -94,14 +94,14 @@ fn destroy(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     resources.watch.remove(index);
     cx.engine.destroy_qp(qp.qpn);
     cx.monitor.forget_qp(qp.qpn);
-    resources.doorbells.update(qp.send.doorbells_taken(), 0);
+    resources.doorbells.update(qp.send.pooled_doorbells(), 0);
     let mut last = *qp.key.context();
     last.image.state = QpState::Reset.code();
     qp.key.load(last);
     let _ = resources.ctx.wr_qp_all(cx.dma, index, &mut qp.key);
 }
 
-/// Executes QUERY_QP. Every QP number is accepted. Returns zeros for a QP that is in RESET or never existed.
+/// Executes QUERY_QP. Returns zeros for a QP that is in RESET or never existed.
 pub(super) fn query(
     resources: &mut Resources,
     setup: &Setup,

@@ -33,7 +33,7 @@ impl CtxMgt {
     /// WR_QP_ALL: writes the whole context of a QP from its key data.
     ///
     /// # Errors
-    /// The page of the context is not mapped in ICM, or is not accessible by DMA.
+    /// Fails if the page of the context is not mapped in ICM or not accessible by DMA.
     pub fn wr_qp_all(&mut self, dma: &GuestMemory, index: u32, key: &mut KeyQpc) -> Result<(), IcmError> {
         // The whole context includes all dirty values.
         key.clear_dirty();
@@ -44,7 +44,7 @@ impl CtxMgt {
     /// WR_CQ_ALL: writes the whole context of a CQ.
     ///
     /// # Errors
-    /// The page of the context is not mapped in ICM, or is not accessible by DMA.
+    /// Fails if the page of the context is not mapped in ICM or not accessible by DMA.
     pub fn wr_cq_all(&mut self, dma: &GuestMemory, cqn: Cqn, cqc: &[u8; Cqc::LEN]) -> Result<(), IcmError> {
         let entry = self.ctxmdata.cqc.entry(self.cq_index(cqn));
         self.wr_all(dma, entry, &cqc[..Cqc::STORED_LEN])
@@ -53,7 +53,7 @@ impl CtxMgt {
     /// WR_CQ_MODIFY: switches a CQ to another buffer.
     ///
     /// # Errors
-    /// The page of the context is not mapped in ICM, or is not accessible by DMA.
+    /// Fails if the page of the context is not mapped in ICM or not accessible by DMA.
     pub fn wr_cq_modify(&mut self, dma: &GuestMemory, cqn: Cqn, to: &ResizeCq) -> Result<(), IcmError> {
         self.stats.ceu_parser.writes += 1;
         let entry = self.ctxmdata.locate(self.ctxmdata.cqc.entry(self.cq_index(cqn)))?;
@@ -79,7 +79,7 @@ impl CtxMgt {
     /// WR_EQ_ALL: writes the whole context of an EQ.
     ///
     /// # Errors
-    /// The page of the context is not mapped in ICM, or is not accessible by DMA.
+    /// Fails if the page of the context is not mapped in ICM or not accessible by DMA.
     pub fn wr_eq_all(&mut self, dma: &GuestMemory, eqn: Eqn, eqc: &[u8; Eqc::LEN]) -> Result<(), IcmError> {
         let entry = self.ctxmdata.eqc.entry(eqn.get());
         self.wr_all(dma, entry, &eqc[..Eqc::STORED_LEN])
@@ -100,7 +100,7 @@ impl CtxMgt {
         self.ctxmdata.map(entries)
     }
 
-    /// MAP_ICM_DIS: unmaps pages of the context tables. `pages` are numbers of ICM pages.
+    /// MAP_ICM_DIS: unmaps pages of the context tables, given as ICM page numbers.
     ///
     /// # Errors
     /// EXCEED_LIM if the page map would exceed its limit on runs of contiguous pages.

@@ -1,10 +1,10 @@
 //! ctxmdata: the guest pages of the context tables.
 //!
-//! | table | entry | page of entry n | offset in page | document's RAM |
+//! | table | entry | page of entry n | offset in page | RAM in the document |
 //! |---|---|---|---|---|
-//! | qpctxmdata | 256 bytes | `(n << 8)[..12]` | `(n << 8)[11:0]` | `[21:12]`, 1024 pages, 2^14 QPs |
-//! | cqctxmdata | 64 bytes | `(n << 6)[..12]` | `(n << 6)[11:0]` | `[19:12]`, 256 pages, 2^14 CQs |
-//! | eqctxmdata | 64 bytes | `(n << 6)[..12]` | `(n << 6)[11:0]` | one register, 32 EQs |
+//! | qpctxmdata | 256 bytes | `(n << 8) >> 12` | `(n << 8) & 0xfff` | `[21:12]`, 1024 pages, 2^14 QPs |
+//! | cqctxmdata | 64 bytes | `(n << 6) >> 12` | `(n << 6) & 0xfff` | `[19:12]`, 256 pages, 2^14 CQs |
+//! | eqctxmdata | 64 bytes | `(n << 6) >> 12` | `(n << 6) & 0xfff` | one register, 32 EQs |
 //!
 //! Pages are counted from the table's base, which INIT_HCA sets. All three tables share one page map, which is indexed
 //! by ICM address, because a single MAP_ICM may cover parts of several tables. The map has no fixed size (J-09). The

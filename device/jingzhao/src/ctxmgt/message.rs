@@ -13,8 +13,8 @@
 //! In the CtxMgt document, responses to RTC, RRC and EE also contain the key data of a CQ and its EQ. Here, the
 //! responses contain only the CQN. The device looks up the rest when it writes a queue entry.
 //!
-//! Fields marked "Model" are not in that document's lists. They are part of the context, and without them the unit
-//! could not behave as the JingZhao interface document specifies.
+//! Fields marked "Model" are not in the lists of the CtxMgt document. They are part of the context, and the unit needs
+//! them to behave as the JingZhao interface document specifies.
 //!
 //! # Spec
 //! CtxMgt document, table 2.2 (types and opcodes), section 3.2 (access rights, table 3.2) and section 5.4.2; JingZhao

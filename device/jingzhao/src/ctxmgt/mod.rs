@@ -10,10 +10,10 @@
 //! | 5.3 ctxmdata: ICM pages | [`ctxmdata`] |
 //! | 5.6 writectx: writes to guest memory | `writectx` |
 //!
-//! A unit reads key data with a message that has exactly the fields that the unit may read ([`CtxMgt::read`]). There is
-//! no other way to read key data, so an access that the document does not permit does not compile. A write by a unit
-//! changes the key data at once, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]).
-//! A write-back always writes the latest value.
+//! A unit reads key data with a message that has exactly the fields that the unit may read ([`CtxMgt::read`]). A unit
+//! has no other way to read key data, so an access that the document does not permit does not compile. A write by a
+//! unit changes the key data at once, and is queued for write-back to guest memory ([`CtxMgt::observe`],
+//! [`CtxMgt::serve`]). A write-back always writes the latest value.
 //!
 //! ```text
 //!   command ---------------------------> key data, guest memory      at once
@@ -22,12 +22,11 @@
 //! ```
 //!
 //! # Differences
-//! - Units exchange typed values instead of words. For comparison with RTL, [`protocol::hca::jingzhao::ctxmgt`] has the
-//!   bit layouts of request headers and payloads: all headers of the command unit and of the engine, the responses to
-//!   Doorbell Processing, WQE Parser, Requester Trans Control (RTC) and Frame Encap, and the writes of RTC. That module
-//!   has no layout for data that the document does not specify: the payloads of Requester Recv Control (RRC) and
-//!   Execution Engine (EE), and the PD, key and vector of the EQ in RTC's payload. It also omits messages between
-//!   submodules, and messages to the DMA engine (J-51).
+//! - Units exchange typed values instead of words. For comparison with RTL, [`protocol::hca::jingzhao::ctxmgt`] defines
+//!   bit layouts. It covers all request headers, the responses to Doorbell Processing, WQE Parser, Requester Trans
+//!   Control (RTC) and Frame Encap, and the writes of RTC. It does not cover payloads that the document leaves open:
+//!   those of Requester Recv Control (RRC) and Execution Engine (EE), and the EQ's PD, key and vector in RTC's payload.
+//!   It also omits messages between submodules and to the DMA engine (J-51).
 //! - Key data of a CQ and its EQ is read when a queue entry is written; see [`message`].
 //! - RD_QP_SST and RD_QP_RST contain the P_Key table index as PKey. DstQPN has 24 bits here, and 16 in RD_QP_SST's
 //!   payload.
@@ -158,8 +157,8 @@ impl CtxMgt {
         self.controller.is_empty()
     }
 
-    /// Executes the next write-back. Returns `None` if no write-back is queued. A write-back is obsolete, and skipped,
-    /// if the QP has been destroyed or a command has since written its whole context.
+    /// Executes the next write-back. Returns `None` if no write-back is queued. Skips write-backs whose QP has been
+    /// destroyed, or whose whole context has since been written by a command.
     pub fn serve(&mut self, dma: &GuestMemory, keys: &mut impl KeyData) -> Option<Served> {
         loop {
             let (writer, index) = self.controller.select()?;

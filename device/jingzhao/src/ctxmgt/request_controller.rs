@@ -2,8 +2,8 @@
 //!
 //! In the document, the command unit has priority, followed by the engine's units in round-robin order. Here, a command
 //! completes within the MMIO write that starts it, and a unit's read is answered immediately. Neither is queued, so
-//! that commands always have priority. Only writes by units are queued, because they reach guest memory at the end of a
-//! pass of the device's event loop. The controller schedules these writes.
+//! commands always have priority. Only writes by units are queued, because they reach guest memory at the end of a pass
+//! of the device's event loop. The controller schedules these writes.
 //!
 //! # Spec
 //! CtxMgt document, section 5.2; JingZhao interface, section 5.4.
@@ -22,7 +22,7 @@ pub enum Channel {
     FrameEncap = 6,
 }
 
-/// A unit that writes a QP's state to its context ("key data" in the document). The variants are in channel order.
+/// A unit that writes to a QP's key data: the state and one PSN. The variants are in channel order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Writer {
     /// The unit that writes NextPSN.
@@ -106,7 +106,7 @@ mod tests {
 
     /// Section 5.2.1: "the RDMA engine's requests are scheduled in turn".
     #[test]
-    fn channels_alternate_and_each_is_served_in_order() {
+    fn channels_are_fifo_and_served_round_robin() {
         let mut controller = RequestController::default();
         for (writer, index) in [(Ee, 1), (Ee, 2), (Rtc, 3), (Rtc, 4), (Rtc, 5), (Rrc, 6)] {
             controller.post(writer, index);

@@ -107,7 +107,7 @@ impl Bench {
 
 /// Section 4.2.1 lists the fields of the context. Sections 3.2 and 5.4.2 define which unit reads each field.
 #[test]
-fn each_unit_reads_context_fields_of_its_message_type() {
+fn each_unit_reads_its_documented_fields() {
     let mut entry = [0; qpc::LEN];
     for (offset, word) in [
         (0x08, 0x3000_0000_u32),
@@ -320,7 +320,7 @@ fn state_change_alone_is_written_by_rtc() {
 
 /// Section 5.4.4: key data changes in DATA_WR, and guest memory changes after RESP_OUT.
 #[test]
-fn reads_return_writes_before_they_reach_guest_memory() {
+fn reads_see_writes_before_write_back() {
     let mut bench = Bench::new(&[3]);
     bench.observe(3, State::Rts, 0x105, 0x100, 0x100);
     let RdQpNpst { next_psn, .. } = bench.ctx.read(bench.qps.0.get(&3)).unwrap();
@@ -344,7 +344,7 @@ fn channels_write_back_round_robin() {
 /// Section 5.2.1: "the command unit has the highest priority". JingZhao interface, section 5.4: a write-back that races
 /// with MODIFY_QP does not overwrite newer fields.
 #[test]
-fn command_precedes_write_backs_and_discards_those_of_its_qp() {
+fn command_precedes_and_supersedes_write_backs() {
     let mut bench = Bench::new(&[1, 2]);
     bench.observe(1, State::Rts, 0x105, 0x105, 0x105);
     bench.observe(2, State::Rts, 0x105, 0x100, 0x100);
@@ -369,7 +369,7 @@ fn query_flushes_write_backs_of_its_qp() {
 }
 
 #[test]
-fn frequent_changes_are_merged() {
+fn repeated_changes_merge_into_one_write_back() {
     let mut bench = Bench::new(&[1]);
     (0x101..0x110).for_each(|psn| bench.observe(1, State::Rts, psn, 0x100, 0x100));
     assert_eq!(bench.serve_all(), [(Rtc, 1)]);
@@ -379,7 +379,7 @@ fn frequent_changes_are_merged() {
 }
 
 #[test]
-fn write_backs_of_destroyed_qp_do_not_affect_successor() {
+fn write_backs_of_destroyed_qp_are_dropped() {
     let mut bench = Bench::new(&[1, 2]);
     bench.observe(1, State::Rts, 0x105, 0x100, 0x100);
     bench.observe(2, State::Rts, 0x106, 0x100, 0x100);

@@ -1,5 +1,5 @@
-//! Tests in which the user library and the device access one queue from two threads. Wherever the library is preempted,
-//! the device must not fetch a receive before it is complete.
+//! Tests in which the user library and the device access one queue from two threads. No matter where the library is
+//! preempted, the device must not fetch a receive before it is complete.
 //!
 //! HCAD_RACE_SECONDS=60 runs each case for a minute.
 
@@ -116,10 +116,10 @@ impl Library {
     }
 
     /// Posts a new receive for each receive that the device has fetched, until `stop` is set.
-    fn run(&mut self, taken: &AtomicU64, stop: &AtomicBool) {
+    fn run(&mut self, fetched: &AtomicU64, stop: &AtomicBool) {
         let mut reaped = 0;
         while !stop.load(Ordering::Relaxed) {
-            if reaped == taken.load(Ordering::Acquire) {
+            if reaped == fetched.load(Ordering::Acquire) {
                 thread::yield_now();
                 continue;
             }
@@ -135,10 +135,10 @@ impl Library {
 fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
     /// Only one case runs at a time, so that its two threads can run in parallel if there are enough
     /// processors.
-    static ALONE: Mutex<()> = Mutex::new(());
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     /// Number of failed polls before yielding, for machines with a single processor.
     const MAX_FAILED_POLLS: u32 = 256;
-    let _alone = ALONE.lock();
+    let _guard = ONE_AT_A_TIME.lock();
     let bytes = case.slots << LOG_SLOT;
     let [dma, software] = shared_memory(0, 16);
     let mut keys = KeyTable::new(17);
@@ -171,11 +171,11 @@ fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
     // A program posts its first receives before its peer may send.
     (0..case.slots).for_each(|count| library.post(count));
     queue.configure(&RdQpRst { state: Some(QpState::Rtr), ..rst }, &mem);
-    let (taken, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (fetched, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let mut misplaced = 0;
     thread::scope(|scope| {
-        let (taken, stop) = (&taken, &stop);
-        scope.spawn(move || library.run(taken, stop));
+        let (fetched, stop) = (&fetched, &stop);
+        scope.spawn(move || library.run(fetched, stop));
         let start = std::time::Instant::now();
         let (mut count, mut failed_polls) = (0, 0);
         while start.elapsed() < time && !(keep_data_units && misplaced > 0) {
@@ -189,7 +189,7 @@ fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
                         dma.poke(RING + case.slot(count) + 16, &units);
                     }
                     count += 1;
-                    taken.store(count, Ordering::Release);
+                    fetched.store(count, Ordering::Release);
                 }
                 Fetch::Empty if failed_polls < MAX_FAILED_POLLS => failed_polls += 1,
                 Fetch::Empty => {
@@ -201,7 +201,7 @@ fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    (taken.into_inner(), misplaced)
+    (fetched.into_inner(), misplaced)
 }
 
 /// Returns the duration of each case.
@@ -211,10 +211,10 @@ fn time() -> Duration {
 }
 
 fn never_misplaced(case: Case) {
-    let (taken, misplaced) = race(case, time(), false);
-    println!("{taken} receives taken, {misplaced} misplaced");
-    assert_eq!(misplaced, 0, "of {taken}");
-    assert!(taken > 100, "only {taken} receives were taken");
+    let (fetched, misplaced) = race(case, time(), false);
+    println!("{fetched} receives fetched, {misplaced} misplaced");
+    assert_eq!(misplaced, 0, "of {fetched}");
+    assert!(fetched > 100, "only {fetched} receives were fetched");
 }
 
 #[test]
@@ -232,11 +232,12 @@ fn receives_of_varying_length_are_never_fetched_half_written() {
     never_misplaced(Case { slots: 2, longest: 7, full: false });
 }
 
-/// Shows that the test can detect the race: without the countermeasure, the device fetches half-written receives.
+/// Shows that these tests detect the race: if the data units of consumed slots are not overwritten, the device fetches
+/// half-written receives.
 #[test]
-fn half_written_receives_are_fetched_if_slots_are_not_cleared() {
+fn missing_untouched_marks_expose_race() {
     for (longest, full) in [(1, true), (5, true)] {
-        let (taken, misplaced) = race(Case { slots: 4, longest, full }, Duration::from_secs(30), true);
-        assert_ne!(misplaced, 0, "of {taken}");
+        let (fetched, misplaced) = race(Case { slots: 4, longest, full }, Duration::from_secs(30), true);
+        assert_ne!(misplaced, 0, "of {fetched}");
     }
 }

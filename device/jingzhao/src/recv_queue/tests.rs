@@ -102,7 +102,7 @@ fn kernel_slot_is_fetched_only_once_until_refilled() {
 }
 
 #[test]
-fn slots_that_cannot_be_cleared_are_fetched_once_per_lap() {
+fn uncleared_slots_are_fetched_once_per_lap() {
     let keep = QueueOptions { rq_clear: false, ..QueueOptions::default() };
     let (mem, mut queue) = queue(keep);
     for slot in 0..4 {
@@ -147,7 +147,7 @@ fn slot_being_written_is_read_again() {
 }
 
 #[test]
-fn slot_with_only_valid_bit_is_receive_without_buffers() {
+fn bare_valid_bit_posts_empty_receive() {
     let (mem, mut queue) = queue(QueueOptions::default());
     mem.put(0, &[RECV_VALID]);
     assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![]));
@@ -163,7 +163,7 @@ fn inline_data_in_receive_is_rejected() {
 }
 
 #[test]
-fn unreadable_queue_is_broken_and_missing_queue_is_empty() {
+fn unreadable_queue_is_broken_missing_queue_empty() {
     let (mut mem, mut queue) = queue(QueueOptions::default());
     mem.pd = Pdn::new(4);
     assert_eq!(queue.next(NOW, &mem), Fetch::Broken);
@@ -255,7 +255,7 @@ fn receive_is_posted_by_its_last_store() {
 }
 
 #[test]
-fn receive_without_buffers_or_at_address_0_counts_as_posted() {
+fn empty_receive_and_address_zero_are_posted() {
     let (mem, mut queue) = of_library();
     let zero = DataSegment { va: Va::new(0), ..unit(7) };
     for lap in 0..3 {
@@ -285,7 +285,7 @@ fn receive_posted_before_rtr_determines_list_length() {
 }
 
 #[test]
-fn receive_of_unknown_length_waits_on_rc_but_not_on_uc() {
+fn only_rc_waits_for_settle_time() {
     for longest in 1..=2usize {
         let data: Vec<_> = (1..).take(longest).map(unit).collect();
         let (mem, mut queue) = of_library();
@@ -312,7 +312,7 @@ fn receive_of_unknown_length_waits_on_rc_but_not_on_uc() {
 
 /// The settle time starts at the first poll, before any message.
 #[test]
-fn settle_time_starts_at_poll_before_message_arrives() {
+fn settle_time_starts_at_first_poll() {
     let at = |time: Duration| NOW + time;
     for longest in 1..=2usize {
         let data: Vec<_> = (1..).take(longest).map(unit).collect();
@@ -352,7 +352,7 @@ fn flushed_receive_is_fetched_at_once() {
 }
 
 #[test]
-fn ud_queue_and_queue_without_valid_bit_are_not_watched() {
+fn only_rc_with_valid_bit_is_watched() {
     let (mem, mut queue) = of_library();
     queue.configure(&RdQpRst { service: Some(ServiceType::Ud), ..library_rst() }, &mem);
     assert!(!queue.watch(NOW, &mem), "messages do not wait");
@@ -364,7 +364,7 @@ fn ud_queue_and_queue_without_valid_bit_are_not_watched() {
 /// When the library links a slot to the next receive, it sets the slot's valid bit again, even if the slot has been
 /// consumed.
 #[test]
-fn valid_bit_set_by_library_link_does_not_repost_slot() {
+fn linking_consumed_slot_does_not_repost_it() {
     let (mem, mut queue) = of_library();
     post(&mem, 0, &[unit(1)], 1);
     queue.configure(&RdQpRst { state: Some(QpState::Rtr), ..library_rst() }, &mem);

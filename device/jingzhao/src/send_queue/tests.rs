@@ -103,7 +103,7 @@ fn refused(fetch: Fetch<SendRequest>) -> u32 {
 }
 
 #[test]
-fn published_write_links_to_next_send() {
+fn documented_write_wqe_links_to_next_send() {
     let mut bench = Bench::kernel();
     // The WQE of section 14.8.
     bench.mem.put(
@@ -190,7 +190,7 @@ fn inline_data_is_copied_from_wqe() {
 }
 
 #[test]
-fn fence_is_taken_from_doorbell_or_link() {
+fn fence_comes_from_doorbell_or_link() {
     let mut bench = Bench::kernel();
     bench.send_at(0, link(8).map(|link| Link { fence: true, ..link }));
     bench.send_at(128, None);
@@ -218,7 +218,7 @@ fn user_link_is_followed_only_once() {
 }
 
 #[test]
-fn links_persist_in_kernel_queues_or_without_option() {
+fn kernel_queue_or_disabled_option_keeps_links() {
     let keep = QueueOptions { clear_links: false, ..QueueOptions::default() };
     for (sst, options) in [(sst(), QueueOptions::default()), (user(), keep)] {
         let mut bench = Bench::new(sst, options);
@@ -329,7 +329,7 @@ fn reset_discards_doorbells_and_links() {
 }
 
 #[test]
-fn sq_addr_index_option_counts_doorbells_and_links_in_slots() {
+fn sq_addr_index_counts_positions_in_slots() {
     let index = QueueOptions { sq_addr: SqAddr::Index, ..QueueOptions::default() };
     let mut bench = Bench::new(sst(), index);
     bench.send_at(128, link(4));
@@ -339,7 +339,7 @@ fn sq_addr_index_option_counts_doorbells_and_links_in_slots() {
 }
 
 #[test]
-fn sq_addr_auto_option_detects_unit_of_doorbell_head() {
+fn sq_addr_auto_detects_unit_of_doorbells() {
     let auto = QueueOptions { sq_addr: SqAddr::Auto, ..QueueOptions::default() };
     for heads in [[0, 1, 2, 3], [0, 8, 16, 24]] {
         let mut bench = Bench::new(sst(), auto);
@@ -382,7 +382,7 @@ fn late_link_option_prevents_repeated_execution() {
 }
 
 #[test]
-fn slots_of_skipped_doorbells_are_executed_on_next_lap() {
+fn skipped_slots_are_executed_on_next_lap() {
     let mut bench = linked_late(true);
     bench.ring_doorbell(0, SEND, 2);
     assert_eq!([bench.next_offset(), bench.next_offset()], [0, 128]);
@@ -456,27 +456,27 @@ fn datagram_without_destination_is_rejected() {
 }
 
 #[test]
-fn exhausted_pool_leaves_each_queue_its_reserved_doorbells() {
+fn exhausted_pool_leaves_reserved_doorbells() {
     let sst = RdQpSst { sq_len: 1 << 18, ..sst() };
     let mut bench = Bench::new(sst, QueueOptions::default());
     let doorbell = SendDoorbell { head: 0, fence: false, opcode: SEND, qpn: QPN, size: 2 };
     bench.send_at(0, None);
     let mut pool = DoorbellPool::default();
     pool.update(0, POOLED_DOORBELLS);
-    for _ in 0..KEPT_DOORBELLS {
+    for _ in 0..RESERVED_DOORBELLS {
         bench.queue.queue_doorbell(doorbell, &pool).unwrap();
     }
     assert_eq!(bench.queue.queue_doorbell(doorbell, &pool), Err(DoorbellOverflowError::Device));
-    assert_eq!(bench.queue.doorbells_taken(), 0, "what a queue keeps is not of the pool");
+    assert_eq!(bench.queue.pooled_doorbells(), 0, "what a queue keeps is not of the pool");
 
     pool.update(1024, 0);
-    let before = bench.queue.doorbells_taken();
-    (KEPT_DOORBELLS..1024).for_each(|_| bench.queue.queue_doorbell(doorbell, &pool).unwrap());
-    pool.update(before, bench.queue.doorbells_taken());
+    let before = bench.queue.pooled_doorbells();
+    (RESERVED_DOORBELLS..1024).for_each(|_| bench.queue.queue_doorbell(doorbell, &pool).unwrap());
+    pool.update(before, bench.queue.pooled_doorbells());
     assert_eq!(bench.queue.queue_doorbell(doorbell, &pool), Ok(()), "16 of 1024 are its own");
-    let before = bench.queue.doorbells_taken();
+    let before = bench.queue.pooled_doorbells();
     (0..=1024).for_each(|_| assert_eq!(bench.next_offset(), 0));
-    assert_eq!(bench.queue.doorbells_taken(), 0, "given back when drained");
+    assert_eq!(bench.queue.pooled_doorbells(), 0, "given back when drained");
     pool.update(before, 0);
-    assert!(!pool.is_spent());
+    assert!(!pool.is_exhausted());
 }

@@ -59,8 +59,8 @@ fn check(before: Before<'_>, pending: &PendingCommand, command: &Command, inbox:
         }
         return found;
     };
-    let takes_events = |eq: &super::super::event_queue::EventQueue| eq.takes(EventType::Command);
-    if pending.command.event() && !resources.eqs.iter_from(0).any(|(_, eq)| takes_events(eq)) {
+    let accepts_commands = |eq: &super::super::event_queue::EventQueue| eq.accepts(EventType::Command);
+    if pending.command.event() && !resources.eqs.iter_from(0).any(|(_, eq)| accepts_commands(eq)) {
         found.add(
             &EVENT_DROPPED,
             format!("{} has the event bit set, but no EQ receives command events", command.op),

@@ -39,7 +39,7 @@ pub(super) fn unmap(resources: &Resources, command: &Command, found: &mut Findin
     let what =
         format!("UNMAP_ICM at ICM address {:#x}, page count {}", command.in_param, command.in_modifier);
     let asked = (command.in_param, u64::from(command.in_modifier).saturating_mul(PAGE_LEN));
-    if !ranges(resources, table).map(|range| (range.start.get(), range.length)).any(meets(asked)) {
+    if !ranges(resources, table).map(|range| (range.start.get(), range.length)).any(overlaps(asked)) {
         found.add(&UNMAP_NOTHING, format!("{what}: no page is mapped"));
     }
     let used = match table {
@@ -88,7 +88,7 @@ fn ranges(resources: &Resources, table: IcmTable) -> impl Iterator<Item = IcmRan
 }
 
 /// Returns a predicate for overlap with the given range. A range is a start and a length.
-fn meets((start, length): (u64, u64)) -> impl Fn((u64, u64)) -> bool {
+fn overlaps((start, length): (u64, u64)) -> impl Fn((u64, u64)) -> bool {
     move |(other, other_length)| {
         let overlap =
             start.max(other)..(start.saturating_add(length)).min(other.saturating_add(other_length));

@@ -112,8 +112,8 @@ fn attributes(
     found: &mut Findings,
 ) {
     let given = Attributes::from_bits_retain(mailbox.opt_param_mask);
-    let taken = transition.required(service) | transition.optional(service) | Attributes::STATE;
-    let others = given.difference(taken);
+    let accepted = transition.required(service) | transition.optional(service) | Attributes::STATE;
+    let others = given.difference(accepted);
     if !others.is_empty() {
         found.add(
             &QP_ATTRIBUTES,

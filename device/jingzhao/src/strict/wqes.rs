@@ -10,12 +10,12 @@ use crate::qp::QueuePair;
 use crate::send_queue::FetchedWqe;
 
 /// Checks a WQE fetched from a send queue.
-pub(in super::super) fn send_wqe(qpn: Qpn, taken: &FetchedWqe<'_>) -> Findings {
+pub(in super::super) fn send_wqe(qpn: Qpn, fetched: &FetchedWqe<'_>) -> Findings {
     /// Length of the fields nda and nds, in which software may leave stale links.
     const LINK_LEN: usize = 8;
     let mut found = Findings::default();
-    let entry = taken.entry;
-    let slot = 1u64 << taken.log_slot.min(31);
+    let entry = fetched.entry;
+    let slot = 1u64 << fetched.log_slot.min(31);
     let at = u64::from(entry.position);
     let len = u64::from(entry.size) * GRANULE as u64;
     if !at.is_multiple_of(slot) || len > slot {
@@ -24,10 +24,10 @@ pub(in super::super) fn send_wqe(qpn: Qpn, taken: &FetchedWqe<'_>) -> Findings {
             format!("WQE of {len} bytes at {at:#x} in the send queue of QP {qpn} does not fit in one slot of {slot} bytes"),
         );
     }
-    if let Some(Ok(wqe)) = taken.wqe {
+    if let Some(Ok(wqe)) = fetched.wqe {
         // Data units have no reserved bits, and the bytes after inline data are undefined.
         let head = SendWqe { data: WqeData::Segments(SmallVec::new()), ..wqe.clone() }.emit();
-        let mut bytes = taken.bytes.iter().zip(&head).enumerate().skip(LINK_LEN);
+        let mut bytes = fetched.bytes.iter().zip(&head).enumerate().skip(LINK_LEN);
         if let Some((at_byte, (given, kept))) = bytes.find(|(_, (given, kept))| **given & !**kept != 0) {
             let bits = given & !kept;
             found.add(

@@ -1,4 +1,4 @@
-//! The public driver's commands (section 13) with the published mailboxes (section 14).
+//! Issues the public driver's commands (section 13) with the documented mailboxes (section 14).
 
 use super::*;
 
@@ -52,7 +52,7 @@ fn probe(hcr: u64) -> Machine {
 }
 
 #[test]
-fn published_trace_runs_at_both_hcr_addresses() {
+fn bringup_succeeds_at_both_hcr_addresses() {
     for hcr in [0, 0x8_0000] {
         let mut machine = probe(hcr);
         // The page at bus address 200000h is the buffer of CQ 0.
@@ -75,7 +75,7 @@ fn published_trace_runs_at_both_hcr_addresses() {
 }
 
 #[test]
-fn published_page_table_is_written_in_order() {
+fn documented_page_table_is_written_in_order() {
     let mut machine = probe(0);
     machine.ok(Op::WriteMtt, 0, 5, &dump(WRITE_FIVE, 0x60));
     let expected: Vec<u8> = (1..=5u64).flat_map(|n| (0x2_0000_0000 + n * 0x1000).to_be_bytes()).collect();
@@ -99,9 +99,10 @@ fn sw2hw_eq_stores_context_and_hw2sw_eq_zeroes_it() {
 }
 
 #[test]
-fn write_mtt_count_is_limited_to_508_entries_of_mailbox() {
+fn write_mtt_writes_at_most_508_entries() {
     let mut machine = probe(0);
-    // Only entry 507 is nonzero: the first slot of group 126.
+    // Only entry 507 is nonzero. It is the first slot of group 126, because each group stores four entries in reverse
+    // order.
     let mut inbox = vec![0; 0x1000];
     inbox[0x20 + 126 * 0x20 + 6] = 0x30;
     machine.ok(Op::WriteMtt, 0, 512, &inbox);

@@ -10,7 +10,7 @@ use super::*;
 use crate::ctxmgt::key_qpc_data::KeyQpc;
 use crate::qp::attributes;
 
-/// INIT2RTR of section 14.7: RC, QPN 5, remote 9.
+/// INIT2RTR mailbox of section 14.7: RC, QPN 5, remote QPN 9.
 pub(super) const RTR: &str = "
     00: 00 00 00 40 00 00 00 00 20 00 00 00 7F 07 07 00
     10: 00 00 00 01 00 00 00 05 00 00 00 09 01 00 00 00
@@ -63,7 +63,7 @@ fn in_rts() -> Machine {
 }
 
 #[test]
-fn published_qp_context_is_stored_and_returned_by_query_qp() {
+fn documented_qp_context_is_stored_and_queried() {
     let mut machine = initialised(Options::default());
     machine.poke(ENTRY, &[0xaa; 256]);
     machine.ok(Op::Rst2Init, 0, ROLLING | QPN, &init());
@@ -152,10 +152,10 @@ fn retries(machine: &mut Machine) -> [u8; 4] {
     [answer[0x20], answer[0x24], answer[0x69], answer[0x84]]
 }
 
-/// Section 10.4: the public driver sets bit 11 for the port in every command that sets the port, and never sets retry
+/// Section 10.4: the public driver uses bit 11, which is RNR_RETRY in the document, for the port. It never sets retry
 /// counts.
 #[test]
-fn driver_port_bit_preserves_retries() {
+fn driver_port_bit_does_not_change_retries() {
     const PORT: u32 = 1 << 11;
     let mut machine = initialised(Options::default());
     machine.ok(Op::Rst2Init, 0, QPN, &with(init(), PORT, &[]));
@@ -175,7 +175,7 @@ fn driver_port_bit_preserves_retries() {
 /// Table A1-3: bits 11 and 9 are RNR_RETRY and TIMEOUT, and bits 14 and 15 are ALT_PATH and MIN_RNR_TIMER. The older
 /// numbering uses bits 14 and 15 for timeout and RNR retry count.
 #[test]
-fn each_documented_mask_bit_changes_one_attribute() {
+fn mask_bits_select_documented_attributes() {
     let mut machine = initialised(Options::default());
     let given = [(0x20, 6 << 5), (0x24, 19 << 3), (0x69, 5)];
     for (op, inbox, mask) in [
@@ -197,7 +197,7 @@ fn each_documented_mask_bit_changes_one_attribute() {
 
 /// Section 10.2: PATH_MTU is not an attribute of RTS2RTS, and the packet size does not change.
 #[test]
-fn query_qp_returns_path_mtu_in_use_after_rts2rts() {
+fn rts2rts_does_not_change_path_mtu() {
     let mut machine = in_rts();
     for mask in [0, 1 << 8] {
         machine.ok(Op::Rts2Rts, 0, QPN, &with(rts(), mask, &[(0x0c, 5 << 5 | 31)]));
@@ -206,7 +206,7 @@ fn query_qp_returns_path_mtu_in_use_after_rts2rts() {
 }
 
 #[test]
-fn qp_in_reset_or_unknown_reads_as_zeros() {
+fn unknown_or_reset_qp_reads_as_zeros() {
     let mut machine = in_rts();
     assert_eq!(query(&mut machine, 77), [0; 0xc0]);
     machine.ok(Op::ToRst, 3, QPN, &[]);
@@ -247,7 +247,7 @@ fn qp_in_err_can_move_only_to_err_or_reset() {
 }
 
 #[test]
-fn wrong_state_command_leaves_qp_unchanged() {
+fn command_in_wrong_state_leaves_qp_unchanged() {
     let mut machine = initialised(Options::default());
     for op in [Op::Init2Init, Op::Init2Rtr, Op::Rtr2Rts, Op::Rts2Rts, Op::Rts2Sqd, Op::Sqd2Rts] {
         assert_eq!(machine.command(op, 0, QPN, &rts()), CmdStatus::BadParam.code(), "{op} in RESET");
@@ -262,7 +262,7 @@ fn wrong_state_command_leaves_qp_unchanged() {
 }
 
 #[test]
-fn modify_qp_with_unsupported_value_returns_bad_param() {
+fn modify_qp_rejects_unsupported_values() {
     let refused = |machine: &mut Machine, op: Op, base: &[u8], offset: usize, value: u8, why: &str| {
         let mut inbox = base.to_vec();
         inbox[offset] = value;
@@ -327,7 +327,7 @@ fn idle_qp_drains_at_once_and_resumes() {
 }
 
 #[test]
-fn public_driver_can_create_qps_across_its_whole_table() {
+fn qps_can_be_created_across_whole_table() {
     let mut machine = initialised(Options::default());
     machine.map(IcmTable::Context, QPC + 0x40_0000, ICM_CONTEXT + 0x40_0000, 3072);
     // The QPs are spread over the table of 2^16 entries.
@@ -339,9 +339,9 @@ fn public_driver_can_create_qps_across_its_whole_table() {
     machine.ok(Op::CloseHca, 0, 0, &[]);
 }
 
-/// The port has a single P_Key, as reported by QUERY_DEV_LIM and by the port's subnet management agent.
+/// QUERY_DEV_LIM and the subnet management agent of the port report a single P_Key.
 #[test]
-fn p_key_index_other_than_0_returns_bad_param() {
+fn nonzero_p_key_index_is_rejected() {
     const PKEY_INDEX: usize = 0x1f;
     for (extended_status, refused) in [(false, 0x03), (true, 0x0a)] {
         let mut machine = initialised(Options { extended_status, ..Options::default() });

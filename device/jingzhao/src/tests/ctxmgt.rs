@@ -69,7 +69,7 @@ fn query_qp_during_turn_updates_psns_in_memory() {
 /// JingZhao interface, section 5.4: fields written by a command are not overwritten by changes that the engine made
 /// earlier.
 #[test]
-fn write_back_of_earlier_qp_does_not_change_recreated_qp() {
+fn recreated_qp_ignores_old_write_backs() {
     let (mut a, mut b) = pair();
     send(&mut a, 0, WRITE, &[remote(0, DATA_KEY), data_unit(0, 0x400)]);
     for frame in a.settle() {
@@ -77,16 +77,16 @@ fn write_back_of_earlier_qp_does_not_change_recreated_qp() {
     }
     b.ok(Op::ToRst, 3, QPN, &[]);
     assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 2], "the last PSN is written back");
-    let anew = Qpc { recv_psn: Psn::new(0x77), ..qpc() };
+    let recreated = Qpc { recv_psn: Psn::new(0x77), ..qpc() };
     for op in [Op::Rst2Init, Op::Init2Rtr] {
-        b.ok(op, 0, QPN, &anew.emit());
+        b.ok(op, 0, QPN, &recreated.emit());
     }
     b.settle();
     assert_eq!(b.peek(ENTRY + 0x84, 4), [0, 0, 0, 0x77]);
 }
 
 #[test]
-fn doorbell_miss_is_counted_and_counters_survive_close() {
+fn context_counters_survive_close_and_reset() {
     let (mut a, _) = pair();
     a.ok(Op::ToRst, 3, QPN, &[]);
     send(&mut a, 0, SEND, &[]);

@@ -1,4 +1,4 @@
-//! The public driver and its user library with `configs/hgrnic.json`, without a guest.
+//! Runs models of the public driver and its user library on the devices of `configs/hgrnic.json`, without a guest.
 //!
 //! [`driver`] and [`library`] reproduce the hardware accesses of the driver and the library. They are based only on
 //! `public-driver.md`, and share no encoder with the device.
@@ -125,8 +125,8 @@ fn polled(program: &mut Program) -> (u32, u32, u8, u8) {
     done(&program.poll().expect("a completion"))
 }
 
-/// Checks that the configuration has the settings that the driver and the library require, including defaults that they
-/// rely on. The tests below use this configuration.
+/// Checks that the configuration has the settings that the driver and the library require, including settings left at
+/// their defaults. The tests below use this configuration.
 #[test]
 fn hgrnic_configuration_has_options_that_driver_requires() {
     use crate::options::{QueueOptions, SqAddr, UarPages};
@@ -173,7 +173,7 @@ fn driver_can_be_removed_and_probed_again() {
 
 /// The driver ignores the advertised limits.
 #[test]
-fn counts_beyond_advertised_maxima_are_granted() {
+fn numbers_beyond_advertised_limits_work() {
     let few = |options: &mut Options| {
         let limits = r#"{"max_qps": 4, "max_cqs": 4, "max_mpts": 8}"#;
         options.limits = serde_json::from_str(limits).unwrap();
@@ -214,7 +214,7 @@ fn reused_numbers_have_new_high_bits() {
 }
 
 #[test]
-fn rc_sends_writes_and_reads_complete_intact_and_in_order() {
+fn rc_operations_complete_intact_and_in_order() {
     let (mut a, mut b) = pair(Caps::default());
     let content = pattern(0x3000, 9);
     a.put(DATA + 0x123, &content);
@@ -327,7 +327,7 @@ impl PingPong {
 }
 
 #[test]
-fn pingpong_succeeds_with_queues_of_1_and_500_entries() {
+fn pingpong_completes_on_rc_and_uc() {
     const MESSAGES: u32 = 1200;
     for service in [RC, UC] {
         let (a, b) = pair(Caps { service, max_wr: 1, max_recv: 500, log_cqes: 9, ..Caps::default() });
@@ -474,7 +474,7 @@ fn receive_without_valid_bit_is_not_ready() {
 
 /// J-50: the list has the maximum length, so only the settle time shows that it is complete.
 #[test]
-fn receive_posted_settle_time_before_send_causes_no_rnr_nak() {
+fn settled_receive_causes_no_rnr_nak() {
     let (mut a, mut b) = pair(Caps { max_recv_sges: 1, ..Caps::default() });
     b.post_recv(&[&[(DATA, 64)]]);
     wait(&mut a, &mut b, Instant::from_nanos(301_000_000));
@@ -624,7 +624,7 @@ fn library_queue_and_slot_sizes_are_used() {
 }
 
 #[test]
-fn unsignalled_requests_complete_unless_honour_c_is_set() {
+fn unsignalled_requests_complete_without_honour_c() {
     let (mut a, mut b) = pair(Caps::default());
     let quiet = Wr { opcode: WRITE, remote: Some((DATA, b.data.key)), unsignalled: true, ..send(DATA, 4) };
     a.post_send(&[quiet.clone(), Wr { unsignalled: false, ..quiet.clone() }, quiet]);

@@ -1,6 +1,6 @@
-//! Tests each limit from both sides. The last object within a limit works. The next one is rejected with the right
-//! status and logged in one line (sections 3.1 and 3.3). If the device does not enforce the limit (J-09), the next
-//! object works too.
+//! Tests both sides of each limit. The last object within a limit works, and the next one is rejected with the right
+//! status and one log line (sections 3.1 and 3.3). If the device does not enforce the limit (J-09), the next object
+//! works too.
 
 use card::frontend::testing::{logged, pattern};
 use card::sparse::{Capacity, SparseTable};
@@ -46,7 +46,7 @@ fn list(offset: u64, count: u64) -> Vec<u8> {
 }
 
 #[test]
-fn init_hca_accepts_largest_tables_and_rejects_larger_ones() {
+fn init_hca_rejects_tables_beyond_limits() {
     let mut machine = powered_on(1, Options::default());
     for (offset, most, line) in [
         (0x0f, 24, "log2 of the QP count 0x19"),
@@ -156,7 +156,7 @@ fn source_gid_index_is_not_checked() {
 }
 
 #[test]
-fn value_beyond_reported_limit_is_rejected() {
+fn qp_attribute_beyond_limit_is_rejected() {
     type With = fn(u8) -> Qpc;
     let cases: [(Op, With, u8, &str); 5] = [
         (Op::Rst2Init, |pkey_index| Qpc { pkey_index, ..qpc() }, 0, "P_Key index 0x1"),
@@ -188,7 +188,7 @@ fn value_beyond_reported_limit_is_rejected() {
 
 /// The driver rejects lists and WQEs longer than the reported limits. The device accepts 64 units of 16 bytes.
 #[test]
-fn send_wqe_of_1024_bytes_works_and_longer_fails() {
+fn send_wqe_longer_than_1024_bytes_fails() {
     let mut a = peer(1, options(r#"{"max_send_sges": 2, "max_send_wqe_len": 96}"#));
     let mut b = peer(2, Options::default());
     let message = pattern(252, 3);

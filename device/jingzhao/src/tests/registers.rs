@@ -34,7 +34,7 @@ fn both_hcr_addresses_alias() {
 }
 
 #[test]
-fn command_completes_before_store_of_command_word_returns() {
+fn command_completes_before_its_store_returns() {
     let mut machine = powered_on(1, Options::default());
     assert_eq!(machine.read32(0, 0x18), 0, "after reset");
     machine.write32(0, 0x10, OUTBOX_LOW);
@@ -57,7 +57,7 @@ fn no_command_starts_without_go_bit() {
 }
 
 #[test]
-fn eight_byte_store_sets_two_words_and_narrow_store_none() {
+fn hcr_ignores_stores_narrower_than_word() {
     let mut machine = powered_on(1, Options::default());
     let bar0 = Region::Bar(Bar::Bar0);
     let both = [OUTBOX.to_le_bytes(), [0, 0, 0xff, 0xff, 3, 0, 0x80, 0]].concat();
@@ -77,7 +77,7 @@ fn eight_byte_store_sets_two_words_and_narrow_store_none() {
 }
 
 #[test]
-fn undefined_registers_read_as_zero_and_init_done_as_one() {
+fn undefined_registers_read_as_zero() {
     let mut machine = powered_on(1, Options::default());
     assert_eq!(machine.read32(0, 0xf20), 1);
     for offset in [0x1c, 0xf10, 0x1000, 0x5400, 0x8_001c, 0xf_0010, 0xf_fffc] {

@@ -283,14 +283,14 @@ const CASES: &[Case] = &[
         let opt_param_mask = Attributes::ALT_PATH.bits();
         m.ok(Op::Rts2Rts, 0, QP, &Qpc { opt_param_mask, min_rnr_timer: 5, ..Qpc::default() }.emit());
     }),
-    (&QP_SOURCE, |m| begin_with(m, &Qpc { source_ip: 0x0a4d_0009, ..qpc() })),
-    (&QP_SOURCE, |m| begin_with(m, &Qpc { smac_high: 0x0200_0000, slid: Lid::new(9), ..qpc() })),
-    (&QP_SOURCE, |m| begin_with(m, &Qpc { slid: Lid::new(9), ..qpc() })),
+    (&QP_SOURCE, |m| recreate_qp(m, &Qpc { source_ip: 0x0a4d_0009, ..qpc() })),
+    (&QP_SOURCE, |m| recreate_qp(m, &Qpc { smac_high: 0x0200_0000, slid: Lid::new(9), ..qpc() })),
+    (&QP_SOURCE, |m| recreate_qp(m, &Qpc { slid: Lid::new(9), ..qpc() })),
     (&QUERY_RESET, |m| m.ok(Op::QueryQp, 0, 9, &[])),
 ];
 
 /// Resets the QP, creates it again and moves it to RTS.
-fn begin_with(machine: &mut Machine, qpc: &Qpc) {
+fn recreate_qp(machine: &mut Machine, qpc: &Qpc) {
     reset_qp(machine);
     machine.connect(QP, qpc);
 }
@@ -335,7 +335,7 @@ fn correct_driver_is_not_reported() {
 }
 
 #[test]
-fn violation_of_each_rule_is_reported_under_its_name_only() {
+fn each_violation_is_reported_by_one_rule() {
     let reported = |(rule, software): &Case| {
         let mut machine = machine();
         software(&mut machine);
@@ -354,7 +354,7 @@ fn every_rule_has_a_case() {
 }
 
 #[test]
-fn nothing_is_reported_unless_strict() {
+fn violations_are_reported_only_if_strict() {
     for (rule, software) in CASES {
         let mut machine = machine();
         machine.hca.set_strict(false);
@@ -364,7 +364,7 @@ fn nothing_is_reported_unless_strict() {
 }
 
 #[test]
-fn source_addresses_equal_to_those_of_port_are_not_reported() {
+fn own_source_addresses_are_not_reported() {
     let own = Identity::from_lid(Lid::new(1));
     let mut machine = machine();
     let [a, b, c, d, e, f] = own.mac.0;
@@ -374,8 +374,8 @@ fn source_addresses_equal_to_those_of_port_are_not_reported() {
         slid: Lid::new(u16::from_be_bytes([e, f])),
         ..qpc()
     };
-    begin_with(&mut machine, &source);
-    begin_with(&mut machine, &Qpc { slid: own.lid, ..qpc() });
+    recreate_qp(&mut machine, &source);
+    recreate_qp(&mut machine, &Qpc { slid: own.lid, ..qpc() });
     assert_eq!(violations(&machine), []);
 }
 

@@ -1,4 +1,4 @@
-//! Traces of the reference bring-up (section 13), of one message, and of rejected commands.
+//! Traces of the reference bring-up (section 13) and of rejected commands.
 
 use card::frontend::testing::assert_golden;
 use card::telemetry::testing::Written;
@@ -77,7 +77,7 @@ fn json_trace_of_bring_up_contains_mailbox_fields() {
 }
 
 #[test]
-fn without_trace_nothing_is_recorded() {
+fn disabled_trace_records_nothing() {
     let written = Written::default();
     let mut machine = powered_on(1, Options::default());
     machine.hca.set_trace(Some(written.trace(TraceFormat::Text)));

@@ -133,7 +133,7 @@ fn send_completes_on_both_sides() {
     assert_eq!(cqe(&mut b, 1), [0x80; 32]);
 }
 
-/// With the public driver, the QPN in the context lacks the high bits. A peer may send to that QPN or to the whole QPN.
+/// With the public driver, the QPN in the context lacks the high bits. A peer may send to that QPN or to the full QPN.
 /// A packet sent to an earlier QP with the same index is not accepted (section 4.3).
 #[test]
 fn connection_accepts_full_and_truncated_qpn() {
@@ -204,7 +204,7 @@ fn wrong_key_causes_remote_access_error() {
 }
 
 #[test]
-fn lkey_of_other_pd_fails_send_and_flushes_later_requests() {
+fn lkey_of_other_pd_fails_send_queue() {
     let (mut a, mut b) = pair();
     a.ok(Op::Hw2SwMpt, 0, 5, &[]);
     let mut foreign = region(DATA_KEY, 4, DATA_VA, DATA_LEN, MptFlags::LOCAL_WRITE).emit();
@@ -227,7 +227,7 @@ fn error_state_flushes_posted_receives() {
     post_recv(&mut a, 1, 64, 64);
     a.ok(Op::ToErr, 2, QPN, &[]);
     for slot in 0..2 {
-        // Section 14.9, RQ flush.
+        // These fields are as in the RQ flush example of section 14.9.
         let entry = cqe(&mut a, slot);
         assert_eq!(entry[0x10], 5);
         assert_eq!(entry[0x18..0x1d], [u8::try_from(slot * 128).unwrap(), 0, 0, 0, 0xfe]);
@@ -236,7 +236,7 @@ fn error_state_flushes_posted_receives() {
 }
 
 #[test]
-fn doorbell_before_rts_or_in_other_page_is_discarded() {
+fn wrong_state_or_page_discards_doorbell() {
     let (mut a, mut b) = pair();
     a.ok(Op::ToRst, 3, QPN, &[]);
     send(&mut a, 0, 0x0a, &[]);
@@ -291,7 +291,7 @@ fn full_cq_raises_event_and_fails_qp() {
 }
 
 #[test]
-fn completions_of_qp_whose_cq_was_destroyed_are_lost() {
+fn completions_for_destroyed_cq_are_lost() {
     let (mut a, mut b) = pair();
     a.ok(Op::Hw2SwCq, 0, 1, &[]);
     send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 4)]);
@@ -315,7 +315,7 @@ fn write_to_region_with_unmapped_mtt_fails() {
 }
 
 #[test]
-fn command_with_event_bit_raises_event_with_its_token() {
+fn command_event_contains_token_of_command() {
     let mut a = peer(1, Options::default());
     a.poke(EQ, &[0x80; 0x1000]);
     let eqc = dump(
@@ -395,7 +395,7 @@ fn unreachable_peer_exhausts_retries() {
 }
 
 #[test]
-fn trace_of_message_has_doorbell_wqes_cqes_and_interrupt() {
+fn trace_shows_doorbells_wqes_and_cqes() {
     use card::telemetry::testing::Written;
     use card::telemetry::trace::TraceFormat;
 

@@ -1,4 +1,4 @@
-//! Checks of commands before their execution.
+//! Checks commands before they execute.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::rules::{PAGE_GIVEN_TWICE, TEARDOWN_IN_USE};
 use crate::function::Function;
 use crate::resources::Resources;
 
-/// Checks a command before its execution. The findings are reported only if the command succeeds.
+/// Checks a command before it executes. The findings are reported only if the command succeeds.
 pub(in super::super) fn command(function: &Function, command: &Command<'_>, dma: &GuestMemory) -> Findings {
     let mut found = Findings::default();
     let Function::Enabled(enabled) = function else { return found };

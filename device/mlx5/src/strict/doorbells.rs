@@ -1,4 +1,4 @@
-//! Checks of doorbells before they take effect.
+//! Checks doorbells before they take effect.
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
@@ -19,7 +19,7 @@ use crate::queue_pair::QueuePair;
 use crate::resources::Resources;
 use crate::send_queue::blocks;
 
-/// Checks that the UAR page of a write is allocated. `resources` are the objects of an initialised device.
+/// Checks that the UAR page of a write is allocated. `resources` is `None` if the device is not initialised.
 pub(in super::super) fn uar_write(resources: Option<&Resources>, page: UarIndex) -> Findings {
     let mut found = Findings::default();
     if resources.is_none_or(|all| !all.uars.contains(page.get())) {
@@ -177,7 +177,7 @@ fn announced(qp: &QueuePair, head: WqeHead, sent: u16, dma: &GuestMemory, found:
     }
     let queue = qp.send_queue();
     let (ahead, waiting) = (index.wrapping_sub(queue.taken()), sent.wrapping_sub(queue.taken()));
-    // A WQE that the device has fetched may have completed, and its blocks may hold a later WQE.
+    // Compare only if the device has not fetched the WQE yet. Later, its blocks may hold another WQE.
     if ahead < waiting
         && u32::from(waiting) <= queue.blocks()
         && let Ok(stored) = queue.head::<{ size_of::<WqeHead>() }>(index, &qp.buffer, dma)

@@ -1,4 +1,4 @@
-//! Checks of work requests that change memory keys.
+//! Checks work requests that change memory keys.
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
@@ -30,7 +30,7 @@ pub(in super::super) fn umr(
     control(umr, key, &place, &mut found);
     let Some(mkey) = resources.mkeys.get(MkeyIndex::of(key)) else { return found };
     let current = MkeyIndex::of(key).key(mkey.context.key);
-    // While a key is free, its low byte is either the one for its next use, or left over from its last use.
+    // The low byte of a free key is not checked. It may be left over from the last use of the key.
     if !mkey.context.free && current != key {
         found.add(
             &UMR_CONTROL,

@@ -1,4 +1,4 @@
-//! Checks of queues: their creation, and the entries that the device is about to write or to fetch.
+//! Checks queues when they are created, and when the device is about to write or fetch an entry.
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
@@ -110,7 +110,7 @@ struct Entries {
 impl Entries {
     /// Reports the first entry whose owner byte marks the entry as new.
     fn check(self, queue: &str, is_new: impl Fn(u8) -> bool, dma: &GuestMemory, found: &mut Findings) {
-        /// Bound: the number of entries checked, which is enough to detect a driver that does not initialize them.
+        /// Maximum number of entries checked, which is enough to detect a driver that does not initialise them.
         const CHECKED: u64 = 512;
         let Some(buffer) = self.buffer else { return };
         let entries = CHECKED.min(1 << self.log);

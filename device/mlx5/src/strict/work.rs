@@ -1,4 +1,4 @@
-//! Checks of work requests.
+//! Checks send WQEs and failed work requests.
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;

@@ -25,7 +25,7 @@ fn ignored(driver: &Driver) -> Vec<(&'static str, u64)> {
 /// Section 20, M-7: the command that creates the command EQ raises no event. Later commands raise events, and an armed
 /// EQ raises an interrupt.
 #[test]
-fn completed_command_raises_event_and_interrupt_of_armed_eq() {
+fn command_completion_raises_event_and_interrupt() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 0, EventMask::COMMAND, RING);
@@ -93,7 +93,7 @@ fn complete(driver: &mut Driver, cqn: Cqn) {
 }
 
 #[test]
-fn arming_cq_with_unread_completion_raises_event_at_once() {
+fn arming_cq_with_unread_cqe_raises_event() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 2, EventMask::empty(), RING);
@@ -132,7 +132,7 @@ fn doorbell_in_wrong_uar_page_is_ignored() {
 }
 
 #[test]
-fn doorbells_for_unknown_objects_are_ignored_and_counted() {
+fn doorbells_for_unknown_objects_are_ignored() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     arm_eq(&mut driver, uar, Eqn::new(1), 0);

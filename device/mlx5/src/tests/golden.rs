@@ -1,9 +1,9 @@
 //! Replays the sessions of a recorded guest, and compares every output and every queue entry of the device with the
 //! recording.
 //!
-//! The recorded device made some choices that this device makes differently; [`expected`] and
-//! [`queues::comparable`] list them. GUIDs, the LID of the subnet manager and the node description differ because they
-//! identify the node.
+//! [`expected`] and [`queues::comparable`] adjust the recording where this device deliberately differs from the
+//! recorded one. GUIDs, the LID of the subnet manager and the node description also differ, because they identify the
+//! node.
 
 mod queues;
 
@@ -126,8 +126,8 @@ fn last(steps: &mut [Step]) -> Option<&mut Action> {
     steps.last_mut().map(|step| &mut step.action)
 }
 
-/// Returns the recorded output, with the choices and the identity of the recorded device replaced by those of this
-/// device. `ours` is the output of this device.
+/// Returns the output expected from this device: the recorded output, adjusted for the known differences between the
+/// devices. `ours` is the output of this device, which provides its identity.
 fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) -> Vec<u8> {
     const DATA: usize = OutputHeader::LEN + 64;
     let mut output = recorded.to_vec();
@@ -210,9 +210,9 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
 struct Session<'a> {
     driver: &'a mut Driver,
     queues: Queues,
-    /// Number of command events.
+    /// Number of command events so far.
     events: u32,
-    /// Number of doorbells, which selects the data of the next messages.
+    /// Number of doorbells so far, which seeds the data of the next messages.
     doorbells: u8,
 }
 
@@ -294,7 +294,7 @@ fn outputs_and_entries_match_recorded_device() {
 
 /// After the driver is unloaded and loaded again, object numbers restart from their first values.
 #[test]
-fn recorded_commands_repeat_with_same_numbers_after_unload() {
+fn object_numbers_restart_after_unload() {
     let mut driver = powered_on_with(LID, recorded());
     replay(&mut driver);
     replay(&mut driver);

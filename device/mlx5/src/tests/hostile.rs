@@ -1,4 +1,5 @@
-//! A driver that writes random commands, mailboxes and doorbells. The device must answer every command and stay usable.
+//! Tests with a driver that writes random commands, mailboxes and doorbells. The device must complete every command and
+//! stay usable.
 
 use drivers::mlx5::Layout;
 
@@ -60,7 +61,7 @@ fn input(random: &mut Random) -> Vec<u8> {
 }
 
 #[test]
-fn random_commands_are_answered() {
+fn random_commands_complete() {
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     let mut driver = populated();
     for round in 0..20_000 {

@@ -58,7 +58,7 @@ fn enable_drops_all_objects() {
 }
 
 #[test]
-fn set_issi_accepts_only_supported_steps() {
+fn set_issi_accepts_only_supported_values() {
     let mut driver = powered_on();
     driver.ok(&ENABLE);
     let query = |driver: &mut Driver| Issi::parse(&output(&driver.ok(&Command::QueryIssi(BARE))));
@@ -111,7 +111,7 @@ fn manage_pages_returns_pages_in_batches() {
 
 /// Section 20, M-13: QUERY_HCA_CAP returns the current capabilities exactly as the driver set them.
 #[test]
-fn query_of_current_capabilities_returns_values_set() {
+fn query_hca_cap_returns_set_capabilities() {
     let mut driver = powered_on();
     driver.ok(&ENABLE);
     let query = |current| Command::QueryHcaCap(Query { cap_type: 0, current }).emit(0);
@@ -162,7 +162,7 @@ fn injected_failure_is_reported_until_driver_recovers() {
 }
 
 #[test]
-fn reset_requested_by_nic_interface_state_disables_function() {
+fn reset_by_nic_interface_state_disables_function() {
     let mut driver = initialised();
     driver.write(QUEUE_LOW, 0x700);
     assert_eq!(driver.read(QUEUE_LOW) >> 8 & 7, 7);
@@ -183,7 +183,7 @@ fn device_reset_disables_hca_and_clears_registers() {
 }
 
 #[test]
-fn load_and_unload_can_be_repeated_fifty_times() {
+fn driver_loads_and_unloads_fifty_times() {
     let mut driver = powered_on();
     for _ in 0..50 {
         driver.ok(&ENABLE);

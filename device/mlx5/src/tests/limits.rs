@@ -1,8 +1,7 @@
-//! Tests both sides of each limit. The last object or the largest size works. The next one is rejected with the right
+//! Tests each limit from both sides: the largest permitted value works, and the next one is rejected with the right
 //! status, counted, and logged in one line (mlx5 interface, sections 3.3 and 6.1).
 //!
-//! The limits on CQ entries, EQs, Q counter sets, multicast groups and total queue pages are tested together with these
-//! objects.
+//! The limits on CQ entries, EQs, Q counter sets, multicast groups and total queue pages are tested in other modules.
 
 use card::frontend::snapshot::QpRow;
 use card::frontend::testing::{exchange, logged};
@@ -20,7 +19,7 @@ use protocol::ids::{Lkey, Qpn, Srqn, UserIndex, Va};
 use super::user::{User, request, syndromes};
 use super::*;
 
-/// Small limits. Most are the minimum that the configuration permits.
+/// Configured limits. Most are the minimum that the configuration permits.
 const VECTORS: u16 = 3;
 const QPS: u32 = 256;
 const CQS: u32 = 256;
@@ -49,7 +48,7 @@ fn small() -> Driver {
     driver
 }
 
-/// Asserts that a command fails this check, and is counted and logged.
+/// Asserts that a command fails this check, and that the rejection is counted and logged.
 #[track_caller]
 fn refused(driver: &mut Driver, command: &Command<'_>, check: Check) {
     let (name, status) = (command.opcode().name(), check.status().name());
@@ -119,12 +118,12 @@ fn create_qp(context: QpContext, list: &[u8]) -> Command<'_> {
 
 /// QP numbers 0 to 127 are never assigned, so 128 of the 256 numbers remain.
 #[test]
-fn last_object_works_and_next_is_rejected() {
+fn object_limits_are_enforced() {
     let objects = Objects::new();
     let (list, rmp) = (pages(QUEUE, 1), objects.rmp(0, 5));
     let Objects { mut driver, uar, eqn, qp, .. } = objects;
     let cq = CreateCq { context: cq_context(uar, eqn) };
-    // Each case contains the number of objects to create, and the object number of the last one.
+    // Each case contains the number of objects to create and the number assigned to the last one.
     for (command, count, last, check) in [
         (create_qp(qp, &list), QPS - 128, QPS - 1, Check::QpLimit),
         (Command::CreateCq(cq, Pages::parse(&list)), CQS - 1, 0x40 + CQS - 1, Check::CqLimit),
@@ -153,7 +152,7 @@ fn last_object_works_and_next_is_rejected() {
 
 /// Filling these tables with commands would take too long, so the test creates only the last object with a command.
 #[test]
-fn last_of_many_objects_works_and_next_is_rejected() {
+fn limits_of_large_tables_are_enforced() {
     const PDS: u32 = 1 << 16;
     const XRCDS: u32 = 1 << 16;
     let objects = Objects::new();
@@ -182,7 +181,7 @@ fn last_of_many_objects_works_and_next_is_rejected() {
 
 /// A ring of 2^22 EQ entries fits in one page of 256 MiB.
 #[test]
-fn largest_event_queue_works_and_larger_is_rejected() {
+fn eq_size_limit_is_enforced() {
     let Objects { mut driver, uar, .. } = Objects::new();
     let list = pages(0, 1);
     let create = |log_entries| {
@@ -194,7 +193,7 @@ fn largest_event_queue_works_and_larger_is_rejected() {
 }
 
 #[test]
-fn largest_shared_receive_queues_work_and_larger_are_rejected() {
+fn srq_size_limits_are_enforced() {
     const LOG_ENTRY: u8 = 11;
     let objects = Objects::new();
     let list = pages(QUEUE, 2);
@@ -215,9 +214,9 @@ fn largest_shared_receive_queues_work_and_larger_are_rejected() {
     }
 }
 
-/// The log2 of each queue size has four bits, so no driver can request more than 2^15.
+/// The fields for the log2 of the queue sizes have four bits, so no driver can request more than 2^15 entries.
 #[test]
-fn largest_work_queues_work_and_larger_entries_are_rejected() {
+fn work_queue_size_limits_are_enforced() {
     let Objects { mut driver, qp, .. } = Objects::new();
     let list = pages(0x1000_0000, (64 << 15 | 16 << 15) >> 12);
     driver.ok(&create_qp(QpContext { log_sq_blocks: 15, log_rq_entries: 15, ..qp }, &list));
@@ -227,7 +226,7 @@ fn largest_work_queues_work_and_larger_entries_are_rejected() {
 }
 
 #[test]
-fn last_msix_vector_works_and_next_is_rejected() {
+fn msix_vector_limit_is_enforced() {
     let Objects { mut driver, uar, .. } = Objects::new();
     let last = VECTORS - 1;
     let eqn = driver.create_eq(uar, last, EventMask::PORT_CHANGE, QUEUE);
@@ -240,9 +239,10 @@ fn last_msix_vector_works_and_next_is_rejected() {
     refused(&mut driver, &Command::CreateEq(next, Pages::parse(&list)), Check::EqVector);
 }
 
-/// The configured limit is only reported: the driver rejects larger numbers. A QP never uses more than 16.
+/// The device only reports the configured limit, which the driver enforces. A QP never uses more than 16 in each
+/// direction.
 #[test]
-fn qp_uses_at_most_16_reads_and_atomics() {
+fn qp_depth_is_capped_at_16() {
     for (log, depth) in [(2, 4), (3, 8), (4, 16), (5, 16)] {
         let mut user = User::new(1);
         let context = user.context(Service::Rc);
@@ -254,7 +254,7 @@ fn qp_uses_at_most_16_reads_and_atomics() {
 }
 
 #[test]
-fn last_given_page_is_accepted_and_next_is_rejected() {
+fn given_page_limit_is_enforced() {
     const PAGES: u32 = 1 << 16;
     let mut driver = small();
     let list = pages(0, PAGES.into());
@@ -269,7 +269,7 @@ fn last_given_page_is_accepted_and_next_is_rejected() {
 /// The device accepts any size that fits in memory. The driver derives attributes of `ibv_query_device` from these two
 /// limits.
 #[test]
-fn region_and_list_sizes_are_not_enforced() {
+fn reported_mkey_size_limits_are_not_enforced() {
     const LOG_PAGE: u8 = 30;
     let objects = Objects::new();
     let base = MkeyContext { qpn: ANY_QP, key: 1, pd: objects.pd, local_read: true, ..Default::default() };
@@ -289,7 +289,7 @@ fn region_and_list_sizes_are_not_enforced() {
 }
 
 #[test]
-fn longest_message_is_sent_and_longer_is_rejected() {
+fn message_length_limit_is_enforced() {
     for (len, expected) in [(1 << 30, None), ((1 << 30) + 1, Some(Syndrome::LocalLength.code()))] {
         let (mut a, _) = User::pair(Service::Rc);
         let context = MkeyContext { length64: true, ..a.mkey(AccessMode::Physical) };
@@ -302,10 +302,10 @@ fn longest_message_is_sent_and_longer_is_rejected() {
     }
 }
 
-/// The size of a send WQE has six bits and counts units of 16 bytes. The largest WQE has 63 units: one for the control
-/// segment, and 62 data segments.
+/// The size field of a send WQE has six bits and counts units of 16 bytes. The largest WQE has 63 units: a control
+/// segment and 62 data segments.
 #[test]
-fn largest_send_wqe_works_and_larger_is_rejected() {
+fn send_wqe_size_limit_is_enforced() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let data = |a: &User, count: u64| (0..count).map(|at| DataItem::Pointer(a.data(at, 1))).collect();
     a.put(0, &[7; 62]);

@@ -110,8 +110,7 @@ fn invalid_slots_are_rejected() {
     assert_eq!(unmapped, failed(Delivery::InputPointer, Check::InputBlock));
 }
 
-/// A circular chain reaches a block twice. The second time, the block's number does not match its position in the
-/// chain.
+/// A circular chain reaches a block a second time at a position that does not match the number of the block.
 #[test]
 fn circular_mailbox_chain_causes_block_number_error() {
     let mut driver = enabled();
@@ -125,7 +124,7 @@ fn circular_mailbox_chain_causes_block_number_error() {
 }
 
 #[test]
-fn mailbox_chain_must_be_as_long_as_command() {
+fn short_mailbox_chain_is_rejected() {
     let mut driver = enabled();
     driver.post(0, &QUERY.emit(0), LONG);
     driver.poke(link(Layout::LARGE.output(0, 3)), &[0; 8]);
@@ -137,7 +136,7 @@ fn mailbox_chain_must_be_as_long_as_command() {
 }
 
 #[test]
-fn mailbox_block_with_wrong_token_causes_token_error() {
+fn wrong_mailbox_token_causes_token_error() {
     let mut driver = enabled();
     driver.post(0, &QUERY.emit(0), LONG);
     driver.poke(Layout::LARGE.output(0, 1) + 0x23d, &[0xee]);

@@ -1,4 +1,4 @@
-//! Tests a complete device together with a driver, without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
+//! Tests of a whole device with a driver, without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
 
 mod doorbells;
 mod golden;
@@ -71,7 +71,7 @@ fn initialised() -> Driver {
     driver
 }
 
-/// Commands for tests. Each method panics if the result is not the expected one.
+/// Commands for tests. Each method panics if the command does not have the expected result.
 trait Commands {
     /// Executes a command that must succeed. Returns its output.
     fn ok(&mut self, command: &Command<'_>) -> Vec<u8>;

@@ -19,7 +19,7 @@ use super::*;
 const RING: u64 = 0x40_0000;
 
 #[test]
-fn numbers_start_as_on_recorded_device() {
+fn object_numbers_start_as_recorded() {
     let mut driver = initialised();
     assert_eq!((driver.alloc_pd(), driver.alloc_pd()), (Pdn::new(1), Pdn::new(2)));
     let uar = driver.alloc_uar();
@@ -57,7 +57,7 @@ fn unknown_numbers_are_rejected() {
 }
 
 #[test]
-fn alloc_q_counter_is_rejected_after_255_sets() {
+fn q_counter_set_limit_is_enforced() {
     let mut driver = initialised();
     for set in 1..=255 {
         let output = driver.ok(&Command::AllocQCounter(BARE));
@@ -92,7 +92,7 @@ fn create_eq_rejects_invalid_context_fields() {
 }
 
 #[test]
-fn largest_cq_fits_into_pages_of_4_kib() {
+fn largest_cq_fits_in_4_kib_pages() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 0, EventMask::empty(), RING);
@@ -126,7 +126,7 @@ fn create_cq_rejects_invalid_context_fields() {
 }
 
 #[test]
-fn modify_cq_changes_only_fields_selected_in_mask() {
+fn modify_cq_changes_only_selected_fields() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 0, EventMask::empty(), RING);
@@ -145,7 +145,7 @@ fn modify_cq_changes_only_fields_selected_in_mask() {
 
 /// Section 9.5, and section 20, M-30: a resize fails if the unread entries do not fit in the new ring.
 #[test]
-fn resize_cq_moves_to_new_ring_and_keeps_producer_index() {
+fn resized_cq_keeps_producer_index() {
     const NEW: u64 = 0x41_0000;
     let mut driver = initialised();
     let uar = driver.alloc_uar();
@@ -225,7 +225,7 @@ fn device_holds_thousands_of_free_keys() {
 
 /// Creates keys with long page lists until the device's limit on list memory is reached.
 #[test]
-fn pages_of_all_keys_are_bounded() {
+fn total_pages_of_keys_are_limited() {
     let mut driver = initialised();
     let pd = driver.alloc_pd();
     let list = vec![0; (1 << 20) - 0x110];
@@ -264,7 +264,7 @@ fn rmp(pd: Pdn) -> CreateRmp {
 
 /// Section 12.2: QUERY_RMP returns the limit exactly as the driver set it.
 #[test]
-fn query_rmp_returns_limit_set_by_modify_rmp() {
+fn modify_rmp_sets_srq_limit() {
     let mut driver = initialised();
     let pd = driver.alloc_pd();
     let list = pages(RING, 1);
@@ -294,7 +294,7 @@ fn query_rmp_returns_limit_set_by_modify_rmp() {
 }
 
 #[test]
-fn create_xrc_srq_requires_existing_xrc_domain_and_cq() {
+fn create_xrc_srq_requires_domain_and_cq() {
     let mut driver = initialised();
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 0, EventMask::empty(), RING);
@@ -323,7 +323,7 @@ fn create_xrc_srq_requires_existing_xrc_domain_and_cq() {
     driver.ok(&Command::DeallocXrcd(XrcDomainNumber { xrcd }));
 }
 
-/// Section 12.2: with interface step (ISSI) 1, an ordinary SRQ is an RMP.
+/// Section 12.2: with ISSI 1 (interface step sequence ID), an ordinary SRQ is an RMP.
 #[test]
 fn create_srq_is_rejected_with_issi_1() {
     let mut driver = initialised();

@@ -44,7 +44,7 @@ fn port_is_active_before_any_command() {
 }
 
 #[test]
-fn mad_ifc_answers_only_smp_and_performance_classes() {
+fn mad_ifc_rejects_other_management_classes() {
     let mut driver = initialised();
     let answer = driver.ok(&Command::MadIfc(mad(1, 0xff90)));
     assert_eq!(answer[0x10 + 3..0x10 + 6], [0x81, 0, 0x0c], "unsupported attribute");
@@ -55,10 +55,10 @@ fn mad_ifc_answers_only_smp_and_performance_classes() {
     assert_eq!(Check::Mad.status().code(), 0x30);
 }
 
-/// The port has eight GIDs in one block, and 128 P_Keys in four blocks. The response MAD reports the error, so the
-/// command itself succeeds.
+/// The port has eight GIDs in one block, and 128 P_Keys in four blocks. The command itself succeeds, because the error
+/// is reported in the response MAD.
 #[test]
-fn gid_and_pkey_blocks_past_last_are_rejected() {
+fn gid_and_pkey_block_limits_are_enforced() {
     let mut driver = initialised();
     for (attribute, blocks) in [(0x14, 1), (0x16, 4)] {
         let mut status = |block| {

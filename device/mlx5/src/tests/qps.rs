@@ -139,7 +139,7 @@ fn qp_can_reconnect_after_error_and_reset() {
 
 /// Section 10.2: RTR2RTS also sets the next send PSN of a datagram QP, and QUERY_QP must return this PSN.
 #[test]
-fn query_qp_returns_send_psn_set_for_datagram_qp() {
+fn datagram_qp_returns_configured_send_psn() {
     let mut all = Objects::new();
     for service in [Service::Ud, Service::Qp0, Service::Qp1] {
         let context = all.of(service);
@@ -199,7 +199,7 @@ fn rst2init_sets_pd_of_umr_qp() {
 }
 
 #[test]
-fn second_qp_of_management_type_is_rejected() {
+fn second_management_qp_is_rejected() {
     let mut all = Objects::new();
     let (qp0, qp1) = (all.of(Service::Qp0), all.of(Service::Qp1));
     let numbers = [all.create(qp0), all.create(qp1)];
@@ -260,7 +260,7 @@ fn only_datagram_qps_can_join_multicast_groups() {
 }
 
 #[test]
-fn transition_is_checked_against_qp_state_in_engine() {
+fn transition_is_checked_against_current_qp_state() {
     let mut all = Objects::new();
     let rc = all.of(Service::Rc);
     let qpn = all.create(rc);

@@ -22,7 +22,7 @@ fn pair() -> (User, User, Srqn) {
     (a, b, srqn)
 }
 
-/// Returns the number of the SRQ entry that each received message used.
+/// Returns the number of the SRQ entry used by each received message.
 fn entries(cqes: &[Cqe]) -> Vec<u16> {
     let of = |entry: &Cqe| match entry {
         Cqe::Received(receipt) => receipt.wqe_counter,
@@ -32,7 +32,7 @@ fn entries(cqes: &[Cqe]) -> Vec<u16> {
 }
 
 #[test]
-fn srq_entries_are_consumed_along_linked_list() {
+fn srq_entries_are_consumed_in_list_order() {
     let (mut a, mut b, _) = pair();
     for n in 0..20_u64 {
         b.post_shared(0x80, 64);
@@ -64,7 +64,7 @@ fn srq_limit_event_is_raised_once() {
 /// Section 20, M-12: an SRQ is refilled without a doorbell. A QP in the error state does not consume entries from its
 /// SRQ.
 #[test]
-fn receive_posted_to_empty_srq_completes_waiting_message() {
+fn empty_srq_resumes_after_receive_is_posted() {
     let (mut a, mut b, _) = pair();
     a.post(&a.send(0, 8));
     exchange(&mut *a, &mut *b);
@@ -117,7 +117,7 @@ fn xrc_srq(user: &mut User, xrcd: XrcDomain) -> Srqn {
 }
 
 #[test]
-fn xrc_message_completes_on_cq_of_its_srq() {
+fn xrc_message_completes_on_srq_cq() {
     let (mut a, mut b, srqn) = xrc();
     b.post_shared(0x40, 64);
     a.put(0, b"shared by many");
@@ -137,7 +137,7 @@ fn xrc_message_completes_on_cq_of_its_srq() {
 }
 
 #[test]
-fn xrc_request_requires_srq_of_domain() {
+fn xrc_request_requires_srq_in_same_domain() {
     let (mut a, mut b, srqn) = xrc();
     let allocated = b.ok(&Command::AllocXrcd(BARE));
     let foreign = xrc_srq(&mut b, XrcDomainNumber::parse(&output(&allocated)).xrcd);

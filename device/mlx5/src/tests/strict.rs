@@ -340,7 +340,7 @@ fn release(user: &mut User) {
 }
 
 #[test]
-fn violation_of_each_rule_is_reported_under_its_name_only() {
+fn each_violation_is_reported_under_one_rule() {
     let reported = |(rule, software): &Case| {
         let (mut a, mut b) = pair();
         software(&mut a, &mut b);
@@ -353,7 +353,7 @@ fn violation_of_each_rule_is_reported_under_its_name_only() {
 }
 
 #[test]
-fn every_rule_has_a_case() {
+fn every_rule_has_a_test_case() {
     for rule in rules::ALL {
         assert!(CASES.iter().any(|(broken, _)| broken == rule), "{}", rule.name);
     }
@@ -370,7 +370,7 @@ fn nothing_is_reported_unless_strict() {
 }
 
 #[test]
-fn old_cq_arm_sequence_is_valid_until_event_is_read() {
+fn arm_sequence_stays_valid_until_event_read() {
     let (mut a, mut b) = pair();
     b.arm(false);
     b.post_recv(0, 64);
@@ -387,9 +387,9 @@ fn old_cq_arm_sequence_is_valid_until_event_is_read() {
     assert_eq!(violations(&b), [("arm_sequence", 1)]);
 }
 
-/// The device owns the blocks of a WQE until the WQE has completed, not only until the device has fetched the WQE.
+/// The device owns the blocks of a WQE until the WQE has completed, not just until it has been fetched.
 #[test]
-fn blocks_of_incomplete_wqe_are_not_free() {
+fn wqe_blocks_stay_in_use_until_completion() {
     let (mut a, mut b) = pair();
     // The peer posts no receive, so that the request does not complete.
     a.post(&a.send(0, 8));

@@ -46,7 +46,7 @@ fn counters(entries: &[Cqe]) -> Vec<u16> {
 }
 
 #[test]
-fn send_completes_with_expected_cqes_on_rc_and_uc() {
+fn send_writes_cqes_on_both_sides() {
     for service in [Service::Rc, Service::Uc] {
         let (mut a, mut b) = User::pair(service);
         let message = pattern(1000, 3);
@@ -148,7 +148,7 @@ fn inline_data_is_sent_from_wqe() {
 }
 
 #[test]
-fn inline_data_and_segments_are_sent_in_order() {
+fn mixed_inline_data_is_sent_in_order() {
     let (mut a, mut b) = User::pair(Service::Rc);
     b.post_recv(0, 4096);
     a.put(0, &pattern(3000, 5));
@@ -167,7 +167,7 @@ fn inline_data_and_segments_are_sent_in_order() {
 }
 
 #[test]
-fn received_datagram_has_grh_area_and_source_in_cqe() {
+fn datagram_receive_has_grh_area_and_source() {
     let (mut a, mut b) = User::pair(Service::Ud);
     b.post_recv(0x20, 140);
     let to =
@@ -207,7 +207,7 @@ fn unsignaled_requests_complete_silently() {
 
 /// Section 7: the doorbell record may announce more requests than the doorbells received so far.
 #[test]
-fn doorbells_for_wqes_already_executed_have_no_effect() {
+fn doorbells_for_executed_wqes_have_no_effect() {
     let (mut a, mut b) = User::pair(Service::Rc);
     (0..3).for_each(|_| b.post_recv(0, 64));
     let doorbells: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&a.send(0, 8))).collect();
@@ -237,7 +237,7 @@ fn wqe_copied_to_blueflame_register_executes_once() {
 /// Section 20, M-12: receives have no doorbell. The device must find a receive that is posted after the message has
 /// arrived.
 #[test]
-fn receive_posted_after_message_needs_no_doorbell() {
+fn late_receive_needs_no_doorbell() {
     let (mut a, mut b) = User::pair(Service::Rc);
     a.put(0, b"patience");
     a.post(&a.send(0, 8));
@@ -250,7 +250,7 @@ fn receive_posted_after_message_needs_no_doorbell() {
 }
 
 #[test]
-fn wrong_rkey_causes_remote_access_error_and_flush() {
+fn wrong_rkey_causes_remote_access_error() {
     let (mut a, mut b) = User::pair(Service::Rc);
     a.post_recv(0, 8);
     b.post_recv(0, 8);
@@ -304,7 +304,7 @@ fn wrong_lkey_causes_local_protection_error() {
 }
 
 #[test]
-fn message_longer_than_receive_buffer_fails_on_both_sides() {
+fn oversized_message_fails_on_both_sides() {
     let (mut a, mut b) = User::pair(Service::Rc);
     b.post_recv(0, 8);
     a.post(&a.send(0, 9));
@@ -352,7 +352,7 @@ fn full_cq_fails_its_qps() {
 }
 
 #[test]
-fn doorbell_whose_record_exceeds_queue_is_ignored() {
+fn doorbell_exceeding_queue_size_is_ignored() {
     let (mut a, mut b) = User::pair(Service::Rc);
     for _ in 0..33 {
         a.post_without_doorbell(&a.send(0, 8));

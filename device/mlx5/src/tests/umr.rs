@@ -13,7 +13,7 @@ use smallvec::smallvec;
 use super::user::{DATA_VA, User, request, syndromes};
 use super::*;
 
-/// Address of pages that are mapped only by the keys under test.
+/// Address of the pages that the keys under test map.
 const PAGES: u64 = 0x60_0000;
 /// Start address of the regions under test.
 const START: u64 = 0x1_0000;
@@ -194,7 +194,7 @@ fn failed_umr_check_reports_window_bind_error() {
 
 /// Section 13.3: type 2 windows belong to the QP that bound them.
 #[test]
-fn window_is_bound_to_its_qp() {
+fn window_grants_access_until_unbound() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let (key, context) = free_key(&mut b, AccessMode::Ranges);
     let klm = Klm { byte_count: 0x100, key: b.key, va: Va::new(DATA_VA + 0x200) };
@@ -237,7 +237,7 @@ fn window_is_bound_to_its_qp() {
 /// The kernel's UMR QP moves a key to the protection domain of a program. The page list is in memory covered by a key
 /// in the kernel's own protection domain.
 #[test]
-fn umr_qp_moves_free_key_to_pd_of_user_program() {
+fn umr_qp_moves_key_to_program_pd() {
     let (mut kernel, mut peer) = (User::new(1), User::new(2));
     let context = kernel.context(Service::Umr);
     kernel.connect(&QpContext { receive_kind: 3, ..context }, 0);

@@ -338,18 +338,18 @@ impl User {
         self.ring_arm(&arm);
     }
 
-    /// Returns the next request to arm the CQ, for any completion.
+    /// Returns the next request to arm the CQ for any completion.
     pub(super) fn next_arm(&self) -> ArmCq {
         let Self { sequence, cqn, reaped, .. } = *self;
         ArmCq { sequence, solicited_only: false, consumer: reaped, cqn }
     }
 
-    /// Writes a request to arm the CQ to the doorbell record.
+    /// Writes an arm request to the doorbell record of the CQ.
     pub(super) fn record_arm(&mut self, arm: &ArmCq) {
         self.poke(RECORD.get() + 4, &arm.emit()[..4]);
     }
 
-    /// Rings the doorbell for a request to arm the CQ.
+    /// Rings the doorbell to arm the CQ.
     pub(super) fn ring_arm(&mut self, arm: &ArmCq) {
         let uar = self.uar;
         self.ring(uar, driver::ARM_CQ, &arm.emit());

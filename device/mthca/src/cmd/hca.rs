@@ -16,8 +16,8 @@ use super::Answer;
 use crate::options::Setup;
 use crate::resources::DeviceState;
 
-/// Number of auxiliary pages that the device requests in addition to ICM and never uses. If it were 0, the driver would
-/// skip the commands for these pages.
+/// Number of auxiliary ICM pages that the device requests. The device does not use them, but with 0 pages, the driver
+/// would skip MAP_ICM_AUX.
 const AUX_PAGES: u64 = 1;
 
 pub(super) fn query_fw(cx: &Context<'_>) -> Answer {

@@ -1,4 +1,4 @@
-//! Memory provided by the guest: MAP_ICM and UNMAP_ICM, MAP_FA and MAP_ICM_AUX.
+//! Commands that map guest memory: MAP_ICM, UNMAP_ICM, MAP_FA and MAP_ICM_AUX.
 //!
 //! # Spec
 //! mthca interface, sections 3.3.3, 3.3.4 and 4.4.

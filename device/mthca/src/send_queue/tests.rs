@@ -37,7 +37,7 @@ fn write() -> Vec<u8> {
     wqe(Operation::Write { remote: RemoteAddress { va: Va::new(8), rkey: Rkey::new(9) }, imm: None }, false)
 }
 
-/// Writes a WQE to the slot of `count`, and links it from the preceding slot, as software does.
+/// Writes the WQE with index `count` to its slot, and links it from the preceding slot, as software does.
 fn post(mem: &Region, count: u16, opcode: u8, wqe: &[u8]) {
     let slot = |count: u16| BASE + u32::from(count & 3) * 128;
     // Rewriting a slot leaves its link unchanged, since the link describes the next WQE.
@@ -66,7 +66,7 @@ fn drain(queue: &mut SendQueue, mem: &Region) -> Vec<(u32, u8)> {
 }
 
 #[test]
-fn doorbells_from_documentation_start_posted_wqes() {
+fn documented_doorbells_start_posted_wqes() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     post(&mem, 0, SEND, &send(true));
@@ -104,7 +104,7 @@ fn record_may_be_ahead_of_doorbells() {
 }
 
 #[test]
-fn doorbell_also_announces_wqes_of_lost_doorbells() {
+fn doorbell_covers_earlier_lost_doorbells() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     for count in 0..3 {
@@ -136,7 +136,7 @@ fn ring_and_counters_wrap() {
 }
 
 #[test]
-fn doorbell_announcing_more_wqes_than_slots_is_rejected() {
+fn doorbell_exceeding_queue_size_is_rejected() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     assert_eq!(queue.accept_doorbell(&doorbell(0, 5, SEND, 32), Some(100)), Err(SqOverflowError(4)));
@@ -144,7 +144,7 @@ fn doorbell_announcing_more_wqes_than_slots_is_rejected() {
 }
 
 #[test]
-fn completion_is_requested_by_queue_or_wqe() {
+fn completion_is_signalled_by_queue_or_wqe() {
     let mem = memory();
     for (signal_all, signalled) in [(false, false), (false, true), (true, false)] {
         let mut queue = queue(&mem, signal_all);
@@ -177,7 +177,7 @@ fn invalid_wqes_fail_and_queue_continues() {
 }
 
 #[test]
-fn queue_without_memory_is_broken() {
+fn unreadable_queue_is_broken() {
     let mem = memory();
     let mut queue = queue(&mem, false);
     queue.accept_doorbell(&doorbell(0, 1, SEND, 32), None).unwrap();

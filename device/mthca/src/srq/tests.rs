@@ -41,7 +41,7 @@ fn taken(fetch: Fetch<RecvRequest>) -> Option<(u64, u32)> {
 }
 
 #[test]
-fn each_request_links_to_next() {
+fn requests_are_fetched_in_link_order() {
     let (mem, mut queue) = chain();
     assert_eq!(queue.take(&mem, || Some(0)), Fetch::Empty);
     for expected in [(0, 10), (128, 12), (64, 11)] {
@@ -56,7 +56,7 @@ fn each_request_links_to_next() {
 fn limit_event_is_raised_only_once() {
     let (mem, mut queue) = chain();
     queue.arm(2);
-    // The record already announces the requests, but the device reads it only now.
+    // The device reads the record, which announces three requests, for the first time.
     assert!(!queue.passes_limit(|| Some(3)));
     assert!(taken(queue.take(&mem, || Some(3))).is_some());
     assert!(!queue.passes_limit(|| Some(3)), "two wait");

@@ -1,4 +1,4 @@
-//! Checks common to all commands, and checks of device-wide commands.
+//! Checks that apply to all commands, and checks of device-wide commands.
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
@@ -45,7 +45,7 @@ impl Examined {
     }
 }
 
-/// Checks a command before it is executed.
+/// Checks a command before it executes.
 pub(in super::super) fn examine(
     strict: &Strict,
     state: &DeviceState,
@@ -112,8 +112,8 @@ enum Use {
     Mailbox,
 }
 
-/// Returns a command's row in the command table: how it uses in_param and out_param, whether it uses in_modifier, and
-/// which op_modifiers are valid.
+/// Returns how a command uses in_param and out_param, whether it uses in_modifier, and which op_modifiers are valid,
+/// according to the command table.
 fn row(op: Op) -> (Use, Use, bool, &'static [u8]) {
     use Use::{Mailbox, Nothing, Value};
     match op {
@@ -169,9 +169,9 @@ fn parameters(command: &Command, found: &mut Findings) {
 fn bring_up(strict: &Strict, state: &DeviceState, command: &Command, found: &mut Findings) {
     let done = &strict.bring_up;
     let missing = match command.op {
-        Op::RunFw if !done.firmware_lent => Some("MAP_FA"),
-        Op::MapIcm if !done.aux_lent => Some("MAP_ICM_AUX"),
-        Op::InitHca if !done.firmware_runs => Some("RUN_FW"),
+        Op::RunFw if !done.firmware_mapped => Some("MAP_FA"),
+        Op::MapIcm if !done.aux_mapped => Some("MAP_ICM_AUX"),
+        Op::InitHca if !done.firmware_running => Some("RUN_FW"),
         _ => None,
     };
     if let Some(missing) = missing {

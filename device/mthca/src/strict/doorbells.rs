@@ -1,4 +1,4 @@
-//! Checks of doorbells for QPs and CQs.
+//! Checks doorbells for QPs and CQs.
 
 use card::frontend::strict::Findings;
 use engine::State;
@@ -72,8 +72,7 @@ pub(in super::super) fn send(
         size: doorbell.size,
         fence: doorbell.fence,
     };
-    // The link is checked only if this WQE is the next one to be fetched. If it is not, the preceding slot may have
-    // been reused.
+    // Check the link only if this WQE is fetched next. Otherwise, the preceding slot may have been reused.
     if qp.send.waiting() == 0
         && first == qp.send.taken()
         && let Ok(link) = qp.send.read_link(first, &memory.access())

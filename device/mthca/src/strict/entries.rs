@@ -1,4 +1,4 @@
-//! Checks of the slots that the device is about to write.
+//! Checks the CQ and EQ slots that the device is about to write.
 
 use card::frontend::strict::Findings;
 use card::memory::queue::QueueMemory;

@@ -1,4 +1,4 @@
-//! Checks of ICM mappings, and of the contexts in mapped ICM.
+//! Checks ICM mappings and the contexts in mapped ICM.
 
 use std::ops::RangeInclusive;
 
@@ -22,7 +22,7 @@ use crate::resources::{DeviceState, Resources};
 /// Sizes of table entries, as reported by QUERY_DEV_LIM.
 const QPC_LEN: u16 = 0x100;
 const ENTRY: u16 = 0x40;
-/// Number of reserved UAR pages, which precede the first page that the driver uses.
+/// Number of reserved UAR pages at the start of BAR2.
 const RESERVED_UARS: u32 = 2;
 
 /// Returns the tables of contexts and of MPT entries, as placed by INIT_HCA.
@@ -98,8 +98,8 @@ pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, f
     }
 }
 
-/// Returns the name of an object that has a doorbell record for which `is` returns true. The arguments of `is` are the
-/// record's UAR page and index.
+/// Returns the name of an object that uses a doorbell record accepted by `is`, which receives the record's UAR page and
+/// index.
 fn user_of(resources: &Resources, is: impl Fn((u32, u32)) -> bool) -> Option<String> {
     let Resources { qps, cqs, srqs, .. } = resources;
     let of_qp = |qpc: &protocol::hca::mthca::qpc::Qpc| {

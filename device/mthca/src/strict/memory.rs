@@ -1,4 +1,4 @@
-//! Checks of SW2HW_MPT and HW2SW_MPT.
+//! Checks SW2HW_MPT and HW2SW_MPT commands.
 
 use card::frontend::strict::Findings;
 use card::memory::translate::PageTable as _;
@@ -19,10 +19,10 @@ pub(super) fn sw2hw_mpt(resources: &Resources, mpt: &Mpt, found: &mut Findings) 
 /// Checks the page table entries of a region that has just become valid.
 pub(super) fn registered(resources: &Resources, key: Lkey, found: &mut Findings) {
     /// Maximum number of entries checked: one ICM page. This is enough to detect a driver that has written no entries.
-    const LOOKED_AT: usize = 512;
+    const CHECKED: usize = 512;
     let regions = &resources.regions;
     let Some(entries) = regions.keys.find(key).ok().and_then(mtt_entries) else { return };
-    if let Some(missing) = entries.take(LOOKED_AT).find(|entry| (&regions.mtt).page(*entry).is_none()) {
+    if let Some(missing) = entries.take(CHECKED).find(|entry| (&regions.mtt).page(*entry).is_none()) {
         let place = regions.mtt.addr(missing).unwrap_or_default();
         found.add(
             &MPT_PAGES,

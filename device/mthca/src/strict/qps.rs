@@ -1,4 +1,4 @@
-//! Checks of QP commands.
+//! Checks commands that modify QPs.
 
 use card::frontend::strict::Findings;
 use card::memory::translate::AccessTarget;
@@ -67,7 +67,7 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
 }
 
 /// Returns the optional attributes that a transition accepts.
-fn taken(transition: Transition) -> QpAttributes {
+fn accepted_attributes(transition: Transition) -> QpAttributes {
     let rights = QpAttributes::REMOTE_READ | QpAttributes::REMOTE_WRITE | QpAttributes::REMOTE_ATOMIC;
     // The scheduling queue is accepted although it has no effect on this device.
     let both = rights
@@ -98,7 +98,7 @@ fn attributes(
     named: QpAttributes,
     found: &mut Findings,
 ) {
-    let others = named.bits() & !taken(transition).bits();
+    let others = named.bits() & !accepted_attributes(transition).bits();
     if others != 0 {
         found.add(
             &QP_ATTRIBUTES,
@@ -107,8 +107,8 @@ fn attributes(
     }
 }
 
-/// Finds values that are set although their bit in opt_param_mask is clear. Two sets of values need no bit: those that
-/// are always present, and those that the driver fills in whether or not its caller requests them.
+/// Reports values that are set although their bit in opt_param_mask is clear. Values that are always present, or that
+/// the driver always fills in, are not checked.
 fn unnamed(qpn: Qpn, command: &Command, new: &ModifyQp, found: &mut Findings) {
     let Qpc { primary, requester, responder, min_rnr_timer, qkey, .. } = &new.qpc;
     let given = [

@@ -1,4 +1,4 @@
-//! Checks for commands of CQs, EQs and SRQs.
+//! Checks commands for CQs, EQs and SRQs.
 
 use card::frontend::strict::Findings;
 use card::memory::translate::AccessTarget;
@@ -41,8 +41,7 @@ pub(super) fn resize_cq(view: View<'_>, command: &Command, resize: &ResizeCq, fo
     let &ResizeCq { start, lkey, log_entries } = resize;
     let buffer = Buffer { start, lkey, log_entries, ..*cq.ring().buffer() };
     let access = resources.regions.access(view.dma);
-    // The owner bits are not checked. Software may already have moved unread entries to the new buffer, and it owns
-    // those entries.
+    // The owner bits are not checked, because the new buffer may already contain unread entries, which software owns.
     check_ring_access(&access, &buffer, &format!("CQ {cqn}"), &CQ_BUFFER, found);
 }
 

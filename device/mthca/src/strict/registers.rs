@@ -1,4 +1,4 @@
-//! Checks of register accesses.
+//! Checks accesses to registers.
 
 use card::frontend::strict::Findings;
 use card::vfio::Bar;

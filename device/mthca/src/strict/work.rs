@@ -1,4 +1,4 @@
-//! Checks of work queue entries.
+//! Checks work queue entries (WQEs).
 
 use card::frontend::strict::Findings;
 use card::memory::translate::{AccessTarget, RegionAccess};
@@ -177,8 +177,8 @@ pub(in super::super) fn shared_wqe(
     found
 }
 
-/// Checks whether more requests are posted than fit in the queue. `others` is the number of slots in use by requests
-/// that are not pending.
+/// Checks whether more requests are posted than fit in the queue. `others` is the number of slots still in use by
+/// requests that have been fetched.
 fn overrun(record: Record, taken: u16, others: u64, slots: u16, queue: &str, found: &mut Findings) {
     const OLDER: u16 = 1 << 15;
     let waiting = record.posted().wrapping_sub(taken);

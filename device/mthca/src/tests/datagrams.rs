@@ -41,7 +41,7 @@ fn datagram_payload_follows_40_byte_grh_area() {
 }
 
 #[test]
-fn grh_of_datagram_is_written_to_grh_area() {
+fn datagram_grh_is_written_to_grh_area() {
     let (mut a, mut b) = User::pair(UD);
     let (own, peer) = (Identity::from_lid(Lid::new(1)).gid(), Identity::from_lid(Lid::new(2)).gid());
     b.post_recv(0, 240);
@@ -56,7 +56,7 @@ fn grh_of_datagram_is_written_to_grh_area() {
 }
 
 #[test]
-fn datagrams_with_wrong_qkey_qpn_or_lid_are_dropped() {
+fn datagrams_with_wrong_qkey_or_address_are_dropped() {
     let (mut a, mut b) = User::pair(UD);
     b.post_recv(0, 240);
     a.post(&datagram(lid(2), QPN, QKEY + 1, 0, 8));
@@ -106,8 +106,8 @@ fn qp_may_send_to_itself() {
     assert_eq!(a.reap().len(), 2);
 }
 
-/// Attaches the QP to the group as the driver does: MGID_HASH, READ_MGM, WRITE_MGM. The QP becomes the member after
-/// `others` QPs that do not exist.
+/// Attaches the QP to the group as the driver does, with MGID_HASH, READ_MGM and WRITE_MGM. `others` members that do
+/// not exist precede it.
 fn attach(user: &mut User, others: u32) {
     const VALID: u32 = 1 << 31;
     user.poke(INBOX, &GROUP);
@@ -153,7 +153,7 @@ fn multicast_datagram_reaches_members_on_every_port() {
 
 /// An entry of the multicast table has room for 56 QPs, and the driver adds no more.
 #[test]
-fn last_of_56_group_members_receives_datagram() {
+fn last_of_56_members_receives_datagram() {
     let (mut a, mut b) = User::pair(UD);
     attach(&mut b, 55);
     a.put(0, b"to all");
@@ -222,7 +222,7 @@ fn management_datagram_uses_software_headers() {
 }
 
 #[test]
-fn only_qps_set_by_conf_special_qp_act_as_qp0_and_qp1() {
+fn management_qp_requires_conf_special_qp() {
     let mut user = User::new(1);
     let inbox = modify(QpAttributes::all(), &qpc(7, 0));
     assert_eq!(user.with_inbox(0x019, &inbox, QPN), CmdStatus::BadParam.code());

@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// The event is the port event of section 13.3.
+/// Section 13.3 lists the contents of this event.
 #[test]
-fn port_change_event_goes_to_eq_selected_by_map_eq() {
+fn map_eq_selects_eq_for_port_events() {
     let mut driver = with_port();
     driver.hca.set_link(false);
     driver.hca.set_link(true);
@@ -72,7 +72,7 @@ fn destroyed_eq_receives_no_events() {
 }
 
 #[test]
-fn eq_without_region_loses_events_but_nothing_else() {
+fn eq_without_region_loses_events() {
     let mut driver = with_port();
     driver.ok(0x100f, &[], 0x12);
     driver.hca.set_link(false);
@@ -81,7 +81,7 @@ fn eq_without_region_loses_events_but_nothing_else() {
 }
 
 #[test]
-fn command_event_carries_token_status_and_immediate_result() {
+fn command_event_carries_token_and_result() {
     let mut driver = initialised();
     driver.interface.events = command_events(0xffe1);
     for _ in 0..600 {

@@ -1,5 +1,5 @@
-//! Tests of ignored doorbells, stores, packets, frames and accesses. The reason appears in the trace, in the counters
-//! and in the row of the QP.
+//! Tests of ignored doorbells, stores, packets, frames and accesses. The trace, the counters and the snapshot of the QP
+//! show the reason.
 
 use card::frontend::snapshot::QpRow;
 use card::frontend::testing::{exchange, wait};
@@ -14,12 +14,12 @@ use smallvec::smallvec;
 use super::user::{CQN, QPN, RC, UC, User, qpc, send};
 use super::*;
 
-/// Returns the trace records of ignored and refused actions, without the time and the device.
+/// Returns the trace records of ignored and refused actions, without their time and device.
 fn records(user: &mut User, run: impl FnOnce(&mut User)) -> Vec<String> {
     traced(user, &["ignored", "refused"], run)
 }
 
-/// Returns the trace records of some kinds, without the time and the device.
+/// Returns the trace records of the given kinds, without their time and device.
 fn traced(user: &mut User, kinds: &[&str], run: impl FnOnce(&mut User)) -> Vec<String> {
     let written = Written::default();
     user.hca.set_trace(Some(written.trace(TraceFormat::Text)));
@@ -70,7 +70,7 @@ fn ignored_doorbell_is_reported_with_qp_state() {
 }
 
 #[test]
-fn store_to_unknown_object_or_register_is_ignored_with_reason() {
+fn ignored_store_is_reported_with_reason() {
     let mut user = User::new(1);
     user.connect(&qpc(RC, 2));
     let doorbell = user.post_without_doorbell(&send(0, 8)).emit();
@@ -121,7 +121,7 @@ fn missing_receive_is_reported_on_both_sides() {
 /// In a retry record, `packets` is the number of unacknowledged packets and `count` the number of retries. Both are 1
 /// here.
 #[test]
-fn trace_of_sender_shows_naks_and_retries() {
+fn sender_trace_shows_naks_and_retries() {
     let (mut a, mut b) = User::pair(RC);
     let told = traced(&mut a, &["nak", "retry"], |a| {
         a.post(&send(0, 8));
@@ -151,7 +151,7 @@ fn trace_of_sender_shows_naks_and_retries() {
     );
 }
 
-/// A peer that sends to a QP without receive requests cannot push everything else out of a trace.
+/// A peer that sends to a QP without receive requests must not flood the trace.
 #[test]
 fn flood_of_ignored_packets_is_summarised() {
     let (mut a, mut b) = User::pair(UC);

@@ -1,6 +1,5 @@
-//! Tests each limit from both sides. The last object within a limit works. The next one is rejected with the right
-//! status, counted, and logged in one line (section 3.3.6). If the device does not enforce the limit, the next one
-//! works too.
+//! Tests each limit from both sides: the largest permitted value works, and the next one is rejected with the right
+//! status and logged in one line (section 3.3.6). If the device does not enforce a limit, the next value works too.
 
 use card::frontend::testing::{exchange, logged, pattern};
 use card::sparse::{Capacity, SparseTable};
@@ -22,11 +21,10 @@ use super::*;
 const RST2INIT: u32 = 0x019;
 const INIT2RTR: u32 = 0x01a;
 const RTS2SQD: u32 = 0x01f;
-/// Number of a QP that no other test object uses.
+/// QP number that no other test object uses.
 const OTHER: u32 = 0x30;
 
-/// Issues a command and checks that it is rejected with this status, and that the log has a single line, which contains
-/// `line`.
+/// Asserts that a command is rejected with this status, and that it logs a single line, which contains `line`.
 #[track_caller]
 fn refused(driver: &mut Driver, op: u32, inbox: &[u8], in_modifier: u32, status: CmdStatus, line: &str) {
     let text = logged(|| assert_eq!(driver.with_inbox(op, inbox, in_modifier), status.code()));
@@ -67,7 +65,7 @@ fn gather(count: u32) -> SendWqe {
 }
 
 #[test]
-fn longest_completion_queue_works_and_longer_is_rejected() {
+fn cq_size_limit_is_enforced() {
     let mut driver = initialised();
     driver.ok(0x016, &cq(0x20, 17), 0x20);
     refused(&mut driver, 0x016, &cq(0x21, 18), 0x21, CmdStatus::ExceedLim, "log2 of the CQ size 0x12");
@@ -77,7 +75,7 @@ fn longest_completion_queue_works_and_longer_is_rejected() {
 }
 
 #[test]
-fn longest_shared_receive_queue_works_and_longer_is_rejected() {
+fn srq_size_limit_is_enforced() {
     let mut driver = initialised_with(r#"{"max_srq_wqes": 1024}"#);
     // A ring needs one slot more than the number of requests, and the number of slots is rounded up to a power of two.
     driver.ok(0x035, &srq_context(0x50, [11, 2], 1, 0x1100, 2), 0x50);
@@ -86,7 +84,7 @@ fn longest_shared_receive_queue_works_and_longer_is_rejected() {
 }
 
 #[test]
-fn longest_event_queue_works_and_longer_is_rejected() {
+fn eq_size_limit_is_enforced() {
     let mut driver = initialised();
     driver.ok(0x013, &eq_context(20, 0, 0x1100), 4);
     let next = eq_context(21, 0, 0x1100);
@@ -95,7 +93,7 @@ fn longest_event_queue_works_and_longer_is_rejected() {
 
 /// INIT_HCA determines the number of EQs, which the driver's profile sets to 32 and iPXE to 64.
 #[test]
-fn last_event_queue_works_and_next_is_rejected() {
+fn eq_number_limit_is_enforced() {
     let context = eq_context(8, 0, 0x1100);
     let mut driver = initialised();
     driver.ok(0x013, &context, 31);
@@ -108,7 +106,7 @@ fn last_event_queue_works_and_next_is_rejected() {
 }
 
 #[test]
-fn last_region_works_and_next_is_rejected() {
+fn mpt_index_limit_is_enforced() {
     let mut driver = initialised();
     let region = |slot| Mpt::buffer(slot, 4096, MTT + 0x1000).bytes();
     driver.ok(0x00d, &region(0x1_ffff), 0x1_ffff);
@@ -116,7 +114,7 @@ fn last_region_works_and_next_is_rejected() {
 }
 
 #[test]
-fn last_srq_works_and_next_is_rejected() {
+fn srq_number_limit_is_enforced() {
     let mut driver = initialised();
     let srq = |srqn| srq_context(srqn, [3, 2], 1, 0x1100, 2);
     driver.ok(0x035, &srq(0xfff), 0xfff);
@@ -124,7 +122,7 @@ fn last_srq_works_and_next_is_rejected() {
 }
 
 #[test]
-fn last_multicast_entry_works_and_next_is_rejected() {
+fn multicast_index_limit_is_enforced() {
     let mut driver = initialised();
     let mut entry = [0; 0x100];
     entry[0x10] = 0xff;
@@ -137,7 +135,7 @@ fn last_multicast_entry_works_and_next_is_rejected() {
 }
 
 #[test]
-fn init_hca_accepts_largest_tables_and_rejects_larger_ones() {
+fn init_hca_enforces_table_size_limits() {
     type Resize = fn(&mut InitHca, u8);
     let cases: [(Resize, u8, &str); 6] = [
         (|init, log| init.qpc.log_entries = log, 24, "log2 of the QP count 0x19"),
@@ -159,7 +157,7 @@ fn init_hca_accepts_largest_tables_and_rejects_larger_ones() {
 
 /// The sizes of these tables come from module parameters of the driver (T17).
 #[test]
-fn numbers_beyond_reported_counts_work() {
+fn reported_object_counts_are_not_enforced() {
     let mut driver = initialised_with(r#"{"max_qps": 256, "max_cqs": 256, "max_mpts": 256}"#);
     for number in [0xff, 0x100] {
         driver.ok(RST2INIT, &all_of(&driver::qpc(RC, number, 2)), number);
@@ -168,7 +166,8 @@ fn numbers_beyond_reported_counts_work() {
     }
 }
 
-/// The device's own capacity is reduced here from 2^17 to a single object, since creating 2^17 objects takes seconds.
+/// The test reduces the capacity of the device to a single object of each kind, since creating 2^17 objects takes
+/// seconds.
 #[test]
 fn object_beyond_device_capacity_is_rejected() {
     let one = Capacity { entries: 1, leaves: 1 };
@@ -189,9 +188,10 @@ fn object_beyond_device_capacity_is_rejected() {
     }
 }
 
-/// The driver rejects queues longer than the reported limit; the device accepts queues up to the width of its counters.
+/// The driver rejects queues longer than the reported limit. The device accepts as many slots as its 16-bit counters
+/// support.
 #[test]
-fn queue_of_2_to_the_15_slots_works_and_longer_is_rejected() {
+fn work_queue_slot_limit_is_enforced() {
     let mut driver = initialised_with(r#"{"max_wqes": 8}"#);
     let line = "log2 of the number of work queue slots 0x10";
     for (n, log_slots) in (0..).zip([3, 4, 15]) {
@@ -207,7 +207,7 @@ fn queue_of_2_to_the_15_slots_works_and_longer_is_rejected() {
 }
 
 #[test]
-fn last_request_of_send_queue_is_accepted_and_next_is_ignored() {
+fn doorbell_exceeding_send_queue_is_ignored() {
     let mut user = User::new(1);
     user.connect(&qpc(RC, 2));
     // In SQD, requests stay in the queue.
@@ -232,9 +232,9 @@ fn reads_beyond_requester_depth_wait_for_responses() {
     }
 }
 
-/// The reported limit is 4, which the driver does not use.
+/// The reported limit is 4, but the driver does not use it.
 #[test]
-fn responder_depth_beyond_reported_limit_works() {
+fn reported_responder_depth_is_not_enforced() {
     let (mut a, mut b) = (User::new(1), User::new(2));
     let (mut requester, mut responder) = (qpc(RC, 2), qpc(RC, 1));
     requester.requester.set_log_depth(3);
@@ -253,7 +253,7 @@ fn block_status(driver: &mut Driver, attribute: u16, block: u32) -> u16 {
 }
 
 #[test]
-fn last_block_of_gids_or_p_keys_is_readable_and_next_is_not() {
+fn gid_and_pkey_block_limits_are_enforced() {
     /// IBTA volume 1, section 13.4.7: invalid value in an attribute or its modifier.
     const BAD_VALUE: u16 = 7 << 2;
     for (limits, attribute, blocks) in [
@@ -269,7 +269,7 @@ fn last_block_of_gids_or_p_keys_is_readable_and_next_is_not() {
 }
 
 #[test]
-fn last_p_key_index_works_and_next_is_rejected() {
+fn pkey_index_limit_is_enforced() {
     let mut driver = initialised_with(r#"{"max_pkeys": 32}"#);
     let with = |pkey_index| {
         let qpc = driver::qpc(RC, OTHER, 2);
@@ -281,7 +281,8 @@ fn last_p_key_index_works_and_next_is_rejected() {
     driver.ok(INIT2RTR, &with(31), OTHER);
 }
 
-/// The source address of a packet comes from the port, so the device does not use the index. The driver checks it.
+/// The device does not use this index, because the source address of a packet comes from the port. The driver checks
+/// the index.
 #[test]
 fn source_gid_index_is_not_checked() {
     let mut driver = initialised_with(r#"{"max_gids": 8}"#);
@@ -294,7 +295,7 @@ fn source_gid_index_is_not_checked() {
 }
 
 #[test]
-fn doorbell_in_last_uar_page_works_and_next_page_has_none() {
+fn last_uar_page_accepts_doorbells() {
     let mut user = user_with(r#"{"uar_mib": 1}"#);
     user.connect(&Qpc { page: 255, ..qpc(RC, 2) });
     let doorbell = user.post_without_doorbell(&send(0, 8)).emit();
@@ -310,7 +311,7 @@ fn doorbell_in_last_uar_page_works_and_next_page_has_none() {
 }
 
 #[test]
-fn send_wqe_that_fills_slot_works_and_longer_fails() {
+fn send_wqe_is_limited_by_slot_size() {
     let (mut a, mut b) = (user_with(r#"{"max_send_sges": 4}"#), User::new(2));
     a.connect(&qpc(RC, 2));
     b.connect(&qpc(RC, 1));
@@ -345,9 +346,9 @@ fn longest_send_wqe_has_1008_bytes() {
     assert_eq!((syndromes(&a.reap()), b.get(0, 248)), (vec![0], message));
 }
 
-/// Numbers of protection domains have 24 bits, and the device needs no memory for them.
+/// PD numbers have 24 bits, and the device keeps no state for protection domains.
 #[test]
-fn protection_domain_beyond_reported_count_works() {
+fn reported_pd_count_is_not_enforced() {
     let mut driver = initialised();
     for (n, pd) in (0..).zip([0x7fff, 0x8000]) {
         let slot = 0x20 + n;
@@ -358,7 +359,7 @@ fn protection_domain_beyond_reported_count_works() {
 }
 
 #[test]
-fn region_longer_than_reported_limit_works() {
+fn reported_region_length_is_not_enforced() {
     let mut driver = initialised();
     for (slot, len) in [(0x20, 1 << 30), (0x21, 1 << 31)] {
         // The regions consist of a single page of 2 GiB.
@@ -372,7 +373,7 @@ fn region_longer_than_reported_limit_works() {
 
 /// A segment has 64 bytes. The device reads the MTT of a region at any mapped ICM address.
 #[test]
-fn mtt_beyond_reported_number_of_segments_works() {
+fn reported_mtt_segment_count_is_not_enforced() {
     const END: u64 = MTT + (64 << 20);
     let mut driver = initialised();
     let last_page = END - 0x1000;
@@ -383,7 +384,7 @@ fn mtt_beyond_reported_number_of_segments_works() {
 }
 
 #[test]
-fn largest_icm_size_is_accepted_and_larger_is_rejected() {
+fn icm_size_limit_is_enforced() {
     let mut driver = powered_on();
     assert_eq!(driver.command(0xffd, 1 << 35, 0).0, 0);
     let text = logged(|| {
@@ -393,7 +394,7 @@ fn largest_icm_size_is_accepted_and_larger_is_rejected() {
 }
 
 #[test]
-fn largest_path_mtu_works_and_larger_is_rejected() {
+fn path_mtu_limit_is_enforced() {
     let mut driver = initialised();
     let with = |mtu| all_of(&Qpc { mtu, ..driver::qpc(RC, OTHER, 2) });
     driver.ok(RST2INIT, &with(4), OTHER);
@@ -402,15 +403,16 @@ fn largest_path_mtu_works_and_larger_is_rejected() {
 }
 
 #[test]
-fn init_ib_accepts_port_1_and_rejects_port_2() {
+fn init_ib_accepts_only_port_1() {
     let mut driver = initialised();
     driver.ok(0x009, &[0; 56], 1);
     refused(&mut driver, 0x009, &[0; 56], 2, CmdStatus::BadParam, "port");
 }
 
-/// QUERY_FW reports 32 commands. A command is complete when the store that started it returns, so it occupies no slot.
+/// QUERY_FW reports a limit of 32 outstanding commands. The device needs no limit, because a command is complete when
+/// the store that started it returns.
 #[test]
-fn more_commands_than_reported_may_await_their_events() {
+fn reported_command_limit_is_not_enforced() {
     const NOP_WITH_EVENT: u32 = 0x00c0_0031;
     let mut driver = initialised();
     driver.ok(0x004, &[], 0);

@@ -42,9 +42,9 @@ fn records(written: &Written) -> Vec<String> {
     records.filter(|record| record.contains(" wqe ") || record.contains(" cqe ")).map(str::to_owned).collect()
 }
 
-/// Run with HCAD_UPDATE_GOLDEN=1 to update the page. Set HCAD_CAPTURES to a folder to keep the captures there.
+/// Set HCAD_UPDATE_GOLDEN=1 to update the book's example. Set HCAD_CAPTURES to a folder to keep the captures there.
 #[test]
-fn trace_and_capture_show_effect_of_lost_ack() {
+fn trace_and_capture_show_lost_ack() {
     let kept = std::env::var_os("HCAD_CAPTURES");
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| kept.as_deref().map_or(folder.path(), Path::new).join(name);

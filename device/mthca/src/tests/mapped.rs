@@ -10,7 +10,7 @@ use protocol::ids::Qpn;
 use super::user::{CQN, QPN, RC, User, qpc, remote, request, send};
 use super::*;
 
-/// UAR page of the program. [`OTHER_UAR`] is a page that the program does not use.
+/// Offset of the program's UAR page in BAR2. The program does not use the page at [`OTHER_UAR`].
 const UAR: u64 = 2 << 12;
 const OTHER_UAR: u64 = 3 << 12;
 const SEND_WORD: u64 = UAR + 0x10;
@@ -27,13 +27,13 @@ fn pair() -> (User, User) {
     (a, b)
 }
 
-/// Returns the number of the CQ's events in its EQ.
+/// Returns the number of the CQ's events at the start of its EQ.
 fn events(user: &mut User) -> usize {
     (0..).take_while(|number| user.eqe(1, *number)[4..8] == CQN.to_be_bytes()).count()
 }
 
 #[test]
-fn messages_complete_without_trapping_doorbell_stores() {
+fn messages_complete_with_untrapped_doorbells() {
     let (mut a, mut b) = pair();
     for round in 0..30 {
         let message = pattern(1000, round);
@@ -47,10 +47,9 @@ fn messages_complete_without_trapping_doorbell_stores() {
     }
 }
 
-/// The word found by the device may be the later of two doorbells, one half of a doorbell from a 32-bit guest, or
-/// meaningless.
+/// The device may find the later of two doorbells, one half of a doorbell from a 32-bit guest, or a meaningless word.
 #[test]
-fn any_doorbell_value_polls_all_queues_of_page() {
+fn any_doorbell_word_polls_whole_page() {
     let (mut a, mut b) = pair();
     for (round, word) in [
         SendDoorbell { count: 1, first: 9, fence: false, opcode: 0x0a, qpn: Qpn::new(0x77), size: 2 }.emit(),
@@ -89,7 +88,7 @@ fn one_doorbell_word_announces_all_posted_requests() {
 }
 
 #[test]
-fn word_in_foreign_page_is_ignored() {
+fn doorbell_word_in_foreign_page_is_ignored() {
     let (mut a, mut b) = pair();
     b.post_recv(0x20, 64);
     let doorbell = a.post_without_doorbell(&send(0x10, 64));
@@ -103,7 +102,7 @@ fn word_in_foreign_page_is_ignored() {
 
 /// Stores trap if the VMM has not mapped the pages, or has unmapped them.
 #[test]
-fn trapping_doorbell_store_works_if_pages_are_not_mapped() {
+fn trapped_doorbell_store_still_works() {
     let (mut a, mut b) = pair();
     b.post_recv(0x20, 64);
     let doorbell = a.post_without_doorbell(&send(0x10, 64));
@@ -113,7 +112,7 @@ fn trapping_doorbell_store_works_if_pages_are_not_mapped() {
 }
 
 #[test]
-fn doorbell_record_exceeding_queue_length_is_ignored() {
+fn doorbell_record_exceeding_queue_size_is_ignored() {
     let (mut a, mut b) = pair();
     b.post_recv(0x20, 64);
     a.set_posted(9);
@@ -180,7 +179,7 @@ fn cq_armed_by_record_raises_one_event() {
 
 /// If software arms the CQ again before receiving the pending event, only that one event is raised.
 #[test]
-fn rearming_before_event_is_read_raises_no_second_event() {
+fn rearming_before_event_read_raises_no_event() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_recv(0x20, 64));
     b.arm(2);
@@ -200,7 +199,7 @@ fn rearming_before_event_is_read_raises_no_second_event() {
 }
 
 #[test]
-fn doorbells_overwritten_in_mapped_page_are_not_violations() {
+fn overwritten_doorbells_are_not_violations() {
     let (mut a, mut b) = pair();
     for user in [&mut a, &mut b] {
         user.hca.set_strict(true);

@@ -1,4 +1,4 @@
-//! The port: commands 37 to 171 of section 14.3, and its state changes (sections 3.5, 8.2 and 8.5).
+//! Tests of port commands (37 to 171 of section 14.3) and port state changes (sections 3.5, 8.2 and 8.5).
 
 use super::*;
 
@@ -9,7 +9,7 @@ pub(super) const GUID_INFO: u16 = 0x14;
 const PORT_INFO: u16 = 0x15;
 pub(super) const PKEY_TABLE: u16 = 0x16;
 
-/// Returns a Get as issued by the driver, with base version 1, the given class, and class version 1.
+/// Returns a Get MAD as the driver builds it, with base version 1 and class version 1.
 pub(super) fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     let mut mad = vec![0; 256];
     mad[..4].copy_from_slice(&[1, class, 1, 1]);
@@ -18,7 +18,7 @@ pub(super) fn get(class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     mad
 }
 
-/// Issues the Get that [`get`] returns, which must succeed. Returns the data after the header.
+/// Issues a Get MAD, which must succeed. Returns the attribute data after the header.
 #[track_caller]
 fn attribute(driver: &mut Driver, class: u8, attribute: u16, modifier: u32) -> Vec<u8> {
     driver.poke(OUTBOX, &[0xff; 256]);
@@ -34,7 +34,7 @@ fn port_state(driver: &mut Driver) -> (u8, u8) {
 }
 
 #[test]
-fn driver_registration_queries_succeed_while_port_is_down() {
+fn registration_queries_succeed_while_port_is_down() {
     let mut driver = initialised();
     driver.interface.events = command_events(0x20);
     attribute(&mut driver, 1, NODE_DESCRIPTION, 0);
@@ -114,7 +114,7 @@ fn set_port(driver: &mut Driver, state: u8, physical: u8) {
 }
 
 #[test]
-fn reset_enables_port_but_does_not_bring_host_link_up() {
+fn reset_enables_port_but_keeps_host_link() {
     let mut driver = with_port();
     set_port(&mut driver, 1, 3);
     assert!(!driver.hca.is_link_up() && driver.hca.is_disabled());
@@ -190,7 +190,7 @@ fn set_ib_stores_capability_mask() {
 }
 
 #[test]
-fn mad_ifc_accepts_source_lid_and_rejects_vendor_classes() {
+fn mad_ifc_drops_vendor_class_mads() {
     let mut driver = initialised();
     driver.ok(MAD_IFC | 0x4000, &get(1, NODE_INFO, 0), 0x2_0001);
     let refused = driver.with_inbox(MAD_IFC | 0x3000, &get(1, NODE_INFO, 0), 2);

@@ -4,8 +4,8 @@ use protocol::hca::mthca::init::InitHca;
 
 use super::*;
 
-/// Commands 1 to 33, all of which are polled. Each line has the opcode, the op_modifier and the in_modifier. Some lines
-/// also have in_param, or the values from which the inbox is built.
+/// Commands 1 to 33, all of which are polled. Each line contains the opcode, op_modifier and in_modifier. Some lines
+/// also contain in_param, or the values from which the inbox is built.
 pub(super) const BRING_UP: &str = "
     004 0 00
     ff8 0 00
@@ -94,7 +94,7 @@ pub(super) fn replay(driver: &mut Driver, list: &str) {
     }
 }
 
-/// Returns the contents of a command's inbox, which are empty if the command has none.
+/// Returns the contents of a command's inbox, or an empty vector if it has none.
 fn inbox(driver: &mut Driver, op: u64, in_modifier: u32, argument: u64, log: Option<u64>) -> Vec<u8> {
     let log = u8::try_from(log.unwrap_or(0)).unwrap();
     match (op, in_modifier) {
@@ -120,7 +120,7 @@ fn inbox(driver: &mut Driver, op: u64, in_modifier: u32, argument: u64, log: Opt
 }
 
 #[test]
-fn published_probe_sequence_enables_command_events() {
+fn documented_probe_sequence_succeeds() {
     let mut driver = powered_on();
     // The driver reuses mailboxes without clearing them.
     driver.poke(OUTBOX, &[0xff; 0x1000]);
@@ -139,7 +139,7 @@ fn published_probe_sequence_enables_command_events() {
 }
 
 #[test]
-fn published_unload_allows_second_probe() {
+fn documented_unload_allows_second_probe() {
     let mut driver = initialised();
     replay(&mut driver, TEAR_DOWN);
     let (status, _) = driver.command(0x014, 0, 3);
@@ -149,9 +149,9 @@ fn published_unload_allows_second_probe() {
     replay(&mut driver, BRING_UP);
 }
 
-/// Section 13.3: the seven words that issue a polled QUERY_FW, and its outbox.
+/// Section 13.3 lists the seven words that issue a polled QUERY_FW, and its outbox.
 #[test]
-fn published_query_fw_command_returns_published_outbox() {
+fn query_fw_returns_documented_outbox() {
     let mut driver = powered_on();
     for (offset, word) in (HCR..).step_by(4).zip([
         [0, 0, 0, 0],

@@ -22,7 +22,7 @@ fn lands_at(driver: &mut Driver, bus: u64) -> bool {
 }
 
 #[test]
-fn mtt_entries_are_copied_when_region_becomes_valid() {
+fn sw2hw_mpt_copies_mtt_entries() {
     let mut driver = with_port();
     let mpt = Mpt::buffer(0x14, 8192, MTT + 0x1000);
     driver.write_mtt(MTT_BUS + 0x1000, [0x500_0000, 0x501_0000]);
@@ -49,7 +49,7 @@ fn unmapping_icm_discards_mtt_entries() {
 }
 
 #[test]
-fn region_may_start_in_middle_of_large_page() {
+fn region_may_start_inside_large_page() {
     let mut driver = with_port();
     driver.write_mtt(MTT_BUS + 0x1000, [0x500_4000]);
     // The region has one page of 16 KiB. The low address bits of its MTT entry are ignored.

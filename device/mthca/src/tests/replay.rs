@@ -78,7 +78,7 @@ fn replay_produces_trace_of_session() {
 }
 
 #[test]
-fn replay_on_different_device_diverges_at_first_frame() {
+fn replay_on_other_device_diverges() {
     let records = recorded(|| drop(with_port()));
     let report = replayed(&mut device(7), &records[0]);
     let Outcome::Differs(difference) = report.outcome else { panic!("{report}") };

@@ -62,7 +62,7 @@ fn srq_limit_event_is_raised_once() {
 }
 
 #[test]
-fn moving_srq_qp_to_err_raises_last_wqe_reached() {
+fn err_transition_raises_last_wqe_reached() {
     let (mut a, mut b) = pair();
     (0..2).for_each(|_| b.post_shared(0, 64));
     b.ok(0x01e, &[], QPN);
@@ -100,7 +100,7 @@ fn rejects_srq_number_in_use_or_unknown() {
     user.ok(0x036, &[], SRQN);
     assert_eq!(user.command(0x037, 0, SRQN).0, CmdStatus::BadResState.code());
     user.ok(0x035, &context.concat(), SRQN);
-    // SRQ numbers contain no generation (section 6.6), so numbers from 2^12 on exceed the table.
+    // SRQ numbers contain no generation (section 6.6), so 2^12 and higher numbers are beyond the table.
     for op in [0x036, 0x037, 0x040] {
         assert_eq!(user.command(op, 0, 1 << 12 | SRQN).0, CmdStatus::BadIndex.code(), "{op:03x}");
     }

@@ -64,7 +64,7 @@ fn wrong_state_command_is_rejected() {
 }
 
 #[test]
-fn error_state_flushes_present_and_future_requests() {
+fn error_state_flushes_old_and_new_requests() {
     let (mut a, mut b) = User::pair(RC);
     a.post_recv(0, 64);
     a.ok(TO_ERR, &[], QPN);
@@ -74,7 +74,7 @@ fn error_state_flushes_present_and_future_requests() {
     exchange(&mut a, &mut b);
     let sends = a.reap();
     assert_eq!((syndromes(&sends), sends[0][0x1c]), (vec![0x05], 0xff));
-    // Receives have no doorbell, so the device reads the doorbell record from time to time.
+    // Receives have no doorbell, so the device polls the doorbell record.
     a.post_recv(0, 64);
     let later = a.hca.next_deadline().expect("the record is read");
     a.advance(later);
@@ -85,7 +85,7 @@ fn error_state_flushes_present_and_future_requests() {
 
 /// T41: the kernel frees a QP's memory when the command completes.
 #[test]
-fn qp_memory_is_not_accessed_after_reset_completes() {
+fn qp_memory_is_not_accessed_after_reset() {
     let (mut a, mut b) = User::pair(RC);
     a.post_recv(0, 64);
     a.post(&send(0, 8));
@@ -150,7 +150,7 @@ fn completions_for_missing_cq_are_lost() {
     assert_eq!(a.with_inbox(0x016, &cq_context(), CQN), CmdStatus::BadResState.code());
 }
 
-/// Software that sets the READ depth to 0 must not post READs or atomics.
+/// A READ depth of 0 disables READs and atomics, so software must not post any.
 #[test]
 fn read_depth_zero_forbids_reads_and_atomics() {
     for (operation, refused) in [

@@ -23,14 +23,13 @@ use crate::strict::rules::{self, *};
 const OTHER: u32 = 0x15;
 /// UAR page whose doorbell records are not mapped.
 const NOWHERE: u32 = 600;
-/// Opcodes of RST2INIT, INIT2RTR, RTR2RTS, and ERR2RST without an outbox.
+/// Opcodes of QP transitions. TO_RST requests no outbox.
 const RST2INIT: u32 = 0x019;
 const INIT2RTR: u32 = 0x01a;
 const RTR2RTS: u32 = 0x01b;
 const TO_RST: u32 = 0x3021;
 
-/// Returns the commands that `ib_mthca` uses to move a QP from RESET to RTS. Each command has the attributes selected
-/// by its mask, and a context.
+/// Returns the commands that `ib_mthca` uses to move a QP from RESET to RTS, each with its attribute mask and context.
 fn steps(qpc: &Qpc) -> [(u32, QpAttributes, Qpc); 3] {
     let Qpc { primary, requester, responder, .. } = *qpc;
     let image = Qpc {
@@ -79,7 +78,7 @@ fn connect(user: &mut User, qpc: &Qpc) {
     }
 }
 
-/// Creates a strict HCA after correct software has brought a QP to RTS.
+/// Creates an HCA in strict mode, with a QP that correct software has brought to RTS.
 fn user(lid: u16, peer: u16) -> User {
     let mut driver = powered_on_with(lid, Options::default());
     driver.interface.exact = true;
@@ -479,7 +478,7 @@ fn teardown(user: &mut User) {
 }
 
 #[test]
-fn violation_of_each_rule_is_reported_under_its_name_only() {
+fn each_violation_is_reported_under_one_rule() {
     let reported = |(rule, software): &Case| {
         let (mut a, mut b) = pair();
         software(&mut a, &mut b);
@@ -492,7 +491,7 @@ fn violation_of_each_rule_is_reported_under_its_name_only() {
 }
 
 #[test]
-fn every_rule_has_a_case() {
+fn every_rule_has_a_test_case() {
     for rule in rules::ALL {
         assert!(CASES.iter().any(|(broken, _)| broken == rule), "{}", rule.name);
     }
@@ -510,7 +509,7 @@ fn nothing_is_reported_unless_strict() {
 }
 
 #[test]
-fn old_cq_arm_sequence_is_valid_until_event_is_read() {
+fn arm_sequence_stays_valid_until_event_read() {
     let (mut a, mut b) = pair();
     b.arm(2);
     b.post_recv(0, 64);

@@ -1,4 +1,4 @@
-//! Messages on connections between two devices, from doorbells to completions (sections 5, 7.3 to 7.6).
+//! Messages between connected QPs of two devices, from doorbells to completions (sections 5, 7.3 to 7.6).
 
 use card::frontend::testing::{exchange, pattern, wait};
 use card::telemetry::testing::Written;
@@ -40,7 +40,7 @@ fn send_completes_peer_receive() {
 /// Both in commands and in packets, a QPN contains a table index in its low bits and a generation in its high bits
 /// (section 6.5).
 #[test]
-fn message_for_destroyed_qp_does_not_reach_successor() {
+fn message_for_destroyed_qp_misses_its_successor() {
     let successor = user::QPN + 0x1_0000;
     for kind in [RC, UC] {
         let (mut a, mut b) = User::pair(kind);
@@ -63,7 +63,7 @@ fn message_for_destroyed_qp_does_not_reach_successor() {
 }
 
 #[test]
-fn receive_entry_holds_immediate_data() {
+fn receive_cqe_holds_immediate_data() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     b.post_recv(0, 64);
@@ -133,7 +133,7 @@ fn rdma_write_read_and_atomics_access_peer_memory() {
 }
 
 #[test]
-fn unsignalled_requests_complete_without_entry() {
+fn unsignalled_requests_complete_without_cqe() {
     let (mut a, mut b) = User::pair(RC);
     (0..3).for_each(|_| b.post_recv(0, 64));
     let mut silent = send(0, 8);
@@ -156,7 +156,7 @@ fn unsignalled_requests_complete_without_entry() {
 
 /// T51: the doorbell record may be ahead of the doorbells, announcing requests whose doorbells have not arrived yet.
 #[test]
-fn doorbells_for_wqes_already_executed_have_no_effect() {
+fn doorbells_for_executed_wqes_have_no_effect() {
     let (mut a, mut b) = User::pair(RC);
     (0..3).for_each(|_| b.post_recv(0, 64));
     let rings: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&send(0, 8))).collect();
@@ -296,7 +296,7 @@ fn missing_receives_exhaust_rnr_retries() {
 }
 
 #[test]
-fn armed_cq_raises_event_for_unread_or_new_entry() {
+fn armed_cq_raises_completion_event() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     b.post_recv(0, 64);

@@ -24,7 +24,7 @@ pub(super) const UD: u8 = 3;
 pub(super) const SEND: u8 = 0x0a;
 
 const PD: u32 = 1;
-/// ICM addresses of the two pages with doorbell records, from section 14.3.
+/// ICM addresses of the two pages that contain the doorbell records (section 14.3).
 const RECORDS: u64 = 0x8_0000;
 const LAST_RECORDS: u64 = 0xb_f000;
 const ARM_RECORD: u32 = 0;
@@ -230,7 +230,8 @@ impl User {
         self.driver.store(Bar::Bar2, u64::from(UAR) * 4096 + 0x20, &doorbell);
     }
 
-    /// Reads an event of the CQ. `count` is the number of events read from the completion EQ, including this one.
+    /// Consumes an event of the CQ. `count` is the number of events consumed from the completion EQ, including this
+    /// one.
     pub(super) fn receive_event(&mut self, count: u32) {
         self.poke(EQ_BUFFERS[1] + 32 * u64::from(count - 1) + 31, &[0x80]);
         self.driver.write(EQ_SET_CI + 8, count);

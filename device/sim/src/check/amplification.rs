@@ -7,7 +7,7 @@ use protocol::roce::{Ext, Kind, Packet};
 use super::{Checker, SideId, Violation, ensure};
 use crate::check::packet_count;
 
-/// Replies that a responder can still send.
+/// Number of replies that a responder may still send.
 #[derive(Debug, Default)]
 pub(super) struct ReplyAllowance {
     answers: u64,

@@ -1,4 +1,4 @@
-//! Checks that congestion notifications are sent when due but not too often.
+//! Checks that congestion notifications (CNPs) are sent only after ECN-marked data has arrived, and not too often.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use engine::{Instant, Service};
 
 /// Minimum time between notifications for a flow. IBTA annex A17 leaves the value to the device.
 const INTERVAL: Duration = Duration::from_micros(50);
-/// Tolerance for a rate-limited flow or a slow link. It covers several bursts at the minimum rate.
+/// Maximum delay on a rate-limited flow or a slow link. It covers several bursts at the minimum rate.
 const SLOW: Duration = Duration::from_millis(20);
 
 /// Congestion state of one side.
 #[derive(Debug, Default)]
 pub(super) struct Congestion {
-    /// Whether marked data has arrived since the last notification was sent.
+    /// Whether ECN-marked data has arrived since the last notification was sent.
     marked: bool,
     last_sent_at: Option<Instant>,
     /// Whether the side has received a notification.

@@ -21,7 +21,7 @@ pub(super) enum Role {
     Reader,
 }
 
-/// Position in the expected sequence of memory effects of the requests in one direction.
+/// Progress through the memory effects that the requests in one direction must have, in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     role: Role,
@@ -104,7 +104,7 @@ fn is_send(op: &Op) -> bool {
     matches!(op.request.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. })
 }
 
-/// Returns the area in a list that contains byte `offset` of the list, and the offset within that area.
+/// Returns the area that contains byte `offset` of a list of areas, and the offset within that area.
 pub(super) fn locate(areas: &[Area], offset: usize) -> Option<(Area, usize)> {
     let mut skip = offset;
     for &area in areas {

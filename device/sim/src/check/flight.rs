@@ -1,7 +1,7 @@
 //! Checks what an RC requester sends, given the responses it has received.
 //!
-//! From the requests and the delivered responses, the model derives which packets are acknowledged. PSNs are relative
-//! to the first PSN of the connection.
+//! The model derives from the requests and the delivered responses which packets are acknowledged. PSNs are relative to
+//! the first PSN of the connection.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.5 to 9.7.7 and 9.9.2.1.
@@ -17,13 +17,13 @@ use crate::check::packet_count;
 use crate::plan::{Op, Work};
 use engine::{AckTimeout, Fence, Instant, Mtu, RnrRetry, RnrTimer};
 
-/// Maximum number of packets sent as a probe after an RNR NAK.
+/// Maximum number of packets in a probe after an RNR NAK.
 const PROBE: u32 = 8;
 
 #[derive(Debug)]
 pub(super) struct Flight {
     start: Psn,
-    /// For each request, the PSN after its last PSN.
+    /// For each request, one past its last PSN.
     ends: Vec<u32>,
     unacked: u32,
     /// One past the highest PSN sent.
@@ -32,7 +32,7 @@ pub(super) struct Flight {
     next: u32,
     /// READs and atomics sent, as PSN ranges.
     reads: Vec<(u32, u32)>,
-    /// Start of the ACK timeout.
+    /// Time at which the ACK timer was started.
     timer_from: Option<Instant>,
     /// Whether a delivered response justifies a retry.
     retry_allowed: bool,
@@ -43,8 +43,8 @@ pub(super) struct Flight {
     /// Number of retries since the last progress. This is a range, because the model cannot always determine the exact
     /// number.
     retries: RangeInclusive<u8>,
-    /// Whether the cause of the next retry precedes the last progress. If so, the requester may have counted the retry
-    /// before the progress reset the counter.
+    /// Whether the next retry may be missing from the retry count. If the cause of the retry precedes the last
+    /// progress, the requester may have counted it before the progress reset the count.
     retry_optional: bool,
     rnr_until: Option<Instant>,
     /// Number of RNR NAKs since the last progress.

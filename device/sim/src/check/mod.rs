@@ -1,6 +1,5 @@
 //! Checks a simulation run against the plan. The checker observes the actions of software, memory accesses, completions
-//! and frames, and shares no protocol code with the engines. The [plan](crate::plan) defines what a pair and its lives
-//! are.
+//! and frames, and shares no protocol code with the engines. See [`plan`](crate::plan) for the terms *pair* and *life*.
 //!
 //! | invariant | module |
 //! |---|---|
@@ -12,7 +11,7 @@
 //! | no request causes more replies than it may | `amplification` |
 //! | each request of a shared queue is fetched by one QP, and an XRC message uses the SRQ that it names | `shared` |
 //! | Last WQE Reached is raised | `side` |
-//! | congestion notifications are sent when due, and take effect | `congestion` |
+//! | congestion notifications are sent only for ECN-marked data, and not too often | `congestion` |
 //! | UC and UD deliver messages completely or not at all, and only if the keys permit the access | `unreliable` |
 //!
 //! Every memory access is checked when the engine makes it. The checker therefore detects a byte that is written twice,
@@ -64,7 +63,7 @@ struct SideId {
     side: usize,
 }
 
-/// Checks one simulation run; see the [module](self).
+/// Checks one simulation run against its plan.
 #[derive(Debug)]
 pub struct Checker<'a> {
     plan: &'a Plan,
@@ -102,7 +101,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Sets the current time. It applies until the next call.
+    /// Sets the current time for the calls that follow.
     pub fn at(&mut self, now: Instant) {
         self.now = now;
     }
@@ -127,7 +126,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Records that software moves a QP. A move to SQD also requests the drained event.
+    /// Records that software moves a QP to another state. A move to SQD also requests the drained event.
     pub fn on_move(&mut self, pair: usize, side: usize, to: State) -> Result<(), Violation> {
         let now = self.now;
         let of = &mut self.sides[pair][side];
@@ -278,8 +277,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks at the end of the run that the engine has fetched none of the requests that it must leave in a side's
-    /// queues.
+    /// Checks at the end of the run that the engine has not fetched requests that its owner must flush.
     pub fn check_unfetched(&self, pair: usize, side: usize, host: &SimHost) -> Result<(), Violation> {
         let id = SideId { pair, side };
         self.check_unfetched_requests(id, host).map_err(|problem| format!("{id:?}: {problem}"))

@@ -1,7 +1,7 @@
 //! Checks READ responses: each must carry the bytes that its PSN addresses in a READ of this connection.
 //!
-//! The simulation also injects READs that duplicate no request (see `stale`). A response to an injected READ fails this
-//! check, because its PSN belongs to another request or to other bytes.
+//! The simulation also injects stale READs, which duplicate no request (see `stale`). A response to a stale READ fails
+//! this check, because its PSN belongs to another request or to other bytes.
 
 use protocol::roce::Packet;
 

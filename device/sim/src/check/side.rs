@@ -1,5 +1,5 @@
-//! Checks the completions and events of a side. Each request must complete once, in order, and as permitted by the QP
-//! state known to software.
+//! Checks the completions and events of a side. Each request must complete once, in order, and with a status that the
+//! QP state permits.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,18 +24,18 @@ use engine::{
 /// Maximum time after which a receive request posted in ERR is flushed (JingZhao interface, section 10.5).
 const LATE_RECEIVE: Duration = Duration::from_millis(10);
 
-/// Tracks the requests posted to and completed from a queue.
+/// Numbers of requests posted to a queue and completed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ledger {
     pub(super) posted: usize,
     pub(super) done: usize,
 }
 
-/// One side of a pair in its current life; see [`Life`](crate::plan::Life).
+/// One side of a pair during its current [`Life`](crate::plan::Life).
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) life: usize,
-    /// QP state that software derives from the transitions that it has requested, from completions and from events.
+    /// QP state as known to software from its own transitions, from completions and from events.
     pub(super) state: State,
     pub(super) sends: Ledger,
     pub(super) recvs: Ledger,
@@ -64,7 +64,7 @@ pub(super) struct Side {
     pub(super) fetched: Option<FetchedRequest>,
     /// Whether Last WQE Reached has been raised.
     pub(super) last_wqe: bool,
-    /// Whether the engine or its owner flushes requests.
+    /// Whether requests are flushed by the engine or by its owner.
     flush: Flush,
     /// Whether a receive request was needed when none was posted.
     pub(super) missed_receive: bool,
@@ -74,7 +74,7 @@ pub(super) struct Side {
     pub(super) originals: Vec<Option<u64>>,
     /// Progress in the response data for the side's own requests.
     pub(super) returned: Cursor,
-    /// Progress in the local key operations.
+    /// Progress in the local key operations of this side.
     pub(super) worked: Cursor,
     /// Progress in the invalidations of keys by READs.
     pub(super) ended: Cursor,
@@ -153,12 +153,12 @@ impl Side {
         self.state == State::Reset || (self.sends.done == self.sends.posted && receives)
     }
 
-    /// Returns whether the drained event for SQD is missing.
+    /// Returns whether the drained event is overdue in SQD.
     pub(super) fn missing_drained_event(&self) -> bool {
         self.drain_due && self.sends.done >= self.started
     }
 
-    /// Returns whether the event for a message received in RTR is missing.
+    /// Returns whether the communication-established event is overdue after a message was received in RTR.
     pub(super) fn missing_established_event(&self) -> bool {
         self.state == State::Rtr && self.recvs.done > 0 && !self.established
     }
@@ -407,7 +407,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks that a side whose owner flushes requests has not fetched a request unnecessarily.
+    /// Checks that the engine has not fetched requests unnecessarily if its owner flushes the side's requests.
     pub(super) fn check_unfetched_requests(&self, id: SideId, host: &SimHost) -> Result<(), Violation> {
         let (pair, side) = (self.pair(id), self.side(id));
         let taken = host.queues.get(&pair.ends[id.side].qpn.get()).map_or([0; 2], |queues| queues.taken);

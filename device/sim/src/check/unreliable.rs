@@ -170,7 +170,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Determines the receivers of a multicast datagram. Each member receives a copy under the same conditions as for a
+    /// Determines the receivers of a multicast datagram. Each group member must receive a copy if it would receive a
     /// unicast datagram.
     pub(super) fn expect_multicast_copies(&mut self, node: usize, frame: &RoceFrame<'_>) {
         let groups = self.plan.groups.iter().filter(|group| frame.encap.ip.dst() == group.gid);

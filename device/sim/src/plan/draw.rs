@@ -1,4 +1,4 @@
-//! Draws a plan from a seed.
+//! Generates a random plan from a seed. Functions named `draw_*` choose random values.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv6Addr;
@@ -23,7 +23,7 @@ use engine::{
 /// Number of nodes in a plan.
 pub(crate) const NODES: usize = 2;
 
-/// Draws the plan of `seed`.
+/// Generates the plan for `seed`.
 pub fn draw(seed: u64) -> Plan {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let rng = &mut rng;
@@ -33,7 +33,7 @@ pub fn draw(seed: u64) -> Plan {
     let credits = rng.random();
     let span_ns = rng.random_range(1..20_000_000);
     let count = rng.random_range(1..=4);
-    // XRC is best tested with several targets that share SRQs, so some worlds consist mostly of XRC pairs.
+    // XRC is best tested with several targets that share SRQs, so some plans consist mostly of XRC pairs.
     let services: &[_] = if rng.random_ratio(1, 4) {
         &[Service::XrcIni, Service::XrcIni, Service::XrcIni, Service::Rc]
     } else {
@@ -99,7 +99,7 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize, services: &[Service]) -> Pair {
         let own_srq = rng.random_ratio(1, 3) && service != Service::XrcIni;
         let srq = own_srq.then(|| srq_of(nodes[side], pd));
         let qkey = Qkey::new(if rng.random_ratio(1, 4) { 0 } else { rng.random_range(1..1 << 31) });
-        // If the owner flushes requests, the QP needs a receive queue of its own.
+        // A QP whose requests are flushed by the engine's owner needs its own receive queue.
         let target = service == Service::XrcIni && side == 1;
         let owner = srq.is_none() && !target && rng.random_ratio(1, 4);
         let flush = if owner { Flush::Owner } else { Flush::Each };
@@ -177,7 +177,7 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
         Work { psn: Psn::new(psn), ops: Vec::new(), recvs: Vec::new() }
     };
     let sides = [work(), work()];
-    let impatient = script.ends_in_silence() && rng.random();
+    let impatient = script.may_become_unreachable() && rng.random();
     pair.lives.push(Life {
         sides,
         retry_count: if impatient { rng.random_range(0..7) } else { 7 },
@@ -224,7 +224,7 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
     }
 }
 
-/// Draws a single request, or returns the next request of the key sequence in `begun`.
+/// Draws a single request, or takes the next request of the key sequence in `begun`.
 fn draw_reliable(
     rng: &mut ChaCha8Rng,
     pair: &mut Pair,
@@ -324,7 +324,7 @@ pub(super) fn draw_gather(
     (Payload::Sges(pair.sges(side, &areas).into()), areas)
 }
 
-/// Draws areas in TARGET for `len` bytes.
+/// Allocates areas in TARGET for `len` bytes, split at random offsets.
 pub(super) fn draw_scatter(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize, len: usize) -> Vec<Area> {
     split(rng, len).into_iter().map(|len| pair.allocate(side, len)).collect()
 }

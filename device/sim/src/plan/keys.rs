@@ -21,13 +21,13 @@ pub(super) fn draw_episode(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -
     }
 }
 
-/// Draws a key operation that must fail, and the receive request that it consumes.
+/// Draws a request that must fail because of a key, and the receive request that it consumes, if any.
 pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Work {
     let len = draw_len(rng, pair.mtu.bytes()).max(1);
     let (own, theirs) = (side, 1 - side);
     let (op, fails) = match rng.random_range(0..9) {
         8 => {
-            // An invalidation of a region that a window is bound to.
+            // Invalidate a region that a window is still bound to.
             let area = Area { region: HOT, offset: 0, len: HOT_BYTES };
             let rights = Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::BIND;
             let key = valid(pair, own, KeyKind::Fast, area, rights);
@@ -58,7 +58,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
             let op = of_bytes(SendOp::Send { imm: None }, list([sge]), 1, Vec::new(), Vec::new());
             (op, Status::LocalProtection(AccessError::Invalid))
         }
-        // A key of another QP, or a key that is not valid.
+        // Access memory with the key of a window that is bound to another QP.
         4 => {
             let area = pair.allocate(theirs, len);
             let key = valid(pair, theirs, KeyKind::Window(WindowKind::Type2B), area, Rights::all());
@@ -76,8 +76,8 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
             (of_bytes(SendOp::Write { remote, imm: None }, payload, len, from, vec![]), Status::RemoteAccess)
         }
         nth => {
-            // Keys that no SEND may invalidate: an invalid key, the key of an ordinary region, and the key of a type 1
-            // window.
+            // A SEND must not invalidate any of these keys: an invalid key, the key of an ordinary region, and the key
+            // of a type 1 window.
             let key = match nth {
                 5 => new_key(pair, theirs, KeyKind::Fast, None),
                 _ if rng.random() => pair.key(theirs, SOURCE),

@@ -1,17 +1,16 @@
 //! Plan of a simulated run: nodes, queue pairs, requests and software actions, all drawn before the run starts.
 //!
-//! A *pair* consists of two queue pairs that are connected to each other; with XRC, these are an initiator and its
-//! target. The time from one connection to the next RESET is a *life*. Each side of a pair has four regions on its
-//! node:
+//! A *pair* is two queue pairs connected to each other (for XRC, an initiator and its target). A pair can be connected
+//! several times in a row; each connection, up to the next RESET, is called a *life*. Each side of a pair has four
+//! regions on its node:
 //!
 //! - SOURCE: random bytes that never change, used for gathers and for READs by the peer;
 //! - TARGET: one area per incoming message, separated by gaps that must not be written;
 //! - HOT: the target of overlapping WRITEs, which reveal wrong ordering;
 //! - PRIVATE: a region without remote permissions, for requests that must fail.
 //!
-//! In addition, each protection domain of a node has CELLS, the words on which all its queue pairs execute atomics. A
-//! pair also has keys through which parts of these regions are accessible, until a work request or the peer invalidates
-//! the keys.
+//! Each protection domain of a node also has a region of CELLS, the words that all its queue pairs use for atomics. A
+//! pair also has keys that grant access to parts of these regions until a work request or the peer invalidates them.
 
 pub(crate) mod draw;
 mod keys;
@@ -39,31 +38,31 @@ pub use draw::draw;
 pub(crate) use xrc::draw_target_srq;
 pub use xrc::{XRC_SRQS, XrcSrqId};
 
-/// Region number of constant source data; see the module documentation.
+/// Region of constant data, read by gathers and READs.
 pub const SOURCE: u32 = 1;
-/// Region number of the receive areas.
+/// Region that holds received messages.
 pub const TARGET: u32 = 2;
-/// Region number of the overlapping WRITE target.
+/// Region that overlapping WRITEs target.
 pub const HOT: u32 = 3;
-/// Number of the region without remote permissions.
+/// Region without remote access rights.
 pub const PRIVATE: u32 = 4;
-/// Region number of the atomic cells, which belong to no side.
+/// Region of the atomic cells. It belongs to a protection domain, not to a side.
 pub const CELLS: u32 = 5;
-/// Region number of a shared receive queue's slots.
+/// Region of a shared receive queue's buffers.
 pub const SHARED: u32 = 6;
 
-/// Number of bytes at the start of a UD receive area that hold the GRH.
+/// Size of the GRH at the start of a UD receive buffer, in bytes.
 pub const GRH_BYTES: usize = 40;
 pub const HOT_BYTES: usize = 8192;
 pub const PRIVATE_BYTES: usize = 4096;
 pub const CELLS_BYTES: usize = 32;
 /// Number of protection domains in use.
 pub const PDS: u32 = 2;
-/// Protection domain of XRC targets, which contains no memory.
+/// Protection domain of XRC targets. It has no memory regions.
 pub const KERNEL_PD: u32 = 9;
 /// Number of receive slots of a shared receive queue.
 pub const SLOTS: usize = 32;
-/// Destination QP of multicast packets.
+/// Destination QP number of multicast packets.
 pub const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
 
 /// A range in a region of one side.
@@ -86,12 +85,12 @@ pub struct Op {
     /// receive request determines the destination (SENDs on UC and UD). For a request that fails, the areas may be
     /// partly written.
     pub to: Vec<Area>,
-    /// Permitted error statuses. Empty if the request must succeed.
+    /// Error statuses that the request may complete with. Empty if the request must succeed.
     pub fails: Vec<Status>,
-    /// Whether the receiver must reject the message, even though the request completes.
+    /// Whether the receiver must reject the message although the request completes successfully.
     pub refused: bool,
-    /// XRC: if set, all packets except the first name this SRQ instead of the original one when they arrive. This
-    /// simulates a hostile peer.
+    /// For XRC, the SRQ number that replaces the requested one in all packets except the first, as a hostile peer might
+    /// do.
     pub changes_srq: Option<Srqn>,
 }
 
@@ -99,23 +98,23 @@ pub struct Op {
 pub struct Recv {
     /// Buffers of the request.
     pub areas: Vec<Area>,
-    /// Status of this request's completion, if the request causes its message to be rejected.
+    /// Error status of this request's completion, if its message must be rejected.
     pub fails: Option<Status>,
 }
 
-/// Requests of one side in one life.
+/// Requests of one side during one life.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
-    /// First PSN that the side sends.
+    /// PSN of the first packet sent.
     pub psn: Psn,
     /// Send requests in posting order.
     pub ops: Vec<Op>,
-    /// Receive requests in posting order. On RC, the n-th receive request is for the peer's n-th message that consumes
-    /// a receive request.
+    /// Receive requests in posting order. On RC, the n-th receive request receives the peer's n-th message that
+    /// consumes one.
     pub recvs: Vec<Recv>,
 }
 
-/// The time from a connection to the next RESET.
+/// One connection of a pair, up to the next RESET.
 #[derive(Clone, Debug)]
 pub struct Life {
     /// Requests of each side.
@@ -123,7 +122,7 @@ pub struct Life {
     /// Retry limit for timeouts and sequence NAKs. A limit below 7 can be exhausted by network faults.
     pub retry_count: u8,
     pub rnr_retry: RnrRetry,
-    /// Time for which side 1 stays in RTR, in nanoseconds.
+    /// How long side 1 stays in RTR, in nanoseconds.
     pub late_ns: u64,
 }
 
@@ -140,7 +139,7 @@ pub struct End {
     pub qkey: Qkey,
     /// Shared receive queue, if the side uses one.
     pub srq: Option<usize>,
-    /// P_Key of the side, initially and after each connection.
+    /// P_Key of the side, restored by each connection.
     pub pkey: Pkey,
     /// Whether the engine or its owner flushes requests in ERR.
     pub flush: Flush,
@@ -158,7 +157,7 @@ pub struct Pair {
     pub xrc_domain: u32,
     pub mtu: Mtu,
     pub ends: [End; 2],
-    /// Lives of the pair, at least one.
+    /// Successive lives of the pair, at least one.
     pub lives: Vec<Life>,
     pub ack_timeout: AckTimeout,
     pub rnr_timer: u8,
@@ -166,8 +165,7 @@ pub struct Pair {
     pub rd_atomic: u8,
     /// Layout of the area in front of received datagrams.
     pub grh_area: GrhArea,
-    /// Keys that work requests can modify, in their state before the first life. Each key belongs to one side and is
-    /// used in one life.
+    /// Keys that work requests can modify, in their initial state, each with its side. A key is used in only one life.
     pub keys: Vec<(usize, Key)>,
 }
 
@@ -175,20 +173,20 @@ pub struct Pair {
 pub struct Group {
     /// MGID of the group.
     pub gid: Ipv6Addr,
-    /// Attached QPs of any service, each identified by pair and side.
+    /// Attached QPs of any service, as pairs of `Pair::index` and side.
     pub members: Vec<(usize, usize)>,
 }
 
-/// An action of software, or a change of the network.
+/// An action of software, or a change in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Posts the next `count` send requests of a side and rings the doorbell.
     Send { pair: usize, side: usize, count: usize },
     /// Posts the next `count` receive requests of a side.
     Recv { pair: usize, side: usize, count: usize },
-    /// Posts requests to a shared queue, as long as slots are free.
+    /// Posts up to `count` requests to a shared queue, limited by its free slots.
     Share { srq: usize, count: usize },
-    /// Moves a QP, if the transition is legal.
+    /// Moves a QP to another state if the transition is legal.
     Move { pair: usize, side: usize, to: State },
     /// Moves both sides from RESET to RTS (or side 1 only to RTR) and starts their next life.
     Connect { pair: usize },
@@ -202,12 +200,12 @@ pub enum Action {
     },
 }
 
-/// Complete plan of a run.
+/// The complete plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Faults of the network.
+    /// Network faults to inject.
     pub faults: Faults,
-    /// Time at which the network is healed.
+    /// Time at which the network faults end.
     pub heal_at: Instant,
     /// Maximum number of unacknowledged packets per QP.
     pub window_packets: u32,
@@ -215,17 +213,16 @@ pub struct Plan {
     pub frames_per_step: u32,
     /// Whether responders advertise credits.
     pub credits: bool,
-    /// Pairs of queue pairs.
+    /// Pairs of connected queue pairs.
     pub pairs: Vec<Pair>,
     pub groups: Vec<Group>,
-    /// Buffer sizes, in bytes, for the requests in each shared queue, by queue number. Contains only queues that are
-    /// used.
+    /// Buffer size, in bytes, of each shared queue in use, by queue number.
     pub slots: BTreeMap<usize, usize>,
     /// Actions, ordered by time.
     pub actions: Vec<(Instant, Action)>,
 }
 
-/// Returns the virtual address of the first byte of a region.
+/// Returns the virtual address at which a region starts.
 pub fn va(region: u32) -> u64 {
     u64::from(region) << 32 | 0x7f0
 }
@@ -279,12 +276,12 @@ pub fn nodes_of(mac: MacAddr) -> std::ops::Range<usize> {
     node..node + 1
 }
 
-/// Returns the key of the receive slots of a shared queue.
+/// Returns the key of a shared queue's buffers.
 pub fn slots_key(srq: usize) -> u32 {
     u32::try_from(0x100_0000 + srq).expect("there are few queues")
 }
 
-/// Returns the number of the shared queue of a node and protection domain.
+/// Returns the number of the shared queue for a protection domain of a node.
 pub fn srq_of(node: usize, pd: u32) -> usize {
     node * PDS as usize + pd as usize - 1
 }
@@ -321,7 +318,7 @@ impl Pair {
         self.ends[side].srq.is_some() || self.service_of(side) == Service::XrcTgt
     }
 
-    /// Returns the key of a side's region. The slots of XRC SRQs belong to no side.
+    /// Returns the key of a side's region. The buffers of XRC SRQs belong to no side; see [`slots_key`].
     pub fn key(&self, side: usize, region: u32) -> u32 {
         match (region, self.ends[side].srq) {
             (CELLS, _) => cells_key(self.pd),
@@ -346,13 +343,13 @@ impl Pair {
         Remote { va: Va::new(va(area.region) + area.offset as u64), rkey }
     }
 
-    /// Returns the content of areas in a side's SOURCE.
+    /// Returns the content of areas in a side's SOURCE region.
     pub fn source_bytes(&self, side: usize, areas: &[Area]) -> Vec<u8> {
         let source = &self.ends[side].source;
         areas.iter().flat_map(|area| &source[area.offset..area.offset + area.len]).copied().collect()
     }
 
-    /// Returns the attributes of a side in a life.
+    /// Returns the QP attributes of a side during a life.
     pub fn attrs(&self, side: usize, life: usize) -> QpAttrs {
         let (mine, theirs) = (&self.ends[side], &self.ends[1 - side]);
         QpAttrs {
@@ -412,7 +409,7 @@ impl Op {
         }
     }
 
-    /// Returns the local key that a READ invalidates after its data has arrived.
+    /// Returns the local key that the request invalidates after the data of its READ has arrived.
     pub fn ends_key(&self) -> Option<Lkey> {
         match self.request.op {
             SendOp::Read { invalidate, .. } => invalidate,

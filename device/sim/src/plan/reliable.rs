@@ -1,4 +1,4 @@
-//! Requests of reliable connections.
+//! Draws requests for reliable services.
 
 use protocol::ids::{Lkey, Rkey};
 use protocol::roce::Imm;
@@ -9,7 +9,8 @@ use super::draw::{bare, draw_gather, draw_len, draw_recv, draw_scatter, draw_sou
 use super::{Area, CELLS, CELLS_BYTES, HOT, HOT_BYTES, Op, PRIVATE, Pair, Recv};
 use engine::{AccessError, Fence, Payload, Remote, SendOp, SendRequest, Sge, SgeList, Status};
 
-/// Values used by compare-and-swap. The range is small, so that a QP often finds a value stored by another QP.
+/// Operands of compare-and-swap. The range is small, so that the comparison often succeeds on a value stored by another
+/// QP.
 const SWAPPED: std::ops::Range<u64> = 0..4;
 
 /// Draws a request that must succeed, and the receive request that it consumes.
@@ -51,8 +52,8 @@ pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op
     (Op { request: SendRequest { fence, solicited, ..op.request }, ..op }, recv)
 }
 
-/// Draws an atomic on a cell shared by all QPs of a protection domain. Added values are random, so that each value
-/// identifies its request.
+/// Draws an atomic on a cell shared by all QPs of a protection domain. The addend of a fetch-and-add is random, so that
+/// it identifies the request.
 fn draw_atomic(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Op {
     let cell = rng.random_range(0..CELLS_BYTES / 8);
     let remote = pair.remote(1 - side, Area { region: CELLS, offset: cell * 8, len: 8 });
@@ -85,7 +86,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
         }
         2 => (of_bytes(write(wrong_key), payload, len, from, Vec::new()), Status::RemoteAccess),
         3 => {
-            // Exceeds the region by one byte.
+            // The WRITE exceeds the region by one byte.
             let offset = (HOT_BYTES + 1).saturating_sub(len);
             let len = HOT_BYTES + 1 - offset;
             let remote = pair.remote(1 - side, Area { region: HOT, offset, len });

@@ -1,4 +1,4 @@
-//! The fault script of a pair, and the times at which its requests are posted.
+//! Draws a pair's fault script, and schedules the pair's actions.
 
 use protocol::ids::Pkey;
 use rand::RngExt;
@@ -7,18 +7,18 @@ use rand_chacha::ChaCha8Rng;
 use super::{Action, Pair};
 use engine::{Instant, Service, State};
 
-/// Nanoseconds from the RESET of both sides to their next connection. By then, the network has delivered or lost all
-/// earlier packets. On a real network, the connection manager's time-wait state ensures this.
+/// Time between the RESET of both sides and their next connection, in nanoseconds. By the end of it, the network has
+/// delivered or lost all earlier packets. On a real network, the connection manager's TimeWait state ensures this.
 const TIME_WAIT_NS: u64 = 300_000;
 
-/// What happens to a pair before it is first torn down, apart from network faults. Times are in nanoseconds.
+/// What happens to a pair during its first life, apart from network faults. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Script {
-    /// Nothing happens apart from network faults.
+    /// Nothing but network faults.
     Plain,
     /// One request of side 0 fails. If the QP enters SQE, software recovers the QP.
     Poison,
-    /// Few RNR retries are allowed, and receive requests are posted late.
+    /// The number of RNR retries is limited, and may not suffice until receive requests are posted.
     Unready,
     /// Software moves a side to ERR.
     Error { side: usize, at: u64, connects_again: bool },
@@ -64,7 +64,7 @@ impl Script {
     }
 
     /// Returns whether a side may become unreachable.
-    pub(super) fn ends_in_silence(&self) -> bool {
+    pub(super) fn may_become_unreachable(&self) -> bool {
         matches!(self, Self::Error { .. } | Self::Silence { .. } | Self::Partition { .. })
     }
 }
@@ -121,8 +121,7 @@ pub(super) fn schedule(
     post(rng, pair, 0, 0..span_ns, end, actions);
 }
 
-/// Schedules all posts for one connection of the pair, in bursts within `span`. Posts due at `end` or later are
-/// omitted.
+/// Schedules the posts of one life of the pair, in bursts within `span`. Posts due at `end` or later are omitted.
 fn post(
     rng: &mut ChaCha8Rng,
     pair: &Pair,

@@ -1,4 +1,4 @@
-//! Requests of UC and UD.
+//! Draws requests for UC and UD.
 
 use protocol::ids::{Lkey, Qkey, Rkey};
 use protocol::roce::Imm;
@@ -90,7 +90,7 @@ pub(super) fn draw_recvs(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) {
     }
 }
 
-/// Assigns every datagram a destination among all UD QPs and multicast groups, and a Q_Key that may be wrong.
+/// Assigns each datagram a UD QP or a multicast group as its destination, and a Q_Key that may be wrong.
 pub(super) fn address_datagrams(rng: &mut ChaCha8Rng, pairs: &mut [Pair], groups: &[Group]) {
     let ends = pairs.iter().filter(|pair| pair.service == Service::Ud).flat_map(|pair| &pair.ends);
     let destinations: Vec<_> = ends.map(|end| (end.node, end.qpn, end.qkey)).collect();
@@ -101,7 +101,7 @@ pub(super) fn address_datagrams(rng: &mut ChaCha8Rng, pairs: &mut [Pair], groups
                     let &(node, qpn, right) = pick(rng, &destinations);
                     let qkey = match rng.random_range(0..10) {
                         0 => Qkey::new(rng.random_range(1..1 << 31)),
-                        // A controlled Q_Key is replaced with that of the sending QP.
+                        // With a controlled Q_Key, the packet carries the Q_Key of the sending QP.
                         1 => Qkey::new(rng.random_range(1 << 31..=u32::MAX)),
                         _ => right,
                     };

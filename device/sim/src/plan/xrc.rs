@@ -1,4 +1,4 @@
-//! XRC SRQs, and the SRQ that each request of an XRC initiator names.
+//! The XRC SRQs of each node, and the choice of an SRQ for each XRC request.
 
 use protocol::ids::{Pdn, Srqn};
 use rand::RngExt;
@@ -11,7 +11,7 @@ use engine::{SendOp, Status};
 
 /// Number of XRC domains on a node.
 const DOMAINS: u32 = 2;
-/// Number of SRQs in an XRC domain. They are assigned to the protection domains in turn.
+/// Number of SRQs in an XRC domain. They alternate between the protection domains.
 const PER_DOMAIN: u32 = 4;
 /// Number of the first XRC SRQ. Lower numbers belong to ordinary SRQs.
 const FIRST: usize = 0x10;
@@ -55,7 +55,7 @@ impl XrcSrqId {
         self.index % PDS + 1
     }
 
-    /// Returns the properties with which the host creates the SRQ.
+    /// Returns the XRC domain and protection domain for the host.
     pub fn properties(self) -> XrcSrq {
         XrcSrq { domain: self.domain(), pd: Pdn::new(self.pd()) }
     }
@@ -66,7 +66,7 @@ pub(super) fn draw_domain(rng: &mut ChaCha8Rng) -> u32 {
     rng.random_range(0..DOMAINS)
 }
 
-/// Returns the SRQs of the target's node that satisfy `condition`.
+/// Returns the SRQs on the target's node that satisfy `condition`.
 fn srqs(pair: &Pair, condition: impl Fn(XrcSrqId) -> bool) -> Vec<Srqn> {
     let all = (0..XRC_SRQS).map(|index| XrcSrqId { node: pair.ends[1].node, index });
     all.filter(|id| condition(*id)).map(XrcSrqId::srqn).collect()
@@ -93,11 +93,11 @@ pub(super) fn poison(rng: &mut ChaCha8Rng, pair: &Pair, op: &mut Op) -> bool {
     }
     let other_domain = srqs(pair, |id| id.domain() != pair.xrc_domain);
     let (srqn, fails) = match rng.random_range(0..5) {
-        // A number that no SRQ has, or the number of an ordinary SRQ.
+        // An unused number, or the number of an ordinary SRQ.
         0 => (Srqn::new(0xff_ff00), Status::RemoteInvalidRequest),
         1 => (Srqn::new(rng.random_range(0..4)), Status::RemoteInvalidRequest),
         2 => (*pick(rng, &other_domain), Status::RemoteInvalidRequest),
-        // An SRQ in another protection domain than the memory.
+        // An SRQ whose protection domain differs from that of the memory.
         3 if op.len > 0 && !matches!(op.request.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. }) => {
             let other_pd = srqs(pair, |id| id.domain() == pair.xrc_domain && id.pd() != pair.pd);
             (*pick(rng, &other_pd), Status::RemoteAccess)

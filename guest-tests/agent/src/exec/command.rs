@@ -21,28 +21,28 @@ use crate::wire::exec::{INPUT_WINDOW, Start, StartError, StartErrorKind, ToGuest
 
 /// Default working directory of commands, used if it exists.
 const HOME: &str = "/root";
-/// Time to wait for an input or output to become ready after the command has exited. A child process may still hold the
-/// file open.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How long to wait for an input or output to become ready after the command has exited. A child process may still have
+/// the file open.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 /// Time between SIGHUP and SIGKILL.
-const GRACE: Duration = Duration::from_secs(2);
+const KILL_DELAY: Duration = Duration::from_secs(2);
 /// Size of a read from an output, in bytes.
 const CHUNK: usize = 32 << 10;
 
 /// The command that is running on a port.
 pub(super) struct Running {
     command: Arc<Group>,
-    /// Sender for the command's input, dropped at the end of the input.
+    /// Sender of the command's input. Dropped when the input ends.
     input: Option<Sender<Vec<u8>>>,
     waiting: Arc<Mutex<usize>>,
     terminal: Option<Terminal>,
 }
 
 impl Running {
-    /// Starts the command and reports the start to the host. Threads then send the command's output and exit status.
+    /// Starts the command and reports this to the host. Threads then send its output and exit status.
     ///
     /// # Errors
-    /// The command cannot be started.
+    /// Fails if the command cannot be started.
     pub(super) fn start(start: &Start, host: &Host) -> Result<Self, StartError> {
         let other =
             |error: anyhow::Error| StartError { kind: StartErrorKind::Other, reason: format!("{error:#}") };
@@ -51,12 +51,12 @@ impl Running {
             kind: kind_of(&error),
             reason: format!("cannot start {}: {error}", start.argv.first().map_or("", String::as_str)),
         })?;
-        // Drop the command's copies of the terminal, which would keep it open.
+        // Drop the terminal descriptors in `command`, which would keep the terminal open.
         drop(command);
         Self::forward(child, terminal.map(|(ours, _)| ours), host).map_err(other)
     }
 
-    /// Reports the start to the host, and starts the threads that forward input, outputs and exit status.
+    /// Reports the start to the host, and spawns the threads that forward input, output and exit status.
     fn forward(mut child: Child, terminal: Option<Terminal>, host: &Host) -> Result<Self> {
         host.send(&ToHost::Started);
         let end = Arc::new(pidfd(&child).context("cannot open a pidfd of the command")?);
@@ -101,7 +101,7 @@ impl Running {
                     *waiting += bytes.len();
                     drop(waiting);
                     if let Some(input) = &self.input {
-                        // If the command has closed its input, the feeding thread discards the bytes.
+                        // If the command has closed its input, the input thread discards the bytes.
                         let _ = input.send(bytes);
                     }
                 } else {
@@ -129,7 +129,7 @@ impl Running {
         self.command.signal(libc::SIGHUP);
         let group = Arc::clone(&self.command);
         std::thread::spawn(move || {
-            group.ends_within(GRACE);
+            group.ends_within(KILL_DELAY);
             group.signal(libc::SIGKILL);
         });
     }
@@ -141,14 +141,14 @@ impl Drop for Running {
     }
 }
 
-/// Returns the command, which has not been started yet, and its terminal, if it uses one.
+/// Prepares the command, and opens a terminal if it needs one.
 fn prepare(start: &Start) -> Result<(Command, Option<(Terminal, OwnedFd)>)> {
     let (name, arguments) = start.argv.split_first().ok_or_else(|| bad_step("no command is given"))?;
     let mut command = Command::new(name);
     command.args(arguments).env("PATH", PATH).env("HOME", HOME).envs(&start.env);
     match &start.folder {
         Some(folder) => {
-            // Without this check, the error would look like that of a missing program.
+            // Without this check, the error would be the same as for a missing program.
             ensure!(Path::new(folder).is_dir(), "cannot run {name} in {folder}, which is not a directory");
             command.current_dir(folder)
         }
@@ -160,7 +160,7 @@ fn prepare(start: &Start) -> Result<(Command, Option<(Terminal, OwnedFd)>)> {
         Some((_, other)) => terminal::control(&mut command, other)?,
         None => {
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            // Signals go to the command and to its children.
+            // The command gets its own process group, so that signals also reach its children.
             command.process_group(0);
         }
     }
@@ -178,11 +178,11 @@ fn kind_of(error: &io::Error) -> StartErrorKind {
     }
 }
 
-/// Restores the default signal handlers. Ignored signals are inherited, and a shell cannot trap a signal that was
-/// ignored when the shell started.
+/// Restores the default signal dispositions. Otherwise, the command would inherit ignored signals, which a shell cannot
+/// trap.
 fn with_default_signals(command: &mut Command) {
-    // SAFETY: only signal(2) is called between fork and exec. It is async-signal-safe and accesses no memory. For the
-    // two signals whose handlers cannot be changed, it fails without effect.
+    // SAFETY: only signal(2) is called between fork and exec. It is async-signal-safe and accesses no memory. For
+    // SIGKILL and SIGSTOP, it fails without effect.
     unsafe {
         command.pre_exec(|| {
             for number in 1..=libc::SIGSYS {
@@ -193,8 +193,7 @@ fn with_default_signals(command: &mut Command) {
     }
 }
 
-/// The process group of a command, or `None` once the command has been reaped, because its process ID may then be
-/// reused.
+/// The process group of a command. `None` once the command has been reaped, because its process ID may then be reused.
 struct Group(Mutex<Option<Child>>);
 
 impl Group {
@@ -215,7 +214,8 @@ impl Group {
     }
 
     fn wait(&self, end: &OwnedFd) -> ExitStatus {
-        // Reap the child only after it has exited, so that signals can still be sent.
+        // Waiting for the child would lock the group, so first wait until it has exited. Until then, signals can be
+        // sent.
         let _ = wait_for(&[(end.as_fd(), libc::POLLIN)], None);
         let status = lock(&self.0).take().map(|mut child| child.wait());
         match status {
@@ -229,8 +229,7 @@ impl Group {
     }
 }
 
-/// Forwards one of the command's outputs until it is closed, or until the command has exited and no more output
-/// arrives.
+/// Forwards an output of the command until it is closed, or until the command has exited and no more output arrives.
 fn output(
     host: &Host,
     source: Option<File>,
@@ -252,8 +251,7 @@ fn output(
     })
 }
 
-/// Writes input to the command until the input ends or the command exits. Input that the command does not read is
-/// discarded.
+/// Writes input to the command until the input ends. Discards input that the command no longer reads.
 fn feed(
     host: &Host,
     target: Option<File>,
@@ -275,7 +273,7 @@ fn feed(
             host.send(&ToHost::Taken(u32::try_from(chunk.len()).unwrap_or(u32::MAX)));
         }
         if is_terminal && let Some(open) = &mut target {
-            // On a terminal, the end of the input is a control character.
+            // On a terminal, a control character signals the end of the input.
             let _ = write_all(open, &[terminal::END_OF_INPUT], &end);
         }
     });
@@ -295,14 +293,14 @@ fn write_all(target: &mut File, mut bytes: &[u8], end: &OwnedFd) -> io::Result<(
     Ok(())
 }
 
-/// Waits until a file is ready. Returns `false` if the command has exited and the file has not become ready within
-/// [`LAST_WORDS`].
+/// Waits until a file is ready. Returns `false` if the command has exited and the file is not ready within
+/// [`DRAIN_TIMEOUT`].
 fn ready(file: &File, events: i16, end: &OwnedFd) -> io::Result<bool> {
     let both = [(file.as_fd(), events), (end.as_fd(), libc::POLLIN)];
     if wait_for(&both, None)?.first() == Some(&true) {
         return Ok(true);
     }
-    Ok(wait_for(&[(file.as_fd(), events)], Some(LAST_WORDS))?.first() == Some(&true))
+    Ok(wait_for(&[(file.as_fd(), events)], Some(DRAIN_TIMEOUT))?.first() == Some(&true))
 }
 
 fn is_passing(error: &io::Error) -> bool {

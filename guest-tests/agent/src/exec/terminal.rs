@@ -1,4 +1,4 @@
-//! A pseudo-terminal for a command. The slave side is the controlling terminal of the command's session.
+//! A pseudo-terminal for a command, whose slave side is the controlling terminal of the command's session.
 
 use std::fs::File;
 use std::io;
@@ -55,12 +55,12 @@ impl Terminal {
         Ok((Self(ours), other))
     }
 
-    /// Duplicates the master side's descriptor.
+    /// Duplicates the descriptor of the master side.
     pub(super) fn file(&self) -> io::Result<File> {
         self.0.try_clone().map(File::from)
     }
 
-    /// Changes the size. The kernel notifies the programs on the terminal with SIGWINCH.
+    /// Changes the size. The kernel then sends SIGWINCH to the foreground programs.
     pub(super) fn resize(&self, size: Size) -> io::Result<()> {
         let size = of(size);
         // SAFETY: the size outlives the call, which only reads it.

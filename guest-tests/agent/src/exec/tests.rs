@@ -5,8 +5,8 @@ use super::*;
 use crate::wire::ExitStatus;
 use crate::wire::exec::{INPUT_WINDOW, MAX_PAYLOAD, Size, Start, StartError, StartErrorKind};
 
-/// Time limit for each wait. It is generous, because the host may be busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit for each wait, generous because the host may be busy.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The host's end of an exec port.
 struct Port(UnixStream);
@@ -14,7 +14,7 @@ struct Port(UnixStream);
 impl Port {
     fn open() -> Self {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        ours.set_read_timeout(Some(TIMEOUT)).unwrap();
         let host = Host::new(theirs.try_clone().unwrap());
         std::thread::spawn(move || serve(&mut theirs, &host));
         Self(ours)
@@ -34,7 +34,7 @@ impl Port {
         ToHost::read(&mut self.0).unwrap().unwrap()
     }
 
-    /// Reads standard output and standard error to the end. Returns both, with the exit status.
+    /// Reads frames until the command ends. Returns its standard output, standard error and exit status.
     fn rest(&mut self) -> (String, String, ExitStatus) {
         let (mut output, mut errors) = (Vec::new(), Vec::new());
         loop {
@@ -176,7 +176,7 @@ fn command_ends_while_child_holds_output_open() {
 }
 
 #[test]
-fn terminal_has_requested_size_and_ctrl_c_interrupts() {
+fn terminal_has_size_and_handles_ctrl_c() {
     let mut port = Port::open();
     let script =
         "trap 'echo interrupted; stty size; exit 7' INT; stty size; tty; while :; do sleep 0.1; done";

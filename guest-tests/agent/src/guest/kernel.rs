@@ -1,4 +1,4 @@
-//! The guest's kernel: messages, modules and shutdown.
+//! Interfaces of the guest's kernel: log, modules, crash kernel and shutdown.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -39,7 +39,7 @@ pub(crate) fn uptime() -> Result<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Returns the kernel messages of at least this severity, or all messages for `None`.
+/// Returns the kernel messages of at least this severity, or all messages if `level` is `None`.
 pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
     let mut log = File::options()
         .read(true)
@@ -58,7 +58,7 @@ pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
                 );
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-            // The kernel overwrote records during the read. Continue with the oldest record that remains.
+            // The kernel has overwritten the next records. Continue with the oldest one that remains.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(error) => return Err(error).context("cannot read the kernel's log"),
         }
@@ -66,7 +66,7 @@ pub(crate) fn messages(level: Option<u8>) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Writes a line to the kernel log and thus to the console.
+/// Writes a line to the kernel log, and thus to the console.
 pub(crate) fn say(line: &str) {
     // If the log cannot be opened, the line is lost.
     if let Ok(mut log) = File::options().write(true).open(LOG) {
@@ -100,7 +100,7 @@ fn load_module(path: &Path) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Runs an interactive shell or one command line on the console.
+/// Runs an interactive shell, or a single command line, on the console.
 pub(crate) fn shell(command: Option<&str>) -> Result<()> {
     let mut shell = match command {
         Some(command) => {
@@ -108,8 +108,8 @@ pub(crate) fn shell(command: Option<&str>) -> Result<()> {
             shell.args(["-c", command]);
             shell
         }
-        // /dev/console cannot be a controlling terminal, but the terminal behind it can. Ctrl-C reaches only programs
-        // that have a controlling terminal.
+        // Ctrl-C reaches only programs with a controlling terminal, which /dev/console cannot be. cttyhack uses the
+        // terminal behind it.
         None => {
             let mut shell = Command::new("/bin/busybox");
             shell.args(["setsid", "cttyhack", "/bin/sh"]);
@@ -121,7 +121,7 @@ pub(crate) fn shell(command: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Loads the kernel that runs after a panic.
+/// Loads the crash kernel, which runs after a panic.
 pub(crate) fn load_crash_kernel(step: &LoadCrashKernel) -> Result<()> {
     const ON_CRASH: libc::c_ulong = 2;
     let mut disk = File::open(&step.disk).with_context(|| step.disk.clone())?;
@@ -142,7 +142,7 @@ pub(crate) fn load_crash_kernel(step: &LoadCrashKernel) -> Result<()> {
     if result < 0 { Err(io::Error::last_os_error()).context("cannot load a crash kernel") } else { Ok(()) }
 }
 
-/// Copies the next `len` bytes into a file in memory.
+/// Copies the next `len` bytes into a memfd.
 fn copy_to_memory(from: &mut File, len: u64) -> Result<File> {
     // SAFETY: the name is a C string. The returned descriptor is checked, and then only the `File` owns it.
     let mut file = unsafe {
@@ -166,7 +166,7 @@ pub(crate) fn shutdown(kind: ShutdownKind) -> Result<()> {
             return fs::write("/proc/sysrq-trigger", "c").context("cannot crash the kernel");
         }
     };
-    // SAFETY: neither call accesses memory. Data that sync did not write is deliberately lost.
+    // SAFETY: neither call accesses memory. Data that sync has not written is lost deliberately.
     let result = unsafe {
         libc::sync();
         libc::reboot(how)
@@ -174,8 +174,8 @@ pub(crate) fn shutdown(kind: ShutdownKind) -> Result<()> {
     if result < 0 { Err(io::Error::last_os_error()).context("cannot shut down the guest") } else { Ok(()) }
 }
 
-/// Parses log records of the form `facility-and-level,sequence,time,flags;text`. Skips the detail lines that follow a
-/// record. Returns each record's level and text.
+/// Parses a log record of the form `priority,sequence,time,flags;text`, where the priority combines facility and level.
+/// Returns the level and the first line of the text, because the other lines contain only details.
 fn parse_record(record: &str) -> impl Iterator<Item = (u8, String)> {
     record
         .split_once(';')

@@ -1,4 +1,4 @@
-//! PCI functions, read from sysfs.
+//! Information about PCI functions from sysfs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use crate::wire::{BarInfo, DeviceInfo};
 
 const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// Returns the sysfs directory of a function.
+/// Returns the sysfs directory of a PCI function.
 pub(crate) fn node(address: &str) -> PathBuf {
     Path::new(DEVICES).join(address)
 }
 
-/// Returns the IOMMU group of a function.
+/// Returns the IOMMU group of a PCI function, if it has one.
 pub(crate) fn iommu_group(node: &Path) -> Option<u32> {
     link_name(&node.join("iommu_group"))?.parse().ok()
 }
 
-/// Returns the last component of a link's target.
+/// Returns the last component of a symbolic link's target.
 pub(crate) fn link_name(link: &Path) -> Option<String> {
     Some(fs::read_link(link).ok()?.file_name()?.to_string_lossy().into_owned())
 }
@@ -109,7 +109,7 @@ impl Msix {
         let byte = |offset: usize| config.get(offset).copied().unwrap_or(0);
         let word = |at: usize| u32::from_le_bytes([byte(at), byte(at + 1), byte(at + 2), byte(at + 3)]);
         let mut at = usize::from(byte(CAPABILITY_LIST));
-        // Configuration space has room for 48 capabilities. This limit stops the search if the list has a loop.
+        // Configuration space has room for 48 capabilities, so a longer list must contain a loop.
         for _ in 0..48 {
             if at == 0 {
                 return None;

@@ -13,12 +13,12 @@ use anyhow::{Context as _, Result, ensure};
 use crate::error::{bad_step, timeout};
 use crate::wire::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn, Spawned, Wait};
 
-/// Maximum number of output bytes stored per stream. Further output is read and dropped.
+/// Maximum output kept per stream, in bytes. Further output is read and discarded.
 const MAX_OUTPUT: usize = 1 << 20;
 /// Maximum number of programs that run in the background.
 const MAX_PROGRAMS: usize = 64;
-/// Time to wait for the outputs to be closed after the program has exited. A child process may still hold them open.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Time to wait for end of file on an output. A child process may hold the output open after the program has exited.
+const EOF_TIMEOUT: Duration = Duration::from_millis(500);
 /// Search path for programs. The kernel starts the agent without one.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -57,8 +57,8 @@ impl Programs {
         let program = self.find(step.program)?;
         if let Some(line) = &step.line {
             let input = program.stdin.as_mut().ok_or_else(|| bad_step("its standard input is closed"))?;
-            let told = writeln!(input, "{line}").and_then(|()| input.flush());
-            told.with_context(|| program.complaint("does not read its standard input"))?;
+            let written = writeln!(input, "{line}").and_then(|()| input.flush());
+            written.with_context(|| program.complaint("does not read its standard input"))?;
         }
         let line = program.next_line(Duration::from_millis(step.timeout_ms.into()))?;
         Ok(Said { line })
@@ -211,11 +211,11 @@ impl Output {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits at most [`LAST_WORDS`] for the stream to be closed, and returns the output.
+    /// Waits at most [`EOF_TIMEOUT`] for end of file, and returns the output.
     fn rest(&self) -> String {
         let (mut buffer, _) = self
             .changed
-            .wait_timeout_while(self.lock(), LAST_WORDS, |buffer| !buffer.closed)
+            .wait_timeout_while(self.lock(), EOF_TIMEOUT, |buffer| !buffer.closed)
             .unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&std::mem::take(&mut buffer.bytes)).into_owned()
     }
@@ -242,7 +242,7 @@ pub(crate) fn wait_for(wanted: &[(BorrowedFd<'_>, i16)], limit: Option<Duration>
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let milliseconds = left.map_or(-1, |left| i32::try_from(left.as_millis()).unwrap_or(i32::MAX));
-        // SAFETY: the entries outlive the call, which receives their number.
+        // SAFETY: `polled` has `count` entries and outlives the call.
         if unsafe { libc::poll(polled.as_mut_ptr(), count, milliseconds) } >= 0 {
             return Ok(polled.iter().map(|entry| entry.revents != 0).collect());
         }
@@ -283,13 +283,12 @@ mod tests {
     }
 
     #[test]
-    fn program_past_time_limit_is_killed_with_children() {
+    fn timed_out_program_is_killed() {
         let begun = Instant::now();
         let failure = into_failure(&run("echo begun; sleep 60 & wait", "", 200).unwrap_err());
         assert_eq!(failure.kind, FailureKind::Timeout);
         assert!(failure.message.contains("standard output: begun"), "{}", failure.message);
-        // The sleep process holds both outputs open. If it survived, the output threads would block for longer than
-        // this.
+        // The step must not wait for `sleep`, which holds both outputs open.
         assert!(begun.elapsed() < Duration::from_secs(30));
     }
 
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_fails_if_program_has_ended_or_is_silent() {
+    fn ask_fails_after_exit_or_timeout() {
         let mut programs = Programs::default();
         let mut spawn = |script: &str| {
             let program = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap().program;

@@ -21,7 +21,7 @@ pub(crate) struct Cq {
     /// Number of the CQ, including the bits above the table's index mask.
     pub(crate) cqn: u32,
     ring: EntryRing,
-    /// Entries that were read from the ring but have not been returned to a caller yet.
+    /// Entries that have been read from the ring but not yet returned to a caller.
     kept: VecDeque<Cqe>,
 }
 
@@ -31,8 +31,8 @@ impl Cq {
         self.kept.pop_front().or_else(|| self.consume(arena))
     }
 
-    /// Drops the entries of a QP that has been reset.
-    pub(crate) fn forget(&mut self, arena: &Arena, qpn: u32) {
+    /// Discards the entries of a QP that has been reset.
+    pub(crate) fn discard(&mut self, arena: &Arena, qpn: u32) {
         while let Some(cqe) = self.consume(arena) {
             self.kept.push_back(cqe);
         }
@@ -117,8 +117,8 @@ impl Hca {
         Ok(Completions { cqes, waited_ns })
     }
 
-    /// Consumes one completion. The returned flag is `true` if the completion is in order, that is, if it belongs to
-    /// the oldest outstanding work request of its queue.
+    /// Takes one completion from the queue. Also returns whether it is in order, that is, whether it belongs to the
+    /// oldest outstanding work request of its queue.
     pub(crate) fn take_completion(&mut self, cq: CqId) -> Result<Option<(Cqe, bool)>> {
         let queue = self.cqs.get_mut(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?;
         let Some(cqe) = queue.take(&self.arena) else { return Ok(None) };

@@ -10,8 +10,8 @@ use anyhow::{Result, ensure};
 use crate::error::timeout;
 use crate::wire::{Failure, FailureKind, HcrBase};
 
-/// Time limit of a command. The public driver waits 60 s, but a working device is much faster.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit for a command. The public driver (`ib_hgrnic`) waits 60 s, but a working device is much faster.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Offset of the word that starts a command and reports its completion.
 const CONTROL: u64 = 0x18;
@@ -108,11 +108,11 @@ pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) 
     for (offset, word) in (base..).step_by(4).zip(words) {
         registers.write(offset, word)?;
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut busy_polls = 0;
     loop {
         let word = registers.read(base + CONTROL)?;
-        // Both go bits must have the same value, because a driver polls only one of them.
+        // A driver polls only one of the two go bits, so they must agree.
         ensure!(
             (word & GO != 0) == (word & GO_DRIVER != 0),
             "control word {word:#010x} after command {:#05x}: bits 23 and 15 disagree",
@@ -122,7 +122,7 @@ pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) 
             return Ok(Outcome { status: (word >> 24) as u8, word, busy_polls });
         }
         if Instant::now() > deadline {
-            return Err(timeout(format!("command {:#05x} did not complete within {PATIENCE:?}", command.op)));
+            return Err(timeout(format!("command {:#05x} did not complete within {TIMEOUT:?}", command.op)));
         }
         busy_polls += 1;
     }
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn hcr_words_are_written_in_order_with_go_bit_last() {
+    fn go_bit_is_written_last() {
         let registers = script(&[0x0080_9ffa, 0x0000_1ffa]);
         let command = Command {
             op: Op::MapIcm as u16,
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn completion_event_request_sets_token_and_e_bit() {
+    fn event_request_sets_token_and_e_bit() {
         let registers = script(&[0x31]);
         let command = Command { op: 0x31, event: Some(0x1234), ..Command::default() };
         execute(&registers, 0, &command).unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn control_word_with_one_go_bit_is_rejected() {
+    fn disagreeing_go_bits_are_rejected() {
         let registers = script(&[0x0080_0003]);
         assert!(execute(&registers, 0, &Command { op: 3, ..Command::default() }).is_err());
     }

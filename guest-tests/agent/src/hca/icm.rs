@@ -1,4 +1,4 @@
-//! ICM: the addresses of the tables in the device's virtual address space, and the arena pages mapped there.
+//! The tables in ICM, the device's virtual address space, and the arena pages that are mapped there.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.3, 3.5 and 5.
@@ -21,7 +21,7 @@ pub(crate) struct Table {
     pub(crate) name_space: u8,
     /// ICM address of entry 0.
     pub(crate) base: u64,
-    /// Binary logarithm of the number of entries.
+    /// Log2 of the number of entries.
     pub(crate) log_entries: u8,
     /// Size of an entry in bytes.
     entry: usize,
@@ -139,9 +139,8 @@ impl Icm {
     }
 }
 
-/// Returns the page numbers `0..count` in the order in which the pages are mapped to ascending ICM addresses. If
-/// `scattered` is set, the order consists of runs of 1, 2, 4 and 3 pages, each taken from the end of the remaining
-/// range.
+/// Returns the page numbers `0..count` in the order of their ICM addresses. If `scattered` is set, runs of 1, 2, 4 and
+/// 3 pages are taken in turn from the end of the remaining range.
 fn map_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let runs = [1, 2, 4, 3].into_iter().cycle();
     let mut end = count;

@@ -12,7 +12,7 @@ const SPINS_FOR_ONE: u32 = 2048;
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_micros(400);
 
-/// Waits between polls. The length of its sleeps adapts to the rate of completions.
+/// Waits between polls, and adapts the length of its sleeps to the rate of completions.
 #[derive(Debug)]
 pub(crate) struct Idle {
     spins: u32,
@@ -24,8 +24,8 @@ pub(crate) struct Idle {
 impl Idle {
     /// Creates a waiter for the calling thread.
     pub(crate) fn new() -> Self {
-        // With the default timer slack, the kernel may wake the thread up to 50 us late, which exceeds the shortest
-        // sleep. SAFETY: the call only sets the timer slack of the calling thread. If it fails, sleeps are longer.
+        // The default timer slack of 50 us is longer than the shortest sleep.
+        // SAFETY: the call only sets the timer slack of the calling thread. If it fails, sleeps are longer.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         Self { spins: 0, found: 0, next: SHORTEST }
     }
@@ -36,23 +36,23 @@ impl Idle {
         self.found += 1;
     }
 
-    /// Pauses after an empty poll while `under_way` requests are outstanding.
-    pub(crate) fn pause(&mut self, under_way: usize) {
-        let spins = if under_way == 1 { SPINS_FOR_ONE } else { SPINS };
+    /// Pauses after an empty poll while `outstanding` requests are outstanding.
+    pub(crate) fn pause(&mut self, outstanding: usize) {
+        let spins = if outstanding == 1 { SPINS_FOR_ONE } else { SPINS };
         if self.spins < spins {
             self.spins += 1;
             std::hint::spin_loop();
         } else {
-            thread::sleep(self.sleep(under_way));
+            thread::sleep(self.sleep(outstanding));
         }
     }
 
     /// Returns the time to sleep. The time grows if no completions were found since the last sleep. It shrinks if at
     /// least a quarter of the requests completed, because the device may soon be idle.
-    fn sleep(&mut self, under_way: usize) -> Duration {
+    fn sleep(&mut self, outstanding: usize) -> Duration {
         let sleep = self.next;
         let found = std::mem::take(&mut self.found);
-        let total = under_way + found;
+        let total = outstanding + found;
         self.next = match found {
             0 => (sleep * 2).min(LONGEST),
             _ if found * 4 >= total => (sleep / 2).max(SHORTEST),
@@ -67,11 +67,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sleep_grows_when_idle_and_shrinks_under_load() {
+    fn sleep_adapts_to_completion_rate() {
         let mut idle = Idle::new();
-        let mut micros = |found, under_way| {
+        let mut micros = |found, outstanding| {
             (0..found).for_each(|_| idle.found());
-            idle.sleep(under_way).as_micros()
+            idle.sleep(outstanding).as_micros()
         };
         assert_eq!([0; 6].map(|found| micros(found, 8)), [20, 40, 80, 160, 320, 400]);
         assert_eq!(micros(1, 15), 400);

@@ -1,4 +1,4 @@
-//! Round trips of RDMA WRITEs, for latency measurements.
+//! Measures the round-trip time of RDMA WRITEs.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ impl Hca {
         let mut taken = Vec::with_capacity(step.rounds as usize);
         let mut begun = Instant::now();
         for round in 0..step.rounds {
-            // The value differs from 0, which is the initial content, and from the value of the previous round.
+            // The value is never 0, the initial content, and differs from the previous round's value.
             let number = u8::try_from(round % 255).unwrap_or(0) + 1;
             if step.first {
                 begun = Instant::now();
@@ -44,7 +44,7 @@ impl Hca {
             self.take_pings(step, 1)?;
         }
         self.take_pings(step, self.qp(step.qp)?.send_slots())?;
-        // Reset the last byte now. The peer may write it again before this side starts the next exchange.
+        // Reset the last byte now, because the peer may start the next exchange before this side does.
         self.arena().publish_byte(mark, 0);
         taken.sort_unstable();
         let at = |part: usize| -> Result<u64> {
@@ -66,7 +66,7 @@ impl Hca {
         qp.post_send(arena, device, &[request], Ring::Once).map(drop)
     }
 
-    /// Consumes all available completions, and waits until at least `free` send slots are free.
+    /// Consumes completions until none is available and at least `free` send slots are free.
     fn take_pings(&mut self, step: &PingPong, free: u32) -> Result<()> {
         let [cq, _] = self.qp(step.qp)?.cqs;
         loop {

@@ -16,22 +16,22 @@ pub(crate) const WRITE_MTT_MAX: usize = 508;
 /// Size of a translation entry in bytes.
 pub(crate) const MTT_ENTRY: usize = 8;
 
-/// Writes the big-endian word at `offset`.
+/// Writes a big-endian 32-bit value at `offset`.
 pub(crate) fn put32(bytes: &mut [u8], offset: usize, value: u32) {
     bytes[offset..offset + 4].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Writes the big-endian double word at `offset`.
+/// Writes a big-endian 64-bit value at `offset`.
 pub(crate) fn put64(bytes: &mut [u8], offset: usize, value: u64) {
     bytes[offset..offset + 8].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Reads the big-endian word at `offset`, or 0 if it is out of range.
+/// Reads the big-endian 32-bit value at `offset`, or 0 if it is out of range.
 pub(crate) fn get32(bytes: &[u8], offset: usize) -> u32 {
     bytes.get(offset..offset + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes)
 }
 
-/// Reads the big-endian double word at `offset`, or 0 if it is out of range.
+/// Reads the big-endian 64-bit value at `offset`, or 0 if it is out of range.
 pub(crate) fn get64(bytes: &[u8], offset: usize) -> u64 {
     u64::from(get32(bytes, offset)) << 32 | u64::from(get32(bytes, offset + 4))
 }
@@ -43,7 +43,7 @@ fn get16(bytes: &[u8], offset: usize) -> u16 {
 /// The fields of QUERY_DEV_LIM's output mailbox that this driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DevLim {
-    /// Binary logarithms of the numbers of reserved QPs, CQs and EQs.
+    /// Log2 of the numbers of reserved QPs, CQs and EQs.
     pub(crate) log_reserved: [u8; 3],
     /// Size of a QP context in bytes.
     pub(crate) qpc_entry: u16,
@@ -61,7 +61,7 @@ impl DevLim {
     /// Length of the output mailbox in bytes.
     pub(crate) const LEN: usize = 0x40;
 
-    /// Parses the output mailbox, and rejects values that no driver can work with.
+    /// Parses the output mailbox, and rejects values that this driver does not support.
     pub(crate) fn parse(outbox: &[u8]) -> Result<Self> {
         let lim = Self {
             log_reserved: [0, 1, 2].map(|i| outbox.get(i).map_or(0, |b| b & 0xf)),
@@ -96,7 +96,7 @@ pub(crate) fn board_id(outbox: &[u8]) -> u64 {
     get64(outbox, 0x18)
 }
 
-/// Input mailbox of INIT_HCA, with each table's ICM base and the binary logarithm of its number of entries.
+/// Input mailbox of INIT_HCA, with each table's ICM base and log2 of its number of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InitHca {
     pub(crate) qpc: (u64, u8),
@@ -141,8 +141,8 @@ pub(crate) fn map_icm(runs: &[IcmRun]) -> Vec<u8> {
     inbox
 }
 
-/// Returns the input mailbox of WRITE_MTT. It contains the first [`WRITE_MTT_MAX`] addresses in groups of four, and the
-/// addresses in each group are in reverse order.
+/// Returns the input mailbox of WRITE_MTT, with at most the first [`WRITE_MTT_MAX`] addresses. They are in groups of
+/// four, each in reverse order.
 pub(crate) fn write_mtt(start_index: u64, pages: &[u64]) -> Vec<u8> {
     let pages = &pages[..pages.len().min(WRITE_MTT_MAX)];
     let mut inbox = vec![0; 0x20 + pages.len().div_ceil(4) * 0x20];
@@ -170,7 +170,7 @@ pub(crate) struct Mpt {
 impl Mpt {
     /// Returns the input mailbox of SW2HW_MPT.
     pub(crate) fn emit(&self) -> [u8; 0x40] {
-        // Bits that the public driver sets in every region: owner F, MIO, REGION, LOCAL_READ.
+        // Bits that the public driver (`ib_hgrnic`) sets in every region: owner F, MIO, REGION, LOCAL_READ.
         const ALWAYS: u32 = 0xf << 28 | 1 << 17 | 1 << 8 | 1 << 7;
         let bit = |set: bool, n: u32| u32::from(set) << n;
         let flags = ALWAYS
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_contexts_match_examples_of_specification() {
+    fn queue_contexts_match_specification_examples() {
         let cqc = Cqc { cqn: 0, log_entries: 5, pd: 0, lkey: 0, eqn: 0, arm: CqArm::Disarmed };
         let expected = hex("00 04 00 00 00 00 00 00 00 00 00 00 05 00 00 00");
         assert_eq!(cqc.emit()[..0x10], expected);

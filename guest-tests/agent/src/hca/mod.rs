@@ -1,4 +1,5 @@
-//! A driver for the JingZhao HCA, written from the interface specification only.
+//! A driver for the JingZhao HCA, written from the interface specification only. "The public driver" is the existing
+//! Linux driver `ib_hgrnic`.
 //!
 //! [`Hca`] owns the open PCI function and the memory mapped for the device. It creates memory regions, CQs, EQs and
 //! QPs. Layouts are plain functions over bytes, so that tests can compare them with the specification's vectors without

@@ -71,7 +71,7 @@ impl Region {
         }
     }
 
-    /// Sets a range to one value.
+    /// Fills a range with `value`.
     pub(crate) fn set(&self, arena: &Arena, range: Range<usize>, value: u8) {
         for (at, part) in self.pieces(range) {
             arena.set(at, value, part.len());
@@ -147,7 +147,7 @@ impl Region {
 }
 
 impl Hca {
-    /// Registers memory as requested by a step.
+    /// Executes a [`CreateMr`] step.
     pub(crate) fn create_mr(&mut self, step: &CreateMr) -> Result<MrInfo> {
         let region = self.register(step)?;
         let id = MrId(self.next_id());
@@ -281,8 +281,8 @@ impl Hca {
         self.command(Op::Sw2HwMpt, 0, self.mpt_index(region.key), Inbox::Bytes(&mpt.emit()))
     }
 
-    /// Writes a region's translation entries. As in the public driver, each command contains the number of entries that
-    /// are left to write.
+    /// Writes a region's translation entries. As in the public driver (`ib_hgrnic`), each command contains the number
+    /// of entries that are left to write.
     fn write_mtt(&mut self, region: &Region) -> Result<()> {
         let addresses: Vec<u64> = region.pages.iter().map(|&page| self.arena.iova(page)).collect();
         let mut start = u64::from(region.mtt);
@@ -312,8 +312,8 @@ fn virtual_address(key: u32, first_byte: usize) -> u64 {
     0x7e00_0000_0000 + (u64::from(key & 0xffff) << 28) + first_byte as u64
 }
 
-/// Returns the numbers `0..count` in ascending or, if `scattered` is set, scattered order. If `count` is at least 3, no
-/// number in the scattered order is directly followed by its successor.
+/// Returns the numbers `0..count` in ascending order or, if `scattered` is set, in an order in which no number directly
+/// precedes its successor (unless `count` is less than 3).
 fn page_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let step = if scattered { coprime_step(count) } else { 1 };
     (0..count).map(move |i| (i * step + if scattered { count / 3 } else { 0 }) % count)

@@ -24,7 +24,7 @@ use crate::wire::{
 const ARENA_MIB: u32 = 48;
 /// Fill byte for output mailboxes. Bytes that still have this value were not written by the device.
 const UNWRITTEN: u8 = 0xa5;
-/// Fill byte for the memory after the end of an input. The device must not read that memory.
+/// Fill byte for the memory after an input, which the device must not read.
 const UNREADABLE: u8 = 0xd7;
 /// Length of QUERY_ADAPTER's output mailbox in bytes.
 const ADAPTER: usize = 0x20;
@@ -32,7 +32,7 @@ const ADAPTER: usize = 0x20;
 /// Input parameter of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Inbox<'a> {
-    /// No input: in_param of the command is 0.
+    /// No input; in_param is 0.
     None,
     Value(u64),
     Bytes(&'a [u8]),
@@ -53,7 +53,7 @@ pub(crate) struct Hca {
     pub(super) cqns: Units,
     pub(super) eqns: Units,
     pub(super) qpns: Units,
-    /// How many times each region index has been used. The count forms the upper bits of the next key.
+    /// Number of keys issued for each MPT index. It forms the upper bits of the next key.
     key_uses: BTreeMap<u32, u32>,
     pub(super) mrs: BTreeMap<MrId, Region>,
     pub(super) cqs: BTreeMap<CqId, Cq>,
@@ -135,7 +135,7 @@ impl Hca {
         Ok((hca, info))
     }
 
-    /// Tears everything down in the public driver's order.
+    /// Tears everything down, in the same order as the public driver (`ib_hgrnic`).
     pub(crate) fn close(mut self, step: CloseHca) -> Result<()> {
         if step.abrupt {
             return Ok(());
@@ -254,7 +254,7 @@ impl Hca {
         self.last_id
     }
 
-    /// Returns a key for a region index. The key differs from all earlier keys of that index.
+    /// Returns a key for an MPT index. The key differs from all earlier keys for that index.
     pub(super) fn new_key(&mut self, index: u32) -> u32 {
         let uses = self.key_uses.entry(index).or_default();
         let key = uses.wrapping_shl(self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Mpt))) | index;
@@ -267,12 +267,12 @@ impl Hca {
         key & ((1 << self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Mpt))) - 1)
     }
 
-    /// Returns the binary logarithm of the QP table's size.
+    /// Returns log2 of the QP table's size.
     pub(super) fn log_qps(&self) -> u32 {
         self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Qpc))
     }
 
-    /// Returns the binary logarithm of the CQ table's size.
+    /// Returns log2 of the CQ table's size.
     pub(super) fn log_cqs(&self) -> u32 {
         self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Cqc))
     }

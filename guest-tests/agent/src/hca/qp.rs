@@ -1,4 +1,4 @@
-//! Queue pairs: rings, state transitions, posting and accounting.
+//! Queue pairs: their rings, state transitions and work requests.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -16,7 +16,7 @@ use crate::wire::{
     SendRequest, Sge, Transition,
 };
 
-/// [`UNIT`] in the integer type used for queue arithmetic.
+/// [`UNIT`] as a `u32`, the type of queue positions.
 const UNIT_BYTES: u32 = 16;
 const _: () = assert!(UNIT_BYTES as usize == UNIT);
 
@@ -38,9 +38,9 @@ struct WorkQueue {
     ring: Region,
     slots: u32,
     slot_bytes: u32,
-    /// Free-running number of slots posted.
+    /// Free-running count of posted slots.
     posted: u32,
-    /// Free-running number of slots completed.
+    /// Free-running count of completed slots.
     completed: u32,
 }
 
@@ -360,7 +360,7 @@ impl Hca {
         self.command(Op::ToReset, 3, qpn, Inbox::None)?;
         for cq in cqs {
             if let Some(cq) = self.cqs.get_mut(&cq) {
-                cq.forget(&self.arena, qpn);
+                cq.discard(&self.arena, qpn);
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The QP context image, which is the mailbox of the MODIFY_QP commands and of QUERY_QP.
 //!
 //! The driver keeps one image per queue pair. For each transition, it changes the affected fields and sends the whole
-//! image, as the public driver does.
+//! image, as the public driver (`ib_hgrnic`) does.
 //!
 //! # Spec
 //! JingZhao interface, sections 4.3, 10.2 to 10.6; vector 14.7.
@@ -43,7 +43,7 @@ pub(crate) enum State {
     Sqd = 5,
 }
 
-/// Binary logarithm of the largest message size, 2^31 bytes.
+/// Log2 of the largest message size, 2^31 bytes.
 const LOG_MAX_MESSAGE: u32 = 31;
 
 /// The send or receive queue of a queue pair.
@@ -54,7 +54,7 @@ pub(crate) struct Queue {
     pub(crate) lkey: u32,
     /// Length of the buffer in bytes.
     pub(crate) len: u32,
-    /// Binary logarithm of the slot size in bytes.
+    /// Log2 of the slot size in bytes.
     pub(crate) log_slot: u8,
 }
 
@@ -157,8 +157,8 @@ impl Image {
     }
 
     fn set_retries(&mut self, timeout: Option<u8>, retry: Option<u8>, rnr_retry: Option<u8>) {
-        // The low bits of the RNR retry count and timeout bytes are zero here, so the device decodes the upper bits of
-        // these bytes (J-14).
+        // The RNR retry count and the timeout can be at either end of their bytes (J-14). Here, they are in the upper
+        // bits.
         rnr_retry.into_iter().for_each(|count| self.0[0x20] = (count & 7) << 5);
         timeout.into_iter().for_each(|code| self.0[0x24] = (code & 0x1f) << 3);
         retry.into_iter().for_each(|count| self.put(0x68, u32::from(count & 7) << 16));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn path_macs_and_ips_fill_address_words_of_context() {
+    fn macs_and_ips_fill_address_words() {
         let mut image = Image::new(&fixed());
         let path = Path {
             dmac: Some([0x02, 0, 0, 0, 0x12, 0x34]),

@@ -18,10 +18,9 @@ use crate::wire::{
     Scatter, SendFlow, SendOp, SendRequest, Sge, Traffic, TrafficReport,
 };
 
-/// Default time limit of flows.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Fill byte for a slot before a message arrives. After the arrival, the gaps between segments must still contain this
-/// byte.
+/// Default time limit for the flows of a step.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Fill byte for a slot before a message arrives. The gaps between segments must still contain it afterwards.
 const UNTOUCHED: u8 = 0xee;
 /// Number of bytes after a message that are checked for stray writes, if the slot has room for them.
 const TAIL: u64 = 64;
@@ -31,8 +30,8 @@ struct Running<'a> {
     flow: &'a Flow,
     qpn: u32,
     slots: Slots,
-    /// Prepared WQEs, one for each slot, if all messages in a slot use the same WQE. Prepared WQEs keep the driver's
-    /// overhead as low as that of real libraries.
+    /// One WQE per slot, if all messages in a slot use the same WQE. Reusing WQEs keeps the driver's overhead as low as
+    /// that of real libraries.
     prepared: Prepared,
     /// Number of messages posted.
     posted: u32,
@@ -100,7 +99,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Returns the total length of a message, its gaps and the checked tail, counted from the start of the slot.
+    /// Returns how many bytes of a slot are checked: the message, the gaps between its segments, and the tail.
     fn watched(self) -> u64 {
         (self.scatter.span(self.len) + TAIL).min(self.stride)
     }
@@ -210,7 +209,7 @@ impl<'a> Running<'a> {
     }
 
     /// Returns the number of outstanding messages.
-    const fn under_way(&self) -> usize {
+    const fn outstanding(&self) -> usize {
         (self.posted - self.completed) as usize
     }
 
@@ -218,7 +217,7 @@ impl<'a> Running<'a> {
         self.completed == self.count()
     }
 
-    /// Builds the WQEs before the first message, so that the time for building them is not measured.
+    /// Builds the WQEs in advance, so that the time for building them is not measured.
     fn prepare(&mut self, hca: &Hca) -> Result<()> {
         let used = self.slots.count.min(self.count());
         if self.slots.len > 0 {
@@ -463,7 +462,7 @@ impl Hca {
             flow.prepare(self).with_context(|| format!("flow {i}"))?;
         }
         let patience = match step.timeout_ms {
-            0 => PATIENCE,
+            0 => DEFAULT_TIMEOUT,
             ms => Duration::from_millis(ms.into()),
         };
         let started = Instant::now();
@@ -474,14 +473,14 @@ impl Hca {
             flow.pump(self)?;
         }
         if let Some(posted) = posted {
-            // The receiver of the notification may have stopped waiting.
+            // Sending fails if the receiver no longer waits.
             let _ = posted.send(());
         }
         // With thousands of flows, look-ups and counts must take constant time per completion.
         let places: HashMap<_, _> =
             running.iter().enumerate().map(|(i, flow)| ((flow.qpn, flow.is_send()), i)).collect();
         let mut left = running.iter().filter(|flow| !flow.done()).count();
-        let mut under_way: usize = running.iter().map(Running::under_way).sum();
+        let mut outstanding: usize = running.iter().map(Running::outstanding).sum();
         while left > 0 {
             let mut progress = false;
             for &cq in &cqs {
@@ -493,11 +492,11 @@ impl Hca {
                 let flow = places.get(&(cqe.qpn, cqe.is_send)).and_then(|&i| running.get_mut(i)).ok_or_else(
                     || mismatch(format!("completion does not belong to any flow: {}", cqe.raw)),
                 )?;
-                under_way -= flow.under_way();
+                outstanding -= flow.outstanding();
                 flow.complete(self, &cqe, in_order)
                     .and_then(|()| flow.pump(self))
                     .with_context(|| format!("{} flow of QP {:#x}", side(flow.is_send()), flow.qpn))?;
-                under_way += flow.under_way();
+                outstanding += flow.outstanding();
                 left -= usize::from(flow.done());
             }
             if progress {
@@ -515,7 +514,7 @@ impl Hca {
                     states.join(", ")
                 )));
             }
-            idle.pause(under_way);
+            idle.pause(outstanding);
         }
         let elapsed_ns = elapsed_ns(started);
         // Report the flows in the step's order, which can differ from the execution order.
@@ -571,7 +570,7 @@ mod tests {
     };
 
     #[test]
-    fn scatter_list_covers_whole_message_and_leaves_gaps_in_slot() {
+    fn scatter_list_leaves_gaps_between_segments() {
         let pieces: Vec<_> = SLOTS.pieces(5).collect();
         assert_eq!(pieces, [(1010, 33, 0), (1093, 33, 33), (1176, 34, 66)]);
         assert_eq!(SLOTS.watched(), 264);

@@ -83,8 +83,8 @@ impl SendWqe {
         self.bytes[0x0c..0x10].copy_from_slice(&imm);
     }
 
-    /// Returns the first bytes of the preceding WQE, which are a link to this WQE. This WQE is `position` units from
-    /// the start of the queue.
+    /// Returns a link to this WQE, which forms the first bytes of the preceding WQE. `position` is this WQE's distance
+    /// from the start of the queue in units.
     pub(crate) fn link(&self, position: u32) -> [u8; 8] {
         const DBD: u32 = 1 << 7;
         let mut link = [0; 8];
@@ -126,7 +126,7 @@ pub(crate) fn valid_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
 }
 
 /// Returns a receive WQE in the user library's format for a list of `max_recv_sge` elements, without its first 10h
-/// bytes. The device can find the end of such a list only from the lengths of earlier lists.
+/// bytes. The user library writes no terminator after such a list, even if the slot has room for one.
 pub(crate) fn unterminated_receive(sges: &[Sge], slot: usize) -> Result<Vec<u8>> {
     receive_list(sges, slot, None)
 }
@@ -175,8 +175,7 @@ fn push_sge(bytes: &mut Vec<u8>, sge: &Sge) {
 
 fn ud_unit(datagram: &Datagram) -> Result<[u8; 48]> {
     let path = &datagram.path;
-    // The first value is the LID or the low two bytes of the MAC address. The second contains the MAC address's high
-    // four bytes.
+    // Returns the LID or the low two bytes of the MAC address, and the high four bytes of the MAC address.
     let address = |lid: Option<u16>, mac: Option<[u8; 6]>| match (lid, mac) {
         (Some(_), Some(_)) => Err(bad_step("a LID and a MAC share a field")),
         (lid, None) => Ok((lid.unwrap_or(0), 0)),

@@ -1,4 +1,4 @@
-//! The command queue.
+//! The command queue of a ConnectX function.
 //!
 //! # Spec
 //! mlx5 interface, sections 2.1 and 3.
@@ -11,8 +11,8 @@ use super::bytes::{get_u32, put_u32, put_u64};
 use super::read;
 use crate::vfio::{Arena, Bar, Device, PAGE};
 
-/// Time after which `mlx5_core` gives up on a command.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit for a command, which is the same as in `mlx5_core`.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of input or output bytes that the slot itself holds.
 const INLINE: usize = 16;
 /// Number of data bytes in a mailbox block.
@@ -57,7 +57,7 @@ pub(super) enum Op {
 }
 
 impl Op {
-    /// Returns opcode and modifier.
+    /// Returns the opcode and its modifier.
     const fn code(self) -> (u16, u16) {
         match self {
             Self::EnableHca => (0x104, 0),
@@ -114,7 +114,7 @@ impl Commands {
         Ok(Self { slot, mailboxes, token: 0 })
     }
 
-    /// Executes a command whose input has 16 bytes plus the given words. Returns its output.
+    /// Executes a command. `words` contains 32-bit values for its input, with their byte offsets. Returns the output.
     pub(super) fn run(
         &mut self,
         device: &Device,
@@ -131,7 +131,7 @@ impl Commands {
         self.run_long(device, arena, op, input, output_len)
     }
 
-    /// Fills in the header of `input` and executes the command. Returns its output.
+    /// Fills in the header of `input` and executes the command. Returns the output.
     pub(super) fn run_long(
         &mut self,
         device: &Device,
@@ -168,7 +168,7 @@ impl Commands {
             if owner & 1 == 0 {
                 break owner;
             }
-            ensure!(started.elapsed() < PATIENCE, "{op:?} did not complete within {PATIENCE:?}");
+            ensure!(started.elapsed() < TIMEOUT, "{op:?} did not complete within {TIMEOUT:?}");
             std::thread::yield_now();
         };
         ensure!(owner == 0, "{op:?} was not delivered: delivery status {:#x}", owner >> 1);

@@ -27,9 +27,9 @@ use crate::wire::{CloseMlx5, CopyByWrite, Mlx5Copied, Mlx5Info, OpenMlx5};
 /// Size in bytes of the memory for queues and commands.
 const OWN: usize = 2 << 20;
 /// Time limit for the device to start, for the port to become active, and for a copy.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Interval at which the state of the port is queried.
-const POLL: Duration = Duration::from_millis(10);
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Polling interval for the firmware and the port.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum number of WRITEs that are posted at once. Only the last of them requests a completion.
 const BATCH: u32 = 32;
 
@@ -172,7 +172,7 @@ impl Mlx5 {
             let completion = loop {
                 match self.completions.next(&self.arena)? {
                     Some(completion) => break completion,
-                    None if started.elapsed() > PATIENCE => bail!("no completion within {PATIENCE:?}"),
+                    None if started.elapsed() > TIMEOUT => bail!("no completion within {TIMEOUT:?}"),
                     None => std::thread::yield_now(),
                 }
             };
@@ -189,8 +189,8 @@ impl Mlx5 {
     /// Waits for the interrupt of the armed queues and consumes its event. Returns the number of interrupts.
     fn take_event(&mut self) -> Result<u64> {
         let [signal] = &self.signal;
-        let interrupts = signal.wait(PATIENCE)?;
-        ensure!(interrupts > 0, "no interrupt within {PATIENCE:?}");
+        let interrupts = signal.wait(TIMEOUT)?;
+        ensure!(interrupts > 0, "no interrupt within {TIMEOUT:?}");
         let cqn = self.events.next(&self.arena)?.context("an interrupt was raised without an event")?;
         ensure!(cqn == self.objects.cqn, "event for CQ {cqn:#x}, expected {:#x}", self.objects.cqn);
         self.events.update(&self.device, self.objects.uar, self.objects.eqn)?;
@@ -210,8 +210,8 @@ fn check_firmware(device: &Device) -> Result<String> {
     const COMMAND_REVISION: u32 = 5;
     let started = Instant::now();
     while read(device, 0x1fc)? >> 31 != 0 {
-        ensure!(started.elapsed() < PATIENCE, "the firmware did not start within {PATIENCE:?}");
-        std::thread::sleep(POLL);
+        ensure!(started.elapsed() < TIMEOUT, "the firmware did not start within {TIMEOUT:?}");
+        std::thread::sleep(POLL_INTERVAL);
     }
     let (version, rest) = (read(device, 0)?, read(device, 4)?);
     ensure!(
@@ -256,8 +256,8 @@ fn wait_for_lid(device: &Device, arena: &Arena, commands: &mut Commands) -> Resu
         if lid != 0 {
             return Ok(u16::try_from(lid)?);
         }
-        ensure!(started.elapsed() < PATIENCE, "the port has no LID after {PATIENCE:?}");
-        std::thread::sleep(POLL);
+        ensure!(started.elapsed() < TIMEOUT, "the port has no LID after {TIMEOUT:?}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -14,13 +14,13 @@ use crate::vfio::{Arena, Device, PAGE};
 const INPUT: usize = 0x110;
 /// Offset of a QP context in the input of a command.
 const QP_CONTEXT: usize = 0x18;
-/// Offset of every other context in the input of a command.
+/// Offset of any other context in the input of a command.
 const CONTEXT: usize = 0x10;
 /// Low byte of the key, chosen arbitrarily.
 const KEY_BYTE: u32 = 0x42;
 /// Mask for object numbers.
 const NUMBER: u32 = 0xff_ffff;
-/// Number for "any QP" in keys, and for "no user index" in QPs.
+/// Number that means "any QP" in keys, and "no user index" in QPs.
 const NONE: u32 = 0xff_ffff;
 /// Migration state of a QP without an alternate path.
 const MIGRATED: u32 = 3 << 11;
@@ -113,7 +113,7 @@ impl Objects {
         let mut input = context();
         put_u32(&mut input, at(0x04), self.pd);
         put_u32(&mut input, at(0x7c), self.cqn);
-        // Remote READ and WRITE are permitted.
+        // Permit remote READ and WRITE.
         put_u32(&mut input, at(0x90), 3 << 14);
         put_u32(&mut input, at(0x9c), self.cqn);
         put_u64(&mut input, at(0xa0), arena.iova(sends.record()));

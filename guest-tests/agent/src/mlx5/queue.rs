@@ -12,7 +12,7 @@ use crate::vfio::{Arena, Bar, Device, PAGE};
 const ENTRY: usize = 64;
 /// Offset of an entry's owner bit.
 const OWNER: usize = 0x3f;
-/// Size in bytes of the doorbell page (UAR) that a number selects.
+/// Size of a doorbell page (UAR) in bytes.
 const UAR: u64 = 4096;
 
 /// A ring that the device writes and the driver reads.
@@ -55,7 +55,7 @@ impl Ring {
     }
 }
 
-/// The event queue, whose events are all completions.
+/// The event queue, which receives only completion events.
 #[derive(Debug)]
 pub(super) struct Events(Ring);
 
@@ -72,7 +72,7 @@ impl Events {
         self.0.place()
     }
 
-    /// Returns the completion queue number in the next event, if the device has written one.
+    /// Returns the number of the completion queue from the next event, if the device has written one.
     pub(super) fn next(&mut self, arena: &Arena) -> Result<Option<u32>> {
         let Some(entry) = self.0.next(arena, |_| true) else { return Ok(None) };
         ensure!(entry[1] == 0, "unexpected event of type {:#x}", entry[1]);
@@ -109,7 +109,7 @@ pub(super) struct Completion {
 pub(super) struct Completions {
     ring: Ring,
     record: usize,
-    /// Number of times the queue has been armed. An event has followed each time.
+    /// Number of times the queue has been armed. Each time, an event has followed.
     arms: u32,
 }
 

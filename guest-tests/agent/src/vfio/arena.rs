@@ -210,7 +210,7 @@ fn reserve(len: usize, huge_pages: bool, file: Option<&File>) -> io::Result<(Non
         if skip < ALIGN {
             libc::munmap(base.byte_add(len), ALIGN - skip);
         }
-        // Without support for huge pages, the advice fails, which affects only speed.
+        // The advice fails if the kernel does not support huge pages, which affects only speed.
         libc::madvise(base, len, advice);
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap returned address zero"))?;
         Ok((base, skip))

@@ -18,7 +18,7 @@ const DEVICE_GET_REGION_INFO: u64 = request(8);
 const DEVICE_SET_IRQS: u64 = request(10);
 const IOMMU_MAP_DMA: u64 = request(13);
 
-/// Identifies the second version of the type 1 IOMMU interface.
+/// VFIO_TYPE1v2_IOMMU: the second version of the type 1 IOMMU interface.
 const TYPE1V2_IOMMU: u64 = 3;
 
 #[repr(C)]

@@ -27,7 +27,7 @@ impl Signal {
     pub(crate) fn wait(&self, patience: Duration) -> io::Result<u64> {
         let mut wanted = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let timeout = libc::c_int::try_from(patience.as_millis()).unwrap_or(libc::c_int::MAX);
-        // SAFETY: the array of one element outlives the call.
+        // SAFETY: `wanted` is a single entry, and outlives the call.
         if unsafe { libc::poll(&raw mut wanted, 1, timeout) } < 0 {
             return Err(io::Error::last_os_error());
         }

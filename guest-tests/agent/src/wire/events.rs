@@ -13,7 +13,7 @@ pub struct EqId(pub u32);
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreateEq {
-    /// Binary logarithm of the number of entries.
+    /// Log2 of the number of entries.
     pub log_entries: u8,
     /// Protection domain of the queue.
     pub pd: u32,

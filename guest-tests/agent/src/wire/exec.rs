@@ -22,7 +22,7 @@ use super::ExitStatus;
 pub const EXEC_PORT_PREFIX: &str = "org.hcad.exec.";
 /// Maximum size of a frame's payload in bytes. Both ends reject longer payloads.
 pub const MAX_PAYLOAD: usize = 64 << 10;
-/// Maximum number of unacknowledged input bytes. It is reached if a command does not read its input.
+/// Maximum number of unacknowledged input bytes, which is reached if a command does not read its input.
 pub const INPUT_WINDOW: usize = 256 << 10;
 /// Length of a frame's header in bytes.
 pub const HEADER: usize = 5;
@@ -70,7 +70,7 @@ pub enum ToGuest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHost {
     Started,
-    /// The command could not be started, or the lab has given up waiting for it.
+    /// The command could not be started, or the lab no longer waits for it.
     Failed(StartError),
     /// Bytes from standard output or from the terminal.
     Output(Vec<u8>),

@@ -42,7 +42,7 @@ pub struct VerifyFile {
     pub position: u64,
 }
 
-/// Waits until one of the files contains one of the texts. Many kernel states are visible only in files.
+/// Waits until one of the files contains one of the texts, for kernel state that is visible only in sysfs or procfs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AwaitText {

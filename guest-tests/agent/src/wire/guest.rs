@@ -121,7 +121,7 @@ pub struct Shutdown {
 pub enum ShutdownKind {
     PowerOff,
     Reboot,
-    /// The kernel panics. Without stopping any device, it starts the kernel that [`LoadCrashKernel`] has loaded.
+    /// The kernel panics and, without stopping any device, starts the kernel loaded by [`LoadCrashKernel`].
     Crash,
 }
 

@@ -27,7 +27,7 @@ pub struct OpenHca {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HcrBase {
-    /// BAR0 + 0h, which the public driver uses.
+    /// BAR0 + 0h, which the public driver (`ib_hgrnic`) uses.
     #[default]
     Zero,
     /// BAR0 + 80000h, which the interface document specifies.
@@ -38,20 +38,19 @@ pub enum HcrBase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IcmOptions {
-    /// Binary logarithm of the number of queue pairs.
+    /// Log2 of the number of queue pairs.
     pub log_qps: u8,
-    /// Binary logarithm of the number of completion queues.
+    /// Log2 of the number of completion queues.
     pub log_cqs: u8,
-    /// Binary logarithm of the number of event queues.
+    /// Log2 of the number of event queues.
     pub log_eqs: u8,
-    /// Binary logarithm of the number of memory regions.
+    /// Log2 of the number of memory regions.
     pub log_mpts: u8,
-    /// Binary logarithm of the number of translation entries.
+    /// Log2 of the number of translation entries.
     pub log_mtts: u8,
     /// ICM virtual address of the first table. The other tables follow in order of descending size.
     pub base: u64,
-    /// Whether the order of the mapped pages differs from the order of their ICM addresses. The pages are then mapped
-    /// in runs of different lengths.
+    /// Whether the tables' pages are mapped out of order, in runs of different lengths.
     pub scattered: bool,
 }
 

@@ -179,7 +179,7 @@ fn to_line(message: &impl Serialize) -> String {
 
 macro_rules! steps {
     ($($name:ident => $answer:ty,)*) => {
-        /// A step of any kind.
+        /// Any of the steps that the agent can execute.
         #[derive(Clone, Debug, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Step {

@@ -46,13 +46,13 @@ pub struct CreateQp {
     /// requests.
     pub buffer_pd: Option<u32>,
     pub service: Service,
-    /// Binary logarithm of the number of send slots.
+    /// Log2 of the number of send slots.
     pub log_sq_slots: u8,
-    /// Binary logarithm of the size of a send slot in bytes.
+    /// Log2 of the size of a send slot in bytes.
     pub log_sq_slot_bytes: u8,
-    /// Binary logarithm of the number of receive slots.
+    /// Log2 of the number of receive slots.
     pub log_rq_slots: u8,
-    /// Binary logarithm of the size of a receive slot in bytes.
+    /// Log2 of the size of a receive slot in bytes.
     pub log_rq_slot_bytes: u8,
     /// Format of receive work requests.
     pub recv_style: RecvStyle,

@@ -43,8 +43,8 @@ pub struct CreateMr {
     pub page_size: u32,
     /// Offset of the region's start within its first page.
     pub page_offset: u32,
-    /// First virtual address, whose bits below the page size must equal `page_offset`. If it is `None`, the agent
-    /// chooses an address that differs from the bus address.
+    /// First virtual address. Its offset in its page must equal `page_offset`, unless `page_offset` is 0. If it is
+    /// `None`, the agent chooses an address that differs from the bus address.
     pub va: Option<u64>,
     /// Whether adjacent pages of the region have non-adjacent bus addresses.
     pub scattered: bool,
@@ -52,8 +52,8 @@ pub struct CreateMr {
     pub zero_based: bool,
     /// Value of the MPT's page_size field, or `None` if it equals `page_size`.
     pub page_size_field: Option<u32>,
-    /// If set, the step does not register new memory, but an additional key for this region's memory and translation
-    /// entries. The only other fields that apply are `access`, `pd` and `zero_based`. The new region must be destroyed
+    /// Existing region for whose memory and translation entries the step registers an additional key. The only other
+    /// fields that apply are `access`, `pd`, `page_size_field` and `zero_based`. The new region must be destroyed
     /// before the existing one.
     pub over: Option<MrId>,
 }
@@ -178,7 +178,7 @@ pub struct Poke {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreateCq {
-    /// Binary logarithm of the number of entries.
+    /// Log2 of the number of entries.
     pub log_entries: u8,
     /// Protection domain of the queue.
     pub pd: u32,

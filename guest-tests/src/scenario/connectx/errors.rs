@@ -1,4 +1,5 @@
-//! Checks that errors are reported as on hardware: by a completion status, an asynchronous event, or a kernel message.
+//! Checks that errors are reported as on real hardware: by a completion status, an asynchronous event, or a kernel
+//! message.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 }
 
 /// Unloads guest `a`'s drivers during traffic. The program in guest `a` must receive a fatal device event, and its
-/// peer's requests must fail after exhausting their retries.
+/// peer's requests must exhaust their retries.
 async fn unloaded(pair: &mut StockPair) -> Result<()> {
     let [server, client] = traffic(pair).await?;
     let ends = Ends::open(pair).await?;

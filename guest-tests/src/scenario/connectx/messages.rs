@@ -18,7 +18,7 @@ const NORMAL: &[&str] = &[
     // The driver reports link changes.
     "Port: 1 Link DOWN",
     "Port: 1 Link ACTIVE",
-    // When a driver binds, the kernel logs that it enables the function and routes its interrupt.
+    // Logged when a driver binds: the kernel enables the function and routes its interrupt.
     "enabling device",
     "ACPI",
 ];
@@ -47,14 +47,14 @@ pub(super) const GIVES_UP: &str = "Driver is in error state. Unloading";
 /// driver is removed afterwards (`mlx5_uninit_one`, main.c).
 const UNLOAD: &[&str] = &[GIVES_UP, "mlx5_uninit_one: interface is down, NOP"];
 
-/// Fails if a message about the device, or any warning, is unexpected.
-pub(super) fn judge(lines: &[String], warnings: &[String]) -> Result<()> {
-    judge_others(lines, warnings, &[])
+/// Fails on any unexpected message about the device and on any unexpected warning.
+pub(super) fn check(lines: &[String], warnings: &[String]) -> Result<()> {
+    check_others(lines, warnings, &[])
 }
 
-/// Like [`judge`], but also accepts the messages of a driver that recovers from a failure.
-pub(super) fn judge_recovery(lines: &[String], warnings: &[String]) -> Result<()> {
-    judge_others(lines, warnings, RECOVERY)
+/// Like [`check`], but also accepts the messages of a driver that is recovering from a failure.
+pub(super) fn check_recovery(lines: &[String], warnings: &[String]) -> Result<()> {
+    check_others(lines, warnings, RECOVERY)
 }
 
 /// Returns whether a message is expected in the absence of errors.
@@ -62,12 +62,12 @@ pub(in super::super) fn is_normal(line: &str) -> bool {
     NORMAL.iter().any(|text| line.contains(text))
 }
 
-/// Like [`judge`], but also accepts the messages of a driver that unloads itself after a failure.
-pub(super) fn judge_unload(lines: &[String], warnings: &[String]) -> Result<()> {
-    judge_others(lines, warnings, &[RECOVERY, UNLOAD].concat())
+/// Like [`check`], but also accepts the messages of a driver that unloads itself after a failure.
+pub(super) fn check_unload(lines: &[String], warnings: &[String]) -> Result<()> {
+    check_others(lines, warnings, &[RECOVERY, UNLOAD].concat())
 }
 
-fn judge_others(lines: &[String], warnings: &[String], also: &[&str]) -> Result<()> {
+fn check_others(lines: &[String], warnings: &[String], also: &[&str]) -> Result<()> {
     let is_known = |line: &&String| is_normal(line) || also.iter().any(|text| line.contains(text));
     let about = lines.iter().filter(|line| SUBJECTS.iter().any(|text| line.contains(text)));
     let others: Vec<_> = about.chain(warnings).filter(|line| !is_known(line)).collect();
@@ -80,13 +80,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn judge_rejects_unlisted_kernel_messages() {
+    fn unlisted_kernel_messages_are_rejected() {
         let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
         let usual = lines(&["mlx5_core 0000:01:00.0: firmware version: 16.35.3006", "virtio_net: other"]);
-        judge(&usual, &[]).unwrap();
+        check(&usual, &[]).unwrap();
         let failure = lines(&["mlx5_core 0000:01:00.0: poll_health:803:(pid 17): Fatal error 3 detected"]);
-        judge(&failure, &[]).unwrap_err();
-        judge_recovery(&failure, &[]).unwrap();
-        judge(&[], &lines(&["WARNING: at any place"])).unwrap_err();
+        check(&failure, &[]).unwrap_err();
+        check_recovery(&failure, &[]).unwrap();
+        check(&[], &lines(&["WARNING: at any place"])).unwrap_err();
     }
 }

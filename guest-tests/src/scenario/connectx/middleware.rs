@@ -16,13 +16,13 @@ const DEVICE: &str = "mlx5_0";
 /// One of UCX's transports.
 struct Transport {
     name: &'static str,
-    /// Value of `UCX_TLS` for protocols over this transport. Reliable connections are set up with datagrams.
+    /// Value of `UCX_TLS` for protocols over this transport. Reliable connections are set up over a datagram transport.
     protocols: &'static str,
     /// Lists of arguments for transport tests.
     tests: &'static [&'static [&'static str]],
 }
 
-/// UCX's transports on a ConnectX without dynamically connected transport.
+/// UCX's transports on a ConnectX without the dynamically connected transport.
 const TRANSPORTS: &[Transport] = &[
     Transport { name: "rc_mlx5", protocols: "rc_mlx5,ud_mlx5:aux", tests: &[MESSAGES, REMOTE_ACCESS] },
     Transport {
@@ -50,9 +50,9 @@ const REMOTE_ACCESS: &[&str] = &[
     "-t get -D zcopy -s 65536 -n 100",
 ];
 
-/// Arguments for UCX transport tests of atomics. `rc_mlx5` cannot be tested, because this device does not offer DevX:
-/// UCX adds the offset of an indirect key to each address (`uct_ib_resolve_atomic_rkey` in UCX's `ib_md.h`), but
-/// creates indirect keys only by DevX.
+/// Arguments for UCX transport tests of atomics. They cannot run over `rc_mlx5`, which adds the offset of an indirect
+/// key to each address (`uct_ib_resolve_atomic_rkey` in UCX's `ib_md.h`) but creates indirect keys only through DevX.
+/// This device does not offer DevX.
 const ATOMICS: &[&str] = &["-t fadd -D short -s 8 -n 500", "-t cswap -D short -s 8 -n 500"];
 
 /// Arguments for UCX protocol tests over each transport.
@@ -66,8 +66,7 @@ const PROTOCOL: &[&str] = &[
     "-t stream_bw -s 65536 -n 100",
 ];
 
-/// libfabric's providers and endpoint types. The third value is the size of the largest message, as printed by
-/// `fi_pingpong`.
+/// libfabric's providers and endpoint types, with the largest message size as printed by `fi_pingpong`.
 const FABRIC: &[(&str, &str, &str)] =
     &[("verbs", "msg", "6m"), ("verbs;ofi_rxm", "rdm", "6m"), ("verbs", "dgram", "4k")];
 

@@ -8,7 +8,7 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready};
 
-/// Command lines. The options for the device and the content check are added to each of them.
+/// Command lines, without the options for the device and the content check.
 const CASES: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -e",
@@ -28,8 +28,8 @@ const CASES: &[&str] = &[
     "ibv_srq_pingpong -s 4096 -m 4096 -q 16 -e -g 0",
     "ibv_srq_pingpong -s 1048576 -m 2048 -n 32",
 ];
-/// Command lines of the XRC program. It does not check message content; it only reports failed requests. Its server
-/// serves a single client.
+/// Command lines of the XRC program, which reports failed requests but does not check content. Its server serves a
+/// single client.
 const XRC: &[&str] = &[
     "ibv_xsrq_pingpong",
     "ibv_xsrq_pingpong -n 500 -e",

@@ -25,12 +25,12 @@ use crate::vm::{Image, Vm};
 const IDS: (u16, u16) = (0x15b3, 0x1017);
 /// The drivers, and the modules through which user-space tools access verbs, management datagrams and `rdma_cm`.
 const MODULES: &[&str] = &["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm"];
-/// Number of CPUs, each of which has its own completion vector.
+/// Number of CPUs. Each CPU has its own completion vector.
 const CPUS: u32 = 2;
 const MEMORY_MIB: u32 = 1024;
 /// Memory in MiB for the kernel that runs after a panic.
 const CRASH_MEMORY_MIB: u32 = 448;
-/// Disk with the kernel that runs after a panic. The first two disks contain the root file system.
+/// Disk that holds the kernel to run after a panic. The first two disks contain the root file system.
 const CRASH_DISK: &str = "/dev/vdc";
 /// Time limit for loading the drivers while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
@@ -89,7 +89,7 @@ struct Probe {
     ids: [u16; 2],
     /// PCI addresses of the devices, in the same order as `ids`.
     functions: [String; 2],
-    /// How many kernel messages, and how many warnings, have already been checked.
+    /// Numbers of kernel messages and of warnings that have already been checked.
     judged: (usize, usize),
     image: Image,
     /// The kernel that runs after a panic.
@@ -331,7 +331,7 @@ impl Probe {
             self.await_message("health recovery succeeded").await?;
             self.active().await?;
             let (lines, warnings) = self.new_messages().await?;
-            messages::judge_recovery(&lines, &warnings)?;
+            messages::check_recovery(&lines, &warnings)?;
         }
         self.devinfo().await
     }
@@ -349,7 +349,7 @@ impl Probe {
         self.driver(&function, "bind").await?;
         self.active().await?;
         let (lines, warnings) = self.new_messages().await?;
-        messages::judge_unload(&lines, &warnings)
+        messages::check_unload(&lines, &warnings)
     }
 
     /// Sets the grace period in milliseconds. If the device fails again within this time after a recovery, the driver
@@ -369,7 +369,7 @@ impl Probe {
         self.daemon.controls_of(*id).ask(&["fail", "--yes"]).await.map(drop)
     }
 
-    /// Waits for a new kernel message that contains this text.
+    /// Waits for a new kernel message that contains `part`.
     async fn await_message(&mut self, part: &str) -> Result<()> {
         let deadline = Instant::now() + RECOVERY;
         loop {
@@ -389,15 +389,15 @@ impl Probe {
         self.unload().await?;
         self.load().await?;
         let (lines, warnings) = self.new_messages().await?;
-        messages::judge_recovery(&lines, &warnings)
+        messages::check_recovery(&lines, &warnings)
     }
 
     async fn unload(&mut self) -> Result<()> {
         self.vm.run_within(LOAD_TIMEOUT, &["modprobe", "-r", "mlx5_ib", "mlx5_core"]).await.map(drop)
     }
 
-    /// Unloads and loads the drivers repeatedly, and checks that the port becomes active each time. To save time, the
-    /// second device does not take part.
+    /// Unloads and loads the drivers repeatedly, and checks that the port becomes active each time. The second device
+    /// is left out to save time.
     async fn cycles(&mut self, cycles: Cycles<'_>) -> Result<()> {
         let second = self.functions[1].clone();
         let bound_by =
@@ -440,10 +440,10 @@ impl Probe {
     /// Checks that all kernel messages since the last check are expected.
     async fn expected_messages(&mut self) -> Result<()> {
         let (lines, warnings) = self.new_messages().await?;
-        messages::judge(&lines, &warnings)
+        messages::check(&lines, &warnings)
     }
 
-    /// Returns two lists of kernel messages since the last call: all of them, and those at warning level or above.
+    /// Returns the kernel messages since the last call: all of them, and those at warning level or above.
     async fn new_messages(&mut self) -> Result<(Vec<String>, Vec<String>)> {
         let mut lines = self.vm.call(Dmesg { level: None }).await?.lines;
         let mut warnings = kernel_log::warnings(&mut self.vm).await?;
@@ -464,7 +464,7 @@ impl Probe {
     }
 }
 
-/// Writes the kernel and the initramfs of the guest to a disk.
+/// Writes the guest's kernel and initramfs to a disk.
 fn write_crash_disk(lab: &Lab, image: &Image, disk: &Path) -> Result<LoadCrashKernel> {
     const SECTOR: usize = 512;
     let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
@@ -480,7 +480,7 @@ fn write_crash_disk(lab: &Lab, image: &Image, disk: &Path) -> Result<LoadCrashKe
     })
 }
 
-/// Returns a glob pattern for one of the port's sysfs files. The pattern matches any name of the RDMA device.
+/// Returns a glob pattern for one of the port's sysfs files, regardless of the RDMA device's name.
 fn port_file(function: &str, file: &str) -> String {
     format!("/sys/bus/pci/devices/{function}/infiniband/*/ports/1/{file}")
 }

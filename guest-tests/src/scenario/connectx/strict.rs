@@ -1,4 +1,4 @@
-//! Strict mode with the stock drivers, from loading to unloading: no rule reports a violation.
+//! Checks that strict mode reports no violation by the stock drivers, from loading to unloading.
 
 use std::time::Duration;
 

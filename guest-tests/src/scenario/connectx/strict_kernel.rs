@@ -1,4 +1,4 @@
-//! Bugs planted in Linux's own `mlx5_ib`. `mlx5_core` remains as it is in Debian's kernel.
+//! Checks that strict mode reports bugs planted in Linux's `mlx5_ib`. `mlx5_core` is Debian's, unmodified.
 
 use anyhow::Result;
 
@@ -26,8 +26,9 @@ const CHANGES: &[Change] = &[
         "int mlx5_planted;\nmodule_param_named(planted, mlx5_planted, int, 0444);\nMODULE_LICENSE(",
     ),
     ("wr.c", "cpu_to_be32(sg->lkey)", "cpu_to_be32(sg->lkey ^ (mlx5_planted == 1) << 20)"),
-    // The read waits until the device has seen the doorbell. The device ignores a doorbell for WQEs that the record
-    // does not cover, so the driver must ring the doorbell again.
+    // Bug 2 rings the doorbell before it writes the doorbell record. The register read returns only after the device
+    // has seen the doorbell. The device ignores a doorbell for WQEs that the record does not cover, so the driver rings
+    // it again.
     ("wr.c", RECORD, "if (mlx5_planted != 2) qp->db.db[MLX5_SND_DBR] = cpu_to_be32(qp->sq.cur_post);"),
     (
         "wr.c",

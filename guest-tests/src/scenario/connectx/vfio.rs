@@ -1,5 +1,5 @@
 //! A ConnectX driven through vfio-pci by the lab's own driver, without `mlx5_core`. The cases are those of
-//! `vfio_pci_driver_test` in Linux's selftests: copies, accesses to memory that is not mapped, interrupts and restarts.
+//! `vfio_pci_driver_test` in Linux's selftests: copies, accesses to unmapped memory, interrupts and restarts.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const CONNECTX: DeviceSelector = DeviceSelector::Ids { vendor: 0x15b3, device: 0
 const DATA_MIB: u32 = 16;
 /// Bus address that is not mapped for the device.
 const UNMAPPED: u64 = 0x7f_0000_0000;
-/// Number of interrupts to request one after the other.
+/// Number of interrupts to request one after another.
 const INTERRUPTS: u64 = 100;
 /// Time limit for the slowest step on a busy host.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -104,7 +104,7 @@ impl Station {
 
     async fn copies(&mut self) -> Result<()> {
         for len in [1, 2, 3, 4, 63, 64, 65, 4095, 4096, 4097, 65_537, 1 << 20, 8 << 20] {
-            // Neither source nor destination is aligned, unless the copy fills all memory.
+            // Misalign source and destination, unless the copy fills all memory.
             let shift = if len < 8 << 20 { 5 } else { 0 };
             self.arrives(|step| {
                 step.len = len;

@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 
 use super::probe::Probe;
 
-/// The cases. Each consists of a name, a command with the placeholders `{device}` and `{function}`, and substrings that
-/// the command must print. White space in the output is normalised.
+/// The cases: a name, a command with the placeholders `{device}` and `{function}`, and substrings of its expected
+/// output. White space is normalised.
 pub(super) const ALL: &[(&str, &str, &[&str])] = &[
     (
         "ethtool",

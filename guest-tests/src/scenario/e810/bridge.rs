@@ -1,4 +1,4 @@
-//! Hosts that are reached through a macvlan or a bridge on a station. Each host is a network namespace.
+//! Hosts behind a macvlan or a bridge on a station. Each host is a network namespace.
 
 use anyhow::Result;
 

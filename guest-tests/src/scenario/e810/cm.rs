@@ -12,8 +12,8 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::scenario::extent::Extent;
 
-/// Returns the programs to run between a client and a server. The full extent runs all programs. The core extent runs
-/// all of them over untagged IPv4 in the forward direction, and only a few otherwise.
+/// Returns the programs to run between a client and a server. The core extent runs all programs only over untagged IPv4
+/// with an E810 as the client, and a few otherwise.
 const fn programs(extent: Extent, network: Network, back: bool) -> &'static [Program] {
     match (extent, network, back) {
         (Extent::Full, ..) | (Extent::Core, Network::V4, false) => ALL,

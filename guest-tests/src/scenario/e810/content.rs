@@ -1,4 +1,4 @@
-//! Transfers a file that must arrive unchanged.
+//! Transfers a file and checks that it arrives unchanged.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::net::Wire;
 use super::station::Station;
 use crate::tools::{Ready, stop, wait};
 
-/// Path of the file, which is kept in memory.
+/// Path of the file, on tmpfs.
 const FILE: &str = "/dev/shm/file";
 const LEN_MIB: u64 = 256;
 const PORT: u16 = 5555;

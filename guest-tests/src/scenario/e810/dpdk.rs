@@ -23,13 +23,12 @@ use crate::vm::Vm;
 /// Number of 2 MiB pages for DPDK's buffers.
 const HUGE_PAGES: u32 = 100;
 const MEMORY_MIB: u32 = 1024;
-/// Time limit for `testpmd` to start. It probes every PCI device and sets up both ports, which takes a while.
+/// Time limit for `testpmd` to start, which includes probing every PCI device and setting up both ports.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for `testpmd` to forward the last frames.
 const COUNTED_TIMEOUT: Duration = Duration::from_secs(120);
-/// Maximum number of frames that a NIC receives before `testpmd` starts to count. These frames belong to address
-/// resolution.
+/// Maximum number of frames, such as ARP requests, that a NIC may receive before `testpmd` starts to count.
 const MAX_EARLY: u64 = 100;
 /// Longest payload of a TCP segment.
 const MAX_SEGMENT: u64 = 1460;
@@ -84,11 +83,11 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
-/// Counters of a port of `testpmd`, in frames.
+/// Counters of a `testpmd` port, in frames.
 #[derive(Clone, Copy, Debug)]
 struct Statistics {
     received: u64,
-    /// Frames for which no receive buffer was free.
+    /// Frames dropped because no receive buffer was free.
     missed: u64,
     sent: u64,
 }
@@ -158,7 +157,7 @@ impl Bench {
 
     /// Checks that `testpmd` and its NICs count the same frames.
     async fn counters(&mut self) -> Result<()> {
-        // These guests send no frames from now on.
+        // Take the links down, so that the guests send no more frames.
         for station in [&mut self.a, &mut self.b] {
             station.sh(&format!("ip link set {} down", station.device)).await?;
         }
@@ -182,14 +181,14 @@ impl Bench {
         }
     }
 
-    /// Returns the numbers of frames that a NIC of the forwarder has received and sent.
+    /// Returns the numbers of frames that one of the forwarder's NICs has received and sent.
     async fn nic_frames(&self, port: usize) -> Result<(u64, u64)> {
         let daemon = &self.daemons[port];
         let received = daemon.counter("/port/nic_receive/packets").await?;
         Ok((received, daemon.counter("/port/nic_transmit/packets").await?))
     }
 
-    /// Reads the next statistics of a port that `testpmd` prints. It prints them every second.
+    /// Reads the next statistics that `testpmd` prints for a port. It prints them every second.
     async fn statistics(&mut self, port: u8) -> Result<Statistics> {
         let vm = &mut self.forwarder;
         let testpmd = self.testpmd.context("testpmd did not start")?;

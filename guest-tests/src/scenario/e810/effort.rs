@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 /// Name prefix of the QEMU threads that execute guest code.
 const VCPU: &str = "CPU ";
 
-/// Resources that a set of threads has used since the start of each thread.
+/// Scheduling statistics of a set of threads, each counted since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effort {
     /// Time that the threads spent on a CPU.
@@ -59,7 +59,7 @@ impl Add for Effort {
     }
 }
 
-/// Computes the increase since `before`. A value can decrease when threads end; its increase is then zero.
+/// Computes the increase since `before`. The result saturates at zero, because values decrease when threads end.
 impl Sub for Effort {
     type Output = Self;
 
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_times_and_wakeups_are_parsed_from_proc() {
+    fn cpu_times_and_wakeups_are_parsed() {
         let status = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t7\n";
         let effort = Effort::parse("1500 300 4\n", status).unwrap();
         let nanos = Duration::from_nanos;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_of_own_process_is_read_from_proc() {
+    fn own_cpu_time_is_read_from_proc() {
         let effort = Effort::of_process(std::process::id()).unwrap();
         assert!(effort.ran > Duration::ZERO);
     }

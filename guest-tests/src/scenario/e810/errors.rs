@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Size of a long request in bytes.
 const LONG: u32 = 4 << 20;
-/// Number of requests posted at once. If they are [`LONG`], half a gigabyte is in flight when the program reads its
+/// Number of requests posted at once. With [`LONG`] requests, half a gigabyte is in flight when the program reads its
 /// next command.
 const MANY: usize = 120;
 
@@ -42,7 +42,7 @@ struct Pair {
     b: Station,
 }
 
-/// A verbs program in each guest, each with a queue pair that is connected to the other program's.
+/// A verbs program in each guest. Their queue pairs are connected to each other.
 struct Ends {
     a: Side,
     b: Side,
@@ -236,8 +236,8 @@ async fn too_long(pair: &mut Pair) -> Result<()> {
     ends.close(pair).await
 }
 
-/// Returns whether guest `a` runs kernel 6.12. Its driver differs from later ones in its features (section 15.2) and in
-/// how it reports errors (section 14.1).
+/// Returns whether guest `a` runs kernel 6.12, whose driver differs from later ones in its features (section 15.2) and
+/// its error reports (section 14.1).
 async fn is_old(pair: &mut Pair) -> Result<bool> {
     Ok(pair.a.sh("uname -r").await?.starts_with("6.12."))
 }
@@ -404,8 +404,8 @@ async fn interface_down(pair: &mut Pair) -> Result<()> {
     still_works(pair).await
 }
 
-/// Removes guest `a`'s device by running `line`. The program in guest `a` must receive a fatal device event, and its
-/// peer's requests must fail after exhausting their retries.
+/// Removes guest `a`'s device with the shell command `line`. The program in guest `a` must receive a fatal device
+/// event, and its peer's requests must exhaust their retries.
 async fn device_removed(pair: &mut Pair, line: &str) -> Result<()> {
     let programs = traffic(pair).await?;
     let ends = Ends::open(pair).await?;

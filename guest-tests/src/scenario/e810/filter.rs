@@ -17,14 +17,14 @@ const SETTLED: Duration = Duration::from_secs(60);
 /// Time limit in seconds for the last frame to arrive.
 const ARRIVAL_SECONDS: u32 = 10;
 
-/// Destination addresses: a group that guest `b` joins, a group that guest `b` does not join, and broadcast.
+/// Destination addresses: a group that guest `b` joins, a group that it does not join, and broadcast.
 const GROUP: &str = "01:00:5e:51:00:01";
 const OTHER_GROUP: &str = "01:00:5e:51:00:02";
 pub(super) const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
-/// A unicast address that no station has. A switch floods frames sent to it.
+/// A unicast address that no station has. Switches flood frames to it.
 const NOBODY: &str = "02:00:00:00:77:77";
 
-/// Marks carried by the test frames. Each destination has its own mark.
+/// Marks in the test frames, one for each destination.
 const TO_IT: u32 = 1;
 const TO_EVERYBODY: u32 = 2;
 const TO_GROUP: u32 = 3;
@@ -33,8 +33,7 @@ const TO_NOBODY: u32 = 5;
 /// Mark of the last frame, which guest `b` always accepts.
 const END: u32 = 99;
 
-/// Guest `b`'s receive modes. Each consists of a name, the membership to add, and the marks of the frames that guest
-/// `b` must accept.
+/// Guest `b`'s receive modes: a name, the membership to add, and the marks of the frames that guest `b` must accept.
 const CASES: &[(&str, Option<&str>, &[u32])] = &[
     ("nothing else", None, &[TO_IT, TO_EVERYBODY]),
     ("one group", Some("group"), &[TO_IT, TO_EVERYBODY, TO_GROUP]),

@@ -39,13 +39,13 @@ async fn interrupts(vm: &mut Vm, device: &str) -> Result<Vec<u64>> {
     Ok(counts)
 }
 
-/// Checks, using packet counters and interrupts, that flows from random ports use all queues of guest `b`. Streams in
+/// Checks packet counters and interrupts to verify that flows from random ports use all queues of guest `b`. Streams in
 /// other cases have consecutive ports, which could all hash to the same queue.
 pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
     const FLOWS: u32 = 64;
     const DATAGRAMS: u32 = 16;
-    /// Minimum share of the packets that each queue must receive, in percent. On average, a queue receives 32 flows.
-    /// The probability that it receives fewer than 13 is below one in a million.
+    /// Minimum share of the packets for each queue, in percent. A queue receives 32 flows on average, and fewer than 13
+    /// with a probability below one in a million.
     const LEAST_SHARE: u64 = 20;
     let device = b.device.clone();
     let (packets, raised) = (statistics(&mut b.vm, &device).await?, interrupts(&mut b.vm, &device).await?);
@@ -80,8 +80,8 @@ pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
 /// Checks that the NIC's counters are consistent with the kernel's, and that neither shows an error.
 pub(super) async fn counted(station: &mut Station) -> Result<()> {
     let device = station.device.clone();
-    // Read the kernel's counters first. The kernel counts a frame after the NIC does, and traffic between the two
-    // readings can only raise the NIC's counters. The kernel's counters are therefore never higher than the NIC's.
+    // Read the kernel's counters first. The kernel counts a frame after the NIC does, so its counters cannot exceed
+    // those that the NIC reports later.
     let links = station.vm.run(&["ip", "-j", "-s", "link", "show", &device]).await?;
     let links: Value = serde_json::from_str(&links)?;
     let nic = statistics(&mut station.vm, &device).await?;

@@ -1,4 +1,4 @@
-//! Events in the life of a NIC: link changes, resets, driver reloads and ring size changes.
+//! The lifecycle of a NIC: link changes, resets, driver reloads and ring size changes.
 
 use std::time::Duration;
 
@@ -70,10 +70,10 @@ pub(super) async fn function_reset(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Makes the driver reset its function, the core and the whole device, and checks that it recovers. The driver in
-/// kernel 6.12 does not support this.
+/// Makes the driver reset the function, the core and the whole device, and checks that it recovers. The driver in
+/// kernel 6.12 does not support such resets.
 pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
-    /// The components shared by a card's functions, as named by `ethtool`.
+    /// Components shared by a card's functions, as named by `ethtool`.
     const CORE: &str = "irq-shared dma-shared filter-shared offload-shared ram-shared";
     let device = probe.device.clone();
     let resets = [
@@ -117,8 +117,8 @@ pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Unloads and loads the driver repeatedly, and checks that the link comes up each time. To save time, the guest's
-/// other function does not take part.
+/// Unloads and loads the driver repeatedly, and checks that the link comes up each time. The guest's other function is
+/// left out to save time.
 pub(super) async fn cycles(probe: &mut Probe, repeated: Cycles<'_>) -> Result<()> {
     let function = probe.function.clone();
     let others = |driver: &str| {

@@ -1,5 +1,5 @@
-//! Tests one E810 with several large configurations at once: many neighbours, 16 GiB of registered memory, and four
-//! NVMe over RDMA controllers. Each controller has eight I/O queues, one per CPU.
+//! Pushes one E810 to its limits: many neighbours, 16 GiB of registered memory, and four NVMe over RDMA controllers,
+//! each with eight I/O queues, one per CPU.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const PROGRAM: &str = include_str!("../../../guest/registrations.py");
 const CPUS: u32 = 8;
 const CONTROLLERS: u32 = 4;
 const NEIGHBOURS: u64 = 1000;
-/// Number of memory regions. All cover the same buffer, because the guest has less memory than their total size.
+/// Number of memory regions. They all cover the same buffer, because their total size exceeds the guest's memory.
 const REGIONS: u32 = 128;
 const REGION_MIB: u32 = 128;
 /// Size of each disk's content in MiB.
@@ -85,7 +85,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     );
     report.case_within(LIMIT * 2, &name, &hint, everything(&mut pair)).await?;
     let stop = async {
-        // NVMe messages about the shutdown of the other end are expected in both guests.
+        // Both guests may log NVMe messages when the other end shuts down.
         pair.client.no_warnings_but(&["nvme"]).await?;
         pair.server.no_warnings_but(&["nvmet"]).await?;
         pair.client.stop().await?;
@@ -118,8 +118,8 @@ async fn neighbours(client: &mut Station) -> Result<()> {
     }
 }
 
-/// Runs NVMe while all regions are registered. NVMe therefore uses the last entries of the page list, and its peer is
-/// the last neighbour.
+/// Runs NVMe while all regions are registered, so that it uses the last entries of the page list and the last
+/// neighbour.
 async fn everything(pair: &mut Pair) -> Result<()> {
     let [length, count] = [(u64::from(REGION_MIB) << 20).to_string(), REGIONS.to_string()];
     let argv = ["python3", "-u", "-c", PROGRAM, DEVICE, &length, &count].map(str::to_owned).to_vec();

@@ -25,7 +25,7 @@ const NORMAL: &[&str] = &[
 const SAFE_MODE: &[&str] = &[
     "firmware: failed to load intel/ice/ddp/ice.pkg",
     "Direct firmware load for intel/ice/ddp/ice.pkg",
-    // The kernel prints once where to get the firmware.
+    // The kernel logs once where to get the firmware.
     "See https://wiki.debian.org/Firmware",
     "The DDP package file was not found or could not be read. Entering Safe Mode",
     "Fail during requesting FW",
@@ -35,17 +35,17 @@ const SAFE_MODE: &[&str] = &[
     "not enough device MSI-X vectors",
 ];
 
-/// Fails if a message is unexpected.
+/// Fails on any unexpected message.
 pub(super) fn judge(lines: &[String]) -> Result<()> {
     judge_others(lines, &[])
 }
 
-/// Fails if a message is unexpected for a driver in safe mode.
+/// Fails on any message that is unexpected for a driver in safe mode.
 pub(super) fn judge_safe_mode(lines: &[String]) -> Result<()> {
     judge_others(lines, SAFE_MODE)
 }
 
-/// Fails if a message is unexpected and contains none of the substrings in `also`.
+/// Fails on any unexpected message that contains none of the substrings in `also`.
 pub(super) fn judge_but(lines: &[String], also: &[&str]) -> Result<()> {
     judge_others(lines, also)
 }

@@ -17,14 +17,14 @@ const NO_GID_CHECK: &str = "UCX_UD_VERBS_ETH_DGID_CHECK=n";
 /// Arguments for UCX transport tests. `ud_verbs` supports only active messages.
 const TRANSPORT: &[&str] = &["-t am_lat -D zcopy -s 2048 -n 500", "-t am_bw -D bcopy -s 2048 -n 2000"];
 
-/// Arguments for more UCX transport tests, with the remaining copy methods.
+/// More UCX transport tests, for the remaining copy methods.
 const MORE_TRANSPORT: &[&str] = &["-t am_lat -D short -s 8 -n 500", "-t am_lat -D bcopy -s 2048 -n 500"];
 
 /// Arguments for UCX protocol tests over the same transport.
 const PROTOCOL: &[&str] =
     &["-t tag_lat -s 65536 -n 50", "-t ucp_put_bw -s 65536 -n 50", "-t ucp_get -s 65536 -n 20"];
 
-/// Arguments for more UCX protocol tests, with the remaining protocols and sizes.
+/// More UCX protocol tests, for the remaining protocols and sizes.
 const MORE_PROTOCOL: &[&str] = &[
     "-t tag_lat -s 8 -n 500",
     "-t tag_bw -s 65536 -n 200",
@@ -33,15 +33,13 @@ const MORE_PROTOCOL: &[&str] = &[
     "-t stream_bw -s 65536 -n 100",
 ];
 
-/// libfabric's providers and endpoint types. The third value is the size of the largest message, as printed by
-/// `fi_pingpong`.
+/// libfabric's providers and endpoint types, with the largest message size as printed by `fi_pingpong`.
 const FABRIC: &[(&str, &str, &str)] =
     &[("verbs", "msg", "6m"), ("verbs;ofi_rxm", "rdm", "6m"), ("verbs", "dgram", "4k")];
 
-/// UCX's only transport. UCX offers reliable connections only on devices with shared receive queues:
-/// `uct_rc_verbs_query_tl_devices` in UCX's `rc_verbs_iface.c` requires `UCT_IB_DEVICE_FLAG_SRQ`, which is set if
-/// `max_srq` is above 0. `irdma` does not support shared receive queues on an E810. The libfabric tests cover RC
-/// instead.
+/// The only UCX transport on an E810. UCX offers reliable connections only on devices with shared receive queues
+/// (`uct_rc_verbs_query_tl_devices` in UCX's `rc_verbs_iface.c` checks `UCT_IB_DEVICE_FLAG_SRQ`, which is set if
+/// `max_srq` is above 0). `irdma` does not support them on an E810. The libfabric tests cover RC instead.
 const UD: &str = "ud_verbs";
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {

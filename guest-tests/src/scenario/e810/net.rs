@@ -45,7 +45,7 @@ impl Extent {
     }
 }
 
-/// Impairments of the lossy link. They are applied at station a, and thus affect station a's traffic with all peers.
+/// Impairments of the lossy link. They are applied at station a, and thus affect its traffic with all peers.
 const LOSS: &[[&str; 6]] = &[
     ["tx", "--probability", "0.01", "--seed", "7", "drop"],
     ["rx", "--probability", "0.01", "--seed", "8", "drop"],
@@ -161,7 +161,7 @@ impl Bench {
         report.case("NIC and kernel counters match", hint, flows::counted(a)).await
     }
 
-    /// Runs the packet cases of an extent with every peer, on a link with or without loss.
+    /// Runs the packet cases with every peer. `wire` selects the link, and `extent` selects the cases.
     async fn packets(&mut self, report: &mut Report, wire: Wire, extent: Extent, hint: &str) -> Result<()> {
         let Self { a, peers, .. } = self;
         let all = extent != Extent::Core;

@@ -10,14 +10,14 @@ use crate::lab::Lab;
 use crate::report::Skip;
 use crate::vm::Vm;
 
-/// The package that the driver finds in the guest.
+/// The DDP package that the driver finds in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Package {
     /// The package that the lab generates.
     Synthetic,
-    /// Debian's package, which is on the additional disk.
+    /// Debian's package, copied from the additional disk.
     Debian,
-    /// No package, so that the driver runs in safe mode.
+    /// No package, which puts the driver into safe mode.
     None,
 }
 
@@ -25,7 +25,7 @@ pub(super) enum Package {
 const DISK: &str = "/dev/vdc";
 /// Temporary mount point of the disk.
 const MOUNT: &str = "/tmp/package";
-/// Program that converts hexadecimal text to bytes. It is needed because requests to the agent can contain only text.
+/// Program that decodes hexadecimal text. Requests to the agent can contain only text.
 const UNHEX: &str = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))";
 /// Time limit for the program that writes the file.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -80,7 +80,7 @@ impl Package {
     }
 }
 
-/// Returns a disk with Debian's package, or the reason why there is none.
+/// Returns a disk with Debian's package, or [`Skip`] if the package is not available.
 pub(super) async fn debian_disk(lab: &Lab) -> std::result::Result<std::path::PathBuf, Skip> {
     lab.debian_ddp()
         .await

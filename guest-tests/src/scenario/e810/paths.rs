@@ -16,7 +16,7 @@ use super::station::{Station, bring_up};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Number of a second network on the same wire. The same devices have additional addresses in this network.
+/// Number of a second network on the same wire, in which the same devices have additional addresses.
 const SECOND: u16 = 50;
 /// VLAN ID of the tagged interfaces.
 const VLAN: u16 = 100;

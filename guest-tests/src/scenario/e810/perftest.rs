@@ -66,7 +66,7 @@ const MORE_CASES: &[(&str, usize)] = &[
     ("ib_write_lat -R -a -n 20", 23),
 ];
 
-/// Number of the virtio NICs' network. The E810s' network has number 0.
+/// Number of the virtio NICs' network. The E810s use network 0.
 const VIRTIO: u16 = 1;
 const MEMORY_MIB: u32 = 1024;
 
@@ -122,13 +122,13 @@ impl Bench {
         Ends { a: &mut self.a.vm, b: &mut self.b.vm }
     }
 
-    /// Returns the E810 in both guests.
+    /// Returns the E810s of both guests.
     pub(in super::super) async fn e810(&mut self) -> Result<Device> {
         let names = self.by_gid(DEVICE).await?;
         Ok(Device { title: "E810", names, server: self.b.address(0).ipv4, slow: false })
     }
 
-    /// Brings up the HCA for `ib_mthca`, the ConnectX and soft-RoCE, and returns these devices.
+    /// Brings up the HCA for `ib_mthca`, the ConnectX and soft-RoCE, and returns them.
     pub(in super::super) async fn others(&mut self) -> Result<[Device; 3]> {
         for station in [&mut self.a, &mut self.b] {
             load_mthca(&mut station.vm).await?;

@@ -11,7 +11,7 @@ use super::station::{Address, Station};
 /// Payload lengths: zero, one byte, lengths around the longest that fits a 1500-byte frame (for IPv6 and for IPv4), and
 /// lengths that need many fragments.
 const SIZES: &[u32] = &[0, 1, 56, 1452, 1453, 1472, 1473, 4000, 9000, 20_000, 65_000];
-/// A few of these lengths, for pairs of stations that have already been tested with all of them.
+/// Some of these lengths, for pairs of stations that have already been tested with all of them.
 const SOME: &[u32] = &[56, 1473, 20_000];
 /// Time limit for all lengths with one IP version.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -22,10 +22,9 @@ const COUNT: u32 = 5;
 /// Number of requests on a lossy link.
 const LOSSY_COUNT: u32 = 20;
 
-/// Shell functions that send echo requests and print the number of replies. Their parameters are SIZE COUNT [OPTION...]
-/// ADDRESS. Once `ping` has received a reply, it waits only two round-trip times for the last reply, but a busy guest
-/// may take longer. `echo_all` must count a reply to every request, so it polls the kernel's counters for up to a
-/// minute.
+/// Shell functions that send echo requests and print the number of replies. Usage: SIZE COUNT [OPTION...] ADDRESS.
+/// After the first reply, `ping` waits only two round-trip times for the last one, which is too short for a busy guest.
+/// `echo_all` must count every reply, so it polls the kernel's counters for up to a minute.
 const FUNCTIONS: &str = r#"
 counted() { nstat -asz IcmpInEchoReps Icmp6InEchoReplies | awk '!/^#/ { n += $2 } END { print n + 0 }'; }
 send() { size=$1 count=$2; shift 2; ping -n -q -c $count -i 0.02 -W 5 -s $size "$@" 2>&1; }
@@ -105,7 +104,7 @@ pub(super) async fn until_answered(from: &mut Station, address: &str) -> Result<
 
 /// Checks that all members of a group answer, each from its own address.
 pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -> Result<()> {
-    /// Maximum number of attempts. More than one may be needed, because a busy guest may answer after `ping` has ended.
+    /// Maximum number of attempts. A busy guest may answer only after `ping` has ended.
     const ROUNDS: u32 = 20;
     let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
     let device = from.device.clone();
@@ -166,8 +165,8 @@ async fn counted(station: &mut Station, counter: &str) -> Result<u64> {
     Ok(value.with_context(|| format!("{counter} is missing in {text}"))?.parse()?)
 }
 
-/// Returns how many of `count` requests must be answered on a link that loses 1% of the frames. At most one run in a
-/// million falls below this bound. Requests are split into fragments of at most 1480 bytes.
+/// Returns the minimum number of replies to `count` requests on a link that loses 1% of the frames. At most one run in
+/// a million falls below it. Requests are split into fragments of at most 1480 bytes.
 fn least_of(count: u32, size: u32) -> u32 {
     let frames = 2 * (size / 1400 + 1);
     match frames {

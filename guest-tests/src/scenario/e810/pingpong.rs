@@ -17,8 +17,7 @@ use crate::tools::{Exchange, Ready};
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Command lines to run with Ethernet's default MTU. The options for the device, the GID and the content check are
-/// added to each of them.
+/// Command lines to run with Ethernet's default MTU, without the options for the device, the GID and the content check.
 const CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -e", Gid::V4),
     ("ibv_rc_pingpong", Gid::V6),
@@ -144,7 +143,7 @@ fn grown(before: &Counters, after: &Counters, name: &str) -> Result<u64> {
     Ok(of(after)?.wrapping_sub(of(before)?))
 }
 
-/// Returns all `hw_counters`, using the names from kernels after 6.12. In kernel 6.12, the names of message counters
+/// Returns all `hw_counters` under their names in kernels after 6.12. In kernel 6.12, the names of message counters
 /// have the prefix `iw`.
 async fn counters(station: &mut Station) -> Result<Counters> {
     let line = format!("cd /sys/class/infiniband/{DEVICE}/ports/1/hw_counters && grep . *");
@@ -154,7 +153,7 @@ async fn counters(station: &mut Station) -> Result<Counters> {
     Ok(pairs.filter_map(|(name, value)| Some((later(name), value.trim().parse().ok()?))).collect())
 }
 
-/// Runs a program on both sides.
+/// Runs a ping-pong program between the two guests.
 async fn ping_pong(a: &mut Station, b: &mut Station, command: &str, gid: Gid) -> Result<()> {
     let line = |index: usize| format!("{command} -c -d {DEVICE} -g {index}");
     let (of_a, of_b) = (gid_index(a, gid).await?, gid_index(b, gid).await?);

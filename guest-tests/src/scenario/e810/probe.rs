@@ -18,10 +18,10 @@ use crate::run_dir::RunDir;
 use crate::scenario::extent::Extent;
 use crate::vm::{Image, Vm};
 
-/// Numbers of the two E810s.
+/// Numbers of the two E810s on the fabric.
 const CARD: u16 = 1;
 const INTEGRATED: u16 = 2;
-/// Network namespace of the second E810. Having its own namespace ensures that packets sent to it leave the guest.
+/// Network namespace of the second E810. It ensures that packets between the two E810s leave the guest.
 const SPACE: &str = "second";
 /// PCI vendor and device ID.
 const IDS: (u16, u16) = (0x8086, 0x1592);
@@ -114,8 +114,8 @@ impl Probe {
         lines.retain(|line| line.starts_with("ice"));
         let message = package.message();
         let said = lines.iter().filter(|line| line.contains(&message)).count();
-        // The two functions have different serial numbers. The driver therefore treats them as two cards, and prints
-        // the message for each card.
+        // The two functions have different serial numbers, so the driver treats them as two cards and prints the
+        // message for each.
         ensure!(said >= 2, "{message:?} occurs {said} times in {lines:#?}");
         self.talk().await?;
         self.no_warnings(package).await

@@ -33,7 +33,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 const FAILING_WORK: &[&str] = &[
     // The driver logs this for every asynchronous event (E810 interface, E-37).
     "abnormal ae_id",
-    // Before destroying a queue pair, the driver moves it to the error state, even from RESET. The RDMA core does not
+    // The driver moves a queue pair to the error state before destroying it, even from RESET. The RDMA core does not
     // permit this transition.
     "old_state=0x0, new_state=0x6",
 ];
@@ -53,9 +53,9 @@ const WITH_WINDOWS: Known = Known {
 };
 const WITHOUT_WINDOWS: Known = Known { skips: &[MW_SKIPS, SKIPS], ..WITH_WINDOWS };
 
-/// Tests that must not run concurrently. The driver unlocks its list of groups between look-up and insertion
-/// (`irdma_attach_mcast`, verbs.c). Two processes that join concurrently create two entries for one address, and
-/// members of the second entry can never leave (E810 interface, section 13.8).
+/// Tests that must not run concurrently. Between look-up and insertion, the driver unlocks its list of groups
+/// (`irdma_attach_mcast`, verbs.c), so two processes that join concurrently create two entries for one address. Members
+/// of the second entry can never leave (E810 interface, section 13.8).
 const TURNS: &[&str] =
     &["rdmacm_utils.CMAsyncConnection.join_to_multicast", "rdmacm_utils.CMAsyncConnection.leave_multicast"];
 
@@ -104,7 +104,7 @@ const TYPE_1_SKIPS: &[Skip] = &[
     ),
 ];
 
-/// Tests that are expected to skip themselves. If several entries name a test, the first one applies.
+/// Tests that are expected to skip themselves. If several entries match a test, the first one applies.
 const SKIPS: &[Skip] = &[
     skip("tests.test_atomic", "Atomic operations are not supported", NO_ATOMICS),
     skip("tests.test_cqex.CqExTestCase.test_xrc_traffic_cq_ex", "Create XRCD is not supported", NO_XRC),

@@ -61,8 +61,7 @@ const DEVINFO: &[(&str, &str)] = &[
     ("gid_tbl_len", "32"),
 ];
 
-/// Expected values of `max_mw`: in kernel 6.12, which supports memory windows, and in later kernels, which do not
-/// (section 15.2).
+/// Expected `max_mw` in kernel 6.12, which supports memory windows, and in later kernels, which do not (section 15.2).
 const WINDOWS: [&str; 2] = ["16383", "0"];
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -236,8 +235,8 @@ impl Probe {
         self.station.no_warnings().await
     }
 
-    /// Checks that iWARP is rejected, because the device supports only RoCE. `ice` nevertheless lets the user enable
-    /// iWARP, and `irdma` then rejects the device.
+    /// Checks that iWARP is rejected, because the device supports only RoCE. `ice` accepts the setting, but `irdma`
+    /// then rejects the device.
     async fn iwarp(&mut self) -> Result<()> {
         const REFUSED: [&str; 2] = ["status=-95", "failed with error -95"];
         let said = self.set_protocol("enable_iwarp", true).await?;
@@ -285,7 +284,7 @@ impl Probe {
     }
 
     /// Makes the NIC driver reset its function, which stops and restarts `irdma`. The driver in kernel 6.12 does not
-    /// support this.
+    /// support such resets.
     async fn driver_reset(&mut self) -> Result<()> {
         const COUNTER: &str = "/frontend/e810/function_resets";
         if self.station.sh("uname -r").await?.starts_with("6.12.") {

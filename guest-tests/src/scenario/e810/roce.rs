@@ -44,7 +44,7 @@ pub(super) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Stat
     Ok([a, b])
 }
 
-/// Starts a station that has no peer and has additional disks.
+/// Starts a station with additional disks and without a peer.
 pub(super) async fn alone(lab: &Lab, run: &RunDir, image: &Image, disks: Vec<PathBuf>) -> Result<Station> {
     let [spec, _] = HcaSpec::pair()?;
     Station::with_e810(lab, run, image, &judged(lab, spec), disks).await
@@ -96,8 +96,8 @@ pub(super) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize>
 
 /// Returns the lowest index of a RoCEv2 GID of this kind on the given device.
 pub(in super::super) async fn gid_index_of(vm: &mut Vm, device: &str, kind: Gid) -> Result<usize> {
-    // Use a single program, because an emulated guest can start only about a hundred programs per second. Reading the
-    // type of an entry without a GID fails, so errors are ignored.
+    // Use a single program, because an emulated guest can start only about a hundred per second. Reading the type of an
+    // empty entry fails, so errors are ignored.
     let list =
         format!("cd /sys/class/infiniband/{device}/ports/1 && grep -s . gids/* gid_attrs/types/* || true");
     let table = vm.run(&["sh", "-c", &list]).await?;

@@ -1,6 +1,6 @@
-//! Compares an E810 with QEMU's own NICs. Each of two guests has one NIC of each kind. NICs of the same kind are
-//! connected to each other, and the kinds are measured in turn. No result counts as a failure. One table shows results
-//! and ratios, and another shows the CPU time of a round trip.
+//! Compares an E810 with QEMU's own NICs. Each of two guests has one NIC of each kind, connected to the NIC of the same
+//! kind in the other guest. The kinds are measured in turn, and no result counts as a failure. One table shows results
+//! and ratios, another the CPU time of a round trip.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -70,7 +70,7 @@ enum Card {
     Qemu(NicModel),
 }
 
-/// All NICs. The first NIC is compared with each of the other NICs.
+/// All NICs. The first is compared with each of the others.
 const CARDS: [Card; 3] = [Card::E810, Card::Qemu(NicModel::Virtio), Card::Qemu(NicModel::E1000e)];
 
 impl Card {
@@ -98,13 +98,13 @@ impl Card {
         }
     }
 
-    /// Returns the number of the NIC in guest 1 or 2.
+    /// Returns the station number of the NIC in guest 1 or 2.
     const fn id(self, guest: u16) -> u16 {
         10 * self.network() + guest
     }
 }
 
-/// The measured quantities. For all of them, higher is better.
+/// The measured quantities. Higher is always better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measure {
     Tcp { streams: u32, back: bool },
@@ -207,7 +207,7 @@ struct Results {
     measure: Measure,
     card: Card,
     values: Vec<f64>,
-    /// CPU time used in all rounds together, and the number of round trips in those rounds.
+    /// CPU time used in all rounds, and the number of round trips in them.
     taken: CpuTime,
     round_trips: f64,
 }

@@ -64,8 +64,7 @@ impl Address {
     }
 }
 
-/// Returns settings for a station's E810 in strict mode. Frames are not captured, because these tests transfer
-/// gigabytes.
+/// Returns settings for a station's E810 in strict mode, without frame capture, because these tests transfer gigabytes.
 pub(in crate::scenario) fn judged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
 }
@@ -76,7 +75,7 @@ pub(in crate::scenario) fn unjudged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
 }
 
 impl Station {
-    /// Boots a guest that has an E810 as a card, and additional disks. The E810's driver loads the lab's own DDP
+    /// Boots a guest with an E810 as a card and with additional disks. The E810's driver loads the lab's own DDP
     /// package.
     pub(in crate::scenario) async fn with_e810(
         lab: &Lab,
@@ -221,7 +220,7 @@ impl Station {
         self.no_warnings_but(&[]).await
     }
 
-    /// Checks the warnings as `no_warnings` does, but also permits lines that contain one of these substrings.
+    /// Like [`Self::no_warnings`], but also permits lines that contain one of these substrings.
     pub(in crate::scenario) async fn no_warnings_but(&mut self, also: &[&str]) -> Result<()> {
         let new = self.new_messages().await?;
         messages::judge_but(&new, also).with_context(|| format!("guest {}", self.vm.name()))

@@ -73,9 +73,8 @@ impl Streams {
         report.pointer(&format!("{sum}/bytes")).and_then(Value::as_u64).context("no bytes")
     }
 
-    /// Runs iperf3 and checks that data arrives. The exact amount cannot be checked, because the client exits as soon
-    /// as its kernel has accepted all bytes, and an overloaded guest drops datagrams. Other cases check the amount and
-    /// the content.
+    /// Runs iperf3 and checks that data arrives. The exact amount cannot be checked: the client exits once its kernel
+    /// has accepted all bytes, and an overloaded guest drops datagrams. Other cases check the amount and the content.
     pub(super) async fn arrive(
         self,
         client: &mut Station,
@@ -86,7 +85,7 @@ impl Streams {
         /// Number of bytes per MiB that may still be in flight at the end.
         const LATE: u64 = 1 << 19;
         /// Maximum number of runs that may fail because a stream's first datagram, or the reply to it, was lost. With
-        /// eight streams, one run in seven fails for this reason.
+        /// eight streams, this happens to one run in seven.
         const GREETINGS_LOST: usize = 4;
         let mut arrived = self.run(client, server, network).await;
         // iperf3 sends a datagram to start each UDP stream, and fails if this datagram or the reply to it is lost.

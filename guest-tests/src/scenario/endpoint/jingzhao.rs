@@ -1,4 +1,4 @@
-//! An endpoint on a JingZhao HCA. The HCA is driven by the agent, which runs in a guest or in this process.
+//! An endpoint on a JingZhao HCA, driven by the agent in a guest or in this process.
 
 use std::net::IpAddr;
 use std::path::Path as FilePath;
@@ -53,7 +53,7 @@ impl Driver for Node {
 impl Driver for InProcess {
     async fn step<C: Call>(&mut self, _: Duration, step: C) -> Result<C::Answer> {
         let agent = self.0.clone();
-        // The limit is ignored, because steps that wait have their own time limits.
+        // The limit is ignored, because steps that wait have their own.
         let run = move || agent.lock().unwrap_or_else(PoisonError::into_inner).call(step);
         Ok(tokio::task::spawn_blocking(run).await.context("the agent panicked")??)
     }
@@ -76,7 +76,7 @@ impl Jingzhao<InProcess> {
 impl<D: Driver> Jingzhao<D> {
     /// Creates an endpoint on an HCA that is already open.
     pub(in super::super) async fn new(mut driver: D, ip: IpAddr, default_peer: IpAddr) -> Result<Self> {
-        // The region has only the alignment that atomics require.
+        // Give the region only the alignment that atomics require.
         let region = CreateMr { len: REGION, page_offset: 8, ..CreateMr::default() };
         let mr = driver.step(STEP_TIMEOUT, region).await?;
         Ok(Self { ip, default_peer, driver, mr, queues: None, link: None })
@@ -96,8 +96,8 @@ impl<D: Driver> Jingzhao<D> {
     }
 }
 
-/// Returns the path to a peer in one of the forms of the JingZhao interface, section 10.7. Each path MTU selects a
-/// different form, so that all forms are tested.
+/// Returns the path to a peer in one of the forms of the JingZhao interface, section 10.7. The path MTU selects the
+/// form, so that all forms are tested.
 fn path(link: &Link, default_peer: IpAddr) -> Path {
     let number = number(link.peer_ip);
     let [high, low] = number.to_be_bytes();

@@ -12,7 +12,7 @@ use crate::stock_verbs::{
 };
 use crate::vm::Vm;
 
-/// File that contains the region, so that the agent can also access the region.
+/// File that backs the region, so that the agent can access it too.
 const FILE: &str = "/dev/shm/region";
 /// Time limit for messages of several megabytes in emulated guests.
 const POLL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -20,10 +20,9 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How peers are addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
-    /// On Ethernet, peers are addressed by the GIDs derived from their IP addresses. The value is the index of the
-    /// endpoint's own GID.
+    /// By the GIDs derived from their IP addresses, on Ethernet. The value is the index of the endpoint's own GID.
     Gids(u32),
-    /// On InfiniBand, peers are addressed by their LIDs, which are the last two bytes of their IP addresses.
+    /// By their LIDs, which are the last two bytes of their IP addresses, on InfiniBand.
     Lids,
 }
 

@@ -57,7 +57,7 @@ impl Site {
         &self.hosts
     }
 
-    /// Connects all tap interfaces by a VXLAN, over an Ethernet with the given MTU.
+    /// Connects all tap interfaces through a VXLAN over an Ethernet with the given MTU.
     pub(super) async fn join_by_vxlan(&self, mtu: u16) -> Result<()> {
         let (outer, inner) = (mtu.to_string(), (mtu - VXLAN_OVERHEAD).to_string());
         self.wire.ip(&["link", "set", "br0", "mtu", &outer]).await?;
@@ -72,7 +72,7 @@ impl Site {
             let vxlan = ["type", "vxlan", "id", "7", "dstport", VXLAN_PORT, "local", &local];
             host.ip(&[&["link", "add", "vx0", "mtu", &inner][..], &vxlan].concat()).await?;
             for other in (0..HOSTS).filter(|other| *other != number) {
-                // Send broadcast frames and frames to unknown destinations to each of the other hosts.
+                // Flood broadcast frames and frames to unknown destinations to each of the other hosts.
                 let to = address(other);
                 host.exec(&["bridge", "fdb", "append", "00:00:00:00:00:00", "dev", "vx0", "dst", &to])
                     .await?;
@@ -89,7 +89,7 @@ impl Site {
     pub(super) async fn fragments(&self) -> Result<u64> {
         let mut sum = 0;
         for host in &self.hosts {
-            // For IP, the table has two lines: names, and values in the same order.
+            // The IP part has two lines: names, and values in the same order.
             let table = host.exec(&["cat", "/proc/net/snmp"]).await?;
             let mut lines = table.lines().filter_map(|line| line.strip_prefix("Ip: "));
             let names = lines.next().context("no names of counters of IP")?;

@@ -19,7 +19,7 @@ use crate::scenario::namespace::{Namespace, run};
 /// MTU of the tunnels. As in `wg-quick`, it is 1500 bytes minus the 80 bytes that WireGuard adds over IPv6.
 const MTU: u16 = 1420;
 const PORT: &str = "51820";
-/// UDP port of the HCAs, as in the book. It is not the port of RoCEv2, which soft-RoCE on a host uses.
+/// UDP port of the HCAs, as in the book. It differs from RoCEv2's port, which soft-RoCE on a host uses.
 const HCA_PORT: u16 = 47911;
 /// Time limit for the program to create its interface.
 const STARTED: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ const STARTED: Duration = Duration::from_secs(60);
 /// Tunnels between the hosts. The tunnels are removed on drop.
 #[derive(Debug)]
 pub(super) struct Tunnels {
-    /// The user-space programs, or none if the kernel supports WireGuard.
+    /// The user-space programs. Empty if the kernel supports WireGuard.
     _programs: Vec<Process>,
 }
 
@@ -51,8 +51,8 @@ impl Tunnels {
         }
         let mut programs = Vec::new();
         for (number, host) in site.hosts().iter().enumerate() {
-            // Interface names must be unique: the programs in all namespaces create their control sockets in the same
-            // directory, and name them after the interfaces.
+            // Interface names must be unique, because the programs in all namespaces create control sockets with these
+            // names in the same directory.
             let interface = format!("wg{}-{}", std::process::id(), number + 1);
             programs.extend(make(host, &interface, files).await?);
             let own = keys.get(number).context("one key per host")?;

@@ -1,4 +1,4 @@
-//! Removes peers and adds them again.
+//! Removes peers and adds them back while other peers communicate.
 
 use std::time::Duration;
 
@@ -10,17 +10,16 @@ use super::Mesh;
 use super::rounds::{Station, talk};
 use crate::daemon::Daemon;
 
-/// Index of HCA 4, which is removed and added again.
+/// Index of HCA 4, which is removed and added back.
 const LEAVES: usize = 3;
 /// Index of the HCA that communicates with HCA 4.
 const CALLS: usize = 4;
 /// Number of rounds that each remaining pair must complete in each phase.
-const TALKS: u64 = 2;
+const ROUNDS: u64 = 2;
 const PHASE: Duration = Duration::from_secs(60);
 
-/// Removes HCA 4 from the peer lists of all other HCAs, and adds it again. Two other pairs must keep communicating
-/// throughout. One of them includes the NIC behind HCA 1. HCA 4 must be unable to communicate until it has been added
-/// again.
+/// Removes HCA 4 from the peer lists of all other HCAs, then adds it back. HCA 4 must be unable to communicate in
+/// between. Two other pairs, one of them with the NIC behind HCA 1, must keep communicating throughout.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     let address = mesh.specs[LEAVES].bind.to_string();
     let others: Vec<&Daemon> =
@@ -56,13 +55,13 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     Ok(())
 }
 
-/// Waits until each pair has completed [`TALKS`] more rounds.
+/// Waits until each pair has completed [`ROUNDS`] more rounds.
 async fn go_on(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
     for count in counts {
-        let goal = *count.borrow() + TALKS;
+        let goal = *count.borrow() + ROUNDS;
         timeout(PHASE, count.wait_for(|done| *done >= goal))
             .await
-            .with_context(|| format!("the other peers did not complete {TALKS} exchanges within {PHASE:?}"))?
+            .with_context(|| format!("the other peers did not complete {ROUNDS} exchanges within {PHASE:?}"))?
             .context("the other peers have stopped")?;
     }
     Ok(())

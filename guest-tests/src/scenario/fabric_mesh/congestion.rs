@@ -1,4 +1,4 @@
-//! Tests ECN marks, as a congested switch sets them, with hcad at both ends.
+//! Tests ECN marks, as set by a congested switch, with hcad at both ends.
 
 use agent::wire::Service;
 use anyhow::{Context as _, Result, ensure};
@@ -34,7 +34,7 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     line(&format!("      {seen} packets marked, {sent} CNPs sent and received"))
 }
 
-/// Returns three numbers: marked packets, notifications sent, and notifications received.
+/// Returns the numbers of marked packets, of notifications sent, and of notifications received.
 async fn counts(sender: &Daemon, receiver: &Daemon) -> Result<[u64; 3]> {
     let of = async |daemon: &Daemon, name: &str| daemon.counter(&format!("/engine/congestion/{name}")).await;
     Ok([

@@ -1,5 +1,5 @@
-//! Connects each station with every other, as in a tournament. In each round, every station has a partner, and all
-//! pairs run concurrently.
+//! Connects each station with every other, as in a round-robin tournament. In each round, every station has a partner,
+//! and all pairs run concurrently.
 
 use std::net::IpAddr;
 

@@ -78,7 +78,7 @@ async fn unwritable(driver: &mut impl Driver) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// Checks that event types are mapped and unmapped separately (section 3.9).
+/// Checks that event types are mapped and unmapped individually (section 3.9).
 async fn masked_types(driver: &mut impl Driver) -> Result<()> {
     let eq = Watch::create(driver, 9, &[kind::PORT_CHANGE]).await?;
     nop(driver, 1).await?;
@@ -102,7 +102,7 @@ async fn lowest(driver: &mut impl Driver) -> Result<()> {
     for (token, queue) in (1..).zip(&queues) {
         let event = nop(driver, token).await?;
         queue.expect(driver, event).await?;
-        // After this, the next queue is the lowest-numbered one whose mask includes the event.
+        // Events now go to the next queue, the lowest-numbered one whose mask includes them.
         queue.unmap(driver, &[kind::COMMAND]).await?;
     }
     for queue in queues {
@@ -143,8 +143,8 @@ async fn overflow(driver: &mut impl Driver) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// Checks that the device does not detect an overflow if software has not initialised the queue, and that unread
-/// entries are overwritten instead (sections 7 and 8.2).
+/// Checks that, if software has not initialised the queue, the device does not detect an overflow but overwrites unread
+/// entries (sections 7 and 8.2).
 async fn unprepared(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { log_entries: 1, vector: 16, prepared: false, ..CreateEq::default() };
     let eq = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;

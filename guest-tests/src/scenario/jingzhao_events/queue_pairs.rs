@@ -41,7 +41,7 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("access error: WRITE with a wrong R_Key", hint, access_error(pair)).await
 }
 
-/// Returns parameters of a queue pair whose QP number has bits set above the table's index mask.
+/// Returns parameters for a queue pair whose number has bits set above the table's index mask.
 fn high() -> CreateQp {
     CreateQp { high_bits: 5, ..CreateQp::default() }
 }
@@ -71,7 +71,7 @@ async fn established(pair: &mut Pair) -> Result<()> {
     eq.destroy(&mut pair.b.vm).await
 }
 
-/// Checks that the drained event occurs once the message in progress has completed (section 10.5). That message waits
+/// Checks that the drained event occurs once the message in progress has completed (section 10.5). The message waits
 /// for a receive. Until it completes, QUERY_QP reports state 7, and the context in memory contains state 5.
 async fn drained(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 2, &[kind::SQ_DRAINED]).await?;
@@ -86,8 +86,8 @@ async fn drained(pair: &mut Pair) -> Result<()> {
     at_a.expect_state(&mut pair.a.vm, state::DRAINING).await?;
     let context = pair.a.vm.call(ReadContext { table: ContextTable::Qpc, index: at_a.qp.qpn }).await?.bytes;
     ensure!(context.get(0x08).map(|flags| flags >> 4) == Some(state::SQD), "context in memory {context}");
-    // In SQD, the device does not start a new message. This message therefore waits until the QP returns to RTS, even
-    // after a receive is posted for it.
+    // In SQD, the device does not start new messages. This one therefore waits until the QP returns to RTS, even after
+    // a receive is posted for it.
     at_a.post(&mut pair.a.vm, vec![SendRequest::default()]).await?;
     eq.expect_entries(&mut pair.a.vm, &[]).await?;
 
@@ -124,7 +124,7 @@ async fn drained_idle(pair: &mut Pair, service: Service) -> Result<()> {
     eq.destroy(&mut pair.a.vm).await
 }
 
-/// Checks that the device does not write a CQE for which the CQ has no room, and that the queue pair fails (section 7).
+/// Checks that the device writes no CQE into a full CQ, and that the queue pair fails (section 7).
 async fn cq_overrun(pair: &mut Pair) -> Result<()> {
     let small = CreateCq { log_entries: 1, high_bits: 3, ..CreateCq::default() };
     let at_a = cq_failure(pair, small, 1, 0x9).await?;
@@ -247,7 +247,7 @@ async fn refused(
     eq.destroy(&mut pair.b.vm).await
 }
 
-/// Repeats QUERY_QP until the answer is as expected.
+/// Repeats QUERY_QP until it returns the expected attributes.
 async fn await_qp(vm: &mut Vm, end: &End, what: &str, wanted: impl Fn(&QpAttributes) -> bool) -> Result<()> {
     let deadline = Instant::now() + Duration::from_millis(SOON_MS.into());
     loop {

@@ -1,4 +1,4 @@
-//! An event queue that has its own vector, and the events expected in it.
+//! An event queue with its own vector, and the events expected in it.
 
 use agent::wire::{CreateEq, DestroyEq, EqInfo, Hex, MapEq, PollEq, WaitInterrupt};
 use anyhow::{Result, ensure};
@@ -7,8 +7,8 @@ use crate::scenario::driver::Driver;
 
 /// Time limit for an interrupt that is expected immediately.
 const SOON_MS: u32 = 10_000;
-/// How long to wait for an interrupt that must not arrive. This is many times the latency of an interrupt on its way
-/// through the VMM and the guest's kernel.
+/// How long to wait for an interrupt that must not arrive. This is many times the latency through the VMM and the
+/// guest's kernel.
 const NEVER_MS: u32 = 200;
 
 /// Event types (JingZhao interface, section 8.3).
@@ -37,7 +37,7 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// Returns an event whose only content is a number, usually a queue number.
+    /// Returns an event that contains only a number, usually that of a queue.
     pub(super) const fn of(kind: u8, number: u32) -> Self {
         Self { kind, number, subtype: 0, detail: 0, param: 0 }
     }
@@ -53,7 +53,7 @@ impl Event {
         }
     }
 
-    /// Returns all bytes of the event's entry.
+    /// Encodes the event as a queue entry.
     fn entry(&self) -> Hex {
         let mut bytes = vec![0; 32];
         bytes[0x01] = self.kind;
@@ -103,8 +103,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Expects exactly these events. They must already be in memory, because their interrupt or a later effect has been
-    /// observed.
+    /// Expects exactly these events. They must already be in memory: the caller has observed their interrupt or a later
+    /// effect.
     pub(super) async fn expect_entries(&self, driver: &mut impl Driver, events: &[Event]) -> Result<()> {
         let count = u32::try_from(events.len())? + 1;
         let eqes = driver.call(PollEq { eq: self.eq.id, count, timeout_ms: 0 }).await?.eqes;

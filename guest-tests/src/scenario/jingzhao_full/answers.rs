@@ -13,7 +13,7 @@ use crate::vm::Vm;
 /// Identifies one form of a command.
 pub(super) type Key = (u16, Form);
 
-/// Statuses returned by one device. A form that was tried in several ways can have several statuses.
+/// Statuses returned by one device. A form that is tried in several ways can have several statuses.
 pub(super) type Answers = BTreeMap<Key, BTreeSet<u8>>;
 
 /// Commands that are issued in sequence.
@@ -21,7 +21,7 @@ pub(super) type Answers = BTreeMap<Key, BTreeSet<u8>>;
 pub(super) struct Script(Vec<(Option<Form>, RawCommand)>);
 
 impl Script {
-    /// Adds a command. Its answer is recorded for this form.
+    /// Adds a command whose status is recorded for this form.
     pub(super) fn tries(&mut self, form: Form, command: RawCommand) {
         self.0.push((Some(form), command));
     }
@@ -34,7 +34,7 @@ impl Script {
         self.tries(Form::Bad(what), command);
     }
 
-    /// Adds a command on which later ones depend. It must succeed.
+    /// Adds a command that must succeed, because later ones depend on it.
     pub(super) fn needs(&mut self, command: RawCommand) {
         self.0.push((None, command));
     }
@@ -62,7 +62,7 @@ impl Script {
 /// Maximum number of commands per round trip to the guest.
 const AT_ONCE: usize = 256;
 
-/// Binary logarithm of the size of the event queue, which has room for more than [`AT_ONCE`] events.
+/// Binary logarithm of the event queue's size, which exceeds [`AT_ONCE`].
 pub(super) const LOG_EVENTS: u8 = 9;
 
 /// Issues commands with the E bit. Each command, even a failed one, completes with one event that contains the
@@ -77,7 +77,7 @@ async fn issue_with_events(
     for part in commands.chunks_mut(AT_ONCE) {
         (0x8000..).zip(part.iter_mut()).for_each(|(token, command)| command.event = Some(token));
         let answers = issue(vm, part.to_vec()).await?;
-        // Ask for one event more than expected, to detect an extra event.
+        // Request one event more than expected, to detect a spurious one.
         let count = u32::try_from(part.len() + 1)?;
         let events = vm.call(PollEq { eq, count, timeout_ms: 0 }).await?.eqes;
         ensure!(events.len() == part.len(), "{} events of {} commands", events.len(), part.len());
@@ -126,7 +126,7 @@ pub(super) fn judge(devices: &[Answers; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Describes each row that was not tested, each tested form without a row, and each answer that differs from its row.
+/// Describes each untested row, each tested form without a row, and each answer that differs from its row.
 fn differences(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (key, row) in expected {
@@ -148,7 +148,7 @@ fn differences(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Ve
     wrong
 }
 
-/// Prints a block for each opcode. Each block lists the forms, grouped by the two devices' statuses.
+/// Prints the forms of each opcode, grouped by the two devices' statuses.
 fn print(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Result<()> {
     line("      commands of section 2: status by default, status with extended_status and mad_ifc, forms")?;
     let keys: BTreeSet<Key> = devices.iter().flat_map(BTreeMap::keys).copied().collect();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_row_or_attempt_is_reported_as_difference() {
+    fn missing_row_or_attempt_is_reported() {
         let (table, devices) = faithful();
         assert_eq!(differences(&devices, &table), Vec::<String>::new());
         let key = (0x016, Form::Bad("valid already"));

@@ -31,7 +31,7 @@ const LAST_ACKED_PSN: usize = 0x7c;
 const NEXT_RECV_PSN: usize = 0x84;
 const PSN: u32 = 0xff_ffff;
 
-/// All bits of opt_param_mask that have a meaning.
+/// All defined bits of opt_param_mask.
 const ALL_BITS: u32 = (1 << 21) - 1;
 
 /// One attempt to execute a transition's command.
@@ -40,8 +40,8 @@ struct Attempt {
     mailbox: Mailbox,
 }
 
-/// Executes each row's transition in several attempts, with a QP of this type. The attempts differ in their masks. A
-/// mask selects a single attribute, no attribute, or all attributes that the row does not accept.
+/// Executes each row's transition in several attempts on a QP of this type. The attempts differ in their masks, which
+/// select a single attribute, none, or all attributes that the row does not accept.
 pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;
     for row in ROWS.iter().filter(|row| row.types.contains(&service)) {
@@ -101,8 +101,8 @@ fn held(qp: &TestQp) -> Mailbox {
     fields.fold(qp.image(), |mailbox, at| mailbox.field(at.offset, at.bits, at.held))
 }
 
-/// Returns the sequence of commands for an attempt. First, commands that set only the required attributes move the QP
-/// to state `from`. A query, the attempt and another query follow.
+/// Returns the commands of an attempt. First, commands that set only the required attributes move the QP to state
+/// `from`. A query, the attempt and another query follow.
 fn script(qp: &TestQp, row: &Row, from: State, attempt: &Attempt) -> Vec<RawCommand> {
     let query = query(QUERY_QP, qp.qp.qpn);
     let mut script = walk_with(qp, from, |op| held(qp).word(0x00, required_mask(qp.service, op)));
@@ -137,7 +137,7 @@ fn compare(query: &CommandResult, expected: impl Fn(usize) -> u32) -> Result<()>
     Ok(())
 }
 
-/// Returns the word that QUERY_QP should return after the command. `before` is the word's previous value.
+/// Returns the word expected from QUERY_QP after the command. `before` is its previous value.
 fn expected(service: Service, row: &Row, mailbox: &Mailbox, at: usize, before: u32) -> u32 {
     let live = match (at, row.op) {
         (NEXT_RECV_PSN, RST2INIT | INIT2INIT | INIT2RTR) => Some(NEXT_RECV_PSN),
@@ -164,7 +164,7 @@ fn expected(service: Service, row: &Row, mailbox: &Mailbox, at: usize, before: u
         .fold(before, |word, field| word & !field.bits | mailbox.get(at) & field.bits)
 }
 
-/// Checks a QP's default RNR retry count, ACK timeout and retry count, which apply if software never sets them (section
+/// Checks a QP's default RNR retry count, ACK timeout and retry count, which apply unless software sets them (section
 /// 10.6).
 pub(super) async fn defaults(vm: &mut Vm, service: Service) -> Result<()> {
     /// The defaults are unlimited RNR retries, an ACK timeout of 67.1 ms, and 7 retries. The first two values are in

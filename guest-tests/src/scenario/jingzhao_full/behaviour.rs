@@ -19,8 +19,8 @@ const SQD2SQD: u16 = 0x038;
 const SQD2RTS: u16 = 0x020;
 const QUERY_QP: u16 = 0x022;
 
-/// Checks that, while a message is outstanding, QUERY_QP reports draining (7) and the context in ICM contains
-/// SQD (5). During that time, all transitions from SQD must be permitted (section 10.5).
+/// Checks that, while a message is outstanding, QUERY_QP reports draining (7), the context in ICM contains SQD (5), and
+/// all transitions from SQD are permitted (section 10.5).
 pub(super) async fn draining(vm: &mut Vm) -> Result<()> {
     const DRAINING: u8 = 7;
     /// TIMEOUT bit of opt_param_mask. With timeout code 0, the QP waits for the ACK indefinitely (section 10.6).
@@ -80,8 +80,7 @@ pub(super) async fn resize_cq_moves_on(vm: &mut Vm) -> Result<()> {
     let places = [(&old, 0), (&old, 1), (&old, 2), (&new, 3), (&new, 4), (&old, 1), (&old, 0)];
     for (count, (buffer, slot)) in (0u32..).zip(places) {
         match count {
-            // Resize to 8 entries as the document specifies the command, and later to 2 entries as the driver issues
-            // it.
+            // Resize to 8 entries in the documented form, and later to 2 entries in the driver's form.
             3 => drop(succeed(vm, vec![with(0x02c, CQN, &resize_cq(3, new.key))]).await?),
             5 => {
                 let resize = with(0x02c, CQN, &resize_cq(1, old.key));

@@ -46,7 +46,7 @@ fn modified(op_modifier: u8, command: RawCommand) -> RawCommand {
     RawCommand { op_modifier, ..command }
 }
 
-/// Returns a command that passes the checks of section 2. It has one entry, and its mailboxes contain only zeros.
+/// Returns a command with one entry and zeroed mailboxes, which passes the checks of section 2.
 fn plain(row: &Row) -> RawCommand {
     RawCommand {
         op_modifier: row.op_modifier.first(),
@@ -57,7 +57,7 @@ fn plain(row: &Row) -> RawCommand {
     }
 }
 
-/// Returns all commands to try before INIT_HCA, as well as INIT_HCA and CLOSE_HCA themselves.
+/// Returns the commands to try before INIT_HCA, as well as INIT_HCA and CLOSE_HCA themselves.
 pub(super) fn uninitialised() -> Script {
     const INIT_HCA: u16 = 0x007;
     const CLOSE_HCA: u16 = 0x008;
@@ -124,8 +124,8 @@ pub(super) fn generic(device: &Device) -> Script {
             script.tries(Form::NumberOver24Bits, numbered(0x7fff_ffff));
         }
         if let Inbox::Unmodified(_) = row.inbox {
-            // The command has an input mailbox only if op_modifier is 0. Also test the check of the object number with
-            // an op_modifier for which the command has no mailbox.
+            // The command has an input mailbox only if op_modifier is 0. Also test the check of the object number
+            // without a mailbox.
             script.tries(
                 Form::NumberOver24Bits,
                 RawCommand {
@@ -373,8 +373,7 @@ pub(super) fn queue_pairs(device: &Device, sqe: u32) -> Script {
     script.good("op_modifier 2 (RTL)", modified(2, on(0x021, QPN)));
     script.good("op_modifier 3 ([D])", reset.clone());
 
-    // Each attempt starts with RST2INIT, because fields that are zero in later commands keep their values from
-    // RST2INIT.
+    // Start each attempt with RST2INIT, because a field that is zero in a later command keeps its value from RST2INIT.
     for (form, service) in [
         (Form::Bad("RC: MTU code 0"), service::RC),
         (Form::Bad("UC: MTU code 0"), service::UC),

@@ -57,8 +57,8 @@ impl Device {
     /// Returns the ICM addresses of the last pages of QPC, CQC, EQC, MPT and MTT.
     pub(super) fn last_pages(&self) -> [u64; 5] {
         let [qpc, cqc, eqc, mpt, mtt] = self.info.icm_bases;
-        // `log_entries` is the binary logarithm of the number of entries in the agent's default table, and `bytes` is
-        // the size of an entry (section 4.1). All EQCs are in one page.
+        // `log_entries` is the binary logarithm of the agent's default table size, and `bytes` is the entry size
+        // (section 4.1). All EQCs are in one page.
         let last = |base: u64, log_entries: u32, bytes: u64| base + (bytes << log_entries) - PAGE;
         [last(qpc, 10, 256), last(cqc, 10, 64), eqc, last(mpt, 12, 64), last(mtt, 16, 8)]
     }
@@ -112,8 +112,7 @@ impl TestQp {
         vm.call(PostRecv { qp: self.qp.id, requests: vec![vec![sge]] }).await.map(drop)
     }
 
-    /// Waits for the next completions. Each expected completion is given by its opcode and its syndrome, which is 0 for
-    /// success.
+    /// Waits for the next completions. Each is given by its opcode and its syndrome, which is 0 for success.
     pub(super) async fn expect(&self, vm: &mut Vm, expected: &[(u8, u8)]) -> Result<()> {
         let count = u32::try_from(expected.len())?;
         let cqes = vm.call(Poll { cq: self.cq.id, count, timeout_ms: SOON_MS }).await?.cqes;
@@ -129,7 +128,7 @@ impl TestQp {
         Ok(())
     }
 
-    /// Makes a send in RTS fail by using an unknown key. The failure moves the QP to SQE (section 10.5).
+    /// Makes a send in RTS fail with an unknown key, which moves the QP to SQE (section 10.5).
     pub(super) async fn fail_a_send(&self, vm: &mut Vm) -> Result<()> {
         self.send(vm, NOWHERE).await?;
         self.expect(vm, &[(SEND_ERROR, LOCAL_PROT_ERR)]).await

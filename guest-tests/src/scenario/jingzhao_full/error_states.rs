@@ -14,12 +14,12 @@ use super::section_10_2::State::{self, Err, Reset, Rts, Sqe};
 use super::transitions::{expect_state, walk};
 use crate::vm::Vm;
 
-/// CQE opcodes for a SEND, at the sender and at the receiver (sections 7.3 and 11.2). UC is service type 001.
+/// CQE opcodes of a SEND at the sender and at the receiver (sections 7.3 and 11.2). UC is service type 001.
 const SEND: u8 = 0x0a;
 const UC_SEND_ONLY: u8 = 0x24;
 
-/// Checks that requests announced by a doorbell in SQE are flushed. Once the QP is back in RTS, requests announced by
-/// the next doorbell must be executed.
+/// Checks that requests announced by a doorbell in SQE are flushed, and that requests announced after the return to RTS
+/// are executed.
 pub(super) async fn way_back_from_sqe(vm: &mut Vm, service: Service) -> Result<()> {
     const SQERR2RTS: u16 = 0x01d;
     let memory = vm.call(CreateMr::default()).await?;
@@ -58,8 +58,8 @@ pub(super) async fn receiving_in_sqe(vm: &mut Vm) -> Result<()> {
     sender.expect(vm, &[(SEND, 0), (SEND, 0)]).await
 }
 
-/// Checks that 2ERR completes, in order, all sends announced by a doorbell and then the posted receives. ERR2RST must
-/// complete nothing.
+/// Checks that 2ERR completes all announced sends and then the posted receives, in order, and that ERR2RST completes
+/// nothing.
 pub(super) async fn outstanding_work(vm: &mut Vm, service: Service) -> Result<()> {
     let memory = vm.call(CreateMr::default()).await?;
     let qp = TestQp::create(vm, service).await?;

@@ -1,9 +1,9 @@
-//! A table of the rules that section 3 of the interface specifies for each command, in addition to the generic checks.
+//! The rules of section 3 of the interface for each command, in addition to the generic checks.
 //!
 //! # Spec
-//! JingZhao interface, sections 3.1 to 3.14; statuses from section 1.4. 10h is the only extended status for which a
-//! source specifies when it is returned. For other rejections, this table uses 08h for counts and sizes that exceed a
-//! limit, 09h for objects that are unexpectedly valid or invalid, and 0Ah for a bad index or number.
+//! JingZhao interface, sections 3.1 to 3.14; statuses from section 1.4. 10h is the only extended status with a
+//! documented condition. For other rejections, this table uses 08h for counts and sizes that exceed a limit, 09h for
+//! objects that are unexpectedly valid or invalid, and 0Ah for a bad index or number.
 
 use super::spec::status::{BAD_INDEX, BAD_OP, BAD_PARAM, BAD_QPEE_STATE, BAD_RES_STATE, EXCEED_LIM, OK};
 use super::spec::{Form, Statuses, section_2};

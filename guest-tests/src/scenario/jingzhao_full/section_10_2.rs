@@ -150,8 +150,7 @@ const fn row(
     Row { from, to, op, types, req, opt }
 }
 
-/// The rows of section 10.2: from, to, op, types, req, opt. For SQD -> RTS, the attributes listed by \[S\] are
-/// included.
+/// The rows of section 10.2: from, to, op, types, req, opt. SQD -> RTS includes the attributes listed by \[S\].
 #[rustfmt::skip]
 pub(super) const ROWS: [Row; 24] = [
     row(&STATES,  Reset, 0x021, &[RC, UC, UD], &[], &[]),
@@ -187,12 +186,12 @@ pub(super) fn listed(service: Service, from: State, op: u16) -> Option<State> {
     row.map(|row| row.to)
 }
 
-/// Returns whether any transition of this QP type accepts the attribute.
+/// Returns whether any transition of QPs of this type accepts the attribute.
 pub(super) fn has(service: Service, attribute: &Attribute) -> bool {
     ROWS.iter().any(|row| row.types.contains(&service) && row.takes(attribute))
 }
 
-/// Returns a mask with the bits of exactly the attributes required by `op`.
+/// Returns a mask of exactly the attributes required by `op`.
 pub(super) fn required_mask(service: Service, op: u16) -> u32 {
     let rows = ROWS.iter().filter(|row| row.op == op && row.types.contains(&service));
     rows.flat_map(|row| row.req).fold(0, |mask, attribute| mask | 1 << attribute.bit)

@@ -151,7 +151,7 @@ pub(super) const SECTION_2: [Row; 30] = {
     ]
 };
 
-/// Section 2: opcodes that drivers define but that no device supports.
+/// Opcodes that drivers define but no device supports (section 2).
 pub(super) const UNSUPPORTED: [(u16, &str); 11] = [
     (0x009, "INIT_IB"),
     (0x00a, "CLOSE_IB"),
@@ -225,7 +225,7 @@ impl Row {
         }
     }
 
-    /// Returns, for each form, the answer expected from the generic checks of section 2.
+    /// Returns the answer that the generic checks of section 2 require for each form.
     fn generic(self) -> impl Iterator<Item = Expected> {
         use status::{BAD_INDEX, BAD_PARAM, BAD_SYS_STATE, INTERNAL_ERR, OK};
         let early = if BEFORE_INIT_HCA.contains(&self.op) { OK } else { BAD_SYS_STATE };
@@ -249,8 +249,8 @@ impl Row {
         .map(move |expected| self.unless_unsupported(expected))
     }
 
-    /// Returns `expected`, but with BAD_OP for each device that does not support the opcode. Such a device rejects the
-    /// command, because the opcode check (check a) precedes all others.
+    /// Returns `expected`, but with BAD_OP for each device that does not support the opcode, because the opcode check
+    /// (check a) precedes all others.
     fn unless_unsupported(&self, expected: Expected) -> Expected {
         let mut status = expected.status;
         for (status, supported) in status.iter_mut().zip(self.supported()) {
@@ -275,7 +275,7 @@ pub(super) fn section_2() -> impl Iterator<Item = Expected> {
     SECTION_2.into_iter().flat_map(Row::generic).chain(unsupported)
 }
 
-/// Returns the row that describes an opcode.
+/// Returns the row for an opcode.
 pub(super) fn row_of(op: u16) -> Option<&'static Row> {
     const { &SECTION_2 }.iter().find(|row| row.op == op)
 }

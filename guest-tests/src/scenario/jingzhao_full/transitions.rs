@@ -76,13 +76,13 @@ fn attempts() -> impl Iterator<Item = (u16, u8)> {
     OPS.into_iter().flat_map(|op| modifiers(op).iter().map(move |&op_modifier| (op, op_modifier)))
 }
 
-/// Returns a sequence of commands that moves the QP to state `to`, regardless of its current state. For SQE, the
-/// sequence ends in RTS, and the caller must then make a send fail.
+/// Returns commands that move the QP from any state to `to`. For SQE, they end in RTS, and the caller must then make a
+/// send fail.
 pub(super) fn walk(qp: &TestQp, to: State) -> Vec<RawCommand> {
     walk_with(qp, to, |_| qp.image())
 }
 
-/// Returns the same commands as [`walk`], each with the mailbox that `mailbox` returns for its opcode.
+/// Like [`walk`], but each command has the mailbox that `mailbox` returns for its opcode.
 pub(super) fn walk_with(qp: &TestQp, to: State, mailbox: impl Fn(u16) -> Mailbox) -> Vec<RawCommand> {
     const TO_RTS: [(u16, u8); 4] = [(0x021, 3), (0x019, 0), (0x01a, 0), (0x01b, 0)];
     let steps: &[(u16, u8)] = match to {
@@ -106,7 +106,7 @@ fn observed(qp: &TestQp, op: u16, op_modifier: u8) -> Vec<RawCommand> {
     vec![query.clone(), command(qp, op, op_modifier), query]
 }
 
-/// Returns a command that succeeds in every QP state that permits it.
+/// Returns a command that succeeds in every QP state in which it is permitted.
 fn command(qp: &TestQp, op: u16, op_modifier: u8) -> RawCommand {
     match op_modifier {
         0 => with(op, qp.qp.qpn, &qp.image()),
@@ -114,8 +114,7 @@ fn command(qp: &TestQp, op: u16, op_modifier: u8) -> RawCommand {
     }
 }
 
-/// Evaluates the last three results, which come from [`observed`]. Every result in `results`, other than that of the
-/// observed command, must be OK.
+/// Evaluates the last three results, which come from [`observed`]. Only the observed command may fail.
 fn outcome(from: State, results: &[CommandResult]) -> Result<Outcome> {
     let [steps @ .., before, command, after] = results else { bail!("{} results", results.len()) };
     ensure!(steps.iter().all(|step| step.status == OK), "transitions to {from:?} failed: {steps:?}");

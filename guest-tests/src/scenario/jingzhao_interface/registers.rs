@@ -72,7 +72,7 @@ async fn widths(vm: &mut Vm) -> Result<()> {
 /// Checks registers that cannot be written (sections 1.1, 1.5 and 1.6).
 async fn read_only(vm: &mut Vm) -> Result<()> {
     for (region, offset, expected) in [
-        // These are, in order: init_done, both reset registers, ranges without registers, and the doorbells.
+        // In this order: init_done, both reset registers, ranges without registers, and the doorbells.
         (Region::Bar0, 0xf20, 1),
         (Region::Bar0, 0xf10, 0),
         (Region::Bar0, 0xf_0010, 0),
@@ -105,7 +105,7 @@ async fn contexts(pair: &mut Pair) -> Result<()> {
     ensure!((receiver.state, receiver.expected_psn) == (3, 11), "receiver {receiver:?}");
     for (vm, end, answer) in [(&mut pair.a.vm, at_a, &sender), (&mut pair.b.vm, at_b, &receiver)] {
         let context = read(vm, ContextTable::Qpc, end.qp.qpn).await?;
-        // Compare everything from the end of the mask to the last defined byte. Only commands contain the mask.
+        // Compare everything from the end of the mask to the last defined byte. The mask exists only in commands.
         let part = |bytes: &Hex| bytes.get(4..0xa4).map(<[u8]>::to_vec);
         ensure!(
             part(&context).is_some() && part(&context) == part(&answer.raw),

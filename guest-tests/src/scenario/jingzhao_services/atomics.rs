@@ -98,7 +98,7 @@ async fn results(pair: &mut Pair) -> Result<()> {
     let mut value = START;
     for (op, opcode, next) in [
         (SendOp::FetchAdd { add: 1 }, 0x12, START + 1),
-        // Addition wraps around, and a result in which all bits are set has no special meaning.
+        // Addition wraps around, and an all-ones result has no special meaning.
         (SendOp::FetchAdd { add: u64::MAX - START - 1 }, 0x12, u64::MAX),
         (SendOp::FetchAdd { add: 6 }, 0x12, 5),
         (SendOp::FetchAdd { add: 0 }, 0x12, 5),
@@ -151,8 +151,8 @@ async fn malformed(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Checks that atomics are atomic: each value of the counter is returned exactly once. More atomics are posted than may
-/// be outstanding (section 10.4).
+/// Checks that atomics are atomic: each counter value is returned exactly once. More atomics are posted than may be
+/// outstanding (section 10.4).
 async fn counting(pair: &mut Pair) -> Result<()> {
     const EACH: u32 = 60;
     let first = Counter::create(pair, &Attributes::default()).await?;
@@ -175,7 +175,7 @@ async fn counting(pair: &mut Pair) -> Result<()> {
     first.destroy(pair).await
 }
 
-/// The reason why an atomic is rejected.
+/// Why an atomic is rejected.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Misaligned,

@@ -81,7 +81,7 @@ impl Link {
         receiver.call(PostRecv { qp: self.ends().1.qp.id, requests: vec![list] }).await.map(drop)
     }
 
-    /// Sends requests, all of which succeed because UC has no acknowledgements.
+    /// Sends requests. All of them succeed, because UC has no acknowledgements.
     pub(super) async fn send(&self, pair: &mut Pair, requests: Vec<SendRequest>) -> Result<Vec<Cqe>> {
         let (sender, _) = pair.towards(self.direction);
         let at_sender = self.ends().0;
@@ -103,8 +103,8 @@ impl Link {
     /// The message does not arrive even though no packet was lost, or packets are lost in all [`ATTEMPTS`] attempts.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32) -> Result<()> {
         let is_send = matches!(op, SendOp::Send | SendOp::SendImm);
-        // A WRITE causes no completion at the receiver. The WRITE is therefore followed by an empty message. The
-        // completion of that message shows that the WRITE has been processed.
+        // A WRITE causes no completion at the receiver, so it is followed by an empty message. The completion of that
+        // message shows that the WRITE has been processed.
         let marker = (op == SendOp::Write).then(|| self.request(SendOp::SendImm, 0));
         for _ in 0..ATTEMPTS {
             self.buffers.prepare(pair, len).await?;

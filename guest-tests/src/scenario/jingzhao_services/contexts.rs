@@ -1,5 +1,5 @@
-//! Contexts in memory that a guest has mapped for the device. The guest reads how states and PSNs change while the
-//! device processes requests.
+//! Contexts in memory that a guest has mapped for the device. The guest observes states and PSNs while the device
+//! processes requests.
 //!
 //! # Spec
 //! JingZhao interface, section 4.3: the device writes back state, next PSN to send, oldest unacknowledged PSN and next
@@ -95,7 +95,7 @@ async fn life(pair: &mut Pair, service: Service) -> Result<()> {
 
     let datagram = (service == Service::Ud).then(|| Datagram { qpn: at_b.qp.qpn, ..Datagram::default() });
     let room = region(b, 40, 0).await?;
-    // The only element of each list is the space for the network header before a datagram.
+    // Each list has a single element, for the network header that precedes a datagram.
     let receives = vec![vec![room.sge(0, 40)]; MESSAGES as usize];
     b.call(PostRecv { qp: at_b.qp.id, requests: receives }).await?;
     let requests = vec![SendRequest { datagram, ..SendRequest::default() }; MESSAGES as usize];

@@ -1,5 +1,5 @@
-//! UD datagrams: their destinations and data, and the reasons for which they are dropped. Section numbers and J-46
-//! refer to the JingZhao interface.
+//! UD datagrams: their destinations and data, and reasons for dropping them. Section numbers and J-46 refer to the
+//! JingZhao interface.
 
 use agent::wire::{
     Changes, Cqe, CreateCq, CreateQp, Datagram, Hex, Path, Peek, Poll, PostRecv, SendOp, SendRequest,

@@ -62,8 +62,8 @@ async fn doubled_request(pair: &mut Pair, op: SendOp) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Executes one atomic, and checks that it took effect only once. If the atomic were executed twice, a CMP_SWAP would
-/// return the value that it had stored, and a FETCH_ADD would add twice.
+/// Executes one atomic, and checks that it took effect only once. A second execution would make a CMP_SWAP return the
+/// value that it had stored, and a FETCH_ADD add twice.
 async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result<()> {
     let duplicates = Growth::of(&pair.b, "/engine/recovery/duplicates").await?;
     counter.execute(pair, vec![counter.request(op, 0)]).await?;
@@ -73,7 +73,7 @@ async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result
     Ok(())
 }
 
-/// Checks that each FETCH_ADD returns the next count, and that the word finally contains the number of additions.
+/// Checks that each FETCH_ADD returns the next count, and that the word ends up with the number of additions.
 async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     const ROUNDS: u64 = 5;
     const EACH: u32 = 60;
@@ -111,8 +111,8 @@ async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Checks that an incomplete message causes no completion. The next message, which is complete, must use the receive
-/// request of the incomplete one (section 11.3).
+/// Checks that an incomplete message causes no completion, and that the next message uses its receive request (section
+/// 11.3).
 async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<()> {
     const LEN: u32 = 5000;
     let mut link = Link::create(pair, 1024, Direction::AToB).await?;
@@ -168,7 +168,7 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
         .collect();
     at_a.post(&mut pair.a.vm, requests).await?;
     at_a.expect_completions(&mut pair.a.vm, &[None; MESSAGES as usize], SOON_MS).await?;
-    // Once the rule has matched this many frames, all packets of all messages have reached guest `b`.
+    // At this count, all packets of all messages have reached guest `b`.
     loss.await_matches(&pair.b.daemon, u64::from(MESSAGES * LEN.div_ceil(1024))).await?;
     let lost = loss.hits(&pair.b.daemon).await?;
     loss.clear(&pair.b.daemon).await?;

@@ -17,7 +17,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// Number of messages that must have been sent before the server is stopped.
 const MESSAGES: u64 = 1000;
 
-/// Returns the commands of the page that run in guests, each with the name of its guest.
+/// Returns the page's commands that run in guests, each with the name of its guest.
 fn commands() -> Vec<(&'static str, &'static str)> {
     let command = |line: &'static str| {
         let (guest, command) = line.trim().strip_prefix("guest-lab exec lab:")?.split_once(" -- ")?;
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_runs_server_and_client_and_stops_server() {
+    fn page_lists_server_client_and_stop_commands() {
         let commands = commands();
         assert_eq!(commands.iter().map(|(guest, _)| *guest).collect::<Vec<_>>(), ["b", "a", "b"]);
         assert!(commands.iter().all(|(_, command)| command.contains("ib_send_bw")), "{commands:?}");

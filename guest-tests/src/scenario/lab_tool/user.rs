@@ -18,18 +18,18 @@ use crate::artifacts::cache_dir;
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
 
-/// Time limit for a command. It is generous, because emulated guests may run on a busy host.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// Time limit for a command, generous because emulated guests may run on a busy host.
+const MAX_WAIT: Duration = Duration::from_secs(180);
 /// Time limit for a supervisor's guests to stop after the supervisor has exited.
 const END: Duration = Duration::from_secs(60);
 /// Interval between two polls of the process list.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL: Duration = Duration::from_millis(50);
 
 /// A simulated user with its own testbed directory.
 pub(super) struct User {
     program: PathBuf,
     state: PathBuf,
-    /// Options added to `up` and `ci`, so that they use the programs that this lab uses.
+    /// Options added to `up` and `ci`, so that they use this lab's programs.
     options: Vec<String>,
     /// Cache to use instead of the caller's cache.
     cache: Option<PathBuf>,
@@ -53,7 +53,7 @@ impl User {
         })
     }
 
-    /// Returns a user whose cache is in this directory. Initially, the cache contains links to the entries of the
+    /// Returns a user with its own cache in this directory. Initially, the cache contains links to the entries of the
     /// caller's cache.
     pub(super) fn with_cache(&self, folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
@@ -105,8 +105,8 @@ impl User {
             let _ = stdin.write_all(input).await;
             drop(stdin);
         };
-        let ended = timeout(PATIENCE, async { tokio::join!(feed, child.wait_with_output()).1 }).await;
-        let output = ended.with_context(|| format!("{arguments:?} did not exit within {PATIENCE:?}"))??;
+        let ended = timeout(MAX_WAIT, async { tokio::join!(feed, child.wait_with_output()).1 }).await;
+        let output = ended.with_context(|| format!("{arguments:?} did not exit within {MAX_WAIT:?}"))??;
         Ok(Outcome {
             code: output.status.code(),
             stdout: output.stdout,
@@ -121,7 +121,7 @@ impl User {
         Ok(Running { child, stdout, seen: Vec::new() })
     }
 
-    /// Returns the processes of a testbed, with the supervisor first and the QEMU processes after it.
+    /// Returns the processes of a testbed: first the supervisor, then the QEMU processes.
     pub(super) async fn processes(&self, testbed: &str) -> Result<Vec<u32>> {
         let all: Value = serde_json::from_slice(&self.run(&["ps", "--json"]).await?.stdout)?;
         let found = all.as_array().into_iter().flatten().find(|one| one["name"] == testbed);
@@ -148,7 +148,7 @@ impl User {
                 }
                 Err(_) => {}
             }
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
     }
 
@@ -158,7 +158,7 @@ impl User {
         let begun = Instant::now();
         while let Some(alive) = processes.iter().find(|id| is_alive(**id)) {
             ensure!(begun.elapsed() < END, "process {alive} of {processes:?} is still running after {END:?}");
-            sleep(LOOK).await;
+            sleep(POLL).await;
         }
         let listed = self.run(&["ps", "--json"]).await?;
         ensure!(listed.stdout.trim_ascii() == b"[]", "{listed:?}");
@@ -180,7 +180,7 @@ fn is_alive(id: u32) -> bool {
     })
 }
 
-/// Returns the processes that the main thread of a process has started.
+/// Returns the children of a process's main thread.
 fn descendants(id: u32) -> Vec<u32> {
     let children = fs::read_to_string(Path::new("/proc").join(format!("{id}/task/{id}/children")));
     children.unwrap_or_default().split_whitespace().filter_map(|id| id.parse().ok()).collect()
@@ -262,9 +262,9 @@ impl Running {
                 }
             }
         };
-        timeout(PATIENCE, search)
+        timeout(MAX_WAIT, search)
             .await
-            .with_context(|| format!("no line that contains '{text}' within {PATIENCE:?}"))?
+            .with_context(|| format!("no line that contains '{text}' within {MAX_WAIT:?}"))?
     }
 
     pub(super) fn id(&self) -> Result<u32> {
@@ -282,9 +282,9 @@ impl Running {
     pub(super) async fn end_without_output(self) -> Result<Outcome> {
         let Self { child, stdout, .. } = self;
         drop(stdout);
-        let output = timeout(PATIENCE, child.wait_with_output())
+        let output = timeout(MAX_WAIT, child.wait_with_output())
             .await
-            .with_context(|| format!("the command did not exit within {PATIENCE:?}"))??;
+            .with_context(|| format!("the command did not exit within {MAX_WAIT:?}"))??;
         Ok(Outcome {
             code: output.status.code(),
             stdout: output.stdout,
@@ -305,9 +305,9 @@ impl Running {
             err?;
             anyhow::Ok(self.child.wait().await?)
         };
-        let status = timeout(PATIENCE, all)
+        let status = timeout(MAX_WAIT, all)
             .await
-            .with_context(|| format!("the command did not exit within {PATIENCE:?}"))??;
+            .with_context(|| format!("the command did not exit within {MAX_WAIT:?}"))??;
         Ok(Outcome { code: status.code(), stdout: self.seen, stderr })
     }
 }

@@ -10,8 +10,8 @@ use super::super::stock_pair::{StockNode, StockPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Maximum number of attempts to obtain a stable reading of the counters. Initially, they still change, because the
-/// kernels are leaving multicast groups.
+/// Maximum number of attempts to read stable counters. At first, they still change, because the kernels are leaving
+/// multicast groups.
 const ATTEMPTS: usize = 20;
 
 /// Counter values, with the counters' names in `perfquery`.
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counter_is_looked_up_by_whole_name() {
+    fn counter_lookup_matches_whole_name() {
         let text = "# Port extended counters: Lid 1 port 1 (CapMask: 0x300)\nPortSelect:......................1\n\
                     PortXmitPkts:....................17\nPortUnicastXmitPkts:.............9\n";
         assert_eq!(perfquery(text, "PortXmitPkts").unwrap(), 17);

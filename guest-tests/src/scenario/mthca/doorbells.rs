@@ -1,6 +1,6 @@
 //! Doorbells in UAR pages that are mapped into guests. A pair of guests with mapped doorbells must pass the same tests
-//! as other pairs. Its speed is compared with that of a pair with trapped doorbells. The two pairs are measured one
-//! after the other. Both use the ring fabric, which adds the least latency to small messages.
+//! as other pairs. Its speed is then compared with that of a pair with trapped doorbells. Both use the ring fabric,
+//! which adds the least latency to small messages.
 
 use anyhow::Result;
 

@@ -1,4 +1,5 @@
-//! Checks that errors are reported as on hardware: by a completion status, an asynchronous event, or a kernel message.
+//! Checks that errors are reported as on real hardware: by a completion status, an asynchronous event, or a kernel
+//! message.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::tools::{self, Exchange, Ready};
 const LIMIT: Duration = Duration::from_secs(60);
 const PERFTEST_PORT: u16 = 18515;
 
-/// A verbs program in each guest, each with a queue pair that is connected to the other program's.
+/// A verbs program in each guest. Their queue pairs are connected to each other.
 pub(in super::super) struct Ends {
     pub(in super::super) a: Side,
     pub(in super::super) b: Side,

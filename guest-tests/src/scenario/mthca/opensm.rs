@@ -1,5 +1,5 @@
-//! Runs OpenSM from Debian's package in a guest. OpenSM must yield to the fabric's subnet manager, and must not disrupt
-//! the fabric if it is configured not to yield.
+//! Runs Debian's OpenSM in a guest. OpenSM must yield to the fabric's subnet manager. If it is configured not to yield,
+//! it must not disrupt the fabric.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Ready, await_text, spawn, stop};
 
-/// Time limit for OpenSM to finish its first sweep. OpenSM repeats most queries several times before it gives up.
+/// Time limit for OpenSM's first sweep. OpenSM retries most queries several times before it gives up.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Path of OpenSM's log, which shows when a sweep has ended.
+/// OpenSM's log file, which is searched for the end of a sweep.
 const LOG: &str = "/tmp/opensm.log";
 
-/// The cases. Each consists of a name, options for OpenSM, and the last messages in OpenSM's log.
+/// Test cases: name, OpenSM options, and log messages that mark the end of the first sweep.
 const CASES: &[(&str, &str, &[&str])] = &[
     ("opensm with default options enters STANDBY", "", &["Entering STANDBY state"]),
     // With a different SM_Key, OpenSM ignores all other subnet managers.
@@ -28,7 +28,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// Diagnostics that must work while OpenSM is running.
+/// Diagnostic commands that must work while OpenSM is running, with text expected in their output.
 const DIAGNOSTICS: &[(&str, &[&str])] = &[
     ("sminfo", &["sm lid 49151", "priority 15", "SMINFO_MASTER"]),
     (
@@ -83,8 +83,7 @@ async fn rping(pair: &mut StockPair) -> Result<()> {
     connected(pair, "rping -s -a {b} -C 10 -V", "rping -c -a {b} -C 10 -V", Ready::Cm).await
 }
 
-/// Takes the port down and brings it back up. The driver then queries the subnet manager again, and a ping must
-/// succeed.
+/// Takes the port down and brings it back up. The driver then queries the subnet manager again, and ping must work.
 async fn bounce(pair: &mut StockPair) -> Result<()> {
     pair.a.daemon.control(&["port", "down"]).await?;
     await_text(&mut pair.a.vm, &["/sys/class/infiniband/mthca0/ports/1/state"], &["DOWN"], DISCOVERY_TIMEOUT)

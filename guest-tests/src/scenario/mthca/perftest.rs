@@ -1,4 +1,4 @@
-//! Runs perftest between two guests. Every operation must work. `speed-guests` compares the performance.
+//! Runs every perftest operation between two guests. Performance is compared in `speed-guests`.
 
 use anyhow::Result;
 
@@ -8,8 +8,8 @@ use super::super::stock_pair::StockPair;
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Command lines, each with the number of message sizes for which it prints a result. They cover every operation of
-/// every service. Those with `-a` use all sizes, in one direction.
+/// perftest command lines, each with the number of message sizes for which it must print a result. They cover every
+/// operation of every service. With `-a`, perftest runs all sizes.
 const CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20", 23),
     ("ib_read_bw -s 65536 -n 100 -q 4", 1),
@@ -20,8 +20,8 @@ const CASES: &[(&str, usize)] = &[
     ("ib_send_bw -s 4096 -n 1000 -r 4", 1),
     ("ib_write_bw -s 4096 -n 1000 -m 256", 1),
     ("ib_send_bw -s 4096 -n 1000 -m 1024 -x 0", 1),
-    // UC does not retransmit packets that are lost because the host's socket buffer is full. The test therefore keeps
-    // few messages outstanding, and limits the rate to 100 MiB/s so that a delayed peer can catch up.
+    // UC does not retransmit packets that are dropped because the host's socket buffer is full, so only a few messages
+    // are outstanding.
     ("ib_send_bw -c UC -s 4096 -n 500 -t 8 -r 512", 1),
     ("ib_write_bw -c UC -a -n 10", 23),
     ("ib_send_bw -c UD -a -n 50", 11),
@@ -29,8 +29,8 @@ const CASES: &[(&str, usize)] = &[
     ("ib_atomic_bw -A FETCH_AND_ADD -n 1000", 1),
     ("ib_atomic_bw -A CMP_AND_SWAP -n 1000 -q 2", 1),
     ("ib_read_lat -s 4096 -n 200", 1),
-    // `ib_send_lat -e` is not used, because it interprets every event as a completion. A CQ that is armed before it is
-    // polled raises another event for existing CQEs (mthca interface, section 7.6), as ibv_get_cq_event(3) permits.
+    // `ib_send_lat -e` is left out because it treats every event as a completion. If a CQ is armed before it is polled,
+    // CQEs that it already holds raise another event (mthca interface, section 7.6), as ibv_get_cq_event(3) permits.
     ("ib_send_lat -s 64 -n 500 -I 0", 1),
     ("ib_write_lat -s 64 -n 500 -I 64", 1),
     ("ib_send_lat -c UC -s 2048 -n 200", 1),
@@ -38,7 +38,8 @@ const CASES: &[(&str, usize)] = &[
     ("ib_atomic_lat -A FETCH_AND_ADD -n 500", 1),
 ];
 
-/// More command lines: all sizes of the other operations, traffic in both directions, and latencies for all sizes.
+/// Additional command lines of the full run: all sizes of the other operations, traffic in both directions, and
+/// latencies.
 const MORE_CASES: &[(&str, usize)] = &[
     ("ib_read_bw -a -n 20", 23),
     ("ib_send_bw -a -n 20", 23),
@@ -47,6 +48,7 @@ const MORE_CASES: &[(&str, usize)] = &[
     ("ib_send_bw -a -n 10 -b", 23),
     ("ib_write_bw -s 4096 -n 1000 -q 8", 1),
     ("ib_send_bw -s 4096 -n 1000 -q 8", 1),
+    // The rate limit lets a delayed peer catch up.
     ("ib_send_bw -c UC -a -n 5 -t 1 --rate_limit=100 --rate_units=M --rate_limit_type=SW", 23),
     ("ib_atomic_bw -A FETCH_AND_ADD -n 500 -b", 1),
     ("ib_write_lat -a -n 20", 23),

@@ -12,8 +12,8 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::tools::{Exchange, Ready};
 
-/// Command lines. The options for the device and the content check are added to each of them. The command lines cover
-/// every service, with and without events and a GID, and messages of one packet and of many packets.
+/// Command lines, without the options for the device and the content check. They cover every service, with and without
+/// events and GIDs, and messages of one and of many packets.
 const CASES: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -s 1 -n 2000 -e",
@@ -33,7 +33,7 @@ const CASES: &[&str] = &[
     "ibv_srq_pingpong -s 1048576 -m 2048 -n 32",
 ];
 
-/// More command lines, with other sizes, path MTUs, GIDs and queue depths.
+/// Additional command lines of the full run, with other sizes, path MTUs, GIDs and queue depths.
 const MORE_CASES: &[&str] = &[
     "ibv_rc_pingpong -e",
     "ibv_rc_pingpong -s 1 -n 5000",
@@ -58,7 +58,7 @@ const MORE_CASES: &[&str] = &[
     "ibv_srq_pingpong -s 65536 -m 2048 -q 8 -n 200",
 ];
 
-/// Port on which servers wait for their clients.
+/// TCP port on which the servers listen.
 pub(in super::super) const PORT: u16 = 18515;
 pub(in super::super) const LIMIT: Duration = Duration::from_secs(60);
 
@@ -78,13 +78,13 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Runs a program in both guests, and returns the client's result.
+/// Runs a ping-pong program in both guests and returns the client's result.
 pub(in super::super) async fn ping_pong(pair: &mut StockPair, command: &str) -> Result<ProgramEnd> {
     let server = command.to_owned();
     let client = format!("{server} {}", pair.b.ip);
     let ends = pair.exchange(&Exchange { server, client, ready: Ready::Tcp(PORT), limit: LIMIT }).await?;
     for end in [&ends.client, &ends.server] {
-        // The program exits with status 0 even if it prints errors.
+        // The programs exit with status 0 even after errors.
         ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         ensure!(end.stdout.contains(" iters in "), "no result: {}{}", end.stdout, end.stderr);
     }

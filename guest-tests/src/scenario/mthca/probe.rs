@@ -1,4 +1,5 @@
-//! Makes the driver initialise the device repeatedly (mthca interface, section 13.2).
+//! Checks that the driver initialises the device, also after reloads, failures and reboots (mthca interface, section
+//! 13.2).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -50,7 +51,7 @@ const DEVINFO: &[(&str, &str)] = &[
     ("phys_state", "LINK_UP (5)"),
 ];
 
-/// Files below `/sys/class/infiniband/mthca0`, with their expected content.
+/// Files in `/sys/class/infiniband/mthca0` with their expected content.
 const SYSFS: &[(&str, &str)] = &[
     ("fw_ver", "1.2.0"),
     ("hca_type", "MT25204"),
@@ -65,11 +66,11 @@ const SYSFS: &[(&str, &str)] = &[
     ("ports/1/counters/symbol_error", "0"),
 ];
 
-/// Names of interrupts, each with the minimum number of times that it must have occurred once the port is active.
+/// Interrupt names, each with the minimum count once the port is active.
 const INTERRUPTS: &[(&str, u64)] = &[("ib_mthca-comp", 0), ("ib_mthca-async", 1), ("ib_mthca-cmd", 100)];
 
-/// Module parameters that set table sizes other than the defaults. With some of them, a table is smaller than the
-/// chunks in which tables are mapped (section 12, T17 and T18).
+/// Module parameters for non-default table sizes. Some of them make a table smaller than the chunks in which tables are
+/// mapped (section 12, T17 and T18).
 const PARAMETERS: &[&str] = &[
     "num_qp=1024 num_cq=1024 num_mpt=4096 rdb_per_qp=16",
     "num_qp=1024 num_cq=1024 num_mpt=4096",
@@ -78,10 +79,11 @@ const PARAMETERS: &[&str] = &[
 
 /// Time limit for the port to become active again after the device has failed.
 const RECOVERY: Duration = Duration::from_secs(40);
-/// Path of the counter of resets requested by the driver.
+/// Counter of the resets requested by the driver.
 const RESETS: &str = "/frontend/mthca/resets";
 
-/// Cycles that load and unload the driver. Each cycle waits a second for the device's reset.
+/// Cycles that unload and reload the driver. Each takes at least a second, because the driver waits for the device's
+/// reset.
 const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe -r ib_mthca && modprobe ib_mthca",
     batches: 7,
@@ -141,7 +143,7 @@ async fn binds(pair: &mut StockPair) -> Result<()> {
 
 async fn devinfo(node: &mut StockNode) -> Result<()> {
     let text = node.vm.run(&["ibv_devinfo", "-v", "-d", "mthca0"]).await?;
-    // The output has lines of the form `name: value`. Some names occur once per GID.
+    // Each line has the form `name: value`. Some names occur once per GID.
     let mut found = BTreeMap::new();
     for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
         found.entry(name.trim()).or_insert(value.trim());
@@ -197,14 +199,14 @@ async fn messages(node: &mut StockNode) -> Result<()> {
     let lines = node.vm.call(agent::wire::Dmesg { level: None }).await?.lines;
     let about: Vec<&String> = lines.iter().filter(|line| line.contains("mthca")).collect();
     let mut expected = vec!["Mellanox InfiniBand HCA driver", "Initializing"];
-    // Some kernels do not log the port's state. The state in sysfs is checked with every kernel.
+    // Not all kernels log the port's state, but its state in sysfs is checked with every kernel.
     if node.logs_port_state().await? {
         expected.push("Link ACTIVE");
     }
     for text in &expected {
         ensure!(about.iter().any(|line| line.contains(text)), "{text:?} is missing in {about:#?}");
     }
-    // When a driver binds to the function, the kernel logs that it enables the function and routes its interrupt.
+    // When a driver binds, the PCI core logs that it enables the function and routes its interrupt.
     let known = |line: &str| {
         expected.iter().any(|text| line.contains(text))
             || line.contains("enabling device")
@@ -231,14 +233,13 @@ async fn cycles(node: &mut StockNode, repeated: Cycles<'_>) -> Result<()> {
     node.no_warnings().await
 }
 
-/// Makes the device fail, and checks that the driver recovers and that no other error occurs (section 2.6). The driver
-/// polls for failures every five seconds. After detecting one, it logs the failure, and resets and reinitialises the
-/// device.
+/// Makes the device fail and checks that the driver recovers without any other error (section 2.6). The driver polls
+/// for failures every five seconds. When it detects one, it logs the failure, then resets and reinitialises the device.
 async fn recovers(node: &mut StockNode) -> Result<()> {
     node.no_warnings().await?;
     let resets = node.daemon.counter(RESETS).await?;
     node.daemon.control(&["fail", "--yes"]).await?;
-    // Until the driver resets the device, the old port is still listed.
+    // sysfs still shows the old port until the driver resets the device.
     let deadline = Instant::now() + RECOVERY;
     while node.daemon.counter(RESETS).await? == resets {
         ensure!(Instant::now() < deadline, "the driver did not reset the device within {RECOVERY:?}");
@@ -253,9 +254,9 @@ async fn recovers(node: &mut StockNode) -> Result<()> {
     devinfo(node).await
 }
 
-/// Removes a known warning from kernel messages. The driver unregisters the device in a work queue that is marked for
-/// memory reclaim. The unregistration waits for one of `ib_core`'s work queues, which is not marked. The kernel warns
-/// about this only if that work queue is busy.
+/// Removes a known warning from kernel messages. The driver unregisters the device from a WQ_MEM_RECLAIM workqueue, and
+/// the unregistration flushes one of `ib_core`'s workqueues, which lacks that flag. The kernel warns only if that
+/// workqueue is busy.
 fn without_flush_warning(lines: Vec<String>) -> Vec<String> {
     const FIRST: &str =
         "workqueue: WQ_MEM_RECLAIM mthca_catas:catas_reset [ib_mthca] is flushing !WQ_MEM_RECLAIM";

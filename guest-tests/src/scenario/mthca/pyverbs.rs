@@ -1,4 +1,4 @@
-//! Runs rdma-core's own device tests with `ib_mthca`, and lists the tests that this hardware cannot run or cannot pass.
+//! Runs rdma-core's device tests with `ib_mthca`, and lists the tests that this hardware cannot run or pass.
 
 use anyhow::{Context, Result};
 
@@ -50,10 +50,10 @@ const NO_XRC: &str = "the driver has no XRC domains";
 const NO_EX: &str = "libmthca creates QPs and CQs only through the original verbs API";
 const NO_DM: &str = "the hardware has no device memory";
 const NO_MW: &str = "the driver has no memory windows";
-const NO_REREG: &str = "the driver does not change regions";
+const NO_REREG: &str = "the driver cannot modify memory regions";
 const NO_ODP: &str = "the hardware does not support on-demand paging";
 const NO_DMABUF: &str = "the guest has no GPU, and the driver cannot register GPU memory";
-const IS_IB: &str = "the port is InfiniBand's";
+const IS_IB: &str = "the port is an InfiniBand port";
 
 const SKIPS: &[Skip] = &[
     skip("tests.test_addr.AHTest.test_create_ah_roce", "Link layer of port=1 is InfiniBand", IS_IB),
@@ -137,7 +137,7 @@ const SKIPS: &[Skip] = &[
     skip(
         "tests.test_srq.SrqTestCase.test_resize_srq",
         "SRQ resize is not supported",
-        "the driver has it not (mthca_srq.c)",
+        "the driver does not support it (mthca_srq.c)",
     ),
     skip("tests.test_tag_matching", "Extended CQ is not supported", NO_EX),
 ];

@@ -1,8 +1,8 @@
-//! A driver with planted bugs, each of which must cause exactly the reports that identify it.
+//! Runs a driver with planted bugs, each of which must be reported as exactly the expected violations.
 //!
-//! The driver (`guest/planted_driver.py`) runs in the guest's user space in place of the kernel's driver. It does
-//! everything that the kernel driver does: reset, firmware, context memory, commands, queues and doorbells. For each
-//! bug, it reinitialises the device, does everything else correctly, and then makes a single mistake.
+//! The driver (`guest/planted_driver.py`) runs in the guest's user space in place of the kernel driver, and performs
+//! the same steps: reset, firmware, context memory, commands, queues and doorbells. For each bug, it reinitialises the
+//! device and then makes a single mistake.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use crate::report::Report;
 use crate::testbed::kind::Device;
 
 const PROGRAM: &str = include_str!("../../../guest/planted_driver.py");
-/// Time limit for a bug, including the steps that precede it: about forty commands in an emulated guest.
+/// Time limit for one bug, including about forty preceding commands in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A planted bug, identified by its name in the program.
 struct Planted {
     name: &'static str,
     about: &'static str,
-    /// Rules that must be reported as violated, each exactly once.
+    /// Rules that must be reported, each exactly once.
     rules: &'static [&'static str],
     /// Text in the report that identifies the bug: the object, and the expected and actual values.
     says: &'static str,
@@ -130,18 +130,18 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
-/// Checks that a correct driver causes no further report.
+/// Checks that the driver without a bug causes no report.
 async fn expect_no_report(node: &mut StockNode, driver: LineProgram) -> Result<()> {
-    let told = Violations::by_now(node).await?;
+    let before = Violations::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, "nothing", json!({})).await?;
-    told.expect_none_since(node).await
+    before.expect_none_since(node).await
 }
 
-/// Checks that a bug causes exactly the expected reports, and that one of the daemon's log lines identifies the bug.
+/// Checks that a bug causes exactly the expected reports, and that the daemon's log identifies it.
 async fn expect_reports(node: &mut StockNode, driver: LineProgram, planted: &Planted) -> Result<()> {
-    let told = Violations::by_now(node).await?;
+    let before = Violations::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, planted.name, json!({})).await?;
-    let new = told.since(node, planted.says).await?;
+    let new = before.since(node, planted.says).await?;
     let expected: BTreeMap<String, u64> = planted.rules.iter().map(|rule| (rule.to_string(), 1)).collect();
     ensure!(new == expected, "reported: {new:?}, expected {expected:?}");
     Ok(())

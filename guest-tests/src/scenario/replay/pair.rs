@@ -1,4 +1,4 @@
-//! Two guests whose devices are recorded. Both guests use either `ib_mthca` or `irdma`.
+//! Two guests whose devices are recorded. Both use either `ib_mthca` or `irdma`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -29,13 +29,13 @@ const CORE: &[&str] = &[
     "ib_write_lat -s 64 -n 500",
 ];
 
-/// Programs for devices that support atomics. Devices driven by `irdma` do not.
+/// Programs for devices that support atomics, which the E810 with `irdma` does not.
 const ATOMICS: &[&str] = &["ib_atomic_bw -A FETCH_AND_ADD -n 300", "ib_atomic_bw -A CMP_AND_SWAP -n 300"];
 
-/// Port on which servers listen for clients.
+/// TCP port on which the servers listen.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Time limit for a port to change its state.
+/// Time limit for a port state change.
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time limit for unloading a driver.
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(240);
@@ -57,7 +57,7 @@ struct Card {
     daemon: Daemon,
     device: &'static str,
     ip: Ipv4Addr,
-    /// Keeps the directory of the sockets from being deleted.
+    /// Keeps the directory with the sockets alive.
     _run: Option<RunDir>,
 }
 
@@ -107,8 +107,7 @@ impl Pair {
         Ok(Self { kind, rules: Default::default() })
     }
 
-    /// Returns the programs that the pair can run. The first one checks the content of every message. The last one uses
-    /// atomics if the devices support them.
+    /// Returns the programs that the pair can run. The last one uses atomics if the devices support them.
     pub(super) fn programs(&self) -> Vec<&'static str> {
         let atomics = match self.kind {
             Kind::Mthca(_) => ATOMICS,
@@ -131,13 +130,13 @@ impl Pair {
         }
     }
 
-    /// Returns the paths of both devices' files, which are complete once the daemons have exited.
+    /// Returns the paths of both devices' files. They are complete once the daemons have exited.
     pub(super) fn files(&self) -> [Files; 2] {
         self.daemons().map(|daemon| Files { record: daemon.record(), trace: daemon.trace() })
     }
 
-    /// Adds each impairment at both ends and in both directions. The programs use an ACK timeout of 67 ms, so a loss of
-    /// 1% has a noticeable effect.
+    /// Adds each impairment at both ends and in both directions. The programs use an ACK timeout of 67 ms, so even 1%
+    /// loss slows them down.
     pub(super) async fn make_wire_bad(&mut self, probability: &str, seed: u32) -> Result<()> {
         let seed = seed.to_string();
         let mut rules = std::mem::take(&mut self.rules);
@@ -155,7 +154,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Removes the impairments. Each rule must have affected at least one frame.
+    /// Removes the impairments. Each of them must have affected at least one frame.
     pub(super) async fn make_wire_good(&mut self) -> Result<()> {
         let rules = std::mem::take(&mut self.rules);
         for (rules, daemon) in rules.into_iter().zip(self.daemons()) {
@@ -166,7 +165,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Returns whether impairments are active, so that frames may be lost.
+    /// Returns whether impairments are active and frames may be lost.
     pub(super) fn is_wire_bad(&self) -> bool {
         self.rules.iter().any(|rules| !rules.is_empty())
     }
@@ -194,7 +193,7 @@ impl Pair {
         let [a, b] = self.vms();
         let exchange = Exchange { server, client, ready: Ready::Tcp(PORT), limit: LIMIT };
         let ends = exchange.ends(b, a).await?;
-        if !(is_bad && missed_last_acknowledge(&ends)) {
+        if !(is_bad && missed_last_ack(&ends)) {
             exchange.succeeded(&ends)?;
         }
         for end in [&ends.client, &ends.server] {
@@ -264,9 +263,9 @@ impl Pair {
     }
 }
 
-/// Returns whether one end finished and exited while the other end was still waiting for the acknowledgement of its own
-/// last message. This can happen because the ping-pong programs do not synchronise before they exit.
-fn missed_last_acknowledge(ends: &Ends) -> bool {
+/// Returns whether one end exited successfully while the other was still waiting for an acknowledgement of its last
+/// message. This can happen because the ping-pong programs do not synchronise before they exit.
+fn missed_last_ack(ends: &Ends) -> bool {
     let is_done = |end: &ProgramEnd| end.status == ExitStatus::Code(0) && end.stdout.contains(" iters in ");
     let is_alone = |end: &ProgramEnd| {
         [&end.stdout, &end.stderr].iter().any(|said| said.contains("transport retry counter exceeded"))

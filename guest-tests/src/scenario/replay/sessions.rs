@@ -1,5 +1,4 @@
-//! Records the sessions of stock drivers that the device's own tests replay (`device/tests/sessions`). The sessions are
-//! as short as possible.
+//! Records the short sessions of stock drivers that the `device` crate's tests replay (`device/tests/sessions`).
 
 use anyhow::{Context, Result};
 
@@ -9,7 +8,7 @@ use crate::daemon::Interface;
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// What a session does after the driver has bound to the device.
+/// What a session contains after the driver has bound to the device.
 #[derive(Clone, Copy, Debug)]
 enum Session {
     /// The guest does nothing further.

@@ -1,4 +1,4 @@
-//! Errors that a program causes repeatedly, and the completion status that it must receive for each of them.
+//! Causes errors repeatedly, and checks the completion status of each.
 
 use anyhow::{Result, ensure};
 
@@ -21,7 +21,7 @@ enum Mistake {
 impl Mistake {
     const ALL: [Self; 5] = [Self::RemoteKey, Self::Beyond, Self::LocalKey, Self::TooLong, Self::PeerGone];
 
-    /// Posts a correct request, then one that fails and one that must be flushed, and checks the three statuses.
+    /// Posts a valid request, one that fails and one that must be flushed, and checks the three statuses.
     async fn happen(self, pair: &mut Pair) -> Result<()> {
         let may_be_lost =
             pair.is_wire_bad() && matches!(self, Self::RemoteKey | Self::Beyond | Self::TooLong);
@@ -53,8 +53,8 @@ impl Mistake {
         a.post(vm_a, &[bad, good]).await?;
         let mut expected = [expected, status::WR_FLUSH_ERR];
         let found = a.statuses(vm_a, 2).await?;
-        // The responder sends the NAK only once before it enters the error state. If the NAK is lost, the requester
-        // receives no further response.
+        // The responder sends the NAK once and enters the error state. If the NAK is lost, the requester receives no
+        // further response.
         if may_be_lost && found.first() == Some(&status::RETRY_EXC_ERR) {
             expected[0] = status::RETRY_EXC_ERR;
         }

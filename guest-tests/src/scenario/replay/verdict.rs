@@ -1,4 +1,4 @@
-//! The output of `hcad replay` for a record.
+//! Runs `hcad replay` on a record and checks its output.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Time limit for a replay. A record of several minutes replays in seconds, but takes longer on a busy host or with an
-/// unoptimised program.
+/// Time limit for a replay. A record of several minutes replays in seconds, or longer on a busy host or in a debug
+/// build.
 const LIMIT: Duration = Duration::from_secs(240);
-/// End of the output if the record replays without differences and its daemon was shut down cleanly.
-const ALL: &str = "no differences; recording ended: closed by hcad\n";
+/// End of the output if there were no differences and hcad closed the record cleanly.
+const NO_DIFFERENCES: &str = "no differences; recording ended: closed by hcad\n";
 
-/// Paths of the files that are written when a device is recorded.
+/// Files that are written while a device is recorded.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     pub(super) record: PathBuf,
@@ -27,7 +27,7 @@ impl Files {
         self.trace.with_extension("again.trace")
     }
 
-    /// Replays the record with the given hcad program. Returns the counts printed by hcad, and the size of the record.
+    /// Replays the record with this hcad program. Returns the counts printed by hcad and the size of the record.
     pub(super) async fn replay(&self, hcad: &Path) -> Result<String> {
         let mut command = Command::new(hcad);
         command.arg("replay").arg(&self.record).arg("--trace").arg(self.trace_again()).kill_on_drop(true);
@@ -36,15 +36,15 @@ impl Files {
             .with_context(|| format!("the replay did not finish within {LIMIT:?}"))??;
         let (text, error) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        ensure!(output.status.success() && text.ends_with(ALL), "{text}{error}");
+        ensure!(output.status.success() && text.ends_with(NO_DIFFERENCES), "{text}{error}");
         let mut lines = text.lines().rev();
         let counts = lines.nth(1).context("no counts")?;
         let bytes = self.record.metadata()?.len();
         Ok(format!("{counts}; {bytes} bytes"))
     }
 
-    /// Checks that the replay writes the same trace, apart from times and durations. Returns the number of lines in the
-    /// trace.
+    /// Checks that the replay's trace equals the original except for timestamps and durations. Returns the number of
+    /// lines.
     pub(super) fn compare_traces(&self) -> Result<u64> {
         let open = |path: &Path| {
             File::open(path).map(BufReader::new).with_context(|| format!("cannot open {}", path.display()))
@@ -69,7 +69,7 @@ impl Files {
     }
 }
 
-/// Returns a line of a trace without its time and without the duration of a command.
+/// Strips the timestamp and the command duration from a trace line.
 fn without_times(line: &str) -> String {
     let words = line.split(' ').skip(1).filter(|word| !word.starts_with("us="));
     words.collect::<Vec<_>>().join(" ")

@@ -13,8 +13,8 @@ use super::{Bench, Extent, witness};
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// Time limit for the last frames in flight to be counted.
-const SOON: Duration = Duration::from_secs(60);
+/// Time limit for soft-RoCE to count the last frames in flight.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let mut bench = Bench::start(lab, Extent::Lossy).await?;
@@ -47,7 +47,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, bench.stop()).await
 }
 
-/// Adds each impairment in both directions, with this probability.
+/// Adds each impairment in both directions with this probability.
 async fn bad_wire(bench: &Bench, probability: &str) -> Result<Impairments> {
     let mut rules = Impairments::default();
     for (direction, seed) in [("tx", "1"), ("rx", "2")] {
@@ -92,9 +92,9 @@ async fn traffic(bench: &mut Bench, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Corrupts some of each end's packets by inverting one bit that is covered by the ICRC, and checks that the other end
-/// drops exactly these packets. hcad counts drops by reason. The number of packets dropped by soft-RoCE is the number
-/// of UDP datagrams counted by its kernel, minus the number of packets that pass soft-RoCE's checks.
+/// Flips one ICRC-protected bit in some of each end's packets, and checks that the other end drops exactly these
+/// packets. hcad counts its drops. The number of drops by soft-RoCE is the number of UDP datagrams counted by its
+/// kernel, minus the number of packets that pass its checks.
 async fn damaged(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, rxe_qpn] = bench.connect(Service::Rc, 1024).await?;
     let (ours, theirs) = (dropped(bench).await?, witness::dropped_by_rxe(bench).await?);
@@ -115,7 +115,7 @@ async fn damaged(bench: &mut Bench) -> Result<()> {
 
     let icrc = dropped(bench).await? - ours;
     ensure!(icrc == in_hits, "hcad dropped {icrc} of {in_hits} corrupted packets");
-    let deadline = Instant::now() + SOON;
+    let deadline = Instant::now() + COUNT_TIMEOUT;
     loop {
         let by_rxe = witness::dropped_by_rxe(bench).await? - theirs;
         if by_rxe == out_hits {
@@ -126,7 +126,7 @@ async fn damaged(bench: &mut Bench) -> Result<()> {
     line(&format!("      corrupted and dropped: {in_hits} by hcad, {out_hits} by soft-RoCE"))
 }
 
-/// Returns the number of corrupted packets that hcad dropped, because of the ICRC or because an earlier check failed.
+/// Returns the number of corrupted packets that hcad dropped, either by the ICRC check or by an earlier check.
 async fn dropped(bench: &Bench) -> Result<u64> {
     let mut sum = 0;
     for reason in ["icrc", "invalid", "short"] {

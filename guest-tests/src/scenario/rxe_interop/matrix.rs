@@ -1,4 +1,4 @@
-//! The matrix of all tested messages. Each combination of service, path MTU, operation, role and size is a cell.
+//! The test matrix. Each combination of service, path MTU, operation, role and message size is a cell.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ enum Role {
     Responder,
 }
 
-/// A row of cells, which differ only in the size of the message.
+/// A row of cells that differ only in message size.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     service: Service,
@@ -57,11 +57,11 @@ impl Role {
     }
 }
 
-/// The matrix, with the number of cells that have passed so far.
+/// The matrix and the results so far.
 #[derive(Debug)]
 pub(super) struct Matrix {
     extent: Extent,
-    /// Rows that have run, each with the number of cells that passed.
+    /// Rows that have run, each with the number of passed cells.
     done: Vec<(Row, usize)>,
     cells: u64,
 }
@@ -71,7 +71,7 @@ impl Matrix {
         Self { extent, done: Vec::new(), cells: 0 }
     }
 
-    /// Returns the connections to test, each as a service and a path MTU.
+    /// Returns the connections to test, as pairs of service and path MTU.
     pub(super) fn connections(&self) -> Vec<(Service, u16)> {
         if self.extent == Extent::Ipv6 {
             let rc = [512, 1024, 2048, 4096].map(|mtu| (Service::Rc, mtu));
@@ -81,7 +81,7 @@ impl Matrix {
             return [256, 1024, 4096].map(|mtu| (Service::Rc, mtu)).to_vec();
         }
         let connected = [Service::Rc, Service::Uc].into_iter().flat_map(|s| MTUS.map(|mtu| (s, mtu)));
-        // The size of the largest datagram depends on the port, not on the connection.
+        // The maximum datagram size depends on the port, not on the connection.
         connected.chain([(Service::Ud, 4096)]).collect()
     }
 
@@ -111,12 +111,10 @@ impl Matrix {
         let around = [packet - 1, packet, packet + 1];
         match service {
             Service::Ud => [0, 1, 17, 1024, packet - 1, packet].to_vec(),
-            // The messages are short, because packets are dropped when a socket buffer is full, and UC does not
-            // retransmit them.
+            // Messages are short, because UC does not retransmit packets that are dropped when a socket buffer is full.
             Service::Uc if full => [0, 1, 17].into_iter().chain(around).chain([8 * packet + 3]).collect(),
             Service::Uc => vec![1, packet, packet + 1],
-            // Some messages have only a few packets, each of which may be lost. Others have several hundred packets,
-            // some of which are lost.
+            // Mixes short messages with messages of up to 256 packets, some of which are likely to be lost.
             Service::Rc if self.extent == Extent::Lossy => match mtu {
                 256 => vec![1, packet + 1, 8 * packet],
                 1024 => vec![0, 3 * packet - 1, 65536],
@@ -159,8 +157,7 @@ impl Matrix {
 }
 
 impl fmt::Display for Matrix {
-    /// Prints one line per operation and role. For each path MTU, the line contains the number of passed cells and the
-    /// total number of cells.
+    /// Prints one line per service, operation and role, with the passed and total cells for each path MTU.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n{:30}{}", "cells passed, by path MTU", MTUS.map(|mtu| format!("{mtu:>8}")).concat())?;
         let (mut passed, mut all) = (0, 0);

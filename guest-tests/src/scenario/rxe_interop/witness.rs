@@ -1,4 +1,4 @@
-//! Checks of the packet counters at both ends.
+//! Checks the packet counters at both ends.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,8 @@ const HW_COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 /// Checks that every RoCE packet was received intact and with a correct ICRC.
 ///
 /// Soft-RoCE counts only packets that pass its ICRC check, so their number must equal the number of UDP datagrams that
-/// its kernel counts. All packets sent by soft-RoCE must have reached the HCA, whose socket buffer is large enough. The
-/// opposite direction is not checked, because a burst may overrun the socket buffer of the emulated NIC.
+/// its kernel counts. All packets from soft-RoCE must have reached the HCA, whose socket buffer is large enough. This
+/// is not checked in the other direction, because a burst may overrun the socket buffer of the emulated NIC.
 pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let vm = &mut bench.rxe.vm;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
@@ -35,11 +35,11 @@ pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of datagrams that reached soft-RoCE and failed its checks.
+/// Returns the number of datagrams that reached soft-RoCE but failed its checks.
 pub(super) async fn dropped_by_rxe(bench: &mut Bench) -> Result<u64> {
     let vm = &mut bench.rxe.vm;
-    // Read the number of UDP datagrams first, so that a datagram that arrives between the two readings does not count
-    // as dropped.
+    // Read the number of UDP datagrams first, so that a datagram that arrives between the two reads is not counted as
+    // dropped.
     let udp = udp_datagrams(vm).await?;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;
     Ok(udp.saturating_sub(hw_counter(&hw, "rcvd_pkts")?))
@@ -64,7 +64,7 @@ fn hw_counter(text: &str, name: &str) -> Result<u64> {
         .with_context(|| format!("{name} is missing in {text}"))
 }
 
-/// Finds a counter in a table with a line of names and a line of values.
+/// Finds a counter in a table that has a line of names and a line of values.
 fn snmp_counter(text: &str, name: &str) -> Option<u64> {
     let (names, values) = text.split_once('\n')?;
     let mut both = names.split_whitespace().zip(values.split_whitespace());

@@ -1,16 +1,15 @@
-//! Resources that a process holds: descriptors, mappings, and anonymous memory.
+//! Resources held by a process: descriptors, mappings and anonymous memory.
 
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Tolerated growth of anonymous memory in KiB. The allocator does not return all freed memory to the
-/// kernel.
+/// Tolerated growth of anonymous memory in KiB, because the allocator does not return all freed memory to the kernel.
 const KEPT_KIB: u64 = 4 << 10;
-/// Tolerated number of additional mappings. The allocator may keep some.
+/// Tolerated number of additional mappings, because the allocator may keep some.
 const KEPT_MAPS: usize = 8;
 
-/// Resources that a process holds.
+/// Resources held by a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Account {
     /// Targets of all descriptors, sorted.
@@ -24,7 +23,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Returns the resources that a process holds at present.
+    /// Returns the resources that a process currently holds.
     pub(super) fn of(process: u32) -> Result<Self> {
         let folder = format!("/proc/{process}");
         let links = fs::read_dir(format!("{folder}/fd")).with_context(|| format!("process {process}"))?;
@@ -44,7 +43,7 @@ impl Account {
         self.descriptors == before.descriptors && self.shared_maps == before.shared_maps
     }
 
-    /// Checks for leaks since `before`, which was recorded at an equivalent point. Descriptors and memfd mappings must
+    /// Checks for leaks since `before`, which was recorded in an equivalent state. Descriptors and memfd mappings must
     /// be equal. Other resources may grow within the tolerances.
     pub(super) fn is_like(&self, before: &Self) -> Result<()> {
         ensure!(
@@ -82,12 +81,12 @@ impl std::fmt::Display for Account {
     }
 }
 
-/// Returns the kind of a descriptor without its unique number, such as `socket:` for `socket:[4711]`.
+/// Returns a descriptor's target without its unique number, such as `socket:` for `socket:[4711]`.
 fn kind(target: &str) -> String {
     target.split('[').next().filter(|kind| kind.ends_with(':')).unwrap_or(target).to_owned()
 }
 
-/// Returns a value in KiB from a line of the form `NAME: VALUE kB`.
+/// Returns the value in KiB from the line `NAME: VALUE kB`.
 fn value(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptor_growth_is_detected() {
+    fn resource_growth_is_detected() {
         let before = Account::of(std::process::id()).unwrap();
         let mut more = before.clone();
         more.is_like(&before).unwrap();

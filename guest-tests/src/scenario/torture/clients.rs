@@ -1,5 +1,5 @@
-//! Two vfio-user clients without guests, and their disturbances. Each client acts both as the VMM and as the driver of
-//! its HCA.
+//! Two vfio-user clients without guests, and their disturbances. Each client acts as both the VMM and the driver of its
+//! HCA.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,18 +22,18 @@ use crate::scenario::endpoint::jingzhao::{Driver as _, InProcess};
 
 /// Number of messages per round in each direction. Each message has its own slot.
 const COUNT: u32 = 32;
-/// Length of the largest message, and distance between slots.
+/// Length of the largest message, and the distance between slots.
 const LONGEST: u32 = 20_000;
 const STRIDE: u64 = 20_480;
-/// Offsets, in the memory region, of messages to send, of received messages, and of data that the peer reads.
+/// Offsets in the memory region: messages to send, received messages, and data that the peer reads.
 const SENT: u64 = 0;
 const RECEIVED: u64 = COUNT as u64 * STRIDE;
 const READ: u64 = 2 * RECEIVED;
 const REGION: u64 = 3 * RECEIVED;
-/// Time limit for a round. It includes the time during which processes are stopped.
+/// Time limit for a round, including the time during which processes are stopped.
 const ROUND_TIMEOUT_MS: u32 = 60_000;
 const STEP: Duration = Duration::from_secs(90);
-/// Number of packets that must have been received for a flood to count as being in progress.
+/// Number of received packets after which a flood counts as started.
 const UNDER_WAY: u64 = 100;
 /// Time limit for a flood to start.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -42,9 +42,9 @@ const OPERATIONS: [SendOp; 4] = [SendOp::Send, SendOp::SendImm, SendOp::WriteImm
 /// Disturbances of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
-    /// The VMM resets the function, and continues to use the same vfio-user connection.
+    /// The VMM resets the function and keeps its vfio-user connection.
     Reset,
-    /// The client disconnects abruptly, and its successor connects at once.
+    /// The client disconnects abruptly, and a new client connects at once.
     Leave,
     PortDown,
     SwitchCapture,
@@ -125,7 +125,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Exchanges messages while `beside` runs, for at least one round.
+    /// Exchanges messages for at least one round, until `beside` has completed.
     pub(super) async fn talk_during(&mut self, beside: impl Future<Output = Result<()>>) -> Result<()> {
         let (over, seen) = watch::channel(false);
         let beside = async {
@@ -274,8 +274,7 @@ impl End {
         opened.map(drop).with_context(|| format!("cannot attach to {}", self.seat.socket.display()))
     }
 
-    /// Replaces the queues with new ones, for a new connection. If the client has no registered memory, also registers
-    /// memory.
+    /// Replaces the queues for a new connection. Also registers memory if the client has none.
     async fn create_queues(&mut self) -> Result<()> {
         if let Some((qp, cq)) = self.queues.take() {
             self.driver.step(STEP, DestroyQp { qp: qp.id }).await?;

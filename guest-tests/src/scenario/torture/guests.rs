@@ -17,20 +17,20 @@ use crate::scenario::kernel_log;
 use crate::scenario::stock_pair::{is_unanswered_sweep, load_mthca};
 use crate::vm::Vm;
 
-/// Number of messages that each end must receive as proof of progress.
+/// Number of messages that each end must receive to prove progress.
 const PROGRESS: u64 = 8;
 /// Time limit for progress while other guests may be booting.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for an end to report the loss of its peer, after its HCA's retries have been exhausted.
+/// Time limit for an end to report the loss of its peer once its HCA's retries are exhausted.
 const LOSS_MARGIN: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Disturbances of one end of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
-    /// QEMU is killed, and started again at once.
+    /// QEMU is killed and started again at once.
     KillQemu,
-    /// The daemon is killed and started again. QEMU does not reconnect to the new daemon, so the guest boots again.
+    /// The daemon is killed and restarted. QEMU does not reconnect to it, so the guest boots again.
     KillDaemon,
     StopQemu,
     StopDaemon,
@@ -74,7 +74,7 @@ impl Attachment {
     }
 
     fn daemon(&mut self) -> Result<&mut (HcaSpec, Daemon)> {
-        self.own.as_mut().with_context(|| format!("guest {}, which shares the daemon", self.name))
+        self.own.as_mut().with_context(|| format!("guest {} has no daemon of its own", self.name))
     }
 }
 
@@ -210,7 +210,7 @@ impl End {
         Ok(Self { seat, vm, talker })
     }
 
-    /// Restarts the guest, the daemon together with its guest, or the driver.
+    /// Restarts the guest, the daemon and its guest, or the driver.
     async fn restart_part(&mut self, ground: &LaneContext<'_>, step: &Step<Disturbance>) -> Result<()> {
         match step.kind {
             Disturbance::ReloadDriver => {
@@ -226,7 +226,7 @@ impl End {
                 self.vm.signal(libc::SIGKILL)?;
                 *daemon = Daemon::start(&ground.lab.hcad()?, spec, ground.run).await?;
             }
-            // The new guest starts without waiting until this QEMU has exited.
+            // The new guest starts without waiting for this QEMU process to exit.
             _ => self.vm.signal(libc::SIGKILL)?,
         }
         (self.vm, self.talker) = boot(ground, &self.seat, step.side).await?;
@@ -257,7 +257,7 @@ impl End {
     }
 
     async fn loses_its_peer(&mut self) -> Result<()> {
-        let limit = super::PATIENCE + LOSS_MARGIN;
+        let limit = super::RETRY_TIME + LOSS_MARGIN;
         let deadline = Instant::now() + limit;
         loop {
             let report = self.report().await?;

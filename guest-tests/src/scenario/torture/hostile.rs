@@ -1,4 +1,4 @@
-//! A client that attacks the process that serves it, and a client that behaves correctly.
+//! A client that attacks the daemon that serves it, and a well-behaved client.
 
 mod disk;
 mod wire;
@@ -14,30 +14,29 @@ use self::disk::FullDisk;
 use self::wire::{Client, Region};
 
 const PAGE: u64 = 4096;
-/// Number of sparse files whose total size exceeds the address space of a process (128 TiB).
+/// Number of sparse files, which together exceed the address space of a process (128 TiB).
 const HUGE_FILES: u64 = 80;
 const HUGE: u64 = (128 << 40) / HUGE_FILES + PAGE;
 /// Size of the bus address space.
 const EVERYTHING: u64 = 1 << 48;
-/// Number of holes to create in the address space. The daemon accepts at most 65,535 windows, and these holes would
-/// create more.
+/// Number of holes to create in the address space. They would split it into more than the 65,535 windows that the
+/// daemon accepts.
 const HOLES: u64 = 70_000;
-/// Number of holes created by one message.
+/// Number of unmap requests sent before the replies are read.
 const BATCH: usize = 256;
-/// Size of the guest memory of a client that behaves correctly.
+/// Size of the guest memory of a well-behaved client.
 const GUEST_MEMORY: u64 = 64 << 20;
 /// Size of a huge page in bytes.
 const HUGE_PAGE: u64 = 2 << 20;
-/// Time limit for the daemon to accept the next client after the previous one has disconnected.
+/// Time limit for the daemon to accept the next client after the previous one disconnected.
 const SUCCESSION: Duration = Duration::from_secs(60);
 
-/// Attacks on a process that maps memory provided by its client.
+/// Attacks on a daemon that maps memory provided by its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attack {
-    /// Exhausts the process's address space with files that are larger than all memory. One page of each file is
-    /// mapped.
+    /// Exhausts the daemon's address space with huge sparse files. One page of each file is mapped for DMA.
     HugeFiles,
-    /// Exhausts the process's memory by splitting one window into more and more windows.
+    /// Exhausts the daemon's memory by splitting one window into more and more windows.
     ManyWindows,
     /// Causes page faults in a file of huge pages when the host has no free huge pages.
     NoHugePages,
@@ -47,7 +46,7 @@ pub(super) enum Attack {
     CutFile,
 }
 
-/// Resources that an attack holds while it lasts.
+/// Resources that are held for the duration of an attack.
 #[derive(Debug)]
 pub(super) struct Attacker {
     _client: Option<Client>,
@@ -59,7 +58,7 @@ impl Attack {
     pub(super) const ALL: &[Self] =
         &[Self::HugeFiles, Self::ManyWindows, Self::NoHugePages, Self::FullDisk, Self::CutFile];
 
-    /// Returns the reason why this machine cannot run the attack, if there is one.
+    /// Returns the reason why this machine cannot run the attack, if any.
     pub(super) fn obstacle(self) -> Option<String> {
         let tried = match self {
             Self::FullDisk => FullDisk::create().map(drop),
@@ -120,18 +119,18 @@ impl Attack {
     }
 }
 
-/// Maps one page of each file, and returns the number of mapped pages.
+/// Maps one page of each file. Returns the number of mapped pages.
 fn huge_files(client: &mut Client, files: &mut Vec<OwnedFd>) -> Result<u64> {
     let mut mapped = 0;
     for number in 0..HUGE_FILES {
         files.push(memory("sparse", HUGE, MemfdFlags::empty())?);
-        let file = files.last().context("just made")?;
+        let file = files.last().context("the list of files is empty")?;
         mapped += u64::from(client.map(number * PAGE, PAGE, Some((file.as_fd(), 0)))?.is_ok());
     }
     Ok(mapped)
 }
 
-/// Unmaps every second page of a window, and returns the number of unmapped pages.
+/// Unmaps every second page of a window. Returns the number of unmapped pages.
 fn many_windows(client: &mut Client) -> Result<u64> {
     ensure!(client.map(0, EVERYTHING, None)?.is_ok(), "not mapped");
     let holes: Vec<u64> = (0..HOLES).map(|hole| (2 * hole + 1) * PAGE).collect();
@@ -142,13 +141,13 @@ fn many_windows(client: &mut Client) -> Result<u64> {
     Ok(taken)
 }
 
-/// Maps memory and makes the device write to it. Returns 1 if the device's write succeeded, and 0 if it failed.
+/// Maps memory and makes the device write to it. Returns 1 if the write succeeded and 0 if it failed.
 fn touch(client: &mut Client, address: u64, map: impl FnOnce(&mut Client) -> Result<bool>) -> Result<u64> {
     ensure!(map(client)?, "not mapped");
     Ok(u64::from(query_adapter(client, address)? == 0))
 }
 
-/// Acts as a correct client does: connects, maps memory and executes a command.
+/// Connects, maps memory and executes a command, as a well-behaved client would.
 pub(super) fn behave(socket: &Path) -> Result<()> {
     let mut client = connect(socket)?;
     let file = memory("guest", GUEST_MEMORY, MemfdFlags::empty())?;
@@ -180,7 +179,7 @@ fn query_adapter(client: &mut Client, mailbox: u64) -> Result<u32> {
     const HCR: u64 = 0x8_0000;
     const GO: u32 = 1 << 23;
     const QUERY_ADAPTER: u32 = 6;
-    // This enables memory space and bus mastering.
+    // Enable memory space and bus mastering.
     client.write(Region::Config, 4, &[6, 0])?;
     let [high, low] = [mailbox >> 32, mailbox & 0xffff_ffff].map(u32::try_from);
     for (offset, value) in [(0x0c, high?), (0x10, low?), (0x18, GO | QUERY_ADAPTER)] {
@@ -191,14 +190,14 @@ fn query_adapter(client: &mut Client, mailbox: u64) -> Result<u32> {
     Ok(word >> 24)
 }
 
-/// Creates a memory file that is sealed against shrinking, as QEMU's memory files are.
+/// Creates a memfd that is sealed against shrinking, as QEMU's are.
 fn memory(name: &str, len: u64, flags: MemfdFlags) -> Result<OwnedFd> {
     let file = unsealed(name, len, flags)?;
     fcntl_add_seals(&file, SealFlags::SHRINK)?;
     Ok(file)
 }
 
-/// Creates a memory file that is not sealed against shrinking.
+/// Creates a memfd that is not sealed against shrinking.
 fn unsealed(name: &str, len: u64, flags: MemfdFlags) -> Result<OwnedFd> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)?;
     ftruncate(&file, len)?;

@@ -1,4 +1,4 @@
-//! The process that serves all HCAs except c and d, and its disturbances: it is stopped, its log is not read, or a
+//! The daemon that serves all HCAs except c and d, and its disturbances: it is stopped, its log is not read, or a
 //! hostile client uses one of its HCAs.
 
 use std::path::PathBuf;
@@ -15,16 +15,16 @@ use super::{LaneContext, take_port_down};
 use crate::daemon::{Control, Daemon};
 use crate::process::Reading;
 
-/// Number of times that a port goes down and up while the daemon's log is not being read.
+/// Number of times that a port goes down and up while the daemon's log is not read.
 const CHANGES: usize = 10;
-/// Time limit for the process to detect that a client has disconnected.
+/// Time limit for the daemon to detect that a client has disconnected.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// Disturbances of the process.
+/// Disturbances of this daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
     Stop,
-    /// The pipe to which the process writes its log is full.
+    /// The pipe to which the daemon writes its log is full.
     StallLog,
     Attack(Attack),
 }
@@ -43,7 +43,7 @@ pub(super) struct Neighbour<'a> {
     pub(super) daemon: Daemon,
     /// The HCA used by the hostile client.
     pub(super) hostile: (PathBuf, Control),
-    /// The HCA used by an uninvolved client, the bystander.
+    /// The HCA used by an uninvolved, well-behaved client.
     pub(super) bystander: (PathBuf, Control),
     /// The attacks that this machine can run.
     pub(super) attacks: Vec<Attack>,
@@ -64,8 +64,7 @@ impl Neighbour<'_> {
         Ok(())
     }
 
-    /// Runs each attack once. The allocator keeps some memory after the largest attack. This memory is not a leak, so
-    /// it must be allocated before comparisons start.
+    /// Runs each attack once. The allocator keeps some memory after the largest attack, which must not count as a leak.
     pub(super) async fn warm_up(&mut self) -> Result<()> {
         for attack in &self.attacks {
             self.attack(*attack, Duration::ZERO).await.with_context(|| format!("{attack:?}"))?;
@@ -73,8 +72,8 @@ impl Neighbour<'_> {
         self.serves().await
     }
 
-    /// Waits until neither the hostile client's HCA nor the bystander's HCA has a client. All remaining resources then
-    /// belong to the other HCAs.
+    /// Waits until the HCAs of the hostile client and the bystander have no client. All remaining resources then belong
+    /// to the other HCAs.
     pub(super) async fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + SETTLED;
         for (socket, control) in [&self.hostile, &self.bystander] {
@@ -110,22 +109,22 @@ impl Neighbour<'_> {
         }
     }
 
-    /// Runs an attack, and holds the attack's resources for the given time. After that, the attacked HCA must serve the
-    /// next client.
+    /// Runs an attack and holds its resources for the given time. Afterwards, the attacked HCA must serve the next
+    /// client.
     async fn attack(&self, attack: Attack, length: Duration) -> Result<()> {
         let socket = self.hostile.0.clone();
         let attacker = spawn_blocking(move || attack.begin(&socket)).await??;
-        self.serves().await.context("on a device next to the attacker's")?;
+        self.serves().await.context("during the attack")?;
         sleep(length).await;
         drop(attacker);
         let socket = self.hostile.0.clone();
-        spawn_blocking(move || hostile::behave(&socket)).await?.context("on the attacker's former device")
+        spawn_blocking(move || hostile::behave(&socket)).await?.context("after the attack")
     }
 
-    /// Checks that the process answers its operator and serves the bystander.
+    /// Checks that the daemon answers control requests and serves the bystander.
     async fn serves(&self) -> Result<()> {
         self.hostile.1.ask(&["devices"]).await?;
         let bystander = self.bystander.0.clone();
-        spawn_blocking(move || hostile::behave(&bystander)).await?.context("a client that has sent nothing")
+        spawn_blocking(move || hostile::behave(&bystander)).await?.context("the bystander")
     }
 }

@@ -9,8 +9,8 @@ use rand_chacha::ChaCha8Rng;
 
 /// Range of the pause before each disturbance, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
-/// Range of the durations of lasting disturbances, in milliseconds. Even two of them back to back are shorter than the
-/// time for which a requester retries ([`super::PATIENCE`]), so no connection is lost.
+/// Range of the durations of lasting disturbances, in milliseconds. Even two in a row are shorter than a requester's
+/// retries ([`super::RETRY_TIME`]), so no connection is lost.
 const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
 
 /// One of the two ends of a connection.
@@ -40,7 +40,7 @@ impl Side {
 pub(super) struct Step<K> {
     /// Pause before the disturbance.
     pub(super) pause: Duration,
-    /// Kind of the disturbance.
+    /// Kind of disturbance to execute.
     pub(super) kind: K,
     /// The affected end, if the disturbance affects only one end of a connection.
     pub(super) side: Side,
@@ -48,7 +48,7 @@ pub(super) struct Step<K> {
     pub(super) length: Duration,
 }
 
-/// The disturbances of one sequence. Each kind occurs once in random order, followed by random kinds.
+/// A sequence of disturbances. Each kind occurs once, in random order, before kinds are drawn at random.
 #[derive(Clone, Debug)]
 pub(super) struct Plan<K> {
     kinds: Vec<K>,
@@ -58,12 +58,12 @@ pub(super) struct Plan<K> {
 }
 
 impl<K: Copy> Plan<K> {
-    /// Creates the plan of a lane. The plan does not depend on other lanes, nor on how fast the lanes progress.
+    /// Creates the plan of a lane. It does not depend on the other lanes or on the progress of any lane.
     ///
     /// # Panics
     /// Panics if `kinds` is empty.
     pub(super) fn new(seed: u64, lane: u64, kinds: &[K]) -> Self {
-        assert!(!kinds.is_empty(), "a plan of nothing");
+        assert!(!kinds.is_empty(), "a plan needs at least one kind");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(lane);
         let mut first = kinds.to_vec();
@@ -125,6 +125,6 @@ mod tests {
         let all = steps(7, 0);
         assert!([Side::A, Side::B].iter().all(|side| all.iter().any(|step| step.side == *side)));
         let longest = all.iter().map(|step| step.length).max().unwrap();
-        assert!(2 * longest < super::super::PATIENCE);
+        assert!(2 * longest < super::super::RETRY_TIME);
     }
 }

@@ -1,5 +1,5 @@
-//! Traffic between stock guests. The program at each end sends and checks messages independently
-//! (`guest/stock_traffic.py`), and is polled for its progress.
+//! Traffic between stock guests. A program at each end sends and checks messages independently
+//! (`guest/stock_traffic.py`) and is polled for its progress.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) struct Talker {
     lid: u16,
 }
 
-/// The addresses of a queue pair and of its memory, as sent to the peer.
+/// QP number, memory address and R_Key, as sent to the peer.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Place {
     qpn: u32,
@@ -37,7 +37,7 @@ pub(super) struct Place {
     rkey: u32,
 }
 
-/// Progress of one end on its connection.
+/// Progress of one end of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Report {
     /// Number of send requests that have succeeded.
@@ -46,7 +46,7 @@ pub(super) struct Report {
     pub(super) received: u64,
     /// Number of RDMA READs with correct data.
     pub(super) reads: u64,
-    /// Unsuccessful completions, in order. Each is given by the kind of request and the status.
+    /// Unsuccessful completions in order, each with the kind of request and the status.
     errors: Vec<(Request, u32)>,
     /// Number of requests without a completion.
     outstanding: u64,
@@ -54,11 +54,11 @@ pub(super) struct Report {
     wrong: Option<String>,
 }
 
-/// The queue to which a completion belongs.
+/// The kind of request that a completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {
-    /// The completion belongs to a SEND, WRITE or READ.
+    /// A SEND, WRITE or READ request.
     Request,
     Receive,
 }
@@ -94,7 +94,7 @@ impl Talker {
 
     /// Kills the program in the middle of its traffic.
     pub(super) async fn kill(self, vm: &mut Vm) -> Result<()> {
-        self.program.kill(vm).await.context("ending the program of the guest")
+        self.program.kill(vm).await.context("cannot kill the traffic program")
     }
 }
 
@@ -108,9 +108,9 @@ impl Report {
         Ok(())
     }
 
-    /// Returns whether this end has detected the loss of its peer, and all of this end's requests have completed. The
-    /// oldest request must have failed because its retries were exhausted, and all others must have been flushed (IBTA
-    /// volume 1, sections 9.9.2.1.1 and 10.8.3.2.4).
+    /// Returns whether this end has detected the loss of its peer and all of its requests have completed. The oldest
+    /// request must have failed with retries exhausted, and all others must have been flushed (IBTA volume 1, sections
+    /// 9.9.2.1.1 and 10.8.3.2.4).
     pub(super) fn has_detected_peer_loss(&self) -> Result<bool> {
         ensure!(self.wrong.is_none(), "{self:?}");
         let Some((first, others)) = self.errors.split_first() else { return Ok(false) };
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_loss_fails_one_request_and_flushes_the_rest() {
+    fn peer_loss_flushes_all_but_first_request() {
         let lost = (Request::Request, status::RETRY_EXC_ERR);
         let flushed = (Request::Request, status::WR_FLUSH_ERR);
         let receive = (Request::Receive, status::WR_FLUSH_ERR);

@@ -1,4 +1,4 @@
-//! A timeline of disturbances for the analysis of failures, and the number of disturbances of each kind.
+//! A timeline of disturbances for failure analysis, and the number of disturbances of each kind.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ impl Timeline {
         Ok(writeln!(self.file.borrow_mut(), "{seconds:8.2} {lane}: {what}")?)
     }
 
-    /// Records that a disturbance is over and has had no unexpected effect.
+    /// Records that a disturbance is over and had no unexpected effect.
     pub(super) fn count(&self, lane: &str, what: &str) -> Result<()> {
         *self.counts.borrow_mut().entry(format!("{lane}: {what}")).or_default() += 1;
         self.note(lane, &format!("{what} finished"))

@@ -13,7 +13,7 @@ use crate::packet_peer::{Aeth, Op, Packet, Reth};
 
 /// Number of the peer's queue pair.
 const PEER_QPN: u32 = 0x00_0abc;
-/// First PSN that the peer sends. The PSN of its third packet wraps around to 0.
+/// First PSN that the peer sends. The PSN wraps around to 0 at its third packet.
 const PEER_PSN: u32 = 0xff_fffe;
 /// First PSN that the HCA sends.
 const OWN_PSN: u32 = 0xff_ffff;
@@ -56,7 +56,7 @@ pub(super) struct Attributes {
 }
 
 impl Attributes {
-    /// The timeout is 537 ms, which exceeds the delays of a busy host. RNR NAKs request a wait of 40.96 ms.
+    /// Defaults with a timeout of 537 ms, which exceeds the delays of a busy host. RNR NAKs request a wait of 40.96 ms.
     pub(super) const DEFAULT: Self = Self { mtu: 256, timeout: 17, retry: 7, rnr_retry: 7, rnr_timer: 24 };
 }
 
@@ -66,19 +66,19 @@ pub(super) struct Link<'a> {
     bench: &'a mut Bench,
     pub(super) qp: QpInfo,
     pub(super) cq: CqInfo,
-    /// The HCA's memory region. It is [`REGION`] bytes long, grants all access rights, and is filled with [`content`].
+    /// The HCA's memory region, which has [`REGION`] bytes and all access rights, and is filled with [`content`].
     pub(super) mr: MrInfo,
     pub(super) mtu: usize,
 }
 
-/// Returns the content with which a new link's region is filled.
+/// Returns part of the initial content of a link's region.
 pub(super) fn content(offset: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; offset + len];
     pattern::fill(7, 0, &mut bytes);
     bytes.split_off(offset)
 }
 
-/// Returns the payload used for the peer's messages.
+/// Returns a payload for the peer's messages.
 pub(super) fn message(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     pattern::fill(99, 0, &mut bytes);
@@ -98,7 +98,7 @@ fn rtr(attributes: &Attributes) -> Transition {
 }
 
 impl<'a> Link<'a> {
-    /// Runs a case on a new connection, which is destroyed afterwards.
+    /// Runs a case on a new connection, and then destroys the connection.
     pub(super) fn with(
         bench: &'a mut Bench,
         attributes: &Attributes,
@@ -119,7 +119,7 @@ impl<'a> Link<'a> {
         let qp = agent.call(CreateQp { send_cq: cq.id, recv_cq: cq.id, ..CreateQp::default() })?;
         let mut link = Self { bench, qp, cq, mr, mtu: attributes.mtu.into() };
         link.bring_to_rts(attributes)?;
-        // Discard packets that are left over from the previous case.
+        // Discard packets left over from the previous case.
         link.bench.peer.rest()?;
         Ok(link)
     }
@@ -156,7 +156,7 @@ impl<'a> Link<'a> {
         self.modify(rtr(&Attributes::DEFAULT))
     }
 
-    /// Moves the queue pair through RESET to RTS, using the same PSNs.
+    /// Moves the queue pair through RESET to RTS with the same initial PSNs.
     pub(super) fn reconnect(&mut self) -> Result<()> {
         self.modify(Transition::ToReset)?;
         self.bring_to_rts(&Attributes::DEFAULT)
@@ -223,7 +223,7 @@ impl<'a> Link<'a> {
         Packet { psn: Self::own_psn(n), aeth, ..self.packet("RC_ACKNOWLEDGE", 0, &[]) }
     }
 
-    /// Returns a response from the peer, with the PSN of the HCA's packet number `n`.
+    /// Returns a response from the peer with the PSN of the HCA's packet number `n`.
     pub(super) fn response(&self, op: &str, n: u32, payload: &[u8]) -> Packet {
         let aeth = (!op.ends_with("MIDDLE")).then_some(Aeth { syndrome: syndrome::ACK, msn: 1 });
         Packet { psn: Self::own_psn(n), aeth, ..self.packet(op, 0, payload) }
@@ -261,8 +261,8 @@ impl<'a> Link<'a> {
         Ok(packet)
     }
 
-    /// Expects an acknowledgement of the peer's packet number `n` with this syndrome. An ACK may carry any credit
-    /// count.
+    /// Expects an acknowledgement of the peer's packet number `n` with this syndrome. The credit count of an ACK is
+    /// ignored.
     pub(super) fn expect_acknowledge(&mut self, n: u32, syndrome: u8, msn: u32) -> Result<()> {
         let packet = self.next()?;
         let aeth = packet.aeth.context("no AETH")?;
@@ -276,31 +276,31 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Returns one of hcad's counters by its path in `hcactl counters`.
-    pub(super) fn counter(&mut self, place: &str) -> Result<u64> {
+    /// Returns one of hcad's counters, given its path in `hcactl counters`.
+    pub(super) fn counter(&mut self, path: &str) -> Result<u64> {
         let Bench { control, runtime, .. } = &*self.bench;
-        runtime.block_on(control.counter(place))
+        runtime.block_on(control.counter(path))
     }
 
-    /// Checks that the HCA drops these packets without answering, and counts each of them at `place`.
-    pub(super) fn expect_drops(&mut self, place: &str, packets: &[Packet]) -> Result<()> {
-        let before = self.counter(place)?;
+    /// Checks that the HCA drops these packets without answering and counts each of them in the counter `path`.
+    pub(super) fn expect_drops(&mut self, path: &str, packets: &[Packet]) -> Result<()> {
+        let before = self.counter(path)?;
         self.send_all(packets)?;
         self.expect_silence()?;
         self.expect_no_completion()?;
-        let dropped = self.counter(place)? - before;
-        ensure!(dropped == packets.len() as u64, "{place} counts {dropped} of {} packets", packets.len());
+        let dropped = self.counter(path)? - before;
+        ensure!(dropped == packets.len() as u64, "{path} counts {dropped} of {} packets", packets.len());
         Ok(())
     }
 
-    /// Checks that the HCA does not send anything.
+    /// Checks that the HCA sends nothing more.
     pub(super) fn expect_silence(&mut self) -> Result<()> {
         let packets = self.bench.peer.rest()?;
         ensure!(packets.is_empty(), "expected no packet: {packets:?}");
         Ok(())
     }
 
-    /// Returns all packets that the HCA sends until it has nothing left to send.
+    /// Returns all further packets, until the HCA stops sending.
     pub(super) fn rest(&mut self) -> Result<Vec<Packet>> {
         self.bench.peer.rest()
     }
@@ -315,7 +315,7 @@ impl<'a> Link<'a> {
         Ok(self.bench.agent.call(PostSend { qp: self.qp.id, requests, ..PostSend::default() }).map(drop)?)
     }
 
-    /// Returns a work request for bytes `off..off + len` of the region. The peer's memory is at address 0x1000 and has
+    /// Returns a work request for bytes `off..off + len` of the region. The remote memory is at address 0x1000 and has
     /// key 0x77.
     pub(super) fn request(&self, op: SendOp, off: u64, len: u32) -> SendRequest {
         let remote = (op != SendOp::Send).then_some(Remote { va: 0x1000, rkey: 0x77 });
@@ -336,7 +336,7 @@ impl<'a> Link<'a> {
         Ok(cqe)
     }
 
-    /// Expects a completion with this syndrome, after which the queue pair must be in ERR.
+    /// Expects a completion with this syndrome. The queue pair must then be in ERR.
     pub(super) fn expect_error(&mut self, syndrome: u8) -> Result<()> {
         let cqe = self.completion()?;
         ensure!(cqe.syndrome == Some(syndrome), "expected syndrome {syndrome:#x}: {cqe:?}");
@@ -379,8 +379,7 @@ impl<'a> Link<'a> {
         Ok(self.bench.agent.call(DestroyMr { mr: self.mr.id }).map(drop)?)
     }
 
-    /// Checks that a SEND of three packets from the peer is received. The SEND starts with the peer's packet number
-    /// `n`.
+    /// Checks that the HCA receives a SEND of three packets, starting with the peer's packet number `n`.
     pub(super) fn expect_receives(&mut self, n: u32, msn: u32) -> Result<()> {
         let payload = message(3 * self.mtu);
         self.post_receive(4096, 4096)?;

@@ -1,4 +1,4 @@
-//! The HCA as requester. The peer either responds or stays silent.
+//! Tests the HCA as requester. The peer responds, sends NAKs or stays silent.
 
 pub(super) mod answers;
 pub(super) mod limits;
@@ -26,9 +26,9 @@ mod completion {
     pub(super) const REMOTE_INVALID_RD_REQUEST: u8 = 0x21;
 }
 
-/// Attributes with a timeout of 8.6 s, so that no case observes a retransmission unless it waits for one.
+/// Attributes with a timeout of 8.6 s, which no case reaches unless it waits for a retransmission.
 const PATIENT: Attributes = Attributes { timeout: 21, ..Attributes::DEFAULT };
-/// Length of a message that consists of three packets.
+/// Length of a message that takes three packets.
 const THREE: u32 = 700;
 
 const fn case(name: &'static str, attributes: Attributes, run: fn(&mut Link<'_>) -> Result<()>) -> Case {
@@ -108,7 +108,7 @@ fn send(link: &mut Link<'_>, len: u32) -> Result<()> {
 
 const SEND: [&str; 3] = ["RC_SEND_FIRST", "RC_SEND_MIDDLE", "RC_SEND_LAST"];
 
-/// Receives the packets of a SEND of [`THREE`] bytes, starting with packet `from`.
+/// Expects the packets of a SEND of [`THREE`] bytes, starting with packet `from`.
 fn expect_send(link: &mut Link<'_>, from: u32) -> Result<()> {
     for (n, name) in (0..).zip(SEND).skip(from as usize) {
         let packet = link.expect(name, n)?;
@@ -151,7 +151,7 @@ fn lost_ack(link: &mut Link<'_>) -> Result<()> {
     expect_send(link, 0)?;
     let begun = Instant::now();
     expect_send(link, 0)?;
-    // The timer was started when the packets were sent, which was slightly before they arrived.
+    // The timer started when the packets were sent, slightly before they arrived.
     let least = ack_timeout(Attributes::DEFAULT.timeout) * 9 / 10;
     ensure!(begun.elapsed() >= least, "retransmitted after {:?}", begun.elapsed());
     acknowledge(link, 2, 1)?;
@@ -198,8 +198,7 @@ fn coalesced_ack(link: &mut Link<'_>) -> Result<()> {
     expect_ignored(link, 4, 5)
 }
 
-/// Checks that the previous packets had no effect, and that an acknowledgement of packet number `psn` with `msn` then
-/// completes the request.
+/// Checks that the previous packets had no effect, and that an ACK for packet number `psn` then completes the request.
 fn expect_ignored(link: &mut Link<'_>, psn: u32, msn: u32) -> Result<()> {
     link.expect_silence()?;
     link.expect_no_completion()?;
@@ -342,8 +341,8 @@ fn nak_retries_exhausted(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks that copies of a NAK cause no further retransmissions. A responder sends only one NAK per gap, so the network
-/// must have made the copies (IBTA 9.7.5.2).
+/// Checks that copies of a NAK cause no further retransmission. A responder sends only one NAK per gap, so copies can
+/// only come from the network (IBTA 9.7.5.2).
 fn nak_copies(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -389,8 +388,8 @@ fn rnr_without_end(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks a NAK that arrives during an RNR wait. Soft-RoCE sends both an RNR NAK and a NAK if more packets follow the
-/// one for which it has no receive request.
+/// Checks a sequence NAK that arrives during an RNR wait. Soft-RoCE sends both an RNR NAK and a sequence NAK if more
+/// packets follow the one that found no receive request.
 fn nak_during_rnr_wait(link: &mut Link<'_>) -> Result<()> {
     send(link, THREE)?;
     expect_send(link, 0)?;

@@ -1,4 +1,4 @@
-//! The HCA as responder. The peer sends requests.
+//! Tests the HCA as responder.
 
 pub(super) mod headers;
 pub(super) mod messages;
@@ -59,7 +59,7 @@ fn fetch_add(link: &Link<'_>, n: u32, off: u64, add: u64) -> Packet {
     Packet { atomic, ack_req: true, ..link.packet("RC_FETCH_ADD", n, &[]) }
 }
 
-/// Checks that a gap in the PSNs causes one NAK, which contains the missing PSN (IBTA 9.7.4).
+/// Checks that a gap in the PSNs triggers one NAK, which contains the missing PSN (IBTA 9.7.4).
 fn lost(link: &mut Link<'_>, missing: u32) -> Result<()> {
     let payload = message(3 * link.mtu);
     link.post_receive(0, 4096)?;
@@ -96,7 +96,7 @@ fn psn_ahead(link: &mut Link<'_>) -> Result<()> {
     link.send_all(&packets)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
     link.expect_success()?;
-    // The gap has been closed, so the next gap causes a new NAK.
+    // The gap is closed, so the next one triggers a new NAK.
     let packets = link.send_message(3, &message(8));
     link.send_all(&packets)?;
     link.expect_acknowledge(1, syndrome::NAK_SEQUENCE, 1)
@@ -135,14 +135,14 @@ fn duplicate_write(link: &mut Link<'_>) -> Result<()> {
     link.send(&packet)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
     link.expect_memory(0, &message(64))?;
-    // Software may reuse the memory once the message has completed.
+    // Software may reuse the memory once the message is complete.
     link.store(0, &[0x5a; 64])?;
     link.send(&packet)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
     link.expect_memory(0, &[0x5a; 64])
 }
 
-/// Receives the responses to a READ that starts at the peer's packet number `n`, and returns their payload.
+/// Receives the responses to a READ that starts at the peer's packet number `n`. Returns their payload.
 fn responses(link: &mut Link<'_>, n: u32, names: &[&str], msn: u32) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for (i, name) in (0..).zip(names) {
@@ -192,8 +192,8 @@ fn duplicate_read(link: &mut Link<'_>) -> Result<()> {
     link.expect_receives(3, 2)
 }
 
-/// Checks the READ that a requester sends after losing a response in the middle. This READ requests the rest of the
-/// earlier READ again, and has the PSN, address and length of that rest (IBTA 9.7.5.1).
+/// Checks the READ that a requester sends after losing a response in the middle. It requests the rest of the original
+/// READ, with the PSN, address and length of that rest (IBTA 9.7.5.1).
 fn duplicate_read_tail(link: &mut Link<'_>) -> Result<()> {
     let mtu = u32::try_from(link.mtu)?;
     let request = link.read_request(0, link.reth(0, 3 * mtu));
@@ -250,7 +250,7 @@ fn far_psn(link: &mut Link<'_>) -> Result<()> {
     link.post_receive(0, 64)?;
     let packet = Packet { ack_req: true, ..link.packet("RC_SEND_ONLY", 0x80_0000, &message(64)) };
     link.send(&packet)?;
-    // A duplicate is acknowledged with the latest PSN. No other answer is permitted.
+    // A duplicate is acknowledged with the latest PSN. No other response is permitted.
     for answer in link.rest()? {
         ensure!(answer.psn == Link::peer_psn(0xff_ffff), "answered {answer:?}");
     }
@@ -267,7 +267,7 @@ fn rnr_then_success(link: &mut Link<'_>) -> Result<()> {
     let packets = link.send_message(0, &payload);
     link.send_all(&packets)?;
     link.expect_acknowledge(0, syndrome::RNR | timer, 0)?;
-    // Packets that follow the rejected one are out of sequence. They cause no further NAK, because the RNR NAK is
+    // The packets after the rejected one are out of sequence, but cause no further NAK because the RNR NAK is
     // outstanding.
     link.expect_silence()?;
     link.post_receive(0, 4096)?;
@@ -314,20 +314,20 @@ fn wrong_service(link: &mut Link<'_>) -> Result<()> {
     link.post_receive(0, 64)?;
     let uc = |op| Packet { ack_req: true, ..link.packet(op, 0, &message(link.mtu)) };
     let mut packets = vec![uc("UC_SEND_ONLY"), uc("UC_SEND_FIRST")];
-    // In a UD packet, a DETH follows the BTH. The first eight bytes of this payload serve as the DETH.
+    // A UD packet has a DETH after the BTH. The first eight bytes of this payload serve as the DETH.
     packets.push(link.packet("UD_SEND_ONLY", 0, &message(72)));
     link.expect_drops("/engine/drops/wrong_service", &packets)?;
     link.expect_state(state::RTS)
 }
 
-/// Checks that a packet modified by `change` is dropped and counted at `place`, and that the unmodified packet is
-/// executed.
-fn dropped(link: &mut Link<'_>, place: &str, change: fn(&mut Packet)) -> Result<()> {
+/// Checks that a packet modified by `change` is dropped and counted in the counter `path`, and that the unmodified
+/// packet is executed.
+fn dropped(link: &mut Link<'_>, path: &str, change: fn(&mut Packet)) -> Result<()> {
     link.post_receive(0, 64)?;
     let good = link.send_message(0, &message(64));
     let mut bad = good[0].clone();
     change(&mut bad);
-    link.expect_drops(place, &[bad])?;
+    link.expect_drops(path, &[bad])?;
     link.send_all(&good)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
     link.expect_success()?;
@@ -402,7 +402,7 @@ fn order_of_answers(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the results of sixteen atomics are stored for duplicates, because sixteen may be outstanding (JingZhao
+/// Checks that the results of sixteen atomics are kept for duplicates, because sixteen may be outstanding (JingZhao
 /// interface, section 10.4).
 fn remembered_atomics(link: &mut Link<'_>) -> Result<()> {
     link.store(0, &[0; 8])?;
@@ -443,8 +443,8 @@ fn duplicate_read_beyond(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a READ that has the PSN of a duplicate, but was never executed, gets no response. Such a READ may come
-/// from an earlier connection of the same queue pairs, in which case its key is valid.
+/// Checks that a READ gets no response if its PSN is that of a duplicate but it was never executed. Such a READ may
+/// stem from an earlier connection of the same queue pairs, in which case its key is valid.
 fn read_never_executed(link: &mut Link<'_>) -> Result<()> {
     let write = write_only(link, link.reth(0, 64), &message(64));
     link.send(&write)?;

@@ -23,13 +23,13 @@ use crate::testbed::protocol::Description;
 use crate::testbed::state::States;
 use crate::testbed::{LOGS, UpOptions};
 
-/// Directory in the guests into which the files are copied.
+/// Directory in the guests to which the files are copied.
 const FOLDER: &str = "/work";
-/// Prefix of the names of testbeds that `ci` starts. It is followed by the process ID.
+/// Name prefix of testbeds started by `ci`. The process ID follows it.
 const NAME: &str = "ci-";
-/// Maximum number of failed runs whose logs are kept.
+/// Number of failed runs whose logs are kept.
 const KEPT: usize = 3;
-/// Maximum size of an unfinished line in bytes.
+/// Maximum size of an incomplete line in bytes.
 const LONGEST_LINE: usize = 64 << 10;
 
 /// Arguments of [`super::Command::Ci`].
@@ -53,7 +53,7 @@ pub struct Ci {
 }
 
 impl Ci {
-    /// Boots guests, copies the folder to them, runs the command in all of them, and stops them. The exit status is
+    /// Boots guests, copies the directory to them, runs the command in all of them, and stops them. The exit status is
     /// that of the first command that fails. A failure or a signal terminates all commands, but logs are still
     /// collected.
     ///
@@ -69,7 +69,7 @@ impl Ci {
         );
         can_start(&self.command, &self.folder)?;
         let all = cache_dir()?.join(LOGS);
-        forget_old(&all)?;
+        remove_old_logs(&all)?;
         let name: TestbedName = format!("{NAME}{}", std::process::id()).parse()?;
         let booted = until_signal(async { Ok(Leased::boot(&self.wanted, name.clone()).await) }).await;
         let (folder, result) = match booted {
@@ -81,7 +81,7 @@ impl Ci {
                 self.copy_logs(not_up.folder.as_deref())?;
                 (not_up.folder, Err(not_up.error))
             }
-            // A CI system may cancel a job because its guests do not boot. The logs then show the cause.
+            // A CI system may cancel a job whose guests do not boot. The logs then show the cause.
             Err(cancelled) => {
                 self.copy_logs(run_dir::latest(&all, name.as_str()).as_deref())?;
                 (None, Err(cancelled))
@@ -89,7 +89,7 @@ impl Ci {
         };
         if let Some(folder) = folder {
             if self.logs.is_some() || matches!(result, Ok(0)) {
-                // Remove the parent directory, which contains all runs of testbeds with this name.
+                // Remove the parent directory, which contains all runs of this testbed.
                 let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
             } else {
                 tracing::info!("the logs are in {}", folder.display());
@@ -98,7 +98,7 @@ impl Ci {
         result.map(ExitCode::from)
     }
 
-    /// Copies the logs of guests that have not booted.
+    /// Copies the logs of guests that did not boot.
     fn copy_logs(&self, from: Option<&Path>) -> Result<()> {
         if let (Some(from), Some(to)) = (from, &self.logs) {
             logs::copy(from, to)?;
@@ -147,7 +147,7 @@ impl Ci {
             Ok(0)
         };
         let limit = Duration::from_secs(self.timeout);
-        // Commands that are still running are terminated when their connections are dropped.
+        // Dropping the connections terminates commands that are still running.
         timeout(limit, all).await.map_err(|_| {
             anyhow!("the command did not exit within {} s; --timeout changes this limit", self.timeout)
         })?
@@ -188,8 +188,8 @@ async fn one(target: Target, start: Start) -> Result<ExitStatus> {
     Ok(status)
 }
 
-/// Fails if the command is a file in the folder and that file cannot be executed. Without this check, the error would
-/// appear only after the guests have booted.
+/// Checks that a command given as a relative path is an executable file in the directory. Without this check, the error
+/// would appear only after the guests have booted.
 fn can_start(command: &[String], folder: &Path) -> Result<()> {
     let Some(program) = command.first().filter(|name| name.contains('/') && !name.starts_with('/')) else {
         return Ok(());
@@ -197,7 +197,7 @@ fn can_start(command: &[String], folder: &Path) -> Result<()> {
     let path = folder.join(program);
     let metadata = fs::symlink_metadata(&path)
         .with_context(|| format!("cannot run {program}: cannot read {}", path.display()))?;
-    // A link can have a target that exists only in the guests.
+    // The target of a link may exist only in the guests.
     let can_run = metadata.is_file() && metadata.permissions().mode() & 0o111 != 0;
     ensure!(
         metadata.is_symlink() || can_run,
@@ -207,7 +207,7 @@ fn can_start(command: &[String], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the total size of the files in a folder is at most `limit` bytes.
+/// Returns whether the files in a directory take up at most `limit` bytes in total.
 fn fits(folder: &Path, limit: u64) -> Result<bool> {
     let (mut left, mut folders) = (limit, vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {
@@ -227,13 +227,13 @@ fn fits(folder: &Path, limit: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes the logs of earlier failed runs, except for the most recent ones. Runs in progress are left alone.
-fn forget_old(all: &Path) -> Result<()> {
-    let living = States::open()?.living()?;
+/// Removes the logs of all but the most recent failed runs, without touching runs in progress.
+fn remove_old_logs(all: &Path) -> Result<()> {
+    let running = States::open()?.running()?;
     let mut old = Vec::new();
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
         let name = entry.file_name().to_str().and_then(|name| name.parse::<TestbedName>().ok());
-        if name.is_some_and(|name| name.as_str().starts_with(NAME) && !living.contains(&name))
+        if name.is_some_and(|name| name.as_str().starts_with(NAME) && !running.contains(&name))
             // Another run may be removing the same directory.
             && let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified())
         {
@@ -247,8 +247,7 @@ fn forget_old(all: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes the complete lines from the front of a buffer and returns them. An incomplete line is also removed if it is
-/// too long.
+/// Takes all complete lines from the buffer. Also takes an incomplete line if it is too long.
 fn take_lines(kept: &mut Vec<u8>) -> Vec<String> {
     let end = match kept.iter().rposition(|&byte| byte == b'\n') {
         Some(end) => end + 1,
@@ -264,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn size_limit_counts_files_in_subfolders() {
+    fn size_limit_counts_files_in_subdirectories() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("deep")).unwrap();
         fs::write(root.path().join("deep/file"), [0; 600]).unwrap();
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn only_complete_or_overlong_lines_are_taken() {
+    fn take_lines_returns_complete_or_overlong_lines() {
         let mut kept = b"one\ntwo\r\nthr".to_vec();
         assert_eq!(take_lines(&mut kept), ["one", "two"]);
         assert_eq!(kept, b"thr");

@@ -1,4 +1,4 @@
-//! `cp` copies files and folders to or from a guest, as a tar archive.
+//! `cp` copies files and directories to or from a guest, as a tar archive.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::unpack::unpack;
 use crate::lab::size_in_mebibytes;
 use crate::testbed::name::{Place, Target};
 
-/// Shell code that selects Debian's tar if it is installed, or else busybox's tar, which every guest has.
+/// Shell code that falls back to busybox's tar, which every guest has, if Debian's tar is not installed.
 const TAR: &str = r#"if ! command -v tar >/dev/null; then tar() { busybox tar "$@"; }; fi;"#;
 
 /// Arguments of [`super::Command::Cp`].
@@ -34,7 +34,7 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Copies the file or folder.
+    /// Copies the file or directory.
     ///
     /// # Errors
     /// Both paths are in guests, or neither is, or a file cannot be read or written.
@@ -77,8 +77,7 @@ pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Resul
     let (feed, input) = channel();
     let packing = std::thread::spawn(move || pack(&from, &name, Feed(feed)));
     let (status, text) = with_input(target, &argv, input).await?;
-    // If the guest stopped reading before packing was finished, the guest's error message is more helpful than the
-    // packing error.
+    // If the guest stopped reading early, its error message is more helpful than the packing error.
     ensure!(
         status == ExitStatus::Code(0),
         "cannot write files to guest {}: {}",
@@ -110,7 +109,7 @@ async fn with_input(
     Ok((status?, text))
 }
 
-/// Writes a file or folder to an archive under this name.
+/// Writes a file or directory to an archive under this name.
 fn pack(from: &Path, name: &str, into: impl Write) -> Result<()> {
     let mut archive = tar::Builder::new(io::BufWriter::with_capacity(MAX_PAYLOAD, into));
     archive.follow_symlinks(false);
@@ -140,14 +139,14 @@ async fn out_of_guest(target: &Target, from: &Path, to: &Path, limit: u64) -> Re
     let (bytes, archive) = channel();
     let unpacking =
         std::thread::spawn(move || unpack(Drain { pieces: archive, rest: Vec::new() }, &name, &to, limit));
-    // Returns the command's errors, or `None` if the archive was rejected before its end.
+    // Collects the command's error output, or returns `None` if the archive was rejected before its end.
     let collect = async {
         let mut errors = Vec::new();
         while let Some(piece) = printed.recv().await {
             match piece {
                 Printed::Output(piece) => {
                     if bytes.send(piece).await.is_err() {
-                        // Without a receiver for its output, the command is terminated.
+                        // The command is terminated once its output has no receiver.
                         drop(printed);
                         return None;
                     }
@@ -172,7 +171,7 @@ async fn out_of_guest(target: &Target, from: &Path, to: &Path, limit: u64) -> Re
     unpacked
 }
 
-/// Writer that feeds the input of a command.
+/// Writer that feeds a command's input.
 struct Feed(mpsc::Sender<Vec<u8>>);
 
 impl Write for Feed {
@@ -187,7 +186,7 @@ impl Write for Feed {
     }
 }
 
-/// Reader for the output of a command.
+/// Reader of a command's output.
 struct Drain {
     pieces: mpsc::Receiver<Vec<u8>>,
     rest: Vec<u8>,
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn copied_folder_keeps_file_modes_and_links() {
+    fn copied_directory_keeps_file_modes_and_links() {
         let root = tempfile::tempdir().unwrap();
         let from = root.path().join("from");
         fs::create_dir(&from).unwrap();

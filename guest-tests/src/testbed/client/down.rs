@@ -37,7 +37,7 @@ impl Down {
     /// # Errors
     /// A testbed does not exist, or drivers of HCAs in strict mode have violated rules.
     pub(super) async fn run(self) -> Result<()> {
-        let names = if self.all { States::open()?.living()? } else { self.names };
+        let names = if self.all { States::open()?.running()? } else { self.names };
         let mut all = Vec::new();
         for name in names {
             let complaints = end(&name).await.unwrap_or_else(|error| vec![format!("{error:#}")]);
@@ -55,7 +55,7 @@ impl Down {
     }
 }
 
-/// Stops one testbed, and returns the problems that were found.
+/// Stops one testbed and returns the problems found.
 pub(super) async fn end(name: &TestbedName) -> Result<Vec<String>> {
     let progress = Line::begin(name.as_str());
     progress.show("stopping guests");

@@ -1,4 +1,4 @@
-//! `exec` runs a command in a guest as if the command ran on the host.
+//! `exec` runs a command in a guest as if it were local.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::process::ExitCode;
@@ -16,8 +16,9 @@ use crate::testbed::name::Target;
 
 /// Terminal type used if the environment does not specify one.
 const TERM: &str = "xterm-256color";
-/// Signals to forward to the command. If the command has a terminal, keys generate SIGINT and SIGQUIT inside the guest,
-/// and SIGHUP is not forwarded. When the user's terminal closes, this program exits, and the command is terminated.
+/// Signals to forward to the command. If the command has a terminal, Ctrl-C and Ctrl-\ generate SIGINT and SIGQUIT in
+/// the guest, and SIGHUP is not forwarded. If the user's terminal closes, this program exits and the command is
+/// terminated.
 const SIGNALS: [i32; 6] =
     [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2, libc::SIGHUP];
 
@@ -50,7 +51,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Runs an interactive shell in a guest, and returns its exit status.
+/// Runs an interactive shell in a guest and returns its exit status.
 pub async fn shell(target: Target) -> ExitCode {
     let command = ["sh", "-c", "if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi"];
     let command = command.map(str::to_owned).to_vec();
@@ -84,11 +85,11 @@ impl Exec {
         let (output, printed) = channel();
         let printing = std::thread::spawn(move || print(printed));
         let result = session.run(Pipes { input: typed(), controls, output }).await;
-        // All output must be written before the terminal is restored and the status is returned.
+        // Write all output before restoring the terminal and returning the status.
         let printed = tokio::task::spawn_blocking(move || printing.join()).await?;
         drop(raw);
         match printed {
-            // This is also the exit status of a local program that writes to a closed pipe.
+            // A local program that writes to a closed pipe has the same exit status.
             Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                 return Ok(ExitCode::from(exit_code(ExitStatus::Signal(libc::SIGPIPE))));
             }
@@ -134,7 +135,7 @@ fn print(mut printed: mpsc::Receiver<Printed>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a channel that delivers the signals to forward and the changes of the terminal's size.
+/// Returns a channel that delivers signals to forward and changes of the terminal size.
 fn controls(with_terminal: bool) -> Result<mpsc::Receiver<ToGuest>> {
     let (sender, receiver) = channel();
     for number in SIGNALS.into_iter().filter(|number| !(with_terminal && *number == libc::SIGHUP)) {

@@ -1,4 +1,4 @@
-//! `hcactl` queries and controls the device of a guest.
+//! `hcactl` queries and controls a guest's device.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;

@@ -22,10 +22,10 @@ impl List {
     /// The directories cannot be read.
     pub(super) async fn run(self) -> Result<()> {
         let mut all = Vec::new();
-        for name in States::open()?.living()? {
+        for name in States::open()?.running()? {
             match describe(&name).await {
                 Ok(description) => all.push(description),
-                // The testbed is starting or stopping.
+                // The testbed may be starting or stopping.
                 Err(error) => tracing::warn!("{error:#}"),
             }
         }

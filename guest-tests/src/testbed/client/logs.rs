@@ -1,5 +1,4 @@
-//! `logs` collects all logs in one folder, or prints where they are. It also finds the logs of a testbed that has
-//! stopped.
+//! `logs` collects all logs in one directory or prints their paths, also for a testbed that has stopped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +32,7 @@ impl Logs {
     /// # Errors
     /// The testbed has never run, its logs have been deleted, or a file cannot be copied.
     pub(super) async fn run(self) -> Result<()> {
-        let is_running = States::open()?.living()?.contains(&self.name);
+        let is_running = States::open()?.running()?.contains(&self.name);
         let files = match (&self.to, is_running) {
             (Some(to), true) => collect(&self.name, to).await?,
             (None, true) => files(&describe(&self.name).await?.folder)?,
@@ -64,8 +63,7 @@ fn last_run(logs: &Path, name: &TestbedName) -> Result<PathBuf> {
     })
 }
 
-/// Copies all files from a testbed's log directory, and the kernel messages of its guests, to a folder. Returns the
-/// paths of the copies.
+/// Copies a testbed's log directory and its guests' kernel messages to a directory. Returns the paths of the copies.
 pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf>> {
     let description = describe(name).await?;
     let mut files = copy(&description.folder, to)?;
@@ -77,7 +75,7 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
                     .with_context(|| format!("cannot write {}", target.display()))?;
                 files.push(target);
             }
-            // A guest that has stopped cannot be queried. Its console log contains the earlier messages.
+            // A stopped guest cannot be queried. Its console log contains the earlier messages.
             Err(error) => {
                 tracing::warn!("cannot read kernel messages from guest {}: {error:#}", guest.name)
             }
@@ -87,8 +85,8 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
     Ok(files)
 }
 
-/// Copies the files in a folder to another folder, which is created if it does not exist. Returns the paths of the
-/// copies, in order.
+/// Copies the files in a directory to another one, which is created if it does not exist. Returns the sorted paths of
+/// the copies.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     let mut copies = Vec::new();
@@ -101,7 +99,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<Vec<PathBuf>> {
     Ok(copies)
 }
 
-/// Returns the paths of the files in a folder, in order.
+/// Returns the sorted paths of the files in a directory.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {

@@ -1,4 +1,4 @@
-//! Commands for users. Each runs in a separate process that connects to a supervisor.
+//! User commands. Each runs in its own process, which connects to a supervisor.
 
 mod ci;
 mod copy;
@@ -84,7 +84,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         // Signals are forwarded to the command in the guest.
         Command::Exec(exec) => Ok(or_failure_of_lab(exec.run().await)),
         Command::Up(up) => until_signal(up.run()).await.map(success),
-        // If a signal arrives, logs are collected first.
+        // `ci` handles signals itself, because it collects the logs first.
         Command::Ci(ci) => Ok(or_failure_of_lab(ci.run().await)),
         Command::Hcactl(hcactl) => until_signal(hcactl.run()).await,
         Command::Cp(copy) => until_signal(copy.run()).await.map(success),
@@ -114,7 +114,7 @@ pub async fn until_signal<T>(command: impl Future<Output = Result<T>>) -> Result
     }
 }
 
-/// Time limit for a supervisor's reply. It exceeds the time limits with which the supervisor queries a guest.
+/// Time limit for a supervisor's reply, which exceeds the supervisor's own time limits for querying a guest.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A connection to a testbed's supervisor.
@@ -133,7 +133,7 @@ impl Connection {
         Ok(Self { reader: BufReader::new(reader), writer })
     }
 
-    /// Sends a request, and waits for the reply.
+    /// Sends a request and waits for the reply.
     async fn ask(&mut self, request: &Request) -> Result<Reply> {
         send(&mut self.writer, request).await?;
         let reply = receive::<Reply>(&mut self.reader);
@@ -170,7 +170,7 @@ async fn messages(testbed: &TestbedName, guest: GuestName) -> Result<Vec<String>
     }
 }
 
-/// Exit statuses for errors that occur before a command runs, as used by shells, env(1) and similar programs.
+/// Exit statuses for errors that prevent a command from running, as in shells, env(1) and similar programs.
 const FAILURE_OF_LAB: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -182,7 +182,7 @@ fn or_failure_of_lab(result: Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Returns the exit status for an error that occurred before or instead of running a command.
+/// Returns the exit status for an error that prevented a command from running.
 fn failure_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<StartError>().map(|error| error.kind) {
         Some(StartErrorKind::NotFound) => NOT_FOUND,
@@ -191,8 +191,8 @@ fn failure_code(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// Returns the exit status that represents the end of a command. As in shells, it is the command's own status, or 128
-/// plus the signal number.
+/// Returns the exit status for a command that has ended. As in shells, it is the command's own status, or 128 plus the
+/// signal number.
 fn exit_code(status: ExitStatus) -> u8 {
     let (base, number) = match status {
         ExitStatus::Code(code) => (0, code),
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_and_unusable_commands_have_status_of_shell() {
+    fn start_errors_map_to_shell_exit_statuses() {
         let code = |kind| {
             let error = StartError { kind, reason: "cannot start x".into() };
             failure_code(&anyhow::Error::from(error).context("guest a"))

@@ -14,8 +14,8 @@ use crate::testbed::name::{GuestName, Target, Targets};
 use crate::testbed::protocol::Description;
 
 /// Unloads the old module and the modules that use it. Then loads the dependencies of the new module, the new module
-/// itself, and the modules that used the old one. Finally sets up the RDMA device's network interface. The arguments
-/// are the path of the network script, the module's name, file and parameters, and its dependencies.
+/// itself, and the other unloaded modules. Finally sets up the RDMA device's network interface. The arguments are the
+/// path of the network script, the module's name, file and parameters, and its dependencies.
 const SCRIPT: &str = r#"
 network=$1 name=$2 file=$3 parameters=$4; shift 4
 cat > "$file" || exit
@@ -54,7 +54,7 @@ pub struct Reload {
 struct Reloaded {
     guest: GuestName,
     module: String,
-    /// Time from sending the first byte of the module until the driver has finished its initialisation.
+    /// Time from sending the module until its initialisation has finished.
     seconds: f64,
     /// Kernel messages that the guest logged during the reload.
     messages: Vec<String>,

@@ -1,4 +1,4 @@
-//! One command in a guest, from its start to its end, with its input and output.
+//! Runs one command in a guest, and forwards its input and output.
 
 use agent::wire::ExitStatus;
 use agent::wire::exec::{Frame as _, INPUT_WINDOW, MAX_PAYLOAD, Start, ToGuest, ToHost};
@@ -10,13 +10,13 @@ use crate::testbed::frames;
 use crate::testbed::name::Target;
 use crate::testbed::protocol::{Reply, Request};
 
-/// Capacity of a channel, in pieces of input or output.
+/// Capacity of a channel, in chunks of input or output.
 const WAITING: usize = 4;
 
-/// Maximum number of bytes of a command's output that are stored in memory.
+/// Maximum number of output bytes of a command that are kept in memory.
 const LONGEST_OUTPUT: usize = 1 << 20;
 
-/// A piece of a command's output.
+/// A chunk of a command's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Printed {
     /// Bytes from standard output or from the terminal.
@@ -27,11 +27,11 @@ pub(super) enum Printed {
 
 /// Input, output and control messages of a command.
 pub(super) struct Pipes {
-    /// Pieces of at most [`MAX_PAYLOAD`] bytes. Closing the channel ends the input.
+    /// Chunks of at most [`MAX_PAYLOAD`] bytes. Closing the channel ends the input.
     pub(super) input: mpsc::Receiver<Vec<u8>>,
-    /// Signals and terminal sizes for the command.
+    /// Signals and terminal sizes to forward.
     pub(super) controls: mpsc::Receiver<ToGuest>,
-    /// Sender for the output. If its receiver is closed, the command is terminated.
+    /// Sender for the output. If its receiver is dropped, the command is terminated.
     pub(super) output: mpsc::Sender<Printed>,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn channel<T>() -> (mpsc::Sender<T>, mpsc::Receiver<T>) {
     mpsc::channel(WAITING)
 }
 
-/// Appends output that is stored in memory, up to [`LONGEST_OUTPUT`].
+/// Appends output, up to a total of [`LONGEST_OUTPUT`] bytes.
 pub(super) fn keep(text: &mut Vec<u8>, bytes: &[u8]) {
     let room = LONGEST_OUTPUT.saturating_sub(text.len());
     text.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -73,7 +73,7 @@ impl Session {
         let Connection { mut reader, mut writer } = self.connection;
         let Pipes { mut input, mut controls, output } = pipes;
         let (sender, mut frames) = channel();
-        // A partially read frame must not be lost, so a separate task reads frames and is never cancelled.
+        // A partially read frame must not be lost, so frames are read in a separate task that is never cancelled.
         let reading = tokio::spawn(async move {
             while let Ok(Some(frame)) = frames::read::<ToHost>(&mut reader).await {
                 if sender.send(frame).await.is_err() {
@@ -96,10 +96,10 @@ impl Session {
                     }
                     None
                 }
-                place = output.reserve(), if waiting.is_some() => {
-                    let place = place.context("cannot forward command output: the output channel is closed")?;
+                slot = output.reserve(), if waiting.is_some() => {
+                    let slot = slot.context("cannot forward command output: the output channel is closed")?;
                     if let Some(printed) = waiting.take() {
-                        place.send(printed);
+                        slot.send(printed);
                     }
                     None
                 }
@@ -120,8 +120,7 @@ impl Session {
             };
             if let Some(frame) = frame {
                 debug_assert!(frame.parts().1.len() <= MAX_PAYLOAD);
-                // If the frame cannot be sent, the command has exited. The next received frame will report the end of
-                // the command.
+                // If the frame cannot be sent, the command has exited, which the next received frame will report.
                 let _ = frames::write(&mut writer, &frame).await;
             }
         };
@@ -130,7 +129,7 @@ impl Session {
     }
 }
 
-/// Runs a command with this input until it exits. Returns its exit status, and its output and errors in one string.
+/// Runs a command with this input until it exits. Returns its exit status and its combined output and errors.
 ///
 /// # Errors
 /// Same as for [`Session::start`] and [`Session::run`].

@@ -1,4 +1,4 @@
-//! Raw mode and size of the terminal that this program runs in.
+//! Raw mode and size of this program's terminal.
 
 use std::io::{IsTerminal as _, stdin};
 
@@ -33,7 +33,7 @@ impl RawTerminal {
 impl Drop for RawTerminal {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // An error can no longer be reported at this point.
+            // An error cannot be reported from `drop`.
             let _ = tcsetattr(stdin(), OptionalActions::Drain, before);
         }
     }

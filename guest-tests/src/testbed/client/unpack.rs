@@ -1,5 +1,5 @@
-//! Unpacks an archive that a guest sends. The guest is not trusted: nothing is written outside the target, and the
-//! archive takes up a limited amount of disk space and memory.
+//! Unpacks an archive from an untrusted guest. Nothing is written outside the target, and the disk space and memory
+//! used are limited.
 
 use std::cell::Cell;
 use std::fs;
@@ -9,18 +9,18 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, ensure};
 
-/// Disk space charged for each new file or directory, in addition to its content. It is the usual size of a block.
+/// Disk space charged for each new file or directory in addition to its content: the usual block size.
 const ENTRY_LEN: u64 = 4096;
-/// Maximum number of directories, whose entries are kept in memory until everything else has been unpacked.
+/// Maximum number of directories. Their entries are kept in memory until everything else has been unpacked.
 const MOST_DIRECTORIES: usize = 100_000;
-/// Maximum size in bytes of long file names and other data that precede an entry, all of which are kept in memory.
+/// Maximum size in bytes of long file names and other metadata before an entry, which is kept in memory.
 const LONGEST_METADATA: u64 = 1 << 20;
-/// Size of the blocks of an archive. Contents of entries are padded to a multiple of it.
+/// Block size of an archive, to which the contents of entries are padded.
 const BLOCK_LEN: u64 = 512;
-/// Maximum number of bytes after the last entry. The usual padding has at most 10 KiB.
+/// Maximum number of bytes after the last entry. tar usually pads by at most 10 KiB.
 const LONGEST_PADDING: u64 = 1 << 20;
 
-/// Unpacks the file or folder with this name to `to`, which appears only once it is complete. Everything else in the
+/// Unpacks the file or directory with this name to `to`, which appears only once it is complete. The rest of the
 /// archive is discarded. The unpacked files take up at most `limit` bytes.
 ///
 /// # Errors
@@ -45,17 +45,17 @@ fn write_entries(archive: impl Read, folder: &Path, limit: u64) -> Result<()> {
     let mut archive = tar::Archive::new(Metered { archive, allowance: Rc::clone(&allowance) });
     archive.set_preserve_permissions(true);
     let mut space = Space { limit, left: limit, last: PathBuf::new() };
-    // The permissions of a directory may prevent the creation of files in it, so directories come last, deepest first.
+    // The permissions of a directory may forbid creating files in it, so directories come last, deepest first.
     let mut folders = Vec::new();
     let mut entries = archive.entries()?;
-    // Allowance left over from the previous entry. If that entry's content was not unpacked, the next read skips it.
+    // Unused allowance of the previous entry. If its content was not unpacked, the next read skips it.
     let mut unread = 0;
     loop {
         allowance.set(LONGEST_METADATA + unread);
         let Some(entry) = entries.next() else { break };
         let mut entry = entry?;
         space.charge(&entry.path()?, entry.size())?;
-        // The holes of a sparse file are part of its size, but not of the archive.
+        // A sparse file's size includes its holes, but the archive does not contain them.
         let is_sparse = entry.header().entry_type().is_gnu_sparse();
         let stored = if is_sparse { entry.header().entry_size()? } else { entry.size() };
         allowance.set(stored + BLOCK_LEN);
@@ -74,12 +74,12 @@ fn write_entries(archive: impl Read, folder: &Path, limit: u64) -> Result<()> {
     for mut entry in folders {
         entry.unpack_in(folder)?;
     }
-    // Read the archive to its end. Otherwise, tar in the guest would fail.
+    // Read the archive to its end, because tar in the guest would fail otherwise.
     allowance.set(LONGEST_PADDING);
     io::copy(&mut archive.into_inner(), &mut io::sink()).map(drop).map_err(Into::into)
 }
 
-/// Disk space that the unpacked files may take up.
+/// Disk space left for the unpacked files.
 struct Space {
     limit: u64,
     left: u64,
@@ -88,8 +88,8 @@ struct Space {
 }
 
 impl Space {
-    /// Charges an entry with this path and size. Unpacking it creates the missing directories of its path. Those that
-    /// it shares with the previous entry exist already.
+    /// Charges an entry with this path and size, including the directories in its path that are not shared with the
+    /// previous entry.
     fn charge(&mut self, path: &Path, len: u64) -> Result<()> {
         let parts = path.components();
         let shared = parts.clone().zip(self.last.components()).take_while(|(a, b)| a == b).count();
@@ -104,7 +104,7 @@ impl Space {
     }
 }
 
-/// Reader that fails after a number of bytes.
+/// Reader that fails when its allowance is used up.
 struct Metered<R> {
     archive: R,
     allowance: Rc<Cell<u64>>,
@@ -147,7 +147,7 @@ mod tests {
         archive.into_inner().unwrap()
     }
 
-    /// Unpacks `file` with a limit of 1 MiB. Returns the error, after checking that nothing was written.
+    /// Unpacks `file` with a limit of 1 MiB. Checks that nothing was written, and returns the error.
     fn error(archive: impl Read) -> String {
         let root = tempfile::tempdir().unwrap();
         let error = format!("{:#}", unpack(archive, "file", &root.path().join("to"), MIB).unwrap_err());
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(fs::metadata(to.join("1")).unwrap().len(), 500_000);
         let text = error(files(&[500_000, 600_000]).as_slice());
         assert!(text.contains("take up more than 1 MiB; raise the limit with --max-size"), "{text}");
-        // Empty files take up space as well.
+        // Empty files also take up space.
         assert!(error(files(&[0; 300]).as_slice()).contains("--max-size"));
     }
 
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn unpacking_writes_only_requested_files() {
+    fn entry_outside_target_is_not_unpacked() {
         let root = tempfile::tempdir().unwrap();
         let mut archive = tar::Builder::new(Vec::new());
         let mut header = tar::Header::new_gnu();

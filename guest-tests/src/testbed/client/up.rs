@@ -24,7 +24,7 @@ use crate::testbed::protocol::{Description, Event, Keep, Stage, receive, send};
 use crate::testbed::state::States;
 use crate::testbed::{LOGS, UpOptions};
 
-/// The hidden command that makes this program run as a supervisor.
+/// Hidden command that runs this program as a supervisor.
 pub const SUPERVISE: &str = "supervise";
 
 /// Arguments of [`super::Command::Up`].
@@ -75,7 +75,7 @@ impl Up {
             line(&list::table(std::slice::from_ref(&leased.description)))?;
         }
         if self.foreground {
-            // No further events follow, so this loop ends when the supervisor exits.
+            // No further events are expected, so this loop ends when the supervisor exits.
             while leased.supervisor.event().await?.is_some() {}
             bail!("the guests stopped; their logs are in {}", leased.description.folder.display());
         }
@@ -83,7 +83,7 @@ impl Up {
     }
 }
 
-/// Why the guests did not boot.
+/// The reason why the guests did not boot.
 #[derive(Debug)]
 pub(super) struct NotUp {
     pub(super) error: Error,
@@ -92,7 +92,7 @@ pub(super) struct NotUp {
 }
 
 impl NotUp {
-    /// Converts the reason to an error that also states where the logs are.
+    /// Converts the reason to an error that also names the directory with the logs.
     pub(super) fn into_error(self) -> Error {
         match self.folder {
             Some(folder) => {
@@ -109,14 +109,14 @@ impl From<Error> for NotUp {
     }
 }
 
-/// Guests that keep running as long as this object exists.
+/// Booted guests, which are stopped on drop unless they are kept.
 pub(super) struct Leased {
     pub(super) description: Description,
     supervisor: Supervisor,
 }
 
 impl Leased {
-    /// Boots guests in a testbed with the requested name, or with the default name if none was requested.
+    /// Boots guests in a testbed with the requested name, or with the default name if there is none.
     pub(super) async fn boot(wanted: &UpOptions, default_name: TestbedName) -> Result<Self, NotUp> {
         let mut supervisor = Self::begin(wanted, default_name).await?;
         let mut lines: BTreeMap<GuestName, Line> = BTreeMap::new();
@@ -143,7 +143,7 @@ impl Leased {
         let progress = Line::begin(wanted.kind.name());
         progress.show("locating QEMU and the kernel");
         let name = wanted.name.clone().unwrap_or(default_name);
-        if States::open()?.living()?.contains(&name) {
+        if States::open()?.running()?.contains(&name) {
             bail!(
                 "testbed {name} is already running; stop it with 'guest-lab down {name}', or choose a different --name"
             );
@@ -164,12 +164,11 @@ impl Leased {
 }
 
 /// Time limit for a supervisor to stop its guests and daemons.
-const END: Duration = Duration::from_secs(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Polling interval while waiting for the supervisor to exit.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A supervisor that this program has started. On drop, the supervisor and all its guests are stopped, unless `is_kept`
-/// is set.
+/// A supervisor started by this program. On drop, it is stopped with all its guests, unless `is_kept` is set.
 struct Supervisor {
     process: Child,
     reader: BufReader<OwnedReadHalf>,
@@ -191,7 +190,7 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// Closes the lease and waits until the supervisor has exited, so that no guest is left when this program exits.
+    /// Closes the lease and waits for the supervisor to exit, so that no guest outlives this program.
     fn drop(&mut self) {
         if self.is_kept {
             return;
@@ -199,22 +198,22 @@ impl Drop for Supervisor {
         let lease: &UnixStream = self.writer.as_ref();
         let _ = rustix::net::shutdown(lease, rustix::net::Shutdown::Both);
         let begun = Instant::now();
-        while matches!(self.process.try_wait(), Ok(None)) && begun.elapsed() < END {
-            std::thread::sleep(LOOK);
+        while matches!(self.process.try_wait(), Ok(None)) && begun.elapsed() < STOP_TIMEOUT {
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-/// Starts this program as a supervisor, with the same command line. The supervisor runs in a new session, so Ctrl-C and
-/// the closing of the terminal do not affect it. If `name` is given, it is added to the command line as the testbed's
-/// name.
+/// Starts this program as a supervisor with the same command line. The supervisor runs in a new session, so it is not
+/// affected by Ctrl-C or by the closing of the terminal. If `name` is given, it is added to the command line as the
+/// testbed's name.
 fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create a socket pair for the supervisor")?;
     ours.set_nonblocking(true)?;
     let program = std::env::current_exe().context("cannot determine the path to the guest-lab binary")?;
     let mut command = Command::new(program);
-    // The arguments have already been parsed. Relative paths among them stay valid, because the supervisor runs in the
-    // same directory.
+    // The arguments have already been validated. Relative paths remain valid, because the supervisor runs in the same
+    // directory.
     command.arg(SUPERVISE);
     if let Some(name) = name {
         command.args(["--name", name.as_str()]);
@@ -231,10 +230,10 @@ fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     Ok((child, UnixStream::from_std(ours)?))
 }
 
-/// Size in bytes beyond which the supervisors' log is truncated.
+/// Size in bytes above which the supervisors' log is truncated.
 const LONGEST_LOG: u64 = 1 << 20;
 
-/// Opens the log that all supervisors share.
+/// Opens the log shared by all supervisors.
 fn supervisor_log() -> Result<std::fs::File> {
     let folder = cache_dir()?.join(LOGS);
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -247,7 +246,7 @@ fn supervisor_log() -> Result<std::fs::File> {
     if file.metadata()?.len() > LONGEST_LOG {
         file.set_len(0)?;
     }
-    // This heading is only for human readers. Errors are ignored.
+    // The heading is only informative, so errors are ignored.
     let _ = writeln!(file, "supervisor of {:?}", std::env::args_os().skip(1).collect::<Vec<_>>());
     Ok(file)
 }

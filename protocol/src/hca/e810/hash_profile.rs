@@ -1,8 +1,8 @@
-//! Selection of the frame words covered by the receive hash, as encoded in package sections and in "update package"
-//! (0C42).
+//! Receive hash profiles, which select the words of a frame that are hashed. Package sections and "update package"
+//! (0C42) contain them.
 //!
-//! The packet type of a frame selects one group, and the frame's VSI selects another. A table of ternary keys maps the
-//! two groups to a profile, which is a list of words.
+//! The packet type of a frame selects one group, and the frame's VSI selects another. A table of ternary keys (TCAM)
+//! maps the two groups to a profile, which is a list of words.
 //!
 //! # Spec
 //! E810 interface, section 6.3.
@@ -13,17 +13,17 @@ use crate::layout;
 pub const PACKET_GROUPS: u32 = 0x2a;
 /// Section type: the group of each VSI, two bytes each.
 pub const VSI_GROUPS: u32 = 0x2b;
-/// Section type: entries of the lookup table, see [`TableEntry`].
+/// Section type: entries of the lookup table; see [`TableEntry`].
 pub const TABLE: u32 = 0x2c;
-/// Section type: words of profiles.
+/// Section type: the words of each profile.
 pub const WORDS: u32 = 0x2e;
 
 /// Number of words in a profile. The last word is hashed first.
 pub const PROFILE_WORDS: usize = 24;
 
 layout! {
-    /// Header of a section with consecutive entries of a table, such as [`WORDS`]. A section of type [`TABLE`] has only
-    /// a count.
+    /// Header of a section with consecutive table entries, such as [`WORDS`]. The header of a [`TABLE`] section is only
+    /// the 16-bit count.
     pub struct TableHeader[4] {
         @0  count: u16,
         /// Index of the first entry.
@@ -32,21 +32,20 @@ layout! {
 }
 
 layout! {
-    /// Entry of the lookup table (TCAM), which selects a profile. The section consists of a 16-bit count and the
-    /// entries.
+    /// Entry of the lookup table, which maps a [`LookupKey`] to a profile.
     pub struct TableEntry[13] {
         /// Position in the table. The first matching entry applies.
         @0   place: u16,
-        /// Mask of key bits that may be 0.
+        /// If a bit is set, the key bit may be 0.
         @2   zeros: [u8; 5] => _,
-        /// Mask of key bits that may be 1.
+        /// If a bit is set, the key bit may be 1.
         @7   ones: [u8; 5] => _,
         @12  profile: u8,
     }
 }
 
 layout! {
-    /// Key that is compared with each [`TableEntry`].
+    /// Key that the device looks up in the table.
     pub struct LookupKey[5] {
         /// Parser flags; always 0 on this device.
         @0  flags: u16 => Hex,
@@ -58,11 +57,11 @@ layout! {
 }
 
 layout! {
-    /// A word of a frame.
+    /// A 16-bit word of a frame.
     pub struct Word[4] {
-        /// Header that contains the word, see [`header`].
+        /// Header that contains the word; see [`header`].
         @0  header: u8 => Hex,
-        /// Offset in the header, in bytes.
+        /// Offset of the word in the header, in bytes.
         @1  offset: u16,
     }
 }
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
     use crate::hca::e810::package::sections;
 
-    /// Command 0C42 for UDP over IPv6, as recorded in `run73-vlan.aq.gz`. The unused words in the middle are generated.
+    /// Buffer of command 0C42 for UDP over IPv6, as recorded in `run73-vlan.aq.gz`.
     #[test]
     fn parses_recorded_profile() {
         let mut buffer = vec![3, 0, 159, 0];

@@ -18,13 +18,13 @@ layout! {
         [4:3]    interval_index: u8,
         /// Moderation interval, in units of [`INTERVAL_UNIT_US`].
         [16:5]   interval: u16,
-        /// `software_interval_index` applies to software interrupts.
+        /// If set, `software_interval_index` applies to software interrupts.
         [24]     software_interval: bool,
         /// Index of the interval for software interrupts.
         [26:25]  software_interval_index: u8,
         /// Writes completed descriptors back at the end of the interval, without an interrupt.
         [30]     write_back: bool,
-        /// The write does not change `enable`.
+        /// If set, the write does not change `enable`.
         [31]     keep_enable: bool,
     }
 }
@@ -35,11 +35,11 @@ pub const NO_INTERVAL: u8 = 3;
 layout! {
     /// Routing of an interrupt cause: QINT_TQCTL, QINT_RQCTL, PFINT_FW_CTL and similar registers.
     pub struct Route[4] {
-        /// Vector that is signalled.
+        /// Vector that the cause signals.
         [10:0]   vector: u16,
         /// Selects which of the vector's moderation intervals applies to the cause.
         [12:11]  interval_index: u8,
-        /// The cause is enabled.
+        /// Whether the cause is enabled.
         [30]     enable: bool,
     }
 }
@@ -52,9 +52,9 @@ bitflags::bitflags! {
         const ECC = 1 << 16;
         /// Malicious driver behaviour was detected.
         const MALICIOUS_DRIVER = 1 << 19;
-        /// Global reset requested or completed.
+        /// A global reset was requested or has completed.
         const GLOBAL_RESET = 1 << 20;
-        /// A PCI exception has occurred.
+        /// A PCI exception occurred.
         const PCI_EXCEPTION = 1 << 21;
         /// HMC error: an error in the RDMA block's context memory.
         const HMC_ERROR = 1 << 26;
@@ -64,7 +64,7 @@ bitflags::bitflags! {
         const PE_CRITICAL_ERROR = 1 << 28;
         /// A virtual function was reset.
         const VF_RESET = 1 << 29;
-        /// Software has triggered the interrupt.
+        /// Software triggered the interrupt.
         const SOFTWARE = 1 << 31;
     }
 }
@@ -77,11 +77,11 @@ layout! {
     }
 }
 
-/// Moderation intervals are in units of `INTERVAL_UNIT_US` microseconds in the power mode that the device reports.
+/// Unit of moderation intervals in microseconds, in the power mode that the device reports.
 pub const INTERVAL_UNIT_US: u16 = 2;
 
 layout! {
-    /// Layout of PFINT_OICR and PFINT_OICR_ENA for traces.
+    /// PFINT_OICR and PFINT_OICR_ENA as shown in traces.
     pub struct OtherCausesWord[4] {
         /// The bits of [`OtherCauses`].
         @0       causes: u32 => Hex,

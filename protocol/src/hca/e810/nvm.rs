@@ -13,9 +13,9 @@ pub mod word {
     pub const EETRACK_LOW: usize = 0x2d;
     /// High half of the image's EETRACK identifier.
     pub const EETRACK_HIGH: usize = 0x2e;
-    /// Checksum word. It makes all words of the shadow RAM sum to [`CHECKSUM`](super::CHECKSUM).
+    /// Checksum word. All words of the shadow RAM add up to [`CHECKSUM`](super::CHECKSUM).
     pub const CHECKSUM: usize = 0x3f;
-    /// Pointer to the preserved field area, in units of words.
+    /// Pointer to the preserved field area, in words.
     pub const PRESERVED_FIELDS: usize = 0x40;
     /// Pointer to the NVM banks.
     pub const NVM_BANK: usize = 0x42;
@@ -33,13 +33,13 @@ pub mod word {
 
 /// Control word: the image is valid, and the first bank of each area is active.
 pub const CONTROL_VALID: u16 = 0b01 << 6;
-/// Pointer flag: the pointer counts sectors of [`SECTOR_LEN`] bytes instead of words.
+/// Pointer flag: the unit of the pointer is a sector of [`SECTOR_LEN`] bytes rather than a word.
 pub const POINTER_IN_SECTORS: u16 = 1 << 15;
 /// Sum of all words of a valid shadow RAM.
 pub const CHECKSUM: u16 = 0xbaba;
 /// Length of the shadow RAM in bytes.
 pub const SHADOW_RAM_LEN: usize = 0x1_0000;
-/// Length of a sector in bytes. Bank pointers and sizes count sectors.
+/// Length of a sector in bytes. Bank pointers and sizes are in sectors.
 pub const SECTOR_LEN: usize = 4096;
 
 /// Type of the preserved field that contains the board's part number.

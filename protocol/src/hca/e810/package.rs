@@ -1,4 +1,5 @@
-//! Dynamic device personalization (DDP) package and package information: 0C40, 0C42, 0C43.
+//! Dynamic device personalization (DDP) packages, and the admin commands that download (0C40), update (0C42) and query
+//! (0C43) them.
 //!
 //! # Spec
 //! E810 interface, section 7.
@@ -11,7 +12,7 @@ pub const NAME_LEN: usize = 28;
 layout! {
     /// Parameters of "download package" and "update package".
     pub struct Download[16] {
-        /// This is the last buffer.
+        /// Set for the last buffer of the package.
         @0[0]  last: bool,
         /// Response: offset of the error.
         @4     error_offset: u32,
@@ -30,7 +31,7 @@ layout! {
 }
 
 layout! {
-    /// Section descriptor. The section descriptors follow the buffer header.
+    /// Descriptor of a section. The descriptors follow the buffer header.
     pub struct Section[8] {
         @0   kind: u32 => Hex,
         /// Offset of the section in the buffer.
@@ -76,7 +77,7 @@ layout! {
         @37[0]  active: bool,
         /// The package was active at boot.
         @38[0]  active_at_boot: bool,
-        /// The package was modified.
+        /// The package has been modified.
         @39[0]  modified: bool,
     }
 }
@@ -104,13 +105,13 @@ pub fn sections(buffer: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
 mod tests {
     use super::*;
 
-    /// The bytes are the start of the buffer of 0C40 in `probe-synth-fd.aq.gz`, without the zeros that follow.
+    /// Start of the 0C40 buffer recorded in `probe-synth-fd.aq.gz`. The rest of the buffer is zero.
     const BUFFER: [u8; 48] = [
         1, 0, 0x30, 0, 1, 0, 0, 0, 0x0c, 0, 0x24, 0, 1, 3, 0, 0, //
         0x68, 0x63, 0x61, 0x64, 0x20, 0x73, 0x79, 0x6e, 0x74, 0x68, 0x65, 0x74, 0x69, 0x63, 0, 0, //
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
-    /// The bytes are those of the next 0C43 in the same trace, without the count.
+    /// Entry from the next 0C43 response in the same trace.
     const ENTRY: [u8; 40] = [
         1, 3, 0, 0, 0x68, 0x63, 0x61, 0x64, 0x20, 0x73, 0x79, 0x6e, 0x74, 0x68, 0x65, 0x74, //
         0x69, 0x63, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x01, 0, 0, 0xc0, 0, 1, 0, 0,
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn entry_matches_recorded_bytes() {
+    fn package_info_matches_recorded_bytes() {
         let metadata = Metadata::find(&BUFFER).unwrap();
         let Metadata { version, name, .. } = metadata;
         let entry =

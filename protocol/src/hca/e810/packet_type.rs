@@ -54,7 +54,7 @@ mod tests {
         PacketType::of(&Layers::parse(&frame).unwrap()).get()
     }
 
-    /// The expected numbers are those defined by the drivers.
+    /// The expected numbers are from the drivers' packet type tables.
     #[test]
     fn packet_types_match_drivers() {
         let v4 = |protocol: u8, more: u8| {

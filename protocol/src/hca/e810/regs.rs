@@ -1,7 +1,7 @@
-//! Registers of BAR0. An offset without a register reads as 0 and ignores writes.
+//! Registers of BAR0. Other offsets read as 0 and ignore writes.
 //!
 //! # Spec
-//! E810 interface, sections 2, 8.6, 8.7 and 9.1, which also define the names.
+//! E810 interface, sections 2, 8.6, 8.7 and 9.1. The register names are from these sections.
 
 use crate::register_map;
 
@@ -40,11 +40,11 @@ register_map! {
         PfpmWufc                 "PFPM_WUFC"          at 0x09_dc00;
         /// Size of the doorbell space.
         GlpciLbarctrl            "GLPCI_LBARCTRL"     at 0x09_de74;
-        /// Number of the PCI function.
+        /// PCI function number of the device.
         PfFuncRid                "PF_FUNC_RID"        at 0x09_e880;
         /// Frames dropped by the port for lack of buffers.
         PrtrpbRdpc               "PRTRPB_RDPC"        at 0x0a_c260;
-        /// Units that the device has loaded after a reset.
+        /// Units that the device has finished loading after a reset.
         GlnvmUld                 "GLNVM_ULD"          at 0x0b_6008;
         /// Size of the shadow RAM.
         GlnvmGens                "GLNVM_GENS"         at 0x0b_6100;
@@ -78,15 +78,15 @@ register_map! {
         GlMdetTxTclan            "GL_MDET_TX_TCLAN"   at 0x0f_c068;
         /// Enables or disables a receive queue.
         QrxCtrl(u16)             "QRX_CTRL"           at 0x12_0000 [2048 by 4];
-        /// Transmit queue: interrupt routing.
+        /// Interrupt routing of a transmit queue.
         QintTqctl(u16)           "QINT_TQCTL"         at 0x14_0000 [16384 by 4];
-        /// Receive queue: interrupt routing.
+        /// Interrupt routing of a receive queue.
         QintRqctl(u16)           "QINT_RQCTL"         at 0x15_0000 [2048 by 4];
         /// Moderation interval, by ITR index (0 to 2) and vector.
         GlintItr(u16, u16)       "GLINT_ITR"          at 0x15_4000 [3 by 0x2000][2048 by 4];
         /// Rate limit of a vector.
         GlintRate(u16)           "GLINT_RATE"         at 0x15_a000 [2048 by 4];
-        /// Completion event queue: interrupt routing.
+        /// Interrupt routing of a completion event queue.
         GlintCeqctl(u16)         "GLINT_CEQCTL"       at 0x15_c000 [2048 by 4];
         /// Dynamic control of an interrupt vector.
         GlintDynCtl(u16)         "GLINT_DYN_CTL"      at 0x16_0000 [2048 by 4];
@@ -94,9 +94,9 @@ register_map! {
         GlintVect2func(u16)      "GLINT_VECT2FUNC"    at 0x16_2000 [2048 by 4];
         /// Interrupt routing of the mailbox.
         PfintMbxCtl              "PFINT_MBX_CTL"      at 0x16_b280;
-        /// Sideband queue: interrupt routing.
+        /// Interrupt routing of the sideband queue.
         PfintSbCtl               "PFINT_SB_CTL"       at 0x16_b600;
-        /// Admin receive queue: interrupt routing.
+        /// Interrupt routing of the admin receive queue.
         PfintFwCtl               "PFINT_FW_CTL"       at 0x16_c800;
         /// Other interrupt causes: enabled causes.
         PfintOicrEna             "PFINT_OICR_ENA"     at 0x16_c900;
@@ -104,7 +104,7 @@ register_map! {
         PfintOicr                "PFINT_OICR"         at 0x16_ca00;
         /// Other interrupt causes: interrupt routing.
         PfintOicrCtl             "PFINT_OICR_CTL"     at 0x16_ca80;
-        /// Asynchronous event queue: interrupt routing.
+        /// Interrupt routing of the asynchronous event queue.
         PfintAeqctl              "PFINT_AEQCTL"       at 0x16_cb00;
         /// Granularity of interrupt moderation.
         GlintCtl                 "GLINT_CTL"          at 0x16_cc54;
@@ -144,113 +144,113 @@ register_map! {
         PfMdetRx                 "PF_MDET_RX"         at 0x29_4280;
         /// Malicious driver detection: receive event of the device.
         GlMdetRx                 "GL_MDET_RX"         at 0x29_4c00;
-        /// VSI: frames dropped for lack of receive descriptors.
+        /// Frames that a VSI dropped for lack of receive descriptors.
         GlvRdpc(u16)             "GLV_RDPC"           at 0x29_4c04 [768 by 4];
-        /// Transmit queue: tail doorbell.
+        /// Tail doorbell of a transmit queue.
         QtxCommDbell(u16)        "QTX_COMM_DBELL"     at 0x2c_0000 [16384 by 4];
         /// Malicious driver detection: transmit queue event of this function.
         PfMdetTxPqm              "PF_MDET_TX_PQM"     at 0x2d_2c80;
         /// Malicious driver detection: transmit queue event of the device.
         GlMdetTxPqm              "GL_MDET_TX_PQM"     at 0x2d_2e00;
-        /// Number of bytes sent by a VSI.
+        /// Bytes sent by a VSI.
         GlvGotc(u16)             "GLV_GOTC"           at 0x30_0000 [768 by 8] wide;
-        /// VSI: unicast frames sent.
+        /// Unicast frames sent by a VSI.
         GlvUptc(u16)             "GLV_UPTC"           at 0x30_a000 [768 by 8] wide;
-        /// VSI: multicast frames sent.
+        /// Multicast frames sent by a VSI.
         GlvMptc(u16)             "GLV_MPTC"           at 0x30_c000 [768 by 8] wide;
-        /// VSI: broadcast frames sent.
+        /// Broadcast frames sent by a VSI.
         GlvBptc(u16)             "GLV_BPTC"           at 0x30_e000 [768 by 8] wide;
-        /// VSI: frames dropped on transmit because of errors.
+        /// Frames that a VSI dropped on transmit because of errors.
         GlvTepc(u16)             "GLV_TEPC"           at 0x31_2000 [768 by 4];
-        /// Number of bytes received by the port.
+        /// Bytes received by the port.
         GlprtGorc                "GLPRT_GORC"         at 0x38_0000 wide;
-        /// Port: MAC local faults.
+        /// MAC local faults of the port.
         GlprtMlfc                "GLPRT_MLFC"         at 0x38_0040 wide;
-        /// Port: MAC remote faults.
+        /// MAC remote faults of the port.
         GlprtMrfc                "GLPRT_MRFC"         at 0x38_0080 wide;
-        /// Port: frames received with a CRC error.
+        /// Frames that the port received with a CRC error.
         GlprtCrcerrs             "GLPRT_CRCERRS"      at 0x38_0100 wide;
-        /// Port: frames received with a length error.
+        /// Frames that the port received with a length error.
         GlprtRlec                "GLPRT_RLEC"         at 0x38_0140 wide;
-        /// Number of illegal bytes received by the port.
+        /// Illegal bytes received by the port.
         GlprtIllerrc             "GLPRT_ILLERRC"      at 0x38_01c0 wide;
-        /// Port: undersized frames received.
+        /// Undersized frames received by the port.
         GlprtRuc                 "GLPRT_RUC"          at 0x38_0200 wide;
-        /// Port: oversized frames received.
+        /// Oversized frames received by the port.
         GlprtRoc                 "GLPRT_ROC"          at 0x38_0240 wide;
-        /// Port: link XON frames received.
+        /// Link XON frames received by the port.
         GlprtLxonrxc             "GLPRT_LXONRXC"      at 0x38_0280 wide;
-        /// Port: link XOFF frames received.
+        /// Link XOFF frames received by the port.
         GlprtLxoffrxc            "GLPRT_LXOFFRXC"     at 0x38_02c0 wide;
-        /// Port: XON frames received, by priority.
+        /// XON frames received by the port, by priority.
         GlprtPxonrxc(u16)        "GLPRT_PXONRXC"      at 0x38_0300 [8 by 0x40] wide;
-        /// Port: XOFF frames received, by priority.
+        /// XOFF frames received by the port, by priority.
         GlprtPxoffrxc(u16)       "GLPRT_PXOFFRXC"     at 0x38_0500 [8 by 0x40] wide;
-        /// Port: 64-byte frames received.
+        /// 64-byte frames received by the port.
         GlprtPrc64               "GLPRT_PRC64"        at 0x38_0900 wide;
-        /// Port: 65 to 127-byte frames received.
+        /// 65 to 127-byte frames received by the port.
         GlprtPrc127              "GLPRT_PRC127"       at 0x38_0940 wide;
-        /// Port: 128 to 255-byte frames received.
+        /// 128 to 255-byte frames received by the port.
         GlprtPrc255              "GLPRT_PRC255"       at 0x38_0980 wide;
-        /// Port: 256 to 511-byte frames received.
+        /// 256 to 511-byte frames received by the port.
         GlprtPrc511              "GLPRT_PRC511"       at 0x38_09c0 wide;
-        /// Port: 512 to 1023-byte frames received.
+        /// 512 to 1023-byte frames received by the port.
         GlprtPrc1023             "GLPRT_PRC1023"      at 0x38_0a00 wide;
-        /// Port: 1024 to 1522-byte frames received.
+        /// 1024 to 1522-byte frames received by the port.
         GlprtPrc1522             "GLPRT_PRC1522"      at 0x38_0a40 wide;
-        /// Port: frames of 1523 bytes or more received.
+        /// Frames of 1523 bytes or more received by the port.
         GlprtPrc9522             "GLPRT_PRC9522"      at 0x38_0a80 wide;
-        /// Number of frame fragments received by the port.
+        /// Frame fragments received by the port.
         GlprtRfc                 "GLPRT_RFC"          at 0x38_0ac0 wide;
-        /// Port: jabbers received, which are oversized frames with a CRC error.
+        /// Jabbers received by the port, which are oversized frames with a CRC error.
         GlprtRjc                 "GLPRT_RJC"          at 0x38_0b00 wide;
-        /// Number of bytes sent by the port.
+        /// Bytes sent by the port.
         GlprtGotc                "GLPRT_GOTC"         at 0x38_0b40 wide;
-        /// Port: 64-byte frames sent.
+        /// 64-byte frames sent by the port.
         GlprtPtc64               "GLPRT_PTC64"        at 0x38_0b80 wide;
-        /// Port: 65 to 127-byte frames sent.
+        /// 65 to 127-byte frames sent by the port.
         GlprtPtc127              "GLPRT_PTC127"       at 0x38_0bc0 wide;
-        /// Port: 128 to 255-byte frames sent.
+        /// 128 to 255-byte frames sent by the port.
         GlprtPtc255              "GLPRT_PTC255"       at 0x38_0c00 wide;
-        /// Port: 256 to 511-byte frames sent.
+        /// 256 to 511-byte frames sent by the port.
         GlprtPtc511              "GLPRT_PTC511"       at 0x38_0c40 wide;
-        /// Port: 512 to 1023-byte frames sent.
+        /// 512 to 1023-byte frames sent by the port.
         GlprtPtc1023             "GLPRT_PTC1023"      at 0x38_0c80 wide;
-        /// Port: 1024 to 1522-byte frames sent.
+        /// 1024 to 1522-byte frames sent by the port.
         GlprtPtc1522             "GLPRT_PTC1522"      at 0x38_0cc0 wide;
-        /// Port: frames of 1523 bytes or more sent.
+        /// Frames of 1523 bytes or more sent by the port.
         GlprtPtc9522             "GLPRT_PTC9522"      at 0x38_0d00 wide;
-        /// Port: XON frames sent, by priority.
+        /// XON frames sent by the port, by priority.
         GlprtPxontxc(u16)        "GLPRT_PXONTXC"      at 0x38_0d40 [8 by 0x40] wide;
-        /// Port: XOFF frames sent, by priority.
+        /// XOFF frames sent by the port, by priority.
         GlprtPxofftxc(u16)       "GLPRT_PXOFFTXC"     at 0x38_0f40 [8 by 0x40] wide;
-        /// Port: link XON frames sent.
+        /// Link XON frames sent by the port.
         GlprtLxontxc             "GLPRT_LXONTXC"      at 0x38_1140 wide;
-        /// Port: link XOFF frames sent.
+        /// Link XOFF frames sent by the port.
         GlprtLxofftxc            "GLPRT_LXOFFTXC"     at 0x38_1180 wide;
-        /// Port: unicast frames sent.
+        /// Unicast frames sent by the port.
         GlprtUptc                "GLPRT_UPTC"         at 0x38_11c0 wide;
-        /// Port: multicast frames sent.
+        /// Multicast frames sent by the port.
         GlprtMptc                "GLPRT_MPTC"         at 0x38_1200 wide;
-        /// Port: broadcast frames sent.
+        /// Broadcast frames sent by the port.
         GlprtBptc                "GLPRT_BPTC"         at 0x38_1240 wide;
-        /// Port: frames dropped on transmit because the link was down.
+        /// Frames that the port dropped on transmit because the link was down.
         GlprtTdold               "GLPRT_TDOLD"        at 0x38_1280 wide;
-        /// Port: unicast frames received.
+        /// Unicast frames received by the port.
         GlprtUprc                "GLPRT_UPRC"         at 0x38_1300 wide;
-        /// Port: multicast frames received.
+        /// Multicast frames received by the port.
         GlprtMprc                "GLPRT_MPRC"         at 0x38_1340 wide;
-        /// Port: broadcast frames received.
+        /// Broadcast frames received by the port.
         GlprtBprc                "GLPRT_BPRC"         at 0x38_1380 wide;
         /// Flow director: number of frames that matched a filter.
         GlstatFdCnt(u16)         "GLSTAT_FD_CNT0"     at 0x3a_0000 [4096 by 8] wide;
-        /// Number of bytes received by a VSI.
+        /// Bytes received by a VSI.
         GlvGorc(u16)             "GLV_GORC"           at 0x3b_0000 [768 by 8] wide;
-        /// VSI: unicast frames received.
+        /// Unicast frames received by a VSI.
         GlvUprc(u16)             "GLV_UPRC"           at 0x3b_2000 [768 by 8] wide;
-        /// VSI: multicast frames received.
+        /// Multicast frames received by a VSI.
         GlvMprc(u16)             "GLV_MPRC"           at 0x3b_4000 [768 by 8] wide;
-        /// VSI: broadcast frames received.
+        /// Broadcast frames received by a VSI.
         GlvBprc(u16)             "GLV_BPRC"           at 0x3b_6000 [768 by 8] wide;
         /// RSS hash: symmetric fields of each profile.
         GlqfHsymm(u16)           "GLQF_HSYMM"         at 0x40_f000 [768 by 4];
@@ -270,27 +270,27 @@ register_map! {
         VsiqfPeCtl1(u16)         "VSIQF_PE_CTL1"      at 0x41_4000 [768 by 4];
         /// Enables the flow director.
         PfqfFdEna                "PFQF_FD_ENA"        at 0x43_a000;
-        /// Receive descriptor profiles: field and flag layout.
+        /// Field and flag layout of the receive descriptor profiles.
         Glflxp(u16)              "GLFLXP_RXDID"       at 0x45_c800 [576 by 4];
         /// Flow director: table size of the function.
         GlqfFdSize               "GLQF_FD_SIZE"       at 0x46_0010;
-        /// Flow director: number of used table entries.
+        /// Flow director: number of table entries in use.
         GlqfFdCnt                "GLQF_FD_CNT"        at 0x46_0018;
-        /// Receive queue: descriptor profile.
+        /// Descriptor profile of a receive queue.
         QrxflxpCntxt(u16)        "QRXFLXP_CNTXT"      at 0x48_0000 [2048 by 4];
-        /// RDMA control queue: doorbell.
+        /// Doorbell of the RDMA control queue.
         PfpeCqpdb                "PFPE_CQPDB"         at 0x50_0800;
         /// RDMA control queue: index of the next entry that the device executes.
         PfpeCqptail              "PFPE_CQPTAIL"       at 0x50_0880;
-        /// Kernel CQs: arm doorbell.
+        /// Doorbell that arms kernel CQs.
         PfpeCqarm                "PFPE_CQARM"         at 0x50_2c00;
-        /// CQs: doorbell that acknowledges a completion event.
+        /// Doorbell that acknowledges a completion event of a CQ.
         PfpeCqack                "PFPE_CQACK"         at 0x50_2c80;
         /// Asynchronous event queue: number of entries that the driver has consumed.
         PfpeAeqalloc             "PFPE_AEQALLOC"      at 0x50_2d00;
-        /// Kernel send queues: doorbell.
+        /// Doorbell of kernel send queues.
         PfpeWqealloc             "PFPE_WQEALLOC"      at 0x50_4400;
-        /// RDMA control queue: status.
+        /// Status of the RDMA control queue.
         PfpeCcqpstatus           "PFPE_CCQPSTATUS"    at 0x50_a000;
         /// RDMA control queue: address of its context, low half. Writing it starts or stops the queue.
         PfpeCcqplow              "PFPE_CCQPLOW"       at 0x50_a080;
@@ -310,9 +310,9 @@ register_map! {
         GlhmcVfpdinv(u16)        "GLHMC_VFPDINV"      at 0x52_8300 [32 by 4];
         /// Critical error code of the RDMA block.
         GlpeCriterr              "GLPE_CRITERR"       at 0x53_4000;
-        /// User-space send queues: doorbell.
+        /// Doorbell of user-space send queues.
         UserWqealloc             "USER_WQEALLOC"      at 0x7f_0000;
-        /// User-space CQs: arm doorbell.
+        /// Doorbell that arms user-space CQs.
         UserCqarm                "USER_CQARM"         at 0x7f_0040;
     }
 }
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registers_match_section_2() {
+    fn register_offsets_match_specification() {
         for (offset, register) in [
             (0x91000, Some(Register::PfgenCtrl)),
             (0x80400, Some(Register::PfFwAtqt)),
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_counters_have_two_halves() {
+    fn wide_counters_span_two_words() {
         assert_eq!(Register::at(0x380b44), Some((Register::GlprtGotc, 4)));
         assert_eq!(Register::at(0x380b48), None);
         assert_eq!(Register::GlprtGotc.width(), 8);

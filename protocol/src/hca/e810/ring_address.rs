@@ -3,7 +3,7 @@
 use crate::describe::{Field, Visitor};
 use crate::ids::Iova;
 
-/// Queue contexts store ring addresses in units of `1 << UNIT_SHIFT` bytes.
+/// Log2 of the unit, in bytes, in which queue contexts store ring addresses.
 const UNIT_SHIFT: u32 = 7;
 
 /// Base address of a ring, a multiple of 128 bytes.
@@ -11,7 +11,7 @@ const UNIT_SHIFT: u32 = 7;
 pub struct RingAddress(Iova);
 
 impl RingAddress {
-    /// Creates a ring address from `first`, rounded down to a multiple of 128.
+    /// Creates a ring address from `first`, rounded down to a multiple of 128 bytes.
     pub const fn new(first: Iova) -> Self {
         Self(Iova::new(first.get() >> UNIT_SHIFT << UNIT_SHIFT))
     }

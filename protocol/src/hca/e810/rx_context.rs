@@ -23,9 +23,9 @@ layout! {
         [108:102]  data_units: u8,
         /// Size of a header buffer in units of 64 bytes.
         [113:109]  header_units: u8,
-        /// Mode of the header split.
+        /// Header split mode of the queue.
         [115:114]  split: Split as u8,
-        /// Descriptors are 32 bytes long instead of 16.
+        /// Descriptors are 32 bytes long rather than 16.
         [116]      long_descriptors: bool,
         /// Strip the frame check sequence.
         [117]      strip_crc: bool,
@@ -36,7 +36,7 @@ layout! {
     }
 }
 
-/// Mode of the header split.
+/// Header split mode of a receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Split {
     /// Type 0: headers and data share a buffer.
@@ -96,12 +96,12 @@ impl RxContext {
         Self::parse(&bytes)
     }
 
-    /// Returns the size of a data buffer in bytes.
+    /// Returns the data buffer size in bytes.
     pub fn data_len(&self) -> u16 {
         u16::from(self.data_units) * 128
     }
 
-    /// Returns the size of a header buffer in bytes.
+    /// Returns the header buffer size in bytes.
     pub fn header_len(&self) -> u16 {
         u16::from(self.header_units) * 64
     }
@@ -112,9 +112,9 @@ mod tests {
     use super::*;
     use crate::ids::Iova;
 
-    /// The expected values were generated from the specification's table by an independent program.
+    /// An independent program generated the expected values from the specification's table.
     #[test]
-    fn receive_queue_context_fields_are_at_specified_bits() {
+    fn rx_context_fields_are_at_specified_bits() {
         let usual = [0xa000, 0x008e_92a0, 0, 0x00b0_0310, 0, 0x0180_0000, 0x0240, 0];
         let expected = RxContext {
             head: 0,

@@ -24,15 +24,15 @@ pub const STATUS_OFFSET: usize = 8;
 pub enum Profile {
     /// Layout of earlier controllers, used by iPXE.
     Legacy = 1,
-    /// Layout that Linux uses, with the hash before the flow. All unsupported profiles use this layout too.
+    /// Layout used by Linux, with the hash before the flow. Unsupported profiles also use this layout.
     #[default]
     Nic = 2,
-    /// Layout that DPDK uses, with the flow before the hash.
+    /// Layout used by DPDK, with the flow before the hash.
     Comms = 22,
 }
 
 impl Profile {
-    /// Returns the profile that a register value selects.
+    /// Returns the profile selected by a QRXFLXP_CNTXT value.
     pub const fn of_register(value: u32) -> Self {
         match value & 0x3f {
             1 => Self::Legacy,
@@ -57,7 +57,7 @@ impl Field for Tag {
     }
 }
 
-/// A descriptor with posted buffers.
+/// Receive descriptor as posted by the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxBuffers {
     /// Address of the data buffer.
@@ -80,7 +80,7 @@ impl RxBuffers {
     }
 }
 
-/// Write-back of a filled buffer.
+/// Receive descriptor as written back after its buffer was filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxWriteBack {
     /// Packet type of the frame.
@@ -263,7 +263,7 @@ impl RxWriteBack {
     fn emit_flexible(&self, profile: Profile) -> [u8; LEN] {
         /// Flow value for which DPDK reports no flow filter match.
         const NO_FLOW: U32 = U32::new(u32::MAX);
-        /// The header buffer was used.
+        /// Set if the header buffer was used.
         const SPLIT: u16 = 1 << 11;
         const SECOND_TAG: u16 = 1 << 11;
         let (first, second) = self.tags();
@@ -312,9 +312,9 @@ mod tests {
         assert_eq!(RxBuffers::parse(&bytes), buffers);
     }
 
-    /// The frame has a VLAN tag, correct checksums and a hash.
+    /// Write-back of a frame with a VLAN tag, correct checksums and a hash.
     #[test]
-    fn flexible_layout_places_each_field() {
+    fn flexible_layout_matches_specified_bytes() {
         let frame = RxWriteBack {
             packet_type: PacketType::ETHERNET,
             len: 1510,
@@ -342,10 +342,9 @@ mod tests {
         assert_eq!(bytes[16..24], [0, 0x08, 0, 0, 0, 0, 0x02, 0x01]);
     }
 
-    /// The frame is 1510 bytes long. It has a VLAN tag and a wrong TCP checksum. The layout is the one used by
-    /// controllers before the E810.
+    /// Write-back of a 1510-byte frame with a VLAN tag and a wrong TCP checksum.
     #[test]
-    fn legacy_layout_places_each_field() {
+    fn legacy_layout_matches_specified_bytes() {
         let frame = RxWriteBack {
             packet_type: PacketType::ETHERNET,
             len: 1510,

@@ -25,9 +25,9 @@ layout! {
         [147:135]  ring_len: u16,
         /// Segmentation offload (TSO) is enabled.
         [152]      segmentation: bool,
-        /// Number of the queue, counting only queues with segmentation.
+        /// Queue number among the queues with segmentation offload.
         [163:153]  segmentation_queue: u16,
-        /// The device marks descriptors as done instead of using a completion queue.
+        /// The device marks descriptors as done rather than writing to a completion queue.
         [164]      legacy: bool,
     }
 }
@@ -49,7 +49,7 @@ mod tests {
         TxContext::parse(&bytes)
     }
 
-    /// The bytes are the example in section 16.3, which was recorded from a driver.
+    /// Example from section 16.3, recorded from a driver.
     #[test]
     fn parses_queue_context_example() {
         let sent = context("a0928e00000000000080010400000000008000011000");
@@ -68,8 +68,7 @@ mod tests {
         assert_eq!(sent, expected);
     }
 
-    /// The bytes are two more contexts recorded from drivers: one for a queue of a second VSI, and one from another
-    /// kernel.
+    /// Two more contexts recorded from drivers, one for a queue of a second VSI and one from another kernel version.
     #[test]
     fn parses_more_recorded_contexts() {
         let second = context("00908e00000000000080020000000000008000031000");

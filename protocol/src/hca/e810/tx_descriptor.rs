@@ -28,7 +28,7 @@ pub enum TxDescriptor {
     Data(DataDescriptor),
     /// Type 1: additional parameters for the frame that follows.
     Context(ContextDescriptor),
-    /// Type 8: flow director rule. The data descriptor after it contains an example frame.
+    /// Type 8: flow director rule. The data descriptor that follows contains a sample frame.
     FilterProgram,
     /// A descriptor of another type.
     Unknown(u8),
@@ -205,7 +205,7 @@ pub struct ContextDescriptor {
     pub tag2: Option<u16>,
     /// Segmentation offload (TSO) parameters, if requested.
     pub segmentation: Option<Segmentation>,
-    /// Forwarding of the frame.
+    /// Where to forward the frame.
     pub destination: Destination,
 }
 
@@ -219,7 +219,7 @@ fn hex(tag: Option<u16>) -> Option<Hex<u16>> {
     tag.map(Hex)
 }
 
-/// Forwarding requested by the driver.
+/// Destination of a frame, as requested by the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Destination {
     /// Use the switch rules.
@@ -356,7 +356,7 @@ struct TunnelWord {
     #[bits(2)]
     kind: u8,
     __: bool,
-    /// Distance to the inner IP header in units of 2 bytes.
+    /// Length between the outer and the inner IP header in units of 2 bytes.
     #[bits(7)]
     len: u8,
     #[bits(4)]
@@ -425,8 +425,8 @@ impl DataDescriptor {
         }
     }
 
-    /// Returns the value to write to the byte at [`DONE_OFFSET`] when the descriptor is done. Only the type in this
-    /// byte changes; the low bits of the command keep their values.
+    /// Returns the value to write to the byte at [`DONE_OFFSET`] when the descriptor is done. The write changes only
+    /// the descriptor type. The low bits of the command are in the same byte and keep their values.
     pub const fn done(&self) -> u8 {
         let [low, _] = self.command.into_bits().to_le_bytes();
         low << 4 | DONE
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn each_command_bit_is_independent() {
+    fn each_command_bit_is_decoded() {
         let command = |bits: u64| data(bits << 4).command;
         assert!(command(0x001).end_of_packet());
         assert!(command(0x002).report_status());
@@ -523,14 +523,14 @@ mod tests {
     }
 
     #[test]
-    fn done_byte_replaces_only_type() {
+    fn done_byte_preserves_command_bits() {
         let word: u64 = 0x1234_5678_9abc_de30;
         assert_eq!(data(word).done(), 0x3f);
         assert_eq!(data(0).done(), 0x0f);
     }
 
     #[test]
-    fn context_descriptor_fields_match_bits() {
+    fn context_descriptor_fields_are_decoded() {
         let tunnel = 0xabcd << 32 | 1 << 23 | 8 << 12 | 1 << 9 | 5 << 2 | 3;
         let word = 1448 << 50 | 65_000 << 30 | (1 | 4) << 4 | 1;
         let expected = ContextDescriptor {
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn context_descriptor_selects_destination() {
+    fn context_descriptor_destination_is_decoded() {
         let destination = |switch: u64| match descriptor(0, 7 << 50 | switch << 4 | 1) {
             TxDescriptor::Context(context) => context.destination,
             other => panic!("{other:?}"),
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn filter_program_and_unknown_types_are_distinguished() {
+    fn filter_program_and_unknown_types_are_decoded() {
         assert_eq!(descriptor(0, 8), TxDescriptor::FilterProgram);
         for kind in [2, 7, 9, 0xf] {
             assert_eq!(descriptor(0, kind.into()), TxDescriptor::Unknown(kind));

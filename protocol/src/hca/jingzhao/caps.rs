@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 
 use crate::describe::{Hex, describe};
 
-/// Device limits (QUERY_DEV_LIM). Fields named `log_...` are base-2 logarithms.
+/// Device limits (QUERY_DEV_LIM). Fields whose names start with `log_` contain base-2 logarithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DevLim {
@@ -113,7 +113,7 @@ impl DevLim {
         max_icm_len: 1 << 40,
     };
 
-    /// Parses an outbox as a driver does. Any content is valid.
+    /// Parses an outbox as a driver does. Any content is accepted.
     pub fn parse(outbox: &[u8; Self::LEN]) -> Self {
         let raw: RawDevLim = transmute!(*outbox);
         Self {
@@ -151,7 +151,7 @@ impl DevLim {
         }
     }
 
-    /// Returns the wire format. Values that exceed their field are truncated.
+    /// Returns the outbox in wire format. Values that exceed their fields are truncated.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let nibbles = |high, low| Nibbles::new().with_high(high & 0xf).with_low(low & 0xf);
         let raw = RawDevLim {
@@ -219,7 +219,7 @@ impl Adapter {
         Self { board_id: raw.board_id.get() }
     }
 
-    /// Returns the wire format of the outbox.
+    /// Returns the outbox in wire format.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(RawAdapter { reserved_00: [0; 0x18], board_id: self.board_id.into() })
     }

@@ -15,7 +15,7 @@ pub use crate::hca::hcr::PendingCommand;
 pub use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Cqn, Eqn, Qpn};
 
-/// A command defined by the document.
+/// A command that the specification defines.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -83,21 +83,20 @@ pub enum Inbox {
     Bytes(usize),
     /// An inbox of this many bytes if op_modifier is 0, and no inbox otherwise.
     BytesIfUnmodified(usize),
-    /// An inbox with the number of entries given in in_modifier. Two entries form a group of 20h bytes.
+    /// An inbox of entries, counted by in_modifier. Two entries form a group of 20h bytes.
     MapIcm,
-    /// An inbox with a header of 20h bytes, followed by the number of entries given in in_modifier. Four entries form a
-    /// group of 20h bytes.
+    /// An inbox of 20h header bytes and entries, counted by in_modifier. Four entries form a group of 20h bytes.
     WriteMtt,
 }
 
 /// A row of the command table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandSpec {
-    /// Command that the row describes.
+    /// Command that this row describes.
     pub op: Op,
-    /// The opcode, 12 bits.
+    /// Opcode of the command, 12 bits.
     pub code: u16,
-    /// Name in the document.
+    /// Name in the specification.
     pub name: &'static str,
     /// Accepted values of op_modifier.
     pub modifiers: Modifiers,
@@ -184,12 +183,12 @@ impl Op {
         COMMANDS.iter().find(|spec| spec.code == code).map(|spec| spec.op)
     }
 
-    /// Returns the row of the command table.
+    /// Returns the command's row in the command table.
     pub fn spec(self) -> &'static CommandSpec {
         &COMMANDS[self as usize]
     }
 
-    /// Returns the name in the document.
+    /// Returns the name in the specification.
     pub fn name(self) -> &'static str {
         self.spec().name
     }
@@ -221,7 +220,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Performs the generic checks in the order of the document.
+    /// Decodes a latched command and performs the generic checks, in the order of the specification.
     ///
     /// # Errors
     /// The first failed check determines the error: BAD_OP for an unknown opcode, BAD_PARAM for an unsupported
@@ -305,8 +304,8 @@ impl Command {
 /// Flag in in_modifier: MAP_EQ unmaps the events.
 const UNMAP_EQ: u32 = 1 << 31;
 
-/// Passes the parameters of a command to the visitor, decoded according to the command's opcode. If the opcode is
-/// unknown, the parameters are shown undecoded.
+/// Passes the parameters of a command to the visitor, decoded for the command's opcode. Parameters of an unknown opcode
+/// are not decoded.
 pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     let PendingCommand { in_param, in_modifier, out_param, token, command } = *latched;
     let number = Hex(in_modifier);
@@ -405,14 +404,14 @@ mod tests {
     }
 
     #[test]
-    fn only_five_commands_are_allowed_before_init_hca() {
+    fn five_commands_are_accepted_before_init_hca() {
         let early: Vec<_> = COMMANDS.iter().filter(|spec| spec.before_init).map(|spec| spec.code).collect();
         assert_eq!(early, [0x003, 0x006, 0x007, 0x008, 0x031]);
         assert_eq!(status(&latched(0x00d, 0, 0, 0x1000, 0), false), CmdStatus::BadSysState);
     }
 
     #[test]
-    fn mailbox_length_depends_on_entry_count() {
+    fn inbox_length_depends_on_entry_count() {
         let len = |l: &PendingCommand| Command::decode(l, true).unwrap().inbox_len;
         assert_eq!(len(&latched(0xffa, 1, 1, 0x1000, 0)), 0x20);
         assert_eq!(len(&latched(0xffa, 1, 3, 0x1000, 0)), 0x40);
@@ -426,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn to_err_and_to_rst_need_mailbox_only_without_op_modifier() {
+    fn teardown_needs_inbox_only_without_modifier() {
         for code in [0x01e, 0x021] {
             assert_eq!(status(&latched(code, 0, 5, 0, 0), true), CmdStatus::BadParam);
             assert_eq!(status(&latched(code, 1, 5, 0x1000, 0), true), CmdStatus::BadParam);

@@ -27,7 +27,7 @@ pub struct CqFlags {
     pub tr: bool,
     #[bits(9)]
     __: u16,
-    /// Bits 31:28: 0 is OK; [`STATUS_OVERFLOW`] after an overrun.
+    /// Bits 31:28: status, 0 (OK), [`STATUS_OVERFLOW`] or [`STATUS_WRITE_FAIL`].
     #[bits(4)]
     pub status: u8,
 }
@@ -46,7 +46,7 @@ pub const STATUS_OVERFLOW: u8 = 9;
 /// Status after a failed write to the CQ buffer.
 pub const STATUS_WRITE_FAIL: u8 = 10;
 
-/// The completions that raise an event.
+/// Arm state of a CQ, which determines the completions that raise an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqArm {
     /// No completion raises an event.
@@ -58,7 +58,7 @@ pub enum CqArm {
 }
 
 impl CqFlags {
-    /// Returns the arm state at creation. Undefined codes mean disarmed.
+    /// Returns the initial arm state of the CQ. Undefined codes mean disarmed.
     pub fn arm(self) -> CqArm {
         match self.state() {
             1 => CqArm::Armed,
@@ -131,7 +131,7 @@ impl Cqc {
         })
     }
 
-    /// Returns the wire format, as a driver builds it.
+    /// Returns the mailbox in wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(Raw {
             flags: self.flags,
@@ -153,7 +153,7 @@ impl Cqc {
     }
 }
 
-/// Input mailbox of the command RESIZE_CQ.
+/// Inbox of the command RESIZE_CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizeCq {
     /// Log2 of the new number of entries.
@@ -176,7 +176,7 @@ impl ResizeCq {
         Ok(Self { log_entries, lkey: Lkey::new(raw.lkey.get()) })
     }
 
-    /// Returns the wire format, as a driver builds it.
+    /// Returns the mailbox in wire format, as a driver builds it.
     pub fn emit(&self) -> [u8; Self::LEN] {
         let lkey = self.lkey.get().into();
         transmute!(RawResize { logsize: self.log_entries, reserved_01: [0; 3], lkey })
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_more_entries_than_reported() {
+    fn rejects_entry_count_above_limit() {
         let mut bytes = [0; 0x40];
         bytes[0x0c] = 17;
         assert_eq!(Cqc::parse(&bytes, 16).unwrap_err().status.basic(), CmdStatus::BadParam);
@@ -286,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parsed_cq_context_of_any_mailbox_round_trips(words in prop::array::uniform16(any::<u32>()), log in 0u8..=16) {
+        fn any_parsed_cq_context_round_trips(words in prop::array::uniform16(any::<u32>()), log in 0u8..=16) {
             let mut inbox: [u8; 0x40] = transmute!(words);
             inbox[0x0c] = log;
             let cqc = Cqc::parse(&inbox, 16).unwrap();

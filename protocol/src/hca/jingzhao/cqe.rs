@@ -1,7 +1,7 @@
 //! Completion queue entries (CQE).
 //!
 //! # Spec
-//! JingZhao interface, section 7.
+//! JingZhao interface, sections 7 and 12 (J-39).
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
@@ -27,7 +27,7 @@ const RECV_ERROR: u8 = 0xfe;
 /// Bit of `g_mlpath` that is set if a GRH is present.
 const HAS_GRH: u8 = 0x80;
 
-/// Work queue that a CQE refers to.
+/// Work queue to which a CQE refers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CqeQueue {
     /// The send queue of the QP.
@@ -68,7 +68,7 @@ pub enum Outcome {
 pub struct Cqe {
     /// Local QP number, including the rolling high bits that the driver's allocator adds.
     pub qpn: Qpn,
-    /// Work queue that the completed WQE was in.
+    /// Work queue that contains the completed WQE.
     pub queue: CqeQueue,
     /// Byte offset of the WQE in its queue.
     pub wqe: u32,
@@ -248,8 +248,8 @@ mod tests {
         }
     }
 
-    /// In table 3-3-2 of the document, `g_mlpath` is bits 15:8 of the word at 0Ch, and "has grh" is bit 7 of
-    /// `g_mlpath`.
+    /// In table 3-3-2 of the specification, `g_mlpath` is bits 15:8 of the word at 0Ch, and "has grh" is its
+    /// bit 7.
     #[test]
     fn has_grh_is_bit_7_of_mlpath() {
         let mut entry = RECV_IMM;

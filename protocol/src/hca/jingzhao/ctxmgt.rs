@@ -3,10 +3,10 @@
 //! A request header has 128 bits, and the first field in its table occupies the highest bits. A payload is a sequence
 //! of 32-bit words, and the first row in its table is the lowest word.
 //!
-//! The available text of the document is incomplete. It omits the payloads for Requester Recv Control and Execution
-//! Engine. For Requester Trans Control, it omits the words beyond 192 bits (PD and key of the EQ, vector). None of
-//! these parts are implemented. For the engine requests, the document names types and opcodes but does not number them,
-//! so the numbers come from the public RTL.
+//! The available copy of the CtxMgt document is incomplete. It lacks the payloads for Requester Recv Control and
+//! Execution Engine, and the words beyond 192 bits for Requester Trans Control (PD and key of the EQ, vector). None of
+//! these are implemented. The document names the types and opcodes of engine requests without numbering them, so the
+//! numbers are from the public RTL.
 //!
 //! # Spec
 //! CtxMgt document, tables 2.1, 2.2, 3.1 and 3.2; JingZhao interface, section 5.5.
@@ -124,7 +124,7 @@ impl EngineRequest {
     }
 }
 
-/// Returns the part that is common to both types of header: type, opcode and a 24-bit number.
+/// Returns the fields common to both kinds of header: type, opcode and a 24-bit number.
 const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
     (kind as u128 & 0xf) << 124 | (opcode as u128 & 0xf) << 120 | (number as u128 & 0xff_ffff) << 96
 }
@@ -132,7 +132,7 @@ const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
 /// Response to the RD_QP_SST request of Doorbell Processing, 256 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoorbellPayload {
-    /// DstQPN: the QP number of the peer. The table has room for its low 16 bits only.
+    /// DstQPN: QP number of the peer. The payload has room only for its low 16 bits.
     pub remote_qpn: Qpn,
     /// ST: code of the service type.
     pub service: u8,
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// The expected layouts come from table 3.2.
+    /// The expected layouts are those of table 3.2.
     #[test]
     fn payloads_match_table_3_2() {
         let doorbell = DoorbellPayload {

@@ -1,7 +1,7 @@
 //! Doorbell registers of a UAR page.
 //!
 //! # Spec
-//! JingZhao interface, section 1.6.
+//! JingZhao interface, sections 1.6 and 12 (J-06, J-07).
 
 use bitfield_struct::bitfield;
 
@@ -15,7 +15,7 @@ pub const UAR_PAGE: u64 = 4096;
 /// A register of a UAR page. Writes to other offsets are ignored, and the whole page reads 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UarRegister {
-    /// 00h: word 0 of the send doorbell. An 8-byte write to this register rings the doorbell.
+    /// 00h: word 0 of the send doorbell. An 8-byte write to this offset rings the doorbell.
     SendLow,
     /// 04h: word 1 of the send doorbell. Writing it rings the doorbell.
     SendHigh,
@@ -48,13 +48,13 @@ impl UarRegister {
     }
 }
 
-/// Unit of send queue positions in doorbells and links. It depends on the driver.
+/// Unit of send queue positions in doorbells and links, which depends on the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PositionUnit {
     /// 16-byte units. Positions are not reduced modulo the queue length (J-06, J-07).
     #[default]
     Granule,
-    /// Slots, as used by the public kernel driver. Doorbells count slots, and links are byte offsets without their low
+    /// Slots, used by the public kernel driver. Doorbells count slots, and links contain byte offsets without the low
     /// six bits.
     Slot,
 }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbell_of_empty_queue_has_no_wqe_offset() {
+    fn empty_queue_has_no_wqe_offset() {
         assert_eq!(send(8).position(PositionUnit::Granule, 7, 0), None);
         assert_eq!(send(8).position(PositionUnit::Slot, 200, 0x4000), None);
     }

@@ -56,7 +56,7 @@ impl Field for EqFlags {
 pub struct Eqc {
     /// Status and arm state of the EQ.
     pub flags: EqFlags,
-    /// Position of the first entry within the buffer's region, as an address or offset. Normally 0.
+    /// Position of the first entry in the buffer's region, as an address or an offset. It is normally 0.
     pub start: u64,
     /// Log2 of the number of entries.
     pub log_entries: u8,
@@ -82,7 +82,7 @@ impl Eqc {
     /// Parses the mailbox of SW2HW_EQ.
     ///
     /// # Errors
-    /// EXCEED_LIM if there are more than 2^20 entries.
+    /// EXCEED_LIM if the EQ has more than 2^20 entries.
     pub fn parse(inbox: &[u8; Self::LEN]) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         if raw.logsize > Self::MAX_LOG_ENTRIES {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn consumer_and_producer_index_are_at_offsets_28h_and_2ch() {
+    fn indices_are_at_specified_offsets() {
         let mut bytes = MAILBOX;
         bytes[0x2b] = 3;
         bytes[0x2f] = 4;
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_more_than_2_to_the_20_entries() {
+    fn rejects_entry_count_above_limit() {
         let mut bytes = MAILBOX;
         bytes[0x0c] = 21;
         assert_eq!(Eqc::parse(&bytes).unwrap_err().status.basic(), CmdStatus::BadParam);
@@ -196,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parsed_eq_context_of_any_mailbox_round_trips(words in prop::array::uniform16(any::<u32>()), log in 0u8..=20) {
+        fn any_parsed_eq_context_round_trips(words in prop::array::uniform16(any::<u32>()), log in 0u8..=20) {
             let mut inbox: [u8; 0x40] = transmute!(words);
             inbox[0x0c] = log;
             let eqc = Eqc::parse(&inbox).unwrap();

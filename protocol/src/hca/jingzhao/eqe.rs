@@ -1,4 +1,4 @@
-//! Event queue entries (EQE). The document defines no format, so this format is specific to this project.
+//! Event queue entries (EQE). The specification defines no format, so hcad uses its own.
 //!
 //! # Spec
 //! JingZhao interface, sections 8.2 to 8.4.
@@ -14,7 +14,7 @@ use crate::ids::{Cqn, Qpn};
 
 /// Length of an EQE in bytes.
 pub const LEN: usize = 32;
-/// Offset of the owner byte, which is the last byte of an EQE. Ownership works in the same way as for a CQE.
+/// Offset of the owner byte, which is the last byte of an EQE. Ownership works as for a CQE.
 pub const OWNER: usize = 31;
 
 /// Type of an event. The type code is also the bit number in the masks of MAP_EQ.
@@ -45,7 +45,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    /// Decodes an event type.
+    /// Decodes an event type. Returns `None` if the code is unknown.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0x00 => Self::Completion,
@@ -80,7 +80,7 @@ impl EventType {
         }
     }
 
-    /// Returns the name of the event type in the document.
+    /// Returns the name of the event type in the specification.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Completion => "COMP",

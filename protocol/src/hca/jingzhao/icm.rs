@@ -11,10 +11,10 @@ use super::cmd::{CmdError, Op};
 use crate::describe::{Field, Visitor, describe};
 use crate::ids::{IcmAddr, Iova};
 
-/// Largest number of entries in a MAP_ICM inbox; the mailbox has no room for more.
+/// Maximum number of entries in a MAP_ICM inbox, which fill the mailbox.
 pub const MAX_ENTRIES: u32 = 256;
 
-/// Selects one of the two ICM translation tables. Each has its own address space.
+/// One of the two ICM translation tables. Each has its own address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IcmTable {
     /// op_modifier 1: QPC, CQC and EQC.
@@ -24,7 +24,7 @@ pub enum IcmTable {
 }
 
 impl IcmTable {
-    /// Decodes an op_modifier.
+    /// Returns the table that an op_modifier selects.
     ///
     /// # Errors
     /// BAD_PARAM if the op_modifier is neither 1 nor 2.
@@ -74,7 +74,7 @@ pub struct MapEntry {
 
 describe!(MapEntry { virt, bus, pages });
 
-/// Returns the length of the MAP_ICM inbox for `entries` entries, in bytes.
+/// Returns the length in bytes of a MAP_ICM inbox with `entries` entries.
 ///
 /// # Errors
 /// BAD_PARAM if there are no entries or more than [`MAX_ENTRIES`].
@@ -148,7 +148,7 @@ struct Raw {
     page: U64,
 }
 
-/// A pair of entries in swapped order: the entry with the odd index comes first.
+/// A pair of entries in swapped order. The entry with the odd index comes first.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Group {

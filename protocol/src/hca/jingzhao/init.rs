@@ -1,7 +1,7 @@
 //! Inbox of INIT_HCA: locations and sizes of the context tables in ICM.
 //!
 //! # Spec
-//! JingZhao interface, section 3.3.
+//! JingZhao interface, sections 3.3 and 12 (J-09).
 
 use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
@@ -20,7 +20,7 @@ pub struct InitHca {
     pub eqc: Table,
     /// Memory protection table (MPT).
     pub mpt: Table,
-    /// Base of the memory translation table (MTT). The inbox contains no size; the table ends where its ICM mapping
+    /// Base of the memory translation table (MTT). The inbox contains no size, so the table ends where its ICM mapping
     /// ends.
     pub mtt_base: IcmAddr,
 }
@@ -79,7 +79,7 @@ mod tests {
     use crate::hca::status::CmdStatus;
     use proptest::prelude::*;
 
-    /// Example inbox from section 14.2: the ICM layout of the reference bring-up.
+    /// Example inbox from section 14.2.
     const INBOX: [u8; 0x40] = [
         0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
         0x10, //
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn table_index_omits_bits_above_table_size() {
+    fn table_index_drops_bits_above_size() {
         let qpc = Table { base: IcmAddr::new(0), log_entries: 16 };
         assert_eq!(qpc.index(0x7_0005), 5);
         let mpt = Table { base: IcmAddr::new(0), log_entries: 32 };
@@ -129,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parsed_init_hca_inbox_round_trips(words in prop::array::uniform16(any::<u32>())) {
+        fn any_parsed_inbox_round_trips(words in prop::array::uniform16(any::<u32>())) {
             let inbox: [u8; 0x40] = transmute!(words);
             if let Ok(init) = InitHca::parse(&inbox) {
                 prop_assert_eq!(InitHca::parse(&init.emit()), Ok(init));

@@ -5,13 +5,13 @@
 
 use crate::ids::Lid;
 
-/// Output mailbox of the command MAD_IFC.
+/// Outbox of the command MAD_IFC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadIfc {
     /// LID of the port.
     pub lid: Lid,
-    /// Whether the link is up. If so, the outbox reports port state active (4) and physical state link up (5). If not,
-    /// it reports port state down (1) and physical state polling (2).
+    /// Whether the link is up. The outbox then reports port state Active (4) and physical state LinkUp (5); otherwise,
+    /// it reports port state Down (1) and physical state Polling (2).
     pub link_up: bool,
 }
 
@@ -19,7 +19,7 @@ impl MadIfc {
     /// Length of the outbox in bytes.
     pub const LEN: usize = 0x20;
 
-    /// Returns the wire format of the outbox.
+    /// Returns the outbox in wire format.
     pub const fn emit(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         [bytes[0], bytes[1]] = self.lid.get().to_be_bytes();

@@ -29,7 +29,7 @@ pub enum Mailbox {
 }
 
 impl Mailbox {
-    /// Parses an inbox. Returns `None` if the command rejects the inbox, or has no inbox layout.
+    /// Parses an inbox. Returns `None` if the command rejects the inbox or has none.
     pub fn inbox(op: Op, in_modifier: u32, bytes: &[u8]) -> Option<Self> {
         let fixed = bytes.first_chunk::<0x40>();
         Some(match op {
@@ -38,7 +38,7 @@ impl Mailbox {
             Op::Sw2HwMpt => Self::Mpt(Mpt::parse(fixed?).ok()?),
             Op::WriteMtt => Self::WriteMtt(WriteMtt::parse(bytes, in_modifier).ok()?),
             Op::Sw2HwEq => Self::Eqc(Eqc::parse(fixed?).ok()?),
-            // The command rejects a CQ that is too large, but a trace can still show it.
+            // The command rejects an oversized CQ, but a trace can still show it.
             Op::Sw2HwCq => Self::Cqc(Cqc::parse(fixed?, u16::MAX).ok()?),
             Op::ResizeCq => Self::ResizeCq(ResizeCq::parse(bytes.first_chunk()?, u16::MAX).ok()?),
             op => {
@@ -48,7 +48,7 @@ impl Mailbox {
         })
     }
 
-    /// Parses an outbox. Returns `None` if the command has no outbox layout.
+    /// Parses an outbox. Returns `None` if the outbox of the command is not decoded.
     pub fn outbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::QueryDevLim => Self::DevLim(DevLim::parse(bytes.first_chunk()?)),

@@ -1,14 +1,14 @@
 //! JingZhao (HanGu) HCA: registers, command mailboxes, contexts and queue entries.
 //!
 //! Each file defines one object of the interface. A private struct describes its raw bytes, and a public type with
-//! `parse` and `emit` holds its value. `parse` rejects the same values as the device, with the same status
+//! `parse` and `emit` holds its value. `parse` rejects the values that the device rejects, with the same status
 //! ([`cmd::CmdError`]). `emit` writes every byte, so a reused buffer keeps no stale data.
 //!
 //! Registers, doorbells, WQEs, CQEs and EQEs are little-endian. Mailboxes and contexts are big-endian.
 //!
 //! # Spec
-//! JingZhao software/hardware interface V1.3-b, which comments call "the document". Section numbers are those of
-//! `protocol/interfaces/jingzhao.md`.
+//! JingZhao software/hardware interface V1.3-b, which comments call "the specification" or "the document". Section
+//! numbers are those of `protocol/interfaces/jingzhao.md`. Section 12 defines the numbers that start with "J-".
 
 pub mod caps;
 pub mod cmd;

@@ -1,19 +1,19 @@
 //! Context changes made by MODIFY_QP commands.
 //!
-//! The public driver sends a whole context image with every command. It repeats the initial PSNs and sets almost no
-//! bits of opt_param_mask. Drivers that follow the document set a bit for every attribute that they change, and can
-//! send arbitrary values in the other fields. The following rules support both types of driver:
+//! The public driver sends a whole context image with every command. The image repeats the initial PSNs, and almost no
+//! bits of opt_param_mask are set. Drivers that follow the specification set a bit for each attribute that they change,
+//! and can send arbitrary values in the other fields. The following rules support both types of driver:
 //!
 //! - RST2INIT copies the whole image.
-//! - A later transition copies every attribute that it accepts and whose mask bit is set, even if the value is zero.
-//! - An attribute that the transition requires is copied even if its mask bit is clear, unless its value is zero.
-//! - Some fields, mainly those for queues and keys, are not part of any attribute that applies to the service. They are
-//!   copied if they are nonzero, but only until the part of the QP that uses them starts to run. Fields of the send
-//!   queue are copied up to RTR2RTS, and all others up to INIT2RTR.
-//! - PSNs are copied only by the commands that initialise them.
+//! - Later transitions copy every accepted attribute whose mask bit is set, even if its value is zero.
+//! - A required attribute is copied if its value is nonzero, even if its mask bit is clear.
+//! - Some fields, mainly those for queues and keys, do not belong to any attribute of the service type. They are copied
+//!   if nonzero until the part of the QP that uses them starts to run: send queue fields up to RTR2RTS, and all others
+//!   up to INIT2RTR.
+//! - Only the commands that initialise PSNs copy them.
 //!
 //! # Spec
-//! JingZhao interface, sections 3.12, 10.2, 10.3 (J-28), 10.4 and 10.6.
+//! JingZhao interface, sections 3.12, 10.2, 10.3, 10.4, 10.6 and 12 (J-28).
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ const DEFAULT_RNR_RETRY: u8 = 7;
 /// QP context as stored by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StoredQpc {
-    /// Context image. Before applying a command, the caller updates `state` and the PSNs.
+    /// Context image. The caller updates `state` and the PSNs before it applies a command.
     pub image: Qpc,
     /// Numbering of the mask bits that the QP's driver uses.
     numbering: Numbering,
@@ -42,7 +42,7 @@ const SLOT: std::ops::RangeInclusive<u8> = 5..=12;
 
 impl StoredQpc {
     /// Returns the context after a command, including the new state. A transition to RESET clears all other fields.
-    /// Mailbox bytes that the command does not use are ignored, so a command without an inbox accepts any image.
+    /// Unused mailbox bytes are ignored, so a command without an inbox accepts any image.
     ///
     /// # Errors
     /// BAD_QPEE_STATE if the command is not allowed in the current state; BAD_PARAM for an unsupported value.
@@ -88,24 +88,24 @@ impl StoredQpc {
     fn merge(&mut self, transition: Transition, service: ServiceType, mailbox: &Qpc) {
         let required = transition.required(service);
         let named = self.named(mailbox) & (required | transition.optional(service));
-        let begins = matches!(transition, Transition::Init2Init | Transition::Init2Rtr);
-        // Section 10.3, rule 4: until RTR, nonzero attributes that the service type does not have are copied too.
-        let without_row = if begins { !Attributes::of(service) } else { Attributes::empty() };
+        let in_init = matches!(transition, Transition::Init2Init | Transition::Init2Rtr);
+        // Section 10.3, rule 4: up to INIT2RTR, nonzero attributes that the service type lacks are copied as well.
+        let inapplicable = if in_init { !Attributes::of(service) } else { Attributes::empty() };
         let Self { image, .. } = self;
         // Section 10.3, rules 2 and 3: attributes in the mask are copied even if zero. Required attributes need no mask
         // bit, but are then copied only if nonzero.
         for attribute in Attributes::all().iter() {
-            let copy_if_nonzero = (required | without_row).contains(attribute);
+            let copy_if_nonzero = (required | inapplicable).contains(attribute);
             if named.contains(attribute) || copy_if_nonzero && is_nonzero(attribute, mailbox) {
                 copy(attribute, image, mailbox);
             }
         }
         merge_setup_fields(transition, image, mailbox);
         // Section 10.3, rule 5: PSNs are copied as they are, even if zero.
-        if begins {
+        if in_init {
             image.recv_psn = mailbox.recv_psn;
         }
-        if begins || transition == Transition::Rtr2Rts {
+        if in_init || transition == Transition::Rtr2Rts {
             image.next_send_psn = mailbox.next_send_psn;
             image.unacked_psn = mailbox.next_send_psn;
         }
@@ -114,8 +114,8 @@ impl StoredQpc {
         }
     }
 
-    /// When the QP enters RTS, sets defaults for retry parameters that the driver has never set. The defaults use the
-    /// encoding of the public driver, because no other driver leaves these parameters unset.
+    /// Sets defaults for retry parameters that the driver has not set by RTR2RTS. The defaults use the encoding of the
+    /// public driver, because no other driver leaves these parameters unset.
     fn default_retries(&mut self, named: Attributes) {
         let Self { image, .. } = self;
         let never = |attribute, value: u8| value == 0 && !named.contains(attribute);
@@ -187,8 +187,8 @@ fn copy(attribute: Attributes, to: &mut Qpc, from: &Qpc) {
         Attributes::PKEY_INDEX => fields!(pkey_index),
         Attributes::PORT => fields!(port),
         Attributes::QKEY => fields!(qkey),
-        // In table A1-4 of the document, the address vector also includes some fields that have mask bits of their own.
-        // Such fields are copied only according to their own mask bits.
+        // In table A1-4 of the specification, the address vector also includes fields that have mask bits of their own.
+        // Only their own mask bits select such fields.
         Attributes::AV => fields!(
             my_lmc,
             rlid,
@@ -224,7 +224,7 @@ fn is_nonzero(attribute: Attributes, mailbox: &Qpc) -> bool {
     alone != Qpc::default()
 }
 
-/// Copies nonzero fields that are not part of any attribute, until the part of the QP that uses them starts to run.
+/// Copies nonzero fields that do not belong to any attribute, until the part of the QP that uses them starts to run.
 fn merge_setup_fields(transition: Transition, image: &mut Qpc, mailbox: &Qpc) {
     macro_rules! copy_nonzero {
         ($($field:ident),* $(,)?) => {
@@ -405,7 +405,7 @@ mod tests {
         Qpc { opt_param_mask: named.bits(), ..mailbox }
     }
 
-    /// Returns the context of a QP after `commands`, with every field set. The QP's driver uses `numbering`.
+    /// Returns the context after `commands`, with every field set by a driver that uses `numbering`.
     fn full(numbering: Numbering, service: ServiceType, commands: &[Transition]) -> StoredQpc {
         let opt_param_mask = match numbering {
             Numbering::Document => Attributes::PORT.bits(),
@@ -421,7 +421,7 @@ mod tests {
     const TO_SQD: [Transition; 3] = [Transition::Init2Rtr, Transition::Rtr2Rts, Transition::Rts2Sqd];
 
     #[test]
-    fn running_qp_changes_only_attributes_selected_in_mask() {
+    fn running_qp_applies_only_selected_attributes() {
         for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
             let rts = full(Numbering::Document, service, &TO_RTS);
             let sqd = full(Numbering::Document, service, &TO_SQD);
@@ -434,14 +434,14 @@ mod tests {
                 };
                 same(before.modify(transition, &image()).unwrap());
                 same(before.modify(transition, &Qpc::default()).unwrap());
-                let taken = transition.optional(service);
-                same(before.modify(transition, &naming(!taken, image())).unwrap());
+                let optional = transition.optional(service);
+                same(before.modify(transition, &naming(!optional, image())).unwrap());
             }
         }
     }
 
     #[test]
-    fn attribute_selected_in_mask_can_be_set_to_zero() {
+    fn selected_attribute_can_be_zero() {
         let sqd = full(Numbering::Document, ServiceType::Rc, &TO_SQD);
         for transition in [Transition::Sqd2Sqd, Transition::Sqd2Rts] {
             let retries = Attributes::RNR_RETRY | Attributes::TIMEOUT | Attributes::RETRY_CNT;
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn address_vector_selected_in_mask_replaces_all_its_fields() {
+    fn selected_address_vector_replaces_all_fields() {
         for (before, transition) in [
             (full(Numbering::Document, ServiceType::Rc, &TO_SQD), Transition::Sqd2Sqd),
             (full(Numbering::Document, ServiceType::Uc, &TO_SQD), Transition::Sqd2Rts),
@@ -482,8 +482,8 @@ mod tests {
         }
     }
 
-    /// In the document, bits 11, 14 and 15 are RNR_RETRY, ALT_PATH and MIN_RNR_TIMER. In the driver's numbering, they
-    /// are the port, the timeout and the RNR retry count.
+    /// In the specification, bits 11, 14 and 15 are RNR_RETRY, ALT_PATH and MIN_RNR_TIMER. In the driver's numbering,
+    /// they are the port, the timeout and the RNR retry count.
     #[test]
     fn mask_bit_meaning_depends_on_numbering() {
         let sqd = |numbering| full(numbering, ServiceType::Rc, &TO_SQD);
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn required_attribute_is_set_without_mask_bit_if_nonzero() {
+    fn nonzero_required_attribute_needs_no_mask_bit() {
         let init = StoredQpc::default().modify(Transition::Rst2Init, &image()).unwrap();
         let rtr = init.modify(Transition::Init2Rtr, &others()).unwrap().image;
         let Qpc { mtu, remote_qpn, dlid, dest_ip, min_rnr_timer, recv_psn, .. } = others();
@@ -535,7 +535,7 @@ mod tests {
         assert_eq!(later, rts);
     }
 
-    /// UD QPs have neither the attribute [`Attributes::AV`] nor a path MTU attribute, but they use the fields of both.
+    /// UD QPs have neither an address vector nor a path MTU attribute, but they use the fields of both.
     #[test]
     fn ud_qp_ignores_path_fields_after_rtr() {
         let ud = Qpc { service: 3, mtu: 0, ..image() };
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn psns_are_set_only_by_rst2init_init2rtr_and_rtr2rts() {
+    fn only_setup_transitions_set_psns() {
         let init = StoredQpc::default().modify(Transition::Rst2Init, &image()).unwrap();
         assert_eq!(init.image.recv_psn, Psn::new(0x200));
         let zero = Qpc { next_send_psn: Psn::new(0), recv_psn: Psn::new(0), ..image() };
@@ -588,14 +588,14 @@ mod tests {
     }
 
     #[test]
-    fn transition_from_wrong_state_returns_bad_qp_state() {
+    fn wrong_state_returns_bad_qp_state() {
         let error = rts().modify(Transition::Init2Rtr, &image()).unwrap_err();
         assert_eq!(error.status, CmdStatus::BadQpState);
         assert_eq!(error.status.basic(), CmdStatus::BadParam);
     }
 
     #[test]
-    fn draining_qp_can_move_from_sqd_to_rts() {
+    fn sqd2rts_is_accepted_while_draining() {
         let mut qpc = rts().modify(Transition::Rts2Sqd, &image()).unwrap();
         qpc.image.state = QpState::Draining.code();
         assert_eq!(qpc.modify(Transition::Sqd2Rts, &image()).unwrap().image.state(), Some(QpState::Rts));
@@ -640,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn query_qp_returns_defaults_for_unset_retry_values() {
+    fn query_qp_returns_default_retry_values() {
         let qpc = rts();
         assert_eq!(qpc.rnr_retry(), 7);
         assert_eq!(qpc.retry_count(), 7);
@@ -691,7 +691,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn modify_accepts_or_rejects_any_mailbox(
+        fn any_mailbox_leaves_valid_context(
             commands in prop::collection::vec((0usize..11, prop::collection::vec(any::<u8>(), LEN)), 0..12)
         ) {
             let mut qpc = StoredQpc::default();

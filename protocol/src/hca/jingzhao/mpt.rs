@@ -1,7 +1,7 @@
 //! Memory protection table (MPT) entries.
 //!
 //! # Spec
-//! JingZhao interface, sections 3.7, 4.6 and 9.3.
+//! JingZhao interface, sections 3.7, 4.6, 9.3 and 12 (J-20, J-26).
 
 use bitflags::bitflags;
 use zerocopy::big_endian::{U32, U64};
@@ -16,7 +16,7 @@ bitflags! {
     /// MPT flags. Bits without a name are preserved and ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct MptFlags: u32 {
-        /// Bits 31:28, which the public driver sets in every entry. The device can use the entry even if they are set.
+        /// Bits 31:28, which the public driver sets in every entry. The device uses such entries nevertheless.
         const SW_OWNS = 0xf << 28;
         /// Memory-mapped I/O. Ignored by the device.
         const MIO = 1 << 17;
@@ -24,7 +24,7 @@ bitflags! {
         const BIND_ENABLE = 1 << 15;
         /// No translation: virtual addresses are bus addresses.
         const PHYSICAL = 1 << 9;
-        /// Memory region rather than window. The public driver always sets this flag.
+        /// Memory region rather than memory window. The public driver always sets this flag.
         const REGION = 1 << 8;
         /// Ignored, because local reads are always allowed.
         const LOCAL_READ = 1 << 7;
@@ -56,8 +56,8 @@ impl PageSize {
     /// Smallest page size, 4 KiB.
     pub const MIN: Self = Self { log: 12 };
 
-    /// Decodes the page size field, which has two encodings. It holds either a size in bytes, where 0 means 4 KiB, or a
-    /// code from 1 to 19 for 2^13 to 2^31 bytes. The tests of the public RTL use codes (J-20).
+    /// Decodes the page size field. It contains either a size in bytes, where 0 means 4 KiB, or a code from 1 to 19 for
+    /// 2^13 to 2^31 bytes. The tests of the public RTL use codes (J-20).
     #[expect(clippy::cast_possible_truncation, reason = "both values are below 32")]
     pub const fn from_field(field: u32) -> Option<Self> {
         match field {
@@ -83,7 +83,7 @@ impl PageSize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Mpt {
-    /// Access rights, and the type of region.
+    /// Access rights and type of the region.
     pub flags: MptFlags,
     /// Size of the pages that the MTT entries point to.
     pub page_size: PageSize,
@@ -152,8 +152,8 @@ impl Mpt {
         Ok(())
     }
 
-    /// Returns whether virtual addresses are bus addresses. This is the case if [`MptFlags::PHYSICAL`] is set. It is
-    /// also the case if the region covers the whole address space, as the public driver's DMA region does (J-26).
+    /// Returns whether virtual addresses are bus addresses. Besides regions with [`MptFlags::PHYSICAL`], this applies to
+    /// regions of the whole address space, such as the DMA region of the public driver (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
     }

@@ -1,7 +1,7 @@
 //! Inbox of WRITE_MTT: bus addresses of the pages of memory regions.
 //!
 //! # Spec
-//! JingZhao interface, sections 3.8 and 4.7.
+//! JingZhao interface, sections 3.8, 4.7 and 12 (J-11).
 
 use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -11,11 +11,11 @@ use super::cmd::CmdError;
 use crate::describe::{Describe, Field, Visitor};
 use crate::ids::Iova;
 
-/// Largest number of entries in a mailbox. If a driver passes a larger count, it sends the remaining entries in another
+/// Maximum number of entries in a mailbox. A driver that passes a larger count sends the remaining entries in another
 /// command (J-11).
 pub const MAX_ENTRIES: usize = 508;
 
-/// Length in bytes of an entry in ICM. An entry is a big-endian bus address.
+/// Length in bytes of an entry in ICM, which is a big-endian bus address.
 pub const ENTRY_LEN: usize = 8;
 
 /// Values of consecutive MTT entries.
@@ -27,8 +27,7 @@ pub struct WriteMtt {
     pub pages: Vec<Iova>,
 }
 
-/// Returns the length in bytes of a WRITE_MTT inbox with `entries` entries. Entries beyond [`MAX_ENTRIES`] do not
-/// count.
+/// Returns the length in bytes of a WRITE_MTT inbox with `entries` entries, but at most [`MAX_ENTRIES`].
 ///
 /// # Errors
 /// BAD_PARAM if there are no entries.
@@ -40,8 +39,8 @@ impl WriteMtt {
     /// Parses an inbox. `entries` is the in_modifier.
     ///
     /// # Errors
-    /// BAD_PARAM for a count of 0, an inbox shorter than the count requires, or a range of entries that exceeds
-    /// 2^61, the limit of table addresses.
+    /// BAD_PARAM for a count of 0, an inbox shorter than the count requires, or a range whose table addresses exceed
+    /// 2^64.
     pub fn parse(inbox: &[u8], entries: u32) -> Result<Self, CmdError> {
         let count = clamp(entries)?;
         let short = CmdError::param("WRITE_MTT inbox length", inbox.len() as u64);
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn large_count_is_limited_to_mailbox() {
+    fn entry_count_is_capped_at_mailbox_size() {
         let full = WriteMtt { start: 0, pages: (0..508).map(|n| Iova::new(n << 12)).collect() };
         let inbox = full.emit();
         assert_eq!(inbox.len(), PAGE);
@@ -150,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parsing_write_mtt_inbox_never_panics(inbox in prop::collection::vec(any::<u8>(), 0..=PAGE), n: u32) {
+        fn parse_never_panics(inbox in prop::collection::vec(any::<u8>(), 0..=PAGE), n: u32) {
             let _ = WriteMtt::parse(&inbox, n);
         }
 

@@ -1,17 +1,17 @@
 //! PCI identity and BAR layout.
 //!
 //! # Spec
-//! JingZhao interface, section 1.
+//! JingZhao interface, sections 1 and 12 (J-02).
 
-/// PCI vendor ID of the device.
+/// Xilinx's PCI vendor ID.
 pub const VENDOR_ID: u16 = 0x10ee;
-/// PCI device ID of the device.
+/// PCI device ID that the public driver matches.
 pub const DEVICE_ID: u16 = 0x7028;
-/// PCI subsystem vendor ID; drivers do not check it.
+/// PCI subsystem vendor ID, which drivers do not check.
 pub const SUBSYSTEM_VENDOR_ID: u16 = 0x10ee;
-/// PCI subsystem ID; drivers do not check it.
+/// PCI subsystem ID, which drivers do not check.
 pub const SUBSYSTEM_ID: u16 = 0x0007;
-/// PCI revision ID; drivers do not check it.
+/// PCI revision ID, which drivers do not check.
 pub const REVISION: u8 = 1;
 /// Class code: InfiniBand network controller.
 pub const CLASS_CODE: [u8; 3] = [0x02, 0x07, 0x00];
@@ -20,7 +20,7 @@ pub const CLASS_CODE: [u8; 3] = [0x02, 0x07, 0x00];
 pub const BAR0_LEN: u64 = 1 << 20;
 /// Default length of BAR2 in bytes: 2048 UAR pages.
 pub const BAR2_LEN: u64 = 8 << 20;
-/// Length in bytes of a BAR2 that has as many UAR pages as the public driver allocates (J-02).
+/// Maximum length of BAR2 in bytes: 4096 UAR pages, as many as the public driver allocates (J-02).
 pub const BAR2_LEN_MAX: u64 = 16 << 20;
 
 /// Number of MSI-X vectors.

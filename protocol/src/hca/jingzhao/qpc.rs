@@ -3,7 +3,7 @@
 //! [`super::modify`] defines how commands change a context.
 //!
 //! # Spec
-//! JingZhao interface, section 4.3.
+//! JingZhao interface, sections 4.3 and 12 (J-13 to J-18).
 
 use std::net::Ipv4Addr;
 
@@ -19,8 +19,8 @@ use crate::ids::{Cqn, Lid, Lkey, MacAddr, Pdn, Qkey, Qpn};
 
 /// Length of a context image in bytes, in the mailbox and in ICM.
 pub const LEN: usize = 0xc0;
-/// Length in bytes of the part that the interface defines. In a mailbox, the remaining bytes are undefined; the device
-/// writes them as 0.
+/// Length in bytes of the part that the interface defines. The remaining bytes of a mailbox are undefined, and the
+/// device writes them as 0.
 pub const MEANINGFUL_LEN: usize = 0xa4;
 
 /// Offsets, within the context in ICM, of the words that the device updates.
@@ -37,7 +37,7 @@ pub mod write_back {
 /// A context image. Fields that the device does not use are preserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Qpc {
-    /// 00h: mask of the attributes to change, see [`super::transition::Attributes`]. QUERY_QP returns 0.
+    /// 00h: mask of the attributes to change; see [`super::transition::Attributes`]. QUERY_QP returns 0.
     pub opt_param_mask: u32,
     /// 04h: not used by the device.
     pub reserved_04: u32,
@@ -101,7 +101,7 @@ pub struct Qpc {
     pub dmac_high: u32,
     /// 48h: source IPv4 address.
     pub source_ip: u32,
-    /// 4Ch: destination IPv4 address, see [`Qpc::dip`].
+    /// 4Ch: destination IPv4 address; see [`Qpc::dip`].
     pub dest_ip: u32,
     /// 50h: alternate path. Unused.
     pub alternate_path: [u8; 12],
@@ -313,17 +313,17 @@ impl Qpc {
         if self.source_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.source_ip)) }
     }
 
-    /// Returns the RNR retry count, 0 to 7; 7 means that retries are unlimited. The document places the three bits at
-    /// the low end of the byte, but the public driver places them at the high end. If any of the low five bits is set,
-    /// the count is taken from the low end (J-14).
+    /// Returns the RNR retry count, 0 to 7; 7 means that retries are unlimited. The count is in the low three bits of
+    /// the byte according to the specification, but in the high three bits for the public driver. If any of the low five
+    /// bits is set, the device uses the low three bits (J-14).
     pub const fn rnr_retry_code(&self) -> u8 {
         if self.rnr_retry & 0x1f != 0 { self.rnr_retry & 0x7 } else { self.rnr_retry >> 5 }
     }
 
-    /// Returns the ACK timeout code, 0 to 31; 0 disables the timeout. The document places the five bits at the low end
-    /// of the byte, but the public driver places them at the high end. If any of the low three bits is set, the code is
-    /// taken from the low end. Otherwise, if the byte is 20h or greater, the code is taken from the high end. For the
-    /// ambiguous values 8, 16 and 24, `numbering` selects the end (J-14).
+    /// Returns the ACK timeout code, 0 to 31; 0 disables the timeout. The code is in the low five bits of the byte
+    /// according to the specification, but in the high five bits for the public driver. If any of the low three bits is
+    /// set, the device uses the low five bits. Otherwise, it uses the high five bits, except that `numbering` decides for
+    /// the ambiguous bytes 8, 16 and 24 (J-14).
     pub const fn ack_timeout_code(&self, numbering: Numbering) -> u8 {
         let byte = self.ack_timeout;
         let low = match numbering {
@@ -587,14 +587,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_from_a4h_are_ignored() {
+    fn undefined_bytes_are_ignored() {
         let mut dirty = INIT2RTR;
         dirty[MEANINGFUL_LEN..].fill(0xa5);
         assert_eq!(Qpc::parse(&dirty), init2rtr());
     }
 
     #[test]
-    fn fields_unset_in_published_context_are_at_specified_offsets() {
+    fn other_fields_are_at_specified_offsets() {
         let qpc = Qpc {
             state: 7,
             flags_27_24: 0xa,
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn rnr_retry_and_timeout_are_read_from_low_or_high_bits() {
+    fn retry_and_timeout_accept_both_encodings() {
         let rnr = |byte| Qpc { rnr_retry: byte, ..Qpc::default() }.rnr_retry_code();
         assert_eq!([rnr(0), rnr(7), rnr(3), rnr(0xe0), rnr(0x60)], [0, 7, 3, 7, 3]);
         for numbering in [Numbering::Document, Numbering::Driver] {
@@ -649,9 +649,9 @@ mod tests {
         }
     }
 
-    /// In the document, these codes mean 1 ms, 268 ms and 68 s. In the public driver, they mean 8, 16 and 33 us.
+    /// The specification's encoding yields 1 ms, 268 ms and 68 s. The public driver's encoding yields 8, 16 and 33 us.
     #[test]
-    fn driver_numbering_puts_ack_timeout_in_high_five_bits() {
+    fn ambiguous_ack_timeout_depends_on_numbering() {
         let timeout =
             |byte, numbering| Qpc { ack_timeout: byte, ..Qpc::default() }.ack_timeout_code(numbering);
         assert_eq!([8, 16, 24].map(|byte| timeout(byte, Numbering::Document)), [8, 16, 24]);
@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_count_is_in_bits_18_to_16() {
+    fn retry_count_is_at_specified_bits() {
         let mut qpc = Qpc { params1: 0x8000_0001, ..Qpc::default() };
         assert_eq!(qpc.retry_count(), 0);
         qpc.set_retry_count(5);

@@ -4,7 +4,7 @@
 //! [`Register::at`] decodes the address of a word.
 //!
 //! # Spec
-//! JingZhao interface, sections 1.1 to 1.5.
+//! JingZhao interface, sections 1.1 to 1.5 and 12 (J-04).
 
 pub use crate::hca::hcr::{CommandState, CommandWord, HcrWord};
 use crate::hca::words::{self, Block};
@@ -21,9 +21,9 @@ pub enum Register {
     InitDone,
 }
 
-/// Offsets of the HCR: first the one in the document, then the one used by the public driver.
+/// Offsets of the HCR: first that of the specification, then that of the public driver.
 pub const HCR: [u32; 2] = [0x8_0000, 0];
-/// Offsets of the reset register: first the one in the document, then the one in the public RTL.
+/// Offsets of the reset register: first that of the specification, then that of the public RTL.
 pub const RESET: [u32; 2] = [0xf_0010, 0x0_0f10];
 /// Offset of the init_done register.
 pub const INIT_DONE: u32 = 0x0_0f20;
@@ -73,7 +73,7 @@ pub fn read(offset: u64, out: &mut [u8], mut word: impl FnMut(u64) -> u32) {
 
 /// Returns the HCR word at 18h as the driver reads it.
 ///
-/// The document defines bit 23 as "executing", but the public driver polls bit 15. Bit 15 is op_modifier\[3\] when
+/// The specification defines bit 23 as "executing", but the public driver polls bit 15. Bit 15 is op_modifier\[3\] when
 /// written, and a copy of the go bit when read.
 ///
 /// # Spec
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn both_go_bits_are_set_only_during_execution() {
+    fn go_bits_are_set_only_while_executing() {
         let query = CommandWord::new().with_op(0x003).with_go(true);
         assert_eq!(command_word(CommandState::Fresh), 0);
         assert_eq!(command_word(CommandState::Executing(query)).to_le_bytes(), [0x03, 0x80, 0x80, 0x00]);

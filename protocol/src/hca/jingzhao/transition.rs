@@ -13,15 +13,15 @@ use crate::describe::{Field, Visitor, show_flags};
 pub use crate::hca::qp::Transition;
 
 bitflags! {
-    /// QP attributes. The bits are those of opt_param_mask as numbered in the document. The public driver uses [another
-    /// numbering](Numbering::Driver).
+    /// QP attributes, with the bits of opt_param_mask as the specification numbers them. The public driver uses
+    /// [another numbering](Numbering::Driver).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Attributes: u32 {
         /// State after the transition.
         const STATE = 1;
         /// Current state, as assumed by the driver.
         const CUR_STATE = 1 << 1;
-        /// Whether to generate an event when SQD has drained.
+        /// Whether to generate an event when the send queue has drained.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
         /// Access rights of the peer.
         const ACCESS_FLAGS = 1 << 3;
@@ -62,10 +62,10 @@ bitflags! {
     }
 }
 
-/// Numbering of the bits in opt_param_mask. It depends on the QP's driver.
+/// Numbering of the bits in opt_param_mask, which depends on the driver of the QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Numbering {
-    /// The numbering of [`Attributes`] in the document.
+    /// The numbering in the specification, which [`Attributes`] uses.
     #[default]
     Document,
     /// The numbering of older HCAs, inherited by the public driver. In practice, the driver sets only bits 6 and 11.
@@ -73,9 +73,8 @@ pub enum Numbering {
 }
 
 impl Numbering {
-    /// Detects the numbering from the mask of RST2INIT. For all services, this command requires the port, which is bit
-    /// 5 in the document's numbering and bit 11 in the driver's. In the document's numbering, bit 11 applies only to
-    /// connected QPs and has no meaning in this command.
+    /// Detects the numbering from the mask of RST2INIT. This command requires the port for all services. The port is bit
+    /// 5 in the specification and bit 11 in the driver's numbering. In the specification, RST2INIT does not use bit 11.
     pub const fn of_rst2init(mask: u32) -> Self {
         const DRIVERS_PORT: u32 = 1 << 11;
         if mask & DRIVERS_PORT != 0 && mask & Attributes::PORT.bits() == 0 {
@@ -120,8 +119,8 @@ impl Numbering {
 impl Attributes {
     /// Returns the attributes that apply to QPs of this service type.
     pub fn of(service: ServiceType) -> Self {
-        let taken = |transition: Transition| transition.required(service) | transition.optional(service);
-        Transition::ALL.into_iter().fold(Self::empty(), |all, transition| all | taken(transition))
+        let accepted = |transition: Transition| transition.required(service) | transition.optional(service);
+        Transition::ALL.into_iter().fold(Self::empty(), |all, transition| all | accepted(transition))
     }
 }
 
@@ -187,8 +186,8 @@ impl Transition {
         }
     }
 
-    /// Returns the attributes that the driver may provide. For SQD2RTS, these include the additions in the document's
-    /// notes on the state machine.
+    /// Returns the attributes that the driver may provide. For SQD2RTS, these include the additions in the
+    /// specification's notes on the QP state machine.
     pub const fn optional(self, service: ServiceType) -> Attributes {
         use Attributes as A;
         let path = A::ALT_PATH.union(A::ACCESS_FLAGS);
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn only_transitions_listed_in_section_10_2_are_allowed() {
+    fn only_specified_transitions_are_allowed() {
         for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
             for (state, expected) in STATES.into_iter().zip([
                 &[0x19, 0x1e, 0x21][..],
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ud_has_qkey_and_only_rc_has_retries() {
+    fn attributes_depend_on_service_type() {
         use Attributes as A;
         for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
             let has = A::of(service);
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn required_and_optional_are_disjoint() {
+    fn required_and_optional_attributes_are_disjoint() {
         for transition in Transition::ALL {
             for service in [ServiceType::Rc, ServiceType::Uc, ServiceType::Ud] {
                 let required = transition.required(service);

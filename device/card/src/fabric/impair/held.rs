@@ -7,12 +7,12 @@ use engine::Instant;
 
 use crate::fabric::Origin;
 
-/// Maximum number of held frames per direction. [`MAX_BYTES`] limits their total length. Frames beyond these
-/// limits are dropped, as in a switch queue.
+/// Maximum number of delayed frames per direction. [`MAX_BYTES`] limits the total length of all held frames. As in a
+/// switch queue, frames beyond these limits are dropped.
 const MAX_FRAMES: usize = 8192;
 const MAX_BYTES: usize = 32 << 20;
 
-/// Maximum number of frames that wait to be overtaken. Every frame that passes updates all of them.
+/// Maximum number of frames that wait to be overtaken. Each passing frame updates all of them.
 const MAX_WAITING: usize = 256;
 
 /// The held frames of one direction.
@@ -22,7 +22,7 @@ pub(super) struct HoldQueue {
     delayed: BTreeMap<(Instant, u64), Frame>,
     /// Frames that wait to be overtaken, in order of arrival.
     waiting: Vec<Waiting>,
-    came: u64,
+    sequence: u64,
     bytes: usize,
 }
 
@@ -52,7 +52,7 @@ impl HoldQueue {
     #[must_use]
     pub(super) fn delay(&mut self, now: Instant, by: Duration, frame: Frame) -> bool {
         self.take_in(&frame.bytes) && {
-            self.delayed.insert((now + by, self.came), frame);
+            self.delayed.insert((now + by, self.sequence), frame);
             true
         }
     }
@@ -67,7 +67,7 @@ impl HoldQueue {
         }
     }
 
-    /// Records, for each frame that waits to be overtaken, that another frame has passed.
+    /// Updates the frames that wait to be overtaken, after another frame has passed.
     pub(super) fn overtake(&mut self) {
         for waiting in &mut self.waiting {
             waiting.by = waiting.by.saturating_sub(1);
@@ -97,7 +97,7 @@ impl HoldQueue {
     fn take_in(&mut self, frame: &[u8]) -> bool {
         let fits = self.delayed.len() < MAX_FRAMES && self.bytes + frame.len() <= MAX_BYTES;
         if fits {
-            self.came += 1;
+            self.sequence += 1;
             self.bytes += frame.len();
         }
         fits

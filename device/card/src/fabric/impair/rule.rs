@@ -231,7 +231,7 @@ impl Peer {
 }
 
 impl Rule {
-    /// Returns the rule in its original form.
+    /// Returns the rule as it was configured.
     pub fn entry(&self) -> &RuleEntry {
         &self.entry
     }
@@ -252,7 +252,7 @@ impl Rule {
         self.entry.seed.unwrap_or(0)
     }
 
-    /// Returns the number of the random stream, which differs for each action and direction.
+    /// Returns the index of the rule's random stream, which differs for each action and direction.
     pub(super) fn stream(&self) -> u64 {
         let action = match self.entry.action {
             Action::Drop => 0,

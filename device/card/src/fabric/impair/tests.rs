@@ -42,7 +42,7 @@ fn send(impairments: &mut Impairments, now: Instant, frame: &[u8]) -> Vec<Vec<u8
     out
 }
 
-/// Sends `count` equal frames. Returns the positions, counted from 1, of the frames dropped by the rule.
+/// Sends `count` identical frames. Returns the positions, counted from 1, of those dropped by the rule.
 fn dropped(rule: &str, count: usize) -> Vec<usize> {
     let mut impairments = rules(&[rule]);
     let frame = frame("rc_send_first");
@@ -96,7 +96,7 @@ fn rule_applies_only_if_every_selector_matches() {
 }
 
 #[test]
-fn peer_selects_source_address_of_received_frames() {
+fn peer_matches_source_address_of_received_frame() {
     let rule = r#"{"direction": "rx", "action": "drop", "peer": "10.77.0.1"}"#;
     let mut impairments = rules(&[rule]);
     assert_eq!(impairments.apply_rules(T0, Direction::Tx, &frame("rc_ack"), Origin::Own), Verdict::Pass);
@@ -112,7 +112,7 @@ fn probability_and_seed_determine_dropped_frames() {
     assert!((846..=1154).contains(&hits.len()), "{}", hits.len());
     assert_eq!(dropped(&rule(7), 20_000), hits);
     assert_ne!(dropped(&rule(8), 20_000), hits);
-    assert_eq!(hits[..8], [23, 38, 80, 81, 108, 187, 217, 228], "what a seed means must not change");
+    assert_eq!(hits[..8], [23, 38, 80, 81, 108, 187, 217, 228], "a seed must always select the same frames");
     let never = r#"{"direction": "tx", "action": "drop", "probability": 0}"#;
     let always = r#"{"direction": "tx", "action": "drop", "probability": 1}"#;
     assert_eq!((dropped(never, 100).len(), dropped(always, 100).len()), (0, 100));
@@ -196,7 +196,7 @@ fn reordered_frame_is_released_after_timeout() {
 }
 
 #[test]
-fn corruption_inverts_one_bit_and_breaks_icrc() {
+fn corruption_flips_one_bit_and_breaks_icrc() {
     let mut impairments = rules(&[r#"{"direction": "tx", "action": "corrupt", "seed": 5}"#]);
     for name in ["rc_ack", "rc_write_only", "ud_send_only", "cnp"] {
         let good = frame(name);
@@ -224,7 +224,7 @@ fn ce_mark_leaves_icrc_valid() {
 }
 
 #[test]
-fn effects_of_several_rules_combine_and_are_described() {
+fn note_lists_effects_of_all_rules() {
     let mut impairments = rules(&[
         r#"{"direction": "tx", "action": "mark_ce"}"#,
         r#"{"direction": "tx", "action": {"delay": {"us": 7}}}"#,

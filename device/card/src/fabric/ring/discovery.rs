@@ -1,19 +1,19 @@
 //! How the members of a ring find each other and create links.
 //!
-//! A message to a member is sent to the socket named after the member's MAC, so only that member can read the
-//! message. If a later message repeats a token that was sent to this socket, the later message comes from that
-//! member. A connecting member is trusted only after it has repeated a token:
+//! A message to a member is sent to the socket named after the member's MAC, so only that member can read it. Calls and
+//! answers carry a token. A later message that repeats the token must come from that member. A connecting member is
+//! trusted only after it has repeated a token:
 //!
 //! ```text
-//! newcomer  call, token a             ->  to the member's socket
-//!           <-  answer, token b, repeats a    to the newcomer's socket
+//! newcomer -> member's socket     call, token a
+//! member   -> newcomer's socket   answer, token b, repeats token a
 //! ```
 //!
-//! This exchange authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the shared
-//! memory and sends it with token b. If the member has the larger MAC, the newcomer calls again, repeating token b and
-//! adding a new token, and the member creates the shared memory. If two members call each other concurrently, the
-//! member with the larger MAC still creates the memory, so they end up with one link. Once a member has proved its MAC,
-//! its new link replaces an existing link to that MAC.
+//! The answer authenticates the member to the newcomer. If the newcomer has the larger MAC, it creates the shared
+//! memory and sends it with token b. Otherwise, it calls again, repeating token b and adding a new token, and the
+//! member creates the shared memory. If two members call each other concurrently, the member with the larger MAC still
+//! creates the memory, so they end up with one link. Once a member has proved its MAC, its new link replaces any
+//! existing link to that MAC.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd as _;
@@ -40,12 +40,12 @@ const CALLS: usize = 128;
 /// Suffix that follows the MAC in a socket name.
 const SUFFIX: &str = ".ring";
 
-/// How much of a directory is scanned.
+/// How many members a scan calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scan {
-    /// Scans the whole directory. Used when this member joins.
+    /// Calls every member in the directory. Used when this member joins.
     Full,
-    /// Scans at most [`CALLS`] names, continuing where the last scan ended.
+    /// Calls at most [`CALLS`] members, continuing where the last scan ended.
     Partial,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn member(name: &str) -> Option<MacAddr> {
     Some(MacAddr(mac)).filter(|mac| !mac.is_multicast())
 }
 
-/// Connects without waiting. A member whose socket does not accept the connection is called again later.
+/// Connects without blocking. If the member's socket does not accept the connection, the member is called again later.
 pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -77,7 +77,7 @@ pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
 }
 
 impl RingFabric {
-    /// Calls those members in the directory that are not linked yet.
+    /// Sends a call to members in the directory that are not linked yet.
     pub(super) fn scan(&mut self, scan: Scan) {
         self.scanned = Instant::now();
         let linked: HashSet<MacAddr> = self.linked().chain([self.own.mac]).collect();
@@ -128,7 +128,7 @@ impl RingFabric {
     }
 
     pub(super) fn accept(&mut self) {
-        // Accept at most as many connections as can be kept.
+        // Accept no more connections than can be kept.
         for _ in 0..MAX_CALLERS {
             let socket = match self.listener.accept() {
                 Ok(Some(socket)) => socket,
@@ -150,13 +150,13 @@ impl RingFabric {
     /// Receives the message sent on a connection.
     pub(super) fn receive_hello(&mut self, place: usize) {
         let Some(socket) = &self.callers[place] else { return };
-        let heard = hello::receive(socket);
-        if matches!(heard, Ok(None)) {
+        let received = hello::receive(socket);
+        if matches!(received, Ok(None)) {
             return;
         }
         let Some(socket) = self.callers[place].take() else { return };
         let _ = epoll::delete(&self.epoll, &socket);
-        match heard {
+        match received {
             Ok(Some(hello)) => {
                 let mac = hello.from.mac;
                 if let Err(reason) = self.handle_hello(socket, hello) {

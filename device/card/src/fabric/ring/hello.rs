@@ -74,7 +74,7 @@ pub(super) enum Kind {
     Memory { len: RingLen, memfd: OwnedFd },
     /// The sender has no link to the receiver and requests one.
     Call,
-    /// Answers a call, and requires the caller to prove that it owns the socket of its MAC.
+    /// Answers a call, and challenges the caller to prove that it owns the socket of its MAC.
     Answer,
 }
 

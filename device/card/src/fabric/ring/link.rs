@@ -33,7 +33,7 @@ pub struct MemberRow {
     pub tx_frames: u64,
     /// Number of frames dropped because the member's ring was full.
     pub tx_refused: u64,
-    /// Number of bytes in the member's ring that the member has not taken yet.
+    /// Number of bytes in the member's ring that the member has not read yet.
     pub tx_waiting_bytes: u32,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Link {
     socket: UnixStream,
     producer: Producer,
     consumer: Consumer,
-    /// Whether some of the pushed frames are not visible to the other side yet.
+    /// Whether frames have been pushed but not published.
     unpublished: bool,
     pub(super) counters: Counters,
 }
@@ -159,8 +159,8 @@ impl Link {
     }
 
     fn wake_peer(&self) {
-        // Errors can be ignored. If the socket is full, a wake-up is already pending. If the other side has
-        // closed the socket, `drain_wakeups` reports that.
+        // Ignore errors: if the socket is full, a wake-up is already pending, and if the other side has closed the
+        // socket, `drain_wakeups` reports that.
         let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 

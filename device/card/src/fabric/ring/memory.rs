@@ -11,9 +11,9 @@
 //! the frame, and padding to eight bytes. The highest bit of the length word means that the frame has no
 //! ICRC. The creator of the memory sends in the first direction.
 //!
-//! The other side may write any value to any place at any time. Each side therefore keeps a private copy of
-//! its own counter and never reads it back from the memory. A value written by the other side is loaded once
-//! and checked, and only the copy is used. A frame is copied out before it is parsed.
+//! The other side may write any value anywhere at any time. Each side therefore keeps a private copy of its own
+//! counters and never reads them back. Values written by the other side are loaded once and checked, and only the copy
+//! is used. Frames are copied out before they are parsed.
 
 use std::io;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ const ICRC_LEFT_OUT: u32 = 1 << 31;
 /// Records begin at multiples of this value, so that no length word wraps around at the end of the ring.
 const ALIGNMENT: usize = 8;
 
-/// Length of one direction's data in bytes.
+/// Length of one ring's data in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLen(u32);
 
@@ -63,7 +63,7 @@ pub enum RingError {
     Length(u32),
 }
 
-/// The role of a side, which determines its directions.
+/// A side of the link, which determines the ring that it sends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// This side created the memory.
@@ -97,7 +97,8 @@ pub struct Consumer {
 }
 
 impl RingLen {
-    /// Default length. Several windows of a few QPs fit into it, and most of the ring fits into an L2 cache.
+    /// Default length: long enough for several windows of a few QPs, and short enough that most of the ring fits into
+    /// an L2 cache.
     pub const DEFAULT: Self = Self(2 << 20);
     const MIN: u32 = 64 << 10;
     const MAX: u32 = 64 << 20;
@@ -123,7 +124,7 @@ impl RingLen {
     }
 }
 
-/// Returns the two ends used by this side.
+/// Returns this side's ends of the two rings.
 ///
 /// # Errors
 /// Fails if the region is shorter than the rings.
@@ -150,7 +151,7 @@ const fn record_len(frame: usize) -> usize {
 }
 
 impl Ring {
-    /// Returns a counter or a length word. All offsets are computed from masked counts, so they are in the region.
+    /// Returns a counter or a length word. Offsets are computed from masked counts, so they are always in the region.
     fn word(&self, at: usize) -> &AtomicU32 {
         self.region.get_atomic_ref(at).expect("the region is as long as its rings, and the place is aligned")
     }
@@ -275,7 +276,7 @@ impl Consumer {
     /// # Errors
     /// [`RingError`]. Frames that were appended before the error are intact.
     pub fn take(&mut self, batch: &mut RxBatch, max_frames: usize) -> Result<(), RingError> {
-        // Acquire ordering ensures that the frames were written before the head.
+        // Acquire ordering makes the frames visible along with the head.
         let head = self.ring.counter(HEAD_AT).load(Ordering::Acquire);
         let mut waiting = head.wrapping_sub(self.tail);
         if waiting > self.ring.len.get() || !(waiting as usize).is_multiple_of(ALIGNMENT) {
@@ -302,7 +303,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Releases the space of the frames taken. Returns true if the producer is waiting for space and must be
+    /// Releases the space of the frames that were taken. Returns true if the producer is waiting for space and must be
     /// woken.
     #[must_use]
     pub fn release(&mut self) -> bool {

@@ -1,7 +1,7 @@
 //! Creates the shared memory of a link, and maps shared memory created by a peer.
 //!
-//! Before a peer's file is mapped, its seals are checked. Seals cannot be removed. Only tmpfs files are
-//! accepted, because pages of a hugetlbfs file may be missing regardless of the seals.
+//! A peer's file is mapped only if its length is sealed, because seals cannot be removed. It must be on tmpfs, because
+//! pages of a hugetlbfs file may be missing regardless of the seals.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -99,7 +99,7 @@ impl Stranger {
 }
 
 #[test]
-fn members_connect_in_any_order_of_joining() {
+fn members_connect_in_any_join_order() {
     for order in [[A, B, C], [C, B, A], [B, A, C]] {
         let folder = folder();
         let mut fabrics = order.map(|mac| join(&folder, mac));
@@ -180,7 +180,7 @@ fn full_ring_blocks_sender_until_timeout_then_drops_frames() {
     assert_eq!(a.send(&mut frames), Sent::Blocked);
     assert!(
         a.retry_after().is_some_and(|retry_after| retry_after <= RING_FULL_TIMEOUT),
-        "it does not wait without end"
+        "the wait is limited"
     );
     let left = frames.len();
     assert!(left > 0 && a.stats().tx_refused == 0);
@@ -188,7 +188,7 @@ fn full_ring_blocks_sender_until_timeout_then_drops_frames() {
     while b.has_frames() {
         b.recv(&mut arrived).unwrap();
     }
-    assert!(is_ready(&a), "there is room now");
+    assert!(is_ready(&a), "the ring has room again");
     a.handle_ready().unwrap();
     assert_eq!(a.send(&mut frames), Sent::All);
     assert_eq!(a.stats().tx_frames, 600);
@@ -221,7 +221,7 @@ fn slow_member_does_not_delay_others() {
 }
 
 #[test]
-fn frames_with_foreign_source_are_dropped() {
+fn frames_with_foreign_source_mac_are_dropped() {
     let folder = folder();
     let (mut a, mut b, mut c) = (join(&folder, A), join(&folder, B), join(&folder, C));
     settle(&mut [&mut a, &mut b, &mut c]);
@@ -253,7 +253,7 @@ fn invalid_ring_head_closes_only_that_link() {
 }
 
 #[test]
-fn resizable_memory_is_refused() {
+fn link_with_resizable_memory_is_rejected() {
     let folder = folder();
     let mut a = join(&folder, A);
     let loose = memfd_create("loose", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
@@ -324,8 +324,8 @@ fn socket_owner_replaces_link_of_impostor() {
     let folder = folder();
     let mut b = join(&folder, B);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
-    // Initially, each stranger owns the socket of an absent member. Later, it keeps only its link. One stranger creates
-    // the memory for its link, and the other receives the memory.
+    // Each stranger starts with the socket of an absent member, and later keeps only its link. One stranger creates the
+    // memory for its link, and the other receives it.
     let greater = Stranger::new(&folder, of(C));
     let mut spare = greater.call(&mut b);
     let kept_greater = greater.link(&mut b, &memfd);
@@ -409,7 +409,7 @@ fn frames_with_source_ip_of_another_member_are_dropped() {
 }
 
 #[test]
-fn members_are_found_among_thousand_dead_sockets() {
+fn members_are_found_among_dead_sockets() {
     let folder = folder();
     let dead = |n: u16| {
         let [hi, lo] = n.to_be_bytes();

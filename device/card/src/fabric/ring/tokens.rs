@@ -9,13 +9,13 @@ use std::num::NonZeroU64;
 
 use protocol::ids::MacAddr;
 
-/// Maximum number of unanswered tokens per member. Once it is reached, a new token invalidates the oldest one.
+/// Maximum number of unanswered tokens per member. At the limit, a new token invalidates the oldest one.
 const MAX_OF_MEMBER: usize = 4;
 
-/// Maximum total number of unanswered tokens, over all members.
+/// Maximum number of unanswered tokens of all members together.
 const MAX: usize = 512;
 
-/// A random number that is used once.
+/// A random number that is used only once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token(NonZeroU64);
 
@@ -35,7 +35,7 @@ impl Token {
 pub(super) struct Tokens {
     /// Tokens that have been sent, oldest first.
     sent: VecDeque<(MacAddr, Token)>,
-    /// Generates random numbers. Its keys come from the host.
+    /// Randomly keyed hash function. Tokens are hashes of `made`.
     random: RandomState,
     made: u64,
 }

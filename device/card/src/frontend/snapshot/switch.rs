@@ -20,7 +20,7 @@ pub struct VsiRow {
     pub queues: u16,
     /// RSS table in use; `None` if the driver has not set a hash key.
     pub spread_by: Option<SpreadBy>,
-    /// Treatment of the VLAN tag of a received frame.
+    /// Handling of the VLAN tags of received frames.
     pub received_tag: ReceivedTag,
     /// Tag control information of the port VLAN, which is inserted into every frame sent by the VSI.
     pub port_tag: Option<u16>,
@@ -48,7 +48,7 @@ pub enum SpreadBy {
     Function,
 }
 
-/// Handling of the VLAN tag of a received frame.
+/// What happens to the VLAN tag of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReceivedTag {
@@ -136,7 +136,7 @@ pub enum RuleAction {
 /// An element of the scheduler tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRow {
-    /// TEID, the identifier of the element.
+    /// ID of the scheduler element (TEID).
     pub teid: u32,
     /// TEID of the parent; `None` for the root.
     pub parent: Option<u32>,

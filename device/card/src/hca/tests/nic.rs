@@ -184,7 +184,7 @@ fn nic_receives_all_frames_unmodified() {
 
     hca.handle_frame(&plain(MacAddr::BROADCAST, mac(2), 60));
     hca.handle_frame(&[0; 13]);
-    assert_eq!(hca.frontend.received.len(), 7, "neither its own nor what is no frame");
+    assert_eq!(hca.frontend.received.len(), 7, "its own frame and a short frame are dropped");
     assert_eq!(
         [DropReason::Reflected, DropReason::Short].map(|reason| hca.port_stats().dropped(reason)),
         [1, 1]
@@ -250,11 +250,11 @@ fn frames_to_nic_have_icrc() {
     hca.port.set_rdma(true);
     unsealed[..6].copy_from_slice(&mac(2).0);
     hca.handle_arrival(&unsealed, IcrcField::LeftOut);
-    assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 1), "and the engine does without");
+    assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 1), "the engine needs no ICRC");
 }
 
 #[test]
-fn nic_mac_changes_until_reset() {
+fn nic_mac_is_restored_by_reset() {
     let mut hca = nic(1);
     hca.port.set_rdma(true);
     hca.port.set_mac(mac(7));
@@ -386,7 +386,7 @@ fn link_down_stops_frames_and_notifies_nic() {
 }
 
 /// Sends two frames from the addresses of LID 1: a datagram from the RDMA half and a plain frame.
-fn speaks_as_lid_1(hca: &mut Hca<Nic>) {
+fn send_as_lid_1(hca: &mut Hca<Nic>) {
     let own = hca.mac();
     let ipv4 = [&[0x45; 12][..], &[10, 77, 0, 1], &[0; 40]].concat();
     hca.frontend.to_send.push_back([&mac(2).0[..], &own.0, &[0x08, 0x00], &ipv4].concat());
@@ -409,7 +409,7 @@ fn nic_and_rdma_frames_with_foreign_source_ip_are_dropped() {
             members.iter_mut().for_each(|member| member.handle_ready().unwrap());
         }
         let [own, owner, listener] = &mut members;
-        let mut heard = || {
+        let mut arrived = || {
             let (mut batch, mut frames) = (RxBatch::new(), 0);
             loop {
                 listener.recv(&mut batch).unwrap();
@@ -420,13 +420,13 @@ fn nic_and_rdma_frames_with_foreign_source_ip_are_dropped() {
             }
         };
         let mut hca = nic(7);
-        speaks_as_lid_1(&mut hca);
+        send_as_lid_1(&mut hca);
         own.send(hca.outbound());
-        assert_eq!((own.stats().tx_foreign_ip, own.stats().tx_frames, heard()), (2, 0, 0));
+        assert_eq!((own.stats().tx_foreign_ip, own.stats().tx_frames, arrived()), (2, 0, 0));
         let mut hca = nic(1);
-        speaks_as_lid_1(&mut hca);
+        send_as_lid_1(&mut hca);
         owner.send(hca.outbound());
-        assert_eq!((owner.stats().tx_foreign_ip, heard()), (0, 2));
+        assert_eq!((owner.stats().tx_foreign_ip, arrived()), (0, 2));
     }
 }
 
@@ -463,7 +463,7 @@ fn exchange<A: Frontend, B: Frontend>(
         batch.iter().for_each(|(frame, icrc)| hca.handle_arrival(frame, icrc));
         let left = hca.drain();
         let sent = !hca.outbound().is_empty();
-        // Frames for which the other end currently has no room are sent later.
+        // Frames that do not fit into the other end's buffer are sent later.
         let blocked = fabric.send(hca.outbound()) == Sent::Blocked;
         left.frames || left.other || sent || blocked || !batch.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Multicast groups, with parameters specified by their creators.
+//! Multicast groups, whose parameters are specified by their creators.
 //!
 //! # Spec
 //! IBTA volume 1, section 15.2.5.17; mthca interface, section 9.3.
@@ -35,7 +35,7 @@ pub(super) const ONE_SECOND: u8 = 18;
 #[derive(Clone, Debug)]
 pub(super) struct Groups {
     all: BTreeMap<[u8; 16], McMemberRecord>,
-    /// Parameters that creators leave unspecified.
+    /// Defaults of the parameters that creators leave unspecified.
     defaults: McMemberRecord,
 }
 
@@ -84,8 +84,8 @@ impl Groups {
         Ok(Answer::Attribute(group.emit().to_vec()))
     }
 
-    /// Ends the requested kinds of membership that the guest's port has in a group. If no membership is left,
-    /// deletes the group, unless it is the broadcast group.
+    /// Ends the requested kinds of membership of the guest's port in a group. Deletes the group if no membership is
+    /// left, unless it is the broadcast group.
     pub(super) fn leave(
         &mut self,
         world: &SaContext<'_>,

@@ -96,8 +96,8 @@ fn by_lid(world: &SaContext<'_>, lid: Lid) -> End {
     End { gid: gid(guid_of_mac(mac)), lid }
 }
 
-/// Returns the port with this GID. The GID is either derived from the port's MAC or one of the port's IP
-/// addresses. For a multicast GID, returns the group.
+/// Returns the port with this GID, which is either derived from the port's MAC or one of its IP addresses. For a
+/// multicast GID, returns the group.
 fn by_gid(world: &SaContext<'_>, gid: [u8; 16]) -> Option<End> {
     if gid[0] == 0xff {
         return Some(End { gid, lid: mlid(&gid) });

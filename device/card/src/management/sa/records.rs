@@ -15,9 +15,9 @@ use crate::management::subnet_switch;
 const MATCH_CAPABILITY_BITS: u32 = 1 << 31;
 /// Component mask bit of the capability mask in PortInfoRecord.
 const CAPABILITIES: u64 = 1 << 7;
-/// GUIDs in a block.
+/// Number of GUIDs in a GUID block.
 const GUIDS_PER_BLOCK: usize = 8;
-/// P_Keys in a block.
+/// Number of P_Keys in a P_Key block.
 const PKEYS_PER_BLOCK: usize = 32;
 
 pub(super) fn nodes(world: &SaContext<'_>) -> Vec<Vec<u8>> {
@@ -46,8 +46,8 @@ pub(super) fn ports(world: &SaContext<'_>) -> Vec<Vec<u8>> {
     [own].into_iter().chain(others).chain(of_switch).map(record).collect()
 }
 
-/// If the request specifies that capability bits must match, keeps only the records in which all of these bits are set.
-/// Returns the mask of the components that are still to be compared.
+/// If the request selects matching by capability bits, keeps only the records in which all of the requested bits are
+/// set. Returns the mask of the components that remain to be compared.
 pub(super) fn filter_capabilities(all: &mut Vec<Vec<u8>>, request: &Request<'_>) -> u64 {
     let mask = request.sa.component_mask();
     if request.header.modifier & MATCH_CAPABILITY_BITS == 0 || mask & CAPABILITIES == 0 {

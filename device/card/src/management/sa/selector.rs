@@ -25,7 +25,7 @@ const RATES: [u8; 22] = [2, 5, 3, 11, 6, 15, 19, 4, 7, 20, 12, 8, 9, 16, 13, 10,
 const MAX_LIFE_TIME: u8 = 63;
 
 impl Quantity {
-    /// Returns the position of a code in ascending order of its value, or `None` if the code is not defined.
+    /// Returns the rank of a code when the defined codes are sorted by value, or `None` if the code is not defined.
     fn rank(self, code: u8) -> Option<usize> {
         let in_table = |codes: &[u8]| codes.iter().position(|other| *other == code);
         match self {

@@ -1,4 +1,4 @@
-//! The sending side of RMPP, which sends tables to the guest.
+//! The sender side of RMPP, which transfers tables to the guest.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use protocol::mad::{Mad, MadStatus};
 
 use super::Records;
 
-/// Maximum number of transfers. Once it is reached, a new transfer replaces the oldest.
+/// Maximum number of transfers. At the limit, a new transfer replaces the oldest.
 const MAX_TRANSFERS: usize = 16;
 
 /// Maximum total length of all transfers in bytes. The oldest transfers are dropped to stay within this
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// Starts a transfer of `paths` paths with transaction ID `number`.
+    /// Starts a transfer of `paths` PathRecords with transaction ID `number`.
     fn begin(transfers: &mut Transfers, number: u64, paths: usize) -> Result<(), MadStatus> {
         let mut template = [0; 256];
         protocol::mad::set_header(&mut template, &Header { tid: number, ..Header::default() });

@@ -10,8 +10,7 @@ use protocol::mad::smp::attribute;
 
 use super::{MAX_MISSED_SWEEPS, MAX_NODES};
 
-/// Maximum number of open requests to single HCAs. Each HCA may have three: NodeInfo, NodeDescription,
-/// PortInfo.
+/// Maximum number of open requests to individual HCAs: three per HCA, for NodeInfo, NodeDescription and PortInfo.
 const MAX_REQUESTS: usize = 3 * MAX_NODES;
 
 /// Time to wait for a response, during which the request is not repeated. A guest on an emulated CPU may take
@@ -32,7 +31,7 @@ pub(super) struct OpenRequests {
     sweeps: VecDeque<Sweep>,
     /// Open requests by LID and attribute: transaction ID and start time.
     pending: BTreeMap<(Lid, u16), (u32, Instant)>,
-    tidied: Instant,
+    last_pruned: Instant,
 }
 
 impl OpenRequests {
@@ -53,9 +52,9 @@ impl OpenRequests {
         if self.pending.get(&(lid, attribute)).is_some_and(|(_, at)| is_pending(*at)) {
             return None;
         }
-        if self.pending.len() >= MAX_REQUESTS && !is_pending(self.tidied) {
+        if self.pending.len() >= MAX_REQUESTS && !is_pending(self.last_pruned) {
             self.pending.retain(|_, (_, at)| is_pending(*at));
-            self.tidied = now;
+            self.last_pruned = now;
         }
         if self.pending.len() >= MAX_REQUESTS {
             return None;

@@ -117,9 +117,9 @@ fn invalid_joins_are_rejected() {
     assert_eq!(refused(0x1_0003 | 0b11 << 4, limited), 0x0200, "less than nothing");
 }
 
-/// IBTA volume 1, section 15.2.5.17: the codes of MTU, rate and packet lifetime.
+/// IBTA volume 1, section 15.2.5.17, defines the codes of MTU, rate and packet lifetime.
 #[test]
-fn group_parameters_without_defined_code_are_rejected() {
+fn undefined_group_parameter_codes_are_rejected() {
     let mut management = open(1);
     let mut joined = |last: u8, at: usize, mask: u64, selector: u8, code: u8| {
         let mut wanted = group([0xff, 0x15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, last], 1);
@@ -188,8 +188,8 @@ fn path_record_query_derives_lid_from_gid() {
     assert_eq!(by_lid[56..120], found[56..120].to_vec().tap(|path| path[0] = 0));
 }
 
-/// In a subnet of n ports, a query without a source and a destination would match n * n paths. The answer
-/// contains only the paths from one source.
+/// In a subnet of n ports, a query without source and destination would match n * n paths. The response contains only
+/// the paths from one source.
 #[test]
 fn path_table_contains_paths_of_one_source() {
     let mut management = open(1);
@@ -300,7 +300,7 @@ fn services_are_registered_found_and_removed() {
 /// the window.
 fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
     let mut mad = *table;
-    // Linux acknowledges with the method of its request.
+    // Linux acknowledges segments with the method of its request.
     mad[3] = GET_TABLE;
     mad[24..28].copy_from_slice(&[1, 2, 0x01, 0]);
     mad[28..32].copy_from_slice(&segment.to_be_bytes());

@@ -33,8 +33,8 @@ impl Fabric {
         assert_eq!(self.settle(usize::MAX), []);
     }
 
-    /// Exchanges datagrams until none are left, and returns the answers that the guest of HCA `watched`
-    /// received. Guests answer as the kernel does: through MAD_IFC, advancing directed routes themselves.
+    /// Exchanges datagrams until none are left, and returns the responses received by the guest of HCA `watched`.
+    /// Guests respond as the kernel does: through MAD_IFC, advancing directed routes themselves.
     fn settle(&mut self, watched: usize) -> Vec<Datagram> {
         let mut seen = Vec::new();
         for _ in 0..100 {
@@ -80,8 +80,8 @@ impl Fabric {
         }
     }
 
-    /// Acts like a guest's kernel. At the end of a directed route, the kernel stores the port in the return
-    /// path, advances the route, answers, and sends the answer back along the route.
+    /// Acts like a guest's kernel, which, at the end of a directed route, stores the port in the return path, advances
+    /// the route, and sends its response back along the route.
     fn guest(&mut self, index: usize, received: &Datagram) {
         let mut mad = received.mad;
         let directed = mad[1] == 0x81;
@@ -121,8 +121,8 @@ impl Fabric {
         }
     }
 
-    /// Returns the answer to a Get on a directed route from the first HCA. The request begins at the first hop,
-    /// like requests sent by a kernel.
+    /// Returns the response to a Get on a directed route from the first HCA. As in requests from the kernel, the hop
+    /// pointer is at the first hop.
     fn directed(&mut self, path: &[u8], attribute: u16, modifier: u32) -> Option<Mad> {
         let mut mad = request(0x81, 1, 1, attribute, modifier);
         (mad[6], mad[7]) = (1, u8::try_from(path.len()).unwrap());
@@ -336,7 +336,7 @@ fn received_mad_causes_at_most_one_mad_to_its_source() {
 }
 
 #[test]
-fn sweeps_run_without_requests() {
+fn sweeps_run_without_guest_requests() {
     let mut management = open(1);
     let mut sweeps = Vec::new();
     for second in 1..40 {
@@ -382,7 +382,7 @@ fn forged_node_reports_do_not_displace_responding_nodes() {
     assert!(management.subnet.nodes().any(|(lid, _)| lid == Lid::new(40_002)));
 }
 
-/// Section 16.1: ibqueryerrors queries the switch's counters in this way.
+/// IBTA volume 1, section 16.1: ibqueryerrors queries the switch's counters like this.
 #[test]
 fn switch_reports_zero_counters() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
@@ -488,7 +488,7 @@ fn firmware_answers_perf_queries_even_if_software_listens() {
         let mut handle = |method| management.handle_wire(&at(0), &received(method), true, &mut || true);
         assert_eq!((handle(0x81), handle(1)), (Admitted::Unchanged, Admitted::Taken), "a response, a Get");
         let answers = outputs(&mut management);
-        // An answer to the device's own guest does not leave the device.
+        // A response to the device's own guest does not leave the device.
         let (([Output::ToGuest(answer)], 1) | ([Output::ToFabric(answer)], 2)) = (&answers[..], source)
         else {
             panic!("{answers:?}")
@@ -497,8 +497,8 @@ fn firmware_answers_perf_queries_even_if_software_listens() {
     }
 }
 
-/// Section 14.2.4: a Set requires the M_Key. No peer is accepted as the subnet manager, so a remote Set is
-/// also rejected while no M_Key is configured.
+/// IBTA volume 1, section 14.2.4: a Set requires the M_Key. No peer is accepted as the subnet manager, so a remote Set
+/// is also rejected while no M_Key is configured.
 #[test]
 fn remote_set_without_m_key_is_rejected() {
     const ATTRIBUTES: [u16; 4] = [0x15, 0x16, 0x17, 0x18];

@@ -86,9 +86,9 @@ fn unknown_attribute_returns_specified_status() {
     assert_eq!(ifc(request(3, 2, GET, 0x11, 0)), None, "subnet administration is not of the port");
 }
 
-/// mthca interface, section 8.2: MAD_IFC leaves the route of the answer unchanged, because software advances it.
+/// mthca interface, section 8.2: MAD_IFC leaves the route of the response unchanged, because software advances it.
 #[test]
-fn directed_route_answer_keeps_route() {
+fn directed_route_response_keeps_route() {
     let mut management = open(1);
     let mut mad = request(0x81, 1, GET, 0x11, 0);
     mad[32..36].fill(0xff);
@@ -97,8 +97,8 @@ fn directed_route_answer_keeps_route() {
     assert_eq!((answer[6], answer[7], &answer[32..36]), (0, 0, &[0xff; 4][..]));
 }
 
-/// IBTA volume 1, section 14.2.4: at protection level 1, Get needs no M_Key, but Set does. Only answers to
-/// requests with the M_Key contain the M_Key.
+/// IBTA volume 1, section 14.2.4: at protection level 1, Get needs no M_Key, but Set does. Only responses to requests
+/// with the M_Key contain it.
 #[test]
 fn set_port_info_requires_m_key_once_it_is_configured() {
     let mut management = open(1);

@@ -1,4 +1,4 @@
-//! Windows of the DMA map, the files behind them, and a cache of recently used windows.
+//! Windows of the DMA map, the files that back them, and a cache of recently used windows.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub(super) struct Location<'a> {
     /// Offset in the file.
     pub(super) offset: u64,
     /// Number of bytes in the window after this address.
-    pub(super) behind: u64,
+    pub(super) following: u64,
     pub(super) permissions: Permissions,
 }
 
@@ -106,7 +106,7 @@ impl DmaMap {
         Some(Location {
             file: self.tables.files.get(cache.file).filter(|file| !file.is_lost())?,
             offset: cache.offset + (at - cache.first),
-            behind: cache.last - at,
+            following: cache.last - at,
             permissions: cache.permissions,
         })
     }

@@ -8,9 +8,9 @@
 //! counts the replaced mapping as a single mapping, so clients cannot exceed the limit per process
 //! (`vm.max_map_count`). A SIGBUS anywhere else kills the process, as without a handler.
 //!
-//! The handler finds the mapping in a process-wide table. The handler needs no lock, because the faulting
-//! thread is inside an access. The access keeps its mapping alive, so the slot of that mapping does not
-//! change. Slots that change in the meantime belong to other mappings.
+//! The handler finds the mapping in a process-wide table, without a lock. The faulting thread is inside an access,
+//! which keeps its mapping alive, so the slot of that mapping does not change. Slots that change in the meantime belong
+//! to other mappings.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -28,8 +28,8 @@ use vmm_sys_util::signal::register_signal_handler;
 /// mappings per process, and half of them are left for other purposes.
 const MAX_MAPPINGS: usize = 32_768;
 
-/// Maximum number of times that one mapping is replaced. A single thread causes only one replacement. More replacements
-/// occur if several threads access lost pages concurrently, or if the host has no page for the zeros either.
+/// Maximum number of times that one mapping is replaced. A single thread causes only one replacement. More occur only
+/// if several threads access lost pages concurrently, or if the host has no page for the zeros either.
 const MAX_LOSSES: usize = 16;
 
 /// Maximum number of bytes that one system call releases. Each call holds the address space lock for 2 to 4 ms

@@ -1,10 +1,10 @@
 //! Stores to guest memory polled by software.
 //!
-//! Some software does not wait for the completion of a WRITE. Instead, it polls its memory: the last byte of a
-//! message, or all bytes of a short message. Once the software has seen the data, it owns the memory and may
-//! modify it. The last bytes of each write are therefore stored after all others and in order, and no byte is
-//! stored twice. `memcpy` does not guarantee this, because its stores may overlap. For example, it may store
-//! the same bytes twice, and the second store could overwrite a modification by software.
+//! Some software does not wait for the completion of a WRITE. Instead, it polls its memory: the last byte of a message,
+//! or all bytes of a short message. Once the software has seen the data, it owns the memory and may modify it. The last
+//! bytes of each write are therefore stored after all others and in order, and no byte is stored twice. `memcpy`
+//! guarantees neither. Its stores may overlap, and a second store of the same bytes could overwrite a modification by
+//! software.
 
 use std::sync::atomic::{Ordering, fence};
 

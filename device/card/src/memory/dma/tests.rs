@@ -215,7 +215,7 @@ fn range_beyond_file_end_is_rejected() {
 }
 
 #[test]
-fn grown_file_is_mapped_again() {
+fn grown_file_is_remapped() {
     let fd = memfd(1);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -260,7 +260,7 @@ fn file_is_unmapped_with_last_range() {
 }
 
 #[test]
-fn dma_map_is_kept_while_dma_is_blocked() {
+fn mappings_survive_blocked_dma() {
     let fd = memfd(1);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -330,7 +330,8 @@ fn aligned_words_are_read_whole() {
     });
 }
 
-/// rsockets peers grant credits by WRITE. Software polls the credits and modifies them in place.
+/// rsockets peers grant credits by WRITE, and software modifies the credits in place. A byte that is stored twice
+/// would undo the modification.
 #[test]
 fn write_stores_no_byte_twice() {
     const ARRIVED: u64 = u64::from_le_bytes(*b"arrived ");
@@ -351,8 +352,7 @@ fn write_stores_no_byte_twice() {
                     taken.fetch_add(u64::from(before == ARRIVED), Ordering::Release);
                 }
             });
-            // The time is limited, because with only one CPU, each round lasts until the scheduler switches
-            // threads.
+            // Stop after half a second: with only one CPU, each round lasts until the scheduler switches threads.
             let begun = Instant::now();
             let mut rounds = 0;
             while rounds < 200_000 && begun.elapsed() < Duration::from_millis(500) {
@@ -494,7 +494,7 @@ fn mapped_file_holds_no_descriptor() {
 }
 
 #[test]
-fn access_to_truncated_file_fails_and_other_files_stay_usable() {
+fn truncated_file_leaves_other_files_usable() {
     let (cut, whole) = (memfd_create("cut", MemfdFlags::CLOEXEC).unwrap(), memfd(4));
     ftruncate(&cut, 4 * PAGE_LEN).unwrap();
     let mut memory = GuestMemory::default();
@@ -524,10 +524,9 @@ fn access_to_truncated_file_fails_and_other_files_stay_usable() {
     memory.write(iova(0), &[1]).unwrap();
 }
 
-/// If each lost page were replaced separately, each replacement would add two mappings. Linux permits 65,530
-/// mappings per process.
+/// Replacing each lost page separately would add two mappings per page. Linux permits 65,530 mappings per process.
 #[test]
-fn truncated_file_is_replaced_by_a_single_mapping() {
+fn truncated_file_gets_single_replacement_mapping() {
     const PAGES: u64 = 40_000;
     let cut = memfd_create("cut", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&cut, 2 * PAGES * PAGE_LEN).unwrap();
@@ -544,7 +543,7 @@ fn truncated_file_is_replaced_by_a_single_mapping() {
 }
 
 #[test]
-fn truncated_file_is_not_accessed_again_after_first_fault() {
+fn truncated_file_is_inaccessible_after_first_fault() {
     let cut = memfd_create("cut", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&cut, 4 * PAGE_LEN).unwrap();
     let mut memory = GuestMemory::default();
@@ -567,14 +566,14 @@ fn fault_on_missing_huge_page_fails_access() {
     ftruncate(&fd, 1 << 30).unwrap();
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 1 << 30, RW, Some((fd, 0))).unwrap();
-    // Write to all 512 pages of 2 MiB. The host usually has fewer huge pages. If it has enough, no page is
-    // lost.
+    // The file has 512 pages of 2 MiB, usually more than the host can provide. If the host has enough, every write
+    // succeeds.
     let written: Vec<_> = (0..512).map(|page| memory.write(iova((page << 21) + 4096), &[1; 4096])).collect();
     assert_eq!(written.iter().any(Result::is_err), memory.is_lost());
 }
 
 #[test]
-fn file_not_on_tmpfs_is_rejected_unless_configured() {
+fn file_outside_tmpfs_is_rejected_by_default() {
     let program = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
     let sysfs = std::fs::File::open("/sys/kernel/uevent_seqnum").unwrap();
     let mut memory = GuestMemory::default();
@@ -591,8 +590,8 @@ fn file_not_on_tmpfs_is_rejected_unless_configured() {
     assert_eq!(&start, b"\x7fELF");
 }
 
-/// Tests of the window cache. Each test begins with an access that fills the cache.
-mod remembered_windows {
+/// Tests of the window cache. Each test begins with an access that populates the cache.
+mod cached_windows {
     use super::*;
 
     fn byte_at(memory: &GuestMemory, at: u64) -> Option<u8> {
@@ -652,7 +651,7 @@ mod remembered_windows {
     }
 
     #[test]
-    fn cached_windows_are_not_used_while_dma_is_blocked() {
+    fn blocked_dma_ignores_cached_windows() {
         let mut memory = GuestMemory::default();
         memory.map(iova(0), PAGE_LEN, RW, Some((numbered(1, 5), 0))).unwrap();
         assert_eq!(byte_at(&memory, 0), Some(5));

@@ -1,4 +1,4 @@
-//! The translation cache. With a hit, an access needs neither the key look-up nor the page walk.
+//! The translation cache. A hit saves both the key look-up and the page walk.
 //!
 //! A hit always equals what a fresh look-up would return. Any change to the [`KeyTable`] invalidates all
 //! entries. Each entry also carries the [`Generation`] of the page table from which it was derived. A page

@@ -17,8 +17,8 @@ impl PageTable for &Pages {
     }
 }
 
-/// Returns the tables for the user region example in the JingZhao interface, section 14.5. The region consists
-/// of the pages in section 14.4.
+/// Returns the tables of the user region example in section 14.5 of the JingZhao interface. The region consists of the
+/// pages in section 14.4.
 fn published() -> (KeyTable, Pages) {
     let region = MemoryRegion {
         key: KEY,
@@ -63,7 +63,7 @@ fn segments(
 }
 
 #[test]
-fn published_virtual_addresses_translate_to_bus_addresses() {
+fn example_addresses_match_specification() {
     let (keys, pages) = published();
     for (va, bus) in [
         (0x7f00_1234_5678, 0x2_0000_1678),
@@ -103,7 +103,7 @@ fn missing_page_fails_only_accesses_to_it() {
 }
 
 #[test]
-fn access_checks_key_pd_rights_and_bounds_in_order() {
+fn access_checks_run_in_fixed_order() {
     let (keys, pages) = published();
     let dma = GuestMemory::default();
     let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
@@ -121,7 +121,7 @@ fn access_checks_key_pd_rights_and_bounds_in_order() {
 }
 
 #[test]
-fn each_kind_of_access_requires_its_own_right() {
+fn each_access_kind_requires_own_right() {
     use Access::{LocalRead, LocalWrite, RemoteAtomic, RemoteRead, RemoteWrite};
     for (rights, granted) in [
         (Rights::empty(), &[LocalRead][..]),
@@ -171,7 +171,7 @@ fn each_page_size_uses_own_mask() {
 }
 
 #[test]
-fn offsets_and_zero_based_addresses_start_at_first_byte() {
+fn zero_based_addresses_start_at_first_byte() {
     let (keys, pages) = published();
     let relative = AccessTarget::offset(PD, KEY, 0x988);
     assert_eq!(segments(&keys, &pages, relative, 1), Ok(vec![(0x2_0000_2000, 1)]));
@@ -327,7 +327,7 @@ impl PageTable for Everywhere {
     }
 }
 
-/// Tests of the translation cache. Each test begins with an access that fills the cache.
+/// Tests of the translation cache. Each test begins with an access that populates the cache.
 mod cached_translations {
     use super::*;
     use crate::memory::keys::{Allocated, Entry, Generation, Purpose};

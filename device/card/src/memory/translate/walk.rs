@@ -24,12 +24,11 @@ use super::{KeyRange, PageTable};
 use crate::memory::keys::{KeyTable, ListCursor};
 use crate::memory::region::{EntryLen, MemoryRegion, Origin, Translation};
 
-/// Pages of one list in a two-level page table.
+/// Number of pages in a list of a two-level page table.
 const LIST_LEN: u64 = 512;
 
-/// Maximum number of lists between a key and its bytes. ConnectX drivers use one list, or two for a window or
-/// a registration over an implicit region. The limit also stops the look-up in a list that contains its own
-/// key.
+/// Maximum number of lists between a key and its bytes. ConnectX drivers use one list, or two for a window or a
+/// registration over an implicit region. The limit also ends the look-up in a list that contains its own key.
 const MAX_NESTING: usize = 4;
 
 /// Maximum number of list entries that one access may read. This limits the access to a few milliseconds, and
@@ -53,7 +52,7 @@ pub(super) struct Located {
     pub(super) denied: Rights,
 }
 
-/// Look-ups on behalf of one access.
+/// State of the look-ups for one access.
 #[derive(Debug)]
 pub(super) struct Walk<'a, P> {
     pub(super) keys: &'a KeyTable,
@@ -74,7 +73,7 @@ struct List {
     first_entry: u64,
 }
 
-/// An entry, and the position of a byte in it.
+/// A list entry, and the offset of a byte in it.
 struct Found {
     entry: KeyRange,
     within: u64,

@@ -128,7 +128,7 @@ impl PageTable for Spread {
 }
 
 #[test]
-fn fast_registration_validates_new_key_only() {
+fn fast_registration_makes_only_new_key_valid() {
     let mut keys = table(WindowKind::Type1);
     assert_eq!(check(&keys, OWNER, FAST, START, Access::LocalRead), Err(AccessError::Invalid));
     assert_eq!(register(&mut keys, fast(FAST | 7)), Ok(()));
@@ -138,7 +138,7 @@ fn fast_registration_validates_new_key_only() {
 }
 
 #[test]
-fn fast_registered_key_must_be_invalidated_before_reuse() {
+fn fast_registered_key_needs_invalidation_before_reuse() {
     let mut keys = table(WindowKind::Type1);
     assert_eq!(register(&mut keys, fast(FAST | 1)), Ok(()));
     assert_eq!(register(&mut keys, fast(FAST | 2)), Err(AccessError::Valid));
@@ -158,8 +158,7 @@ fn fast_registered_key_must_be_invalidated_before_reuse() {
 fn fast_registration_rejects_invalid_parameters() {
     let cases = [
         (FastRegister { key: lkey(0x900), ..fast(FAST) }, AccessError::Key),
-        // This key has the same index as `FAST` in this table, but would have a different index in a larger
-        // table.
+        // The upper bits of this key differ from `FAST`, but its index in this table is the same.
         (FastRegister { key: lkey(FAST | 1 << 31), ..fast(FAST) }, AccessError::Key),
         (FastRegister { key: lkey(REGION), ..fast(FAST) }, AccessError::Kind),
         (FastRegister { key: lkey(WINDOW), ..fast(FAST) }, AccessError::Kind),
@@ -184,7 +183,7 @@ fn region_registered_by_command_cannot_be_invalidated() {
 }
 
 #[test]
-fn peer_may_invalidate_only_key_with_remote_rights() {
+fn remote_invalidation_requires_remote_rights() {
     let mut keys = table(WindowKind::Type2B);
     assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(FAST)), Err(AccessError::Invalid));
     register(&mut keys, FastRegister { rights: Rights::LOCAL_WRITE, ..fast(FAST | 1) }).unwrap();
@@ -226,7 +225,7 @@ fn window_exposes_part_of_region() {
 }
 
 #[test]
-fn type_1_window_checks_pd_and_type_2b_window_checks_qp() {
+fn only_type_2b_window_checks_qp() {
     let first = START + 0x1000;
     for (kind, neighbour) in [(WindowKind::Type1, Ok(())), (WindowKind::Type2B, Err(AccessError::Qp))] {
         let mut keys = table(kind);
@@ -248,7 +247,7 @@ fn zero_based_addresses_start_at_first_byte() {
 }
 
 #[test]
-fn type_1_window_can_be_rebound_and_unbound() {
+fn type_1_window_can_be_rebound() {
     let mut keys = table(WindowKind::Type1);
     bound(&mut keys, bind(WINDOW | 1, WindowKind::Type1)).unwrap();
     let again = Bind { va: Va::new(START), ..bind(WINDOW | 2, WindowKind::Type1) };
@@ -262,7 +261,7 @@ fn type_1_window_can_be_rebound_and_unbound() {
 }
 
 #[test]
-fn type_2_window_must_be_invalidated_before_next_bind() {
+fn valid_type_2_window_cannot_be_rebound() {
     let mut keys = table(WindowKind::Type2B);
     bound(&mut keys, bind(WINDOW | 1, WindowKind::Type2B)).unwrap();
     assert_eq!(bound(&mut keys, bind(WINDOW | 2, WindowKind::Type2B)), Err(AccessError::Valid));

@@ -40,7 +40,7 @@ impl HostStack {
     pub(super) fn on_arp(&mut self, cx: RxContext<'_>) -> Result<(), DropReason> {
         let RxContext { now, own, ether, stats, answers } = cx;
         let arp = Arp::parse(ether.payload)?;
-        if !is_anothers_mac(own, arp.sender_mac) {
+        if !is_valid_neighbour_mac(own, arp.sender_mac) {
             return Err(DropReason::BadSource);
         }
         let for_us = arp.target_ip == own.ipv4;
@@ -80,7 +80,7 @@ impl HostStack {
     ) -> Result<(), DropReason> {
         let RxContext { now, own, ether, stats, answers } = cx;
         let mac = solicitation.source_mac.unwrap_or(ether.src);
-        if !is_anothers_mac(own, mac) {
+        if !is_valid_neighbour_mac(own, mac) {
             return Err(DropReason::BadSource);
         }
         let probe = ip.src.is_unspecified();
@@ -107,7 +107,7 @@ impl HostStack {
         };
         // The sender of a probe for a duplicate address (RFC 4862) has no address yet, so the answer is
         // addressed to all nodes. The frame itself is sent only to the prober's MAC, as RFC 6085 permits, so
-        // that a probe does not cause a frame to every peer.
+        // that a probe does not cause a broadcast.
         let dst = if probe { icmpv6::ALL_NODES } else { ip.src };
         reply.emit_frame(own.mac, ether.src, dst, answers.buffer());
         commit_answer(answers, ether.src);
@@ -126,7 +126,7 @@ impl HostStack {
             return Err(DropReason::BadSource);
         }
         if let Some(mac) = advertisement.target_mac {
-            if !is_anothers_mac(own, mac) {
+            if !is_valid_neighbour_mac(own, mac) {
                 return Err(DropReason::BadSource);
             }
             self.learn(stats, now, advertisement.target.into(), mac, false);
@@ -135,13 +135,13 @@ impl HostStack {
         Ok(())
     }
 
-    fn learn(&mut self, stats: &mut PortStats, now: Instant, ip: IpAddr, mac: MacAddr, talks_to_us: bool) {
-        self.neighbours.learn(now, ip, mac, talks_to_us);
+    fn learn(&mut self, stats: &mut PortStats, now: Instant, ip: IpAddr, mac: MacAddr, is_target: bool) {
+        self.neighbours.learn(now, ip, mac, is_target);
         stats.lost_unresolved += self.waiting.resolve(now, ip, mac) as u64;
     }
 }
 
 /// Returns whether a MAC can belong to another host.
-fn is_anothers_mac(own: &Identity, mac: MacAddr) -> bool {
+fn is_valid_neighbour_mac(own: &Identity, mac: MacAddr) -> bool {
     !mac.is_multicast() && mac != MacAddr::default() && mac != own.mac
 }

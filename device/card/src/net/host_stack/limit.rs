@@ -9,13 +9,12 @@ use protocol::ids::MacAddr;
 
 use crate::rate::Bucket;
 
-/// Maximum number of answers per second to one sender over all protocols. Bursts of a tenth of this number are
-/// permitted. Normal traffic stays far below the limit, and a flood only deprives its own sender of answers.
+/// Maximum number of answers per second to one sender, over all protocols. Bursts of a tenth of this number are
+/// permitted. Normal traffic stays far below the limit.
 const ANSWERS_PER_SECOND: NonZeroU32 = NonZeroU32::new(1000).unwrap();
 
-/// Number of buckets. A hash of the sender's MAC selects the bucket, so several senders may share one. A bucket
-/// for each MAC is not possible, because a sender may invent any number of MACs. The number of buckets limits
-/// the total rate.
+/// Number of buckets. A hash of the sender's MAC selects the bucket, so several senders may share one. One bucket per
+/// MAC would not limit the total rate, because a sender can invent any number of MACs.
 const BUCKETS: usize = 64;
 
 /// Token buckets for answers, each shared by the senders that hash to it.
@@ -29,7 +28,7 @@ impl Default for AnswerLimit {
 }
 
 impl AnswerLimit {
-    /// Counts an answer to a sender. Returns whether it is permitted.
+    /// Takes a token for an answer to a sender. Returns whether the answer is permitted.
     pub(super) fn take(&mut self, now: Instant, sender: MacAddr) -> bool {
         self.0.get_mut(bucket(sender)).is_some_and(|bucket| bucket.take(now))
     }
@@ -56,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_exhausts_reply_limit_of_its_sender_only() {
+    fn flood_exhausts_only_its_senders_limit() {
         let mut limit = AnswerLimit::default();
         let flood = || std::iter::repeat_n(FLOODER, 500);
         assert_eq!(taken(&mut limit, Instant::ZERO, flood()), 100);
@@ -65,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_to_random_senders_are_limited_in_total() {
+    fn total_replies_to_random_senders_are_limited() {
         let mut limit = AnswerLimit::default();
         let invented = (0..100_000_u32).map(|n| {
             let [a, b, c, d] = n.to_be_bytes();

@@ -8,13 +8,13 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Maximum number of entries that are not fixed. A limit is needed because a sender can invent addresses.
+/// Maximum number of dynamic entries. The table needs a limit because a sender can invent addresses.
 const MAX_ENTRIES: usize = 1024;
 
 /// Minimum interval between requests for one address (RFC 1122, section 2.3.2.1; RFC 4861, section 10).
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Age after which the use of an entry causes a new request. The entry stays usable in the meantime.
+/// Age from which using an entry triggers a new request. The entry stays usable in the meantime.
 const CONFIRM_AFTER: Duration = Duration::from_secs(60);
 
 /// Result of a look-up.
@@ -28,66 +28,66 @@ pub struct Resolved {
 #[derive(Clone, Copy, Debug)]
 enum Entry {
     /// Configured address, which is never requested and never overwritten.
-    Fixed(MacAddr),
+    Static(MacAddr),
     /// Address learned from the neighbour.
     Learned { mac: MacAddr, at: Instant, asked: Option<Instant> },
-    /// Address that has been requested but is not known yet.
-    Wanted { asked: Instant },
+    /// Address that has been requested but not resolved yet.
+    Incomplete { asked: Instant },
 }
 
 /// The neighbour table for ARP and IPv6 neighbour discovery.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
-    /// Number of entries that are not fixed.
-    changeable: usize,
-    /// The last pair for which [`Neighbours::is_anothers`] returned false. Only a new fixed entry can change
-    /// that result. This speeds up the check of successive frames from one peer.
+    dynamic_count: usize,
+    /// The last pair for which [`Neighbours::conflicts_with_static`] returned false. This speeds up the check of
+    /// successive frames from one peer. Only a new static entry can change the result.
     admitted: Cell<Option<(IpAddr, MacAddr)>>,
 }
 
 impl Neighbours {
-    /// Adds a fixed entry, unless the address belongs to another MAC.
-    pub(super) fn fix(&mut self, ip: IpAddr, mac: MacAddr) {
-        if self.is_anothers(ip, mac) {
+    /// Adds a static entry, unless the address already has one with another MAC.
+    pub(super) fn add_static(&mut self, ip: IpAddr, mac: MacAddr) {
+        if self.conflicts_with_static(ip, mac) {
             return;
         }
         self.admitted.set(None);
-        if let Some(Entry::Learned { .. } | Entry::Wanted { .. }) = self.entries.insert(ip, Entry::Fixed(mac))
+        if let Some(Entry::Learned { .. } | Entry::Incomplete { .. }) =
+            self.entries.insert(ip, Entry::Static(mac))
         {
-            self.changeable -= 1;
+            self.dynamic_count -= 1;
         }
     }
 
-    /// Removes the fixed entry of `mac`.
-    pub(super) fn release(&mut self, ip: IpAddr, mac: MacAddr) {
-        if matches!(self.entries.get(&ip), Some(Entry::Fixed(owner)) if *owner == mac) {
+    /// Removes the static entry of `ip` if it has this MAC.
+    pub(super) fn remove_static(&mut self, ip: IpAddr, mac: MacAddr) {
+        if matches!(self.entries.get(&ip), Some(Entry::Static(owner)) if *owner == mac) {
             self.entries.remove(&ip);
         }
     }
 
-    /// Returns whether `ip` has a fixed entry with another MAC.
-    pub(super) fn is_anothers(&self, ip: IpAddr, mac: MacAddr) -> bool {
+    /// Returns whether `ip` has a static entry with another MAC.
+    pub(super) fn conflicts_with_static(&self, ip: IpAddr, mac: MacAddr) -> bool {
         if self.admitted.get() == Some((ip, mac)) {
             return false;
         }
-        let anothers = matches!(self.entries.get(&ip), Some(Entry::Fixed(owner)) if *owner != mac);
-        if !anothers {
+        let conflicts = matches!(self.entries.get(&ip), Some(Entry::Static(owner)) if *owner != mac);
+        if !conflicts {
             self.admitted.set(Some((ip, mac)));
         }
-        anothers
+        conflicts
     }
 
-    /// Returns whether the table has fixed entries.
-    pub(super) fn has_fixed(&self) -> bool {
-        self.entries.len() > self.changeable
+    /// Returns whether the table has static entries.
+    pub(super) fn has_static(&self) -> bool {
+        self.entries.len() > self.dynamic_count
     }
 
     /// Looks up the MAC of `ip`, and returns whether to send a request.
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         let due = |since: Instant| now.saturating_since(since) >= REQUEST_INTERVAL;
         match self.entries.get_mut(&ip) {
-            Some(Entry::Fixed(mac)) => Resolved { mac: Some(*mac), request: false },
+            Some(Entry::Static(mac)) => Resolved { mac: Some(*mac), request: false },
             Some(Entry::Learned { mac, at, asked }) => {
                 let request = now.saturating_since(*at) >= CONFIRM_AFTER && asked.is_none_or(due);
                 if request {
@@ -95,7 +95,7 @@ impl Neighbours {
                 }
                 Resolved { mac: Some(*mac), request }
             }
-            Some(Entry::Wanted { asked }) => {
+            Some(Entry::Incomplete { asked }) => {
                 let request = due(*asked);
                 if request {
                     *asked = now;
@@ -103,31 +103,30 @@ impl Neighbours {
                 Resolved { mac: None, request }
             }
             None => {
-                self.insert(ip, Entry::Wanted { asked: now });
+                self.insert(ip, Entry::Incomplete { asked: now });
                 Resolved { mac: None, request: true }
             }
         }
     }
 
-    /// Learns the MAC of an address from the address's owner. An unsolicited message is accepted only for an
-    /// address that is already in the table, or from a host that is about to send to this port (RFC 826,
-    /// "Packet Reception").
-    pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, talks_to_us: bool) {
+    /// Learns the MAC of an IP address. Updates an existing dynamic entry. Adds an entry only if `is_target`: this port
+    /// is the target of the message, so the sender is about to send to this port (RFC 826, "Packet Reception").
+    pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, is_target: bool) {
         match self.entries.get_mut(&ip) {
-            Some(Entry::Fixed(_)) => {}
+            Some(Entry::Static(_)) => {}
             Some(entry) => *entry = Entry::Learned { mac, at: now, asked: None },
-            None if talks_to_us => self.insert(ip, Entry::Learned { mac, at: now, asked: None }),
+            None if is_target => self.insert(ip, Entry::Learned { mac, at: now, asked: None }),
             None => {}
         }
     }
 
     /// Inserts an entry. If the table is full, the new entry replaces the entry that was updated least recently.
     fn insert(&mut self, ip: IpAddr, entry: Entry) {
-        if self.changeable >= MAX_ENTRIES {
+        if self.dynamic_count >= MAX_ENTRIES {
             let age = |entry: &Entry| match entry {
-                Entry::Fixed(_) => None,
+                Entry::Static(_) => None,
                 Entry::Learned { at, .. } => Some(*at),
-                Entry::Wanted { asked } => Some(*asked),
+                Entry::Incomplete { asked } => Some(*asked),
             };
             let oldest = self
                 .entries
@@ -137,11 +136,11 @@ impl Neighbours {
                 .map(|(_, ip)| ip);
             if let Some(oldest) = oldest {
                 self.entries.remove(&oldest);
-                self.changeable -= 1;
+                self.dynamic_count -= 1;
             }
         }
         self.entries.insert(ip, entry);
-        self.changeable += 1;
+        self.dynamic_count += 1;
     }
 }
 
@@ -191,22 +190,24 @@ mod tests {
     fn static_neighbour_is_never_requested_or_replaced() {
         let mut table = Neighbours::default();
         table.resolve(at(0), IP);
-        table.fix(IP, mac(2));
+        table.add_static(IP, mac(2));
         table.learn(at(1), IP, mac(9), true);
         assert_eq!(table.resolve(at(100_000), IP), resolved(Some(mac(2)), false));
-        assert_eq!(table.changeable, 0);
+        assert_eq!(table.dynamic_count, 0);
     }
 
     #[test]
-    fn ip_of_static_neighbour_is_rejected_from_other_macs() {
+    fn static_neighbour_ip_rejects_other_macs() {
         let mut table = Neighbours::default();
-        assert!(!table.is_anothers(IP, mac(3)) && !table.is_anothers(IP, mac(3)));
-        table.fix(IP, mac(2));
+        assert!(!table.conflicts_with_static(IP, mac(3)) && !table.conflicts_with_static(IP, mac(3)));
+        table.add_static(IP, mac(2));
         assert!(
-            table.is_anothers(IP, mac(3)) && !table.is_anothers(IP, mac(2)) && table.is_anothers(IP, mac(3))
+            table.conflicts_with_static(IP, mac(3))
+                && !table.conflicts_with_static(IP, mac(2))
+                && table.conflicts_with_static(IP, mac(3))
         );
-        table.release(IP, mac(2));
-        assert!(!table.is_anothers(IP, mac(3)));
+        table.remove_static(IP, mac(2));
+        assert!(!table.conflicts_with_static(IP, mac(3)));
     }
 
     #[test]
@@ -217,9 +218,9 @@ mod tests {
     }
 
     #[test]
-    fn full_neighbour_table_keeps_static_and_newest_entries() {
+    fn full_table_keeps_static_and_newest_entries() {
         let mut table = Neighbours::default();
-        table.fix(IP, mac(2));
+        table.add_static(IP, mac(2));
         for n in 0..5000u32 {
             table.learn(at(n.into()), Ipv4Addr::from_bits(0x0a00_0000 + n).into(), mac(7), true);
         }

@@ -1,4 +1,4 @@
-//! Frames that wait until their destination MAC is known.
+//! Frames that are waiting for the MAC of their destination.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -7,8 +7,7 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Maximum number of waiting frames. If another frame arrives, the oldest is dropped. Requesters retransmit
-/// lost packets.
+/// Maximum number of waiting frames. Further frames replace the oldest. Requesters retransmit lost packets.
 const MAX_FRAMES: usize = 256;
 
 /// Maximum time that a frame waits before it is dropped (RFC 4861, section 7.2.2: three requests, a second apart).
@@ -33,8 +32,8 @@ impl Waiting {
         lost
     }
 
-    /// Moves the frames for a resolved address to the ready queue. Drops the frames that are too old, and
-    /// returns the number of dropped frames.
+    /// Moves the frames for a resolved address to the ready queue. Drops frames that are too old, and returns their
+    /// number.
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) -> usize {
         let mut lost = 0;
         for (since, wanted, mut frame) in std::mem::take(&mut self.frames) {
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_waiting_too_long_for_resolution_are_dropped() {
+    fn unresolved_frames_are_dropped_after_timeout() {
         let mut waiting = Waiting::default();
         waiting.push(at(0), A, vec![0; 60]);
         waiting.push(at(100), A, vec![1; 60]);

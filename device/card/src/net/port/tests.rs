@@ -87,9 +87,9 @@ fn roce_packets_are_delivered() {
     assert_eq!((out.len(), port.stats().roce), (0, 1));
 }
 
-/// A hub or a bridge may reflect a host's own multicasts. Members of the group would then receive them twice.
+/// A hub or a bridge may reflect multicasts to their sender, which would then receive them twice if it is a member.
 #[test]
-fn frames_with_own_source_mac_are_dropped_unless_looped_back() {
+fn reflected_frames_are_dropped_unless_looped_back() {
     let own = |frame: Vec<u8>| replace_mac(frame, 6, mac(2));
     for frame in [roce("rc_write_only"), datagram_to_group(), arp_request(), our_own_solicitation()] {
         assert_eq!(drop_reason(own(frame)), DropReason::Reflected);
@@ -363,7 +363,7 @@ fn packet_from_configured_ip_requires_configured_mac() {
     );
 }
 
-/// RFC 4861, sections 4.3 and 7.1.1, define which solicitations are invalid.
+/// RFC 4861, sections 4.3 and 7.1.1: requirements on solicitations.
 #[test]
 fn invalid_solicitations_are_dropped() {
     let mut nameless = solicitation();
@@ -376,7 +376,7 @@ fn invalid_solicitations_are_dropped() {
 
 /// IEEE 802.1Q-2018, section 6.9: VLAN ID 0 does not denote a VLAN.
 #[test]
-fn priority_tag_is_removed_and_vlan_tagged_frame_dropped() {
+fn vlan_frames_are_dropped_unless_priority_tagged() {
     let tagged = |frame: &[u8], tag: [u8; 4]| [&frame[..12], &tag, &frame[12..]].concat();
     let mut port = port();
     for frame in [roce("rc_write_only"), ping(), arp_request(), solicitation()] {
@@ -585,7 +585,7 @@ fn duplicate_address_probe_is_answered() {
 }
 
 #[test]
-fn port_answers_for_link_local_and_global_ipv6_addresses() {
+fn link_local_and_global_addresses_are_answered() {
     let global: Ipv6Addr = "2001:db8::ff:fe00:2".parse().unwrap();
     let mut port = Port::new(Identity { ipv6: Some(global), ..Identity::from_lid(Lid::new(2)) });
     assert_eq!(answers(&mut port, &[solicitation(), ping6()]).len(), 2);
@@ -610,7 +610,7 @@ fn unknown_ipv6_neighbours_are_resolved() {
 }
 
 #[test]
-fn advertisements_for_other_or_own_address_are_ignored() {
+fn misdirected_and_conflicting_advertisements_are_ignored() {
     let mut port = Port::new(Identity::from_lid(Lid::new(9)));
     let frame = replace_mac(advertisement(), 0, mac(9));
     answers(&mut port, &[frame]);

@@ -1,9 +1,9 @@
-//! Limits the number of records of events that a peer can repeat without end, such as ignored packets. Without a limit,
-//! a flood of packets would push everything else out of a trace ring.
+//! Limits the number of records of events that a peer can trigger at any rate, such as ignored packets. Without a
+//! limit, a flood of packets would push everything else out of a trace ring.
 //!
-//! Records of one group, such as the packets with one opcode that a QP ignores for one reason, share a limit per
-//! period. At the end of the period, one record reports how many were suppressed. Periods follow the clock of the
-//! device, so a replay suppresses the same records.
+//! Records of the same kind, QP, opcode and reason form a group, which has a limit per period. At the end of the
+//! period, one record reports how many were suppressed. Periods follow the device's clock, so a replay suppresses the
+//! same records.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// any number of QPs. Events of further groups are only counted.
 const MAX_GROUPS: usize = 64;
 
-/// A group of records that share a limit: the attributes that these records have in common.
+/// A group of records that share a limit, identified by their common attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     pub kind: Kind,
@@ -35,12 +35,12 @@ pub struct Group {
 }
 
 impl Group {
-    /// Returns the group of all events that are only counted.
+    /// Returns the group for the events beyond [`MAX_GROUPS`], which are only counted.
     fn rest(self) -> Self {
         Self { qpn: None, opcode: None, reason: None, ..self }
     }
 
-    /// Passes the QPN and the opcode, which precede the fields of the single event, to a visitor.
+    /// Passes the QPN and opcode to a visitor. They precede the fields of the individual event.
     pub(super) fn show_object(&self, to: &mut dyn Visitor) {
         self.qpn.show("qpn", to);
         if let Some(opcode) = self.opcode {
@@ -48,7 +48,7 @@ impl Group {
         }
     }
 
-    /// Passes the reason, which follows the fields of the single event, to a visitor.
+    /// Passes the reason to a visitor. It follows the fields of the individual event.
     pub(super) fn show_reason(&self, to: &mut dyn Visitor) {
         self.reason.show("reason", to);
     }

@@ -11,7 +11,7 @@ use super::Kind;
 /// complete.
 pub(super) struct TextLine<'a> {
     line: &'a mut String,
-    /// Prefix of every key: the names of the enclosing objects, each with a dot.
+    /// Prefix of every key: the names of the enclosing objects, each followed by a dot.
     prefix: String,
     /// Separator before the next field.
     separator: &'static str,

@@ -51,8 +51,8 @@ pub enum ConnectionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     pub messages: usize,
-    /// Whether messages are left, because the budget or the space for replies was used up. If so, the caller
-    /// must call [`Connection::serve`] again once all replies have been sent, without waiting for the socket.
+    /// Whether messages are left, because the budget or the space for replies was used up. If so, call
+    /// [`Connection::serve`] again once all replies have been sent, without waiting for the socket.
     pub more: bool,
 }
 
@@ -136,8 +136,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the bytes before the next reply that has a descriptor. If there are no such bytes, sends the beginning of
-    /// this reply together with the descriptor, because a client expects both in one read.
+    /// Sends the bytes before the next reply that has a descriptor. If no such bytes are left, sends the descriptor
+    /// with the beginning of its reply, because a client expects both in one read.
     fn send_some(&mut self) -> rustix::io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let next = self.files.front().map(|(start, _)| *start);

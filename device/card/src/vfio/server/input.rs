@@ -1,9 +1,8 @@
 //! Splits bytes and descriptors from a client into messages.
 //!
-//! Descriptors arrive with a read, not with a message, and a read ends after the bytes with which they were
-//! sent. The descriptors therefore belong to the message that contains the last byte read so far. While
-//! descriptors are pending, no bytes are read beyond that message. If the process cannot open the descriptors
-//! of a message, only that message fails.
+//! A read that returns descriptors ends after the bytes with which they were sent. Its descriptors therefore belong to
+//! the message that contains the last byte read. While descriptors are pending, no bytes are read beyond that message.
+//! If the process has no free descriptors, only that message fails.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -47,7 +46,7 @@ pub(super) enum Received {
     End,
 }
 
-/// A message that is complete.
+/// A complete message from the client.
 pub(super) struct Message<'a> {
     pub(super) header: Header,
     pub(super) payload: &'a [u8],

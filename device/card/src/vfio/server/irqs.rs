@@ -1,4 +1,4 @@
-//! SET_IRQS: how a client configures interrupt vectors.
+//! The SET_IRQS command, with which a client configures interrupt vectors.
 
 use std::os::fd::OwnedFd;
 
@@ -13,9 +13,8 @@ use super::message::IrqSet;
 use super::session::Errno;
 use crate::vfio::msix::Interrupts;
 
-/// Executes a SET_IRQS command. Only MSI-X has vectors, but a client may disable the other interrupt types. A
-/// client may also register an eventfd for device errors. This eventfd is accepted and closed, because the
-/// device never reports such errors.
+/// Executes a SET_IRQS command. Only MSI-X has vectors, but a client may disable the other interrupt types. An eventfd
+/// for device errors is accepted and closed, because the device never reports such errors.
 pub(super) fn set(
     set: &IrqSet,
     booleans: &[u8],

@@ -24,7 +24,7 @@ use crate::log_line;
 const BACKLOG: i32 = 128;
 
 /// Total time to wait for directory locks within [`LOCK_WINDOW`]. Other daemons hold such a lock only briefly. A lock
-/// that is held longer is assumed to be unrelated, because any user can lock a shared directory.
+/// that is held longer is ignored, because any user can lock a shared directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Period to which [`LOCK_TIMEOUT`] applies. It is longer than start-up takes even with many devices.
@@ -44,26 +44,13 @@ pub enum ListenError {
     NotASocket(PathBuf),
     /// The path cannot be bound.
     #[error("{}: cannot listen: {error}", path.display())]
-    Bind {
-        /// Path of the socket.
-        path: PathBuf,
-        error: io::Error,
-    },
+    Bind { path: PathBuf, error: io::Error },
     /// The mode or group of the socket file cannot be set.
     #[error("{}: cannot set the socket permissions to {access}: {error}", path.display())]
-    Access {
-        /// Path of the socket.
-        path: PathBuf,
-        access: Access,
-        error: io::Error,
-    },
+    Access { path: PathBuf, access: Access, error: io::Error },
     /// The inherited descriptor is not a usable socket.
     #[error("file descriptor {fd} {reason}")]
-    Descriptor {
-        fd: RawFd,
-        /// Why the descriptor is not usable.
-        reason: &'static str,
-    },
+    Descriptor { fd: RawFd, reason: &'static str },
 }
 
 /// Access to a socket: the mode and the group of its file. The mode does not depend on the umask.
@@ -76,7 +63,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Access for the user of this process only.
+    /// Grants access only to the user of this process.
     pub const PRIVATE: Self = Self { mode: Mode::RUSR.union(Mode::WUSR), group: None };
 }
 
@@ -144,7 +131,7 @@ impl Listener {
         Ok(Self { listener, file: Some((path.to_path_buf(), made.dev(), made.ino())) })
     }
 
-    /// Returns whether the socket was inherited, so that it cannot be created again.
+    /// Returns whether the socket was inherited. An inherited socket cannot be created again.
     pub fn is_passed(&self) -> bool {
         self.file.is_none()
     }
@@ -186,7 +173,7 @@ impl Source {
     /// Takes over an inherited descriptor: a Unix socket, listening or connected.
     ///
     /// # Errors
-    /// [`ListenError::Descriptor`].
+    /// Fails with [`ListenError::Descriptor`] if the descriptor is not such a socket.
     pub fn from_inherited(fd: RawFd) -> Result<Self, ListenError> {
         let wrong = |reason| ListenError::Descriptor { fd, reason };
         if fd <= 2 {
@@ -331,8 +318,8 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// Tries to connect in a way that a stream server does not notice. For a SEQPACKET connection, Linux returns
-/// EPROTOTYPE if a socket of another type exists, and ECONNREFUSED if no process has the socket open.
+/// Checks whether a socket is in use without connecting to the server. For a SEQPACKET connection to a stream socket,
+/// Linux returns EPROTOTYPE, or ECONNREFUSED if no process has the socket open.
 fn probe(path: &Path) -> rustix::io::Result<()> {
     let address = SocketAddrUnix::new(path)?;
     match PROBE.get() {
@@ -349,12 +336,10 @@ fn make_probe() -> rustix::io::Result<OwnedFd> {
     Ok(probe)
 }
 
-/// The probe socket. It is created before the sandbox is entered, because no other socket can connect
-/// afterwards.
+/// The probe socket. It is created before the process enters the sandbox, where no other socket can connect.
 static PROBE: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Creates the probe socket. After the sandbox is entered, this socket is used to detect sockets that are in
-/// use.
+/// Creates the probe socket, which detects sockets that are in use after the process has entered the sandbox.
 ///
 /// # Errors
 /// Fails if the process has no free descriptors.
@@ -371,8 +356,7 @@ mod tests {
     fn stale_socket_file_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hca.sock");
-        // std does not remove the file when the listener is dropped. A killed process leaves its file in the
-        // same way.
+        // Like a killed process, a dropped `UnixListener` leaves its file behind.
         drop(UnixListener::bind(&path).unwrap());
         let live = Listener::bind(&path).unwrap();
         assert!(matches!(Listener::bind(&path), Err(ListenError::InUse(_))));
@@ -404,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn regular_file_at_socket_path_is_not_replaced() {
+    fn regular_file_at_path_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("precious");
         std::fs::write(&path, "x").unwrap();
@@ -440,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn probing_socket_in_use_does_not_reach_server() {
+    fn probe_does_not_reach_server() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hca.sock");
         let live = Listener::bind(&path).unwrap();

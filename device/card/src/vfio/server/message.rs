@@ -63,8 +63,8 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Returns `None` for unknown and unsupported commands. The unsupported ones are DEVICE_GET_REGION_IO_FDS,
-    /// DIRTY_PAGES (for migration), and DMA_READ and DMA_WRITE, which only a server sends.
+    /// Returns the command with this number, or `None` if it is not supported. Unsupported are
+    /// DEVICE_GET_REGION_IO_FDS, DIRTY_PAGES (for migration), and DMA_READ and DMA_WRITE, which only a server sends.
     pub(super) fn from_raw(raw: u16) -> Option<Self> {
         use vfio_user::Command as Known;
         Some(match Known::n(raw) {

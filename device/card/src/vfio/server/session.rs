@@ -68,8 +68,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Serves one complete message and appends its reply, if any, to `out`. Returns the descriptor to send
-    /// with the reply.
+    /// Serves one complete message and appends its reply, if any, to `out`. Returns the descriptor to send with the
+    /// reply, if any.
     ///
     /// # Errors
     /// Fails only on violations that end the connection.
@@ -292,7 +292,7 @@ fn get_irq_info(request: &IrqInfo, device: &mut impl Device, out: &mut Vec<u8>) 
             let vectors = u32::try_from(device.interrupts().count()).map_err(|_| Errno::INVALID)?;
             (VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_MASKABLE, vectors)
         }
-        // Without this, QEMU warns that it cannot recover from errors.
+        // Without an error interrupt, QEMU warns that it cannot recover from errors.
         VFIO_PCI_ERR_IRQ_INDEX => (VFIO_IRQ_INFO_EVENTFD, 1),
         index if index < VFIO_PCI_NUM_IRQS => (0, 0),
         _ => return Err(Errno::INVALID),
@@ -368,8 +368,8 @@ impl<'a> Reply<'a> {
         Self { out, start }
     }
 
-    /// Fills in the header. An error has no payload, and no reply is sent to a message that does not request
-    /// one. Returns whether a reply is sent.
+    /// Fills in the header, and removes the payload on an error. If the message requests no reply, removes the reply
+    /// and returns false.
     fn finish(self, request: Header, result: Result<(), Errno>) -> bool {
         if request.flags & FLAG_NO_REPLY != 0 {
             self.out.truncate(self.start);

@@ -381,7 +381,7 @@ fn multi_write_stops_at_first_error() {
 }
 
 #[test]
-fn budget_limits_messages_per_turn() {
+fn budget_limits_messages_per_call() {
     let mut bench = Bench::new();
     let posted: Vec<u8> =
         (0..10).flat_map(|n| message(n, 10, NO_REPLY, &access(0, n.into(), 1, &[1]))).collect();
@@ -423,7 +423,7 @@ fn longest_message_is_accepted() {
 }
 
 #[test]
-fn server_stops_reading_if_client_reads_no_replies() {
+fn server_stops_reading_until_replies_are_read() {
     let mut bench = Bench::new();
     let request = message(1, 9, 0, &access(2, 0, 1 << 16, &[]));
     let mut sent = 0;
@@ -438,7 +438,7 @@ fn server_stops_reading_if_client_reads_no_replies() {
     let mut answered = 0;
     while answered < sent {
         bench.client.set_nonblocking(false).unwrap();
-        // At least one whole reply is pending, and reading it makes space for the next one.
+        // At least one complete reply is pending. Reading it makes room for another one.
         let answer = bench.answer().unwrap();
         assert_eq!(answer.payload.len(), 16 + (1 << 16));
         answered += 1;

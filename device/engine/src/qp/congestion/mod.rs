@@ -1,6 +1,6 @@
 //! Congestion control: a window that reacts to loss, and a rate that reacts to ECN marks.
 //!
-//! Outgoing packets are marked ECN-capable. A congested switch marks data packets (CE). The receiver returns a
+//! Outgoing packets are marked ECN-capable. When a congested switch marks data packets (CE), the receiver returns a
 //! congestion notification packet ([`Notifier`]), and the sender reduces its rate ([`Pace`]).
 //!
 //! # Spec

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// Minimum time between notifications for a flow. It gives the sender time to react. The DCQCN paper and hardware
+/// Minimum time between notifications for a flow, which gives the sender time to react. The DCQCN paper and hardware
 /// adapters use the same value.
 const INTERVAL: Duration = Duration::from_micros(50);
 

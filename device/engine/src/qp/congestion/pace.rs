@@ -9,16 +9,16 @@ use crate::Instant;
 /// are needed to reduce the rate to that of the link.
 const LINE_RATE: u64 = 3_125_000_000;
 
-/// Minimum rate in bytes per second: 100 Mbit/s, however many notifications the peer sends.
+/// Minimum rate in bytes per second (100 Mbit/s), however many notifications the peer sends.
 const MIN_RATE: u64 = 12_500_000;
 
-/// Additive increase per period: 40 Mbit/s, in bytes per second.
+/// Additive increase per period, in bytes per second (40 Mbit/s).
 const RATE_STEP: u64 = 5_000_000;
 
 /// Time without a notification after which the rate increases.
 const PERIOD: Duration = Duration::from_micros(55);
 
-/// Number of fast-recovery periods before the additive increase. Each of them halves the distance to the target rate.
+/// Number of fast-recovery periods before the additive increase. Each one halves the distance to the target rate.
 const FAST_PERIODS: u32 = 5;
 
 /// Number of periods after which every flow is back at [`LINE_RATE`]. From [`MIN_RATE`], 623 periods are enough.
@@ -27,17 +27,17 @@ const PERIODS: u32 = 1024;
 /// Maximum burst in bytes, large enough that the pause after it exceeds the timer resolution.
 const BURST: u64 = 32 * 1024;
 
-/// Longest pause after a burst, in microseconds. A pause also delays READ responses. At low rates, this limit keeps
-/// that delay below an ACK timeout.
+/// Longest pause after a burst, in microseconds. Pauses also delay READ responses. At low rates, this limit keeps that
+/// delay below an ACK timeout.
 const LONGEST_PAUSE_US: u64 = 250;
 
-/// A congestion estimate of 1.0, in fixed-point notation.
+/// A congestion estimate of 1.0 in fixed point.
 const ONE: u64 = 1 << 16;
 
-/// Gain of the congestion estimate as a shift: 1/256.
+/// Gain of the congestion estimate (1/256), as a right shift.
 const GAIN_SHIFT: u32 = 8;
 
-/// Rate limiter of a flow that received a congestion notification. All other flows have no rate limiter.
+/// Rate limiter of a flow that has received a congestion notification. Other flows have none.
 ///
 /// Implements the DCQCN reaction point without its byte counter and hyper increase. Each notification sets the target
 /// to the current rate and cuts the rate by half the congestion estimate. The estimate grows with notifications and
@@ -121,7 +121,7 @@ impl Pace {
     }
 
     fn refresh(&mut self, now: Instant) {
-        // This loop is bounded, because a flow returns to full rate after enough idle periods.
+        // Bounded, because a flow returns to full rate after enough idle periods.
         while now >= self.period_from + PERIOD && self.periods < PERIODS {
             self.period_from = self.period_from + PERIOD;
             self.periods += 1;

@@ -1,7 +1,7 @@
 //! Congestion window of a QP: the maximum number of unacknowledged packets.
 //!
-//! The underlying UDP sockets may buffer only a few dozen full frames. With a fixed window, the same packets would be
-//! lost again in every round trip. The window follows additive increase, multiplicative decrease:
+//! The underlying UDP sockets may buffer only a few dozen full frames, so a fixed window would lose the same packets
+//! again in every round trip. The window uses additive increase and multiplicative decrease:
 //!
 //! - it starts at the configured window, which is also its maximum;
 //! - a loss (sequence NAK, implied NAK, timeout) halves it, at most once per round trip, down to
@@ -43,8 +43,8 @@ impl Window {
         }
     }
 
-    /// Lets the next loss shrink the window even within the same round trip. A timeout shows that the earlier reduction
-    /// did not suffice.
+    /// Allows the next loss to shrink the window even within the same round trip. A timeout shows that the earlier
+    /// reduction did not suffice.
     pub(crate) fn on_timeout(&mut self) {
         self.recovering = 0;
     }

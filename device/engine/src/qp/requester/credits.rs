@@ -9,13 +9,13 @@
 //! completed up to the acknowledged PSN, because the responder counts a READ that is split into chunks as several
 //! messages. Apart from this difference, the two counts are equal.
 //!
-//! The requester is not limited if the responder advertises no credits, nor before the first ACK. In both cases, the
+//! The requester is not limited before the first ACK, or if the responder advertises no credits. In both cases, the
 //! worst outcome of sending is an RNR NAK.
 //!
 //! # Spec
 //! IBTA volume 1, section 9.7.7.2 (end-to-end message level flow control), with its table of credit codes.
 
-/// Credit counts of codes 0 to 30. Code 31 advertises no credit count.
+/// Credit counts for codes 0 to 30. Code 31 means that no count is advertised.
 const TABLE: [u32; 31] = [
     0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
     4096, 6144, 8192, 12288, 16384, 24576, 32768,
@@ -48,7 +48,7 @@ impl Credits {
         };
     }
 
-    /// Returns the number of messages by which `message` exceeds the limit; 0 or less if `message` is within the limit.
+    /// Returns the number of messages from the limit to `message`; 0 or less if `message` is within the limit.
     pub(super) fn beyond(&self, message: u32) -> i32 {
         self.limit.map_or(0, |limit| distance(message, limit))
     }
@@ -62,7 +62,7 @@ fn distance(a: u32, b: u32) -> i32 {
 mod tests {
     use super::*;
 
-    /// IBTA volume 1, section 9.7.7.2, the table of credit codes.
+    /// Codes from the table in IBTA volume 1, section 9.7.7.2.
     #[test]
     fn credit_codes_match_specification_table() {
         for (posted, code) in [

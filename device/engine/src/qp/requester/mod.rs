@@ -50,7 +50,7 @@ struct Request {
     first: Psn,
     /// Number of PSNs; 0 for a NOP, a local operation or a request that has failed validation.
     packets: u32,
-    /// For requests without packets: whether the request has been executed. If so, a retry must not execute it again.
+    /// Whether a request without packets has been executed. If so, a retry must not execute it again.
     executed: bool,
     /// For a READ: index of the first response packet requested by the newest request packet.
     chunk_start: u32,
@@ -59,15 +59,15 @@ struct Request {
     /// For a READ: whether it was requested in chunks or more than once. If so, response sequences can start and end
     /// inside the message.
     is_chunked: bool,
-    /// Sequence number among messages that consume a receive request. Any other message has the number of the last such
-    /// message before it.
+    /// Sequence number among messages that consume a receive request. For any other message, the number of the last
+    /// such message before it.
     recv_seq: u32,
-    /// If set, the request cannot be executed. It completes with this status once all earlier requests are done.
+    /// If set, the request cannot be executed, and completes with this status once all earlier requests are done.
     failure: Option<Status>,
 }
 
 impl Request {
-    /// Returns whether the response carries data. If so, a plain ACK does not complete the request.
+    /// Returns whether the response carries data, so that a plain ACK does not complete the request.
     fn returns_data(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
@@ -115,9 +115,9 @@ pub(crate) struct Requester {
     implied_nak_armed: bool,
     /// PSN of the newest sequence NAK since the last progress.
     last_nak_psn: Option<Psn>,
-    /// Sequence number of the last message fetched, among messages that consume a receive request.
+    /// Sequence number of the last fetched message that consumes a receive request.
     recv_seq_assigned: u32,
-    /// Sequence number of the last message completed successfully, among messages that consume a receive request.
+    /// Sequence number of the last successfully completed message that consumes a receive request.
     recv_seq_done: u32,
     credits: Credits,
 }
@@ -182,7 +182,7 @@ impl Requester {
         !self.rnr_state.is_waiting() && (self.may_have_posted || self.cursor < self.queue.len())
     }
 
-    /// Returns whether no started message is outstanding, which means that a QP in SQD is drained.
+    /// Returns whether no started message is outstanding, so that a QP in SQD is drained.
     pub(crate) fn is_drained(&self) -> bool {
         self.unacked == self.high && !self.has_started(0)
     }
@@ -200,7 +200,7 @@ impl Requester {
         if self.rnr_state.advance_to(ctx.now) {
             self.report_retry(core, ctx, RetryCause::RnrNak);
         }
-        // IBTA 9.7.6: the local ACK timeout retransmission starts from the oldest unacknowledged PSN.
+        // IBTA 9.7.6: after a local ACK timeout, retransmission starts from the oldest unacknowledged PSN.
         if self.ack_deadline.is_some_and(|at| at <= ctx.now) {
             ctx.stats.recovery.timeouts += 1;
             self.window.on_timeout();
@@ -221,14 +221,14 @@ impl Requester {
         (self.ack_deadline, self.rnr_state, self.may_have_posted) = (None, RnrState::Ready, false);
     }
 
-    /// Returns the maximum number of outstanding requests. A QP that is denied additional slots cannot stall: it has
-    /// requests in flight, and their completion triggers the next fetch.
+    /// Returns the maximum number of outstanding requests. A QP that is denied additional slots cannot stall, because
+    /// it has requests in flight whose completion triggers the next fetch.
     fn request_limit(pooled: PooledSlots) -> usize {
         if pooled.no_requests_left() { limits::KEPT_REQUESTS } else { limits::OUTSTANDING_REQUESTS }
     }
 
-    /// Fetches the next request from the send queue. Returns false if the queue is empty or no more requests can be
-    /// outstanding.
+    /// Fetches the next request from the send queue. Returns false if the queue is empty or the limit on outstanding
+    /// requests has been reached.
     fn fetch<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) -> Result<bool, FatalError> {
         let most = Self::request_limit(ctx.pooled);
         if !self.may_have_posted || core.state != State::Rts || self.queue.len() >= most {
@@ -309,8 +309,7 @@ impl Requester {
             ctx.stats.request_time.record(ctx.now.saturating_since(since));
             ctx.complete_send(core, wr_id, op, len);
         }
-        // Local operations queued after the front request have already been executed, and have been waiting to complete
-        // in order.
+        // Local operations queued after the front request have already been executed, but must complete in order.
         while self.queue.front().is_some_and(|request| request.executed) {
             self.complete_front_local(core, ctx);
         }
@@ -358,8 +357,8 @@ impl Requester {
         ctx.host.retrying(&Retry { qpn: core.qpn, cause, psn, packets, count, limit });
     }
 
-    /// Handles an RNR NAK for the front request: retries it at `until`. Only a few packets are then sent until there is
-    /// progress, because the responder drops packets that follow a refused one.
+    /// Handles an RNR NAK for the front request by retrying it at `until`. Only a few packets are then sent until there
+    /// is progress, because the responder drops packets that follow a refused one.
     fn wait_for_receiver<H: Host>(
         &mut self,
         core: &Core,
@@ -371,14 +370,15 @@ impl Requester {
             return Err(self.fail_front(core, ctx, Status::RnrRetryExceeded));
         }
         self.rnr_retries = self.rnr_retries.saturating_add(1);
-        // The responder is alive, so earlier losses do not count against the retry limit.
+        // The responder is alive, so earlier losses no longer count against the retry limit.
         self.retries = 0;
         self.rewind();
         self.rnr_state = RnrState::Waiting { until };
         Ok(())
     }
 
-    /// Returns whether the cursor is at the oldest unacknowledged PSN: nothing has been sent since the last retry.
+    /// Returns whether the cursor is at the oldest unacknowledged PSN, which means that nothing has been sent since the
+    /// last retry.
     fn is_rewound(&self) -> bool {
         self.in_flight() == 0
     }
@@ -399,7 +399,7 @@ impl Requester {
         self.implied_nak_armed = false;
     }
 
-    /// Removes the front request. The request is not returned, because moving it would copy several hundred bytes.
+    /// Removes the front request without returning it, because moving it would copy several hundred bytes.
     fn drop_front(&mut self) {
         drop(self.queue.pop_front());
         shrink_if_empty(&mut self.queue, limits::KEPT_REQUESTS);
@@ -409,7 +409,7 @@ impl Requester {
         }
     }
 
-    /// Executes the request at the cursor, which has no packets, and moves the cursor to the next request.
+    /// Executes the request at the cursor, which has no packets, and advances the cursor to the next request.
     fn execute_local<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         let Some(request) = self.queue.get_mut(self.cursor) else { return };
         if let (SendOp::Local(op), false) = (&request.wr.op, request.executed)
@@ -467,7 +467,7 @@ impl Requester {
     }
 }
 
-/// Returns the limit of retries after RNR NAKs; `None` if unlimited.
+/// Returns the RNR retry limit; `None` if unlimited.
 fn rnr_limit(core: &Core) -> Option<u8> {
     match core.attrs.rnr_retry {
         RnrRetry::Limited(limit) => Some(limit),
@@ -475,7 +475,7 @@ fn rnr_limit(core: &Core) -> Option<u8> {
     }
 }
 
-/// Returns whether a request to an XRC target fails to name an SRQ.
+/// Returns whether an XRC request lacks the SRQ number that it needs.
 fn lacks_srq(core: &Core, wr: &SendRequest) -> bool {
     core.attrs.service == Service::XrcIni && wr.remote_srq.is_none()
 }

@@ -65,8 +65,8 @@ impl Requester {
                 // IBTA 9.7.5: an ACK covers every SEND and WRITE packet up to its PSN.
                 let done = self.acknowledge(core, ctx, psn.advance(1));
                 self.update_credits(aeth);
-                // The responder acknowledges a duplicate SEND with its newest PSN. That PSN can belong to a READ after
-                // the SEND. Such an ACK does not indicate a gap.
+                // The responder acknowledges a duplicate SEND with its newest PSN, which can belong to a READ after the
+                // SEND. Such an ACK does not indicate a gap.
                 let behind = self
                     .queue
                     .front()
@@ -81,8 +81,8 @@ impl Requester {
                 if !self.acknowledge(core, ctx, psn) {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
-                // A copy of an RNR NAK, or an RNR NAK for a packet sent before the wait, neither restarts the wait nor
-                // counts as a retry.
+                // A copy of an RNR NAK, or one for a packet sent before the wait, neither restarts the wait nor counts
+                // as a retry.
                 if self.rnr_state.ignores_rnr_nak() {
                     return Ok(());
                 }
@@ -93,19 +93,19 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 let reached = self.acknowledge(core, ctx, psn);
-                // IBTA 9.7.5.2: a responder sends one NAK per gap. Another NAK for the same PSN is a late or duplicated
-                // copy.
+                // IBTA 9.7.5.2: a responder sends one NAK per gap, so another NAK for the same PSN is a late or
+                // duplicated copy.
                 let copy = self.last_nak_psn.replace(psn) == Some(psn);
-                // After a packet is refused with an RNR NAK, the packets in flight after it can cause a sequence NAK.
-                // That NAK must not shorten the wait. If nothing has been sent since the last retry, the sequence NAK
-                // is late.
+                // After a packet is refused with an RNR NAK, the packets in flight after it can cause a sequence NAK,
+                // which must not shorten the wait. If nothing has been sent since the last retry, the sequence NAK is
+                // late.
                 if copy || self.rnr_state.is_waiting() || self.is_rewound() {
                     return Ok(());
                 }
                 ctx.stats.naks_received.sequence += 1;
                 ctx.report_nak(core, psn, NakKind::Sequence);
-                // The PSN of the NAK follows an unanswered READ or atomic. Treat the NAK as an implied NAK, because
-                // otherwise each NAK in flight would count as a retry.
+                // The PSN of the NAK follows an unanswered READ or atomic. Treat the NAK as an implied NAK. Otherwise,
+                // each NAK in flight would count as a retry.
                 if !reached {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
@@ -161,8 +161,8 @@ impl Requester {
         let last = index + 1 == front.packets;
         let position = packet.bth.opcode.operation.position();
         // After a READ has been repeated from its middle, responses to both requests can be in flight, and some
-        // responders (soft-RoCE) restart with MIDDLE. The PSN determines the offset. Only the last packet of the READ
-        // or of a chunk can be LAST or ONLY.
+        // responders (soft-RoCE) resume with MIDDLE. The PSN determines the offset. Only the last packet of the READ or
+        // of a chunk can be LAST or ONLY.
         let in_place = if front.is_chunked {
             let ends_chunk = (index + 1).is_multiple_of(front.chunk_packets.max(1));
             position.ends() == last || (position.ends() && ends_chunk)
@@ -207,7 +207,7 @@ impl Requester {
         self.store_response(core, ctx, 0, &original.to_le_bytes())
     }
 
-    /// Applies the credits of an ACK. The messages completed by the ACK must have left the queue. Returns whether the
+    /// Applies the credits of an ACK, once the messages that it completes have left the queue. Returns whether the
     /// syndrome is a positive ACK.
     fn update_credits(&mut self, aeth: Aeth) -> bool {
         let Syndrome::Ack { credits } = aeth.syndrome else { return false };
@@ -244,9 +244,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Acknowledges all packets before `to` that need no response data. Returns true if `to` is now the oldest
-    /// unacknowledged PSN. Returns false if a READ or atomic still needs its data. In that case, the READ or atomic is
-    /// the front request.
+    /// Acknowledges all packets before `to` that need no response data. Returns whether `to` is now the oldest
+    /// unacknowledged PSN. If not, the front request is a READ or atomic that still needs its data.
     fn acknowledge<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>, to: Psn) -> bool {
         let mut left = ahead(to, self.unacked);
         let mut gained = 0;

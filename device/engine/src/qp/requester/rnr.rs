@@ -17,13 +17,13 @@ pub(super) enum RnrState {
 }
 
 impl RnrState {
-    /// Returns whether nothing can be sent for now.
+    /// Returns whether sending must wait.
     pub(super) fn is_waiting(self) -> bool {
         matches!(self, Self::Waiting { .. })
     }
 
-    /// Returns whether an RNR NAK must be ignored. Such an RNR NAK is a copy of the one already handled, or answers a
-    /// packet sent before the wait.
+    /// Returns whether an RNR NAK must be ignored, because it is a copy of the one already handled or answers a packet
+    /// sent before the wait.
     pub(super) fn ignores_rnr_nak(self) -> bool {
         matches!(self, Self::Waiting { .. } | Self::Expired)
     }

@@ -84,7 +84,7 @@ impl Requester {
         self.stall_reason(request).is_none()
     }
 
-    /// Returns why `request` cannot start. Relevant only until the first packet of the request has been sent.
+    /// Returns why `request` cannot start. Only meaningful until its first packet has been sent.
     pub(super) fn stall_reason(&self, request: &Request) -> Option<StallReason> {
         if self.cursor == 0 {
             return None;
@@ -92,7 +92,7 @@ impl Requester {
         let mut older = self.queue.iter().take(self.cursor);
         let in_space = ahead(request.first, self.unacked) + request.packets <= limits::PSN_SPAN;
         match request.wr.fence {
-            // Until older requests are done, they may be retransmitted. Their data is then gathered again through this
+            // Until older requests are done, they may be retransmitted, which gathers their data again through this
             // key.
             _ if matches!(request.wr.op, SendOp::Local(LocalOp { wait_for_older: true, .. })) => {
                 Some(StallReason::Invalidation)
@@ -111,14 +111,14 @@ impl Requester {
     }
 
     /// Returns whether the packet at the cursor must wait for credits. IBTA 9.7.7.2: beyond the limit, a single packet
-    /// may be outstanding, as a probe for more credits.
+    /// may be outstanding as a probe for more credits.
     pub(super) fn lacks_credit(&self, request: &Request) -> bool {
         let beyond = self.credits.beyond(request.recv_seq);
         let Some(recv_packet) = recv_packet_index(request).filter(|_| beyond > 0) else { return false };
         match self.next.cmp(&recv_packet) {
             Ordering::Less => false,
             Ordering::Equal => beyond > 1 && self.in_flight() > 0,
-            // The message continues when its probe packet is acknowledged.
+            // The message continues once its probe packet is acknowledged.
             Ordering::Greater => self.cursor > 0 || ahead(self.unacked, request.first) <= recv_packet,
         }
     }
@@ -153,12 +153,12 @@ impl Requester {
     }
 
     /// Sends the next request packet of a READ. A READ that fits into the window is sent as one request packet. A
-    /// longer READ is split into chunks of half a window, and at most two chunks are outstanding, so that responses
+    /// longer READ is split into chunks of half a window, at most two of which are outstanding, so that responses
     /// cannot overrun the buffers on the path. To the responder, each chunk is a separate READ.
     ///
-    /// Chunks end at multiples of their size, and the size only changes by halving. Therefore, the responder has
-    /// executed either all packets of a repeated chunk or none of them. A partly executed chunk would be neither new
-    /// nor a duplicate.
+    /// Chunks end at multiples of their size, which only changes by halving. Therefore, the responder has executed
+    /// either all packets of a repeated chunk or none of them. A partly executed chunk would be neither new nor a
+    /// duplicate.
     fn send_read<H: Host>(
         &mut self,
         core: &Core,
@@ -188,11 +188,11 @@ impl Requester {
         self.send_headers_only(core, ctx, out, (Operation::ReadRequest, Ext::Reth(reth)), psn, packets)
     }
 
-    /// Returns the part of the current READ that the next request packet will request.
+    /// Returns the part of the current READ that the next request packet requests.
     pub(super) fn next_read_chunk(&self, request: &Request) -> ReadChunk {
         let (window, next) = (self.window.packets(), self.next);
-        // A READ that has received no response is repeated unchanged, because a burst of responses cannot have caused
-        // the loss.
+        // If no response has arrived, repeat the READ unchanged. If a burst of responses had overrun a buffer, at least
+        // the first would have arrived.
         let repeated = next == 0 && self.is_outstanding(request.first);
         let mut unit = match request.chunk_packets {
             0 if request.packets <= window => request.packets.next_power_of_two(),
@@ -206,7 +206,7 @@ impl Requester {
         ReadChunk { unit, packets: end - next }
     }
 
-    /// Returns the limit on packets in flight that blocks the packet at the cursor, if any. The packet consumes
+    /// Returns the limit on packets in flight, if any, that blocks the packet at the cursor. The packet consumes
     /// `packets` PSNs.
     pub(super) fn flight_limit(&self, core: &Core, request: &Request, packets: u32) -> Option<WaitReason> {
         let (in_flight, most) = (self.in_flight(), self.window());
@@ -302,8 +302,8 @@ impl Requester {
         if self.rnr_state == RnrState::Ready { window } else { window.min(limits::MIN_WINDOW) }
     }
 
-    /// Returns whether a packet in the middle of a message needs AckReq. At least four packets per window, as well as
-    /// the last packet that the window permits, request an ACK. Otherwise, a message longer than the window would
+    /// Returns whether a packet in the middle of a message needs AckReq. At least four packets per window request an
+    /// ACK, and so does the last packet that the window permits. Otherwise, a message longer than the window would
     /// stall.
     fn needs_ack_req(&self, in_flight: u32) -> bool {
         let window = self.window();

@@ -1,5 +1,5 @@
-//! Determines why a requester sends nothing. Makes the same decisions as [`transmit`](super::transmit), but sends
-//! nothing.
+//! Determines why a requester sends nothing, by making the same decisions as [`transmit`](super::transmit) without
+//! sending.
 
 use super::rnr::RnrState;
 use super::{Requester, StallReason, rnr_limit};

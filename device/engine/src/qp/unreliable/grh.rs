@@ -6,13 +6,13 @@ use crate::limits::GRH_BYTES;
 
 const UDP: u8 = 17;
 
-/// Next header of a global route header: InfiniBand transport (IBTA volume 1, section 8.3.3).
+/// Next header value for InfiniBand transport in a GRH (IBTA volume 1, section 8.3.3).
 const IBA: u8 = 0x1b;
 /// Length of a UDP header in bytes.
 const UDP_HEADER: u16 = 8;
 
 /// Returns the GRH of a datagram received over IPv6, or `None` for a datagram received over IPv4. The GRH is the IPv6
-/// header with its fields rewritten as InfiniBand requires. `udp_len` is the length of the UDP datagram.
+/// header, rewritten as InfiniBand requires. `udp_len` is the length of the UDP datagram.
 ///
 /// # Spec
 /// IBTA volume 1, section 8.3; annex A17, section A17.3.2 (the IP header replaces the GRH).

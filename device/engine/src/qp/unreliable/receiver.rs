@@ -130,7 +130,7 @@ impl Receiver {
     ) -> Result<(), ReceiveError> {
         let operation = packet.bth.opcode.operation;
         if operation.position().begins() {
-            // IBTA 9.8.2.2: a FIRST or ONLY packet resynchronises after a loss; the incomplete message is lost.
+            // IBTA 9.8.2.2: a FIRST or ONLY packet resynchronises after a loss. The incomplete message is lost.
             self.inbound.abandon();
         } else if packet.bth.psn != self.expected || !self.inbound.is_open() {
             return Err(ReceiveError::Dropped(DropReason::OutOfSequence));
@@ -140,7 +140,7 @@ impl Receiver {
         if self.inbound.breaks_opcode_sequence(operation) || !valid_length {
             return Err(MALFORMED);
         }
-        // An unreliable service has no NAKs: the message is dropped silently.
+        // Unreliable services have no NAKs, so the message is dropped silently.
         if !core.attrs.remote.allows(operation.kind()) {
             return Err(RequestError::NoAccess(AccessError::Right).into());
         }

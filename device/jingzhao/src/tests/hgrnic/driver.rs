@@ -1,5 +1,4 @@
-//! Accesses the hardware as the kernel module does, according to `public-driver.md`. This driver does not use the
-//! encoders of `protocol`.
+//! A model of the kernel module, written from `public-driver.md`. It does not use the encoders of `protocol`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -178,7 +177,7 @@ impl Driver {
         assert_eq!(self.command(0x08, 0, 0, 0, 0), 0, "CLOSE_HCA");
     }
 
-    /// Issues a command with 32-bit accesses, and polls the go bit at bit 15.
+    /// Issues a command with 32-bit accesses. The document puts the go bit at bit 23, but the driver polls bit 15.
     pub(super) fn command(
         &mut self,
         op: u32,

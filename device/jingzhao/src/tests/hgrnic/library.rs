@@ -1,4 +1,4 @@
-//! The user library, written from `public-driver.md`: a program with one QP and one CQ.
+//! A model of the user library, written from `public-driver.md`. A program has one QP and one CQ.
 
 use drivers::jingzhao::{data_unit, remote_unit};
 
@@ -17,12 +17,12 @@ pub(super) const WRITE: u8 = 0x08;
 pub(super) const WRITE_IMM: u8 = 0x09;
 pub(super) const READ: u8 = 0x10;
 
-/// Arguments of the function ibv_create_qp.
+/// Parameters of the QP and the CQ.
 #[derive(Clone, Copy)]
 pub(super) struct Caps {
     pub(super) service: u32,
     pub(super) max_wr: u32,
-    /// Number of receives; 0 means the number of sends.
+    /// Maximum number of receives, or 0 for the same number as sends.
     pub(super) max_recv: u32,
     pub(super) max_recv_sges: usize,
     pub(super) max_inline: u32,

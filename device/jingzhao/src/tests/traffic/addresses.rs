@@ -8,7 +8,7 @@ use protocol::roce::{IpAddrs, RoceFrame};
 use super::*;
 
 /// Creates two machines without configured peers. Each one learns its peer's address only from the QP context, `image`.
-fn strangers(own: [Identity; 2], image: impl Fn(&Identity) -> Qpc) -> [Machine; 2] {
+fn unconfigured_pair(own: [Identity; 2], image: impl Fn(&Identity) -> Qpc) -> [Machine; 2] {
     let [a, b] = own;
     [(a, b), (b, a)].map(|(own, other)| {
         let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
@@ -54,7 +54,7 @@ fn kinds(frames: &[Vec<u8>]) -> Vec<EtherType> {
 #[test]
 fn packets_wait_for_arp_resolution_of_ipv4_peer() {
     let image = |other: &Identity| Qpc { dest_ip: other.ipv4.to_bits(), ..qpc() };
-    let [mut a, mut b] = strangers(identities(), image);
+    let [mut a, mut b] = unconfigured_pair(identities(), image);
     let frames = write_and_read(&mut a, &mut b);
     assert_eq!(frames.len(), 26, "a request, and 25 packets that waited");
     assert_eq!(kinds(&frames[..2]), [EtherType::Arp, EtherType::Ipv4]);
@@ -67,7 +67,7 @@ fn ipv6_gid_is_used_as_address() {
     let image =
         |other: &Identity| Qpc { remote_gid: other.own_ipv6().octets(), traffic_class: 0x6a, ..qpc() };
     let [own, other] = identities();
-    let [mut a, mut b] = strangers([own, other], image);
+    let [mut a, mut b] = unconfigured_pair([own, other], image);
     let frames = write_and_read(&mut a, &mut b);
     assert_eq!(kinds(&frames), [EtherType::Ipv6; 26]);
     let packet = RoceFrame::parse(&frames[1]).unwrap();
@@ -80,14 +80,14 @@ fn ipv6_gid_is_used_as_address() {
 #[test]
 fn link_local_gid_needs_no_resolution() {
     let image = |other: &Identity| Qpc { remote_gid: other.link_local().octets(), ..qpc() };
-    let [mut a, mut b] = strangers(identities(), image);
+    let [mut a, mut b] = unconfigured_pair(identities(), image);
     let frames = write_and_read(&mut a, &mut b);
     assert_eq!(kinds(&frames), [EtherType::Ipv6; 25]);
 }
 
 #[test]
 fn packets_to_unresolvable_destination_are_not_sent() {
-    let [mut a, _] = strangers(identities(), |_| qpc());
+    let [mut a, _] = unconfigured_pair(identities(), |_| qpc());
     send(&mut a, 0, 0x08, &[remote(0, DATA_KEY), data_unit(0, 0x100)]);
     assert_eq!(a.settle(), Vec::<Vec<u8>>::new());
     assert_eq!(a.hca.port_stats().lost_unresolved, 1);

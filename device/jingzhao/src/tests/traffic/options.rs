@@ -156,7 +156,7 @@ fn rnr_timer_table_option_converts_codes_to_ibta_table() {
 
 /// J-47: the options take the place of ACCESS_FLAGS, for which a QPC has no field.
 #[test]
-fn qp_access_option_forbids_operation_regardless_of_region() {
+fn qp_access_option_forbids_peer_operations() {
     const WRITE: u8 = 0x08;
     const READ: u8 = 0x10;
     for (json, refused) in [
@@ -203,16 +203,16 @@ fn max_rd_atomic_limits_outstanding_reads() {
 /// J-33: the public driver changes the high bits of a QPN when it reuses the number.
 #[test]
 fn qpn_check_rejects_stale_doorbells() {
-    for (json, obeyed) in [("{}", true), (r#"{"qpn_check": true}"#, false)] {
+    for (json, accepted) in [("{}", true), (r#"{"qpn_check": true}"#, false)] {
         let (mut a, _) = with(json);
         a.ring_doorbell(1, doorbell(QPN ^ 0x3_0000, 0, 0x00, 1));
         a.settle();
-        assert_eq!(cqe(&mut a, 0)[31] == 0, obeyed, "{json}");
+        assert_eq!(cqe(&mut a, 0)[31] == 0, accepted, "{json}");
         let counted = a.hca.monitor().ignored_counts().any(|(reason, _)| reason == "stale_qpn");
-        assert_eq!(counted, !obeyed);
+        assert_eq!(counted, !accepted);
         send(&mut a, 1, 0x00, &[]);
         a.settle();
-        let entry = cqe(&mut a, obeyed.into());
+        let entry = cqe(&mut a, accepted.into());
         assert_eq!((entry[31], &entry[..4]), (0, &QPN.to_le_bytes()[..]), "the whole number");
     }
 }
@@ -238,7 +238,7 @@ fn ud_grh_reserves_40_bytes() {
 
 /// Section 6.5: the user library leaves stale bytes in the address fields of the unit.
 #[test]
-fn ud_addresses_option_off_uses_lid_instead_of_stale_addresses() {
+fn disabled_ud_addresses_option_selects_lid() {
     let of_the_lid: [u8; 6] = [2, 0, 0, 0, 0, 2];
     let (mut a, _) = datagram_pair("{}");
     send(&mut a, 0, 0x0a, &[ud_unit(2), data_unit(0, 8)]);
@@ -251,7 +251,7 @@ fn ud_addresses_option_off_uses_lid_instead_of_stale_addresses() {
     assert_eq!((frames.len(), &frames[0][..6]), (1, &of_the_lid[..]));
 }
 
-/// Section 3.2 describes the command.
+/// Section 3.2: the last eight bytes of the outbox are the board ID.
 #[test]
 fn query_adapter_returns_board_id() {
     for (json, id) in [("{}", 0x0123_4567_89ab_cdef), (r#"{"board_id": 7}"#, 7_u64)] {

@@ -21,7 +21,7 @@ use super::*;
 /// on this page are not checked.
 const KERNEL_PAGE: UarIndex = UarIndex::new(0x10);
 const COMMAND_EQ: u32 = 1;
-/// Bus address of the first page for regions. The traces contain no page addresses from here up to 35000000h.
+/// Bus address of the first page for regions. The traces do not use pages between this address and 35000000h.
 const REGIONS: u64 = 0x2000_0000;
 const ENTRY: u64 = 64;
 /// Offset in an entry of the byte with the owner bit.
@@ -130,7 +130,7 @@ pub(super) fn comparable(entry: &[u8]) -> (Cqe, bool) {
 }
 
 impl Queues {
-    /// Initializes the memory of the queue that a command creates.
+    /// Initialises the memory of the queue that a command creates.
     pub(super) fn prepare(&self, driver: &mut Driver, command: &Command<'_>) {
         let record = match command {
             Command::CreateEq(create, pages) => {
@@ -254,7 +254,7 @@ impl Queues {
         messages
     }
 
-    /// Writes an entry of a receive queue, and announces it.
+    /// Writes a receive queue entry and updates the doorbell record.
     fn receive(&self, driver: &mut Driver, qpn: u32, number: u32, bytes: &[u8]) {
         let WorkQueues { ring, context, .. } = &self.qps[&qpn];
         let slot = u64::from(number) & ((1 << context.log_rq_entries) - 1);

@@ -1,5 +1,5 @@
-//! Two guests, each with an E810 and `irdma`, and a third guest that runs soft-RoCE on an emulated NIC. The third guest
-//! is connected to the first.
+//! Two guests, each with an E810 and `irdma`, and a third guest that runs soft-RoCE on an emulated NIC and is connected
+//! to the first.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// ID of the VLAN that all guests use in addition to the untagged network.
 const VLAN: u16 = 100;
 
-/// IP version of a connection, and whether the connection uses the VLAN.
+/// IP version of a connection, and whether it uses the VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Network {
     V4,

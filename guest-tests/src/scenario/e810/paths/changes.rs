@@ -27,7 +27,7 @@ pub(super) enum Change {
     /// The interface's address is removed and then restored.
     Address,
     Mtu,
-    /// The link is taken down and brought back up, as an operator would do.
+    /// The link is taken down and brought back up, as by an operator.
     Cable,
     /// The guest's interface is taken down and brought back up.
     Interface,
@@ -129,8 +129,8 @@ async fn interface(a: &mut Station, b: &mut Station) -> Result<()> {
     traffic.end(a, b).await
 }
 
-/// Takes the port down, and checks that an outstanding request fails after exhausting its seven retries, whose timeouts
-/// double each time.
+/// Takes the port down, and checks that an outstanding request fails after its seven retries, whose timeouts double
+/// each time.
 pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
     const RETRIES_EXCEEDED: &str = "cq completion failed status 12";
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
@@ -148,13 +148,13 @@ pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
     Traffic::start(a, b, &b.address(0).ipv4).await.context("afterwards")?.end(a, b).await
 }
 
-/// Waits until one of the two programs exits, and then kills the other one. Returns how the first program ended.
+/// Waits until one of the two programs exits, then kills the other. Returns how the first program ended.
 async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Result<ProgramEnd> {
     let [client, server] = traffic.programs();
     let is_client = async {
         loop {
             for (station, is_client) in [(&mut *a, true), (&mut *b, false)] {
-                // A process that has exited stays in the process list until it is reaped.
+                // An exited process is listed until it is reaped, so list only processes in other states.
                 if station.sh("pgrep -r D,R,S -x rping || true").await?.is_empty() {
                     return anyhow::Ok(is_client);
                 }

@@ -14,8 +14,7 @@ use crate::tools::{Exchange, Ready};
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The cases. Each consists of a description of the GID, the number of the GID's network, and whether the GID is an
-/// IPv6 GID.
+/// The cases: a description of the GID, the number of its network, and whether it is an IPv6 GID.
 pub(super) const CASES: &[(&str, u16, bool)] = &[
     ("a second IPv4 address", SECOND, false),
     ("a second IPv6 address", SECOND, true),
@@ -25,7 +24,7 @@ pub(super) const CASES: &[(&str, u16, bool)] = &[
 
 pub(super) const PROGRAMS: &[&str] = &["ibv_rc_pingpong -n 200", "ibv_ud_pingpong -n 200 -s 1000"];
 
-/// Runs a program between the two guests' GIDs in a network. The program checks the data it receives.
+/// Runs a program between the two guests, using their GIDs in a network. The program checks the received data.
 pub(super) async fn ping_pong(
     a: &mut Station,
     b: &mut Station,

@@ -10,8 +10,8 @@ use super::super::station::Station;
 use crate::scenario::failing::status;
 use crate::stock_verbs::{FileRegion, StockConnect, StockPath, StockQp, StockSend, StockVerbs};
 
-/// The group's address. The group's Ethernet address is derived from the last four bytes. The first four bytes are
-/// different, so the test fails if the wrong bytes are used.
+/// The group's address. Its Ethernet address is derived from the last four bytes. The first four bytes are different,
+/// so that the test fails if they are used instead.
 const GROUP: &str = "ff15:401b:0000:0000:0000:0000:1234:5678";
 /// Destination QP number of multicast datagrams.
 const GROUP_QPN: u32 = 0xff_ffff;

@@ -1,4 +1,4 @@
-//! A connection with continuous traffic, which both ends check while conditions change.
+//! Continuous traffic on a connection. Both ends check the data while network conditions change.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// Checks that both ends make progress. A program would have exited if it had found a difference.
+    /// Checks that both ends make progress. The programs exit if the data differs.
     pub(super) async fn moves_on(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         let moved = async {
             for station in [&*a, &*b] {
@@ -65,7 +65,7 @@ impl Traffic {
         let said = |end: ProgramEnd| format!("{}{}", end.stdout, end.stderr);
         let client = said(stop(&mut a.vm, self.client).await?);
         ensure!(!client.contains("mismatch") && !client.contains("failed"), "{client}");
-        // The client's memory becomes invalid when the client is stopped, so the server may fail.
+        // Stopping the client invalidates its memory, so the server may fail.
         let server = said(stop(&mut b.vm, self.server).await?);
         ensure!(!server.contains("mismatch"), "{server}");
         for station in [a, b] {

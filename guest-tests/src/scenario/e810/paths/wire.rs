@@ -1,4 +1,4 @@
-//! Header fields that determine how networks treat packets, read from captures.
+//! Checks captured packets for the header fields that determine how networks treat them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -35,8 +35,8 @@ struct Packet {
     qpn: u32,
 }
 
-/// Captures a station's frames in files next to the run's other captures, so that the checks of those captures also
-/// cover these files.
+/// Captures a station's frames next to the run's other captures, so that the checks of those captures also cover these
+/// files.
 #[derive(Debug)]
 pub(super) struct Wire<'a>(pub(super) &'a RunDir);
 
@@ -98,8 +98,8 @@ impl Wire<'_> {
             let mut different: Vec<u16> = ports.into_values().collect();
             different.sort_unstable();
             different.dedup();
-            // If eight ports are chosen at random from 16,384, two of them are equal in about one of six hundred runs.
-            // Fewer than seven different ports never occur in practice.
+            // Of eight ports chosen at random from 16,384, two are equal in about one of six hundred runs. Fewer than
+            // seven distinct ports do not occur in practice.
             ensure!(different.len() >= CONNECTIONS - 1, "{different:?}");
         }
         Ok(())

@@ -13,7 +13,7 @@ pub(super) struct Moved {
     pub(super) written: u64,
 }
 
-/// Returns the command line for a run on `mib` MiB of a file or device.
+/// Returns the fio command line for `mib` MiB of a file or device.
 pub(super) fn words(path: &str, mib: u32, runtime: Duration) -> Vec<String> {
     let options = [
         "fio --output-format=json --name=verify --rw=randrw --bsrange=4k-256k --iodepth=32".to_owned(),

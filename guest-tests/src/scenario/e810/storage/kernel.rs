@@ -11,7 +11,7 @@ const LACKING: &[(&str, &[&str])] = &[
     ("RTRS", &["CONFIG_INFINIBAND_RTRS_CLIENT", "CONFIG_INFINIBAND_RTRS_SERVER"]),
 ];
 
-/// The configuration with which a kernel was built.
+/// A kernel's build configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Config(String);
 
@@ -20,21 +20,21 @@ impl Config {
         Self(text)
     }
 
-    /// Returns whether an option is enabled, either built in or as a module. Options with unmet dependencies are not
-    /// listed at all.
+    /// Returns whether an option is enabled, either built in or as a module. Options with unmet dependencies are
+    /// missing from the configuration.
     pub(super) fn has(&self, option: &str) -> bool {
         let value = self.0.lines().find_map(|line| line.strip_prefix(option)?.strip_prefix('='));
         matches!(value, Some("y" | "m"))
     }
 
-    /// Returns the first of these options that is disabled.
+    /// Returns the first of these options that is not enabled.
     pub(super) fn lacks<'a>(&self, options: &[&'a str]) -> Option<&'a str> {
         options.iter().copied().find(|option| !self.has(option))
     }
 }
 
-/// Runs a case for each protocol that Debian's kernels lack. The name of the case states the missing option. The case
-/// fails if the kernel supports the protocol, because no scenario tests it.
+/// Runs a case for each protocol that Debian's kernels lack, named after the missing option. The case fails if the
+/// kernel supports the protocol, because no scenario tests it.
 pub(super) async fn cases(report: &mut Report, hint: &str, config: &Config) -> Result<()> {
     for (protocol, options) in LACKING {
         let off = config.lacks(options);

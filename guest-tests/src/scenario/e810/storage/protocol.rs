@@ -116,14 +116,14 @@ pub(super) const ISER: Protocol = Protocol {
         "Rounding down aligned max_sectors",
         "db_root: cannot open",
         "MODE SENSE: unimplemented",
-        // This message says that the device does not support T10 protection information.
+        // Logged because the device does not support T10 protection information.
         "T10-PI",
-        // The kernel prints this for the largest 32-bit number of blocks.
+        // Logged for the largest 32-bit number of blocks.
         "Optimal transfer size",
     ],
     loss: &["iSCSI", "iscsi", "isert", "iser", "scsi", "connection"],
-    // The initiator deregisters memory once a command has been answered, even if the command's last packet has not been
-    // acknowledged. A command whose ACK was lost is then retransmitted with a key that has already been invalidated.
+    // The initiator deregisters memory once a command is answered, even if the command's last packet is not yet
+    // acknowledged. If that ACK is lost, the command is retransmitted with an invalidated key.
     may_fail: true,
 };
 

@@ -13,7 +13,7 @@ use crate::scenario::e810::station::{Station, judged, shape};
 use crate::testbed::kind::Device;
 use crate::vm::Image;
 
-/// Disk space for the file system's own data, in MiB.
+/// Space for the file system's own data, in MiB.
 const SPARE_MIB: u32 = 64;
 
 /// Parameters for booting the server.

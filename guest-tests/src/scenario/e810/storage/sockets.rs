@@ -34,18 +34,16 @@ struct Family {
 
 const FAMILIES: &[Family] = &[
     Family { name: "rds", options: &["CONFIG_RDS_RDMA"], modules: "rds_rdma", routed: false, tells: &[] },
-    // Since kernel 6.17, SMC depends on DIBS. RoCEv2 requires version 2 of SMC-R. If the client is reached without a
-    // router, the server takes the client's MAC address from the proposal for version 1 (smc_find_rdma_v2_device_serv,
-    // af_smc.c). Devices without RoCEv1 addresses omit that proposal, so the server would connect its queue pair to a
-    // MAC address of zeros.
+    // Since kernel 6.17, SMC depends on DIBS. RoCEv2 requires version 2 of SMC-R. Without a router, the server takes
+    // the client's MAC address from the version 1 proposal (smc_find_rdma_v2_device_serv, af_smc.c), which devices
+    // without RoCEv1 addresses omit. The server would then connect its queue pair to an all-zero MAC address.
     Family { name: "smc", options: &["CONFIG_SMC"], modules: "smc", routed: true, tells: SMC_TELLS },
 ];
 
 const SMC_TELLS: &[&str] = &[
     "smc: ",
-    // For a second link, the server creates a queue pair, finds no second device, and destroys the queue pair. Before
-    // the queue pair is destroyed, the driver moves it from RESET to the error state, although the RDMA core does not
-    // permit this transition.
+    // For a second link, the server creates a queue pair, finds no second device, and destroys the queue pair. The
+    // driver first moves it from RESET to the error state, although the RDMA core does not permit this transition.
     "old_state=0x0, new_state=0x6",
 ];
 
@@ -63,7 +61,7 @@ pub(super) async fn cases(report: &mut Report, hint: &str, pair: &mut Pair, conf
     Ok(())
 }
 
-/// Transfers data, and checks that it arrives by RDMA and that the server computes the same checksum as the client.
+/// Transfers data, and checks that it arrives over RDMA and that the server computes the same checksum as the client.
 async fn transfer(pair: &mut Pair, family: Family) -> Result<()> {
     let Pair { client, server } = pair;
     for station in [&mut *client, &mut *server] {
@@ -103,8 +101,8 @@ async fn transfer(pair: &mut Pair, family: Family) -> Result<()> {
     server.no_warnings_but(family.tells).await
 }
 
-/// Routes a station's packets to another station through a router. The router is the other station itself, at its
-/// address in a separate network.
+/// Routes a station's packets to another station through a router, which is the other station itself at its address in
+/// a separate network.
 async fn route(from: &mut Station, to: &Station) -> Result<()> {
     const ROUTERS: u16 = 0x100;
     let (own, router) = (Address::on(ROUTERS, from.id).ipv4, Address::on(ROUTERS, to.id).ipv4);

@@ -94,7 +94,7 @@ impl Target {
         Duration::from_secs(120) + Duration::from_secs(2) * self.amount.mib() + self.amount.verify * 3
     }
 
-    /// Starts the server and connects the client, which then writes and reads a small amount of data. The traffic is
+    /// Starts the server and connects the client, which writes and reads a small amount of data. The traffic is
     /// captured for other checks.
     pub(super) async fn connect(&self, pair: &mut Pair) -> Result<()> {
         let daemon = daemon(&pair.client)?;
@@ -138,7 +138,7 @@ impl Target {
     pub(super) async fn disconnect(&self, pair: &mut Pair) -> Result<()> {
         pair.client.within(SOON, self.protocol.disconnect).await?;
         self.end(pair).await?;
-        // The messages that the server prints when a client disconnects must not be attributed to the next protocol.
+        // Messages that the server logs when a client disconnects must not be attributed to the next protocol.
         self.judge(pair, self.protocol.loss).await
     }
 
@@ -147,8 +147,8 @@ impl Target {
         pair.server.within(SOON, &format!("set -e; {}", self.protocol.end)).await.map(drop)
     }
 
-    /// Writes all parts, drops the caches, and checks the data that the client reads back and the data that the server
-    /// has stored. The data must have been transferred by RDMA.
+    /// Writes all parts, drops the caches, and checks both the data read back by the client and the data stored by the
+    /// server. The data must have been transferred over RDMA.
     pub(super) async fn content(&self, pair: &mut Pair, seed: u64) -> Result<()> {
         let Amount { parts, part_mib, .. } = self.amount;
         let before = [received(&pair.client).await?, received(&pair.server).await?];
@@ -200,7 +200,7 @@ impl Target {
         fio::words(self.protocol.at_client, self.amount.mib(), self.amount.verify)
     }
 
-    /// Runs fio with verification. The data must have been transferred by RDMA.
+    /// Runs fio with verification. The data must have been transferred over RDMA.
     pub(super) async fn verify(&self, pair: &mut Pair) -> Result<()> {
         let before = [received(&pair.client).await?, received(&pair.server).await?];
         let program = pair.client.vm.call(Spawn { argv: self.fio() }).await?.program;
@@ -292,14 +292,14 @@ fn daemon(station: &Station) -> Result<&Daemon> {
     station.daemon.as_ref().context("the station has no daemon")
 }
 
-/// Checks that a station has received at least `bytes` bytes by RDMA since its counter was at `before`.
+/// Checks that a station has received at least `bytes` bytes over RDMA since its counter was at `before`.
 async fn came(station: &Station, before: u64, bytes: u64) -> Result<()> {
     let by_rdma = received(station).await?.saturating_sub(before);
     ensure!(by_rdma >= bytes, "{by_rdma} of {bytes} bytes arrived in guest {} over RDMA", station.vm.name());
     Ok(())
 }
 
-/// Returns the number of payload bytes that a station has received by RDMA.
+/// Returns the number of payload bytes that a station has received over RDMA.
 pub(super) async fn received(station: &Station) -> Result<u64> {
     daemon(station)?.counter(RECEIVED).await
 }

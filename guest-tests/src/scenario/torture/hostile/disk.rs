@@ -1,4 +1,4 @@
-//! A file with a hole, on a full tmpfs.
+//! A file that is one large hole, on a full tmpfs.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::limits::Limit;
 
-/// Length of the file. None of its blocks are allocated.
+/// Length of the file, none of whose blocks are allocated.
 const LEN: u64 = 1 << 20;
 
-/// A full tmpfs in the mount namespace of a process. The tmpfs exists as long as the process.
+/// A full tmpfs in the mount namespace of a helper process. It exists as long as that process.
 #[derive(Debug)]
 pub(super) struct FullDisk {
     holder: Child,
@@ -19,8 +19,8 @@ pub(super) struct FullDisk {
 }
 
 impl FullDisk {
-    /// Creates a full tmpfs that is visible only to the process that mounts it. The process runs in a user namespace,
-    /// because mounting requires root privileges.
+    /// Creates a full tmpfs that is visible only to the helper process. The process runs in a user namespace, because
+    /// mounting requires root privileges.
     pub(super) fn create() -> Result<Self> {
         if let Some(reason) = Limit::Mounts.reason() {
             bail!(reason);
@@ -40,10 +40,10 @@ impl FullDisk {
         let output = holder.stdout.take().context("its output is a pipe")?;
         BufReader::new(output).read_line(&mut said)?;
         if said != "full\n" {
-            let mut complaint = String::new();
-            holder.stderr.take().context("its errors are a pipe")?.read_to_string(&mut complaint)?;
+            let mut errors = String::new();
+            holder.stderr.take().context("its errors are a pipe")?.read_to_string(&mut errors)?;
             holder.wait()?;
-            bail!("creating a full disk failed: {}", complaint.trim_end());
+            bail!("creating a full disk failed: {}", errors.trim_end());
         }
         let path = format!("/proc/{}/root/mnt/memory", holder.id());
         match open(&path) {
@@ -75,7 +75,7 @@ fn open(path: &str) -> Result<File> {
 
 impl Drop for FullDisk {
     fn drop(&mut self) {
-        // The process can be killed, because it has no state that could be lost.
+        // The process holds no state worth saving.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }

@@ -1,4 +1,4 @@
-//! vfio-user messages of a client that violates the protocol in ways that a library would not permit.
+//! vfio-user messages of a client that violates the protocol in ways that a library would prevent.
 
 use std::io::{Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// Time limit for an answer. The host may be busy, and the daemon may be stopped for seconds.
+/// Time limit for a reply. The host may be busy, and the daemon may be stopped for several seconds.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Maximum length of an answer in bytes.
+/// Maximum length of a reply in bytes.
 const LONGEST: usize = 1 << 16;
 const HEADER: usize = 16;
-/// Flags in the message header.
+/// Error flag in the message header.
 const ERROR: u32 = 1 << 5;
 
 /// Commands (vfio-user protocol, "Commands").
@@ -29,7 +29,7 @@ pub(super) enum Command {
     RegionWrite = 10,
 }
 
-/// Indices of the device regions that the client uses.
+/// Indices of the device regions used by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Region {
@@ -43,7 +43,7 @@ pub(super) struct Client {
     sent: u16,
 }
 
-/// An answer: the bytes after the header, or an error number.
+/// A reply: the bytes after the header, or an error number.
 pub(super) type Answer = Result<Vec<u8>, u32>;
 
 impl Client {
@@ -58,7 +58,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Maps `len` bytes of a file for the device. Without a file, announces a range that the device cannot map.
+    /// Maps `len` bytes of a file for DMA. Without a file, announces a range that the daemon cannot map.
     pub(super) fn map(
         &mut self,
         address: u64,
@@ -142,7 +142,7 @@ impl Client {
         let word = |at: usize| -> Result<u32> { Ok(u32::from_le_bytes(header[at..at + 4].try_into()?)) };
         let (len, flags, error) = (usize::try_from(word(4)?)?, word(8)?, word(12)?);
         let Some(rest) = len.checked_sub(HEADER).filter(|rest| *rest <= LONGEST) else {
-            bail!("a reply of {len} bytes");
+            bail!("the reply has an invalid length of {len} bytes");
         };
         let mut body = vec![0; rest];
         self.stream.read_exact(&mut body)?;

@@ -1,5 +1,5 @@
-//! Tests how a requester handles responses: ACKs with unusual fields, reserved NAK codes, responses that do not match
-//! the request, and responses out of order.
+//! Tests how the requester handles ACKs with unusual fields, reserved NAK codes, responses that do not match the
+//! request, and responses out of order.
 
 use std::time::Instant;
 
@@ -152,7 +152,7 @@ fn nak_within_read(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks that the response to the second of two READs is an implied NAK for the first one (IBTA 9.7.5.1.3).
+/// Checks that a response to the second of two READs is an implied NAK for the first one (IBTA 9.7.5.1.3).
 fn second_read_first(link: &mut Link<'_>) -> Result<()> {
     let requests = [0, 64].map(|off| link.request(SendOp::Read, off, 8)).to_vec();
     link.post(requests)?;

@@ -1,4 +1,4 @@
-//! Limits on outstanding requests and on retries, and the effects of QP states and fences.
+//! Tests limits on outstanding requests and retries, and the effects of QP states and fences.
 
 use std::time::{Duration, Instant};
 
@@ -101,8 +101,8 @@ fn sixteen_reads(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks that at most 256 packets are unacknowledged, and that the last of them requests an acknowledgement. Two
-/// messages are sent, because the region is too small for a message of more than 256 packets.
+/// Checks that at most 256 packets are unacknowledged, and that the last of them requests an acknowledgement. The
+/// region is too small for a single message of that length, so two are sent.
 fn window(link: &mut Link<'_>) -> Result<()> {
     const WINDOW: usize = 256;
     const EACH: usize = 200;
@@ -180,7 +180,8 @@ fn empty(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks a payload whose length is not a multiple of four. The peer removes as many bytes as the pad count specifies.
+/// Checks payloads whose lengths are not multiples of four. The peer removes as many pad bytes as the pad count
+/// specifies.
 fn odd(link: &mut Link<'_>) -> Result<()> {
     for (n, len) in (0..).zip([5, 6, 7]) {
         send(link, len)?;

@@ -1,4 +1,4 @@
-//! READ and atomic requests, and the handling of their responses.
+//! Tests READ and atomic requests, and the handling of their responses.
 
 use agent::wire::SendOp;
 use anyhow::{Result, ensure};
@@ -49,14 +49,14 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a READ response acknowledges earlier SENDs", PATIENT, read_acknowledges),
 ];
 
-/// Posts a READ of [`THREE`] bytes, and receives its request packet.
+/// Posts a READ of [`THREE`] bytes and expects its request packet.
 fn post_read(link: &mut Link<'_>) -> Result<()> {
     let request = link.request(SendOp::Read, 0, THREE);
     link.post(vec![request])?;
     expect_read(link, 0)
 }
 
-/// Checks that the next packet is a READ request for the data of response `n` and all later responses.
+/// Expects a READ request for the data of response `n` and all later ones.
 fn expect_read(link: &mut Link<'_>, n: u32) -> Result<()> {
     let packet = link.expect("RC_RDMA_READ_REQUEST", n)?;
     let done = n * u32::try_from(link.mtu)?;
@@ -121,7 +121,7 @@ fn read_response_corrupt(link: &mut Link<'_>) -> Result<()> {
     expect_read_done(link)
 }
 
-/// Checks a repeated READ whose responses start with the opcode Middle, as soft-RoCE sends them.
+/// Checks a retried READ whose responses start with MIDDLE, as soft-RoCE sends them.
 fn read_tail_as_middle(link: &mut Link<'_>) -> Result<()> {
     post_read(link)?;
     let [first, middle, last] = read_responses(link);
@@ -148,7 +148,7 @@ fn read_acknowledged(link: &mut Link<'_>) -> Result<()> {
     expect_read_done(link)
 }
 
-/// Checks that an ACK for a later request implies a NAK for the missing READ response (IBTA 9.7.5.1.3).
+/// Checks that an ACK for a later request is an implied NAK for the missing READ response (IBTA 9.7.5.1.3).
 fn implied_nak(link: &mut Link<'_>) -> Result<()> {
     let requests = vec![link.request(SendOp::Read, 0, THREE), link.request(SendOp::Send, 4096, 8)];
     link.post(requests)?;

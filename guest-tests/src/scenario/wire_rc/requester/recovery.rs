@@ -1,4 +1,4 @@
-//! Retransmission: which packets are sent again, when, and how often.
+//! Tests which packets are retransmitted, when, and how often.
 
 use std::time::{Duration, Instant};
 
@@ -63,8 +63,8 @@ fn rnr_of_second(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks an ACK that arrives during an RNR wait. Such an ACK means that the receiver has become ready, and that a
-/// duplicate of the request has reached it.
+/// Checks that an ACK ends an RNR wait. Such an ACK means that the receiver has become ready and has received a
+/// duplicate of the request.
 fn acknowledged_while_waiting(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -78,7 +78,7 @@ fn acknowledged_while_waiting(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Checks RNR timer codes whose times are long enough to be measured (JingZhao interface, section 10.6).
+/// Checks the RNR timer codes that are long enough to measure (JingZhao interface, section 10.6).
 fn rnr_codes(link: &mut Link<'_>) -> Result<()> {
     send(link, 8)?;
     link.expect("RC_SEND_ONLY", 0)?;
@@ -129,8 +129,8 @@ fn nak_acknowledges(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks that each retransmission happens no earlier than the timeout given by the timeout code, and no later than
-/// four times that timeout (IBTA 9.7.6.1.3).
+/// Checks that each retransmission is sent no earlier than the ACK timeout and no later than four times the timeout
+/// (IBTA 9.7.6.1.3).
 fn on_time(link: &mut Link<'_>) -> Result<()> {
     let timeout = ack_timeout(Attributes::DEFAULT.timeout);
     send(link, 8)?;
@@ -139,7 +139,7 @@ fn on_time(link: &mut Link<'_>) -> Result<()> {
         let seen = Instant::now();
         link.expect("RC_SEND_ONLY", 0)?;
         let waited = seen.elapsed();
-        // The timer was started when the packet was sent, which was slightly before it arrived.
+        // The timer started when the packet was sent, slightly before it arrived.
         ensure!(waited >= timeout * 9 / 10 && waited <= 4 * timeout, "retransmitted after {waited:?}");
     }
     acknowledge(link, 0, 1)?;
@@ -176,8 +176,8 @@ fn unanswered_send(link: &mut Link<'_>) -> Result<()> {
     link.expect_silence()
 }
 
-/// Sends the first of three responses, after which the HCA repeats the READ for the other two. Checks that a response
-/// with opcode `op` is then rejected.
+/// Sends only the first of three responses, so that the HCA requests the other two again. Checks that a response with
+/// opcode `op` is then rejected.
 fn repeated_read(link: &mut Link<'_>, op: &str) -> Result<()> {
     let request = link.request(SendOp::Read, 0, 700);
     link.post(vec![request])?;
@@ -190,8 +190,8 @@ fn repeated_read(link: &mut Link<'_>, op: &str) -> Result<()> {
     link.expect_error(completion::BAD_RESPONSE)
 }
 
-/// Checks that the loss of the first response is detected when the other responses arrive, and that the READ is
-/// repeated only once (IBTA 9.7.5.1.3).
+/// Checks that the loss of the first response is detected when the other responses arrive, and that the READ is retried
+/// only once (IBTA 9.7.5.1.3).
 fn first_response_lost(link: &mut Link<'_>) -> Result<()> {
     let request = link.request(SendOp::Read, 0, 700);
     link.post(vec![request])?;

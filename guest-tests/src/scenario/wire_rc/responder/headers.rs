@@ -1,5 +1,4 @@
-//! Header fields. Some are ignored. Others cause the packet to be dropped before execution, and each of these drops is
-//! counted under its own reason.
+//! Tests header fields. Some are ignored. Others cause the packet to be dropped and counted under a specific reason.
 
 use anyhow::{Result, ensure};
 
@@ -44,7 +43,7 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case("a CNP is counted, gets no response and has no other effect", notification),
 ];
 
-/// Checks a congestion notification, which has 16 reserved bytes after the BTH (IBTA annex A17, section A17.9.3).
+/// Checks a CNP, which has 16 reserved bytes after the BTH (IBTA annex A17, section A17.9.3).
 fn notification(link: &mut Link<'_>) -> Result<()> {
     let notice = Packet { becn: true, ..link.packet(Op::Code(0x81), 0, &[0; 16]) };
     let before = link.counter("/engine/congestion/received_cnps")?;

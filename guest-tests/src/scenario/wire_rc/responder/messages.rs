@@ -1,4 +1,4 @@
-//! Requests of various kinds and lengths. Each must be executed only once, even if duplicates of it arrive.
+//! Tests requests of various kinds and lengths. Each must be executed only once, even if duplicates arrive.
 
 use agent::wire::Hex;
 use anyhow::{Result, ensure};
@@ -139,7 +139,7 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     let sends: Vec<_> = (0..COUNT).flat_map(|n| link.send_message(n, &message(1 + n as usize))).collect();
     link.send_all(&sends)?;
     let answers = link.rest()?;
-    // Each acknowledgement contains the number of completed messages, and covers all previous messages.
+    // Each ACK carries the number of completed messages and covers all earlier ones.
     let mut done = 0;
     for answer in &answers {
         let msn = answer.aeth.map_or(0, |aeth| aeth.msn);
@@ -158,7 +158,7 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks the farthest PSN that counts as ahead of the expected one. Its distance is less than half the PSN space (IBTA
+/// Checks the farthest PSN that counts as ahead of the expected one, which is less than half the PSN space away (IBTA
 /// 9.7.1).
 fn furthest_psn(link: &mut Link<'_>) -> Result<()> {
     let packet = Packet { ack_req: true, ..link.packet("RC_SEND_ONLY", 0x7f_ffff, &message(8)) };
@@ -213,7 +213,7 @@ fn duplicate_read_wrong_key(link: &mut Link<'_>) -> Result<()> {
     link.expect_state(state::RTS)
 }
 
-/// Checks that a duplicate atomic gets no response if its result has been discarded. Only sixteen results are stored
+/// Checks that a duplicate atomic gets no response if its result has been discarded. Only sixteen results are kept
 /// (JingZhao interface, section 10.4).
 fn forgotten_atomic(link: &mut Link<'_>) -> Result<()> {
     link.store(0, &[0; 8])?;
@@ -271,7 +271,7 @@ fn read_after_send(link: &mut Link<'_>) -> Result<()> {
     link.send_all(&[send.clone(), read.clone()])?;
     ensure!(responses(link, 1, &["RC_RDMA_READ_RESPONSE_ONLY"], 2)? == content(0, 8), "content differs");
     link.expect_success()?;
-    // Repeat both requests, as a peer that has lost the response would.
+    // Repeat both requests, as a peer would after losing the response.
     link.send_all(&[send, read])?;
     let next = link.next()?;
     let response = if next.is("RC_ACKNOWLEDGE") { link.next()? } else { next };

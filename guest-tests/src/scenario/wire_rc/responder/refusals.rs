@@ -1,4 +1,5 @@
-//! Rejected requests. Each causes a NAK and moves the queue pair to ERR, after which the HCA sends no more responses.
+//! Tests rejected requests. Each causes a NAK and moves the queue pair to ERR, after which the HCA sends no further
+//! responses.
 
 use agent::wire::Hex;
 use anyhow::{Context as _, Result, ensure};
@@ -180,7 +181,7 @@ fn unknown_opcode(link: &mut Link<'_>, code: u8) -> Result<()> {
     link.completion().map(drop)
 }
 
-/// Returns a WRITE of three full packets to memory that [`refused`] does not check.
+/// Returns a WRITE of three full packets to an address outside the memory that [`refused`] checks.
 fn write_of_three(link: &Link<'_>) -> [Packet; 3] {
     let payload = message(3 * link.mtu);
     let len = u32::try_from(payload.len()).unwrap_or_default();
@@ -192,14 +193,14 @@ fn reserved_opcode(link: &mut Link<'_>) -> Result<()> {
     invalid(link, |link| vec![Packet { ack_req: true, ..link.packet(Op::Code(0x1f), 0, &message(16)) }])
 }
 
-/// Checks that one NAK is sent, and that the queue pair is then in ERR and sends no more responses (IBTA 9.7.4.1).
+/// Checks that one NAK is sent and that the queue pair then is in ERR and sends no further responses (IBTA 9.7.4.1).
 fn refused(link: &mut Link<'_>, packets: &[Packet], nak: u8) -> Result<()> {
     link.post_receive(4096, 4096)?;
     link.send_all(packets)?;
     let last = u32::try_from(packets.len())? - 1;
     link.expect_acknowledge(last, nak, 0)?;
     link.expect_state(state::ERR)?;
-    let again = packets.last().context("a case has packets")?.clone();
+    let again = packets.last().context("the case has no packets")?.clone();
     link.send(&again)?;
     link.expect_silence()?;
     link.expect_memory(0, &content(0, 4096))

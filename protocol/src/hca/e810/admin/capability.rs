@@ -14,7 +14,7 @@ layout! {
 }
 
 layout! {
-    /// A record in a capability list.
+    /// One record of a capability list.
     pub struct Capability[32] {
         /// Capability ID, see [`id`].
         @0   id: u16 => Hex,
@@ -22,16 +22,16 @@ layout! {
         @2   major: u8,
         /// Minor version of the record.
         @3   minor: u8,
-        /// Amount or value, depending on the capability.
+        /// A count or a value, depending on the capability.
         @4   number: u32,
-        /// Number whose meaning depends on the capability.
+        /// Its meaning depends on the capability.
         @8   logical_id: u32,
-        /// Number whose meaning depends on the capability. For queues and vectors, it is the number of the first one.
+        /// Its meaning depends on the capability. For queues and vectors, the number of the first one.
         @12  physical_id: u32,
     }
 }
 
-/// Identifiers of the capabilities.
+/// Capability IDs that the device reports.
 #[allow(missing_docs)]
 pub mod id {
     /// Valid functions, one bit each.
@@ -55,7 +55,7 @@ pub mod id {
 mod tests {
     use super::*;
 
-    /// The bytes are those of the third record of 000B in `probe-synth-fd.aq.gz`.
+    /// Taken from the third record of 000B in the recording `probe-synth-fd.aq.gz`.
     #[test]
     fn capability_record_matches_recorded_bytes() {
         let mut golden = [0; 32];

@@ -1,4 +1,4 @@
-//! Commands for versions, shutdown of the admin queue, and resource locks: 0001, 0002, 0003, 0008, 0009.
+//! Version, queue shutdown and resource lock commands: 0001, 0002, 0003, 0008, 0009.
 //!
 //! # Spec
 //! E810 interface, sections 5.2 and 7.1.
@@ -58,7 +58,7 @@ layout! {
         @2   access: u16,
         /// Requested or granted time in milliseconds.
         @4   timeout: u32,
-        /// Resource number, which these locks do not use.
+        /// Resource number, unused by these locks.
         @8   number: u32,
         /// In a response for the global configuration lock: 0 if granted, 1 if configuration is in progress, or
         /// [`STATUS_DONE`].
@@ -70,7 +70,7 @@ layout! {
 pub const ACCESS_READ: u16 = 1;
 /// Write access to a [`ResourceLock`].
 pub const ACCESS_WRITE: u16 = 2;
-/// Status of a [`ResourceLock`]: another function has already configured the device.
+/// Status of a [`ResourceLock`] if another function has already configured the device.
 pub const STATUS_DONE: u16 = 2;
 
 /// A resource that only one function can use at a time.
@@ -79,9 +79,9 @@ pub const STATUS_DONE: u16 = 2;
 pub enum ResourceId {
     /// The flash memory (NVM).
     Nvm,
-    /// Tables that the package configures.
+    /// Tables that the DDP package configures.
     ChangeLock,
-    /// Package download, which configures the whole device.
+    /// DDP package download, which configures the whole device.
     GlobalConfig,
     Other(u16),
 }
@@ -135,7 +135,7 @@ impl Field for ResourceId {
 mod tests {
     use super::*;
 
-    /// The bytes are those of the example in section 16.3.
+    /// The response is the example in section 16.3.
     #[test]
     fn version_matches_published_response() {
         let version = Version {
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(version.emit(), golden);
     }
 
-    /// The bytes are those of 0008 in `probe-synth-fd.aq.gz`.
+    /// Taken from 0008 in the recording `probe-synth-fd.aq.gz`.
     #[test]
     fn parses_recorded_nvm_lock_request() {
         let lock = ResourceLock::parse(&[1, 0, 1, 0, 0x20, 0xbf, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

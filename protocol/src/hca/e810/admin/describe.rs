@@ -24,11 +24,11 @@ use crate::layout;
 /// Parameters of a command or of its response.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters<'a> {
-    /// Opcode; `None` if it is unknown.
+    /// Opcode, or `None` if it is unknown.
     pub opcode: Option<Opcode>,
     /// Whether these are the parameters of the response.
     pub response: bool,
-    /// Raw parameters, 16 bytes.
+    /// The 16 raw parameter bytes.
     pub bytes: &'a [u8; PARAMETERS_LEN],
 }
 
@@ -89,7 +89,7 @@ impl Describe for Parameters<'_> {
 /// Buffer of a command or of its response.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer<'a> {
-    /// Opcode; `None` if it is unknown.
+    /// Opcode, or `None` if it is unknown.
     pub opcode: Option<Opcode>,
     /// Contents of the buffer.
     pub bytes: &'a [u8],
@@ -114,7 +114,7 @@ impl Describe for Buffer<'_> {
             }
             Some(Opcode::AddVsi | Opcode::UpdateVsi) => one(bytes, VsiContext::parse_prefix, to),
             Some(Opcode::AddRules | Opcode::UpdateRules | Opcode::RemoveRules) => {
-                // Only the first rule is shown, because Linux drivers send one rule per command.
+                // Show only the first rule, because Linux drivers send one rule per command.
                 headed(bytes, RuleHeader::parse_prefix, to, |rest, to| rule(bytes, rest, to))
             }
             Some(Opcode::GetDefaultTopology | Opcode::AddElements) => {
@@ -176,7 +176,7 @@ fn headed<T: Describe + layout::Value>(
     true
 }
 
-/// Shows consecutive objects, except those that are all zero.
+/// Shows consecutive objects, skipping those that are all zeros.
 fn list<T: Describe, const LEN: usize>(
     name: &str,
     bytes: &[u8],

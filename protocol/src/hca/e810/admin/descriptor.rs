@@ -1,4 +1,4 @@
-//! Descriptors of the admin send queue and the admin receive queue.
+//! Descriptors of the admin send and receive queues.
 //!
 //! # Spec
 //! E810 interface, sections 4.1 and 4.2.
@@ -11,17 +11,17 @@ use crate::layout;
 
 /// Length of the command parameters in bytes.
 pub const PARAMETERS_LEN: usize = 16;
-/// Largest buffer of a command or event, in bytes.
+/// Maximum buffer size of a command or event in bytes.
 pub const BUFFER_LEN: usize = 4096;
-/// Largest buffer without [`Flags::LARGE`], in bytes.
+/// Maximum buffer size without [`Flags::LARGE`] in bytes.
 pub const LARGE_FROM: usize = 512;
 
 layout! {
     /// An admin descriptor: a command, the completion that overwrites the command, or an event.
     pub struct Descriptor[32] {
-        /// Type of the descriptor, and completion state.
+        /// Type and completion state of the descriptor.
         @0   flags: Flags as u16,
-        /// Command or event, see [`super::opcode::Opcode`].
+        /// Opcode of the command or event, see [`super::opcode::Opcode`].
         @2   opcode: u16 => Hex,
         /// Length of the buffer in bytes. In a completion, the number of bytes written.
         @4   buffer_len: u16,
@@ -29,14 +29,13 @@ layout! {
         @6   status: u16,
         /// Opaque to the device.
         @8   cookie: u64 => Hex,
-        /// Parameters. If the command has a buffer, the second half of the parameters is the address of the
-        /// buffer.
+        /// Command parameters. If the command has a buffer, the second half is the buffer address.
         @16  parameters: [u8; PARAMETERS_LEN],
     }
 }
 
 layout! {
-    /// Second half of the parameters of a command or event with a buffer.
+    /// Second half of the parameters of a command or event that has a buffer.
     pub struct BufferAddress[8] {
         /// High half of the buffer address.
         @0  high: u32 => Hex,
@@ -104,7 +103,7 @@ layout! {
         [28]    vf_error: bool,
         /// The ring has overflowed.
         [29]    overflow: bool,
-        /// The ring is unreachable or contains invalid descriptors.
+        /// The ring cannot be accessed or contains invalid descriptors.
         [30]    critical: bool,
         /// The queue is enabled.
         [31]    enable: bool,
@@ -115,7 +114,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The bytes are those of 0C43 in `probe-synth-fd.aq.gz`.
+    /// Taken from 0C43 in the recording `probe-synth-fd.aq.gz`.
     const COMMAND: [u8; 32] = [
         0x00, 0x30, 0x43, 0x0c, 0xa4, 0x00, 0x00, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, //
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x20, 0x7b, 0x02,
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn parses_queue_length_of_driver() {
+    fn parses_enabled_queue_length() {
         let length = QueueLength::parse(&0x8000_00c0_u32.to_le_bytes());
         assert_eq!(length, QueueLength { entries: 192, enable: true, ..QueueLength::default() });
     }

@@ -22,7 +22,7 @@ layout! {
 layout! {
     /// Parameters of "set MAC loopback".
     pub struct SetMacLoopback[16] {
-        /// The MAC receives its own frames and nothing from the wire.
+        /// The MAC receives only its own frames, and none from the wire.
         @0[0]    enable: bool,
     }
 }
@@ -34,11 +34,11 @@ layout! {
         @0   phy_low: u64 => Hex,
         /// More PHY types, one bit each.
         @8   phy_high: u64 => Hex,
-        /// Abilities of the PHY.
+        /// Current abilities of the PHY.
         @16  abilities: PhyAbilities as u8,
         @17  low_power: u8,
         @34  fec: u8 => Hex,
-        /// Module type as reported by the module.
+        /// Module type, as the module reports it.
         @37  module_type: [u8; 3],
     }
 }
@@ -55,7 +55,7 @@ layout! {
 }
 
 bitflags! {
-    /// Abilities of a PHY, or requested configuration.
+    /// Abilities of a PHY, or the requested configuration.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct PhyAbilities: u32 {
         /// The port sends pause frames.
@@ -68,7 +68,7 @@ bitflags! {
         const AUTO_NEGOTIATION = 1 << 4;
         /// The configuration applies immediately.
         const APPLY_NOW = 1 << 5;
-        /// Selects the FEC mode automatically.
+        /// The FEC mode is selected automatically.
         const AUTO_FEC = 1 << 7;
     }
 }
@@ -114,7 +114,7 @@ pub const EVENTS_DISABLE: u8 = 2;
 pub const EVENTS_ENABLE: u8 = 3;
 
 layout! {
-    /// Link status, in responses and events.
+    /// Link status in responses and events.
     pub struct LinkStatus[32] {
         /// The link is up.
         @2[0]  up: bool,
@@ -129,9 +129,9 @@ layout! {
         @3[7]  module_qualified: bool,
         /// Maximum frame length in bytes.
         @6     max_frame: u16,
-        /// Link speed, with one bit per speed.
+        /// Link speed, one bit per speed.
         @10    speed: u16 => Hex,
-        /// Active PHY type, with one bit per type.
+        /// Active PHY type, one bit per type.
         @16    phy_low: u64 => Hex,
         /// More PHY types, one bit each.
         @24    phy_high: u64 => Hex,
@@ -141,7 +141,7 @@ layout! {
 layout! {
     /// Parameters of "set event mask".
     pub struct SetEventMask[16] {
-        /// Mask of suppressed events, one bit each.
+        /// Suppressed events, one bit each.
         @8   mask: u16 => Hex,
     }
 }
@@ -150,7 +150,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The bytes are those of 0607 in `probe-synth-fd.aq.gz`.
+    /// Taken from 0607 in the recording `probe-synth-fd.aq.gz`.
     const UP: [u8; 32] = [
         0, 0, 0xe1, 0x81, 0, 0, 0, 0x26, 0, 0, 0, 4, 0, 0, 0, 0, //
         0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(LinkStatus::parse(&UP), status);
     }
 
-    /// The bytes are those of 0600 in `probe-synth-fd.aq.gz`.
+    /// Taken from 0600 in the recording `probe-synth-fd.aq.gz`.
     #[test]
     fn phy_capabilities_match_recorded_bytes() {
         let capabilities = PhyCapabilities {

@@ -1,4 +1,4 @@
-//! MAC address of the function, and MAC settings of the port: 0107, 0108, 0203, 0603.
+//! Commands for the function's MAC address and the port's MAC settings: 0107, 0108, 0203, 0603.
 //!
 //! # Spec
 //! E810 interface, section 5.2.
@@ -9,23 +9,23 @@ use crate::layout;
 layout! {
     /// Response to "manage MAC read".
     pub struct ReadMac[16] {
-        /// Flags that indicate which addresses are valid, such as [`LAN_ADDRESS_VALID`].
+        /// Flags for valid addresses, such as [`LAN_ADDRESS_VALID`].
         @0   flags: u16 => Hex,
         /// Number of addresses in the buffer.
         @4   count: u8,
     }
 }
 
-/// Flag in [`ReadMac::flags`]: the address of the LAN function is valid.
+/// Flag in [`ReadMac::flags`]: the LAN address is valid.
 pub const LAN_ADDRESS_VALID: u16 = 0x10;
 
 layout! {
-    /// Address in the buffer of "manage MAC read".
+    /// An address in the buffer of "manage MAC read".
     pub struct MacEntry[8] {
         @0   port: u8,
         /// Address type; 0 for the LAN function.
         @1   kind: u8,
-        /// MAC address, first byte first.
+        /// MAC address in network byte order.
         @2   mac: MacAddr,
     }
 }
@@ -33,9 +33,9 @@ layout! {
 layout! {
     /// Parameters of "manage MAC write".
     pub struct WriteMac[16] {
-        /// Purpose of the address.
+        /// Flags that select the address's purpose.
         @1   flags: u8 => Hex,
-        /// MAC address, first byte first.
+        /// MAC address in network byte order.
         @2   mac: MacAddr,
     }
 }
@@ -60,7 +60,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The bytes are those of 0107 in `probe-synth-fd.aq.gz`.
+    /// Taken from 0107 in the recording `probe-synth-fd.aq.gz`.
     #[test]
     fn manage_mac_read_response_matches_recorded_bytes() {
         let entry = MacEntry { mac: MacAddr([2, 0xe8, 0x10, 0, 0, 1]), ..MacEntry::default() };

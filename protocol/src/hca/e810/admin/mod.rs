@@ -1,6 +1,6 @@
-//! Admin queue: descriptors, commands, and the objects in their parameters and buffers.
+//! The admin queue: descriptors, commands, and the objects in their parameters and buffers.
 //!
-//! A parameter type is named after its command. A command has 16 bytes of parameters, which the response overwrites.
+//! Parameter types are named after their commands. The response overwrites the command's 16 bytes of parameters.
 //!
 //! # Spec
 //! E810 interface, sections 4 and 5.

@@ -1,4 +1,4 @@
-//! Flash reads (0701) and checksum (0706).
+//! Flash read (0701) and checksum (0706) commands.
 //!
 //! # Spec
 //! E810 interface, section 5.3.
@@ -9,11 +9,11 @@ layout! {
     /// Parameters of "NVM read".
     pub struct ReadNvm[16] {
         @0[23:0]  offset: u32 => Hex,
-        /// This is the last read of a sequence.
+        /// This read is the last of a sequence.
         @3[0]     last: bool,
         /// Read the flash directly instead of the shadow RAM.
         @3[7]     flash_only: bool,
-        /// Module; 0 for the whole flash.
+        /// Module number; 0 for the whole flash.
         @4        module: u16,
         @6        len: u16,
     }
@@ -25,7 +25,7 @@ layout! {
         @0[0]     verify: bool,
         /// Recalculate and store the checksum.
         @0[1]     recalculate: bool,
-        /// Response: [`CHECKSUM`](crate::hca::e810::nvm::CHECKSUM) if the checksum is correct.
+        /// In the response, [`CHECKSUM`](crate::hca::e810::nvm::CHECKSUM) if the checksum is correct.
         @2        checksum: u16 => Hex,
     }
 }
@@ -34,8 +34,8 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The bytes are those of the first 0701 in `probe-synth-fd.aq.gz`. The driver uses such reads to find the flash
-    /// size by bisection.
+    /// Taken from the first 0701 in the recording `probe-synth-fd.aq.gz`. The driver uses such reads to determine the
+    /// flash size by bisection.
     #[test]
     fn parses_recorded_flash_size_probe() {
         let read = ReadNvm::parse(&[0, 0, 0x80, 0x81, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xb0, 0x4a, 3]);

@@ -13,7 +13,7 @@ macro_rules! opcodes {
         }
 
         impl Opcode {
-            /// All commands and events.
+            /// All supported commands and events.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// Returns the opcode with this code, or `None` if the code is unknown.
@@ -58,7 +58,7 @@ opcodes! {
     ReadMac = 0x0107 "read_mac";
     /// Sets the MAC address of the function.
     WriteMac = 0x0108 "write_mac";
-    /// Leaves PXE boot mode.
+    /// Leaves the PXE boot mode.
     ClearPxe = 0x0110 "clear_pxe";
     /// Lists the elements of the switch.
     GetSwitchConfig = 0x0200 "get_switch_config";
@@ -132,17 +132,17 @@ opcodes! {
     MoveTxQueues = 0x0c32 "move_tx_queues";
     /// Adds RDMA queue sets to the scheduler.
     AddRdmaQueueSet = 0x0c33 "add_rdma_queue_set";
-    /// Downloads a buffer of the package.
+    /// Downloads one buffer of the DDP package.
     DownloadPackage = 0x0c40 "download_package";
-    /// Updates the package configuration.
+    /// Updates the DDP package configuration.
     UpdatePackage = 0x0c42 "update_package";
-    /// Lists the loaded packages.
+    /// Lists the loaded DDP packages.
     GetPackageInfo = 0x0c43 "get_package_info";
-    /// Selects health status reports.
+    /// Selects which health status events are reported.
     SetHealthConfig = 0xff20 "set_health_config";
 }
 
-/// The side that fills a command's buffer.
+/// The side that fills a command's buffer, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferUse {
     /// The command has no buffer.
@@ -197,7 +197,7 @@ impl Opcode {
     }
 }
 
-/// Name of an unknown command.
+/// Name used for unknown commands.
 pub const UNKNOWN: &str = "unknown";
 
 #[cfg(test)]

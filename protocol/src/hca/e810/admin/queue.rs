@@ -1,5 +1,5 @@
-//! Commands for transmit queues and RDMA queue sets: 0C30 to 0C33. Their buffers contain groups. Each group starts with
-//! a header that specifies the parent in the scheduler tree. The group's queues or sets follow.
+//! Commands for transmit queues and RDMA queue sets: 0C30 to 0C33. Their buffers contain groups. Each group consists of
+//! a header, which specifies the parent in the scheduler tree, and the group's queues or queue sets.
 //!
 //! # Spec
 //! E810 interface, section 5.9.
@@ -8,7 +8,7 @@ use super::scheduler::{ElementData, Teid};
 use crate::hca::e810::tx_context::TxContext;
 use crate::layout;
 
-/// Flag in the IDs of "disable queues". It marks an ID as that of an RDMA queue set.
+/// Flag that marks an ID in "disable queues" as an RDMA queue set.
 pub const RDMA: u16 = 1 << 15;
 
 layout! {
@@ -22,7 +22,7 @@ layout! {
 layout! {
     /// Parameters of "disable queues".
     pub struct DisableParameters[16] {
-        /// Type of reset that the command is part of; 0 for none.
+        /// Type of the reset that this command belongs to; 0 for none.
         @0[1:0]  reset: u8,
         /// The command continues the previous command.
         @0[2]    continued: bool,
@@ -36,7 +36,7 @@ layout! {
 layout! {
     /// Header of a group of transmit queues.
     pub struct QueueGroup[8] {
-        /// Parent of the queues.
+        /// Scheduler parent of the queues.
         @0  parent: Teid as u32,
         @4  count: u8,
     }
@@ -48,7 +48,7 @@ layout! {
         @0   queue: u16,
         /// Scheduler leaf of the queue, chosen by the device.
         @4   teid: Teid as u32,
-        /// Context of a transmit queue.
+        /// Context of the transmit queue.
         @8   context: TxContext,
         /// Scheduling parameters of the leaf.
         @32  element: ElementData,
@@ -58,7 +58,7 @@ layout! {
 layout! {
     /// Header of a group of RDMA queue sets.
     pub struct RdmaSetGroup[8] {
-        /// Parent of the sets.
+        /// Scheduler parent of the queue sets.
         @0  parent: Teid as u32,
         /// Number of queue sets.
         @4  count: u16,
@@ -68,9 +68,9 @@ layout! {
 layout! {
     /// An RDMA queue set to add.
     pub struct AddRdmaSet[24] {
-        /// Handle of the set.
+        /// Handle of the queue set.
         @0  set: u16,
-        /// Scheduler leaf of the set, chosen by the device.
+        /// Scheduler leaf of the queue set, chosen by the device.
         @4  teid: Teid as u32,
         /// Scheduling parameters of the leaf.
         @8  element: ElementData,
@@ -78,9 +78,9 @@ layout! {
 }
 
 layout! {
-    /// Header of a group of queue and set IDs to disable. Groups are padded to a multiple of four bytes.
+    /// Header of a group of IDs to disable. Groups are padded to a multiple of four bytes.
     pub struct DisableGroup[6] {
-        /// Parent of the queues and sets.
+        /// Scheduler parent of the queues and queue sets.
         @0  parent: Teid as u32,
         /// Number of IDs, 16 bits each.
         @4  count: u8,
@@ -99,7 +99,7 @@ mod tests {
         std::array::from_fn(digit)
     }
 
-    /// The command was recorded when a driver added a queue to a second VSI. The driver accepted the response.
+    /// Recorded while a driver added a queue to a second VSI. The driver accepted the response.
     #[test]
     fn parses_recorded_add_tx_queue_exchange() {
         let group = QueueGroup::parse(&bytes("1400000001000000"));
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(AddQueue::parse(&bytes(taken)), answer);
     }
 
-    /// The command was recorded from a driver, and the driver accepted the response.
+    /// Recorded from a driver, which accepted the response.
     #[test]
     fn parses_recorded_add_rdma_qset_exchange() {
         let group = RdmaSetGroup::parse(&bytes("1800000001000000"));
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(answer.emit(), bytes("010000001900000000070000000004000000040000000000"));
     }
 
-    /// The command was recorded from a driver and disables queue 1.
+    /// Recorded while a driver disabled queue 1.
     #[test]
     fn parses_recorded_queue_disable() {
         let parameters = DisableParameters::parse(&bytes("08010014000000000000000000605240"));

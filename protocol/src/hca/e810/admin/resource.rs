@@ -1,4 +1,4 @@
-//! Resource allocation: 0208 to 020A.
+//! Resource allocation commands: 0208 to 020A.
 //!
 //! # Spec
 //! E810 interface, section 5.8.
@@ -18,7 +18,7 @@ layout! {
     /// Buffer header, followed by `count` two-byte identifiers.
     pub struct ResourceHeader[4] {
         @0[6:0]   kind: ResourceKind as u8,
-        /// Shared with other functions.
+        /// The resources are shared with other functions.
         @0[7]     shared: bool,
         @0[15:8]  flags: u8 => Hex,
         @2        count: u16,
@@ -32,9 +32,9 @@ layout! {
         @0[6:0]   kind: ResourceKind as u8,
         /// Selects resources shared with other functions.
         @0[7]     shared: bool,
-        /// First identifier to list. In the response, the first identifier that did not fit, or 0 if all did.
+        /// First identifier to list. In the response, the first one that did not fit, or 0 if all fitted.
         @2        first: u16,
-        /// Response: number of identifiers in the buffer.
+        /// Number of identifiers in the response buffer.
         @4        count: u16,
     }
 }
@@ -118,7 +118,7 @@ impl Field for ResourceKind {
 mod tests {
     use super::*;
 
-    /// The bytes are those of 0208 in `run73-all.aq.gz`.
+    /// Taken from 0208 in the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_allocation_request() {
         let cases = [

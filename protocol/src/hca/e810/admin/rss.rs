@@ -1,4 +1,4 @@
-//! Receive side scaling (RSS): 0B02 to 0B05.
+//! Receive side scaling (RSS) commands: 0B02 to 0B05.
 //!
 //! # Spec
 //! E810 interface, section 5.9.
@@ -6,7 +6,7 @@
 use super::vsi::TableKind;
 use crate::layout;
 
-/// Length of a key in the buffer of 0B02 and 0B04: 40 bytes of standard key and 12 bytes of extended key.
+/// Length of an RSS key in bytes: 40 bytes of standard key and 12 bytes of extended key.
 pub const KEY_LEN: usize = 52;
 
 layout! {
@@ -26,8 +26,8 @@ layout! {
         @0[9:0]  vsi: u16,
         /// The VSI number is valid.
         @0[15]   vsi_valid: bool,
-        /// Kind of table: 0 for the table of the VSI, 1 for the table of the function, 2 for a global table.
-        /// See [`TableParameters::table`].
+        /// Kind of table: 0 for the VSI's table, 1 for the function's table, 2 for a global table. See
+        /// [`TableParameters::table`].
         @2[1:0]  kind: u8,
         /// Size of the function's table: 0 for 128 entries, 1 for 512, 2 for 2048.
         @2[3:2]  size: u8,
@@ -37,7 +37,7 @@ layout! {
 }
 
 impl TableParameters {
-    /// Returns the kind of the table. The encoding differs from that in a VSI context.
+    /// Returns the kind of the table, which is encoded differently in a VSI context.
     pub const fn table(&self) -> TableKind {
         match self.kind {
             0 => TableKind::Vsi,
@@ -62,7 +62,7 @@ impl TableParameters {
 mod tests {
     use super::*;
 
-    /// The bytes are those of 0B03 in `run73-all.aq.gz`.
+    /// Taken from 0B03 in the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_lookup_table_parameters() {
         let parameters = TableParameters::parse(&[0x01, 0x80, 0x09, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

@@ -1,4 +1,4 @@
-//! Transmit scheduler: 0400 to 0415.
+//! Transmit scheduler commands: 0400 to 0415.
 //!
 //! # Spec
 //! E810 interface, section 5.5.
@@ -11,7 +11,7 @@ use crate::layout;
 pub struct Teid(u32);
 
 impl Teid {
-    /// No element; the parent of the root.
+    /// No element; used as the root's parent.
     pub const NONE: Self = Self(u32::MAX);
 
     /// Creates a TEID from its number.
@@ -56,7 +56,7 @@ impl Field for Teid {
 }
 
 layout! {
-    /// Parameters of commands whose buffer contains a list, and of their responses.
+    /// Parameters of commands with a list in the buffer, and of their responses.
     pub struct ListParameters[16] {
         /// Number of groups, elements or profiles in the buffer.
         @0  count: u16,
@@ -76,7 +76,7 @@ layout! {
 layout! {
     /// Header of a group of elements to add or delete, or of a branch in the default topology.
     pub struct Group[8] {
-        /// Parent of the elements.
+        /// Common parent of the elements.
         @0  parent: Teid as u32,
         @4  count: u16,
     }
@@ -96,7 +96,7 @@ layout! {
 layout! {
     /// An element of the scheduler tree.
     pub struct Element[24] {
-        /// Parent of the element.
+        /// Parent of this element.
         @0  parent: Teid as u32,
         /// TEID of the element, chosen by the device.
         @4  teid: Teid as u32,
@@ -106,7 +106,7 @@ layout! {
 }
 
 layout! {
-    /// Type of an element, and its share of the bandwidth.
+    /// Type of an element and its share of the bandwidth.
     pub struct ElementData[16] {
         @0     kind: ElementKind as u8,
         /// The generic section is valid.
@@ -203,7 +203,7 @@ layout! {
         @0  physical_levels: u16,
         /// Number of layers visible to drivers.
         @2  logical_levels: u16,
-        /// Flattening bitmap. It selects which elements are reset together.
+        /// Flattening bitmap, which selects the elements that are reset together.
         @4  flattening: u8 => Hex,
         /// Maximum number of elements that a device reset handles.
         @5  max_device_reset: u8,
@@ -221,13 +221,13 @@ layout! {
     pub struct LevelResources[32] {
         /// Layer number; 0 for the root.
         @0   level: u8,
-        /// Sections that elements of the layer support.
+        /// Sections supported by the layer's elements.
         @1   sections: u8 => Hex,
         /// Maximum number of elements per device.
         @2   max_device_elements: u16,
         /// Maximum number of elements per function.
         @4   max_function_elements: u16,
-        /// Maximum number of elements in this layer that share a parent.
+        /// Maximum number of elements of this layer with the same parent.
         @10  max_siblings: u16,
         /// Maximum number of committed rate profiles.
         @12  max_committed_profiles: u16,
@@ -239,11 +239,11 @@ layout! {
 }
 
 layout! {
-    /// A profile of the rate limiter.
+    /// A rate limiter profile.
     pub struct RateProfile[12] {
         /// Layer of the elements that use the profile.
         @0       level: u8,
-        /// Kind of rate: 0 is committed, 1 is excess, 2 is shared.
+        /// Kind of rate: 0 for committed, 1 for excess, 2 for shared.
         @1[1:0]  kind: u8,
         /// Profile ID, chosen by the device.
         @2       profile: u16,
@@ -267,7 +267,7 @@ layout! {
 }
 
 layout! {
-    /// Response to "query port ETS". It lists the elements of the traffic classes.
+    /// Response to "query port ETS", which lists the elements of the traffic classes.
     pub struct PortEts[64] {
         /// Valid traffic classes, one bit each.
         @0   valid_classes: u8 => Hex,
@@ -280,7 +280,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The bytes are those of the first 0401 in `run73-all.aq.gz`.
+    /// Taken from the first 0401 in the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_node_addition() {
         let command = [
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!([&group.emit()[..], &element.emit()].concat(), command);
     }
 
-    /// The bytes are those of 0408 in `run73-all.aq.gz`.
+    /// Taken from 0408 in the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_node_move() {
         let command = [0x0c, 0, 0, 0, 0x11, 0, 0, 0, 0x01, 0, 0, 0];

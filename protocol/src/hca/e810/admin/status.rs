@@ -34,7 +34,7 @@ statuses! {
     NotPermitted = 1 "EPERM";
     NoEntry = 2 "ENOENT";
     NoResource = 3 "ESRCH";
-    /// The buffer is unreachable.
+    /// The buffer cannot be accessed.
     Io = 5 "EIO";
     /// The driver can retry the command later.
     Again = 8 "EAGAIN";
@@ -67,12 +67,12 @@ impl AdminError {
         Self { status, what, value }
     }
 
-    /// Creates an EINVAL error: a field has an invalid value.
+    /// Creates an EINVAL error for a field with an invalid value.
     pub const fn invalid(what: &'static str, value: u64) -> Self {
         Self::new(AdminStatus::Invalid, what, value)
     }
 
-    /// Creates an ENOENT error: the object does not exist.
+    /// Creates an ENOENT error for an object that does not exist.
     pub const fn no_entry(what: &'static str, value: u64) -> Self {
         Self::new(AdminStatus::NoEntry, what, value)
     }

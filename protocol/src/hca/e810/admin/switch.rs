@@ -1,4 +1,4 @@
-//! Switch between the port and the VSIs: 0200, 02A0, 02A1, 02A2.
+//! Commands for the switch between the port and the VSIs: 0200, 02A0, 02A1, 02A2.
 //!
 //! # Spec
 //! E810 interface, sections 5.4 and 5.8.
@@ -11,15 +11,15 @@ layout! {
     pub struct SwitchParameters[16] {
         /// Flags of the request.
         @0  flags: u16 => Hex,
-        /// First element to list. In the response, the next element to list, or 0 after the last element.
+        /// First element to list. In the response, the next element, or 0 if there are no more.
         @2  next: u16,
-        /// Response: number of elements in the buffer.
+        /// Number of elements in the response buffer.
         @4  count: u16,
     }
 }
 
 layout! {
-    /// Element connected to the switch.
+    /// An element connected to the switch.
     pub struct SwitchElement[6] {
         /// Element number, ten bits.
         @0[9:0]    number: u16,
@@ -36,7 +36,7 @@ layout! {
     /// Header of a switch rule.
     pub struct RuleHeader[4] {
         @0  kind: RuleKind as u16,
-        /// Response: 0, or the status code if this rule was rejected.
+        /// In the response, 0 or the status code if this rule was rejected.
         @2  status: u16,
     }
 }
@@ -109,9 +109,9 @@ impl Field for RuleKind {
 }
 
 layout! {
-    /// A lookup rule. It comes after the [`RuleHeader`] and before the packet header to match.
+    /// A lookup rule, which follows the [`RuleHeader`]. The packet header to match follows the rule.
     pub struct Lookup[12] {
-        /// Recipe: the header fields to compare.
+        /// Recipe number, which selects the header fields to compare.
         @0   recipe: u16,
         /// Source port or VSI of the frames.
         @2   source: u16,
@@ -124,7 +124,7 @@ layout! {
     }
 }
 
-/// Header fields compared by a rule.
+/// Header fields that a rule compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Recipe {
@@ -166,30 +166,30 @@ impl Recipe {
 layout! {
     /// Action of a lookup rule: the common fields, and the fields of forward and prune actions.
     pub struct SingleAction[4] {
-        /// Kind of action: 0 is forward, 1 is forward to a queue, 2 is prune (or, with bit 18, a large action), 3 is
-        /// any other.
+        /// Kind of action: 0 for forward, 1 for forward to a queue, 2 for prune (or, with bit 18, a large action), 3
+        /// for any other.
         [1:0]   kind: u8,
         /// Frames from a VSI can be looped back.
         [2]     loopback: bool,
         /// Frames from a VSI also go to the wire.
         [3]     lan: bool,
-        /// VSI or VSI list.
+        /// Target VSI or VSI list.
         [13:4]  target: u16,
-        /// `target` is a VSI list.
+        /// Whether `target` is a VSI list.
         [14]    list: bool,
-        /// Prune: applies to frames from VSIs.
+        /// Prune: apply to frames from VSIs.
         [15]    egress: bool,
-        /// Prune: applies to frames to VSIs.
+        /// Prune: apply to frames to VSIs.
         [16]    ingress: bool,
         /// Forward: the action is valid.
         [17]    valid: bool,
-        /// Forward: drop the frame. Prune: the action is a large action, see [`SingleAction::large`].
+        /// Forward: drop the frame. Prune: this is a large action, see [`SingleAction::large`].
         [18]    drop: bool,
     }
 }
 
 impl SingleAction {
-    /// Returns the index of the large action: bits 16:4 of an action of kind 2 with bit 18 set.
+    /// Returns the index of a large action, which is in bits 16:4 of an action of kind 2 with bit 18 set.
     pub const fn large(action: u32) -> u16 {
         #[allow(clippy::cast_possible_truncation, reason = "13 bits")]
         let index = (action >> 4 & 0x1fff) as u16;
@@ -198,24 +198,24 @@ impl SingleAction {
 }
 
 layout! {
-    /// The fields between the [`RuleHeader`] and the entries of a large action or VSI list. An action entry has four
+    /// Header of a large action or VSI list, between the [`RuleHeader`] and the entries. An action entry has four
     /// bytes, and a VSI entry has two.
     pub struct RuleList[4] {
-        /// Index of the large action or list.
+        /// Index of the large action or VSI list.
         @0  index: u16,
-        /// Number of entries in the list.
+        /// Number of entries that follow.
         @2  count: u16,
     }
 }
 
 layout! {
-    /// One of the actions in a large action.
+    /// One action of a large action.
     pub struct LargeAction[4] {
-        /// Kind of action: 0 is forward. Other kinds do not affect forwarding.
+        /// Kind of action: 0 for forward. Other kinds do not affect forwarding.
         [2:0]   kind: u8,
-        /// VSI or VSI list.
+        /// Target VSI or VSI list.
         [12:3]  target: u16,
-        /// `target` is a VSI list.
+        /// Whether `target` is a VSI list.
         [13]    list: bool,
         /// The action is valid.
         [16]    valid: bool,
@@ -237,7 +237,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The bytes are the example in section 16.3, a rule for the function's MAC address.
+    /// The rule is the example in section 16.3, which matches the function's MAC address.
     #[test]
     fn parses_mac_rule_example() {
         let rule = [
@@ -256,9 +256,9 @@ mod tests {
         assert_eq!(Recipe::from_number(lookup.recipe), Some(Recipe::Mac));
     }
 
-    /// The action is that of a VLAN rule in `run73-all.aq.gz`.
+    /// Taken from a VLAN rule in the recording `run73-all.aq.gz`.
     #[test]
-    fn recorded_vlan_prune_action_parses_as_ingress_and_egress() {
+    fn parses_recorded_vlan_prune_action() {
         let action = SingleAction {
             kind: 2,
             lan: true,

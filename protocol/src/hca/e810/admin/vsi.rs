@@ -1,4 +1,4 @@
-//! Virtual station interfaces (VSI): 0210, 0211, 0213.
+//! Commands for virtual station interfaces (VSI): 0210, 0211, 0213.
 //!
 //! # Spec
 //! E810 interface, section 5.7.
@@ -11,7 +11,7 @@ use crate::layout;
 layout! {
     /// Parameters of "add VSI", "update VSI" and "free VSI".
     pub struct VsiParameters[16] {
-        /// VSI number. In "add VSI", the device chooses the number.
+        /// VSI number, which the device chooses in "add VSI".
         @0[9:0]  number: u16,
         /// The VSI number is valid.
         @0[15]   number_valid: bool,
@@ -36,12 +36,12 @@ layout! {
 }
 
 layout! {
-    /// VSI context, the buffer of "add VSI" and "update VSI".
+    /// VSI context in the buffer of "add VSI" and "update VSI".
     pub struct VsiContext[128] {
         @0   sections: Sections as u16,
         /// Connection to the switch.
         @2   switch: SwitchSection,
-        /// Restrictions for sent frames.
+        /// Restrictions on sent frames.
         @6   security: SecuritySection,
         /// Handling of VLAN tags.
         @8   vlan: VlanSection,
@@ -49,7 +49,7 @@ layout! {
         @16  ingress_priorities: u32 => Hex,
         /// Priority mapping of sent frames, three bits per priority.
         @20  egress_priorities: u32 => Hex,
-        /// Handling of outer tags, which is not used in single VLAN mode.
+        /// Handling of outer tags; unused in single VLAN mode.
         @24  outer_tags: u32 => Hex,
         /// Queues of the VSI.
         @28  queues: QueueSection,
@@ -62,28 +62,28 @@ layout! {
 }
 
 bitflags! {
-    /// Valid sections of a [`VsiContext`].
+    /// The valid sections of a [`VsiContext`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Sections: u16 {
-        /// Selects the section [`SwitchSection`].
+        /// The section [`SwitchSection`] is valid.
         const SWITCH = 1 << 0;
-        /// Selects the section [`SecuritySection`].
+        /// The section [`SecuritySection`] is valid.
         const SECURITY = 1 << 1;
-        /// Selects the section [`VlanSection`].
+        /// The section [`VlanSection`] is valid.
         const VLAN = 1 << 2;
-        /// Selects the handling of outer tags.
+        /// The outer tag handling is valid.
         const OUTER_TAGS = 1 << 3;
-        /// Selects the priority mapping of received frames.
+        /// The priority mapping of received frames is valid.
         const INGRESS_PRIORITIES = 1 << 4;
-        /// Selects the priority mapping of sent frames.
+        /// The priority mapping of sent frames is valid.
         const EGRESS_PRIORITIES = 1 << 5;
-        /// Selects the section [`QueueSection`].
+        /// The section [`QueueSection`] is valid.
         const QUEUES = 1 << 6;
-        /// Selects the section [`OptionsSection`].
+        /// The section [`OptionsSection`] is valid.
         const OPTIONS = 1 << 7;
-        /// Selects the priority mapping of outer tags.
+        /// The priority mapping of outer tags is valid.
         const OUTER_PRIORITIES = 1 << 8;
-        /// Selects the section [`FlowDirectorSection`].
+        /// The section [`FlowDirectorSection`] is valid.
         const FLOW_DIRECTOR = 1 << 11;
     }
 }
@@ -115,7 +115,7 @@ layout! {
         @0     switch_id: u8,
         /// Frames can reach other VSIs.
         @1[5]  allow_loopback: bool,
-        /// Frames can be looped back to the sending VSI itself.
+        /// Frames can be looped back to the sending VSI.
         @1[6]  local_loopback: bool,
         /// The VSI does not receive its own frames.
         @1[7]  source_prune: bool,
@@ -129,11 +129,11 @@ layout! {
 }
 
 layout! {
-    /// Restrictions for frames that a VSI sends.
+    /// Restrictions on the frames that a VSI sends.
     pub struct SecuritySection[2] {
         /// Context descriptors can override the destination of a frame.
         @0[0]  destination_override: bool,
-        /// MAC anti-spoofing: the source address must be one for which the VSI receives frames.
+        /// MAC anti-spoofing: the source address must be one at which the VSI receives frames.
         @0[2]  mac_anti_spoof: bool,
         /// The VSI can send a frame only if the prune list of the frame's VLAN contains the VSI.
         @0[4]  vlan_prune: bool,
@@ -146,7 +146,7 @@ layout! {
     /// VLAN tag handling of a VSI.
     pub struct VlanSection[8] {
         @0       port_tag: u16 => Hex,
-        /// Frames that the driver can send: untagged (bit 0), tagged (bit 1).
+        /// Frames that the driver may send: untagged (bit 0), tagged (bit 1).
         @4[1:0]  transmit: u8 => Hex,
         /// Insert the port VLAN tag into every sent frame.
         @4[2]    insert_port_tag: bool,
@@ -158,9 +158,9 @@ layout! {
 /// Handling of the VLAN tag of received frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strip {
-    /// Strip the tag; VLAN and priority go to the descriptor.
+    /// Strip the tag; report VLAN and priority in the descriptor.
     VlanAndPriority,
-    /// Strip the tag; the priority goes to the descriptor.
+    /// Strip the tag; report the priority in the descriptor.
     Priority,
     /// Strip the tag without reporting it.
     Remove,
@@ -207,7 +207,7 @@ layout! {
     pub struct QueueSection[50] {
         /// The queues are listed individually instead of as a range.
         @0[0]  scattered: bool,
-        /// For a range: the first queue and the number of queues. For a list: all queues.
+        /// For a range, the first queue and the number of queues. For a list, all queues.
         @2     mapping: [u16; 16] => _,
         /// Queues of each traffic class.
         @34    classes: [ClassQueues; 8] => _,
@@ -234,7 +234,7 @@ layout! {
         @0[7:6]  hash: HashKind as u8,
         /// Traffic class of all frames, if bit 7 is set.
         @1       class_override: u8 => Hex,
-        /// RDMA packets are passed to the RDMA block.
+        /// Received RDMA packets are passed to the RDMA block.
         @2[0]    rdma_filter: bool,
     }
 }
@@ -247,7 +247,7 @@ pub enum TableKind {
     Vsi,
     /// Table of the function.
     Function,
-    /// Global table, which VSIs of several functions share.
+    /// Global table, shared by VSIs of several functions.
     Global,
     Reserved,
 }
@@ -291,7 +291,7 @@ impl Field for TableKind {
 #[allow(missing_docs)]
 pub enum HashKind {
     Toeplitz,
-    /// Symmetric Toeplitz: equal for both directions of a flow.
+    /// Symmetric Toeplitz, equal for both directions of a flow.
     SymmetricToeplitz,
     /// XOR of the input words.
     Xor,
@@ -345,7 +345,7 @@ layout! {
         @4       shared_filters: u16,
         /// Queue for filters that do not specify one.
         @6       default_queue: u16 => Hex,
-        /// Queue that receives reports.
+        /// Queue that receives programming status reports.
         @8       report_queue: u16 => Hex,
     }
 }
@@ -354,8 +354,8 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Returns the buffer of the first "add VSI" (0210) in `run73-vlan.aq.gz`. The function in this recording has two
-    /// queues.
+    /// Returns the buffer of the first "add VSI" (0210) in the recording `run73-vlan.aq.gz`. The recorded function has
+    /// two queues.
     fn recorded() -> [u8; VsiContext::LEN] {
         let mut context = [0; VsiContext::LEN];
         let head = [
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn parses_recorded_first_vsi() {
+    fn parses_recorded_add_vsi_context() {
         let context = VsiContext::parse(&recorded());
         assert_eq!(context.sections, Sections::SECURITY | Sections::FLOW_DIRECTOR);
         let switch = SwitchSection {

@@ -9,7 +9,7 @@ use crate::ids::{Cqn, Iova};
 use crate::layout;
 
 layout! {
-    /// Layout of the operations "Create CQ" and "Modify CQ".
+    /// CQP WQE of "Create CQ" and "Modify CQ".
     pub struct CqCommand[64] {
         /// Number of entries in the ring.
         @0[20:0]    entries: u32,
@@ -21,15 +21,15 @@ layout! {
         @24[18:0]   cqn: Cqn,
         /// CEQ that receives the CQ's events.
         @24[31:22]  ceq: u16,
-        /// In "Modify CQ": replace the ring.
+        /// In "Modify CQ": whether to replace the ring.
         @24[43]     resize: bool,
         /// Number of levels in the ring's page list.
         @24[45:44]  level: ListLevel as u8,
         /// Whether to report CQ overflows.
         @24[46]     check_overflow: bool,
-        /// The ring is described by a page list.
+        /// Whether a page list describes the ring.
         @24[47]     in_pages: bool,
-        /// Generate events only while the CQ is armed.
+        /// Whether to generate events only while the CQ is armed.
         @24[48]     mask_events: bool,
         /// Whether `ceq` is valid.
         @24[49]     ceq_valid: bool,
@@ -39,21 +39,20 @@ layout! {
         @40         shadow: Iova,
         /// First PBLE of the page list.
         @48[27:0]   first_page: PbleIndex,
-        /// VSI of the CQ.
         @56[23:8]   vsi: u16,
     }
 }
 
 layout! {
-    /// The part of the shadow area that is read by the device.
+    /// Part of the shadow area that the device reads.
     pub struct CqShadow[40] {
         /// Index of the next entry that the driver will read.
         @0[19:0]    head: u32,
-        /// Number of ring replacements, modulo 2^14.
+        /// Number of times that the ring was replaced, modulo 2^14.
         @32[13:0]   moves: u16,
-        /// Armed for the next completion.
+        /// Whether the next completion generates an event.
         @32[14]     arm_next: bool,
-        /// Armed for the next solicited or failed completion.
+        /// Whether the next solicited or failed completion generates an event.
         @32[15]     arm_solicited: bool,
         /// Sequence number of arm requests.
         @32[17:16]  sequence: u8,
@@ -61,7 +60,7 @@ layout! {
 }
 
 layout! {
-    /// Layout of the operation "Destroy CQ".
+    /// CQP WQE of "Destroy CQ".
     pub struct DestroyCq[64] {
         /// CQ number, 19 bits.
         @24[18:0]  cqn: Cqn,

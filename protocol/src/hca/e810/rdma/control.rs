@@ -11,7 +11,7 @@ layout! {
     pub struct HostContext[64] {
         /// The ring has 2 << `size` entries.
         @0[11:8]    size: u8,
-        /// Protocol; 2 is RoCE.
+        /// Protocol code; 2 is RoCE.
         @0[4:3]     protocol: u8,
         /// Version of this structure.
         @0[31:24]   version: u8,
@@ -40,7 +40,7 @@ impl HostContext {
 }
 
 layout! {
-    /// The register PFPE_CCQPSTATUS: status.
+    /// Register PFPE_CCQPSTATUS: status of the CQP.
     pub struct Status[4] {
         /// The CQP is running.
         [0]   done: bool,
@@ -50,7 +50,7 @@ layout! {
 }
 
 layout! {
-    /// The register PFPE_CQPTAIL: tail.
+    /// Register PFPE_CQPTAIL: tail of the CQP ring.
     pub struct Tail[4] {
         /// Index of the next entry that the device will execute.
         [10:0]  next: u16,
@@ -60,7 +60,7 @@ layout! {
 }
 
 layout! {
-    /// The register PFPE_CQPDB: doorbell.
+    /// Register PFPE_CQPDB: doorbell of the CQP.
     pub struct Doorbell[4] {
         /// Index of the next entry that the driver will fill.
         [10:0]  next: u16,
@@ -68,7 +68,7 @@ layout! {
 }
 
 layout! {
-    /// The register PFPE_CQPERRCODES. A completion contains the same fields.
+    /// Register PFPE_CQPERRCODES: codes of the last error. A completion contains the same fields.
     pub struct ErrorCodes[4] {
         /// Cause of the error.
         @0  minor: u16 => Hex,
@@ -82,7 +82,7 @@ layout! {
     pub struct Completion[32] {
         /// Cookie from the host context.
         @8          cookie: u64 => Hex,
-        /// Result of the operation.
+        /// Result value of the operation.
         @16         value: u32,
         /// Error codes; all zero on success.
         @24         codes: ErrorCodes,
@@ -90,7 +90,7 @@ layout! {
         @24[46:32]  index: u16,
         /// Whether the operation failed.
         @24[55]     error: bool,
-        /// Polarity of the current pass over the ring.
+        /// Polarity, which toggles on each pass over the ring.
         @24[63]     valid: bool,
     }
 }
@@ -99,7 +99,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The words are those of the host context in `irdma-probe.cqp.gz`.
+    /// Host context from `irdma-probe.cqp.gz`.
     #[test]
     fn recorded_host_context_round_trips() {
         let mut bytes = [0; 64];
@@ -115,9 +115,9 @@ mod tests {
         assert_eq!(context.emit(), bytes);
     }
 
-    /// The expected words are those of section 10.4.
+    /// The expected layout is that of section 10.4.
     #[test]
-    fn cqp_completion_matches_words_of_section_10_4() {
+    fn cqp_completion_matches_specified_layout() {
         let codes = ErrorCodes { minor: 2, major: 0xffff };
         let done = Completion { cookie: 0x1234, value: 7, codes, index: 0x7ff, error: true, valid: true };
         let bytes = done.emit();

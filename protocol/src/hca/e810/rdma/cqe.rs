@@ -8,7 +8,7 @@ use crate::ids::Qpn;
 use crate::layout;
 
 layout! {
-    /// A completion queue entry (CQE).
+    /// A completion queue entry.
     pub struct Cqe[32] {
         /// Receive: message length in bytes. For a datagram, it includes the 40-byte GRH area.
         @0          len: u32,
@@ -22,7 +22,7 @@ layout! {
         @26         major: u16,
         /// Index of the first quantum of the WQE.
         @24[46:32]  wqe_index: u16,
-        /// The next entry is the [`ExtendedCqe`] of this CQE.
+        /// The next entry is an [`ExtendedCqe`] with more data for this CQE.
         @24[50]     extended: bool,
         /// Connection: the peer invalidated an STag. Datagram: the datagram arrived over IPv4.
         @24[53]     invalidated_or_ipv4: bool,
@@ -30,17 +30,17 @@ layout! {
         @24[54]     solicited: bool,
         /// The work request failed.
         @24[55]     error: bool,
-        /// Send: opcode of the WQE. Receive: low bits of the packet opcode.
+        /// Send: opcode of the WQE. Receive: low bits of the BTH opcode.
         @24[61:56]  opcode: u8 => Hex,
-        /// The CQE is for a send queue.
+        /// Set for a send queue, clear for a receive queue.
         @24[62]     send: bool,
-        /// Polarity of the current pass over the ring.
+        /// Polarity, which toggles on each pass over the ring.
         @24[63]     valid: bool,
     }
 }
 
 layout! {
-    /// Additional data of a CQE, in the next entry.
+    /// Additional data of a CQE, written to the entry after it.
     pub struct ExtendedCqe[32] {
         /// Immediate data as an integer.
         @0          imm: u32 => Hex,
@@ -54,7 +54,7 @@ layout! {
         @24[61]     has_source_mac: bool,
         /// Whether `imm` is valid.
         @24[62]     has_imm: bool,
-        /// Polarity of the current pass over the ring.
+        /// Polarity, which toggles on each pass over the ring.
         @24[63]     valid: bool,
     }
 }
@@ -68,7 +68,7 @@ mod tests {
     use crate::hca::e810::rdma::testing::words;
     use crate::ids::MacAddr;
 
-    /// The words are the example "CQE send" in section 16.3.
+    /// Example "CQE send" from section 16.3.
     #[test]
     fn send_cqe_matches_published_example() {
         let cqe = Cqe {
@@ -84,16 +84,16 @@ mod tests {
         assert_eq!(cqe.emit(), words(&expected));
     }
 
-    /// The words are the examples "CQE receive" and "CQE flush, SQ" in section 16.3.
+    /// Examples "CQE receive" and "CQE flush, SQ" from section 16.3.
     #[test]
-    fn receive_and_flush_match_published_cqes() {
+    fn receive_and_flush_cqes_match_published_examples() {
         let receive = Cqe { opcode: 4, valid: true, ..Cqe::default() };
         assert_eq!(receive.emit(), words(&[(24, 0x8400_0000_0000_0000)]));
         let flush = Cqe { error: true, major: 1, minor: 1, send: true, valid: true, ..Cqe::default() };
         assert_eq!(flush.emit(), words(&[(24, 0xc080_0000_0001_0001)]));
     }
 
-    /// The words are the example "CQE UD receive" in section 16.3.
+    /// Example "CQE UD receive" from section 16.3.
     #[test]
     fn datagram_completion_uses_two_entries() {
         let cqe = Cqe {
@@ -113,9 +113,9 @@ mod tests {
         assert_eq!(more.emit(), words(&[(16, 0x0000_02e8_1000_0002), (24, 0xa000_0000_0000_0000)]));
     }
 
-    /// The expected layout is taken from the specification's table.
+    /// The examples in section 16.3 do not set these fields.
     #[test]
-    fn index_solicited_imm_and_tag_are_at_specified_bits() {
+    fn other_cqe_fields_are_at_specified_bits() {
         let cqe = Cqe { wqe_index: 0x7fff, solicited: true, ..Cqe::default() };
         assert_eq!(cqe.emit(), words(&[(24, 0x0040_7fff_0000_0000)]));
         let more =

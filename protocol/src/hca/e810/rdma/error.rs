@@ -1,4 +1,4 @@
-//! Errors of CQP operations. Drivers only log most of these codes, so the device chooses their meaning.
+//! Errors of CQP operations. Drivers only log most of these codes, so the device is free to assign them.
 //!
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.
@@ -7,12 +7,12 @@ use thiserror::Error;
 
 use super::control::ErrorCodes;
 
-/// Major code of all operation errors.
+/// Major code of all CQP errors.
 const MAJOR: u16 = 0xffff;
 
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $name:ident = $code:literal $word:literal;)*) => {
-        /// Cause of the error: its minor code.
+        /// Cause of a CQP error, reported as its minor code.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u16)]
         pub enum CqpErrorCode {
@@ -44,9 +44,9 @@ error_codes! {
     NoObject = 0x0003 "no_object";
     /// The object already exists.
     Exists = 0x0004 "exists";
-    /// No room is left for the object.
+    /// No space is left for the object.
     NoRoom = 0x0005 "no_room";
-    /// Guest memory is unreachable.
+    /// Guest memory could not be accessed.
     Unreachable = 0x0006 "unreachable";
     /// The object is in use.
     InUse = 0x0007 "in_use";
@@ -54,15 +54,15 @@ error_codes! {
     State = 0x8002 "state";
 }
 
-/// An operation error: the code for the driver and the cause for the operator.
+/// Error of a CQP operation, with a code for the driver and details for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{code}: {field} {value:#x}", code = code.name(), field = what)]
 pub struct CqpError {
     /// Error code for the driver.
     pub code: CqpErrorCode,
-    /// Field or object at fault.
+    /// Name of the field or object at fault.
     pub what: &'static str,
-    /// Value of that field, or number of that object.
+    /// Value of the field, or number of the object.
     pub value: u64,
 }
 

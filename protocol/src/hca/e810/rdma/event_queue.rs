@@ -10,27 +10,26 @@ use crate::ids::Iova;
 use crate::layout;
 
 layout! {
-    /// Layout of the operation "Create CEQ".
+    /// CQP WQE of "Create CEQ".
     pub struct CreateCeq[64] {
         /// Number of entries in the ring.
         @16[21:0]  entries: u32,
         /// CEQ number, ten bits.
         @24[9:0]   ceq: u16,
-        /// The interrupts of the CEQ are moderated.
+        /// Whether interrupt moderation applies to the CEQ.
         @24[46]    moderated: bool,
-        /// The ring is described by a page list.
+        /// Whether a page list describes the ring.
         @24[47]    in_pages: bool,
         /// Address of the ring, if it is contiguous.
         @32        ring: Iova,
         /// First PBLE of the page list.
         @48[27:0]  first_page: PbleIndex,
-        /// VSI of the CEQ.
         @56[23:8]  vsi: u16,
     }
 }
 
 layout! {
-    /// Layout of the operation "Destroy CEQ".
+    /// CQP WQE of "Destroy CEQ".
     pub struct DestroyCeq[64] {
         /// CEQ number, ten bits.
         @24[9:0]  ceq: u16,
@@ -38,11 +37,11 @@ layout! {
 }
 
 layout! {
-    /// Layout of the operation "Create AEQ".
+    /// CQP WQE of "Create AEQ".
     pub struct CreateAeq[64] {
         /// Number of entries in the ring.
         @16[18:0]  entries: u32,
-        /// The ring is described by a page list.
+        /// Whether a page list describes the ring.
         @24[47]    in_pages: bool,
         /// Address of the ring, if it is contiguous.
         @32        ring: Iova,
@@ -54,9 +53,9 @@ layout! {
 layout! {
     /// An entry of a CEQ.
     pub struct CompletionEvent[8] {
-        /// Cookie from "create CQ", without its highest bit.
+        /// Cookie from "Create CQ", without its highest bit.
         [62:0]  cookie: u64 => Hex,
-        /// Polarity of the current pass over the ring.
+        /// Polarity, which toggles on each pass over the ring.
         [63]    valid: bool,
     }
 }
@@ -64,7 +63,7 @@ layout! {
 layout! {
     /// An entry of the AEQ.
     pub struct AsyncEvent[16] {
-        /// Context of the QP or CQ.
+        /// Completion context of the QP or CQ.
         @0         context: u64 => Hex,
         /// Bits 17:0 of the QP or CQ number.
         @8[17:0]   number_low: u32,
@@ -80,7 +79,7 @@ layout! {
         @8[53:50]  source: EventSource as u8,
         /// New state of the QP.
         @8[56:54]  state: QpState as u8,
-        /// Polarity of the current pass over the ring.
+        /// Polarity, which toggles on each pass over the ring.
         @8[63]     valid: bool,
     }
 }
@@ -136,7 +135,7 @@ codes! {
     EventCode(u16) {
         /// The key is not allocated.
         KeyUnallocated = 0x102 "key_unallocated";
-        /// The key's region is invalid.
+        /// The region of the key is invalid.
         KeyInvalid = 0x103 "key_invalid";
         /// The window is associated with another QP.
         KeyQp = 0x104 "key_qp";
@@ -156,7 +155,7 @@ codes! {
         FastRegisterLength = 0x110 "fast_register_length";
         /// The peer is not allowed to invalidate the key.
         InvalidateRights = 0x112 "invalidate_rights";
-        /// The invalidated region has bound windows.
+        /// The region to invalidate has bound windows.
         InvalidateBound = 0x113 "invalidate_bound";
         /// The window is already bound.
         BindValid = 0x114 "bind_valid";
@@ -179,25 +178,25 @@ codes! {
         CqOverflow = 0x203 "cq_overflow";
         /// A READ was posted to a QP that allows no outstanding READs.
         ReadNotAllowed = 0x205 "read_not_allowed";
-        /// The peer returned a NAK "invalid request".
+        /// The peer returned an "invalid request" NAK.
         RemoteInvalidRequest = 0x208 "remote_invalid_request";
         /// A send WQE has an unknown opcode.
         BadOperation = 0x20a "bad_operation";
-        /// The peer returned a NAK "remote access error".
+        /// The peer returned a "remote access error" NAK.
         RemoteAccess = 0x20d "remote_access";
-        /// The peer returned a NAK "remote operational error".
+        /// The peer returned a "remote operational error" NAK.
         RemoteOperation = 0x20e "remote_operation";
         /// The message is longer than the receive WQE.
         MessageTooLong = 0x303 "message_too_long";
-        /// The peer has sent an unexpected request.
+        /// The peer sent an unexpected request.
         UnexpectedRequest = 0x312 "unexpected_request";
         /// The peer sent an invalid response.
         BadResponse = 0x316 "bad_response";
         /// The address handle does not exist.
         NoHandle = 0x406 "no_handle";
-        /// The transport retry counter was exceeded.
+        /// The transport retry count was exceeded.
         RetriesExceeded = 0x50a "retries_exceeded";
-        /// The RNR retry counter was exceeded.
+        /// The RNR retry count was exceeded.
         RnrRetriesExceeded = 0x50f "rnr_retries_exceeded";
         /// The queue can no longer be used.
         Catastrophic = 0x700 "catastrophic";
@@ -220,7 +219,7 @@ codes! {
 }
 
 impl AsyncEvent {
-    /// Creates an event of the QP or CQ with this number.
+    /// Creates an event for the QP or CQ with this number.
     pub fn of(number: u32) -> Self {
         Self {
             number_low: number & 0x3_ffff,
@@ -234,9 +233,9 @@ impl AsyncEvent {
 mod tests {
     use super::*;
 
-    /// The expected words are those of section 12.6.
+    /// The expected layout is that of section 12.6.
     #[test]
-    fn async_event_matches_words_of_section_12_6() {
+    fn async_event_matches_specified_layout() {
         let event = AsyncEvent {
             context: 0x1234,
             wqe: 3,

@@ -1,4 +1,4 @@
-//! RDMA features: an array of 64-bit words. The first word contains the number of words.
+//! RDMA features, reported as an array of 64-bit words. The first word contains the number of words.
 //!
 //! # Spec
 //! E810 interface, section 10.6.
@@ -7,7 +7,7 @@ use crate::ids::Iova;
 use crate::layout;
 
 layout! {
-    /// Layout of the operation "Query features".
+    /// CQP WQE of "Query features".
     pub struct QueryFeatures[64] {
         /// Length of the buffer in bytes.
         @24[31:0]  len: u32,
@@ -17,7 +17,7 @@ layout! {
 }
 
 layout! {
-    /// The first word of the array, which contains the firmware version.
+    /// First word of the array, which contains the firmware version.
     pub struct FirmwareFeature[8] {
         @0  minor: u16,
         @2  major: u16,
@@ -29,11 +29,11 @@ layout! {
 }
 
 layout! {
-    /// A word that contains the hardware version.
+    /// Word that contains the hardware version.
     pub struct HardwareFeature[8] {
         @0  minor: u16,
         @2  major: u16,
-        /// Type of the feature, [`HARDWARE_VERSION`].
+        /// Feature type, always [`HARDWARE_VERSION`].
         @6  kind: u16,
     }
 }
@@ -45,9 +45,9 @@ pub const HARDWARE_VERSION: u16 = 1;
 mod tests {
     use super::*;
 
-    /// The expected words are those of section 10.6; drivers display "1.70".
+    /// The expected words are from section 10.6. Drivers display the firmware version as "1.70".
     #[test]
-    fn version_features_match_words_of_section_10_6() {
+    fn version_features_match_specified_words() {
         let firmware = FirmwareFeature { minor: 70, major: 1, count: 2, kind: 0 };
         assert_eq!(u64::from_le_bytes(firmware.emit()), 0x0000_0002_0001_0046);
         let hardware = HardwareFeature { minor: 0, major: 2, kind: HARDWARE_VERSION };

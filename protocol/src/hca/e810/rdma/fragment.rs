@@ -1,4 +1,4 @@
-//! Fragment of a gather or scatter list (SGE).
+//! Fragments of gather and scatter lists (SGE).
 //!
 //! # Spec
 //! E810 interface, section 13.4.
@@ -7,7 +7,7 @@ use crate::ids::{Lkey, Va};
 use crate::layout;
 
 layout! {
-    /// A fragment. A fragment of length 0 is skipped, and its key is not checked.
+    /// Entry of a gather or scatter list. The device skips an entry of length 0 without checking its key.
     pub struct Fragment[16] {
         @0         va: Va,
         /// STag of the region.

@@ -1,4 +1,4 @@
-//! Multicast groups.
+//! CQP operations on multicast groups.
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 13.8.
@@ -11,7 +11,7 @@ use crate::layout;
 pub const MAX_MEMBERS: usize = 8;
 
 layout! {
-    /// Layout of the operations "Create", "Modify" and "Destroy multicast group".
+    /// CQP WQE that creates, modifies or destroys a multicast group.
     pub struct GroupCommand[64] {
         /// MAC address of the group.
         @0[47:0]    mac: MacNumber as u64,
@@ -21,11 +21,11 @@ layout! {
         @16[43:32]  vlan: u16,
         /// Group number, 13 bits.
         @24[12:0]   group: u16,
-        /// The group's datagrams are VLAN-tagged.
+        /// Whether the group's datagrams are VLAN-tagged.
         @24[59]     vlan_valid: bool,
-        /// The group's address is an IPv4 address.
+        /// Whether the group's address is an IPv4 address.
         @24[60]     ipv4: bool,
-        /// Address of the list of members: [`MAX_MEMBERS`] slots, each a [`Member`].
+        /// Address of the member list, an array of [`MAX_MEMBERS`] slots; see [`Member`].
         @32         members: Iova,
         /// IP address of the group.
         @48         address: IpNumber,
@@ -37,7 +37,7 @@ layout! {
     pub struct Member[8] {
         /// QP number of the member.
         [17:0]   qpn: Qpn,
-        /// The slot is in use.
+        /// Whether the slot is in use.
         [31]     valid: bool,
         /// UDP port of the member.
         [47:32]  port: u16,

@@ -12,13 +12,12 @@ pub const SEGMENT_LEN: u64 = 2 << 20;
 pub const PAGE_LEN: u64 = 4096;
 /// Length of a PBLE and of a page directory entry in bytes.
 pub const ENTRY_LEN: u64 = 8;
-/// Object base addresses are in units of `BASE_UNIT` bytes.
+/// Unit of object base addresses in bytes.
 pub const BASE_UNIT: u64 = 512;
 
 layout! {
-    /// Layout of the operations "Query FPM" and "Commit FPM".
+    /// CQP WQE of "Query FPM" and "Commit FPM" (function private memory).
     pub struct FpmCommand[64] {
-        /// Number of the function.
         @16[7:0]   function: u8,
         /// In "Commit FPM": length of the buffer in bytes.
         @24[31:0]  len: u32,
@@ -28,7 +27,7 @@ layout! {
 }
 
 layout! {
-    /// Limit for an object type.
+    /// Limits of an object type.
     pub struct Limit[8] {
         /// Maximum number of objects.
         @0  max: u32,
@@ -38,7 +37,7 @@ layout! {
 }
 
 layout! {
-    /// Limit for an object type that is allocated in blocks.
+    /// Limits of an object type that is allocated in blocks.
     pub struct BlockLimit[8] {
         /// Maximum number of objects.
         @0  max: u32,
@@ -50,7 +49,7 @@ layout! {
 layout! {
     /// Response to "Query FPM".
     pub struct FpmLimits[176] {
-        /// First segment descriptor (SD).
+        /// Index of the first segment descriptor.
         @0[13:0]     first_segment: u16,
         /// Number of segment descriptors.
         @0[44:32]    max_segments: u16,
@@ -100,14 +99,14 @@ layout! {
 }
 
 layout! {
-    /// Layout of the operation "Update SDs".
+    /// CQP WQE of "Update SDs" (segment descriptors).
     pub struct UpdateSegments[64] {
         @0          first: SegmentEntry,
         /// Address of additional entries, aligned to 128 bytes.
         @16         more: Iova,
         /// Number of additional entries.
         @24[3:0]    more_count: u8,
-        /// Ignore the first entry.
+        /// Whether to ignore the first entry.
         @24[7]      skip_first: bool,
         @32         second: SegmentEntry,
         @48         third: SegmentEntry,
@@ -115,15 +114,15 @@ layout! {
 }
 
 layout! {
-    /// A new value of a segment descriptor.
+    /// Update of a segment descriptor.
     pub struct SegmentEntry[16] {
         /// Index of the segment descriptor.
         @0[11:0]   index: u16,
-        /// The segment descriptor is for a physical function.
+        /// Whether the descriptor belongs to a physical function.
         @0[15]     physical: bool,
-        /// Write the segment descriptor.
+        /// Whether to write the segment descriptor.
         @0[31]     write: bool,
-        /// In the second and third entry: the entry is valid.
+        /// In the second and third entry: whether the entry is valid.
         @0[63]     valid: bool,
         /// New value of the segment descriptor.
         @8         descriptor: SegmentDescriptor,
@@ -133,9 +132,9 @@ layout! {
 layout! {
     /// A segment descriptor of the HMC.
     pub struct SegmentDescriptor[8] {
-        /// The segment is backed by memory.
+        /// Whether memory backs the segment.
         [0]      valid: bool,
-        /// If set, the segment is contiguous; otherwise, `page` is the address of a page directory.
+        /// Whether the segment is contiguous. If not, `page` is the address of a page directory.
         [1]      direct: bool,
         /// Number of page directory entries.
         [11:2]   entries: u16,
@@ -147,7 +146,7 @@ layout! {
 layout! {
     /// An entry of a page directory.
     pub struct DirectoryEntry[8] {
-        /// The page is backed by memory.
+        /// Whether memory backs the page.
         [0]      valid: bool,
         /// Bits 63:12 of the page's address.
         [63:12]  page: u64 => Hex,
@@ -172,10 +171,9 @@ impl DirectoryEntry {
 mod tests {
     use super::*;
 
-    /// The words are taken from operation [3] in `irdma-probe.cqp.gz` and from operation [7] in
-    /// `run73-lvl2-paged-sd.cqp.gz`.
+    /// Words of operation 3 in `irdma-probe.cqp.gz` and of operation 7 in `run73-lvl2-paged-sd.cqp.gz`.
     #[test]
-    fn segment_updates_match_drivers() {
+    fn parses_recorded_segment_updates() {
         let wqe = |first: u64, second: u64| {
             let mut wqe = [0; 64];
             wqe[..8].copy_from_slice(&first.to_le_bytes());

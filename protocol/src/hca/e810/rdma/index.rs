@@ -23,7 +23,7 @@ id! {
 }
 
 impl PbleIndex {
-    /// Returns the index `count` entries later, or `None` if that index exceeds 28 bits.
+    /// Returns the index plus `count`, or `None` if the sum exceeds 28 bits.
     pub fn checked_add(self, count: u64) -> Option<Self> {
         let index = u32::try_from(u64::from(self.0).checked_add(count)?).ok()?;
         (Self::new(index).0 == index).then_some(Self(index))

@@ -6,7 +6,7 @@
 use crate::describe::{Code, Field, Visitor};
 use crate::layout;
 
-/// Operation on a node.
+/// Action of "Manage scheduler node".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum NodeAction {
@@ -51,23 +51,22 @@ impl Field for NodeAction {
 }
 
 layout! {
-    /// Layout of the operation "Manage scheduler node".
+    /// CQP WQE of "Manage scheduler node".
     pub struct NodeCommand[64] {
         /// Node number, 14 bits.
         @24[13:0]   node: u16,
-        /// Number of the parent node.
+        /// Node number of the parent.
         @24[29:16]  parent: u16,
         @24[55:52]  action: NodeAction as u8,
         @24[58:56]  class: u8,
         /// Scheduling mode of the node among its siblings.
         @24[60:59]  priority: u8,
-        /// The node is a queue set rather than an inner node.
+        /// Whether the node is a queue set rather than an inner node.
         @24[61]     leaf: bool,
-        /// The queue sets below the node can send.
+        /// Whether the queue sets below the node can send.
         @24[62]     enable: bool,
         /// Weight of the node among its siblings.
         @32[38:32]  weight: u8,
-        /// VSI of the node.
         @32[63:48]  vsi: u16,
     }
 }

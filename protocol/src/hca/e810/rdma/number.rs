@@ -1,4 +1,4 @@
-//! Network addresses as numbers. The highest byte of the number is the first byte on the wire.
+//! Network addresses stored as integers. The most significant byte is the first byte on the wire.
 //!
 //! # Spec
 //! E810 interface, sections 10.3, 13.2 and 13.6.
@@ -10,7 +10,7 @@ use crate::ids::MacAddr;
 use crate::layout;
 use crate::roce::IpAddrs;
 
-/// MAC address as a number: the first byte is bits 47:40.
+/// MAC address stored as an integer. Its first byte is in bits 47:40.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MacNumber(pub MacAddr);
 
@@ -34,7 +34,7 @@ impl Field for MacNumber {
     }
 }
 
-/// IP address as a little-endian 128-bit number. The last 32 bits of an IPv6 address therefore come first. An IPv4
+/// IP address stored as a little-endian 128-bit integer, so the last 32 bits of an IPv6 address come first. An IPv4
 /// address uses only these 32 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpNumber(u128);
@@ -58,7 +58,7 @@ impl IpNumber {
 }
 
 impl IpNumber {
-    /// Returns the address pair whose source is `self` and whose destination is `destination`.
+    /// Returns the address pair with source `self` and the given destination.
     pub fn towards(self, destination: Self, ipv4: bool) -> IpAddrs {
         if ipv4 {
             IpAddrs::V4 { src: self.v4(), dst: destination.v4() }
@@ -91,8 +91,8 @@ impl layout::Value for IpNumber {
 
 impl Field for IpNumber {
     fn show(&self, name: &str, to: &mut dyn Visitor) {
-        // The IP version is in another field. An IPv6 address of a peer is never below 2^32, so a smaller number is an
-        // IPv4 address.
+        // The IP version is in another field. A number below 2^32 must be an IPv4 address, because the IPv6 addresses
+        // of peers are larger.
         let ipv4 = self.0 <= u32::MAX.into();
         to.value(name, Value::Text(format_args!("{}", self.address(ipv4))));
     }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::layout::{LittleEndian, Value as _};
 
-    /// The expected numbers are taken from the examples "0f ARP add" and "1c AH, IPv4" in section 16.3.
+    /// The expected numbers are from the examples "0f ARP add" and "1c AH, IPv4" in section 16.3.
     #[test]
     fn addresses_match_driver_encoding() {
         let mac = MacNumber(MacAddr([0x02, 0xe8, 0x10, 0, 0, 1]));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_address_words_are_in_reverse_order() {
+    fn ipv6_address_words_are_in_reverse_order() {
         let mut words = [0; 16];
         for (place, word) in words.as_chunks_mut::<4>().0.iter_mut().zip([4_u32, 3, 2, 0xfe80_0001]) {
             *place = word.to_le_bytes();

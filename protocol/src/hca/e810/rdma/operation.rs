@@ -1,4 +1,4 @@
-//! CQP operations. Each one is a 64-byte WQE.
+//! CQP operations, each encoded as a 64-byte WQE.
 //!
 //! # Spec
 //! E810 interface, section 10.3.
@@ -16,7 +16,7 @@ use super::statistics::GatherStatistics;
 use crate::describe::{Describe, Visitor};
 use crate::layout;
 
-/// Length of a WQE in bytes.
+/// Length of a CQP WQE in bytes.
 pub const WQE_LEN: usize = 64;
 
 /// Name of an unknown operation.
@@ -25,9 +25,9 @@ pub const UNKNOWN: &str = "unknown_operation";
 layout! {
     /// Common fields of all operations.
     pub struct Header[64] {
-        /// The opcode, see [`Opcode`].
+        /// Opcode of the operation; see [`Opcode`].
         @24[37:32]  opcode: u8 => Hex,
-        /// Polarity of the current pass over the ring.
+        /// Polarity, which toggles on each pass over the ring.
         @24[63]     valid: bool,
     }
 }
@@ -42,7 +42,7 @@ layout! {
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident($layout:ident) = $code:literal $word:literal;)*) => {
-        /// Opcode of an operation.
+        /// Opcode of a CQP operation.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Opcode {
@@ -74,7 +74,7 @@ macro_rules! operations {
             }
         }
 
-        /// An operation with its fields.
+        /// A CQP operation with its fields.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Operation {
             $($(#[$doc])* #[allow(missing_docs)] $name($layout),)*
@@ -129,7 +129,7 @@ operations! {
     DeallocateStag(DeallocateStag) = 0x0d "deallocate_stag";
     /// Updates the ARP table.
     ManageArp(ManageArp) = 0x0f "manage_arp";
-    /// Allocates a push page. This device has none.
+    /// Allocates a push page. This device has no push pages.
     ManagePushPages(Acknowledged) = 0x11 "manage_push_pages";
     QueryFeatures(QueryFeatures) = 0x12 "query_features";
     CreateCeq(CreateCeq) = 0x16 "create_ceq";
@@ -162,11 +162,11 @@ operations! {
     SuspendQp(SuspendQp) = 0x29 "suspend_qp";
     /// Resumes the send queue of a QP.
     ResumeQp(SuspendQp) = 0x2a "resume_qp";
-    /// Announces the HMC pages that the firmware requires.
+    /// Reports that the static HMC pages are allocated.
     StaticPagesAllocated(Acknowledged) = 0x2b "static_pages_allocated";
     /// Manages a scheduler node.
     ManageNode(NodeCommand) = 0x2c "manage_node";
-    /// Manages statistics instances. This device has only one.
+    /// Manages statistics instances. This device has only one instance.
     ManageStatistics(Acknowledged) = 0x2d "manage_statistics";
     GatherStatistics(GatherStatistics) = 0x2e "gather_statistics";
     /// Maps user priorities to traffic classes.

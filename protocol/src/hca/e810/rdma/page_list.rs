@@ -1,4 +1,4 @@
-//! Page list levels: how commands use physical buffer list entries (PBLE) to describe memory.
+//! Page lists, which describe memory by physical buffer list entries (PBLE).
 //!
 //! # Spec
 //! E810 interface, sections 12.2 and 13.7.
@@ -9,7 +9,7 @@ use crate::describe::{Field, Value, Visitor};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ListLevel {
-    /// Code 0: no list, a single address of contiguous memory.
+    /// Code 0: no list. The memory is contiguous and has a single address.
     Contiguous,
     /// Code 1: PBLEs contain page addresses.
     One,

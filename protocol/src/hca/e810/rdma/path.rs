@@ -1,4 +1,4 @@
-//! ARP table and address handles.
+//! CQP operations on the ARP table and on address handles.
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 13.6.
@@ -10,21 +10,21 @@ use crate::layout;
 use crate::roce::IpAddrs;
 
 layout! {
-    /// Layout of the operation "Manage ARP".
+    /// CQP WQE of "Manage ARP".
     pub struct ManageArp[64] {
         /// MAC address of the neighbour.
         @16[47:0]  mac: MacNumber as u64,
         /// Index of the ARP table entry.
         @24[11:0]  index: ArpIndex,
-        /// If set, the entry is added; otherwise, it is deleted.
+        /// Whether to add the entry. If not, it is deleted.
         @24[42]    valid: bool,
-        /// The entry does not age.
+        /// Whether the entry never ages out.
         @24[43]    permanent: bool,
     }
 }
 
 layout! {
-    /// Layout of the operations "Create AH" and "Modify AH".
+    /// CQP WQE of "Create AH" and "Modify AH".
     pub struct AddressHandleCommand[64] {
         /// Source MAC address of datagrams.
         @0[63:16]   source_mac: MacNumber as u64,
@@ -42,11 +42,11 @@ layout! {
         @16[63:48]  arp: ArpIndex,
         /// Index of the address handle.
         @24[23:0]   index: AhIndex,
-        /// The addresses are IPv4 addresses.
+        /// Whether the addresses are IPv4 addresses.
         @24[59]     ipv4: bool,
-        /// Insert the VLAN tag into datagrams.
+        /// Whether to insert the VLAN tag into datagrams.
         @24[60]     insert_vlan: bool,
-        /// Deliver datagrams to the device itself as well.
+        /// Whether to deliver datagrams to the device itself as well.
         @24[62]     loopback: bool,
         @32         destination: IpNumber,
         @48         source: IpNumber,
@@ -61,7 +61,7 @@ impl AddressHandleCommand {
 }
 
 layout! {
-    /// Layout of the operation "Destroy AH".
+    /// CQP WQE of "Destroy AH".
     pub struct DestroyAddressHandle[64] {
         /// Index of the address handle.
         @24[23:0]  index: AhIndex,

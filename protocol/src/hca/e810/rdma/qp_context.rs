@@ -12,11 +12,11 @@ use crate::layout;
 use crate::roce::IpAddrs;
 
 layout! {
-    /// Context of a QP.
+    /// A queue pair context.
     pub struct QpContext[256] {
-        /// The addresses are IPv4 addresses.
+        /// Whether the addresses are IPv4 addresses.
         @0[3]         ipv4: bool,
-        /// Insert a VLAN tag into sent packets.
+        /// Whether to insert a VLAN tag into sent packets.
         @0[5]         insert_tag: bool,
         /// Log2 of the receive WQE size in quanta.
         @0[9:8]       log_receive_quanta: u8,
@@ -45,7 +45,6 @@ layout! {
         /// ARP table entry of the destination.
         @54           arp_index: ArpIndex,
         @56[19:0]     flow_label: FlowLabel,
-        /// P_Key of the QP.
         @60           pkey: Pkey,
         /// Protection domain, bits 15:0.
         @62           pd_low: u16,
@@ -72,19 +71,19 @@ layout! {
         @152[63:16]   source_mac: MacNumber as u64,
         /// Maximum number of outstanding READs as the requester (ORD).
         @160          ord: u8,
-        /// Encoded maximum number of outstanding READs as the responder (IRD), see [`QpContext::ird`].
+        /// Encoded maximum number of outstanding READs as the responder (IRD); see [`QpContext::ird`].
         @160[18:16]   ird_code: u8,
         /// Whether peers can execute RDMA WRITE.
         @160[20]      remote_write: bool,
         /// Whether peers can execute RDMA READ.
         @160[21]      remote_read: bool,
-        /// The QP can bind memory windows.
+        /// Whether the QP can bind memory windows.
         @160[23]      bind: bool,
-        /// The send queue can register memory.
+        /// Whether the send queue can register memory.
         @160[24]      fast_register: bool,
-        /// STag 0 grants access to all memory by bus address.
+        /// Whether STag 0 grants access to all memory by bus address.
         @160[25]      privileged: bool,
-        /// Value that is returned in CQEs and events.
+        /// Value that the device returns in CQEs and events.
         @168          completion_context: u64 => Hex,
         /// Queue set in the scheduler.
         @176[25:16]   set_handle: u16,
@@ -93,7 +92,7 @@ layout! {
 }
 
 impl QpContext {
-    /// Returns the protection domain, joined from its two parts.
+    /// Returns the protection domain, combined from its two fields.
     pub fn pd(&self) -> Pdn {
         Pdn::new(u32::from(self.pd_high) << 16 | u32::from(self.pd_low))
     }
@@ -210,7 +209,7 @@ mod tests {
         assert_eq!(context.addresses(), IpAddrs::V4 { src, dst });
     }
 
-    /// The words are the example "GSI context" in section 16.3.
+    /// Example "GSI context" from section 16.3.
     #[test]
     fn parses_gsi_context_example() {
         let context = QpContext::parse(&words(&[
@@ -227,10 +226,9 @@ mod tests {
         assert!(!context.bind && !context.ipv4);
     }
 
-    /// The test covers fields that are not set in the published contexts. The expected positions are taken from the
-    /// specification's table.
+    /// Covers fields that the examples in section 16.3 do not set.
     #[test]
-    fn fields_unset_in_published_contexts_are_at_specified_bits() {
+    fn other_context_fields_are_at_specified_bits() {
         let context = QpContext::parse(&words(&[
             (0, 1 << 5 | 3 << 8 | 2 << 20),
             (24, 0x6a << 24),

@@ -1,4 +1,4 @@
-//! CQP operations on queue pairs. [`super::qp_context`] defines the context of a queue pair.
+//! CQP operations on queue pairs. The QP context is in [`super::qp_context`].
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 13.
@@ -135,7 +135,7 @@ impl Field for QpState {
 }
 
 layout! {
-    /// Layout of the operations "Create QP" and "Modify QP".
+    /// CQP WQE of "Create QP" and "Modify QP".
     pub struct QpCommand[64] {
         /// In "Modify QP": new maximum segment size.
         @8[45:32]   mss: u16,
@@ -143,31 +143,31 @@ layout! {
         @16         context: Iova,
         /// QP number, 24 bits.
         @24[23:0]   qpn: Qpn,
-        /// The maximum number of outstanding READs in the context is valid.
+        /// Whether the maximum number of outstanding READs in the context is valid.
         @24[42]     ord_valid: bool,
-        /// The context is valid.
+        /// Whether the context is valid.
         @24[43]     context_valid: bool,
-        /// In "Modify QP": also reread fields cached by the device.
+        /// In "Modify QP": whether to reread fields cached by the device.
         @24[44]     cached_valid: bool,
-        /// The queues are described by page lists.
+        /// Whether page lists describe the queues.
         @24[45]     in_pages: bool,
-        /// All packets are looped back to the device.
+        /// Whether all packets are looped back to the device.
         @24[46]     loopback: bool,
-        /// The CQs in the context are valid.
+        /// Whether the CQs in the context are valid.
         @24[47]     cqs_valid: bool,
         /// Type of the QP.
         @24[50:48]  kind: QpKind as u8,
-        /// The source MAC address in the context is valid.
+        /// Whether the source MAC address in the context is valid.
         @24[51]     mac_valid: bool,
-        /// In "Modify QP": the segment size is valid.
+        /// In "Modify QP": whether `mss` is valid.
         @24[52]     mss_valid: bool,
-        /// In "Modify QP": remove the connection from the hash table (iWARP only).
+        /// In "Modify QP": whether to remove the connection from the hash table (iWARP only).
         @24[55]     remove_hash: bool,
         /// In "Modify QP": how to terminate the connection (iWARP only).
         @24[57:56]  terminate: u8,
-        /// In "Modify QP": reset the connection (iWARP only).
+        /// In "Modify QP": whether to reset the connection (iWARP only).
         @24[58]     reset: bool,
-        /// The ARP index in the context is valid.
+        /// Whether the ARP index in the context is valid.
         @24[59]     arp_valid: bool,
         /// State after the operation.
         @24[62:60]  state: QpState as u8,
@@ -177,7 +177,7 @@ layout! {
 }
 
 layout! {
-    /// Layout of the operation "Destroy QP".
+    /// CQP WQE of "Destroy QP".
     pub struct DestroyQp[64] {
         /// Address of the context.
         @16         context: Iova,
@@ -185,9 +185,9 @@ layout! {
         @24[23:0]   qpn: Qpn,
         /// Type of the QP.
         @24[50:48]  kind: QpKind as u8,
-        /// Ignore bound memory windows.
+        /// Whether to ignore bound memory windows.
         @24[54]     ignore_windows: bool,
-        /// Remove the connection from the hash table (iWARP only).
+        /// Whether to remove the connection from the hash table (iWARP only).
         @24[55]     remove_hash: bool,
         /// Address of the shadow area.
         @40         shadow: Iova,
@@ -195,34 +195,34 @@ layout! {
 }
 
 layout! {
-    /// Layout of the operation "Flush WQEs". The operation can also generate an asynchronous event.
+    /// CQP WQE of "Flush WQEs", which can also generate an asynchronous event.
     pub struct FlushQp[64] {
         /// Type of the event.
         @8[15:0]    event: u16 => Hex,
         /// Source of the event.
         @8[19:16]   source: u8,
-        /// Minor code of flushed receives.
+        /// Minor error code of flushed receives.
         @16         rq_minor: u16,
-        /// Major code of flushed receives.
+        /// Major error code of flushed receives.
         @18         rq_major: u16,
-        /// Minor code of flushed sends.
+        /// Minor error code of flushed sends.
         @20         sq_minor: u16,
-        /// Major code of flushed sends.
+        /// Major error code of flushed sends.
         @22         sq_major: u16,
         /// QP number, 24 bits.
         @24[23:0]   qpn: Qpn,
         @24[59]     generate_event: bool,
-        /// The codes are valid.
+        /// Whether the codes are valid.
         @24[60]     codes_valid: bool,
-        /// Flush the send queue.
+        /// Whether to flush the send queue.
         @24[61]     sq: bool,
-        /// Flush the receive queue.
+        /// Whether to flush the receive queue.
         @24[62]     rq: bool,
     }
 }
 
-/// The queues in which "Flush WQEs" has found requests. The completion reports them in its minor code. If the code is
-/// [`FlushedQueues::Neither`] although the driver has posted requests, the driver assumes that the flush failed.
+/// Queues in which "Flush WQEs" found requests, as reported in the minor code of its completion. If the code is
+/// [`FlushedQueues::Neither`] although the driver posted requests, the driver assumes that the flush failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushedQueues {
     /// Neither queue had requests.
@@ -236,7 +236,7 @@ pub enum FlushedQueues {
 }
 
 impl FlushedQueues {
-    /// Combines the results for both queues.
+    /// Creates the value from the results for the two queues.
     pub const fn new(send: bool, receive: bool) -> Self {
         match (send, receive) {
             (false, false) => Self::Neither,
@@ -268,7 +268,7 @@ impl FlushedQueues {
 }
 
 layout! {
-    /// Layout of the operations "Suspend QP" and "Resume QP".
+    /// CQP WQE of "Suspend QP" and "Resume QP".
     pub struct SuspendQp[64] {
         /// In "Resume QP": new queue set of the QP.
         @16         set: u16,

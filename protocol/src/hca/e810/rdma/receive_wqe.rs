@@ -14,8 +14,8 @@ pub struct ReceiveWqe {
 }
 
 impl ReceiveWqe {
-    /// Parses a slot, which contains the first fragment and `more` additional fragments. `more` comes from the WQE's
-    /// control word. Fragments beyond the slot are ignored.
+    /// Parses a slot with one fragment and `more` additional fragments, as counted in the control word. Fragments
+    /// beyond the slot are ignored.
     pub fn parse(slot: &[u8], more: u8) -> Self {
         let rest = slot.get(QUANTUM..).unwrap_or_default().as_chunks().0;
         let all = slot.first_chunk().into_iter().chain(rest.iter().take(more.into())).map(Fragment::parse);
@@ -33,7 +33,7 @@ mod tests {
         Fragment { va: Va::new(va), key: Lkey::new(key), len }
     }
 
-    /// The words are the example "RQ, 1 SGE" in section 16.3. The example has the same fragment as the send example.
+    /// Example "RQ, 1 SGE" from section 16.3.
     #[test]
     fn parses_receive_example() {
         let slot: [u8; QUANTUM] = words(&[(0, 0x55ec_bd10_3000), (8, 0x8000_1000_9132_58d1), (24, 1 << 63)]);

@@ -1,5 +1,5 @@
-//! CQP operations on memory regions and windows. Drivers identify regions and windows by STags. An STag consists of an
-//! index and, in the lowest byte, a key.
+//! CQP operations on memory regions and windows. An STag identifies a region or window. It consists of an index and, in
+//! the lowest byte, a key.
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 13.7.
@@ -110,17 +110,16 @@ impl Field for HostPage {
 }
 
 layout! {
-    /// Layout of the operation "Allocate STag". The STag is for a window, or for a region that will be registered by a
-    /// WQE.
+    /// CQP WQE of "Allocate STag". The STag is for a window, or for a region that a send WQE will register.
     pub struct AllocateStag[64] {
         /// Maximum length of the region in bytes.
         @8[45:0]    len: u64,
         @8[63:46]   pd: Pdn,
         /// Index of the STag.
         @16[31:8]   index: u32 => Hex,
-        /// For a window: the window is of type 1. It is associated with its protection domain rather than with a QP.
+        /// Whether a window is of type 1, which is associated with a protection domain rather than with a QP.
         @24[42]     wide: bool,
-        /// The STag is for a region rather than a window.
+        /// Whether the STag is for a region rather than a window.
         @24[43]     region: bool,
         /// Number of levels in the page list.
         @24[45:44]  level: ListLevel as u8,
@@ -128,7 +127,7 @@ layout! {
         @24[47:46]  page: HostPage as u8,
         /// Rights that the region can grant.
         @24[52:48]  rights: StagRights as u8,
-        /// Remote access is allowed.
+        /// Whether remote access is allowed.
         @24[53]     remote: bool,
         /// First PBLE of the page list.
         @48[27:0]   first_page: PbleIndex,
@@ -136,16 +135,16 @@ layout! {
 }
 
 layout! {
-    /// Layout of the operation "Register MR".
+    /// CQP WQE of "Register MR".
     pub struct RegisterMr[64] {
-        /// First virtual address. For a zero-based region, offset in the first page.
+        /// First virtual address or, for a zero-based region, offset in the first page.
         @0          start: Va,
         /// Length in bytes, or 0 for all memory.
         @8[45:0]    len: u64,
         @8[63:46]   pd: Pdn,
         /// The STag with its key byte.
         @16         stag: u32 => Hex,
-        /// The STag is for a region. This bit is always set.
+        /// Whether the STag is for a region; always set.
         @24[43]     region: bool,
         /// Number of levels in the page list.
         @24[45:44]  level: ListLevel as u8,
@@ -153,9 +152,9 @@ layout! {
         @24[47:46]  page: HostPage as u8,
         /// Access rights of the region.
         @24[52:48]  rights: StagRights as u8,
-        /// Remote access is allowed.
+        /// Whether remote access is allowed.
         @24[53]     remote: bool,
-        /// Virtual addresses begin at `start` rather than at 0.
+        /// Whether virtual addresses begin at `start` rather than at 0.
         @24[59]     virtual_address: bool,
         /// Address of the memory, if it is contiguous.
         @32         address: Iova,
@@ -165,12 +164,12 @@ layout! {
 }
 
 layout! {
-    /// Layout of the operation "Deallocate STag".
+    /// CQP WQE of "Deallocate STag".
     pub struct DeallocateStag[64] {
         @8[63:46]  pd: Pdn,
         /// Index of the STag.
         @16[31:8]  index: u32 => Hex,
-        /// The STag belongs to a region rather than a window.
+        /// Whether the STag belongs to a region rather than a window.
         @24[43]    region: bool,
     }
 }

@@ -25,7 +25,7 @@ pub const MAX_LEN: usize = QUANTUM * MAX_QUANTA;
 pub const CONTROL_OFFSET: usize = 24;
 /// Offset of the second quantum.
 const SECOND: usize = QUANTUM;
-/// Length of the inline data in the first quantum. The data also begins at offset 8.
+/// Length of the inline data in the first quantum, where it begins at offset 8.
 const FIRST_INLINE: usize = 8;
 /// Length of the inline data in each quantum after the first. The last byte of a quantum contains the polarity.
 const MORE_INLINE: usize = QUANTUM - 1;
@@ -33,25 +33,25 @@ const MORE_INLINE: usize = QUANTUM - 1;
 layout! {
     /// Control word of a WQE.
     pub struct Control[8] {
-        /// STag at the peer, or address handle of a datagram.
+        /// Remote STag, or address handle of a datagram.
         [31:0]   key: u32 => Hex,
-        /// The opcode, see [`opcode`].
+        /// Opcode of the WQE; see [`opcode`].
         [37:32]  opcode: u8,
         /// Number of fragments after the first.
         [41:38]  more_fragments: u8,
-        /// Immediate data is present. In a fast registration, this bit is part of the page size.
+        /// Whether immediate data is present. In a fast registration, this bit is part of the page size.
         [47]     immediate: bool,
         /// Length of the inline data in bytes. In a local operation, these bits are the rights and the type.
         [55:48]  inline_len: u8,
-        /// The data is inline.
+        /// Whether the data is inline.
         [57]     inline: bool,
-        /// Wait for previous READs.
+        /// Whether to wait for previous READs.
         [60]     read_fence: bool,
-        /// Wait for all previous WQEs.
+        /// Whether to wait for all previous WQEs.
         [61]     local_fence: bool,
-        /// The driver requests a CQE.
+        /// Whether the driver requests a CQE.
         [62]     signaled: bool,
-        /// Polarity of the current pass over the ring.
+        /// Polarity, which toggles on each pass over the ring.
         [63]     valid: bool,
     }
 }
@@ -59,7 +59,7 @@ layout! {
 layout! {
     /// Control word of a local operation.
     pub struct LocalControl[8] {
-        /// STag that a fast registration makes valid.
+        /// STag that a fast registration validates.
         [31:0]   key: Lkey,
         /// Number of levels in the page list.
         [45:44]  level: ListLevel as u8,
@@ -67,9 +67,9 @@ layout! {
         [47:46]  page_size: u8,
         /// Access rights of the region or window.
         [52:48]  rights: u8 => Hex,
-        /// Requests use virtual addresses rather than offsets from the first byte.
+        /// Whether requests use virtual addresses rather than offsets from the first byte.
         [53]     virtual_addresses: bool,
-        /// The window is of type 1: it is associated with its protection domain rather than with this QP.
+        /// Whether the window is of type 1, which is associated with a protection domain rather than with a QP.
         [54]     type1: bool,
     }
 }
@@ -110,7 +110,7 @@ pub mod opcode {
     }
 }
 
-/// Service of a send queue. It determines whether WQEs contain a destination.
+/// Service of a send queue, which determines whether WQEs contain a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Service {
@@ -151,7 +151,7 @@ pub enum Data {
 /// Gather or scatter list, without empty fragments.
 pub type Fragments = SmallVec<[Fragment; 4]>;
 
-/// Bind of a memory window.
+/// Parameters of a memory window bind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Bind {
@@ -162,15 +162,15 @@ pub struct Bind {
     pub va: Va,
     /// Length in bytes. Length 0 unbinds the window.
     pub len: u64,
-    /// Access rights, see [`StagRights`](super::region::StagRights).
+    /// Access rights; see [`StagRights`](super::region::StagRights).
     pub rights: u8,
-    /// Requests use virtual addresses rather than offsets from the first byte.
+    /// Whether requests use virtual addresses rather than offsets from the first byte.
     pub virtual_addresses: bool,
-    /// The window is of type 1: it is associated with its protection domain rather than with this QP.
+    /// Whether the window is of type 1, which is associated with a protection domain rather than with a QP.
     pub type1: bool,
 }
 
-/// Fast registration of a region.
+/// Parameters of a fast registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct FastRegister {
@@ -183,16 +183,16 @@ pub struct FastRegister {
     pub pages: FastPages,
     /// Page size: 0 for 4 KiB, 1 for 2 MiB, 2 for 1 GiB.
     pub page_size: u8,
-    /// Access rights, see [`StagRights`](super::region::StagRights).
+    /// Access rights; see [`StagRights`](super::region::StagRights).
     pub rights: u8,
-    /// Requests use virtual addresses rather than offsets from the first byte.
+    /// Whether requests use virtual addresses rather than offsets from the first byte.
     pub virtual_addresses: bool,
 }
 
 /// Pages of a fast registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastPages {
-    /// No page list: contiguous memory.
+    /// No page list; the memory is contiguous.
     Contiguous(Iova),
     /// One level: page addresses, starting at this PBLE.
     List(PbleIndex),
@@ -200,7 +200,7 @@ pub enum FastPages {
     Lists(PbleIndex),
 }
 
-/// Operation of a WQE.
+/// Operation that a send WQE requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Operation {
@@ -218,7 +218,7 @@ pub enum Operation {
         remote: Remote,
         /// Scatter list of the data.
         to: Fragments,
-        /// STag to invalidate after the read, which is the STag of the first fragment.
+        /// STag to invalidate after the READ, which is that of the first fragment.
         invalidate: Option<Lkey>,
     },
     Send {
@@ -228,7 +228,6 @@ pub enum Operation {
         invalidate: Option<Rkey>,
         /// Requests a solicited event at the receiver.
         solicited: bool,
-        /// Data of a send request.
         data: Data,
     },
     /// SEND on a datagram QP.
@@ -239,19 +238,18 @@ pub enum Operation {
         imm: Option<u32>,
         /// Requests a solicited event at the receiver.
         solicited: bool,
-        /// Data of a send request.
         data: Data,
     },
     /// Binds or unbinds a memory window.
     Bind(Bind),
-    /// Makes the key of a region valid.
+    /// Registers a region and validates its STag.
     FastRegister(FastRegister),
-    /// Makes the key of a region invalid.
+    /// Invalidates a local STag.
     LocalInvalidate(Lkey),
     Nop,
 }
 
-/// Error in a WQE.
+/// Error in a send WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WqeError {
     /// The opcode is unknown or not supported by the queue.
@@ -287,7 +285,7 @@ impl Operation {
     /// Parses a WQE. `bytes` contains all its quanta.
     ///
     /// # Errors
-    /// The WQE is invalid. See [`WqeError`] for the causes.
+    /// Fails if the WQE is invalid; see [`WqeError`].
     pub fn parse(bytes: &[u8], service: Service) -> Result<Self, WqeError> {
         let quanta = bytes.len() / QUANTUM;
         let first = bytes.first_chunk::<QUANTUM>().ok_or(WqeError::Quanta(quanta))?;
@@ -349,8 +347,8 @@ impl Operation {
             }
             (opcode::FAST_REGISTER, _) => {
                 let local = local_control(first);
-                // The index is split. Its high 12 bits are stored with the address, and its low 16 bits with the
-                // length.
+                // The PBLE index is split. Its high 12 bits are in the address word, and its low 16 bits are in the
+                // length word.
                 let list = (low(word(8)) & 0xfff) << 16 | high(word(16)) >> 16;
                 Self::FastRegister(FastRegister {
                     key: local.key,
@@ -373,7 +371,7 @@ impl Operation {
     }
 }
 
-/// Mask of a length field.
+/// Mask of the length field of a bind.
 const LEN_MASK: u64 = (1 << 46) - 1;
 /// Mask of the length field of a fast registration.
 const FAST_LEN_MASK: u64 = (1 << 41) - 1;

@@ -7,15 +7,13 @@ use crate::ids::Iova;
 use crate::layout;
 
 layout! {
-    /// Layout of the operation "Gather statistics".
+    /// CQP WQE of "Gather statistics".
     pub struct GatherStatistics[64] {
-        /// Number of the statistics instance.
         @24[6:0]  instance: u8,
         /// Whether `instance` is valid.
         @24[61]   use_instance: bool,
         /// Address of the buffer.
         @32       buffer: Iova,
-        /// Number of the function.
         @40       function: u16,
     }
 }
@@ -25,31 +23,23 @@ layout! {
     pub struct Statistics[1024] {
         @8[47:0]     ipv4_bytes_received: u64,
         @16[47:0]    ipv4_packets_received: u64,
-        /// IPv4: received packets discarded.
+        /// Received IPv4 packets that were discarded.
         @28          ipv4_discarded: u32,
-        /// IPv4: multicast bytes received.
         @40[47:0]    ipv4_multicast_bytes_received: u64,
-        /// IPv4: multicast packets received.
         @48[47:0]    ipv4_multicast_packets_received: u64,
         @56[47:0]    ipv6_bytes_received: u64,
         @64[47:0]    ipv6_packets_received: u64,
-        /// IPv6: received packets discarded.
+        /// Received IPv6 packets that were discarded.
         @76          ipv6_discarded: u32,
         @104[47:0]   ipv4_bytes_sent: u64,
         @112[47:0]   ipv4_packets_sent: u64,
         @144[47:0]   ipv6_bytes_sent: u64,
         @152[47:0]   ipv6_packets_sent: u64,
-        /// IPv6: multicast bytes received.
         @88[47:0]    ipv6_multicast_bytes_received: u64,
-        /// IPv6: multicast packets received.
         @96[47:0]    ipv6_multicast_packets_received: u64,
-        /// IPv4: multicast bytes sent.
         @128[47:0]   ipv4_multicast_bytes_sent: u64,
-        /// IPv4: multicast packets sent.
         @136[47:0]   ipv4_multicast_packets_sent: u64,
-        /// IPv6: multicast bytes sent.
         @168[47:0]   ipv6_multicast_bytes_sent: u64,
-        /// IPv6: multicast packets sent.
         @176[47:0]   ipv6_multicast_packets_sent: u64,
         /// Received requests that violate the protocol. The driver uses a TCP name for this counter.
         @200[23:0]   protocol_errors: u32,
@@ -62,11 +52,9 @@ layout! {
         @264[47:0]   writes_sent: u64,
         @272[47:0]   reads_sent: u64,
         @280[47:0]   sends_sent: u64,
-        /// Number of memory windows bound.
         @288[47:0]   binds: u64,
-        /// Number of STags invalidated.
         @296[47:0]   invalidates: u64,
-        /// Packets received with an ECN congestion mark.
+        /// Received packets with an ECN congestion mark.
         @304[47:0]   ecn_marked: u64,
         @312         cnp_handled: u32,
         @320[47:0]   cnp_sent: u64,

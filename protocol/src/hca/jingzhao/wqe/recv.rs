@@ -1,7 +1,7 @@
 //! Receive WQEs.
 //!
 //! # Spec
-//! JingZhao interface, section 6.8.
+//! JingZhao interface, sections 6.8 and 12 (J-22, J-23).
 
 use zerocopy::FromBytes;
 
@@ -12,14 +12,13 @@ use crate::ids::Lkey;
 /// Valid bit in the first byte of a receive WQE; see [`NextUnit::valid`].
 pub const RECV_VALID: u8 = 1 << 5;
 
-/// Marks a data unit that the driver has not rewritten since the device consumed the slot's previous WQE. A unit that
-/// the driver has written cannot have this length, because lengths have 31 bits. It cannot have this address either,
-/// because no data starts at the last address of the address space. In a written unit, only the key can have this
-/// value.
+/// Value with which the device fills the data units of a consumed slot, so that it can later detect which units the
+/// driver has written. A written unit never has this length, because lengths have 31 bits. It never has this address
+/// either, because no data starts at the last address. It can, however, have this key.
 pub const UNTOUCHED: [u8; GRANULE] = [0xff; GRANULE];
 
-/// Like [`UNTOUCHED`], for drivers without a valid bit. Such drivers mark a free unit with a [`TERMINATOR`]. `CONSUMED`
-/// has the same length and key as the terminator, but a different address.
+/// Like [`UNTOUCHED`], for drivers that do not set a valid bit. Such drivers mark a free unit with a [`TERMINATOR`],
+/// which has the same length and key as this value, but a different address.
 pub const CONSUMED: [u8; GRANULE] = {
     let mut unit = UNTOUCHED;
     let mut at = 0;
@@ -37,7 +36,7 @@ pub enum End {
     Terminator,
     /// The end of the slot.
     Slot,
-    /// A unit in which at least one word still has its value from [`UNTOUCHED`].
+    /// A unit in which at least one field still has its value from [`UNTOUCHED`].
     Untouched,
 }
 
@@ -69,14 +68,13 @@ impl RecvWqe {
     pub fn is_posted_without_valid_bit(slot: &[u8], first_pass: bool) -> bool {
         let Some((next, _)) = slot.split_first_chunk::<GRANULE>() else { return false };
         let marked = first_pass || next.iter().any(|byte| *byte != 0);
-        // Drivers write the address as the last word of a unit. Therefore, a unit is complete if its address is
-        // written.
+        // Drivers write the address of a unit last, so a unit with an address is complete.
         let is_data = |unit: &RawData| !is_terminator(unit) && unit.va.get() != u64::MAX;
         marked && units(slot).first().is_some_and(is_data)
     }
 
     /// Returns the part of a slot that the driver has written. `is_key` returns whether a region with the given key
-    /// exists. A key with the value in [`UNTOUCHED`] counts as written only if such a region exists.
+    /// exists. A key of FFFFFFFFh counts as written only if it belongs to a region.
     pub fn extent(slot: &[u8], is_key: impl Fn(Lkey) -> bool) -> Extent {
         let untouched = |unit: &RawData| {
             let key = unit.lkey.get();
@@ -85,8 +83,8 @@ impl RecvWqe {
         };
         let mut count = 0;
         for unit in units(slot) {
-            // A terminator counts only once its address is written. Without this check, a late store could modify a
-            // slot that has already been consumed and cleared.
+            // A terminator counts only once its address is written. Otherwise, a late store of the address could modify
+            // a slot that has already been consumed and refilled.
             if is_terminator(unit) && unit.va.get() != u64::MAX {
                 return Extent { units: count, end: End::Terminator };
             }

@@ -112,7 +112,7 @@ fn inline_data_spans_granules() {
 }
 
 #[test]
-fn rejects_inline_data_past_wqe() {
+fn rejects_inline_data_beyond_wqe() {
     let bytes = with_units(&[&[13, 0, 0, 0x80], &[0; 12]]);
     let error = SendWqe::parse(&bytes, 0x0a, ServiceType::Rc);
     assert_eq!(error, Err(WqeError::Truncated("inline data")));
@@ -145,7 +145,7 @@ fn published_ud_unit_round_trips() {
 }
 
 #[test]
-fn library_ud_unit_contains_only_lid() {
+fn library_ud_unit_has_only_lid() {
     let mut unit = [0; 48];
     unit[..8].copy_from_slice(&[0x03, 0x00, 0x00, 0x01, 0x00, 0x00, 0x02, 0x00]);
     unit[0x20..0x28].copy_from_slice(&[0x12, 0x00, 0x00, 0x00, 0x11, 0x11, 0x11, 0x11]);
@@ -253,7 +253,7 @@ fn published_receives_are_posted() {
 }
 
 #[test]
-fn slot_with_cleared_first_unit_is_posted_only_in_first_pass() {
+fn cleared_next_unit_is_posted_in_first_pass() {
     let mut slot = RECV_LIBRARY;
     slot[..16].fill(0);
     assert!(!RecvWqe::is_posted_without_valid_bit(&slot, false));
@@ -270,9 +270,9 @@ fn linked_slot_without_data_is_free() {
     assert!(!RecvWqe::is_posted_without_valid_bit(&slot[..16], true), "a slot without data units");
 }
 
-/// Drivers write the length, key and address of a unit in this order.
+/// Drivers write the length, the key and the address of a unit, in this order.
 #[test]
-fn partially_written_data_unit_does_not_count() {
+fn partially_written_data_unit_is_ignored() {
     let written = &RECV_LIBRARY[16..32];
     for words in [0..0, 0..4, 0..8, 0..16] {
         let mut slot = RECV_LIBRARY;
@@ -288,7 +288,7 @@ fn partially_written_data_unit_does_not_count() {
 }
 
 #[test]
-fn data_unit_with_key_ffffffff_counts_if_its_region_exists() {
+fn key_ffffffff_counts_if_region_exists() {
     let unit = DataSegment { lkey: Lkey::new(u32::MAX), ..page_of_data() };
     let slot = RecvWqe { data: smallvec![unit] }.emit(48);
     assert_eq!(extent(&slot), (0, End::Untouched));
@@ -296,7 +296,7 @@ fn data_unit_with_key_ffffffff_counts_if_its_region_exists() {
 }
 
 #[test]
-fn address_0_and_empty_list_count_as_written() {
+fn address_zero_and_empty_list_are_written() {
     let zero = DataSegment { va: Va::new(0), ..page_of_data() };
     let mut slot = RecvWqe { data: smallvec![zero] }.emit(64);
     slot[48..].copy_from_slice(&UNTOUCHED);
@@ -354,7 +354,7 @@ proptest! {
     }
 
     #[test]
-    fn parsing_any_receive_slot_never_panics(slot in prop::collection::vec(any::<u8>(), 0..=4096), first: bool) {
+    fn parsing_receive_slot_never_panics(slot in prop::collection::vec(any::<u8>(), 0..=4096), first: bool) {
         let _ = RecvWqe::is_posted_without_valid_bit(&slot, first);
         let _ = RecvWqe::extent(&slot, |_| first);
         let _ = RecvWqe::parse(&slot);

@@ -1,7 +1,7 @@
 //! Units that make up a WQE.
 //!
 //! # Spec
-//! JingZhao interface, sections 6.2 to 6.6.
+//! JingZhao interface, sections 6.2 to 6.6 and 12 (J-21).
 
 use std::net::Ipv4Addr;
 
@@ -49,7 +49,7 @@ pub struct NextUnit {
     pub link: Option<Link>,
     /// In a receive WQE, whether the slot is posted.
     pub valid: bool,
-    /// Whether the driver requests a CQE. By default, the device writes a CQE in any case (J-21).
+    /// Whether the driver requests a CQE. By default, the device writes a CQE even if the bit is clear (J-21).
     pub signalled: bool,
     /// Whether to request a solicited event at the receiver.
     pub solicited: bool,
@@ -93,8 +93,8 @@ impl NextUnit {
 /// that it does not use (MAC and IP addresses) uninitialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UdUnit {
-    /// 00h: egress port. The public driver puts the port in the top byte and its PD in the other bytes. Ignored,
-    /// because the device has only one port.
+    /// 00h: egress port. The public driver puts the port in the top byte and the PD in the other bytes. The device has
+    /// only one port and ignores this field.
     pub port: u32,
     /// 04h: source LID, or the low half of the source MAC.
     pub slid: Lid,
@@ -134,7 +134,7 @@ impl UdUnit {
         }
     }
 
-    /// Returns the wire format of the unit.
+    /// Returns the unit in wire format.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(RawUd {
             port: self.port.into(),

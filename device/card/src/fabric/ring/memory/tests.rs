@@ -41,14 +41,14 @@ fn frames_wrap_around_ring_end() {
             })
             .collect();
         assert!(sent.iter().all(|frame| producer.push(frame, IcrcField::Computed).unwrap()));
-        assert!(!consumer.has_frames(), "what is not published is not seen");
+        assert!(!consumer.has_frames(), "unpublished frames are not visible");
         let _ = producer.publish();
         assert_eq!(frames(&mut consumer).unwrap(), sent);
     }
 }
 
 #[test]
-fn ring_records_whether_icrc_was_left_out() {
+fn ring_preserves_icrc_flag() {
     let (mut producer, mut consumer, _) = pair();
     let fields = [IcrcField::LeftOut, IcrcField::Computed, IcrcField::LeftOut];
     assert!(fields.iter().all(|icrc| producer.push(&[7; 100], *icrc).unwrap()));
@@ -89,7 +89,7 @@ fn only_sleeping_consumer_is_woken() {
     producer.push(&[1; 60], IcrcField::Computed).unwrap();
     assert!(producer.publish());
     producer.push(&[1; 60], IcrcField::Computed).unwrap();
-    assert!(!producer.publish(), "it was woken already");
+    assert!(!producer.publish(), "the consumer was already woken");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn invalid_counters_are_rejected() {
     frames(&mut consumer).unwrap();
     assert!(producer.push(&[0; 1000], IcrcField::Computed).unwrap());
     set(&memory, TAIL_AT, 0);
-    assert!(matches!(producer.request_room(60), Err(RingError::Tail(_))), "a tail does not go back");
+    assert!(matches!(producer.request_room(60), Err(RingError::Tail(_))), "the tail moved back");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn invalid_lengths_are_rejected() {
 
 proptest! {
     #[test]
-    fn corrupted_ring_memory_never_causes_panic(
+    fn corrupted_ring_memory_never_panics(
         words in prop::collection::vec((0..LEN.memory_len() / 4, any::<u32>()), 0..64),
         counters in prop::collection::vec((0..8_usize, prop_oneof![0..200_000_u32, any::<u32>()]), 0..8),
         lengths in prop::collection::vec(0..12_000_usize, 0..40),
@@ -174,7 +174,7 @@ fn no_wakeup_is_lost() {
                     left.write_all(&[1]).unwrap();
                 }
                 if producer.request_room(frame.len()).unwrap() {
-                    left.read_exact(&mut [0]).expect("a bell for room is lost");
+                    left.read_exact(&mut [0]).expect("the wake-up for free space was lost");
                 }
             }
             // Frames that are not published here stay unpublished until the ring is full.
@@ -203,7 +203,7 @@ fn no_wakeup_is_lost() {
             break;
         }
         if consumer.enable_wakeups() {
-            right.read_exact(&mut [0]).expect("a bell for a frame is lost");
+            right.read_exact(&mut [0]).expect("the wake-up for a frame was lost");
         } else {
             consumer.disable_wakeups();
         }

@@ -151,7 +151,7 @@ fn contiguous_ranges_form_one_segment() {
 }
 
 #[test]
-fn list_skips_empty_ranges_and_fails_in_holes() {
+fn list_skips_empty_ranges_but_not_holes() {
     let [low, high] = low_and_high();
     let list = [
         range(9, 0, 0), // Never accessed, so the unknown key is irrelevant.
@@ -169,7 +169,7 @@ fn list_skips_empty_ranges_and_fails_in_holes() {
 }
 
 #[test]
-fn list_of_fixed_length_ranges_is_indexed_directly() {
+fn fixed_length_list_is_indexed_directly() {
     let high = contiguous(HIGH, 0, 0x2000, 0x8000);
     let list = [range(HIGH, 0x1000, 7), hole(7), range(HIGH, 0, 7)];
     let (keys, tables) = (table([high, fixed(OUTER, 0x4000, 0, 3)]), Tables::new(list));
@@ -214,7 +214,7 @@ fn self_referencing_list_is_rejected() {
 }
 
 #[test]
-fn listed_keys_are_checked_for_validity_pd_rights_and_bounds() {
+fn invalid_listed_keys_are_rejected() {
     let of = |listed: Option<MemoryRegion>, access| {
         let tables = Tables::new([range(LOW, 0x1_0000, 0x10)]);
         let mut keys = table([indirect(OUTER, 0x10, 0, 1)]);
@@ -345,7 +345,7 @@ fn long_list_is_read_on_demand() {
 }
 
 #[test]
-fn number_of_list_entries_searched_is_limited() {
+fn list_search_length_is_limited() {
     #[derive(Clone, Copy)]
     struct Empty;
     impl PageTable for Empty {
@@ -374,7 +374,7 @@ fn memory() -> GuestMemory {
 }
 
 #[test]
-fn change_of_listed_key_takes_effect_at_next_access() {
+fn listed_key_change_affects_next_access() {
     let dma = memory();
     let tables = Tables::new([range(LOW, 0, 0x10), range(HIGH, 0, 0x10)]);
     let regions =
@@ -440,7 +440,7 @@ fn list_change_invalidates_entries() {
 }
 
 #[test]
-fn cached_list_grants_only_rights_of_listed_keys() {
+fn cached_list_grants_only_listed_rights() {
     let dma = memory();
     let tables = Tables::new([range(LOW, 0, 0x10)]);
     let read_only = MemoryRegion { rights: Rights::empty(), ..contiguous(LOW, 0, 0x10, 0) };

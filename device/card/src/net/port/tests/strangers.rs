@@ -1,4 +1,4 @@
-//! Tests how much traffic unknown senders can cause, measured at the peers' sockets.
+//! Tests of the amount of traffic that unknown senders can cause, measured at the peers' sockets.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::management::{Datagram, PERMISSIVE_LID, QP0, QP1};
 use crate::vfio::Bar;
 use crate::vfio::server::{Device as _, Region};
 
-/// Extra length of the answer to a probe over the shortest probe, in bytes (RFC 4861, section 7.2.4).
+/// Number of bytes by which the answer to a probe exceeds the shortest probe (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
-/// Extra length of an acknowledgement over a SEND without data, in bytes: the AETH (IBTA 9.2).
+/// Number of bytes by which an acknowledgement exceeds a SEND without data: the AETH (IBTA 9.2).
 const AETH: usize = 4;
 
-/// Number of invented source MACs, which is more than the fabric learns from one peer.
-const MANY: u16 = 600;
-/// Number of frames served in a burst, beginning with the oldest.
+/// Number of invented source MACs, more than the fabric learns from one peer.
+const INVENTED_MACS: u16 = 600;
+/// Number of frames served of a burst, the oldest first.
 const SERVED: usize = 80;
 
 /// An HCA with LID 2 and its peers: one that sends requests and two bystanders.
@@ -43,7 +43,7 @@ impl Wire {
         Self { hca, fabric, peers, now: NOW }
     }
 
-    /// Connects QP 2, which answers QP 1 of LID 1. The frame that the HCA's own QP 1 sends is discarded.
+    /// Connects QP 2 to QP 1 of LID 1. Discards the frame that the HCA's own QP 1 sends.
     fn connect(&mut self) {
         self.hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
         self.hca.drain();
@@ -133,7 +133,7 @@ fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
 }
 
 #[test]
-fn replies_go_only_to_sender_and_do_not_amplify() {
+fn replies_reach_only_sender_without_amplification() {
     let urgent = |frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0xe0, 0], &frame[12..]].concat();
     // Each entry consists of a name, a frame, whether the frame is answered, and how many bytes longer than the
     // frame the answer may be.
@@ -167,7 +167,8 @@ fn replies_go_only_to_sender_and_do_not_amplify() {
         assert!(own <= frame.len() + more && bytes[0] <= frame.len() + more, "{name}: {own}, {bytes:?}");
         assert_eq!(bytes[1..], [0, 0], "{name}: others have nothing to do with it");
 
-        let invented: Vec<_> = (0..MANY).map(|n| replace_mac(frame.clone(), 6, mac(1000 + n))).collect();
+        let invented: Vec<_> =
+            (0..INVENTED_MACS).map(|n| replace_mac(frame.clone(), 6, mac(1000 + n))).collect();
         let bytes = wire.exchange(&invented, SERVED);
         assert!(bytes[0] <= SERVED * (frame.len() + more), "{name}: {bytes:?}");
         assert_eq!(bytes[1..], [0, 0], "{name}: nor if there are too many of them");

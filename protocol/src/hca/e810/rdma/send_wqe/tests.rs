@@ -21,7 +21,7 @@ fn control(word: u64) -> Control {
 const PUBLISHED: [(usize, u64); 3] =
     [(0, 0x55ec_bd10_3000), (8, 0x8000_1000_9132_58d1), (24, 0xc000_0003_0000_0000)];
 
-/// The words are the example "SQ send, 1 SGE" in section 16.3.
+/// Example "SQ send, 1 SGE" from section 16.3.
 #[test]
 fn parses_send_example() {
     let bytes: [u8; QUANTUM] = words(&PUBLISHED);
@@ -33,7 +33,7 @@ fn parses_send_example() {
     assert_eq!(connected(&bytes), Ok(send));
 }
 
-/// The words are the example "SQ UD send" in section 16.3.
+/// Example "SQ UD send" from section 16.3.
 #[test]
 fn parses_datagram_example() {
     let bytes: [u8; QUANTUM] = words(&[(16, 0x0000_0007_1111_1111), (24, 0xc000_0003_0000_0001)]);
@@ -43,9 +43,9 @@ fn parses_datagram_example() {
     assert_eq!(Operation::parse(&bytes, Service::Datagram), Ok(send));
 }
 
-/// The words are the example "SQ GSI, 2 SGEs" in section 16.3. One of the two additional fragments is a dummy.
+/// Example "SQ GSI, 2 SGEs" from section 16.3. One of the two additional fragments is a dummy.
 #[test]
-fn wqe_size_includes_padding_for_even_fragment_count() {
+fn even_fragment_count_is_padded() {
     let [[a, b], [c, d]] = [fragment_words(0x1000, 1, 16), fragment_words(0x2000, 2, 32)];
     let bytes: [u8; 2 * QUANTUM] =
         words(&[(0, a), (8, b), (24, 0xc000_0083_0000_0003), (32, c), (40, d), (56, 0x8000_0000_0000_0000)]);
@@ -58,9 +58,9 @@ fn wqe_size_includes_padding_for_even_fragment_count() {
     assert_eq!(list.as_slice(), [fragment(0x1000, 1, 16), fragment(0x2000, 2, 32)]);
 }
 
-/// The longest list has 13 fragments, or 14 entries including immediate data (section 13.4).
+/// The longest list has 13 fragments, or 14 entries with immediate data (section 13.4).
 #[test]
-fn parses_lists_of_every_length() {
+fn parses_fragment_lists_of_every_length() {
     for count in 1..=13_usize {
         for imm in [false, true] {
             let total = count + usize::from(imm);
@@ -87,8 +87,8 @@ fn parses_lists_of_every_length() {
     }
 }
 
-/// Checks the layout of inline data (section 13.4) for lengths 0 to 101. The first quantum contains eight bytes of
-/// data. In each quantum after it, the last byte contains the polarity.
+/// Covers all inline lengths, 0 to 101 bytes (section 13.4). The first quantum contains eight bytes of data. In each
+/// later quantum, the last byte contains the polarity.
 #[test]
 fn inline_data_skips_polarity_bytes() {
     for len in 0..=101_usize {
@@ -116,11 +116,11 @@ fn inline_data_skips_polarity_bytes() {
             assert_eq!(connected(&bytes[..quanta * QUANTUM]), Ok(send), "{len}");
         }
     }
-    // This is the example "SQ send, inline 64 bytes (3 quanta)" of section 16.3.
+    // Example "SQ send, inline 64 bytes (3 quanta)" from section 16.3.
     assert_eq!(control(0xc240_0003_0000_0000).quanta(), 3);
 }
 
-/// The words are the examples "SQ send-invalidate" and "SQ local invalidate" in section 16.3.
+/// Examples "SQ send-invalidate" and "SQ local invalidate" from section 16.3.
 #[test]
 fn parses_invalidation_examples() {
     let bytes: [u8; QUANTUM] = words(&[(24, 0xc000_0004_191d_ba94)]);
@@ -133,7 +133,7 @@ fn parses_invalidation_examples() {
     assert!(Control::of(&bytes).local_fence && Control::of(&bytes).signaled);
 }
 
-/// The words are the examples "SQ fast register, one page" and "level 1" in section 16.3.
+/// Examples "SQ fast register, one page" and "level 1" from section 16.3.
 #[test]
 fn parses_fast_registration_examples() {
     let one: [u8; QUANTUM] = words(&[
@@ -172,7 +172,7 @@ fn parses_fast_registration_examples() {
     assert_eq!(pages, FastPages::Lists(PbleIndex::new(0x012_0108)));
 }
 
-/// The words are the example "SQ bind window type 1" in section 16.3.
+/// Example "SQ bind window type 1" from section 16.3.
 #[test]
 fn parses_bind_example() {
     let bytes: [u8; QUANTUM] =
@@ -189,7 +189,7 @@ fn parses_bind_example() {
     assert_eq!(connected(&bytes), Ok(Operation::Bind(bind)));
 }
 
-/// The words are the example "SQ write with immediate, 1 SGE" in section 16.3.
+/// Example "SQ write with immediate, 1 SGE" from section 16.3.
 #[test]
 fn immediate_data_replaces_first_fragment() {
     let [a, b] = fragment_words(0x3000, 5, 64);
@@ -211,7 +211,7 @@ fn immediate_data_replaces_first_fragment() {
 }
 
 #[test]
-fn read_can_invalidate_its_target() {
+fn read_invalidate_uses_first_fragment_stag() {
     let [a, b] = fragment_words(0x3000, 5, 64);
     for (opcode, expected) in [(opcode::READ, None), (opcode::READ_INVALIDATE, Some(Lkey::new(5)))] {
         let bytes: [u8; QUANTUM] =
@@ -228,7 +228,7 @@ fn rejects_unsupported_operations() {
     for opcode in [0x02, 0x07, 0x0e, 0x0f, 0x10, 0x3f] {
         assert_eq!(connected(&with(u64::from(opcode) << 32)), Err(WqeError::Opcode(opcode)));
     }
-    // Datagram queues support only sends.
+    // Datagram queues support only SEND and NOP.
     for opcode in (0x00..0x3f).filter(|opcode| ![0x03, 0x05, 0x0c].contains(opcode)) {
         let bytes = with(u64::from(opcode) << 32);
         assert_eq!(Operation::parse(&bytes, Service::Datagram), Err(WqeError::Opcode(opcode)));
