@@ -16,7 +16,7 @@ pub(crate) struct Figure {
     /// Median of the runs.
     pub(crate) value: f64,
     pub(crate) unit: Cow<'static, str>,
-    /// Name of the reference, which was measured in the same run.
+    /// Name of the reference, which was measured during the same invocation of `ci/bench`.
     pub(crate) against: Cow<'static, str>,
     pub(crate) reference: f64,
     /// `value` divided by `reference`.

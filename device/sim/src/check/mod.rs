@@ -132,11 +132,11 @@ impl<'a> Checker<'a> {
         let of = &mut self.sides[pair][side];
         ensure!(
             !of.missing_drained_event(),
-            "pair {pair} side {side} has drained, but raised no SQ-drained event"
+            "pair {pair} side {side} drained its send queue but did not raise an SQ-drained event"
         );
         ensure!(
             !of.missing_established_event(),
-            "pair {pair} side {side} received a message in RTR, but raised no communication-established event"
+            "pair {pair} side {side} received a message in RTR, but did not raise a communication-established event"
         );
         of.on_move(to, now);
         Ok(())
