@@ -1,4 +1,4 @@
-//! Rows for the control socket (`hcactl`).
+//! Table rows for the control socket (`hcactl`).
 
 use card::frontend::snapshot::{
     ControlRow, CqRow, EqRow, GroupRow, HandleRow, IcmRow, LinkRow, MrRow, NodeRow, QpRow, QueueDirection,

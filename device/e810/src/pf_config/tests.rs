@@ -1,4 +1,4 @@
-//! Randomised admin commands from a misbehaving driver.
+//! Executes randomised admin commands, as from a misbehaving driver.
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::scheduler::{ElementData, Teid};
@@ -51,7 +51,7 @@ fn words(rng: &mut impl Rng, likely: u32, count: usize) -> Vec<u8> {
     (0..count).flat_map(|_| number(rng, likely).to_le_bytes()).collect()
 }
 
-/// Returns a buffer that usually has the layout that the command requires.
+/// Returns a random buffer, usually with the layout that the command requires.
 fn buffer(rng: &mut impl Rng, opcode: Opcode) -> Vec<u8> {
     let low = |value: u32| value.to_le_bytes()[0];
     let shaped = match opcode {
@@ -125,7 +125,7 @@ fn layers(rng: &mut impl Rng) -> Layers {
 }
 
 #[test]
-fn scheduler_and_switch_stay_consistent_after_random_commands() {
+fn random_commands_keep_scheduler_and_switch_consistent() {
     for seed in SEEDS {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut device = PfConfig::default();

@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ack_timeouts_add_up_to_2_to_5_seconds() {
+    fn retries_last_two_to_five_seconds() {
         for retries in 0..=MAX_RETRIES {
             let timeout = ack_timeout(retries);
             let silence: Duration = (0..=retries).map(|retry| timeout.after(retry)).sum();

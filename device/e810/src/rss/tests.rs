@@ -107,7 +107,7 @@ fn low_hash_bits_select_table_entry() {
 }
 
 #[test]
-fn function_table_has_last_set_length() {
+fn function_table_size_follows_last_write() {
     let mut vsis = vsis(TableKind::Function);
     vsis.set_key(&key_of(1), &KEY).unwrap();
     for (size, len) in [(0, 128), (2, 2048), (1, 512)] {

@@ -65,7 +65,7 @@ fn default_branch_has_nine_layers() {
 }
 
 #[test]
-fn queue_added_at_default_leaf_becomes_its_sibling() {
+fn queue_at_default_leaf_becomes_its_sibling() {
     let mut scheduler = Scheduler::default();
     let queue = scheduler.add_leaf(Teid::new(9), ElementData::default()).unwrap();
     assert_eq!(get(&scheduler, queue.get()).unwrap().parent, Teid::new(8));
@@ -83,7 +83,7 @@ fn query_scheduler_resources_returns_320_bytes() {
 }
 
 #[test]
-fn teids_returned_by_add_elements_can_be_queried() {
+fn added_elements_can_be_queried_by_teid() {
     let mut scheduler = Scheduler::default();
     let mut buffer = add_command(TC, &[generic(), ElementData { committed_weight: 7, ..generic() }]);
     buffer.extend(add_command(4, &[generic()]));
@@ -106,7 +106,7 @@ fn teids_are_never_reused() {
 }
 
 #[test]
-fn rejects_elements_once_teids_are_exhausted() {
+fn rejects_elements_after_last_teid() {
     let mut scheduler = Scheduler { last_teid: u32::MAX - 2, ..Scheduler::default() };
     assert_eq!(add(&mut scheduler, TC), u32::MAX - 1);
     let refused = scheduler.add(1, &mut add_command(TC, &[generic()])).unwrap_err();
@@ -114,7 +114,7 @@ fn rejects_elements_once_teids_are_exhausted() {
 }
 
 #[test]
-fn rejected_add_elements_command_adds_no_element() {
+fn rejected_group_adds_no_elements() {
     let leaf = ElementData { kind: ElementKind::Leaf, ..generic() };
     let other_parent = {
         let mut buffer = add_command(TC, &[generic()]);
@@ -174,7 +174,7 @@ fn deleting_element_removes_its_descendants() {
 }
 
 #[test]
-fn rejects_deletion_under_wrong_parent_or_of_default_nodes() {
+fn rejects_invalid_deletions() {
     let mut scheduler = Scheduler::default();
     assert_eq!(delete(&mut scheduler, TC, 4), Err(AdminStatus::NoEntry), "whose parent is 3");
     assert_eq!(delete(&mut scheduler, 1, TC), Err(AdminStatus::NotPermitted));
@@ -272,7 +272,7 @@ fn port_ets_reports_traffic_class_zero() {
 }
 
 #[test]
-fn queue_can_be_added_only_below_last_inner_layer() {
+fn queue_requires_parent_above_leaf_layer() {
     let mut scheduler = Scheduler::default();
     let branch = add_branch(&mut scheduler);
     let leaf = scheduler.add_leaf(Teid::new(branch[6]), ElementData::default()).unwrap();

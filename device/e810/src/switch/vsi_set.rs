@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn set_adds_and_removes_members_in_every_word() {
+    fn set_operations_cover_all_words() {
         let mut set = VsiSet::default();
         let numbers = [0, 1, 63, 64, 768, 1023].map(VsiNumber::new);
         numbers.into_iter().for_each(|vsi| set.insert(vsi));

@@ -111,7 +111,7 @@ fn rejects_unmapped_and_oversized_buffers() {
 }
 
 #[test]
-fn only_known_resource_locks_are_granted_and_released() {
+fn only_known_resource_locks_are_granted() {
     let mut driver = started();
     let command = |id: u8, access: u8| {
         let mut parameters = [0; 16];
@@ -172,7 +172,7 @@ fn rejected_filter_allocation_is_logged() {
 
 /// DPDK issues this command when it starts; Linux drivers do not use it.
 #[test]
-fn get_allocated_resources_reports_count_of_each_type() {
+fn allocated_resources_are_listed_by_type() {
     let mut driver = started();
     let command = |kind: u8| {
         let mut parameters = [0; 16];

@@ -9,7 +9,7 @@ use super::lan::{Nic, PEER, VECTOR, frame};
 use crate::testing::MAC;
 
 /// Coalescing timeout in microseconds.
-const PATIENCE: u64 = 1000;
+const TIMEOUT_US: u64 = 1000;
 
 /// Sends `frames` frames and rings the doorbell for each one.
 fn send(nic: &mut Nic, frames: usize) {
@@ -19,7 +19,7 @@ fn send(nic: &mut Nic, frames: usize) {
     assert_eq!(nic.driver.bus.settle().len(), frames);
 }
 
-fn answer(nic: &mut Nic) {
+fn reply(nic: &mut Nic) {
     nic.receive_frame(&frame(MAC.0, PEER, 60));
 }
 
@@ -29,9 +29,9 @@ fn coalesced_completion_interrupts_after_timeout() {
     send(&mut nic, 1);
     assert_eq!(
         nic.driver.bus.hca.next_deadline(),
-        Some(nic.driver.bus.now + Duration::from_micros(PATIENCE))
+        Some(nic.driver.bus.now + Duration::from_micros(TIMEOUT_US))
     );
-    wait(&mut nic.driver, PATIENCE - 1);
+    wait(&mut nic.driver, TIMEOUT_US - 1);
     assert_eq!(nic.interrupts(), 0);
     wait(&mut nic.driver, 1);
     assert_eq!(nic.interrupts(), 1);
@@ -43,11 +43,11 @@ fn reply_shares_interrupt_with_completion() {
     let mut nic = Nic::new();
     for _ in 0..3 {
         send(&mut nic, 1);
-        wait(&mut nic.driver, PATIENCE / 2);
-        answer(&mut nic);
+        wait(&mut nic.driver, TIMEOUT_US / 2);
+        reply(&mut nic);
         assert_eq!(nic.interrupts(), 1);
         nic.driver.enable_vector(VECTOR);
-        wait(&mut nic.driver, 2 * PATIENCE);
+        wait(&mut nic.driver, 2 * TIMEOUT_US);
         assert_eq!(nic.interrupts(), 0, "both were reported");
     }
 }
@@ -59,19 +59,19 @@ fn reply_in_same_turn_shares_interrupt() {
     send(&mut nic, 1);
     assert_eq!(nic.interrupts(), 1);
     nic.driver.enable_vector(VECTOR);
-    wait(&mut nic.driver, 2 * PATIENCE);
+    wait(&mut nic.driver, 2 * TIMEOUT_US);
     assert_eq!(nic.interrupts(), 0);
 }
 
 #[test]
-fn full_cache_line_of_descriptors_interrupts_at_once() {
+fn fourth_completion_interrupts_immediately() {
     let mut nic = Nic::new();
     send(&mut nic, 3);
     assert_eq!(nic.interrupts(), 0);
     send(&mut nic, 1);
     assert_eq!(nic.interrupts(), 1);
     nic.driver.enable_vector(VECTOR);
-    wait(&mut nic.driver, PATIENCE);
+    wait(&mut nic.driver, TIMEOUT_US);
     assert_eq!(nic.interrupts(), 0);
     send(&mut nic, 30);
     assert_eq!(nic.interrupts(), 1);
@@ -82,7 +82,7 @@ fn full_cache_line_of_descriptors_interrupts_at_once() {
 fn one_way_traffic_disables_coalescing() {
     let mut nic = Nic::new();
     send(&mut nic, 1);
-    wait(&mut nic.driver, PATIENCE);
+    wait(&mut nic.driver, TIMEOUT_US);
     assert_eq!(nic.interrupts(), 1);
     for _ in 0..3 {
         nic.driver.enable_vector(VECTOR);
@@ -90,20 +90,20 @@ fn one_way_traffic_disables_coalescing() {
         assert_eq!(nic.interrupts(), 1);
     }
     nic.driver.enable_vector(VECTOR);
-    answer(&mut nic);
+    reply(&mut nic);
     assert_eq!(nic.interrupts(), 1);
     nic.driver.enable_vector(VECTOR);
     send(&mut nic, 1);
-    assert_eq!(nic.interrupts(), 0, "an answer may come again");
+    assert_eq!(nic.interrupts(), 0, "a reply may come again");
 }
 
 #[test]
-fn completions_wait_for_enabled_vector() {
+fn completions_wait_until_vector_is_enabled() {
     let mut nic = Nic::new();
-    answer(&mut nic);
+    reply(&mut nic);
     assert_eq!(nic.interrupts(), 1);
     send(&mut nic, 1);
-    wait(&mut nic.driver, PATIENCE);
+    wait(&mut nic.driver, TIMEOUT_US);
     assert_eq!((nic.interrupts(), nic.driver.bus.hca.next_deadline()), (0, None));
     nic.driver.enable_vector(VECTOR);
     assert_eq!(nic.interrupts(), 1);
@@ -118,7 +118,7 @@ fn completions_wait_for_enabled_vector() {
 fn coalescing_respects_interval() {
     let mut nic = Nic::new();
     nic.driver.write(Register::GlintItr(0, VECTOR), 0xfff);
-    answer(&mut nic);
+    reply(&mut nic);
     nic.driver.enable_vector(VECTOR);
     send(&mut nic, 4);
     assert_eq!(nic.interrupts(), 1);

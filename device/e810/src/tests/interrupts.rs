@@ -53,7 +53,7 @@ fn disabled_cause_signals_nothing() {
 }
 
 #[test]
-fn cause_signals_vector_selected_by_its_control_register() {
+fn control_register_routes_cause_to_vector() {
     let mut driver = listening();
     driver.write(Register::PfintFwCtl, 1 << 30 | 5);
     driver.enable_vector(5);
@@ -76,7 +76,7 @@ fn software_trigger_signals_vector() {
 }
 
 #[test]
-fn software_trigger_of_oicr_vector_sets_swint_cause() {
+fn software_trigger_of_oicr_vector_sets_swint() {
     const SWINT: u32 = 1 << 31;
     let mut driver = started();
     driver.write(Register::PfintOicrCtl, 1 << 30 | 4);
@@ -107,7 +107,7 @@ fn intena_msk_leaves_enable_bit_unchanged() {
 /// Section 3.1: when the guest starts to use another vector, QEMU disables all vectors and reinstalls all
 /// eventfds.
 #[test]
-fn interrupt_is_not_lost_when_vmm_reinstalls_eventfds() {
+fn reinstalled_eventfds_deliver_pending_interrupts() {
     let mut driver = listening();
     driver.bus.hca.interrupts().disconnect();
     pulse(&mut driver);
@@ -124,7 +124,7 @@ fn interrupt_is_not_lost_when_vmm_reinstalls_eventfds() {
 }
 
 #[test]
-fn causes_wait_for_msix() {
+fn causes_wait_until_msix_is_enabled() {
     let mut driver = listening();
     driver.bus.hca.region_write(Region::Config, 0x52, &[0, 0]);
     pulse(&mut driver);
@@ -136,7 +136,7 @@ fn causes_wait_for_msix() {
 }
 
 #[test]
-fn oicr_cause_signals_when_enabled_in_oicr_ena() {
+fn enabling_pending_oicr_cause_signals_vector() {
     let mut driver = started();
     driver.write(Register::PfintOicrCtl, 1 << 30 | 4);
     driver.enable_vector(4);
@@ -175,7 +175,7 @@ fn signals_respect_interval() {
 }
 
 #[test]
-fn enabling_vector_after_interval_signals_at_once() {
+fn enabling_vector_after_interval_signals_immediately() {
     let mut driver = listening();
     driver.write(Register::GlintItr(0, 0), 25);
     pulse(&mut driver);
@@ -199,7 +199,7 @@ fn dyn_ctl_sets_intervals() {
 }
 
 #[test]
-fn cause_without_interval_signals_at_once() {
+fn cause_without_interval_signals_immediately() {
     let mut driver = listening();
     driver.write(Register::GlintItr(0, 0), 25);
     driver.write(Register::PfintFwCtl, 1 << 30);

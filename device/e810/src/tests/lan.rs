@@ -198,7 +198,7 @@ fn received_frame_raises_interrupt() {
 }
 
 #[test]
-fn frames_to_other_mac_addresses_are_not_received() {
+fn frames_to_other_macs_are_not_delivered() {
     let mut nic = Nic::new();
     nic.receive_frame(&frame([2, 0, 0, 0, 0, 7], PEER, 60));
     nic.receive_frame(&frame([1, 0, 0x5e, 0, 0, 1], PEER, 60));
@@ -301,7 +301,7 @@ fn local_frames_per_poll_are_limited() {
 }
 
 #[test]
-fn recreated_queues_carry_jumbo_frames_after_mtu_change() {
+fn jumbo_frames_work_after_mtu_change() {
     let mut nic = Nic::new();
     nic.send(&frame(PEER, MAC.0, 60), 0);
     nic.driver.bus.settle();
@@ -381,7 +381,7 @@ fn rdma_queue_sets_without_leaves_are_limited() {
 }
 
 #[test]
-fn rejects_rdma_queue_set_handle_with_bit_15_set() {
+fn rejects_queue_set_handle_with_bit_15() {
     let mut driver = started();
     assert_eq!(driver.execute(&add_rdma_set(1 << 15)).status, 14, "EINVAL");
 }
@@ -420,7 +420,7 @@ fn reset_removes_queues_but_keeps_counters() {
 }
 
 #[test]
-fn frames_sent_with_link_down_complete_and_are_dropped() {
+fn frames_are_dropped_while_link_is_down() {
     let mut nic = Nic::new();
     nic.driver.bus.hca.set_link(false);
     nic.send(&frame(PEER, MAC.0, 96), 0);
@@ -431,7 +431,7 @@ fn frames_sent_with_link_down_complete_and_are_dropped() {
 }
 
 #[test]
-fn queue_and_link_rows_show_state_and_counters() {
+fn rows_show_queue_and_link_state() {
     let mut nic = Nic::new();
     nic.send(&frame(PEER, MAC.0, 96), 0);
     nic.driver.bus.settle();

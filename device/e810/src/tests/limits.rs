@@ -1,5 +1,5 @@
-//! Tests both sides of each NIC limit. The last object within the limit works. The next one is rejected with the right
-//! status, counted, and logged in one line (sections 5.4 to 5.9 and 6.1).
+//! Tests both sides of each NIC limit (sections 5.4 to 5.9 and 6.1). The last object within a limit works. The next one
+//! is rejected with the right status, counted, and logged in one line.
 
 use card::frontend::snapshot::QueueRow;
 use card::frontend::testing::logged;
@@ -88,7 +88,7 @@ fn vsi(driver: &mut Driver) -> u16 {
 }
 
 #[test]
-fn last_vsi_works_and_next_is_rejected() {
+fn vsi_limit_is_enforced() {
     let mut driver = started();
     for number in 1..=768 {
         assert_eq!(vsi(&mut driver), number, "more than the 384 that the function capability reports");
@@ -98,7 +98,7 @@ fn last_vsi_works_and_next_is_rejected() {
 
 /// The function's 512 guaranteed and 512 best-effort filters add up to the 1,024 filters of the device.
 #[test]
-fn last_resource_of_each_type_works_and_next_is_rejected() {
+fn resource_limits_are_enforced() {
     let allocate = |kind: u8, count: u16| {
         let [low, high] = count.to_le_bytes();
         let mut buffer = vec![kind, 0, low, high];
@@ -152,7 +152,7 @@ fn enable_receive(driver: &mut Driver, queue: u16) -> bool {
 }
 
 #[test]
-fn last_queue_pair_works_and_next_is_rejected() {
+fn nic_queue_pair_limit_is_enforced() {
     let mut driver = small();
     let vsi = vsi(&mut driver);
     let last = QUEUES - 1;
@@ -175,7 +175,7 @@ fn last_queue_pair_works_and_next_is_rejected() {
 }
 
 #[test]
-fn last_msix_vector_works_and_next_does_not_exist() {
+fn msix_vector_limit_is_enforced() {
     const ENABLE_AND_TRIGGER: u32 = 0b101;
     let mut driver = small();
     let last = VECTORS - 1;
@@ -197,8 +197,8 @@ fn add_elements(parent: u32, count: u16) -> AdminCommand {
     list(Opcode::AddElements, 1, &[&Group { parent, count }.emit()[..], elements.as_flattened()].concat())
 }
 
-/// Fills the layer below `parents` with as many children as each may have. The first parent already has the child
-/// `child`. Returns all elements of the layer.
+/// Adds the maximum number of children to each parent, of which the first already has the child `child`. Returns all
+/// elements of their layer.
 fn fill_layer(driver: &mut Driver, parents: &[u32], child: u32) -> Vec<u32> {
     let mut layer = vec![child];
     for (number, parent) in parents.iter().enumerate() {
@@ -212,7 +212,7 @@ fn fill_layer(driver: &mut Driver, parents: &[u32], child: u32) -> Vec<u32> {
 
 /// After a reset, elements 1 to 9 are a branch with one element per layer. Element 2 is the traffic class.
 #[test]
-fn last_scheduler_element_works_and_next_is_rejected() {
+fn scheduler_element_limit_is_enforced() {
     let mut driver = started();
     let mut layer = vec![2];
     for child in 3..6 {
@@ -228,7 +228,7 @@ fn last_scheduler_element_works_and_next_is_rejected() {
 
 /// The device reports a maximum of 64 elements per command, but only the length of the buffer is checked.
 #[test]
-fn elements_per_command_are_not_enforced() {
+fn reported_command_element_limit_is_not_enforced() {
     let mut driver = started();
     let element = Element { teid: Teid::new(2), ..Element::default() };
     for count in [64, 65] {
@@ -239,7 +239,7 @@ fn elements_per_command_are_not_enforced() {
 }
 
 #[test]
-fn last_rdma_queue_set_works_and_next_is_rejected() {
+fn rdma_queue_set_limit_is_enforced() {
     let add = |parent: u32, sets: std::ops::Range<u16>| {
         let group = RdmaSetGroup { parent: Teid::new(parent), count: sets.end - sets.start };
         let set = |set| AddRdmaSet { set, teid: Teid::new(0), element: ElementData::default() }.emit();
@@ -261,7 +261,7 @@ fn last_rdma_queue_set_works_and_next_is_rejected() {
 
 /// The reported number includes profile 0, which always exists.
 #[test]
-fn last_rate_profile_works_and_next_is_rejected() {
+fn rate_profile_limit_is_enforced() {
     let profile = RateProfile { level: 3, kind: 0, burst: 1500, ..RateProfile::default() }.emit();
     let mut driver = started();
     let reply = driver.succeed(&list(Opcode::AddRateProfiles, 63, vec![profile; 63].as_flattened()));
@@ -270,7 +270,7 @@ fn last_rate_profile_works_and_next_is_rejected() {
 }
 
 #[test]
-fn last_switch_rule_works_and_next_is_rejected() {
+fn switch_rule_limit_is_enforced() {
     const RULES: u16 = 8192;
     const PER_COMMAND: u16 = 128;
     let mut driver = started();
@@ -296,7 +296,7 @@ fn last_switch_rule_works_and_next_is_rejected() {
 }
 
 #[test]
-fn last_large_action_works_and_next_is_rejected() {
+fn large_action_limits_are_enforced() {
     let mut driver = started();
     let vsi = vsi(&mut driver);
     let large = |index: u16, count: u16| {

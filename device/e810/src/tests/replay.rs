@@ -1,4 +1,4 @@
-//! Tests that replay recorded sessions without a driver.
+//! Records sessions, and then replays them without a driver.
 
 use card::frontend::Interface as _;
 use card::frontend::testing::{pattern, wait};
@@ -13,7 +13,7 @@ use super::super::options::Options;
 use super::super::{E810, Setup};
 use super::rdma::{Pair, QPN, RECV_CQ, SEND, SEND_CQ, SIGNALED, SOURCE, TARGET, mac};
 
-/// Creates a device in its power-on state, like those of [`Pair`].
+/// Creates a device like those of [`Pair`], in its power-on state.
 fn device(mac: MacAddr) -> Hca<E810> {
     let own = Identity { mac, ..Identity::from_lid(Lid::new(1)) };
     let addresses = Addresses { own, peers: Vec::new(), default_peer: None };
@@ -21,7 +21,7 @@ fn device(mac: MacAddr) -> Hca<E810> {
     Hca::new(E810::new(Setup { options, mac, engine: engine::Config::default() }), addresses, None)
 }
 
-/// Sends messages on a connection over a wire with loss and delay.
+/// Sends messages over a connection with packet loss and delay.
 fn session() {
     let mut pair = Pair::connected();
     for (side, seed) in [(&mut pair.a, 1), (&mut pair.b, 2)] {

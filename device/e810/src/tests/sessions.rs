@@ -1,9 +1,9 @@
 //! Replays recorded sessions of stock drivers. The response to each command must match the recorded response.
 //!
-//! A line is either a function reset or a command. A command has these fields: opcode, flags, buffer length
-//! and parameters of the request; return value, length and parameters of the response; the request buffer
-//! without trailing zeros; and the recorded part of the response buffer. Some sessions contain only the
-//! switch, scheduler and queue commands.
+//! Each line of a session is either a function reset or a command. A command has these fields: opcode, flags, buffer
+//! length and parameters of the request; return value, length and parameters of the response; the request buffer
+//! without trailing zeros; and the recorded part of the response buffer. Some sessions contain only the switch,
+//! scheduler and queue commands.
 
 use std::collections::BTreeMap;
 
@@ -60,13 +60,13 @@ fn parse(text: &str) -> Line<'_> {
 
 /// Whether the response to a command may differ from the recording. The capabilities differ, because the recorded
 /// devices have no RDMA.
-fn is_own(opcode: Option<Opcode>) -> bool {
+fn may_differ(opcode: Option<Opcode>) -> bool {
     matches!(opcode, Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities))
 }
 
 /// Maps from recorded numbers to the numbers that this device has assigned.
 #[derive(Default)]
-struct Given {
+struct NumberMap {
     /// Assigned resource numbers, by resource type and recorded number.
     resources: BTreeMap<(u8, u16), u16>,
     /// Assigned rule indices, by recorded rule index.
@@ -76,7 +76,7 @@ struct Given {
 /// Resource type of prune lists.
 const PRUNE_LIST: u8 = 4;
 
-impl Given {
+impl NumberMap {
     /// Replaces the recorded numbers in a command or an expected response with the numbers of this device.
     fn translate(&self, opcode: Option<Opcode>, buffer: &mut [u8]) {
         match opcode {
@@ -138,16 +138,16 @@ fn rename(number: &mut [u8; 2], find: impl FnOnce(u16) -> Option<u16>) {
     }
 }
 
-/// Calls `seen` for each rule. A lookup rule occupies 16 bytes plus the packet header, and a VSI list occupies 8 bytes
+/// Calls `visit` for each rule. A lookup rule occupies 16 bytes plus the packet header, and a VSI list occupies 8 bytes
 /// plus the members (section 5.8).
-fn each_rule(mut rest: &mut [u8], mut seen: impl FnMut(u8, &mut [u8])) {
+fn each_rule(mut rest: &mut [u8], mut visit: impl FnMut(u8, &mut [u8])) {
     while let Some(&kind) = rest.first() {
         let len = match kind {
             0 | 1 => (16 + usize::from(rest[14])).next_multiple_of(2),
             _ => (8 + 2 * usize::from(rest[6])).next_multiple_of(2),
         };
         let (rule, after) = rest.split_at_mut(len.min(rest.len()));
-        seen(kind, rule);
+        visit(kind, rule);
         rest = after;
     }
 }
@@ -155,12 +155,12 @@ fn each_rule(mut rest: &mut [u8], mut seen: impl FnMut(u8, &mut [u8])) {
 fn replay(session: &str) {
     let mut driver = started();
     driver.bus.hca.set_strict(true);
-    let mut given = Given::default();
+    let mut given = NumberMap::default();
     for (number, text) in session.lines().enumerate() {
         if text == RESET {
             driver.write(Register::PfgenCtrl, 1);
             driver.open_admin_queue();
-            given = Given::default();
+            given = NumberMap::default();
             continue;
         }
         let mut line = parse(text);
@@ -169,7 +169,7 @@ fn replay(session: &str) {
         given.translate(opcode, &mut line.command.buffer);
         let reply = driver.execute(&line.command);
         assert_eq!(reply.status, line.reply.status, "{place}");
-        if is_own(opcode) {
+        if may_differ(opcode) {
             continue;
         }
         let parameters = match opcode {

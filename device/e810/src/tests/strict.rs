@@ -170,7 +170,7 @@ const BREACHES: &[(&Rule, Breach)] = &[
 ];
 
 #[test]
-fn violation_of_each_rule_is_reported_under_its_name_only() {
+fn each_violation_reports_only_its_rule() {
     for (rule, breach) in BREACHES {
         let mut driver = strict();
         breach(&mut driver);

@@ -1,8 +1,8 @@
 //! Transmit descriptors.
 //!
-//! A frame consists of an optional context descriptor and one data descriptor for each buffer. The last data
-//! descriptor has the EOP bit. All data descriptors of a frame have the same header lengths and, except for
-//! EOP and RS, the same command.
+//! A frame consists of an optional context descriptor and one data descriptor for each buffer. The last data descriptor
+//! has the EOP bit. All data descriptors of a frame have the same header lengths and, except for EOP and RS, the same
+//! command.
 //!
 //! # Spec
 //! E810 interface, section 8.2.

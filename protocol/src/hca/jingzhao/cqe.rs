@@ -248,8 +248,8 @@ mod tests {
         }
     }
 
-    /// In table 3-3-2 of the specification, `g_mlpath` is bits 15:8 of the word at 0Ch, and "has grh" is its
-    /// bit 7.
+    /// In table 3-3-2 of the specification, `g_mlpath` is bits 15:8 of the word at 0Ch, and "has grh" is its bit
+    /// 7.
     #[test]
     fn has_grh_is_bit_7_of_mlpath() {
         let mut entry = RECV_IMM;

@@ -152,8 +152,8 @@ impl Mpt {
         Ok(())
     }
 
-    /// Returns whether virtual addresses are bus addresses. Besides regions with [`MptFlags::PHYSICAL`], this applies to
-    /// regions of the whole address space, such as the DMA region of the public driver (J-26).
+    /// Returns whether virtual addresses are bus addresses. Besides regions with [`MptFlags::PHYSICAL`], this applies
+    /// to regions of the whole address space, such as the DMA region of the public driver (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
     }

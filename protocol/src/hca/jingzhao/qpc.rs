@@ -313,17 +313,17 @@ impl Qpc {
         if self.source_ip == 0 { None } else { Some(Ipv4Addr::from_bits(self.source_ip)) }
     }
 
-    /// Returns the RNR retry count, 0 to 7; 7 means that retries are unlimited. The count is in the low three bits of
-    /// the byte according to the specification, but in the high three bits for the public driver. If any of the low five
-    /// bits is set, the device uses the low three bits (J-14).
+    /// Returns the RNR retry count, 0 to 7; 7 means that retries are unlimited. The specification puts the count in the
+    /// low three bits of the byte, but the public driver uses the high three bits. If any of the low five bits is set,
+    /// the device uses the low three bits (J-14).
     pub const fn rnr_retry_code(&self) -> u8 {
         if self.rnr_retry & 0x1f != 0 { self.rnr_retry & 0x7 } else { self.rnr_retry >> 5 }
     }
 
-    /// Returns the ACK timeout code, 0 to 31; 0 disables the timeout. The code is in the low five bits of the byte
-    /// according to the specification, but in the high five bits for the public driver. If any of the low three bits is
-    /// set, the device uses the low five bits. Otherwise, it uses the high five bits, except that `numbering` decides for
-    /// the ambiguous bytes 8, 16 and 24 (J-14).
+    /// Returns the ACK timeout code, 0 to 31; 0 disables the timeout. The specification puts the code in the low five
+    /// bits of the byte, but the public driver uses the high five bits. If any of the low three bits is set, the device
+    /// uses the low five bits. Otherwise, it uses the high five bits, except that `numbering` decides for the ambiguous
+    /// values 8, 16 and 24 (J-14).
     pub const fn ack_timeout_code(&self, numbering: Numbering) -> u8 {
         let byte = self.ack_timeout;
         let low = match numbering {

@@ -73,8 +73,9 @@ pub enum Numbering {
 }
 
 impl Numbering {
-    /// Detects the numbering from the mask of RST2INIT. This command requires the port for all services. The port is bit
-    /// 5 in the specification and bit 11 in the driver's numbering. In the specification, RST2INIT does not use bit 11.
+    /// Detects the numbering from the mask of RST2INIT. This command requires the port for all services. The port is
+    /// bit 5 in the specification and bit 11 in the driver's numbering. In the specification, RST2INIT does not use bit
+    /// 11.
     pub const fn of_rst2init(mask: u32) -> Self {
         const DRIVERS_PORT: u32 = 1 << 11;
         if mask & DRIVERS_PORT != 0 && mask & Attributes::PORT.bits() == 0 {

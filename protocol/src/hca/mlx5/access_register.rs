@@ -1,4 +1,4 @@
-//! Port registers, which ACCESS_REG reads and writes.
+//! Port registers, read and written by the command ACCESS_REG.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.5 and 14.4.
@@ -8,7 +8,7 @@ use crate::describe::{Describe, Value, Visitor};
 use crate::layout;
 
 codes! {
-    /// Port register accessed by drivers of an InfiniBand port.
+    /// Port register that drivers of an InfiniBand port access.
     pub enum PortRegister(u16) {
         /// Capability mask of a port.
         Pcap = 0x5001 "PCAP",
@@ -18,11 +18,11 @@ codes! {
 }
 
 codes! {
-    /// Direction of an access; the op_mod of ACCESS_REG.
+    /// Direction of an access, which is the op_mod of ACCESS_REG.
     pub enum Direction(u16) {
-        /// The register is written, and its data is returned.
+        /// Writes the register and returns its data.
         Write = 0 "write",
-        /// The register is only read.
+        /// Reads the register without writing it.
         Read = 1 "read",
     }
 }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn access_register_fields_are_at_specified_offsets() {
+    fn port_register_fields_are_at_specified_offsets() {
         let access = AccessReg { direction: 1, register: 0x5001, argument: 7 };
         assert_eq!(access.emit(), words(&[(4, 1), (8, 0x5001), (12, 7)]));
         let pcap = Pcap { port: 1, capability_mask: 0x0251_0a6a };

@@ -1,4 +1,4 @@
-//! Capabilities: QUERY_HCA_CAP, SET_HCA_CAP, and the areas of an InfiniBand port.
+//! Device capabilities: QUERY_HCA_CAP, SET_HCA_CAP and the capability areas of an InfiniBand port.
 //!
 //! A capability bit that is 0 disables a driver feature. [`GeneralCaps`] therefore names only the bits that the device
 //! sets and those that must stay 0 for a known reason.
@@ -49,7 +49,7 @@ layout! {
 }
 
 impl Query {
-    /// Returns the type of the area, or `None` if it is unknown. The device rejects unknown types with BAD_PARAM.
+    /// Returns the type of the area, or `None` if the type is unknown. The device rejects unknown types with BAD_PARAM.
     pub const fn cap_type(&self) -> Option<CapType> {
         CapType::from_code(self.cap_type)
     }
@@ -60,7 +60,7 @@ impl Query {
 }
 
 impl SetHcaCap {
-    /// Returns the type of the area, or `None` if it is unknown. The device rejects unknown types with BAD_PARAM.
+    /// Returns the type of the area, or `None` if the type is unknown. The device rejects unknown types with BAD_PARAM.
     pub const fn cap_type(&self) -> Option<CapType> {
         CapType::from_code(self.cap_type)
     }
@@ -88,8 +88,8 @@ layout! {
         @0x00[25]     page_requests_disabled: bool,
         /// Log2 of the maximum number of entries in an SRQ.
         @0x10[31:24]  log_max_srq_entries: u8,
-        /// Log2 of the maximum size of a QP's work queues. A send queue's size counts 64-byte blocks; a receive queue's
-        /// size counts entries.
+        /// Log2 of the maximum size of a QP's work queues, in 64-byte blocks for a send queue and in entries for a
+        /// receive queue.
         @0x10[23:16]  log_max_qp_blocks: u8,
         /// Log2 of the number of QPs.
         @0x10[4:0]    log_max_qps: u8,
@@ -133,7 +133,7 @@ layout! {
         @0x2c[31]     end_padding: bool,
         /// Whether the device supports start padding.
         @0x2c[28]     start_padding: bool,
-        /// Size code of the GID table. Code n means 8 · 2^n entries.
+        /// Size code of the GID table; code n means 8 · 2^n entries.
         @0x2c[15:0]   gid_table_code: u16,
         /// Whether the device counts packets that arrive out of sequence.
         @0x30[31]     out_of_sequence_counter: bool,
@@ -145,7 +145,7 @@ layout! {
         @0x30[27]     modify_rq_counter_set: bool,
         /// Number of Q counter sets.
         @0x30[25:16]  max_q_counters: u16,
-        /// Size code of the P_Key table. Code n means 128 · 2^n entries.
+        /// Size code of the P_Key table; code n means 128 · 2^n entries.
         @0x30[15:0]   pkey_table_code: u16,
         /// Whether the device has port commands that replace MAD_IFC.
         @0x34[29]     ib_virt: bool,
@@ -204,7 +204,7 @@ layout! {
         @0x44[9]      qkey_violation_counter: bool,
         /// Whether the device counts P_Key violations.
         @0x44[8]      pkey_violation_counter: bool,
-        /// Whether QPs can send datagrams with a different source QP number.
+        /// Whether QPs can send datagrams with another source QP number.
         @0x44[7]      set_deth_qpn: bool,
         /// Whether the device supports XRC, which drivers require.
         @0x44[3]      xrc: bool,
@@ -261,7 +261,7 @@ codes! {
 }
 
 impl GeneralCaps {
-    /// Returns the default capabilities of this device with an InfiniBand port.
+    /// Returns the capabilities of this device with an InfiniBand port.
     pub fn infiniband() -> Self {
         Self {
             log_max_srq_entries: 15,
@@ -352,12 +352,12 @@ layout! {
 }
 
 impl AtomicCaps {
-    /// Returns this device's maximum capabilities: both 64-bit operations, but not their masked variants.
+    /// Returns the maximum capabilities of this device, which include both 64-bit operations but no masked variants.
     pub fn largest() -> Self {
         Self { host_order_supported: true, operations: 3, qp_sizes: 8, dc_sizes: 8, ..Self::default() }
     }
 
-    /// Returns the capabilities after the driver has requested `set`. Only the byte order can be changed.
+    /// Returns the capabilities after SET_HCA_CAP requests `set`. Only the byte order can be changed.
     #[must_use]
     pub const fn with_endianness(self, set: &Self) -> Self {
         Self { endianness_mode: set.endianness_mode, ..self }
@@ -381,7 +381,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The expected words are those in the table of section 6.1.
+    /// The expected words are from the table in section 6.1.
     #[test]
     fn infiniband_caps_match_published_words() {
         let expected = words(&[
@@ -417,9 +417,9 @@ mod tests {
         assert_eq!(area[256..], [0; AREA_LEN - 256]);
     }
 
-    /// The bytes are from golden trace ib-1.
+    /// Example from golden trace ib-1.
     #[test]
-    fn current_atomic_caps_report_byte_order_set_by_driver() {
+    fn current_atomic_caps_report_selected_byte_order() {
         let set = AtomicCaps { endianness_mode: 1, ..AtomicCaps::default() };
         assert_eq!(set.emit(), words(&[(0x08, 0x4000_0000)]));
         let current = AtomicCaps::largest().with_endianness(&set);
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn op_mod_selects_capability_type_and_current_or_maximum() {
+    fn op_mod_encodes_capability_type() {
         let query = Query::parse(&[1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!((query.cap_type(), query.current), (Some(CapType::Atomic), true));
         let unknown = Query { cap_type: 2, current: false };

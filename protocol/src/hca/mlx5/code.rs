@@ -1,6 +1,6 @@
-//! Macro for enumerations of named codes.
+//! Macro that defines enumerations of named codes.
 
-/// Defines an enumeration of codes. Every variant has a code, and a name that appears in traces.
+/// Defines an enumeration whose variants each have a code and a name for traces.
 macro_rules! codes {
     (
         $(#[$meta:meta])*

@@ -32,7 +32,7 @@ pub const BLOCK_ALIGN: u64 = 1024;
 layout! {
     /// A slot of the command queue.
     pub struct Slot[64] big_endian {
-        /// Kind of the slot; must be [`Slot::KIND`].
+        /// Kind of the slot, always [`Slot::KIND`].
         @0x00[31:24]  kind: u8,
         /// Length of the input in bytes, including the bytes in the slot.
         @0x04         input_len: u32,
@@ -50,7 +50,7 @@ layout! {
         @0x3c[31:24]  token: u8 => Hex,
         /// Checksum of the slot. The driver does not check it, and this device does not compute it.
         @0x3c[23:16]  signature: u8 => Hex,
-        /// Delivery status; a value of [`Delivery`]. 0 means that the command was delivered.
+        /// Delivery status, a value of [`Delivery`]. 0 means that the command was delivered.
         @0x3c[7:1]    delivery: u8,
         /// Whether the device owns the slot.
         @0x3c[0]      device_owned: bool,
@@ -110,7 +110,7 @@ codes! {
 }
 
 impl Delivery {
-    /// Returns the value for the last byte of the slot. Writing this byte returns the slot to the driver.
+    /// Returns the value of the slot's last byte. Writing the byte returns the slot to the driver.
     pub const fn owner_byte(self) -> u8 {
         self.code() << 1
     }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_lengths_are_bounded() {
+    fn rejects_invalid_slots() {
         assert_eq!(Slot { input_len: 15, ..slot() }.lengths(), Err(SlotError::InputLength(15)));
         let most = u32::try_from(MAX_INPUT).unwrap();
         assert_eq!(Slot { input_len: most, ..slot() }.lengths(), Ok((MAX_INPUT, 12)));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn block_tail_has_fields_at_end_of_mailbox_block() {
+    fn block_tail_matches_end_of_block() {
         let mut bytes = [0; Block::LEN];
         bytes[NEXT_BLOCK..].copy_from_slice(&[0, 0, 0, 1, 0, 0, 4, 0, 0, 0, 0, 7, 0, 0x5a, 1, 2]);
         let block = Block::parse(&bytes);

@@ -9,7 +9,7 @@ use crate::layout;
 layout! {
     /// Input of the command QUERY_Q_COUNTER.
     pub struct QueryQCounter[32] big_endian {
-        /// Whether to reset the counters to 0 after the query.
+        /// Whether to reset the counters after the query.
         @0x18[31]   clear: bool,
         @0x1c[7:0]  set: CounterSet,
     }
@@ -32,40 +32,28 @@ layout! {
         @0x48  rnr_nak_retry_err: u32,
         /// Received NAKs for sequence errors.
         @0x50  packet_seq_err: u32,
-        /// Packet losses revealed by a later response.
+        /// Lost packets that a later response revealed.
         @0x58  implied_nak_seq_err: u32,
         @0x60  local_ack_timeout_err: u32,
-        /// Requester: RNR retries exceeded.
         @0x70  req_rnr_retries_exceeded: u32,
-        /// Responder: local length errors.
         @0x78  resp_local_length_error: u32,
-        /// Requester: local length errors.
         @0x7c  req_local_length_error: u32,
-        /// Responder: local QP errors.
         @0x80  resp_local_qp_error: u32,
-        /// Requester: local QP errors.
         @0x84  req_local_qp_error: u32,
-        /// Responder: local protection errors.
         @0x88  resp_local_protection: u32,
-        /// Requester: local protection errors.
         @0x8c  req_local_protection: u32,
-        /// Responder: CQEs that report an error.
+        /// Error CQEs of the responder.
         @0x90  resp_cqe_error: u32,
-        /// Requester: CQEs that report an error.
+        /// Error CQEs of the requester.
         @0x94  req_cqe_error: u32,
-        /// Requester: UMRs that have failed.
+        /// Failed UMRs of the requester.
         @0x98  req_mw_binding: u32,
         @0x9c  req_bad_response: u32,
-        /// Requester: remote invalid request errors.
         @0xa0  req_remote_invalid_request: u32,
         @0xa4  resp_remote_invalid_request: u32,
-        /// Requester: remote access errors.
         @0xa8  req_remote_access_errors: u32,
-        /// Responder: remote access errors.
         @0xac  resp_remote_access_errors: u32,
-        /// Requester: remote operation errors.
         @0xb0  req_remote_operation_errors: u32,
-        /// Requester: transport retries exceeded.
         @0xb4  req_transport_retries_exceeded: u32,
         @0xb8  cq_overflow: u32,
         @0xbc  resp_cqe_flush_error: u32,
@@ -78,7 +66,7 @@ layout! {
 layout! {
     /// Input of the command QUERY_VPORT_COUNTER.
     pub struct QueryVportCounter[32] big_endian {
-        /// Whether to reset the counters to 0 after the query.
+        /// Whether to reset the counters after the query.
         @0x18[31]  clear: bool,
     }
 }
@@ -86,7 +74,6 @@ layout! {
 layout! {
     /// Packet and byte counts for one kind of traffic.
     pub struct TrafficCounter[16] big_endian {
-        /// Number of packets counted.
         @0x00  packets: u64,
         @0x08  bytes: u64,
     }

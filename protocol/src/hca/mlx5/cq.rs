@@ -52,7 +52,7 @@ layout! {
         @0x00[17]     ignore_overrun: bool,
         /// When the moderation period starts. Ignored by this device.
         @0x00[16:15]  period_mode: u8,
-        /// Whether the device may compress CQEs. This device never does.
+        /// Whether the device may compress CQEs. This device never compresses CQEs.
         @0x00[14]     compression: bool,
         /// State of the CQ.
         @0x00[11:8]   state: u8,
@@ -68,7 +68,7 @@ layout! {
         @0x10[15:0]   moderation_count: u16,
         /// EQ that receives the completion events, 8 bits.
         @0x14[7:0]    eqn: Eqn,
-        /// Each page has `4096 << log_page_size` bytes.
+        /// Page size of the ring, `4096 << log_page_size` bytes.
         @0x18[28:24]  log_page_size: u8,
         /// Number of entries that the driver has consumed, modulo 2^24. Reported by QUERY_CQ.
         @0x28[23:0]   consumer: u32,
@@ -103,9 +103,9 @@ layout! {
 }
 
 codes! {
-    /// Kind of change made by MODIFY_CQ; the op_mod of that command.
+    /// Kind of change that MODIFY_CQ makes, which is its op_mod.
     pub enum CqChange(u16) {
-        /// Changes the moderation fields that are selected by [`CqFields`].
+        /// Changes the moderation fields selected by [`CqFields`].
         Moderation = 0 "moderation",
         /// Replaces the ring of the CQ.
         Resize = 1 "resize",
@@ -157,7 +157,7 @@ layout! {
         /// A value of [`CqChange`].
         @0x06        change: u16 => CqChange::word,
         @0x08[23:0]  cqn: Cqn,
-        /// Fields to copy from the context.
+        /// Fields to copy from `context`.
         @0x0c        fields: CqFields as u32,
         /// Context with the new values.
         @0x10        context: CqContext,
@@ -165,7 +165,7 @@ layout! {
 }
 
 impl ModifyCq {
-    /// Returns the kind of the change, or `None` if the code is unknown.
+    /// Returns the kind of change, or `None` if the code is unknown.
     pub const fn change(&self) -> Option<CqChange> {
         CqChange::from_code(self.change)
     }
@@ -216,7 +216,7 @@ mod tests {
 
     /// In golden trace ib-5, libmlx5 resizes a CQ from 128 to 512 entries.
     #[test]
-    fn resize_matches_trace() {
+    fn resize_input_matches_trace() {
         let input = words(&[(0x00, 0x0403_0000), (0x04, 1), (0x08, 0x48), (0x0c, 7), (0x1c, 0x0900_0000)]);
         let modify = ModifyCq::parse(&input);
         assert_eq!(modify.change(), Some(CqChange::Resize));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn cqe_size_determines_stride_and_offset_of_fields() {
+    fn cqe_size_determines_stride_and_field_offset() {
         assert_eq!((CqeSize::Bytes64.stride(), CqeSize::Bytes64.fields_at()), (64, 0));
         assert_eq!((CqeSize::Bytes128.stride(), CqeSize::Bytes128.fields_at()), (128, 64));
         assert_eq!((CqeSize::Bytes64Padded.stride(), CqeSize::Bytes64Padded.fields_at()), (128, 0));

@@ -13,9 +13,9 @@ use crate::describe::{Code, Describe, Field as _, Hex, Visitor};
 use crate::ids::{Lid, Qpn, UserIndex};
 use crate::layout;
 
-/// Length in bytes of the fields of a CQE.
+/// Length in bytes of a CQE without padding; see [`Fields`].
 pub const LEN: usize = 64;
-/// Offset, within the fields, of the byte that contains the owner bit. The device writes this byte last.
+/// Offset in [`Fields`] of the byte that contains the owner bit. The device writes this byte last.
 pub const OWNER_BYTE: usize = 0x3f;
 /// Last byte of an entry that the driver has initialized: opcode [`CqeOpcode::Invalid`] and owner bit 1.
 pub const INITIAL_OWNER_BYTE: u8 = 0xf1;
@@ -33,7 +33,7 @@ codes! {
         SendImm = 3 "RESP_SEND_IMM",
         /// A SEND with invalidate was received.
         SendInvalidate = 4 "RESP_SEND_INV",
-        /// The CQ continues in its new ring.
+        /// The next CQE is in the new ring of a resized CQ.
         Resize = 5 "RESIZE_CQ",
         /// A send request has failed.
         RequesterError = 13 "REQ_ERR",
@@ -45,7 +45,7 @@ codes! {
 }
 
 codes! {
-    /// Amount of message data in the CQE itself. Devices need not support such inline data.
+    /// Amount of message data in the CQE itself. Support for such inline data is optional.
     pub enum InlineScatter(u8) {
         None = 0 "none",
         /// 32 bytes, in the first half of the fields.
@@ -56,13 +56,13 @@ codes! {
 }
 
 layout! {
-    /// The fields of a completion, successful or not.
+    /// Fields of a CQE, for successful and failed requests.
     pub struct Fields[64] big_endian {
         /// InfiniBand: path bits from the destination LID of a datagram.
         @0x10[22:16]  path_bits: u8,
         /// InfiniBand: source LID of a datagram.
         @0x14[15:0]   source_lid: Lid,
-        /// 0 if a datagram has no GRH; any other value if it has one.
+        /// Nonzero if a datagram has a GRH.
         @0x18[29:28]  grh: u8,
         /// InfiniBand: service level of a datagram.
         @0x18[27:24]  service_level: u8,
@@ -88,7 +88,7 @@ layout! {
         @0x3c[3:2]    inline: u8 => InlineScatter::word,
         /// Whether the completion is solicited.
         @0x3c[1]      solicited: bool,
-        /// Owner bit, which is bit `log_entries` of the producer index. It changes with each pass through the ring.
+        /// Owner bit, which is bit `log_entries` of the producer index. It toggles on each pass through the ring.
         @0x3c[0]      owner: bool,
     }
 }
@@ -97,9 +97,9 @@ layout! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Failure {
-    /// If true, a send request failed; otherwise, a receive request failed.
+    /// Whether a send request failed rather than a receive request.
     pub send: bool,
-    /// Syndrome code, see [`Syndrome`].
+    /// Syndrome code; see [`Syndrome`].
     pub syndrome: u8,
     /// Vendor syndrome (specific to this device).
     pub vendor: u8,
@@ -151,7 +151,7 @@ pub enum Content {
     SendInvalidate(u32),
 }
 
-/// Source of a message, with the fields that InfiniBand ports report.
+/// Source of a message, as reported by InfiniBand ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct Source {
@@ -277,7 +277,7 @@ impl Cqe {
         self.fields(owner).emit()
     }
 
-    /// Returns a whole entry in wire format, and its length. Bytes outside the fields are zero.
+    /// Returns a whole entry in wire format, and its length. Bytes outside [`Fields`] are zero.
     pub fn emit_entry(&self, size: CqeSize, owner: bool) -> ([u8; 2 * LEN], usize) {
         let mut entry = [0; 2 * LEN];
         let at = size.fields_at();
@@ -285,7 +285,7 @@ impl Cqe {
         (entry, size.stride())
     }
 
-    /// Parses the fields of an entry. Returns the completion and its owner bit.
+    /// Parses the fields of an entry. Returns the CQE and its owner bit.
     ///
     /// # Errors
     /// Fails if the entry has not been written, the opcode is unknown, or the CQE contains inline data.
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn content_selects_opcode() {
+    fn message_content_determines_opcode() {
         for (content, opcode) in [
             (Content::WriteImm([1, 2, 3, 4]), 1),
             (Content::SendImm([1, 2, 3, 4]), 3),
@@ -482,7 +482,7 @@ mod tests {
         }
     }
 
-    /// The bytes are from golden trace ib-5.
+    /// Example from golden trace ib-5.
     #[test]
     fn error_cqe_holds_syndromes() {
         let failure = Failure {
@@ -509,12 +509,12 @@ mod tests {
     }
 
     #[test]
-    fn resize_marks_end_of_ring() {
+    fn resize_cqe_has_only_opcode_and_owner() {
         check(Cqe::Resize, true, &[(0x3c, 0x51)]);
     }
 
     #[test]
-    fn fields_are_in_last_64_bytes_of_128_byte_cqe() {
+    fn large_cqe_has_fields_in_second_half() {
         let (entry, stride) = Cqe::Resize.emit_entry(CqeSize::Bytes128, true);
         assert_eq!((stride, entry[0x7f], entry[0x3f]), (128, 0x51, 0));
         let (entry, stride) = Cqe::Resize.emit_entry(CqeSize::Bytes64, false);

@@ -10,7 +10,7 @@ use crate::layout;
 layout! {
     /// Input of commands without arguments.
     pub struct NoArguments[16] big_endian {
-        /// Variant of the command. Not used by these commands.
+        /// Variant of the command, which these commands do not use.
         @0x06  op_mod: u16 => Hex,
     }
 }
@@ -26,16 +26,16 @@ layout! {
 layout! {
     /// Input of the command INIT_HCA.
     pub struct InitHca[32] big_endian {
-        /// ID of the software that owns the device. Ignored.
+        /// ID of the software that owns the device. This device ignores it.
         @0x10  owner: [u8; 16],
     }
 }
 
 codes! {
-    /// How TEARDOWN_HCA stops the device. Drivers use profiles other than `Graceful` only if a capability announces
+    /// How TEARDOWN_HCA stops the device. Drivers use profiles other than `Graceful` only if capability bits announce
     /// them.
     pub enum TeardownProfile(u16) {
-        /// Every object has already been destroyed.
+        /// All objects have already been destroyed.
         Graceful = 0 "graceful",
         /// The device stops even if objects still exist.
         Forced = 1 "forced",

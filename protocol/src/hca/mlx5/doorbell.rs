@@ -23,7 +23,7 @@ pub enum UarRegister {
     ArmEq,
     /// 48h, 4 bytes: reports the consumer index of an EQ.
     UpdateEq,
-    /// 800h: rings a send doorbell. Drivers alternate between the two halves of each register.
+    /// 800h to FFFh: send doorbells. Drivers alternate between the two halves of each register.
     Send {
         /// Register number, 0 to 3.
         register: u8,
@@ -54,7 +54,7 @@ impl UarRegister {
 }
 
 layout! {
-    /// The doorbell that arms a CQ.
+    /// Doorbell that arms a CQ.
     pub struct ArmCq[8] big_endian {
         /// Number of events that the driver has received for the CQ, modulo 4. Not checked.
         @0x00[29:28]  sequence: u8,
@@ -67,7 +67,7 @@ layout! {
 }
 
 layout! {
-    /// The doorbell of an EQ.
+    /// Doorbell of an EQ, which reports its consumer index.
     pub struct EqDoorbell[4] big_endian {
         @0x00[31:24]  eqn: Eqn,
         /// Consumer index. The driver has read all entries before it.
@@ -98,9 +98,9 @@ layout! {
     pub struct CqRecord[8] big_endian {
         /// Consumer index. The driver has read all entries before it.
         @0x00[23:0]   consumer: u32,
-        /// The same field as in [`ArmCq`].
+        /// Number of events that the driver has received, as in [`ArmCq`].
         @0x04[29:28]  sequence: u8,
-        /// The same field as in [`ArmCq`].
+        /// Whether only solicited completions and errors raise an event.
         @0x04[24]     solicited_only: bool,
         /// Consumer index of the last arm request.
         @0x04[23:0]   armed_at: u32,
@@ -111,7 +111,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The doorbells are from golden trace ib-3.
+    /// Doorbells from golden trace ib-3.
     #[test]
     fn doorbells_match_traces() {
         let arm = ArmCq { sequence: 2, solicited_only: false, consumer: 2, cqn: Cqn::new(0x43) };
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn records_hold_counters() {
+    fn parses_doorbell_records() {
         let record = QueueRecord::parse(&[0xff, 0xff, 0, 3, 0, 0, 1, 2]);
         assert_eq!((record.received, record.sent), (3, 0x102));
         let record = CqRecord::parse(&[0, 0, 0, 5, 0x31, 0, 0, 4]);

@@ -24,7 +24,7 @@ layout! {
         /// UAR page with the doorbells of the EQ.
         @0x0c[23:0]   uar: UarIndex,
         @0x14[11:0]   vector: u16,
-        /// Each page has `4096 << log_page_size` bytes.
+        /// Page size of the ring, `4096 << log_page_size` bytes.
         @0x18[28:24]  log_page_size: u8,
         /// Number of entries that the driver has consumed, modulo 2^24. Reported by QUERY_EQ.
         @0x28[23:0]   consumer: u32,
@@ -38,7 +38,7 @@ layout! {
     pub struct CreateEq[0x110] big_endian {
         /// Context of the new EQ.
         @0x10  context: EqContext,
-        /// Event masks. Bit n of word 0 is set if the EQ receives events of type n.
+        /// Event mask. If bit n of word 0 is set, the EQ receives events of type n.
         @0x58  events: [u64; 4] => events,
     }
 }
@@ -48,8 +48,7 @@ fn events(mask: [u64; 4]) -> EventMask {
 }
 
 impl CreateEq {
-    /// Returns the event types that the EQ receives. Completions are sent to the EQ of their CQ, regardless
-    /// of the mask.
+    /// Returns the event types that the EQ receives. Completions go to the EQ of their CQ, regardless of the mask.
     pub fn mask(&self) -> EventMask {
         events(self.events)
     }
@@ -74,9 +73,9 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The contexts are those of the EQs in golden trace ib-1 and of the completion EQ in golden trace ib-2.
+    /// Contexts of the asynchronous EQ in golden trace ib-1 and of the completion EQ in golden trace ib-2.
     #[test]
-    fn context_matches_traces() {
+    fn eq_contexts_match_traces() {
         let input = words::<{ CreateEq::LEN }>(&[(0x1c, 0x0d00_0010), (0x5c, 0x001f_02be)]);
         let create = CreateEq::parse(&input);
         assert_eq!(create.context.log_entries, 13);

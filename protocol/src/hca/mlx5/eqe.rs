@@ -21,15 +21,15 @@ bitflags! {
     /// Set of event types that an EQ receives. Bit n selects type n.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct EventMask: u64 {
-        /// The path has migrated.
+        /// A path has migrated.
         const PATH_MIGRATED = 1 << 0x01;
         /// A QP in RTR has received a packet.
         const COMMUNICATION_ESTABLISHED = 1 << 0x02;
-        /// The send queue has drained.
+        /// A send queue has drained.
         const SQ_DRAINED = 1 << 0x03;
         /// A CQ has failed.
         const CQ_ERROR = 1 << 0x04;
-        /// Work queue catastrophic error.
+        /// A work queue could not be read.
         const WQ_CATASTROPHIC = 1 << 0x05;
         /// The migration of a path has failed.
         const PATH_MIGRATION_FAILED = 1 << 0x07;
@@ -70,7 +70,7 @@ codes! {
         CommunicationEstablished = 0x02 "communication_established",
         /// The send queue is drained.
         SqDrained = 0x03 "sq_drained",
-        /// The queue could not be read.
+        /// The work queue could not be read.
         Catastrophic = 0x05 "wq_catastrophic",
         /// The path could not migrate.
         PathMigrationFailed = 0x07 "path_migration_failed",
@@ -84,7 +84,7 @@ codes! {
 }
 
 codes! {
-    /// Kind of the queue that an event refers to.
+    /// Kind of queue to which an event refers.
     pub enum QueueKind(u8) {
         Qp = 0 "qp",
         /// A receive queue object.
@@ -95,7 +95,7 @@ codes! {
 }
 
 codes! {
-    /// Kind of port change, which is the subtype of the event.
+    /// Kind of port change, which is the event subtype.
     pub enum PortChange(u8) {
         /// The port is down.
         Down = 1 "down",
@@ -122,9 +122,7 @@ pub enum Eqe {
     Completion(Cqn),
     /// An event of a work queue, with one of the type codes of [`QueueEvent`].
     Queue {
-        /// Kind of the event.
         event: QueueEvent,
-        /// Kind of the queue.
         kind: QueueKind,
         /// Queue number, 24 bits.
         number: u32,
@@ -137,12 +135,11 @@ pub enum Eqe {
     Port {
         /// Port number, four bits, starting at 1.
         port: u8,
-        /// Kind of the change.
         change: PortChange,
     },
     /// 0Ah: commands have completed. Bit i is set if the command in slot i has completed.
     Command(u32),
-    /// 0Bh: the device requests pages. A negative number means that the device offers to return pages.
+    /// 0Bh: the device requests pages or, if the number is negative, offers to return pages.
     PageRequest {
         /// Function for which pages are requested, always 0.
         function: u16,
@@ -157,7 +154,7 @@ pub enum Eqe {
 /// Reason why an EQE cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EqeError {
-    /// This device sends no events of this type.
+    /// This device does not send events of this type.
     #[error("unknown event type {0:#04x}")]
     Type(u8),
     /// A field of the event data has an unknown code.
@@ -165,7 +162,7 @@ pub enum EqeError {
     Code {
         /// Name of the field.
         what: &'static str,
-        /// Code of the field.
+        /// Unknown code in the field.
         code: u8,
     },
 }
@@ -334,7 +331,7 @@ mod tests {
 
     #[test]
     fn eqe_fields_are_at_specified_offsets() {
-        // Example from section 22: the CQ of the UMR QP.
+        // Example from section 22 for the CQ of the UMR QP.
         check(Eqe::Completion(Cqn::new(0x43)), &[(0x38, 0x43)]);
         check(Eqe::CqError(Cqn::new(0x43), CqFault::Access), &[(0, 0x4_0000), (0x20, 0x43), (0x28, 2)]);
         check(Eqe::InternalError, &[(0, 0x8_0000)]);
@@ -351,7 +348,7 @@ mod tests {
         }
     }
 
-    /// The mask is that of the asynchronous EQ in golden trace ib-1.
+    /// Mask of the asynchronous EQ in golden trace ib-1.
     #[test]
     fn mask_selects_events() {
         let mask = EventMask::from_bits_retain(0x1f_02be);

@@ -1,4 +1,4 @@
-//! Command inputs. [`Command`] has one variant for each command. It also describes command outputs for traces.
+//! Command inputs. [`Command`] has one variant per command, and also describes command outputs for traces.
 //!
 //! # Spec
 //! mlx5 interface, section 5.
@@ -54,7 +54,7 @@ impl<'a> Pages<'a> {
         self.0.is_empty()
     }
 
-    /// Returns the addresses of the pages. Bits 11 to 0 of each entry are ignored.
+    /// Returns the addresses of the pages, without bits 11 to 0 of each entry.
     pub fn iter(self) -> impl ExactSizeIterator<Item = Iova> + 'a {
         self.0.iter().map(|address| Iova::new(u64::from_be_bytes(*address) & !0xfff))
     }
@@ -189,8 +189,8 @@ macro_rules! commands {
     };
 }
 
-/// Returns the first bytes of an output, padded with zeros. Padding is needed because a driver can request an output
-/// that is shorter than the layout.
+/// Returns the first bytes of an output, padded with zeros, because a driver can request an output that is shorter than
+/// the layout.
 fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     let mut padded = [0; LEN];
     padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -198,7 +198,7 @@ fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
 }
 
 commands! {
-    /// Brings the device out of reset, and drops all earlier state.
+    /// Brings the device out of reset and drops all earlier state.
     EnableHca(Function) -> OutputHeader;
     /// Disables the function and drops its state.
     DisableHca(Function) -> OutputHeader;
@@ -206,7 +206,7 @@ commands! {
     InitHca(InitHca) -> OutputHeader;
     /// Stops the device until the next INIT_HCA.
     TeardownHca(Teardown) -> TeardownState;
-    /// Reads the supported interface steps.
+    /// Reads the supported interface steps (ISSI).
     QueryIssi(NoArguments) -> Issi;
     /// Selects the interface step.
     SetIssi(SetIssi) -> OutputHeader;
@@ -283,7 +283,7 @@ commands! {
     ToRstQp(QpNumber) -> OutputHeader;
     /// Reads the context of a QP.
     QueryQp(QueryQp) -> QueriedQp;
-    /// Transition from SQD to RTS. Executed like RTS2RTS, because no driver can bring a QP to SQD.
+    /// Transition from SQD to RTS. The device treats it as RTS2RTS, because drivers cannot move a QP to SQD.
     Sqd2RtsQp(ModifyQp) -> OutputHeader;
     /// Changes attributes of a QP in INIT.
     Init2InitQp(ModifyQp) -> OutputHeader;
@@ -294,7 +294,7 @@ commands! {
     /// Removes a QP from a multicast group.
     DetachFromMcg(Multicast) -> OutputHeader;
 
-    /// Creates an RMP, the SRQ of interface step 1.
+    /// Creates a receive memory pool (RMP), the SRQ of interface step 1.
     CreateRmp(CreateRmp, pages: Pages) -> SrqNumber;
     /// Arms the limit of an RMP.
     ModifyRmp(ModifyRmp) -> OutputHeader;
@@ -327,8 +327,8 @@ commands! {
 }
 
 impl Command<'_> {
-    /// Returns a QP command's transition and new context, or `None` if the command does not modify a QP. For 2ERR and
-    /// 2RST, the context is zero.
+    /// Returns the transition and new context of a QP command, or `None` if the command does not modify a QP. For 2ERR
+    /// and 2RST, the context is zero.
     pub fn transition(&self) -> Option<(Transition, ModifyQp)> {
         let bare = |number: &QpNumber| ModifyQp { qpn: number.qpn, ..ModifyQp::default() };
         Some(match self {

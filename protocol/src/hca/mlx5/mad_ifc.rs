@@ -1,4 +1,4 @@
-//! MAD_IFC, which executes a MAD as if it had arrived at QP0 or QP1 of the port.
+//! MAD_IFC, which executes a management datagram (MAD) as if it had arrived at QP0 or QP1 of the port.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.4 and 14.1.
@@ -27,7 +27,7 @@ layout! {
 layout! {
     /// Output of the command MAD_IFC.
     pub struct MadAnswer[272] big_endian {
-        /// The response MAD; all zeros if there is none.
+        /// Response MAD, or all zeros if the MAD has no response.
         @0x10  mad: [u8; MAD_LEN],
     }
 }

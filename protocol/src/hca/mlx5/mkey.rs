@@ -20,7 +20,7 @@ pub const TERMINATE_KEY: u32 = 0x100;
 codes! {
     /// Method by which a key translates addresses.
     pub enum AccessMode(u8) {
-        /// Addresses are DMA addresses.
+        /// Addresses are DMA addresses, without translation.
         Physical = 0 "PA",
         /// List of page addresses.
         Pages = 1 "MTT",
@@ -44,7 +44,7 @@ layout! {
         @0x00[30]     free: bool,
         /// Bits 4 to 2 of the access mode; see [`MkeyContext::access_mode`].
         @0x00[28:26]  mode_high: u8,
-        /// Whether writes may overtake each other. Ignored.
+        /// Whether writes may be reordered. Ignored.
         @0x00[18]     relaxed_write: bool,
         /// Whether a small fence is sufficient after a UMR that changes this key. Ignored.
         @0x00[16]     small_fence: bool,
@@ -108,7 +108,7 @@ layout! {
         @0x0c[31]  page_access: bool,
         /// Context of the new key.
         @0x10      context: MkeyContext,
-        /// Size of the list that follows, in units of 16 bytes. It is 0 if a UMR will provide the list.
+        /// Size of the list that follows, in units of 16 bytes, or 0 if a UMR will provide the list.
         @0x60      translation_units: u32,
     }
 }
@@ -142,7 +142,7 @@ impl Klm {
         }
     }
 
-    /// Returns false, since a range is never empty.
+    /// Returns false, because a range is never empty.
     pub const fn is_empty(&self) -> bool {
         false
     }
@@ -177,7 +177,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// Example from section 22: a free key of the MR cache.
+    /// Example from section 22, a free key of the MR cache.
     #[test]
     fn published_context_round_trips() {
         let bytes =
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn klm_byte_count_of_zero_means_2_gib() {
+    fn zero_klm_byte_count_means_2_gib() {
         assert_eq!(Klm::default().len(), 1 << 31);
         let klm = Klm::parse(&words(&[(0, 0x20), (4, 0xf08), (8, 1), (12, 0x0da0_b010)]));
         assert_eq!((klm.len(), klm.key, klm.va), (0x20, 0xf08, Va::new(0x1_0da0_b010)));

@@ -1,5 +1,5 @@
-//! NVIDIA ConnectX ("mlx5"): registers, commands, contexts and queue entries. Its drivers are `mlx5_core` and
-//! `mlx5_ib` in Linux and `libmlx5` in rdma-core. This module covers only what an InfiniBand port requires.
+//! NVIDIA ConnectX ("mlx5"): registers, commands, contexts and queue entries. Its drivers are `mlx5_core` and `mlx5_ib`
+//! in Linux and `libmlx5` in rdma-core. This module covers only what an InfiniBand port requires.
 //!
 //! All multi-byte fields are big-endian, including those in registers and doorbell records. As in the interface
 //! document, `@0x0c[28:24]` means bits 28 to 24 of the 32-bit word at byte 0Ch.
@@ -42,13 +42,13 @@ pub mod wqe;
 /// Length of a guest page and of a UAR page in bytes.
 pub const PAGE: usize = 4096;
 
-/// Returns the length in bytes of each page of a queue. `log_page_size` is taken from the context of the queue.
+/// Returns the page length of a queue in bytes, given `log_page_size` from its context.
 pub const fn page_len(log_page_size: u8) -> u64 {
     (PAGE as u64) << (log_page_size & 0x1f)
 }
 
-/// Returns the byte offset of a queue's first entry within its page. The page offset in a context counts 64ths of a
-/// page (section 10.1).
+/// Returns the byte offset of a queue's first entry in its page. The page offset in a context is in 64ths of a page
+/// (section 10.1).
 pub const fn page_offset(log_page_size: u8, offset: u8) -> u64 {
     page_len(log_page_size) / 64 * offset as u64
 }
@@ -57,9 +57,9 @@ pub const fn page_offset(log_page_size: u8, offset: u8) -> u64 {
 mod tests {
     use super::*;
 
-    /// Section 10.1: page offsets count 64ths of a page. For example, libmlx5 uses pages of 8 KiB and an offset of 32.
+    /// Page offsets are in 64ths of a page (section 10.1). For example, libmlx5 uses 8 KiB pages and an offset of 32.
     #[test]
-    fn page_offset_is_in_units_of_one_64th_page() {
+    fn page_offset_counts_64ths_of_page() {
         assert_eq!(page_offset(1, 32), 4096);
         assert_eq!(page_offset(4, 28), 28_672);
         assert_eq!(page_offset(0, 0), 0);

@@ -7,9 +7,9 @@ use super::code::codes;
 use crate::layout;
 
 codes! {
-    /// Purpose for which the device needs pages; the op_mod of QUERY_PAGES.
+    /// Purpose of requested pages, which is the op_mod of QUERY_PAGES.
     pub enum PageUse(u16) {
-        /// Pages for booting, requested before INIT_HCA.
+        /// Boot pages, requested before INIT_HCA.
         Boot = 1 "boot",
         /// Pages for the capabilities set by the driver, requested before INIT_HCA.
         Init = 2 "init",
@@ -19,7 +19,7 @@ codes! {
 }
 
 codes! {
-    /// Operation of MANAGE_PAGES; the op_mod of that command.
+    /// Operation of MANAGE_PAGES, which is its op_mod.
     pub enum PageOperation(u16) {
         /// The driver could not allocate the pages.
         CannotGive = 0 "cannot_give",
@@ -62,8 +62,8 @@ impl crate::describe::Field for SignedCount {
 }
 
 impl RequestedPages {
-    /// Creates an output that requests this number of pages for function 0. With a negative number, the device offers
-    /// to return pages.
+    /// Creates an output that requests this number of pages for function 0. If the number is negative, the device
+    /// offers to return pages.
     pub const fn new(pages: i32) -> Self {
         Self { function: 0, raw_pages: pages.cast_unsigned() }
     }
@@ -75,7 +75,7 @@ impl RequestedPages {
 }
 
 layout! {
-    /// Fixed part of the MANAGE_PAGES input. It is followed by the addresses of the pages given by the driver.
+    /// Fixed part of the MANAGE_PAGES input. The addresses of the pages given by the driver follow.
     pub struct ManagePages[16] big_endian {
         /// A value of [`PageOperation`].
         @0x06  operation: u16 => PageOperation::word,
@@ -87,7 +87,7 @@ layout! {
 }
 
 layout! {
-    /// Fixed part of the MANAGE_PAGES output. It is followed by the addresses of the pages returned by the device.
+    /// Fixed part of the MANAGE_PAGES output. The addresses of the pages returned by the device follow.
     pub struct ManagedPages[16] big_endian {
         /// Number of pages returned. The device must return all the pages that it holds, up to the requested number.
         @0x08  count: u32,

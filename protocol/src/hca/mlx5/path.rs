@@ -17,14 +17,14 @@ layout! {
         @0x00[15:0]   pkey_index: u16,
         /// Whether packets have a GRH.
         @0x04[23]     grh: bool,
-        /// Low bits of the source LID. Their number is the LMC.
+        /// Low bits of the source LID, as many as the LMC.
         @0x04[22:16]  path_bits: u8,
         @0x04[15:0]   lid: Lid,
         /// ACK timeout code. Code n means 4.096 µs · 2^n, and code 0 disables the timeout.
         @0x08[31:27]  ack_timeout: u8,
         /// Index of the source GID.
         @0x08[23:16]  gid_index: u8,
-        /// Code of the static rate.
+        /// Static rate code of the path.
         @0x08[11:8]   static_rate: u8,
         /// Hop limit of the GRH.
         @0x08[7:0]    hop_limit: u8,
@@ -39,18 +39,18 @@ layout! {
         @0x20[26]     force_ecn: bool,
         /// On Ethernet: whether to use the value of `priority`.
         @0x20[24]     force_priority: bool,
-        /// On Ethernet: the ECN bits.
+        /// On Ethernet: ECN bits of packets.
         @0x20[23:22]  ecn: u8,
-        /// On Ethernet: the DSCP value.
+        /// On Ethernet: DSCP value of packets.
         @0x20[21:16]  dscp: u8,
-        /// On Ethernet: the UDP source port.
+        /// On Ethernet: UDP source port.
         @0x20[15:0]   udp_port: u16,
-        /// On Ethernet: the VLAN priority.
+        /// On Ethernet: VLAN priority of packets.
         @0x24[30:28]  priority: u8,
         @0x24[27:24]  service_level: u8,
         /// Port number, starting at 1.
         @0x24[23:16]  port: u8,
-        /// On Ethernet: MAC address of the destination.
+        /// On Ethernet: destination MAC address.
         @0x26         mac: MacAddr,
     }
 }

@@ -15,7 +15,7 @@ pub const REVISION: u8 = 0;
 pub const CLASS_CODE: [u8; 3] = [0x02, 0x07, 0x00];
 
 codes! {
-    /// Model of the device, identified by the device ID of its physical function. Drivers treat all models alike.
+    /// Model of the device. The code is the device ID of the physical function. Drivers treat all models alike.
     pub enum Model(u16) {
         /// Device ID of ConnectX-4.
         ConnectX4 = 0x1013 "ConnectX-4",
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn virtual_functions_have_listed_ids() {
+    fn virtual_function_ids_match_specification() {
         let mut ids: Vec<_> = Model::ALL.iter().map(|model| model.virtual_function()).collect();
         ids.dedup();
         assert_eq!(ids, [0x1014, 0x1016, 0x1018, 0x101a, 0x101c, 0x101e]);

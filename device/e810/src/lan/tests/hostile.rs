@@ -1,5 +1,5 @@
-//! Sends random register writes and descriptors from a hostile driver. The device and another driver's queues
-//! must keep working.
+//! Runs a hostile driver that makes random register writes and posts random descriptors. The device and another
+//! driver's queues must keep working.
 
 use protocol::hca::e810::ring_address::RingAddress;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
@@ -23,11 +23,11 @@ struct Hostile {
     dice: ChaCha8Rng,
     frames: Vec<Vec<u8>>,
     /// Number of frames that the bystander has sent and received so far.
-    turn: u16,
+    round: u16,
     /// Number of frames that the hostile driver has sent.
     sent: usize,
     /// Number of times that the device has reported a driver violation.
-    told: usize,
+    violations: usize,
 }
 
 impl Hostile {
@@ -54,7 +54,7 @@ impl Hostile {
             .flat_map(|text| text.split('"').filter(|part| part.len() > 100))
             .map(bytes)
             .collect();
-        Self { bench, dice: ChaCha8Rng::seed_from_u64(seed), frames, turn: 0, sent: 0, told: 0 }
+        Self { bench, dice: ChaCha8Rng::seed_from_u64(seed), frames, round: 0, sent: 0, violations: 0 }
     }
 
     fn flip(&mut self, odds: u32) -> bool {
@@ -89,7 +89,7 @@ impl Hostile {
         [at.to_le_bytes(), (size << 34 | 3 << 4).to_le_bytes()].as_flattened().try_into().unwrap()
     }
 
-    /// Returns a descriptor that is often nearly valid.
+    /// Returns a random descriptor, which is often valid or nearly so.
     fn descriptor(&mut self) -> [u8; 16] {
         let first = self.address();
         let second = match self.dice.random_range(0..6) {
@@ -200,16 +200,16 @@ impl Hostile {
         }
         let causes = self.bench.lan.take_causes();
         assert!(causes.len() <= 2 * usize::from(QUEUES));
-        self.told += usize::from(self.bench.lan.take_malicious());
+        self.violations += usize::from(self.bench.lan.take_malicious());
     }
 
     /// Sends and receives a frame on the bystander's queue.
     fn bystander(&mut self) {
         let memory = &self.bench.memory;
-        let mark = self.turn.to_le_bytes();
+        let mark = self.round.to_le_bytes();
         let frame: Vec<u8> =
             [&[2; 12][..], &[0x88, 0xb5], &mark].concat().into_iter().chain([7; 50]).collect();
-        let (slot, next) = (u64::from(self.turn % 64), u32::from((self.turn + 1) % 64));
+        let (slot, next) = (u64::from(self.round % 64), u32::from((self.round + 1) % 64));
         memory.poke(BYSTANDER_BUFFER, &frame);
         let second: u64 = (frame.len() as u64) << 34 | 3 << 4;
         let descriptor = [BYSTANDER_BUFFER.to_le_bytes(), second.to_le_bytes()];
@@ -225,15 +225,15 @@ impl Hostile {
             self.bench.lan.poll_frame(guest, &mut out);
             (out == frame).then_some(out)
         });
-        assert!(sent.is_some(), "turn {}", self.turn);
+        assert!(sent.is_some(), "round {}", self.round);
         let layers = Layers::parse(&frame).unwrap();
         let guest = (&self.bench.memory, &mut self.bench.monitor);
         let offload = RxOffload { strip_tag: false, hash: None };
         self.bench.lan.receive(guest, (VSI, BYSTANDER), &frame, &layers, offload);
         let mut received = vec![0; frame.len()];
         self.bench.memory.read(Iova::new(BYSTANDER_BUFFER + 0x1000), &mut received).unwrap();
-        assert_eq!(received, frame, "turn {}", self.turn);
-        self.turn += 1;
+        assert_eq!(received, frame, "round {}", self.round);
+        self.round += 1;
     }
 }
 
@@ -253,8 +253,8 @@ fn hostile_driver_harms_only_its_own_queues() {
         }
         let received =
             hostile.bench.read(Register::GlvUprc(VSI)) + hostile.bench.read(Register::GlvMprc(VSI));
-        let (sent, told) = (hostile.sent, hostile.told);
-        println!("sent {sent}, received {received}, mistakes {told}");
-        assert!(sent > 100 && received > 100 && told > 100, "it does something");
+        let (sent, violations) = (hostile.sent, hostile.violations);
+        println!("sent {sent}, received {received}, violations {violations}");
+        assert!(sent > 100 && received > 100 && violations > 100, "it does something");
     }
 }

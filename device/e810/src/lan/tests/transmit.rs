@@ -141,7 +141,7 @@ fn transmitted_frames_match_scapy() {
 }
 
 #[test]
-fn checksum_offload_ignores_previous_checksum_field() {
+fn checksum_offload_ignores_old_field_value() {
     let checksums = |vector: &Vector| vector.mss.is_none() && vector.command & TCP != 0;
     for vector in vectors().iter().filter(|vector| checksums(vector)) {
         let mut bench = Bench::new();
@@ -160,7 +160,7 @@ fn checksum_offload_ignores_previous_checksum_field() {
 }
 
 #[test]
-fn rs_descriptors_are_marked_done() {
+fn only_rs_descriptors_are_marked_done() {
     let mut bench = Bench::new();
     let mut ring = Ring::new(&mut bench, QUEUE);
     let quiet = ring.frame(&bench, &[1; 100], 100, EOP, 0);
@@ -220,7 +220,7 @@ fn ring_wraps_repeatedly() {
 }
 
 #[test]
-fn frame_is_sent_when_tail_passes_its_last_descriptor() {
+fn incomplete_frame_waits_for_last_descriptor() {
     let mut bench = Bench::new();
     let mut ring = Ring::new(&mut bench, QUEUE);
     ring.frame(&bench, &[7; 90], 30, EOP | RS, 0);
@@ -275,7 +275,7 @@ fn longest_frame_is_sent_with_tags() {
 }
 
 #[test]
-fn removed_queue_ignores_doorbells_and_writes_nothing() {
+fn removed_queue_ignores_doorbells() {
     let mut bench = Bench::new();
     let mut ring = Ring::new(&mut bench, QUEUE);
     let place = ring.frame(&bench, &[1; 64], 64, EOP | RS, 0);
@@ -313,7 +313,7 @@ fn reset_drops_queues_but_keeps_counters() {
     assert_eq!((bench.read(Register::GlvGotc(VSI)), bench.read(Register::GlvUptc(VSI))), (96, 1));
 }
 
-/// Each case contains a violation and its event type. All violations are reported in GL_MDET_TX_TCLAN.
+/// Each case is a violation and its event type, which GL_MDET_TX_TCLAN reports.
 #[test]
 fn driver_error_stops_only_its_queue() {
     type Wrong = fn(&Bench, &mut Ring);

@@ -18,7 +18,7 @@ fn word(driver: &mut Driver, offset: u64) -> u64 {
 }
 
 #[test]
-fn query_fpm_returns_limits_of_section_11_2() {
+fn query_fpm_returns_documented_limits() {
     let mut driver = started();
     driver.start_cqp();
     let query = FpmCommand { buffer: Iova::new(RDMA_BUFFER), ..FpmCommand::default() };

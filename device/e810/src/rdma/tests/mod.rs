@@ -57,7 +57,7 @@ fn codes(refusal: CqpErrorCode) -> Option<ErrorCodes> {
 }
 
 #[test]
-fn operations_before_cq_0_complete_in_registers() {
+fn operations_complete_in_registers_without_ccq() {
     let mut driver = started();
     driver.start_cqp();
     assert_eq!(driver.perform(&NOP).completion, None);
@@ -65,7 +65,7 @@ fn operations_before_cq_0_complete_in_registers() {
 }
 
 #[test]
-fn creation_of_cq_0_completes_in_cq_0() {
+fn ccq_creation_completes_in_new_ccq() {
     let mut driver = started();
     driver.start_cqp();
     driver.commit_fpm();
@@ -164,7 +164,7 @@ fn armed_cq_raises_one_event() {
 }
 
 #[test]
-fn arming_cq_with_unread_entry_raises_event_at_once() {
+fn arming_cq_with_unread_entry_raises_event() {
     let mut driver = brought_up();
     driver.perform_well(&NOP);
     // Software has not read the entry yet.

@@ -72,7 +72,7 @@ const GROUP_MAC: MacAddr = MacAddr([0x01, 0x00, 0x5e, 0x01, 0x02, 0x03]);
 /// Address of the group's member list.
 const MEMBERS: u64 = 0x90_0000;
 
-/// Returns operation [622] of `run612-bat7-dev0.cqp.gz` with opcode `operation`.
+/// Returns operation 622 of the recording `run612-bat7-dev0.cqp.gz`, with the opcode replaced by `operation`.
 fn group(operation: u64) -> [(usize, u64); 5] {
     [
         (0, 0x0100_5e01_0203),
@@ -109,7 +109,7 @@ fn group_contains_members_listed_in_its_context() {
     assert_eq!(refused(&mut driver, &wqe(&group(0x28))), codes(CqpErrorCode::NoObject));
 }
 
-/// Section 13.8: drivers choose an operation while holding a lock, but issue the operation after releasing the lock.
+/// Section 13.8: drivers choose an operation under a lock, but issue it after releasing the lock.
 #[test]
 fn group_accepts_reordered_modify() {
     let address = IpAddr::from([239, 1, 2, 3]);

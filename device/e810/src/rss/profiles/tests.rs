@@ -7,7 +7,7 @@ use protocol::net::toeplitz::Key;
 use super::*;
 use crate::vsi::Vsis;
 
-/// Packet types and their groups in Debian's package: IPv4 fragments, other IPv4 packets, UDP and TCP.
+/// Packet types and their groups in Debian's DDP package: IPv4 fragments, other IPv4 packets, UDP and TCP.
 const PACKET_GROUP: [(u16, u8); 4] = [(22, 4), (23, 5), (24, 2), (26, 1)];
 const VSI: VsiNumber = VsiNumber::new(1);
 const VSI_GROUP: u16 = 0x0001;
@@ -146,7 +146,7 @@ fn profile_requires_matching_vsi_and_packet_groups() {
 }
 
 #[test]
-fn truncated_section_is_applied_up_to_its_end() {
+fn truncated_section_is_partially_applied() {
     let whole = piece(&[words(4, &SOURCE), entry(6, 2, 4), vsi_group(1, VSI_GROUP)]);
     for len in 0..whole.len() {
         let mut profiles = Profiles::default();

@@ -98,7 +98,7 @@ impl Rule {
     }
 }
 
-/// The configuration of a function, and methods that execute driver commands.
+/// A stand-in for a driver, which executes commands on the configuration of a function.
 #[derive(Default)]
 struct Driver(PfConfig);
 

@@ -23,7 +23,7 @@ fn switch_configuration_continues_after_short_buffer() {
 }
 
 #[test]
-fn rules_have_distinct_indexes_and_are_removed_once() {
+fn rules_are_removed_individually_by_index() {
     let mut driver = Driver::new();
     let first = driver.add(Rule::mac(ME, to_vsi(1)));
     let second = driver.add(Rule::mac(PEER, to_vsi(1)));
@@ -117,7 +117,7 @@ fn rejects_invalid_rules() {
 }
 
 #[test]
-fn rejected_rule_reports_status_and_earlier_rules_apply() {
+fn rules_before_rejected_one_take_effect() {
     let mut driver = Driver::new();
     let mut buffer = [Rule::mac(ME, to_vsi(1)), Rule::mac(PEER, to_vsi(3)), Rule::mac(STRANGER, to_vsi(1))]
         .map(|rule| rule.bytes(0))
@@ -130,7 +130,7 @@ fn rejected_rule_reports_status_and_earlier_rules_apply() {
 }
 
 #[test]
-fn rule_after_odd_length_header_starts_at_even_offset() {
+fn rules_start_at_even_offsets() {
     let mut driver = Driver::new();
     let mut odd = Rule::mac(ME, to_vsi(1)).bytes(0);
     odd[14] = 15;

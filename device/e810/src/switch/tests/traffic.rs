@@ -3,7 +3,7 @@ use super::*;
 const NOBODY: [u16; 0] = [];
 
 #[test]
-fn vsi_without_rules_receives_nothing_and_sends_to_wire_only() {
+fn vsi_without_rules_can_only_send() {
     let driver = Driver::new();
     for dst in [ME, GROUP, MacAddr::BROADCAST] {
         assert_eq!(driver.receivers(&Frame::to(dst)), NOBODY);
@@ -11,7 +11,7 @@ fn vsi_without_rules_receives_nothing_and_sends_to_wire_only() {
     }
 }
 
-/// E-7: MAC rules specify a VSI as their source, but apply to frames from the wire.
+/// Section 16.2, E-7: MAC rules specify a VSI as their source, but apply to frames from the wire.
 #[test]
 fn mac_rules_select_received_frames() {
     let mut driver = Driver::new();

@@ -1,4 +1,4 @@
-//! Tests of failures: event, state, and flush completion (sections 14.1 and 14.2).
+//! Tests of failures: the asynchronous event, the QP state and the flush completion (sections 14.1 and 14.2).
 
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp};
@@ -63,7 +63,7 @@ fn flush_reports_which_queues_had_requests() {
 }
 
 #[test]
-fn flush_of_empty_work_queues_writes_no_cqe() {
+fn flushing_empty_queues_writes_no_cqe() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
@@ -92,7 +92,7 @@ const PERIOD_US: u64 = 10_000;
 /// The device does not flush these requests itself. The kernel completes WQEs that it posts to a flushed
 /// queue pair, and may destroy the queue pair at any time.
 #[test]
-fn kernel_qp_requests_posted_in_error_wait_for_flush() {
+fn device_does_not_flush_kernel_qp_itself() {
     let mut pair = Pair::connected();
     flush(&mut pair.a, 1, 1);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
@@ -137,7 +137,7 @@ fn requests_posted_in_error_state_are_flushed() {
 
 /// The failed receive still counts as posted. It completes when software flushes the queue.
 #[test]
-fn message_longer_than_receive_buffer_fails_both_sides() {
+fn oversized_message_fails_both_sides() {
     let mut pair = Pair::connected();
     let receive = pair.b.post_receive(QPN, &[fragment(TARGET, 0, 16)]);
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 64]));
@@ -151,7 +151,7 @@ fn message_longer_than_receive_buffer_fails_both_sides() {
 }
 
 #[test]
-fn receive_buffer_with_invalid_lkey_fails_both_sides() {
+fn invalid_receive_lkey_fails_both_sides() {
     let mut pair = Pair::connected();
     let receive = pair.b.post_receive(QPN, &[fragment(TARGET, 0x1234_5600, 64)]);
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 64]));
@@ -188,7 +188,7 @@ fn unknown_and_disabled_operations_fail_queue() {
 }
 
 #[test]
-fn earlier_failure_reports_its_own_code_before_rejected_request() {
+fn earlier_failure_is_reported_before_rejected_request() {
     let mut pair = Pair::connected();
     let wqe = |control| gather(SIGNALED | control, TARGET, None, &[fragment(SOURCE, 0, 64)]);
     let first = pair.a.post_send(QPN, &wqe(WRITE | 0x9999_9900));
@@ -219,7 +219,7 @@ fn wrong_response_length_fails_queue() {
 
 /// Section 13.2: the timeout is initially 16.8 ms, and doubles with each of seven retries.
 #[test]
-fn silent_peer_fails_send_after_eight_doubling_timeouts() {
+fn unanswered_send_fails_after_eight_timeouts() {
     let mut pair = Pair::connected();
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     let mut silence = std::time::Duration::from_nanos(4096 << 12);
@@ -271,7 +271,7 @@ fn receive_posted_200_ms_late_succeeds() {
 }
 
 #[test]
-fn datagram_with_wrong_handle_length_or_pd_fails_locally() {
+fn invalid_datagram_fails_locally() {
     let to = u64::from(QPN.get()) << 32 | 0x1111_1111;
     for (change, len, code) in [
         (None, 64, 0x406),
@@ -355,7 +355,7 @@ fn qp_access_flags_restrict_key_rights() {
 }
 
 #[test]
-fn datagram_without_receive_or_with_wrong_qkey_is_dropped() {
+fn undeliverable_datagram_is_dropped() {
     let mut pair = Pair::new(QpKind::Ud, |_| {});
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
     let to = |qkey: u64| u64::from(QPN.get()) << 32 | qkey;

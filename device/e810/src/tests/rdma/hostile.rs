@@ -1,5 +1,5 @@
-//! Random operations of a hostile driver on its own queues, keys and paths: the device and another connection
-//! must keep working.
+//! Runs a hostile driver that performs random operations on its own queues, keys and paths. The device and another
+//! connection must keep working.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -26,14 +26,14 @@ const QPNS: Range<u32> = 16..20;
 const CQNS: Range<u32> = 8..12;
 const KEYS: Range<u32> = 0x40..0x48;
 const HANDLES: Range<u16> = 10..14;
-/// CQ of the queue pairs that are connected to those of the hostile driver.
+/// CQ of the peer's queue pairs, which are connected to those of the hostile driver.
 const PEERS_CQ: Cqn = Cqn::new(8);
 /// Memory that the hostile driver may write.
 const ARENA: Range<u64> = 0x1000_0000..0x1400_0000;
 /// Range of start addresses for rings and regions.
 const STARTS: Range<u64> = ARENA.start..0x1200_0000;
 /// Maximum length of regions in bytes.
-const MOST: u64 = 1 << 20;
+const MAX_LEN: u64 = 1 << 20;
 /// Code of the ring sizes in the QP context.
 const RING_CODE: u8 = 3;
 const RING_QUANTA: u64 = 4 << RING_CODE;
@@ -42,7 +42,7 @@ struct Hostile {
     pair: Pair,
     dice: ChaCha8Rng,
     /// Number of message exchanges of the bystander, modulo 256.
-    turn: u8,
+    round: u8,
     /// Number of operations of the hostile driver that succeeded.
     done: usize,
     /// Number of operations of the hostile driver that were rejected.
@@ -69,7 +69,7 @@ impl Hostile {
             })
             .collect();
         pair.a.poke(PBLE_SEGMENT, &pages);
-        Self { pair, dice, turn: 0, done: 0, refused: 0, events: 0, frames: 0 }
+        Self { pair, dice, round: 0, done: 0, refused: 0, events: 0, frames: 0 }
     }
 
     fn flip(&mut self, odds: u32) -> bool {
@@ -109,8 +109,8 @@ impl Hostile {
         done
     }
 
-    /// Returns a context that is often nearly valid. The queue pair is never privileged, so it cannot access
-    /// memory by bus address.
+    /// Returns a random context, which is often valid or nearly so. The queue pair is never privileged, so it cannot
+    /// access memory by bus address.
     fn context(&mut self, qpn: Qpn) -> QpContext {
         let near = QpContext {
             send_ring: self.address(),
@@ -159,7 +159,7 @@ impl Hostile {
     }
 
     /// Recreates a queue pair of the hostile driver and the peer's queue pair.
-    fn renew(&mut self) {
+    fn recreate_qp(&mut self) {
         let qpn = Qpn::new(self.dice.random_range(QPNS));
         let kind = if self.flip(4) { QpKind::Ud } else { QpKind::Rc };
         let _ = self.pair.b.perform(&Operation::DestroyQp(DestroyQp { qpn, ..DestroyQp::default() }));
@@ -187,7 +187,7 @@ impl Hostile {
         }
     }
 
-    /// Returns a WQE that is often nearly valid.
+    /// Returns a random WQE, which is often valid or nearly so.
     fn work(&mut self) -> Vec<u8> {
         let control = self.dice.random_range(0..16_u64) << 32
             | if self.flip(2) { SIGNALED } else { 0 }
@@ -199,7 +199,8 @@ impl Hostile {
             0 => {
                 let operation = self.dice.random_range(0x08..0x0b_u64) << 32;
                 let key = u64::from(self.stag());
-                let (len, rights) = (self.dice.random_range(0..MOST), u64::from(self.rights().bits()) << 48);
+                let (len, rights) =
+                    (self.dice.random_range(0..MAX_LEN), u64::from(self.rights().bits()) << 48);
                 let words = [
                     self.address(),
                     self.dice.random_range(STARTS) & !0xfff | key,
@@ -287,7 +288,7 @@ impl Hostile {
         let operation = match self.dice.random_range(0..5) {
             0 => {
                 let (region, wide) = (!self.flip(3), self.flip(2));
-                let len = self.dice.random_range(0..MOST);
+                let len = self.dice.random_range(0..MAX_LEN);
                 Operation::AllocateStag(AllocateStag {
                     index,
                     region,
@@ -304,7 +305,7 @@ impl Hostile {
             _ => Operation::RegisterMr(RegisterMr {
                 start: Va::new(self.address()),
                 // Exclude length 0, which means all memory.
-                len: self.dice.random_range(1..MOST),
+                len: self.dice.random_range(1..MAX_LEN),
                 pd: PD,
                 stag: index << 8,
                 level,
@@ -380,7 +381,7 @@ impl Hostile {
 
     fn act(&mut self) {
         match self.dice.random_range(0..16) {
-            0..4 => self.renew(),
+            0..4 => self.recreate_qp(),
             4..8 => self.ring(),
             8 => self.cq(),
             9..12 => self.key(),
@@ -428,9 +429,9 @@ impl Hostile {
     #[track_caller]
     fn bystander(&mut self) {
         self.settle();
-        self.turn = self.turn.wrapping_add(1);
+        self.round = self.round.wrapping_add(1);
         for b_sends in [false, true] {
-            let content = vec![self.turn ^ u8::from(b_sends); 2000];
+            let content = vec![self.round ^ u8::from(b_sends); 2000];
             let Pair { a, b } = &mut self.pair;
             let (from, to) = if b_sends { (b, a) } else { (a, b) };
             from.poke(SOURCE, &content);

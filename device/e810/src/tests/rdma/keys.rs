@@ -81,7 +81,7 @@ fn with_keys(change: impl Fn(&mut QpContext)) -> Pair {
 impl Pair {
     /// Executes a WQE at b and asserts that it completes.
     #[track_caller]
-    fn do_at_b(&mut self, wqe: &[u8]) {
+    fn execute_at_b(&mut self, wqe: &[u8]) {
         let index = self.b.post_send(QPN, wqe);
         self.settle();
         let done = only(&mut self.b, SEND_CQ).cqe;
@@ -98,7 +98,7 @@ impl Pair {
 
     /// Asserts that a write from a, using a key of b, fails on both sides.
     #[track_caller]
-    fn is_refused(&mut self, key: u32, at: u64, code: u16) {
+    fn assert_refused(&mut self, key: u32, at: u64, code: u16) {
         let request = self.write_by(key, at);
         assert_eq!(failure(&mut self.b, 2), (code, 9, 0));
         assert_eq!(failure(&mut self.a, 1), (0x20d, 5, request));
@@ -110,12 +110,12 @@ fn fast_registration_lasts_until_invalidation() {
     let key = REGION | 0x69;
     let mut pair = with_keys(|_| {});
     pair.a.poke(SOURCE, &[7; 64]);
-    pair.do_at_b(&fast_register(key, LEN, ALL));
+    pair.execute_at_b(&fast_register(key, LEN, ALL));
     pair.write_by(key, TARGET + LEN - 64);
     assert!(!pair.sent().error);
     assert_eq!(pair.b.peek(TARGET + LEN - 64, 64), [7; 64]);
-    pair.do_at_b(&invalidate(key));
-    pair.is_refused(key, TARGET, 0x103);
+    pair.execute_at_b(&invalidate(key));
+    pair.assert_refused(key, TARGET, 0x103);
     assert_eq!(pair.b.peek(TARGET, 64), [0; 64]);
 }
 
@@ -123,33 +123,33 @@ fn fast_registration_lasts_until_invalidation() {
 #[test]
 fn invalidated_region_can_be_registered_again() {
     let mut pair = with_keys(|_| {});
-    pair.do_at_b(&fast_register(REGION | 1, LEN, ALL));
-    pair.do_at_b(&invalidate(REGION | 1));
-    pair.do_at_b(&fast_register(REGION | 2, LEN / 2, ALL));
+    pair.execute_at_b(&fast_register(REGION | 1, LEN, ALL));
+    pair.execute_at_b(&invalidate(REGION | 1));
+    pair.execute_at_b(&fast_register(REGION | 2, LEN / 2, ALL));
     pair.write_by(REGION | 2, TARGET);
     assert!(!pair.sent().error);
-    pair.is_refused(REGION | 1, TARGET, 0x102);
+    pair.assert_refused(REGION | 1, TARGET, 0x102);
 }
 
-/// E-32: the receiver need not invalidate the key itself.
+/// Section 16.2, E-32: the receiver need not invalidate the key itself.
 #[test]
 fn send_with_invalidate_reports_key() {
     let key = REGION | 0x69;
     let mut pair = with_keys(|_| {});
-    pair.do_at_b(&fast_register(key, LEN, ALL));
+    pair.execute_at_b(&fast_register(key, LEN, ALL));
     pair.b.post_receive(QPN, &[fragment(SOURCE, 0, 64)]);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND_INVALIDATE | u64::from(key), 0, None, &[1; 8]));
     pair.settle();
     assert!(!pair.sent().error);
     let received = pair.received().cqe;
     assert_eq!((received.source, received.invalidated_or_ipv4, received.len), (key, true, 8));
-    pair.is_refused(key, TARGET, 0x103);
+    pair.assert_refused(key, TARGET, 0x103);
 }
 
 /// IBTA volume 1, section 9.9.3: the receive fails, and the peer receives a remote access error. Section 14.1
 /// defines a single code for all causes.
 #[test]
-fn send_with_invalidate_of_invalid_key_fails_both_sides() {
+fn send_invalidating_unusable_key_fails_both_sides() {
     let unknown = 0x1234_5600;
     let private = rights(StagRights::LOCAL_READ);
     for (wqe, key) in [
@@ -162,7 +162,7 @@ fn send_with_invalidate_of_invalid_key_fails_both_sides() {
     ] {
         let mut pair = with_keys(|_| {});
         if let Some(wqe) = wqe {
-            pair.do_at_b(&wqe);
+            pair.execute_at_b(&wqe);
         }
         let receive = pair.b.post_receive(QPN, &[fragment(SOURCE, 0, 64)]);
         let wqe = inline(SIGNALED | SEND_INVALIDATE | u64::from(key), 0, None, &[1; 8]);
@@ -180,12 +180,12 @@ fn read_with_invalidate_invalidates_target() {
     let mut pair = with_keys(|_| {});
     pair.a.poke(SOURCE, &[5; 64]);
     register(&mut pair.a, PARENT, SOURCE, LEN, StagRights::all());
-    pair.do_at_b(&fast_register(key, LEN, ALL));
+    pair.execute_at_b(&fast_register(key, LEN, ALL));
     let wqe =
         gather(SIGNALED | READ_INVALIDATE | u64::from(PARENT), SOURCE, None, &[fragment(TARGET, key, 64)]);
-    pair.do_at_b(&wqe);
+    pair.execute_at_b(&wqe);
     assert_eq!(pair.b.peek(TARGET, 64), [5; 64]);
-    pair.is_refused(key, TARGET, 0x103);
+    pair.assert_refused(key, TARGET, 0x103);
 }
 
 /// Requests complete if they arrive before the invalidation. All later requests fail.
@@ -194,7 +194,7 @@ fn access_after_invalidation_is_rejected() {
     let key = REGION | 1;
     let mut pair = with_keys(|_| {});
     pair.a.poke(SOURCE, &[7; 64]);
-    pair.do_at_b(&fast_register(key, LEN, ALL));
+    pair.execute_at_b(&fast_register(key, LEN, ALL));
     let write = |at| gather(SIGNALED | WRITE | u64::from(key), at, None, &[fragment(SOURCE, 0, 64)]);
     let requests: Vec<u16> = (0..20).map(|n| pair.a.put_send(QPN, &write(TARGET + n * 64))).collect();
     pair.a.ring_send(QPN);
@@ -219,35 +219,35 @@ fn access_after_invalidation_is_rejected() {
 }
 
 #[test]
-fn memory_window_grants_access_only_to_its_range() {
+fn window_grants_access_only_to_its_range() {
     let mut pair = with_keys(|_| {});
     pair.a.poke(SOURCE, &[7; 64]);
-    pair.do_at_b(&bind(WINDOW | 1, PARENT, TARGET + 0x1000, 64, StagRights::REMOTE_WRITE));
+    pair.execute_at_b(&bind(WINDOW | 1, PARENT, TARGET + 0x1000, 64, StagRights::REMOTE_WRITE));
     pair.write_by(WINDOW | 1, TARGET + 0x1000);
     assert!(!pair.sent().error);
     assert_eq!(pair.b.peek(TARGET + 0x1000, 64), [7; 64]);
-    pair.is_refused(WINDOW | 1, TARGET + 0x1001, 0x108);
+    pair.assert_refused(WINDOW | 1, TARGET + 0x1001, 0x108);
 }
 
 /// Section 13.4: a bind of length 0 unbinds the window.
 #[test]
 fn unbound_window_denies_access() {
     let mut pair = with_keys(|_| {});
-    pair.do_at_b(&bind(WINDOW | 1, PARENT, TARGET, LEN, StagRights::REMOTE_WRITE));
-    pair.do_at_b(&bind(WINDOW | 2, PARENT, TARGET, 0, StagRights::empty()));
-    pair.is_refused(WINDOW | 2, TARGET, 0x103);
+    pair.execute_at_b(&bind(WINDOW | 1, PARENT, TARGET, LEN, StagRights::REMOTE_WRITE));
+    pair.execute_at_b(&bind(WINDOW | 2, PARENT, TARGET, 0, StagRights::empty()));
+    pair.assert_refused(WINDOW | 2, TARGET, 0x103);
 }
 
 #[test]
 fn region_with_bound_windows_cannot_be_deallocated() {
     let mut pair = with_keys(|_| {});
-    pair.do_at_b(&bind(WINDOW | 1, PARENT, TARGET, LEN, StagRights::REMOTE_WRITE));
+    pair.execute_at_b(&bind(WINDOW | 1, PARENT, TARGET, LEN, StagRights::REMOTE_WRITE));
     let parent = DeallocateStag { pd: PD, index: PARENT >> 8, region: true };
     let refused = pair.b.perform(&Operation::DeallocateStag(parent)).error;
     assert_eq!(refused.map(|codes| codes.major), Some(0xffff));
-    pair.do_at_b(&bind(WINDOW | 2, PARENT, TARGET, 0, StagRights::empty()));
+    pair.execute_at_b(&bind(WINDOW | 2, PARENT, TARGET, 0, StagRights::empty()));
     pair.b.perform_well(&Operation::DeallocateStag(parent));
-    pair.is_refused(PARENT, TARGET, 0x102);
+    pair.assert_refused(PARENT, TARGET, 0x102);
 }
 
 /// Name of the error, context change, preparing WQE, failing WQE, and expected event code.
@@ -297,7 +297,7 @@ fn invalid_local_operations_report_cause() {
     for (what, change, first, wqe, code) in cases {
         let mut pair = with_keys(change);
         if let Some(first) = first {
-            pair.do_at_b(&first);
+            pair.execute_at_b(&first);
         }
         let request = pair.b.post_send(QPN, &wqe);
         pair.b.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
@@ -313,8 +313,8 @@ fn invalid_local_operations_report_cause() {
 fn region_with_bound_windows_cannot_be_invalidated() {
     let region = REGION | 1;
     let mut pair = with_keys(|_| {});
-    pair.do_at_b(&fast_register(region, LEN, ALL));
-    pair.do_at_b(&bind(WINDOW | 1, region, TARGET, 64, StagRights::REMOTE_WRITE));
+    pair.execute_at_b(&fast_register(region, LEN, ALL));
+    pair.execute_at_b(&bind(WINDOW | 1, region, TARGET, 64, StagRights::REMOTE_WRITE));
     let request = pair.b.post_send(QPN, &invalidate(region));
     pair.settle();
     assert_eq!(failure(&mut pair.b, 2), (0x113, 5, request));
@@ -323,13 +323,13 @@ fn region_with_bound_windows_cannot_be_invalidated() {
 /// Section 14.1, code 0x114: unlike a type 1 window, a type 2 window must be invalidated before it is bound
 /// again.
 #[test]
-fn bound_type_2_window_cannot_be_bound_again() {
+fn bound_type_2_window_cannot_be_rebound() {
     let mut pair = with_keys(|_| {});
     allocate_type_2(&mut pair.b);
     let bound = |key| bind_of(0, WINDOW_2 | key, PARENT, TARGET, 64, StagRights::REMOTE_WRITE);
-    pair.do_at_b(&bound(1));
-    pair.do_at_b(&invalidate(WINDOW_2 | 1));
-    pair.do_at_b(&bound(2));
+    pair.execute_at_b(&bound(1));
+    pair.execute_at_b(&invalidate(WINDOW_2 | 1));
+    pair.execute_at_b(&bound(2));
     let request = pair.b.post_send(QPN, &bound(3));
     pair.settle();
     assert_eq!(failure(&mut pair.b, 2), (0x114, 5, request));
@@ -338,7 +338,7 @@ fn bound_type_2_window_cannot_be_bound_again() {
 /// Section 14.1, code 0x104: only the queue pair that bound a type 2 window may use it. This applies to the
 /// peer's requests and to the owner's WQEs.
 #[test]
-fn type_2_window_is_usable_only_by_qp_that_bound_it() {
+fn type_2_window_is_restricted_to_qp() {
     const OTHER: Qpn = Qpn::new(7);
     let key = WINDOW_2 | 1;
     let pair = || {
@@ -347,7 +347,7 @@ fn type_2_window_is_usable_only_by_qp_that_bound_it() {
         for (driver, id) in [(&mut pair.a, 1), (&mut pair.b, 2)] {
             start(driver, OTHER, QpKind::Rc, &QpContext { remote_qpn: OTHER, ..context(id) });
         }
-        pair.do_at_b(&bind_of(0, key, PARENT, TARGET, 64, StagRights::REMOTE_WRITE));
+        pair.execute_at_b(&bind_of(0, key, PARENT, TARGET, 64, StagRights::REMOTE_WRITE));
         pair.write_by(key, TARGET);
         assert!(!pair.sent().error);
         pair

@@ -1,5 +1,5 @@
-//! Tests of the RDMA half's limits: the last object within each limit works, and the next one is rejected with an error
-//! code, counted and logged.
+//! Tests both sides of each limit of the RDMA half. The last object within a limit works. The next one is rejected with
+//! an error code, counted and logged.
 
 use card::frontend::snapshot::GroupRow;
 use card::frontend::testing::logged;
@@ -65,7 +65,7 @@ fn refused(driver: &mut Driver, operation: &Operation, refusal: CqpErrorCode) {
 }
 
 #[test]
-fn last_queue_pair_works_and_next_is_rejected() {
+fn queue_pair_limit_is_enforced() {
     let mut driver = small();
     driver.create_qp(Qpn::new(QPS - 1), QpKind::Rc, &context(1));
     let next = driver.qp_command(Qpn::new(QPS), QpKind::Rc, QpState::Idle);
@@ -73,14 +73,14 @@ fn last_queue_pair_works_and_next_is_rejected() {
 }
 
 #[test]
-fn last_completion_queue_works_and_next_is_rejected() {
+fn completion_queue_limit_is_enforced() {
     let mut driver = small();
     let [last, next] = [CQS - 1, CQS].map(|cqn| Operation::CreateCq(driver.cq_command(Cqn::new(cqn), 16)));
     last_and_next(&mut driver, &last, &next, CqpErrorCode::Invalid);
 }
 
 #[test]
-fn last_completion_event_queue_works_and_next_is_rejected() {
+fn completion_event_queue_limit_is_enforced() {
     let mut driver = small();
     let ceq = |ceq| {
         Operation::CreateCeq(CreateCeq { ceq, entries: 16, ring: Iova::new(SOURCE), ..CreateCeq::default() })
@@ -89,7 +89,7 @@ fn last_completion_event_queue_works_and_next_is_rejected() {
 }
 
 #[test]
-fn last_region_works_and_next_is_rejected() {
+fn region_limit_is_enforced() {
     let mut driver = small();
     for index in 0..REGIONS {
         register(&mut driver, index << 8, SOURCE, 4096, StagRights::LOCAL_WRITE);
@@ -100,7 +100,7 @@ fn last_region_works_and_next_is_rejected() {
 }
 
 #[test]
-fn last_address_handle_works_and_next_is_rejected() {
+fn address_handle_limit_is_enforced() {
     let mut driver = small();
     let ah = |index| {
         Operation::CreateAddressHandle(AddressHandleCommand { index: AhIndex::new(index), ..handle(1) })
@@ -109,7 +109,7 @@ fn last_address_handle_works_and_next_is_rejected() {
 }
 
 #[test]
-fn last_group_works_and_next_is_rejected() {
+fn multicast_group_limit_is_enforced() {
     let mut driver = small();
     let group = |group: u32| {
         let group = u16::try_from(group).unwrap();
@@ -119,7 +119,7 @@ fn last_group_works_and_next_is_rejected() {
 }
 
 #[test]
-fn last_segment_works_and_next_is_rejected() {
+fn segment_limit_is_enforced() {
     let mut driver = small();
     let to = SegmentDescriptor { valid: true, direct: true, entries: 512, page: SOURCE >> 12 };
     last_and_next(&mut driver, &segment(SEGMENTS - 1, to), &segment(SEGMENTS, to), CqpErrorCode::Invalid);
@@ -133,7 +133,7 @@ fn commit(driver: &mut Driver, offset: u64, count: u32) -> Operation {
 }
 
 #[test]
-fn pble_count_at_limit_is_accepted_and_above_is_rejected() {
+fn pble_limit_is_enforced() {
     let mut driver = small();
     let last = commit(&mut driver, 112, PBLES);
     driver.perform_well(&last);
@@ -144,7 +144,7 @@ fn pble_count_at_limit_is_accepted_and_above_is_rejected() {
 /// The device does not use hash entries, transmit buffers, read responses, timers or headers. It places as many of
 /// these objects as fit in the address space, even if their number exceeds the reported limit.
 #[test]
-fn unused_context_objects_are_limited_only_by_address_space() {
+fn unused_objects_are_limited_by_address_space() {
     const TIMERS: u64 = 88;
     const SPACE: u32 = (SEGMENTS as u32) << 21;
     let mut driver = small();
@@ -162,7 +162,7 @@ fn unused_context_objects_are_limited_only_by_address_space() {
 
 /// The host context contains log2 of the ring size, minus 1.
 #[test]
-fn longest_control_queue_starts_and_longer_is_rejected() {
+fn control_queue_length_limit_is_enforced() {
     const CONTEXT: u32 = 0x50_0000;
     let mut driver = small();
     for (size, done, lines) in [(10, true, "RDMA control queue started"), (11, false, "the ring is too long")]
@@ -179,7 +179,7 @@ fn longest_control_queue_starts_and_longer_is_rejected() {
 
 /// The context contains log2 of the number of quanta, minus 2.
 #[test]
-fn longest_work_queues_work_and_longer_are_rejected() {
+fn work_queue_length_limit_is_enforced() {
     let mut driver = small();
     driver.create_qp(Qpn::new(8), QpKind::Rc, &QpContext { send_size: 13, receive_size: 13, ..context(1) });
     for (send_size, receive_size) in [(14, 13), (13, 14)] {
@@ -194,12 +194,12 @@ fn longest_work_queues_work_and_longer_are_rejected() {
 /// A send WQE has at most eight quanta, which hold 15 fragments or 225 bytes of inline data. The driver itself limits
 /// applications to 13 fragments and 101 bytes.
 #[test]
-fn largest_send_wqes_work_and_larger_are_rejected() {
+fn send_wqe_size_limit_is_enforced() {
     const BAD_OPERATION: u16 = 0x20a;
     let fragments: Vec<_> = (0..15).map(|at| fragment(SOURCE + at, 0, 1)).collect();
     let gathered = gather(SIGNALED | SEND, 0, None, &fragments);
     let inlined = inline(SIGNALED | SEND, 0, None, &[7; 225]);
-    // The bits of the control word at which the number of fragments and the inline length start.
+    // Each bit is the lowest bit of the fragment count or of the inline length in the control word.
     for (wqe, len, bit) in [(gathered, 15, 38), (inlined, 225, 48)] {
         assert_eq!(wqe.len(), 256);
         let mut pair = Pair::connected();
@@ -222,7 +222,7 @@ fn largest_send_wqes_work_and_larger_are_rejected() {
 
 /// The member list has eight entries, so the device does not read a ninth.
 #[test]
-fn last_group_member_is_used_and_next_is_not_read() {
+fn ninth_group_member_is_ignored() {
     const MEMBERS: u64 = 0xc00_0000;
     let mut driver = small();
     let member = |qpn: u64| (4791 << 32 | 1 << 31 | qpn).to_le_bytes();
@@ -236,7 +236,7 @@ fn last_group_member_is_used_and_next_is_not_read() {
 
 /// Each queue set needs a node, so the 1,023 queue set handles are never exhausted.
 #[test]
-fn last_scheduler_node_works_and_next_is_rejected() {
+fn scheduler_node_limit_is_enforced() {
     const NODES: u16 = 512;
     let mut driver = small();
     let add = |node: u16| {
@@ -251,7 +251,7 @@ fn last_scheduler_node_works_and_next_is_rejected() {
 
 /// Drivers reserve entry 0. If the neighbour has no entry, the connection's context contains index 0xffff.
 #[test]
-fn full_arp_table_is_counted_and_logged_once() {
+fn full_arp_table_is_reported_once() {
     let mut driver = small();
     for index in 1..ARP_ENTRIES - 1 {
         driver.set_neighbour(index, mac(2));

@@ -7,7 +7,7 @@ use super::*;
 use crate::testing::RDMA_BUFFER;
 
 /// Combined length of the IPv4, UDP and BTH headers and the ICRC, in bytes.
-const AROUND: u64 = 20 + 8 + 12 + 4;
+const OVERHEAD: u64 = 20 + 8 + 12 + 4;
 
 /// Returns all words of the statistics block.
 fn gathered(driver: &mut Driver) -> Vec<u64> {
@@ -32,7 +32,7 @@ fn sent_packets_are_counted_by_ip_version() {
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 8192)]);
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 4000)]));
     pair.settle();
-    let (data, ack) = (4 * AROUND + 4000, AROUND + 4);
+    let (data, ack) = (4 * OVERHEAD + 4000, OVERHEAD + 4);
     let sender = [(8, ack), (16, 1), (104, data), (112, 4), (224, 1), (232, 4), (280, 1)];
     assert_eq!(counted(&mut pair.a), sender);
     let receiver = [(8, data), (16, 4), (104, ack), (112, 1), (224, 4), (232, 1), (256, 1)];
@@ -55,7 +55,7 @@ fn writes_and_reads_count_on_both_sides() {
 
 /// Forbidden requests are rejected with a NAK and count as protocol errors.
 #[test]
-fn message_rejected_with_nak_counts_as_protocol_error() {
+fn rejected_message_counts_as_protocol_error() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 16)]);
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 64)]));

@@ -66,8 +66,8 @@ fn inline_data_of_every_length_arrives() {
     }
 }
 
-/// Section 13.4: a list has up to 13 fragments. On both sides, a list with an even number of fragments is
-/// padded with a dummy fragment.
+/// Section 13.4: a list has up to 13 fragments. In send and receive WQEs alike, a list with an even number of fragments
+/// is padded with an empty fragment.
 #[test]
 fn transfers_sge_lists_of_every_length() {
     let mut pair = Pair::connected();
@@ -115,7 +115,7 @@ fn rings_wrap_repeatedly() {
 
 /// Section 13.4: the device publishes its consumer index before it goes idle.
 #[test]
-fn qp_shadow_area_holds_index_of_consumed_wqes() {
+fn shadow_area_holds_consumer_index() {
     let mut pair = Pair::connected();
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.a.put_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 64]));
@@ -126,7 +126,7 @@ fn qp_shadow_area_holds_index_of_consumed_wqes() {
 }
 
 #[test]
-fn request_posted_in_sqd_is_sent_in_rts() {
+fn request_posted_in_sqd_waits_for_rts() {
     let mut pair = Pair::connected();
     let context = context(1);
     assert_eq!(pair.a.modify_qp(QPN, QpKind::Rc, QpState::Sqd, &context).error, None);
@@ -142,7 +142,7 @@ fn request_posted_in_sqd_is_sent_in_rts() {
 }
 
 #[test]
-fn send_succeeds_if_receive_is_posted_after_rnr_nak() {
+fn send_is_retried_after_rnr_nak() {
     let mut pair = Pair::connected();
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[9; 8]));
     pair.settle();
@@ -184,7 +184,7 @@ fn resized_cq_starts_new_ring() {
 
 /// Section 12.3: a CQ that is armed while an entry is unread raises an event immediately.
 #[test]
-fn cq_armed_with_unread_entry_raises_one_event() {
+fn arming_with_unread_entry_raises_one_event() {
     const NEXT: u64 = 1 << 14;
     const ONLY_SOLICITED: u64 = 1 << 15;
     let mut pair = Pair::connected();
@@ -219,7 +219,7 @@ fn cq_armed_with_unread_entry_raises_one_event() {
 
 /// Section 12.2: a full CQ raises one event, and all later CQEs are lost.
 #[test]
-fn full_cq_raises_one_event_and_drops_later_cqes() {
+fn full_cq_raises_one_event() {
     let mut pair = Pair::connected();
     for _ in 0..300 {
         pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
@@ -275,7 +275,7 @@ fn datagram_completion_reports_source() {
 /// Section 13.6, and section A17.4.3 of IBTA annex A17: the UDP source port is in the dynamic range, and is
 /// formed by folding the flow label's high bits into the low bits.
 #[test]
-fn datagram_udp_port_is_derived_from_flow_label() {
+fn udp_port_is_derived_from_flow_label() {
     let ip = |id: u16| std::net::IpAddr::from([0xfd81, 0, 0, 0, 0, 0, 0, id]);
     for (label, port) in [(0, 0xc000), (1, 0xc001), (0x4001, 0xc000), (0xf_ffff, 0xffc0_u16)] {
         let mut pair = Pair::new(QpKind::Ud, |_| {});
@@ -376,7 +376,7 @@ const OWN: u32 = 0x9132_58d1;
 /// Key of the region at b.
 const PEER: u32 = 0x6cdb_0e07;
 
-/// Creates queue pairs that access memory by keys only.
+/// Creates queue pairs that can access memory only by key.
 fn with_regions() -> Pair {
     let mut pair = Pair::new(QpKind::Rc, |context| context.privileged = false);
     let own = StagRights::LOCAL_READ | StagRights::LOCAL_WRITE;

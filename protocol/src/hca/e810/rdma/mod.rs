@@ -1,8 +1,7 @@
-//! RDMA block, driven by `irdma` in Linux: control queue pair (CQP), event queues, work queues and host memory
-//! cache (HMC).
+//! RDMA block, driven by `irdma` in Linux: control queue pair (CQP), event queues, work queues and host memory cache
+//! (HMC).
 //!
-//! As in the interface document, offsets refer to 64-bit words: `@24[37:32]` means bits 37:32 of the word at byte
-//! 24.
+//! As in the interface document, offsets refer to 64-bit words: `@24[37:32]` means bits 37:32 of the word at byte 24.
 //!
 //! # Spec
 //! E810 interface, sections 9 to 14; each file cites its sections.
