@@ -550,7 +550,7 @@ impl Fleet {
         thread::Builder::new().name(name).spawn(move || {
             let _span = tracing::info_span!("device", id).entered();
             let outcome = supervise(worker, rebuild, &mut mailbox);
-            // The receiver is gone only while the daemon shuts down.
+            // The receiver has been dropped only while the daemon shuts down.
             let _ = report.send(Report { serial, outcome });
         })?;
         self.members.push(Member { serial, config, shown, listener, is_of_file, is_leaving: false });

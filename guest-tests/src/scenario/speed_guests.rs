@@ -28,7 +28,7 @@ const NAME: &str = "speed-guests";
 const ROUNDS: usize = 5;
 /// Columns of the table. The last one is the reference for the others.
 const DEVICES: [&str; 5] = ["mthca", "jingzhao", "e810", "connectx", "soft-roce"];
-/// Indices into [`DEVICES`].
+/// Indices of the columns in [`DEVICES`].
 const MTHCA: usize = 0;
 const JINGZHAO: usize = 1;
 const E810: usize = 2;
