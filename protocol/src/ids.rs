@@ -1,4 +1,4 @@
-//! Newtypes for identifiers that must not be confused with each other.
+//! Newtypes for identifiers, so that the compiler detects mix-ups.
 //!
 //! Conversions are explicit: `new` creates an identifier from an integer, and `get` returns the integer.
 
@@ -59,7 +59,7 @@ macro_rules! id {
 pub(crate) use id;
 
 id! {
-    /// Queue pair number, 24 bits. Drivers can also use the bits above the QP table size.
+    /// Queue pair number, 24 bits. Bits above the QP table size can hold a generation number.
     pub struct Qpn(u32, mask 0xff_ffff, "qpn");
 }
 id! {
@@ -91,11 +91,11 @@ id! {
     pub struct TransportDomain(u32, mask 0xff_ffff, "td");
 }
 id! {
-    /// Number that the driver assigns to a queue, 24 bits. The driver uses it to find the queue that a CQE refers to.
+    /// Queue identifier chosen by the driver, 24 bits. CQEs report it, so that the driver can find the queue.
     pub struct UserIndex(u32, mask 0xff_ffff, "uidx");
 }
 id! {
-    /// Number of a set of counters that QPs update.
+    /// Number of a Q counter set, in which QPs count events.
     pub struct CounterSet(u8, mask u8::MAX, "counters");
 }
 id! {
@@ -131,7 +131,7 @@ id! {
     pub struct Msn(u32, mask 0xff_ffff, "msn");
 }
 id! {
-    /// DMA address (guest bus address).
+    /// DMA address, as used by the guest on the bus.
     pub struct Iova(u64, mask u64::MAX, "iova");
 }
 id! {
@@ -144,11 +144,11 @@ id! {
 }
 
 impl Pkey {
-    /// Key for full membership in the default partition.
+    /// Default P_Key, with full membership.
     pub const DEFAULT: Self = Self(0xffff);
 
-    /// Returns whether packets with these keys are accepted: the partition is the same and at least one member is
-    /// full. Partition 0 is invalid and matches nothing.
+    /// Returns whether the keys match: the partition is the same, and at least one of the members is a full member.
+    /// Partition 0 is invalid and never matches.
     ///
     /// # Spec
     /// IBTA volume 1, section 10.9.3.
@@ -184,7 +184,7 @@ impl MkeyIndex {
 }
 
 impl UserIndex {
-    /// Value for queues that the driver identifies by their queue number instead.
+    /// Value for queues that the driver identifies by queue number.
     pub const NONE: Self = Self(0xff_ffff);
 }
 
@@ -204,7 +204,7 @@ impl MacAddr {
     /// The broadcast address ff:ff:ff:ff:ff:ff.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Returns whether the group bit is set. It is set in the broadcast address too.
+    /// Returns whether the group bit is set. This includes the broadcast address.
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
@@ -245,7 +245,7 @@ impl std::str::FromStr for MacAddr {
     }
 }
 
-/// The text does not consist of six bytes of two hexadecimal digits each, separated by colons.
+/// The text is not a MAC address of six two-digit hexadecimal bytes, separated by colons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a MAC address such as 02:00:00:00:00:01")]
 pub struct ParseMacError;

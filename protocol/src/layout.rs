@@ -1,4 +1,4 @@
-//! Objects of a device interface, each defined by one table that lists the position, name and type of every field.
+//! Table-driven definitions of device interface objects. A table lists the position, name and type of every field.
 //!
 //! ```
 //! protocol::layout! {
@@ -20,7 +20,7 @@
 //! ```
 //!
 //! From the table, the macro generates a struct with these public fields, its length, `parse`, `emit` and a description
-//! for traces. The position of a field takes one of three forms.
+//! for traces. The position of a field has one of three forms:
 //!
 //! - `@4`: the field begins at byte 4 and has the width of its type.
 //! - `@4[3:1]`, `@4[0]`: bits of the object, numbered from the lowest bit of byte 4.
@@ -49,9 +49,9 @@
 //! ```
 //!
 //! A field is an integer, a `bool`, an array of integers or another object. `field: Type as u32` is stored as an
-//! integer and converted to and from `Type`. The type determines how a value appears in traces. A row overrides this in
-//! one of three ways: `=> Hex` shows an integer in hexadecimal, `=> function` shows the result of applying a function
-//! to the value, and `=> _` omits the field.
+//! integer and converted to and from `Type`. The type determines how a value appears in traces, unless the row
+//! overrides it: `=> Hex` shows an integer in hexadecimal, `=> function` shows the result of applying a function to the
+//! value, and `=> _` omits the field.
 
 use crate::ids::MacAddr;
 
@@ -60,7 +60,7 @@ pub trait BitOrder {
     /// Reads `width` bits, at most 64, starting at bit `first`.
     fn take_bits(object: &[u8], first: usize, width: usize) -> u64;
 
-    /// Writes `width` bits, at most 64, starting at bit `first`. Before the call, the bits must be zero.
+    /// Writes `width` bits, at most 64, starting at bit `first`. The bits must be zero before the call.
     fn put_bits(object: &mut [u8], first: usize, width: usize, value: u64);
 }
 
@@ -74,14 +74,13 @@ pub struct BigEndian;
 
 /// A type that a field can have.
 pub trait Value: Sized {
-    /// Width in bits of a field for which the table specifies only the first byte.
+    /// Width in bits of a field whose position is only a byte offset.
     const WIDTH: usize;
 
     /// Reads the value from `width` bits, starting at bit `first`. The object must contain these bits.
     fn take<O: BitOrder>(object: &[u8], first: usize, width: usize) -> Self;
 
-    /// Writes the value. Before the call, the bits must be zero. If the value is too large for `width`, its high bits
-    /// are dropped.
+    /// Writes the value. The bits must be zero before the call. High bits that do not fit in `width` are dropped.
     fn put<O: BitOrder>(&self, object: &mut [u8], first: usize, width: usize);
 }
 
@@ -163,7 +162,7 @@ impl BitOrder for LittleEndian {
         let there = bytes.len().min(MAX_FIELD_BYTES);
         word[..there].copy_from_slice(&bytes[..there]);
         let value = u128::from_le_bytes(word) >> (first % 8);
-        #[allow(clippy::cast_possible_truncation, reason = "the rest is cut off on purpose")]
+        #[allow(clippy::cast_possible_truncation, reason = "the high bits are dropped on purpose")]
         let low = value as u64;
         low & mask(width)
     }
@@ -187,7 +186,7 @@ impl BitOrder for BigEndian {
         word[..there].copy_from_slice(&bytes[..there]);
         // A field has at most 64 bits, so the shift is at least 57.
         let value = u128::from_be_bytes(word) >> (128 - first % 8 - width);
-        #[allow(clippy::cast_possible_truncation, reason = "the rest is cut off on purpose")]
+        #[allow(clippy::cast_possible_truncation, reason = "the high bits are dropped on purpose")]
         let low = value as u64;
         low & mask(width)
     }
@@ -443,7 +442,7 @@ mod tests {
     ];
 
     #[test]
-    fn little_endian_fields_are_at_positions_in_table() {
+    fn little_endian_fields_match_table() {
         assert_eq!(Sample::parse(&BYTES), SAMPLE);
         assert_eq!(SAMPLE.emit(), BYTES);
     }
@@ -464,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn big_endian_fields_are_at_word_and_bit_positions() {
+    fn big_endian_fields_match_table() {
         let big = Big {
             narrow: 0x1f,
             wide: 0x401,
@@ -483,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn unnamed_bits_are_ignored_and_emitted_as_zero() {
+    fn unnamed_bits_are_emitted_as_zero() {
         let mut bytes = [0xff; 24];
         bytes[22] = 0x2f;
         assert_eq!(Sample::parse(&bytes).emit()[22..], [0x20, 0]);
@@ -504,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_or_oversized_layout_fields_are_unsound() {
+    fn overlapping_or_oversized_fields_are_rejected() {
         assert!(is_sound(4, &[(0, 16, 16), (16, 16, 16)]));
         assert!(!is_sound(4, &[(0, 16, 16), (15, 2, 8)]), "overlap");
         assert!(!is_sound(4, &[(24, 9, 16)]), "outside");

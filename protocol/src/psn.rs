@@ -6,7 +6,7 @@ use crate::layout;
 
 /// Packet sequence number (PSN), 24 bits.
 ///
-/// `Ord` is not implemented: which of two PSNs is newer depends on a reference PSN. Use [`Psn::since`].
+/// PSNs wrap around, so `Ord` is not implemented. Use [`Psn::since`] to compare them.
 ///
 /// # Spec
 /// IBTA volume 1, section 9.7.1 (packet sequence numbers).
@@ -19,7 +19,7 @@ impl Psn {
         Self(raw & 0xff_ffff)
     }
 
-    /// Returns the PSN as an integer, 0 to 2^24 - 1.
+    /// Returns the PSN as an integer below 2^24.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -72,7 +72,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn psn_difference_is_signed_across_wraparound() {
+    fn psn_distance_is_signed_across_wraparound() {
         assert_eq!(Psn::new(1).since(Psn::new(0xff_ffff)), 2);
         assert_eq!(Psn::new(0xff_ffff).since(Psn::new(1)), -2);
         assert_eq!(Psn::new(0x80_0000).since(Psn::new(0)), -(1 << 23));
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn psn_arithmetic_is_modulo_2_to_the_24(base in 0u32..1 << 24, step in 0u32..1 << 23) {
+        fn psn_arithmetic_wraps_at_24_bits(base in 0u32..1 << 24, step in 0u32..1 << 23) {
             let later = Psn::new(base).advance(step);
             prop_assert_eq!(u64::from(later.get()), (u64::from(base) + u64::from(step)) % (1 << 24));
             prop_assert_eq!(later.since(Psn::new(base)), step.cast_signed());

@@ -1,4 +1,4 @@
-//! Registers and register arrays of a BAR, each defined by one table row.
+//! Table-driven definitions of the registers and register arrays of a BAR.
 //!
 //! ```
 //! protocol::register_map! {
@@ -19,7 +19,7 @@
 //! assert_eq!(Register::Interval(2).offset(), 0x108);
 //! ```
 //!
-//! Rows must be in ascending address order and must not overlap. Violations are compile errors.
+//! Rows must be in ascending address order and must not overlap. This is checked at compile time.
 
 use std::fmt;
 
@@ -28,8 +28,8 @@ use std::fmt;
 pub struct Row<R> {
     /// Offset of the first register.
     pub base: u32,
-    /// The outer and the inner dimension, each with its number of elements and its stride in bytes. A missing dimension
-    /// has 1 element and stride 0.
+    /// Number of elements and stride in bytes of the outer and the inner dimension. A missing dimension has 1 element
+    /// and stride 0.
     pub dimensions: [(u16, u32); 2],
     /// Width of a register in bytes: 4 or 8.
     pub width: u32,
@@ -40,14 +40,13 @@ pub struct Row<R> {
 }
 
 impl<R> Row<R> {
-    /// Returns the number of bytes from the beginning of the first register to the end of the last register.
+    /// Returns the number of bytes from the start of the first register to the end of the last.
     const fn span(&self) -> u32 {
         let [(outer, outer_stride), (inner, inner_stride)] = self.dimensions;
         (outer as u32 - 1) * outer_stride + (inner as u32 - 1) * inner_stride + self.width
     }
 
-    /// Returns the register that contains the byte at offset `within` of the row, and the byte's offset in the
-    /// register.
+    /// Returns the register that contains byte `within` of the row, and the byte's offset in the register.
     fn register(&self, within: u32) -> Option<(R, u32)> {
         let [(outer, outer_stride), (inner, inner_stride)] = self.dimensions;
         let (first, rest) = divide(within, outer, outer_stride)?;
@@ -60,7 +59,7 @@ impl<R> Row<R> {
         self.base + outer as u32 * self.dimensions[0].1 + inner as u32 * self.dimensions[1].1
     }
 
-    /// Writes the name, followed by an index in brackets for every array dimension.
+    /// Writes the name, followed by an index in brackets for each array dimension.
     pub fn show(&self, outer: u16, inner: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
         for (index, (count, _)) in [outer, inner].into_iter().zip(self.dimensions) {

@@ -4,7 +4,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use crate::WireError;
 
-/// Splits a header off the front of `bytes`. `what` is the header's name for error messages.
+/// Splits a header off the front of `bytes`. `what` is the name of the header in error messages.
 ///
 /// # Errors
 /// [`WireError::Short`] if `bytes` is too short.
@@ -15,7 +15,7 @@ where
     T::ref_from_prefix(bytes).map_err(|_| WireError::Short { what, need: size_of::<T>(), have: bytes.len() })
 }
 
-/// Splits `need` bytes off the front of `bytes`. `what` is the header's name for error messages.
+/// Splits `need` bytes off the front of `bytes`. `what` is their name in error messages.
 ///
 /// # Errors
 /// [`WireError::Short`] if `bytes` is too short.

@@ -1,7 +1,7 @@
-//! Checks that every citation of an interface document resolves.
+//! Checks citations of the interface documents in `protocol/interfaces`.
 //!
-//! A citation such as "JingZhao interface, section 3.5", "J-11", "T46" or "E-7" in a comment, a report or a README
-//! must name an existing section, decision or trap in `protocol/interfaces`.
+//! A citation such as "JingZhao interface, section 3.5", "J-11", "T46" or "E-7" must refer to an existing section, or
+//! to an existing row in the document's table of numbered decisions or traps.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// The parts of an interface document that can be cited.
+/// An interface document, with the parts that can be cited.
 struct Interface {
-    /// Name that citations use, without the word "interface".
+    /// Name of the document in citations, without the word "interface".
     name: &'static str,
-    /// Path component of the files that implement the interface. In these files, citations can omit the name of the
-    /// interface.
+    /// Path component of the files that implement the interface. Citations in these files can omit the document's
+    /// name.
     folder: &'static str,
     sections: BTreeSet<String>,
-    /// Prefix of the numbered decisions or traps, and all decisions or traps that exist.
+    /// Prefix of the numbered decisions or traps, and the existing numbers with their prefix.
     marks: (&'static str, BTreeSet<String>),
     /// Sections without a "Decides:" line.
     undecided: Vec<String>,
@@ -44,7 +44,7 @@ impl Interface {
             let row = line.strip_prefix("| ").and_then(|row| row.split(' ').next());
             marks.extend(row.filter(|cell| cell.starts_with(mark)).map(str::to_owned));
         }
-        // A section can inherit the "Decides:" line from its parent section, or have such lines in its subsections.
+        // The "Decides:" line can also be in the parent section or in the subsections.
         let is_decided = |section: &&String| {
             decided.iter().any(|other| *section == other || section.starts_with(&format!("{other}.")))
                 || decided.iter().any(|part| part.starts_with(&format!("{section}.")))
@@ -81,7 +81,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Joins the lines and removes comment markers, so that a citation can span several lines.
+/// Joins lines and removes comment markers, so that a citation can span several lines.
 fn flat(text: &str) -> String {
     let strip = |line: &str| line.trim_start().trim_start_matches(['/', '!', '#']).trim().replace("\\n", " ");
     text.lines().map(strip).fold(String::new(), |mut all, line| {
@@ -99,7 +99,7 @@ fn numbers(text: &str) -> Vec<String> {
         if is_number(bare) && !word.starts_with('(') {
             found.push(bare.to_owned());
             after_number = true;
-            // The list ends with the sentence or parenthesis, or with a semicolon before another document.
+            // The list ends at the end of the sentence or parenthesis, or at a semicolon before another document.
             if word.ends_with(['.', ';', ':', ')', '"'])
                 || bare.len() + 1 == word.len() && !word.ends_with(',')
             {
@@ -114,8 +114,7 @@ fn numbers(text: &str) -> Vec<String> {
     found
 }
 
-/// Document to which a citation refers: the last document that the sentence names before the citation, or one named
-/// right after the citation.
+/// Document to which a citation refers: the last one named before it in the sentence, or one named right after it.
 enum Named<'a> {
     Interface(&'a Interface),
     Another,
@@ -162,7 +161,7 @@ fn cited_sections_exist() {
         let shown = path.strip_prefix(REPOSITORY).unwrap_or(&path).display().to_string();
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let text = flat(&text);
-        // A file names its interface document in its first comment, or is in the folder of that interface.
+        // The interface document of a file is named in the first comment, or follows from the file's path.
         let head =
             text.get(..text.char_indices().nth(1200).map_or(text.len(), |(at, _)| at)).unwrap_or_default();
         let of_head = [
@@ -221,7 +220,7 @@ fn cited_sections_exist() {
                 }
             }
         }
-        // The rules of strict mode, as they appear in reports: each has a name and the sections that define it.
+        // Each strict-mode rule has a name and lists the sections that define it.
         if shown.ends_with("strict/rules.rs")
             && let Some(home) = home
         {
@@ -243,7 +242,7 @@ fn cited_sections_exist() {
                 let digits: String =
                     text[at + prefix.len()..].chars().take_while(char::is_ascii_digit).collect();
                 let mark = format!("{prefix}{digits}");
-                // T followed by a number is a trap only in texts about mthca.
+                // A "T" followed by a number is a citation only in texts about mthca.
                 let trap = *prefix != "T" || shown.contains("mthca") || text[..at].ends_with("section 12, ");
                 if begins && trap && !digits.is_empty() {
                     cited += 1;
@@ -259,7 +258,7 @@ fn cited_sections_exist() {
 }
 
 #[test]
-fn every_section_names_its_authority() {
+fn every_section_has_decides_line() {
     for interface in interfaces() {
         assert!(interface.undecided.is_empty(), "{}: sections {:?}", interface.name, interface.undecided);
         assert!(interface.sections.len() > 60, "{}: {} sections", interface.name, interface.sections.len());

@@ -1,7 +1,6 @@
-//! Tests that compare MAD attributes with libibmad (rdma-core 44.0 in Debian).
+//! Compares MAD attributes with those of libibmad (rdma-core 44.0 in Debian).
 //!
-//! Each golden value was produced by setting every field with `mad_set_field`. Fields that libibmad does not define
-//! are 0.
+//! For each golden value, every field was set with `mad_set_field`. Fields that libibmad does not define are 0.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use protocol::ids::Lid;

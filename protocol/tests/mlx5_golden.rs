@@ -1,9 +1,8 @@
-//! Tests with commands and queue entries that were recorded from a Linux 7.3.4 guest with an InfiniBand port. The
-//! records are in `data/mlx5`.
+//! Tests with the traces in `data/mlx5`: commands and queue entries of a Linux 7.3.4 guest with an InfiniBand port.
 //!
 //! A command consists of a heading and the words of its input and output. The heading contains the name of the command,
-//! the lengths, and some fields as the recorder decoded them. Lines between commands are doorbells and queue entries.
-//! `<n*00>` means n zero bytes.
+//! the lengths, and some decoded fields. Doorbells and queue entries are single lines between commands. `<n*00>` means
+//! n zero bytes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -34,7 +33,7 @@ use protocol::hca::mlx5::vport::QueriedVport;
 use protocol::hca::mlx5::wqe::{self, DataItem, Operation, RecvWqe, SendWqe, Translation};
 use protocol::ids::{Lid, MkeyIndex, Qpn, UserIndex};
 
-/// The traces, in the order in which they were recorded.
+/// The traces, in recording order.
 const TRACES: [&str; 6] = [
     include_str!("data/mlx5/ib-1-core-probe.txt"),
     include_str!("data/mlx5/ib-2-mlx5_ib-probe.txt"),
@@ -44,14 +43,14 @@ const TRACES: [&str; 6] = [
     include_str!("data/mlx5/ib-6-unload.txt"),
 ];
 
-/// One line of a trace, or the three lines of a command.
+/// A doorbell, a queue entry or a command in a trace.
 struct Record {
-    /// Name of a command, or kind of the line.
+    /// Name of the command, or kind of the doorbell or queue entry.
     name: &'static str,
     fields: BTreeMap<&'static str, &'static str>,
-    /// Input of a command, or the bytes of a queue entry or a doorbell.
+    /// Input of the command, or bytes of the doorbell or queue entry.
     bytes: Vec<u8>,
-    /// Output of a command.
+    /// Output of the command; empty for other records.
     output: Vec<u8>,
 }
 
@@ -200,7 +199,7 @@ fn every_traced_output_is_emitted_unchanged() {
             Command::QueryQp(_) => emitted!(QueriedQp),
             Command::MadIfc(_) => emitted!(MadAnswer),
             Command::QueryHcaVportContext(_) => emitted!(QueriedVport),
-            // Other tests below check this data.
+            // Checked by other tests.
             Command::QueryHcaCap(_) | Command::AccessReg(..) => continue,
             _ => {
                 assert_eq!(command.output_len(), OutputHeader::LEN, "{}", record.name);
@@ -212,7 +211,7 @@ fn every_traced_output_is_emitted_unchanged() {
 }
 
 #[test]
-fn parsed_fields_match_headings_of_traces() {
+fn parsed_fields_match_trace_headings() {
     for record in &commands() {
         match record.command() {
             Command::CreateEq(create, pages) => {
@@ -313,7 +312,7 @@ fn check_qp(record: &Record, context: &QpContext) {
 }
 
 #[test]
-fn capability_areas_match_traces() {
+fn capabilities_match_traces() {
     let (mut general, mut atomic) = (0, 0);
     for record in &commands() {
         let Command::QueryHcaCap(query) = record.command() else { continue };
@@ -360,7 +359,7 @@ fn vport_context_matches_trace() {
     assert_eq!((context.lid, context.sm_lid, context.subnet_timeout), (Lid::new(0x11), Lid::new(1), 18));
 }
 
-/// Replays the QP commands, and compares the contexts with the results of QUERY_QP.
+/// Replays the QP commands and compares the contexts with the outputs of QUERY_QP.
 #[test]
 fn replayed_qp_commands_yield_traced_contexts() {
     let mut qps: BTreeMap<Qpn, QpContext> = BTreeMap::new();
@@ -381,7 +380,7 @@ fn replayed_qp_commands_yield_traced_contexts() {
             }
             Command::DestroyQp(number) => {
                 let qp = qps.remove(&number.qpn).unwrap();
-                assert_eq!(qp.state(), Some(QpState::Reset), "drivers reset a QP before");
+                assert_eq!(qp.state(), Some(QpState::Reset), "drivers reset a QP before they destroy it");
             }
             Command::QueryQp(query) => {
                 let context = record.parse_output(QueriedQp::parse).context;
@@ -396,7 +395,7 @@ fn replayed_qp_commands_yield_traced_contexts() {
                     (ours.remote_read, ours.remote_write)
                 );
                 assert_eq!(context.min_rnr_timer, ours.min_rnr_timer);
-                // Before the last query, the QP entered the error state on its own, without a command.
+                // Before the last query, the QP entered the error state without a command.
                 let errors = u8::from(context.state() == Some(QpState::Error)) * 3;
                 assert_eq!(context.state, ours.state + errors);
                 queried += 1;
@@ -459,7 +458,7 @@ fn every_traced_wqe_is_emitted_unchanged() {
     assert_eq!(receives, 4);
 }
 
-/// Checks that a UMR is used in one of the ways described in section 13.3.
+/// Checks that a UMR is one of those listed in section 13.3.
 fn check_umr(wqe: &SendWqe<'_>) {
     let Operation::Umr(umr) = &wqe.operation else { return };
     let flags = umr.control.emit()[0];

@@ -33,7 +33,7 @@ impl WqeOpcode {
         })
     }
 
-    /// Returns the code that appears in WQEs, doorbells and CQEs.
+    /// Returns the code used in WQEs, doorbells and CQEs.
     pub const fn code(self) -> u8 {
         match self {
             Self::Nop => 0x00,
@@ -47,7 +47,7 @@ impl WqeOpcode {
         }
     }
 
-    /// Returns the name shown in traces, which is also the name in the drivers.
+    /// Returns the name that appears in traces and in the drivers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nop => "NOP",

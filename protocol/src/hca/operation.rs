@@ -8,7 +8,7 @@ use crate::roce::Imm;
 /// Remote memory that an RDMA or atomic operation accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAddress {
-    /// First virtual address of the remote memory.
+    /// Virtual address of the first byte.
     pub va: Va,
     /// R_Key of the remote region.
     pub rkey: Rkey,
@@ -16,7 +16,7 @@ pub struct RemoteAddress {
 
 describe!(RemoteAddress { va, rkey });
 
-/// Operation of a send WQE. `To` is the interface's type for the address of a datagram.
+/// Operation of a send WQE. `To` is the type of a datagram's destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Operation<To> {
@@ -30,7 +30,7 @@ pub enum Operation<To> {
     Datagram {
         /// Immediate data, in wire byte order.
         imm: Option<Imm>,
-        /// Address of the receiver.
+        /// Address of the destination QP.
         to: To,
     },
     Write {
@@ -46,16 +46,16 @@ pub enum Operation<To> {
     },
     /// Compare and swap. The original value is written to the data segment.
     CompareSwap {
-        /// Location of the 64-bit word at the peer.
+        /// Location of the remote 64-bit word.
         remote: RemoteAddress,
-        /// Value that the word must have for the swap to take place.
+        /// Value with which the word is compared.
         compare: u64,
         /// Value that replaces the word.
         swap: u64,
     },
     /// Fetch and add. The original value is written to the data segment.
     FetchAdd {
-        /// Location of the 64-bit word at the peer.
+        /// Location of the remote 64-bit word.
         remote: RemoteAddress,
         /// Value that is added to the word.
         add: u64,

@@ -150,8 +150,8 @@ impl Transition {
         }
     }
 
-    /// Returns whether a QP in state `from` can make the transition. The service type matters only for
-    /// [`Transition::SqErr2Rts`]. In RESET, a QP has no service type yet.
+    /// Returns whether the transition is allowed in state `from`. The service type matters only for
+    /// [`Transition::SqErr2Rts`].
     pub const fn allowed(self, from: QpState, service: ServiceType) -> bool {
         match self {
             Self::ToRst | Self::ToErr => true,

@@ -1,8 +1,8 @@
-//! WQE segments common to the HCR interfaces. A WQE is a sequence of 16-byte granules. The first granule, the *next
-//! segment*, links to the next WQE. The type parameter `O` is the byte order of the interface.
+//! WQE segments common to the HCR interfaces. A WQE is a sequence of 16-byte granules. The first granule is the *next
+//! segment*, which links to the next WQE. The type parameter `O` is the byte order of the interface.
 //!
 //! # Spec
-//! JingZhao interface, sections 6.2 to 6.6 (which calls them units); mthca interface, section 7.1.
+//! JingZhao interface, sections 6.2 to 6.6, where segments are called units; mthca interface, section 7.1.
 
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -31,11 +31,10 @@ pub enum WqeError {
     /// The WQE ends inside a required segment.
     #[error("the WQE is too short for its {0}")]
     Truncated(&'static str),
-    /// The WQE has inline data although its operation needs buffers to write to, or it mixes inline data with data
-    /// segments.
+    /// The WQE has inline data although its operation returns data, or it mixes inline data and data segments.
     #[error("inline data is not supported in this WQE")]
     Inline,
-    /// An atomic operation requires exactly one data segment of eight bytes.
+    /// The WQE of an atomic operation does not have exactly one 8-byte data segment.
     #[error("the result buffer of an atomic operation must be a single 8-byte segment")]
     AtomicResult,
 }
@@ -43,7 +42,7 @@ pub enum WqeError {
 /// One entry of a gather or scatter list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSegment {
-    /// Length in bytes, 31 bits. An entry of length 0 is empty.
+    /// Length in bytes, 31 bits; 0 for an empty entry.
     pub len: u32,
     /// L_Key of the region.
     pub lkey: Lkey,
@@ -53,7 +52,7 @@ pub struct DataSegment {
 
 describe!(DataSegment { len, lkey, va });
 
-/// A gather or scatter list. Up to four entries need no allocation.
+/// A gather or scatter list. Up to four entries are stored without allocation.
 pub type DataSegments = SmallVec<[DataSegment; 4]>;
 
 impl DataSegment {
@@ -94,7 +93,8 @@ impl<'a> Segments<'a> {
         Ok(segment)
     }
 
-    /// Parses the segments between the *next segment* and the data. `datagram` parses the address of a datagram.
+    /// Parses the segments between the *next segment* and the data. `datagram` parses the address segment of a
+    /// datagram.
     pub(super) fn operation<O: ByteOrder, To>(
         &mut self,
         code: WqeOpcode,
@@ -137,7 +137,7 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// Checks that the operation supports this type of data. `list` is `None` for inline data.
+/// Checks that the data is valid for the operation. `list` is `None` for inline data.
 pub(super) fn check_data(code: WqeOpcode, list: Option<&[DataSegment]>) -> Result<(), WqeError> {
     match list {
         None if code.is_atomic() || code == WqeOpcode::Read => Err(WqeError::Inline),
@@ -149,7 +149,8 @@ pub(super) fn check_data(code: WqeOpcode, list: Option<&[DataSegment]>) -> Resul
 }
 
 impl<To> Operation<To> {
-    /// Appends the segments between the *next segment* and the data. `datagram` appends the address of a datagram.
+    /// Appends the segments between the *next segment* and the data. `datagram` appends the address segment of a
+    /// datagram.
     pub(super) fn emit<O: ByteOrder>(&self, wqe: &mut Vec<u8>, datagram: impl FnOnce(&To, &mut Vec<u8>)) {
         let operands =
             |compare, swap_add| RawAtomic::<O> { swap_add: U64::new(swap_add), compare: U64::new(compare) };
@@ -179,7 +180,7 @@ impl RemoteAddress {
 
 /// Appends an inline segment, zero-padded to a multiple of 16 bytes.
 pub(super) fn emit_inline<O: ByteOrder>(bytes: &[u8], wqe: &mut Vec<u8>) {
-    // The fallback value does not matter, because data of that length does not fit into a WQE.
+    // The fallback is never used: data that long does not fit in a WQE.
     let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     wqe.extend_from_slice(U32::<O>::new(len | INLINE).as_bytes());
     wqe.extend_from_slice(bytes);

@@ -15,8 +15,8 @@ pub enum CmdStatus {
     InternalErr,
     /// 02h: unknown or unsupported opcode.
     BadOp,
-    /// 03h: invalid parameter or address. Devices that have only the basic codes also report invalid indices and states
-    /// with this code.
+    /// 03h: invalid parameter or address. Devices without extended codes also report invalid indices and states with
+    /// this code.
     BadParam,
     /// 04h: not allowed before INIT_HCA.
     BadSysState,
@@ -24,9 +24,9 @@ pub enum CmdStatus {
     ResourceBusy,
     /// 08h: a device limit is exceeded. Extended code.
     ExceedLim,
-    /// 09h: the resource is not in the state that the command requires. Extended code.
+    /// 09h: the resource is in the wrong state for the command. Extended code.
     BadResState,
-    /// 0Ah: the index is outside its table. Extended code.
+    /// 0Ah: the index is out of range. Extended code.
     BadIndex,
     /// 10h: the opcode is not allowed in the current QP state. Extended code.
     BadQpState,
@@ -58,7 +58,7 @@ impl CmdStatus {
         }
     }
 
-    /// Returns the status as reported by a device that defines only 00h to 04h. Extended codes become 03h.
+    /// Returns the status that a device without extended codes reports. Extended codes become 03h.
     #[must_use]
     pub const fn basic(self) -> Self {
         match self {
@@ -116,8 +116,8 @@ impl fmt::Display for CmdStatus {
     }
 }
 
-/// A command error. `status` can be an extended code. In that case, a device without extended codes reports the result
-/// of [`CmdStatus::basic`] instead.
+/// A command error. If `status` is an extended code, devices without extended codes report [`CmdStatus::basic`]
+/// instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{status}: {field} {value:#x}", field = what)]
 #[allow(missing_docs)]
@@ -125,7 +125,7 @@ pub struct CmdError {
     pub status: CmdStatus,
     /// Name of the field or object at fault.
     pub what: &'static str,
-    /// Value of the field, or number of the object.
+    /// Value of the field or number of the object.
     pub value: u64,
 }
 

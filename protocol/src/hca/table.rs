@@ -14,8 +14,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Parses a 64-bit word. Its low byte is the log2 of the number of entries, and the other bytes are the base
-    /// address.
+    /// Parses a 64-bit word whose low byte is the log2 of the number of entries. The other bytes are the base address.
     ///
     /// # Errors
     /// EXCEED_LIM if the table has more than `2^max_log` entries.
@@ -32,8 +31,7 @@ impl Table {
         self.base.get() & !0xff | self.log_entries as u64
     }
 
-    /// Returns the table index of the object with this number. Drivers use the bits above the table size as a
-    /// generation number.
+    /// Returns the table index for an object number. Drivers use the bits above the table size as a generation number.
     pub const fn index(&self, number: u32) -> u32 {
         // A table of 2^32 entries uses every bit.
         match 1u32.checked_shl(self.log_entries as u32) {

@@ -15,27 +15,27 @@ pub const fn in_order<R>(map: &[Block<R>]) -> bool {
     true
 }
 
-/// Returns the first register of the block that contains the word at `offset`, and the offset of the word in the block.
+/// Finds the block that contains the word at `offset`. Returns the block's first register and the offset in the block.
 pub fn find<R: Copy>(map: &[Block<R>], offset: u64) -> Option<(R, u32)> {
     let offset = u32::try_from(offset).ok().filter(|offset| offset.is_multiple_of(4))?;
     let (start, _, first) = map.iter().find(|(start, len, _)| (*start..start + len).contains(&offset))?;
     Some((*first, offset - start))
 }
 
-/// Returns whether a write covers one or two aligned words. The device ignores all other writes.
+/// Returns whether a write consists of one or two aligned words. The device ignores all other writes.
 pub const fn is_word_write(offset: u64, data: &[u8]) -> bool {
     offset.is_multiple_of(4) && matches!(data.len(), 4 | 8)
 }
 
-/// Splits a write into words, each with its offset, in ascending order. An aligned 4-byte write yields one word, and an
-/// aligned 8-byte write yields two. All other writes yield none, because the device ignores them.
+/// Splits a write into words, and yields each word with its offset, in ascending order. Yields nothing for a write that
+/// the device ignores; see [`is_word_write`].
 pub fn writes(offset: u64, data: &[u8]) -> impl Iterator<Item = (u64, [u8; 4])> {
     let words = if is_word_write(offset, data) { data } else { &[] };
     let (words, _) = words.as_chunks::<4>();
     (offset..).step_by(4).zip(words).map(|(offset, word)| (offset, *word))
 }
 
-/// Performs a read of any width and alignment. Calls `word` with the offset of each word that the read touches, in
+/// Performs a read of any width and alignment. Calls `word` with the offset of each word covered by the read, in
 /// ascending order.
 pub fn read(offset: u64, out: &mut [u8], mut word: impl FnMut(u64) -> [u8; 4]) {
     let mut at = offset;

@@ -27,8 +27,7 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// According to section 9.2 of the mthca interface, the capability for send-only full membership is bit 17 of the
-    /// word at byte 4.
+    /// Section 9.2 of the mthca interface: send-only full membership is bit 17 of the word at byte 4.
     #[test]
     fn capability_mask_2_excludes_response_time() {
         let info = ClassPortInfo {

@@ -1,4 +1,4 @@
-//! MAD attributes, declared as in the tables of the specification: each field has an offset and a length in bits.
+//! Declares MAD attributes as in the tables of the specification: each field has an offset and a length in bits.
 
 use crate::ids::{Lid, Pkey, Qkey, Qpn};
 
@@ -48,7 +48,7 @@ fn bit_at(bytes: &[u8], bit: usize) -> bool {
 
 /// A type that a field can have.
 pub(crate) trait FieldValue: Copy {
-    /// Decodes the bits of a field. The first bit of the field is the most significant bit.
+    /// Decodes a field, whose first bit is the most significant bit.
     fn from_bits(bits: u128) -> Self;
     /// Encodes the value. Bits that do not fit into the field are dropped.
     fn to_bits(self) -> u128;

@@ -19,7 +19,7 @@ impl Class {
     /// Subnet management with directed-route SMPs.
     pub const SUBN_DIRECTED: Self = Self(0x81);
 
-    /// Returns whether this is one of the two subnet management classes, which are the only classes on QP0.
+    /// Returns whether this is one of the two subnet management classes, the only classes on QP0.
     pub const fn is_smp(self) -> bool {
         matches!(self, Self::SUBN | Self::SUBN_DIRECTED)
     }
@@ -30,9 +30,9 @@ impl Class {
 pub struct Method(pub u8);
 
 impl Method {
-    /// SubnGet, PerformanceGet and so on, depending on the class.
+    /// Get: SubnGet, PerformanceGet and so on, depending on the class.
     pub const GET: Self = Self(0x01);
-    /// SubnSet, PerformanceSet and so on, depending on the class.
+    /// Set: SubnSet, PerformanceSet and so on, depending on the class.
     pub const SET: Self = Self(0x02);
     /// Send, which expects no response.
     pub const SEND: Self = Self(0x03);
@@ -128,9 +128,9 @@ attribute! {
         method: Method = 24, 8;
         /// Status. In directed-route SMPs, bit 15 is the direction bit; see [`super::smp`].
         status: MadStatus = 32, 16;
-        /// Field whose meaning is defined by the class.
+        /// Class-specific field of the header.
         class_specific: u16 = 48, 16;
-        /// Transaction ID, chosen by the requester and repeated in the response.
+        /// Transaction ID, chosen by the requester and copied to the response.
         tid: u64 = 64, 64;
         attribute: u16 = 128, 16;
         /// Attribute modifier; its meaning depends on the attribute.

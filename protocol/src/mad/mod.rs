@@ -1,8 +1,8 @@
 //! Management datagrams (MADs): subnet management, subnet administration, performance management.
 //!
 //! A MAD is 256 bytes long. It consists of a common [`mod@header`] and class-specific sections ([`smp`], [`sa`],
-//! [`perf`]), one of which contains the attribute. Attributes are declared with the bit offsets and lengths from the
-//! tables of the specification.
+//! [`perf`]), one of which contains the attribute. The attributes have the bit offsets and lengths in the tables of the
+//! specification.
 //!
 //! # Spec
 //! IBTA volume 1, chapters 13 to 16.
@@ -30,12 +30,12 @@ pub const MAD_LEN: usize = 256;
 /// A MAD as raw bytes.
 pub type Mad = [u8; MAD_LEN];
 
-/// Parses the common header.
+/// Parses the common header of a MAD.
 pub fn header(mad: &Mad) -> Header {
     smp::Smp::of(mad).header()
 }
 
-/// Replaces the common header.
+/// Replaces the common header of a MAD.
 pub fn set_header(mad: &mut Mad, header: &Header) {
     smp::Smp::of_mut(mad).set_header(header);
 }

@@ -23,11 +23,11 @@ attribute! {
         node_type: u8 = 16, 8;
         /// Number of physical ports.
         ports: u8 = 24, 8;
-        /// GUID shared by all nodes of one system.
+        /// GUID shared by all nodes of the system.
         system_image_guid: u64 = 32, 64;
         /// GUID of the node.
         node_guid: u64 = 96, 64;
-        /// GUID of the port that received the request. On a switch, it is the GUID of port 0.
+        /// GUID of the port that received the request, or of port 0 on a switch.
         port_guid: u64 = 160, 64;
         /// Size of the P_Key table in entries.
         partition_cap: u16 = 224, 16;
@@ -40,7 +40,7 @@ attribute! {
     }
 }
 
-/// Returns a NodeDescription: UTF-8 text that is truncated or zero-padded to 64 bytes.
+/// Returns a NodeDescription: `text` truncated or zero-padded to 64 bytes.
 pub fn description(text: &str) -> [u8; DATA_LEN] {
     let mut bytes = [0; DATA_LEN];
     for (to, from) in bytes.iter_mut().zip(text.bytes()) {
@@ -49,8 +49,7 @@ pub fn description(text: &str) -> [u8; DATA_LEN] {
     bytes
 }
 
-/// Returns the port GUID for a MAC address. It is the modified EUI-64 of the address, as in the link-local IPv6 address
-/// of a RoCE port.
+/// Returns the port GUID for a MAC address: its modified EUI-64, as in the link-local IPv6 address of a RoCE port.
 ///
 /// # Spec
 /// RFC 4291, appendix A.
@@ -59,7 +58,7 @@ pub const fn guid_of_mac(mac: MacAddr) -> u64 {
     u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// Returns the MAC address that a GUID was formed from; the inverse of [`guid_of_mac`]. Returns `None` if the GUID is
+/// Returns the MAC address from which a GUID was formed; the inverse of [`guid_of_mac`]. Returns `None` if the GUID is
 /// not the modified EUI-64 of a unicast MAC address.
 pub const fn mac_of_guid(guid: u64) -> Option<MacAddr> {
     match guid.to_be_bytes() {
@@ -79,7 +78,7 @@ mod tests {
         assert_eq!(guid_of_mac(mac), 0x3656_78ff_fe9a_bcde);
         assert_eq!(mac_of_guid(0x3656_78ff_fe9a_bcde), Some(mac));
         assert_eq!(mac_of_guid(0x3656_78ff_ff9a_bcde), None);
-        assert_eq!(mac_of_guid(0x0156_78ff_fe9a_bcde), None, "a group");
+        assert_eq!(mac_of_guid(0x0156_78ff_fe9a_bcde), None, "multicast");
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub const EXTENDED_WIDTH: u16 = 1 << 9;
 /// Port number that selects all ports.
 pub const ALL_PORTS: u8 = 0xff;
 
-/// Sections of a performance management MAD.
+/// Layout of a performance management MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -34,12 +34,12 @@ pub struct PerfMad {
 }
 
 impl PerfMad {
-    /// Returns a view of a MAD as a performance management MAD.
+    /// Interprets a MAD as a performance management MAD.
     pub fn of(mad: &Mad) -> &Self {
         transmute_ref!(mad)
     }
 
-    /// Returns a mutable view of a MAD as a performance management MAD.
+    /// Mutable version of [`PerfMad::of`].
     pub fn of_mut(mad: &mut Mad) -> &mut Self {
         transmute_mut!(mad)
     }
@@ -49,14 +49,14 @@ attribute! {
     /// The PortCounters attribute. Its counters saturate at their maximum.
     pub struct PortCounters[44] {
         port: u8 = 8, 8;
-        /// CounterSelect, a mask of the counters that Set writes. Its bits select the counters from `symbol_errors`
-        /// (bit 0) to `receive_packets` (bit 15), in the order of the fields.
+        /// CounterSelect, a mask of the counters that Set writes: `symbol_errors` (bit 0) to `receive_packets` (bit
+        /// 15), in the order of the fields.
         select: u16 = 16, 16;
         /// Minor link errors, counted in symbols.
         symbol_errors: u16 = 32, 16;
         /// Successful link error recoveries.
         link_recovered: u8 = 48, 8;
-        /// Failed link error recoveries, which took the link down.
+        /// Failed link error recoveries, after which the link went down.
         link_downed: u8 = 56, 8;
         /// Packets received with errors.
         receive_errors: u16 = 64, 16;
@@ -111,7 +111,7 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// The offsets are those in section 8.6 of the mthca interface.
+    /// Section 8.6 of the mthca interface lists the offsets.
     #[test]
     fn port_counters_are_at_specified_offsets() {
         let counters = PortCounters {

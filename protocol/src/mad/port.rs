@@ -17,7 +17,7 @@ impl LinkState {
     pub const DOWN: Self = Self(1);
     /// Only SMPs are sent and received.
     pub const INITIALIZE: Self = Self(2);
-    /// Configured by the subnet manager and ready to become active.
+    /// The subnet manager has configured the port, which is ready to become active.
     pub const ARMED: Self = Self(3);
     /// All packets are sent and received.
     pub const ACTIVE: Self = Self(4);
@@ -69,7 +69,7 @@ attribute! {
         lid: Lid = 128, 16;
         /// LID of the master subnet manager.
         sm_lid: Lid = 144, 16;
-        /// Mask of the port's capabilities (CapabilityMask).
+        /// Capability mask of the port (CapabilityMask).
         capabilities: u32 = 160, 32;
         /// Diagnostic code; 0 means no fault.
         diag_code: u16 = 192, 16;
@@ -89,11 +89,11 @@ attribute! {
         down_default: PhysicalState = 268, 4;
         /// M_Key protection level, 0 to 3.
         m_key_protect: u8 = 272, 2;
-        /// LID mask control (LMC): log2 of the number of LIDs that the port has.
+        /// LID mask control (LMC): log2 of the number of LIDs of the port.
         lmc: u8 = 277, 3;
         speed_active: u8 = 280, 4;
         speed_enabled: u8 = 284, 4;
-        /// Active MTU towards the link partner.
+        /// Active MTU of the link (NeighborMTU).
         neighbour_mtu: u8 = 288, 4;
         /// SL for packets to the master subnet manager.
         sm_sl: u8 = 292, 4;
@@ -105,7 +105,7 @@ attribute! {
         vl_arb_high_cap: u8 = 312, 8;
         /// Size of the low-priority VL arbitration table in entries.
         vl_arb_low_cap: u8 = 320, 8;
-        /// Type of initialisation that was performed (InitTypeReply).
+        /// Type of initialisation performed (InitTypeReply).
         init_type_reply: u8 = 328, 4;
         mtu_cap: u8 = 332, 4;
         /// Switches only: number of consecutive dropped packets after which a VL stalls.
@@ -138,9 +138,9 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// The bytes are those of the table in section 8.5 of the mthca interface.
+    /// The bytes are those in the table in section 8.5 of the mthca interface.
     #[test]
-    fn port_info_of_active_port_matches_section_8_5() {
+    fn active_port_info_matches_published_bytes() {
         let mut bytes = [0; 64];
         bytes[8..10].copy_from_slice(&[0xfe, 0x80]);
         bytes[16..20].copy_from_slice(&[0x00, 0x07, 0xbf, 0xff]);

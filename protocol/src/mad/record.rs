@@ -1,4 +1,4 @@
-//! Subnet administration attributes, and the fields selected by the bits of their component masks.
+//! Subnet administration attributes, and the fields that their component masks select.
 //!
 //! # Spec
 //! IBTA volume 1, section 15.2.5.
@@ -7,7 +7,7 @@ use super::BitField;
 use super::field::attribute;
 use crate::ids::{Lid, Pkey, Qkey};
 
-/// Value of a selector that requires exactly the given value.
+/// Selector that requires exactly the given value.
 pub const EXACTLY: u8 = 2;
 
 attribute! {
@@ -23,7 +23,7 @@ attribute! {
         mlid: Lid = 288, 16;
         /// Comparison that applies to `mtu`, for example [`EXACTLY`].
         mtu_selector: u8 = 304, 2;
-        /// Code of the path MTU.
+        /// Path MTU, IBTA encoding.
         mtu: u8 = 306, 6;
         /// Traffic class of the group.
         traffic_class: u8 = 312, 8;
@@ -31,7 +31,7 @@ attribute! {
         pkey: Pkey = 320, 16;
         /// Comparison that applies to `rate`.
         rate_selector: u8 = 336, 2;
-        /// Code of the path's rate.
+        /// Path rate, IBTA encoding.
         rate: u8 = 338, 6;
         /// Comparison that applies to `life_time`.
         life_time_selector: u8 = 344, 2;
@@ -45,9 +45,9 @@ attribute! {
         hop_limit: u8 = 376, 8;
         /// Multicast scope of the group.
         scope: u8 = 384, 4;
-        /// Types of membership, one bit for each type.
+        /// Membership types, one bit for each type.
         join_state: u8 = 388, 4;
-        /// Whether the requester is a port other than the member port.
+        /// Whether another port joins on behalf of the member port.
         proxy_join: bool = 392, 1;
     }
 }
@@ -104,11 +104,11 @@ attribute! {
         sl: u8 = 428, 4;
         /// Comparison that applies to `mtu`, for example [`EXACTLY`].
         mtu_selector: u8 = 432, 2;
-        /// Code of the path MTU.
+        /// Path MTU, IBTA encoding.
         mtu: u8 = 434, 6;
         /// Comparison that applies to `rate`.
         rate_selector: u8 = 440, 2;
-        /// Code of the path's rate.
+        /// Path rate, IBTA encoding.
         rate: u8 = 442, 6;
         /// Comparison that applies to `life_time`.
         life_time_selector: u8 = 448, 2;
@@ -136,7 +136,7 @@ pub mod path {
     pub const RATE: u64 = 1 << 19;
 }
 
-/// Layout of a record, used for queries with a component mask.
+/// Layout of a record, for queries with a component mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordLayout {
     /// Length of a record in bytes.
@@ -146,7 +146,7 @@ pub struct RecordLayout {
 }
 
 impl RecordLayout {
-    /// Returns the distance in bytes between the records of a table, which is `len` rounded up to a multiple of 8.
+    /// Returns the distance in bytes between the records of a table: `len` rounded up to a multiple of 8.
     pub const fn stride(&self) -> usize {
         self.len.next_multiple_of(8)
     }
@@ -190,8 +190,8 @@ layout! {
     NODE, 108, [16, 16, 8, 8, 8, 8, 64, 64, 64, 16, 16, 32, 8, 24, 512]
 }
 layout! {
-    /// PortInfoRecord (section 15.2.5.3): LID, port, options, PortInfo. Queries can select only the PortInfo fields up
-    /// to the LID of the subnet manager, and the capability mask.
+    /// PortInfoRecord (section 15.2.5.3): LID, port, options, PortInfo. Only the PortInfo fields up to the capability
+    /// mask can be selected.
     PORT_INFO, 68, [16, 8, 8, 64, 64, 16, 16, 32]
 }
 layout! {
@@ -215,8 +215,8 @@ layout! {
     PKEY_TABLE, 72, [16, 16, 8, 24, 512]
 }
 layout! {
-    /// ServiceRecord (section 15.2.5.14): ServiceID, GID, P_Key, reserved, lease, key, name, and finally data in units
-    /// of 8, 16, 32 and 64 bits.
+    /// ServiceRecord (section 15.2.5.14): ServiceID, GID, P_Key, reserved, lease, key, name, and data in units of 8,
+    /// 16, 32 and 64 bits.
     SERVICE, 176, [
         64, 128, 16, 16, 32, 128, 512, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 16, 16, 16, 16, 16, 16,
         16, 16, 32, 32, 32, 32, 64, 64,
@@ -239,10 +239,9 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The offsets are those in section 9.3 of the mthca interface. The record is the response to joining a broadcast
-    /// group.
+    /// Section 9.3 of the mthca interface lists the offsets. The record is the response to a join of a broadcast group.
     #[test]
-    fn mc_member_record_fields_are_at_specified_offsets() {
+    fn mc_member_record_matches_specified_layout() {
         let mut bytes = [0; 52];
         bytes[..16]
             .copy_from_slice(&[0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
@@ -275,9 +274,9 @@ mod tests {
         assert_eq!(McMemberRecord::parse(&bytes), record);
     }
 
-    /// The offsets are those in section 9.4 of the mthca interface.
+    /// Section 9.4 of the mthca interface lists the offsets.
     #[test]
-    fn path_record_fields_are_at_specified_offsets() {
+    fn path_record_matches_specified_layout() {
         let mut bytes = [0; 64];
         bytes[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
         bytes[8..24].fill(0x11);
@@ -312,10 +311,9 @@ mod tests {
         assert_eq!(PathRecord::parse(&bytes), record);
     }
 
-    /// Compares the bits with the component masks used by the kernel (mthca interface, section 9.3). Also checks the
-    /// position of each component.
+    /// Section 9.3 of the mthca interface contains the component masks that the kernel uses.
     #[test]
-    fn component_bits_match_kernel() {
+    fn component_masks_match_kernel_and_layout() {
         use mc_member::{JOIN_STATE, MGID, PKEY, PORT_GID, QKEY};
         assert_eq!(MGID | PORT_GID | PKEY | JOIN_STATE, 0x1_0083);
         let at = |layout: &RecordLayout, bit: u64| {

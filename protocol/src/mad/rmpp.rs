@@ -36,8 +36,8 @@ attribute! {
         status: u8 = 24, 8;
         /// Segment number, starting at 1. In an ACK, the number of the last segment received.
         segment: u32 = 32, 32;
-        /// In the first segment, the payload length in bytes of the whole transfer. In the last segment, the payload
-        /// length of that segment. In an ACK, the number of the last segment that the sender is allowed to send.
+        /// In the first segment, the payload length of the whole transfer in bytes. In the last segment, the payload
+        /// length of that segment. In an ACK, the number of the last segment that may be sent.
         length_or_window: u32 = 64, 32;
     }
 }
@@ -46,7 +46,7 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// Figure 166 of the specification: type 1, response time 31, and the flags Last, First and Active.
+    /// IBTA volume 1, figure 166: type 1, response time 31, and the flags Last, First and Active.
     #[test]
     fn single_segment_round_trips() {
         let rmpp = Rmpp {

@@ -1,5 +1,4 @@
-//! Subnet administration (SA): MAD sections and attribute IDs. The layouts of the attributes are in
-//! [`record`](super::record).
+//! Subnet administration (SA): MAD layout and attribute IDs. The attributes are in [`record`](super::record).
 //!
 //! # Spec
 //! IBTA volume 1, section 15.2.
@@ -10,11 +9,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 use super::Mad;
 use super::rmpp::Rmpp;
 
-/// Length in bytes of the attribute data in one MAD, or of the data in one RMPP segment.
+/// Length in bytes of the attribute data in one MAD or RMPP segment.
 pub const DATA_LEN: usize = 200;
 
-/// Length in bytes of the SA header, which is between the RMPP header and the data. Every segment has an SA header, and
-/// RMPP counts it as payload.
+/// Length in bytes of the SA header, between the RMPP header and the data. Every segment has an SA header, which RMPP
+/// counts as payload.
 pub const SA_HEADER_LEN: usize = 20;
 
 /// Class version that this crate supports.
@@ -37,7 +36,7 @@ pub mod attribute {
     pub const MC_MEMBER_RECORD: u16 = 0x38;
 }
 
-/// Sections of a subnet administration MAD.
+/// Layout of a subnet administration MAD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SaMad {
@@ -54,12 +53,12 @@ pub struct SaMad {
 const _: () = assert!(std::mem::offset_of!(SaMad, data) == 56 && size_of::<SaMad>() == super::MAD_LEN);
 
 impl SaMad {
-    /// Returns a view of a MAD as a subnet administration MAD.
+    /// Interprets a MAD as a subnet administration MAD.
     pub fn of(mad: &Mad) -> &Self {
         transmute_ref!(mad)
     }
 
-    /// Returns a mutable view of a MAD as a subnet administration MAD.
+    /// Mutable version of [`SaMad::of`].
     pub fn of_mut(mad: &mut Mad) -> &mut Self {
         transmute_mut!(mad)
     }
@@ -74,7 +73,7 @@ impl SaMad {
         self.rmpp = rmpp.emit();
     }
 
-    /// Returns the component mask. Bit n is set if the n-th component of the attribute is valid.
+    /// Returns the component mask. Bit n is set if component n of the attribute is valid.
     pub fn component_mask(&self) -> u64 {
         self.component_mask.get()
     }
@@ -99,7 +98,7 @@ impl SaMad {
 mod tests {
     use super::*;
 
-    /// The offsets are those in section 9.1 of the mthca interface.
+    /// Section 9.1 of the mthca interface lists the offsets.
     #[test]
     fn sa_mad_fields_are_at_specified_offsets() {
         let mut mad = [0; 256];

@@ -9,13 +9,13 @@ use super::field::attribute;
 pub const MASTER: u8 = 3;
 
 attribute! {
-    /// The SMInfo attribute, which describes a subnet manager.
+    /// A subnet manager's SMInfo attribute.
     pub struct SmInfo[24] {
         /// GUID of the port on which the subnet manager runs.
         guid: u64 = 0, 64;
-        /// SM_Key, a secret of the subnet manager.
+        /// Secret SM_Key of the subnet manager.
         sm_key: u64 = 64, 64;
-        /// Activity counter. A subnet manager that no longer increments it has failed.
+        /// Activity counter. If it stops increasing, the subnet manager has failed.
         act_count: u32 = 128, 32;
         /// Priority, 0 to 15; the subnet manager with the highest priority becomes master.
         priority: u8 = 160, 4;

@@ -32,7 +32,7 @@ pub mod attribute {
     pub const SM_INFO: u16 = 0x20;
 }
 
-/// Sections of an SMP. In LID-routed SMPs, the directed-route fields are reserved.
+/// Layout of an SMP. In LID-routed SMPs, the directed-route fields are reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -55,7 +55,7 @@ const _: () = assert!(std::mem::offset_of!(Smp, data) == 64 && size_of::<Smp>() 
 /// IBTA volume 1, section 14.2.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectedRoute {
-    /// Direction bit (D), which is set in the response.
+    /// Direction bit (D), set in the response.
     pub returning: bool,
     /// Current position in the path.
     pub hop_pointer: u8,
@@ -70,12 +70,12 @@ pub struct DirectedRoute {
 const RETURNING: u16 = 1 << 15;
 
 impl Smp {
-    /// Returns a view of a MAD as an SMP.
+    /// Interprets a MAD as an SMP.
     pub fn of(mad: &Mad) -> &Self {
         transmute_ref!(mad)
     }
 
-    /// Returns a mutable view of a MAD as an SMP.
+    /// Mutable version of [`Smp::of`].
     pub fn of_mut(mad: &mut Mad) -> &mut Self {
         transmute_mut!(mad)
     }
@@ -145,8 +145,8 @@ impl Smp {
 mod tests {
     use super::*;
 
-    /// The offsets are those of IBTA volume 1, figure 172 (table 116). D is the high bit of the status. The hop pointer
-    /// and the hop count follow the status. The paths are at bytes 128 and 192.
+    /// IBTA volume 1, figure 172 (table 116): D is the high bit of the status, which the hop pointer and the hop count
+    /// follow. The paths are at bytes 128 and 192.
     #[test]
     fn directed_route_matches_ibta_figure_172() {
         let mut mad = [0; 256];

@@ -6,7 +6,7 @@
 use super::field::attribute;
 
 attribute! {
-    /// The SwitchInfo attribute, which describes a switch.
+    /// A switch's SwitchInfo attribute.
     pub struct SwitchInfo[20] {
         /// Size of the linear forwarding table in entries.
         linear_cap: u16 = 0, 16;
@@ -14,21 +14,20 @@ attribute! {
         random_cap: u16 = 16, 16;
         /// Size of the multicast forwarding table in entries.
         multicast_cap: u16 = 32, 16;
-        /// Highest LID that is in the linear forwarding table.
+        /// Highest LID in the linear forwarding table.
         linear_top: u16 = 48, 16;
         /// Egress port for unicast LIDs that are not in the table.
         default_port: u8 = 64, 8;
         /// Egress port for multicast LIDs that are not in the table.
         default_multicast_primary: u8 = 72, 8;
-        /// Egress port for multicast packets that arrived on the primary default port and whose LID is not in the
-        /// table.
+        /// Egress port for multicast LIDs that are not in the table, if the packet arrived on the primary default port.
         default_multicast_not_primary: u8 = 80, 8;
         /// Packet lifetime in the switch: 4.096 us * 2^n.
         life_time: u8 = 88, 5;
-        /// Whether a port has changed its state.
+        /// Whether the state of a port has changed.
         state_change: bool = 93, 1;
         lids_per_port: u16 = 96, 16;
-        /// Size of the P_Key table for partition enforcement, in entries.
+        /// Size in entries of the P_Key table for partition enforcement.
         partition_enforcement_cap: u16 = 112, 16;
         /// Whether partitions are enforced on inbound packets.
         inbound_enforcement: bool = 128, 1;

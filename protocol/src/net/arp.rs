@@ -47,9 +47,9 @@ pub enum ArpOperation {
 pub struct Arp {
     pub operation: ArpOperation,
     pub sender_mac: MacAddr,
-    /// IP address of the sender. It is 0.0.0.0 in a probe (RFC 5227).
+    /// IP address of the sender; 0.0.0.0 in a probe (RFC 5227).
     pub sender_ip: Ipv4Addr,
-    /// Ethernet address of the target. It is undefined in a request.
+    /// Ethernet address of the target; undefined in a request.
     pub target_mac: MacAddr,
     pub target_ip: Ipv4Addr,
 }
@@ -83,7 +83,7 @@ impl Arp {
         })
     }
 
-    /// Returns the wire format of the message.
+    /// Returns the message in wire format.
     pub fn emit(&self) -> RawArp {
         RawArp {
             hardware_type: 1.into(),
@@ -101,7 +101,7 @@ impl Arp {
         }
     }
 
-    /// Appends the complete frame, 42 bytes. Requests are broadcast, and replies are sent to the target.
+    /// Appends the complete frame of 42 bytes. Requests are broadcast; replies are sent to the target.
     pub fn emit_frame(&self, out: &mut Vec<u8>) {
         let dst = match self.operation {
             ArpOperation::Request => MacAddr::BROADCAST,

@@ -1,24 +1,23 @@
 //! The Internet checksum (RFC 1071).
 
-/// Running sum of 16-bit big-endian words. The data can be added in parts; all parts except the last must have an even
-/// length.
+/// Running sum of 16-bit big-endian words. Data can be added in parts, all of even length except the last.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checksum(u64);
 
 impl Checksum {
-    /// Creates the sum of no data, which is 0.
+    /// Creates an empty sum, which is 0.
     pub const fn new() -> Self {
         Self(0)
     }
 
-    /// Adds `bytes` to the sum. If their number is odd, the last byte is the high half of a word.
+    /// Adds `bytes` to the sum. In data of odd length, the last byte is the high half of a word.
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
         let (words, tail) = bytes.as_chunks::<4>();
         let mut last = [0; 4];
         last.iter_mut().zip(tail).for_each(|(to, from)| *to = *from);
-        // RFC 1071, section 2 (B): swapping the bytes of all words swaps the bytes of the sum, so the loop adds words
-        // in native byte order. Each step adds less than 2^32, so the sum has room for 2^32 steps (16 GiB).
+        // RFC 1071, section 2 (B): the sum of byte-swapped words is the byte-swapped sum, so words can be added in
+        // native byte order. Each word is less than 2^32, so the sum has room for 2^32 words (16 GiB).
         let native = |word: &[u8; 4]| u64::from(u32::from_ne_bytes(*word));
         let sum = words.iter().map(native).sum::<u64>() + native(&last);
         Self(self.0 + u64::from(u16::from_be(fold(sum))))
@@ -30,8 +29,8 @@ impl Checksum {
         Self(self.0 + u64::from(word))
     }
 
-    /// Returns the value for the checksum field, which is the complement of the sum. If the data already includes a
-    /// correct checksum, the value is 0.
+    /// Returns the value of the checksum field: the complement of the sum. The value is 0 if the data already includes
+    /// a correct checksum.
     pub fn value(self) -> u16 {
         !fold(self.0)
     }
@@ -40,7 +39,7 @@ impl Checksum {
 /// Folds the sum to 16 bits with end-around carry.
 fn fold(sum: u64) -> u16 {
     let once = |sum: u64| (sum >> 16) + (sum & 0xffff);
-    // Each step shortens the sum, from 64 bits to 49, 34, 19, 17 and finally 16 bits.
+    // The sum shrinks from 64 bits to 49, 34, 19, 17 and finally 16 bits.
     let folded = once(once(once(once(once(sum)))));
     u16::try_from(folded & 0xffff).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Ethernet II frames without their frame check sequence.
+//! Ethernet II frames, without the frame check sequence.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ pub struct RawEther {
 
 const _: () = assert!(size_of::<RawEther>() == 14);
 
-/// EtherTypes that a port handles.
+/// EtherType of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EtherType {
     /// EtherType of IPv4, 0x0800.
@@ -37,7 +37,7 @@ pub enum EtherType {
     Other(u16),
 }
 
-/// A frame that is split into header and payload.
+/// A frame, split into header and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct EtherFrame<'a> {
@@ -64,8 +64,8 @@ impl<'a> EtherFrame<'a> {
         })
     }
 
-    /// Splits a frame that may have a VLAN tag. Returns the frame without the tag, and the tag control information if
-    /// there was a tag.
+    /// Splits a frame that may have a VLAN tag. Returns the frame without the tag, and the tag control information, if
+    /// any.
     ///
     /// # Errors
     /// [`WireError::Short`] if the frame ends inside the header or the tag.
@@ -83,8 +83,8 @@ impl<'a> EtherFrame<'a> {
         Ok((Self { ether_type, payload, ..whole }, Some(u16::from_be_bytes([tci_high, tci_low]))))
     }
 
-    /// Returns whether the frame looks like RoCEv2, that is, UDP to port 4791 over IPv4 or IPv6. Lengths and checksums
-    /// are not verified, so parsing the frame can still fail.
+    /// Returns whether the frame looks like RoCEv2: UDP to port 4791 over IPv4 or IPv6. Lengths and checksums are not
+    /// verified, so parsing the frame can still fail.
     pub fn is_roce(&self) -> bool {
         let protocol_and_udp = match self.ether_type {
             EtherType::Ipv4 => {
@@ -114,7 +114,7 @@ pub(crate) const fn tag(tci: u16) -> [u8; TAG_LEN] {
     [a, b, high, low]
 }
 
-/// Removes a priority tag from a frame, for ports without VLANs.
+/// Removes the priority tag of a frame, for ports without VLANs.
 ///
 /// A priority tag has VID 0 and carries only the priority of the frame (IEEE 802.1Q-2018, section 3, "priority-tagged
 /// frame", and section 6.9). An untagged frame is returned unchanged, without copying it.
@@ -135,7 +135,7 @@ pub fn untagged(frame: &[u8]) -> Result<Cow<'_, [u8]>, WireError> {
 }
 
 impl RawEther {
-    /// Creates an Ethernet header in wire format.
+    /// Returns an Ethernet header in wire format.
     pub fn new(dst: MacAddr, src: MacAddr, ether_type: EtherType) -> Self {
         Self { dst: dst.0, src: src.0, ether_type: ether_type.number().into() }
     }

@@ -21,7 +21,7 @@ pub struct RawIpv4 {
     pub tos: u8,
     /// Length of the header and the payload in bytes.
     pub total_len: U16,
-    /// Identification of fragments; see [`Fragmentation`].
+    /// Value of the identification field; see [`Fragmentation::id`].
     pub id: U16,
     /// Flags and fragment offset.
     pub fragment: Ipv4Fragment,
@@ -51,11 +51,11 @@ pub struct Ipv4Fragment {
     __: u8,
 }
 
-/// Identification and flags of an unfragmented datagram. A port sends atomic datagrams with the default values:
-/// identification 0, and DF set.
+/// Identification and fragmentation fields of an IPv4 header. The default values, identification 0 and DF set, are
+/// those of an atomic datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragmentation {
-    /// Identification, which is the same in all fragments of a datagram.
+    /// Identification, the same in all fragments of a datagram.
     pub id: u16,
     /// Flags and fragment offset, as one 16-bit field.
     pub flags: u16,
@@ -88,14 +88,14 @@ impl Ipv4 {
     /// fragments; [`WireError::Checksum`] if the header checksum is wrong.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let (raw, rest) = view::<RawIpv4>(bytes, "IPv4")?;
-        // Reject options: RoCE senders use none.
+        // RoCE senders use no options.
         if raw.version_ihl != 0x45 {
             return Err(WireError::Invalid { what: "IPv4 version and IHL", value: raw.version_ihl.into() });
         }
         if Checksum::new().with(raw.as_bytes()).value() != 0 {
             return Err(WireError::Checksum { what: "IPv4" });
         }
-        // Fragments are not reassembled, because RoCE packets fit into the MTU and are sent with DF set.
+        // Fragments are not reassembled: RoCE packets fit in the MTU and are sent with DF set.
         if raw.fragment.more() || raw.fragment.offset() != 0 {
             return Err(WireError::Invalid { what: "IPv4 fragment", value: raw.fragment.offset().into() });
         }
@@ -114,7 +114,7 @@ impl Ipv4 {
         Ok((header, payload))
     }
 
-    /// Returns the identification and flags of the header at the front of `bytes`.
+    /// Returns the identification and fragmentation fields of the header at the front of `bytes`.
     ///
     /// # Errors
     /// [`WireError::Short`] if the header is truncated.

@@ -17,7 +17,7 @@ use crate::view::{split, view};
 pub struct RawIpv6 {
     /// Version, traffic class and flow label.
     pub flow: Ipv6Flow,
-    /// Length of everything after this header, in bytes.
+    /// Length in bytes of everything after this header.
     pub payload_len: U16,
     /// Protocol number of the payload.
     pub next_header: u8,

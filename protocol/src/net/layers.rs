@@ -1,6 +1,6 @@
 //! Locates the headers of an arbitrary frame and extracts its addresses and ports, for the NIC.
 //!
-//! This module verifies only lengths. Checksums are verified by the code that reports them.
+//! Only lengths are verified here. The code that reports checksum status verifies the checksums.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -22,9 +22,9 @@ pub const TCP: u8 = 6;
 /// IP protocol number of SCTP.
 pub const SCTP: u8 = 132;
 
-/// Maximum number of IPv6 extension headers that are followed. The order recommended in RFC 8200, section 4.1, has at
-/// most seven extension headers, so ordinary frames stay below the limit. The limit bounds the time spent on an
-/// untrusted frame. If a frame has more extension headers, its transport is unknown.
+/// Maximum number of IPv6 extension headers to follow. It bounds the time spent on an untrusted frame. RFC 8200,
+/// section 4.1, recommends an order with at most seven extension headers, so ordinary frames are below the limit. In a
+/// frame with more, the transport is unknown.
 const MAX_EXTENSIONS: usize = 8;
 
 /// Headers of a frame. Offsets are in bytes from the beginning of the frame.
@@ -35,9 +35,9 @@ pub struct Layers {
     pub src: MacAddr,
     /// The outermost VLAN tag.
     pub outer_tag: Option<VlanTag>,
-    /// The second VLAN tag, present only if there is an outer tag.
+    /// The second VLAN tag, inside the outer tag.
     pub inner_tag: Option<VlanTag>,
-    /// Protocol of the data after the tags.
+    /// EtherType of the data after the tags.
     pub ether_type: EtherType,
     /// Offset of the data after the tags.
     pub network_at: usize,
@@ -82,7 +82,7 @@ pub struct Tci {
 pub struct Ip {
     /// Source and destination addresses of the datagram.
     pub addresses: Addresses,
-    /// Protocol number of the payload, after the extension headers that were followed.
+    /// Protocol number of the payload, which begins after the extension headers.
     pub protocol: u8,
     /// Whether the datagram is a fragment.
     pub fragment: bool,
@@ -92,7 +92,7 @@ pub struct Ip {
     pub payload_at: usize,
     /// Offset of the end of the datagram. Ethernet padding can follow.
     pub end: usize,
-    /// Transport protocol, including the ports if it has any.
+    /// Transport protocol, with its ports if it has any.
     pub transport: Transport,
 }
 
@@ -115,8 +115,8 @@ pub enum Transport {
     Sctp(Ports),
     /// ICMP over IPv4, or ICMPv6 over IPv6.
     Icmp,
-    /// Another protocol, a fragment, or a payload that is too short for its transport header. Fragments are included
-    /// because later fragments have no transport header, and the checksum of a single fragment cannot be verified.
+    /// Another protocol, a fragment, or a payload that is too short for its transport header. For fragments, the
+    /// transport is unknown: only the first fragment has a transport header, and its checksum cannot be verified alone.
     Other,
 }
 
@@ -129,7 +129,7 @@ pub struct Ports {
     pub dst: U16,
 }
 
-/// Common beginning of all extension headers. The unit of `len` depends on the type of the header.
+/// First four bytes of an extension header. The unit of `len` depends on the type of the header.
 #[repr(C)]
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 struct RawExtension {
@@ -150,7 +150,7 @@ struct FragmentField {
 }
 
 impl Layers {
-    /// Parses a frame. The data after the Ethernet header can be anything.
+    /// Parses a frame. Any data can follow the Ethernet header.
     ///
     /// # Errors
     /// [`WireError::Short`] if the frame ends inside its Ethernet header or inside a VLAN tag.
@@ -223,7 +223,7 @@ impl Ip {
         let mut protocol = raw.next_header;
         let mut fragment = false;
         for _ in 0..MAX_EXTENSIONS {
-            // Later fragments contain no headers, only data that could look like a header.
+            // The data of a later fragment is not a header, even if it looks like one.
             let Some((extension, len)) = RawExtension::at(protocol, payload).filter(|_| !fragment) else {
                 break;
             };
@@ -249,14 +249,13 @@ impl Ip {
         frame.get(self.payload_at..self.end)
     }
 
-    /// Returns the pseudo-header checksum for TCP, UDP and ICMPv6 (RFC 9293, section 3.1; RFC 8200, section
-    /// 8.1).
+    /// Returns the sum of the pseudo-header for TCP, UDP and ICMPv6 (RFC 9293, section 3.1; RFC 8200, section 8.1).
     pub fn pseudo_header(&self) -> Checksum {
         let addresses = match self.addresses {
             Addresses::V4 { src, dst } => Checksum::new().with(&src.octets()).with(&dst.octets()),
             Addresses::V6 { src, dst } => Checksum::new().with(&src.octets()).with(&dst.octets()),
         };
-        // Datagram lengths fit into 16 bits. Jumbograms (RFC 2675) are not supported.
+        // Lengths fit in 16 bits, because jumbograms (RFC 2675) are not supported.
         let len = u16::try_from(self.end - self.payload_at).unwrap_or(u16::MAX);
         addresses.with_u16(self.protocol.into()).with_u16(len)
     }
@@ -268,7 +267,7 @@ impl Transport {
             let header = payload.get(..header_len)?;
             view::<Ports>(header, "ports").ok().map(|(ports, _)| *ports)
         };
-        // The minimum header lengths are from RFC 9293, section 3.1, RFC 768, and RFC 9260, section 3.1.
+        // Minimum header lengths: RFC 9293, section 3.1 (TCP), RFC 768 (UDP), and RFC 9260, section 3.1 (SCTP).
         let transport = match protocol {
             _ if fragment => None,
             TCP => ports(20).map(Self::Tcp),
@@ -290,7 +289,7 @@ impl Transport {
 }
 
 impl TagKind {
-    /// Returns the kind of tag that an EtherType identifies.
+    /// Returns the kind of tag with this EtherType.
     pub const fn from_ether_type(number: u16) -> Option<Self> {
         match number {
             0x8100 => Some(Self::Customer),
@@ -326,8 +325,8 @@ impl RawExtension {
         let len = usize::from(header.len);
         let [_, segments_left] = header.own.get().to_be_bytes();
         match protocol {
-            // RFC 8200, section 8.1: the pseudo-header contains the final destination. As long as segments are left,
-            // the IPv6 header contains another destination.
+            // RFC 8200, section 8.1: the pseudo-header contains the final destination, but while segments are left, the
+            // IPv6 header contains an intermediate one.
             extension::ROUTING if segments_left != 0 => None,
             extension::HOP_BY_HOP | extension::ROUTING | extension::DESTINATION | extension::MOBILITY => {
                 Some((header, (len + 1) * 8))

@@ -1,8 +1,8 @@
 //! Toeplitz hash, which NICs use to distribute flows over receive queues (RSS).
 //!
 //! # Spec
-//! Microsoft, "RSS Hashing Functions". For every set bit of the input, the hash is XORed with the 32 bits of the
-//! key that start at the same position.
+//! Microsoft, "RSS Hashing Functions". For every bit set in the input, the hash is XORed with the 32 bits of the key
+//! that start at the same position.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ use super::layers::{Addresses, Ip, Ports, Transport};
 /// 24 words of 16 bits.
 const MAX_INPUT: usize = 48;
 
-/// An RSS key that is long enough for the longest input. A shorter key is padded with zeros.
+/// An RSS key for inputs of up to the maximum length. Shorter keys are padded with zeros.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key([u8; Self::LEN]);
 
@@ -20,7 +20,7 @@ impl Key {
     /// Length of a key in bytes.
     pub const LEN: usize = MAX_INPUT + size_of::<u32>();
 
-    /// Length in bytes of a short key, which is sufficient for the addresses and ports of IPv6.
+    /// Length in bytes of a short key, which suffices for IPv6 addresses and ports.
     pub const SHORT_LEN: usize = 40;
 
     /// Creates a key from its bytes.
@@ -28,7 +28,7 @@ impl Key {
         Self(bytes)
     }
 
-    /// Creates a key from a short key by padding it with zeros.
+    /// Creates a key by padding a short key with zeros.
     pub fn short(bytes: [u8; Self::SHORT_LEN]) -> Self {
         let mut key = [0; Self::LEN];
         key.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
@@ -40,7 +40,7 @@ impl Key {
         self.0
     }
 
-    /// Hashes the source address, the destination address and then `ports`, if given.
+    /// Hashes the source address, the destination address and `ports`, if any.
     pub fn hash(&self, ip: &Ip, ports: Option<Ports>) -> u32 {
         let addresses = match ip.addresses {
             Addresses::V4 { src, dst } => self.hash_from(0, &src.octets()) ^ self.hash_from(4, &dst.octets()),
@@ -59,7 +59,7 @@ impl Key {
         addresses ^ ports
     }
 
-    /// Hashes arbitrary 16-bit words. Words beyond the longest input are ignored.
+    /// Hashes arbitrary 16-bit words. Words beyond the maximum input length are ignored.
     pub fn hash_words(&self, words: impl Iterator<Item = u16>) -> u32 {
         let places = (0..MAX_INPUT).step_by(size_of::<u16>());
         places.zip(words).fold(0, |hash, (at, word)| hash ^ self.hash_from(at, &word.to_be_bytes()))
@@ -69,7 +69,7 @@ impl Key {
     fn hash_from(&self, at: usize, input: &[u8]) -> u32 {
         let windows = self.0.windows(size_of::<u64>() - 3).skip(at);
         input.iter().zip(windows).fold(0, |hash, (byte, window)| {
-            // Each input byte selects from 39 bits of the key, which are shifted to the top of the word.
+            // Eight 32-bit windows of the key apply to an input byte. They cover 39 bits, at the top of the word here.
             let window = window.iter().fold(0, |word, key| word << 8 | u64::from(*key)) << 24;
             (0..8)
                 .filter(|bit| byte & 0x80 >> bit != 0)
@@ -78,8 +78,8 @@ impl Key {
     }
 }
 
-/// Replaces source and destination with their XOR, both for the addresses and for the ports. The result has the same
-/// hash for both directions of a flow.
+/// Replaces source and destination with their XOR, both in the addresses and in the ports. Both directions of a flow
+/// then have the same hash.
 #[must_use]
 pub fn symmetric(ip: &Ip) -> Ip {
     let addresses = match ip.addresses {
@@ -110,7 +110,7 @@ fn high_half(word: u64) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Omits the bytes, because an attacker who has the key can steer all flows to one queue.
+/// Omits the key, because knowledge of the key lets an attacker steer all flows to one queue.
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("toeplitz::Key")
@@ -133,8 +133,8 @@ mod tests {
         Ip { addresses, protocol: 0, fragment: false, extensions: false, payload_at: 0, end: 0, transport }
     }
 
-    /// For 1.0.0.0:2 and 0.0.0.0:0, both addresses become 1.0.0.0 and both ports become 2. This sets bits 7, 39, 78 and
-    /// 94 of the input, so the hash combines the parts of the key that start at these bits.
+    /// For a flow between 1.0.0.0:2 and 0.0.0.0:0, both addresses become 1.0.0.0 and both ports become 2. The bits set
+    /// in the input are 7, 39, 78 and 94, so the hash is the XOR of the key windows at these positions.
     #[test]
     fn symmetric_hash_is_equal_in_both_directions() {
         let at = |bit: usize| {
@@ -153,8 +153,8 @@ mod tests {
         }
     }
 
-    /// Microsoft, "Verifying the RSS Hash Calculation", both tables. Each row contains the destination, the source, the
-    /// hash of the addresses, and the hash of the addresses and ports.
+    /// Both tables of Microsoft, "Verifying the RSS Hash Calculation". Each row contains the destination, the source,
+    /// the hash of the addresses, and the hash of the addresses and ports.
     #[test]
     fn hash_matches_microsoft_verification_suite() {
         let v4 = [

@@ -1,4 +1,4 @@
-//! Headers of UDP datagrams (RFC 768).
+//! The UDP header (RFC 768).
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -30,11 +30,11 @@ const _: () = assert!(size_of::<RawUdp>() == 8);
 
 impl RawUdp {
     /// Splits a datagram into header and payload. The payload is truncated to the length in the header. `pseudo` is
-    /// the sum of the IP pseudo-header without its length.
+    /// the sum of the IP pseudo-header, without the UDP length.
     ///
     /// # Errors
-    /// [`WireError::Short`] if the datagram is truncated; [`WireError::Invalid`] if its length is less than the header;
-    /// [`WireError::Checksum`] if a nonzero checksum is wrong.
+    /// [`WireError::Short`] if the datagram is truncated; [`WireError::Invalid`] if its length is less than that of the
+    /// header; [`WireError::Checksum`] if a nonzero checksum is wrong.
     pub fn parse(datagram: &[u8], pseudo: Checksum) -> Result<(&Self, &[u8]), WireError> {
         let (raw, rest) = view::<Self>(datagram, "UDP")?;
         let Some(payload_len) = usize::from(raw.len.get()).checked_sub(size_of::<Self>()) else {
@@ -52,7 +52,7 @@ impl RawUdp {
     }
 }
 
-/// Returns the sum of the addresses and the protocol in the pseudo-header. The caller adds the UDP length.
+/// Returns the sum of the pseudo-header without the UDP length, which the caller adds.
 pub fn pseudo_header(src: &[u8], dst: &[u8]) -> Checksum {
     Checksum::new().with(src).with(dst).with_u16(PROTOCOL.into())
 }

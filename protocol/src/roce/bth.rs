@@ -30,7 +30,7 @@ pub struct RawBth {
 
 const _: () = assert!(size_of::<RawBth>() == 12);
 
-/// Second byte of the BTH. The specification numbers its bits from 7 (SE) down.
+/// Second byte of the BTH, with bit 7 as the most significant bit.
 #[bitfield(u8)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 pub struct BthFlags {
@@ -74,7 +74,7 @@ pub struct BthSequence {
     pub ack_req: bool,
 }
 
-/// The parsed BTH. The pad count is a property of the payload, so `parse` returns it and `emit` receives it separately.
+/// The parsed BTH, without the pad count. `parse` returns the pad count separately, and `emit` takes it as an argument.
 ///
 /// # Spec
 /// IBTA volume 1, section 9.2.
@@ -100,15 +100,15 @@ pub struct Bth {
 }
 
 impl Bth {
-    /// Parses the header at the front of `bytes`. Returns the header, the pad count (0 to 3) and the bytes after
-    /// the header. Reserved bits are ignored.
+    /// Parses the header at the front of `bytes`. Returns the header, the pad count (0 to 3) and the remaining bytes.
+    /// Reserved bits are ignored.
     ///
     /// # Errors
     /// [`WireError::Short`] if the header is truncated; [`WireError::Invalid`] for a nonzero transport version, whose
     /// layout is unknown.
     pub fn parse(bytes: &[u8]) -> Result<(Self, usize, &[u8]), WireError> {
         let (raw, rest) = view::<RawBth>(bytes, "BTH")?;
-        // IBTA volume 1, section 9.6.1.1 (BTH checks): packets with other transport versions are discarded.
+        // IBTA volume 1, section 9.6.1.1 (BTH checks): discard packets with other transport versions.
         if raw.flags.tver() != 0 {
             return Err(WireError::Invalid { what: "BTH TVer", value: raw.flags.tver().into() });
         }
@@ -126,8 +126,7 @@ impl Bth {
         Ok((bth, raw.flags.pad_count().into(), rest))
     }
 
-    /// Returns the header in wire format, for a payload that is followed by `pad` pad bytes. Only the two low bits of
-    /// `pad` are used.
+    /// Returns the header in wire format, for a payload with `pad` pad bytes. Only the low two bits of `pad` are used.
     pub fn emit(&self, pad: usize) -> RawBth {
         let pad = u8::try_from(pad & 3).unwrap_or_default();
         RawBth {

@@ -40,7 +40,7 @@ pub struct Encap {
     pub flow_label: FlowLabel,
     /// IPv4 TTL or IPv6 hop limit.
     pub hop_limit: u8,
-    /// IPv4 identification and fragmentation fields as received. Frames are always sent with the default values.
+    /// IPv4 identification and fragmentation fields as received. Frames are sent with the default values.
     pub fragment: Fragmentation,
     /// UDP source port. The destination port is always 4791.
     pub src_port: u16,
@@ -80,7 +80,7 @@ impl IpAddrs {
         }
     }
 
-    /// Returns the checksum of the UDP pseudo-header without the UDP length. The caller adds this length.
+    /// Returns the sum of the UDP pseudo-header without the UDP length, which the caller adds.
     pub(super) fn pseudo_header(&self) -> Checksum {
         match self {
             Self::V4 { src, dst } => udp::pseudo_header(&src.octets(), &dst.octets()),
@@ -89,7 +89,7 @@ impl IpAddrs {
     }
 }
 
-/// Encapsulation and content of a frame with verified checksums and lengths.
+/// Encapsulation and contents of a frame, with verified lengths and checksums.
 pub(super) struct Unwrapped<'a> {
     pub(super) encap: Encap,
     /// IP and UDP headers as received, for the ICRC.
@@ -121,7 +121,7 @@ impl Encap {
             return Err(WireError::Invalid { what: "IP protocol", value: protocol.into() });
         }
         let (udp, transport) = RawUdp::parse(datagram, ip.pseudo_header())?;
-        // The IP and UDP lengths must agree, because the ICRC is at the end of the datagram.
+        // The IP and UDP lengths must match, because the ICRC is at the end of the datagram.
         if usize::from(udp.len.get()) != datagram.len() {
             return Err(WireError::Invalid { what: "UDP length", value: udp.len.get().into() });
         }
@@ -171,7 +171,7 @@ impl Encap {
                     Ipv4 { tos: self.traffic_class, ttl: self.hop_limit, protocol: udp::PROTOCOL, src, dst };
                 let ip = ip.emit(udp_len)?;
                 if self.tag.is_none() {
-                    // Fast path, because most frames are untagged IPv4.
+                    // Fast path: most frames are untagged IPv4.
                     let ether = RawEther::new(self.dst_mac, self.src_mac, EtherType::Ipv4);
                     out.extend_from_slice(RawHeaders { ether, ip, udp }.as_bytes());
                     return Ok(());

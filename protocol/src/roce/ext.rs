@@ -1,7 +1,7 @@
 //! Extended transport headers. Each header has its own type; [`Ext`] combines the headers that an opcode requires.
 //!
-//! The XRCETH precedes all other extension headers and is not part of [`Ext`]. The operation alone determines the other
-//! headers, regardless of whether the packet has an XRCETH.
+//! The XRCETH is not part of [`Ext`]. It precedes the other extension headers, which are the same with and without an
+//! XRCETH.
 
 use bitfield_struct::bitfield;
 use zerocopy::byteorder::network_endian::{U32, U64};
@@ -11,14 +11,14 @@ use crate::WireError;
 use crate::ids::{Msn, Qkey, Qpn, Rkey, Srqn, Va};
 use crate::view::view;
 
-/// Immediate data: four bytes copied verbatim, never byte-swapped.
+/// Immediate data: four bytes that are never byte-swapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Imm(pub [u8; 4]);
 
 /// RDMA extended transport header (RETH), 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reth {
-    /// First remote address of the message.
+    /// Remote address of the first byte.
     pub va: Va,
     /// R_Key of the remote region.
     pub rkey: Rkey,
@@ -42,7 +42,7 @@ pub struct AtomicEth {
 /// Datagram extended transport header (DETH), 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// Q_Key, which the receiver compares with its own Q_Key.
+    /// Q_Key, which the receiver checks against its own.
     pub qkey: Qkey,
     /// QP number of the sender.
     pub src_qp: Qpn,
@@ -83,7 +83,7 @@ pub enum Syndrome {
     },
     /// A negative acknowledgement (NAK) with its code.
     Nak(NakCode),
-    /// A reserved class. The value is the whole syndrome byte.
+    /// A reserved syndrome, as the whole byte.
     Reserved(u8),
 }
 
@@ -101,11 +101,11 @@ pub struct Aeth {
 pub enum Ext {
     /// The packet has no extension header.
     None,
-    /// Only an immediate data header.
+    /// SEND or RDMA WRITE packet with immediate data.
     Imm(Imm),
     /// RDMA WRITE or RDMA READ request.
     Reth(Reth),
-    /// RDMA WRITE with immediate data.
+    /// RDMA WRITE Only with immediate data.
     RethImm(Reth, Imm),
     /// Acknowledgement or RDMA READ response.
     Aeth(Aeth),
@@ -113,7 +113,7 @@ pub enum Ext {
     AtomicAck(Aeth, u64),
     /// CmpSwap or FetchAdd request.
     Atomic(AtomicEth),
-    /// A datagram header without immediate data.
+    /// Datagram without immediate data.
     Deth(Deth),
     /// Datagram with immediate data.
     DethImm(Deth, Imm),
@@ -138,7 +138,7 @@ pub enum ExtKind {
 }
 
 impl ExtKind {
-    /// Returns the length on the wire in bytes, 0 to 28.
+    /// Returns the length of the headers in bytes, 0 to 28.
     pub const fn len_bytes(self) -> usize {
         match self {
             Self::None => 0,
@@ -177,7 +177,7 @@ impl Ext {
         }
     }
 
-    /// Parses the headers of `kind` at the front of `bytes`. Returns the headers and the bytes that follow them.
+    /// Parses the headers of `kind` at the front of `bytes`. Returns the headers and the remaining bytes.
     ///
     /// # Errors
     /// [`WireError::Short`] if a header is truncated.
@@ -277,7 +277,7 @@ pub const XRCETH_LEN: usize = 4;
 const _: () = assert!(size_of::<RawXrceth>() == XRCETH_LEN);
 
 impl RawXrceth {
-    /// Parses the header at the front of `bytes`. Returns its SRQ number and the bytes that follow. Reserved bits are
+    /// Parses the header at the front of `bytes`. Returns the SRQ number and the remaining bytes. Reserved bits are
     /// ignored.
     pub(super) fn parse(bytes: &[u8]) -> Result<(Srqn, &[u8]), WireError> {
         let (raw, rest) = view::<Self>(bytes, "XRCETH")?;

@@ -18,7 +18,7 @@ use crate::view::split;
 /// Largest payload of a packet in bytes, which is the largest path MTU.
 pub const MAX_PAYLOAD: usize = 4096;
 
-/// Position of the checksum in a UDP datagram.
+/// Byte range of the checksum in a UDP datagram.
 const CHECKSUM: Range<usize> = 6..8;
 
 /// A received RoCEv2 frame with verified lengths and checksums. The ICRC is verified too, unless the frame was parsed
@@ -35,9 +35,8 @@ impl<'a> RoceFrame<'a> {
     /// Parses a frame. Bytes after the IP datagram (Ethernet padding) are ignored.
     ///
     /// # Errors
-    /// Returns the first error that is found, beginning with the outermost header. The length and fields of each
-    /// header, the IPv4 and UDP checksums (a UDP checksum of 0 means none) and the ICRC are checked first. The errors
-    /// of [`Packet::parse`] come last.
+    /// Returns the first error found. The Ethernet, IP and UDP headers are checked first, with their lengths and
+    /// checksums (a UDP checksum of 0 means none), then the ICRC, and finally the packet (see [`Packet::parse`]).
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         Self::parse_with(frame, IcrcField::Computed)
     }
@@ -45,13 +44,13 @@ impl<'a> RoceFrame<'a> {
     /// Parses a frame. The ICRC is verified only if `field` is [`IcrcField::Computed`].
     ///
     /// # Errors
-    /// Fails in the same cases as [`RoceFrame::parse`], except that an ICRC that is not verified can have any value.
+    /// Fails in the same cases as [`RoceFrame::parse`], except for a wrong ICRC if the ICRC is not verified.
     pub fn parse_with(frame: &'a [u8], field: IcrcField) -> Result<Self, WireError> {
         let Unwrapped { encap, ip_and_udp, transport } = Encap::unwrap(frame)?;
         let Some((covered, found)) = transport.split_last_chunk::<ICRC_LEN>() else {
             return Err(WireError::Short { what: "ICRC", need: ICRC_LEN, have: transport.len() });
         };
-        // If a packet is too short for a BTH, report that instead of an ICRC mismatch.
+        // Report a packet that is too short for a BTH as such, not as an ICRC mismatch.
         split(covered, 12, "BTH")?;
         if field == IcrcField::Computed {
             let expected = icrc(ip_and_udp, covered);
@@ -67,8 +66,8 @@ impl<'a> RoceFrame<'a> {
 /// Writes one frame at the end of a buffer.
 ///
 /// `new` writes the headers, the caller appends the payload, and [`FrameWriter::finish`] adds the pad bytes and the
-/// ICRC. If the writer is dropped without `finish`, the buffer is truncated to its original length. The frame is not
-/// padded to the 60-byte Ethernet minimum; the code that sends it off-host does that.
+/// ICRC. If the writer is dropped without `finish`, the buffer is truncated to its original length. The code that sends
+/// the frame off-host pads it to the 60-byte Ethernet minimum.
 #[derive(Debug)]
 pub struct FrameWriter<'a> {
     out: &'a mut Vec<u8>,
@@ -125,13 +124,13 @@ impl<'a> FrameWriter<'a> {
         Self { out, keep: frame, frame, ip: encap.ip, ether, payload, payload_len }
     }
 
-    /// Calls `append`, which adds payload at the end of the buffer. Payload bytes that are never appended are zero.
+    /// Calls `append`, which adds payload at the end of the buffer. Payload bytes that are not appended are zero.
     ///
     /// # Errors
     /// Returns the error that `append` returns.
     ///
     /// # Panics
-    /// Panics if `append` removes earlier content, or if the payload exceeds the length passed to [`FrameWriter::new`].
+    /// Panics if `append` shortens the buffer, or if the payload exceeds the length passed to [`FrameWriter::new`].
     pub fn payload<E>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         let before = self.out.len();
         append(self.out)?;
@@ -190,7 +189,7 @@ impl Drop for FrameWriter<'_> {
 }
 
 /// Computes the ICRC and the UDP checksum of a frame that was written with [`IcrcField::LeftOut`]. A complete frame
-/// does not change. The ICRC of a damaged frame is also replaced, so receivers can no longer detect the damage.
+/// remains unchanged. A damaged frame also gets a valid ICRC, so receivers can no longer detect the damage.
 ///
 /// # Errors
 /// Fails if the Ethernet, IP or UDP header is invalid, or if the frame is too short for an ICRC.
@@ -204,7 +203,7 @@ pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
     let icrc_at = datagram_at + size_of::<RawUdp>() + covered.len();
     frame[icrc_at..icrc_at + ICRC_LEN].copy_from_slice(&icrc.to_le_bytes());
     let datagram = &mut frame[datagram_at..icrc_at + ICRC_LEN];
-    // Over IPv4, a UDP checksum of 0 (which means none) remains 0.
+    // Over IPv4, a UDP checksum of 0 (none) remains 0.
     if matches!(encap.ip, IpAddrs::V6 { .. }) || datagram[CHECKSUM] != [0; 2] {
         datagram[CHECKSUM].fill(0);
         emit_udp_checksum(&encap.ip, datagram);

@@ -29,27 +29,26 @@ pub enum IcrcField {
     /// The field holds the ICRC.
     #[default]
     Computed,
-    /// The field is a placeholder. The frame has stayed in memory, where it cannot be damaged in transit.
-    /// [`seal`](super::seal) computes the ICRC before the frame leaves the host.
+    /// The field is a placeholder, because the frame has not left the host's memory. [`seal`](super::seal) computes the
+    /// ICRC before the frame leaves the host.
     LeftOut,
 }
 
 const BTH_LEN: usize = size_of::<RawBth>();
 
-/// Number of bytes that the CRC consumes at once. If the input consists of whole blocks, no tail has to be processed
-/// byte by byte.
+/// Number of bytes that the CRC processes at once. A tail that is not a whole block is processed byte by byte.
 const BLOCK: usize = 16;
 
-/// Maximum number of bytes that are copied for masking. A short packet is copied completely. For a longer packet, only
-/// the headers are copied, and as much payload as is needed to end at a block boundary.
+/// Maximum number of bytes that are copied to mask fields. Short packets are copied completely. Of longer packets, only
+/// the headers and a few payload bytes are copied, so that the remaining payload consists of whole blocks.
 const COPIED: usize = 8 * BLOCK;
 const _: () = assert!(size_of::<RawIpv6>() + size_of::<RawUdp>() + BTH_LEN + BLOCK <= COPIED);
 
 /// CRC register after eight bytes of ones.
 const REGISTER: u32 = !0x2144_df1c;
 
-/// Computes the ICRC of a packet. `ip_and_udp` holds the headers as they are sent, and `transport` holds everything
-/// from the BTH up to the ICRC. If a slice is too short for its headers, the result is unspecified.
+/// Computes the ICRC of a packet. `ip_and_udp` contains the headers as sent, and `transport` contains everything from
+/// the BTH up to the ICRC. If a slice is too short for its headers, the result is unspecified.
 pub fn icrc(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
     let head_len = match ip_and_udp.len() + transport.len() {
         ..=COPIED => transport.len(),
@@ -84,8 +83,8 @@ pub fn icrc(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
         *congestion_bits = 0xff;
     }
 
-    // Leading zeros do not change a CRC that starts with a register of zero, so zeros can pad the first block. The
-    // initial register is XORed into the first bytes instead, which is equivalent because a CRC is linear.
+    // With a register of zero, leading zeros do not change the CRC, so zeros can pad the first block. Because a CRC is
+    // linear, the actual initial register can be XORed into the first bytes instead.
     masked.iter_mut().zip(REGISTER.to_le_bytes()).for_each(|(byte, of_register)| *byte ^= of_register);
     let mut hasher = crc32fast::Hasher::new_with_initial(!0);
     hasher.update(copy.get(start / BLOCK * BLOCK..).unwrap_or_default());
@@ -100,14 +99,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn initial_icrc_register_covers_eight_bytes_of_ones() {
+    fn initial_register_matches_eight_bytes_of_ones() {
         let mut ones = crc32fast::Hasher::new();
         ones.update(&[0xff; 8]);
         assert_eq!(REGISTER, !ones.finalize());
     }
 
-    /// Reference implementation. It replaces the variant fields of the packet with ones, and computes the CRC byte by
-    /// byte.
+    /// Reference implementation, which replaces the variant fields with ones and computes the CRC bit by bit.
     fn by_definition(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
         let masked: &[(usize, u8)] = match ip_and_udp.len() {
             28 => &[(1, 0xff), (8, 0xff), (10, 0xff), (11, 0xff), (26, 0xff), (27, 0xff), (32, 0xff)],

@@ -47,14 +47,14 @@ pub enum Operation {
     FetchAdd,
     SendLastInvalidate,
     SendOnlyInvalidate,
-    /// A code reserved in the table. The code is preserved. An RC responder returns a NAK for it.
+    /// A code that is reserved in the table, which is preserved. An RC responder rejects it with a NAK.
     Reserved(u8),
 }
 
 /// The opcode in a BTH, one byte.
 ///
-/// [`Opcode::from_byte`] yields only operations that the table defines for their service. All other codes become
-/// [`Operation::Reserved`], including all codes of services that this crate does not implement.
+/// [`Opcode::from_byte`] returns [`Operation::Reserved`] for codes that are not defined for their service, and for all
+/// codes of services that this crate does not implement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub struct Opcode {
@@ -85,7 +85,7 @@ pub enum Kind {
     /// CMP_SWAP or FETCH_ADD request.
     Atomic,
     ReadResponse,
-    /// Acknowledge: ACK, NAK or RNR NAK.
+    /// Acknowledge, that is, ACK, NAK or RNR NAK.
     Acknowledge,
     AtomicAcknowledge,
     /// A code that is not defined for the service.
@@ -174,16 +174,16 @@ impl Opcode {
         matches!(self.transport, Transport::Xrc) && defined && !self.is_response()
     }
 
-    /// Returns whether the packet is addressed to a requester: READ responses and acknowledgements. All other
-    /// packets are for a responder, including those with reserved codes.
+    /// Returns whether the packet is a READ response or an acknowledgement, which are addressed to a requester. All
+    /// other packets, including those with reserved codes, are addressed to a responder.
     pub const fn is_response(self) -> bool {
         self.operation.is_response()
     }
 }
 
 impl Operation {
-    /// Returns the operation of a SEND packet at `position`. `imm` is ignored for First and Middle, because the last
-    /// packet carries the immediate data.
+    /// Returns the operation of a SEND packet at `position`. `imm` is ignored for First and Middle, because only the
+    /// last packet carries immediate data.
     pub const fn send(position: Position, imm: bool) -> Self {
         match (position, imm) {
             (Position::First, _) => Self::SendFirst,
@@ -195,8 +195,8 @@ impl Operation {
         }
     }
 
-    /// Returns the operation of a WRITE packet at `position`. `imm` is ignored for First and Middle, because the last
-    /// packet carries the immediate data.
+    /// Returns the operation of a WRITE packet at `position`. `imm` is ignored for First and Middle, because only the
+    /// last packet carries immediate data.
     pub const fn write(position: Position, imm: bool) -> Self {
         match (position, imm) {
             (Position::First, _) => Self::WriteFirst,
@@ -218,8 +218,8 @@ impl Operation {
         }
     }
 
-    /// Returns the position of the packet in its message. It is [`Position::Only`] for operations that always consist
-    /// of a single packet, and for reserved codes.
+    /// Returns the position of the packet in its message: [`Position::Only`] for reserved codes and for operations that
+    /// always consist of a single packet.
     pub const fn position(self) -> Position {
         match self {
             Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst => Position::First,
@@ -344,7 +344,7 @@ impl Operation {
 }
 
 impl Position {
-    /// Returns the position of a packet, given whether it is the first packet and the last packet of its message.
+    /// Returns the position of a packet that is the first or last packet of its message, or both, or neither.
     pub const fn of(first: bool, last: bool) -> Self {
         match (first, last) {
             (true, true) => Self::Only,
@@ -395,8 +395,8 @@ mod tests {
         }
     }
 
-    /// Rows of IBTA volume 1, table 38: the code, the position, the kind, and the extension headers for RC. XRC has the
-    /// same rows, but its requests also have an XRCETH.
+    /// Rows of IBTA volume 1, table 38: code, position, kind and extension headers for RC. XRC has the same rows, but
+    /// its requests also have an XRCETH.
     const TABLE: [(u8, Position, Kind, ExtKind); 23] = [
         (0x00, Position::First, Kind::Send, ExtKind::None),
         (0x01, Position::Middle, Kind::Send, ExtKind::None),

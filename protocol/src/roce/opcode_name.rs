@@ -36,8 +36,7 @@ const NAMES: [(Operation, &str); 23] = [
 
 const CNP: &str = "CNP";
 
-/// Formats the opcode, for example as "RC RDMA READ response Middle", "CNP", or "opcode 0x15" for an
-/// undefined code.
+/// Formats the opcode, for example as "RC RDMA READ response Middle", "CNP", or "opcode 0x15" for an undefined code.
 impl fmt::Display for Opcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = NAMES.iter().find(|(operation, _)| *operation == self.operation).map(|(_, name)| *name);
@@ -49,7 +48,7 @@ impl fmt::Display for Opcode {
     }
 }
 
-/// An opcode, or one operation of every service.
+/// An opcode, or one operation of any service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpcodePattern {
     /// Matches exactly this opcode.
@@ -73,7 +72,7 @@ impl OpcodePattern {
     }
 }
 
-/// Parses a pattern. Case is ignored, words may be joined by `_` or `-`, and "RDMA" is optional.
+/// Parses a pattern. Case is ignored, words can be joined by `_` or `-`, and "RDMA" is optional.
 impl FromStr for OpcodePattern {
     type Err = UnknownOpcode;
 
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_service_matches_any_service() {
+    fn name_without_service_matches_any_service() {
         let middle = OpcodePattern::AnyService(Operation::ReadResponseMiddle);
         for text in ["RDMA READ response Middle", "READ response middle", "read_response-middle"] {
             assert_eq!(text.parse(), Ok(middle), "{text}");

@@ -8,10 +8,9 @@ use crate::ids::Srqn;
 /// Parsed transport headers and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// The base transport header (BTH), IBTA 9.2.
+    /// The base transport header (BTH).
     pub bth: Bth,
-    /// SRQ number in the XRCETH. It is present if and only if [`Opcode::has_xrceth`](super::Opcode::has_xrceth) is
-    /// true.
+    /// SRQ number in the XRCETH, present if and only if [`Opcode::has_xrceth`](super::Opcode::has_xrceth) is true.
     pub srqn: Option<Srqn>,
     /// Extension headers, which are always the variant that `bth.opcode` requires.
     pub ext: Ext,
@@ -20,12 +19,12 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Parses a packet. Reserved operations yield [`Ext::None`], so that a responder can NAK them. Pad bytes can
+    /// Parses a packet. Reserved operations parse with [`Ext::None`], so that a responder can NAK them. Pad bytes can
     /// have any value.
     ///
     /// # Errors
-    /// Fails in the same cases as [`Bth::parse`]; [`WireError::Short`] if the extension headers or the pad bytes do not
-    /// fit; [`WireError::Invalid`] if the length of payload and pad bytes is not a multiple of four.
+    /// Fails in the same cases as [`Bth::parse`]. Also returns [`WireError::Short`] if the extension headers or the pad
+    /// bytes are truncated, and [`WireError::Invalid`] if the padded payload length is not a multiple of four.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (bth, pad, rest) = Bth::parse(bytes)?;
         let (srqn, rest) = if bth.opcode.has_xrceth() {

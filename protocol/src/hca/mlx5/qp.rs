@@ -24,7 +24,7 @@ codes! {
         Rts = 3 "RTS",
         /// The send queue has failed.
         SqError = 4 "SQER",
-        /// The send queue is drained (SQD). Drivers have no command to enter this state.
+        /// The send queue is drained (SQD). No command enters this state.
         SqDrain = 5 "SQD",
         Error = 6 "ERR",
         Suspended = 9 "SUSPENDED",
@@ -45,13 +45,13 @@ codes! {
         Dci = 0x5 "DCI",
         /// Dynamically connected target. Not supported.
         Dct = 0x6 "DCT",
-        /// QP0 of the port: a UD QP.
+        /// QP0 of the port, which is a UD QP.
         Qp0 = 0x7 "QP0",
-        /// QP1 of the port: a UD QP.
+        /// QP1 of the port, which is a UD QP.
         Qp1 = 0x8 "QP1",
         /// QP for raw Ethernet frames.
         Raw = 0x9 "RAW",
-        /// QP on which the kernel changes memory keys. It has no receive queue.
+        /// QP on which the kernel posts UMRs, which change memory keys. It has no receive queue.
         Umr = 0xc "UMR",
     }
 }
@@ -62,22 +62,22 @@ impl Service {
         matches!(self, Self::Ud | Self::Qp0 | Self::Qp1)
     }
 
-    /// Returns whether the service is reliable, that is, RC or XRC.
+    /// Returns whether the service is RC or XRC.
     pub const fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::Xrc)
     }
 }
 
 codes! {
-    /// Source of a QP's receive requests.
+    /// Source of a QP's receive WQEs.
     pub enum ReceiveKind(u8) {
         /// The QP's own receive queue.
         Own = 0 "RQ",
         /// An RMP or XRC SRQ.
         Srq = 1 "SRQ",
-        /// A CRQ (not supported by this device).
+        /// A CRQ. Not supported by this device.
         Crq = 2 "CRQ",
-        /// The QP receives nothing.
+        /// The QP has no receive queue.
         None = 3 "NONE",
     }
 }
@@ -115,7 +115,7 @@ layout! {
         @0x08[14:11]  log_sq_blocks: u8,
         /// Whether the QP can use the reserved L_Key.
         @0x08[4]      reserved_lkey: bool,
-        /// Stateless offload mode, which is used by IPoIB.
+        /// Stateless offload mode, used by IPoIB.
         @0x08[3:0]    stateless_offload: u8,
         /// Q counter set of the QP.
         @0x0c[31:24]  counter_set: CounterSet,
@@ -123,7 +123,7 @@ layout! {
         @0x0c[23:0]   uar: UarIndex,
         /// User index that CQEs report.
         @0x10[23:0]   user_index: UserIndex,
-        /// Each page has `4096 << log_page_size` bytes.
+        /// The pages of the queues are `4096 << log_page_size` bytes long.
         @0x14[28:24]  log_page_size: u8,
         /// QP number of the peer.
         @0x14[23:0]   remote_qpn: Qpn,
@@ -144,9 +144,9 @@ layout! {
         @0x78[23:0]   next_send_psn: Psn,
         /// CQ of the send queue, or 0 if there is none.
         @0x7c[23:0]   send_cqn: Cqn,
-        /// Source QP number to send in the DETH. This field requires a capability that the device does not have.
+        /// Source QP number for the DETH. Requires a capability that this device does not report.
         @0x80[23:0]   deth_qpn: Qpn,
-        /// Last PSN that was acknowledged. Reported by QUERY_QP.
+        /// Oldest unacknowledged PSN. Reported by QUERY_QP.
         @0x84[23:0]   last_acked_psn: Psn,
         /// Log2 of the maximum number of outstanding READs and atomics as the responder.
         @0x90[23:21]  log_responder_depth: u8,
@@ -162,7 +162,7 @@ layout! {
         @0x90[11:6]   page_offset: u8,
         /// Whether the QP is the slave of a cross-channel connection. Ignored.
         @0x90[1]      cross_channel_slave: bool,
-        /// Timer code in the RNR NAKs that the QP sends.
+        /// Timer code for the RNR NAKs that the QP sends.
         @0x94[28:24]  min_rnr_timer: u8,
         /// PSN of the next expected packet.
         @0x94[23:0]   recv_psn: Psn,
@@ -174,7 +174,7 @@ layout! {
         @0xa8         qkey: Qkey,
         /// A value of [`ReceiveKind`].
         @0xac[26:24]  receive_kind: u8 => ReceiveKind::word,
-        /// Number of the RMP or XRC SRQ. Drivers set this field even for a QP that does not use an SRQ.
+        /// Number of the RMP or XRC SRQ. Drivers set this field even if the QP uses no SRQ.
         @0xac[23:0]   srqn: Srqn,
         /// Counters of the send queue. Reported by QUERY_QP.
         @0xb4         sq_counters: u32 => Hex,
@@ -202,13 +202,13 @@ impl QpContext {
         Service::from_code(self.service)
     }
 
-    /// Returns the source of the QP's receive requests, or `None` if the code is unknown.
+    /// Returns the source of the QP's receive WQEs, or `None` if the code is unknown.
     pub const fn receive_kind(&self) -> Option<ReceiveKind> {
         ReceiveKind::from_code(self.receive_kind)
     }
 
-    /// Returns the length in bytes of the receive queue, which is at the start of the buffer. Returns 0 if the QP has
-    /// no receive queue.
+    /// Returns the length of the receive queue in bytes, or 0 if the QP has none. The receive queue is at the start of
+    /// the buffer.
     pub const fn rq_len(&self) -> usize {
         match self.receive_kind() {
             Some(ReceiveKind::Own) => 1 << (self.log_rq_entries + self.log_rq_stride + 4),
@@ -216,7 +216,7 @@ impl QpContext {
         }
     }
 
-    /// Returns the length in bytes of the send queue, which follows the receive queue. Returns 0 if the QP has no send
+    /// Returns the length of the send queue in bytes, or 0 if the QP has none. The send queue follows the receive
     /// queue.
     pub const fn sq_len(&self) -> usize {
         if self.no_sq { 0 } else { 64 << self.log_sq_blocks }
@@ -247,18 +247,18 @@ layout! {
 }
 
 layout! {
-    /// Input of the command QUERY_QP.
+    /// Input of the QUERY_QP command.
     pub struct QueryQp[16] big_endian {
-        /// Whether the driver requests an extended context, for which this device lacks the capability.
+        /// Whether the driver requests the extended context. Not supported.
         @0x08[31]    extended: bool,
         @0x08[23:0]  qpn: Qpn,
     }
 }
 
 layout! {
-    /// Output of QUERY_QP. New drivers request 464 bytes and old drivers 272. The bytes after the context are zero.
+    /// Output of QUERY_QP. New drivers request 464 bytes, old drivers 272. The bytes after the context are zero.
     pub struct QueriedQp[464] big_endian {
-        /// Context with the current state.
+        /// Current context of the QP.
         @0x18  context: QpContext,
     }
 }
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_lengths_follow_from_log_sizes_in_qp_context() {
+    fn queue_lengths_are_computed_from_log_sizes() {
         let context =
             QpContext { log_rq_entries: 9, log_rq_stride: 0, log_sq_blocks: 2, ..QpContext::default() };
         assert_eq!((context.rq_len(), context.sq_len()), (0x2000, 0x100));
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn special_qps_are_datagram_qps() {
+    fn qp0_and_qp1_are_datagram_qps() {
         assert!(Service::Qp0.is_datagram() && Service::Qp1.is_datagram() && Service::Ud.is_datagram());
         assert!(!Service::Rc.is_datagram() && Service::Xrc.is_reliable() && !Service::Uc.is_reliable());
     }

@@ -32,7 +32,7 @@ pub enum Register {
     QueueAddressLow,
     /// 018h: command doorbell. Setting bit i passes slot i to the device.
     CommandDoorbell,
-    /// 1FCh: state of the initialization.
+    /// 1FCh: the initialization status of the device.
     Initializing,
     /// 200h to 23Ch: health buffer.
     Health,
@@ -85,7 +85,7 @@ impl Register {
 }
 
 codes! {
-    /// State of the NIC. The driver requests a state by writing 014h, and reads the current state there.
+    /// State of the NIC. The driver writes the register at 014h to request a state, and reads it for the current state.
     pub enum NicState(u8) {
         /// The device operates normally.
         Normal = 0 "normal",
@@ -95,12 +95,12 @@ codes! {
     }
 }
 
-/// Value that a driver writes to the register at 014h.
+/// Value written to the register at 014h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueWord {
     /// Bits 31 to 12 of the command queue address.
     Address(u32),
-    /// Request to change the NIC state. The address bits are 0.
+    /// Request for a NIC state. The address bits are 0.
     Request {
         /// Code of the requested state; see [`NicState`].
         state: u8,
@@ -121,8 +121,7 @@ impl QueueWord {
         }
     }
 
-    /// Returns the value that the driver reads. It consists of the address, the state code, and the geometry of the
-    /// queue.
+    /// Returns the value that the driver reads: the address, the state code and the geometry of the queue.
     pub const fn read(address: u32, state: u8) -> u32 {
         address & Self::ADDRESS
             | (state as u32) << 8 & Self::STATE
@@ -131,13 +130,13 @@ impl QueueWord {
     }
 }
 
-/// Firmware version, which the driver logs.
+/// Firmware version, as logged by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct FirmwareVersion {
     pub major: u16,
     pub minor: u16,
-    /// Third part of the version number.
+    /// Third component of the version number.
     pub sub_minor: u16,
 }
 
@@ -145,7 +144,7 @@ impl FirmwareVersion {
     /// Firmware version of this device, chosen by hcad.
     pub const THIS: Self = Self { major: 16, minor: 35, sub_minor: 3006 };
 
-    /// Returns the values of the registers at 000h and 004h.
+    /// Returns the contents of the registers at 000h and 004h.
     pub const fn registers(self) -> (u32, u32) {
         let first = (self.minor as u32) << 16 | self.major as u32;
         (first, (COMMAND_REVISION as u32) << 16 | self.sub_minor as u32)
@@ -161,7 +160,7 @@ layout! {
         @0x34         hardware_id: u32 => Hex,
         /// Whether the syndrome is fatal.
         @0x38[31]     fatal: bool,
-        /// Reason for a failure; 0 if the device has not failed.
+        /// Cause of a failure; 0 if the device works.
         @0x3c[23:16]  syndrome: u8 => Hex,
     }
 }

@@ -1,4 +1,4 @@
-//! Commands that take or return only an object number, and commands for multicast group membership.
+//! Commands that take or return only an object number, and multicast attach and detach.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.2 and 5.4.
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_ignore_upper_bits() {
+    fn object_numbers_ignore_reserved_bits() {
         let bytes = [0xff; 16];
         assert_eq!(PdNumber::parse(&bytes).pd, Pdn::new(0xff_ffff));
         assert_eq!(EqNumber::parse(&bytes).eqn, Eqn::new(0xff));
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn multicast_holds_member_and_group() {
+    fn multicast_input_contains_qpn_and_gid() {
         let gid = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
         let multicast = Multicast { qpn: Qpn::new(0x85), gid };
         let bytes = multicast.emit();

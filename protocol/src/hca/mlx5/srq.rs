@@ -22,7 +22,7 @@ codes! {
 }
 
 layout! {
-    /// Description of a work queue, without its list of pages.
+    /// Work queue description, without the list of pages.
     pub struct WorkQueue[0xc0] big_endian {
         /// A value of [`WorkQueueKind`].
         @0x00[31:28]  kind: u8 => WorkQueueKind::word,
@@ -30,14 +30,14 @@ layout! {
         @0x04[20:16]  page_offset: u8,
         /// Number of available entries below which an event is raised; 0 disables the event.
         @0x04[15:0]   limit: u16,
-        /// Protection domain in which the entries are accessed.
+        /// Protection domain of the entries.
         @0x08[23:0]   pd: Pdn,
         @0x0c[23:0]   uar: UarIndex,
         /// Address of the doorbell record.
         @0x10         record: Iova,
         /// Log2 of the size of an entry in bytes.
         @0x20[19:16]  log_stride: u8,
-        /// Each page has `4096 << log_page_size` bytes.
+        /// The pages of the queue are `4096 << log_page_size` bytes long.
         @0x20[12:8]   log_page_size: u8,
         /// Log2 of the number of entries.
         @0x20[4:0]    log_entries: u8,
@@ -64,7 +64,7 @@ layout! {
 }
 
 layout! {
-    /// Input of the command MODIFY_RMP.
+    /// Input of the MODIFY_RMP command.
     pub struct ModifyRmp[0x110] big_endian {
         @0x08[31:28]  state: u8,
         @0x08[23:0]   srqn: Srqn,
@@ -76,7 +76,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command QUERY_RMP.
+    /// Output of the QUERY_RMP command.
     pub struct QueriedRmp[272] big_endian {
         /// Context of the RMP.
         @0x20  context: RmpContext,
@@ -84,7 +84,7 @@ layout! {
 }
 
 layout! {
-    /// Context of an XRC SRQ. In interface step 0, also the context of an ordinary SRQ.
+    /// Context of an XRC SRQ. With ISSI 0, also the context of an ordinary SRQ.
     pub struct SrqContext[64] big_endian {
         @0x00[31:28]  state: u8,
         /// Log2 of the number of entries.
@@ -98,12 +98,11 @@ layout! {
         @0x08[31:26]  page_offset: u8,
         /// CQ to which XRC completions are written.
         @0x08[23:0]   cqn: Cqn,
-        /// Each page has `4096 << log_page_size` bytes.
+        /// The pages of the queue are `4096 << log_page_size` bytes long.
         @0x10[29:24]  log_page_size: u8,
-        /// User index that CQEs report. Unused in interface step 0.
+        /// User index that CQEs report. Unused with ISSI 0.
         @0x10[23:0]   user_index: UserIndex,
-        /// Protection domain in which the entries are accessed. Keys in XRC requests are also checked against this
-        /// domain.
+        /// Protection domain of the entries. Keys in XRC requests are also checked against it.
         @0x18[23:0]   pd: Pdn,
         /// Number of available entries below which an event is raised; 0 disables the event.
         @0x1c[31:16]  limit: u16,
@@ -133,7 +132,7 @@ layout! {
 layout! {
     /// Input of ARM_XRC_SRQ and ARM_RQ.
     pub struct ArmSrq[16] big_endian {
-        /// What to arm; 1 selects the limit.
+        /// What to arm; 1 means the limit event.
         @0x06        op_mod: u16,
         @0x08[23:0]  srqn: Srqn,
         @0x0e        limit: u16,
@@ -155,7 +154,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The context is that of the driver's XRC SRQ in golden trace ib-2.
+    /// The context of the driver's XRC SRQ in golden trace ib-2.
     #[test]
     fn xrc_srq_matches_trace() {
         let context = SrqContext {
@@ -199,7 +198,7 @@ mod tests {
             (0x1c, 0x1234_5678),
         ]);
         assert_eq!(context.emit(), expected);
-        // Section 5.4 specifies the offset of the limit in the query commands' outputs.
+        // Section 5.4 specifies the offset of the limit in the outputs of the query commands.
         let output = QueriedSrq { context }.emit();
         assert_eq!(output[0x2c..0x2e], [0x12, 0x34]);
         let queue = WorkQueue { limit: 0x1234, ..WorkQueue::default() };
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn srq_limit_command_fields_are_at_specified_offsets() {
+    fn srq_limit_commands_match_specified_layout() {
         let arm = ArmSrq { op_mod: 1, srqn: Srqn::new(0x10), limit: 3 };
         assert_eq!(arm.emit(), [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0x10, 0, 0, 0, 3]);
         let modify = ModifyRmp { state: 1, srqn: Srqn::new(0x11), has_limit: true, ..ModifyRmp::default() };
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn link_segment_contains_index_of_next_srq_wqe() {
+    fn link_segment_contains_next_index() {
         let link = LinkSegment::parse(&[0, 0, 0x12, 0x34, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!((link.next, link.signature), (0x1234, 7));
     }

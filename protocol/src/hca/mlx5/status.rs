@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::code::codes;
 
 codes! {
-    /// Status of a command. Each description names the error that drivers return for the status.
+    /// Command status. Each variant also notes the errno that drivers return for it.
     pub enum Status(u8) {
         /// The command has succeeded.
         Ok = 0x00 "OK",
@@ -20,17 +20,17 @@ codes! {
         BadParameter = 0x03 "BAD_PARAM",
         /// The command requires ENABLE_HCA or INIT_HCA first. Drivers return EIO.
         BadSystemState = 0x04 "BAD_SYS_STATE",
-        /// Unknown number of a PD, CQ, QP or other object. Drivers return EINVAL.
+        /// Unknown PD, CQ, QP or other object. Drivers return EINVAL.
         BadResource = 0x05 "BAD_RES",
         /// The object is in use. Drivers return EBUSY.
         Busy = 0x06 "RES_BUSY",
         /// The device is not ready. Drivers return EAGAIN.
         NotReady = 0x07 "NOT_READY",
-        /// The request exceeds what the capabilities allow. Drivers return ENOMEM.
+        /// The request exceeds a limit in the capabilities. Drivers return ENOMEM.
         ExceedsLimit = 0x08 "LIM_ERR",
         /// The object is in the wrong state. Drivers return EINVAL.
         BadResourceState = 0x09 "BAD_RES_STATE",
-        /// A GID or P_Key index lies outside its table. Drivers return EINVAL.
+        /// A GID or P_Key index is out of range. Drivers return EINVAL.
         BadIndex = 0x0a "BAD_INDEX",
         /// The device has no resources left. Drivers return EAGAIN.
         NoResources = 0x0f "NO_RES",
@@ -38,16 +38,16 @@ codes! {
         BadQpState = 0x10 "BAD_QP_STATE",
         /// The device does not answer MADs of this class. Drivers return EINVAL.
         BadPacket = 0x30 "BAD_PKT",
-        /// The unread CQEs do not fit into the new ring. Drivers return EINVAL.
+        /// The unread CQEs do not fit in the new ring. Drivers return EINVAL.
         TooManyCqes = 0x40 "BAD_SIZE",
-        /// Invalid length of the input. Drivers return EIO.
+        /// Invalid input length. Drivers return EIO.
         BadInputLength = 0x50 "BAD_INP_LEN",
-        /// Invalid length of the output. Drivers return EIO.
+        /// Invalid output length. Drivers return EIO.
         BadOutputLength = 0x51 "BAD_OUTP_LEN",
     }
 }
 
-/// Error in the bytes of a command's input.
+/// Error in a command's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InputError {
     /// The input is shorter than the fixed part of its command.

@@ -16,7 +16,7 @@ codes! {
         LocalProtection = 0x04 "LOCAL_PROT_ERR",
         /// The work request was flushed because its QP is in the error state.
         Flushed = 0x05 "WR_FLUSH_ERR",
-        /// A UMR request has failed.
+        /// A UMR request failed.
         WindowBind = 0x06 "MW_BIND_ERR",
         /// The peer sent an unexpected response.
         BadResponse = 0x10 "BAD_RESP_ERR",
@@ -28,9 +28,9 @@ codes! {
         RemoteAccess = 0x13 "REMOTE_ACCESS_ERR",
         /// The peer could not execute the request.
         RemoteOperation = 0x14 "REMOTE_OP_ERR",
-        /// The peer did not acknowledge the request, even after all retries.
+        /// The peer did not acknowledge the request within the retry limit.
         RetryExceeded = 0x15 "TRANSPORT_RETRY_EXC_ERR",
-        /// The peer had no receive buffer, even after all retries.
+        /// The peer still had no receive buffer after the last RNR retry.
         RnrRetryExceeded = 0x16 "RNR_RETRY_EXC_ERR",
         /// The peer aborted the operation.
         RemoteAborted = 0x22 "REMOTE_ABORTED_ERR",

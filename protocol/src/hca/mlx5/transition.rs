@@ -1,7 +1,7 @@
 //! QP state changes: the allowed transitions, and the attributes that each transition copies from the new context.
 //!
-//! For every command, the driver fills in a new context. Fields that the application did not set are 0. A command
-//! therefore copies only the attributes of its transition and those selected by the mask.
+//! The driver passes a complete context with every command, but fields that the application did not set are 0. A
+//! command therefore copies only the attributes of its transition and those selected by the mask.
 //!
 //! # Spec
 //! mlx5 interface, section 10.2.
@@ -28,7 +28,7 @@ bitflags! {
         const REMOTE_ATOMIC = 1 << 2;
         /// Whether peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 3;
-        /// Index of the P_Key in the table of the port.
+        /// Index into the port's P_Key table.
         const PKEY_INDEX = 1 << 4;
         /// Q_Key of a UD QP.
         const QKEY = 1 << 5;
@@ -40,13 +40,13 @@ bitflags! {
         const REQUESTER_DEPTH = 1 << 8;
         /// Maximum number of outstanding READs and atomics as the responder.
         const RESPONDER_DEPTH = 1 << 9;
-        /// State of path migration.
+        /// Path migration state of the QP.
         const MIGRATION = 1 << 10;
         /// Maximum number of retries after timeouts.
         const RETRY_COUNT = 1 << 12;
         /// Maximum number of retries after RNR NAKs.
         const RNR_RETRY = 1 << 13;
-        /// Code of the ACK timeout.
+        /// Local ACK timeout code.
         const ACK_TIMEOUT = 1 << 14;
         /// LAG port. Not used.
         const LAG_PORT = 1 << 15;
@@ -56,7 +56,7 @@ bitflags! {
         const SRQN = 1 << 18;
         /// CQ of the receive queue.
         const RECV_CQN = 1 << 19;
-        /// DC half. Not used.
+        /// `DC_HS` in the kernel driver. Not used.
         const DC_HALF = 1 << 20;
         /// DC key. Not used.
         const DC_KEY = 1 << 21;
@@ -69,7 +69,7 @@ bitflags! {
 }
 
 impl QpAttributes {
-    /// Access rights of the peers.
+    /// Access rights of remote peers.
     pub const RIGHTS: Self = Self::from_bits_retain(0xe);
 }
 
@@ -92,7 +92,7 @@ impl Field for QpAttributes {
 }
 
 bitflags! {
-    /// Attributes that have no bit in a command's mask.
+    /// Attributes that have no bit in the mask. The transition alone determines whether they are copied.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FixedAttributes: u32 {
         /// Protection domain, CQs and doorbell record. A CQ number or record address of 0 is not copied.
@@ -105,7 +105,7 @@ bitflags! {
         const RECV_PSN = 1 << 3;
         /// Next PSN to send.
         const SEND_PSN = 1 << 4;
-        /// Sets all counters and PSNs to 0.
+        /// All counters and PSNs, which are set to 0.
         const CLEAR_COUNTERS = 1 << 5;
     }
 }
@@ -168,7 +168,7 @@ impl Transition {
         }
     }
 
-    /// Returns the state after the command.
+    /// Returns the QP state after the command.
     pub const fn target(self) -> QpState {
         match self {
             Self::ToRst => QpState::Reset,
@@ -248,9 +248,9 @@ impl QpContext {
     fn take_fixed(&mut self, fixed: FixedAttributes, new: &Self) {
         let has = |bit| fixed.contains(bit);
         if has(FixedAttributes::OBJECTS) {
-            // Section 10.2: the UMR QP is created without a PD, and this command sets its PD. The driver leaves some
-            // other fields 0: the doorbell record and the receive CQ of the UMR QP, and the user index of every QP.
-            // These fields keep their values from CREATE_QP.
+            // Section 10.2: the UMR QP is created without a PD, so this command sets it. The driver leaves the doorbell
+            // record and the receive CQ of the UMR QP, and the user index of every QP, at 0. These fields keep their
+            // values from CREATE_QP.
             self.pd = new.pd;
             if new.send_cqn != Cqn::default() {
                 self.send_cqn = new.send_cqn;
@@ -380,9 +380,9 @@ mod tests {
         qp.modified(transition, QpAttributes::empty(), new).unwrap()
     }
 
-    /// In golden trace ib-3, the commands for the UMR QP leave most of the context zero.
+    /// In golden trace ib-3, most context fields in the commands for the UMR QP are zero.
     #[test]
-    fn transitions_of_umr_qp_set_only_pd_and_state() {
+    fn umr_qp_transitions_copy_only_pd() {
         let new = QpContext { pd: Pdn::new(3), send_cqn: Cqn::new(0x43), ..QpContext::default() };
         let init = run(&created(Service::Umr), Transition::Rst2Init, &new);
         assert_eq!(init, QpContext { pd: Pdn::new(3), state: 1, ..created(Service::Umr) });
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn init2rtr_of_rc_qp_sets_path_mtu_peer_and_receive_psn() {
+    fn init2rtr_copies_rc_connection_attributes() {
         let path = Path { pkey_index: 7, lid: Lid::new(0x11), port: 9, ack_timeout: 3, ..Path::default() };
         let init =
             QpContext { state: 1, primary: Path { port: 1, ..Path::default() }, ..created(Service::Rc) };
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn rtr2rts_sets_only_send_psn_of_datagram_qp() {
+    fn datagram_qp_ignores_connection_attributes() {
         let init = QpContext { state: 1, qkey: Qkey::new(0xb1b), ..created(Service::Ud) };
         let new = QpContext {
             mtu: 5,
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn running_qp_changes_only_fields_in_mask() {
+    fn rts2rts_copies_only_masked_attributes() {
         let rts = QpContext { state: 3, ..created(Service::Rc) };
         let new = QpContext { qkey: Qkey::new(1), min_rnr_timer: 9, retry_count: 7, ..QpContext::default() };
         assert_eq!(run(&rts, Transition::Rts2Rts, &new), rts);

@@ -15,7 +15,7 @@ bitflags! {
     pub struct MkeyMask: u64 {
         /// Length of the region in bytes.
         const LENGTH = 1 << 0;
-        /// Low bits of the log2 of the page size.
+        /// Log2 of the page size, bits 4:0.
         const PAGE_SIZE = 1 << 1;
         /// First address of the region.
         const START = 1 << 6;
@@ -45,7 +45,7 @@ bitflags! {
         const RELAXED_WRITE = 1 << 25;
         /// Whether the key is in the free state.
         const FREE = 1 << 29;
-        /// Bit 5 of the log2 of the page size.
+        /// Log2 of the page size, bit 5.
         const PAGE_SIZE_5 = 1 << 42;
         /// Whether PCIe reads use relaxed ordering.
         const RELAXED_READ = 1 << 47;
@@ -74,17 +74,17 @@ impl Field for MkeyMask {
 layout! {
     /// The control segment of a UMR.
     pub struct UmrControl[48] big_endian {
-        /// If set, the WQE contains the translation; otherwise, a data segment points to it.
+        /// If set, the translation list is in the WQE; otherwise, a data segment points to it.
         @0x00[31]    inline: bool,
         /// Whether to fail if the key is free (section 20, M-5).
         @0x00[30]    check_used: bool,
         /// Whether to fail if the key is not free.
         @0x00[29]    check_free: bool,
-        /// If set, the translation offset is valid; otherwise, the offset is 0.
+        /// Whether the translation offset is valid. If not, the offset is 0.
         @0x00[28]    offset_valid: bool,
         /// Whether to fail if the key is restricted to a different QP.
         @0x00[27]    check_qpn: bool,
-        /// Size of the translation in units of 16 bytes.
+        /// Length of the translation list in units of 16 bytes.
         @0x04[31:16] units: u16,
         /// Bits 15 to 0 of the translation offset.
         @0x04[15:0]  offset_low: u16,
@@ -96,7 +96,7 @@ layout! {
 }
 
 impl UmrControl {
-    /// Returns the offset of the new translation within the key's translation list, in units of 16 bytes.
+    /// Returns the offset in the key's translation list at which the new entries start, in units of 16 bytes.
     pub const fn offset(&self) -> u64 {
         if self.offset_valid { (self.offset_high as u64) << 16 | self.offset_low as u64 } else { 0 }
     }
@@ -108,8 +108,8 @@ const fn pick<T: Copy>(mask: MkeyMask, bit: MkeyMask, new: T, old: T) -> T {
 }
 
 impl MkeyContext {
-    /// Returns the context of the key after a UMR. The access mode, the translation size and `umr_enabled` never
-    /// change.
+    /// Returns the context of the key after a UMR. A UMR never changes the access mode, the size of the translation
+    /// list or `umr_enabled`.
     #[must_use]
     pub fn updated(&self, mask: MkeyMask, new: &Self) -> Self {
         let pick_flag = |bit, new, old| pick(mask, bit, new, old);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn update_changes_selected_fields() {
+    fn umr_changes_only_masked_fields() {
         let old = MkeyContext { umr_enabled: true, free: true, key: 4, log_page: 12, ..Default::default() };
         let new = MkeyContext {
             local_write: true,

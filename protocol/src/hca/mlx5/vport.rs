@@ -27,7 +27,7 @@ layout! {
         @0x60[31:16]  lid: Lid,
         /// LID mask control (LMC) of the port.
         @0x60[7:5]    lmc: u8,
-        /// Code of the subnet timeout.
+        /// Subnet timeout, IBTA encoding.
         @0x60[4:0]    subnet_timeout: u8,
         /// LID of the subnet manager.
         @0x64[31:16]  sm_lid: Lid,
@@ -37,7 +37,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command QUERY_HCA_VPORT_CONTEXT.
+    /// Output of the QUERY_HCA_VPORT_CONTEXT command.
     pub struct QueriedVport[528] big_endian {
         /// Context of the port.
         @0x10  context: VportContext,

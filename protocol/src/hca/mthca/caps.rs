@@ -1,7 +1,7 @@
 //! Device capabilities: outboxes of QUERY_FW, QUERY_DEV_LIM and QUERY_ADAPTER.
 //!
-//! The mailboxes are mostly empty, and drivers read only individual fields. Each field is therefore written
-//! individually, at its offset in the tables of the interface document.
+//! The mailboxes are mostly reserved. Fields are therefore read and written one by one, at the offsets in the interface
+//! document.
 //!
 //! # Spec
 //! mthca interface, sections 3.3.1, 3.3.6 and 3.4.
@@ -15,14 +15,14 @@ pub const LEN: usize = 0x100;
 /// Outbox of QUERY_FW: firmware version and register addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryFw {
-    /// Number of 4 KiB pages that the firmware requests; this device does not use them.
+    /// Number of 4 KiB pages that the firmware requests. This device does not use them.
     pub area_pages: u16,
     /// Major, minor and subminor version.
     pub version: [u16; 3],
-    /// Log2 of the number of outstanding commands with completion events.
+    /// Log2 of the maximum number of outstanding commands that complete with an event.
     pub log_max_commands: u8,
-    /// Bus address of BAR0. The firmware reports registers by bus address: Linux uses only the offset within the BAR,
-    /// but iPXE uses the full address.
+    /// Bus address of BAR0. The outbox reports registers by bus address. Linux uses only the offset within the BAR, but
+    /// iPXE uses the full address.
     pub bar0: u64,
 }
 
@@ -38,12 +38,12 @@ impl QueryFw {
         }
     }
 
-    /// Returns the outbox with the lowest version for which the driver logs no warning.
+    /// Returns the outbox with the lowest firmware version that the driver accepts without a warning.
     pub const fn recommended(bar0: u64) -> Self {
         Self { area_pages: 1, version: [1, 2, 0], log_max_commands: 5, bar0 }
     }
 
-    /// Returns the outbox in wire format. The offsets of the registers from BAR0 are those in [`regs`].
+    /// Returns the outbox in wire format. The registers are at the offsets in [`regs`].
     pub fn emit(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         let register = |offset: u32| self.bar0.wrapping_add(offset.into());
@@ -72,8 +72,8 @@ impl Describe for QueryFw {
     }
 }
 
-/// Device limits. Fields named `log_...` are base-2 logarithms. A field is omitted here, and emitted as 0, if no driver
-/// of a device without local memory reads it.
+/// Device limits. Fields named `log_...` are the log2 of the value described. Fields that no driver of a device without
+/// local memory reads are omitted and emitted as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DevLim {
@@ -81,35 +81,35 @@ pub struct DevLim {
     pub log_max_srq_wqes: u8,
     /// Largest number of WQEs in a work queue of a QP.
     pub log_max_wqes: u8,
-    /// Number of QP numbers reserved for the device, starting at 0.
+    /// Number of reserved QPs, starting with QP 0.
     pub log_reserved_qps: u8,
     pub log_max_qps: u8,
-    /// Number of SRQ numbers reserved for the device, starting at 0.
+    /// Number of reserved SRQs, starting with SRQ 0.
     pub log_reserved_srqs: u8,
-    /// Number of SRQs. The driver derives the size of its table from this number.
+    /// Number of SRQs, from which the driver computes the size of its table.
     pub log_max_srqs: u8,
     /// Largest number of CQEs in a CQ.
     pub log_max_cqes: u8,
-    /// Number of CQ numbers reserved for the device, starting at 0.
+    /// Number of reserved CQs, starting with CQ 0.
     pub log_reserved_cqs: u8,
     pub log_max_cqs: u8,
     /// Number of MPT entries.
     pub log_max_mpts: u8,
-    /// Number of EQ numbers reserved for the device, starting at 0.
+    /// Number of reserved EQs, starting with EQ 0.
     pub log_reserved_eqs: u8,
     pub log_max_eqs: u8,
-    /// Number of MTT entries reserved for the device, starting at 0.
+    /// Number of reserved MTT entries, starting with entry 0.
     pub log_reserved_mtts: u8,
-    /// Number of MPT entries reserved for the device, starting at 0. The logarithm is at least 1, so that entry 1 is
-    /// never used. The key of entry 1 marks the end of scatter lists.
+    /// Number of reserved MPT entries, starting with entry 0. There must be at least two, because the key of entry 1
+    /// marks the end of scatter lists.
     pub log_reserved_mpts: u8,
     /// Number of MTT segments.
     pub log_max_mtt_segments: u8,
-    /// Largest memory region in bytes.
+    /// Largest length of a memory region in bytes.
     pub log_max_mr_len: u8,
-    /// Log2 of the maximum number of outstanding READs and atomics as the requester.
+    /// Maximum number of outstanding READs and atomics as the requester.
     pub log_max_requester_resources: u8,
-    /// Log2 of the maximum number of outstanding READs and atomics as the responder.
+    /// Maximum number of outstanding READs and atomics as the responder.
     pub log_max_responder_resources: u8,
     /// Local ACK delay, as a timeout code.
     pub ack_delay: u8,
@@ -128,11 +128,11 @@ pub struct DevLim {
     pub static_rates: u16,
     /// Capability flags, for example [`DevLim::FLAG_RC`].
     pub flags: u32,
-    /// Number of UAR pages reserved for the device.
+    /// Number of reserved UAR pages.
     pub reserved_uars: u8,
-    /// Log2 of the total size of all UAR pages in MiB.
+    /// Total size of all UAR pages in MiB.
     pub log_uar_mib: u8,
-    /// Log2 of the smallest page size of a memory region in bytes.
+    /// Smallest page size of a memory region in bytes.
     pub log_min_page: u8,
     /// Maximum number of gather list entries.
     pub max_send_sges: u8,
@@ -146,7 +146,7 @@ pub struct DevLim {
     pub log_max_group_qps: u8,
     /// Number of multicast groups.
     pub log_max_groups: u8,
-    /// Number of protection domains reserved for the device.
+    /// Number of reserved protection domains.
     pub reserved_pds: u8,
     /// Number of protection domains.
     pub log_max_pds: u8,
@@ -273,9 +273,9 @@ impl DevLim {
 
     /// Returns the outbox in wire format. Values that exceed their fields are truncated.
     pub fn emit(&self) -> [u8; LEN] {
-        /// Log2 of the number of RDMA resources that the device has.
+        /// Log2 of the number of RDMA resources of the device.
         const LOG_MAX_RESOURCES: u8 = 20;
-        /// Lengths in bytes of the table entries, for which the driver reserves space in the ICM.
+        /// Entry sizes in bytes of the tables for which the driver reserves ICM space.
         const EEC: u16 = 0x100;
         const QPC: u16 = 0x100;
         const EEEC: u16 = 0x20;
@@ -378,7 +378,7 @@ describe!(DevLim {
 /// Outbox of QUERY_ADAPTER. The INTx pin is always reported as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adapter {
-    /// Board ID that the driver shows, padded with NUL bytes.
+    /// Board ID, padded with NUL bytes. The driver exposes it in sysfs.
     pub board_id: [u8; 16],
 }
 
@@ -397,7 +397,7 @@ impl Adapter {
         Self { board_id }
     }
 
-    /// Returns the wire format of the outbox.
+    /// Returns the outbox in wire format.
     pub fn emit(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
         let (dwords, _) = self.board_id.as_chunks::<4>();
@@ -425,7 +425,7 @@ fn get<const N: usize>(out: &[u8; LEN], at: usize) -> [u8; N] {
 mod tests {
     use super::*;
 
-    /// Compares an outbox with pairs of offset and bytes. All bytes that the pairs do not cover must be zero.
+    /// Compares an outbox with the bytes expected at each offset. All other bytes must be zero.
     fn check(out: &[u8; LEN], lines: &[(usize, &[u8])]) {
         let mut expected = [0; LEN];
         for (at, bytes) in lines {
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(out[..], expected[..]);
     }
 
-    /// The expected values are in the last column of section 3.3.1.
+    /// The expected values are those in the last column of section 3.3.1.
     #[test]
     fn query_fw_matches_published_values() {
         check(
@@ -451,7 +451,7 @@ mod tests {
         );
     }
 
-    /// The expected values are in the last column of section 3.4.
+    /// The expected values are those in the last column of section 3.4.
     #[test]
     fn query_dev_lim_matches_published_values() {
         check(
@@ -484,7 +484,6 @@ mod tests {
         check(&out, &[(0xf0, b"DACH2TM_4025")]);
     }
 
-    /// Complements the tests above, which compare the exact bytes.
     #[test]
     fn emitted_outboxes_round_trip() {
         let firmware = QueryFw::recommended(0x38_fe10_0000);

@@ -64,7 +64,7 @@ enum Input {
     Immediate,
     /// Address of an inbox of this length in bytes.
     Mailbox(usize),
-    /// Address of an inbox whose number of entries is in in_modifier.
+    /// Address of an inbox with in_modifier entries.
     Blocks,
 }
 
@@ -95,7 +95,7 @@ const fn always(row: Row) -> Row {
     Row { always: true, ..row }
 }
 
-/// Returns the row of a QP command. The command's inbox consists of a mask, four unused bytes and a QPC.
+/// Returns the row of a QP command, whose inbox is a [`ModifyQp`](super::modify::ModifyQp).
 const fn modify(code: u16, transition: Transition, name: &'static str) -> Row {
     inbox(super::modify::ModifyQp::LEN, row(code, Op::Modify(transition), name))
 }
@@ -174,7 +174,7 @@ fn find(code: u16) -> Option<&'static Row> {
     TABLE.iter().find(|row| row.code == code)
 }
 
-/// A command that passed the generic checks.
+/// A command that has passed the generic checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Command {
@@ -187,7 +187,7 @@ pub struct Command {
     pub in_param: u64,
     /// Outbox address, if the command has an outbox.
     pub out_param: u64,
-    /// Number of bytes to read at `in_param`, at most one page. 0 if the command has no inbox.
+    /// Length of the inbox in bytes, at most one page; 0 if the command has no inbox.
     pub inbox_len: usize,
 }
 
@@ -195,8 +195,8 @@ impl Command {
     /// Performs the generic checks.
     ///
     /// # Errors
-    /// BAD_OP for an unknown opcode; BAD_SYS_STATE for a command that requires INIT_HCA first; BAD_PARAM for a number
-    /// of entries that does not fit into a mailbox.
+    /// BAD_OP for an unknown opcode; BAD_SYS_STATE for a command that requires INIT_HCA first; BAD_PARAM if the number
+    /// of inbox entries is 0 or does not fit in a mailbox.
     pub fn decode(latched: &PendingCommand, initialised: bool) -> Result<Self, CmdError> {
         let PendingCommand { in_param, in_modifier, out_param, command, .. } = *latched;
         let code = command.op();
@@ -217,12 +217,12 @@ impl Command {
         Ok(Self { op: row.op, op_modifier, in_modifier, in_param, out_param, inbox_len })
     }
 
-    /// Returns the QP number in in_modifier. The bits above the table size are a generation.
+    /// Returns the QP number in in_modifier. The bits above the table size are a generation number.
     pub const fn qpn(&self) -> Qpn {
         Qpn::new(self.in_modifier)
     }
 
-    /// Returns the CQ number in in_modifier. As in [`Command::qpn`], the bits above the table size are a generation.
+    /// Returns the CQ number in in_modifier. The bits above the table size are a generation number.
     pub const fn cqn(&self) -> Cqn {
         Cqn::new(self.in_modifier)
     }
@@ -232,23 +232,23 @@ impl Command {
         Eqn::new(self.in_modifier & 0xff)
     }
 
-    /// For RTS2SQD_QP, returns whether the driver requests an event when the send queue has drained.
+    /// For RTS2SQD_QP, returns whether the driver requests an event when the send queue is drained.
     pub const fn requests_drained_event(&self) -> bool {
         self.in_modifier >> 31 != 0
     }
 
-    /// For ERR2RST_QP, returns whether the device must write the context to the outbox.
+    /// For ERR2RST_QP, returns whether the driver requests the context in the outbox.
     pub const fn requests_context(&self) -> bool {
         self.op_modifier == 2
     }
 
-    /// Returns the parameters of the command MAP_EQ.
+    /// Returns the parameters of a MAP_EQ command.
     pub const fn map_eq(&self) -> MapEq {
         MapEq { eqn: self.eqn(), unmap: self.in_modifier & UNMAP != 0, events: self.in_param }
     }
 }
 
-/// Passes the parameters of a command to the visitor, with names that depend on the command's opcode.
+/// Passes the parameters of a command to the visitor, under names that depend on the opcode.
 pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     let PendingCommand { in_param, in_modifier, out_param, token, command } = *latched;
     let number = Hex(in_modifier);
@@ -281,10 +281,10 @@ pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     }
 }
 
-/// Flag in the in_modifier of MAP_EQ that requests unmapping of the events.
+/// Flag in the in_modifier of MAP_EQ: unmap the events.
 const UNMAP: u32 = 1 << 31;
 
-/// Parameters of the command MAP_EQ.
+/// Parameters of a MAP_EQ command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapEq {
     /// Number of the EQ to change.
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn mailbox_length_depends_on_block_count() {
+    fn inbox_length_depends_on_block_count() {
         let len = |count| Command::decode(&latched(0xffa, count), true).map(|command| command.inbox_len);
         assert_eq!(len(1), Ok(16));
         assert_eq!(len(256), Ok(4096));

@@ -14,7 +14,7 @@ use crate::ids::{Cqn, Eqn, Lkey, Pdn};
 /// Fields of a CQC that the device uses. A CQ is not armed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqc {
-    /// Address of the first entry, within the buffer's region.
+    /// Virtual address of the first entry, in the buffer's region.
     pub start: u64,
     /// Log2 of the number of entries.
     pub log_entries: u8,
@@ -26,7 +26,7 @@ pub struct Cqc {
     pub pd: Pdn,
     /// L_Key of the buffer's region.
     pub lkey: Lkey,
-    /// CQ number, including the generation in the bits above the table size.
+    /// CQ number, with a generation number in the bits above the table size.
     pub cqn: Cqn,
     /// Index of the doorbell record that holds the consumer index.
     pub consumer_record: u32,
@@ -60,10 +60,10 @@ impl Cqc {
     }
 }
 
-/// Input mailbox of the command RESIZE_CQ.
+/// Inbox of the RESIZE_CQ command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizeCq {
-    /// Address of the first entry, within the new buffer's region.
+    /// Virtual address of the first entry, in the new buffer's region.
     pub start: u64,
     /// Log2 of the new number of entries.
     pub log_entries: u8,
@@ -83,7 +83,7 @@ impl ResizeCq {
     /// EXCEED_LIM if the CQ has more entries than this limit.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_entries: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
-        // In this inbox, the size field is a full byte.
+        // Unlike in SW2HW_CQ, the log2 of the size is a full byte here.
         let [log_entries, ..] = raw.size.into_bits().to_bytes();
         Ok(Self {
             start: raw.start.get(),
@@ -126,7 +126,7 @@ const _: () = assert!(size_of::<Raw>() == Cqc::LEN);
 mod tests {
     use super::*;
 
-    /// Builds the inbox in section 6.4 for the kernel's first CQ: 2048 entries, records 3 and 32767 of UAR page 2.
+    /// Returns the inbox in section 6.4 for the kernel's first CQ: 2048 entries, records 3 and 32767 of UAR page 2.
     fn inbox() -> [u8; Cqc::LEN] {
         let mut inbox = [0; Cqc::LEN];
         for (at, bytes) in [
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_more_entries_than_reported() {
+    fn rejects_cq_larger_than_reported_limit() {
         let mut inbox = inbox();
         inbox[0x0c] = 18;
         assert_eq!(Cqc::parse(&inbox, 17).unwrap_err().status, CmdStatus::ExceedLim);

@@ -17,7 +17,7 @@ pub const LEN: usize = 32;
 /// Result of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A send request has succeeded.
+    /// A send request has completed.
     Sent {
         /// Opcode of the send WQE.
         opcode: u8,
@@ -26,7 +26,7 @@ pub enum Outcome {
     },
     /// A receive request has completed.
     Received(Received),
-    /// The work request failed.
+    /// The work request has failed.
     Failed {
         /// Whether the work request was in the send queue.
         send: bool,
@@ -50,7 +50,7 @@ pub struct Received {
     pub grh: bool,
     /// Low bits of the destination LID.
     pub path_bits: u8,
-    /// Immediate data, or index of the P_Key.
+    /// Immediate data or P_Key index.
     pub imm_or_pkey: ImmOrPkey,
     /// BTH opcode of the last packet.
     pub opcode: u8,
@@ -58,12 +58,12 @@ pub struct Received {
     pub byte_len: u32,
 }
 
-/// Immediate data, or index of the P_Key. Both are reported in the same field.
+/// Immediate data or P_Key index, which share one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ImmOrPkey {
     Imm(Imm),
-    /// Index of the P_Key.
+    /// P_Key index, in a message without immediate data.
     PkeyIndex(u16),
 }
 
@@ -76,8 +76,8 @@ impl Default for ImmOrPkey {
 /// A CQE owned by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqe {
-    /// Local QP number, including the generation in the bits above the table size. For QP0 and QP1, this is the
-    /// internal number.
+    /// Local QP number, with a generation number in the bits above the table size. QP0 and QP1 have internal numbers
+    /// here.
     pub qpn: Qpn,
     /// Byte offset of the WQE within its region, a multiple of 64.
     pub wqe: u32,
@@ -86,7 +86,7 @@ pub struct Cqe {
 }
 
 impl Cqe {
-    /// Returns the CQE in wire format, with the owner bit cleared so that the driver owns it.
+    /// Returns the CQE in wire format. The owner bit is clear, so the driver owns it.
     pub fn emit(&self) -> [u8; LEN] {
         const SEND_ERROR: u8 = 0xff;
         const RECV_ERROR: u8 = 0xfe;
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn send_cqe_holds_opcode_and_direction() {
+    fn send_cqe_contains_opcode_and_direction() {
         let mut expected = [0; LEN];
         expected[..4].copy_from_slice(&[0, 1, 0, 0x14]);
         expected[0x14..].copy_from_slice(&[0, 0, 0, 8, 0, 0, 0x04, 0x40, 0x12, 0x80, 0, 0]);

@@ -12,8 +12,8 @@ pub const UAR_PAGE: u64 = super::PAGE as u64;
 /// Length of a doorbell record in bytes.
 pub const RECORD_LEN: usize = 8;
 
-/// A doorbell register of a UAR page. It is eight bytes long, and drivers write it in one access or in two halves.
-/// Writes to other offsets are ignored, and the whole page reads 0.
+/// An 8-byte doorbell register of a UAR page. Drivers write it in one access or in two halves. The device ignores
+/// writes to other offsets, and the whole page reads 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UarRegister {
     /// 10h: rings the doorbell of a send queue.
@@ -31,8 +31,7 @@ impl UarRegister {
         }
     }
 
-    /// Decodes an offset in a UAR page. Returns the register, and whether the offset is that of the register's second
-    /// half.
+    /// Decodes an offset in a UAR page. Returns the register, and whether the offset is in its second half.
     pub const fn at(offset: u64) -> Option<(Self, bool)> {
         match offset {
             0x10 => Some((Self::Send, false)),
@@ -49,13 +48,13 @@ impl UarRegister {
 pub struct SendDoorbell {
     /// Number of WQEs that this doorbell posts, 1 to 255.
     pub count: u8,
-    /// Number of the first posted WQE, modulo 2^16.
+    /// Index of the first posted WQE, modulo 2^16.
     pub first: u16,
     /// Fence bit of the first WQE.
     pub fence: bool,
     /// Opcode of the first WQE, five bits.
     pub opcode: u8,
-    /// QP number, including the generation in the bits above the table size.
+    /// QP number, with a generation number in the bits above the table size.
     pub qpn: Qpn,
     /// Size of the first WQE in granules, six bits.
     pub size: u8,
@@ -87,13 +86,13 @@ impl SendDoorbell {
         raw.into_bits().to_be_bytes()
     }
 
-    /// Returns the number of the WQE after the last posted WQE.
+    /// Returns the index after that of the last posted WQE.
     pub const fn producer(&self) -> u16 {
         self.first.wrapping_add(self.count as u16)
     }
 }
 
-/// The completions for which a CQ is armed.
+/// The type of completion for which a CQ is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ArmFor {
     /// The next solicited or failed completion raises an event.
@@ -115,15 +114,14 @@ impl ArmFor {
 /// The doorbell that arms a CQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArmCq {
-    /// The completions for which to arm the CQ. `None` for a code that drivers do not use.
+    /// The type of completion for which to arm the CQ, or `None` for an unknown code.
     pub arm_for: Option<ArmFor>,
-    /// CQ number, including the generation in the bits above the table size.
+    /// CQ number, with a generation number in the bits above the table size.
     pub cqn: Cqn,
-    /// Consumer index. The driver has read all entries before it.
+    /// Consumer index of the driver.
     pub consumer: u32,
-    /// One more than the number of events that the driver has received for the CQ, modulo 4. A device can use this
-    /// number to discard stale doorbells. This device ignores it, because a stale doorbell only causes a spurious
-    /// event.
+    /// One more than the number of events that the driver has received for the CQ, modulo 4. A device can use it to
+    /// discard stale doorbells. This device ignores it, because a stale doorbell only causes a spurious event.
     pub sequence: u8,
 }
 
@@ -139,8 +137,8 @@ impl ArmCq {
         Self { arm_for, cqn: Cqn::new(raw.cqn()), consumer: raw.consumer(), sequence: raw.sequence() }
     }
 
-    /// Parses the last arm request from a doorbell record. Returns `None` if the record is of another kind, as it is
-    /// until the CQ is armed for the first time.
+    /// Parses the last arm request from a doorbell record. Returns `None` if the record is not an arm record. Drivers
+    /// can set the kind after they have created the CQ.
     pub fn from_record(bytes: [u8; RECORD_LEN]) -> Option<Self> {
         let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
         let arm_for = match raw.command() {
@@ -157,7 +155,7 @@ impl ArmCq {
     }
 }
 
-/// Kind of a doorbell record. It is a field in the second half of the record.
+/// Kind of a doorbell record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
     /// 1: consumer index of a CQ.
@@ -197,15 +195,15 @@ impl RecordKind {
     }
 }
 
-/// A doorbell record. The device uses only the counter, because drivers fill in the other fields after they have
+/// A doorbell record. The device uses only the counter, because drivers can set the other fields after they have
 /// created the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Number of WQEs that were posted, or of CQEs that were consumed.
+    /// Number of WQEs posted or CQEs consumed.
     pub counter: u32,
     /// Kind of the record; `None` if the record is free.
     pub kind: Option<RecordKind>,
-    /// Queue number, including the generation in the bits above the table size.
+    /// Queue number, with a generation number in the bits above the table size.
     pub number: u32,
 }
 
@@ -241,7 +239,7 @@ struct RawSend {
 
 #[bitfield(u64)]
 struct RawRecord {
-    /// This field and the next field are present only in the arm record of a CQ.
+    /// Used only in arm records, like `sequence`.
     #[bits(3)]
     command: u8,
     #[bits(2)]
@@ -299,15 +297,15 @@ mod tests {
         assert_eq!(ArmCq::parse([0x13, 0, 0, 0x11, 0, 0, 0, 0]).arm_for, None);
     }
 
-    /// The expected layout is the one in section 5.4.
+    /// The layout is specified in section 5.4.
     #[test]
-    fn record_holds_kind_and_number() {
+    fn record_contains_kind_and_queue_number() {
         let arm = Record { counter: 5, kind: Some(RecordKind::Arm), number: 0x11 };
         assert_eq!(Record::parse([0, 0, 0, 5, 0x00, 0x00, 0x11, 0x4a]), arm);
         let send = Record { counter: 0xffff, kind: Some(RecordKind::Send), number: 0x1_0014 };
         assert_eq!(Record::parse([0, 0, 0xff, 0xff, 0x01, 0x00, 0x14, 0x60]), send);
         for code in [0, 6, 7] {
-            assert_eq!(Record::parse([0, 0, 0, 0, 0, 0, 0, code << 5]).kind, None, "free, or a separator");
+            assert_eq!(Record::parse([0, 0, 0, 0, 0, 0, 0, code << 5]).kind, None, "free or separator");
         }
     }
 
@@ -325,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn uar_page_has_send_and_arm_cq_registers() {
+    fn uar_offsets_map_to_registers() {
         for register in [UarRegister::Send, UarRegister::ArmCq] {
             assert_eq!(UarRegister::at(register.offset()), Some((register, false)));
         }

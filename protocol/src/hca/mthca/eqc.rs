@@ -11,7 +11,7 @@ use crate::describe::{Field, Hex, Visitor, describe};
 use crate::hca::status::{CmdError, CmdStatus};
 use crate::ids::{Lkey, Pdn};
 
-/// Interrupt that is assigned to an EQ.
+/// Interrupt assigned to an EQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
     /// The interrupt is an MSI-X vector.
@@ -23,11 +23,11 @@ pub enum Interrupt {
 /// Fields of an EQC that the device uses. An EQ is armed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eqc {
-    /// Address of the first entry, within the buffer's region.
+    /// Virtual address of the first entry, in the buffer's region.
     pub start: u64,
     /// Log2 of the number of entries.
     pub log_entries: u8,
-    /// Interrupt that an event raises.
+    /// Interrupt raised by an event.
     pub interrupt: Interrupt,
     /// Protection domain of the buffer.
     pub pd: Pdn,
@@ -71,7 +71,7 @@ impl Eqc {
     }
 }
 
-/// Size and UAR page of a ring, as they appear in EQ and CQ contexts.
+/// Size and UAR page of a ring, in EQ and CQ contexts.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub(super) struct RingSize {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_more_than_2_to_the_20_entries() {
+    fn rejects_oversized_eq() {
         let mut inbox = INBOX;
         inbox[0x0c] = 21;
         assert_eq!(Eqc::parse(&inbox).unwrap_err().status, CmdStatus::ExceedLim);

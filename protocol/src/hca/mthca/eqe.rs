@@ -19,9 +19,9 @@ pub enum QpEvent {
     SqDrained,
     /// 05h: local work queue catastrophic error. A work queue could not be read.
     Catastrophic,
-    /// 10h: the device rejected an invalid request from the peer.
+    /// 10h: the peer sent an invalid request, which the device rejected.
     InvalidRequest,
-    /// 11h: the device rejected a peer's request that lacked access rights.
+    /// 11h: the peer sent a request without access rights, which the device rejected.
     AccessViolation,
     /// 13h: last WQE reached. The QP will consume no more receive WQEs from the SRQ.
     LastWqeReached,
@@ -36,7 +36,7 @@ pub enum Eqe {
     Qp(Qpn, QpEvent),
     /// 04h: a CQ has failed.
     CqError(Cqn, CqFault),
-    /// 09h: the state of the port has changed.
+    /// 09h: the port state has changed.
     PortChange {
         /// Port number, starting at 1.
         port: u8,
@@ -85,8 +85,8 @@ impl Describe for Eqe {
 }
 
 impl Eqe {
-    /// Returns the code of the event type. The code is also the bit number in the masks of MAP_EQ. Completions are
-    /// delivered to the EQ of their CQ, regardless of the masks.
+    /// Returns the event type code, which is also the bit number in the event mask of MAP_EQ. The mask does not apply
+    /// to completions, which are delivered to the EQ of their CQ.
     pub const fn event_type(&self) -> u8 {
         match self {
             Self::Completion(_) => 0x00,
@@ -128,7 +128,7 @@ impl Eqe {
         }
     }
 
-    /// Returns the EQE in wire format, with the owner bit cleared so that the driver owns it.
+    /// Returns the EQE in wire format. The owner bit is clear, so the driver owns it.
     pub fn emit(&self) -> [u8; LEN] {
         const ACTIVE: u8 = 4;
         const DOWN: u8 = 1;
@@ -162,7 +162,7 @@ impl Eqe {
 mod tests {
     use super::*;
 
-    /// Compares the emitted entry with pairs of offset and byte. All other bytes must be zero.
+    /// Compares the emitted entry with the byte expected at each offset. All other bytes must be zero.
     fn check(event: Eqe, bytes: &[(usize, u8)]) {
         let mut expected = [0; LEN];
         for (at, byte) in bytes {

@@ -1,4 +1,4 @@
-//! Inboxes of MAP_ICM, MAP_ICM_AUX and MAP_FA, which provide guest memory to the device.
+//! Inboxes of MAP_ICM, MAP_ICM_AUX and MAP_FA, which assign guest memory to the device.
 //!
 //! # Spec
 //! mthca interface, section 3.3.3.
@@ -10,13 +10,13 @@ use crate::describe::{Hex, describe};
 use crate::hca::status::CmdError;
 use crate::ids::{IcmAddr, Iova};
 
-/// Largest number of blocks in a command; the mailbox has no room for more.
+/// Maximum number of blocks that fit in a mailbox.
 pub const MAX_BLOCKS: u32 = 256;
 
 /// A block of contiguous guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// ICM address of the block, page-aligned. It is 0 in commands other than MAP_ICM.
+    /// ICM address of the block, page-aligned; 0 in MAP_ICM_AUX and MAP_FA.
     pub start: IcmAddr,
     /// Bus address of the block, page-aligned.
     pub bus: Iova,
@@ -26,7 +26,7 @@ pub struct Block {
 
 describe!(Block { start, bus, length as Hex });
 
-/// Returns the length of the inbox for `blocks` blocks, in bytes.
+/// Returns the length in bytes of an inbox with `blocks` blocks.
 ///
 /// # Errors
 /// BAD_PARAM if there are no blocks or more than [`MAX_BLOCKS`].
@@ -40,7 +40,8 @@ pub fn inbox_len(blocks: u32) -> Result<usize, CmdError> {
 /// Parses an inbox, which is a list of blocks.
 ///
 /// # Errors
-/// BAD_PARAM for an incomplete block, an ICM address that is not page-aligned, or a block that exceeds 2^64.
+/// BAD_PARAM for an incomplete entry, an ICM address that is not page-aligned, or a block that extends past the end of
+/// the address space.
 pub fn parse(inbox: &[u8]) -> Result<Vec<Block>, CmdError> {
     let raw = <[Raw]>::ref_from_bytes(inbox)
         .map_err(|_| CmdError::param("block list length", inbox.len() as u64))?;
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_block_past_address_space() {
+    fn rejects_unaligned_or_out_of_range_block() {
         let with = |start: u64, bus: u64| parse(&[start.to_be_bytes(), bus.to_be_bytes()].concat());
         assert!(with(0x2000_0800, 0x1234_0000).is_err());
         assert!(with(0, 0xffff_ffff_ffff_f001).is_err());

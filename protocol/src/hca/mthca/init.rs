@@ -1,4 +1,4 @@
-//! Inbox of INIT_HCA: locations and sizes of the context tables in ICM.
+//! Inbox of INIT_HCA: addresses and sizes of the context tables in the ICM.
 //!
 //! # Spec
 //! mthca interface, sections 3.3.5 and 4.2.
@@ -10,8 +10,8 @@ use crate::hca::status::{CmdError, CmdStatus};
 use crate::hca::table::Table;
 use crate::ids::{Eqn, IcmAddr};
 
-/// The part of the ICM layout that the device uses. Most table addresses are unused, because the device stores the
-/// contexts itself.
+/// The part of the ICM layout that the device uses. Most of the table addresses are unused, because the device keeps
+/// the contexts in its own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct InitHca {
@@ -25,7 +25,7 @@ pub struct InitHca {
     pub group_buckets: u16,
     /// Log2 of the number of entries in the multicast table.
     pub log_groups: u8,
-    /// Log2 of the total length in bytes of a UAR page's doorbell records.
+    /// Log2 of the size in bytes of the doorbell records of one UAR page.
     pub log_uarc: u8,
     /// ICM address of the first doorbell record of UAR page 0.
     pub uarc_base: IcmAddr,
@@ -39,7 +39,7 @@ impl InitHca {
     /// Length of the inbox in bytes.
     pub const LEN: usize = 0x200;
 
-    /// Parses an inbox. Drivers do not respect the limits of QUERY_DEV_LIM, so larger tables are accepted.
+    /// Parses an inbox. Drivers can request larger tables than QUERY_DEV_LIM reports, so the limits are absolute.
     ///
     /// # Errors
     /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^6 EQs, 2^16 multicast groups, or more than 4
@@ -48,7 +48,7 @@ impl InitHca {
         let wide = |at: usize| U64::from_bytes(field(inbox, at)).get();
         let table = |at: usize, max_log, what| Table::parse(wide(at), max_log, what);
         let [mpt_log] = field(inbox, 0xfb);
-        // The size of the MPT is not in the low byte of its base, unlike the sizes of the other tables.
+        // Unlike the other tables, the MPT has its size in a separate field, not in the low byte of its base.
         let mpt = Table::parse(wide(0xf0) & !0xff | u64::from(mpt_log), 24, "log2 of the MPT count")?;
         let [log_groups] = field(inbox, 0xdb);
         let [uarc_pages] = field(inbox, 0x129);
@@ -65,7 +65,7 @@ impl InitHca {
         })
     }
 
-    /// Layout that the driver programs with default module parameters (sections 3.3.5 and 4.3).
+    /// Layout that the driver uses with default module parameters (sections 3.3.5 and 4.3).
     pub const DRIVER_DEFAULT: Self = Self {
         qpc: Table { base: IcmAddr::new(0x2400_0000), log_entries: 16 },
         srqc: Table { base: IcmAddr::new(0x2680_0000), log_entries: 12 },
@@ -98,12 +98,12 @@ impl InitHca {
     /// Log2 of the maximum number of EQs. The arm register has one bit for each EQ.
     const LOG_MAX_EQS: u8 = 6;
 
-    /// Returns whether an EQ with this number can exist.
+    /// Returns whether the EQ number is within the EQ table.
     pub const fn has_eq(&self, eqn: Eqn) -> bool {
         (eqn.get() as u64) < self.eqc.entries()
     }
 
-    /// Returns the ICM address of doorbell record `index` of UAR page `page`.
+    /// Returns the ICM address of doorbell record `index` of a UAR page.
     pub const fn record(&self, page: u32, index: u32) -> IcmAddr {
         let page = (page as u64).wrapping_shl(self.log_uarc as u32);
         let offset = page.wrapping_add(index as u64 * super::doorbell::RECORD_LEN as u64);
@@ -124,7 +124,7 @@ fn field<const N: usize>(inbox: &[u8; InitHca::LEN], at: usize) -> [u8; N] {
 mod tests {
     use super::*;
 
-    /// Builds the inbox from the last column of section 3.3.5, with the addresses of section 4.3.
+    /// Returns the inbox in the last column of section 3.3.5, with the addresses in section 4.3.
     fn inbox() -> [u8; InitHca::LEN] {
         let mut inbox = [0; InitHca::LEN];
         for (at, bytes) in [
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn default_profile_round_trips() {
+    fn default_icm_layout_round_trips() {
         assert_eq!(InitHca::parse(&inbox()), Ok(InitHca::DRIVER_DEFAULT));
         let emitted = InitHca::DRIVER_DEFAULT.emit();
         for (at, (byte, published)) in emitted.into_iter().zip(inbox()).enumerate() {
@@ -160,7 +160,7 @@ mod tests {
     /// Example from section 14.3, commands 174 and 175: the doorbell records of UAR page 2 begin at 80000h, and the
     /// last page of these records is at BF000h.
     #[test]
-    fn record_addresses_match_driver() {
+    fn doorbell_record_addresses_match_driver() {
         let init = InitHca::DRIVER_DEFAULT;
         assert_eq!(init.record(2, 0), IcmAddr::new(0x8_0000));
         assert_eq!(init.record(2, 32767), IcmAddr::new(0xb_fff8));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn init_hca_accepts_tables_up_to_absolute_limits() {
+    fn rejects_tables_above_absolute_limits() {
         for (at, accepted) in
             [(0x37, 24), (0x4f, 24), (0x57, 24), (0x87, 6), (0xdb, 16), (0xfb, 24), (0x129, 20)]
         {

@@ -1,4 +1,4 @@
-//! Inbox of MAD_IFC: a MAD for the device itself, and the origin of the MAD.
+//! Inbox of MAD_IFC, which executes a MAD on the device itself.
 //!
 //! # Spec
 //! mthca interface, section 8.2.
@@ -6,8 +6,8 @@
 /// Length of a MAD in bytes.
 pub const MAD_LEN: usize = 256;
 
-/// Inbox of MAD_IFC. If the MAD arrived from the wire, the driver appends its origin. The responses of this device do
-/// not depend on the origin.
+/// Inbox of MAD_IFC. For a MAD that arrived from the wire, the driver appends information about its sender, which this
+/// device ignores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadIfc;
 

@@ -1,4 +1,4 @@
-//! Mailboxes of all commands, decoded for traces.
+//! Command mailboxes, decoded for traces.
 
 use super::caps::{Adapter, DevLim, QueryFw};
 use super::cmd::Op;
@@ -32,7 +32,7 @@ pub enum Mailbox {
 }
 
 impl Mailbox {
-    /// Parses an inbox. Returns `None` if the command rejects the inbox, or has no inbox layout.
+    /// Parses an inbox. Returns `None` if the inbox is invalid or cannot be decoded for this command.
     pub fn inbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::InitHca => Self::InitHca(InitHca::parse(bytes.first_chunk()?).ok()?),
@@ -40,7 +40,7 @@ impl Mailbox {
             Op::SetIb => Self::SetIb(SetIb::parse(bytes.first_chunk()?)),
             Op::Sw2HwMpt => Self::Mpt(Mpt::parse(bytes.first_chunk()?).ok()?),
             Op::Sw2HwEq => Self::Eqc(Eqc::parse(bytes.first_chunk()?).ok()?),
-            // The command rejects a CQ that is too large, but a trace can still show it.
+            // Traces also show queues that are too large, although the device rejects them.
             Op::Sw2HwCq => Self::Cqc(Cqc::parse(bytes.first_chunk()?, u8::MAX).ok()?),
             Op::ResizeCq => Self::ResizeCq(ResizeCq::parse(bytes.first_chunk()?, u8::MAX).ok()?),
             Op::Sw2HwSrq => Self::Srqc(Srqc::parse(bytes.first_chunk()?, u8::MAX).ok()?),
@@ -49,7 +49,7 @@ impl Mailbox {
         })
     }
 
-    /// Parses an outbox. Returns `None` if the command has no outbox layout.
+    /// Parses an outbox. Returns `None` if the outbox cannot be decoded for this command.
     pub fn outbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::QueryFw => Self::QueryFw(QueryFw::parse(bytes.first_chunk()?)),

@@ -1,4 +1,4 @@
-//! Multicast table: its entries, and the hash that selects the first entry of a group.
+//! Multicast group table: its entries, and the hash that selects a group's bucket.
 //!
 //! # Spec
 //! mthca interface, sections 3.5 (MGID_HASH) and 6.7.
@@ -14,22 +14,22 @@ pub const GID_LEN: usize = 16;
 /// Maximum number of QPs in an entry.
 const MAX_QPS: usize = 56;
 
-/// An entry of the multicast table, as the driver wrote it.
+/// An entry of the multicast table, as written by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mgm([u8; Self::LEN]);
 
 impl Mgm {
     /// Length of an entry in bytes.
     pub const LEN: usize = 0x100;
-    /// An entry that has never been written.
+    /// An entry that the driver has not written.
     pub const EMPTY: Self = Self([0; Self::LEN]);
 
-    /// Wraps an entry as the driver wrote it.
+    /// Creates an entry from the bytes that the driver wrote.
     pub const fn new(bytes: [u8; Self::LEN]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the raw entry, as the driver reads it back.
+    /// Returns the bytes of the entry.
     pub const fn bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
@@ -39,7 +39,7 @@ impl Mgm {
         Some(self.raw().next.get() >> 6).filter(|index| *index != 0)
     }
 
-    /// Returns the GID of the group. It is all zeros in an unused entry.
+    /// Returns the GID of the group, or all zeros for an unused entry.
     pub fn gid(&self) -> [u8; GID_LEN] {
         self.raw().gid
     }
@@ -56,7 +56,7 @@ impl Mgm {
     }
 }
 
-/// Returns the hash bucket of a group, a number below `buckets`.
+/// Returns the hash bucket of a group, which is less than `buckets`. Returns 0 if `buckets` is 0.
 pub fn hash(gid: &[u8; GID_LEN], buckets: u16) -> u16 {
     let words: [U16; GID_LEN / 2] = zerocopy::transmute!(*gid);
     let folded = words.into_iter().fold(0, |folded, word| folded ^ word.get());
@@ -79,9 +79,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entry_holds_next_group_and_qps() {
+    fn entry_contains_link_gid_and_qpns() {
         let mut bytes = [0; Mgm::LEN];
-        // Index 4096 is the first index that is not a hash bucket.
+        // With 4096 hash buckets, index 4096 is the first overflow entry.
         bytes[..4].copy_from_slice(&[0x00, 0x04, 0x00, 0x00]);
         bytes[0x10..0x12].copy_from_slice(&[0xff, 0x12]);
         bytes[0x20..0x2c].copy_from_slice(&[0x80, 0, 0, 0x14, 0x80, 1, 0, 0x15, 0x00, 0, 0, 0x16]);

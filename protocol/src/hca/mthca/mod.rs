@@ -1,11 +1,11 @@
 //! Mellanox InfiniHost III Lx (MT25204, "Sinai"), an HCA without local memory: registers, command mailboxes,
 //! contexts and queue entries. Its drivers are `ib_mthca` in Linux and `libmthca` in rdma-core.
 //!
-//! Each file defines one object of the interface. A private struct describes its raw bytes, and a public type holds its
-//! value. The public type has `parse`, `emit` or both, depending on what a device requires. `parse` rejects the same
-//! values as the device, with the same status ([`CmdError`](super::status::CmdError)).
+//! Each module defines one object of the interface. A private struct describes the raw bytes, and a public type holds
+//! the parsed value. The public type has `parse`, `emit` or both, as the device requires. If the device must reject a
+//! value, `parse` returns the command status in a [`CmdError`](super::status::CmdError).
 //!
-//! All multi-byte fields are big-endian, including registers.
+//! All multi-byte fields and registers are big-endian.
 //!
 //! # Spec
 //! Section numbers are those of `protocol/interfaces/mthca.md`.

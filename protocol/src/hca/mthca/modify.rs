@@ -1,7 +1,7 @@
 //! Context changes made by QP commands.
 //!
-//! The driver builds a new context for every command. Fields that the driver's caller did not set are zero. Therefore,
-//! each command always copies a fixed set of fields, and copies any other field only if its bit in the mask is set.
+//! The driver passes a complete context with every command, but fields that its caller did not set are zero. Each
+//! command therefore copies a fixed set of fields, and other fields only if their bits in the mask are set.
 //!
 //! # Spec
 //! mthca interface, section 6.5.
@@ -26,7 +26,7 @@ bitflags! {
         const REMOTE_ATOMIC = 1 << 2;
         /// Whether peers can execute RDMA WRITE.
         const REMOTE_WRITE = 1 << 3;
-        /// Index of the P_Key in the table of the port.
+        /// Index into the port's P_Key table.
         const PKEY_INDEX = 1 << 4;
         /// Q_Key of a UD QP.
         const QKEY = 1 << 5;
@@ -38,7 +38,7 @@ bitflags! {
         const REQUESTER_DEPTH = 1 << 8;
         /// Maximum number of outstanding READs and atomics as the responder.
         const RESPONDER_DEPTH = 1 << 9;
-        /// State of path migration.
+        /// Path migration state of the QP.
         const MIGRATION = 1 << 10;
         /// Physical port of the primary path.
         const PORT = 1 << 11;
@@ -46,7 +46,7 @@ bitflags! {
         const RETRY_COUNT = 1 << 12;
         /// RNR retry count of the alternate path.
         const ALTERNATE_RNR_RETRY = 1 << 13;
-        /// Code of the ACK timeout.
+        /// Local ACK timeout code.
         const ACK_TIMEOUT = 1 << 14;
         /// Maximum number of retries after RNR NAKs.
         const RNR_RETRY = 1 << 15;
@@ -65,8 +65,8 @@ pub struct ModifyQp {
     pub qpc: Qpc,
 }
 
-/// Log2 of the largest number of slots in a work queue. Counters have 16 bits, one of which distinguishes new WQEs from
-/// old WQEs.
+/// Log2 of the largest number of slots in a work queue. In larger queues, comparisons of 16-bit counters would be
+/// ambiguous.
 const MAX_LOG_SLOTS: u8 = 15;
 
 impl Field for QpAttributes {
@@ -83,7 +83,7 @@ impl Describe for ModifyQp {
     }
 }
 
-/// Code of the largest path MTU, 2048 bytes, as reported by QUERY_DEV_LIM (section 12, T46).
+/// Code of the largest path MTU that QUERY_DEV_LIM reports, 2048 bytes (section 12, T46).
 const MAX_MTU: u8 = 4;
 
 impl ModifyQp {
@@ -109,7 +109,7 @@ impl ModifyQp {
 }
 
 impl Qpc {
-    /// Returns the context after a command. For a command without an inbox, the caller passes the default inbox.
+    /// Returns the context after a command. For a command without an inbox, `new` is ignored.
     ///
     /// # Errors
     /// BAD_QP_STATE if the command is not allowed in the current state; BAD_PARAM for an unsupported value.
@@ -151,7 +151,7 @@ impl Qpc {
         Ok(next)
     }
 
-    /// Returns a context with the fields that RST2INIT always copies. All other fields are zero.
+    /// Returns a context with only the fields that RST2INIT always copies.
     fn initial(&self) -> Result<Self, CmdError> {
         for queue in [self.rq, self.sq] {
             if queue.log_slots > MAX_LOG_SLOTS {
@@ -163,8 +163,8 @@ impl Qpc {
         }
         let mut next = Self {
             kind: self.kind,
-            // The mask has the bit for this field only if the driver's caller sets the field. Otherwise, the driver
-            // sends "migrated", the initial state of a QP.
+            // If the driver's caller did not set the state, the driver sends "migrated", the initial state of a QP,
+            // without setting the mask bit.
             migration: self.migration,
             rq: self.rq,
             sq: self.sq,
@@ -187,7 +187,7 @@ impl Qpc {
         next.requester.set_flight_limit(self.requester.flight_limit());
         next.responder.set_srq(self.responder.srq());
         next.responder.set_signal_all(self.responder.signal_all());
-        // For QP0 and QP1, the mask never includes the port.
+        // For QP0 and QP1, the mask bit of the port is never set.
         next.primary.port = self.primary.port;
         Ok(next)
     }
@@ -270,7 +270,7 @@ impl Qpc {
         1 << self.responder.log_depth()
     }
 
-    /// Updates the fields that change while the QP runs.
+    /// Updates the state and the PSNs, which change while the QP runs.
     pub const fn update_live_state(&mut self, state: QpState, next_send: Psn, unacked: Psn, expected: Psn) {
         self.state = state.code();
         self.next_send_psn = next_send;
@@ -287,7 +287,7 @@ mod tests {
     use crate::hca::status::CmdStatus;
     use crate::ids::{Cqn, Lid, Lkey, Pdn, Qkey, Qpn, Srqn};
 
-    /// Returns a context in which every field is nonzero, so that tests can detect which fields are copied.
+    /// Returns a context in which nearly every field is nonzero, so that tests can detect which fields are copied.
     fn full() -> Qpc {
         let address = Address { dlid: Lid::new(2), service_level: 1, ..Address::default() };
         let path = Path { port: 1, pkey_index: 3, rnr_retry: 6, ack_timeout: 14, static_rate: 2, address };
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn psns_and_mtu_need_no_mask_bit() {
+    fn psns_and_mtu_ignore_mask() {
         let rtr = after(&init(), Transition::Init2Rtr, QpAttributes::empty());
         assert_eq!((rtr.mtu, rtr.log_max_msg, rtr.remote_qpn), (4, 31, Qpn::new(0x15)));
         assert_eq!((rtr.recv_psn, rtr.next_send_psn), (Psn::new(200), Psn::new(0)));
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn transitions_to_sqd_err_and_reset_ignore_mailbox() {
+    fn sqd_err_and_reset_ignore_mailbox() {
         let rts = after(
             &after(&init(), Transition::Init2Rtr, QpAttributes::empty()),
             Transition::Rtr2Rts,
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn modify_qp_mailbox_has_mask_before_context() {
+    fn context_follows_mask_in_mailbox() {
         let mut inbox = [0; ModifyQp::LEN];
         inbox[3] = 0x20;
         inbox[8..].copy_from_slice(&full().emit());

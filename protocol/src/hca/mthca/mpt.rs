@@ -18,7 +18,7 @@ pub const KEY_ROTATION: u32 = 8;
 /// Key that terminates a scatter list. Its MPT entry is entry 1, which is never valid.
 pub const END_KEY: Lkey = key(1);
 
-/// Returns the key for an MPT index. The index bits above the table size are a generation.
+/// Returns the key for an MPT index. The index bits above the table size are a generation number.
 pub const fn key(index: u32) -> Lkey {
     Lkey::new(index.rotate_left(KEY_ROTATION))
 }
@@ -33,7 +33,7 @@ bitflags! {
         const REMOTE_WRITE = 1 << 13;
         /// Peers can execute RDMA READ.
         const REMOTE_READ = 1 << 12;
-        /// The device can write to the region for local work requests and receives.
+        /// Local writes are allowed, including those of receives.
         const LOCAL_WRITE = 1 << 11;
         /// Local reads are allowed. The device allows them even if this flag is clear.
         const LOCAL_READ = 1 << 10;
@@ -47,11 +47,11 @@ bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Mpt {
-    /// Access rights, and the type of region.
+    /// Access rights, and whether addresses are translated.
     pub flags: MptFlags,
     /// Log2 of the page size in bytes, 12 to 31.
     pub page_shift: u8,
-    /// Value of both the L_Key and the R_Key.
+    /// L_Key of the region, which is also its R_Key.
     pub key: Lkey,
     pub pd: Pdn,
     pub start: Va,
@@ -89,10 +89,10 @@ impl Mpt {
         })
     }
 
-    /// Checks that the entry's key matches `index` in a table.
+    /// Checks that the entry's key selects entry `index` of the table.
     ///
     /// # Errors
-    /// BAD_INDEX if `index` does not match the key.
+    /// BAD_INDEX if the key selects a different entry.
     pub fn check_index(&self, index: u32, table: &Table) -> Result<(), CmdError> {
         if table.index(self.key.get().rotate_right(KEY_ROTATION)) == index {
             return Ok(());
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn parses_published_region_of_all_memory() {
+    fn parses_published_region_over_all_memory() {
         let mpt = Mpt::parse(&driver_pd()).unwrap();
         assert_eq!((mpt.key, mpt.pd), (Lkey::new(0x1000), Pdn::new(1)));
         assert_eq!((mpt.start, mpt.length), (Va::new(0), u64::MAX));

@@ -1,7 +1,7 @@
-//! QP paths and the address vectors of datagrams. Both contain an [`Address`].
+//! QP paths, and address vectors of datagrams. Both contain an [`Address`].
 //!
 //! # Spec
-//! mthca interface, sections 6.5 (path) and 6.8.
+//! mthca interface, sections 6.5 (path) and 6.8 (address vector).
 
 use bitfield_struct::bitfield;
 use zerocopy::big_endian::{U16, U32};
@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 use crate::describe::{Hex, describe};
 use crate::ids::{Lid, Pdn};
 
-/// Length of a path and of an address vector in bytes.
+/// Length in bytes of a path or an address vector.
 pub const LEN: usize = 32;
 
 /// Address of an InfiniBand destination.
@@ -42,11 +42,11 @@ pub struct Path {
     pub port: u8,
     /// P_Key index, seven bits.
     pub pkey_index: u8,
-    /// RNR retry count; 7 means that retries are unlimited.
+    /// RNR retry count; 7 means no limit.
     pub rnr_retry: u8,
     /// ACK timeout code, five bits.
     pub ack_timeout: u8,
-    /// Static rate. Not used, but kept for QUERY_QP.
+    /// Static rate. Only reported by QUERY_QP.
     pub static_rate: u8,
     /// Address of the peer.
     pub address: Address,
@@ -216,7 +216,7 @@ mod tests {
     };
 
     #[test]
-    fn address_path_fields_are_at_specified_offsets() {
+    fn path_fields_are_at_specified_offsets() {
         #[rustfmt::skip]
         let bytes = [
             0x01, 0x00, 0x00, 0x02, 0xe0, 0x83, 0x12, 0x34, 0x70, 0x05, 0x03, 0x40, 0x67, 0x89, 0xab, 0xcd,

@@ -6,7 +6,7 @@
 use crate::describe::{Hex, describe};
 use crate::hca::status::CmdError;
 
-/// Inbox of INIT_IB. Drivers request the values reported by QUERY_DEV_LIM, so the contents do not affect the device.
+/// Inbox of INIT_IB. The device ignores it, because drivers request the values that QUERY_DEV_LIM reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitIb;
 
@@ -15,12 +15,12 @@ impl InitIb {
     pub const LEN: usize = 56;
 }
 
-/// Input mailbox of the command SET_IB.
+/// Inbox of the SET_IB command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetIb {
     /// Whether to reset the Q_Key violation counter.
     pub reset_qkey_violations: bool,
-    /// New value of the whole capability mask in PortInfo.
+    /// New capability mask of the port, as in PortInfo.
     pub capabilities: u32,
 }
 
@@ -37,7 +37,7 @@ impl SetIb {
     }
 }
 
-/// Checks the port number in in_modifier; only port 1 exists.
+/// Checks that the port number in in_modifier is 1.
 ///
 /// # Errors
 /// BAD_PARAM for any other port.
@@ -51,7 +51,7 @@ mod tests {
 
     /// Example from section 14.3, last line.
     #[test]
-    fn set_ib_contains_complete_capability_mask() {
+    fn set_ib_contains_capability_mask() {
         let mut inbox = [0; SetIb::LEN];
         inbox[4..8].copy_from_slice(&[0x02, 0x51, 0x0a, 0x68]);
         let expected = SetIb { reset_qkey_violations: false, capabilities: 0x0251_0a68 };

@@ -1,4 +1,4 @@
-//! Queue pair contexts (QPC): the context image in the inboxes of QP commands and in the outbox of QUERY_QP.
+//! Queue pair contexts (QPC), as in the inboxes of QP commands and the outbox of QUERY_QP.
 //!
 //! [`super::modify`] defines how commands change a context.
 //!
@@ -59,7 +59,7 @@ impl QpKind {
 /// Size of a work queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Geometry {
-    /// Log2 of the number of slots, five bits. It is 0 for a queue with one slot and also for an absent queue.
+    /// Log2 of the number of slots, five bits. It is 0 both for a queue with one slot and for an absent queue.
     pub log_slots: u8,
     /// Log2 of the slot size in bytes, 4 to 11.
     pub log_slot: u8,
@@ -78,7 +78,7 @@ impl Geometry {
     }
 }
 
-/// Image of a QP context.
+/// A parsed QP context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Qpc {
     /// 00h, bits 31:28: see [`Qpc::state`].
@@ -107,9 +107,9 @@ pub struct Qpc {
     pub primary: Path,
     /// 40h: alternate path to the peer.
     pub alternate: Path,
-    /// 64h: protection domain of the queues and of the data.
+    /// 64h: protection domain of the queues and the data.
     pub pd: Pdn,
-    /// 6Ch: L_Key of the region that holds both queues.
+    /// 6Ch: L_Key of the region that contains both queues.
     pub wqe_lkey: Lkey,
     /// 70h: parameters of the requester.
     pub requester: Requester,
@@ -121,13 +121,13 @@ pub struct Qpc {
     pub sq_base: u32,
     /// 84h: index of the send queue's doorbell record.
     pub sq_record: u32,
-    /// 88h: last acknowledged PSN. The device updates it while the QP runs.
+    /// 88h: oldest unacknowledged PSN. The device updates it while the QP runs.
     pub last_acked_psn: Psn,
-    /// 8Ch: number of messages sent. The device updates it while the QP runs.
+    /// 8Ch: number of messages sent. This device does not count them.
     pub ssn: u32,
     /// 90h: parameters of the responder.
     pub responder: Responder,
-    /// 94h, bits 28:24: RNR NAK timer code to send.
+    /// 94h, bits 28:24: timer code for the RNR NAKs that the QP sends.
     pub min_rnr_timer: u8,
     /// 94h, bits 23:0: expected PSN. The device updates it while the QP runs.
     pub recv_psn: Psn,
@@ -201,7 +201,7 @@ pub struct Responder {
     pub reads: bool,
     #[bits(5)]
     __: u8,
-    /// Log2 of the maximum number of READs and atomics that the peer can have outstanding.
+    /// Log2 of the maximum number of READs and atomics outstanding from the peer.
     #[bits(3)]
     pub log_depth: u8,
     __: u8,
@@ -272,7 +272,7 @@ describe!(@field Requester);
 describe!(@field Responder);
 
 impl Qpc {
-    /// Parses an image. Any content is accepted, because values are checked when a command is applied.
+    /// Parses a context. Every bit pattern is accepted, because [`Qpc::modify`] checks the values.
     pub fn parse(image: &[u8; LEN]) -> Self {
         let raw: Raw = transmute!(*image);
         Self {
@@ -312,7 +312,7 @@ impl Qpc {
         }
     }
 
-    /// Returns the image in wire format. Values that exceed their fields are truncated.
+    /// Returns the context in wire format. Values that exceed their fields are truncated.
     pub fn emit(&self) -> [u8; LEN] {
         const SRQ: u32 = 1 << 24;
         let srq = if self.responder.srq() { SRQ | self.srqn.get() } else { 0 };
@@ -449,7 +449,7 @@ const _: () = assert!(size_of::<Raw>() == LEN);
 mod tests {
     use super::*;
 
-    /// Builds a context image from pairs of offset and word. The remaining bytes are zero.
+    /// Returns a context with the given words at their offsets. All other bytes are zero.
     fn image(words: &[(usize, u32)]) -> [u8; LEN] {
         let mut image = [0; LEN];
         for (at, word) in words {

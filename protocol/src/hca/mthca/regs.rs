@@ -7,17 +7,17 @@ use super::super::hcr::HcrWord;
 use super::super::words::{self, Block};
 use crate::ids::Eqn;
 
-/// A 32-bit register of BAR0. Apart from the MSI-X structures (see [`super::pci`]), all other offsets read 0 and ignore
-/// writes.
+/// A 32-bit register of BAR0. All other offsets, except for the MSI-X structures (see [`super::pci`]), read 0 and
+/// ignore writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Register {
     /// A word of the HCR.
     Hcr(HcrWord),
-    /// Arms EQs. Bit 0 of the written word arms the EQ with this number, bit 1 arms the next EQ, and so on.
+    /// Word of the EQ arm register. Bit 0 arms the EQ with this number, bit 1 arms the next EQ, and so on.
     EqArm(Eqn),
     /// Writing this register sets the consumer index of the EQ.
     EqSetCi(Eqn),
-    /// Word of the catastrophic error buffer. It reads nonzero after a catastrophic error.
+    /// Catastrophic error buffer. It reads nonzero after a catastrophic error.
     Catastrophe,
     /// Writing this register deasserts the INTx pin.
     ClearInterrupt,
@@ -25,21 +25,20 @@ pub enum Register {
     Reset,
 }
 
-/// Number of EQs that can be armed, which is the width of the arm register in bits.
+/// Maximum number of EQs: the arm register has one bit for each EQ.
 pub const EQS: u32 = 64;
 
 /// Offset of the HCR.
 pub const HCR: u32 = 0x8_0680;
-/// Offset of the EQ arm register, which is 64 bits wide and big-endian. Linux writes only its second word.
+/// Offset of the 64-bit EQ arm register. Linux writes only its second word, which arms EQs 0 to 31.
 pub const EQ_ARM: u32 = 0x8_0a00;
-/// Offset of the EQ consumer index registers. Each register is eight bytes long, but only the first four bytes are
-/// used.
+/// Offset of the EQ consumer index registers. They are eight bytes apart, and only their first four bytes are used.
 pub const EQ_SET_CI: u32 = 0x8_0b00;
 /// Offset of the catastrophic error buffer.
 pub const CATASTROPHE: u32 = 0x8_3000;
-/// Length of the catastrophic error buffer in 32-bit words. If it were 0, the driver would oops on unload.
+/// Length of the catastrophic error buffer in 32-bit words. With a length of 0, the driver oopses on unload.
 pub const CATASTROPHE_DWORDS: u32 = 1;
-/// Offset of the register that deasserts INTx. The register has one bit for each of 64 pins.
+/// Offset of the register that deasserts INTx, which has one bit for each of 64 pins.
 pub const CLEAR_INTERRUPT: u32 = 0xf_00d8;
 /// Offset of the reset register. The driver hard-codes this offset.
 pub const RESET: u32 = 0xf_0010;
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registers_match_query_fw() {
+    fn bar0_offsets_map_to_registers() {
         for (offset, register) in [
             (0x80680, Some(Register::Hcr(HcrWord::InParamHigh))),
             (0x80698, Some(Register::Hcr(HcrWord::Command))),

@@ -16,7 +16,7 @@ use crate::ids::{Lkey, Pdn, Srqn};
 pub struct Srqc {
     /// Log2 of the number of slots.
     pub log_slots: u8,
-    /// SRQ number, which has no generation bits.
+    /// SRQ number. It contains no generation number.
     pub srqn: Srqn,
     /// L_Key of the queue's region.
     pub lkey: Lkey,
@@ -26,7 +26,7 @@ pub struct Srqc {
     pub record: u32,
     /// Log2 of the slot size in bytes.
     pub log_slot: u8,
-    /// Protection domain of the queue and of the data.
+    /// Protection domain of the queue and the data.
     pub pd: Pdn,
     /// Number of posted WQEs below which one event is raised; 0 disables the event.
     pub limit: u16,
@@ -40,10 +40,10 @@ impl Srqc {
     /// Length in bytes of the outbox of QUERY_SRQ.
     pub const QUERY_LEN: usize = 0x40;
 
-    /// Parses the inbox of SW2HW_SRQ. `max_log_slots` follows from the limits reported by QUERY_DEV_LIM.
+    /// Parses the inbox of SW2HW_SRQ. `max_log_slots` is the log2 of the maximum number of slots.
     ///
     /// # Errors
-    /// EXCEED_LIM if the SRQ has more slots than this limit.
+    /// EXCEED_LIM if the SRQ has more slots.
     pub fn parse(inbox: &[u8; Self::LEN], max_log_slots: u8) -> Result<Self, CmdError> {
         let raw: Raw = transmute!(*inbox);
         let log_slots = raw.head.log_slots();
@@ -62,8 +62,8 @@ impl Srqc {
         })
     }
 
-    /// Returns the outbox of QUERY_SRQ, given the counters of posted and consumed WQEs.
-    pub fn emit(&self, posted: u16, taken: u16) -> [u8; Self::QUERY_LEN] {
+    /// Returns the outbox of QUERY_SRQ, given the numbers of WQEs posted and consumed.
+    pub fn emit(&self, posted: u16, consumed: u16) -> [u8; Self::QUERY_LEN] {
         let raw = Raw {
             head: Head::new().with_log_slots(self.log_slots & 0xf).with_srqn(self.srqn.get()),
             lkey: self.lkey.get().into(),
@@ -76,7 +76,7 @@ impl Srqc {
             limit: self.limit.into(),
             count: posted.into(),
             reserved_20: [0; 2],
-            counter: taken.into(),
+            counter: consumed.into(),
             reserved_24: [0; 12],
         };
         let bytes: [u8; Self::LEN] = transmute!(raw);
@@ -108,8 +108,8 @@ struct Stride {
     log_stride: u8,
 }
 
-/// Protection domain and EQ number. The driver always writes the same EQ number, which differs from that of the EQ that
-/// receives the events.
+/// Protection domain and EQ number. The EQ number that the driver writes is not that of the EQ that receives the
+/// events.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct Owner {
@@ -140,7 +140,7 @@ const _: () = assert!(size_of::<Raw>() == Srqc::LEN);
 mod tests {
     use super::*;
 
-    /// Context of SRQ 11h with 256 slots of 64 bytes, key 1a00h, record 32764 of UAR page 3 and PD 5.
+    /// Context of SRQ 11h: 256 slots of 64 bytes, key 1a00h, record 32764 of UAR page 3, PD 5.
     const INBOX: [u8; Srqc::LEN] = [
         0x08, 0x00, 0x00, 0x11, 0x00, 0x00, 0x1a, 0x00, 0x00, 0x00, 0x7f, 0xfc, 0x40, 0x00, 0x00,
         0x03, //
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_more_slots_than_reported() {
+    fn rejects_oversized_srq() {
         let mut inbox = INBOX;
         inbox[0] = 0x0f;
         assert_eq!(Srqc::parse(&inbox, 14).unwrap_err().status, CmdStatus::ExceedLim);

@@ -1,8 +1,8 @@
 //! Send and receive WQEs, and the segments that they consist of.
 //!
-//! A WQE is a sequence of 16-byte granules. A send WQE does not contain its own opcode and size. They are in the
-//! [`NextSegment`] of the WQE in the previous slot or, for the first WQE of a doorbell, in the doorbell. The caller of
-//! [`SendWqe::parse`] therefore passes exactly the bytes of the WQE, and its opcode.
+//! A WQE is a sequence of 16-byte granules. The opcode and size of a send WQE are not in the WQE itself, but in the
+//! [`NextSegment`] of the previous WQE, or in the doorbell if the WQE is the first that the doorbell posts. They are
+//! therefore passed to [`SendWqe::parse`] as the opcode and the length of the slice.
 //!
 //! # Spec
 //! mthca interface, sections 7.1 to 7.4 and 8.3.
@@ -21,7 +21,7 @@ pub use send::{Operation, SendWqe, WqeData};
 
 pub use crate::hca::segment::{DataSegment, DataSegments, GRANULE, WqeError};
 
-/// Largest send WQE in granules. The size field cannot hold a larger value.
+/// Largest send WQE in granules, limited by the width of the size field.
 pub const MAX_SIZE: u8 = 63;
 
 type RawData = crate::hca::segment::RawData<zerocopy::BigEndian>;

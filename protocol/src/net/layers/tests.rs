@@ -2,14 +2,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Destination and source MAC addresses, which precede the EtherType.
+/// Destination and source MAC addresses.
 const ADDRESSES: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 
 fn frame(parts: &[&[u8]]) -> Vec<u8> {
     [&ADDRESSES[..], &parts.concat()].concat()
 }
 
-/// Returns a datagram from 10.0.0.1 to 10.0.0.2 with an IPv4 header (RFC 791, section 3.1).
+/// Returns an EtherType and an IPv4 datagram from 10.0.0.1 to 10.0.0.2 (RFC 791, section 3.1).
 fn ipv4(protocol: u8, fragment: [u8; 2], options: &[u8], payload: &[u8]) -> Vec<u8> {
     let header_len = u8::try_from(20 + options.len()).unwrap();
     let [high, low] = u16::try_from(usize::from(header_len) + payload.len()).unwrap().to_be_bytes();
@@ -17,7 +17,7 @@ fn ipv4(protocol: u8, fragment: [u8; 2], options: &[u8], payload: &[u8]) -> Vec<
     [&[0x08, 0x00][..], &fixed, &[10, 0, 0, 1, 10, 0, 0, 2], options, payload].concat()
 }
 
-/// Returns a datagram from 2001:db8::1 to 2001:db8::2 with an IPv6 header (RFC 8200, section 3).
+/// Returns an EtherType and an IPv6 datagram from 2001:db8::1 to 2001:db8::2 (RFC 8200, section 3).
 fn ipv6(next_header: u8, payload: &[u8]) -> Vec<u8> {
     let [high, low] = u16::try_from(payload.len()).unwrap().to_be_bytes();
     let address = |last| [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
@@ -55,7 +55,7 @@ fn locates_tcp_over_ipv4() {
     let ip = layers.ip.unwrap();
     assert_eq!(ip.addresses, addresses);
     assert_eq!((ip.protocol, ip.fragment, ip.extensions), (6, false, false));
-    assert_eq!((ip.payload_at, ip.end), (34, 54), "padding is no part of the datagram");
+    assert_eq!((ip.payload_at, ip.end), (34, 54), "padding is not part of the datagram");
     assert_eq!(ip.transport, Transport::Tcp(PORTS));
     assert_eq!(layers.ip_header(&padded), padded.get(14..34));
     assert_eq!(ip.payload(&padded), Some(&transport(20)[..]));
@@ -108,7 +108,7 @@ fn transport_requires_minimum_header_length() {
     assert_eq!(
         ip(&frame(&[&ipv4(58, [0, 0], &[], &[8; 8])])).transport,
         Transport::Other,
-        "ICMPv6 is of IPv6"
+        "ICMPv6 over IPv4"
     );
     assert_eq!(ip(&frame(&[&ipv6(58, &[128; 8])])).transport, Transport::Icmp);
 }
@@ -128,15 +128,14 @@ fn fragment_has_no_transport() {
 }
 
 #[test]
-fn transport_of_ipv6_atomic_fragment_is_parsed() {
+fn atomic_fragment_has_transport() {
     let ip = ip(&frame(&[&ipv6(44, &[&[6, 0, 0, 0, 0, 0, 0, 9][..], &transport(20)].concat())]));
     assert_eq!((ip.fragment, ip.extensions, ip.transport), (false, true, Transport::Tcp(PORTS)));
 }
 
 #[test]
 fn later_fragment_is_not_parsed_as_header() {
-    // This is a fragment from the middle of a destination options header. Its first bytes look like an extension
-    // header.
+    // A fragment of a destination options header. Its data looks like another extension header.
     let payload = [&[60, 0, 0x00, 0x10, 0, 0, 0, 9][..], &[6, 0, 0, 0, 0, 0, 0, 0], &transport(20)].concat();
     let ip = ip(&frame(&[&ipv6(44, &payload)]));
     assert_eq!((ip.protocol, ip.payload_at, ip.transport), (60, 62, Transport::Other));
@@ -213,7 +212,7 @@ fn correct_checksum_sums_to_zero() {
 
 proptest! {
     #[test]
-    fn parsed_parts_lie_inside_frame(
+    fn parsed_offsets_are_inside_frame(
         ether_type in prop::sample::select(vec![[0x08u8, 0x00], [0x86, 0xdd], [0x81, 0x00], [0x88, 0xa8]]),
         version in prop::sample::select(vec![0x45u8, 0x46, 0x4f, 0x60]),
         rest in proptest::collection::vec(any::<u8>(), 0..200),

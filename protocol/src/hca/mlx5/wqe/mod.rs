@@ -16,9 +16,9 @@ pub use segments::{
 };
 pub use send::{Operation, SendWqe, Translation, Umr, WqeError};
 
-/// WQE sizes are given in units of this many bytes.
+/// Unit of WQE sizes, in bytes.
 pub const UNIT: usize = 16;
-/// Send queue lengths and counters are given in blocks of this many bytes.
+/// Unit of send queue lengths and counters, in bytes.
 pub const BLOCK: usize = 64;
 /// Maximum send WQE size in bytes.
 pub const MAX_SEND: usize = 63 * UNIT;

@@ -39,7 +39,7 @@ impl Opcode {
         matches!(self, Self::CompareSwap | Self::FetchAdd)
     }
 
-    /// Returns whether the device writes to the data segments, instead of reading from them.
+    /// Returns whether the data segments form a scatter list, to which the device writes.
     pub const fn scatters(self) -> bool {
         matches!(self, Self::Read) || self.is_atomic()
     }

@@ -15,7 +15,7 @@ pub struct RecvWqe {
 }
 
 impl RecvWqe {
-    /// Parses an entry of a receive queue. Any content is valid; an incomplete segment at the end is ignored.
+    /// Parses a receive queue entry. Every entry is valid; an incomplete segment at the end is ignored.
     pub fn parse(entry: &[u8]) -> Self {
         // Bit 31 is not part of the length, so `byte_count` excludes it (mlx5 interface, section 20, M-24).
         let segments = entry.as_chunks::<{ DataSegment::LEN }>().0.iter().map(DataSegment::parse);
@@ -23,7 +23,7 @@ impl RecvWqe {
         Self { scatter: segments.take_while(|segment| !is_end(segment)).collect() }
     }
 
-    /// Returns the WQE in wire format, as a `len`-byte entry. Segments that do not fit are omitted. A terminating
+    /// Returns the WQE as an entry of `len` bytes in wire format. Segments that do not fit are omitted. A terminating
     /// segment is added if there is room.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let end = DataSegment { lkey: crate::ids::Lkey::new(TERMINATE_KEY), ..DataSegment::default() };
@@ -45,7 +45,7 @@ impl Describe for RecvWqe {
     }
 }
 
-/// An entry of an SRQ, which consists of a link and a receive WQE.
+/// An SRQ entry, which consists of a link and a receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct SrqEntry {
@@ -61,7 +61,7 @@ impl SrqEntry {
         Some(Self { next: link.next, wqe: RecvWqe::parse(entry.get(LinkSegment::LEN..)?) })
     }
 
-    /// Returns the entry in wire format, with a length of `len` bytes. `len` must be at least 16.
+    /// Returns the entry in wire format, padded to `len` bytes. `len` must be at least 16.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let mut entry = LinkSegment { next: self.next, signature: 0 }.emit().to_vec();
         entry.extend(self.wqe.emit(len.saturating_sub(LinkSegment::LEN)));

@@ -9,7 +9,7 @@ use crate::ids::{FlowLabel, Lid, Lkey, MacAddr, Qkey, Qpn, Rkey, Srqn, Va};
 use crate::layout;
 
 codes! {
-    /// Earlier requests for which a WQE must wait.
+    /// Fence mode: the earlier requests for which a WQE waits.
     pub enum Fence(u8) {
         /// The WQE waits for no earlier request.
         None = 0 "none",
@@ -25,7 +25,7 @@ codes! {
 }
 
 layout! {
-    /// Control segment, which is the first segment of every send WQE.
+    /// Control segment, the first segment of every send WQE.
     pub struct ControlSegment[16] big_endian {
         /// Variant of the operation that the opcode selects.
         @0x00[31:24]  op_mod: u8,
@@ -67,15 +67,15 @@ impl ControlSegment {
 }
 
 layout! {
-    /// The segment that contains the destination XRC SRQ.
+    /// XRC segment, which contains the destination SRQ.
     pub struct XrcSegment[16] big_endian {
-        /// XRC SRQ of the peer.
+        /// Number of the peer's XRC SRQ.
         @0x00[23:0]  srqn: Srqn,
     }
 }
 
 layout! {
-    /// The segment that contains the remote address.
+    /// Remote address segment of an RDMA or atomic operation.
     pub struct RemoteSegment[16] big_endian {
         /// Address of the first byte in the peer's memory.
         @0x00  va: Va,
@@ -84,11 +84,11 @@ layout! {
 }
 
 layout! {
-    /// The segment that contains the operands of an atomic operation.
+    /// Atomic segment, which contains the operands.
     pub struct AtomicSegment[16] big_endian {
-        /// Value to add, or new value for the swap.
+        /// Value to add, or the new value of a compare and swap.
         @0x00  swap_or_add: u64 => Hex,
-        /// Value that the remote word must have for the swap to take place.
+        /// Value with which the remote word is compared.
         @0x08  compare: u64 => Hex,
     }
 }
@@ -96,22 +96,22 @@ layout! {
 layout! {
     /// Datagram segment. InfiniBand ports do not use the Ethernet fields.
     pub struct DatagramSegment[48] big_endian {
-        /// Q_Key. If bit 31 is set, the Q_Key of the sending QP is used.
+        /// Q_Key of the receiver. If bit 31 is set, the Q_Key of the sending QP is used instead.
         @0x00         qkey: Qkey,
-        /// If set, the segment has 48 bytes; otherwise, it has 16.
+        /// Whether the segment is 48 bytes long. If not, it is 16 bytes long.
         @0x08[31]     long: bool,
         /// QP number of the receiver.
         @0x08[23:0]   qpn: Qpn,
-        /// Code of the static rate.
+        /// Static rate, IBTA encoding.
         @0x0c[31:28]  static_rate: u8,
         @0x0c[27:24]  service_level: u8,
-        /// Whether packets to the device's own port are looped back inside the device.
+        /// Whether packets to the local port are looped back inside the device.
         @0x0c[23]     force_loopback: bool,
         /// Low bits of the source LID.
         @0x0c[22:16]  path_bits: u8,
         /// LID of the receiver. On Ethernet: the UDP source port.
         @0x0c[15:0]   lid: Lid,
-        /// On Ethernet: MAC address of the destination.
+        /// On Ethernet: destination MAC address.
         @0x14         mac: MacAddr,
         /// Traffic class of the GRH.
         @0x18[15:8]   traffic_class: u8,
@@ -131,23 +131,23 @@ impl DatagramSegment {
     /// Length in bytes of the short segment.
     pub const SHORT_LEN: usize = 16;
 
-    /// Returns the Q_Key to send in the datagram. `of_qp` is the Q_Key of the sending QP.
-    pub const fn effective_qkey(&self, of_qp: Qkey) -> Qkey {
-        if self.qkey.get() >> 31 != 0 { of_qp } else { self.qkey }
+    /// Returns the Q_Key to send in the datagram. `qp_qkey` is the Q_Key of the sending QP.
+    pub const fn effective_qkey(&self, qp_qkey: Qkey) -> Qkey {
+        if self.qkey.get() >> 31 != 0 { qp_qkey } else { self.qkey }
     }
 }
 
 layout! {
     /// Data segment: one entry of a gather or scatter list.
     pub struct DataSegment[16] big_endian {
-        /// Length in bytes. An entry of length 0 is empty.
+        /// Length in bytes, 31 bits; 0 for an empty entry.
         @0x00[30:0]  byte_count: u32,
         @0x04        lkey: Lkey,
         @0x08        va: Va,
     }
 }
 
-/// One part of the data of a send WQE.
+/// A data segment or an inline segment of a send WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataItem<'a> {
     /// Data in memory, accessed with the segment's key.
@@ -156,11 +156,11 @@ pub enum DataItem<'a> {
     Inline(&'a [u8]),
 }
 
-/// All data of a send WQE. Up to four parts are stored without allocation.
+/// Data of a send WQE. Up to four items are stored without allocation.
 pub type DataItems<'a> = SmallVec<[DataItem<'a>; 4]>;
 
 impl DataItem<'_> {
-    /// Returns the length of this part in bytes.
+    /// Returns the length of the data in bytes.
     pub const fn len(&self) -> usize {
         match self {
             Self::Pointer(segment) => segment.byte_count as usize,
@@ -168,7 +168,7 @@ impl DataItem<'_> {
         }
     }
 
-    /// Returns whether this part is empty.
+    /// Returns whether the length is zero.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }

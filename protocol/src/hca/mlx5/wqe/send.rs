@@ -1,4 +1,4 @@
-//! Send WQEs: parsing and emission.
+//! Parses and emits send WQEs.
 
 use thiserror::Error;
 
@@ -23,13 +23,13 @@ pub enum WqeError {
     /// The WQE ends inside a segment.
     #[error("the WQE is too short for its {0}")]
     Truncated(&'static str),
-    /// The WQE contains the number of a different queue.
+    /// The WQE contains the number of a different QP.
     #[error("QP number {0} in the WQE does not match the QP")]
     Queue(Qpn),
     /// The opcode is unknown or not supported by the service.
     #[error("unsupported opcode {0:#04x}")]
     Opcode(u8),
-    /// The WQE has inline data, but the operation needs buffers to write to.
+    /// The WQE has inline data, but its operation returns data.
     #[error("an operation that returns data cannot use inline data")]
     Inline,
     /// The WQE of an atomic operation does not have exactly one 8-byte data segment.
@@ -42,18 +42,18 @@ impl WqeError {
     pub const SYNDROME: Syndrome = Syndrome::LocalQpOperation;
 }
 
-/// Translation list in a UMR.
+/// Translation list of a UMR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation<'a> {
     /// The UMR has no list, because the number of units in its control segment is 0.
     None,
-    /// The list is in the WQE itself, which is padded to a multiple of 64 bytes.
+    /// The list is in the WQE, which is padded to a multiple of 64 bytes.
     Inline(&'a [u8]),
     /// The list is in memory, at the address in the segment.
     Pointer(DataSegment),
 }
 
-/// A work request (UMR) that changes a memory key.
+/// A UMR, a work request that changes a memory key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Umr<'a> {
     /// Fields to change and conditions to check.
@@ -88,7 +88,7 @@ pub struct SendWqe<'a> {
     pub control: ControlSegment,
     /// Opcode in the control segment.
     pub opcode: Opcode,
-    /// XRC SRQ of the peer, or `None` without XRC.
+    /// SRQ of the peer, if the service is XRC.
     pub xrc_srqn: Option<Srqn>,
     pub operation: Operation<'a>,
     /// Data to gather or scatter. Empty for [`Operation::Nop`] and [`Operation::Umr`].
@@ -162,9 +162,8 @@ impl<'a> SendWqe<'a> {
     /// Parses the WQE at the beginning of `bytes`, which can be longer than the WQE. `qpn` is the QP number.
     ///
     /// # Errors
-    /// Fails if the size is 0, the QP number is wrong, a segment extends beyond the size, or the opcode is not
-    /// supported (mlx5 interface, section 11.3). Also fails if the data segments do not suit the opcode; see
-    /// [`WqeError`].
+    /// Fails if the size is 0, the QP number is wrong, a segment extends past the end of the WQE, or the opcode is not
+    /// supported (mlx5 interface, section 11.3). Also fails if the data is invalid for the opcode; see [`WqeError`].
     pub fn parse(bytes: &'a [u8], service: Service, qpn: Qpn) -> Result<Self, WqeError> {
         let control = ControlSegment::parse_prefix(bytes).ok_or(WqeError::Truncated("control segment"))?;
         if control.size == 0 {
@@ -212,11 +211,10 @@ impl<'a> SendWqe<'a> {
         Ok(Self { operation, data, ..bare })
     }
 
-    /// Returns the WQE in wire format. The size in the control segment is computed; all other fields come from the
-    /// segments.
+    /// Returns the WQE in wire format. The size in the control segment is computed.
     ///
-    /// Inline data must not exceed 1023 bytes, and the WQE must not exceed [`MAX_SEND`]. Size fields that would exceed
-    /// these limits are truncated.
+    /// Inline data must not exceed 1023 bytes, and the WQE must not exceed [`MAX_SEND`]. Otherwise, the size fields are
+    /// truncated.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = vec![0; ControlSegment::LEN];
         if let Some(srqn) = self.xrc_srqn {
@@ -240,8 +238,7 @@ impl<'a> SendWqe<'a> {
             match item {
                 DataItem::Pointer(segment) => wqe.extend_from_slice(&segment.emit()),
                 DataItem::Inline(bytes) => {
-                    // The count is truncated to its field. A WQE is at most 1008 bytes long, so longer data cannot be
-                    // encoded in any case.
+                    // The count is truncated to its field. Data that long does not fit in a WQE of at most 1008 bytes.
                     let count = u32::try_from(bytes.len()).unwrap_or(u32::MAX) & 0x3ff | 1 << 31;
                     wqe.extend_from_slice(&count.to_be_bytes());
                     wqe.extend_from_slice(bytes);

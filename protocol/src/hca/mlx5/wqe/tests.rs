@@ -6,7 +6,7 @@ use crate::hca::mlx5::qp::Service;
 use crate::hca::mlx5::umr::MkeyMask;
 use crate::ids::{Lid, Lkey, Pdn, Qkey, Qpn, Rkey, Srqn, Va};
 
-/// Converts words to the bytes of a WQE.
+/// Converts words to big-endian bytes.
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
@@ -50,7 +50,7 @@ fn published_registration_round_trips() {
     assert!(umr.control.mask.contains(MkeyMask::PD | MkeyMask::FREE));
 }
 
-/// Golden trace ib-5 contains a type 2 window over part of a region.
+/// The WQE, from golden trace ib-5, binds a type 2 window to part of a region.
 #[test]
 fn inline_translation_is_padded() {
     let mut wqe = bytes(&[0x25, 0x880c, 8, 0x110a, 0xb000_0000, 0x4_0000, 0, 0x203c_6041]);
@@ -123,7 +123,7 @@ fn xrc_segment_follows_control_segment() {
 }
 
 #[test]
-fn inline_data_can_follow_pointers() {
+fn inline_data_can_follow_data_segments() {
     let mut wqe = bytes(&[0x0a, 0x8504, 0, 0, 4, 0x801, 0, 0x1000, 0x8000_000e]);
     wqe.extend([7; 14]);
     wqe.extend([0; 14]);
@@ -151,7 +151,7 @@ fn malformed_wqes_are_rejected() {
 }
 
 #[test]
-fn nop_ignores_its_segments() {
+fn segments_of_nop_are_ignored() {
     let wqe = bytes(&[0, 0x8502, 8, 0, 0x8000_0fff, 1, 2, 3]);
     let nop = SendWqe::parse(&wqe, Service::Rc, Qpn::new(0x85)).unwrap();
     assert_eq!((nop.operation, nop.data.len()), (Operation::Nop, 0));

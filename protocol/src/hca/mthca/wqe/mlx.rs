@@ -1,4 +1,4 @@
-//! Send WQEs of QP0 and QP1, whose packet headers are written by the driver.
+//! Send WQEs of QP0 and QP1. The driver writes the packet headers.
 //!
 //! # Spec
 //! mthca interface, section 8.3.
@@ -12,23 +12,24 @@ use super::{DataSegments, GRANULE, WqeError};
 use crate::hca::segment::Segments;
 use crate::ids::Lid;
 
-/// Length of the ICRC in bytes. Drivers reserve space for it after the payload.
+/// Length of the ICRC in bytes. Drivers append a placeholder for it to the payload.
 const ICRC_LEN: u32 = 4;
 
 /// A MAD to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct MlxWqe {
-    /// Whether to send on VL 15, which is for SMPs.
+    /// Whether to send on VL 15, as required for SMPs.
     pub vl15: bool,
-    /// Whether to send the source LID in the header unchanged, as directed-route SMPs with the permissive LID require.
+    /// Whether to send the source LID in the header unchanged, as required for directed-route SMPs with the permissive
+    /// LID.
     pub keep_source_lid: bool,
     /// Service level, four bits.
     pub service_level: u8,
     /// Whether the driver requests a CQE.
     pub signalled: bool,
     pub dlid: Lid,
-    /// Gather list of the headers and the payload, without the space for the ICRC.
+    /// Gather list of the headers and the payload, without the ICRC placeholder.
     pub data: DataSegments,
 }
 
@@ -61,7 +62,7 @@ impl MlxWqe {
     }
 }
 
-/// Removes the last `excess` bytes from a gather list.
+/// Removes `excess` bytes from the end of a gather list.
 fn trim_end(data: &mut DataSegments, mut excess: u32) -> Result<(), WqeError> {
     while excess > 0 {
         let last = data.last_mut().ok_or(WqeError::Truncated("ICRC"))?;
@@ -99,7 +100,7 @@ struct Flags {
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Raw {
-    /// Link to the next WQE, as in other WQEs.
+    /// Link to the next WQE, as in other send WQEs.
     link: [u8; 8],
     flags: Flags,
     dlid: U16,

@@ -1,4 +1,4 @@
-//! Packet headers that the driver writes for MADs, in InfiniBand wire format.
+//! Packet headers of MADs, which the driver writes in InfiniBand wire format.
 //!
 //! # Spec
 //! mthca interface, section 8.3; IBTA volume 1, sections 7.7 (local route header), 8.3 (global route header) and 9.2 to
@@ -41,15 +41,15 @@ pub struct PackedGrh {
 }
 
 impl PackedHeaders {
-    /// Length in bytes of the longest possible headers.
+    /// Maximum length of the headers in bytes.
     pub const MAX_LEN: usize = 8 + 40 + 12 + 12;
 
     /// Parses the headers at the front of `bytes`. Returns the headers and the payload.
     ///
     /// # Errors
-    /// [`WireError::Short`] if the bytes end too early; [`WireError::Invalid`] if the packet is not a datagram.
+    /// [`WireError::Short`] if the headers are truncated; [`WireError::Invalid`] if the packet is not a datagram.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
-        /// Next header codes in the LRH: 2 for a BTH, and 3 for a GRH that is followed by a BTH.
+        /// Next header codes in the LRH: 2 for a BTH, 3 for a GRH followed by a BTH.
         const LOCAL: u8 = 2;
         const GLOBAL: u8 = 3;
         let (lrh, rest) = view::<RawLrh>(bytes, "LRH")?;
@@ -141,7 +141,7 @@ mod tests {
         0x80, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x01,
     ];
 
-    /// The datagram is for QP1 at LID 2, and its packet length is 72 words.
+    /// A datagram to QP1 at LID 2, with a packet length of 72 words.
     #[test]
     fn parses_datagram_to_qp1() {
         let lrh = [0x00, 0x32, 0x00, 0x02, 0x00, 0x48, 0x00, 0x00];
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_packets_other_than_datagrams() {
+    fn rejects_truncated_and_non_datagram_packets() {
         let lrh = [0x00, 0x02, 0x00, 0x02, 0x00, 0x48, 0x00, 0x00];
         let whole = [&lrh[..], &BTH_DETH].concat();
         for len in 0..whole.len() {

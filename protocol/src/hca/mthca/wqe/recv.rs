@@ -12,7 +12,7 @@ use crate::ids::Va;
 /// A parsed receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecvWqe {
-    /// Byte offset of the next WQE in an SRQ. Not used in the receive queue of a QP, which is a ring.
+    /// Byte offset of the next WQE in an SRQ. Not used by receive queues, which are rings.
     pub successor: u32,
     /// Scatter list of the receive.
     pub data: DataSegments,
@@ -23,8 +23,8 @@ impl RecvWqe {
     /// previous slot is ignored.
     ///
     /// # Errors
-    /// [`WqeError::Inline`] for a data segment with the inline bit; [`WqeError::Truncated`] for a slot that is too
-    /// short for a [`NextSegment`].
+    /// [`WqeError::Inline`] if a data segment has the inline bit set; [`WqeError::Truncated`] if the slot is too short
+    /// for a [`NextSegment`].
     pub fn parse(slot: &[u8]) -> Result<Self, WqeError> {
         let (next, rest) = slot.split_first_chunk::<GRANULE>().ok_or(WqeError::Truncated("next segment"))?;
         let whole = rest.len() - rest.len() % GRANULE;
@@ -33,13 +33,13 @@ impl RecvWqe {
         Ok(Self { successor: successor(next), data: list.map(DataSegment::parse).collect::<Result<_, _>>()? })
     }
 
-    /// Returns the byte offset of the next WQE in an SRQ, even if the slot's scatter list is invalid. Returns 0 for a
-    /// slot that is too short for a [`NextSegment`].
+    /// Returns the byte offset of the next WQE in an SRQ. The scatter list may be invalid. Returns 0 if the slot is too
+    /// short for a [`NextSegment`].
     pub fn successor_of(slot: &[u8]) -> u32 {
         slot.first_chunk().map_or(0, successor)
     }
 
-    /// Returns a slot of `len` bytes as a driver writes it. Data segments that do not fit into the slot are dropped.
+    /// Returns a slot of `len` bytes, as a driver writes it. Data segments that do not fit are dropped.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let mut next = NextSegment::default();
         next.link.address = self.successor;

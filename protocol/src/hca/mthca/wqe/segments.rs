@@ -12,7 +12,7 @@ use super::GRANULE;
 use crate::ids::{Qkey, Qpn};
 use crate::roce::Imm;
 
-/// Description of the WQE in the next slot.
+/// Link to the next WQE, with its opcode and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Link {
     /// Byte offset of the next WQE, a multiple of 64.
@@ -28,7 +28,7 @@ pub struct Link {
 /// First segment of every WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct NextSegment {
-    /// Link to the WQE in the next slot.
+    /// Link to the next WQE.
     pub link: Link,
     /// Whether the driver requests a CQE.
     pub signalled: bool,
@@ -70,10 +70,10 @@ impl NextSegment {
     }
 }
 
-/// UD segment, which holds the address of a datagram's receiver.
+/// UD segment, which contains the address of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UdSegment {
-    /// Path to the receiver.
+    /// Address vector of the receiver.
     pub vector: AddressVector,
     /// QP number of the receiver.
     pub dqpn: Qpn,
@@ -95,7 +95,7 @@ impl UdSegment {
         }
     }
 
-    /// Returns the wire format of the segment.
+    /// Returns the segment in wire format.
     pub fn emit(&self) -> [u8; Self::LEN] {
         transmute!(RawUd {
             vector: self.vector.emit(),
@@ -111,7 +111,7 @@ impl UdSegment {
 struct RawAddress {
     #[bits(5)]
     opcode: u8,
-    /// A bit that drivers set in receive queues.
+    /// Drivers set this bit in receive queues.
     #[bits(1)]
     __: u8,
     #[bits(26)]

@@ -24,7 +24,7 @@ pub enum WqeData {
 }
 
 impl WqeData {
-    /// Parses the remaining segments. Either all of them refer to regions, or all are inline.
+    /// Parses the remaining segments, which must be all inline or all data segments.
     fn parse(mut rest: Segments<'_>) -> Result<Self, WqeError> {
         let mut inline = SmallVec::new();
         let mut list = DataSegments::new();
@@ -56,15 +56,15 @@ pub struct SendWqe {
     /// Flags and immediate data of this WQE, and the link to the next WQE.
     pub next: NextSegment,
     pub operation: Operation,
-    /// Gather list or inline data of the message. For READs and atomics, the scatter list.
+    /// Gather list or inline data of the message, or scatter list of a READ or atomic.
     pub data: WqeData,
 }
 
 impl SendWqe {
-    /// Parses a WQE. `wqe` must contain exactly the bytes of the WQE.
+    /// Parses a WQE. `wqe` must contain exactly the bytes of the WQE, and `opcode` is its opcode.
     ///
     /// # Errors
-    /// Returns a [`WqeError`] if the WQE is invalid.
+    /// Fails if the opcode is not supported, a segment is truncated, or the data is invalid for the opcode.
     pub fn parse(wqe: &[u8], opcode: u8, service: ServiceType) -> Result<Self, WqeError> {
         let supported = WqeOpcode::from_code(opcode).filter(|code| code.supported(service));
         let code = supported.ok_or(WqeError::Opcode(opcode))?;
@@ -74,7 +74,7 @@ impl SendWqe {
             rest.take("UD segment").map(UdSegment::parse)
         })?;
         let data = match code {
-            // In a NOP, everything after the `NextSegment` is undefined.
+            // The contents of a NOP after the `NextSegment` are undefined.
             WqeOpcode::Nop => WqeData::Segments(DataSegments::new()),
             _ => WqeData::parse(rest)?,
         };
@@ -82,7 +82,7 @@ impl SendWqe {
         Ok(Self { next, operation, data })
     }
 
-    /// Returns the WQE in wire format, as a driver writes it. Its length is a whole number of granules.
+    /// Returns the WQE in wire format, as a driver writes it. Its length is a multiple of the granule.
     pub fn emit(&self) -> Vec<u8> {
         let mut wqe = self.next.emit().to_vec();
         self.operation.emit::<BigEndian>(&mut wqe, |to, wqe| wqe.extend_from_slice(&to.emit()));
@@ -94,7 +94,7 @@ impl SendWqe {
     }
 }
 
-/// Parses the next entry of a gather list.
+/// Parses the next data segment or inline segment.
 pub(super) fn next_data<'a>(rest: &mut Segments<'a>) -> Result<Data<'a>, WqeError> {
     const HEAD: usize = 4;
     let head = rest.0.first_chunk::<HEAD>().map_or(0, |head| u32::from_be_bytes(*head));
@@ -111,7 +111,7 @@ pub(super) fn next_data<'a>(rest: &mut Segments<'a>) -> Result<Data<'a>, WqeErro
     Ok(Data::Inline(bytes))
 }
 
-/// An entry of a gather list.
+/// A data segment or the contents of an inline segment.
 pub(super) enum Data<'a> {
     Region(DataSegment),
     Inline(&'a [u8]),

@@ -53,7 +53,7 @@ fn send_has_next_segment_and_data() {
 }
 
 #[test]
-fn rdma_write_and_read_wqes_contain_remote_address() {
+fn rdma_wqes_contain_remote_address() {
     let data = || WqeData::Segments(smallvec![DATA]);
     let parts: [&[u8]; 3] = [&NEXT_BYTES, &REMOTE_BYTES, &DATA_BYTES];
     let write = |imm| Operation::Write { remote: REMOTE, imm };
@@ -80,7 +80,7 @@ fn atomics_require_one_eight_byte_segment() {
 }
 
 #[test]
-fn ud_address_segment_has_48_bytes() {
+fn ud_segment_is_48_bytes_long() {
     let address = Address { dlid: Lid::new(2), ..Address::default() };
     let vector = AddressVector { port: 1, pd: Pdn::new(3), address };
     let to = UdSegment { vector, dqpn: Qpn::new(0x15), qkey: Qkey::new(0x1111_1111) };
@@ -112,7 +112,7 @@ fn inline_data_is_padded_to_granule() {
 type SmallVecOf = smallvec::SmallVec<[u8; 64]>;
 
 #[test]
-fn receive_scatter_list_ends_at_end_key_or_slot_end() {
+fn scatter_list_ends_at_end_key() {
     let head = [0x00, 0x00, 0x01, 0x01, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
     let end = [0, 0, 0, 0, 0, 0, 0x01, 0x00, 0, 0, 0, 0, 0, 0, 0, 0];
     let parse = |parts: &[&[u8]]| RecvWqe::parse(&parts.concat()).unwrap();
@@ -126,9 +126,9 @@ fn receive_scatter_list_ends_at_end_key_or_slot_end() {
     assert_eq!(RecvWqe::parse(&slot), Ok(RecvWqe { successor: 0x100, data: smallvec![DATA] }));
 }
 
-/// Example from section 14.2: QP0 sends with flags 20008h, and QP1 with 8h. Both WQEs include an ICRC placeholder.
+/// Example from section 14.2: the flags are 20008h for QP0 and 8h for QP1. Both WQEs have an inline ICRC placeholder.
 #[test]
-fn inline_icrc_placeholder_of_mad_is_removed() {
+fn inline_icrc_placeholder_is_removed() {
     let mlx = [0, 0, 0, 0x8a, 0, 0, 0, 0x85, 0x00, 0x02, 0x00, 0x08, 0xff, 0xff, 0, 0];
     let crc = [0x80, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let wqe = MlxWqe::parse(&[mlx, DATA_BYTES, DATA_BYTES, DATA_BYTES, crc].concat()).unwrap();
@@ -148,9 +148,9 @@ fn inline_icrc_placeholder_of_mad_is_removed() {
     assert_eq!(wqe.service_level, 5);
 }
 
-/// iPXE uses one segment for the headers, and one for the payload followed by four bytes for the ICRC.
+/// iPXE uses one segment for the headers, and one for the payload and the ICRC placeholder.
 #[test]
-fn icrc_placeholder_at_end_of_mad_payload_is_removed() {
+fn icrc_placeholder_in_payload_segment_is_removed() {
     let mlx = [0, 0, 0, 0x84, 0, 0, 0, 0x83, 0x00, 0x02, 0x00, 0x08, 0xff, 0xff, 0, 0];
     let segment = |len| DataSegment { len, ..DATA };
     let parse = |parts: &[DataSegment]| {
@@ -165,7 +165,7 @@ fn icrc_placeholder_at_end_of_mad_payload_is_removed() {
 
 proptest! {
     #[test]
-    fn parsing_wqes_of_any_bytes_never_panics(
+    fn parsing_arbitrary_wqes_never_panics(
         bytes in prop::collection::vec(any::<u8>(), 0..1024),
         opcode: u8,
     ) {
