@@ -42,7 +42,7 @@ struct Cli {
     #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET")]
     socket: Option<PathBuf>,
 
-    /// Maximum time to wait for each response from hcad, in seconds
+    /// Maximum time to wait for each response, in seconds
     #[arg(long, value_name = "SECONDS", global = true, default_value = "10", value_parser = daemon::timeout)]
     timeout: Duration,
 

@@ -21,7 +21,8 @@ pub(crate) enum Peer {
         /// Device number of the peer, which determines the peer's MAC address
         #[arg(long)]
         id: Option<u16>,
-        /// The peer's MAC address; frames from other peers with this source MAC address are dropped [default: learned from the peer's frames]
+        /// The peer's MAC address; frames from other peers with this source MAC address are dropped
+        /// [default: learned from the peer's frames]
         #[arg(long, conflicts_with = "id")]
         mac: Option<String>,
         /// Forward frames between this peer and all other peers, as required for a peer that sends only to this
