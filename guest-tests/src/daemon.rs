@@ -400,8 +400,8 @@ impl Control {
     }
 }
 
-/// Returns whether a VMM is connected to the device with this number, or to any device, according to
-/// `hcactl --json devices`.
+/// Returns whether a VMM is connected to the device with this number, or to any device if `number` is `None`, according
+/// to `hcactl --json devices`.
 fn is_connected(devices: &Value, number: Option<u16>) -> Result<bool> {
     let rows = devices.as_array().context("'hcactl devices' did not print a JSON array")?;
     let selected = |row: &&Value| number.is_none_or(|number| row["id"] == number);

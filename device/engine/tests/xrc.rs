@@ -204,7 +204,7 @@ fn write_with_immediate_consumes_receive_of_named_srq() {
 }
 
 #[test]
-fn read_returns_memory_of_srq_protection_domain() {
+fn xrc_read_uses_protection_domain_of_srq() {
     let mut pair = xrc();
     pair.post(A, to(SRQ, read(1, 0x8000, 1000)));
     pair.flow();
@@ -431,7 +431,7 @@ fn lost_packets_are_retransmitted_with_xrceth() {
 }
 
 #[test]
-fn responder_advertises_no_credits() {
+fn xrc_acks_carry_invalid_credit_count() {
     let mut pair = xrc();
     pair.b.host.counts_receives = true;
     post_recv(&mut pair, SRQ, 1, 0x8000, 10);

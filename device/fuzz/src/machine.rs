@@ -1,4 +1,5 @@
-//! A guest with one device of any interface, and the actions of its client, its operator and its fabric.
+//! A guest with one device, generic over the device interface, and the operations that the VMM, the operator and the
+//! fabric can perform on the device.
 
 use std::path::Path;
 
@@ -44,7 +45,7 @@ pub(crate) struct Aim {
 pub(crate) const LIDS: [Identity; 2] = [Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2))];
 
 impl Aim {
-    /// Returns the number of one of the guest's QPs, or any other number.
+    /// Returns the number of one of the guest's QPs or, less often, an arbitrary QP number.
     pub(crate) fn qpn(&self, input: &mut Input<'_>) -> u32 {
         match usize::from(input.byte() % 8) {
             choice @ 0..5 => self.qpns[choice % self.qpns.len()],
@@ -142,8 +143,8 @@ impl<F: Frontend> Machine<F> {
     }
 
     /// Depending on the input, resets the device, disconnects its client, or does neither. Returns true if it did
-    /// neither, in which case the caller must initialise the device again. Otherwise, the caller may leave the device
-    /// uninitialised.
+    /// neither. In that case the caller re-initialises the device, which covers the bring-up of a running device. After
+    /// a reset or disconnect the caller may skip that, so that later operations reach an uninitialised device.
     pub(crate) fn reset_or_disconnect(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),
@@ -186,7 +187,7 @@ impl<F: Frontend> Machine<F> {
         (region, u64::from(input.word()) % self.hca.region_len(region))
     }
 
-    /// Runs turns until no work is left, but at most `most` turns, because a guest can link work requests in a circle.
+    /// Runs turns until no work is left, but at most `most` turns, because a guest can link work requests into a cycle.
     pub(crate) fn turns(&mut self, most: usize) {
         for _ in 0..most {
             self.hca.set_now(self.now);

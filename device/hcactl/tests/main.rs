@@ -112,7 +112,7 @@ fn time_limit_covers_whole_response() {
 }
 
 #[test]
-fn invalid_time_limits_are_rejected() {
+fn invalid_timeouts_are_rejected() {
     for limit in ["0", "-1", "x", "inf", "86401"] {
         let output = run(Path::new("/nonexistent/control.sock"), &["devices", &format!("--timeout={limit}")]);
         assert_eq!(output.status.code(), Some(2), "{limit}: {output:?}");

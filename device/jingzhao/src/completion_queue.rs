@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn solicited_arming_waits_for_solicited_entry() {
+    fn cq_armed_for_solicited_ignores_unsolicited_entries() {
         let mem = prepared();
         let mut cq = CompletionQueue::new(CQN, &cqc(4), &mem);
         assert_eq!(cq.push(&cqe(0), false, &mem), Ok(Notify::No));

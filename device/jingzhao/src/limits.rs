@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_limits_have_recommended_values() {
+    fn omitted_limits_default_to_recommended_values() {
         assert_eq!(parse("{}"), Ok(DevLim::RECOMMENDED));
         assert_eq!(Limits::default().0, DevLim::RECOMMENDED);
     }

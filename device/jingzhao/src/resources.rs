@@ -1,4 +1,4 @@
-//! Objects of an initialised device: the layout of ICM and its mapping, keys, queues and QPs. INIT_HCA creates them and
+//! Objects of an initialised device: ICM layout and mappings, memory keys, queues and QPs. INIT_HCA creates them and
 //! CLOSE_HCA removes them.
 //!
 //! The table lists the maximum memory that a hostile guest can make this module's objects use. The engine's memory is
@@ -6,14 +6,17 @@
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
-//! | QP | 1 KiB | 2^17, in 2^16 groups | 200 MiB |
+//! | QP | 1 KiB | 2^17 entries, 2^16 leaves | 200 MiB |
 //! | pending doorbell | 12 B | 2^17 x 16 reserved + 2^20 pooled | 36 MiB |
-//! | CQ | 100 B | 2^17, in 2^16 groups | 60 MiB |
+//! | CQ | 100 B | 2^17 entries, 2^16 leaves | 60 MiB |
 //! | QP whose receives are polled | 16 B | 2^17 | 2 MiB |
 //! | EQ | 80 B | 2^8 | 20 KiB |
-//! | key | 80 B | 2^20, or 2^14 groups of 64 | 83 MiB |
+//! | key | 80 B | 2^20 entries, 2^14 leaves | 83 MiB |
 //! | page table chunk | 4 KiB | 2^15 | 128 MiB |
 //! | run of ICM pages | 24 B | 2^18 in each of two tables | 24 MiB |
+//!
+//! The tables of QPs, CQs and keys are sparse: entries are allocated in leaves ([`SparseTable`]). Both the number of
+//! entries and the number of leaves are limited, and the total includes the leaves.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.3, 4 and 5.
@@ -42,8 +45,8 @@ const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 /// Maximum number of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 
-/// Maximum number of write-backs at the end of one turn. They take about 100 microseconds, so they do not delay
-/// register accesses and frames.
+/// Maximum number of write-backs at the end of one turn. They take about 100 microseconds, which is too short to
+/// noticeably delay register accesses or frames.
 const WRITE_BACKS_PER_TURN: usize = 1024;
 
 /// State of the device. The counters survive CLOSE_HCA.
@@ -126,7 +129,7 @@ impl Resources {
         self.cqs.get_mut(self.ctx.cq_index(cqn)).map(|cq| &mut **cq)
     }
 
-    /// Copies the current state and PSNs of a QP from the engine to its key data.
+    /// Copies the current state and PSNs of a QP from the engine to the device's copy of its context.
     pub fn observe(&mut self, cx: &Context<'_>, qpn: Qpn) {
         let index = self.ctx.qp_index(qpn);
         if let Some(qp) = self.qps.get_mut(index)
@@ -136,8 +139,8 @@ impl Resources {
         }
     }
 
-    /// Ends a turn: copies changes from the engine to the key data, and writes a limited number of them back to guest
-    /// memory. Returns whether more write-backs are pending.
+    /// Ends a turn: copies changes from the engine to the device's copies of the contexts, and writes a limited number
+    /// of them back to guest memory. Returns whether more write-backs are pending.
     pub fn write_back_some(&mut self, cx: &mut Context<'_>) -> bool {
         self.observe_dirty(cx);
         let Self { ctx, qps, .. } = self;

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_limits_have_recommended_values() {
+    fn omitted_limits_default_to_recommended_values() {
         assert_eq!(parse("{}").map(|limits| *limits.dev_lim()), Ok(DevLim::RECOMMENDED));
     }
 

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn word_found_during_round_repeats_polling() {
+    fn doorbell_during_polling_round_triggers_another() {
         let mut queues = queues([1, 2, 3, 4]);
         queues.begin(PLACE, Some(1));
         assert_eq!([queues.next(PLACE), queues.next(PLACE)], [Some(1), Some(2)]);

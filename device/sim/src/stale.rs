@@ -1,5 +1,5 @@
-//! Stale READ requests, which look like duplicates but repeat no executed request: they are either forged or left over
-//! from an earlier connection.
+//! Stale READ requests. They look like duplicates, but are not copies of a request that the responder executed: they
+//! are forged, or left over from an earlier connection.
 
 use protocol::Psn;
 use protocol::roce::{Bth, Ext, Opcode, Operation, Packet, Reth, RoceFrame};
@@ -8,8 +8,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::plan::{Pair, draw, draw_target_srq, path};
 
-/// Draws a READ from the peer of `side` with a valid key and a PSN before `expected`. The PSN is either arbitrary or so
-/// close to `expected` that it probably belongs to a request of this connection.
+/// Draws a READ from the peer of `side`, with a valid key and a PSN before `expected`. The PSN is either arbitrary, or
+/// recent enough that a real request of this connection probably used it.
 pub(super) fn draw_read(rng: &mut ChaCha8Rng, pair: &Pair, side: usize, expected: Psn) -> RoceFrame<'static> {
     let (mine, theirs) = (&pair.ends[side], &pair.ends[1 - side]);
     let behind = if rng.random() { rng.random_range(1..=64) } else { rng.random_range(1..=1 << 23) };

@@ -44,7 +44,7 @@ impl Wire {
     }
 }
 
-/// Fabric, directories and ports of a pair.
+/// Fabric, directories and metrics port of a pair.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     /// Directory for sockets and configurations.
@@ -125,7 +125,7 @@ pub(crate) fn both<S: Send, T: Send>(
 ) -> Result<[T; 2]> {
     let [a, b] = nodes;
     thread::scope(|scope| {
-        // Profiles distinguish the threads by their names.
+        // Name the thread so that profiles show the two drivers separately.
         let far = thread::Builder::new().name("driver2".into()).spawn_scoped(scope, || run(b, far))?;
         let near = run(a, near)?;
         let Ok(far) = far.join() else { bail!("the far node's thread panicked") };
@@ -140,7 +140,8 @@ pub(crate) fn measured<T>(
 ) -> Result<(T, [Spent; 2])> {
     let before = [nodes[0].spent()?, nodes[1].spent()?];
     let result = run(nodes)?;
-    // The kernel updates a thread's CPU time when the thread sleeps.
+    // The CPU time of a running thread may not be accounted until it sleeps, so give the measured threads time to go
+    // idle.
     thread::sleep(Duration::from_millis(2));
     let after = [nodes[0].spent()?, nodes[1].spent()?];
     Ok((result, [after[0] - before[0], after[1] - before[1]]))

@@ -1,4 +1,4 @@
-//! Reports results as a table for people, and as one JSON object per line for programs.
+//! Prints results as a human-readable table, and writes them as one JSON object per line.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -8,10 +8,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// A figure and its reference.
+/// A measured figure, compared with a reference measurement (the baseline).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    /// Name, which consists of the operation, the size and the measured quantity.
+    /// Name, composed of the operation, the size and the measured quantity.
     pub(crate) name: String,
     /// Median of the runs.
     pub(crate) value: f64,
@@ -82,7 +82,7 @@ impl Figure {
     }
 }
 
-/// The figures of a run, which are printed as soon as they are measured.
+/// All figures of this invocation. Each is printed as soon as it has been measured.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) all: Vec<Figure>,

@@ -53,7 +53,7 @@ pub(super) fn tests(cache: &Path, rdma_core: RdmaCore) -> Result<PathBuf> {
     Ok(entry.join(IMAGE))
 }
 
-/// Removes the suffix that Debian appends to a version when it rebuilds the same sources.
+/// Removes the binNMU suffix, which Debian appends to a version when it rebuilds the same sources.
 fn source_version(built: &str) -> &str {
     match built.rsplit_once("+b") {
         Some((source, number)) if number.parse::<u32>().is_ok() => source,

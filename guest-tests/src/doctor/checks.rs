@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 const SPACE_TO_FETCH: u64 = 2 << 30;
 /// Free space needed for logs and captures once everything is cached.
 const SPACE_TO_RUN: u64 = 512 * MIB;
-/// Memory needed for one guest of the default size, including its QEMU and its daemon.
+/// Memory needed for one guest of the default size, including its QEMU process and its daemon.
 const GUEST_MEMORY: u64 = 640 * MIB;
 /// The oldest host kernel on which `hcad` runs.
 const HOST_KERNEL: (u32, u32) = (5, 11);
@@ -141,7 +141,8 @@ fn archive(findings: &Findings) -> Check {
         NoArchive::Answer(message) => explain(message),
     };
     let is_complete = findings.cache.as_ref().is_ok_and(|cache| cache.parts.is_complete());
-    // This check covers only the archive. Parts that cannot be fetched are reported by other checks.
+    // If everything is cached, only optional downloads are affected. Parts missing from the cache are reported by their
+    // own checks.
     if is_complete {
         limited(NAME, format!("{found}; other kernels and additional packages cannot be downloaded"), remedy)
     } else {
@@ -149,8 +150,7 @@ fn archive(findings: &Findings) -> Check {
     }
 }
 
-/// Explains one of apt's error messages. The explanation omits host names. The user can find them in the original
-/// message.
+/// Explains an apt error message. Host names are left out; they are in the original message.
 fn explain(message: &str) -> (String, &'static str) {
     const SHOW: &str = "Run 'sudo apt-get update' to see apt's message";
     let reasons: [(&[&str], &str, &'static str); 6] = [

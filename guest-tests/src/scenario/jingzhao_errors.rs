@@ -78,7 +78,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Key,
-    /// The last byte is one byte past the end of the region.
+    /// The last byte accessed is the first one past the end of the region.
     Bounds,
     /// The region does not permit the operation.
     Right,
@@ -227,7 +227,7 @@ async fn unterminated_receives(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the requester waits 4.096 us x 2^code for an answer after the first transmission and after each retry
+/// Checks that the requester waits 4.096 us x 2^code for a response after the first transmission and after each retry
 /// (JingZhao interface, section 10.6).
 async fn peer_gone(pair: &mut Pair, retry: u8) -> Result<()> {
     // The timeout is 268.4 ms.

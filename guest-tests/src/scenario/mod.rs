@@ -230,7 +230,7 @@ pub const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "connectx-reloads",
-        "mlx5_core and mlx5_ib are loaded 50 times without leaking memory, and once after a kernel panic",
+        "mlx5_core and mlx5_ib are loaded 50 times without a leak, after a kernel panic, and with 1 and 8 CPUs",
         |lab, report| Box::pin(connectx::probe::run(lab, report, connectx::probe::Extent::Reloads)),
     ),
     Scenario::new(

@@ -62,7 +62,7 @@ impl Namespace {
         run(&[&["ip", "-netns", &self.name][..], arguments].concat()).await
     }
 
-    /// Runs a program in the namespace and returns its output. The program must succeed.
+    /// Runs a program in the namespace and returns its output. Fails if the program does not exit successfully.
     pub(super) async fn exec(&self, argv: &[&str]) -> Result<String> {
         run(&[&["ip", "netns", "exec", &self.name][..], argv].concat()).await
     }
@@ -82,7 +82,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Runs a program and returns its output. The program must succeed.
+/// Runs a program and returns its output. Fails if the program does not exit successfully.
 pub(super) async fn run(argv: &[&str]) -> Result<String> {
     let (program, arguments) = argv.split_first().context("no program")?;
     let mut command = Command::new(program);

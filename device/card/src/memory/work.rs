@@ -1,15 +1,16 @@
-//! Key operations executed by work requests and by peers: fast registration, invalidation and window binding.
-//! The table shows the state of a key after each operation.
+//! Key operations requested by work requests or by peers: fast registration, invalidation and window binding.
+//! The table shows the state of a key after each operation, or "rejected" if the operation fails and the state does not
+//! change.
 //!
 //! | state of a key | fast registration | binding, type 1 | binding, type 2 | invalidation |
 //! |---|---|---|---|---|
-//! | allocated for a region | valid | refused | refused | refused |
-//! | region, fast-registered | refused | refused | refused | allocated, unless windows are bound to it |
-//! | allocated for a window, type 1 | refused | valid | refused | refused |
-//! | allocated for a window, type 2 | refused | refused | valid | refused |
-//! | window, type 1 | refused | valid, or allocated if the length is 0 | refused | refused |
-//! | window, type 2 | refused | refused | refused, or allocated if the length is 0 | allocated, by its QP only |
-//! | region, registered by a command | refused | refused | refused | refused |
+//! | allocated for a region | valid | rejected | rejected | rejected |
+//! | region, fast-registered | rejected | rejected | rejected | allocated, unless windows are bound to it |
+//! | allocated for a window, type 1 | rejected | valid | rejected | rejected |
+//! | allocated for a window, type 2 | rejected | rejected | valid | rejected |
+//! | window, type 1 | rejected | valid, or allocated if the length is 0 | rejected | rejected |
+//! | window, type 2 | rejected | rejected | rejected, or allocated if the length is 0 | allocated (only its own QP may invalidate it) |
+//! | region, registered by a command | rejected | rejected | rejected | rejected |
 //!
 //! # Spec
 //! IBTA volume 1, sections 10.6.5 (fast registration, invalidation), 10.6.7 (memory windows) and 11.2.8.
@@ -37,7 +38,7 @@ impl KeyTable {
         }
     }
 
-    /// Executes a remote invalidation by the peer of `initiator`.
+    /// Executes a remote invalidation that the local QP `initiator` received from its peer.
     ///
     /// # Errors
     /// If the invalidation is rejected, nothing changes and the error gives the reason. Fails with
@@ -126,7 +127,7 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Creates the window of a bind operation.
+    /// Returns the window that a bind operation creates.
     fn window(&self, initiator: Initiator, of: &Bind) -> Result<MemoryRegion, AccessError> {
         let parent = self.find(of.parent)?;
         if matches!(parent.kind, Kind::Window { .. }) {

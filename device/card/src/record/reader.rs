@@ -1,4 +1,4 @@
-//! Reads a record entry by entry.
+//! Reads a recording entry by entry.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -11,13 +11,13 @@ use super::dedup::DedupCache;
 use super::entry::Entry;
 use super::header::{FORMAT, Header, MAGIC};
 
-/// Why a record, or the rest of a record, cannot be read.
+/// Why a recording, or the rest of a recording, cannot be read.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// The file is not a record.
+    /// The file is not a recording.
     #[error("the file is not an hcad recording")]
     NoRecord,
-    /// The record has another format version.
+    /// The recording has a different format version.
     #[error(
         "the recording has format version {found}, but this hcad requires version {FORMAT}; use hcad {hcad}"
     )]
@@ -33,7 +33,7 @@ pub enum ReadError {
     /// A digest does not match.
     #[error("the recording is damaged at byte {at}")]
     Damaged {
-        /// Offset of the chunk.
+        /// Offset of the damaged chunk.
         at: u64,
     },
     /// A chunk contains an invalid entry.
@@ -48,15 +48,15 @@ pub enum ReadError {
     Io(#[from] io::Error),
 }
 
-/// A record being read.
+/// A recording that is being read.
 pub struct Reader {
     from: Box<dyn Read + Send>,
     header: Header,
     chunk: Vec<u8>,
     cache: DedupCache,
-    /// Number of bytes consumed from the chunk.
+    /// Number of bytes consumed from the current chunk.
     at: usize,
-    /// Number of bytes in the file up to the end of the chunk.
+    /// Offset in the file of the end of the current chunk.
     read: u64,
     /// Whether the file ends inside a chunk.
     cut_off: bool,

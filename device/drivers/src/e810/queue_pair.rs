@@ -95,10 +95,10 @@ pub fn fragment(va: u64, key: u32, len: u32) -> [u8; 16] {
     Fragment { va: Va::new(va), key: Lkey::new(key), len }.emit()
 }
 
-/// Returns a send WQE with a list of fragments. The first 16-byte slot holds the immediate data or, without immediate
-/// data, the first fragment. `remote` and `control` follow it, and then the remaining fragments. An empty fragment is
-/// appended if needed to make the number of slots odd. In `control`, the polarity, the fragment count and the immediate
-/// flag must be clear.
+/// Returns a send WQE with a list of fragments. The first 16 bytes hold the immediate data or, if there is none, the
+/// first fragment. `remote` and `control` come next, followed by the remaining fragments. If necessary, an empty
+/// fragment pads the WQE to a whole number of 32-byte quanta. The polarity, fragment count and immediate flag in
+/// `control` must be clear.
 pub fn gather(control: u64, remote: u64, imm: Option<u32>, list: &[[u8; 16]]) -> Vec<u8> {
     let mut pieces: Vec<[u8; 16]> = Vec::new();
     if let Some(imm) = imm {
@@ -137,8 +137,8 @@ pub fn inline(control: u64, remote: u64, imm: Option<u32>, data: &[u8]) -> Vec<u
 }
 
 impl<B: Bus> Driver<B> {
-    /// Starts the RDMA half of a working NIC, including its event queues, and adds the NIC's own MAC address to the ARP
-    /// table at index 1.
+    /// Brings up RDMA on a NIC that is already running, including its event queues, and adds the NIC's own MAC address
+    /// to the ARP table at index 1.
     pub fn open_rdma(&mut self, own: MacAddr) {
         let options = OptionsSection { rdma_filter: true, ..OptionsSection::default() };
         let context = VsiContext { sections: Sections::OPTIONS, options, ..VsiContext::default() };

@@ -1,4 +1,4 @@
-//! Initial contexts, identical to those of `ib_mthca` except for the object numbers.
+//! Initial contexts, modelled on those of `ib_mthca`.
 //!
 //! # Spec
 //! mthca interface, section 6.
@@ -55,12 +55,12 @@ impl Mpt {
 
     /// Returns the region of a queue buffer, in protection domain 1.
     pub const fn buffer(slot: u32, len: u64, mtt: u64) -> Self {
-        // The real driver spreads keys over the device's banks (section 6.1).
+        // `ib_mthca` spreads keys over the device's banks (section 6.1).
         let key = slot | (slot >> 3 & 1) << 23;
         Self { flags: Self::LOCAL, log_pages: 0, key, pd: 1, start: 0, len, mtt }
     }
 
-    /// Returns a region that covers the whole address space, the first one that the real driver registers.
+    /// Returns a region that covers the whole address space, like the first region that `ib_mthca` registers.
     pub const fn everything() -> Self {
         Self { flags: 0xf002_0f00, log_pages: 0, key: 0x10, pd: 1, start: 0, len: u64::MAX, mtt: 0 }
     }
@@ -114,9 +114,8 @@ pub fn srq_context(srqn: u32, [log_slots, log_slot]: [u32; 2], pd: u32, lkey: u3
     words(&[log_slots << 24 | srqn & 0xff_ffff, lkey, record, log_slot << 29 | UAR, 0, 0, pd], 0x30)
 }
 
-/// Returns the context of a QP whose peer is the QP with the same number at `dlid`. The context describes no queues,
-/// and the PSNs are about to wrap. Except for UD and management QPs, the MTU is 256 and the message length is
-/// unlimited.
+/// Returns the context of a QP whose peer is the QP with the same number at `dlid`. The work queue fields are zero, and
+/// the PSNs are about to wrap. Except for UD and management QPs, the MTU is 256 and the message length is unlimited.
 pub fn qpc(kind: u8, qpn: u32, dlid: u16) -> Qpc {
     const UD: u8 = 3;
     const MLX: u8 = 7;
@@ -139,7 +138,7 @@ pub fn qpc(kind: u8, qpn: u32, dlid: u16) -> Qpc {
     }
 }
 
-/// Returns the inbox of a command that modifies the attributes `named` of a QP.
+/// Returns the inbox of a command that modifies the QP attributes in `named`.
 pub fn modify(named: QpAttributes, qpc: &Qpc) -> Vec<u8> {
     [&named.bits().to_be_bytes()[..], &[0; 4], &qpc.emit()].concat()
 }

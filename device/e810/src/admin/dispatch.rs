@@ -18,7 +18,8 @@ const OK: &str = "OK";
 
 /// Executes the commands in the send ring.
 ///
-/// Bound: the number of ring entries. Each command needs one pass over its buffer.
+/// Executes at most one ring's worth of commands per call. Each command takes a constant number of passes over its
+/// buffer.
 pub(crate) fn run(state: &mut State, cx: &mut Context<'_>) {
     for _ in 0..state.function.rings.send.entries() {
         let Some((place, mut descriptor)) = state.function.rings.send.next(cx.dma) else { return };

@@ -287,7 +287,7 @@ fn recorded() -> Options {
 }
 
 #[test]
-fn outputs_and_entries_match_recorded_device() {
+fn command_outputs_and_queue_entries_match_recording() {
     let mut driver = powered_on_with(LID, recorded());
     assert_eq!(replay(&mut driver), [21, 182, 45, 41, 34, 36]);
 }

@@ -119,7 +119,7 @@ fn arming_with_unread_entry_raises_event_at_once() {
 }
 
 #[test]
-fn solicited_arming_waits_for_solicited_entry() {
+fn cq_armed_for_solicited_ignores_unsolicited_entries() {
     let mem = memory();
     let mut queue = queue(&mem);
     push(&mut queue, &mem, 0, 0).unwrap();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agent::wire::{Dmesg, Info, LoadCrashKernel};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
 use tokio::time::sleep;
 
@@ -38,6 +38,8 @@ const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the driver to recover from a device failure. The driver polls the device's health every two seconds.
 const RECOVERY: Duration = Duration::from_secs(40);
+/// Time limit for a ping-pong between the two devices of a guest.
+const PINGPONG_TIMEOUT: Duration = Duration::from_secs(120);
 /// A grace period in milliseconds that outlasts the scenario.
 const LONG_GRACE_PERIOD: u32 = 86_400_000;
 /// Interval between polls for an expected kernel message.
@@ -76,7 +78,7 @@ const CYCLES_TIMEOUT: Duration = Duration::from_secs(2400);
 pub(in super::super) enum Extent {
     /// All tests, but only a few cycles.
     Core,
-    /// 50 load and unload cycles, and a kernel panic.
+    /// 50 load and unload cycles, a kernel panic, and guests with other numbers of CPUs.
     Reloads,
 }
 
@@ -115,6 +117,10 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
         Extent::Reloads => {
             let title = "another kernel takes over the devices after a kernel panic";
             report.case(title, &hint, probe.crashes()).await?;
+            for cpus in [1, 8] {
+                let title = format!("a guest with {cpus} CPUs");
+                report.case(&title, &hint, probe.starts_with(lab, &run, cpus)).await?;
+            }
         }
     }
     report.case("the daemon exits cleanly on SIGTERM", &hint, probe.stop()).await
@@ -431,6 +437,39 @@ impl Probe {
         self.judged = self.count_messages().await?;
         self.load().await?;
         self.devinfo().await
+    }
+
+    /// Replaces the guest by one with this number of CPUs. Checks that it has one completion vector per CPU, and that
+    /// messages and events arrive.
+    async fn starts_with(&mut self, lab: &Lab, run: &RunDir, cpus: u32) -> Result<()> {
+        self.vm.kill().await?;
+        let guest = Guest {
+            name: "a",
+            cards: self.daemon.sockets().to_vec(),
+            least_cpus: cpus,
+            least_memory_mib: MEMORY_MIB,
+            ..Guest::default()
+        };
+        self.vm = lab.boot(run, &self.image, guest).await?;
+        self.judged = self.count_messages().await?;
+        let found = self.sh("nproc").await?;
+        ensure!(found.trim() == cpus.to_string(), "the guest has {found} CPUs");
+        self.load().await?;
+        self.devinfo().await?;
+        let names = self.sh("ls /sys/class/infiniband").await?;
+        let names: Vec<&str> = names.split_whitespace().collect();
+        let &[one, other] = names.as_slice() else { bail!("not two devices: {names:?}") };
+        for name in [one, other] {
+            let text = self.vm.run(&["ibv_devinfo", "-v", "-d", name]).await?;
+            let vectors = text.lines().find_map(|line| line.trim().strip_prefix("num_comp_vectors:"));
+            ensure!(vectors.map(str::trim) == Some(&cpus.to_string()), "{text}");
+        }
+        let line = format!(
+            "ip link set lo up; ibv_rc_pingpong -d {one} -e -c -n 200 & \
+             until ibv_rc_pingpong -d {other} -e -c -n 200 127.0.0.1; do sleep 0.2; done; wait $!"
+        );
+        self.vm.run_within(PINGPONG_TIMEOUT, &["sh", "-c", &line]).await?;
+        self.expected_messages().await
     }
 
     async fn sh(&mut self, line: &str) -> Result<String> {

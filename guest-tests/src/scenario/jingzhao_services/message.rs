@@ -1,4 +1,4 @@
-//! Buffers for a message that is not retransmitted, and checks of the buffers' content.
+//! Buffers for messages of unreliable services, and checks of their contents.
 
 use agent::wire::{Data, Fill, MrInfo, Remote, Sge, Verify};
 use anyhow::{Result, ensure};
@@ -50,7 +50,7 @@ impl Buffers {
         if len == 0 { Vec::new() } else { vec![self.sink.sge(GUARD, len)] }
     }
 
-    /// Returns the address to which a WRITE sends the message.
+    /// Returns the remote address for a WRITE of the message.
     pub(super) const fn remote(&self) -> Remote {
         self.sink.remote(GUARD)
     }
@@ -63,8 +63,8 @@ impl Buffers {
         Ok(receiver.call(part).await?.first_difference)
     }
 
-    /// Checks that the message has arrived `at` bytes into the receiver's buffer, that the bytes around the buffer have
-    /// not been written, and that the sender's memory is unchanged.
+    /// Checks that the message arrived `at` bytes into the receiver's buffer, that the guard bytes before the buffer
+    /// and after the message are unchanged, and that the sender's memory is unchanged.
     pub(super) async fn expect_arrived(&self, pair: &mut Pair, at: u64, len: u32) -> Result<()> {
         let wrong = self.first_difference(pair, at, len).await?;
         ensure!(wrong.is_none(), "byte {} of {len} is wrong at the receiver", wrong.unwrap_or_default());

@@ -130,7 +130,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemon exits cleanly on SIGTERM", &hint, node.stop()).await
 }
 
-/// Checks that the driver without a bug causes no report.
+/// Checks that the driver without planted bugs causes no report.
 async fn expect_no_report(node: &mut StockNode, driver: LineProgram) -> Result<()> {
     let before = Violations::by_now(node).await?;
     driver.ask::<Value>(LIMIT, &mut node.vm, "nothing", json!({})).await?;

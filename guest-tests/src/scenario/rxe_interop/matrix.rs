@@ -61,7 +61,7 @@ impl Role {
 #[derive(Debug)]
 pub(super) struct Matrix {
     extent: Extent,
-    /// Rows that have run, each with the number of passed cells.
+    /// Rows that have run, each with the number of cells that passed.
     done: Vec<(Row, usize)>,
     cells: u64,
 }

@@ -314,7 +314,7 @@ mod tests {
 
     /// Write-back of a frame with a VLAN tag, correct checksums and a hash.
     #[test]
-    fn flexible_layout_matches_specified_bytes() {
+    fn flex_descriptor_layout_matches_specification() {
         let frame = RxWriteBack {
             packet_type: PacketType::ETHERNET,
             len: 1510,

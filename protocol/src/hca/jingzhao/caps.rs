@@ -339,7 +339,7 @@ mod tests {
     ];
 
     #[test]
-    fn recommended_limits_match_published_outbox() {
+    fn recommended_limits_match_documented_outbox() {
         assert_eq!(DevLim::RECOMMENDED.emit(), DEV_LIM);
         assert_eq!(DevLim::parse(&DEV_LIM), DevLim::RECOMMENDED);
         assert_eq!(Op::QueryDevLim.spec().outbox_len, DevLim::LEN);

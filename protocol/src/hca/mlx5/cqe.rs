@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn message_content_determines_opcode() {
+    fn receive_cqe_opcode_matches_message_kind() {
         for (content, opcode) in [
             (Content::WriteImm([1, 2, 3, 4]), 1),
             (Content::SendImm([1, 2, 3, 4]), 3),

@@ -206,9 +206,9 @@ commands! {
     InitHca(InitHca) -> OutputHeader;
     /// Stops the device until the next INIT_HCA.
     TeardownHca(Teardown) -> TeardownState;
-    /// Reads the supported interface steps (ISSI).
+    /// Reads the supported interface step sequence IDs (ISSIs).
     QueryIssi(NoArguments) -> Issi;
-    /// Selects the interface step.
+    /// Selects the ISSI.
     SetIssi(SetIssi) -> OutputHeader;
     /// Reads the number of pages that the device requests.
     QueryPages(QueryPages) -> RequestedPages;
@@ -294,7 +294,7 @@ commands! {
     /// Removes a QP from a multicast group.
     DetachFromMcg(Multicast) -> OutputHeader;
 
-    /// Creates a receive memory pool (RMP), the SRQ of interface step 1.
+    /// Creates a receive memory pool (RMP), the SRQ of ISSI 1.
     CreateRmp(CreateRmp, pages: Pages) -> SrqNumber;
     /// Arms the limit of an RMP.
     ModifyRmp(ModifyRmp) -> OutputHeader;
@@ -309,13 +309,13 @@ commands! {
     QueryXrcSrq(SrqNumber) -> QueriedSrq;
     /// Arms the limit of an XRC SRQ.
     ArmXrcSrq(ArmSrq) -> OutputHeader;
-    /// Creates an SRQ (interface step 0 only).
+    /// Creates an SRQ (ISSI 0 only).
     CreateSrq(CreateSrq, pages: Pages) -> SrqNumber;
-    /// Destroys an SRQ (interface step 0 only).
+    /// Destroys an SRQ (ISSI 0 only).
     DestroySrq(SrqNumber) -> OutputHeader;
-    /// Reads the context of an SRQ (interface step 0 only).
+    /// Reads the context of an SRQ (ISSI 0 only).
     QuerySrq(SrqNumber) -> QueriedSrq;
-    /// Arms the limit of an SRQ (interface step 0 only).
+    /// Arms the limit of an SRQ (ISSI 0 only).
     ArmRq(ArmSrq) -> OutputHeader;
 
     /// Reads or writes a port register.

@@ -42,7 +42,7 @@ pub mod wqe;
 /// Length of a guest page and of a UAR page in bytes.
 pub const PAGE: usize = 4096;
 
-/// Returns the page length of a queue in bytes, given `log_page_size` from its context.
+/// Returns the page size of a queue in bytes, given `log_page_size` from its context.
 pub const fn page_len(log_page_size: u8) -> u64 {
     (PAGE as u64) << (log_page_size & 0x1f)
 }

@@ -1,4 +1,4 @@
-//! Inbox of MAD_IFC, which executes a MAD on the device itself.
+//! MAD_IFC, which passes a MAD to the device's management agents.
 //!
 //! # Spec
 //! mthca interface, section 8.2.
@@ -6,8 +6,8 @@
 /// Length of a MAD in bytes.
 pub const MAD_LEN: usize = 256;
 
-/// Inbox of MAD_IFC. For a MAD that arrived from the wire, the driver appends information about its sender, which this
-/// device ignores.
+/// Inbox of MAD_IFC. For a MAD received from the wire, the driver appends fields of its receive completion (QP numbers,
+/// SL, path bits, source LID and P_Key index) and its GRH. This device ignores them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadIfc;
 

@@ -52,7 +52,7 @@ fn published_registration_round_trips() {
 
 /// The WQE, from golden trace ib-5, binds a type 2 window to part of a region.
 #[test]
-fn inline_translation_is_padded() {
+fn inline_umr_translation_is_padded_to_64_bytes() {
     let mut wqe = bytes(&[0x25, 0x880c, 8, 0x110a, 0xb000_0000, 0x4_0000, 0, 0x203c_6041]);
     wqe.extend([0; 32]);
     wqe.extend(bytes(&[0x3000, 0x880b, 0, 0, 0, 0x0da0_b010, 0, 0x20]));
