@@ -56,7 +56,7 @@ pub enum MakeError {
         source: io::Error,
     },
     /// The process is out of file descriptors or memory.
-    #[error("cannot create a thread or open a file descriptor")]
+    #[error("cannot start the device's thread")]
     Host(#[from] io::Error),
 }
 

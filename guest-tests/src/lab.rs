@@ -70,7 +70,7 @@ pub struct Options {
     #[arg(help_heading = PARTS, long, visible_alias = "smp", default_value_t = 1, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cpus: u32,
-    /// Trace each device that a kernel driver uses; the traces are written next to the logs
+    /// Trace every device bound to a guest kernel driver; trace files are written next to the logs
     #[arg(help_heading = PARTS, long)]
     pub trace: bool,
     /// Memory per guest, in MiB or with a unit (`M` or `G`), such as `2G`

@@ -192,7 +192,7 @@ impl Resources {
     /// raises an event.
     fn report_srq(&mut self, cx: &mut Context<'_>, srqn: Srqn) {
         if self.srqs.get_mut(srqn.get()).is_some_and(|srq| srq.reports_fault()) {
-            limited!(warn, %srqn, "cannot read receive requests from the SRQ");
+            limited!(warn, %srqn, "cannot read receive WQEs from the SRQ");
             self.raise(cx, &Eqe::SrqCatastrophic(srqn));
         }
     }

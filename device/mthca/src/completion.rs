@@ -158,7 +158,7 @@ impl Resources {
         let index = self.srq_index(srqn);
         let reported = self.srqs.get_mut(index).map(|srq| std::mem::replace(&mut srq.reported_broken, true));
         if reported != Some(true) {
-            limited!(warn, %srqn, "cannot read receive requests from the SRQ");
+            limited!(warn, %srqn, "cannot read receive WQEs from the SRQ");
             self.raise(cx, &Eqe::SrqCatastrophic(srqn));
         }
     }

@@ -56,7 +56,7 @@ pub struct UpOptions {
     /// Name of the testbed, for use in later commands [default: KIND, or a unique name for `guest-lab ci`]
     #[arg(long, value_name = "NAME")]
     pub name: Option<TestbedName>,
-    /// Number of guests (1 to 8), which are named a, b, c and so on
+    /// Number of guests (1 to 8); they are named a, b, c, ...
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_GUESTS)))]
     pub count: u8,
     /// Mount the host directory DIR at /AT in all guests; append `:ro` to mount it read-only (repeatable)

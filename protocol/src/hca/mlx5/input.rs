@@ -208,7 +208,7 @@ commands! {
     TeardownHca(Teardown) -> TeardownState;
     /// Reads the supported interface step sequence IDs (ISSIs).
     QueryIssi(NoArguments) -> Issi;
-    /// Selects the ISSI.
+    /// Selects the ISSI that the driver uses.
     SetIssi(SetIssi) -> OutputHeader;
     /// Reads the number of pages that the device requests.
     QueryPages(QueryPages) -> RequestedPages;
