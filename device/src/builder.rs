@@ -56,7 +56,7 @@ pub enum MakeError {
         source: io::Error,
     },
     /// The process is out of file descriptors or memory.
-    #[error("cannot start the device's thread")]
+    #[error("cannot start the device")]
     Host(#[from] io::Error),
 }
 

@@ -50,7 +50,7 @@ pub enum FleetError {
     #[error(transparent)]
     Make(#[from] MakeError),
     /// The process cannot create more threads or descriptors.
-    #[error("cannot start the device's thread")]
+    #[error("cannot start the device")]
     Host(#[from] io::Error),
     /// A device failed, and cannot be recreated without its client.
     #[error("{name} stopped")]

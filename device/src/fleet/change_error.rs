@@ -16,7 +16,7 @@ pub(super) enum ChangeError {
     Config(#[from] ConfigError),
     #[error("{}", causes(.0))]
     Make(#[from] MakeError),
-    #[error("cannot start the device's thread: {0}")]
+    #[error("cannot start the device: {0}")]
     Host(#[from] io::Error),
     #[error("device {0} does not exist")]
     NoDevice(u16),
