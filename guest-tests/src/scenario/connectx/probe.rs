@@ -117,9 +117,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
         Extent::Reloads => {
             let title = "another kernel takes over the devices after a kernel panic";
             report.case(title, &hint, probe.crashes()).await?;
-            for cpus in [1, 8] {
-                let title = format!("a guest with {cpus} CPUs");
-                report.case(&title, &hint, probe.starts_with(lab, &run, cpus)).await?;
+            for (cpus, title) in [(1, "a guest with 1 CPU"), (8, "a guest with 8 CPUs")] {
+                report.case(title, &hint, probe.starts_with(lab, &run, cpus)).await?;
             }
         }
     }
