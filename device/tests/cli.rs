@@ -134,7 +134,7 @@ fn socket_in_use_error_names_path() {
 }
 
 #[test]
-fn second_daemon_does_not_connect_to_first() {
+fn second_daemon_with_same_config_fails() {
     let (mut first, control) = {
         let folder = tempfile::tempdir().unwrap();
         let (config, socket, control) = with_control(folder.path(), &[]);

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const MEMORY: u64 = 0x2000_0000;
 const PAGE: u64 = 0x1000;
 
-/// Address of the queues, of which each QP has one page, and their offsets in that page.
+/// Base address of the queues, one page per QP, and the offset of each queue in its page.
 const QUEUES: u64 = 0x200_0000;
 const SQ: u64 = 0;
 const RQ: u64 = 0x400;
@@ -126,7 +126,7 @@ impl Machine {
         self.ask(&["counters"])["fabric"][counter].as_u64().unwrap()
     }
 
-    /// Waits until exactly these devices are the other members of the ring.
+    /// Waits until the other members of the ring are exactly these devices.
     fn wait_for_members(&self, ids: &[u16]) {
         let wanted: Vec<_> = ids.iter().map(|id| format!("02:00:00:00:00:{id:02x}")).collect();
         until("members of the ring", || {

@@ -19,7 +19,7 @@ use super::switch::{Destination, VsiSet};
 use super::vsi::VsiNumber;
 use crate::reason::{MAY_NOT_SEND, NO_TAKER, OVERSIZE, UNPARSED};
 
-/// Bound: maximum number of frames that a poll discards or delivers locally before it returns.
+/// Maximum number of frames that a poll discards or delivers locally before it returns.
 const MAX_LOCAL_FRAMES: usize = 32;
 
 impl State {

@@ -28,7 +28,7 @@ pub enum Payload {
     Sges(SgeList),
     /// Inline data, copied from the work request.
     Inline(SmallVec<[u8; 64]>),
-    /// Inline data and scatter/gather elements, in the order of the work request. Occurs only in send requests.
+    /// Inline data and scatter/gather elements, in the order of the work request. Never used for READs and atomics.
     Mixed(Box<[Piece]>),
 }
 

@@ -59,7 +59,7 @@ fn ack_for_destroyed_qp_does_not_reach_its_successor() {
 }
 
 #[test]
-fn datagram_to_qpn_with_other_high_bits_is_dropped() {
+fn datagram_with_wrong_qpn_generation_is_dropped() {
     let mut pair = with_successor(|attrs| attrs.service = Service::Ud);
     let deth = Ext::Deth(Deth { qkey: Qkey::new(0x1111_1111), src_qp: A.qpn() });
     let send = Opcode::ud(Operation::SendOnly);

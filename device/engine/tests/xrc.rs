@@ -330,7 +330,7 @@ fn send_whose_packets_name_different_srqs_is_rejected() {
 }
 
 #[test]
-fn write_whose_packets_name_different_srqs_is_rejected() {
+fn srq_change_within_write_is_rejected() {
     let mut pair = xrc();
     inject(&mut pair, B, O::WriteFirst, at(0), Some(SRQ), reth(300), &[1; 256]);
     inject(&mut pair, B, O::WriteLast, at(1), Some(SECOND_SRQ), Ext::None, &[2; 44]);

@@ -143,8 +143,8 @@ impl<F: Frontend> Machine<F> {
     }
 
     /// Depending on the input, resets the device, disconnects its client, or does neither. Returns true if it did
-    /// neither. In that case the caller re-initialises the device, which covers the bring-up of a running device. After
-    /// a reset or disconnect the caller may skip that, so that later operations reach an uninitialised device.
+    /// neither. The caller then initialises the device again, to test the initialisation of a running device. If this
+    /// returns false, the caller may leave the device uninitialised, to test later operations on it.
     pub(crate) fn reset_or_disconnect(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),
@@ -187,7 +187,8 @@ impl<F: Frontend> Machine<F> {
         (region, u64::from(input.word()) % self.hca.region_len(region))
     }
 
-    /// Runs turns until no work is left, but at most `most` turns, because a guest can link work requests into a cycle.
+    /// Runs the device until no work is left. Stops after `most` turns, because a guest can link work requests into a
+    /// cycle.
     pub(crate) fn turns(&mut self, most: usize) {
         for _ in 0..most {
             self.hca.set_now(self.now);

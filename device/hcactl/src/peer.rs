@@ -25,8 +25,8 @@ pub(crate) enum Peer {
         /// [default: learned from the peer's frames]
         #[arg(long, conflicts_with = "id")]
         mac: Option<String>,
-        /// Forward frames between this peer and all other peers, as required for a peer that sends only to this
-        /// device, such as QEMU's -netdev dgram
+        /// Forward frames between this peer and all other peers. This is needed if the peer sends only to this
+        /// device, as QEMU's -netdev dgram does
         #[arg(long)]
         leaf: bool,
         /// Maximum number of frames per second to accept from the peer; excess frames are dropped [default:

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_ring_is_unreadable() {
+    fn read_of_ring_without_slots_fails() {
         let ring = Ring::default();
         assert_eq!(ring.read(&Region::new(16), 0, &mut [0; 16]), Err(AccessError::Bounds));
         assert_eq!(ring.slots(), 0);

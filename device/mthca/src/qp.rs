@@ -169,7 +169,8 @@ impl QueuePair {
         QpAttrs {
             service: self.service,
             pd: self.qpc.pd,
-            // RC and UC QPs cannot enter RTR without a valid MTU code. T46: the MTU of UD QPs is always 2048.
+            // Only UD QPs can have an invalid MTU code, because RC and UC QPs cannot enter RTR with one. The MTU of UD
+            // QPs is always 2048 (mthca interface, trap T46).
             mtu: Mtu::from_code(self.qpc.mtu).unwrap_or(Mtu::Mtu2048),
             alias: None,
             max_message_len: 1 << (self.qpc.log_max_msg & 0x1f),

@@ -48,9 +48,9 @@ fn bit_at(bytes: &[u8], bit: usize) -> bool {
 
 /// A type that a field can have.
 pub(crate) trait FieldValue: Copy {
-    /// Decodes a field, whose first bit is the most significant bit.
+    /// Decodes a field from the low bits of `bits`.
     fn from_bits(bits: u128) -> Self;
-    /// Encodes the value. Bits that do not fit into the field are dropped.
+    /// Encodes the value in the low bits. [`BitField::put`] drops bits that do not fit into the field.
     fn to_bits(self) -> u128;
 }
 
@@ -121,7 +121,7 @@ macro_rules! attribute {
         }
 
         impl $name {
-            /// Length of the object in bytes.
+            /// Length of the attribute in bytes.
             pub const LEN: usize = $len;
 
             /// Reads the fields. Every bit pattern is accepted.

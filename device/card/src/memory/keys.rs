@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_memory_uses_bus_addresses() {
+    fn whole_memory_region_is_identity_mapped() {
         let whole = region(0x100);
         assert_eq!((whole.start, whole.origin), (Va::new(0), Origin::Zero));
         assert_eq!(whole.translation, Translation::Contiguous { bus: protocol::ids::Iova::new(0) });

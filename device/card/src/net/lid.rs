@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn multicast_lid_uses_ip_and_ethernet_group() {
+    fn multicast_lid_maps_to_multicast_ip_and_mac() {
         // The broadcast group of IPoIB.
         let encap = route(0xc000, 0, grh("ff12:401b:ffff::ffff:ffff")).unwrap();
         assert_eq!(encap.dst_mac, MacAddr([0x33, 0x33, 0xff, 0xff, 0xff, 0xff]));

@@ -43,8 +43,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Pending {
     lines: Vec<u8>,
-    /// Number of lines dropped since the writer thread last took `lines`. After the first dropped line, all others are
-    /// dropped as well, so that the output has a single gap.
+    /// Number of lines dropped since the writer thread last took `lines`. Once a line has been dropped,
+    /// all further lines are dropped until then, so that the output has a single gap.
     dropped: u64,
     /// Number of lines lost since the start.
     lost: u64,
@@ -53,10 +53,10 @@ struct Pending {
     format: LogFormat,
 }
 
-/// Returns the writer of the process.
+/// Returns the process's writer to standard error.
 ///
 /// # Errors
-/// Fails if the process has no free threads or descriptors.
+/// Fails if the thread cannot be started or standard error cannot be duplicated.
 pub fn standard_error() -> Result<&'static NonBlockingWriter, &'static io::Error> {
     static WRITER: LazyLock<io::Result<NonBlockingWriter>> =
         LazyLock::new(|| NonBlockingWriter::start(File::from(io::stderr().as_fd().try_clone_to_owned()?)));
@@ -73,7 +73,7 @@ impl NonBlockingWriter {
     /// the queued lines.
     ///
     /// # Errors
-    /// Fails if the process has no free threads.
+    /// Fails if the thread cannot be started.
     pub fn start(sink: impl Write + AsFd + Send + 'static) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let writer = Self { shared: shared.clone() };
@@ -134,7 +134,8 @@ impl Write for &NonBlockingWriter {
 }
 
 impl Shared {
-    /// Locks the queue. Poisoning is harmless, because each change leaves complete lines.
+    /// Locks the queue. Poisoning is ignored, because the queue holds only complete lines even if a thread panics
+    /// while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -163,7 +163,7 @@ fn inline_data_in_receive_is_rejected() {
 }
 
 #[test]
-fn unreadable_queue_is_broken_missing_queue_empty() {
+fn unreadable_queue_is_broken_and_missing_queue_is_empty() {
     let (mut mem, mut queue) = queue(QueueOptions::default());
     mem.pd = Pdn::new(4);
     assert_eq!(queue.next(NOW, &mem), Fetch::Broken);

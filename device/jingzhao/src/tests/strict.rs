@@ -319,7 +319,7 @@ fn violations(machine: &Machine) -> Vec<(&'static str, u64)> {
 }
 
 #[test]
-fn correct_driver_is_not_reported() {
+fn conforming_driver_causes_no_violations() {
     let mut machine = machine();
     let unit = driver::data_unit(DATA_KEY, 0, 8);
     machine.poke(RQ_BUFFER, &[&[0x20][..], &[0; 15], &unit].concat());

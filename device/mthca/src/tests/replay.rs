@@ -57,7 +57,7 @@ fn lossy_session_replays_bit_for_bit() {
 
 /// Tracing does not change the session, and a replay produces the same trace.
 #[test]
-fn replay_produces_trace_of_session() {
+fn replay_reproduces_session_trace() {
     let traced = Written::default();
     let to = traced.clone();
     let records = recorded(|| {

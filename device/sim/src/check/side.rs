@@ -326,7 +326,10 @@ impl Checker<'_> {
             fetched => fetched.map(|fetched| fetched.wr_id),
         };
         let next = next.ok_or("no receive request is posted")?;
-        ensure!(completion.wr_id == next, "expected receive request {nth} with wr_id {next:#x}");
+        ensure!(
+            completion.wr_id == next,
+            "expected the completion of receive request {nth} (wr_id {next:#x})"
+        );
         let srqn = side
             .fetched
             .filter(|_| pair.is_xrc())

@@ -227,7 +227,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn published_mailbox_round_trips() {
+    fn example_mailbox_round_trips() {
         let mut bytes = [0; 0x40];
         bytes[1] = 0x04;
         bytes[0x0c] = 0x05;

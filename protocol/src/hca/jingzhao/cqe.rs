@@ -225,7 +225,7 @@ mod tests {
     ];
 
     #[test]
-    fn published_entries_round_trip() {
+    fn example_cqes_round_trip() {
         let qpn = Qpn::new(5);
         let success = |opcode, imm, byte_len| Outcome::Success {
             opcode,

@@ -162,7 +162,7 @@ mod tests {
     ];
 
     #[test]
-    fn published_mailbox_round_trips() {
+    fn example_mailbox_round_trips() {
         let eqc = Eqc {
             flags: EqFlags::new().with_owner(true).with_tr(true).with_armed(true),
             start: 0,

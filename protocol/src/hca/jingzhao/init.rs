@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn published_inbox_round_trips() {
+    fn example_inbox_round_trips() {
         assert_eq!(InitHca::parse(&INBOX), Ok(layout()));
         assert_eq!(layout().emit(), INBOX);
     }

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn published_entries_round_trip() {
+    fn example_entries_round_trip() {
         let cq = Mpt {
             flags: DRIVER | MptFlags::LOCAL_WRITE,
             page_size: PageSize::MIN,

@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn published_mailbox_round_trips() {
+    fn example_mailbox_round_trips() {
         assert_eq!(Qpc::parse(&INIT2RTR), init2rtr());
         assert_eq!(init2rtr().emit(), INIT2RTR);
         assert_eq!(init2rtr().service(), Some(ServiceType::Rc));

@@ -437,7 +437,7 @@ mod tests {
 
     /// Example CQEs from section 22.
     #[test]
-    fn published_entries_round_trip() {
+    fn recorded_cqes_round_trip() {
         let umr = Sent {
             wqe_opcode: Opcode::Umr.code(),
             qpn: Qpn::new(0x82),

@@ -179,7 +179,7 @@ mod tests {
 
     /// Example from section 22, a free key of the MR cache.
     #[test]
-    fn published_context_round_trips() {
+    fn recorded_context_round_trips() {
         let bytes =
             words(&[(0x00, 0x4000_8500), (0x04, 0xffff_ff04), (0x0c, 3), (0x34, 1), (0x38, 0x0000_000c)]);
         let context = MkeyContext {

@@ -149,7 +149,7 @@ mod tests {
 
     /// Example from section 22: registration of a user MR.
     #[test]
-    fn published_control_segment_round_trips() {
+    fn recorded_control_segment_round_trips() {
         let bytes = words(&[(0x00, 0x3000_0000), (0x04, 0x0004_0000), (0x0c, 0x203e_20c3)]);
         let control = UmrControl::parse(&bytes);
         assert_eq!((control.check_free, control.check_used), (true, false));

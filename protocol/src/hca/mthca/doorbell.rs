@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn published_send_doorbells_round_trip() {
+    fn example_send_doorbells_round_trip() {
         let send =
             SendDoorbell { count: 1, first: 0, fence: false, opcode: 0x0a, qpn: Qpn::new(0x14), size: 2 };
         let write = SendDoorbell { count: 3, first: 1, opcode: 0x08, size: 4, ..send };

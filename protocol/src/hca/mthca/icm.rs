@@ -93,7 +93,7 @@ mod tests {
         [0x00, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x12, 0x34, 0x00, 0x06];
 
     #[test]
-    fn published_entry_round_trips() {
+    fn example_entry_round_trips() {
         let block =
             Block { start: IcmAddr::new(0x2000_0000), bus: Iova::new(0x1234_0000), length: 256 << 10 };
         assert_eq!(parse(&ENTRY), Ok(vec![block]));

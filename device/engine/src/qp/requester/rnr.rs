@@ -1,11 +1,11 @@
-//! RNR NAK handling: tracks whether the responder has a receive request for the next message that needs one.
+//! RNR NAK handling: how long the requester waits after an RNR NAK, and how it resumes.
 
 use crate::Instant;
 
 /// State after an RNR NAK. Any progress resets it to `Ready`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RnrState {
-    /// No RNR NAK has arrived since the last progress.
+    /// No RNR NAK has arrived since the QP last made progress.
     Ready,
     /// An RNR NAK was received. Nothing is sent before `until`.
     Waiting { until: Instant },
@@ -36,7 +36,7 @@ impl RnrState {
         }
     }
 
-    /// Ends the wait if it is over at `now`, and returns whether it was.
+    /// Enters `Expired` if the wait has ended by `now`. Returns whether it did.
     pub(super) fn advance_to(&mut self, now: Instant) -> bool {
         let is_over = self.deadline().is_some_and(|until| until <= now);
         if is_over {

@@ -1,4 +1,4 @@
-//! Command line and output of fio. It writes random blocks of all sizes, and verifies each block when reading it back.
+//! Command line and output of fio, which reads and writes random blocks of 4 KiB to 256 KiB, and verifies what it reads.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use agent::wire::{ExitStatus, ProgramEnd};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-/// Numbers of bytes read and written.
+/// Byte counts of an fio run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moved {
     pub(super) read: u64,
@@ -24,7 +24,7 @@ pub(super) fn words(path: &str, mib: u32, runtime: Duration) -> Vec<String> {
     options.iter().flat_map(|part| part.split_whitespace()).map(str::to_owned).collect()
 }
 
-/// Returns the numbers of bytes read and written. Fails unless fio succeeded and verified all data.
+/// Returns the byte counts. Fails if fio reported an error, or moved no data in one of the directions.
 pub(super) fn judge(end: &ProgramEnd) -> Result<Moved> {
     let said = || format!("{:?}: {}{}", end.status, end.stdout, end.stderr);
     ensure!(end.status == ExitStatus::Code(0), "{}", said());

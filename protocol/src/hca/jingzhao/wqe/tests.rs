@@ -59,7 +59,7 @@ fn with_units(units: &[&[u8]]) -> Vec<u8> {
 }
 
 #[test]
-fn published_send_round_trips() {
+fn example_send_wqe_round_trips() {
     let data = DataSegment { len: 64, lkey: Lkey::new(0x2_0005), va: Va::new(0x7f00_1234_5678) };
     let wqe = SendWqe {
         next: signalled(),
@@ -71,7 +71,7 @@ fn published_send_round_trips() {
 }
 
 #[test]
-fn published_linked_write_round_trips() {
+fn example_linked_write_round_trips() {
     let link = Link { address: 8, opcode: 0x0a, size: 2, fence: false, dbd: true };
     let imm = Imm([0x11, 0x22, 0x33, 0x44]);
     let wqe = SendWqe {
@@ -88,7 +88,7 @@ fn published_linked_write_round_trips() {
 }
 
 #[test]
-fn published_inline_send_round_trips() {
+fn example_inline_send_round_trips() {
     let bytes = with_units(&[&INLINE_UNIT]);
     let wqe = SendWqe {
         next: NextUnit::default(),
@@ -121,7 +121,7 @@ fn rejects_inline_data_beyond_wqe() {
 }
 
 #[test]
-fn published_ud_unit_round_trips() {
+fn example_ud_unit_round_trips() {
     let ud = UdUnit {
         port: 1,
         slid: Lid::new(1),
@@ -242,7 +242,7 @@ fn extent(slot: &[u8]) -> (usize, End) {
 }
 
 #[test]
-fn published_receives_are_posted() {
+fn example_receives_are_posted() {
     assert!(RecvWqe::is_valid(&RECV_LIBRARY) && !RecvWqe::is_valid(&RECV_KERNEL));
     assert!(RecvWqe::is_posted_without_valid_bit(&RECV_KERNEL, false));
     for slot in [RECV_LIBRARY, RECV_KERNEL] {

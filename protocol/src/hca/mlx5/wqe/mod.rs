@@ -16,9 +16,9 @@ pub use segments::{
 };
 pub use send::{Operation, SendWqe, Translation, Umr, WqeError};
 
-/// Unit of WQE sizes, in bytes.
+/// WQE sizes are multiples of this number of bytes.
 pub const UNIT: usize = 16;
-/// Unit of send queue lengths and counters, in bytes.
+/// Size of a basic block of the send queue (WQEBB) in bytes. Queue lengths and WQE counters count these blocks.
 pub const BLOCK: usize = 64;
 /// Maximum send WQE size in bytes.
 pub const MAX_SEND: usize = 63 * UNIT;

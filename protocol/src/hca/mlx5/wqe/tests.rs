@@ -24,7 +24,7 @@ fn round_trip(wqe: &[u8], service: Service) -> SendWqe<'_> {
 }
 
 #[test]
-fn published_send_round_trips() {
+fn recorded_send_wqe_round_trips() {
     let wqe = bytes(&[0x0a, 0x8402, 0x08, 0, 0x200, 0xc05, 0x55f6, 0xfb79_1000]);
     let send = round_trip(&wqe, Service::Rc);
     assert_eq!((send.opcode, send.operation), (Opcode::Send, Operation::Send));
@@ -34,7 +34,7 @@ fn published_send_round_trips() {
 }
 
 #[test]
-fn published_registration_round_trips() {
+fn recorded_umr_wqe_round_trips() {
     let mut wqe = bytes(&[0x25, 0x8209, 0x28, 0xb04, 0x3000_0000, 0x4_0000, 0, 0x203e_20c3]);
     wqe.extend([0; 32]);
     wqe.extend(bytes(&[0xc00, 0xffff_ff04, 0, 4, 0x5567, 0xbe5f_6000, 0, 0x200]));

@@ -19,8 +19,8 @@ pub struct RecvWqe {
 }
 
 impl RecvWqe {
-    /// Parses the data segments of a slot, up to the terminating segment or the end of the slot. The size in the
-    /// previous slot is ignored.
+    /// Parses the data segments of a slot, up to the terminating segment or the end of the slot. The WQE size in
+    /// the next segment of the preceding WQE is ignored.
     ///
     /// # Errors
     /// [`WqeError::Inline`] if a data segment has the inline bit set; [`WqeError::Truncated`] if the slot is too short
@@ -33,8 +33,8 @@ impl RecvWqe {
         Ok(Self { successor: successor(next), data: list.map(DataSegment::parse).collect::<Result<_, _>>()? })
     }
 
-    /// Returns the byte offset of the next WQE in an SRQ. The scatter list may be invalid. Returns 0 if the slot is too
-    /// short for a [`NextSegment`].
+    /// Returns the byte offset of the next WQE in an SRQ, even if this WQE's scatter list is invalid. Returns 0 if the
+    /// slot is too short for a [`NextSegment`].
     pub fn successor_of(slot: &[u8]) -> u32 {
         slot.first_chunk().map_or(0, successor)
     }

@@ -16,7 +16,7 @@ const PD: Pdn = Pdn::new(3);
 const INITIATOR: Initiator = Initiator { pd: PD, qpn: Qpn::new(0x41), reserved_lkey: false };
 /// Key used by the requests.
 const OUTER: u32 = 1;
-/// Keys to which lists refer.
+/// Keys that the lists refer to.
 const LOW: u32 = 2;
 const HIGH: u32 = 3;
 
@@ -97,8 +97,8 @@ fn fixed(key: u32, len: u64, first_entry: u64, count: u32) -> MemoryRegion {
     region(key, 0, len, Translation::Indirect { entry_len, count, first_entry, offset: 0 })
 }
 
-/// Returns two regions of one page each. `LOW` begins at address 10000h and is at bus address 0, `HIGH`
-/// begins at 20000h and is at bus address 8000h.
+/// Returns two regions of one page each. `LOW` maps virtual address 0x10000 to bus address 0, and `HIGH` maps
+/// 0x20000 to 0x8000.
 fn low_and_high() -> [MemoryRegion; 2] {
     [contiguous(LOW, 0x1_0000, 0x1000, 0), contiguous(HIGH, 0x2_0000, 0x1000, 0x8000)]
 }
@@ -459,7 +459,7 @@ fn cached_list_grants_only_listed_rights() {
 
 /// Number of keys in the model. They are numbered from 1.
 const KEYS: u32 = 7;
-/// Number of list entries, and also of page table entries, in the model.
+/// Number of list entries in the model, and of page table entries.
 const ENTRIES: u64 = 12;
 /// Size of the model's guest memory in bytes.
 const BYTES: u64 = 0x8000;

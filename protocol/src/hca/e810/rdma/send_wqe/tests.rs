@@ -191,7 +191,7 @@ fn parses_bind_example() {
 
 /// Example "SQ write with immediate, 1 SGE" from section 16.3.
 #[test]
-fn immediate_data_replaces_first_fragment() {
+fn immediate_data_occupies_first_fragment() {
     let [a, b] = fragment_words(0x3000, 5, 64);
     let bytes: [u8; 2 * QUANTUM] = words(&[
         (0, 0xdead_beef),
