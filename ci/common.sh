@@ -8,8 +8,8 @@ set -euo pipefail
 script=$(realpath "$0")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
-# Incremental compilation makes a first build slower. A target directory that already has incremental builds keeps them,
-# because changing this rebuilds the workspace.
+# Incremental compilation makes a first build slower, so it is disabled. A target directory that already has incremental
+# builds keeps them, because disabling them would rebuild the workspace.
 [ -e "${CARGO_TARGET_DIR:-target}/debug/incremental" ] || export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 
 die() {
@@ -17,11 +17,11 @@ die() {
     exit 1
 }
 
-# has NEED: succeeds if a program of this name is installed. The names with a case of their own are not programs.
+# has NEED: succeeds if the program NEED is installed. A NEED that has its own case below is not a program.
 has() {
     local made status=0
     case $1 in
-    # Debian's gcc does not depend on the C library's development files, without which it cannot link.
+    # Debian's gcc cannot link without the C library's development files, but does not depend on their package.
     linking)
         made=$(mktemp)
         echo 'int main(void) { return 0; }' | cc -x c -o "$made" - 2>/dev/null || status=1
@@ -62,7 +62,7 @@ need() {
         die "required programs are not installed. To install them, run:$(printf '\n    %s' "${missing[@]}")"
 }
 
-# need_of SCRIPT...: calls need with everything that these scripts need, unless the calling script has already done so.
+# need_of SCRIPT...: calls `need` with everything that these scripts need, unless a parent script has already done so.
 need_of() {
     local needs
     [ -z "${HCAD_NEEDS_MET-}" ] || return 0
@@ -71,9 +71,9 @@ need_of() {
     export HCAD_NEEDS_MET=1
 }
 
-# Determines, once before the first test, which features this machine does not permit. Each feature has a variable,
-# which is empty if the feature is available, and otherwise contains the reason. Steps and guest-lab skip the tests that
-# need an unavailable feature.
+# Determines, once before the first test, which features this machine permits. Each feature has a variable, which is
+# empty if the feature is available, and otherwise states why it is not. Steps and guest-lab skip tests that need an
+# unavailable feature.
 find_limits() {
     [ -z "${HCAD_LIMITS_FOUND-}" ] || return 0
     export HCAD_LIMITS_FOUND=1 HCAD_NO_NETNS HCAD_NO_MOUNTS HCAD_NO_ROOT
@@ -107,7 +107,7 @@ try_root() {
     unshare --mount --pid --fork true
 }
 
-# Prints the address of the archive from which this machine gets its own packages.
+# Prints the URL of the Debian mirror that this machine uses.
 debian_site() {
     apt-get indextargets --format '$(SITE)' 'Created-By: Packages' \
         "Codename: $(. /etc/os-release && echo "$VERSION_CODENAME")" | head -n 1
@@ -125,7 +125,7 @@ make_root() {
     mv "$file.new" "$file"
 }
 
-# wait_for SECONDS WHAT COMMAND...: repeats the command until it succeeds.
+# wait_for SECONDS WHAT COMMAND...: repeats the command until it succeeds. Exits with an error if this takes too long.
 wait_for() {
     local timeout=$1 what=$2 end=$((SECONDS + $1))
     shift 2
@@ -168,20 +168,21 @@ report_build() {
             echo "   $((SECONDS - $2)) s: $(grep -c '^ *Downloaded ' "$1" || :) crates downloaded"
             continue
         fi
-        # Once crates are downloaded, cargo can list them. Some are compiled twice, because build scripts use them too.
+        # Once crates are downloaded, cargo can list them. The total is approximate, because crates that build scripts
+        # also use are compiled twice.
         [ -n "$all" ] || all=$(cargo tree --offline -p device -p hcactl -p guest-tests -e normal,build --prefix none 2>/dev/null |
             cut -d' ' -f1,2 | sort -u | wc -l)
         echo "   $((SECONDS - $2)) s: $compiled of about $all crates compiled"
     done
 }
 
-# Builds the programs that are shipped or measured. Optimising them across crates takes minutes.
+# Builds the programs that are shipped or measured. Link-time optimisation takes minutes.
 build_release() {
     build --release --workspace --bin hcad --bin hcactl --bin fabric-bench
 }
 
 # build_tested ARGUMENT...: builds programs with the profile and the features of `cargo test`, so that `cargo test` does
-# not build them again. A test is among the targets because, without one, cargo would select different features of
+# not build them again. The targets include a test, because cargo would otherwise select different features of
 # dependencies.
 build_tested() {
     build --workspace --all-features --test seeds "$@"
@@ -196,5 +197,5 @@ lab() {
     target/debug/guest-lab "$@"
 }
 
-# ci/test checks the needs of all its steps at once.
+# ci/test calls need_of itself, once for all its steps.
 [ "${script##*/}" = test ] || need_of "$script"

@@ -39,7 +39,8 @@ def activity(thread, symbols):
         return "kernel: else"
     if thread.startswith("hca"):
         return "the device"
-    # Code that is not in any file is guest code translated by QEMU. perf searches for its symbols in /tmp/perf-PID.map.
+    # Guest code that QEMU has translated is in no program file. perf attributes it to /tmp/perf-PID.map or to anonymous
+    # memory.
     made = any(part in dso.lower() for part in ("/perf-", "jit", "anon"))
     return "the guest's code, translated" if made else "emulation"
 
@@ -62,7 +63,7 @@ def samples(lines):
 
 
 def main():
-    """Prints the table."""
+    """Prints the time that each activity takes in a round trip."""
     client, processors = sys.argv[1], int(sys.argv[2])
     rows = [line.split() for line in open(client, encoding="utf-8")]
     # The columns are size, iterations, minimum, maximum and typical latency.

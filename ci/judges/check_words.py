@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = 4
 NAME = 60
 
-# Patterns for the habits that the page lists, and what to write instead.
+# Patterns for the habits that language.md lists, and what to write instead.
 HABITS = [
     (r"\b(?:whom|whoever)\b", "name the thing: the thread, the driver, the peer, the QP"),
     (r"(?<!user )(?<!users )(?<!anyone )\bwho\b(?! has )", "name the thing: the thread, the driver, the peer"),

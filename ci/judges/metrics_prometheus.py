@@ -9,9 +9,9 @@ import sys
 
 from prometheus_client.parser import text_string_to_metric_families
 
-# Suffixes for base units that occur here (Prometheus, "Metric and label naming").
+# Suffixes of the base units that hcad uses (Prometheus, "Metric and label naming").
 UNITS = ("_seconds", "_bytes")
-# Suffixes for times and sizes that are not in base units.
+# Suffixes of other units of time and size, which are not permitted.
 WRONG = ("_ms", "_us", "_ns", "_microseconds", "_milliseconds", "_kb", "_kib", "_mb")
 # Maximum number of series per device, regardless of the guest's behaviour. It limits the memory that Prometheus needs.
 MOST_SERIES = 1000

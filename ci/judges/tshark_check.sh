@@ -23,14 +23,14 @@ printf '%s,0\n' drbd_rdma eth_over_ib fc_infiniband iser_infiniband lnet_ib mell
 # check FILE: prints the number of packets in the file, or the errors.
 check() {
     local file=$1 table
-    # Each packet has one line with its protocols, its opcode and a marker for malformed parts. Soft-RoCE omits the UDP
-    # checksum over IPv6 too.
+    # Each packet has one line with its protocols, its opcode and a marker for malformed parts. A UDP checksum of zero
+    # is accepted even over IPv6, because soft-RoCE omits the checksum there as well.
     table=$(tshark -n -o udp.check_checksum:TRUE -o udp.ignore_ipv6_zero_checksum:TRUE -r "$file" -Y "$packets" -T fields -E separator='|' \
         -e frame.number -e frame.protocols -e infiniband.bth.opcode -e _ws.malformed -e _ws.expert.severity \
         -e _ws.expert.message 2>/dev/null)
     [ -n "$table" ] || { echo "$file: no RoCE packets"; return 1; }
     awk -F'|' -v file="$file" '
-        # Returns whether a severity in the list exceeds 1048576, the severity of the comment in the capture.
+        # Returns whether any severity in the list exceeds 1048576, the severity of packet comments in Wireshark.
         function remarks(list,    n, i, severity) {
             n = split(list, severity, ",")
             for (i = 1; i <= n; i++) if (severity[i] > 1048576) return 1

@@ -71,7 +71,6 @@ pub struct DeviceBuilder {
     network: Option<Arc<Network>>,
 }
 
-/// Whether a worker is built at start-up or after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Occasion {
     Start,
@@ -162,7 +161,8 @@ impl DeviceBuilder {
             .make(&setup(device), WorkerParts { builder: self, source, fabric, capture, trace, record })
     }
 
-    /// Returns an output file. Opening it must succeed at start-up, but may fail after a failure of the device.
+    /// Returns an output file. An error while opening it is fatal at start-up, but only logged after a failure of the
+    /// device.
     fn opened<T>(
         &self,
         key: &str,
@@ -225,7 +225,6 @@ pub fn setup(device: &DeviceConfig) -> Setup<()> {
 pub struct ConfiguredDevice<'a>(&'a DeviceConfig);
 
 impl<'a> ConfiguredDevice<'a> {
-    /// Returns the device that this configuration describes.
     pub fn of(device: &'a DeviceConfig) -> Self {
         Self(device)
     }
@@ -272,7 +271,6 @@ pub fn header(device: &DeviceConfig) -> Header {
     Header::new(&name(device), device.entry.clone())
 }
 
-/// Returns the name of a device.
 pub fn name(device: &DeviceConfig) -> String {
     format!("hca{}", device.identity.lid.get())
 }

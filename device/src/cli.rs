@@ -18,10 +18,8 @@ use crate::config::{CaptureConfig, Config, ConfigError, FabricEntry, TraceConfig
 use crate::inherited::Inherited;
 use crate::interfaces::FrontendEntry;
 
-/// Heading of the options that override the configuration of a single device.
 const OVERRIDES: &str = "Overrides (only for configurations with one device)";
 
-/// Examples, shown below the options.
 const EXAMPLES: &str = "\
 Examples:
   hcad --config configs/jingzhao.json            serve the configured devices

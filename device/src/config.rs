@@ -70,11 +70,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Devices to serve, at least one.
     pub devices: Vec<DeviceConfig>,
-    /// Path of the control socket for `hcactl`, if one is configured.
     pub control_socket: Option<PathBuf>,
-    /// Listen address for Prometheus metrics, if hcad serves them.
     pub metrics: Option<MetricsConfig>,
-    /// Sandbox: the restrictions that the process applies to itself.
     pub confinement: ConfinementEntry,
     /// Default socket permissions for devices that do not set their own.
     pub sockets: SocketsEntry,
@@ -95,7 +92,7 @@ pub enum ConfigError {
     #[error("{}: {problem}", shown(path))]
     File {
         path: PathBuf,
-        /// Description of the problem, with the key and its position in the file.
+        /// Description of the problem, including the key.
         problem: String,
     },
     /// A value is out of range or conflicts with another value.
@@ -103,7 +100,6 @@ pub enum ConfigError {
     Value {
         /// Path of the key, such as `devices[0].mac`.
         key: String,
-        /// Description of the problem with the value.
         problem: String,
     },
 }
@@ -195,7 +191,6 @@ impl Config {
         Ok(config)
     }
 
-    /// Parses the structure of the file.
     fn parse(text: &str) -> Result<ConfigFile, String> {
         let mut json = serde_json::Deserializer::from_str(text);
         let file = serde_path_to_error::deserialize(&mut json).map_err(|error| error.to_string())?;

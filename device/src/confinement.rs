@@ -80,8 +80,8 @@ pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Adds the process to the groups of the configured sockets, if permitted. A member of a group can assign its own files
-/// to the group without CAP_CHOWN, which would apply to all files.
+/// Adds the process to the groups of the configured sockets, if permitted. The process then does not need CAP_CHOWN,
+/// because a member of a group can assign its own files to that group.
 fn join(groups: &[Gid]) {
     let mut all = getgroups().unwrap_or_default();
     all.extend(groups.iter().copied().filter(|group| !is_member(*group)));
@@ -127,7 +127,7 @@ pub fn complete() {
         }
         Err(error) => missing.push(format!("dropping capabilities ({error})")),
     }
-    // The filter forbids changing file modes, so from here on, files are created with their final mode.
+    // The seccomp filter forbids changing file modes. Clear the umask, so that files are created with their final mode.
     rustix::process::umask(rustix::fs::Mode::empty());
     match calls::restrict(&sandbox.permitted) {
         Ok(()) => in_force.push("seccomp".to_owned()),

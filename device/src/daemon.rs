@@ -188,8 +188,8 @@ async fn serve_metrics(
     future::pending().await
 }
 
-/// Sends watchdog notifications. They come from the main thread, so they continue when a device hangs, because the
-/// other devices still work.
+/// Sends watchdog notifications from the main thread. They continue while a device hangs, because the other devices
+/// still work.
 async fn keep_alive(notify: &Notify) {
     let Some(interval) = notify.interval() else { return future::pending().await };
     loop {
@@ -202,7 +202,8 @@ async fn keep_alive(notify: &Notify) {
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// SIGHUP. `None` if the parent process ignored it (as nohup does), or if it reloads the configuration.
+    /// SIGHUP, if it stops the daemon. `None` if SIGHUP reloads the configuration, or if the parent process ignored it
+    /// (as nohup does).
     hangup: Option<Signal>,
 }
 

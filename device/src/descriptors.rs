@@ -1,4 +1,5 @@
-//! File descriptor limits. Each VMM passes several descriptors to this process, whose number of descriptors is limited.
+//! File descriptor limits. The number of descriptors of a process is limited, and each VMM passes several to this
+//! process.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +13,7 @@ const TABLE_SIZE: i32 = 16_384;
 /// Raises the descriptor limit of this process to the maximum and enlarges its descriptor table.
 ///
 /// The default soft limit is low for the sake of programs that use `select`. A few VMMs that share many memory files
-/// can exhaust it.
+/// can exhaust this limit.
 ///
 /// Call this before creating other threads. In a process with several threads, growing the table waits for an RCU grace
 /// period, which takes tens of milliseconds on a busy host.
@@ -24,7 +25,7 @@ pub fn raise_limit() {
         .maximum
         .and_then(|limit| i32::try_from(limit).ok())
         .map_or(TABLE_SIZE, |limit| limit.min(TABLE_SIZE));
-    // The table does not shrink when this descriptor is closed.
+    // A high descriptor number makes the table grow. The table does not shrink when the descriptor is closed.
     let _ = open().map(|file| fcntl_dupfd_cloexec(file, most - 1));
 }
 

@@ -1,9 +1,9 @@
 //! The devices of the process, each with its own thread, and changes to the set of devices.
 //!
-//! A device is created completely before its thread starts, and no device affects another. A reload first creates the
-//! devices that do not need resources of devices to be removed; if this fails, nothing has changed. It then stops the
-//! devices to be removed, and finally creates the remaining devices. If one of these cannot be created, the supervisor
-//! retries, as after a failure.
+//! A device is created completely before its thread starts, and no device affects another. A reload has three steps. It
+//! first creates all devices that do not need resources of the devices to be removed. If this step fails, nothing has
+//! changed. It then stops the devices to be removed, and finally creates the remaining devices. If one of these cannot
+//! be created, the supervisor retries, as after a failure.
 
 mod change_error;
 #[cfg(test)]
@@ -40,7 +40,6 @@ use crate::worker::{Ended, Run};
 /// limit is considered hung. Its thread may run until the process exits.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Key of the log settings.
 const LOG: &str = "log";
 
 /// Why devices cannot be created, or why one failed.
@@ -56,7 +55,6 @@ pub enum FleetError {
     #[error("{name} stopped")]
     Device {
         name: String,
-        /// Reason for the failure.
         source: Failure,
     },
     /// Devices did not stop in time.
@@ -197,7 +195,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// Takes the inherited socket for `path`.
     pub fn take_inherited(&mut self, path: &std::path::Path) -> Option<Arc<Listener>> {
         self.inherited.take(path)
     }
@@ -215,7 +212,6 @@ impl Fleet {
         self.registry.subscribe()
     }
 
-    /// Returns the path of the configuration file, if there is one.
     pub fn file(&self) -> Option<PathBuf> {
         self.origin.as_ref().map(|origin| origin.path.clone())
     }
@@ -224,7 +220,6 @@ impl Fleet {
         self.members.len()
     }
 
-    /// Returns whether the fleet has no devices.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
@@ -416,7 +411,7 @@ impl Fleet {
             }
         }
 
-        // The reload can no longer be undone.
+        // From here on, the reload can no longer be undone.
         self.config.sockets = config.sockets;
         if self.refilter(&config.log) {
             reloaded.not_changed.retain(|key| key != LOG);
@@ -459,8 +454,8 @@ impl Fleet {
         true
     }
 
-    /// Checks that the new devices do not conflict with each other or with those that stay. Each new device is paired
-    /// with its configuration key, for error messages.
+    /// Checks that the new devices do not conflict with each other or with existing devices that stay. Each new device
+    /// is paired with its configuration key, for error messages.
     fn check_beside(
         &self,
         new: &[(String, &DeviceConfig)],
@@ -525,7 +520,6 @@ impl Fleet {
         }
     }
 
-    /// Starts the thread of a device.
     fn run(&mut self, made: BuiltDevice, is_of_file: bool) -> io::Result<()> {
         let BuiltDevice { config, builder, listener, worker } = made;
         let (handle, mut mailbox) = call::mailbox()?;
@@ -550,7 +544,7 @@ impl Fleet {
         thread::Builder::new().name(name).spawn(move || {
             let _span = tracing::info_span!("device", id).entered();
             let outcome = supervise(worker, rebuild, &mut mailbox);
-            // The receiver has been dropped only while the daemon shuts down.
+            // Sending fails only while the daemon shuts down, because the receiver has been dropped then.
             let _ = report.send(Report { serial, outcome });
         })?;
         self.members.push(Member { serial, config, shown, listener, is_of_file, is_leaving: false });
@@ -558,7 +552,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Stops devices and returns the names of those that hang.
+    /// Stops devices. Returns the names of the devices that hang.
     async fn stop_devices(&mut self, serials: &BTreeSet<u64>) -> Vec<String> {
         for member in self.members.iter_mut().filter(|member| serials.contains(&member.serial)) {
             member.is_leaving = true;

@@ -41,14 +41,13 @@ pub enum InheritedError {
     Unused(PathBuf),
 }
 
-/// Inherited sockets, which are used in place of newly created ones.
+/// Inherited sockets. They are used in place of newly created sockets.
 #[derive(Debug, Default)]
 pub struct Inherited {
     /// The socket for the only device, if that device has no configured path.
     only: Option<Source>,
     /// Whether `only` was ever set, even if a device has taken the socket since.
     had_only: bool,
-    /// Listening sockets by path.
     listening: BTreeMap<PathBuf, Arc<Listener>>,
 }
 

@@ -66,7 +66,7 @@ pub fn table(name: &str) -> Result<&'static TableSpec, UnknownTableError> {
     found.ok_or_else(|| UnknownTableError(name.to_owned()))
 }
 
-/// No interface has a table with this name.
+/// Error for a table name that no interface has.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown table \"{}\"; available tables: {}", .0.escape_debug(), names(&tables()))]
 pub struct UnknownTableError(String);
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// Interfaces may share a table name only if they also share the table, because `hcactl` shows a single table.
+    /// Interfaces may share a table name only if they also share the table, because `hcactl` shows one table per name.
     #[test]
     fn table_names_are_unique() {
         for interface in ALL {

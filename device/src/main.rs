@@ -19,7 +19,7 @@ use device::fleet::{FleetError, Origin};
 use device::inherited::Inherited;
 use device::notify::Notify;
 
-/// How long the process waits at exit until queued log lines have been written to standard error.
+/// Maximum time that the process waits at exit for queued log lines to be written to standard error.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
@@ -69,7 +69,7 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     });
     let notify = Notify::from_environment().context("NOTIFY_SOCKET")?;
     config.make_runtime_folder()?;
-    // Both calls must precede the initialisation of logging, which creates a thread.
+    // Initialising the log creates a thread, so both calls must come first.
     descriptors::raise_limit();
     confinement::begin(&config, file.as_deref()).map_err(|error| error.in_file(origin))?;
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;

@@ -1,10 +1,10 @@
 //! Notifies the service manager of the daemon's state, and sends watchdog notifications.
 //!
-//! The socket is connected at start-up, because the sandbox forbids this later. Without a service manager, nothing is
-//! sent. Errors from sending are ignored.
+//! The socket is connected at start-up, because the sandbox later forbids connecting it. Without a service manager,
+//! nothing is sent. Errors from sending are ignored.
 //!
-//! The crate `sd-notify` (0.5) is not used. It opens and connects a datagram socket for each message, which
-//! the sandbox forbids, and it does not support abstract socket names.
+//! The crate `sd-notify` (0.5) is not used. The sandbox forbids opening and connecting datagram sockets, but the crate
+//! does so for each message. It also does not support abstract socket names.
 //!
 //! # Spec
 //! sd_notify(3), systemd.service(5) for `WatchdogSec=`.
@@ -48,24 +48,20 @@ impl Notify {
         self.socket.as_ref().and(self.watchdog).map(|watchdog| watchdog / 2)
     }
 
-    /// Reports that the daemon is ready.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// Reports that the daemon is reloading its configuration.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1000);
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
     }
 
-    /// Reports a new status line.
     pub fn status(&self, status: &str) {
         self.send(&format!("STATUS={status}"));
     }
 
-    /// Reports that the daemon is stopping.
     pub fn stopping(&self) {
         self.send("STOPPING=1");
     }

@@ -16,15 +16,12 @@ use crate::builder::{self, ConfiguredDevice};
 use crate::config::{Config, ConfigError};
 use crate::descriptors;
 
-/// Size in bytes of the buffer for reading the file.
 const BUFFER_LEN: usize = 1 << 20;
 
-/// Options of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Number of steps after which the replay stops.
     pub until: Option<u64>,
-    /// File and format of the trace.
     pub trace: Option<(PathBuf, TraceFormat)>,
     /// Whether to print each step and what the device did in it.
     pub steps: bool,
@@ -66,7 +63,7 @@ pub fn run(path: &Path, options: &Options, out: &mut dyn Write) -> Result<(), Re
     let invalid = |source| ReplayError::Config { path: path.to_owned(), source };
     let config = Config::of_device(header.configuration.clone()).map_err(invalid)?;
     let [device] = config.devices.as_slice() else { return Err(unreadable(ReadError::NoRecord)) };
-    // The device opens one eventfd per interrupt vector.
+    // The device needs one eventfd per interrupt vector.
     descriptors::raise_limit();
 
     let name = sanitize::text(&header.device);

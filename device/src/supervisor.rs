@@ -18,7 +18,7 @@ use crate::worker::{Ended, Run};
 
 /// Pause before a device is re-created after its first failure. Each subsequent failure doubles the pause, up to
 /// [`LONGEST_PAUSE`]. QEMU waits 5 s for its first reply, so a VMM that connects during the first pause does not notice
-/// it.
+/// the pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Maximum pause. It limits the CPU time used by a device that fails repeatedly, without delaying recovery for long
@@ -99,7 +99,6 @@ pub fn supervise(
     }
 }
 
-/// Returns the message of a panic.
 fn panic_message(payload: &(dyn Any + Send)) -> String {
     let panic_message = payload.downcast_ref::<String>().map(String::as_str);
     panic_message.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
@@ -137,8 +136,8 @@ mod tests {
         }
     }
 
-    /// Supervises a device whose runs follow `acts` (`None` makes re-creating it fail). The receiver yields the time of
-    /// each attempt to re-create it.
+    /// Supervises a device. Its runs follow `acts`, in which `None` makes re-creating the device fail. The receiver
+    /// yields the time of each attempt to re-create the device.
     fn supervised(
         acts: Vec<Option<Act>>,
     ) -> (Handle, mpsc::Receiver<Instant>, thread::JoinHandle<Result<Ended, Failure>>) {

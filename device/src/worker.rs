@@ -46,9 +46,9 @@ use crate::descriptors::Reserve;
 /// Maximum number of client messages served in one turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// How long a second client waits for the current client to disconnect before being rejected. The successor of a killed
-/// QEMU may connect early, because the kernel of a busy host takes seconds to close the old socket. QEMU waits 5 s for
-/// its first reply, so it is rejected before it times out.
+/// How long a second client waits for the current client to disconnect before it is rejected. The successor of a killed
+/// QEMU may connect before the kernel has closed the old socket, which can take seconds on a busy host. QEMU waits 5 s
+/// for its first reply, so this limit rejects QEMU before it times out.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Pause after `accept` has failed, for example because no descriptors are left.
@@ -71,7 +71,7 @@ mod token {
 pub enum Ended {
     /// A shutdown was requested.
     Shutdown,
-    /// The worker's only client, which was inherited, has disconnected.
+    /// The worker's only client was inherited, and has disconnected.
     ClientGone,
 }
 
@@ -92,7 +92,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     gone: MessageStats,
     /// Number of frames received, plus one per batch sent.
     frames: u64,
-    /// A second client, which waits until `accept_after`.
+    /// A second client. It waits until `accept_after`.
     successor: Option<UnixStream>,
     epoll: OwnedFd,
     busy_poll: BusyPoll,
@@ -217,7 +217,8 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             let is_ready = |token| ready.has(token);
             if is_ready(token::MAILBOX) {
                 self.answer_calls(mailbox);
-                // Check for a shutdown after answering the calls, which may have consumed its wake-up.
+                // Answering the calls may have consumed the wake-up of a shutdown request, so check for the request
+                // now.
                 if mailbox.is_stopped() {
                     self.hca.disconnect();
                     self.hca.flush();
@@ -240,7 +241,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
                 self.fabric.handle_ready()?;
             }
             if fabric_is_ready || self.fabric.has_frames() {
-                // The batch has at most a few hundred frames.
+                // This step is bounded, because a batch has at most a few hundred frames.
                 self.fabric.recv(&mut self.arrived)?;
                 // A timer started by a packet must run from the packet's arrival, not from the start of the turn.
                 self.hca.set_now(now());
@@ -376,7 +377,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(self.record.replace(*record))
     }
 
-    /// Polls all descriptors. Blocks first, unless there is work or a deadline has passed.
+    /// Waits for events on all descriptors. Does not block if there is work or a deadline has passed.
     fn wait(&mut self, ready: &mut Ready, work_left: bool) -> io::Result<()> {
         let retry = self.fabric.retry_after().filter(|_| self.blocked).map(|retry_after| now() + retry_after);
         let deadline = self.hca.next_deadline().into_iter();
@@ -394,7 +395,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
             return Ok(());
         }
         self.hca.flush();
-        // Frames have arrived before wake-ups were enabled, and will not wake the thread, so it must not block.
+        // Frames arrived before wake-ups were enabled. They will not wake the thread, so it must not block.
         if !self.fabric.enable_wakeups() {
             self.fabric.disable_wakeups();
             return self.poll(ready, Some(Duration::ZERO));
@@ -408,7 +409,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// Sleeps without being woken, so that messages accumulate, if that raises throughput. Returns whether work is
+    /// If this raises throughput, sleeps without being woken, so that messages accumulate. Returns whether work is
     /// available.
     fn coalesce(&mut self, ready: &mut Ready, until: Option<Instant>) -> io::Result<bool> {
         let blocked_since = now();
@@ -433,7 +434,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         let PollWindow { limit, mut yields } = pause;
         let start = now();
         let until = deadline.into_iter().chain([start + limit]).min().unwrap_or(start);
-        // With an in-memory fabric, most arrivals are visible in memory, so most polls can do without a system call.
+        // With an in-memory fabric, most arrivals are visible in memory, so most polls need no system call.
         let period = if self.fabric.is_memory() { DESCRIPTORS_PERIOD } else { Duration::ZERO };
         let mut polled = start;
         let mut time = start;

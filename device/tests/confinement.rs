@@ -67,7 +67,7 @@ fn files_are_created_only_in_configured_folders() {
     }
     for what in ["capture", "trace"] {
         let path = |folder: &Path| folder.join(what).to_str().unwrap().to_owned();
-        // This test replaces the setting by which `with_control` makes the control socket's folder writable.
+        // The control socket's folder is not writable, because `confinement` replaces the setting of `with_control`.
         for folder in [other.path(), control.parent().unwrap()] {
             let file = path(folder);
             let error = hcactl(&control, &[what, "on", &file]).unwrap_err();
@@ -115,7 +115,7 @@ fn every_thread_drops_capabilities() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, _) = with_control(folder.path(), &[]);
     let mut entry: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
-    // The thread that writes the record is created before the sandbox is completed.
+    // Configure a record, because the thread that writes it is created before the sandbox is complete.
     entry["devices"][0]["record"] = json!(folder.path().join("x.record"));
     std::fs::write(&config, entry.to_string()).unwrap();
     let mut command = hcad();

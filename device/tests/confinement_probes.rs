@@ -1,7 +1,7 @@
 //! Tests what a compromised process can do. A process in the same sandbox as `hcad` tries the operations in the two
-//! tables of `device/book/src/security.md`. Those in the first table must fail, and those in the second must succeed,
-//! except for its last row ("everything else"), which is not tested. The process runs as the test's user and, if that
-//! user is root, also as another user.
+//! tables of `device/book/src/security.md`. The operations in the first table must fail, and those in the second table
+//! must succeed. The last row of the second table ("everything else") is not tested. The process runs as the test's
+//! user and, if that user is root, also as another user.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::ffi::c_long;
@@ -76,7 +76,7 @@ fn run(test: &str, more: Value, probe: fn(&Intruder)) {
     }
 }
 
-/// Creates the process's trace file, and other files that the process must not access.
+/// Creates `old.pcapng`, to which the process writes its trace, and files that the process must not access.
 fn prepare(folder: &Path, user: Option<u32>) {
     fs::create_dir(folder.join("below")).unwrap();
     for name in ["secret", ".bashrc", "below/notes", "old.pcapng"] {
@@ -85,7 +85,7 @@ fn prepare(folder: &Path, user: Option<u32>) {
     give(folder, &["", "below", "secret", ".bashrc", "below/notes", "old.pcapng"], user);
 }
 
-/// Creates a file and two sockets of another program. Returns the sockets, which must stay open.
+/// Creates a file and two sockets of another program. The returned sockets must stay open.
 fn prepare_outside(folder: &Path, user: Option<u32>) -> (UnixListener, UnixDatagram) {
     fs::write(folder.join("notes"), "precious").unwrap();
     let stream = UnixListener::bind(folder.join("stream.sock")).unwrap();
@@ -335,7 +335,7 @@ probes! {
         denied_from_abi_9(intruder, sent);
     };
     can_send_udp_to_any_address: |_| {
-        // The configuration contains no peers.
+        // The address is not configured, because the configuration contains no peers.
         let [from, to] = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| UdpSocket::bind(address).unwrap());
         from.send_to(b"x", to.local_addr().unwrap()).unwrap();
         assert_eq!(to.recv(&mut [0; 2]).unwrap(), 1);
@@ -349,7 +349,7 @@ probes! {
         }
     };
     probe_socket_cannot_send_data: |intruder| {
-        // Only one socket can connect, and this socket cannot send. Find out which descriptor it has.
+        // Only the probe socket can connect. Find out which descriptor it has.
         let connects = |fd: i32| {
             let mut address = [0_u8; 110];
             address[0] = 1;

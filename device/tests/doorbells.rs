@@ -102,7 +102,7 @@ fn start(more: &[(&str, Value)]) -> Daemon {
     Daemon::ready(command, folder, socket)
 }
 
-/// Returns a driver whose device has a CQ and an EQ for its events.
+/// Returns a driver whose device has a CQ, and an EQ for the events of the CQ.
 fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     let mut driver = Driver::new(Vmm::attach(daemon));
     driver.enable();

@@ -352,9 +352,9 @@ fn reload_of_invalid_file_changes_nothing() {
     assert!(!path.join("4.sock").exists());
 }
 
-/// On SIGHUP, the daemon reads the file. For `hcactl reload`, `hcactl` reads it.
+/// The daemon reads the file on SIGHUP, and `hcactl` reads it for `hcactl reload`. Neither accepts a special file.
 #[test]
-fn reload_rejects_devices_and_fifos() {
+fn reload_rejects_device_files_and_fifos() {
     let folder = folder();
     let one = device(folder.path(), 1);
     // The sandbox would prevent the daemon from opening these files.

@@ -55,7 +55,7 @@ fn server(answer: &'static [u8]) -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn socket_option_position_and_environment_are_equivalent() {
+fn socket_is_set_by_option_or_environment() {
     let (_daemon, control) = start();
     let behind = hcactl().arg("devices").arg("--socket").arg(&control).output().unwrap();
     assert!(printed(&behind).contains("02:00:00:00:00:01"));

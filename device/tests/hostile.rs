@@ -1,4 +1,4 @@
-//! Runs the fuzz targets on their corpora and on random inputs, which simulate hostile guests, clients and peers.
+//! Runs the fuzz targets on their corpora and on random inputs, to simulate hostile guests, clients and peers.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::fs;
@@ -20,7 +20,7 @@ fn fuzz_targets_accept_corpus_inputs() {
     }
 }
 
-/// Runs a target on its corpus, which must contain at least `at_least` files.
+/// Runs a target on its corpus. The corpus must contain at least `at_least` files.
 fn replay(corpus: &Path, at_least: usize, run: impl Fn(&[u8])) {
     let mut count = 0;
     for entry in fs::read_dir(corpus).unwrap() {

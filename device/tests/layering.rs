@@ -1,5 +1,5 @@
-//! Checks that the modules of a crate depend on each other only as in the diagram in `ARCHITECTURE.md`. For
-//! dependencies between crates, Cargo ensures this.
+//! Checks that the modules of a crate depend on each other only as in the diagram in `ARCHITECTURE.md`. Cargo checks
+//! the dependencies between crates.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use device::interfaces;
 
-/// The modules of `card`, each with the modules that it may use. Those come earlier in the list, so there are no
-/// cycles.
+/// The modules of `card`, each with the modules that it may use. A module may use only modules earlier in the list, so
+/// there are no cycles.
 const CARD: &[(&str, &[&str])] = &[
     ("capabilities", &[]),
     ("identity", &[]),
@@ -65,7 +65,7 @@ const DEVICE: &[(&str, &[&str])] = &[
     ("daemon", &["inherited", "notify", "config", "confinement", "control", "metrics", "builder", "fleet"]),
 ];
 
-/// The interfaces with a host command register, each of which has its own strict mode.
+/// The interfaces with a host command register. Each of them has its own strict mode.
 const HCR_LINEAGE: &[&str] = &["jingzhao", "mthca"];
 
 /// Returns the source folder of a crate below `device/`, or of `device` itself.
@@ -173,7 +173,7 @@ fn frontend_modules_do_not_use_device_module() {
     }
 }
 
-/// Objects only report events. Observers, commands and registers use strict mode to check them.
+/// Objects only report events. Observers, commands and registers check these events in strict mode.
 #[test]
 fn objects_do_not_use_strict_mode() {
     const MAY: &[&str] = &["cmd.rs", "device.rs", "observers.rs", "strict.rs"];
@@ -195,7 +195,7 @@ fn objects_do_not_use_strict_mode() {
     }
 }
 
-/// All interfaces share the NIC offloads, so these do not use the layouts of any interface.
+/// All interfaces share the NIC offloads, so the offloads must not use the layouts of any interface.
 #[test]
 fn nic_offloads_do_not_use_frontends() {
     let mut paths = files(&source("card").join("nic"));

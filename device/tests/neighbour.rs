@@ -212,8 +212,8 @@ struct Traffic {
 }
 
 impl Traffic {
-    /// Writes messages, with up to [`WINDOW`] outstanding, and verifies each until `stop` is set. Counts the messages
-    /// in `done`. Returns the maximum reply latency.
+    /// Until `stop` is set, writes messages, with up to [`WINDOW`] outstanding, and verifies each of them. Counts the
+    /// messages in `done`. Returns the maximum reply latency.
     fn run(&mut self, done: &AtomicU64, stop: &AtomicBool) -> Duration {
         self.sender.bus.longest = Duration::ZERO;
         let mut last = Instant::now();
@@ -354,8 +354,8 @@ impl Hostile {
     }
 }
 
-/// Length and bus address of the lost file, whose pages become inaccessible. The queues are in another file, at bus
-/// address 0.
+/// Length and bus address of the lost file. The pages of this file become inaccessible. The queues are in another file,
+/// at bus address 0.
 const LOST_LEN: u64 = 256 << 20;
 const LOST: u64 = 1 << 30;
 const QUEUES_LEN: u64 = 16 << 20;
@@ -367,8 +367,8 @@ fn file(len: u64) -> OwnedFd {
     memory
 }
 
-/// Control queues of an E810, started one after another. Each has 2,047 operations, whose buffers are in different,
-/// nonadjacent pages of the lost file.
+/// Control queues of an E810, started one after another. Each queue has 2,047 operations. The buffers of the operations
+/// are in different, nonadjacent pages of the lost file.
 struct ControlQueues {
     memory: OwnedFd,
     /// Register writes that start each queue in turn.
@@ -426,8 +426,8 @@ struct AttackerState {
     sparse: OwnedFd,
 }
 
-/// Maps a file, truncates it if `cut` is set, and makes the device access pages throughout it. Sends the register
-/// writes for both interfaces; the device ignores those for the other one.
+/// Maps a file, truncates it if `cut` is set, and makes the device access pages throughout it. Sends register writes
+/// for both interfaces. A device ignores the writes that belong to the other interface.
 fn access_lost_file(path: &Path, state: &AttackerState, memory: &OwnedFd, cut: bool) -> Option<()> {
     ftruncate(memory, LOST_LEN).unwrap();
     let mut client = Hostile::attach(path)?;
@@ -487,7 +487,8 @@ fn violate_protocol(path: &Path) -> Option<()> {
     Some(())
 }
 
-/// Returns a file on a full tmpfs or, without permission to mount, a file of huge pages, which the host probably lacks.
+/// Returns a file on a full tmpfs. Without permission to mount, returns a file of huge pages, because the host probably
+/// has none.
 fn file_without_pages() -> OwnedFd {
     let folder = tempfile::tempdir().unwrap();
     let mount = |command: &str, arguments: &[&str]| {
@@ -597,7 +598,8 @@ fn hostile_clients_do_not_disturb_neighbour() {
     assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon has ended");
 }
 
-/// With this limit, the daemon cannot replace the lost file with private memory of the same size.
+/// With a data size limit of [`LOST_LEN`], the daemon cannot replace the lost file with private memory of the same
+/// size.
 #[test]
 fn daemon_survives_memory_loss_under_data_limit() {
     let mut daemon = start();

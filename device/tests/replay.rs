@@ -127,7 +127,8 @@ fn replay_trace_has_original_times() {
 fn killed_daemon_leaves_usable_record() {
     let (mut daemon, record) = recorded();
     use_device(&mut daemon);
-    // The data is written with a short delay. It then survives however the daemon ends.
+    // The daemon writes data to the file with a short delay. Once written, the data survives even if the daemon is
+    // killed.
     let text = until("the last step in the file", || {
         let text = replay_ok(&record, &["--steps"]);
         text.contains("client disconnects").then_some(text)
@@ -169,7 +170,7 @@ fn replay_that_differs_from_recording_fails() {
     );
 }
 
-/// Returns the record with `from` replaced by `to` in its header, which is the first chunk.
+/// Returns the record with `from` replaced by `to` in the header. The header is the first chunk.
 fn renamed(record: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     const HEADER: usize = 8 + 12;
     let len = u32::from_le_bytes(record[8..12].try_into().unwrap()) as usize;

@@ -173,7 +173,7 @@ fn pattern(seed: u32, len: usize) -> Vec<u8> {
     (0..).map(|at: u32| (at ^ seed).wrapping_mul(0x9e37_79b1).to_le_bytes()[3]).take(len).collect()
 }
 
-/// Transfers messages of several lengths by SEND, and a message of 1 MiB by WRITE, over QP `n`, which must be unused.
+/// Transfers messages of several lengths by SEND, and a message of 1 MiB by WRITE. QP `n` must be unused.
 fn exchange(from: &mut Machine, to: &mut Machine, n: u32) {
     const AT: u64 = 2 << 20;
     let lens = [1, 64, 4096, 4097, 100_000];
@@ -243,7 +243,7 @@ fn restarted_process_is_reachable_again() {
 
 #[test]
 fn stopped_process_does_not_block_others() {
-    /// Number of QPs that send to the stopped process. Their messages do not fit into its ring.
+    /// Number of QPs that send to the stopped process. Together, their messages exceed the size of the ring.
     const MANY: u32 = 16;
     let ring = tempfile::tempdir().unwrap();
     let mut machines = [1, 2, 3].map(|id| Machine::start(&ring, id));

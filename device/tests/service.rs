@@ -46,7 +46,7 @@ fn service_manager_is_notified_of_lifecycle() {
         let mut command = hcad();
         command.arg("--config").arg(config).env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", "20000");
         let mut daemon = Daemon::ready(command, folder, socket);
-        // The first watchdog message may precede READY, because both come from the main thread.
+        // The first watchdog message may precede READY.
         let mut messages = vec![next_message(&manager), next_message(&manager), next_message(&manager)];
         assert!(messages.iter().any(|message| message == "READY=1\nSTATUS=devices: 1"), "{messages:?}");
         assert!(messages.iter().any(|message| message == "WATCHDOG=1"), "{messages:?}");
@@ -104,7 +104,7 @@ fn listening(folder: &TempDir, name: &str) -> (PathBuf, UnixListener) {
 
 /// Sockets are passed as described in sd_listen_fds(3).
 #[test]
-fn passed_sockets_match_configured_names() {
+fn passed_sockets_match_configured_paths() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, control) = with_control(folder.path(), &[]);
     let (_, for_control) = listening(&folder, "control.sock");

@@ -17,7 +17,7 @@ def check(found, expected, what):
     if found != expected:
         at = next(i for i, (a, b) in enumerate(zip(found, expected)) if a != b)
         print(f"{what}: byte {at} is {found[at]}, not {expected[at]}", flush=True)
-        # Abort all ranks, because a rank that exits alone waits for the other ranks, which wait for its messages.
+        # Abort all ranks. A rank that exited alone would wait for the other ranks, which wait for its messages.
         MPI.COMM_WORLD.Abort(1)
 
 

@@ -37,7 +37,7 @@ def key(index):
 
 
 def find(resource):
-    """Returns the sysfs file of a resource of the HCA, which must have no kernel driver."""
+    """Returns the sysfs file of a resource of the HCA. No kernel driver may be bound to the HCA."""
     for device in glob.glob("/sys/bus/pci/devices/*"):
         with open(f"{device}/vendor") as vendor, open(f"{device}/device") as number:
             if (vendor.read().strip(), number.read().strip()) == ("0x15b3", "0x6274"):
@@ -131,8 +131,8 @@ class Driver:
         if status != expected:
             raise RuntimeError(f"status {status:#x} of {op:#x}")
 
-    def lend(self, op, icm=0):
-        """Maps a page with MAP_ICM, or with MAP_FA or MAP_ICM_AUX, which need no address. Returns the page's offset."""
+    def map_page(self, op, icm=0):
+        """Maps a page with MAP_ICM, MAP_FA or MAP_ICM_AUX. Only MAP_ICM needs `icm`. Returns the page's offset."""
         page = self.memory.page()
         self.command(op, inbox=struct.pack(">QQ", icm, self.memory.bus + page), modifier=1)
         return page
@@ -158,7 +158,7 @@ class Driver:
 
     def firmware(self):
         self.command(0xFF8, expected=0x22, outbox=True)
-        self.lend(0xFFF)
+        self.map_page(0xFFF)
         self.command(0xFF6)
 
     def reset(self):
@@ -168,11 +168,11 @@ class Driver:
 
     def icm(self):
         """Maps ICM, and issues INIT_HCA with one-page tables (sections 3.3.5 and 4.2)."""
-        self.lend(0xFFC)
+        self.map_page(0xFFC)
         for table in (QPC, SRQC, CQC, EQC, MPT):
-            self.lend(0xFFA, table)
-        self.mtt = self.lend(0xFFA, MTT)
-        self.records = self.lend(0xFFA, UARC + PAGE * UAR)
+            self.map_page(0xFFA, table)
+        self.mtt = self.map_page(0xFFA, MTT)
+        self.records = self.map_page(0xFFA, UARC + PAGE * UAR)
         init = bytearray(0x200)
         for at, value in (
             (0x030, QPC | 4),
@@ -296,7 +296,7 @@ class Driver:
         self.bar2.store8(UAR * PAGE + 0x20, struct.pack(">II", head, self.read))
 
     def event(self):
-        """Consumes the next entry of the EQ and returns it to the device (section 7.8)."""
+        """Consumes the next entry of the EQ and gives it back to the device (section 7.8)."""
         at = self.eq + self.events % EQES * 32
         self.wait(lambda: self.memory.bytes[at + 31] == 0, "event")
         self.memory.bytes[at + 31] = 0x80
@@ -341,7 +341,7 @@ class Driver:
         self.send()
         self.fill()
         self.ring()
-        # A load waits for the posted store. Without the load, the device could find a correct record by chance.
+        # This load waits for the posted doorbell store. Without it, the device could find a correct record by chance.
         self.bar0.load(HCR + 0x18)
         self.posted -= 1
         self.link()
@@ -357,7 +357,7 @@ class Driver:
         self.arm(1)
 
     def entry_kept(self):
-        """Consumes a CQ entry but does not return it to the device. The ring then wraps to this entry."""
+        """Consumes a CQ entry but does not give it back to the device. The ring then wraps to this entry."""
         self.start()
         for n in range(CQES):
             self.send(give_back=n != 0)

@@ -1,12 +1,12 @@
 """Runs rdma-core's tests in a guest: `FOLDER DEVICE TURNS PATIENT MODULE...`. Prints one line of JSON per test:
 {"test": ID, "outcome": "passed" | "skipped" | "failed", "text": reason or error}.
 
-TURNS are methods that only one process may execute at a time. They have the form "module.Class.method" and are separated
-by commas. PATIENT are tests in the same form. They wait after each SEND, so that the SEND can complete.
+TURNS are methods that only one process may execute at a time. They have the form "module.Class.method" and are
+separated by commas. PATIENT are tests in the same form. They wait after each SEND, so that the SEND can complete.
 
-Each test runs in a process that is forked from a process that has loaded all tests. If a test skips itself half-way,
-Python's garbage collector destroys the verbs objects. It closes the device before the device's objects, which crashes
-the process.
+Each test runs in a process forked from one that has loaded all tests, with the garbage collector disabled. Otherwise,
+if a test skips itself half-way, the collector would close the device before the device's objects, which crashes the
+process.
 """
 
 import fcntl
@@ -73,7 +73,7 @@ def be_patient(name):
 
     @functools.wraps(plain)
     def patient(*args, **kwargs):
-        # The process runs only this test.
+        # The process runs only this test, so `send` need not be restored.
         utils.send = send_and_wait
         return plain(*args, **kwargs)
 

@@ -14,7 +14,7 @@ from pyverbs.pd import PD
 
 device, length, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 memory = mmap.mmap(-1, length)
-# Without this, the region might use huge pages, and would then have only one entry per huge page.
+# Forbid huge pages, because the region would have only one entry per huge page.
 memory.madvise(mmap.MADV_NOHUGEPAGE)
 address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 pd = PD(Context(name=device))

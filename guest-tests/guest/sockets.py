@@ -1,4 +1,4 @@
-"""Sends bytes to another guest through sockets of one address family, or receives them. Prints the checksum of the bytes.
+"""Sends bytes to another guest through sockets of one address family, or receives them. Prints the checksum.
 
 The arguments are `rds` or `smc`, `send` or `receive`, the sender's address, the receiver's address, and the number of
 bytes.
@@ -13,10 +13,11 @@ import sys
 FAMILY, ROLE, SENDER, RECEIVER, TOTAL = *sys.argv[1:5], int(sys.argv[5])
 PORT = 4000
 MESSAGE = 32768
-# Maximum number of unanswered RDS messages. A socket accepts no messages while its own buffer or the peer's is full.
+# Maximum number of unanswered RDS messages. It keeps the buffers of both sockets from filling up, because a socket
+# accepts no messages while a buffer is full.
 WINDOW = 4
-# Time for which the receiver keeps its socket open while it waits for the sender's goodbye. An RDS socket drops unsent
-# messages when it is closed.
+# Time in seconds for which the receiver waits for the sender's goodbye before it closes its socket. Closing an RDS
+# socket drops its unsent messages, including the last answer.
 GOODBYE_SECONDS = 5
 AF_RDS = 21
 # Python lacks the address family AF_SMC, but TCP sockets with this protocol number are equivalent.

@@ -1,12 +1,12 @@
-"""One end of a reliable connection with stock verbs. Exchanges messages independently, and reports its progress on request.
+"""One end of a reliable connection with stock verbs. Exchanges messages on its own, and reports progress on request.
 
-A request is a line on standard input, {"do": NAME, ...}, and its answer is a line {"ok": VALUE} or {"error": TEXT}. NAME
-is a method of Talk, and the other keys are the arguments of the method. Between requests, this end sends message after
-message and checks the messages that it receives, until an error occurs. Both ends compute the length and the content of
-a message from the seed, the number of the connection, the sending side and the number of the message.
+A request is a line on standard input, {"do": NAME, ...}, and its answer is a line {"ok": VALUE} or {"error": TEXT}.
+NAME is a method of Talk, and the other keys are the arguments of the method. Between requests, this end sends message
+after message and checks the messages that it receives, until an error occurs. Both ends compute the length and the
+content of a message from the seed, the number of the connection, the sending side and the number of the message.
 
-Each end sends message n once it has checked message n - WINDOW of the other end. Message n therefore arrives in a place
-that is free again, because the other end has already checked message n - 2 * WINDOW.
+Each end sends message n once it has checked message n - WINDOW of the other end. Message n therefore arrives in a slot
+that is free again: the other end checked message n - 2 * WINDOW before it sent message n - WINDOW.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
 REMOTE = e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE
-# Maximum number of messages ahead of the other end, and number of places for them.
+# Maximum number of messages ahead of the other end, and number of slots for messages.
 WINDOW = 4
 SLOTS = 2 * WINDOW
 # Exceeds the path MTU, and is not a multiple of the path MTU or of the page size.
@@ -43,7 +43,7 @@ WRITES_EVERY = 3
 READS_EVERY = 8
 # Time without a completion after which this end posts a read to check that the other end is alive.
 SILENCE = 1.0
-# Duration of a sleep when idle. Other guests and the devices need the CPU.
+# Time in seconds to sleep when idle, because other guests and the devices need the CPU.
 REST = 0.004
 
 
@@ -205,7 +205,7 @@ class Talk:
         is_right = wc.opcode == opcode and wc.byte_len == len(content) and imm == number
         self.expect(is_right, f"completion {wc.opcode} {wc.byte_len} {imm} of", number)
         self.expect(self.memory[slot : slot + len(content)] == content, "content of", number)
-        # Clear the place, so that the previous message's content cannot be mistaken for the next one's.
+        # Clear the slot, so that the previous message's content cannot be mistaken for the next one's.
         self.memory[slot : slot + len(content)] = bytes(len(content))
         self.received += 1
         if not self.wrong:

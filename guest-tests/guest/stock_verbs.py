@@ -36,7 +36,7 @@ OPERATIONS = {
     "fetch_add": e.IBV_WR_ATOMIC_FETCH_AND_ADD,
 }
 MTUS = {256: e.IBV_MTU_256, 512: e.IBV_MTU_512, 1024: e.IBV_MTU_1024, 2048: e.IBV_MTU_2048, 4096: e.IBV_MTU_4096}
-# The RECV bit marks receives.
+# Bit in a completion's opcode that marks receives.
 RECEIVED = e.IBV_WC_RECV
 # Access rights of peers, for services with remote access.
 REMOTE = {
@@ -45,7 +45,7 @@ REMOTE = {
     "ud": 0,
 }
 QUEUE_LEN = 128
-# Numbers of the commands that libibverbs writes to the kernel's device file.
+# Number of the attach command in the kernel's uverbs interface.
 ATTACH_MCAST = 30
 # Number of handles to try. It exceeds the number of this program's objects.
 HANDLES = 64
@@ -120,7 +120,7 @@ class Verbs:
         return {"id": self.add((qp, cq, service)), "qpn": qp.qp_num}
 
     def route(self, gid, sgid_index, lid):
-        """Returns address attributes. If `gid` is None, the address is in the own subnet."""
+        """Returns address attributes. If `gid` is None, the address is in the local subnet."""
         if gid is None:
             return AHAttr(port_num=1, dlid=lid)
         gr = GlobalRoute(dgid=GID(gid), sgid_index=sgid_index, hop_limit=64)
@@ -159,9 +159,9 @@ class Verbs:
     def join(self, qp, gid):
         """Attaches the program's only queue pair to a multicast group.
 
-        The binding lacks this command, so it is written to the kernel directly (ib_user_verbs.h,
-        IB_USER_VERBS_CMD_ATTACH_MCAST). The binding does not expose the queue pair's handle either. Handles are small
-        numbers, and the kernel rejects handles of other objects, so all small numbers are tried.
+        pyverbs lacks this command, so the program writes it to the kernel directly (ib_user_verbs.h,
+        IB_USER_VERBS_CMD_ATTACH_MCAST). pyverbs also hides the queue pair's handle. Handles are small numbers, and the
+        kernel rejects handles of other objects, so the program tries all small numbers.
         """
         group = ipaddress.ip_address(gid).packed
         for handle in range(HANDLES):
@@ -212,7 +212,7 @@ class Verbs:
         return found
 
     def events(self, timeout_ms):
-        """Returns the codes of asynchronous events of the device and its objects. Waits for the first event up to a time limit."""
+        """Returns the codes of asynchronous events. Waits for the first event up to a time limit."""
         descriptor = select.poll()
         descriptor.register(self.event_descriptor, select.POLLIN)
         found = []
@@ -242,7 +242,7 @@ class Verbs:
 
 
 def event_descriptors():
-    """Returns the descriptors of all event files. The binding does not expose the one that it uses."""
+    """Returns the descriptors of all event files. `open` compares two results to find the one that pyverbs uses."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:

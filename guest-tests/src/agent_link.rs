@@ -15,7 +15,7 @@ use tokio::time::timeout;
 /// Default time limit of a step. Longer steps have their own limits.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum length of an answer in bytes, which protects the lab from a guest that sends data without end. The longest
+/// Maximum length of an answer in bytes. It protects the lab from a guest that sends data without end. The longest
 /// answers contain the output of programs.
 const LONGEST_ANSWER: u64 = 64 << 20;
 
@@ -112,8 +112,8 @@ impl AgentLink {
                 let text = String::from_utf8_lossy(&answer);
                 format!("the guest agent sent an invalid reply: {}", text.trim_end())
             })?;
-            // The answer to an abandoned request may arrive late. The agent uses ID 0 for a request that it could not
-            // parse, which can only be the current one.
+            // Skip late answers to abandoned requests. ID 0 means that the agent could not parse a request, which can
+            // only be the current one.
             if response.id == self.last_id || response.id == 0 {
                 return Ok(response);
             }

@@ -166,7 +166,7 @@ impl HcaSpec {
     }
 }
 
-/// A running daemon. If it serves several HCAs, the methods refer to the first one.
+/// A running daemon. If it serves several HCAs, most methods refer to the first one.
 #[derive(Debug)]
 pub struct Daemon {
     process: Process,

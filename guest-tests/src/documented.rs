@@ -26,8 +26,8 @@ fn documented_command_lines_parse() {
     assert!(printed.len() > 20, "only {printed:?}");
 }
 
-/// Rows contain scenario names or patterns such as `jingzhao-*`. The page explains the suffix `-full` above the table,
-/// so these variants need no rows.
+/// Rows of the table contain scenario names or patterns such as `jingzhao-*`. Scenarios with the suffix `-full` need no
+/// rows, because the page explains the suffix above the table.
 #[test]
 fn documented_table_lists_every_scenario() {
     let page = std::fs::read_to_string(Path::new(REPOSITORY).join("device/book/src/scenarios.md")).unwrap();

@@ -1,4 +1,4 @@
-//! The parts shared by all scenarios: programs, guest configuration, and how guests and daemons are started.
+//! The parts shared by all scenarios: programs, guest configuration, and functions that boot guests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -145,7 +145,7 @@ pub struct Guest<'a> {
     pub nics: Vec<Nic>,
     /// Whether the lab writes to the guest's console.
     pub with_console: bool,
-    /// Disk images in addition to the root file system, which become /dev/vdc and so on.
+    /// Disk images in addition to the root file system. They become /dev/vdc and so on.
     pub disks: Vec<PathBuf>,
     /// Image of an additional disk that the guest may write to.
     pub own_disk: Option<PathBuf>,
@@ -283,12 +283,10 @@ impl Lab {
         self.without_guests
     }
 
-    /// Returns the options for scenarios with random choices.
     pub fn chance(&self) -> Chance {
         self.chance
     }
 
-    /// Returns how guests are executed.
     pub fn accelerator(&self) -> Accelerator {
         self.accelerator
     }
@@ -535,7 +533,6 @@ impl Lab {
     }
 }
 
-/// Parses a memory size, as [`size_in_mebibytes`] does.
 fn mebibytes(text: &str) -> Result<u32, String> {
     /// Minimum memory with which Debian's kernel can unpack its initramfs.
     const LEAST_MIB: u32 = 128;
@@ -555,7 +552,6 @@ pub(crate) fn size_in_mebibytes(text: &str) -> Result<u32, String> {
     number.checked_mul(unit).ok_or_else(|| "size is too large".to_owned())
 }
 
-/// Returns the kernel arguments of a guest.
 fn kernel_args(iommu: bool, crash_memory_mib: u32) -> String {
     let iommu = if iommu { format!("{IOMMU_ARGS} ") } else { String::new() };
     let crash =

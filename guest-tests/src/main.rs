@@ -282,7 +282,7 @@ async fn build(folder: PathBuf, kernel: KernelChoice, arguments: Vec<OsString>) 
     Err(error).context("cannot start make")
 }
 
-/// Returns the lease: the supervisor's connection to `up`, which passes it as standard input.
+/// Returns the lease, which is the supervisor's connection to `up`. It is passed as standard input.
 fn lease() -> Result<UnixStream> {
     let lease = std::fs::File::from(
         std::io::stdin()

@@ -47,7 +47,7 @@ impl ModuleList {
     /// A module is neither available nor built in, or cannot be read.
     pub fn add(&mut self, name: &str) -> Result<()> {
         let name = canonical(name);
-        // Module dependencies have no cycles, because modules with cyclic dependencies could not be loaded.
+        // The recursion ends, because module dependencies have no cycles.
         if self.modules.iter().any(|m| m.name == name) || self.builtin.contains(&name) {
             return Ok(());
         }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 /// Time limit for an expected packet.
 const PACKET_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Returns the MAC address and the IP address that an HCA has by default, which are derived from its number.
+/// Returns the default MAC address and IP address of HCA number `id`.
 fn identity(id: u16) -> [String; 2] {
     let [high, low] = id.to_be_bytes();
     [format!("02:00:00:00:{high:02x}:{low:02x}"), format!("10.77.{high}.{low}")]
@@ -77,7 +77,7 @@ pub struct Packet {
     pub pkey: u16,
     /// The two ECN bits of the IP header.
     pub ecn: u8,
-    /// Whether to send a wrong ICRC. This field and those up to `cut` are never set in received packets.
+    /// Whether to send a wrong ICRC. This field and the following ones up to `cut` apply only to sent packets.
     pub bad_icrc: bool,
     pub tver: u8,
     pub fecn: bool,

@@ -1,4 +1,4 @@
-"""A screen of a terminal, as `tmux capture-pane -e -p` prints it, as SVG on standard output.
+"""Converts a terminal screen, as printed by `tmux capture-pane -e -p`, to SVG on standard output.
 
 Usage: terminal_svg.py COLUMNS <SCREEN >FILE.svg
 """
@@ -9,12 +9,12 @@ from html import escape
 
 WIDTH, HEIGHT, MARGIN = 8.4, 17, 10
 INK, PAPER = "#d8d8d8", "#181818"
-# The 16 colours of terminals; those that are not here stay as they are.
+# Text colours by SGR code. Unlisted colour codes change nothing.
 COLOURS = {31: "#f05050", 32: "#50c050", 33: "#e0c040", 34: "#6090f0", 90: "#808080", 91: "#ff7070", 37: INK}
 
 
 def spans(line):
-    """Pieces of a line, each with its column, colour, whether it is bold and whether it is reversed."""
+    """Yields the pieces of a line, each with its column, text, colour, and whether it is bold and reversed."""
     colour, bold, reverse, column = INK, False, False, 0
     for text, codes in re.findall(r"([^\x1b]+)|\x1b\[([0-9;]*)m", line):
         if text:

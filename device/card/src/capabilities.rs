@@ -14,7 +14,6 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-/// Whether the sandbox is enabled.
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
 /// Makes [`spawn_without`] drop capabilities. Call this function before creating other threads.
@@ -22,9 +21,8 @@ pub fn begin() {
     CONFINED.store(true, Ordering::Release);
 }
 
-/// Starts a thread that only writes to open descriptors. If the sandbox is enabled, the thread first drops all its
-/// capabilities, and this function waits until it has done so. The seccomp filter, which is installed later, would
-/// block the drop.
+/// Starts a thread that only writes to open descriptors. If the sandbox is enabled, the thread drops all its
+/// capabilities before this function returns, because the seccomp filter that is installed later would block the drop.
 ///
 /// # Errors
 /// Fails if the process cannot create another thread.
@@ -40,7 +38,6 @@ pub fn spawn_without(name: &str, run: impl FnOnce() + Send + 'static) -> std::io
     Ok(())
 }
 
-/// Drops all capabilities of this thread if the sandbox is enabled.
 fn drop_all() {
     if CONFINED.load(Ordering::Acquire) {
         // Errors are ignored: dropping capabilities requires no privilege, and a kernel without capability

@@ -33,7 +33,7 @@ pub enum Direction {
 /// Additional information about a captured frame.
 #[derive(Clone, Debug, Default)]
 pub struct About {
-    /// Local QP that sent the frame. For a received packet, the QP is determined from the frame.
+    /// Local QP of a sent frame. For a received frame, the QP is taken from the BTH.
     pub qpn: Option<Qpn>,
     /// Number of the frame's work request, as used in traces.
     pub wr: Option<u64>,
@@ -41,7 +41,6 @@ pub struct About {
 }
 
 impl About {
-    /// Creates an `About` that contains only a note.
     pub fn note(text: impl Into<String>) -> Self {
         Self { note: Some(text.into()), ..Self::default() }
     }
@@ -79,7 +78,6 @@ impl fmt::Display for About {
 pub struct Capture {
     store: Store,
     filter: CaptureFilter,
-    /// Encodes each block into a buffer, which is cleared once the block is stored.
     blocks: PcapNgWriter<Vec<u8>>,
 }
 
@@ -187,7 +185,6 @@ impl Capture {
     }
 }
 
-/// Returns the BTH of a RoCE packet.
 fn bth(frame: &[u8]) -> Option<Bth> {
     let ether = EtherFrame::parse(frame).ok().filter(EtherFrame::is_roce)?;
     let datagram = match ether.ether_type {
@@ -220,7 +217,6 @@ mod tests {
         About { qpn: Some(Qpn::new(qpn)), wr: Some(wr), note: None }
     }
 
-    /// Returns the bytes and the comment of each frame in a complete capture file.
     fn frames(bytes: &[u8]) -> Vec<(Vec<u8>, String)> {
         let mut reader = PcapNgReader::new(bytes).unwrap();
         let mut seen = Vec::new();

@@ -71,7 +71,7 @@ pub trait Fabric {
         None
     }
 
-    /// Returns whether frames are waiting that the descriptor does not report: those that arrived between
+    /// Returns whether frames have arrived. The descriptor does not report frames that arrive between
     /// [`Fabric::disable_wakeups`] and [`Fabric::enable_wakeups`].
     fn has_frames(&self) -> bool {
         false
@@ -188,7 +188,7 @@ impl<F: Fabric + ?Sized> Fabric for Box<F> {
 pub struct FabricStats {
     /// Frames passed to the network. A flooded frame counts once for each peer.
     pub tx_frames: u64,
-    /// System calls that sent these frames.
+    /// Send calls, each of which can send several frames.
     pub tx_calls: u64,
     pub rx_frames: u64,
     /// Frames rejected by the network.

@@ -298,7 +298,6 @@ impl<F: Frontend> Hca<F> {
         std::mem::replace(&mut self.capture, capture)
     }
 
-    /// Returns the impairments of the port.
     pub fn impairments(&self) -> &Impairments {
         &self.impairments
     }
@@ -316,15 +315,15 @@ impl<F: Frontend> Hca<F> {
         self.impairments.add(rule)
     }
 
-    /// Copies the operator's settings (link state and impairments) from the device being replaced. The impairments'
-    /// counters start from zero.
+    /// Copies the operator's settings (link state and impairments) from `other`, the device that this one replaces. The
+    /// counters of the impairments start at zero.
     pub fn copy_settings(&mut self, other: &Self) {
         if !other.port.link().plugged {
             self.set_link(false);
         }
         self.clear_impairments(None);
         for rule in other.impairments.rules() {
-            // This cannot fail, because the other device had the same number of rules.
+            // This cannot fail, because the other device accepted as many rules.
             let _ = self.impair(rule.clone());
         }
     }
@@ -335,12 +334,10 @@ impl<F: Frontend> Hca<F> {
         self.impairments.clear(id)
     }
 
-    /// Returns the running capture, if any.
     pub fn capture(&self) -> Option<&Capture> {
         self.capture.as_ref()
     }
 
-    /// Returns whether the link of the port is up.
     pub fn is_link_up(&self) -> bool {
         self.port.is_up()
     }
@@ -355,7 +352,6 @@ impl<F: Frontend> Hca<F> {
         !self.port.link().enabled
     }
 
-    /// Returns the MAC of the port.
     pub fn mac(&self) -> MacAddr {
         self.port.addresses().own.mac
     }
@@ -443,12 +439,10 @@ impl<F: Frontend> Hca<F> {
         Explanation { situation: self.engine.explain(self.now, qpn), ignored }
     }
 
-    /// Returns the counters of the front-end.
     pub fn frontend_counters(&self) -> F::Counters {
         self.frontend.counters()
     }
 
-    /// Returns the counters of the engine.
     pub fn engine_stats(&self) -> &Stats {
         self.engine.stats()
     }
@@ -458,7 +452,6 @@ impl<F: Frontend> Hca<F> {
         self.engine.states()
     }
 
-    /// Returns the counters of the port.
     pub fn port_stats(&self) -> &PortStats {
         self.port.stats()
     }
@@ -488,7 +481,7 @@ impl<F: Frontend> Hca<F> {
         self.looped.clear();
         self.looped_back.clear();
         self.port.reset();
-        // This reports no link event, because the port has just been reset.
+        // The guest gets no link event, because the front-end has just been reset.
         self.set_enabled(true);
         self.config.reset();
         self.interrupts.reset();

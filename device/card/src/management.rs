@@ -3,7 +3,7 @@
 //! Each HCA has agents for its port: subnet management (SMA, in `port`) and performance management (PMA, in `perf`).
 //! For its own guest, each HCA also emulates the subnet: one switch to which every HCA is attached, the subnet manager,
 //! and the subnet administration (`sa`). No HCA is special, and no HCA keeps state for another. All HCAs follow the
-//! rules below, and derive from them whatever they can instead of querying it:
+//! rules below, so that an HCA can derive many attributes of other HCAs instead of querying them:
 //!
 //! - **Addresses.** The LID of an HCA is its `id` in the configuration. The GUID of its node and of its port is
 //!   the modified EUI-64 of the port's MAC. A GID therefore determines the MAC. The MAC determines the LID,
@@ -16,23 +16,22 @@
 //!   way, so return paths written by one switch are valid for another.
 //! - **Groups.** Each subnet administration keeps the groups that its own guest has joined. A group's LID is derived
 //!   from its GID, so HCAs need not exchange group LIDs. The creator of a group specifies the group's parameters.
-//!   Parameters that it leaves unspecified are those of the broadcast group, which are the same on every HCA.
-//! - **Discovery** works as in other subnet managers: through a multicast Get(NodeInfo) to QP0 of all nodes.
-//!   This sweep is sent a few times when the port comes up, and every ten seconds afterwards. It is also sent,
-//!   at most once a second, when the guest requests something that depends on the sweep's result. Each node
-//!   that responds is then queried for NodeDescription and PortInfo. A node that misses
-//!   `subnet::MAX_MISSED_SWEEPS` sweeps is removed. Only a response to an open request is accepted, and only
-//!   once.
-//! - **Amplification.** A datagram from a peer causes at most one datagram, a response or the next request, which is no
-//!   longer than the peer's.
+//!   Parameters that the creator leaves unspecified are those of the broadcast group, which are the same on every HCA.
+//! - **Discovery** uses a multicast Get(NodeInfo) to QP0 of all nodes. This sweep is sent a few times when the port
+//!   comes up, and every ten seconds afterwards. It is also sent, at most once a second, when the guest requests
+//!   something that depends on the sweep's result. Each node that responds is then queried for NodeDescription and
+//!   PortInfo. A node that misses `subnet::MAX_MISSED_SWEEPS` sweeps is removed. Only a response to an open request is
+//!   accepted, and only once.
+//! - **Amplification.** A datagram from a peer causes at most one datagram: a response or the next request. This
+//!   datagram is no longer than the peer's.
 //! - **Requests from the wire** are answered by the guest's software if it has posted a receive buffer to QP0 or QP1.
 //!   Otherwise, and in the first second after the port is opened, the agents answer. Some devices always answer
 //!   performance management requests themselves ([`NodeProfile::always_answers_perf`]). A directed-route packet passes
 //!   through the switch of the sender's HCA, and is then sent as a frame to the HCA at the end of the route. The
 //!   response passes through the switch of the responding HCA.
-//! - **Setting attributes.** A remote Set is rejected unless the guest has configured an M_Key and the
-//!   request carries it, because the only subnet manager is the built-in one. A port that is down, or that
-//!   software has not opened, answers nothing.
+//! - **Setting attributes.** The subnet manager is built in, so no peer is one. A remote Set is therefore rejected
+//!   unless the guest has configured an M_Key and the request carries it. A port that is down, or that software has not
+//!   opened, answers nothing.
 //!
 //! This module owns neither a socket nor a clock. A MAD from the guest arrives through MAD_IFC, or as a frame
 //! to one of the two MACs accepted by [`Management::serves`]. The owner polls the outputs.
@@ -56,7 +55,7 @@ use std::time::Duration;
 use engine::{Instant, Stats};
 use protocol::ids::{Lid, MacAddr, Pkey, Qpn};
 use protocol::mad::port::PortInfo;
-use protocol::mad::smp::{Smp, attribute};
+use protocol::mad::smp::{self, Smp, attribute};
 use protocol::mad::{Class, Mad, Method};
 
 pub use self::datagram::Datagram;
@@ -253,7 +252,6 @@ impl Management {
         self.outputs.clear();
     }
 
-    /// Returns the LID of the port.
     pub fn lid(&self) -> Lid {
         self.port.lid()
     }
@@ -307,13 +305,23 @@ impl Management {
         self.port.set_capabilities(mask);
     }
 
+    /// Returns the NodeDescription.
+    pub fn description(&self) -> [u8; smp::DATA_LEN] {
+        self.port.description()
+    }
+
+    /// Replaces the NodeDescription.
+    pub fn set_description(&mut self, description: [u8; smp::DATA_LEN]) {
+        self.port.set_description(description);
+    }
+
     /// Resets the counter of Q_Key violations (SET_IB).
     pub fn reset_qkey_violations(&mut self, counters: &Counters) {
         self.port.reset_qkey_violations(counters);
     }
 
-    /// Handles a MAD that software sends to the device itself. Returns `None` to discard it. The response to a
-    /// directed-route SMP contains the route unchanged, because software itself advances it.
+    /// Handles a MAD that software sends to the device itself. Returns `None` if the MAD is discarded. The response to
+    /// a directed-route SMP contains the route unchanged, because software itself advances it.
     pub fn mad_ifc(&mut self, view: &View, mad: &Mad, m_key: MkeyCheck) -> Option<Mad> {
         let class = protocol::mad::header(mad).class;
         if class == Class::PERF {
@@ -407,10 +415,10 @@ impl Management {
         Admitted::Taken
     }
 
-    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in, so no peer can be one. A
-    /// remote Set must therefore carry the M_Key configured by the guest, and is rejected if the guest has configured
-    /// none. Set(SMInfo) is exempt, because SMInfo belongs to the subnet manager software, which the port's M_Key does
-    /// not protect.
+    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in, so no peer is one. A remote
+    /// Set must therefore carry the M_Key configured by the guest, and is rejected if the guest has configured none.
+    /// Set(SMInfo) is exempt, because SMInfo belongs to the subnet manager software, which the port's M_Key does not
+    /// protect.
     fn is_permitted(&mut self, received: &Datagram) -> bool {
         let header = protocol::mad::header(&received.mad);
         let sets = received.destination_qp == QP0

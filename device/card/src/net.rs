@@ -18,6 +18,6 @@ pub use port::Port;
 use protocol::ids::MacAddr;
 pub use stats::{DropReason, PortStats, Traffic};
 
-/// Destination MAC of frames for which only the IP address is known. The port resolves the IP address by ARP
-/// or neighbour discovery.
+/// Placeholder for a destination MAC that is not known yet. The port resolves the destination IP address by ARP or
+/// neighbour discovery.
 pub const UNRESOLVED: MacAddr = MacAddr([0; 6]);

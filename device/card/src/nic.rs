@@ -9,7 +9,7 @@ pub mod receive;
 pub mod segmentation;
 pub mod vlan;
 
-/// Minimum frame length without the check sequence: IEEE 802.3-2022, clause 3.2.8.
+/// Minimum frame length without the frame check sequence: IEEE 802.3-2022, clause 3.2.8.
 const MIN_FRAME_LEN: usize = 60;
 
 /// Pads the frame that starts at `start` to the Ethernet minimum.

@@ -9,16 +9,16 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// A token bucket that fills at a steady rate. It holds a tenth of a second's worth of tokens, but at least one token.
 #[derive(Clone, Copy, Debug)]
 pub struct Bucket {
-    /// Tokens per second, which equals the units gained per nanosecond.
+    /// Tokens per second. The same number of billionths of a token is added per nanosecond.
     rate: u64,
-    /// Fill level in billionths of a token, so that it is exact at any rate.
+    /// Fill level in billionths of a token, so that no fraction is lost at any rate.
     level: u64,
     full: u64,
     at: Instant,
 }
 
 impl Bucket {
-    /// Creates a full bucket that is filled with `per_second` tokens per second.
+    /// Creates a full bucket that gains `per_second` tokens per second.
     pub fn new(per_second: NonZeroU32) -> Self {
         let rate = u64::from(per_second.get());
         let full = (rate / 10).max(1) * SECOND_NS;

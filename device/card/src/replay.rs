@@ -84,7 +84,7 @@ pub fn play<F: Frontend>(
     hca.set_record_sink(&RecordSink::playing(source.clone()));
     let source = || source.lock().unwrap_or_else(PoisonError::into_inner);
     let mut stopped = None;
-    // The counters and outputs before the step at which `observe` stops the replay.
+    // Counters and outputs before the step at which `observe` stopped the replay.
     let mut before_stop = None;
     let ran = panic::catch_unwind(AssertUnwindSafe(|| {
         loop {
@@ -155,7 +155,7 @@ fn step<F: Frontend>(hca: &mut Hca<F>, input: &Input<'_>) -> Option<()> {
         Input::RemoveNeighbour(mac) => hca.remove_static_neighbour(*mac),
         Input::Impair(rule) => {
             let entry = serde_json::from_str::<RuleEntry>(rule).ok()?;
-            // This fails only if the recorded device also had too many rules.
+            // The error is ignored: it occurs only if the recorded device also had too many rules.
             let _ = hca.impair(Rule::try_from(entry).ok()?);
         }
         Input::Unimpair(id) => {
@@ -172,13 +172,12 @@ fn inside<F: Frontend>(hca: &Hca<F>, region: u8, offset: u64, len: usize) -> Opt
     (u64::try_from(len).ok()? <= room).then_some(region)
 }
 
-/// Creates an eventfd without a reader. Without an eventfd, the vector would become pending, and the replay
-/// would differ from the record.
+/// Creates an eventfd that is never read. Without an eventfd, the vector would become pending, and the replay would
+/// differ from the record.
 fn unread_eventfd() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).ok()
 }
 
-/// Returns the message of a panic.
 fn panic_message(payload: &(dyn Any + Send)) -> String {
     let panic_message = payload.downcast_ref::<&str>().copied();
     panic_message

@@ -14,11 +14,11 @@ use vm_memory::{FileOffset, MmapRegion};
 /// Seals that fix the length of a file, so that an untrusted process cannot truncate it.
 pub const LENGTH_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Creates a file of `len` zero bytes, which use memory only once touched. `name` is the file's name in
-/// `/proc/PID/maps`.
+/// Creates a file of `len` zero bytes. Memory is allocated only for pages that are touched. `name` is the file's name
+/// in `/proc/PID/maps`.
 ///
 /// # Errors
-/// Fails if the process has no free descriptors.
+/// Fails if the process has reached its descriptor limit.
 pub fn make(name: &str, len: usize) -> io::Result<OwnedFd> {
     let memfd = create(name)?;
     ftruncate(&memfd, len as u64)?;
@@ -63,7 +63,7 @@ mod tests {
     fn memory_is_not_executable() {
         let memfd = make("test", 4096).unwrap();
         if !fcntl_get_seals(&memfd).unwrap().contains(SealFlags::EXEC) {
-            // The kernel is older than Linux 6.3.
+            // Kernels before Linux 6.3 do not support MFD_NOEXEC_SEAL.
             assert_eq!(memfd_create("test", MemfdFlags::NOEXEC_SEAL).unwrap_err(), Errno::INVAL);
             return;
         }

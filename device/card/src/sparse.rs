@@ -25,7 +25,6 @@ pub struct Capacity {
 #[error("the resource table is full")]
 pub struct TableFull;
 
-/// A map from `u32` to `T`.
 #[derive(Debug)]
 pub struct SparseTable<T> {
     nodes: Vec<Option<Box<Node<T>>>>,
@@ -66,7 +65,6 @@ impl Path {
 }
 
 impl<T> SparseTable<T> {
-    /// Creates an empty table.
     pub fn new(capacity: Capacity) -> Self {
         Self { nodes: Vec::new(), len: 0, leaves: 0, capacity }
     }
@@ -75,19 +73,16 @@ impl<T> SparseTable<T> {
         self.len
     }
 
-    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the entry at `index`.
     pub fn get(&self, index: u32) -> Option<&T> {
         let path = Path::of(index);
         let node = self.nodes.get(path.root)?.as_ref()?;
         node.leaves[path.node].as_ref()?.slots[path.leaf].as_ref()
     }
 
-    /// Returns the entry at `index`.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         let path = Path::of(index);
         let node = self.nodes.get_mut(path.root)?.as_mut()?;
@@ -111,7 +106,7 @@ impl<T> SparseTable<T> {
             return Err(TableFull);
         }
         if self.nodes.len() <= path.root {
-            // The vector has at most 2^16 pointers, because an index has 32 bits.
+            // The vector has at most 2^16 pointers, because an index has 32 bits and a node covers 2^16 indices.
             self.nodes.resize_with(path.root + 1, || None);
         }
         let node = self.nodes[path.root].get_or_insert_with(Box::default);
@@ -155,7 +150,7 @@ impl<T> SparseTable<T> {
         }
     }
 
-    /// Returns all entries in ascending order.
+    /// Returns all entries in ascending order of their indices.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.iter_from(0)
     }
@@ -164,8 +159,8 @@ impl<T> SparseTable<T> {
         *self = Self::new(self.capacity);
     }
 
-    /// Returns the entries at index `first` and above, in ascending order. The time depends on the number of
-    /// existing entries and leaves.
+    /// Returns the entries at index `first` and above, in ascending order of their indices. The time depends on the
+    /// number of existing entries and leaves.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
         let start = Path::of(first);
         self.nodes

@@ -208,7 +208,7 @@ fn status_words(status: Status) -> String {
     }
 }
 
-/// Describes a reason that can end a connection. Returns the name of any other reason.
+/// Describes a reason that can end a connection. For any other reason, returns its name.
 fn drop_words(reason: DropReason) -> &'static str {
     match reason {
         DropReason::InvalidRequest => "the peer's request was invalid",

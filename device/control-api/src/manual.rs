@@ -6,7 +6,6 @@ use std::path::Path;
 use clap::Command;
 use clap_complete::Shell;
 
-/// Shells for which completions are generated.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 
 /// Writes shell completions and man pages to a directory. The program and each of its commands get a man page.

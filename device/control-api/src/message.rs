@@ -257,7 +257,7 @@ impl From<&Page> for TextPage {
     }
 }
 
-/// Outcome of a reload. Devices are listed by number.
+/// Outcome of a reload. Devices are listed by ID.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
     pub added: Vec<u16>,

@@ -68,7 +68,7 @@ impl TryFrom<String> for PeerAddr {
         }
         let named = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
         let is_name = |host: &str| {
-            // A malformed IP address is not a host name.
+            // Require a letter, so that a malformed IPv4 address is not taken for a host name.
             host.len() <= MAX_NAME_LEN
                 && host.bytes().any(|byte| byte.is_ascii_alphabetic())
                 && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))

@@ -1,4 +1,4 @@
-//! Reads text files named by an operator. Rejects anything but regular files, such as a FIFO or a device.
+//! Reads text files named by an operator. Rejects files of other kinds, such as FIFOs and devices.
 
 use std::fs::File;
 use std::io::{self, Read};

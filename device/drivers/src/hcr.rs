@@ -11,7 +11,7 @@ pub const GO: u32 = 1 << 23;
 /// Bit of the command word that requests an event on completion.
 pub const EVENT: u32 = 1 << 22;
 
-/// Returns the last word of a command that the driver polls for completion.
+/// Returns the last word of a command that completes without an event.
 pub fn word(code: u16, op_modifier: u8) -> u32 {
     GO | u32::from(op_modifier) << 12 | u32::from(code)
 }

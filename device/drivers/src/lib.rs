@@ -6,7 +6,7 @@
 //! the time it returns. Most functions do not check results, so that they also work on a device whose memory is
 //! unmapped.
 //!
-//! Drivers and devices share the `protocol` crate, so an encoding error on both sides would go unnoticed. Tests
+//! Drivers and devices share the `protocol` crate, so an encoding error in that crate could go unnoticed. Tests
 //! therefore spell out the bytes that they expect from the device.
 //!
 //! # Examples

@@ -29,9 +29,9 @@ pub const SEND: u64 = 0x800;
 /// Bus addresses of the command queue and the mailboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The command queue, 4 KiB.
+    /// Bus address of the command queue, which has 4 KiB.
     pub queue: u32,
-    /// The input mailbox of slot 0. The output mailbox of slot 0 follows it.
+    /// Bus address of the input mailbox of slot 0. The output mailbox of slot 0 follows it.
     pub mailboxes: u64,
     /// Number of blocks in a mailbox.
     pub blocks: u64,
@@ -42,7 +42,6 @@ impl Layout {
     pub const LARGE: Self =
         Self { queue: 0x10_0000, mailboxes: 0x100_0000, blocks: (MAX_INPUT / BLOCK_DATA) as u64 };
 
-    /// Returns the address of a slot.
     pub const fn slot(&self, slot: usize) -> u64 {
         self.queue as u64 + 64 * slot as u64
     }
@@ -63,7 +62,6 @@ impl Layout {
 pub struct Mlx5 {
     /// Token of the next command.
     pub token: u8,
-    /// Locations of the command queue and the mailboxes.
     pub layout: Layout,
 }
 
@@ -135,7 +133,7 @@ impl<B: Bus> Driver<B> {
         self.write(COMMAND_DOORBELL, slots);
     }
 
-    /// Returns a slot's byte with the owner bit and the delivery status.
+    /// Returns the byte of a slot that holds the owner bit and the delivery status.
     pub fn owner_byte(&mut self, slot: usize) -> u8 {
         let at = self.interface.layout.slot(slot) + OWNER_BYTE as u64;
         self.bus.peek(at, 1).first().copied().unwrap_or(0xff)
@@ -166,7 +164,6 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Returns a mailbox block that holds `data` and links to the next block.
 fn block(
     data: &[u8],
     number: usize,

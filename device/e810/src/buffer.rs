@@ -6,7 +6,6 @@ use protocol::hca::e810::admin::AdminError;
 pub(super) struct Buffer<'a>(&'a mut [u8]);
 
 impl<'a> Buffer<'a> {
-    /// Creates a cursor at the beginning of a buffer.
     pub(super) const fn new(bytes: &'a mut [u8]) -> Self {
         Self(bytes)
     }

@@ -68,7 +68,7 @@ impl Interface for E810 {
 }
 
 impl E810 {
-    /// Reads 32 bits of BAR0. Some reads have side effects.
+    /// Reads 32 bits of BAR0. Reading PFINT_OICR clears it.
     fn read_register(&mut self, offset: u64) -> u32 {
         let Some((register, half)) = Register::at(offset) else {
             self.counters.unknown_registers += 1;
@@ -90,7 +90,7 @@ impl E810 {
             return if half == 0 { u32::from_le_bytes([a, b, c, d]) } else { e.into() };
         }
         match register {
-            // A reset completes before the register write returns.
+            // A reset completes before the register write returns, so these registers read as 0.
             Register::PfgenCtrl | Register::GlgenRtrig => 0,
             Register::PflanRxQalloc => registers::receive_queues(setup.options.queues.get()),
             Register::PfintOicr => function.vectors.read_other(),
@@ -270,8 +270,7 @@ impl Frontend for E810 {
             function.vectors.fire_other(cx, OtherCauses::MALICIOUS_DRIVER);
         }
         function.vectors.retry_blocked(cx);
-        // Report remaining work if a poll stopped at its bound. The caller itself tracks frames that the wire has not
-        // accepted yet.
+        // Report remaining work if a poll stopped at its bound.
         mem::take(more_frames)
     }
 

@@ -54,10 +54,8 @@ pub(super) struct Leaves {
     pub(super) rdma_sets: BTreeMap<u16, Teid>,
 }
 
-/// State of the function. Every reset drops this state.
 #[derive(Debug)]
 pub struct Function {
-    /// Rings of the admin queue and the mailbox.
     pub rings: Rings,
     pub vectors: Vectors,
     /// Registers that just store the value written to them.
@@ -66,17 +64,13 @@ pub struct Function {
     pub link_events: bool,
     /// Maximum frame size of the MAC, including the check sequence.
     pub max_frame: u16,
-    /// Switch, VSIs and scheduler.
     pub(super) pf_config: PfConfig,
-    /// State of strict mode.
     pub(super) strict: Strict,
-    /// Scheduler leaves of queues.
     pub(super) leaves: Leaves,
     pub(super) rdma: Rdma,
 }
 
 impl Function {
-    /// Creates the state after a reset.
     pub fn new(setup: &Setup) -> Self {
         let options = &setup.options;
         Self {

@@ -38,7 +38,6 @@ impl IdPool {
         was_used
     }
 
-    /// Whether the identifier is in use.
     pub(super) fn is_used(&self, number: u16) -> bool {
         number.checked_sub(self.first).and_then(|at| self.used.get(usize::from(at))).is_some_and(|used| *used)
     }

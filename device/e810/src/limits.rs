@@ -18,7 +18,7 @@ pub const MAX_MESSAGE: u32 = (1 << 31) - 1;
 /// Maximum number of VSIs on the device.
 pub const DEVICE_VSIS: u32 = 768;
 /// Maximum number of VSIs per function, as reported. It is not enforced, because `ice` ignores it and instead divides
-/// [`DEVICE_VSIS`] by the number of functions. As the only function, it may use all VSIs.
+/// [`DEVICE_VSIS`] by the number of functions. This device has only one function, so `ice` may use all VSIs.
 pub const FUNCTION_VSIS: u32 = 384;
 /// Maximum number of VSI lists of each kind.
 ///
@@ -75,7 +75,7 @@ pub const MAX_RATE_PROFILES: u16 = 64;
 /// Maximum number of RDMA queue sets: one per scheduler leaf.
 ///
 /// Bound: limits the memory that a driver can make the device allocate. The limit on scheduler leaves does not suffice,
-/// because drivers choose the handles, and a set outlives a leaf that is deleted together with an ancestor.
+/// because a set remains when its leaf is deleted together with an ancestor.
 pub const MAX_RDMA_SETS: usize = 512;
 /// Maximum number of entries in the function's RSS lookup table. Drivers accept no other maximum.
 pub const RSS_FUNCTION_ENTRIES: u16 = 2048;
@@ -92,7 +92,7 @@ pub const MAX_WORK_QUANTA: u32 = 1 << 15;
 pub const MAX_NODES: usize = 512;
 /// Number of work scheduler queue set handles. Handles have ten bits and start at 1.
 pub const MAX_SETS: u16 = 1023;
-/// Maximum number of RDMA timers, as reported. The device does not use these objects.
+/// Maximum number of RDMA timers, as reported. The device does not use the timers.
 pub const MAX_TIMERS: u32 = 4096;
 
 /// Limits on the number of RDMA objects. The driver reads these limits with the "query FPM" operation. All
@@ -126,8 +126,8 @@ impl Default for Limits {
             max_qps: Count::of_log(10),
             max_cqs: Count::of_log(11),
             max_regions: Count::of_log(14),
-            // Enough for 256 GiB in 4 KiB pages. With this limit, `irdma` allocates a contiguous segment
-            // table of 32 KiB.
+            // Enough for 256 GiB in 4 KiB pages. A higher limit would make `irdma` allocate a contiguous segment table
+            // of more than 32 KiB.
             max_pbles: Count::of_log(26),
             // The ARP index in "manage ARP" has twelve bits.
             max_arp_entries: Count::of_log(12),

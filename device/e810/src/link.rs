@@ -27,7 +27,6 @@ pub struct Link {
 }
 
 impl Link {
-    /// Creates a link in the enabled state.
     pub fn new(speed: LinkSpeed) -> Self {
         Self { speed, enabled: true }
     }

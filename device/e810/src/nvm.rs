@@ -27,7 +27,6 @@ const PART_NUMBER: &[u8; 10] = b"HCADE8-100";
 
 /// NVM version 4.40. The digits of the minor number are hexadecimal.
 const NVM_VERSION: u16 = 0x4040;
-/// EETRACK ID of the image.
 const EETRACK: u32 = 0x8001_1234;
 /// Length of the NVM bank's CSS header in dwords.
 const CSS_HEADER: u16 = 0x30;
@@ -40,7 +39,6 @@ const OPTION_ROM_BLOCK_LEN: usize = 4 + 1 + 4 + 1 + 2 * 32;
 /// Netlist version: major, minor, type, revision.
 const NETLIST: [u16; 4] = [4, 4, 1, 1];
 
-/// The flash of a device.
 #[derive(Debug)]
 pub struct Nvm {
     image: Vec<u8>,
@@ -102,8 +100,8 @@ impl Nvm {
         }
     }
 
-    /// Writes the NVM banks. In the CSS header of each bank, only the header length is set. The copy of the
-    /// shadow RAM follows the first bank's header. In the copy, only the versions are set.
+    /// Writes the NVM banks. In the CSS header of each bank, only the header length is set. A copy of the shadow RAM
+    /// follows the header of the first bank. In the copy, only the versions are set.
     fn put_bank(&mut self) {
         let (first, sectors) = NVM_BANK;
         let copy =

@@ -14,7 +14,6 @@ use super::rss::profiles::PacketGroups;
 /// Track ID reported for any package.
 const TRACK: u32 = 0xc000_0001;
 
-/// State of the package.
 #[derive(Clone, Debug, Default)]
 pub struct Package {
     metadata: Option<Metadata>,
@@ -42,7 +41,6 @@ impl Package {
         self.complete
     }
 
-    /// Returns the packet type groups.
     pub(super) const fn packet_groups(&self) -> &PacketGroups {
         &self.packet_groups
     }

@@ -23,7 +23,7 @@ const DOORBELL_SPACE: u32 = 2 << 4;
 const PROCESSOR_READY: u32 = 0x80;
 /// PRTDCB_GENS: DCB is disabled in firmware and left to the driver.
 const DCB_DISABLED: u32 = 7;
-/// GLQF_FD_SIZE: numbers of guaranteed and best-effort flow director filters.
+/// GLQF_FD_SIZE: 512 guaranteed and 512 best-effort flow director filters.
 const FLOW_DIRECTOR_SIZE: u32 = 0x200 << 16 | 0x200;
 
 /// GLFLXP_RXDID_FLAGS of descriptor profiles 2 and 22, as word offsets in the GLFLXP block.
@@ -32,7 +32,6 @@ const PROFILE_FLAGS: [u16; 2] = [0x200 + 2, 0x200 + 22];
 /// configured the profile.
 const PROFILE_LOADED: u32 = 1;
 
-/// Returns the value of a constant register, or `None` for other registers.
 pub(super) fn constant(register: Register) -> Option<u32> {
     Some(match register {
         Register::PfFuncRid
@@ -79,7 +78,6 @@ pub(super) const fn is_past_limit(register: Register, options: &Options) -> bool
     }
 }
 
-/// Whether a register returns the last value written.
 fn is_stored(register: Register) -> bool {
     matches!(
         register,
@@ -105,7 +103,7 @@ fn is_stored(register: Register) -> bool {
 
 /// Registers that return the last value written.
 ///
-/// Bound: the number of registers that [`is_stored`] accepts: about 8,000, at 20 bytes each.
+/// Bound: [`is_stored`] accepts about 8,000 registers, which need 20 bytes each.
 #[derive(Debug, Default)]
 pub struct Stored(BTreeMap<u32, u32>);
 

@@ -1,7 +1,7 @@
 //! State of the device. Register accesses and admin commands act on this state.
 //!
-//! Every reset drops the state in [`function`](super::function). The link, the flash and the LAN statistics
-//! survive a function reset.
+//! Every reset drops the state in [`function`](super::function). The link, the flash, the DDP package and the LAN
+//! statistics survive a function reset.
 //!
 //! # Spec
 //! E810 interface, sections 1 and 2.
@@ -17,12 +17,11 @@ use super::options::Setup;
 use super::package::Package;
 use super::pf_config::PfConfig;
 
-/// State of the device.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) setup: Setup,
     pub(super) nvm: Nvm,
-    /// DDP package. It survives a function reset.
+    /// DDP package, which survives a function reset.
     pub(super) package: Package,
     pub(super) link: Link,
     pub(super) function: Function,
@@ -33,7 +32,6 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Creates the state after power-on.
     pub(super) fn new(setup: Setup) -> Self {
         let function = Function::new(&setup);
         Self {

@@ -86,13 +86,11 @@ impl State {
     }
 }
 
-/// Counts and reports a discarded frame.
 #[cold]
 fn discard(monitor: &mut Monitor, reason: impl Into<Reason>, frame: &[u8]) {
     monitor.ignored_frame(reason, |to| frame.len().show("len", to));
 }
 
-/// Delivers a frame to each VSI in `receivers`.
 fn deliver(
     lan: &mut Lan,
     pf_config: &PfConfig,

@@ -31,7 +31,7 @@ pub enum Cause {
     AdminEvent,
     /// An enabled bit of PFINT_OICR was set.
     Other,
-    /// A transmit queue completed descriptors.
+    /// `done` descriptors of a transmit queue were completed.
     Transmit { queue: u16, done: u32 },
     /// The receive queue with this number received frames.
     Receive(u16),
@@ -99,15 +99,14 @@ pub struct Vectors {
     enabled_causes: OtherCauses,
 }
 
-/// Number of intervals per vector.
 const INTERVALS: usize = 3;
 
-/// Coalescing ends after this number of completed descriptors. That many descriptors fill one cache line, which is the
-/// unit in which the E810 writes descriptors back.
+/// Number of completed descriptors at which coalescing ends. Four descriptors fill one cache line, the unit in which
+/// the E810 writes descriptors back.
 const COALESCE_DESCRIPTORS: u32 = 4;
 
 /// Bound: maximum delay of a coalesced completion. The delay exceeds the time that a peer's kernel takes to reply, even
-/// in an emulated guest, but is short enough not to slow down a sender that is waiting for buffer space.
+/// in an emulated guest, but does not slow down a sender that waits for buffer space.
 const COALESCE_TIMEOUT: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -125,7 +124,6 @@ struct Vector {
     has_timer: bool,
 }
 
-/// Pending state of a vector.
 #[derive(Clone, Copy, Debug, Default)]
 enum PendingState {
     #[default]

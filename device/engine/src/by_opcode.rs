@@ -13,7 +13,7 @@ const PREFIXES: [u8; 4] = [0, 1, 3, 5];
 /// Number of opcodes per service. The opcode within a service has 5 bits.
 const CODES: usize = 32;
 
-/// Name for all other opcodes: undefined ones, and those of other services.
+/// Name of the counter for undefined opcodes and opcodes of other services.
 const OTHER: &str = "other";
 
 /// Number of counters: one for each opcode of the services in [`PREFIXES`], one for CNPs, and one for all other

@@ -70,7 +70,7 @@ reasons! {
     WrongDestination wrong_destination,
     /// The datagram's Q_Key does not match.
     WrongQkey wrong_qkey,
-    /// The PSN of the request is ahead of the expected PSN.
+    /// The PSN of the request is ahead of the expected PSN. On UC, the packet does not continue a message in progress.
     OutOfSequence out_of_sequence,
     /// The PSN of the request is behind the expected PSN, but the request was never executed, or its result is no
     /// longer stored.
@@ -85,8 +85,8 @@ reasons! {
     Vl15Dropped vl15_dropped,
     /// The message is longer than the receive request.
     TooLong too_long,
-    /// The packet is not valid for its service, belongs to a dropped message (UC, UD), or is an acknowledgement with a
-    /// payload (RC, XRC).
+    /// The packet has an invalid opcode, opcode sequence or length (UC, UD), or is an acknowledgement with a payload
+    /// (RC, XRC).
     Malformed malformed,
     /// The request is invalid, is not allowed by the QP, or names an SRQ that it may not use. On RC and XRC, the QP
     /// moves to ERR.

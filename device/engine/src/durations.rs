@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Number of buckets with an upper bound: 1 us, 2 us, 4 us, ... 16.8 s.
+/// Number of buckets. Their upper bounds are 1 us, 2 us, 4 us, ..., 16.8 s.
 const BOUNDED: usize = 25;
 
 /// Histogram of durations with power-of-two buckets.

@@ -19,9 +19,9 @@ use crate::{
 /// Configuration of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Number of low QP number bits that index the table, at most 24. A packet must match all bits of a QP's number.
-    /// Drivers keep a generation count in the high bits, so that late packets for a destroyed QP never reach its
-    /// successor.
+    /// Number of low bits of the QP number that index the table, at most 24. A packet must match all bits of a QP's
+    /// number. Drivers keep a generation count in the high bits, so that late packets for a destroyed QP never reach
+    /// its successor.
     pub qp_index_bits: u8,
     /// Maximum number of unacknowledged packets per RC QP. Loss narrows the window temporarily, but not below 8
     /// packets.
@@ -127,7 +127,7 @@ pub enum QpError {
 /// ) -> Option<Instant> {
 ///     let mut frame = Vec::new();
 ///     while engine.poll_transmit(now, host, &mut frame).is_some() {
-///         // A gather may have failed, or a datagram may be complete.
+///         // Sending can produce events, for example if a gather fails.
 ///         report(engine, to);
 ///         to.send(&frame);
 ///         frame.clear();
@@ -261,7 +261,7 @@ impl Engine {
     }
 
     /// Moves a QP to a state and replaces its attributes. Moving to ERR flushes both queues. Moving to RESET discards
-    /// everything without completions.
+    /// all requests without completing them.
     ///
     /// # Errors
     /// [`QpError::Unknown`] if the QP does not exist.
@@ -312,8 +312,8 @@ impl Engine {
     }
 
     /// Appends the next frame to `out`, from Ethernet header to ICRC (but see [`Engine::set_icrc`]). Returns `None` if
-    /// there is nothing to send until the next input or deadline. QPs take turns of up to 32 frames. This can produce
-    /// events, for example when a gather fails or a datagram has been sent.
+    /// there is nothing to send until the next input or deadline. QPs take turns of up to 32 frames. The call can
+    /// produce events, for example when a gather fails or a datagram has been sent.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -402,7 +402,7 @@ impl Engine {
         None
     }
 
-    /// Returns the time at which [`Engine::handle_timeout`] must be called next. It can be earlier than the next
+    /// Returns the time at which [`Engine::handle_timeout`] must be called next. That time can be earlier than the next
     /// deadline. A time in the past means immediately.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.unfinished {
@@ -437,7 +437,7 @@ impl Engine {
     }
 
     /// Returns the table index of QP `qpn` if that QP accepts packets addressed to `to`. The two numbers can differ,
-    /// because QP0 and QP1 have other numbers internally, and because a QP can have a second number.
+    /// because QP0 and QP1 have other numbers internally, and because a QP can have an alias.
     pub(crate) fn destination(&self, qpn: Qpn, to: Qpn) -> Option<u32> {
         let index = self.table.index(qpn);
         self.table.get(index)?.has_wire_number(to).then_some(index)
@@ -487,7 +487,6 @@ impl Engine {
         Some(())
     }
 
-    /// Ends the front QP's turn.
     fn end_turn(&mut self, again: bool) {
         self.turn_left = 0;
         let Some(index) = self.ready.pop_front() else { return };

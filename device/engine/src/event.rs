@@ -86,9 +86,9 @@ pub enum Success {
     Recv(RecvDone),
 }
 
-/// Completion of one work request. Each request completes exactly once, in queue order. With
-/// [`Flush::Owner`](crate::Flush::Owner), however, the owner completes flushed requests itself, and the engine does not
-/// report them.
+/// Completion of one work request. Each request completes exactly once, in queue order, unless its QP is reset or
+/// destroyed. With [`Flush::Owner`](crate::Flush::Owner), the owner completes flushed requests itself, and the engine
+/// does not report them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// QP that the request was posted to.

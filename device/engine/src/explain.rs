@@ -89,14 +89,14 @@ pub enum WaitReason {
         /// Time until the request is retried.
         #[serde(rename = "left_us", with = "micros")]
         left: Duration,
-        /// Number of RNR NAKs since the last progress.
+        /// Number of RNR NAKs since the peer last acknowledged a packet.
         refusals: u32,
         /// RNR retry limit; `None` if unlimited.
         most: Option<u8>,
     },
     /// The request was retried after an RNR NAK, and only a few packets may be sent until the peer answers.
     AskedAgain {
-        /// Number of RNR NAKs since the last progress.
+        /// Number of RNR NAKs since the peer last acknowledged a packet.
         refusals: u32,
         /// RNR retry limit; `None` if unlimited.
         most: Option<u8>,
@@ -159,10 +159,11 @@ pub struct Unanswered {
     pub packets: u32,
     /// Number of outstanding requests.
     pub requests: u32,
-    /// Time since the last progress.
+    /// Time since the peer last acknowledged a packet, or since the oldest unacknowledged packet was sent, whichever is
+    /// shorter.
     #[serde(rename = "waiting_us", with = "micros")]
     pub waiting: Duration,
-    /// Number of retries after ACK timeouts and sequence NAKs since the last progress or RNR NAK.
+    /// Number of retries after ACK timeouts, sequence NAKs and implied NAKs since the last acknowledgement or RNR NAK.
     pub retries: u8,
     /// Number of retries after which the request fails.
     pub most_retries: u8,

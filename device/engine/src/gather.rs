@@ -69,7 +69,6 @@ pub(crate) fn scatter(
     if data.is_empty() { Ok(()) } else { Err(AccessError::Bounds) }
 }
 
-/// Returns the total length of a list in bytes.
 pub(crate) fn capacity(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }
@@ -103,8 +102,8 @@ fn cut<T>(
     })
 }
 
-/// Returns the address of a byte of an element. Wraps around instead of panicking, because the guest can supply any
-/// address. The host checks the range.
+/// Returns the address of byte `offset` of an element. Wraps around instead of panicking, because the guest can supply
+/// any address. The host checks the range.
 fn address(sge: &Sge, offset: usize) -> Va {
     Va::new(sge.va.get().wrapping_add(offset as u64))
 }

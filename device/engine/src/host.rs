@@ -71,8 +71,8 @@ pub struct Initiator {
     pub pd: Pdn,
     /// QP on whose behalf memory is accessed. A type 2B window can only be used by the QP that it is bound to.
     pub qpn: Qpn,
-    /// Whether key 0 (the reserved L_Key) can be used to access memory by bus address. This applies only to the QP's
-    /// own work requests, never to requests from the peer.
+    /// Whether key 0 (the reserved L_Key) can be used to access memory by bus address. Applies only to the QP's own
+    /// work requests, never to requests from the peer.
     pub reserved_lkey: bool,
 }
 
@@ -220,8 +220,8 @@ pub trait Host {
     /// Fetches the next request of a receive queue or an SRQ. From then on, the request belongs to the QP.
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest>;
 
-    /// Fetches a receive request that will be flushed, from a QP without an SRQ. The engine does not use its scatter
-    /// list.
+    /// Fetches a receive request that will be flushed, from a QP without an SRQ. The engine ignores the scatter list of
+    /// the request.
     fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
         self.next_recv(RecvSource::Qp(qpn))
     }
@@ -245,8 +245,8 @@ pub trait Host {
     }
 
     /// Returns the number of receive requests posted to `qpn` but not yet fetched. An RC responder advertises them as
-    /// end-to-end credits. Returns `None` if counting is expensive because software posts requests in guest memory
-    /// without a doorbell, in which case credits do not limit the requester.
+    /// end-to-end credits. Returns `None` if counting is expensive, because software posts requests in guest memory
+    /// without a doorbell. Credits then do not limit the requester.
     fn posted_receives(&self, qpn: Qpn) -> Option<u32> {
         let _ = qpn;
         None

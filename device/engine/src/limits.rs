@@ -9,7 +9,7 @@
 //! | table leaf | 2 KiB | 2^16 (2^24 numbers) | 128 MiB |
 //! | request, with 60 data segments | 0.2 + 1 KiB | 2^17 x [`KEPT_REQUESTS`] + [`POOLED_REQUESTS`] | 700 MiB |
 //! | pending reply | 48 B | 2^17 x [`KEPT_REPLIES`] + [`POOLED_REPLIES`] | 40 MiB |
-//! | executed READ or atomic on record | 32 B | 2^17 x 16 | 64 MiB |
+//! | executed READ or atomic, kept for replay | 32 B | 2^17 x 16 | 64 MiB |
 //! | fetched receive request, with 60 data segments | 1 KiB | 2^17 | 128 MiB |
 //! | event | 88 B | [`EVENT_BACKLOG`] plus the events of one input | 36 MiB |
 //!
@@ -37,8 +37,8 @@ pub(crate) const FRAMES_PER_QP_TURN: u32 = 32;
 pub(crate) const REQUESTS_PER_STEP: u32 = 64;
 
 /// Number of steps without a frame after which `poll_transmit` returns. `poll_timeout` then returns a time in the past
-/// to request another call. Each step fetches up to [`FLUSHES_PER_STEP`] requests, and a host may write a trace line
-/// for each of them.
+/// to request another call. The number is low because each step fetches up to [`FLUSHES_PER_STEP`] requests, and a host
+/// may write a trace line for each request.
 pub(crate) const IDLE_STEPS_PER_POLL: u32 = 4;
 
 /// Maximum number of requests flushed from one queue per step. The rest are flushed in later turns.
@@ -74,8 +74,9 @@ pub(crate) const EVENTS_PER_CALL: usize = 1024;
 /// JingZhao interface, section 10.5, requires 1 to 10 ms.
 pub(crate) const ERROR_POLL_PERIOD: Duration = Duration::from_millis(10);
 
-/// Number of QPs polled per interval. Polling an empty receive queue takes a fraction of a microsecond, so idle QPs in
-/// ERR use well under one percent of a core. With more QPs, the interval grows and the cost stays the same.
+/// Number of QPs in ERR polled per [`ERROR_POLL_PERIOD`]. Polling an empty receive queue takes a fraction of a
+/// microsecond, so idle QPs in ERR use well under one percent of a core. With more QPs, each QP is polled less often,
+/// and the cost stays the same.
 pub(crate) const ERROR_POLLS_PER_PERIOD: usize = 256;
 
 /// Minimum congestion window in packets. Any UDP socket can buffer this many full frames.

@@ -75,8 +75,8 @@ pub struct Retry {
     pub psn: Psn,
     /// Number of unacknowledged packets.
     pub packets: u32,
-    /// Number of retries of this kind since the last progress, including this one. Retries after RNR NAKs are counted
-    /// separately from all others.
+    /// Number of consecutive retries, including this one. Retries after RNR NAKs are counted separately from all other
+    /// retries.
     pub count: u32,
     /// Maximum of `count`; `None` if unlimited.
     pub limit: Option<u8>,

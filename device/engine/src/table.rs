@@ -25,7 +25,6 @@ impl Table {
         Self { leaves, mask: (1 << bits) - 1 }
     }
 
-    /// Returns the table index of a QP number.
     pub(crate) fn index(&self, qpn: Qpn) -> u32 {
         qpn.get() & self.mask
     }

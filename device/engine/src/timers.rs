@@ -7,9 +7,9 @@ use crate::Instant;
 /// Deadlines ordered by time, at most one per QP. Each QP also stores its registered deadline, so that an update finds
 /// the old entry without a search.
 ///
-/// Only an earlier deadline replaces an entry. If the deadline moves later or is cancelled, the entry stays until it
-/// fires, and the QP is checked again. An acknowledged packet therefore needs no tree operation, at the cost of one
-/// early wake-up per timeout period.
+/// Only an earlier deadline replaces an entry. If a QP's deadline moves later or is no longer needed, its entry stays
+/// until it fires, and the QP then registers its current deadline. An acknowledged packet therefore needs no tree
+/// operation, at the cost of one early wake-up per timeout period.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     entries: BTreeSet<(Instant, u32)>,
@@ -37,7 +37,6 @@ impl Timers {
         }
     }
 
-    /// Removes the deadline of a QP.
     pub(crate) fn cancel(&mut self, index: u32, registered: &mut Option<Instant>) {
         if let Some(at) = registered.take() {
             self.entries.remove(&(at, index));
@@ -54,7 +53,6 @@ impl Timers {
         Some(index)
     }
 
-    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.entries.first().map(|&(at, _)| at)
     }

@@ -67,7 +67,6 @@ fn duplicate_write_causes_one_ack() {
     assert!(replies.iter().all(|frame| frame.len() == ACK_LEN));
 }
 
-/// One ACK covers a whole burst of duplicates.
 #[test]
 fn burst_of_duplicates_coalesces_into_one_ack() {
     let mut pair = Pair::new();

@@ -61,8 +61,8 @@ fn outcome(wr: &SendRequest, answer: impl FnOnce(&mut Pair)) -> Outcome {
 fn mismatched_response_type_completes_with_bad_response() {
     use Outcome::{Bad, Done, Open};
     let long_read = || read(1, 0x8000, 600);
-    // Each request is followed by its outcome after each of six responses with its first PSN: an ACK, the READ
-    // responses FIRST, MIDDLE, LAST and ONLY, and an ATOMIC acknowledge.
+    // Each request is listed with its outcomes for six kinds of response to its first PSN: an ACK, the READ responses
+    // FIRST, MIDDLE, LAST and ONLY, and an ATOMIC acknowledge.
     for (name, wr, expected) in [
         ("send", send(1, 10), [Done, Bad, Bad, Bad, Bad, Bad]),
         ("long send", send(1, 600), [Open(1), Bad, Bad, Bad, Bad, Bad]),
@@ -178,7 +178,7 @@ fn requester_handles_every_aeth_syndrome_as_specified() {
 /// Six WRITEs are outstanding, and their PSNs wrap. A response to the n-th WRITE also covers the earlier ones. A
 /// response with any other PSN is a ghost.
 #[test]
-fn responses_to_psns_not_outstanding_are_ignored() {
+fn ghost_responses_are_ignored() {
     let first = Psn::new(0xff_fffd);
     let sent =
         |pair: &mut Pair| -> Vec<String> { pair.frames(A).iter().map(|frame| describe(frame)).collect() };
@@ -307,8 +307,7 @@ fn timed_out_read_is_retransmitted_with_full_length() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded))]);
 }
 
-/// The responses to a READ are lost, and the responder sends NAKs for several packets after it, all of which report the
-/// same loss.
+/// The response to a READ is lost. The NAKs for the packets after the READ all report that loss.
 #[test]
 fn sequence_naks_after_lost_read_trigger_one_retransmission() {
     let mut pair = Pair::new();

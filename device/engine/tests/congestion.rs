@@ -42,7 +42,6 @@ fn notify(pair: &mut Pair, to: Node) {
     pair.deliver_packet(to, &to.peer().path(), &packet);
 }
 
-/// Returns the number of bytes that `node` sends in `time`.
 fn bytes_in(pair: &mut Pair, node: Node, time: Duration) -> usize {
     let end = pair.now + time;
     let mut bytes = 0;
@@ -79,7 +78,7 @@ fn connected_packets_use_ect_and_keep_dscp() {
     }
 }
 
-/// Compares the CNP byte by byte, except for the QP number, with the CNPs that other vendors' adapters send (annex A17,
+/// Compares all bytes of the CNP, except for the QP number, with the CNPs that other vendors' adapters send (annex A17,
 /// section A17.9.3).
 #[test]
 fn marked_data_causes_cnp_to_sender() {
@@ -137,7 +136,7 @@ fn marked_read_response_causes_cnp() {
 }
 
 #[test]
-fn marked_acks_datagrams_and_drops_cause_no_cnp() {
+fn cnp_is_sent_only_for_accepted_connected_data() {
     // An acknowledgement carries no data, so it causes no CNP even if it is marked.
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));

@@ -55,7 +55,7 @@ fn rejects_write_wrapping_address_space() {
 }
 
 #[test]
-fn region_destroyed_during_write_fails_it_with_remote_access() {
+fn destroying_region_during_write_fails_write() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 700));
     let frames = pair.frames(A);
@@ -76,7 +76,7 @@ fn rejects_read_without_permission() {
 }
 
 #[test]
-fn read_of_region_destroyed_midway_fails_with_remote_access() {
+fn destroying_region_during_read_fails_read() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 5000));
     let request = pair.frames(A).remove(0);
@@ -399,10 +399,10 @@ fn own_address_check_drops_packets_to_other_addresses() {
     }
 }
 
-/// The GRH is carried as an IPv6 header, and MAC addresses replace LIDs. It is possible that only one direction of a
-/// connection has a GRH.
+/// A connection can have a GRH in only one direction. The GRH is carried as an IPv6 header, and MAC addresses replace
+/// LIDs.
 #[test]
-fn grh_on_connection_without_grh_requires_peer_source_mac() {
+fn unexpected_grh_requires_source_mac_of_peer() {
     use protocol::ids::MacAddr;
     let mut pair = Pair::new();
     (7..9).for_each(|wr| pair.post_recv(B, wr, 0x8000, 100));

@@ -1,4 +1,4 @@
-//! Tests the wait reason that a queue pair reports, in every state that tests can reach.
+//! Tests the reported status of a queue pair, in particular the reason why it waits.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -23,7 +23,7 @@ fn wait_reason(pair: &mut Pair) -> WaitReason {
     explain(pair, A).send
 }
 
-/// Loses all packets that A sends until both nodes are idle.
+/// Runs until both nodes are idle, and loses all packets that A sends.
 fn lose_all(pair: &mut Pair) {
     pair.run(|node, _| node != A);
 }
@@ -160,7 +160,7 @@ fn rnr_nak_counts_do_not_stop_at_255() {
     assert_eq!(explain(&mut pair, B).receive, receive);
 }
 
-/// Progress and RNR NAKs reset the count of retries, but not the number of retransmitted packets.
+/// Acknowledgements and RNR NAKs reset the number of retries, but not the number of retransmitted packets.
 #[test]
 fn status_counts_retransmitted_packets_since_reset() {
     let mut pair = Pair::new();

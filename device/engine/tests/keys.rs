@@ -283,9 +283,9 @@ fn invalidated_key_blocks_message_in_progress() {
     }
 }
 
-/// A duplicate READ checks the key again, because it may have been invalidated since the READ was executed.
+/// A duplicate READ checks the key again, because the key may have been invalidated since the READ was executed.
 #[test]
-fn duplicate_read_is_dropped_if_key_was_invalidated_since() {
+fn duplicate_read_is_dropped_after_key_invalidation() {
     let mut pair = registered();
     let old = pair.bytes(A, 0x100, 600).to_vec();
     let remote = engine::Remote { rkey: Rkey::new(FAST), ..remote(0x200) };
@@ -413,7 +413,7 @@ fn owner_flush_completes_only_the_failed_receive() {
     assert_eq!(pair.b.host.queues[&B.qpn().get()].recv.len(), 1);
 }
 
-/// The rejected WRITE has consumed no receive request, so only an event reports it.
+/// The rejected WRITE has consumed no receive request, so only an event reports the error.
 #[test]
 fn owner_flush_responder_error_raises_event_without_cqe() {
     let mut pair = owner();

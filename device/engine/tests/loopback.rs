@@ -35,7 +35,7 @@ fn loop_path() -> Encap {
     Encap { ip: protocol::roce::IpAddrs::V4 { src, dst: src }, ..to_self() }
 }
 
-/// Delivers A's frames to A until it sends no more.
+/// Delivers A's frames to A until A sends no more.
 fn loop_frames(pair: &mut Pair) -> usize {
     let mut count = 0;
     loop {

@@ -31,7 +31,7 @@ fn inject(pair: &mut Pair, n: u32, operation: O, dma_len: u32, len: usize) {
     pair.inject(B, operation, psn_a().advance(n), ext(operation, dma_len), &[0x5a; 512][..len]);
 }
 
-/// Returns the payload length of a packet with this opcode, depending on the packet's position in its message.
+/// Returns the payload length that these tests use for an opcode.
 fn full_len(operation: O) -> usize {
     match (operation.kind(), operation.position()) {
         (Kind::Send | Kind::Write, Position::First | Position::Middle) => 256,
@@ -172,7 +172,6 @@ fn psn_distance_decides_duplicate_or_gap() {
     }
 }
 
-/// A duplicate is acknowledged even without AckReq.
 #[test]
 fn duplicates_without_ack_req_are_acknowledged() {
     let mut pair = ready(1);
@@ -280,8 +279,8 @@ fn msn_counts_completed_messages() {
     }
 }
 
-/// Returns the responses to `count` packets of a READ, starting with packet `start`. The READ has four packets, the
-/// last of which contains 44 bytes.
+/// Returns the responses to a request for `count` packets of a READ, starting with packet `start`. The READ has four
+/// packets, the last of which contains 44 bytes.
 fn responses(start: u32, count: u32) -> Vec<String> {
     (start..start + count)
         .map(|index| {

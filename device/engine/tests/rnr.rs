@@ -166,7 +166,7 @@ fn infinite_rnr_retries_never_fail() {
 }
 
 /// Once an RNR NAK has started a wait, further RNR NAKs are ignored until a packet has been retransmitted. They are
-/// duplicates, or answer packets that were sent before the wait.
+/// duplicates, or replies to packets that were sent before the wait.
 #[test]
 fn duplicate_rnr_nak_costs_no_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));

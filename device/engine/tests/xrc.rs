@@ -21,7 +21,6 @@ const OTHER_PD: Srqn = Srqn::new(7);
 /// XRC SRQ in another XRC domain.
 const OTHER_DOMAIN: Srqn = Srqn::new(8);
 const PLAIN_SRQ: Srqn = Srqn::new(9);
-/// Number that is not used by any SRQ.
 const UNKNOWN: Srqn = Srqn::new(0xff_ffff);
 
 const DOMAIN: u32 = 1;
@@ -72,7 +71,6 @@ fn fetch_add(wr_id: u64, offset: u64, add: u64) -> SendRequest {
     request(wr_id, SendOp::FetchAdd { remote: remote(offset), add }, &[sge(0x100, 8)])
 }
 
-/// Returns one request for each operation.
 fn each_operation() -> [SendRequest; 5] {
     [
         send(1, 10),
@@ -679,7 +677,7 @@ fn xrc_packets_are_counted_under_xrc_opcodes() {
     assert_eq!(pair.b.engine.stats().received_ip.v4.octets, bytes);
 }
 
-/// Both roles respond to marked packets as RC does (IBTA annex A17).
+/// Initiators and targets respond to marked packets as RC QPs do (IBTA annex A17).
 #[test]
 fn both_xrc_roles_send_congestion_notifications() {
     let mut pair = xrc();

@@ -152,7 +152,7 @@ impl Bench {
             return;
         }
         let mut after = self.model.pages.clone();
-        // Most ranges are short, so that they leave gaps.
+        // Most ranges are short, so that mapped pages remain on both sides.
         let len = match (bits % 32, count) {
             (0, 255) => u64::MAX,
             (0, _) => count * PAGE,
@@ -235,7 +235,7 @@ impl Bench {
         }
     }
 
-    /// Truncates a file, accesses all mapped pages, and then unmaps all ranges and restores the length of the file, as
+    /// Truncates a file and accesses all mapped pages. Then unmaps all ranges and restores the length of the file, as
     /// for a new client.
     fn truncate_file(&mut self, input: &mut Input<'_>) {
         let (file, left) = (usize::from(input.byte()) % FILES, u64::from(input.byte()) % FILE_PAGES);

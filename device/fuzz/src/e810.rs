@@ -98,7 +98,7 @@ pub fn run(input: &[u8]) {
     bench.check_new_client();
 }
 
-/// Executes `operations` operations. For each one, `fill` writes the bytes that select it and its operands.
+/// Executes `operations` operations. For each one, `fill` writes the bytes that select the operation and its operands.
 pub fn endure(operations: usize, mut fill: impl FnMut(&mut [u8])) {
     let mut bench = Bench::new(0);
     let mut bytes = [0; 384];
@@ -137,7 +137,6 @@ impl Bench {
         bench
     }
 
-    /// Maps new memory for the attacker's device.
     fn map_memory(&mut self) {
         let machine = &mut self.attacker.driver.bus;
         machine.map_memory();
@@ -270,12 +269,11 @@ impl Nic {
         Self { driver: Driver::new(machine), port, mac }
     }
 
-    /// Returns the frames that the driver has received.
     fn take_frames(&mut self) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.driver.receive()).map(|received| received.frame).collect()
     }
 
-    /// Receives and transmits frames until no work is left or the turns are used up.
+    /// Receives and transmits frames until no work is left or the maximum number of turns is reached.
     fn turn(&mut self) {
         let machine = &mut self.driver.bus;
         for frame in received(&mut self.port) {

@@ -1,4 +1,4 @@
-//! Reads values from a fuzz input. Past the end of the input, every read returns zeros.
+//! Reads values from a fuzz input. Past the end of the input, integers are read as zero.
 
 pub(crate) struct Input<'a> {
     rest: &'a [u8],

@@ -142,9 +142,8 @@ impl<F: Frontend> Machine<F> {
         true
     }
 
-    /// Depending on the input, resets the device, disconnects its client, or does neither. Returns true if it did
-    /// neither. The caller then initialises the device again, to test the initialisation of a running device. If this
-    /// returns false, the caller may leave the device uninitialised, to test later operations on it.
+    /// Resets the device, disconnects its client, or does neither, depending on the input. Returns true in the last
+    /// case, so that the caller can test the initialisation of a running device.
     pub(crate) fn reset_or_disconnect(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),
@@ -178,11 +177,10 @@ impl<F: Frontend> Machine<F> {
         self.hca.flush();
     }
 
-    /// Returns a region and an offset in it.
     fn place(&self, input: &mut Input<'_>) -> (Region, u64) {
         let bars = Bar::ALL.into_iter().map(Region::Bar);
         let regions = bars.chain([Region::Config]).filter(|region| self.hca.region_len(*region) > 0);
-        // Devices have two BARs and configuration space.
+        // Devices have three regions: two BARs and configuration space.
         let region = regions.into_iter().nth(usize::from(input.byte() % 3)).unwrap_or(Region::Config);
         (region, u64::from(input.word()) % self.hca.region_len(region))
     }

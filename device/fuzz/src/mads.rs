@@ -15,7 +15,7 @@ use super::input::Input;
 
 /// Maximum number of operations in one run.
 const OPERATIONS: usize = 256;
-/// Maximum number of datagrams that one operation can cause. The window of a table transfer causes the most.
+/// Maximum number of datagrams that one operation can cause. The window of an RMPP transfer causes the most.
 const CONSEQUENCES: usize = 512;
 
 const PROFILE: NodeProfile = NodeProfile {

@@ -138,7 +138,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
         }
         24 => guest.write(COMMAND_DOORBELL, input.word()),
         25 => {
-            // Overwrite part of a mailbox block, which rarely leaves it valid.
+            // Overwrite part of a mailbox block. The block is then rarely valid.
             let block = usize::from(input.byte() % 4);
             guest.post(0, &[0; 0x400], 0x400);
             guest.poke(LAYOUT.input(0, block) + 0x230, input.bytes(16));

@@ -97,7 +97,7 @@ fn frame(operation: u8, input: &mut Input<'_>) -> Vec<u8> {
         1 => ipv4(&mut frame, from, to, input),
         _ => ipv6(&mut frame, from, to, input),
     }
-    // Change some bytes, then correct the checksums of only some frames.
+    // Change some bytes. Only some of the frames then get correct checksums.
     for _ in 0..input.byte() % 4 {
         let at = usize::from(input.byte()) % frame.len();
         frame[at] = input.byte();

@@ -24,7 +24,6 @@ const COUNTERS_LEN: usize = 4096;
 /// Offset of the first frame.
 const DATA_AT: usize = 8192;
 
-/// Possible states of a frame's ICRC field.
 const FIELDS: [IcrcField; 2] = [IcrcField::Computed, IcrcField::LeftOut];
 
 pub fn run(input: &[u8]) {

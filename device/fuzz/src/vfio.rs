@@ -22,7 +22,6 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::input::Input;
 
-/// Maximum number of operations in one run.
 const OPERATIONS: usize = 96;
 /// Maximum number of messages served before the client reads replies.
 const BUDGET: usize = 8;
@@ -34,7 +33,7 @@ const CLOSE_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 const PAGE: u64 = 4096;
 const FILE_LEN: u64 = 8 * PAGE;
-/// Low limits, so that inputs reach them.
+/// Maximum numbers of DMA windows and files. They are low, so that inputs reach them.
 const LIMITS: (usize, usize) = (8, 3);
 
 const HEADER: usize = 16;
@@ -70,7 +69,7 @@ struct Sources {
     unsealed: OwnedFd,
     event: OwnedFd,
     pipe: OwnedFd,
-    /// The other end of the pipe, which shows whether all copies of the first end are closed.
+    /// Read end of `pipe`. It reports end of file once all copies of `pipe` are closed.
     reader: OwnedFd,
     socket: UnixStream,
     null: File,
@@ -100,7 +99,6 @@ impl Bench {
         bench
     }
 
-    /// Sends the first messages of a client.
     fn send_greeting(&mut self) {
         self.client.send(VERSION, 0, b"\0\0\x01\0{}\0", &[]);
         // Enable memory space and bus mastering.
@@ -215,7 +213,6 @@ impl Bench {
         self.client.put(rest, &self.sources.some(kind % 8, count));
     }
 
-    /// Replaces the client with a new one.
     fn replace_client(&mut self) {
         self.hca.disconnect();
         self.client = Client::connect();
@@ -230,7 +227,7 @@ impl Bench {
         self.client.send(VERSION, 0, payload, &[]);
     }
 
-    /// Serves until no work is left, and disconnects if required.
+    /// Serves until no work is left. If the client must be disconnected, replaces it with a new one.
     fn settle(&mut self) {
         for _ in 0..TURNS {
             match self.turn() {
@@ -242,12 +239,12 @@ impl Bench {
         panic!("it does not end");
     }
 
-    /// Like `settle`, but the message being sent may still be incomplete.
+    /// Like `settle`, but ends even if replies are pending, because the last message may be incomplete.
     fn settle_partly(&mut self) {
         while self.turn() == Ok(true) {}
     }
 
-    /// Returns whether work is left, or `Err` if the client must be disconnected.
+    /// Serves a batch of messages. Returns whether work is left, or `Err` if the client must be disconnected.
     fn turn(&mut self) -> Result<bool, ()> {
         let served = match self.client.connection.serve(&mut self.hca, BUDGET) {
             Ok(served) => served,
@@ -280,8 +277,8 @@ impl Bench {
         drop(client);
         let Sources { reader, pipe, .. } = sources;
         drop(pipe);
-        // Another thread of this process may be starting a program. Until the child process calls exec, it holds copies
-        // of all descriptors.
+        // Wait until all copies of `pipe` are closed. Another thread may be starting a program, and its child process
+        // holds copies until it calls exec.
         let _ = poll(&mut [PollFd::new(&reader, PollFlags::IN)], Some(&CLOSE_LIMIT));
         assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0), "unexpected descriptors are closed");
     }
@@ -316,7 +313,7 @@ impl Client {
         self.put(&message, fds);
     }
 
-    /// Sends bytes, which may fail if the connection has been closed.
+    /// Sends bytes. Sending may fail if the connection has been closed.
     fn put(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -328,7 +325,7 @@ impl Client {
         }
     }
 
-    /// Receives bytes and checks all complete replies.
+    /// Receives bytes and checks all complete replies. Returns whether any bytes arrived.
     fn read_replies(&mut self) -> bool {
         let before = self.received.len();
         let mut part = [0; 1 << 16];
@@ -394,7 +391,7 @@ impl Sources {
     }
 }
 
-/// Returns an address at either end of the bus.
+/// Returns an address near either end of the bus address space.
 fn bus(input: &mut Input<'_>) -> u64 {
     let near = u64::from(input.byte() % 32) * PAGE / 2;
     if input.byte() < 192 { near } else { near.wrapping_neg() }

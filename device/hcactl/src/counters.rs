@@ -17,7 +17,6 @@ const MIN_PERIOD: Duration = Duration::from_millis(100);
 /// Moves the cursor to the top left of the terminal and clears the screen below it.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// Parses a period in seconds.
 pub(crate) fn period(text: &str) -> anyhow::Result<Duration> {
     let seconds: f64 = text.parse().context("the interval is not a valid number of seconds")?;
     let period = Duration::try_from_secs_f64(seconds).context("the interval is negative or too long")?;
@@ -25,7 +24,6 @@ pub(crate) fn period(text: &str) -> anyhow::Result<Duration> {
     Ok(period)
 }
 
-/// Returns the counters of a device.
 pub(crate) fn of(daemon: &mut Daemon, device: u16) -> anyhow::Result<Counters> {
     match daemon.ask(&Request::Counters { device })? {
         Response::Counters(counters) => Ok(*counters),
@@ -65,7 +63,7 @@ pub(crate) fn watch(
     }
 }
 
-/// A snapshot of the counters, in the control socket's format.
+/// Counters of each device at one time, as JSON.
 struct Sample {
     at: Instant,
     devices: Vec<(u16, Value)>,
@@ -87,7 +85,7 @@ impl Sample {
         Value::Object(devices.collect())
     }
 
-    /// Formats the counters as a table: one line per counter, with the counter's path and one column per device.
+    /// Formats the counters as a table with one line per counter and one column per device.
     fn table(&self) -> String {
         let mut text = Text::default();
         let mut head = vec!["COUNTER".to_owned()];
@@ -133,7 +131,7 @@ impl Sample {
         text.finish()
     }
 
-    /// Returns the counters and their rates since `before` as JSON. Both objects have the same keys.
+    /// Returns as JSON the counters and, under the same keys, their rates since `before`.
     fn since(&self, before: &Self) -> Value {
         let seconds = self.at.duration_since(before.at).as_secs_f64();
         let empty = Value::Null;
@@ -198,7 +196,7 @@ fn walk(name: &str, value: &Value, each: &mut impl FnMut(&str, u64)) {
                 walk(&name, value, each);
             }
         }
-        // Arrays are histogram buckets, which the list omits.
+        // Histogram buckets are omitted.
         Value::Array(_) => {}
         leaf => each(name, leaf.as_u64().unwrap_or(0)),
     }

@@ -12,17 +12,16 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::de::DeserializeOwned;
 
-/// Maximum size of one response in bytes. A page of a table is about 200 kB long.
+/// Maximum size of a response in bytes. A page of a table is about 200 kB long.
 const MAX_ANSWER_LEN: u64 = 16 << 20;
 
-/// Maximum total size of the responses to one command in bytes. The longest table, which lists all QPs of a device,
-/// takes about 80 MB.
+/// Maximum total size in bytes of all responses to a command. The longest table lists all QPs of a device and takes
+/// about 80 MB.
 const MAX_ANSWERS_LEN: u64 = 256 << 20;
 
 /// Maximum timeout. It is bounded so that adding it to the current time cannot overflow.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Parses a timeout in seconds.
 pub(crate) fn timeout(text: &str) -> anyhow::Result<Duration> {
     let seconds: f64 = text.parse().context("the timeout is not a valid number of seconds")?;
     let limit = Duration::try_from_secs_f64(seconds).context("the timeout is negative or too long")?;
@@ -31,17 +30,15 @@ pub(crate) fn timeout(text: &str) -> anyhow::Result<Duration> {
     Ok(limit)
 }
 
-/// Connection to a daemon.
 pub(crate) struct Daemon {
     answers: Take<BufReader<LimitedStream>>,
-    /// Path of the control socket.
     path: PathBuf,
     /// Maximum time from the start of a request to the end of its response.
     timeout: Duration,
 }
 
 impl Daemon {
-    /// Connects to a daemon. Connecting and each response may take up to `timeout`.
+    /// Connects to a daemon. `timeout` limits the time to connect, and the time for each response.
     pub(crate) fn connect(path: &Path, timeout: Duration) -> anyhow::Result<Self> {
         match LimitedStream::connect(path, timeout) {
             Ok(stream) => {
@@ -57,7 +54,7 @@ impl Daemon {
         }
     }
 
-    /// Resets the limit on the total size of the responses, for a new command.
+    /// Starts a new command: resets the limit on the total size of its responses.
     pub(crate) fn begin(&mut self) {
         self.answers.set_limit(MAX_ANSWERS_LEN);
     }
@@ -103,7 +100,6 @@ impl Daemon {
         }
     }
 
-    /// Checks that all of these devices exist.
     pub(crate) fn check_exist(&mut self, chosen: &[u16]) -> anyhow::Result<()> {
         if chosen.is_empty() {
             return Ok(());
@@ -131,7 +127,6 @@ impl Daemon {
         })
     }
 
-    /// Reads a table as text, page by page.
     pub(crate) fn text_pages(
         &mut self,
         device: u16,
@@ -145,8 +140,8 @@ impl Daemon {
         })
     }
 
-    /// Requests pages, beginning at index 0, and passes each response to `take`. If the response is a page, `take`
-    /// returns the index of the next page, if any. Otherwise, it returns `None`.
+    /// Requests the pages of a table, starting at index 0, and passes each response to `take`. `take` returns the index
+    /// of the next page, `Some(None)` after the last page, or `None` if the response is not a page.
     fn each_page(
         &mut self,
         device: u16,
@@ -207,13 +202,13 @@ impl LimitedStream {
     fn connect(path: &Path, timeout: Duration) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // On a Unix socket, this also limits the time to connect, which waits while the listener's queue is full.
+        // On a Unix socket, the send timeout also limits how long `connect` waits while the listener's queue is full.
         set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
         retry_on_intr(|| connect(&socket, &address))?;
         Ok(Self { stream: socket.into(), deadline: Instant::now() })
     }
 
-    /// Returns the time until the deadline.
+    /// Returns the time left until the deadline, or a `TimedOut` error after it.
     fn left(&self) -> io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }

@@ -32,7 +32,6 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// Runs the command and returns its output.
     pub(crate) fn run(&self, daemon: &mut Daemon, cli: &Cli) -> anyhow::Result<String> {
         match self {
             Self::Add { file } => {

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn help_examples_parse_and_lines_fit_100_columns() {
+    fn examples_parse_and_help_fits_100_columns() {
         for (example, _) in EXAMPLES {
             let parsed = Cli::try_parse_from(example.split(' '));
             assert!(parsed.is_ok(), "{example}: {parsed:?}");

@@ -362,7 +362,6 @@ fn done(cli: &Cli, device: u16, what: &str, value: &impl serde::Serialize) -> an
     if cli.json { json(&json!({ "device": device, what: value })) } else { Ok(String::new()) }
 }
 
-/// Asks for confirmation on the terminal.
 fn confirmed(question: &str) -> anyhow::Result<bool> {
     ensure!(io::stdin().is_terminal(), "standard input is not a terminal; pass --yes to confirm");
     write!(io::stderr(), "{question} [y/N] ")?;

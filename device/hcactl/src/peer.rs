@@ -59,7 +59,6 @@ impl Peer {
         }
     }
 
-    /// Returns the address of the peer to add or remove.
     pub(crate) fn addr(&self) -> Option<SocketAddr> {
         match self {
             Self::List => None,

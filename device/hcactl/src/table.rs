@@ -36,7 +36,6 @@ impl Text {
         self.lines.extend(page.lines.iter().map(|cells| with_device(device.clone(), cells)));
     }
 
-    /// Adds a line of cells; the first line is the heading.
     pub(crate) fn line(&mut self, cells: Vec<String>) {
         self.lines.push(cells);
     }
@@ -65,7 +64,6 @@ impl Text {
     }
 }
 
-/// Formats the devices that a daemon serves.
 pub(crate) fn devices(rows: &[DeviceRow]) -> String {
     let mut text = Text::default();
     text.head(&[
@@ -115,7 +113,6 @@ pub(crate) fn devices(rows: &[DeviceRow]) -> String {
     text.finish()
 }
 
-/// Formats the peers of a device.
 pub(crate) fn peers(rows: &[PeerRow]) -> String {
     let mut text = Text::default();
     text.head(&["ADDRESS", "KIND", "RX-FRAMES", "OVER-RATE", "FOREIGN-MAC", "TX-FRAMES", "MACS"]);
@@ -123,7 +120,6 @@ pub(crate) fn peers(rows: &[PeerRow]) -> String {
     text.finish()
 }
 
-/// Formats the members of a device's shared-memory ring.
 pub(crate) fn members(rows: &[MemberRow]) -> String {
     let mut text = Text::default();
     text.head(&[
@@ -140,7 +136,6 @@ pub(crate) fn members(rows: &[MemberRow]) -> String {
     text.finish()
 }
 
-/// Formats the impairments of a device.
 pub(crate) fn impairments(rows: &[ImpairmentRow]) -> String {
     let mut text = Text::default();
     text.head(&["ID", "DIRECTION", "ACTION", "MATCH", "WHEN", "MATCHED", "APPLIED"]);
@@ -148,7 +143,6 @@ pub(crate) fn impairments(rows: &[ImpairmentRow]) -> String {
     text.finish()
 }
 
-/// Formats the list of tables offered by a daemon.
 pub(crate) fn tables(rows: &[TableRow]) -> String {
     let mut text = Text::default();
     text.head(&["TABLE", "CONTENTS"]);

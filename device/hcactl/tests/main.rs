@@ -69,14 +69,13 @@ fn control_characters_from_daemon_are_escaped() {
     assert_eq!(error, "hcactl: \\u{1b}]0;mine\\u{7}\\u{9b}2J\n");
 }
 
-/// Checks that a command fails because hcad has not replied within the limit.
 #[track_caller]
 fn assert_times_out(socket: &Path) {
     let error = error_output(&run(socket, &["--timeout", "0.2", "devices"]));
     assert_eq!(error, format!("hcactl: hcad at {} has not replied for 0.2 s\n", socket.display()));
 }
 
-/// A client can connect to a stopped process, because the kernel queues the connection.
+/// The kernel accepts connections to a listening socket even if the daemon does not call `accept`.
 #[test]
 fn silent_daemon_times_out() {
     let folder = tempfile::tempdir().unwrap();
@@ -91,7 +90,7 @@ fn full_connection_queue_times_out() {
     let path = folder.path().join("control.sock");
     let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-    // The queue has room for one connection.
+    // A backlog of 0 leaves room for one connection.
     listen(&listener, 0).unwrap();
     let _first = UnixStream::connect(&path).unwrap();
     assert_times_out(&path);

@@ -12,7 +12,6 @@ use protocol::hca::hcr::PendingCommand;
 use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::Iova;
 
-/// Maximum length of a mailbox in bytes.
 const MAILBOX_LEN: usize = 4096;
 
 /// Contents of the outbox. Empty if the command has no outbox.
@@ -21,9 +20,7 @@ pub type Outbox = Vec<u8>;
 /// Mailboxes of one command.
 #[derive(Debug, Default)]
 pub struct Mailboxes {
-    /// Contents read from the inbox.
     pub inbox: Inbox,
-    /// Contents written to the outbox.
     pub outbox: Outbox,
 }
 
@@ -90,7 +87,6 @@ fn beyond_dma(what: &'static str, error: &DmaError) -> CmdError {
 /// Names, trace fields and statuses of an interface's commands.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandSet {
-    /// Returns the name of an opcode.
     pub name: fn(u16) -> Option<&'static str>,
     /// Describes the parameters and mailboxes of a completed command, for a trace.
     pub describe: fn(&PendingCommand, &Mailboxes, &mut dyn Visitor),

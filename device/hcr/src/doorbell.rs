@@ -3,18 +3,17 @@
 use card::frontend::reason::{NO_REGISTER, WIDTH};
 use card::telemetry::reason::IgnoreReason;
 
-/// The first half last written to each doorbell register of each UAR page. Because each page has separate halves,
+/// The most recent first half of each doorbell register in each UAR page. Because each page has its own halves,
 /// processes cannot complete each other's doorbells.
 #[derive(Debug)]
 pub struct SplitDoorbells<const REGISTERS: usize>(Vec<[[u8; 4]; REGISTERS]>);
 
 impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
-    /// Creates zeroed halves for `pages` UAR pages. The size of the BAR, which is at most 16 MiB, bounds their number.
+    /// Creates zeroed halves for `pages` UAR pages. Their number is bounded, because the BAR is at most 16 MiB long.
     pub fn new(pages: u64) -> Self {
         Self(vec![[[0; 4]; REGISTERS]; usize::try_from(pages).unwrap_or(0)])
     }
 
-    /// Returns whether the page exists.
     pub fn has_page(&self, page: u32) -> bool {
         self.0.get(page as usize).is_some()
     }
@@ -24,14 +23,14 @@ impl<const REGISTERS: usize> SplitDoorbells<REGISTERS> {
         self.0.fill([[0; 4]; REGISTERS]);
     }
 
-    /// Returns the first half last written to a register, or zeros if none has been written since the last reset.
+    /// Returns the most recent first half of a register, or zeros if none has been written since the last reset.
     pub fn first_half(&self, page: u32, register: usize) -> [u8; 4] {
         self.0.get(page as usize).and_then(|halves| halves.get(register)).copied().unwrap_or_default()
     }
 
-    /// Handles a store to a register, or to the register's `second` half. Returns the doorbell once it is complete, and
-    /// `None` for a first half. An 8-byte store does not change the stored first half, because another CPU may have
-    /// written the first half of a doorbell but not yet the second.
+    /// Handles a store to a register. If `second` is set, the store starts at the second half of the register. Returns
+    /// the doorbell once it is complete. An 8-byte store does not change the stored first half, because another CPU may
+    /// have written the first half of a doorbell but not yet the second.
     ///
     /// # Errors
     /// The store is ignored if the register does not exist or does not support this width.

@@ -16,13 +16,10 @@ pub const OWNER: usize = LEN - 1;
 /// entry.
 pub const HARDWARE_OWNED: u8 = 0x80;
 
-/// Reason why an entry was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
-    /// Software has not consumed the oldest entry.
     #[error("the queue is full: software has not consumed the oldest entry")]
     Full,
-    /// The buffer is not accessible.
     #[error("the queue buffer is not accessible: {0}")]
     Access(AccessError),
 }
@@ -30,13 +27,10 @@ pub enum WriteError {
 /// Location of a ring's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Protection domain used for writes.
     pub pd: Pdn,
-    /// Memory region that holds the entries.
     pub lkey: Lkey,
     /// Offset of entry 0 in the region.
     pub start: u64,
-    /// Log2 of the number of entries.
     pub log_entries: u8,
 }
 
@@ -49,12 +43,10 @@ pub struct EntryRing {
 }
 
 impl EntryRing {
-    /// Creates a ring with this producer index.
     pub fn new(buffer: Buffer, producer: u32) -> Self {
         Self { buffer, producer }
     }
 
-    /// Returns the location of the entries.
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
     }
@@ -92,7 +84,6 @@ impl EntryRing {
         Some(byte[0])
     }
 
-    /// Returns the offset of the next slot in the region.
     fn next_offset(&self) -> Option<u64> {
         let mask = 1u32.checked_shl(self.buffer.log_entries.into()).map_or(u32::MAX, |entries| entries - 1);
         self.buffer.start.checked_add(u64::from(self.producer & mask) * LEN as u64)
@@ -109,17 +100,15 @@ pub struct OwnedRing {
 }
 
 impl OwnedRing {
-    /// Creates a ring with this producer index.
     pub fn new(buffer: Buffer, producer: u32, mem: &impl QueueMemory) -> Self {
         Self { ring: EntryRing::new(buffer, producer), checks_owner: all_owned_by_hardware(&buffer, mem) }
     }
 
-    /// Returns the location of the entries.
     pub fn buffer(&self) -> &Buffer {
         self.ring.buffer()
     }
 
-    /// Returns whether the ring detects overruns, because all entries were owned by hardware when the ring was created.
+    /// Returns whether the ring detects overruns. It does if hardware owned all entries when the ring was created.
     pub fn checks_owner(&self) -> bool {
         self.checks_owner
     }
@@ -148,7 +137,6 @@ impl OwnedRing {
         self.ring.push(entry, mem).map_err(WriteError::Access)
     }
 
-    /// Checks that the next slot is free.
     fn check(&self, mem: &impl QueueMemory) -> Result<(), WriteError> {
         if !self.checks_owner {
             return Ok(());
@@ -171,17 +159,14 @@ pub struct CountedRing {
 }
 
 impl CountedRing {
-    /// Creates an empty ring.
     pub fn new(buffer: Buffer) -> Self {
         Self { ring: EntryRing::new(buffer, 0), consumer: 0 }
     }
 
-    /// Returns the buffer with its producer index.
     pub fn ring(&self) -> &EntryRing {
         &self.ring
     }
 
-    /// Updates the consumer index.
     pub fn set_consumer(&mut self, consumer: u32) {
         self.consumer = consumer;
     }
@@ -229,12 +214,10 @@ impl Ring for CountedRing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRing<R> {
     pub ring: R,
-    /// Whether events have been lost and the overflow event has not been written yet.
     overflowed: bool,
 }
 
 impl<R: Ring> EventRing<R> {
-    /// Creates a ring that has lost no events.
     pub fn new(ring: R) -> Self {
         Self { ring, overflowed: false }
     }
@@ -244,8 +227,8 @@ impl<R: Ring> EventRing<R> {
         self.overflowed
     }
 
-    /// Writes an event, preceded by `overflow` if earlier events were lost. Succeeds if an entry was written, even if
-    /// only `overflow` was.
+    /// Writes an event, preceded by `overflow` if earlier events were lost. Succeeds if any entry was written, even if
+    /// it was only `overflow`.
     ///
     /// # Errors
     /// If no entry could be written, the event is lost.
@@ -274,7 +257,7 @@ fn all_owned_by_hardware(buffer: &Buffer, mem: &impl QueueMemory) -> bool {
     const CHUNK: usize = 128;
     let mut entries = [[0; LEN]; CHUNK];
     let mut index = 0u64;
-    // Bounded: the largest queue that a command accepts has 2^20 entries, which occupy 32 MiB.
+    // The loop is bounded: commands accept at most 2^20 entries, which occupy 32 MiB.
     while index < 1u64 << buffer.log_entries.min(20) {
         let left = (1u64 << buffer.log_entries) - index;
         let count = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);

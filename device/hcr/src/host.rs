@@ -15,7 +15,6 @@ use super::mtt::Mtt;
 
 /// Work queues and regions of a device between INIT_HCA and CLOSE_HCA.
 pub trait Queues {
-    /// Fetches the next request from the send queue of a QP.
     fn next_send(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<SendRequest>;
 
     /// Fetches the next request from the receive queue or the SRQ of a QP.
@@ -31,7 +30,6 @@ pub trait Queues {
         None
     }
 
-    /// Returns the QPs attached to a multicast group.
     fn group_members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
         let _ = gid;
         SmallVec::new()
@@ -46,7 +44,6 @@ pub trait Queues {
 pub struct DeviceHost<'a, Q> {
     /// `None` before INIT_HCA and after CLOSE_HCA.
     pub queues: Option<&'a mut Q>,
-    /// Guest memory, addresses and monitor for the current input.
     pub cx: HostContext<'a>,
 }
 
@@ -80,7 +77,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
     }
 
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
-        // A sender that is a member of the group receives its own datagram, which software recognises and drops.
+        // The result may include the sender: a member of a group receives its own datagrams, and software drops them.
         self.queues.as_ref().map_or_else(SmallVec::new, |queues| queues.group_members(&datagram.gid))
     }
 

@@ -9,14 +9,12 @@ use protocol::hca::status::{CmdError, CmdStatus};
 use protocol::ids::{IcmAddr, Iova};
 use thiserror::Error;
 
-/// Binary logarithm of [`PAGE_LEN`].
 const PAGE_SHIFT: u32 = PAGE_LEN.trailing_zeros();
 
 /// Maximum number of runs of contiguous pages in one map. These runs occupy at most 12 MiB. Real drivers map about ten
 /// thousand pages.
 const MAX_RUNS: usize = 1 << 18;
 
-/// Reason why an access to ICM failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IcmError {
     /// No MAP_ICM covers the address.
@@ -60,7 +58,7 @@ impl PageMap {
     /// EXCEED_LIM if the map would have too many runs.
     pub fn map(&mut self, ranges: &[IcmRange]) -> Result<(), CmdError> {
         let Self(runs) = self;
-        // Each range adds one run, and may split another.
+        // Each range adds at most two runs: its own, and the second half of a run that it splits.
         if runs.0.len() + 2 * ranges.len() > MAX_RUNS {
             return Err(too_many(runs));
         }
@@ -113,7 +111,7 @@ impl PageMap {
         self.for_each_page(addr, len, |_, _| Ok(()))
     }
 
-    /// Reads from ICM.
+    /// Reads bytes from ICM.
     ///
     /// # Errors
     /// Fails if part of the range is not mapped in ICM or not accessible by DMA. `out` may then be partly overwritten.
@@ -127,7 +125,7 @@ impl PageMap {
         })
     }
 
-    /// Writes to ICM.
+    /// Writes bytes to ICM.
     ///
     /// # Errors
     /// Fails if part of the range is not mapped in ICM or not accessible by DMA. The pages before that part have then
@@ -141,7 +139,7 @@ impl PageMap {
         })
     }
 
-    /// Splits a range at page boundaries and calls `visit` for each part. Ranges are at most as long as a mailbox.
+    /// Splits a range at page boundaries and calls `visit` for each part.
     fn for_each_page(
         &self,
         addr: IcmAddr,
@@ -178,7 +176,6 @@ pub fn pages(start: u64, count: u32) -> Result<RangeInclusive<u64>, CmdError> {
     Ok(first..=LAST_PAGE.min(first + more))
 }
 
-/// Returns the number of the ICM page that contains an address.
 pub fn page_of(addr: IcmAddr) -> u64 {
     addr.get() >> PAGE_SHIFT
 }
@@ -205,7 +202,7 @@ impl PageRuns {
         (offset < run.pages).then(|| run.bus_page + offset)
     }
 
-    /// Inserts a run where nothing is mapped, and merges it with adjacent runs.
+    /// Inserts a run, whose pages must be unmapped, and merges it with adjacent runs.
     fn insert(&mut self, first: u64, run: Run) {
         let mut run = run;
         if let Some(next) = self.0.get(&(first + run.pages)).copied()

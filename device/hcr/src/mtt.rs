@@ -1,7 +1,7 @@
-//! The memory translation table (MTT): the bus pages of memory regions, in the form used by the data path.
+//! A copy of the memory translation table (MTT), which lists the bus pages of memory regions.
 //!
-//! The table itself is in ICM. This module keeps a copy of the entries written so far, in one chunk per ICM page. A
-//! chunk is created when an entry in its page is first written, and discarded when the page is unmapped.
+//! The table itself is in ICM. The copy holds the entries written so far, in one chunk per ICM page. A chunk is created
+//! when an entry in its page is first written, and discarded when the page is unmapped.
 
 use std::ops::RangeInclusive;
 
@@ -14,7 +14,6 @@ use protocol::ids::{IcmAddr, Iova};
 use crate::icm::page_of;
 
 pub const ENTRY_LEN: usize = 8;
-/// Entries per ICM page.
 const CHUNK_LEN: usize = 4096 / ENTRY_LEN;
 const _: () = assert!(CHUNK_LEN as u64 * ENTRY_LEN as u64 == PAGE_LEN);
 
@@ -31,7 +30,7 @@ pub struct Mtt {
     generation: Generation,
 }
 
-/// The bus address of a page. The low bits of the address are zero, so bit 0 marks a slot that has a page.
+/// The bus address of a page. Because it is page-aligned, its bit 0 is free to mark a slot that has a page.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot(u64);
 
@@ -90,11 +89,10 @@ impl Mtt {
         &mut self.chunks
     }
 
-    /// Returns the chunk index and slot of an entry.
     fn locate(&self, entry: u64) -> Option<(u32, usize)> {
         let addr = self.addr(entry)?;
         let page = u32::try_from(page_of(addr) - page_of(self.base)).ok()?;
-        // The remainder is below 4096.
+        // The remainder is below 4096, so the cast is lossless.
         Some((page, (addr.get() % PAGE_LEN) as usize / ENTRY_LEN))
     }
 }

@@ -19,7 +19,6 @@ pub enum Notify {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("completion lost: {fault}")]
 pub struct CqError {
-    /// Cause of the loss.
     pub fault: Fault,
     /// Whether this is the queue's first loss. Only the first loss is reported by an event. Later losses are its
     /// consequences: for example, QPs that lost completions flush their requests.
@@ -38,7 +37,6 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Creates the state of a queue that reports to `eqn`.
     pub fn new(eqn: Eqn, armed: Armed) -> Self {
         Self { eqn, armed, fault: None }
     }
@@ -53,7 +51,6 @@ impl Notifier {
         self.armed
     }
 
-    /// Returns the fault that broke the queue, if any.
     pub fn fault(&self) -> Option<Fault> {
         self.fault
     }
@@ -70,8 +67,7 @@ impl Notifier {
         }
     }
 
-    /// Disarms the queue and returns its event. Called directly if the queue already contains a completion for which it
-    /// is armed.
+    /// Disarms the queue and returns its event.
     pub fn fire(&mut self) -> Notify {
         self.armed = Armed::No;
         Notify::Yes(self.eqn)

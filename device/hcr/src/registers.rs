@@ -1,4 +1,4 @@
-//! The host command register (HCR): seven words. A write to the last word executes a command.
+//! The host command register (HCR): seven words. A write to the last word starts a command.
 
 use protocol::hca::hcr::{CommandState, CommandWord, HcrWord, PendingCommand};
 use protocol::hca::status::CmdStatus;
@@ -18,7 +18,6 @@ impl Default for Hcr {
 }
 
 impl Hcr {
-    /// Returns the value of a word.
     pub fn read(&self, word: HcrWord) -> u32 {
         const TOKEN: u32 = 0xffff_0000;
         match (word, self.parameters.get(word as usize)) {
@@ -28,7 +27,6 @@ impl Hcr {
         }
     }
 
-    /// Returns the state of the command unit.
     pub fn state(&self) -> CommandState {
         self.state
     }

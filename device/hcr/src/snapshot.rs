@@ -21,18 +21,16 @@ pub trait Objects {
     fn mrs(&self, from: u32) -> impl Iterator<Item = (u32, MrRow)>;
 }
 
-/// A device with an HCR interface.
 pub trait HcrDevice: Frontend {
     type Objects: Objects;
 
     /// Returns the objects, or `None` before INIT_HCA.
     fn objects(&self) -> Option<&Self::Objects>;
 
-    /// Returns the ICM rows, starting at index `from`. ICM may be mapped before INIT_HCA.
+    /// Returns the ICM rows, starting at index `from`. Unlike the other objects, ICM may be mapped before INIT_HCA.
     fn icm_rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)>;
 }
 
-/// Returns the tables of a device with an HCR interface.
 pub const fn tables<F: HcrDevice>() -> [Table<F>; 5] {
     [
         Table::new(QpRow::TABLE, |device, cx| {
@@ -51,7 +49,7 @@ pub const fn tables<F: HcrDevice>() -> [Table<F>; 5] {
     ]
 }
 
-/// Yields the objects and the index of the first row, or nothing before INIT_HCA or if the index exceeds 32 bits.
+/// Yields the objects and the index of the first row. Yields nothing before INIT_HCA, or if the index exceeds 32 bits.
 fn objects<'a, F: HcrDevice>(
     device: &'a F,
     cx: &TableContext<'_>,
@@ -59,7 +57,6 @@ fn objects<'a, F: HcrDevice>(
     device.objects().zip(cx.first()).into_iter()
 }
 
-/// Creates the row of an ICM range.
 pub fn icm_row(table: IcmTable, range: &IcmRange) -> IcmRow {
     let IcmRange { start, length, bus } = *range;
     IcmRow { table, start: start.get(), length, bus: bus.get() }

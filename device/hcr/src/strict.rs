@@ -16,7 +16,7 @@ use super::entry_ring::{Buffer, LEN, OwnedRing};
 use super::icm::IcmRange;
 use super::mtt::Mtt;
 
-/// State of the command register for strict rules: whether software has polled the previous command to completion.
+/// State of the strict rules for the command register.
 #[derive(Debug, Default)]
 pub struct HcrWatch {
     /// Whether software has started a command and not yet read its completion.
@@ -35,14 +35,12 @@ pub struct HcrRules {
 }
 
 impl HcrWatch {
-    /// Handles a read of a word.
     pub fn read(&mut self, word: HcrWord) {
         if word == HcrWord::Command {
             self.unseen = false;
         }
     }
 
-    /// Handles a write to a word.
     pub fn write(&mut self, rules: &HcrRules, word: HcrWord, value: u32, found: &mut Findings) {
         const COMMAND_RESERVED: u32 = 0xff30_0000;
         const TOKEN_RESERVED: u32 = 0xffff;
@@ -75,7 +73,7 @@ impl HcrWatch {
 /// An ICM table: its name, its location, and the number of bytes per entry.
 pub type NamedTable = (&'static str, Table, u16);
 
-/// Returns the names of tables that overlap.
+/// Returns a message for each pair of tables that overlap.
 pub fn overlapping(tables: &[NamedTable]) -> Vec<String> {
     let mut found = Vec::new();
     for (n, (name, table, len)) in tables.iter().enumerate() {
@@ -143,8 +141,9 @@ fn overlaps(
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
-        // It is enough to check the last new range that starts before the old range ends. If only an earlier one
-        // overlaps the old range, the last one lies inside that earlier one, and was marked above.
+        // Of the new ranges that start before the old range ends, only the last needs a check. If that last range ends
+        // before the old range starts, any earlier range that reaches the old range contains the last one, which has
+        // then been marked above.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;

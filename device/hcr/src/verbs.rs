@@ -15,7 +15,6 @@ use protocol::ids::Lid;
 pub struct WorkTag {
     /// Byte offset of the WQE in the queue.
     pub wqe: u32,
-    /// Opcode of the WQE.
     pub opcode: u8,
     /// Whether software requested a completion.
     pub signalled: bool,
@@ -66,7 +65,6 @@ pub fn state_of(live: &QpSnapshot) -> QpState {
     }
 }
 
-/// Converts the state in a context to the engine's QP state.
 pub fn engine_state(state: QpState) -> State {
     match state {
         QpState::Reset => State::Reset,
@@ -79,7 +77,6 @@ pub fn engine_state(state: QpState) -> State {
     }
 }
 
-/// Returns the CQE syndrome of a failed request.
 pub const fn syndrome(status: Status) -> Syndrome {
     match status {
         Status::LocalLength => Syndrome::LocalLength,
@@ -97,8 +94,8 @@ pub const fn syndrome(status: Status) -> Syndrome {
     }
 }
 
-/// Returns the vendor error code for a CQE, which identifies why an access was denied. The code is 0 if the syndrome is
-/// specific enough.
+/// Returns the vendor error code of a CQE. It identifies why an access was denied, and is 0 if the syndrome is specific
+/// enough.
 pub const fn vendor_code(status: Status) -> u8 {
     match status {
         Status::LocalProtection(cause) | Status::MemoryManagement(cause) => match cause {
@@ -128,7 +125,6 @@ pub fn is_solicited(completion: &Completion) -> bool {
     }
 }
 
-/// Returns the event code of a CQ fault.
 pub const fn cq_fault(fault: Fault) -> CqFault {
     match fault {
         Fault::Overrun => CqFault::Overrun,

@@ -32,8 +32,8 @@ pub fn datagram(
     addresses.path(&peer, &class(encap), qpn, unit.dqpn)
 }
 
-/// Returns the traffic class of a path. J-16: RoCE has no LRH to carry the service level, so if the context has no
-/// traffic class, the traffic class is derived from the service level.
+/// Returns the traffic class of a path. If the context has none, it is derived from the service level, because RoCE has
+/// no LRH to carry the service level (J-16).
 fn class(encap: &RdEncap) -> Class {
     let traffic_class = match encap.traffic_class {
         0 => class_of(encap.service_level),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_takes_precedence_over_mac_gid_lid_and_default() {
+    fn peer_lookup_order_is_ip_mac_gid_lid() {
         let gid = Ipv4Addr::new(10, 77, 0, 4).to_ipv6_mapped().octets();
         let all = Qpc {
             dest_ip: Ipv4Addr::new(10, 77, 0, 3).to_bits(),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_mac_is_dropped_and_ip_resolved() {
+    fn unknown_mac_yields_no_path_unlike_unknown_ip() {
         let far = Ipv4Addr::new(172, 16, 0, 1);
         assert_eq!(to(Qpc { dest_ip: far.to_bits(), ..Qpc::default() }), Some((UNRESOLVED, far)));
         assert_eq!(to(Qpc { dmac_high: 0x5254_7777, ..Qpc::default() }), None);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn without_ud_addresses_option_lid_is_used() {
+    fn ud_unit_addresses_are_ignored_unless_trusted() {
         let unit =
             UdUnit { dlid: Lid::new(0x900), dmac_high: 0xdead_beef, dest_ip: 0xffff, ..UdUnit::default() };
         let encap = datagram(&addresses(), &unit, &RdEncap::default(), Qpn::new(5), false).unwrap();
@@ -123,7 +123,7 @@ mod tests {
 
     /// RoCE maps the service level to the precedence bits of the DSCP.
     #[test]
-    fn service_level_sets_traffic_class_unless_given() {
+    fn service_level_sets_default_traffic_class() {
         let class_of = |service_level, traffic_class| {
             let encap = encap(Qpc { service_level, traffic_class, ..Qpc::default() });
             let unit = UdUnit { dlid: Lid::new(2), ..UdUnit::default() };

@@ -22,8 +22,8 @@ use super::options::{Options, Setup};
 use super::resources::{DeviceState, Resources};
 use super::strict::{self, Strict};
 
-/// Executes a command: copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps both for the
-/// trace.
+/// Executes a command: copies the inbox once, works on the copy, and writes the outbox. `mailboxes` keeps the contents
+/// of the inbox and the outbox for the trace.
 ///
 /// # Errors
 /// Returns the status of the completion if the command is rejected.
@@ -53,7 +53,8 @@ pub fn execute(
     mailboxes.send(cx.dma, command.out_param)
 }
 
-/// Rejects commands that the document lists without defining their layouts. No software issues them (section 3.14).
+/// Rejects commands that the document lists without defining their layouts. No software issues these commands (section
+/// 3.14).
 fn reject_unsupported(options: &Options, pending: &PendingCommand) -> Result<(), CmdError> {
     let unsupported = match Op::from_code(pending.command.op()) {
         Some(Op::ConfSpecialQp) => true,

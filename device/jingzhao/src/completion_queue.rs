@@ -49,12 +49,10 @@ impl CompletionQueue {
         self.cqn
     }
 
-    /// Returns the arm state and any fault.
     pub fn notifier(&self) -> &Notifier {
         &self.notifier
     }
 
-    /// Returns the start field of the context.
     pub fn start(&self) -> u64 {
         self.start
     }
@@ -64,12 +62,10 @@ impl CompletionQueue {
         self.ring.producer()
     }
 
-    /// Returns the location of the entries.
     pub fn buffer(&self) -> &Buffer {
         self.ring.buffer()
     }
 
-    /// Returns the number of entries in the buffer.
     pub fn entries(&self) -> u64 {
         self.ring.entries()
     }
@@ -88,8 +84,8 @@ impl CompletionQueue {
     }
 }
 
-/// Returns the buffer that a context describes. J-49: the document marks the start field as unused, so a start outside
-/// the region is ignored.
+/// Returns the buffer that a context describes. A start outside the region is ignored, because the document marks the
+/// start field as unused (J-49).
 pub(super) fn buffer(pd: Pdn, lkey: Lkey, start: u64, log_entries: u8, mem: &impl QueueMemory) -> Buffer {
     Buffer { pd, lkey, start: offset(start, log_entries, lkey, mem).unwrap_or(0), log_entries }
 }

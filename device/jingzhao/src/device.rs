@@ -45,7 +45,6 @@ use crate::reason::STALE_QPN;
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Requests to the context manager, by channel.
     pub ctxmgt: CtxStats,
 }
 
@@ -74,7 +73,6 @@ impl Interface for JingZhao {
 }
 
 impl JingZhao {
-    /// Returns the objects, or `None` before INIT_HCA.
     #[cfg(test)]
     pub(super) fn resources_mut(&mut self) -> Option<&mut Resources> {
         self.state.resources.as_mut()
@@ -108,8 +106,8 @@ impl JingZhao {
         }
     }
 
-    /// Executes a command. Section 1.3: the public driver considers a command complete when the store that starts it
-    /// returns.
+    /// Executes a command before the store that starts it returns, because the public driver then considers the command
+    /// complete (section 1.3).
     fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
         let commands = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),
@@ -144,7 +142,7 @@ impl JingZhao {
         doorbell: SendDoorbell,
     ) -> Result<(), IgnoreReason> {
         let resources = self.state.resources.as_mut().ok_or(NOT_INITIALISED)?;
-        // The engine may have changed the state of the QP in this turn.
+        // Update the QP's state, which the engine may have changed in this turn.
         resources.observe(cx, doorbell.qpn);
         let index = resources.ctx.qp_index(doorbell.qpn);
         let qp = resources.qps.get_mut(index);
@@ -181,7 +179,6 @@ impl JingZhao {
         queued
     }
 
-    /// Handles a doorbell in a UAR page.
     fn handle_doorbell(&mut self, cx: &mut Context<'_>, doorbell: Doorbell) -> Result<(), IgnoreReason> {
         match doorbell {
             Doorbell::Send { page, doorbell } => self.handle_send_doorbell(cx, page, doorbell),

@@ -11,13 +11,10 @@ use protocol::describe::Field as _;
 use protocol::hca::jingzhao::doorbell::{SendDoorbell, UAR_PAGE, UarRegister, arm_cq, arm_eq};
 use protocol::ids::{Cqn, Eqn};
 
-/// A doorbell in a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
     Send {
-        /// UAR page that was written.
         page: u32,
-        /// Value that was written.
         doorbell: SendDoorbell,
     },
     /// Arm a CQ for one event.
@@ -46,22 +43,21 @@ impl Doorbell {
 /// All UAR pages. They are write-only; reads return 0.
 #[derive(Debug)]
 pub struct Doorbells {
-    /// First halves of send doorbells, which 32-bit software writes with two stores.
+    /// First halves of send doorbells. 32-bit software writes a doorbell with two stores.
     split: SplitDoorbells<1>,
 }
 
 impl Doorbells {
-    /// Creates the pages for a BAR of `bar_len` bytes.
     pub fn new(bar_len: u64) -> Self {
         Self { split: SplitDoorbells::new(bar_len / UAR_PAGE) }
     }
 
-    /// Discards stored first halves, after a device reset.
+    /// Discards the stored first halves (device reset).
     pub fn reset(&mut self) {
         self.split.reset();
     }
 
-    /// Returns the first half last written to the send doorbell of a page.
+    /// Returns the most recent first half of a page's send doorbell.
     pub fn first_half(&self, page: u64) -> u32 {
         u32::try_from(page).map_or(0, |page| u32::from_le_bytes(self.split.first_half(page, 0)))
     }
@@ -142,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_of_other_width_or_offset_are_ignored() {
+    fn stores_of_wrong_width_or_offset_are_ignored() {
         let mut doorbells = doorbells();
         for (offset, len, reason) in [
             (0x18, 4, NO_REGISTER),

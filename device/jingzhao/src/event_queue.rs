@@ -13,7 +13,6 @@ use protocol::hca::jingzhao::eqe::{Eqe, EventType};
 
 use super::queue_start::offset;
 
-/// Arm state of an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arm {
     /// Events raise no interrupt.
@@ -36,17 +35,15 @@ pub struct EqSlot {
 /// Valid event queues of a device, by index.
 #[derive(Debug, Default)]
 pub struct EventQueues {
-    /// Bound: INIT_HCA rejects more than 2^8 EQs.
+    /// Bounded, because INIT_HCA rejects more than 2^8 EQs.
     queues: BTreeMap<u32, EventQueue>,
 }
 
 impl EventQueues {
-    /// Returns the queue at `index`, if it is valid.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut EventQueue> {
         self.queues.get_mut(&index)
     }
 
-    /// Returns whether the queue at `index` is valid.
     pub fn contains(&self, index: u32) -> bool {
         self.queues.contains_key(&index)
     }
@@ -112,17 +109,14 @@ impl EventQueue {
         }
     }
 
-    /// Returns whether the mask contains this event type.
     pub fn accepts(&self, event: EventType) -> bool {
         self.mask & event.mask() != 0
     }
 
-    /// Returns the location of the entries.
     pub fn buffer(&self) -> &Buffer {
         self.ring.ring.buffer()
     }
 
-    /// Returns the number of entries in the buffer.
     pub fn entries(&self) -> u64 {
         self.ring.ring.entries()
     }
@@ -132,17 +126,14 @@ impl EventQueue {
         self.ring.ring.producer()
     }
 
-    /// Returns whether the next event raises an interrupt.
     pub fn is_armed(&self) -> bool {
         self.arm != Arm::Disarmed
     }
 
-    /// Returns the MSI-X vector of the queue.
     pub fn msix_vector(&self) -> u16 {
         self.msix_vector
     }
 
-    /// Returns the mask of asynchronous events: bit t for type t.
     pub fn mask(&self) -> u64 {
         self.mask
     }
@@ -318,7 +309,7 @@ mod tests {
         assert_eq!(queues.raise(&port, &mem), (Some(EqSlot { eqn: 3, slot: 0 }), Ok(Some(3))));
         assert_eq!(queues.raise(&Eqe::LocalCatastrophic, &mem), (None, Ok(None)));
         assert!(queues.remove(3).is_some() && !queues.contains(3));
-        // All queues in this test share one buffer.
+        // All queues in this test share one buffer. Return its slot 0 to hardware.
         reap(&mem, 0);
         assert_eq!(queues.raise(&port, &mem), (Some(EqSlot { eqn: 5, slot: 0 }), Ok(Some(5))));
     }

@@ -102,7 +102,6 @@ impl Resources {
         let _ = modify_qp(cx, self, qpn, &to_err);
     }
 
-    /// Reports an asynchronous QP event.
     pub(super) fn qp_event(&mut self, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
         let Some(qpn) = self.qp(qpn).map(|qp| qp.qpn) else { return };
         let event = match event {
@@ -150,7 +149,8 @@ impl Resources {
 }
 
 /// For a completion on `queue`, returns the channel of the unit that writes the CQE, the CQN, and the connected peer's
-/// LID. An RC send completes when it is acknowledged, and a UC or UD send when it is transmitted.
+/// LID. Requester Recv Control writes the CQE of an RC send, which completes when it is acknowledged. Requester Trans
+/// Control writes the CQE of a UC or UD send, which completes when it is transmitted.
 fn cqe_target(ctx: &mut CtxMgt, key: &KeyQpc, queue: Queue) -> (Channel, Cqn, Lid) {
     let RdQpSst { service, .. } = key.read();
     match (queue, service) {

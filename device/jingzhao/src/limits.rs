@@ -16,7 +16,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
-/// The limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "LimitsEntry")]
 pub struct Limits(DevLim);
@@ -114,14 +113,10 @@ pub enum LimitsError {
     #[error("{key}: {sges} scatter/gather elements do not fit in a WQE of {len} bytes (maximum {most})")]
     Sges {
         key: &'static str,
-        /// Configured number of elements.
         sges: u8,
-        /// Configured length of the WQE.
         len: u16,
-        /// Maximum number of elements.
         most: usize,
     },
-    /// All QP numbers are reserved.
     #[error("reserved_qps: must be less than max_qps")]
     Reserved,
 }
@@ -130,9 +125,9 @@ impl TryFrom<LimitsEntry> for Limits {
     type Error = LimitsError;
 
     fn try_from(entry: LimitsEntry) -> Result<Self, LimitsError> {
-        /// Maximum length of a send WQE. A link stores the length in six bits, in units of 16 bytes.
+        /// Maximum length of a send WQE in bytes: 63 units of 16 bytes, because a link stores the length in six bits.
         const MAX_SEND_LEN: u16 = 1008;
-        /// Maximum slot size of a receive queue.
+        /// Maximum slot size of a receive queue in bytes.
         const MAX_RECV_LEN: u16 = 4096;
         // Datagrams have the longest WQE header: the next unit and the ud unit.
         let send_head = GRANULE + UdUnit::LEN;

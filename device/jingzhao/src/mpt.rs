@@ -7,12 +7,11 @@ use card::memory::region::{Kind, MemoryRegion, Origin, PageShift, Rights, Transl
 use protocol::hca::jingzhao::mpt::{Mpt, MptFlags};
 use protocol::ids::Iova;
 
-/// Returns the memory region of an entry.
 pub fn region(mpt: &Mpt) -> MemoryRegion {
     let translation = if mpt.is_physical() {
         Translation::Contiguous { bus: Iova::new(mpt.start.get()) }
     } else {
-        // Every page size has a valid shift.
+        // Every page size has a valid shift, so the default is not used.
         let page_shift = PageShift::new(mpt.page_size.log2()).unwrap_or(PageShift::MIN);
         Translation::paged(page_shift, mpt.mtt, mpt.start)
     };

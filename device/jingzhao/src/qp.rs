@@ -27,9 +27,8 @@ use super::options::Options;
 use super::recv_queue::RecvQueue;
 use super::send_queue::{FetchedWqe, SendQueue, Sender};
 
-/// Maximum message length. The units use only bits 7:5 of mtu_msgmax (CtxMgt document, table 2.2; J-48). Bits 4:0
-/// contain a maximum chosen by software, which is not enforced: the public driver writes 11 (2048 bytes) for UD QPs,
-/// whose messages can be 4096 bytes long.
+/// Maximum message length in bytes. The maximum in bits 4:0 of mtu_msgmax is not enforced (CtxMgt document, table 2.2;
+/// J-48): the public driver sets it to 2048 bytes for UD QPs, whose messages can be 4096 bytes long.
 const MAX_MESSAGE: u32 = 1 << 31;
 
 /// A QP outside RESET.
@@ -42,14 +41,12 @@ pub struct QueuePair {
     pub recv: RecvQueue,
     /// Counters since the QP left RESET.
     pub counters: QpCounters,
-    /// Limits for which the context has no field.
     pub limits: QpLimits,
 }
 
-/// Limits of a QP that come from the device's options, since the QPC has no field for them (J-47).
+/// Limits of a QP. They come from the device's options, because the QPC has no fields for them (J-47).
 #[derive(Clone, Copy, Debug)]
 pub struct QpLimits {
-    /// Operations that the peer may request.
     pub remote: RemoteAccess,
     /// Maximum number of outstanding READs and atomics as the requester.
     pub max_rd_atomic: u8,
@@ -68,7 +65,6 @@ impl From<&Options> for QpLimits {
 }
 
 impl QueuePair {
-    /// Creates a QP with empty queues.
     pub fn new(qpn: Qpn, context: StoredQpc, options: &Options) -> Self {
         let queues = options.queues;
         Self {
@@ -87,7 +83,6 @@ impl QueuePair {
         self.recv.configure(&self.key.read(), mem);
     }
 
-    /// Fetches the next request from the send queue.
     pub fn next_send(
         &mut self,
         ctx: &mut CtxMgt,
@@ -142,11 +137,11 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
             Some(ServiceType::Ud) => Service::Ud,
         },
         pd: sst.pd,
-        // RC and UC QPs cannot enter RTR without a valid MTU code. A UD message is always a single packet, whatever its
-        // size.
+        // Only UD QPs can have an invalid MTU code, because RC and UC QPs cannot enter RTR with one. A UD message is a
+        // single packet of at most 4096 bytes.
         mtu: Mtu::from_code(sst.mtu).unwrap_or(Mtu::Mtu4096),
-        // The public driver omits the high bits from all QPNs in contexts, both its own and the peer's. Peers therefore
-        // send to the QPN as it appears in this context.
+        // The public driver omits the high bits from the QPNs in contexts, both local and remote. Peers therefore
+        // address this QP by the local QPN in its context.
         alias: is_connected(&sst).then_some(key.context().image.local_qpn),
         max_message_len: MAX_MESSAGE,
         remote_qpn: sst.remote_qpn,

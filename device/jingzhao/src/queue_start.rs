@@ -4,9 +4,9 @@ use card::memory::queue::QueueMemory;
 use hcr::entry_ring::LEN;
 use protocol::ids::Lkey;
 
-/// Returns the offset of a queue's first entry from the start of the region `key`. `start` is the start field of a
-/// context, which the document defines as an address in the region. As for work queues, an offset from the start of the
-/// region is also accepted. If both interpretations fit, `start` is taken as an address. Returns `None` if neither
+/// Returns the offset of a queue's first entry from the start of the region `key`. The document defines `start`, the
+/// start field of a context, as an address in the region. An offset from the start of the region is also accepted, as
+/// for work queues. If both interpretations fit, `start` is taken as an address. Returns `None` if neither
 /// interpretation leaves room for the whole queue.
 ///
 /// # Spec

@@ -11,8 +11,8 @@
 //! words that software has not written yet can be recognised. If the valid bit is required (`rq_valid_bit`), the device
 //! also fills the slots of a new queue. A slot counts as posted when its list is complete, that is, in one of these
 //! cases:
-//! - it ends with a terminator or at the end of the slot, or
-//! - it has the maximum number of elements for this queue (`MaxListLength`), or
+//! - the list ends with a terminator or at the end of the slot, or
+//! - the list has the maximum number of elements for this queue (`MaxListLength`), or
 //! - software, which writes slots in order, has started to write the next slot.
 //!
 //! Until then, the slot counts as free: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
@@ -24,9 +24,9 @@
 //! may then be too short, but never contains a wrong element. Receives posted before the QP enters RTR are known to be
 //! complete, so few queues need the settle time. A flush uses the list as it is, since no data is written.
 //!
-//! Without `rq_valid_bit`, during the first pass around the ring, slots still have the contents that software left in
-//! them. A slot that looks empty may therefore be a receive without elements. Such a slot is also read a few more
-//! times.
+//! Without `rq_valid_bit`, during the first pass around the ring, slots hold the contents that software left in them,
+//! not [`UNTOUCHED`]. A slot with the valid bit and an empty list may then be a receive without elements, or one whose
+//! elements have not been written yet. Such a slot is also read a few more times.
 //!
 //! # Spec
 //! JingZhao interface, section 6.8 (J-22, J-23, J-50).
@@ -57,14 +57,14 @@ const SETTLE_TIME: Duration = Duration::from_millis(250);
 /// microseconds, and software completes a list with only a few stores.
 const REREADS: u32 = 64;
 
-/// Offset of the first data unit in a slot. The smallest slot is 32 bytes long.
+/// Offset of the first data unit in a slot. Every slot has one, because the smallest slot is 32 bytes long.
 const FIRST_DATA_UNIT: u32 = 16;
 
 /// Log2 of the maximum slot size. QPs with larger slots cannot enter RTR.
 const MAX_LOG_SLOT: u8 = 12;
 
-/// Maximum number of bytes that one command fills with [`UNTOUCHED`]. Bound: filling them takes milliseconds. The
-/// longest queue of the public user library has 2^15 slots of 512 bytes.
+/// Maximum number of bytes that one command fills with [`UNTOUCHED`]. Filling them takes milliseconds. The number
+/// equals the length of the longest queue of the public user library: 2^15 slots of 512 bytes.
 const MAX_PREPARED: u32 = 16 << 20;
 
 /// Log2 of the number of bytes filled per write. A write fills at least one slot.
@@ -73,14 +73,12 @@ const LOG_PREPARED_CHUNK: u8 = 14;
 /// Copy of a slot. Most slots are 128 to 512 bytes long; the copy of a larger one is allocated on the heap.
 type Slot = SmallVec<[u8; 512]>;
 
-/// Receive queue of one QP.
 #[derive(Debug)]
 pub struct RecvQueue {
     options: QueueOptions,
     ring: Ring,
     /// Whether a slot needs the valid bit to count as posted.
     valid_bit_required: bool,
-    /// Index of the next slot.
     slot: u32,
     /// Whether the first pass around the ring since RESET is still in progress.
     first_pass: bool,
@@ -90,8 +88,8 @@ pub struct RecvQueue {
     max_list: MaxListLength,
     /// Whether the QP is RC. Only the peer of an RC QP retries a message that finds no receive.
     reliable: bool,
-    /// Number of elements in the next slot, and the time when that number last changed. `None` unless the list may be
-    /// incomplete.
+    /// Set while the list of the next slot may be incomplete: its number of elements, and the time when that number
+    /// last changed.
     unchanged_since: Option<(usize, Instant)>,
     /// Number of consecutive slots, ending with the last consumed slot, that still look posted.
     unreleased: u32,
@@ -99,7 +97,6 @@ pub struct RecvQueue {
     marked: bool,
 }
 
-/// Result of inspecting a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
     /// Not posted, or posted with an incomplete list.
@@ -133,7 +130,6 @@ impl RecvQueue {
         *self = Self::new(self.options);
     }
 
-    /// Applies changes to the QP's context.
     pub fn configure(&mut self, rst: &RdQpRst, mem: &impl QueueMemory) {
         let ring = Ring::of_recv(rst, &self.options, mem);
         if self.ring != ring {
@@ -148,7 +144,7 @@ impl RecvQueue {
     }
 
     /// Derives the maximum list length from the next slot, if the slot has the valid bit. Called at the transition to
-    /// RTR: receives posted before that transition are complete.
+    /// RTR, because receives posted before that transition are complete.
     fn learn(&mut self, mem: &impl QueueMemory) {
         let log_slot = self.ring.log_slot().min(MAX_LOG_SLOT);
         let mut copy: Slot = SmallVec::from_elem(0, 1 << log_slot);
@@ -197,7 +193,7 @@ impl RecvQueue {
         self.take(now, mem, SETTLE_TIME)
     }
 
-    /// Like [`RecvQueue::next`], but for a request that will be flushed, whose list need not be complete.
+    /// Like [`RecvQueue::next`], but also accepts an incomplete list, because the request will be flushed.
     pub fn next_flushed(&mut self, now: Instant, mem: &impl QueueMemory) -> Fetch<RecvRequest> {
         self.take(now, mem, Duration::ZERO)
     }
@@ -229,7 +225,7 @@ impl RecvQueue {
     /// Allocates a copy of the next slot. Returns `None` if the QP has no receive queue, or if the slots are too large.
     fn slot_copy(&mut self) -> Option<Slot> {
         let slots = self.ring.slots();
-        // If the queue was made too short for this position, restart from slot 0.
+        // If the position is past the end of a shortened queue, restart from slot 0.
         self.slot = if self.slot < slots { self.slot } else { 0 };
         (slots > 0 && self.ring.log_slot() <= MAX_LOG_SLOT)
             .then(|| SmallVec::from_elem(0, 1 << self.ring.log_slot()))
@@ -253,7 +249,8 @@ impl RecvQueue {
         if released {
             self.unreleased = 0;
         } else if self.unreleased == slots {
-            // Bound: if no slot of the ring can be released, the ring is consumed once, and then reported empty once.
+            // If no slot can be released, report the queue as empty once per pass around the ring, so that a flush
+            // ends.
             self.unreleased = 0;
             return Fetch::Empty;
         } else {
@@ -272,7 +269,6 @@ impl RecvQueue {
         }
     }
 
-    /// Returns the byte offset of a slot.
     fn at(&self, slot: u32) -> u32 {
         slot << self.ring.log_slot()
     }

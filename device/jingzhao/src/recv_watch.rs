@@ -20,7 +20,6 @@ use super::resources::Resources;
 pub(super) type RecvWatch = PollSet<50>;
 
 impl Resources {
-    /// Polls the receive queues that are due.
     pub fn watch_receives(&mut self, cx: &Context<'_>) {
         for index in self.watch.take_due(cx.now) {
             let mem = self.regions.access(cx.dma);

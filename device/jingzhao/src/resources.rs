@@ -71,7 +71,6 @@ impl DeviceState {
         self.resources = None;
     }
 
-    /// Returns the counters of the context manager.
     pub fn stats(&self) -> &CtxStats {
         self.resources.as_ref().map_or(&self.stats, |resources| resources.ctx.stats())
     }
@@ -80,7 +79,6 @@ impl DeviceState {
 /// Objects of an initialised device.
 #[derive(Debug)]
 pub struct Resources {
-    /// Contexts of QPs, CQs and EQs.
     pub ctx: CtxMgt,
     pub regions: Regions,
     /// QPs outside RESET, by index.
@@ -99,7 +97,6 @@ pub struct Resources {
 pub struct Regions {
     /// ICM pages of MPT and MTT.
     pub icm: PageMap,
-    /// Location of the MPT.
     pub mpt: Table,
     pub keys: KeyTable,
     pub mtt: Mtt,
@@ -181,7 +178,6 @@ impl Regions {
         IcmAddr::new(self.mpt.base.get().wrapping_add(offset))
     }
 
-    /// Returns access to the memory regions by key.
     pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
         RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
     }

@@ -20,13 +20,11 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Returns the geometry of a QP's send queue.
     pub fn of_send(sst: &RdQpSst, options: &QueueOptions, mem: &impl QueueMemory) -> Self {
         let len = effective_len(sst.sq_len, sst.sq_lkey, sst.usr_page, options, mem);
         Self { pd: sst.pd, lkey: sst.sq_lkey, len, log_slot: sst.log_sq_slot }
     }
 
-    /// Returns the geometry of a QP's receive queue.
     pub fn of_recv(rst: &RdQpRst, options: &QueueOptions, mem: &impl QueueMemory) -> Self {
         let len = effective_len(rst.rq_len, rst.rq_lkey, rst.usr_page, options, mem);
         Self { pd: rst.pd, lkey: rst.rq_lkey, len, log_slot: rst.log_rq_slot }
@@ -50,7 +48,7 @@ impl Ring {
     pub fn read(&self, mem: &impl QueueMemory, at: u32, out: &mut [u8]) -> Result<(), AccessError> {
         let mut at = at;
         let mut rest = out;
-        // Bound: a WQE is at most 4096 bytes long, and a ring has at least one slot of 32 bytes.
+        // The loop is bounded: a WQE is at most 4096 bytes long, and a ring has at least one slot of 32 bytes.
         while !rest.is_empty() {
             let room = self.len.checked_sub(at).filter(|room| *room != 0).ok_or(AccessError::Bounds)?;
             let (now, later) = rest.split_at_mut(rest.len().min(room as usize));
@@ -67,9 +65,9 @@ impl Ring {
     }
 }
 
-/// Returns the effective length of a queue in bytes. J-08: the kernel driver does not round the length in the context,
-/// but the user library rounds it up to a power of two. The effective length of a library queue is therefore the length
-/// of its memory region, if that length is a power of two and not less than the length in the context.
+/// Returns the effective length of a queue in bytes. The kernel driver does not round the length in the context, but
+/// the user library rounds it up to a power of two (J-08). The effective length of a library queue is therefore the
+/// length of its memory region, if that length is a power of two and not less than the length in the context.
 fn effective_len(len: u32, key: Lkey, usr_page: u32, options: &QueueOptions, mem: &impl QueueMemory) -> u32 {
     let of_user = usr_page != 0 && options.queue_len_from_region && len != 0;
     let region =

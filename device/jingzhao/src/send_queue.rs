@@ -2,7 +2,7 @@
 //!
 //! Each call of [`SendQueue::next`] fetches one WQE. The WQE is copied from guest memory once, and its link to the next
 //! WQE comes from the same copy. If software links WQEs in a circle, every call returns a WQE, as if software kept
-//! posting them. The engine's per-turn bounds keep other QPs running.
+//! posting them. Other QPs still run, because the engine limits the work per turn.
 //!
 //! # Spec
 //! JingZhao interface, section 6.7.
@@ -37,17 +37,15 @@ const RESERVED_DOORBELLS: usize = 16;
 /// stalled queues would occupy 96 GiB.
 const POOLED_DOORBELLS: usize = 1 << 20;
 
-/// A WQE up to this length is copied into a short buffer. This avoids zeroing a buffer large enough for the longest
-/// WQE. Most queues have slots of this size.
+/// A WQE of up to this many bytes is copied into a short buffer, which takes less time to zero than a buffer for the
+/// longest WQE. Most queues have slots of this size.
 const SHORT_WQE: usize = 128;
 
-/// Reason why a doorbell was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DoorbellOverflowError {
     /// Software posted to slots that are still in use.
     #[error("too many pending doorbells for a send queue with {slots} slots")]
     Queue {
-        /// Number of slots of the queue.
         slots: u32,
     },
     /// Too many queues of the device are stalled with pending doorbells.
@@ -68,7 +66,6 @@ impl DoorbellPool {
         self.used = (self.used + after).saturating_sub(before);
     }
 
-    /// Returns whether no slots are left.
     pub fn is_exhausted(&self) -> bool {
         self.used >= POOLED_DOORBELLS
     }
@@ -105,13 +102,11 @@ pub struct FetchedWqe<'a> {
     pub entry: Entry,
     /// Log2 of the slot size in bytes.
     pub log_slot: u8,
-    /// Bytes of the WQE, as read from guest memory.
     pub bytes: &'a [u8],
     /// The parsed WQE; `None` if its size is invalid or its QP has an unsupported service type.
     pub wqe: Option<&'a Result<SendWqe<'a>, WqeError>>,
 }
 
-/// Send queue of one QP.
 #[derive(Debug)]
 pub struct SendQueue {
     options: QueueOptions,
@@ -166,7 +161,8 @@ impl SendQueue {
         pool: &DoorbellPool,
     ) -> Result<(), DoorbellOverflowError> {
         let slots = self.ring.slots();
-        // Bound: at most MAX_DOORBELLS of 12 bytes per QP, regardless of the number of doorbells that the guest rings.
+        // At most MAX_DOORBELLS of 12 bytes are stored per QP, regardless of the number of doorbells that the guest
+        // rings.
         if self.doorbells.len() >= MAX_DOORBELLS.min(slots as usize) {
             return Err(DoorbellOverflowError::Queue { slots });
         }
@@ -182,7 +178,6 @@ impl SendQueue {
         self.doorbells.capacity().saturating_sub(RESERVED_DOORBELLS)
     }
 
-    /// Returns whether a WQE is pending.
     pub fn has_work(&self) -> bool {
         self.linked.is_some() || !self.doorbells.is_empty()
     }
@@ -210,7 +205,7 @@ impl SendQueue {
             return Fetch::Empty;
         };
         let size_is_bad = entry.size == 0 || entry.size > wqe::MAX_SIZE;
-        // A WQE of invalid size fails, but its next unit still links to the rest of the chain.
+        // A WQE of invalid size fails, but its first granule is read, because it links to the rest of the chain.
         let granules = usize::from(if size_is_bad { 1 } else { entry.size });
         let mut short = [0; SHORT_WQE];
         let mut long;
@@ -247,11 +242,10 @@ impl SendQueue {
         request.map_or(refused, Fetch::Ready)
     }
 
-    /// Removes and returns the entry to which the last WQE links.
     fn take_linked(&mut self) -> Option<Entry> {
         let entry = self.linked.take()?;
         let before = if entry.position == self.expected { self.linked_run } else { 0 };
-        // A chain may go around the ring and pass each slot more than once.
+        // Limited to the number of slots, because a chain may go around the ring and pass a slot more than once.
         self.linked_run = (before + 1).min(self.ring.slots());
         Some(entry)
     }

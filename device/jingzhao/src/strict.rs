@@ -34,7 +34,6 @@ pub(super) use self::wqes::{recv_wqe, send_wqe};
 /// Maximum number of freed keys that are remembered to detect reuse.
 const FREED_KEYS: usize = 4096;
 
-/// State of strict mode.
 #[derive(Debug, Default)]
 pub struct Strict {
     hcr: HcrWatch,
@@ -48,12 +47,10 @@ pub struct Strict {
 #[derive(Debug)]
 pub struct Examined {
     found: Findings,
-    /// Key freed by the command.
     freed: Option<Lkey>,
 }
 
 impl Examined {
-    /// Reports the findings to the operator.
     pub(super) fn report(self, monitor: &mut Monitor) {
         self.found.report(monitor);
     }
@@ -65,7 +62,6 @@ impl Strict {
         self.freed.clear();
     }
 
-    /// Records the effects of a successful command.
     pub(super) fn record(&mut self, examined: &Examined) {
         if let Some(key) = examined.freed {
             if self.freed.len() == FREED_KEYS {

@@ -65,7 +65,6 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, doorbells: &Doorbells
     }
 }
 
-/// Describes the parameters and mailboxes of a command.
 pub(super) fn describe_command(pending: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
     let op = Op::from_code(pending.command.op());
     describe_parameters(pending, to);
@@ -74,7 +73,6 @@ pub(super) fn describe_command(pending: &PendingCommand, mailboxes: &Mailboxes, 
     show_mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);
 }
 
-/// Records a WQE fetched from a send queue.
 pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetched: &FetchedWqe<'_>) {
     let Entry { position, opcode, size, fence } = fetched.entry;
     trace.record(Kind::Wqe, "send", |to| {
@@ -95,7 +93,6 @@ pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetched: &FetchedWqe<'_>) {
     });
 }
 
-/// Records the result of fetching a receive WQE.
 pub(super) fn recv_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<RecvRequest>) {
     let (at, units, refused) = match fetch {
         Fetch::Ready(request) => (request.wr_id, &request.sges[..], false),

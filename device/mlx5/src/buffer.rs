@@ -11,7 +11,7 @@ use protocol::ids::Iova;
 
 use super::limits::MAX_QUEUE_PAGES;
 
-/// Largest supported log page size, for pages of 8 TiB. No guest has memory for larger pages.
+/// Largest supported `log_page_size`, for pages of 8 TiB. No guest has memory for larger pages.
 const MAX_LOG_PAGE: u8 = 31;
 
 /// Position of a queue within its pages.
@@ -23,7 +23,6 @@ pub struct Placement {
     pub page_offset: u8,
 }
 
-/// The pages of a queue.
 #[derive(Debug, PartialEq, Eq)]
 pub struct QueueBuffer {
     pages: Box<[Iova]>,
@@ -49,7 +48,6 @@ impl QueueBuffer {
         Some(Self { pages: pages.iter().take(needed).collect(), page_len, start, len })
     }
 
-    /// Returns the number of pages in the buffer.
     pub fn pages(&self) -> usize {
         self.pages.len()
     }
@@ -115,7 +113,6 @@ impl QueueBuffer {
     }
 }
 
-/// Returns whether a range lies within a single 4 KiB page.
 fn is_in_one_page(iova: Iova, len: usize) -> bool {
     iova.get() % page_len(0) + len as u64 <= page_len(0)
 }
@@ -145,7 +142,6 @@ impl PageBudget {
         }
     }
 
-    /// Returns pages to the budget.
     pub fn give_back(&mut self, pages: usize) {
         self.left = self.left.saturating_add(pages);
     }

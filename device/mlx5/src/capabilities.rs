@@ -8,7 +8,6 @@ use protocol::hca::mlx5::capability::{AREA_LEN, AtomicCaps, CapType, GeneralCaps
 use super::check::{Check, Rejection};
 use super::limits::Limits;
 
-/// Capabilities of the device.
 #[derive(Debug)]
 pub struct Capabilities {
     largest: GeneralCaps,
@@ -25,7 +24,6 @@ impl Capabilities {
         Self { largest, general: Box::new(largest.area()), atomic: AtomicCaps::largest() }
     }
 
-    /// Returns the maximum general capabilities.
     pub const fn largest(&self) -> &GeneralCaps {
         &self.largest
     }
@@ -44,7 +42,7 @@ impl Capabilities {
         })
     }
 
-    /// Sets the current capabilities. Section 20, M-13: QUERY_HCA_CAP returns exactly what was set.
+    /// Sets the current capabilities. QUERY_HCA_CAP returns exactly the area that was set (section 20, M-13).
     ///
     /// # Errors
     /// Fails if the type is unknown, the area is too short, or the device does not support a value.

@@ -20,21 +20,18 @@ macro_rules! checks {
             /// All checks in ascending order of their syndromes.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Returns the syndrome for the output of a rejected command.
             pub const fn syndrome(self) -> u32 {
                 match self {
                     $(Self::$name => $code,)*
                 }
             }
 
-            /// Returns the status for the output of a rejected command.
             pub const fn status(self) -> Status {
                 match self {
                     $(Self::$name => Status::$status,)*
                 }
             }
 
-            /// Returns a description of the reason for the rejection.
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -185,14 +182,11 @@ impl Check {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{}: {value:#x}", .check.text())]
 pub struct Rejection {
-    /// The check that failed.
     pub check: Check,
-    /// The value that failed the check.
     pub value: u64,
 }
 
 impl Rejection {
-    /// Returns the header of the command's output.
     pub const fn header(&self) -> OutputHeader {
         OutputHeader::failed(self.check.status(), self.check.syndrome())
     }

@@ -18,7 +18,6 @@ const OUTPUT: u64 = 0x20;
 /// Reason why the command in a slot was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotFault {
-    /// The slot is not in mapped memory.
     Unmapped,
     /// The driver owns the slot, so it is left unchanged.
     NotOwned,
@@ -29,7 +28,6 @@ pub enum SlotFault {
 /// A command that could not be delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Undelivered {
-    /// The check that failed.
     pub rejection: Rejection,
     /// Delivery status, which is written to the slot.
     pub delivery: Delivery,
@@ -45,7 +43,7 @@ impl Undelivered {
 #[derive(Debug)]
 pub struct Request {
     at: Iova,
-    /// Token of the slot, which the mailbox blocks repeat.
+    /// Token of the slot. The mailbox blocks repeat it.
     pub token: u8,
     pub input: Vec<u8>,
     /// Length of the output that the driver expects.

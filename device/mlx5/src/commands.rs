@@ -29,7 +29,6 @@ use super::resources::Resources;
 /// Output of a successful command. The first eight bytes are zero.
 pub type Output = Vec<u8>;
 
-/// Returns the output of a command that has no results.
 fn nothing() -> Output {
     vec![0; OutputHeader::LEN]
 }

@@ -23,7 +23,6 @@ use super::resources::Resources;
 use super::send_queue::SendTag;
 use super::{strict, trace};
 
-/// Returns the CQE of a successful send request.
 fn sent(qp: &QueuePair, tag: SendTag, done: &SendDone, timestamp: u64) -> Cqe {
     Cqe::Sent(Sent {
         wqe_opcode: tag.opcode(),
@@ -46,7 +45,6 @@ struct Receiver {
     timestamp: u64,
 }
 
-/// Returns the CQE of a received message.
 fn received(cx: &Context<'_>, qp: &QueuePair, to: &Receiver, done: &RecvDone) -> Cqe {
     let pkey = || {
         let pkeys = cx.management.as_deref().map_or(&[][..], |management| management.pkeys());
@@ -168,7 +166,6 @@ impl Resources {
         }
     }
 
-    /// Reports an asynchronous QP event.
     pub fn qp_event(&mut self, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
         let event = match event {
             AsyncEvent::CommunicationEstablished => QueueEvent::CommunicationEstablished,

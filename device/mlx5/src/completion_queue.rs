@@ -20,11 +20,9 @@ use super::uses::{Object, Used};
 /// Mask for the 24-bit indices in contexts, doorbells and doorbell records.
 const INDEX: u32 = 0xff_ffff;
 
-/// Error for an entry that was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("completion lost: {fault}")]
 pub struct LostEntry {
-    /// Cause of the loss.
     pub fault: Fault,
     /// Whether this is the queue's first loss. Only the first loss raises an event. After a loss, the queue accepts no
     /// more entries.
@@ -69,7 +67,6 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    /// Creates an empty queue.
     pub fn new(cqn: Cqn, context: CqContext, size: CqeSize, buffer: QueueBuffer) -> Self {
         Self {
             cqn,
@@ -96,12 +93,10 @@ impl CompletionQueue {
         CqContext { consumer, producer: self.producer & INDEX, ..self.context }
     }
 
-    /// Returns the UAR page of the queue's doorbell.
     pub const fn uar(&self) -> UarIndex {
         self.context.uar
     }
 
-    /// Returns the address of the doorbell record.
     pub const fn record(&self) -> Iova {
         self.context.record
     }
@@ -124,12 +119,10 @@ impl CompletionQueue {
         self.fault.is_none() && !ignore_overrun && unread >= self.entries()
     }
 
-    /// Returns the EQ that receives the queue's events.
     pub const fn eqn(&self) -> Eqn {
         self.context.eqn
     }
 
-    /// Returns the size of the entries.
     pub const fn size(&self) -> CqeSize {
         self.size
     }
@@ -143,7 +136,6 @@ impl CompletionQueue {
         self.ring.buffer.pages()
     }
 
-    /// Returns the objects used by the queue.
     pub fn uses(&self) -> Used {
         Used::from_slice(&[Object::Uar(self.uar().get()), Object::Eq(self.eqn().get())])
     }
@@ -264,7 +256,6 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Returns the snapshot row of the queue.
     pub fn row(&self) -> CqRow {
         CqRow {
             cqn: self.cqn.get(),

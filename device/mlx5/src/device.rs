@@ -45,7 +45,6 @@ pub struct Counters {
     pub starts: u64,
     /// Resets that the driver requested through the NIC state.
     pub resets: u64,
-    /// Reads of unknown registers.
     pub unknown_registers: u64,
 }
 
@@ -146,8 +145,9 @@ impl Mlx5 {
         match &result {
             Ok(_) => limited!(debug, command = name, "command completed"),
             Err(rejection) => {
-                let syndrome = rejection.check.syndrome();
-                limited!(warn, command = name, syndrome, "command rejected: {rejection}");
+                // In hexadecimal, as in the log of `mlx5_core`.
+                let syndrome = format_args!("{:#x}", rejection.check.syndrome());
+                limited!(warn, command = name, %syndrome, "command rejected: {rejection}");
             }
         }
         // The findings are not reported for a rejected command, which already has an error status.
@@ -184,8 +184,8 @@ impl Mlx5 {
         self.function.resources().and_then(|resources| resources.taker(EventMask::COMMAND))
     }
 
-    /// Raises a command event if the EQ for command events is the same before and after the command. Section 20, M-7:
-    /// the driver polls for the completion of the commands that create and destroy this EQ.
+    /// Raises a command event if the EQ for command events is the same before and after the command, because the driver
+    /// polls for the completion of the commands that create and destroy this EQ (section 20, M-7).
     fn complete(&mut self, cx: &mut Context<'_>, slot: usize, before: Option<Eqn>) {
         if before.is_some()
             && before == self.command_eq()
@@ -195,7 +195,6 @@ impl Mlx5 {
         }
     }
 
-    /// Reports a slot whose command was not executed.
     fn report_fault(&mut self, cx: &mut Context<'_>, slot: usize, fault: &SlotFault) {
         let what = format_args!("cmd_dbell[{slot}]");
         match fault {

@@ -47,7 +47,7 @@ pub fn place(offset: u64) -> Option<(UarIndex, u64)> {
 /// First halves of CQ doorbells, by UAR page. 32-bit software writes a CQ doorbell with two stores, so the first half
 /// is kept until the second half arrives.
 ///
-/// Bound: one entry for each UAR page.
+/// The map has at most one entry for each UAR page.
 #[derive(Debug, Default)]
 pub struct Doorbells(BTreeMap<UarIndex, [u8; 4]>);
 
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_of_other_width_or_offset_are_ignored() {
+    fn stores_of_wrong_width_or_offset_are_ignored() {
         let mut doorbells = Doorbells::default();
         let eq = EqDoorbell { eqn: Eqn::new(1), consumer: 7 };
         assert_eq!(doorbells.store(PAGE_16, 0x40, &eq.emit()), Ok(Some(Doorbell::ArmEq(eq))));

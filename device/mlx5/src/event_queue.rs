@@ -15,13 +15,10 @@ use super::uses::{Object, Used};
 /// Mask for the 24-bit indices in contexts and doorbells.
 const INDEX: u32 = 0xff_ffff;
 
-/// Why an event was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
-    /// The queue is full. One entry always remains free.
     #[error("the event queue is full")]
     Full,
-    /// The ring is not accessible.
     #[error("the event queue's ring is not accessible: {0}")]
     Access(AccessError),
 }
@@ -31,7 +28,7 @@ pub struct EventQueue {
     context: EqContext,
     mask: EventMask,
     buffer: QueueBuffer,
-    /// Free-running index of the next entry.
+    /// Free-running index of the next entry to write.
     producer: u32,
     /// 24-bit consumer index, as last reported by the driver.
     consumer: u32,
@@ -40,7 +37,6 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
-    /// Creates an empty queue that is not armed.
     pub fn new(context: EqContext, mask: EventMask, buffer: QueueBuffer) -> Self {
         Self { context, mask, buffer, producer: 0, consumer: 0, armed: false, lost: false }
     }
@@ -50,12 +46,10 @@ impl EventQueue {
         (eqe::LEN as u64) << context.log_entries
     }
 
-    /// Returns the context with the current indices.
     pub const fn context(&self) -> EqContext {
         EqContext { consumer: self.consumer, producer: self.producer & INDEX, ..self.context }
     }
 
-    /// Returns the event types that the queue receives.
     pub const fn mask(&self) -> EventMask {
         self.mask
     }
@@ -64,7 +58,6 @@ impl EventQueue {
         self.buffer.pages()
     }
 
-    /// Returns the objects used by the queue.
     pub fn uses(&self) -> Used {
         Used::from_slice(&[Object::Uar(self.context.uar.get())])
     }
@@ -73,7 +66,6 @@ impl EventQueue {
         1 << self.context.log_entries
     }
 
-    /// Returns the free-running index of the next entry.
     pub const fn producer(&self) -> u32 {
         self.producer
     }
@@ -88,7 +80,6 @@ impl EventQueue {
         self.armed
     }
 
-    /// Whether any event has been lost.
     pub const fn has_lost(&self) -> bool {
         self.lost
     }
@@ -101,7 +92,6 @@ impl EventQueue {
         self.producer.wrapping_sub(self.consumer) & INDEX
     }
 
-    /// Updates the 24-bit consumer index.
     pub fn set_consumer(&mut self, consumer: u32) {
         self.consumer = consumer;
     }

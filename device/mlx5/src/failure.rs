@@ -6,7 +6,6 @@
 use engine::{AccessError, Status};
 use protocol::hca::mlx5::syndrome::Syndrome;
 
-/// Returns the CQE syndrome for a completion status.
 pub const fn syndrome(status: Status) -> Syndrome {
     match status {
         Status::LocalLength => Syndrome::LocalLength,

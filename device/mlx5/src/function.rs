@@ -8,7 +8,6 @@ use super::limits::Limits;
 use super::pages::GivenPages;
 use super::resources::Resources;
 
-/// The PCI function, which the driver enables with ENABLE_HCA.
 #[derive(Debug, Default)]
 pub enum Function {
     /// After a reset or DISABLE_HCA. Only ENABLE_HCA is accepted.
@@ -17,12 +16,10 @@ pub enum Function {
     Enabled(Box<Enabled>),
 }
 
-/// State of an enabled function.
 #[derive(Debug)]
 pub struct Enabled {
     pub issi: u16,
     pub caps: Capabilities,
-    /// Pages that the driver has given to the device.
     pub pages: GivenPages,
     /// Byte order of the host, as reported by the driver.
     pub host_endianness: u32,
@@ -31,7 +28,6 @@ pub struct Enabled {
 }
 
 impl Enabled {
-    /// Creates the state after ENABLE_HCA.
     pub fn new(limits: &Limits) -> Self {
         Self {
             issi: 0,

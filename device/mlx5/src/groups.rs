@@ -71,7 +71,6 @@ impl Groups {
         });
     }
 
-    /// Returns the QPs of a group.
     pub fn members(&self, gid: &[u8; 16]) -> SmallVec<[Qpn; 8]> {
         self.members.get(gid).cloned().unwrap_or_default()
     }

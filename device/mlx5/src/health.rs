@@ -5,17 +5,13 @@
 
 use protocol::hca::mlx5::regs::{FirmwareVersion, Health, NicState};
 
-/// Syndrome of an injected failure: firmware error.
+/// Syndrome that the health buffer reports after an injected failure.
 const FIRMWARE_ERROR: u8 = 1;
 
-/// Health buffer, health counter and NIC state.
 #[derive(Debug, Default)]
 pub struct HealthReport {
-    /// Whether an operator has injected a failure.
     failed: bool,
-    /// NIC state requested by the driver.
     requested: Option<u8>,
-    /// Number of reads of the health counter.
     reads: u32,
 }
 
@@ -25,7 +21,7 @@ impl HealthReport {
         self.failed = true;
     }
 
-    /// Reports this NIC state until the driver restarts the device.
+    /// Reports a NIC state until the driver restarts the device.
     pub fn request(&mut self, state: u8) {
         self.requested = Some(state);
     }
@@ -44,7 +40,7 @@ impl HealthReport {
         }
     }
 
-    /// Returns a word of the health buffer.
+    /// Returns the word at a byte offset in the health buffer.
     pub fn word(&self, offset: u32) -> u32 {
         let good = Health::good(FirmwareVersion::THIS.registers().0);
         let health = match self.failed {

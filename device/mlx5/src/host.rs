@@ -21,7 +21,6 @@ use super::{strict, trace};
 pub struct Mlx5Host<'a> {
     /// `None` before INIT_HCA and after TEARDOWN_HCA.
     pub resources: Option<&'a mut Resources>,
-    /// The device's guest memory, addresses and monitor.
     pub cx: HostContext<'a>,
 }
 
@@ -172,7 +171,6 @@ pub fn modify_qp(
     moved.map_err(|_| Check::QpEngine.rejects(qpn.get()))
 }
 
-/// Notifies the engine that a send queue may have new requests.
 pub fn notify_send(cx: &mut Context<'_>, resources: &mut Resources, qpn: Qpn) {
     let (engine, cx) = cx.split();
     engine.notify_send(cx.now, qpn, &mut Mlx5Host { resources: Some(resources), cx });

@@ -10,12 +10,10 @@ use protocol::ids::Iova;
 
 use super::health::HealthReport;
 
-/// Side effect of a register write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The write has no effect beyond the register.
     None,
-    /// Execute the commands in these slots.
+    /// Execute the commands in the slots of this bit mask.
     Commands(u32),
     Reset,
 }
@@ -24,7 +22,6 @@ pub enum Effect {
 pub struct InitSegment {
     queue_high: u32,
     queue_low: u32,
-    /// Device health, as reported in the health buffer.
     pub health: HealthReport,
 }
 
@@ -68,7 +65,6 @@ impl InitSegment {
         Effect::None
     }
 
-    /// Returns the address of a command slot.
     pub fn slot(&self, index: usize) -> Iova {
         let queue = u64::from(self.queue_high) << 32 | u64::from(self.queue_low);
         Iova::new(queue.wrapping_add((index.min(SLOTS - 1) as u64) << LOG_STRIDE))

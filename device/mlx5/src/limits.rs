@@ -12,8 +12,8 @@ use serde::Deserialize;
 pub const MAX_EQS: u32 = 64;
 /// Number of GIDs in the port's table.
 pub const GIDS: u8 = 8;
-/// Number of P_Keys in the port's table. Each time the driver is loaded, it sends one query for each P_Key, although
-/// each response contains a block of 32 P_Keys.
+/// Number of P_Keys in the port's table. The table is small, because the driver sends one query for each P_Key when it
+/// is loaded.
 pub const PKEYS: u16 = 128;
 /// Number of Q counter sets. Set numbers have eight bits, and set 0 does not exist.
 pub const MAX_COUNTER_SETS: u32 = 255;
@@ -24,7 +24,7 @@ pub const LOG_MAX_RECV_ENTRY: u8 = 9;
 /// Log2 of the maximum number of entries per CQ, as on a ConnectX-5. The golden traces were recorded with a limit of
 /// 2^16 entries, but libfabric creates larger CQs.
 const LOG_MAX_CQES: u8 = 22;
-/// Log2 of the maximum SRQ entry size in bytes. It leaves room for a link and 32 scatter entries.
+/// Log2 of the maximum SRQ entry size in bytes. Such an entry has room for a link and at least 32 scatter entries.
 pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
 
 /// Maximum number of pages that the driver can give to the device. The addresses of these pages occupy 512 KiB. A
@@ -39,7 +39,7 @@ pub mod first {
     pub const CQ: u32 = 0x40;
     /// First QP number. QPs 0 and 1 belong to the port.
     pub const QP: u32 = 0x80;
-    /// First memory key index. Index 1 must not be used, because key 100h terminates lists.
+    /// First memory key index. Index 1 must not be used, because its key, 100h, terminates scatter/gather lists.
     pub const MKEY: u32 = 8;
     pub const SRQ: u32 = 0x10;
 }

@@ -30,9 +30,8 @@ const LIST_BITS: u32 = 32;
 pub struct Mkey {
     /// Context as the driver sees it.
     pub context: MkeyContext,
-    /// Translation list from CREATE_MKEY or from work requests.
     list: TranslationList,
-    /// Low byte of the key when it was last valid, for strict mode.
+    /// Low byte that the key had when it was last valid. Strict mode uses it to detect reuse.
     pub last_valid: Option<u8>,
 }
 
@@ -41,13 +40,11 @@ impl Mkey {
         self.list.pages()
     }
 
-    /// Returns the objects used by the key.
     pub fn uses(&self) -> Used {
         Used::from_slice(&[Object::Pd(self.context.pd.get())])
     }
 }
 
-/// A change that a work request makes to a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
     /// Selects the checks to make and the fields to change.
@@ -65,8 +62,8 @@ pub struct Change<'a> {
 pub struct Mkeys {
     objects: Numbered<Mkey>,
     keys: KeyTable,
-    /// Generation of the translation lists for the translation cache. It is constant, because each change to a list
-    /// also changes the key table, which already invalidates cached translations.
+    /// Generation of the translation lists, for the translation cache. The generation never changes, because every
+    /// change to a list also changes the key table. That change alone invalidates the cached translations.
     generation: Generation,
 }
 
@@ -191,7 +188,6 @@ impl Mkeys {
         self.set(index, &context, None).map_err(|_| AccessError::Key)
     }
 
-    /// Returns the protection domain of a valid key.
     pub fn pd_of(&self, key: Lkey) -> Option<Pdn> {
         self.keys.find(key).ok().map(|region| region.pd)
     }
@@ -200,7 +196,6 @@ impl Mkeys {
         self.objects.get(index.get())
     }
 
-    /// Returns the number of keys, including those that are free.
     pub fn count(&self) -> usize {
         self.objects.count()
     }
@@ -210,12 +205,11 @@ impl Mkeys {
         self.objects.remove(index.get())
     }
 
-    /// Returns the valid regions in ascending order of their indices, starting at `index`.
+    /// Returns the valid regions in ascending order of their key indices, starting at `index`.
     pub fn regions_from(&self, index: u32) -> impl Iterator<Item = (u32, &MemoryRegion)> {
         self.keys.iter_from(index)
     }
 
-    /// Returns access to guest memory by key.
     pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Self> {
         RegionAccess { keys: &self.keys, pages: self, dma }
     }
@@ -238,7 +232,6 @@ impl PageTable for &Mkeys {
 }
 
 impl Mkeys {
-    /// Returns the list that contains an entry, and the position of the entry in the list.
     fn entry(&self, entry: u64) -> Option<(&TranslationList, usize)> {
         let index = u32::try_from(entry >> LIST_BITS).ok()?;
         let place = usize::try_from(entry & ((1 << LIST_BITS) - 1)).ok()?;
@@ -249,7 +242,7 @@ impl Mkeys {
 /// Reads the page addresses from a list in the CREATE_MKEY input.
 ///
 /// # Errors
-/// Fails if the list is shorter than `units`.
+/// Fails if the list is shorter than `units` units of 16 bytes.
 pub fn list(units: u32, bytes: &[u8]) -> Result<Box<[Iova]>, Rejection> {
     let len = usize::try_from(units).ok().and_then(|units| units.checked_mul(UNIT));
     let bytes = len.and_then(|len| bytes.get(..len)).ok_or_else(|| Check::MkeyList.rejects(units))?;
@@ -298,8 +291,8 @@ fn created_region(
     Ok(Some(region(index, context, translation)))
 }
 
-/// Returns the region of a key after a UMR, or `None` if the key is free. The region may be longer than the list.
-/// Accesses past the end of the list fail.
+/// Returns the region of a key after a UMR, or `None` if the key is free. The region may be longer than the translation
+/// list. Accesses past the end of the list fail.
 fn changed_region(index: MkeyIndex, context: &MkeyContext) -> Result<Option<MemoryRegion>, AccessError> {
     if context.free {
         return Ok(None);
@@ -321,14 +314,13 @@ fn changed_region(index: MkeyIndex, context: &MkeyContext) -> Result<Option<Memo
     Ok(Some(region(index, context, translation)))
 }
 
-/// Returns the number of the first entry in a key's list.
 fn first_entry(index: MkeyIndex) -> u64 {
     u64::from(index.get()) << LIST_BITS
 }
 
 fn region(index: MkeyIndex, context: &MkeyContext, translation: Translation) -> MemoryRegion {
-    // A key that belongs to one QP is a type 2 window. The window's list contains the parent key, which is checked on
-    // each access.
+    // A key that belongs to one QP is a type 2 window. Each access also checks the parent key, which is in the window's
+    // list. The device does not count the windows of a parent, so `parent` is the window's own index.
     let kind = if context.qpn == ANY_QP {
         Kind::Registered
     } else {

@@ -1,4 +1,4 @@
-//! Tables of objects that are numbered by the device.
+//! Tables of objects whose numbers the device assigns.
 
 use std::collections::VecDeque;
 
@@ -30,7 +30,6 @@ impl<T> Numbered<T> {
         if self.fresh <= self.last { Some(self.fresh) } else { self.freed.front().copied() }
     }
 
-    /// Adds an object and returns its number, or `None` if the table is full.
     pub fn insert(&mut self, object: T) -> Option<u32> {
         let number = self.next()?;
         self.objects.insert(number, object).ok()?;
@@ -42,29 +41,24 @@ impl<T> Numbered<T> {
         Some(number)
     }
 
-    /// Returns the object with this number.
     pub fn get(&self, number: u32) -> Option<&T> {
         self.objects.get(number)
     }
 
-    /// Returns the object with this number.
     pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
         self.objects.get_mut(number)
     }
 
-    /// Returns whether an object has this number.
     pub fn contains(&self, number: u32) -> bool {
         self.get(number).is_some()
     }
 
-    /// Removes an object and returns it.
     pub fn remove(&mut self, number: u32) -> Option<T> {
         let object = self.objects.remove(number)?;
         self.freed.push_back(number);
         Some(object)
     }
 
-    /// Returns the number of objects.
     pub fn count(&self) -> usize {
         self.objects.len()
     }

@@ -35,9 +35,10 @@ impl GivenPages {
         &self.0
     }
 
-    /// Returns at most `most` pages to the driver. Section 20, M-14: returns only pages that the device still holds.
-    pub fn take(&mut self, most: usize) -> Vec<Iova> {
-        self.0.split_off(self.0.len().saturating_sub(most))
+    /// Returns up to `max` pages to the driver. Section 20, M-14: the list contains only pages that the device still
+    /// holds.
+    pub fn take(&mut self, max: usize) -> Vec<Iova> {
+        self.0.split_off(self.0.len().saturating_sub(max))
     }
 }
 

@@ -26,7 +26,7 @@ use super::uses::{Object, Used};
 use super::work;
 use super::work_queue::TooMany;
 
-/// Log2 of the maximum message length in bytes. Larger values in a context are clamped to it.
+/// Log2 of the maximum message length in bytes. A larger value in a QP context is reduced to this one.
 const LOG_MAX_MESSAGE: u8 = 30;
 /// Log2 of a QP's maximum number of outstanding READs and atomics in one direction.
 const LOG_MAX_DEPTH: u8 = 4;
@@ -64,7 +64,7 @@ impl QueuePair {
         }
     }
 
-    /// Drops the requests of both queues, as a transition to RESET requires.
+    /// Drops the requests of both queues and resets the counters. Required when the QP moves to RESET.
     pub fn clear(&mut self) {
         self.counters = QpCounters::default();
         self.send.clear();
@@ -97,7 +97,7 @@ impl QueuePair {
         }
     }
 
-    /// Fetches the next request from the send queue. `wr_id` is a [`SendTag`].
+    /// Fetches the next request from the send queue. The request's `wr_id` is a [`SendTag`].
     pub fn next_send(&mut self, dma: &GuestMemory, addresses: &Addresses) -> Fetch<SendRequest> {
         if self.send.waiting() == 0 {
             // Section 7: the record can be ahead of the doorbell, so it may already announce more requests. An
@@ -139,7 +139,6 @@ impl QueuePair {
         recv.take(buffer, dma, || Some(record(context, dma)?.received))
     }
 
-    /// Updates the QP's counters for a completion.
     pub fn count(&mut self, completion: &Completion) {
         match completion.queue {
             Queue::Send => {
@@ -168,12 +167,11 @@ impl QueuePair {
         })
     }
 
-    /// Returns the SRQ from which the QP receives; `None` if it has none.
+    /// Returns the SRQ from which the QP receives, or `None` if it has none.
     pub fn srqn(&self) -> Option<Srqn> {
         (self.context.receive_kind() == Some(ReceiveKind::Srq)).then_some(self.context.srqn)
     }
 
-    /// Returns the service type of the QP.
     pub const fn service(&self) -> Service {
         self.service
     }
@@ -222,7 +220,8 @@ impl QueuePair {
             service: self.engine_service()?,
             pd: self.context.pd,
             alias: None,
-            // Before INIT2RTR, the context has no MTU, and the QP sends no packets.
+            // The MTU code is not valid before INIT2RTR. Until then, the value does not matter, because the QP sends no
+            // packets.
             mtu: Mtu::from_code(self.context.mtu).unwrap_or(Mtu::Mtu4096),
             max_message_len: 1 << self.context.log_max_message.min(LOG_MAX_MESSAGE),
             remote_qpn: self.context.remote_qpn,
@@ -313,7 +312,6 @@ impl QueuePair {
     }
 }
 
-/// Returns the doorbell record of a QP, or `None` if the record is not accessible.
 fn record(context: &QpContext, dma: &GuestMemory) -> Option<QueueRecord> {
     let mut record = [0; QueueRecord::LEN];
     dma.read(context.record, &mut record).ok()?;

@@ -30,7 +30,6 @@ impl RecvQueue {
         Self { entries, log_stride, counters: Counters::default() }
     }
 
-    /// Returns the number of entries of the queue.
     pub const fn entries(&self) -> u32 {
         self.entries
     }
@@ -73,7 +72,7 @@ impl RecvQueue {
         Fetch::Ready(request(number, &wqe))
     }
 
-    /// Copies the entry with this number, modulo 2^16.
+    /// Copies an entry. `number` is the entry number modulo 2^16.
     ///
     /// # Errors
     /// Fails if the queue's memory is not accessible.
@@ -85,12 +84,10 @@ impl RecvQueue {
     }
 }
 
-/// Converts a receive WQE to an engine request.
 pub fn request(number: u16, wqe: &RecvWqe) -> RecvRequest {
     RecvRequest { wr_id: number.into(), sges: wqe.scatter.iter().map(sge).collect() }
 }
 
-/// Converts a scatter or gather list element to the engine's format.
 pub fn sge(data: &DataSegment) -> Sge {
     Sge { va: data.va, lkey: data.lkey, len: data.byte_count }
 }

@@ -35,12 +35,10 @@ use super::uses::Uses;
 
 #[derive(Debug)]
 pub struct Resources {
-    /// UAR pages that the device has allocated.
     pub uars: Numbered<()>,
     pub pds: Numbered<()>,
     pub xrcds: Numbered<()>,
     pub domains: Numbered<()>,
-    /// Sets of Q counters.
     pub counter_sets: Numbered<()>,
     pub eqs: Numbered<EventQueue>,
     pub cqs: Numbered<Box<CompletionQueue>>,
@@ -48,7 +46,6 @@ pub struct Resources {
     pub qps: Numbered<Box<QueuePair>>,
     pub srqs: Numbered<Box<SharedReceiveQueue>>,
     pub groups: Groups,
-    /// Reference counts of objects that other objects use.
     pub uses: Uses,
     /// SRQs that fell below their limit in this turn of the worker thread.
     ///
@@ -72,7 +69,8 @@ impl Resources {
             eqs: Numbered::new(1, MAX_EQS),
             cqs: Numbered::new(first::CQ, first::CQ + count(caps.log_max_cqs) - 1),
             mkeys: Mkeys::new(caps.log_max_mkeys),
-            // QP numbers are below `1 << log_max_qps`, because the engine indexes its QPs by the low bits.
+            // QP numbers are below `1 << log_max_qps`, because the engine uses the low bits of the number as its table
+            // index.
             qps: Numbered::new(first::QP, count(caps.log_max_qps) - 1),
             srqs: Numbered::new(first::SRQ, first::SRQ + count(caps.log_max_srqs) - 1),
             groups: Groups::new(caps.log_max_groups),
@@ -107,7 +105,6 @@ impl Resources {
         if self.budget.take(pages) { Ok(()) } else { Err(Check::QueueMemory.rejects(pages as u64)) }
     }
 
-    /// Returns the pages of a queue or key to the budget.
     pub fn release_pages(&mut self, pages: usize) {
         self.budget.give_back(pages);
     }

@@ -23,13 +23,10 @@ pub type WqeBytes = SmallVec<[u8; 256]>;
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct SendTag {
-    /// Index of the first block of the WQE, modulo 2^16.
     pub index: u16,
-    /// Opcode of the WQE.
     pub opcode: u8,
     /// Whether a CQE is written if the request succeeds.
     pub signaled: bool,
-    /// Whether the CQE is solicited.
     pub event: bool,
     /// Size of the WQE in units of 16 bytes.
     #[bits(6)]
@@ -48,7 +45,7 @@ impl SendTag {
             .with_size(control.size)
     }
 
-    /// Returns the index of the block after the WQE. A WQE occupies at least one block.
+    /// Returns the index of the block after the WQE. Even a WQE of size 0 occupies one block.
     fn end(self) -> u16 {
         self.index().wrapping_add(blocks(self.size()).max(1))
     }
@@ -59,10 +56,8 @@ pub fn blocks(size: u8) -> u16 {
     size.div_ceil(UNITS).into()
 }
 
-/// A WQE fetched from the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchedWqe {
-    /// Tag for the completion.
     pub tag: SendTag,
     /// The WQE, with the length specified in its control segment.
     pub bytes: WqeBytes,
@@ -71,11 +66,9 @@ pub struct FetchedWqe {
 /// Send queue of one QP. It follows the receive queue in the QP's buffer.
 #[derive(Debug)]
 pub struct SendQueue {
-    /// Offset of the first block in the buffer.
     start: u64,
     /// Number of blocks; 0 if the QP has no send queue.
     blocks: u32,
-    /// Counters of posted and consumed blocks.
     counters: Counters,
     /// Number of blocks whose WQEs have completed, modulo 2^16. Strict mode checks that software does not reuse the
     /// blocks of WQEs that have not completed.
@@ -97,7 +90,6 @@ impl SendQueue {
         self.counters.taken
     }
 
-    /// Returns the number of blocks whose WQEs have completed, modulo 2^16.
     pub const fn completed(&self) -> u16 {
         self.completed
     }
@@ -191,7 +183,6 @@ impl SendQueue {
         Ok(bytes)
     }
 
-    /// Returns the offset of a block in the buffer.
     fn block(&self, index: u16) -> u64 {
         self.start + u64::from(u32::from(index) & self.blocks.saturating_sub(1)) * BLOCK as u64
     }
@@ -260,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn completing_wqe_completes_its_blocks() {
+    fn completed_blocks_do_not_exceed_consumed_blocks() {
         let (mut queue, _) = queue();
         queue.counters.taken = 9;
         queue.complete(SendTag::new().with_index(2).with_size(9));

@@ -33,8 +33,8 @@ pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {
     ]
 }
 
-/// Returns the device's objects, and the object number at which the requested page of rows starts. The iterator is
-/// empty if the device is not initialised, or if the number does not fit in 32 bits.
+/// Returns the device's objects, and the object number at which the requested page starts. The iterator is empty if the
+/// device is not initialised, or if the number does not fit in 32 bits.
 fn objects<'a>(
     device: &'a impl AsRef<Function>,
     cx: &TableContext<'_>,

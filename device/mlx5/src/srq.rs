@@ -17,7 +17,6 @@ use super::recv_queue::{Entry, request};
 use super::uses::{Object, Used};
 use super::work_queue::Counters;
 
-/// Context of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
     Rmp(RmpContext),
@@ -45,7 +44,6 @@ impl Context {
         Placement { log_page_size, page_offset }
     }
 
-    /// Returns the address of the doorbell record.
     pub const fn record(&self) -> Iova {
         match self {
             Self::Rmp(context) => context.queue.record,
@@ -53,7 +51,6 @@ impl Context {
         }
     }
 
-    /// Returns the objects used by the queue.
     pub fn uses(&self) -> Used {
         match self {
             Self::Rmp(context) => Used::from_slice(&[Object::Pd(context.queue.pd.get())]),
@@ -81,25 +78,22 @@ impl Context {
     }
 }
 
-/// A shared receive queue.
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     context: Context,
     buffer: QueueBuffer,
     counters: Counters,
-    /// Number of the entry at the head of the list, which is consumed next.
+    /// Number of the entry at the head of the list. The device consumes this entry next.
     head: u16,
     /// Whether an event has already reported that the queue cannot be read.
     reported_broken: bool,
 }
 
 impl SharedReceiveQueue {
-    /// Creates an empty queue.
     pub fn new(context: Context, buffer: QueueBuffer) -> Self {
         Self { context, buffer, counters: Counters::default(), head: 0, reported_broken: false }
     }
 
-    /// Returns the command that creates queues of this kind.
     pub const fn created_by(&self) -> Opcode {
         match self.context {
             Context::Rmp(_) => Opcode::CreateRmp,
@@ -108,8 +102,8 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Returns the context with its current limit. For queues other than RMPs, the context also contains the current
-    /// number of available entries.
+    /// Returns the context with its current limit. The context of an XRC or basic SRQ also contains the current number
+    /// of available entries.
     pub fn context(&self, dma: &GuestMemory) -> Context {
         match self.context {
             Context::Rmp(context) => Context::Rmp(context),
@@ -118,7 +112,7 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Arms the limit: an event is due when fewer than `limit` entries are available. 0 disarms the limit.
+    /// Arms the limit. An event is due when fewer than `limit` entries are available. 0 disarms the limit.
     pub fn set_limit(&mut self, limit: u16) {
         *self.context.limit_mut() = limit;
     }
@@ -127,7 +121,6 @@ impl SharedReceiveQueue {
         self.buffer.pages()
     }
 
-    /// Returns the objects used by the queue.
     pub fn uses(&self) -> Used {
         self.context.uses()
     }
@@ -143,8 +136,8 @@ impl SharedReceiveQueue {
     /// Fetches the entry at the head of the list, if one is posted. The request's `wr_id` is the entry number.
     pub fn take(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
         let [log_entries, _] = self.context.logs();
-        // The limit applies to all entries that are posted by now. Read the record again before reporting that too few
-        // entries are left.
+        // The limit counts all entries posted so far. Read the record again before reporting that too few entries are
+        // left.
         if self.counters.waiting() <= self.context.limit() {
             self.learn(dma);
         }
@@ -170,7 +163,6 @@ impl SharedReceiveQueue {
         1 << self.context.logs()[0]
     }
 
-    /// Returns the protection domain of the queue.
     pub const fn pd(&self) -> Pdn {
         match &self.context {
             Context::Rmp(context) => context.queue.pd,
@@ -178,18 +170,16 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Returns the address of the doorbell record.
     pub const fn record(&self) -> Iova {
         self.context.record()
     }
 
-    /// Returns the number of the entry that is consumed next.
     pub const fn head(&self) -> u16 {
         self.head
     }
 
-    /// Returns whether the limit event is due, because fewer entries are available than the limit. Returns true once
-    /// per arming.
+    /// Returns whether fewer entries are available than the limit. If so, disarms the limit, so that the event is
+    /// raised only once.
     pub fn passes_limit(&mut self, dma: &GuestMemory) -> bool {
         let limit = self.context.limit();
         if self.counters.waiting() < limit {

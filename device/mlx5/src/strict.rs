@@ -33,12 +33,10 @@ pub(super) use self::work::{completion, send_wqe};
 /// State of strict mode. It is cleared when software writes the address of the command queue.
 #[derive(Debug, Default)]
 pub struct Strict {
-    /// Token of the previous command.
     token: Option<u8>,
 }
 
 impl Strict {
-    /// Checks the token of a command that the device has fetched from a slot.
     pub(super) fn command(&mut self, slot: usize, token: u8) -> Findings {
         let mut found = Findings::default();
         if self.token.replace(token) == Some(token) {
@@ -58,7 +56,6 @@ fn is_past(index: u32, end: u32) -> bool {
     end.wrapping_sub(index) & INDEX >= HALF
 }
 
-/// Describes the location of a send WQE in reports.
 fn wqe_at(index: u16, qpn: Qpn) -> String {
     format!("the WQE at block {index:#x} of QP {qpn}")
 }

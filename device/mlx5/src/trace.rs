@@ -80,12 +80,11 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor)
 
 /// A command that has been executed or rejected.
 pub(super) struct Executed<'a> {
-    /// Slot of the command queue.
     pub slot: usize,
     pub input: &'a [u8],
     /// The command, if its input could be parsed.
     pub command: Option<&'a Command<'a>>,
-    /// Output, or the check that failed.
+    /// The output, or the check that rejected the command.
     pub result: Result<&'a [u8], &'a Rejection>,
     /// Time at which the command started, on the trace's clock.
     pub began: Duration,
@@ -113,7 +112,6 @@ pub(super) fn command(trace: &mut Trace, executed: &Executed<'_>) {
     });
 }
 
-/// Returns the name of the status in a command's output.
 pub(super) const fn status_name(rejection: Option<&Rejection>) -> &'static str {
     match rejection {
         Some(rejection) => rejection.check.status().name(),
@@ -121,7 +119,6 @@ pub(super) const fn status_name(rejection: Option<&Rejection>) -> &'static str {
     }
 }
 
-/// Output of a successful command.
 struct Output<'a> {
     command: &'a Command<'a>,
     output: &'a [u8],
@@ -148,7 +145,6 @@ pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, los
     });
 }
 
-/// Records the result of fetching a send WQE.
 pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<SendRequest>) {
     let (wr_id, refused) = match fetch {
         Fetch::Ready(request) => (request.wr_id, None),
@@ -179,7 +175,6 @@ pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<SendRequest>) 
     });
 }
 
-/// Records the result of fetching a receive WQE.
 pub(super) fn recv_wqe(trace: &mut Trace, source: RecvSource, fetch: &Fetch<RecvRequest>) {
     let Fetch::Ready(request) = fetch else { return };
     let (RecvSource::Qp(qpn) | RecvSource::XrcSrq { qpn, .. }) = source;
@@ -210,7 +205,7 @@ fn data(sges: &[Sge]) -> Vec<DataSegment> {
     sges.iter().map(|sge| DataSegment { byte_count: sge.len, lkey: sge.lkey, va: sge.va }).collect()
 }
 
-/// Records a CQE that was written at the free-running index `slot`, or was lost.
+/// Records a CQE. `slot` is its free-running index, and `lost` is set if the CQE was not written.
 pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Option<&LostEntry>) {
     let name = match cqe {
         Cqe::Sent(_) | Cqe::Failed(Failure { send: true, .. }) => "send",

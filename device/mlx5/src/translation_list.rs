@@ -10,7 +10,6 @@ use protocol::ids::{Iova, Lkey};
 
 use super::buffer::PageBudget;
 
-/// Number of page addresses in a translation unit.
 pub const UNIT_PAGES: usize = UNIT / Mtt::LEN;
 /// Work requests pad a list to a multiple of this number of units.
 const PADDING: u64 = 4;
@@ -24,7 +23,6 @@ pub enum TranslationList {
 }
 
 impl TranslationList {
-    /// Creates an empty list for a key with the given access mode.
     pub fn new(mode: Option<AccessMode>) -> Self {
         match mode {
             Some(AccessMode::Ranges | AccessMode::FixedRanges) => Self::Ranges(Vec::new()),
@@ -40,7 +38,7 @@ impl TranslationList {
         }
     }
 
-    /// Returns a page address of the list.
+    /// Returns the page address at an index. Returns `None` past the end of the list, or if the list contains ranges.
     pub fn page(&self, place: usize) -> Option<Iova> {
         match self {
             Self::Pages(pages) => pages.get(place).copied(),
@@ -93,7 +91,7 @@ impl TranslationList {
     }
 }
 
-/// Replaces the elements from `first` to `end`. The vector grows as needed.
+/// Overwrites the elements from `first` with `new`. The vector first grows to at least `end` elements.
 fn replace<T: Copy>(all: &mut Vec<T>, first: usize, end: usize, empty: T, new: impl Iterator<Item = T>) {
     if all.len() < end {
         all.resize(end, empty);
@@ -115,7 +113,8 @@ mod tests {
         let units = |first: u64| {
             (0..8).flat_map(|page| ((first + page) << 12 | 3).to_be_bytes()).collect::<Vec<u8>>()
         };
-        // In golden trace ib-3, a work request writes four units to a key whose list has one unit.
+        // In golden trace ib-3, a work request writes four units to a key whose list has one unit. The other three are
+        // padding.
         assert_eq!(list.write(0, &units(1), 1, &mut budget), Ok(()));
         assert_eq!((list.pages(), list.page(1), list.page(2)), (2, Some(Iova::new(0x2000)), None));
         assert_eq!(list.write(1, &units(1), 1, &mut budget), Err(AccessError::Bounds));

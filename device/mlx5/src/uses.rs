@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-/// An object that other objects can reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "named after the objects")]
 pub enum Object {
@@ -20,7 +19,6 @@ pub enum Object {
     Srq(u32),
 }
 
-/// Objects used by one object.
 pub type Used = SmallVec<[Object; 6]>;
 
 /// Number of references to each object. Unused objects have no entry.
@@ -49,7 +47,6 @@ impl Uses {
         }
     }
 
-    /// Returns whether any object references this one.
     pub fn is_used(&self, object: Object) -> bool {
         self.0.contains_key(&object)
     }

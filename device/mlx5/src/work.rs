@@ -80,20 +80,19 @@ fn malformed(taken: &FetchedWqe) -> Status {
     }
 }
 
-/// Returns the token of a UMR, which contains the index of the first block of its WQE. The device reads the WQE again
-/// when the UMR executes.
+/// Returns the token of a UMR: the index of the first block of its WQE. The device reads the WQE again when the UMR
+/// executes.
 pub const fn token(index: u16) -> LocalToken {
     LocalToken([index as u64, 0, 0, 0])
 }
 
-/// Returns the index of the first block of the WQE identified by a token.
 pub fn index_of(token: &LocalToken) -> Option<u16> {
     let LocalToken([index, ..]) = *token;
     u16::try_from(index).ok()
 }
 
-/// Returns the fence of a request. A small fence waits for UMRs. The engine always executes UMRs in order and before
-/// later requests, so a small fence needs no action.
+/// Returns the fence of a request. A small fence waits for earlier UMRs. It needs no action, because the engine always
+/// executes UMRs in order and before later requests.
 const fn fence(control: &ControlSegment) -> Fence {
     match WqeFence::from_code(control.fence) {
         Some(WqeFence::None | WqeFence::Small) => Fence::None,

@@ -9,7 +9,6 @@
 pub struct Counters {
     /// Producer counter, as last read from the doorbell record.
     posted: u16,
-    /// Consumer counter of the device.
     pub taken: u16,
 }
 
@@ -23,12 +22,12 @@ impl Counters {
         self.posted.wrapping_sub(self.taken)
     }
 
-    /// Updates the producer counter to `posted`, the value in the doorbell record. The queue has `most` units.
+    /// Updates the producer counter to `posted`, the value in the doorbell record. The queue has `capacity` units.
     ///
     /// # Errors
-    /// Fails if more than `most` units would be waiting, in which case the counter keeps its old value.
-    pub const fn learn(&mut self, posted: u16, most: u32) -> Result<(), TooMany> {
-        if posted.wrapping_sub(self.taken) as u32 > most {
+    /// Fails if more than `capacity` units would be waiting, in which case the counter keeps its old value.
+    pub const fn learn(&mut self, posted: u16, capacity: u32) -> Result<(), TooMany> {
+        if posted.wrapping_sub(self.taken) as u32 > capacity {
             return Err(TooMany);
         }
         self.posted = posted;

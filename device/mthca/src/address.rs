@@ -19,7 +19,6 @@ pub fn path(addresses: &Addresses, to: &Address, local: Qpn, remote: Qpn) -> Enc
     addresses.route(&route, local, remote).unwrap_or_else(|| addresses.nowhere())
 }
 
-/// Returns the path for a management datagram.
 pub fn management(addresses: &Addresses, wqe: &MlxWqe, headers: &PackedHeaders, local: Qpn) -> Encap {
     let grh = headers.grh.map(|grh| Grh {
         dgid: grh.dgid,

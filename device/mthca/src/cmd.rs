@@ -26,7 +26,6 @@ use super::options::Setup;
 use super::resources::{DeviceState, Resources};
 use super::strict::{self, Strict};
 
-/// Result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Nothing,
@@ -77,7 +76,8 @@ fn dispatch(
         Op::QueryFw => Ok(hca::query_fw(cx)),
         Op::EnableLam | Op::DisableLam => Err(hca::no_local_memory()),
         Op::MapFa | Op::MapIcmAux => icm::map_unused(inbox),
-        // The device has no firmware and does not use the firmware's memory.
+        // These commands have no effect, because the device runs no firmware and uses neither firmware nor auxiliary
+        // memory.
         Op::UnmapFa | Op::RunFw | Op::UnmapIcmAux | Op::Nop => Ok(Answer::Nothing),
         Op::QueryDevLim => Ok(hca::query_dev_lim(setup)),
         Op::QueryAdapter => Ok(hca::query_adapter(setup)),

@@ -22,7 +22,6 @@ use super::qp::QueuePair;
 use super::regions::DeviceMemory;
 use super::resources::Resources;
 
-/// Returns the CQE for a completion.
 fn cqe(completion: &Completion, qp: &QueuePair, addresses: &Addresses) -> Cqe {
     let tag = WorkTag::from_bits(completion.wr_id);
     let outcome = match completion.result {
@@ -109,7 +108,6 @@ impl Resources {
         }
     }
 
-    /// Reports an asynchronous QP event.
     pub fn qp_event(&mut self, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
         let index = self.qp_index(qpn);
         let Some(qp) = self.qps.get(index) else { return };
@@ -142,12 +140,12 @@ impl Resources {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));
         }
-        // Contexts are not written back. The device updates them from the engine when software queries them.
+        // The list of changed QPs is not needed, because contexts are not written back. The device updates a context
+        // from the engine when software queries it.
         while cx.engine.poll_dirty().is_some() {}
         self.poll_rounds(cx)
     }
 
-    /// Reports a CQ that lost a completion.
     fn report_cq(&mut self, cx: &mut Context<'_>, cqn: Cqn, fault: Fault) {
         limited!(warn, %cqn, ?fault, "completion lost: cannot write to the CQ");
         self.raise(cx, &Eqe::CqError(cqn, cq_fault(fault)));

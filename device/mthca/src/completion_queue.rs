@@ -49,7 +49,6 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns the CQN, including its generation.
     pub fn cqn(&self) -> Cqn {
         self.cqn
     }
@@ -70,12 +69,10 @@ impl CompletionQueue {
         self.arm_record
     }
 
-    /// Returns the buffer with its producer index.
     pub fn ring(&self) -> &EntryRing {
         self.ring.ring()
     }
 
-    /// Returns the EQ that receives the queue's events.
     pub fn eqn(&self) -> Eqn {
         self.notifier.eqn()
     }
@@ -134,7 +131,7 @@ impl CompletionQueue {
         Notify::No
     }
 
-    /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`]. `record` returns the consumer index. It is
+    /// Writes an entry. For `solicited`, see [`hcr::verbs::is_solicited`]. `record` returns the consumer index, and is
     /// called only if the ring appears to be full.
     ///
     /// # Errors
@@ -159,7 +156,6 @@ impl CompletionQueue {
         Ok(notify)
     }
 
-    /// Returns the row that describes the queue in snapshots.
     pub fn row(&self) -> CqRow {
         CqRow {
             cqn: self.cqn.get(),

@@ -51,7 +51,6 @@ pub struct Counters {
     pub resets: u64,
 }
 
-/// An InfiniHost III Lx.
 #[derive(Debug)]
 pub struct Mthca {
     setup: Setup,
@@ -60,7 +59,6 @@ pub struct Mthca {
     state: DeviceState,
     strict: Strict,
     counters: Counters,
-    /// Whether the catastrophic error buffer reports an error.
     failed: bool,
     /// Whether the UAR pages are mapped into the guest, in which case the device may miss doorbells.
     mapped: bool,
@@ -90,7 +88,6 @@ impl Interface for Mthca {
 }
 
 impl Mthca {
-    /// Returns the objects, or `None` unless the device is initialised.
     #[cfg(test)]
     pub(super) fn resources_mut(&mut self) -> Option<&mut Resources> {
         self.state.resources_mut()

@@ -20,25 +20,19 @@ use super::regions::DeviceMemory;
 use super::resources::Resources;
 use crate::reason::ALREADY_TAKEN;
 
-/// A doorbell in a UAR page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
     Send {
-        /// UAR page that was written.
         page: u32,
-        /// Value that was written.
         doorbell: SendDoorbell,
     },
     Arm {
-        /// UAR page that was written.
         page: u32,
-        /// Value that was written.
         arm: ArmCq,
     },
 }
 
 impl Doorbell {
-    /// Records that the doorbell was ignored.
     pub fn ignore(&self, monitor: &mut Monitor, reason: IgnoreReason) {
         match self {
             Self::Send { page, doorbell: SendDoorbell { qpn, .. } } => {

@@ -31,17 +31,14 @@ impl Default for EventQueues {
 }
 
 impl EventQueues {
-    /// Returns the queue with this number, if it is valid.
     pub fn get_mut(&mut self, eqn: Eqn) -> Option<&mut EventQueue> {
         self.queues.get_mut(&eqn.get())
     }
 
-    /// Returns the queue with this number, if it is valid.
     pub fn get(&self, eqn: Eqn) -> Option<&EventQueue> {
         self.queues.get(&eqn.get())
     }
 
-    /// Returns whether the queue with this number is valid.
     pub fn contains(&self, eqn: Eqn) -> bool {
         self.queues.contains_key(&eqn.get())
     }
@@ -96,14 +93,12 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
-    /// Creates the queue that a SW2HW_EQ command describes, in the armed state.
     pub fn new(eqc: &Eqc) -> Self {
         let buffer = Buffer { pd: eqc.pd, lkey: eqc.lkey, start: eqc.start, log_entries: eqc.log_entries };
         let events = EventRing::new(CountedRing::new(buffer));
         Self { events, interrupt: eqc.interrupt, armed: true }
     }
 
-    /// Returns the buffer with its producer index.
     pub fn ring(&self) -> &EntryRing {
         self.events.ring.ring()
     }
@@ -113,7 +108,6 @@ impl EventQueue {
         self.ring().producer().wrapping_sub(self.events.ring.unread())
     }
 
-    /// Returns whether the next event raises an interrupt.
     pub fn is_armed(&self) -> bool {
         self.armed
     }
@@ -127,7 +121,6 @@ impl EventQueue {
         self.events.overflowed()
     }
 
-    /// Updates the consumer index.
     pub fn set_consumer(&mut self, consumer: u32) {
         self.events.ring.set_consumer(consumer);
     }

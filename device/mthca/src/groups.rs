@@ -28,7 +28,6 @@ impl Groups {
         self.0.get(&index).map_or(&Mgm::EMPTY, |entry| entry)
     }
 
-    /// Replaces the entry at an index.
     pub fn write(&mut self, index: u32, entry: Mgm) {
         if entry == Mgm::EMPTY {
             self.0.remove(&index);

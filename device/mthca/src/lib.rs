@@ -7,7 +7,8 @@
 //! (`observers`).
 //!
 //! # Spec
-//! mthca interface; each file cites its sections.
+//! The mthca interface is described in `protocol/interfaces/mthca.md`. Each file cites the sections that it implements.
+//! Section 12 defines the numbers that start with "T".
 
 pub mod address;
 pub mod cmd;

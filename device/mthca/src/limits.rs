@@ -1,8 +1,8 @@
 //! The configured limits that QUERY_DEV_LIM advertises.
 //!
-//! Software follows only some of these limits. The driver's module parameters determine the sizes of the QP, CQ and MPT
-//! tables. The device accepts any sizes up to the bounds of INIT_HCA (section 12, T17). The lengths of CQs and SRQs are
-//! checked against the advertised limits.
+//! The driver does not use all of these limits: its module parameters determine the sizes of the QP, CQ and MPT tables.
+//! The device accepts table sizes up to the bounds of INIT_HCA (section 12, T17), but checks the lengths of CQs and
+//! SRQs against the advertised limits.
 //!
 //! # Spec
 //! mthca interface, section 3.4.
@@ -13,7 +13,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
-/// The limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "LimitsEntry")]
 pub struct Limits(DevLim);
@@ -29,17 +28,14 @@ impl Limits {
         1 << (20 + self.0.log_uar_mib)
     }
 
-    /// Returns the number of UAR pages.
     pub const fn uar_pages(&self) -> u32 {
         256 << self.0.log_uar_mib
     }
 
-    /// Returns the number of GIDs of the port.
     pub const fn gids(&self) -> u8 {
         1 << self.0.log_max_gids
     }
 
-    /// Returns the number of P_Keys of the port.
     pub const fn pkeys(&self) -> u16 {
         1 << self.0.log_max_pkeys
     }

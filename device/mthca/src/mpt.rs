@@ -12,7 +12,6 @@ use protocol::ids::Iova;
 /// Maximum number of pages in one region. The total for all regions has the same limit.
 const MAX_PAGES: u64 = 1 << 24;
 
-/// MTT entries of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageEntries {
     /// Index of the first entry, counted from ICM address 0.
@@ -38,7 +37,7 @@ pub fn region(mpt: &Mpt) -> Result<(MemoryRegion, Option<PageEntries>), CmdError
         (Translation::Contiguous { bus: Iova::new(mpt.start.get()) }, None)
     } else {
         let entries = entries(mpt)?;
-        // Every page size has a valid shift.
+        // MPT entries have only valid page sizes, so the fallback is never used.
         let page_shift = PageShift::new(mpt.page_shift).unwrap_or(PageShift::MIN);
         (Translation::paged(page_shift, entries.first, mpt.start), Some(entries))
     };

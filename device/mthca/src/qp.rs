@@ -40,7 +40,6 @@ pub struct QueuePair {
     pub send: SendQueue,
     /// Receive queue; unused if the QP has an SRQ.
     pub recv: RecvQueue,
-    /// Counters since the QP left RESET.
     pub counters: QpCounters,
     /// Producer counter of the latest doorbell, modulo 2^16, even if that doorbell was not accepted.
     pub announced: u16,
@@ -68,7 +67,7 @@ impl QueuePair {
         (self.qpc.sq_counter, self.qpc.rq_counter) = (self.send.taken(), self.recv.taken());
     }
 
-    /// Fetches the next request from the send queue. `wr_id` is a [`WorkTag`](hcr::verbs::WorkTag).
+    /// Fetches the next request from the send queue. The request's `wr_id` is a [`WorkTag`](hcr::verbs::WorkTag).
     pub fn next_send(
         &mut self,
         memory: &RegionAccess<'_, &Mtt>,
@@ -163,14 +162,13 @@ impl QueuePair {
         })
     }
 
-    /// Returns the attributes for the engine.
     pub fn attributes(&self, addresses: &Addresses) -> QpAttrs {
         let Qpc { primary, .. } = &self.qpc;
         QpAttrs {
             service: self.service,
             pd: self.qpc.pd,
             // Only UD QPs can have an invalid MTU code, because RC and UC QPs cannot enter RTR with one. The MTU of UD
-            // QPs is always 2048 (mthca interface, trap T46).
+            // QPs is always 2048 (section 12, T46).
             mtu: Mtu::from_code(self.qpc.mtu).unwrap_or(Mtu::Mtu2048),
             alias: None,
             max_message_len: 1 << (self.qpc.log_max_msg & 0x1f),
@@ -221,7 +219,6 @@ impl QueuePair {
         }
     }
 
-    /// Returns the row that describes the QP in snapshots.
     pub fn row(&self, live: &QpSnapshot, addresses: &Addresses) -> QpRow {
         let QpAttrs { remote, max_rd_atomic, max_dest_rd_atomic, .. } = self.attributes(addresses);
         QpRow {

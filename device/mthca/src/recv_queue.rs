@@ -13,7 +13,6 @@ use smallvec::SmallVec;
 
 use super::work_queue::{Counters, WorkQueue};
 
-/// Receive queue of one QP.
 #[derive(Debug)]
 pub struct RecvQueue {
     queue: WorkQueue,
@@ -21,7 +20,6 @@ pub struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// Creates an empty queue, as after RESET.
     pub fn new(queue: WorkQueue) -> Self {
         Self { queue, counters: Counters::default() }
     }
@@ -63,7 +61,6 @@ impl RecvQueue {
 /// Copy of a slot. Most slots are 64 to 512 bytes long; the copy of a larger one is allocated on the heap.
 pub(super) type Slot = SmallVec<[u8; 512]>;
 
-/// Copies a slot from guest memory.
 pub(super) fn read(queue: &WorkQueue, offset: u32, mem: &impl QueueMemory) -> Result<Slot, AccessError> {
     let mut copy = Slot::from_elem(0, queue.slot_len());
     queue.read(mem, offset, &mut copy)?;
@@ -79,7 +76,6 @@ pub(super) fn request(offset: u32, slot: &[u8]) -> Fetch<RecvRequest> {
     }
 }
 
-/// Converts a scatter or gather list element for the engine.
 pub(super) fn sge(data: &DataSegment) -> Sge {
     Sge { va: data.va, lkey: data.lkey, len: data.len }
 }

@@ -18,7 +18,6 @@ use protocol::ids::{IcmAddr, Iova, Lkey};
 
 use super::mpt::{PageEntries, region};
 
-/// Memory regions and their pages.
 #[derive(Debug)]
 pub struct Regions {
     pub icm: PageMap,
@@ -37,7 +36,6 @@ impl Regions {
         }
     }
 
-    /// Returns access to the memory regions by key.
     pub fn access<'a>(&'a self, dma: &'a GuestMemory) -> RegionAccess<'a, &'a Mtt> {
         RegionAccess { keys: &self.keys, pages: &self.mtt, dma }
     }
@@ -124,7 +122,6 @@ impl Regions {
         Ok(())
     }
 
-    /// Returns whether the key belongs to a valid region.
     pub fn is_valid(&self, key: Lkey) -> bool {
         self.keys.find(key).is_ok()
     }
@@ -133,15 +130,12 @@ impl Regions {
 /// Guest memory as accessed by the device's queues.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMemory<'a> {
-    /// Table layout set by INIT_HCA.
     pub layout: &'a InitHca,
     pub regions: &'a Regions,
-    /// Guest memory that is mapped for DMA.
     pub dma: &'a GuestMemory,
 }
 
 impl<'a> DeviceMemory<'a> {
-    /// Returns access to the memory regions by key.
     pub fn access(self) -> RegionAccess<'a, &'a Mtt> {
         self.regions.access(self.dma)
     }

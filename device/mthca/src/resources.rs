@@ -39,9 +39,7 @@ use super::uar::UarQueues;
 
 /// Maximum number of QPs outside RESET. This is twice the number in the driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Maximum number of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
-/// Maximum number of valid SRQs.
 const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
 
 /// State of the device. ICM is mapped before INIT_HCA, and unmapped after CLOSE_HCA.
@@ -106,7 +104,6 @@ impl DeviceState {
         Ok(())
     }
 
-    /// Returns the ICM page map.
     pub fn page_map(&self) -> &PageMap {
         match self {
             Self::Closed(icm) => icm,
@@ -122,10 +119,8 @@ impl DeviceState {
     }
 }
 
-/// Objects of an initialised device.
 #[derive(Debug)]
 pub struct Resources {
-    /// Table layout set by INIT_HCA.
     pub layout: InitHca,
     pub regions: Regions,
     pub eqs: EventQueues,
@@ -135,7 +130,6 @@ pub struct Resources {
     pub qps: SparseTable<Box<QueuePair>>,
     /// Valid SRQs, by index.
     pub srqs: SparseTable<Box<SharedReceiveQueue>>,
-    /// Queues by UAR page.
     pub uar: UarQueues,
     /// SRQs that have fallen below their limit in this turn of the worker thread. They are reported at the end of the
     /// turn.
@@ -168,7 +162,6 @@ impl Resources {
         self.layout.cqc.index(cqn.get())
     }
 
-    /// Returns the table index of an SRQ.
     pub fn srq_index(&self, srqn: Srqn) -> u32 {
         self.layout.srqc.index(srqn.get())
     }

@@ -1,8 +1,8 @@
 //! The send queue of a QP.
 //!
-//! A WQE does not contain its own opcode, size or fence bit. When software posts a WQE, it stores these and the address
-//! of the WQE in the preceding slot, as a link to the WQE. A doorbell repeats the link to the first WQE that it
-//! announces. Each WQE is read from guest memory only once, together with the link to the next WQE if that one has
+//! A WQE does not contain its own opcode, size or fence bit. When software posts a WQE, it stores these fields and the
+//! WQE's address in the preceding slot, as a link to the WQE. A doorbell repeats the link to the first WQE that it
+//! announces. Each WQE is read from guest memory only once, together with the link to the next WQE if that WQE has
 //! already been posted.
 //!
 //! # Spec
@@ -25,28 +25,23 @@ pub struct SqOverflowError(u16);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// WQE of an ordinary QP.
     Ordinary(SendWqe),
-    /// WQE of a management QP, which contains a datagram with its headers.
+    /// WQE of a management QP. It contains a datagram with its headers.
     Management(MlxWqe),
 }
 
-/// A WQE fetched from the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchedWqe {
-    /// Tag for the completion.
     pub tag: WorkTag,
     /// Whether the WQE waits for earlier READs and atomics.
     pub fence: bool,
     pub work: Work,
 }
 
-/// Send queue of one QP.
 #[derive(Debug)]
 pub struct SendQueue {
     queue: WorkQueue,
     kind: QpKind,
-    /// Whether all requests are signalled.
     signal_all: bool,
     counters: Counters,
     /// The link to the next WQE, if it is known.
@@ -54,7 +49,6 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// Creates an empty queue, as after RESET.
     pub fn new(queue: WorkQueue, kind: QpKind, signal_all: bool) -> Self {
         Self { queue, kind, signal_all, counters: Counters::default(), next: None }
     }
@@ -63,7 +57,6 @@ impl SendQueue {
         self.queue.slots()
     }
 
-    /// Returns the number of pending requests.
     pub fn waiting(&self) -> u16 {
         self.counters.waiting()
     }
@@ -73,7 +66,6 @@ impl SendQueue {
         self.counters.taken
     }
 
-    /// Returns the kind of the queue's WQEs.
     pub fn kind(&self) -> QpKind {
         self.kind
     }
@@ -83,7 +75,7 @@ impl SendQueue {
         self.queue.slot_len()
     }
 
-    /// Returns the offset of the slot with a free-running index.
+    /// Returns the offset of the slot with this free-running index.
     pub fn offset(&self, count: u16) -> u32 {
         self.queue.offset(count)
     }
@@ -132,13 +124,11 @@ impl SendQueue {
         }
     }
 
-    /// Updates the producer counter from the current doorbell record.
     pub fn learn(&mut self, record: u32) -> Advance {
         let slots = self.slots();
         self.counters.learn(Some(record), slots)
     }
 
-    /// Fetches the next WQE.
     pub fn take(&mut self, mem: &impl QueueMemory) -> Fetch<FetchedWqe> {
         if self.waiting() == 0 {
             return Fetch::Empty;

@@ -13,20 +13,16 @@ use protocol::ids::{Lkey, Srqn};
 use super::recv_queue::{read, request};
 use super::work_queue::{Counters, WorkQueue};
 
-/// A shared receive queue.
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     context: Srqc,
     queue: WorkQueue,
     counters: Counters,
-    /// Offset of the next WQE.
     next: u32,
-    /// Whether the event for an unreadable queue has been raised.
     pub reported_broken: bool,
 }
 
 impl SharedReceiveQueue {
-    /// Creates the queue that a SW2HW_SRQ command describes.
     pub fn new(context: Srqc) -> Self {
         let geometry = Geometry { log_slots: context.log_slots, log_slot: context.log_slot };
         let queue = WorkQueue { pd: context.pd, lkey: context.lkey, base: 0, geometry };
@@ -42,7 +38,6 @@ impl SharedReceiveQueue {
         (self.context.page, self.context.record)
     }
 
-    /// Returns the key of the buffer's region.
     pub fn lkey(&self) -> Lkey {
         self.context.lkey
     }
@@ -62,7 +57,6 @@ impl SharedReceiveQueue {
         self.counters.taken
     }
 
-    /// Returns the offset of the next WQE.
     pub fn next_offset(&self) -> u32 {
         self.next
     }
@@ -74,8 +68,8 @@ impl SharedReceiveQueue {
         mem: &impl QueueMemory,
         record: impl FnOnce() -> Option<u32>,
     ) -> Fetch<RecvRequest> {
-        // The limit applies to all requests that are posted by now. Read the record again before reporting that too few
-        // requests are left.
+        // The limit counts all requests posted so far. Read the record again before reporting that too few requests are
+        // left.
         if self.counters.waiting() <= self.context.limit {
             self.counters.learn(record(), self.queue.slots());
         }
@@ -96,8 +90,8 @@ impl SharedReceiveQueue {
         self.context.limit = limit;
     }
 
-    /// Returns whether to raise the limit event because the number of pending requests is below the limit. Returns true
-    /// only once each time the limit is set.
+    /// Returns whether the number of pending requests is below the limit. If so, disarms the limit, so that the event
+    /// is raised only once.
     pub fn passes_limit(&mut self, record: impl FnOnce() -> Option<u32>) -> bool {
         let limit = self.context.limit;
         if self.counters.waiting() < limit {
@@ -110,7 +104,6 @@ impl SharedReceiveQueue {
         passes
     }
 
-    /// Returns the context for QUERY_SRQ.
     pub fn query(&mut self, record: Option<u32>) -> [u8; Srqc::QUERY_LEN] {
         self.counters.learn(record, self.queue.slots());
         self.context.emit(self.counters.waiting(), self.counters.taken)

@@ -34,7 +34,6 @@ pub(super) use self::entries::{cqe, eqe};
 pub(super) use self::registers::{read, write, write_register};
 pub(super) use self::work::{recv_wqe, send_wqe, shared_wqe};
 
-/// State of strict mode.
 #[derive(Debug, Default)]
 pub struct Strict {
     hcr: HcrWatch,
@@ -52,7 +51,6 @@ struct BringUp {
 }
 
 impl BringUp {
-    /// Records a successful command.
     fn done(&mut self, op: Op) {
         match op {
             Op::MapFa => self.firmware_mapped = true,
@@ -65,11 +63,10 @@ impl BringUp {
     }
 }
 
-/// The parts of an initialised device that checks read.
+/// Access to an initialised device, for checks.
 #[derive(Clone, Copy)]
 struct View<'a> {
     resources: &'a Resources,
     dma: &'a GuestMemory,
-    /// Number of UAR pages in BAR2.
     uar_pages: u32,
 }

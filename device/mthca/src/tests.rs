@@ -37,7 +37,7 @@ use super::options::{Options, Setup};
 
 /// Bus address to which ICM address 0 is mapped. Pages are contiguous on the bus.
 const ICM: u64 = 0x1_0000_0000;
-/// Size of all tables (section 4.3).
+/// Total size of the tables (section 4.3).
 const ICM_LEN: u64 = 0x2685_4000;
 
 /// ICM address of the MTT (section 4.3).
@@ -53,7 +53,6 @@ const fn command_events(token: u16) -> Option<CommandEvents> {
     Some(CommandEvents { buffer: EQ_BUFFERS[3], token, read: 0 })
 }
 
-/// A driver with its own guest and device.
 type Driver = driver::Driver<Guest<Mthca>>;
 
 fn setup(lid: u16, options: Options) -> Setup {
@@ -65,7 +64,6 @@ fn block(icm: u64, bus: u64, log: u8) -> Vec<u8> {
     [icm.to_be_bytes(), (bus | u64::from(log)).to_be_bytes()].concat()
 }
 
-/// Returns an EQ context in protection domain 1.
 fn eq_context(log_entries: u8, vector: u8, lkey: u32) -> Vec<u8> {
     driver::eq_context(log_entries, vector, 1, lkey)
 }
@@ -107,9 +105,7 @@ fn open_port(driver: &mut Driver) {
     driver.settle();
 }
 
-/// Access to event queues in guest memory.
 trait EventQueues {
-    /// Reads entry `number` of an EQ.
     fn eqe(&mut self, eqn: usize, number: u64) -> Vec<u8>;
 }
 

@@ -54,7 +54,7 @@ fn name(register: Register) -> String {
     }
 }
 
-/// Describes the fields of a value that is read or written.
+/// Describes the fields of the value that an access reads or writes.
 pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor) {
     match (access.bar, access.data) {
         (Bar::Bar0, &[a, b, c, d]) => {
@@ -89,7 +89,6 @@ pub(super) fn describe_access(access: &RegisterAccess<'_>, to: &mut dyn Visitor)
     }
 }
 
-/// Describes the parameters and mailboxes of a command.
 pub(super) fn describe_command(pending: &PendingCommand, mailboxes: &Mailboxes, to: &mut dyn Visitor) {
     let op = Op::from_code(pending.command.op());
     describe_parameters(pending, to);
@@ -113,7 +112,6 @@ pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, los
     });
 }
 
-/// Records the result of fetching a send WQE.
 pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<SendRequest>) {
     let (wr_id, refused) = match fetch {
         Fetch::Ready(request) => (request.wr_id, None),
@@ -144,7 +142,6 @@ pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<SendRequest>) 
     });
 }
 
-/// Records the result of fetching a receive WQE.
 pub(super) fn recv_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<RecvRequest>) {
     let (wr_id, sges) = match fetch {
         Fetch::Ready(request) => (request.wr_id, data(&request.sges)),
@@ -164,7 +161,7 @@ fn data(sges: &[Sge]) -> Vec<DataSegment> {
     sges.iter().map(|sge| DataSegment { len: sge.len, lkey: sge.lkey, va: sge.va }).collect()
 }
 
-/// Records a CQE that was written to the free-running position `slot`, or lost.
+/// Records a CQE. `slot` is its free-running index, and `lost` is set if the CQE was not written.
 pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Option<&CqError>) {
     let name = match cqe.outcome {
         Outcome::Sent { .. } | Outcome::Failed { send: true, .. } => "send",

@@ -34,7 +34,6 @@ const POLLS_PER_TURN: usize = 256;
 /// A register in a UAR page, called a slot here. Each slot has its own set of queues.
 type UarSlot = (u32, UarRegister);
 
-/// The queues of each UAR page.
 #[derive(Debug, Default)]
 pub struct UarQueues {
     places: BTreeMap<UarSlot, Queues>,
@@ -46,7 +45,6 @@ pub struct UarQueues {
 #[derive(Debug, Default)]
 struct Queues {
     all: BTreeSet<u32>,
-    /// Whether a round is active.
     round: bool,
     /// The last queue polled in this round, or `None` at the start of the round.
     last: Option<u32>,
@@ -55,12 +53,10 @@ struct Queues {
 }
 
 impl UarQueues {
-    /// Adds a queue to a page.
     pub fn add(&mut self, page: u32, register: UarRegister, index: u32) {
         self.places.entry((page, register)).or_default().all.insert(index);
     }
 
-    /// Removes a queue from a page.
     pub fn remove(&mut self, page: u32, register: UarRegister, index: u32) {
         if let Entry::Occupied(mut queues) = self.places.entry((page, register)) {
             queues.get_mut().all.remove(&index);
@@ -70,7 +66,7 @@ impl UarQueues {
         }
     }
 
-    /// Appends the BAR2 offsets of the doorbells of all queues. `pages` is the number of pages in BAR2.
+    /// Appends the BAR2 offset of each doorbell register that has queues. BAR2 has `pages` pages.
     pub fn words(&self, pages: u32, words: &mut Vec<u64>) {
         let word = |(page, register): &UarSlot| u64::from(*page) * UAR_PAGE + register.offset();
         words.extend(self.places.range(..(pages, UarRegister::Send)).map(|(place, _)| word(place)));
@@ -144,7 +140,6 @@ impl Resources {
         true
     }
 
-    /// Polls the doorbell record of a queue.
     fn poll_record(&mut self, cx: &mut Context<'_>, register: UarRegister, index: u32) {
         match register {
             UarRegister::Send => self.poll_send_record(cx, index),

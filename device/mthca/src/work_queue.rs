@@ -12,16 +12,13 @@ use protocol::ids::{Lkey, Pdn};
 /// empty one, or a new counter value from a stale one.
 const MAX_LOG_SLOTS: u8 = 15;
 
-/// Location of a queue's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkQueue {
     /// Protection domain for accesses to the buffer and the data.
     pub pd: Pdn,
-    /// Memory region that contains the buffer.
     pub lkey: Lkey,
     /// Offset of slot 0 in the region.
     pub base: u32,
-    /// Number and size of slots.
     pub geometry: Geometry,
 }
 
@@ -35,8 +32,9 @@ impl WorkQueue {
         1 << self.geometry.log_slot.min(Geometry::MAX_LOG_SLOT)
     }
 
-    /// Returns the offset of the slot with a free-running index. The base comes from the guest, so the sum may wrap. A
-    /// wrapped offset is either outside the region or refers to other memory of the same guest.
+    /// Returns the offset of the slot with this free-running index. The guest chooses the base, so the sum may wrap.
+    /// This is harmless, because a wrapped offset is either outside the region or refers to other memory of the same
+    /// guest.
     pub fn offset(&self, count: u16) -> u32 {
         let slot = u32::from(count & (self.slots() - 1));
         self.base.wrapping_add(slot << self.geometry.log_slot.min(Geometry::MAX_LOG_SLOT))
@@ -59,10 +57,8 @@ pub struct Counters {
     pub taken: u16,
 }
 
-/// Effect of a new producer counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advance {
-    /// New requests are posted.
     More,
     /// No new requests are posted, because the counter is unchanged or stale.
     Nothing,
@@ -71,7 +67,6 @@ pub enum Advance {
 }
 
 impl Counters {
-    /// Returns the number of pending requests.
     pub fn waiting(&self) -> u16 {
         self.posted.wrapping_sub(self.taken)
     }

@@ -34,7 +34,6 @@ pub struct Key {
     /// Current value of the complete key.
     pub key: u32,
     pub pd: Pdn,
-    /// Type of the object that the key belongs to.
     pub kind: KeyKind,
     /// Memory that is accessible through the key while the key is valid.
     pub mapping: Option<Mapping>,
@@ -43,11 +42,10 @@ pub struct Key {
 /// The part of a region that is accessible through a valid key.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapping {
-    /// Key of the region.
     pub region: u32,
-    /// Address in the region of the first byte that the key covers.
+    /// First byte that the key covers, as an address in the region.
     pub first: u64,
-    /// Address of the same byte in accesses through the key.
+    /// The same byte, as an address in accesses through the key.
     pub start: u64,
     pub len: u64,
     pub rights: Rights,
@@ -121,7 +119,6 @@ impl Key {
     }
 }
 
-/// Work queues of one QP.
 #[derive(Clone, Debug, Default)]
 pub struct WorkQueues {
     /// Number of send requests and number of receive requests that the engine has fetched.
@@ -132,7 +129,6 @@ pub struct WorkQueues {
     pub recv: VecDeque<Fetch<RecvRequest>>,
 }
 
-/// Properties of an XRC SRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSrq {
     pub domain: u32,
@@ -146,45 +142,36 @@ pub enum HostEvent {
     Write {
         /// Key of the region, even if the access used another key.
         key: u32,
-        /// Address in the region of the first byte written.
+        /// First byte written, as an address in the region.
         va: u64,
         data: Vec<u8>,
         access: Access,
     },
-    /// An atomic operation was executed.
     Atomic {
-        /// Key of the region.
         key: u32,
-        /// Address of the word.
         va: u64,
         op: AtomicOp,
         original: u64,
     },
-    /// An operation on a key was executed.
     Local {
-        /// QP on whose behalf the operation was executed.
         qpn: Qpn,
         op: KeyOp,
     },
     /// A key named by the peer was invalidated.
     Invalidated {
-        /// QP on whose behalf the key was invalidated.
         qpn: Qpn,
         /// Complete key, including its low 8 bits.
         key: u32,
     },
     /// A request was fetched from a shared receive queue.
     Took {
-        /// QP that fetched the request.
         qpn: Qpn,
         /// XRC SRQ that the request came from. `None` if it came from the SRQ of the QP.
         srqn: Option<Srqn>,
-        /// Identifier of the request.
         wr_id: u64,
     },
     /// A receive queue was found empty.
     NoRecv {
-        /// QP that tried to fetch a receive request.
         qpn: Qpn,
     },
 }
@@ -213,9 +200,7 @@ pub struct SimHost {
     pub recv_due: Option<Instant>,
     /// Recorded events, if recording is enabled. The simulation drains them for the checker.
     pub host_events: Option<Vec<HostEvent>>,
-    /// NAKs that requesters have received.
     pub naks: Vec<ReceivedNak>,
-    /// Retries that requesters have started.
     pub retries: Vec<Retry>,
 }
 
@@ -239,13 +224,11 @@ impl SimHost {
         self.queues.entry(qpn.get()).or_default().send.push_back(Fetch::Ready(wr));
     }
 
-    /// Posts a receive request.
     pub fn post_recv(&mut self, qpn: Qpn, wr_id: u64, sges: &[Sge]) {
         let wr = RecvRequest { wr_id, sges: sges.into() };
         self.queues.entry(qpn.get()).or_default().recv.push_back(Fetch::Ready(wr));
     }
 
-    /// Posts a receive request to a shared queue.
     pub fn post_shared(&mut self, srq: u32, wr_id: u64, sges: &[Sge]) {
         let wr = RecvRequest { wr_id, sges: sges.into() };
         self.shared.entry(srq).or_default().push_back(Fetch::Ready(wr));

@@ -19,7 +19,6 @@ pub struct FastRegister {
     pub base: Iova,
 }
 
-/// Type of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
     /// Type 1: all QPs of the PD can use the window, and it can be rebound at any time.
@@ -33,7 +32,6 @@ pub enum WindowKind {
 pub struct Bind {
     /// The new key of the window, which differs from the previous key only in the bits that software chooses.
     pub window: Rkey,
-    /// L_Key of the region.
     pub parent: Lkey,
     /// Virtual address of the first byte in the region.
     pub va: Va,
@@ -47,13 +45,11 @@ pub struct Bind {
     pub kind: WindowKind,
 }
 
-/// An operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOp {
     /// Invalidates the key of a fast-registered region or of a type 2 window.
     Invalidate(Lkey),
     FastRegister(FastRegister),
-    /// Binds or unbinds a memory window.
     Bind(Bind),
 }
 

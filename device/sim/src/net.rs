@@ -15,11 +15,11 @@ use engine::Instant;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub loss: u32,
-    /// Packets in which one bit after the UDP header is flipped.
+    /// Flips one bit after the UDP header.
     pub corrupt: u32,
     pub duplicate: u32,
     pub reorder: u32,
-    /// ECN-capable packets marked as congested (CE).
+    /// Marks ECN-capable packets as congested (CE).
     pub mark: u32,
     /// One-way delay of each packet.
     pub delay: Duration,
@@ -34,12 +34,12 @@ impl Faults {
     }
 }
 
-/// Maximum number of consecutive losses in one direction, and maximum number of losses of one packet (same QP, PSN and
-/// opcode).
-///
-/// A requester correctly gives up after eight rounds without progress. With 20 percent loss, this happens once in a few
-/// thousand requests. The simulation requires all requests to succeed, so these limits rule out such streaks.
+// A requester correctly gives up after eight rounds without progress. With 20 percent loss, this happens once in a few
+// thousand requests. The simulation requires all requests to succeed, so these limits rule out such streaks.
+
+/// Maximum number of consecutive losses in one direction.
 const LOSSES_IN_A_ROW: u32 = 3;
+/// Maximum number of losses of one packet, identified by its QP, PSN and opcode.
 const LOSSES_OF_ONE_PACKET: u32 = 3;
 
 #[derive(Debug)]
@@ -50,7 +50,6 @@ struct Link {
     losses: BTreeMap<(u32, u32, u8), u32>,
 }
 
-/// Counters of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetStats {
     pub sent: u64,
@@ -61,7 +60,6 @@ pub struct NetStats {
     pub marked: u64,
 }
 
-/// The links between all pairs of nodes.
 #[derive(Debug)]
 pub struct Net {
     rng: ChaCha8Rng,
@@ -74,7 +72,6 @@ pub struct Net {
 }
 
 impl Net {
-    /// Creates a network with `faults`. `seed` determines its random decisions.
     pub fn new(seed: u64, faults: Faults) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed);
         let (links, silenced) = (BTreeMap::new(), BTreeSet::new());
@@ -165,13 +162,13 @@ impl Net {
         link.queue.pop_first().map(|(_, frame)| (to, frame))
     }
 
-    /// Returns the arrival time of the next frame.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.links.values().filter_map(|link| link.queue.first_key_value()).map(|(&(at, _), _)| at).min()
     }
 }
 
-/// Total length of the Ethernet, IPv4 and UDP headers, which the ICRC covers only in part.
+/// Total length of the Ethernet, IPv4 and UDP headers. They are never corrupted, because the ICRC does not cover every
+/// header bit.
 const HEADERS: usize = 14 + 20 + 8;
 
 /// Marks an ECN-capable IPv4 packet as congested. Returns whether it was ECN-capable.

@@ -61,7 +61,8 @@ struct World<'a> {
     srqs: BTreeMap<usize, Slots>,
     /// Whether software posts a new request to a shared queue as soon as a request completes.
     reposts_immediately: bool,
-    /// Random source for injected READs. It is separate so that they do not change the plan and network of a seed.
+    /// Random source for injected READs. It is separate so that these READs do not change the plan or the network of a
+    /// seed.
     stale: ChaCha8Rng,
 }
 
@@ -78,9 +79,7 @@ struct Slots {
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
     pub time: Duration,
-    /// Counters of the network.
     pub net: NetStats,
-    /// Counters of the engines.
     pub engines: [Stats; NODES],
     /// Number of send requests posted.
     pub requests: usize,
@@ -160,7 +159,7 @@ impl<'a> World<'a> {
         engine.create_qp(end.qpn, pair.attrs(side, 0)).expect("QP numbers differ in their low bits");
     }
 
-    /// Moves both sides from RESET to RTS, or side 1 only to RTR if the plan moves it to RTS later.
+    /// Moves both sides from RESET to RTS. If the plan moves side 1 to RTS later, side 1 stays in RTR.
     fn connect(&mut self, index: usize, life: usize) {
         let pair = &self.plan.pairs[index];
         self.posted[index].life = life;
@@ -504,8 +503,8 @@ impl<'a> World<'a> {
             } else {
                 String::new()
             };
-            // First check the events recorded during `poll_transmit`, because key operations took effect before it
-            // produced the frame.
+            // Check the events recorded during `poll_transmit` first, because its key operations took effect before the
+            // frame was produced.
             self.check_host_events(node, None)?;
             let checked = self.checker.on_frame(node, &sent, &frame);
             for to in nodes_of(sent.dst_mac) {
@@ -570,7 +569,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Creates the host of a node, whose memory initially holds only the atomic cells.
+/// Creates the host of a node. Its memory initially holds only the atomic cells.
 fn host(counts_receives: bool) -> SimHost {
     let host_events = Some(Vec::new());
     let mut host = SimHost { host_events, counts_receives, ..SimHost::default() };

@@ -12,7 +12,6 @@ use crate::interfaces;
 /// Name that error messages use for a configuration that is not from a file.
 pub const COMMAND_LINE: &str = "command line";
 
-/// Heading of these options in the help text.
 const SINGLE: &str = "One device without a configuration file";
 
 /// One device, in place of a configuration file.

@@ -41,7 +41,6 @@ impl SocketsEntry {
         AccessEntry { mode: self.mode.as_deref(), group: self.group.as_ref() }
     }
 
-    /// Returns the configured group.
     pub(crate) fn group(&self) -> Option<Gid> {
         self.group.as_ref().and_then(|entry| gid(entry, "socket_group").ok())
     }
@@ -84,7 +83,7 @@ fn mode(text: &str, key: &str) -> Result<Mode, ConfigError> {
 
 fn gid(entry: &GroupEntry, key: &str) -> Result<Gid, ConfigError> {
     match entry {
-        // chown(2) interprets -1 as "unchanged".
+        // chown(2) interprets `u32::MAX`, which equals -1, as "unchanged".
         GroupEntry::Number(u32::MAX) => Err(value(key, format!("{} is not a valid group ID", u32::MAX))),
         GroupEntry::Number(number) => Ok(Gid::from_raw(*number)),
         GroupEntry::Name(name) => {

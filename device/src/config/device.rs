@@ -166,9 +166,7 @@ pub struct TraceEntry {
 pub struct TraceConfig {
     /// Destination of the trace: files or an in-memory ring.
     pub keep: Keep,
-    /// Format of the trace entries.
     pub format: TraceFormat,
-    /// Filter that selects the trace entries to write.
     pub filter: TraceFilter,
 }
 
@@ -177,7 +175,6 @@ pub struct TraceConfig {
 pub struct CaptureConfig {
     /// Destination of the capture: files or an in-memory ring.
     pub keep: Keep,
-    /// Filter that selects the frames to capture.
     pub filter: CaptureFilter,
 }
 
@@ -208,37 +205,27 @@ pub struct DeviceConfig {
     pub default_peer: Option<Identity>,
     /// Other devices whose addresses are not derived from their LIDs.
     pub peers: Vec<Identity>,
-    /// Path of the VMM socket, if one is configured.
     pub socket_path: Option<PathBuf>,
-    /// Permissions and group of the VMM socket.
     pub socket_access: Access,
-    /// Device interface presented to the guest, with its options.
     pub frontend: FrontendEntry,
-    /// Fabric that connects the device to its peers.
     pub fabric: FabricConfig,
-    /// Destination and filter of the capture, if one is configured.
     pub capture: Option<CaptureConfig>,
     /// Maximum size of a capture file in bytes. It also applies to captures started at run time.
     pub capture_max_bytes: u64,
-    /// Destination, format and filter of the trace, if one is configured.
     pub trace: Option<TraceConfig>,
     /// Maximum size of a trace file in bytes. It also applies to traces started at run time.
     pub trace_max_bytes: u64,
-    /// Strict mode: report driver violations.
     pub strict: bool,
     /// How long the device's thread busy-polls before sleeping.
     pub linger: Duration,
     /// How long the device coalesces messages from the VMM.
     pub coalesce: Duration,
-    /// How the guest driver's doorbells reach the device.
     pub doorbells: Doorbells,
     /// Limits on the guest memory that the VMM can map.
     pub memory: Limits,
     /// Impairments to apply from the start, at most [`impair::MAX_RULES`].
     pub impairments: Vec<Rule>,
-    /// Path of the session record, if one is configured.
     pub record: Option<PathBuf>,
-    /// Maximum size of the session record in bytes.
     pub record_max_bytes: u64,
     /// The configuration entry as stored in a session record, without the keys that affect only the host.
     pub entry: Map<String, Value>,
@@ -403,13 +390,13 @@ impl DeviceConfig {
     pub(super) fn keep(&mut self, mut entry: Map<String, Value>) {
         self.said.clone_from(&entry);
         HOST_KEYS.iter().for_each(|key| drop(entry.remove(*key)));
-        // Store the MTU that the interface had at start-up.
+        // Store the path MTU, which may have been derived from the interface MTU at start-up.
         if let FabricConfig::Tap { path_mtu, .. } = &self.fabric
             && let Some(tap) = entry.get_mut("fabric").and_then(|fabric| fabric.get_mut("tap"))
         {
             tap["path_mtu"] = json!(path_mtu.bytes());
         }
-        // Store the addresses of resolved host names.
+        // Replace host names with the addresses to which they resolved.
         if let FabricConfig::Udp { peers, .. } = &self.fabric {
             let entries = entry.get_mut("fabric").and_then(|fabric| fabric.pointer_mut("/udp/peers"));
             let entries = entries.and_then(Value::as_array_mut).into_iter().flatten();

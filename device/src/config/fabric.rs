@@ -89,25 +89,19 @@ pub struct UdpEntry {
 #[derive(Clone, Debug)]
 pub enum FabricConfig {
     Udp {
-        /// Local address and port on which the device receives frames.
         bind: SocketAddr,
-        /// Peers listed in the configuration.
         peers: Vec<UdpPeer>,
     },
     Local {
-        /// Name of the local network.
         network: String,
     },
     Ring {
-        /// Directory of the ring.
         folder: PathBuf,
         /// Path of the device's socket in the ring directory.
         socket: PathBuf,
     },
     Tap {
-        /// Name of the tap interface.
         interface: InterfaceName,
-        /// Maximum path MTU of the port.
         path_mtu: Mtu,
     },
 }

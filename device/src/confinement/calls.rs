@@ -1,8 +1,8 @@
 //! The system call filter (seccomp).
 //!
-//! A call that is not listed fails with ENOSYS, as on an older kernel, so a different or newer libc uses its fallback
-//! for older kernels. Killing the process instead would take down the HCAs of all its guests. Either way, an attacker
-//! cannot execute another program, affect another process, or use an unlisted kernel interface.
+//! A call that is not listed fails with ENOSYS, so that a libc that uses a newer call falls back to an older one.
+//! Killing the process instead would take down the HCAs of all its guests. Either way, an attacker cannot execute
+//! another program, affect another process, or use an unlisted kernel interface.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -15,7 +15,7 @@ use seccompiler::{
 
 use super::{Missing, Outcome};
 
-/// Calls that are harmless with any arguments, or that only access files, which Landlock restricts.
+/// Calls that are harmless with any arguments, and calls that only access files. Landlock restricts the file accesses.
 const ANY_ARGUMENTS: &[i64] = &[
     // Data transfer.
     libc::SYS_read,
@@ -113,7 +113,7 @@ const ANY_ARGUMENTS: &[i64] = &[
     libc::SYS_getrandom,
 ];
 
-/// Legacy equivalents of the calls above, which exist only on x86-64.
+/// Older forms of the calls above, present only on x86-64.
 #[cfg(target_arch = "x86_64")]
 const LEGACY_CALLS: &[i64] = &[
     libc::SYS_stat,
@@ -163,7 +163,7 @@ const IOCTL: &[u32] = &[
 const PRCTL: &[i32] =
     &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, PR_GET_AUXV, libc::PR_SET_TIMERSLACK];
 
-/// Value from `linux/prctl.h`, which the libc crate does not define.
+/// Value from `linux/prctl.h`, because the libc crate does not define the constant.
 const PR_GET_AUXV: i32 = 0x4155_5856;
 
 /// Settings on which the permitted calls depend.
@@ -171,9 +171,8 @@ const PR_GET_AUXV: i32 = 0x4155_5856;
 pub(super) struct Permitted {
     /// Groups to which sockets may be assigned.
     pub(super) groups: Vec<u32>,
-    /// Whether devices may use rings, whose members connect to each other's sockets.
+    /// Whether devices may use rings. The members of a ring connect to each other's sockets.
     pub(super) ring: bool,
-    /// Whether devices may use UDP.
     pub(super) udp: bool,
     /// Descriptor of the socket that probes whether other sockets are in use. It may connect but cannot send data.
     pub(super) probe: Option<RawFd>,
@@ -201,8 +200,8 @@ fn filter(permitted: &Permitted) -> Result<BpfProgram, BackendError> {
         rules.insert(*call, Vec::new());
     }
     if permitted.ring {
-        // The filter cannot inspect the destination, but permits only Unix and UDP sockets. Landlock restricts the
-        // destination if the kernel supports that; otherwise, file permissions do.
+        // The filter cannot inspect the destination, but permits only Unix and UDP sockets. The destination is
+        // restricted by Landlock if the kernel supports that, and otherwise by file permissions.
         rules.insert(libc::SYS_connect, Vec::new());
     }
     if permitted.probe.is_none() {
@@ -251,8 +250,8 @@ fn limited(permitted: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let given = |group: &u32| {
         vec![masked(2, -1, -1), masked(3, -1, group.cast_signed()), masked(4, -1, libc::AT_EMPTY_PATH)]
     };
-    // TCP, raw and netlink sockets are not permitted. Neither are Unix datagram sockets, which can send each message to
-    // a different destination.
+    // TCP, raw and netlink sockets are not permitted. Unix datagram sockets are not permitted either, because they can
+    // send each message to a different destination.
     let mut sockets = vec![socket(libc::AF_UNIX, libc::SOCK_STREAM)];
     if permitted.udp {
         sockets.extend([libc::AF_INET, libc::AF_INET6].map(|family| socket(family, libc::SOCK_DGRAM)));
@@ -275,8 +274,8 @@ fn limited(permitted: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
         // New and changed mappings must not be executable.
         (libc::SYS_mmap, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
         (libc::SYS_mprotect, vec![vec![masked(2, libc::PROT_EXEC, 0)]]),
-        // New threads are permitted, but not new processes. The arguments of clone3 are in memory, which a filter
-        // cannot inspect, so clone3 is not listed. A libc that tries clone3 first falls back to clone.
+        // New threads are permitted, but not new processes. clone3 is not listed, because its arguments are in memory,
+        // which a filter cannot inspect. A libc that tries clone3 first falls back to clone.
         (libc::SYS_clone, vec![vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)]]),
         // Signals and resource limits are permitted only for this process.
         (libc::SYS_tgkill, vec![is(0, getpid().as_raw_nonzero().get())]),
@@ -296,8 +295,8 @@ fn limited(permitted: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
             calls.push((libc::SYS_connect, vec![is(0, probe)]));
         }
     }
-    // Needed for the sockets of devices added at run time with a configured group. An empty list would permit the call
-    // with any arguments.
+    // fchownat assigns the sockets of devices added at run time to a configured group. An empty list of alternatives
+    // would permit the call with any arguments.
     if !permitted.groups.is_empty() {
         calls.push((libc::SYS_fchownat, permitted.groups.iter().map(given).collect()));
     }

@@ -24,8 +24,8 @@ const LANDLOCK_ABI: ABI = ABI::V9;
 /// directory.
 const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadDir | MakeSock | RemoveFile | ResolveUnix});
 
-/// Rights to a directory in which files are created and written, but not read. Existing files can be written too,
-/// because Landlock does not distinguish them from new ones.
+/// Rights to a directory in which files are created and written, but not read. The rights include writing to existing
+/// files, because Landlock does not distinguish them from new files.
 const FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeReg | WriteFile | Truncate});
 
 /// Rights to a regular file in the configuration.
@@ -124,7 +124,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
                 );
                 return Err(ConfigError::Value { key: "control_socket".to_owned(), problem });
             }
-            // Creating files in this directory will fail as well and report the error.
+            // A later attempt to create a file in this directory will report the error.
             Err(_) => {}
         }
     }
@@ -149,7 +149,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     }
     // Opened to reserve a spare descriptor.
     let _ = grant(Path::new("/dev/null"), READ | WRITE);
-    // Read to determine which signals the parent process ignored.
+    // Read to determine whether the parent process ignored SIGHUP.
     let _ = grant(Path::new("/proc/self/status"), READ);
     if config.metrics.is_some() {
         let _ = grant(Path::new("/proc/self/statm"), READ);
@@ -160,18 +160,15 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     Ok(grants)
 }
 
-/// Returns whether this thread's user has the permissions that all grants cover.
 pub(super) fn are_usable(grants: &[Grant]) -> bool {
     grants.iter().all(Grant::is_usable)
 }
 
-/// Returns whether devices may use tap interfaces.
 pub(super) fn has_tap(config: &Config) -> bool {
     config.confinement.tap
         || config.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Tap { .. }))
 }
 
-/// Returns the TCP port of the metrics server, if it has one.
 fn port(config: &Config) -> Option<u16> {
     match &config.metrics {
         Some(MetricsConfig::Tcp(address)) => Some(address.port()),

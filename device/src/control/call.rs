@@ -21,8 +21,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::impair::ImpairCall;
 use super::peers::PeerCall;
 
-/// Maximum number of pending calls to a device, and of calls answered between two turns of its event loop. This equals
-/// the maximum number of control clients, each of which waits for one answer at a time.
+/// Maximum number of pending calls to a device, and of calls answered between two turns of its event loop. Each control
+/// client waits for one answer at a time, so the limit equals the maximum number of clients.
 const MAX_CALLS: usize = 16;
 
 /// Maximum time to wait for an answer. A turn takes milliseconds, so a thread that takes longer than this is hung or
@@ -83,10 +83,8 @@ impl Call {
     }
 }
 
-/// Status of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// State of the link.
     pub port: PortState,
     /// Whether software has disabled the port.
     pub port_disabled: bool,
@@ -135,10 +133,8 @@ pub enum RunState {
     Restarting(String),
 }
 
-/// Health of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// Whether the device is running or restarting.
     pub run_state: RunState,
     /// Number of restarts, including a pending one.
     pub restarts: u64,
@@ -163,10 +159,9 @@ pub struct Mailbox {
 #[derive(Debug)]
 struct Shared {
     wakeup: OwnedFd,
-    /// Whether a shutdown has been requested. This is not a call, so that a shutdown does not need a free slot in the
+    /// Whether a shutdown has been requested. A shutdown request is not a call, so it does not need a free slot in the
     /// queue of calls.
     stop: AtomicBool,
-    /// Whether a VMM is connected.
     connected: AtomicBool,
     health: Mutex<Health>,
 }
@@ -237,24 +232,21 @@ impl Handle {
         Ok(Answer(answered))
     }
 
-    /// Returns whether a VMM is connected.
     pub fn is_connected(&self) -> bool {
         self.shared.connected.load(Ordering::Acquire)
     }
 
-    /// Returns the health of the device.
     pub fn health(&self) -> Health {
         self.shared.health().clone()
     }
 
     fn wake(&self) {
-        // This fails only if the counter is saturated, in which case a wake-up is pending anyway.
+        // This fails only if the counter is saturated. A wake-up is then pending anyway.
         let _ = rustix::io::write(&self.shared.wakeup, &1_u64.to_ne_bytes());
     }
 }
 
 impl Mailbox {
-    /// Returns whether a stop has been requested.
     pub fn is_stopped(&self) -> bool {
         self.shared.stop.load(Ordering::Acquire)
     }
@@ -274,16 +266,16 @@ impl Mailbox {
         }
     }
 
-    /// Takes the pending calls whose callers are still waiting. The next call makes the mailbox readable again.
+    /// Takes the pending calls whose callers are still waiting. Calls that arrive later make the mailbox readable
+    /// again.
     pub fn take(&mut self) -> impl Iterator<Item = Call> {
         // Reset the counter before taking the first call, so that no later wake-up is lost.
         let _ = rustix::io::read(&self.shared.wakeup, &mut [0_u8; 8]);
         std::iter::from_fn(|| self.calls.try_recv().ok()).take(MAX_CALLS).filter(|call| !call.is_abandoned())
     }
 
-    /// Sets whether a VMM is connected.
     pub fn set_connected(&self, connected: bool) {
-        // Avoid a redundant store, which would take the cache line away from reading threads.
+        // Avoid a redundant store, because it would take the cache line away from reading threads.
         if self.shared.connected.load(Ordering::Relaxed) != connected {
             self.shared.connected.store(connected, Ordering::Release);
         }

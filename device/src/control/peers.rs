@@ -24,9 +24,8 @@ pub enum PeerCall {
 /// The peers of a UDP fabric, or the members of a ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerList {
-    /// Peers of the UDP fabric.
     Peers(Vec<PeerRow>),
-    /// Members of a ring, which discover each other.
+    /// Members of a ring. They discover each other.
     Members(Vec<MemberRow>),
 }
 
@@ -36,7 +35,7 @@ pub enum PeersError {
     /// The fabric has no list of peers.
     #[error("this device's fabric has no peer list; only UDP and ring fabrics have one")]
     NoList,
-    /// The fabric is a ring, whose members join and leave on their own.
+    /// The fabric is a ring. Its members join and leave on their own.
     #[error("ring members cannot be added or removed; every device that uses the ring directory is a member")]
     Ring,
     /// The peer has the MAC of this device.

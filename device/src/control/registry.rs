@@ -11,8 +11,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::call::Handle;
 
-/// Maximum number of pending changes. This equals the maximum number of control clients, each of which waits for one
-/// change at a time.
+/// Maximum number of pending changes. Each control client waits for one change at a time, so the limit equals the
+/// maximum number of clients.
 const CHANGES: usize = 16;
 
 #[derive(Debug)]
@@ -25,15 +25,10 @@ pub struct Device {
     pub identity: Identity,
     /// Path of the VMM socket.
     pub socket: Option<PathBuf>,
-    /// Maximum size of a capture in bytes.
     pub capture_max_bytes: u64,
-    /// Maximum size of a trace in bytes.
     pub trace_max_bytes: u64,
-    /// Maximum size of a record in bytes.
     pub record_max_bytes: u64,
-    /// Header of the device's session records.
     pub header: Header,
-    /// Handle to the device's thread.
     pub handle: Handle,
 }
 

@@ -56,7 +56,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Service {
     pub registry: DeviceRegistry,
-    /// Channel for change requests.
     pub changes: mpsc::Sender<Change>,
     /// Path of the configuration file, if it can be reloaded.
     pub configuration: Option<PathBuf>,
@@ -108,7 +107,7 @@ struct ClientSlot {
     idle: Arc<IdleSince>,
 }
 
-/// Start of a client's idle time in milliseconds of the process clock, or [`IdleSince::BUSY`].
+/// Time at which a client became idle, as returned by [`now`], or [`IdleSince::BUSY`].
 struct IdleSince(AtomicU64);
 
 impl IdleSince {
@@ -130,6 +129,7 @@ impl Default for IdleSince {
     }
 }
 
+/// Returns the time since the first call, in milliseconds.
 fn now() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
@@ -177,7 +177,7 @@ async fn client(mut stream: UnixStream, service: &Service, idle: &IdleSince) -> 
     }
 }
 
-/// A request that was not executed.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 enum RequestError {
     #[error("{0}")]
@@ -369,7 +369,6 @@ async fn answer(request: Request, service: &Service) -> Result<Response, Request
     })
 }
 
-/// Requests a change to the set of devices.
 async fn change<T>(
     service: &Service,
     change: impl FnOnce(oneshot::Sender<Result<T, String>>) -> Change,
@@ -467,7 +466,7 @@ async fn start_trace(
         .with_limit(max_bytes.unwrap_or(device.trace_max_bytes))
         .with_filter(filter);
     let trace = Some(Box::new(trace));
-    // As with captures, this trace replaces one started in the meantime.
+    // If another client has started a trace in the meantime, this trace replaces it.
     device.handle.call(|answer| Call::SetTrace(trace, answer)).await?;
     Ok(())
 }
@@ -506,7 +505,6 @@ async fn start_record(device: &Device, path: &Path) -> Result<(), RequestError> 
     }
 }
 
-/// Encodes a response as a line.
 fn line(response: &Response) -> Vec<u8> {
     let mut line = serde_json::to_vec(response)
         .unwrap_or_else(|_| br#"{"error":"cannot encode the response as JSON"}"#.to_vec());

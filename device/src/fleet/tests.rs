@@ -21,7 +21,6 @@ impl Run for Stub {
     }
 }
 
-/// Returns the configuration of a device with a socket in `folder`.
 fn device(folder: &TempDir, id: usize) -> String {
     let socket = folder.path().join(id.to_string());
     let socket = socket.display();
@@ -30,7 +29,7 @@ fn device(folder: &TempDir, id: usize) -> String {
     )
 }
 
-/// Creates a fleet with one device per element of `hang`, which determines whether the device hangs. IDs start at 1.
+/// Creates a fleet with one device per element of `hang`. IDs start at 1. A device hangs if its element is true.
 fn fleet(folder: &TempDir, hang: &[bool]) -> Fleet {
     let devices: Vec<_> = (1..=hang.len()).map(|id| device(folder, id)).collect();
     let text = format!(r#"{{"devices": [{}]}}"#, devices.join(","));

@@ -35,7 +35,6 @@ pub struct Options {
     pub value: u32,
 }
 
-/// Counters of the interface.
 #[derive(Debug, Serialize)]
 pub struct Counters {
     reads: u64,

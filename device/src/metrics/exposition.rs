@@ -32,7 +32,7 @@ pub type Label<'a> = (&'static str, &'a str);
 #[derive(Debug, Default)]
 pub struct Exposition(String);
 
-/// Writes the samples of one metric, which the format requires to be contiguous.
+/// Writes the samples of one metric. The format requires them to be contiguous.
 pub struct Family<'a> {
     text: &'a mut String,
     name: &'static str,

@@ -16,9 +16,7 @@ pub struct Reading {
     pub id: u16,
     /// Configuration key of the device interface.
     pub interface: &'static str,
-    /// Whether a VMM is connected.
     pub connected: bool,
-    /// Health of the device's thread.
     pub health: Health,
     /// Status and counters, if the device answered.
     pub answer: Option<(Status, Box<Counters>)>,
@@ -35,8 +33,8 @@ pub fn expose(to: &mut Exposition, devices: &[Reading]) {
     writer.vmm();
 }
 
-/// A function that writes a sample of a device. The labels distinguish it from the device's other samples in the
-/// family.
+/// A function that writes a sample of a device. The labels distinguish the sample from the device's other samples in
+/// the family.
 type SampleWriter<'a> = &'a mut dyn FnMut(&[Label<'_>], u64);
 
 struct Writer<'a> {

@@ -81,7 +81,7 @@ impl Process {
     fn open_descriptors(&mut self) -> Option<u64> {
         let folder = self.descriptors.as_mut()?;
         folder.rewind();
-        // The kernel's limit on descriptors bounds the number of entries, two of which are `.` and `..`.
+        // The descriptor limit bounds the number of entries. Two of the entries are `.` and `..`.
         let entries = folder.by_ref().take_while(Result::is_ok).count() as u64;
         entries.checked_sub(2)
     }

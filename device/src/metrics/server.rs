@@ -45,7 +45,7 @@ const MAX_BUFFER_LEN: usize = 8192;
 /// Maximum number of header fields in a request.
 const MAX_FIELDS: usize = 32;
 
-/// Time limit for a client to send its request, and again to receive the response.
+/// Time limit for a client to send its request, and also for it to receive the response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the text of a scrape is reused.
@@ -141,7 +141,6 @@ impl Clients {
     }
 }
 
-/// Source of the text of a scrape.
 struct Source {
     process: Process,
     registry: DeviceRegistry,
@@ -252,7 +251,7 @@ fn status(request: &Request<Incoming>) -> StatusCode {
     if is_host_wrong || request.headers().len() > MAX_FIELDS {
         return StatusCode::BAD_REQUEST;
     }
-    // Query parameters, which some scrapers add, are ignored.
+    // Query parameters are ignored, because some scrapers add them.
     match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => StatusCode::OK,
         (_, "/metrics") => StatusCode::METHOD_NOT_ALLOWED,
@@ -316,7 +315,7 @@ mod tests {
         let (mut ours, theirs) = tokio::io::duplex(1 << 16);
         ours.write_all(request.as_bytes()).await.unwrap();
         ours.shutdown().await.unwrap();
-        // An error caused by a malformed request is only logged.
+        // Ignore the error that a malformed request causes.
         let _ = client(theirs, source).await;
         let mut response = String::new();
         ours.read_to_string(&mut response).await.unwrap();

@@ -2,13 +2,13 @@
 //!
 //! Connecting, mapping memory, rejected messages and commands cost the device far more than they cost the client. If
 //! processors are scarce, a client that repeats these requests endlessly takes processor time from other devices. All
-//! devices of a process therefore share an allowance for this control work, which is a small part of the processor
-//! time. When the shared allowance is used up, each device is limited to an equal part. A device that has used up its
-//! part makes its client's messages wait, like a device with slow firmware, but still processes packets and timers.
+//! devices of a process therefore share an allowance for this control work. The allowance is a small part of the
+//! processor time. When it is used up, each device is limited to an equal part. A device that has used up its part
+//! makes its client's messages wait, like a device with slow firmware, but still processes packets and timers.
 //!
 //! Guests that boot or run applications are not affected: unused time is saved up, and time spent on moving data is
 //! added to the device's part. No device is limited unless another device moves data, because otherwise no device would
-//! benefit. This matters for boot loaders, whose drivers poll registers.
+//! benefit. Boot loaders, whose drivers poll registers, are therefore not slowed down on an otherwise idle host.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -33,10 +33,9 @@ const RECHECK: Duration = Duration::from_millis(50);
 /// The longest pause. VMMs give up if they receive no reply within 5 s.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// How long a device counts as moving data after an interval in which it moved some.
+/// How long a device counts as moving data after an interval in which it moved data.
 const RECENT: Duration = Duration::from_millis(200);
 
-/// The allowance shared by the devices of this process.
 static SHARED: Mutex<Shared> = Mutex::new(Shared::new());
 
 /// The remaining allowance of all devices of a process.
@@ -63,7 +62,6 @@ impl Shared {
         self.movers = [Some((device, now)), if is_latest { other } else { latest }];
     }
 
-    /// Returns whether another device has recently moved data.
     fn has_other_mover(&self, device: u64, now: Instant) -> bool {
         let mut movers = self.movers.iter().flatten();
         movers.any(|&(mover, at)| mover != device && now.saturating_since(at) < RECENT)
@@ -83,7 +81,7 @@ pub(super) struct ControlBudget {
     shared: &'static Mutex<Shared>,
     /// Number of the device in this process.
     device: u64,
-    /// Seconds of processor time per second for all devices.
+    /// Allowance of all devices together, in seconds of processor time per second.
     rate: f64,
     /// Seconds of processor time left in the device's own part. Negative after overspending.
     left: f64,
@@ -100,9 +98,7 @@ pub(super) struct ControlBudget {
 }
 
 impl ControlBudget {
-    /// Creates the budget of a device that has not spent any time yet.
-    ///
-    /// * `processors`: number of processors that the process may use.
+    /// Creates the budget of a new device. `processors` is the number of processors that the process may use.
     pub(super) fn new(processors: usize) -> Self {
         Self::sharing(&SHARED, processors)
     }
@@ -126,8 +122,8 @@ impl ControlBudget {
         }
     }
 
-    /// Adds a turn that took `elapsed`. `processor_time` reads the thread's processor time, and is called once per
-    /// interval.
+    /// Adds a turn that took `elapsed`. `processor_time` reads the thread's processor time, and is called only at the
+    /// end of an interval.
     pub(super) fn add_turn(
         &mut self,
         now: Instant,
@@ -155,11 +151,12 @@ impl ControlBudget {
         let interval = now.saturating_since(self.since).as_secs_f64();
         let (data, control) = (self.data.as_secs_f64(), self.control.as_secs_f64());
         let turns = (data + control).max(f64::MIN_POSITIVE);
-        // Turns may have been preempted, so their elapsed times only show how to divide the processor time. Polling and
-        // operator calls happen outside turns.
+        // Turns may have been preempted, so their elapsed times only show how to divide the processor time. The
+        // processor time is capped at the duration of the turns, because the thread also polls and answers operator
+        // calls outside turns.
         let processor = spent.saturating_sub(self.spent).as_secs_f64().min(turns);
         let (on_data, on_control) = (processor * data / turns, processor * control / turns);
-        // Control work needs no allowance if it takes no more time than moving data.
+        // Control work draws on the shared allowance only to the extent that it takes more time than moving data.
         let beyond = (on_control - on_data).max(0.0);
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.spend(now, self.rate, beyond);
@@ -252,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn pausing_requires_other_device_moving_data() {
+    fn pauses_only_while_another_device_moves_data() {
         let shared = Box::leak(Box::new(Mutex::new(Shared::new())));
         let mut devices = [Device::sharing(shared), Device::sharing(shared)];
         for _ in 0..HUNDRED_SECONDS {

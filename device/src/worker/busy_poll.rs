@@ -1,19 +1,19 @@
 //! Adaptive busy-polling before the thread blocks.
 //!
 //! Blocking and waking up takes 10 to 30 us in a virtual machine, and far more on a busy host. Most of this cost falls
-//! on the thread that performs the wake-up, for which it is comparable to sending a batch of full packets. After a
-//! short sleep, the thread therefore polls for a while before it blocks again, as hypervisors do for halted virtual
-//! CPUs. After a long sleep, the thread blocks immediately, so an idle HCA costs nothing.
+//! on the thread that performs the wake-up. That thread could send a batch of full packets in the same time. After a
+//! short sleep, the thread of the HCA therefore polls for a while before it blocks again, as hypervisors do for halted
+//! virtual CPUs. After a long sleep, it blocks immediately, so an idle HCA costs nothing.
 //!
 //! Between polls, the thread yields the CPU, usually to its own driver, which is about to submit work. Yielding to
 //! CPU-bound threads, such as the virtual CPUs of an emulated guest, is slow: the yielding thread runs again only when
 //! the scheduler preempts them, whereas a thread that blocks and is woken runs before them. A 64-byte WRITE between
 //! emulated guests takes 1.9 ms if the thread yields, and 30 us if it does not. After a slow yield, the thread
-//! therefore stops yielding for some time. Each slow yield doubles this time, unless fast yields before it have taken
-//! at least as long in total; the time is then reset.
+//! therefore stops yielding for some time. Each slow yield doubles this time. The time is reset if fast yields since
+//! the previous slow yield have taken at least as long in total.
 //!
-//! While it does not yield, the thread polls only during bulk transfers, and less and less often if polling finds
-//! nothing: the thread that it waits for may need the same CPU.
+//! While the thread does not yield, it polls only during bulk transfers, and less and less often if polling finds
+//! nothing, because the thread that will submit work may need the same CPU.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ const YIELD_BACKOFF: [Duration; 2] = [Duration::from_millis(100), Duration::from
 /// Maximum number of pauses in which polling is skipped after polling without yielding has found no work.
 const MAX_SKIPS: u32 = 256;
 
-/// Decides before each sleep whether to busy-poll.
+/// Decides at each pause, when the thread has no work, whether to busy-poll before blocking.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BusyPoll {
     limit: Duration,
@@ -53,7 +53,7 @@ pub(super) struct BusyPoll {
     yields: bool,
     /// Remaining number of pauses in which polling without yielding is skipped.
     skip: u32,
-    /// Number of pauses that the last unproductive poll caused to be skipped.
+    /// Number of pauses skipped after the last unproductive poll, halved whenever polling without yielding finds work.
     skips: u32,
 }
 
@@ -82,7 +82,6 @@ impl BusyPoll {
         }
     }
 
-    /// Records the size of a frame sent or received.
     pub(super) fn moved(&mut self, bytes: usize) {
         self.moved = self.moved.saturating_add(bytes);
     }
@@ -136,7 +135,6 @@ impl BusyPoll {
         }
     }
 
-    /// Records a sleep of `time`.
     pub(super) fn slept(&mut self, time: Duration) {
         self.slept = time;
     }
@@ -161,7 +159,8 @@ mod tests {
         busy_poll
     }
 
-    /// Returns in how many pauses in a row (up to `pauses`) the thread polls while small messages arrive.
+    /// Returns the number of consecutive pauses, at most `pauses`, in which the thread polls while small messages
+    /// arrive.
     fn polls(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let polls = |_: &usize| {
             busy_poll.moved(64);
@@ -208,7 +207,7 @@ mod tests {
         assert_eq!(tries, [100, 200, 400, 400, 400, 400, 400, 400, 400, 400]);
     }
 
-    /// Returns in how many of `pauses` pauses the thread does not poll during a bulk transfer.
+    /// Returns the number of pauses, out of `pauses`, in which the thread does not poll during a bulk transfer.
     fn skipped(busy_poll: &mut BusyPoll, pauses: usize) -> usize {
         let skips = |_: &usize| {
             busy_poll.slept(Duration::ZERO);
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn unproductive_yielding_polls_do_not_delay_spinning() {
+    fn yielding_polls_do_not_delay_spinning() {
         let mut busy_poll = after(8 * BULK, Duration::ZERO);
         assert_eq!(busy_poll.pause(at(0)), YIELDING);
         (0..10).for_each(|_| busy_poll.found_nothing());

@@ -1,9 +1,9 @@
 //! Doorbell coalescing: decides whether to let messages accumulate instead of waking up for each message.
 //!
-//! If CPUs are scarce, each doorbell wakes this thread, which preempts the virtual CPU that rang the doorbell, handles
-//! one message and blocks again. That costs two context switches per message, although a driver that does not wait for
-//! completions would have rung the next doorbell in the meantime. The thread can instead sleep for a fixed time and
-//! then handle all messages that have accumulated, as a NIC does when it coalesces interrupts.
+//! If CPUs are scarce, each doorbell wakes this thread. The thread preempts the virtual CPU that rang the doorbell,
+//! handles one message and blocks again. That costs two context switches per message, although a driver that does not
+//! wait for completions would have rung the next doorbell in the meantime. The thread can instead sleep for a fixed
+//! time and then handle all messages that have accumulated, as a NIC does when it coalesces interrupts.
 //!
 //! Coalescing would only slow down a request-response load, but such a load looks the same to this thread: one message,
 //! a short sleep, one message. A trial therefore decides. After many short sleeps with few messages each, the thread
@@ -87,7 +87,7 @@ impl Coalescing {
         }
     }
 
-    /// Returns how long to sleep without being woken, or `None` to block as usual. Call this before each time the
+    /// Returns how long to sleep without being woken, or `None` to block as usual. Call this each time before the
     /// thread blocks. `done` is the total number of messages so far, which restarts at zero when the device is
     /// re-created.
     pub(super) fn sleep(&mut self, now: Instant, done: u64) -> Option<Duration> {
@@ -170,8 +170,8 @@ mod tests {
             Self { coalescing: Coalescing::new(sleep), now: Instant::ZERO + Duration::from_secs(9), done: 0 }
         }
 
-        /// Sleeps `sleeps` times, and returns how many of these sleeps were coalesced. `plain` and `coalesced` contain
-        /// the duration of such a sleep in microseconds, and the number of messages that follow it.
+        /// Sleeps `sleeps` times, and returns how many of these sleeps were coalesced. For each kind of sleep, `plain`
+        /// and `coalesced` contain its duration in microseconds and the number of messages that follow it.
         fn sleep(&mut self, sleeps: u32, plain: (u64, u64), coalesced: (u64, u64)) -> u32 {
             let mut times = 0;
             for _ in 0..sleeps {

@@ -1,7 +1,7 @@
 //! Finds the command lines in the code blocks of documentation pages.
 //!
-//! Each program's own parser checks its command lines: `examples.rs` does this for `hcad` and `hcactl`, and
-//! `guest-tests/src/documented.rs`, which shares this file, for `guest-lab`.
+//! Each program's own parser checks its command lines: in `examples.rs` for `hcad` and `hcactl`, and in
+//! `guest-tests/src/documented.rs` for `guest-lab`. Both tests use this file.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -48,7 +48,7 @@ fn hcactl_commands_in_book_parse() {
     assert!(printed.len() > 20, "only {printed:?}");
 }
 
-/// Completes the configuration in a block, which may contain only a part of one.
+/// Completes the configuration in a block. The block may contain only a part of a configuration.
 fn whole(block: &str) -> Value {
     let part: Value = serde_json::from_str(block)
         .or_else(|_| serde_json::from_str(&format!("{{{block}}}")))

@@ -1,4 +1,4 @@
-//! Generates the tables of limits, including those reported to drivers and those of configurations and processes.
+//! Generates the limits page of the book.
 //!
 //! Structures are destructured exhaustively, so that a new limit causes a compile error until it is listed.
 
@@ -48,7 +48,7 @@ const PROFILE: &str = "not enforced, since the public driver uses constants; tab
 const PROFILE_EQS: &str = "not enforced, since the public driver uses constants; tables beyond 2^8 entries, and outside the table: 03h";
 const PROFILE_MPTS: &str = "not enforced, since the public driver uses constants; tables beyond 2^32 entries, and outside the table: 03h";
 const UNUSED: &str = "not enforced, and unused by the driver";
-/// The driver rejects objects beyond the limit, which the device would accept.
+/// The driver rejects objects beyond the limit, although the device would accept them.
 const DRIVER_ONLY: &str = "rejected by the driver; not enforced by the device";
 /// No configuration key changes the limit.
 const FIXED: &str = "";
@@ -94,13 +94,13 @@ impl Page {
         self.row(what, power(count.get().into()), key, &format!("{least} to {most}"), silicon, next);
     }
 
-    /// Adds a row for a fixed limit, whose binary logarithm is reported to the driver.
+    /// Adds a row for a fixed limit that is reported to the driver as its binary logarithm.
     fn log(&mut self, what: &str, log: u8, silicon: &str, next: &str) {
         self.row(what, power(1 << log), FIXED, "", silicon, next);
     }
 }
 
-/// Formats large powers of two as such.
+/// Formats powers of two above 4096 as `2^n`.
 fn power(count: u64) -> String {
     if count.is_power_of_two() && count > 4096 { format!("2^{}", count.ilog2()) } else { count.to_string() }
 }

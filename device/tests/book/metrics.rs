@@ -1,4 +1,4 @@
-//! Generates the metrics reference, which lists the families exposed by an endpoint without devices.
+//! Generates the metrics reference: the families that the server exposes when no devices exist.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
 //! Checks the documentation: README, ARCHITECTURE, CONTRIBUTING and the book (`device/book`).
 //!
-//! Generated pages must match the code, links must resolve, pages must keep to their length limits without repetitions,
-//! and examples must parse.
+//! Generated pages must match the code, links must resolve, pages must stay within their length limits and contain no
+//! repetitions, and examples must parse.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how these tests fail")]
 

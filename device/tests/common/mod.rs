@@ -33,8 +33,8 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits until a daemon uses at most `most` ticks (of 10 ms each) of CPU time within a period of `length`. Work that is
-/// still in progress only makes this take longer, but a thread in a busy loop makes it fail.
+/// Waits for a period of `length` in which the daemon uses at most `most` ticks of CPU time (10 ms each). Unfinished
+/// work only prolongs the wait, but a thread in a busy loop makes the test fail.
 #[allow(dead_code, reason = "not every test checks this")]
 #[track_caller]
 pub(crate) fn assert_idle(daemon: &Daemon, length: Duration, most: u64) {
@@ -108,7 +108,7 @@ pub(crate) fn hcad() -> Command {
     command
 }
 
-/// Returns the path of `hcactl`, which belongs to another package but is built into the same directory as `hcad`.
+/// Returns the path of `hcactl`. It belongs to another package but is built into the same directory as `hcad`.
 pub(crate) fn hcactl_program() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_hcad")).with_file_name("hcactl");
     assert!(program.exists(), "{} does not exist; run cargo build -p hcactl", program.display());

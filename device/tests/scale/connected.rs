@@ -26,7 +26,7 @@ const IN: u64 = 0xe00;
 const IN_LEN: u32 = 128;
 const LOG_CQES: u8 = 5;
 
-/// Key and virtual address of the memory region that covers all these pages.
+/// Key and virtual address of the memory region that covers the pages of all QPs.
 const DATA_KEY: u32 = 0x1_8000;
 const VA: u64 = 0x7f00_0000_0000;
 const SEND: u8 = 0x0a;

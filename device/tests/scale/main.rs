@@ -42,7 +42,7 @@ fn work_time() -> Duration {
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }
 
-/// Creates `count` objects, prints the time per command and the memory per object, and checks the latter against a
+/// Creates `count` objects, prints the time per command and the memory per object, and checks the memory against a
 /// limit.
 fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl FnOnce()) {
     let (memory, began) = (own_memory(), work_time());
@@ -54,7 +54,7 @@ fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl F
     assert!(grown <= count * bytes_each + (1 << 20), "{what}: {grown} bytes for {count}");
 }
 
-/// JingZhao interface, sections 3.3 and 12 (J-09).
+/// JingZhao interface, sections 3.3 and 12 (row J-09).
 #[test]
 fn default_profile_allows_all_qps() {
     const QPS: u32 = 1 << LOG_QPS;
@@ -141,7 +141,7 @@ fn default_profile_mtt_entries_are_usable() {
     assert_eq!(machine.word(BUFFERS + 2 * PAGE), 5, "QPN of the CQE of a NOP");
 }
 
-/// JingZhao interface, section 1.6 (J-02): each QP uses its own doorbell page.
+/// JingZhao interface, sections 1.6 and 12 (row J-02): each QP uses its own doorbell page.
 #[test]
 fn every_uar_page_accepts_doorbells() {
     const PAGES: u32 = 4096;
@@ -200,7 +200,7 @@ fn unused_table_entries_use_no_memory() {
     measured("largest tables, empty", 1, 1, 1 << 20, || {
         machine.ok(Op::InitHca, 0, 0, &layout(24, 24, 32).emit())
     });
-    // Contexts are 256 bytes long, so those of these QPs are in 64 distant pages of ICM.
+    // Contexts are 256 bytes long, so the contexts of these QPs are in 64 distant pages of ICM.
     measured("QPs far apart", 64, 64, 16 << 10, || {
         for n in 0..64 {
             let qpn = n << 18;

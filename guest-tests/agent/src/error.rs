@@ -17,8 +17,8 @@ pub(crate) fn mismatch(message: impl Into<String>) -> anyhow::Error {
     Failure::new(FailureKind::Mismatch, message).into()
 }
 
-/// Converts an error to a failure whose message includes all causes. The kind is that of the outermost [`Failure`] in
-/// the chain, or [`FailureKind::Other`] if there is none.
+/// Converts an error to a failure. The message includes all causes. The kind is that of the outermost [`Failure`] in
+/// the chain, or [`FailureKind::Other`] if the chain contains none.
 pub(crate) fn into_failure(error: &anyhow::Error) -> Failure {
     let kind = error
         .chain()

@@ -1,5 +1,5 @@
-//! Executes commands for users on the host, independently of test steps. Each virtio port carries one command at a
-//! time, with its input, output and signals.
+//! Executes commands in the guest for users on the host, independently of test steps. Each virtio port carries one
+//! command at a time, with its input, output and signals.
 
 mod command;
 mod terminal;

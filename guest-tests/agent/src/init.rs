@@ -18,7 +18,7 @@ const PORT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Polling interval for a port that is missing or has no host connected.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Runs as PID 1, which must never return. When the agent exits, powers off the guest.
+/// Runs as PID 1 and never returns. When the agent exits, powers off the guest.
 pub fn run() -> ! {
     if let Err(error) = prepare().and_then(|()| serve_port()) {
         guest::say(&format!("the agent exits: {error:#}"));
@@ -45,7 +45,7 @@ pub fn serve_port() -> Result<()> {
     let mut agent = Agent::default();
     let mut input = BufReader::new(port);
     loop {
-        // While no host is connected, reads return end of file.
+        // While no host is connected, reads return end of file and `serve` returns.
         if let Err(error) = agent.serve(&mut input, &output) {
             guest::say(&format!("{error:#}"));
         }

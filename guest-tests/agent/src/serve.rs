@@ -18,7 +18,7 @@ use crate::wire::{
     Verified,
 };
 
-/// Maximum number of bytes that a `Peek` step returns.
+/// Maximum number of bytes that a `Peek` or `PeekFile` step returns.
 const PEEK_MAX: u32 = 65536;
 
 /// State that the agent keeps between steps.

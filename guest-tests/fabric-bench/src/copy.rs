@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Size of a buffer that does not fit in the CPU caches, and of the region used for messages.
+/// Size in bytes of a buffer that does not fit in the CPU caches. The region used for messages has the same size.
 pub(crate) const LONG: usize = 16 << 20;
 
 /// Returns the bandwidth of copies between buffers of `len` bytes, in bytes per second.

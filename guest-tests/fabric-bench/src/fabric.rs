@@ -28,7 +28,6 @@ const SEND_SIZES: [u32; 4] = [4 << 10, 64 << 10, 1 << 20, 8 << 20];
 /// Number of queue pairs in the second message-rate measurement.
 const MANY: usize = 16;
 
-/// The nodes, their connections, and each node's region.
 pub(crate) struct Bench {
     pub(crate) nodes: [Node; 2],
     qps: Vec<[Qp; 2]>,
@@ -57,7 +56,6 @@ impl Bench {
     }
 }
 
-/// Benchmarks two connected HCAs.
 pub(crate) fn measure(cli: &Cli, wire: Wire, yardstick: &Yardstick, figures: &mut Figures) -> Result<()> {
     let prefix = wire.prefix();
     let folder = tempfile::tempdir().context("cannot create a directory for sockets")?;

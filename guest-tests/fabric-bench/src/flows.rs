@@ -125,7 +125,6 @@ pub(crate) fn sends(qps: &[[Qp; 2]], region: MrInfo, plan: Plan) -> Vec<SendFlow
     qps.iter().map(|qp| send_flow(qp[0], region, Plan { count: share, ..plan })).collect()
 }
 
-/// Returns the flow for one queue pair.
 pub(crate) fn send_flow(qp: Qp, region: MrInfo, plan: Plan) -> SendFlow {
     // If messages are spread over the region, each outstanding message needs its own slot.
     let room = u32::try_from(region.len / u64::from(plan.len)).unwrap_or(u32::MAX);

@@ -10,7 +10,6 @@ use crate::report::{Figure, Figures, print};
 /// Each scenario, with the name of the results file in its run directory.
 const SCENARIOS: [(&str, &str); 2] = [("speed-guests", "speed.jsonl"), ("e810-speed", "speed.jsonl")];
 
-/// Runs the scenarios and imports their figures.
 pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
     let programs = std::env::current_exe()?;
     let release = programs.parent().context("this program is in a directory")?;

@@ -34,7 +34,6 @@ struct Machine {
     kernel: String,
 }
 
-/// A ratio, and whether lower values are better.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Ratio {
     ratio: f64,

@@ -47,7 +47,6 @@ impl Processes {
     }
 }
 
-/// Measures message rates by number of HCAs.
 pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     for processes in [Processes::One, Processes::Many] {
         // A local network cannot extend beyond one process.
@@ -174,7 +173,6 @@ impl Network {
     }
 }
 
-/// Runs one HCA's part of an exchange.
 fn exchange(member: &mut Member, count: u32) -> Result<()> {
     let Member { node, to_next, from_last, region } = member;
     let plan = Plan { op: SendOp::Send, len: 64, count, depth: DEPTH, buffers: Buffers::One };

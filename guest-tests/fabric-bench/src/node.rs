@@ -28,7 +28,7 @@ const TIMEOUT_MS: u32 = 60_000;
 pub(crate) struct Sizes {
     pub(crate) arena_mib: u32,
     pub(crate) icm: IcmOptions,
-    /// Log2 of the size of a CQ, which several queue pairs share.
+    /// Log2 of the number of entries of a CQ. Several queue pairs share one CQ.
     pub(crate) log_cq: u8,
 }
 
@@ -46,7 +46,6 @@ pub(crate) struct Rings {
     pub(crate) log_slot_bytes: u8,
 }
 
-/// An HCA together with the driver that uses it.
 pub(crate) struct Node {
     agent: Agent,
     // Declared after the agent, so that the driver closes its device before the daemon is stopped.
@@ -58,7 +57,6 @@ pub(crate) struct Node {
     driver: Duration,
 }
 
-/// A queue pair of a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Qp {
     pub(crate) id: QpId,
@@ -101,7 +99,6 @@ impl Node {
         Ok(Self { agent, daemon, thread, log_cq: sizes.log_cq, driver: Duration::ZERO })
     }
 
-    /// Returns the daemon that runs this node's device.
     pub(crate) fn daemon(&self) -> &Daemon {
         &self.daemon
     }
@@ -116,7 +113,6 @@ impl Node {
         self.call(CreateMr { over: Some(other), ..CreateMr::default() })
     }
 
-    /// Runs flows to completion.
     pub(crate) fn run(&mut self, flows: Vec<Flow>) -> Result<TrafficReport> {
         let before = thread_time();
         let report = self.call(Traffic { flows, timeout_ms: TIMEOUT_MS });
@@ -132,12 +128,10 @@ impl Node {
         Ok(waiting)
     }
 
-    /// Exchanges messages with the other node.
     pub(crate) fn ping_pong(&mut self, step: PingPong) -> Result<RoundTrips> {
         self.call(step)
     }
 
-    /// Returns the CPU time used so far.
     pub(crate) fn spent(&self) -> Result<Spent> {
         Ok(Spent { driver: self.driver, device: self.daemon.time(Some(&self.thread))? })
     }
@@ -214,7 +208,6 @@ pub(crate) fn free_addresses(count: usize) -> io::Result<Vec<SocketAddr>> {
     held.iter().map(UdpSocket::local_addr).collect()
 }
 
-/// Returns the CPU time of the calling thread.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     // Neither field is ever negative.

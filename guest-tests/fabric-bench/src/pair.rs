@@ -62,8 +62,8 @@ impl Place<'_> {
     }
 }
 
-/// Starts two nodes that are peers of each other. If each node has its own daemon, the daemons run on different CPUs if
-/// possible.
+/// Starts two nodes that are peers of each other. If each node has its own daemon, the two daemons run on different
+/// CPUs where possible.
 pub(crate) fn start(place: Place<'_>, sizes: &Sizes) -> Result<[Node; 2]> {
     let addresses = node::free_addresses(2)?;
     let device = |own: usize| {

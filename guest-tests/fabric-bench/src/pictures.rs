@@ -16,17 +16,15 @@ use crate::yardstick::SIZES;
 const SIZE: (u32, u32) = (860, 520);
 const FONT: &str = "sans-serif";
 
-/// A line of a chart.
 #[derive(Debug)]
 struct Line {
     title: String,
     color: RGBColor,
-    /// Whether the line shows hcad, and is drawn with markers.
+    /// Whether the line shows hcad. Such a line has markers.
     ours: bool,
     points: Vec<(f64, f64)>,
 }
 
-/// Content of a chart.
 struct Picture<'a> {
     title: &'a str,
     x: (&'a str, &'a dyn Fn(f64) -> String),
@@ -60,7 +58,6 @@ pub(crate) fn draw(folder: &Path, figures: &Figures) -> Result<()> {
     Ok(())
 }
 
-/// Returns the lines for bandwidth by message size.
 fn bandwidths(figures: &Figures) -> Vec<Line> {
     let by_name = |prefix: &str, suffix: &str| {
         let point = |figure: &crate::report::Figure| {
@@ -76,8 +73,8 @@ fn bandwidths(figures: &Figures) -> Vec<Line> {
         let points = by_name(&format!("{}rc_write_", wire.prefix()), "_bw");
         lines.push(Line { title: format!("WRITE, {}", wire.title()), color, ours: true, points });
     }
-    // UDP is measured with at most 4 KiB per datagram. Longer messages take several datagrams, so their bandwidth is
-    // the same.
+    // UDP is measured with at most 4 KiB per datagram. Longer messages take several datagrams, so the same bandwidth is
+    // drawn for them.
     let mut udp = by_name("udp_", "_bw");
     if let Some(&(_, most)) = udp.last() {
         let longer = SIZES.map(|len| number(len.into())).into_iter().filter(|&len| len > 4096.0);
@@ -91,7 +88,6 @@ fn bandwidths(figures: &Figures) -> Vec<Line> {
     lines
 }
 
-/// Returns the lines for the message rate by number of queue pairs.
 fn rates(figures: &Figures) -> Vec<Line> {
     let mut counts = QPS;
     counts.sort_unstable();

@@ -49,7 +49,7 @@ const STAGES: &[(&str, &[&str])] = &[
     ("allocation", &["malloc", "_int_free", "cfree", "realloc", "alloc::"]),
 ];
 
-/// Stages of samples taken in the kernel. They are matched against all kernel symbols in the call chain.
+/// Stages of samples taken in the kernel. The substrings are matched against all kernel symbols in the call chain.
 const KERNEL_STAGES: &[(&str, &[&str])] = &[
     ("doorbell", &["unix_stream", "unix_poll"]),
     ("wire", &["udp_", "udpv6_", "inet_send", "inet_recv", "sock_wfree"]),
@@ -149,7 +149,6 @@ fn group(text: &str) -> Samples {
     samples
 }
 
-/// A symbol in a program or in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Symbol<'a> {
     is_kernel: bool,

@@ -26,7 +26,6 @@ pub(crate) struct Figure {
     pub(crate) runs: Vec<f64>,
 }
 
-/// The reference value of a figure.
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
     pub(crate) name: Cow<'static, str>,
@@ -60,7 +59,6 @@ impl Figure {
         }
     }
 
-    /// Formats the figure as a line of the table.
     pub(crate) fn line(&self) -> String {
         let digits = if self.value < 10.0 { 3 } else { 1 };
         format!(
@@ -89,32 +87,27 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Prints and stores a figure.
     pub(crate) fn add(&mut self, figure: Figure) {
         print(&figure.line());
         self.all.push(figure);
     }
 
-    /// Returns the value of the figure with this name.
     pub(crate) fn value(&self, name: &str) -> Option<f64> {
         self.all.iter().find(|figure| figure.name == name).map(|figure| figure.value)
     }
 }
 
-/// Returns the median of the runs.
 pub(crate) fn median(runs: &[f64]) -> f64 {
     let mut sorted = runs.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Prints a line to standard output.
 #[expect(clippy::print_stdout, reason = "the table")]
 pub(crate) fn print(line: &str) {
     println!("{line}");
 }
 
-/// Writes all figures to `path`.
 pub(crate) fn write(path: &Path, figures: &[Figure]) -> Result<()> {
     let context = || format!("cannot write {}", path.display());
     if let Some(folder) = path.parent() {

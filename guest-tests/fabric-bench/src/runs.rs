@@ -9,7 +9,7 @@ pub(crate) fn runs(count: u16, mut measure: impl FnMut() -> Result<f64>) -> Resu
     (0..count).map(|_| measure()).collect()
 }
 
-/// Repeats a measurement that has several results. Returns the values of each result.
+/// Repeats a measurement that has several results. Returns the values of each result, one per run.
 pub(crate) fn repeated<const N: usize>(
     count: u16,
     mut measure: impl FnMut() -> Result<[f64; N]>,

@@ -12,7 +12,6 @@ use crate::pair::{self, Place, Wire};
 use crate::report::{Figure, Figures, Reference};
 use crate::runs::{rate, repeated};
 
-/// A function that performs one of the measurements.
 pub(crate) type Measure = fn(&Cli, Wire, &mut Figures) -> Result<()>;
 
 /// Numbers of queue pairs that carry traffic. The first is the reference for the others.
@@ -31,7 +30,6 @@ const QP_MESSAGES: u32 = QP_DEPTH * 16_384;
 /// Number of queue pairs in the measurements with memory regions.
 const MR_QPS: usize = 16;
 
-/// Measures message rates by number of queue pairs.
 pub(crate) fn queue_pairs(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()> {
     let name = |count: usize| format!("{}scale_rc_send_64b_rate_{count}qp", wire.prefix());
     let costs = |count: usize| format!("{}scale_rc_send_64b_{count}qp", wire.prefix());

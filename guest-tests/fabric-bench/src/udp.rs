@@ -11,7 +11,7 @@ use rustix::net::sockopt;
 
 use crate::processors;
 
-/// Size of the socket receive buffer, which is the same as in hcad.
+/// Size of the socket receive buffer in bytes, the same as in hcad.
 const BUFFER_LEN: usize = 8 << 20;
 /// The receiver stops after this time without a datagram.
 const SILENCE: Duration = Duration::from_millis(200);
@@ -100,8 +100,8 @@ fn connected() -> io::Result<(UdpSocket, UdpSocket)> {
     Ok((a, b))
 }
 
-/// Receives until `stop` is set and no more datagrams arrive. Returns the rate in bytes per second between the first
-/// and the last datagram.
+/// Receives until `stop` is set and datagrams stop arriving. Returns the rate in bytes per second between the first and
+/// the last datagram.
 fn count(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<f64> {
     let state = UdpSocketState::new(socket.into())?;
     let mut storage = vec![0; BATCH_SIZE << 16];

@@ -54,7 +54,7 @@ impl Suite {
 /// Release from which packages are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Release {
-    /// The stable release and its backports. The suite takes precedence if both have a package.
+    /// The stable release and its backports. The given suite takes precedence if both have a package.
     Stable(Suite),
     /// The unstable release, which has the newest version of each package.
     Unstable,
@@ -136,8 +136,8 @@ impl Apt {
         Self::update(dir, etc_apt, kind, component, release, &[])
     }
 
-    /// Checks whether one of the machine's archives has the stable release. Fetches only release files, and waits only a few
-    /// seconds for each file.
+    /// Checks whether one of the machine's archives has the stable release. Fetches only release files, and waits only
+    /// a few seconds for each file.
     ///
     /// # Errors
     /// None of the machine's archives responds. The error contains apt's messages.
@@ -275,8 +275,8 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
 /// effect.
 ///
 /// Hooks are cleared, because they would act on the host. The sandbox is disabled, because it would make apt switch
-/// from root to a user that cannot write to this directory. It is not needed, because this instance writes only to its
-/// own directory.
+/// from root to a user that cannot write to this directory. The sandbox is not needed, because this instance writes
+/// only to its own directory.
 fn private_config(dir: &Path) -> String {
     let dir = dir.display();
     format!(

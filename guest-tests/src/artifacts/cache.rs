@@ -11,7 +11,7 @@ const WORK: &str = "work-";
 
 /// Paths used while an entry is created.
 pub(super) struct Work {
-    /// Path of the finished entry.
+    /// Directory for the entry's files. It becomes the cache entry when all files have been created.
     pub(super) entry: PathBuf,
     /// Directory for temporary files, on the same file system. It is deleted when the entry is finished.
     pub(super) scratch: PathBuf,
@@ -62,7 +62,7 @@ fn make_locked(cache: &Path, entry: &Path, make: impl FnOnce(&Work) -> Result<()
     make(&work)?;
     fs::rename(&work.entry, entry)
         .with_context(|| format!("cannot move a new cache entry to {}", entry.display()))?;
-    // If this fails, the process that creates the next entry removes the directory.
+    // If the removal fails, the process that creates the next entry removes the directory.
     let _ = fs::remove_dir_all(&folder);
     Ok(())
 }

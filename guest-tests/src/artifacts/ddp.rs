@@ -28,13 +28,12 @@ const FORMAT: [u8; 4] = [1, 0, 0, 0];
 const SEGMENT_FORMAT: [u8; 4] = [1, 3, 0, 0];
 /// Segment type of the E810.
 const SEGMENT_E810: u32 = 0x10;
-/// Name of the segment.
 const SEGMENT_ID: &str = "hcad";
 /// Length of the field for the segment's name.
 const SEGMENT_ID_LEN: usize = 32;
 /// Length of the field for the package's name.
 const NAME_LEN: usize = 28;
-/// Size of a buffer, which the driver downloads as a unit.
+/// Size of a buffer in bytes. The driver downloads each buffer as a unit.
 const BUFFER_LEN: usize = 4096;
 /// Type of the section that contains the package's version and name.
 const SECTION_METADATA: u32 = 1;
@@ -42,7 +41,7 @@ const SECTION_METADATA: u32 = 1;
 const SECTION_TUNNELS: u32 = 56;
 /// Length of a tunnel entry.
 const TUNNEL_LEN: usize = 88;
-/// Type of the section with labels, which the driver does not pass to the device.
+/// Type of the section with labels. The driver does not pass this section to the device.
 const SECTION_LABELS: u32 = 0x8000_0018;
 /// Length of the field for a label.
 const LABEL_LEN: usize = 64;

@@ -216,8 +216,8 @@ pub(super) fn debian(cache: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Returns the cache entry for a system of the unstable release, which has the newest rdma-core. Only a later release of
-/// Debian contains the libraries that this rdma-core needs, so it cannot be added to the stable system.
+/// Returns the cache entry for a system of the unstable release, which has the newest rdma-core. The stable release
+/// lacks the libraries that this rdma-core needs, so it cannot be added to the stable system.
 pub(super) fn newest(cache: &Path) -> Result<PathBuf> {
     let system = debian(cache)?;
     let name = format!("debian-unstable-1-{:016x}", digest(INSTALL_FOR_TESTS.iter().chain(WITHOUT).copied()));
@@ -297,7 +297,7 @@ fn digest<'a>(words: impl Iterator<Item = &'a str>) -> u64 {
     digest.finish()
 }
 
-/// Performs the steps of the maintainer scripts that guests need.
+/// Performs those steps of the maintainer scripts that guests need.
 fn configure(root: &Path) -> Result<()> {
     for folder in PRUNED {
         let path = root.join(folder);

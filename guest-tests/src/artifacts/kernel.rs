@@ -111,7 +111,7 @@ impl Kernel {
     }
 }
 
-/// Returns the kernel release from the boot header of an image. The header's pointer to it, at offset 20eh, is relative
+/// Returns the kernel release from the boot header of an image. The word at offset 20eh points to the release, relative
 /// to offset 200h.
 ///
 /// # Spec
@@ -122,7 +122,7 @@ fn release_in(image: &[u8]) -> Option<String> {
     let is_header = image.get(0x202..0x206)? == b"HdrS";
     let end = text.iter().position(|byte| matches!(byte, 0 | b' '))?;
     let release = std::str::from_utf8(&text[..end]).ok()?;
-    // The release is used as the name of a directory.
+    // The release becomes a directory name, so it must not contain a slash.
     (is_header && !release.is_empty() && !release.contains('/')).then(|| release.to_owned())
 }
 

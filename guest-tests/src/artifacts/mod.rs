@@ -40,16 +40,14 @@ pub struct Overrides {
     pub kernel: KernelChoice,
     /// An image of the root file system, for guests that have one. Stock kernels must be able to mount it as ext4.
     pub root: Option<PathBuf>,
-    /// Packages to add to the lab's own.
+    /// Packages to add to the lab's own root file system.
     pub added: Added,
 }
 
 /// All external parts of a guest.
 #[derive(Clone, Debug)]
 pub struct Artifacts {
-    /// The QEMU program and its leading arguments.
     pub qemu: QemuProgram,
-    /// Kernel image and modules.
     pub kernel: Kernel,
     /// A statically linked busybox.
     pub busybox: PathBuf,
@@ -61,7 +59,6 @@ pub struct Artifacts {
 /// A QEMU program, and the arguments that must precede all other arguments.
 #[derive(Clone, Debug)]
 pub struct QemuProgram {
-    /// The program to execute.
     pub program: PathBuf,
     pub leading_args: Vec<String>,
 }

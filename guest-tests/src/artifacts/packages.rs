@@ -11,11 +11,9 @@ use super::apt::{Apt, Component, Kind, Package, Release, unpack};
 use super::cache::Work;
 use crate::testbed::progress::{Line, mebibytes};
 
-/// Packages that are fetched and unpacked together.
 pub(super) struct Set<'a> {
     /// Name of the set in progress lines.
     pub(super) name: &'a str,
-    /// Names of the packages to install.
     pub(super) install: &'a [&'a str],
     /// Release that contains the packages.
     pub(super) release: Release,
@@ -26,7 +24,7 @@ pub(super) struct Set<'a> {
 }
 
 impl Set<'_> {
-    /// Unpacks the set below `root` in the cache entry, and writes a manifest next to it.
+    /// Downloads the set, unpacks it below `root` in the cache entry, and writes a manifest next to `root`.
     ///
     /// # Errors
     /// apt is missing or finds no solution, or a package cannot be fetched.
@@ -83,7 +81,6 @@ pub(super) fn packages(entry: &Path) -> Result<Vec<Package>> {
 
 const MANIFEST: &str = "manifest.json";
 
-/// The list of packages from which a cache entry was built.
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {
     packages: Vec<String>,

@@ -24,13 +24,13 @@ pub(super) fn compile_system(root: &Path) -> Result<()> {
 /// The system has no Python, or a module does not compile.
 pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result<()> {
     let programs = versioned(&system.join("usr/bin"))?;
-    // The interpreter is a regular file, to which `python3` is a symbolic link.
+    // `python3` is a symbolic link to the interpreter, which is a regular file.
     let program = programs.iter().find(|path| fs::symlink_metadata(path).is_ok_and(|there| there.is_file()));
     let program = program.and_then(|path| path.strip_prefix(system).ok()?.to_str());
     let program = program.with_context(|| format!("{} contains no Python interpreter", system.display()))?;
     let mut command = Unpacked::new(system, program, None).command();
     command.env("PYTHONHOME", system.join("usr")).args(["-S", "-m", "compileall", "-q"]);
-    // Modules never change, and file times in the image may differ from those of the original files.
+    // Disable Python's check of the source files, because modules never change and their times in the image may differ.
     command.args(["--invalidation-mode", "unchecked-hash", "-s"]).arg(tree).args(["-p", "/"]).args(folders);
     run(&mut command).context("cannot compile Python modules").map(drop)
 }

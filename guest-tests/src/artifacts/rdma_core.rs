@@ -14,7 +14,6 @@ use super::{packages, python};
 /// The package under test, whose version must match that of the tests.
 const TESTED: &str = "python3-pyverbs";
 
-/// A version of rdma-core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RdmaCore {
     /// The version in Debian's stable release.

@@ -10,7 +10,6 @@ use crate::kvm;
 use crate::programs;
 use crate::testbed::state_dir;
 
-/// The state of a machine.
 #[derive(Clone, Debug)]
 pub(super) struct Findings {
     /// CPU architecture, as named by Rust.
@@ -31,7 +30,6 @@ pub(super) struct Findings {
     pub(super) network_namespaces: Result<(), String>,
     /// First line of `rustc --version`.
     pub(super) rustc: Option<String>,
-    /// Whether a C compiler is installed.
     pub(super) has_cc: bool,
     pub(super) hcad: Result<Program, String>,
     pub(super) hcactl: Result<Program, String>,
@@ -67,7 +65,6 @@ pub(super) struct Cache {
     pub(super) parts: CachedParts,
 }
 
-/// One of the project's programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program {
     pub(super) path: PathBuf,
@@ -178,7 +175,7 @@ fn version_of(program: &Path) -> Result<String, String> {
 }
 
 fn program(found: anyhow::Result<PathBuf>) -> Result<Program, String> {
-    // Keep only the text before the semicolon. The check adds its own remedy.
+    // Drop the remedy after the semicolon, because the check adds its own.
     let path = found.map_err(|error| error.to_string().split(';').next().unwrap_or_default().to_owned())?;
     let version = version_of(&path)?;
     let version = version.rsplit(' ').next().unwrap_or_default().to_owned();

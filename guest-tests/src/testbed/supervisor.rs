@@ -340,6 +340,9 @@ impl Testbed {
         .into();
         if let Some(device) = guest.place.device.rdma_device() {
             environment.insert("HCAD_RDMA_DEVICE".into(), device.to_owned());
+            // The first GID of a RoCE port is its link-local address, the second its IPv4 address.
+            let gid_index = if guest.place.rdma_ip().is_some() { "1" } else { "0" };
+            environment.insert("HCAD_GID_INDEX".into(), gid_index.to_owned());
         }
         for place in places {
             let letter = place.name.to_string().to_uppercase();

@@ -1,4 +1,4 @@
-//! Batches of frames. The frames share one buffer, which avoids an allocation and a system call per frame.
+//! Batches of frames. The frames of a batch share one buffer, which avoids an allocation and a system call per frame.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,8 +10,8 @@ use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 
 /// Maximum number of frame bytes sent to or received from shared memory in one turn of the event loop. The last frame
-/// may exceed it. The limit is low enough that the frames, and as many bytes of guest memory, are still in the L2 cache
-/// when the receiver reads them.
+/// may exceed this limit. It is low enough that the frames, and as many bytes of guest memory, are still in the L2
+/// cache when the receiver reads them.
 pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
 /// Outbound frames, back to back in a reused buffer.
@@ -19,7 +19,6 @@ pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 pub struct TxBatch {
     bytes: Vec<u8>,
     frames: VecDeque<TxFrame>,
-    /// Whether the device is a NIC, whose driver chooses the source addresses of its frames.
     has_chosen_sources: bool,
 }
 
@@ -44,7 +43,7 @@ pub enum Origin {
 
 impl TxBatch {
     /// Creates a batch for a NIC, whose driver chooses the source addresses of all frames, including RDMA frames.
-    /// Fabrics check that no other member owns them.
+    /// Fabrics check that these addresses belong to no other member.
     pub fn of_nic() -> Self {
         Self { has_chosen_sources: true, ..Self::default() }
     }
@@ -75,7 +74,7 @@ impl TxBatch {
         }
     }
 
-    /// Sets whether the last frame, built by the engine, contains an ICRC.
+    /// Sets whether the last frame contains an ICRC.
     pub fn mark_icrc(&mut self, icrc: IcrcField) {
         if let Some(frame) = self.frames.back_mut() {
             frame.icrc = icrc;
@@ -94,7 +93,6 @@ impl TxBatch {
         }
     }
 
-    /// Returns the origin of the last frame.
     pub fn last_origin(&self) -> Origin {
         self.frames.back().map(|frame| frame.origin).unwrap_or_default()
     }
@@ -140,7 +138,6 @@ impl TxBatch {
         self.frames.iter().map(|frame| (frame.dst, &self.bytes[frame.start..frame.end]))
     }
 
-    /// Returns the number of pending frames.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
@@ -151,12 +148,10 @@ impl TxBatch {
         self.frames.back().map_or(0, |frame| frame.end - front)
     }
 
-    /// Returns whether no frame is pending.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Returns the last frame.
     pub fn last(&self) -> Option<&[u8]> {
         self.frames.back().map(|frame| &self.bytes[frame.start..frame.end])
     }
@@ -167,7 +162,6 @@ impl TxBatch {
         self.bytes.clear();
     }
 
-    /// Removes and returns the last frame.
     pub fn take_last(&mut self) -> Option<Vec<u8>> {
         let frame = self.frames.pop_back()?;
         let taken = self.bytes.split_off(frame.start);
@@ -198,7 +192,7 @@ impl TxBatch {
         if self.has_chosen_sources { Source::of(self.bytes.get(frame.start..frame.end)?) } else { None }
     }
 
-    /// Returns the MAC of [`TxBatch::chosen_source`].
+    /// Returns the source MAC of a frame if a NIC's driver chose it.
     pub(super) fn chosen_mac(&self, frame: &TxFrame) -> Option<MacAddr> {
         let mac = || self.bytes.get(frame.start + 6..)?.first_chunk().map(|mac| MacAddr(*mac));
         if self.has_chosen_sources { mac() } else { None }
@@ -290,7 +284,6 @@ impl Frames {
         self.frames.len()
     }
 
-    /// Returns the size of the frames' memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -309,7 +302,6 @@ impl RxBatch {
     /// Size of one buffer in bytes, which is the most that a UDP receive call returns.
     pub(super) const SLOT_LEN: usize = 1 << 16;
 
-    /// Creates an empty batch.
     pub fn new() -> Self {
         Self { storage: vec![0; Self::SLOTS * Self::SLOT_LEN], frames: Vec::new() }
     }
@@ -364,7 +356,6 @@ impl RxBatch {
         self.frames.len()
     }
 
-    /// Returns whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }

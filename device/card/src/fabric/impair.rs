@@ -30,7 +30,7 @@ use super::Origin;
 use crate::log_line;
 use crate::telemetry::log::Site;
 
-/// Maximum number of rules per device. Every frame is checked against every rule.
+/// Maximum number of rules per device. It is limited because every frame is checked against every rule.
 pub const MAX_RULES: usize = 64;
 
 /// Result of applying the rules to one frame.
@@ -209,7 +209,6 @@ impl Impairments {
 }
 
 impl ActiveRule {
-    /// Counts the frame if it matches the rule's selectors, and applies the action if the rule hits it.
     fn apply(
         &mut self,
         summary: &FrameSummary,
@@ -240,7 +239,6 @@ impl ActiveRule {
         }
     }
 
-    /// Applies the action and returns a description of it.
     fn act(
         &mut self,
         summary: &FrameSummary,

@@ -66,7 +66,6 @@ struct Member {
     is_promiscuous: AtomicBool,
     /// Descriptor that becomes readable when frames arrive while the member sleeps.
     wakeup: OwnedFd,
-    /// Set while the member sleeps.
     asleep: AtomicU32,
     has_arrivals: AtomicBool,
     arrivals: Mutex<Arrivals>,
@@ -94,7 +93,7 @@ pub struct LocalFabric {
     stats: FabricStats,
 }
 
-/// The last source address of this member's NIC that passed the check.
+/// Source addresses of the last NIC frame that passed the check.
 #[derive(Clone, Copy, Debug)]
 struct Admitted {
     source: Source,
@@ -136,7 +135,7 @@ impl Network {
         Ok(LocalFabric { mac, network: self.clone(), own, last: None, stats: FabricStats::default() })
     }
 
-    /// Locks the members for reading. Poisoning is harmless, because no code panics between related changes.
+    /// Locks the members for reading. Poisoning is ignored, because no code panics while the members are inconsistent.
     fn members(&self) -> RwLockReadGuard<'_, Members> {
         self.members.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -151,7 +150,8 @@ impl Network {
 }
 
 impl Member {
-    /// Locks the queue. Poisoning is harmless, because each change leaves the queue consistent.
+    /// Locks the queue. Poisoning is ignored, because the queue is consistent even if a thread panics while it holds
+    /// the lock.
     fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -172,8 +172,7 @@ impl Member {
         taken
     }
 
-    /// Queues a whole batch without copying it, and replaces the buffer of the batch. Returns false if there is no
-    /// room.
+    /// Queues a whole batch without copying it, and gives the batch another buffer. Returns false if there is no room.
     fn hand_over(&self, batch: &mut TxBatch) -> bool {
         let mut arrivals = self.arrivals();
         if !arrivals.have_room(batch.len(), batch.bytes()) {
@@ -523,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn used_mac_is_not_learned_from_another_nic() {
+    fn mac_in_use_is_not_learned_from_another_nic() {
         let [mut a, mut b, mut c] = network();
         a.set_promiscuous();
         b.set_promiscuous();

@@ -130,17 +130,14 @@ impl<O: Copy + Eq + Hash> MacTable<O> {
             learned.into_iter().filter_map(|(owner, macs)| Some((new_owner(owner)?, macs))).collect();
     }
 
-    /// Returns all MACs with their owners.
     pub(super) fn iter(&self) -> impl Iterator<Item = (MacAddr, O)> {
         self.entries.iter().map(|(mac, entry)| (*mac, entry.owner))
     }
 
-    /// Returns the number of known MACs.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns the number of MACs learned from an owner.
     #[cfg(test)]
     pub(super) fn learned(&self, owner: O) -> usize {
         self.learned.get(&owner).map_or(0, VecDeque::len)

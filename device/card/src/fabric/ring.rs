@@ -2,8 +2,8 @@
 //!
 //! A network is a directory in which each HCA listens on a socket named after its MAC, so no two HCAs can have the same
 //! MAC. Each HCA connects to the other sockets that it finds in the directory (see `discovery`). The connection between
-//! two members stays open. A byte sent on it wakes the other member if it is sleeping, and the end of the stream means
-//! that the other member has closed the link.
+//! two members stays open. Either member sends a byte to wake the other from sleep, and closes the connection to end
+//! the link.
 //!
 //! An eventfd would wake a member a little faster, but the two members would share its file status flags. A peer could
 //! then fill the eventfd, make it blocking, and stall the other member's writes. A non-blocking send on a member's own
@@ -46,8 +46,8 @@ use crate::vfio::server::Listener;
 /// Maximum number of linked members. Each member uses the memory of two rings, and is polled before every sleep.
 const MAX_LINKS: usize = 64;
 
-/// Maximum number of connections that have not sent a hello yet. At the limit, a new connection replaces the oldest
-/// one.
+/// Maximum number of connections that have not sent a hello message yet. At the limit, a new connection replaces the
+/// oldest one.
 const MAX_CALLERS: usize = 8;
 
 /// Maximum number of socket events handled in one turn.
@@ -68,12 +68,12 @@ const SCAN_PERIOD: Duration = Duration::from_secs(1);
 
 mod token {
     pub(super) const LISTENER: u64 = 0;
-    /// Epoll token of the first connection without a hello. The tokens of links follow those of the connections.
+    /// Epoll token of the first connection that has not sent a hello message yet. The tokens of links come after those
+    /// of the connections.
     pub(super) const CALLERS: u64 = 1;
     pub(super) const LINKS: u64 = CALLERS + super::MAX_CALLERS as u64;
 }
 
-/// Owner of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
     /// This HCA. It also owns the MACs that its NIC's driver uses.
@@ -260,8 +260,8 @@ impl RingFabric {
         }
     }
 
-    /// Sends the first `count` frames to one member. Returns [`Sent::Blocked`] for at most
-    /// [`RING_FULL_TIMEOUT`].
+    /// Sends the first `count` frames to one member. If the member's ring is full, either returns [`Sent::Blocked`] or
+    /// drops the remaining frames, as described at [`RING_FULL_TIMEOUT`].
     fn send_one(&mut self, place: usize, batch: &mut TxBatch, count: usize) -> Sent {
         let put = self.put(place, batch, count);
         batch.advance(put);
@@ -289,7 +289,6 @@ impl RingFabric {
         Sent::All
     }
 
-    /// Sends a copy of each frame to every member.
     fn flood(&mut self, batch: &TxBatch, count: usize) {
         let mut found = false;
         for place in 0..self.links.len() {
@@ -403,7 +402,8 @@ impl Fabric for RingFabric {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Handle links before connections, so that the old link of a reconnecting member is removed first.
+        // Handle links, which have the highest tokens, before new connections. If a member reconnects, its old link is
+        // then removed first.
         events.sort_unstable_by_key(|event| std::cmp::Reverse(event.data.u64()));
         for token in events.iter().map(|event| event.data.u64()) {
             let place = |first| usize::try_from(token - first).unwrap_or(usize::MAX);

@@ -39,7 +39,7 @@ impl Source {
         let mac = MacAddr(bytes(frame, 6)?);
         let mut at = ETHER_TYPE;
         let mut ether_type: [u8; 2] = bytes(frame, at)?;
-        // VLAN tags must not hide the addresses, because a NIC and its RDMA half accept tagged frames.
+        // VLAN tags must not hide the addresses, because NIC drivers and RDMA engines accept tagged frames.
         while TAGS.contains(&ether_type) {
             at += TAG_LEN;
             let Some(next) = bytes(frame, at) else { return Some(Self { mac, ip: None, target: None }) };
@@ -106,7 +106,8 @@ impl IpOwners {
     }
 }
 
-/// Returns whether an address is derived from this MAC, by the LID rule or as the MAC's link-local address.
+/// Returns whether the address is the IPv4 address that follows from this MAC by the LID rule of [`Identity`], or the
+/// link-local IPv6 address of this MAC.
 fn follows(ip: IpAddr, mac: MacAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => Identity::of_mac(mac).is_some_and(|by_rule| by_rule.ipv4 == ip),

@@ -2,8 +2,8 @@
 //!
 //! Frames from the HCA go to the peer that owns the destination MAC, or to all peers if the owner is unknown. Frames
 //! from peers are delivered to the HCA or forwarded. A leaf is a peer that sends only to this HCA, so this switch
-//! forwards frames between a leaf and any other peer. All other peers send to each other directly. Their frames are
-//! never forwarded to each other, so the mesh has no loops.
+//! forwards frames between a leaf and any other peer. All other peers send to each other directly. The switch never
+//! forwards frames between them, so the mesh has no loops.
 //!
 //! The table of MACs and their owners is implemented in `macs`.
 
@@ -92,7 +92,6 @@ pub struct Switch {
     last_own: Option<(MacAddr, Instant)>,
 }
 
-/// Owner of a MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
     /// This HCA. It also owns the MACs that its NIC's driver uses.
@@ -244,7 +243,6 @@ impl Switch {
         self.peers.get(peer).map(|peer| peer.config.addr)
     }
 
-    /// Counts frames sent to a peer.
     pub(super) fn count_sent(&mut self, peer: usize, frames: usize) {
         if let Some(peer) = self.peers.get_mut(peer) {
             peer.tx_frames += frames as u64;
@@ -369,8 +367,7 @@ mod tests {
     #[test]
     fn learned_mac_moves_after_hold_time() {
         let mut switch = switch();
-        // The last frame before the pause belongs to a burst, during which the table entry is refreshed only
-        // occasionally.
+        // The frames at 100 and 400 ms do not refresh the entry of B, but the frame at 900 ms does.
         for millis in [0, 100, 400, 900] {
             assert_eq!(switch.admit(at(millis), B, addr(2)), Ok(1));
         }

@@ -306,7 +306,6 @@ impl Fabric for UdpFabric {
     }
 }
 
-/// Returns the MAC address at offset `at` of a frame.
 fn address(frame: &[u8], at: usize) -> MacAddr {
     frame.get(at..).and_then(|bytes| bytes.first_chunk()).map_or_else(MacAddr::default, |mac| MacAddr(*mac))
 }
@@ -331,7 +330,8 @@ fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     Ok(())
 }
 
-/// Requests large buffers, beyond the system's limit if permitted, and returns the actual sizes (receive, send).
+/// Requests large buffers and returns their actual sizes (receive, send). The receive buffer exceeds the system's limit
+/// if permitted.
 fn enlarge_buffers(socket: &UdpSocket) -> io::Result<(usize, usize)> {
     if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER_LEN).is_err() {
         sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_LEN)?;
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_mac_is_flooded_and_learned_mac_is_not() {
+    fn only_frames_to_unknown_mac_are_flooded() {
         let [mut a, mut b, mut c] = mesh();
         let mut batch = TxBatch::default();
         push(&mut batch, B, A, 64, 1);
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_to_absent_peer_are_lost_without_blocking_sender() {
+    fn absent_peer_does_not_block_sender() {
         let [mut a, b] = mesh();
         let addr = b.local_addr().unwrap();
         drop(b);
@@ -562,7 +562,6 @@ mod tests {
         assert_eq!(hub.stats().passed_on, 6);
     }
 
-    /// Appends a frame from a NIC.
     fn push_plain(batch: &mut TxBatch, dst: MacAddr, src: MacAddr) {
         batch.buffer().extend([&dst.0[..], &src.0, &[0x88; 48]].concat());
         assert!(batch.commit_nic());

@@ -1,9 +1,9 @@
 //! Sequence numbers of CQ arm requests, for strict mode.
 //!
-//! The sequence number of an arm request counts the events of the CQ that software has received. It may be lower than
-//! the number of events that the device has written, because software may not have received the latest ones yet. The
-//! consumer index of the EQ shows which events the driver has read. A user program receives its events from the driver
-//! later, and only its sequence numbers show the device which ones it has received.
+//! The sequence number of an arm request is the number of events that software has received from the CQ. It may lag
+//! behind the number of events that the device has written. If the driver owns both the CQ and the EQ, the consumer
+//! index of the EQ shows which events the driver has received. A user program receives events through the driver, so
+//! only its arm requests show which events it has received.
 //!
 //! # Spec
 //! mthca interface, sections 7.6 and 11; mlx5 interface, sections 7.1 and 9.2.
@@ -22,7 +22,6 @@ pub struct ArmSequence {
 }
 
 impl ArmSequence {
-    /// Creates the counts of a new CQ. `first` is the number that software uses before the first event.
     pub const fn new(first: u8) -> Self {
         Self { first, written: 0, seen: 0, newest: None }
     }

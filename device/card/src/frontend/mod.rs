@@ -41,7 +41,7 @@ pub struct Setup<Options> {
     pub options: Options,
     /// MAC of the port at power-on.
     pub mac: MacAddr,
-    /// Configuration of the engine. INIT_HCA sets the number of QPs.
+    /// Configuration of the engine. On interfaces with an INIT_HCA command, this command sets the number of QPs.
     pub engine: engine::Config,
 }
 
@@ -219,12 +219,11 @@ pub trait Frontend: Sized + 'static {
     /// Returns the kind of a port, which never changes. Front-ends have one port, [`PortNumber::ONE`].
     fn port_kind(&self, port: PortNumber) -> PortKind;
 
-    /// Whether the device is also a NIC. The guest of a NIC implements ARP, neighbour discovery and ICMP, so
-    /// the port does not answer these itself. Every frame that is not for the RDMA half goes to
-    /// [`Frontend::receive_frame`].
+    /// Whether the device is also a NIC. The guest of a NIC implements ARP, neighbour discovery and ICMP, so the port
+    /// does not answer these itself. Every frame that is not for the RDMA engine goes to [`Frontend::receive_frame`].
     const NIC: bool = false;
 
-    /// Receives a frame that is not for the RDMA half, regardless of its destination. The frame starts at the
+    /// Receives any frame that is not for the RDMA engine, whatever its destination. The frame starts at the
     /// destination MAC, includes VLAN tags, and has no frame check sequence.
     fn receive_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
         let _ = (cx, frame);
@@ -326,7 +325,7 @@ pub trait Interface: Frontend + Send {
     /// Guest drivers that support the interface.
     const DRIVERS: &'static [&'static str];
 
-    /// Requirements on software, whose violations the device reports in strict mode.
+    /// Requirements on software. In strict mode, the device reports violations of them.
     const RULES: &'static [&'static Rule];
 
     /// Reason why the doorbells must trap, worded to follow "its doorbells". `None` if the interface supports

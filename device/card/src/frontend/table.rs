@@ -124,17 +124,14 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Returns the description of the table.
     pub const fn table(&self) -> &'static TableSpec {
         self.table
     }
 
-    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.rows.as_ref().map_or(0, |rows| rows.len())
     }
 
-    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

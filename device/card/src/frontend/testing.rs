@@ -137,7 +137,6 @@ impl<F: Frontend> Guest<F> {
         });
     }
 
-    /// Writes to a register.
     pub fn store(&mut self, bar: Bar, offset: u64, bytes: &[u8]) {
         if let Some((_, pages)) = self.pages.as_ref().filter(|(mapped, _)| *mapped == bar) {
             let at = usize::try_from(offset).unwrap();
@@ -146,7 +145,6 @@ impl<F: Frontend> Guest<F> {
         self.hca.region_write(Region::Bar(bar), offset, bytes);
     }
 
-    /// Reads from a register.
     pub fn load<const N: usize>(&mut self, bar: Bar, offset: u64) -> [u8; N] {
         let mut bytes = [0; N];
         self.hca.region_read(Region::Bar(bar), offset, &mut bytes);

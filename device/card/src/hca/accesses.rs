@@ -133,7 +133,6 @@ impl<F: Frontend> Device for Hca<F> {
     }
 }
 
-/// Target of an access to a BAR.
 pub(super) enum Target {
     MsixTable(usize),
     MsixPending(usize),

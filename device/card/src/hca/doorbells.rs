@@ -44,7 +44,7 @@ pub(super) struct Doorbells {
     len: u64,
     /// The pages, created when a client maps them.
     pages: Option<SharedPages>,
-    /// Time of the last activity of the guest or the wire.
+    /// Time of the last activity of the guest or on the wire.
     last_active: Instant,
     /// Time of the next poll, if there is anything to poll.
     next: Option<Instant>,
@@ -152,7 +152,6 @@ impl<F: Frontend> Hca<F> {
         self.doorbells.as_ref()?.next
     }
 
-    /// Prepares for doorbells that may follow the current activity.
     pub(super) fn expect_doorbells(&mut self) {
         if let Some(doorbells) = &mut self.doorbells {
             doorbells.expect(self.now);

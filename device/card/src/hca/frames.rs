@@ -101,7 +101,8 @@ impl<F: Frontend> Hca<F> {
     }
 
     fn has_room(&self) -> bool {
-        // A replay has no fabric, but its turns must have the same limit as those of the record.
+        // A replay has no fabric. Recording and replay both use the limit of shared memory, so that their turns are the
+        // same.
         let turn_bytes = if self.sink.is_some() { MEMORY_TURN_BYTES } else { self.turn_bytes };
         self.outbound.len() < FRAMES_PER_TURN
             && self.outbound.bytes() < turn_bytes
@@ -156,8 +157,8 @@ impl<F: Frontend> Hca<F> {
             let own = self.port.addresses().own.mac;
             let for_management =
                 self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac));
-            // These frames need an ICRC even if the fabric does not. Members of a group may be on a wire, and frames
-            // that are looped back, passed to management or queued are in wire format.
+            // These frames need an ICRC even if the fabric requires none. Members of a group may be on a wire, and
+            // frames that are looped back, passed to management or queued are in wire format.
             if sent.dst_mac.is_multicast() || for_management || [own, UNRESOLVED].contains(&sent.dst_mac) {
                 self.outbound.seal_last();
             }
@@ -232,7 +233,6 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Passes an unmodified frame to the NIC.
     fn deliver_to_nic(&mut self, frame: &[u8]) {
         if !self.port.admit_nic_frame(frame) {
             return self.report_drop(frame);
@@ -264,7 +264,6 @@ impl<F: Frontend> Hca<F> {
         });
     }
 
-    /// Passes a packet to the engine.
     pub(super) fn accept(&mut self, received: &RoceFrame<'_>) {
         let mut host = self.frontend.host(host_context!(self));
         self.engine.handle_packet(self.now, &received.encap, &received.packet, &mut host);
@@ -371,7 +370,6 @@ fn sealed(frame: &[u8], icrc: IcrcField) -> Cow<'_, [u8]> {
     frame
 }
 
-/// Describes a packet of a QP. For a request, `wr` is the number of the work request.
 fn about(qpn: Qpn, wr: Option<u64>) -> About {
     About { qpn: Some(qpn), wr, note: None }
 }

@@ -216,7 +216,7 @@ fn multicast_loops_back_to_own_members() {
 }
 
 #[test]
-fn frames_for_others_go_to_fabric() {
+fn frames_for_other_devices_go_to_fabric() {
     let mut hca = powered_on();
     hca.port.addresses_mut().own =
         Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };
@@ -227,8 +227,8 @@ fn frames_for_others_go_to_fabric() {
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
 }
 
-/// Even if the fabric needs no ICRC, it is computed if frames are captured, and for multicast, because some members of
-/// the group may be on a wire.
+/// Even if the fabric needs no ICRC, captured frames and multicast frames have one. Some members of a multicast group
+/// may be on a wire.
 #[test]
 fn icrc_is_computed_for_capture_and_multicast() {
     let folder = tempfile::tempdir().unwrap();

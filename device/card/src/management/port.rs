@@ -47,9 +47,7 @@ pub struct NodeProfile {
 /// Whether to check the M_Key of a request. Software may query its own port without the M_Key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MkeyCheck {
-    /// Check whether the request carries the port's M_Key.
     Enforce,
-    /// Do not check the M_Key.
     Ignore,
 }
 
@@ -60,7 +58,6 @@ pub(super) enum Effect {
     Link(bool),
 }
 
-/// A port with its tables.
 #[derive(Clone, Debug)]
 pub(super) struct ManagedPort {
     profile: NodeProfile,
@@ -70,6 +67,7 @@ pub(super) struct ManagedPort {
     pkeys_changed: bool,
     /// The fields of PortInfo that Set can change. All other fields are filled in for each request.
     settings: PortInfo,
+    description: [u8; DATA_LEN],
     pkeys: Vec<Pkey>,
     sl_to_vl: [u8; 8],
     vl_arbitration: [[u8; DATA_LEN]; VL_ARBITRATION_BLOCKS as usize],
@@ -93,6 +91,7 @@ impl ManagedPort {
             link_up: true,
             pkeys_changed: false,
             settings: Self::settings(&profile),
+            description: node::description(&format!("hcad {}", identity.lid.get())),
             pkeys,
             // SLs 0 to 7 and SLs 8 to 15 are both mapped to VLs 0 to 7.
             sl_to_vl: [0x01, 0x23, 0x45, 0x67, 0x01, 0x23, 0x45, 0x67],
@@ -199,7 +198,11 @@ impl ManagedPort {
     }
 
     pub(super) fn description(&self) -> [u8; DATA_LEN] {
-        node::description(&format!("hcad {}", self.identity.lid.get()))
+        self.description
+    }
+
+    pub(super) fn set_description(&mut self, description: [u8; DATA_LEN]) {
+        self.description = description;
     }
 
     pub(super) fn port_info(&self, view: &View) -> PortInfo {
@@ -347,8 +350,8 @@ impl ManagedPort {
     }
 
     /// Executes Set(PortInfo) (section 14.2.5.6). Fields determined by the fabric cannot be set, and a LID other than
-    /// the configured one is rejected. The LID and the service level of the subnet manager remain those of the built-in
-    /// one, even if another one runs in the guest.
+    /// the configured one is rejected. PortInfo keeps the LID and the service level of the built-in subnet manager,
+    /// even if another one runs in the guest.
     fn set_port_info(
         &mut self,
         view: &View,

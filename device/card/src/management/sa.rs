@@ -178,7 +178,6 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Returns the attribute of the request.
     fn attribute<const LEN: usize>(&self) -> &[u8; LEN] {
         const { assert!(LEN <= DATA_LEN) };
         self.sa.data.first_chunk().unwrap_or(&[0; LEN])

@@ -40,7 +40,7 @@ impl SubnetSwitch<'_> {
     /// Answers a subnet management request, or returns `None` to discard it. All attributes are read-only.
     pub(super) fn answer(&self, request: &Mad, qp: Qpn) -> Option<Mad> {
         let header = protocol::mad::header(request);
-        // Traps are for the subnet manager, which ignores them.
+        // Traps are discarded: they are for the subnet manager, which ignores them.
         if qp != QP0 || !header.method.is_request() {
             return None;
         }

@@ -53,30 +53,23 @@ pub enum MapError {
     /// The range is empty, exceeds the address space, does not consist of whole pages, or grants no access.
     #[error("the DMA range has an invalid {what}: {value:#x}")]
     Invalid { what: &'static str, value: u64 },
-    /// The range overlaps a mapped range.
     #[error("the DMA range at {iova} overlaps a range that is already mapped")]
     Overlap {
         /// First address of the new range.
         iova: Iova,
     },
-    /// The range exceeds the file.
     #[error(
         "the DMA range of {len:#x} bytes at file offset {offset:#x} exceeds the file length of {file_len:#x} bytes"
     )]
     OutsideFile {
-        /// Offset in the file.
         offset: u64,
         len: u64,
-        /// Length of the file.
         file_len: u64,
     },
-    /// The client has reached its limit on ranges.
     #[error("too many DMA ranges (maximum {0})")]
     TooManyRanges(usize),
-    /// The client has reached its limit on files.
     #[error("too many guest memory files (maximum {0})")]
     TooManyFiles(usize),
-    /// The client's files would exceed the limit on their total length.
     #[error(
         "a file of {file_len:#x} bytes, with {mapped:#x} bytes already mapped, exceeds the limit of {limit:#x} bytes; raise `guest_memory.max_gib`"
     )]
@@ -85,7 +78,6 @@ pub enum MapError {
         file_len: u64,
         /// Total length of the files that are already mapped.
         mapped: u64,
-        /// Limit of the client.
         limit: u64,
     },
     /// The file is on a file system that may fail to provide pages.
@@ -94,7 +86,6 @@ pub enum MapError {
         /// `f_type` as statfs(2) returns it.
         magic: u64,
     },
-    /// The file cannot be mapped.
     #[error("cannot map the file that backs the DMA range: {0}")]
     File(#[from] std::io::Error),
 }
@@ -127,7 +118,6 @@ struct Piece<'a> {
 type Pieces<'a> = SmallVec<[Piece<'a>; 2]>;
 
 impl GuestMemory {
-    /// Creates an empty map with these limits.
     pub fn new(limits: Limits) -> Self {
         Self { map: DmaMap::new(limits), ..Self::default() }
     }
@@ -383,15 +373,15 @@ impl GuestMemory {
         Ok(before)
     }
 
-    /// Returns writable bytes, which must be inside one page. Ranges consist of whole pages, so the bytes are in one
-    /// window.
+    /// Returns the writable bytes of a range inside one page. Such a range lies in one window, because windows consist
+    /// of whole pages.
     fn writable(&self, iova: Iova, len: usize) -> Option<Piece<'_>> {
         self.piece(iova, len, writable)
     }
 
     /// Fast path: executes an access to a range that lies in one window, as almost all ranges do. Returns whether the
-    /// access succeeded; if not, the caller repeats it in pieces to determine the error. Always returns false, without
-    /// accessing memory, while accesses are recorded or replayed.
+    /// access succeeded. If not, the caller repeats it in pieces. Always returns false, without accessing memory, while
+    /// accesses are recorded or replayed.
     #[inline(always)]
     fn in_one_window(
         &self,
@@ -462,7 +452,6 @@ fn writable(permissions: Permissions) -> bool {
     permissions.write
 }
 
-/// Checks all pieces as [`Piece::check`] does.
 fn check_all(pieces: &[Piece<'_>], error: DmaError) -> Result<(), DmaError> {
     pieces.iter().try_for_each(|piece| piece.check(error))
 }

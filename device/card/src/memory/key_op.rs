@@ -21,18 +21,17 @@ impl PageShift {
         if matches!(shift, 12..=31) { Some(Self(shift)) } else { None }
     }
 
-    /// Returns log2 of the page size.
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// Returns the mask of the offset inside a page: page size minus one.
+    /// Returns the page size minus one.
     pub const fn offset_mask(self) -> u64 {
         (1 << self.0) - 1
     }
 }
 
-/// Formats the layout, the first page or entry, and the page shift without spaces, for use in trace lines.
+/// Formats without spaces, for use in trace lines.
 impl fmt::Display for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -72,14 +71,14 @@ pub enum Pages {
 /// Fast registration, which maps an allocated region and makes its key valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
-    /// Complete new key. It differs from the allocated key only in the bits that software can choose.
+    /// Complete new key. Only the bits that software can choose differ from the allocated key.
     pub key: Lkey,
-    /// Virtual address of the first byte. It also determines the offset of the first byte in its page, even
-    /// if the region is zero-based.
+    /// Virtual address of the first byte. Its low bits are also the offset of the byte in its page, even if the region
+    /// is zero-based.
     pub start: Va,
     pub len: u64,
     pub rights: Rights,
-    /// Whether the region is zero-based, so that addresses are offsets from its first byte.
+    /// Whether addresses are offsets from the region's first byte.
     pub zero_based: bool,
     pub pages: Pages,
 }
@@ -97,8 +96,7 @@ pub enum WindowKind {
 /// Binds a memory window to a range of a region, or unbinds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// Complete new key of the window. It differs from the previous key only in the bits that software can
-    /// choose.
+    /// Complete new key of the window. Only the bits that software can choose differ from the previous key.
     pub window: Rkey,
     /// L_Key of the region.
     pub parent: Lkey,
@@ -108,24 +106,21 @@ pub struct Bind {
     pub len: u64,
     /// Access that the window grants to peers.
     pub rights: Rights,
-    /// Whether the window is zero-based, so that remote addresses are offsets from its first byte.
+    /// Whether remote addresses are offsets from the window's first byte.
     pub zero_based: bool,
     /// Window type expected by software. Binding fails if the window has the other type.
     pub kind: WindowKind,
 }
 
-/// An operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOp {
     /// Invalidates the key of a fast-registered region or of a type 2 window.
     Invalidate(Lkey),
     FastRegister(FastRegister),
-    /// Binds or unbinds a memory window.
     Bind(Bind),
 }
 
-/// Layout of the first word of a token. The lower half holds the operation, rights, flags, page layout and page
-/// shift. The upper half holds the key changed by the operation.
+// Positions and flags in the first word of a token. The operation is in bits 7:0.
 const RIGHTS: u32 = 8;
 const ZERO_BASED: u64 = 1 << 16;
 const TYPE_2B: u64 = 1 << 17;
@@ -162,7 +157,7 @@ impl From<KeyOp> for LocalOp {
                 [head, of.va.get(), of.len, of.parent.get().into()]
             }
         };
-        // Earlier requests may still gather data through a key invalidated by this request.
+        // An invalidation waits, because earlier requests may still gather data through the key.
         Self { wait_for_older: matches!(op, KeyOp::Invalidate(_)), token: LocalToken(token) }
     }
 }

@@ -42,7 +42,6 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// Returns the whole key.
     pub const fn key(&self) -> Lkey {
         match self {
             Self::Allocated(allocated) => allocated.key,
@@ -74,7 +73,7 @@ impl Slot {
     }
 }
 
-/// Regions and windows by key. Some bits of a key are its index in the table, but all bits must match.
+/// Regions and windows by key. Some bits of a key are its index in the table, but a look-up compares all bits.
 #[derive(Debug)]
 pub struct KeyTable {
     /// Number of key bits below the index.
@@ -86,32 +85,31 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    /// Limits of the table: 2^20 entries, in at most 2^14 groups of 64 indices. Even scattered keys use at most 83 MiB.
+    /// Limits of the table: 2^20 entries, in at most 2^14 groups of 64 consecutive indices, so that even scattered keys
+    /// use at most 83 MiB.
     const CAPACITY: Capacity = Capacity { entries: 1 << 20, leaves: 1 << 14 };
 
-    /// Creates a table of `2^log2_entries` invalid entries, at most 2^32. The low bits of a key are its index.
+    /// Creates an empty table with `2^log2_entries` indices, at most 2^32. The index is in the low bits of a key.
     pub fn new(log2_entries: u8) -> Self {
         Self::rotated(log2_entries, 0)
     }
 
-    /// Creates a table for keys whose low `shift` bits are chosen by software, with the index above them.
+    /// Creates a table for keys whose low `shift` bits are chosen by software. The index is above these bits.
     pub fn rotated(log2_entries: u8, shift: u32) -> Self {
         let mask = u32::MAX.checked_shr(32u32.saturating_sub(u32::from(log2_entries))).unwrap_or(0);
         Self { shift, mask, slots: SparseTable::new(Self::CAPACITY), cache: TranslationCache::default() }
     }
 
-    /// Returns whether `index` is within the table, even if its entry is not valid.
+    /// Returns whether `index` is below the table size. The entry need not exist.
     pub fn contains_index(&self, index: u32) -> bool {
         index <= self.mask
     }
 
-    /// Returns the index of a key.
     pub fn index(&self, key: Lkey) -> u32 {
         key.get().rotate_right(self.shift) & self.mask
     }
 
-    /// Returns the slots for modification and invalidates all cached translations. All changes to keys use
-    /// this function.
+    /// Invalidates all cached translations and returns the slots. Every change to the keys goes through this function.
     fn change(&mut self) -> &mut SparseTable<Slot> {
         self.cache.invalidate();
         &mut self.slots
@@ -123,7 +121,6 @@ impl KeyTable {
         self.cache.get(key, self.index(key), va)
     }
 
-    /// Caches a translation of the region that currently has this key.
     pub(super) fn cache(&self, key: Lkey, va: Va, entry: TlbEntry) {
         self.cache.put(self.index(key), va, entry);
     }
@@ -133,7 +130,6 @@ impl KeyTable {
         self.cache.list_cursor(key, self.index(key), generation)
     }
 
-    /// Caches a position in a key's list.
     pub(super) fn cache_list_cursor(&self, cursor: ListCursor, generation: Generation) {
         self.cache.put_list_cursor(self.index(cursor.key), cursor, generation);
     }
@@ -156,13 +152,11 @@ impl KeyTable {
         self.entry(index)?.valid()
     }
 
-    /// Returns the entry at an index.
     pub fn entry(&self, index: u32) -> Option<&Entry> {
         self.slots.get(index).map(|slot| &slot.entry)
     }
 
-    /// Inserts a valid entry for the region's key. Returns the previous region or window, if the previous entry
-    /// was valid.
+    /// Inserts a valid entry for the region's key. Returns the region or window that it replaces, if any.
     ///
     /// # Errors
     /// Fails if the table is full.
@@ -186,7 +180,7 @@ impl KeyTable {
         self.change().remove(index)?.entry.valid().copied()
     }
 
-    /// Deregisters an entry, valid or not, and returns it.
+    /// Removes and returns an entry, which need not be valid.
     ///
     /// # Errors
     /// [`AccessError::Key`] if the entry does not exist. [`AccessError::Bound`] if windows are bound to it.
@@ -205,7 +199,7 @@ impl KeyTable {
         self.slots.iter_from(first).filter_map(|(index, slot)| Some((index, slot.entry.valid()?)))
     }
 
-    /// Returns the valid entries in ascending order.
+    /// Returns the valid entries in ascending order of their indices.
     pub fn iter(&self) -> impl Iterator<Item = &MemoryRegion> {
         self.iter_from(0).map(|(_, region)| region)
     }
@@ -231,7 +225,7 @@ impl KeyTable {
         if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = entry
             && let Some(parent) = self.change().get_mut(parent)
         {
-            // The count never exceeds the number of entries in the table.
+            // This cannot overflow, because the table has at most 2^20 entries.
             parent.windows += 1;
         }
         let Some(slot) = self.change().get_mut(index) else { return };
@@ -239,7 +233,7 @@ impl KeyTable {
         self.release(&old);
     }
 
-    /// If the replaced or removed entry `old` is a window, decrements the window count of its region.
+    /// Decrements the window count of the region if `old`, a replaced or removed entry, is a window.
     fn release(&mut self, old: &Entry) {
         if let Entry::Valid(MemoryRegion { kind: Kind::Window { parent, .. }, .. }) = *old
             && let Some(parent) = self.change().get_mut(parent)
@@ -279,7 +273,8 @@ mod tests {
         assert_eq!(table.find(Lkey::new(0x1800)), Err(AccessError::Key));
     }
 
-    /// E810 interface, section 13.7: index 0x913258 with 16384 regions.
+    /// E810 interface, section 13.7: the upper 24 bits of the key are 0x913258. In a table of 16384 regions, only the
+    /// low 14 of these bits are the index.
     #[test]
     fn lookup_compares_key_bits_above_index() {
         let mut table = KeyTable::rotated(14, 8);

@@ -3,14 +3,13 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Maximum number of ranges after merging. The vfio-user protocol assumes this number if the server does not
-/// specify one.
+/// Maximum number of ranges after merging. This is the default of the vfio-user protocol.
 pub const MAX_WINDOWS: usize = 65_535;
 
 /// Maximum number of mapped files. A guest has one file per memory back-end, and QEMU supports 256 back-ends.
 pub const MAX_FILES: usize = 256;
 
-/// Default limit on the total length of mapped files: 1 TiB. Guests with 512 GiB of memory exist.
+/// Default limit on the total length of mapped files: 1 TiB, enough for a guest with 512 GiB of memory.
 pub const DEFAULT_BYTES: u64 = 1 << 40;
 
 /// Maximum number of bytes that the clients of all devices in a process may map together. On x86-64, a Linux process

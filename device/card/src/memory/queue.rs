@@ -15,8 +15,8 @@ pub trait QueueMemory {
     /// Returns the error of the first check that fails. On error, `out` may have been partly written.
     fn read(&self, pd: Pdn, key: Lkey, offset: u64, out: &mut [u8]) -> Result<(), AccessError>;
 
-    /// Modifies bytes of a work queue. This needs no write permission, because software registers work queues
-    /// for local reads only.
+    /// Modifies bytes of a work queue. Needs no write permission, because software registers work queues for local
+    /// reads only.
     ///
     /// # Errors
     /// Fails as `read` does.
@@ -65,7 +65,7 @@ pub mod testing {
 
     use super::*;
 
-    /// A modification by software, and the number of reads after which it takes place.
+    /// A modification by software, and the number of reads before it takes place.
     type Later = (u32, Box<dyn Fn(&mut [u8])>);
 
     /// A region whose bytes are in a vector.
@@ -76,7 +76,6 @@ pub mod testing {
         pub bytes: RefCell<Vec<u8>>,
         /// Makes `patch` and `publish` fail.
         pub read_only: Cell<bool>,
-        /// A pending modification by software.
         pub later: RefCell<Option<Later>>,
     }
 

@@ -1,4 +1,4 @@
-//! Memory regions and windows, and the accesses that they permit. Keys refer to regions and windows.
+//! Memory regions and windows, and the accesses that they permit.
 //!
 //! # Spec
 //! IBTA volume 1, sections 10.6.3 (checks of keys) and 10.6.7 (windows).
@@ -10,10 +10,10 @@ use protocol::ids::{Iova, Lkey, Pdn, Qpn, Va};
 pub use super::key_op::PageShift;
 use super::key_op::{Pages, WindowKind};
 
-/// Translation of a key's bytes to bus addresses.
+/// How the bytes of a region or window map to bus addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation {
-    /// The bytes are contiguous.
+    /// The bytes are contiguous on the bus.
     Contiguous {
         /// Bus address of the first byte.
         bus: Iova,
@@ -75,8 +75,7 @@ impl Translation {
         }
     }
 
-    /// Returns the translation without the first `by` bytes, or `None` if the result is beyond the address
-    /// space.
+    /// Skips the first `by` bytes. Returns `None` if the result is beyond the address space.
     fn advance(self, by: u64) -> Option<Self> {
         Some(match self {
             Self::Contiguous { bus } => Self::Contiguous { bus: Iova::new(bus.get().checked_add(by)?) },
@@ -135,12 +134,11 @@ pub struct MemoryRegion {
     pub origin: Origin,
     pub rights: Rights,
     pub translation: Translation,
-    /// Kind of the key, which determines how it can be invalidated.
     pub kind: Kind,
 }
 
 impl MemoryRegion {
-    /// Creates a region of all memory that the device can access, addressed by bus address.
+    /// Creates an identity-mapped region of all memory that the device can access.
     pub const fn whole_memory(key: Lkey, pd: Pdn, rights: Rights) -> Self {
         Self {
             key,

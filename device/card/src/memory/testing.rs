@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use super::{GuestMemory, Permissions};
 
-/// Returns guest memory that consists of `pages` zeroed pages, readable and writable, starting at `iova`.
+/// Returns guest memory with `pages` zeroed pages, readable and writable, starting at `iova`.
 pub fn guest_memory(iova: u64, pages: u64) -> GuestMemory {
     let mut memory = GuestMemory::default();
     memory.map_zeros(iova, pages * super::dma::PAGE_LEN);

@@ -17,7 +17,8 @@ pub trait PageTable: Copy {
     /// written. The low bits of the address are undefined.
     fn page(self, entry: u64) -> Option<Iova>;
 
-    /// In a two-level table, an entry refers to a list of 512 pages. Returns the first entry of this list.
+    /// Returns the first page table entry of a list of 512 pages. `entry` is the entry of a two-level table that refers
+    /// to the list.
     fn list(self, entry: u64) -> Option<u64> {
         let _ = entry;
         None
@@ -60,10 +61,8 @@ pub struct Segment {
 pub struct AccessTarget {
     /// QP and PD on whose behalf the access is executed.
     pub initiator: Initiator,
-    /// Key of the region.
     pub key: Lkey,
     pub va: Va,
-    /// Origin of the address `va`.
     pub origin: Origin,
 }
 
@@ -99,7 +98,7 @@ static WHOLE_MEMORY: MemoryRegion =
 const RESERVED_LKEY: Lkey = Lkey::new(0);
 
 impl<'a, P: PageTable> RegionAccess<'a, P> {
-    /// If an access is permitted, returns its region and the offset of the range in the region.
+    /// Checks an access. Returns its region, and its offset in that region.
     fn grant(
         &self,
         at: AccessTarget,
@@ -114,10 +113,10 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
         Ok((region, region.grant(at.initiator, at.va, at.origin, len, access)?))
     }
 
-    /// Returns the bus address of a non-empty range if a cached translation covers and grants it.
+    /// Returns the bus address of a non-empty range if a cached translation covers the range and grants the access.
     #[inline]
     fn cached(&self, at: AccessTarget, len: usize, access: Access) -> Option<Iova> {
-        // The reserved L_Key's number may also be the key of an ordinary region.
+        // An ordinary region may have the same key as the reserved L_Key, and the cache does not distinguish them.
         if len == 0 || at.key == RESERVED_LKEY {
             return None;
         }
@@ -298,7 +297,7 @@ pub struct Segments<'a, P> {
     /// Region of the range. `None` only if the range is empty.
     region: Option<&'a MemoryRegion>,
     walk: Walk<'a, P>,
-    /// Address of the first byte, whose translation is cached.
+    /// Address of the first byte. The translation cache selects the slot by this address.
     va: Va,
     is_first: bool,
     offset: u64,
@@ -306,8 +305,7 @@ pub struct Segments<'a, P> {
 }
 
 impl<P: PageTable> Segments<'_, P> {
-    /// Caches the translation around the byte at `offset`, unless the translation depends on tables that do not
-    /// report changes.
+    /// Caches the translation around the byte at `offset`, unless it depends on tables that may change unnoticed.
     fn cache(&self, region: &MemoryRegion, offset: u64, at: &Located) {
         let Walk { keys, pages, .. } = self.walk;
         let generation = pages.generation();
@@ -318,7 +316,7 @@ impl<P: PageTable> Segments<'_, P> {
         let first = offset - before;
         let len = before.saturating_add(at.room).min(region.len - first);
         let bus = Iova::new(at.bus - before);
-        // A cached entry grants only the rights granted by both the key and the keys in its lists.
+        // A cached entry grants only the rights that the key and all keys in its lists grant.
         let region = MemoryRegion { rights: region.rights.difference(at.denied), ..*region };
         if let Some(entry) = TlbEntry::of(&region, first, len, bus, generation.filter(|_| at.from_table)) {
             keys.cache(region.key, self.va, entry);
@@ -346,7 +344,6 @@ impl<P: PageTable> Segments<'_, P> {
     }
 }
 
-/// Returns whether a short range on the bus is inside one page.
 fn is_in_one_page(iova: Iova, len: usize) -> bool {
     iova.get() % PAGE_LEN + len as u64 <= PAGE_LEN
 }

@@ -127,7 +127,6 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Returns the window that a bind operation creates.
     fn window(&self, initiator: Initiator, of: &Bind) -> Result<MemoryRegion, AccessError> {
         let parent = self.find(of.parent)?;
         if matches!(parent.kind, Kind::Window { .. }) {
@@ -156,7 +155,7 @@ impl KeyTable {
     }
 }
 
-/// Checks that `rights` permit peers to modify memory only if the region grants local write access.
+/// Rejects remote write and atomic rights if the region does not grant local write access.
 ///
 /// # Spec
 /// IBTA volume 1, section 10.6.3.2.

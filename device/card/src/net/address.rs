@@ -14,12 +14,12 @@ use crate::net::UNRESOLVED;
 
 pub(super) const HOP_LIMIT: u8 = 64;
 
-/// Configured ports of the fabric. Ports that follow the LID rule need not be listed.
+/// Configured ports of the fabric. Ports whose addresses are derived from their LID need not be listed.
 #[derive(Clone, Debug)]
 pub struct Addresses {
     /// The port of this HCA.
     pub own: Identity,
-    /// Ports that do not follow the LID rule.
+    /// Ports whose addresses are not derived from their LID.
     pub peers: Vec<Identity>,
     /// Destination of QPs for which software specifies no peer, for example with the public JingZhao driver.
     pub default_peer: Option<Identity>,
@@ -46,7 +46,6 @@ pub struct Class {
 }
 
 impl From<Identity> for Addresses {
-    /// Returns the addresses of a port that has no configured peers.
     fn from(own: Identity) -> Self {
         Self { own, peers: Vec::new(), default_peer: None }
     }
@@ -58,15 +57,15 @@ impl Addresses {
         [&self.own].into_iter().chain(&self.peers).chain(&self.default_peer)
     }
 
-    /// Returns whether a port with this MAC, possibly this HCA's own, is configured.
+    /// Returns whether `mac` is the MAC of a configured port or of this HCA.
     pub fn lists(&self, mac: MacAddr) -> bool {
         self.ports().any(|port| port.mac == mac)
     }
 
-    /// Returns the headers of packets to a peer, or `None` if no IP address can be derived. If software
-    /// specified no address, the default peer is used. If the MAC for the IP address is unknown, the
-    /// destination MAC is [`UNRESOLVED`]. The source is always this port, because a guest must not use the
-    /// address of another port, regardless of the contents of its QP context.
+    /// Returns the headers of packets to a peer, or `None` if no IP address can be derived. If software specified no
+    /// address, the default peer is used. If the MAC for the IP address is unknown, the destination MAC is
+    /// [`UNRESOLVED`]. The source is always this port, whatever the QP context contains, because a guest must not use
+    /// the address of another port.
     pub fn path(&self, peer: &PeerName, class: &Class, local: Qpn, remote: Qpn) -> Option<Encap> {
         let (dst_mac, dst) = self.resolve(peer)?;
         Some(Encap {
@@ -158,8 +157,8 @@ fn mapped(gid: Ipv6Addr) -> Option<Ipv4Addr> {
     gid.to_ipv4_mapped().filter(|ip| !ip.is_unspecified())
 }
 
-/// Returns a GID as an IPv6 address, or `None` if it cannot be the address of a port. This is the case for a
-/// multicast GID, and for a GID that begins with 16 zero bits, such as the unspecified GID.
+/// Returns a GID as an IPv6 address, or `None` if the GID cannot be the address of a port: a multicast GID, or a GID
+/// that begins with 16 zero bits, such as the unspecified GID.
 fn ipv6(gid: Ipv6Addr) -> Option<Ipv6Addr> {
     Some(gid).filter(|gid| gid.segments()[0] != 0 && !gid.is_multicast())
 }
@@ -168,8 +167,8 @@ fn is_set(lid: &Lid) -> bool {
     *lid != Lid::default()
 }
 
-/// Returns the UDP source port of a flow, which is in the dynamic range. Each flow keeps its port, and ports differ
-/// between flows, so that a network can use several paths.
+/// Returns the UDP source port of a flow, from the dynamic range. The port is constant for a flow and varies between
+/// flows, so that a network can use several paths.
 pub(super) fn entropy(local: Qpn, remote: Qpn) -> u16 {
     const DYNAMIC: u16 = 0xc000;
     let mixed = (local.get() ^ remote.get().rotate_left(12)).wrapping_mul(0x9e37_79b1);

@@ -18,7 +18,7 @@ pub(super) enum Class {
     HostStack,
 }
 
-/// Classifies a frame from the fabric that is not for a NIC.
+/// Classifies a frame from the fabric for which `Port::is_for_nic` is false.
 pub(super) fn classify(ether: &EtherFrame<'_>, own: &Identity) -> Result<Class, DropReason> {
     if ether.src.is_multicast() || ether.src == MacAddr::default() {
         return Err(DropReason::BadSource);
@@ -39,8 +39,8 @@ pub(super) fn classify(ether: &EtherFrame<'_>, own: &Identity) -> Result<Class, 
     }
 }
 
-/// Returns whether a frame is for the RDMA half of a NIC: RoCE to the NIC's MAC or to a group. The driver
-/// handles IP addresses and VLANs, and each QP checks those of its connection.
+/// Returns whether a frame is for the RDMA half of a NIC: RoCE to the NIC's MAC or to a group. IP addresses and VLANs
+/// are not checked here, because each QP checks those of its connection.
 pub(super) fn is_for_rdma(frame: &[u8], own: &Identity) -> bool {
     EtherFrame::parse_tagged(frame)
         .is_ok_and(|(ether, _)| ether.is_roce() && check_destination(&ether, own).is_ok())

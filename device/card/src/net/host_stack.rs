@@ -25,14 +25,14 @@ use super::{DropReason, PortStats};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
 
-/// Maximum number of pending answers. Answers accumulate while the fabric is blocked, and further ones are dropped.
+/// Maximum number of pending answers. Answers accumulate while the fabric is blocked. Answers beyond this limit are
+/// dropped.
 ///
-/// A frame causes at most one answer, which goes to the frame's source and is not longer than the frame. A peer
-/// therefore cannot use this port to amplify traffic. The only exception is the advertisement that answers a probe. It
-/// contains an option of eight bytes (RFC 4861, section 7.2.4), which the probe lacks.
+/// A frame causes at most one answer, which goes to the frame's source and is not longer than the frame, so that a peer
+/// cannot use this port to amplify traffic. Only the advertisement that answers a probe is longer, by an option of
+/// eight bytes (RFC 4861, section 7.2.4).
 pub(super) const MAX_WAITING: usize = 256;
 
-/// Hop limit of packets from the host stack.
 const HOP_LIMIT: u8 = 64;
 
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ impl HostStack {
         }
     }
 
-    /// Reserves the addresses of another host for that host, unless they are already reserved.
+    /// Reserves the addresses of another host for that host's MAC. Addresses that are already reserved are skipped.
     pub(super) fn add_static_neighbour(&mut self, own: &Identity, other: &Identity) {
         if other.mac == own.mac {
             return;
@@ -73,7 +73,6 @@ impl HostStack {
         }
     }
 
-    /// Releases the addresses of a host.
     pub(super) fn remove_static_neighbour(&mut self, other: &Identity) {
         other.addresses().for_each(|ip| self.neighbours.remove_static(ip, other.mac));
     }

@@ -5,7 +5,7 @@
 //! | packet without GRH | IPv4, between the addresses of the ports with these LIDs |
 //! | packet with GRH | IPv6, with the GRH as its header; the MACs are those of the ports with these LIDs |
 //! | destination LID of a group, with its MGID in the GRH | IPv6 (IPv4 for a mapped MGID), Ethernet group address |
-//! | source and destination LID | MACs, according to the LID table or the LID rule |
+//! | source and destination LID | MACs of the ports with these LIDs, as configured or derived from the LIDs |
 //! | SL 0 to 15 | traffic class: SL bits 2:0 in bits 7:5, as in RoCE; SL bit 3 in bit 4 |
 //!
 //! The headers contain nothing specific to hcad, so soft-RoCE can be a peer. Path bits are not transmitted, because
@@ -43,14 +43,13 @@ pub struct Route {
     pub dlid: Lid,
     /// Service level, four bits.
     pub service_level: u8,
-    /// Global route header, if requested.
     pub grh: Option<Grh>,
 }
 
 /// Source of an InfiniBand packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Source LID; 0 if the source MAC is not configured and does not follow the LID rule.
+    /// Source LID; 0 if the source MAC is neither configured nor derived from a LID.
     pub slid: Lid,
     pub service_level: u8,
     /// Whether the packet had a global route header.
@@ -102,12 +101,10 @@ impl Addresses {
     }
 }
 
-/// Returns the traffic class for a service level.
 pub const fn class_of(service_level: u8) -> u8 {
     (service_level & 7) << 5 | (service_level >> 3 & 1) << 4
 }
 
-/// Returns the service level for a traffic class.
 const fn level_of(traffic_class: u8) -> u8 {
     traffic_class >> 5 | (traffic_class >> 4 & 1) << 3
 }

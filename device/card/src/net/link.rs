@@ -10,7 +10,6 @@ pub struct Link {
 }
 
 impl Link {
-    /// Returns whether frames can pass.
     pub const fn is_up(self) -> bool {
         self.plugged && self.enabled
     }

@@ -19,7 +19,7 @@ use crate::identity::Identity;
 #[derive(Debug)]
 pub struct Port {
     link: Link,
-    /// The only copy of the addresses, which can change at run time.
+    /// Addresses, which can change at run time. No other component keeps a copy.
     addresses: Addresses,
     owner: PortOwner,
     /// Whether the port is in loopback, disconnected from the wire.
@@ -51,7 +51,7 @@ impl PortOwner {
             Self::HostStack(_) => own.owns(ip),
             // The driver programs the MAC of each group, so the MAC need not follow from the IP address.
             Self::Nic { .. } if mac.is_multicast() => ip.is_multicast(),
-            // The port has no IP addresses of its own. Each QP checks the addresses of its connection.
+            // A NIC port has no IP addresses of its own. Each QP checks the addresses of its connection.
             Self::Nic { .. } => is_valid_source(ip),
         };
         match is_accepted {
@@ -61,12 +61,11 @@ impl PortOwner {
         }
     }
 
-    /// Checks the source of a RoCE packet from a wire.
+    /// Checks the source of a RoCE packet from the wire.
     fn check_source(&self, own: &Identity, mac: MacAddr, ip: &IpAddrs) -> Result<(), DropReason> {
         match self {
             Self::HostStack(host_stack) => host_stack.check_source(own, mac, ip.src()),
-            // Only packets to this port's address are accepted, so a packet whose source equals its
-            // destination has a forged source.
+            // A packet to this host whose source equals its destination has a forged source.
             Self::Nic { .. } if is_valid_source(ip.src()) && ip.src() != ip.dst() => Ok(()),
             Self::Nic { .. } => Err(DropReason::BadSource),
         }
@@ -93,41 +92,39 @@ impl Port {
         Self { link: Link::default(), addresses, owner, loopback: false, stats: PortStats::default() }
     }
 
-    /// Returns the configured addresses.
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    /// Returns a mutable reference to the configured addresses.
     pub fn addresses_mut(&mut self) -> &mut Addresses {
         &mut self.addresses
     }
 
-    /// Returns whether the link is up. While it is down, every received frame is dropped.
+    /// Returns whether the link is up. While the link is down, every received frame is dropped.
     pub fn is_up(&self) -> bool {
         self.link.is_up()
     }
 
-    /// Returns the state of the link.
     pub fn link(&self) -> Link {
         self.link
     }
 
-    /// Sets the state of the link, and counts its transitions to down.
+    /// Sets the state of the link, and counts each change from up to down.
     pub fn set_link(&mut self, link: Link) {
         self.stats.link_downed += u64::from(self.link.is_up() && !link.is_up());
         self.link = link;
     }
 
-    /// Enables or disables the RDMA half of a NIC. While it is disabled, the NIC receives RoCE like all other frames.
-    /// Has no effect on an HCA without a NIC.
+    /// Enables or disables the RDMA half of a NIC. While the RDMA half is disabled, the NIC receives RoCE like all
+    /// other frames. Has no effect on an HCA without a NIC.
     pub fn set_rdma(&mut self, in_use: bool) {
         if let PortOwner::Nic { rdma, .. } = &mut self.owner {
             *rdma = in_use;
         }
     }
 
-    /// Sets the MAC of a NIC until the next [`Port::reset`]. The MAC of an HCA is fixed by its configuration.
+    /// Sets the MAC of a NIC until the next [`Port::reset`]. Has no effect on an HCA without a NIC, whose MAC is fixed
+    /// by its configuration.
     pub fn set_mac(&mut self, mac: MacAddr) {
         if let PortOwner::Nic { .. } = self.owner {
             self.addresses.own.mac = mac;
@@ -139,7 +136,6 @@ impl Port {
         std::mem::replace(&mut self.loopback, loopback) != loopback
     }
 
-    /// Returns whether loopback is enabled.
     pub fn is_looped_back(&self) -> bool {
         self.loopback
     }
@@ -156,8 +152,8 @@ impl Port {
         }
     }
 
-    /// Returns whether a frame is for the NIC. This includes all frames except RoCE to a group or to the MAC
-    /// that the NIC shares with the RDMA half.
+    /// Returns whether a frame is for the NIC, if there is one. While the RDMA half is in use, RoCE to a group or to
+    /// the port's MAC is for the engine instead.
     pub fn is_for_nic(&self, frame: &[u8]) -> bool {
         match self.owner {
             PortOwner::HostStack(_) => false,
@@ -177,8 +173,8 @@ impl Port {
         self.stats.receive.count(frame);
     }
 
-    /// Checks and counts a frame for the NIC. Unless loopback is enabled, rejects frames from the NIC's own MAC: either
-    /// reflections of its multicasts, or frames from a host with the same address.
+    /// Counts a frame for the NIC, and returns whether it is accepted. Unless loopback is enabled, frames from the
+    /// NIC's own MAC are rejected: they are reflected multicasts, or come from a host with the same MAC.
     pub fn admit_nic_frame(&mut self, frame: &[u8]) -> bool {
         let reason = match EtherFrame::parse(frame) {
             Ok(ether) if self.loopback || ether.src != self.addresses.own.mac => {
@@ -207,8 +203,8 @@ impl Port {
         self.stats.lost_link_down += frames as u64;
     }
 
-    /// Removes a priority tag (VLAN ID 0), which switches may add to untagged frames. Returns `None` for a frame of a
-    /// VLAN, because this port belongs to none. Frames for a NIC are unchanged.
+    /// Removes a priority tag (VLAN ID 0), which switches may add to untagged frames. Returns `None` for a frame with
+    /// any other VLAN ID, because this port belongs to no VLAN. Frames for a NIC are returned unchanged.
     pub fn untag<'a>(&mut self, frame: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         if let PortOwner::Nic { .. } = self.owner {
             return Some(frame.into());
@@ -237,7 +233,7 @@ impl Port {
     }
 
     /// Resolves a neighbour. While the neighbour's MAC is unknown, frames for the neighbour can [`wait`](Self::wait). A
-    /// NIC has no neighbours here, because the guest's kernel resolves them.
+    /// NIC port resolves no neighbours, because the guest's kernel does so.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         self.host_stack()
             .map_or(Resolved { mac: None, request: false }, |host_stack| host_stack.resolve(now, ip))
@@ -267,14 +263,14 @@ impl Port {
         self.stats.lost_unresolved += 1;
     }
 
-    /// Reserves the addresses of another host for that host, unless they are already reserved.
+    /// Reserves the addresses of another host for that host's MAC. Addresses that are already reserved are skipped.
     pub fn add_static_neighbour(&mut self, other: &Identity) {
         if let PortOwner::HostStack(host_stack) = &mut self.owner {
             host_stack.add_static_neighbour(&self.addresses.own, other);
         }
     }
 
-    /// Releases the addresses of a host added with [`Port::add_static_neighbour`].
+    /// Releases the addresses reserved by [`Port::add_static_neighbour`].
     pub fn remove_static_neighbour(&mut self, other: &Identity) {
         if let Some(host_stack) = self.host_stack() {
             host_stack.remove_static_neighbour(other);

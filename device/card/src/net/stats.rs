@@ -29,7 +29,6 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Counts a RoCE packet.
     pub(super) fn count(&mut self, frame: &[u8]) {
         const IPV6: [u8; 2] = [0x86, 0xdd];
         let headers = if frame.get(12..14) == Some(&IPV6) { 14 + 40 + 8 } else { 14 + 20 + 8 };
@@ -38,7 +37,6 @@ impl Traffic {
         self.multicast_packets += u64::from(is_for_group(frame));
     }
 
-    /// Counts a frame of a NIC.
     pub(super) fn count_nic(&mut self, frame: &[u8]) {
         self.packets += 1;
         self.octets += frame.len() as u64;

@@ -18,7 +18,6 @@ pub enum Field {
     Sctp(Port),
 }
 
-/// A port of a transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     Source,

@@ -103,7 +103,6 @@ struct OuterUdp {
 struct IpHeader {
     version: IpVersion,
     at: usize,
-    /// Length of the header, including options or extension headers.
     len: usize,
 }
 
@@ -159,7 +158,6 @@ impl Offloads {
         Ok(Self { outer, ip, l4, len: if has_ip { at + l4_len } else { 0 } })
     }
 
-    /// Returns the total length of the headers.
     pub const fn headers_len(&self) -> usize {
         self.len
     }
@@ -248,8 +246,8 @@ impl IpHeader {
         }
     }
 
-    /// Returns the end of the IP packet, before any Ethernet padding, or the end of the frame if the length
-    /// in the header is invalid.
+    /// Returns the offset of the first byte after the IP packet, before any Ethernet padding. Returns the length of the
+    /// frame if the length in the IP header is invalid.
     fn end(&self, frame: &[u8]) -> usize {
         let said = match self.version {
             IpVersion::V4 { .. } => self.at + usize::from(get_u16(frame, self.at + 2)),
@@ -302,8 +300,8 @@ fn fill_sctp(frame: &mut [u8], at: usize, end: usize) {
     }
 }
 
-/// Adjusts the TCP header of a segment. RFC 9293, section 3.1: FIN and PSH belong to the last segment. RFC
-/// 3168, section 6.1.2: CWR is set only in the first segment.
+/// Adjusts the TCP header of a segment. FIN and PSH are set only in the last segment (RFC 9293, section 3.1), and CWR
+/// only in the first (RFC 3168, section 6.1.2).
 fn adjust_tcp(frame: &mut [u8], at: usize, position: SegmentPosition) {
     const FIN: u8 = 0x01;
     const PSH: u8 = 0x08;

@@ -43,7 +43,7 @@ pub struct Segments {
     size: u32,
     sent: u32,
     payload_len: u32,
-    /// Number of segments emitted, modulo 2^16. It is added to the IPv4 identification.
+    /// Number of segments emitted, modulo 2^16. This number is added to the IPv4 identification.
     emitted: u16,
 }
 
@@ -72,8 +72,8 @@ impl Segments {
         Ok(Self { headers, offloads, size, sent: 0, payload_len, emitted: 0 })
     }
 
-    /// Appends the next segment to `out`. `payload` appends the given number of payload bytes. Returns
-    /// whether it was the last segment.
+    /// Appends the next segment to `out`. `payload` is called with a number of bytes and appends that many payload
+    /// bytes. Returns whether this was the last segment.
     ///
     /// # Errors
     /// Fails if `payload` fails or if the segment ends within its headers. On error, nothing is appended and the next

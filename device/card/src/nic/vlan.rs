@@ -6,7 +6,6 @@ use smallvec::SmallVec;
 /// Length of the MAC addresses, which precede the tags: IEEE 802.1Q-2018, section 9.3.
 pub const ADDRESSES_LEN: usize = 12;
 
-/// Length of a tag.
 pub const TAG_LEN: usize = 4;
 
 /// The bytes of the tags to insert into a frame.
@@ -45,7 +44,7 @@ mod tests {
     use protocol::net::layers::{Layers, TagKind, Tci};
 
     #[test]
-    fn inserted_vlan_tags_parse_and_strip() {
+    fn inserted_vlan_tags_can_be_parsed_and_stripped() {
         let tag = |kind, tci| Some(VlanTag { kind, tci: Tci::from_bits(tci) });
         for (outer, inner) in [
             (None, None),

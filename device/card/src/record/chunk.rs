@@ -6,10 +6,10 @@ use twox_hash::XxHash3_64;
 
 use super::codec::MAX_ENTRY;
 
-/// Length of the contents from which a chunk is complete.
+/// A chunk is complete once its contents have this length in bytes.
 pub(super) const TARGET_LEN: usize = 256 << 10;
 
-/// Maximum length of the contents in bytes. One more entry may be added to an almost complete chunk.
+/// Maximum length of the contents in bytes, including a last entry that begins just below [`TARGET_LEN`].
 pub(super) const MAX_CHUNK: usize = TARGET_LEN + 2 * MAX_ENTRY;
 
 /// Number of bytes before the contents of a chunk.

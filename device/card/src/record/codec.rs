@@ -86,7 +86,7 @@ mod left {
 /// Why bytes are not a valid entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CodecError {
-    /// The entry exceeds its chunk.
+    /// The entry continues beyond the end of its chunk.
     #[error("a recorded entry is truncated")]
     CutOff,
     /// The tag, form or flag is unknown.
@@ -103,7 +103,7 @@ pub enum CodecError {
     Text,
 }
 
-/// Appends an entry. Data that `cache` contains is replaced with a reference.
+/// Appends an entry. Data that is already in `cache` is replaced with a reference.
 pub(super) fn encode_dedup(entry: &Entry<'_>, cache: &mut DedupCache, to: &mut Vec<u8>) {
     match entry {
         Entry::Read { iova, len, bytes: Some(bytes) } if dedup::is_kept(*len) => {
@@ -280,7 +280,7 @@ fn wide(len: usize) -> u64 {
     len as u64
 }
 
-/// Decodes the entry at the start of `bytes`, and returns the rest.
+/// Decodes the entry at the start of `bytes`. Returns the entry and the bytes after it.
 pub(super) fn decode<'a>(
     bytes: &'a [u8],
     cache: &'a DedupCache,
@@ -415,7 +415,6 @@ impl<'a> Bytes<'a> {
         Err(CodecError::TooLarge)
     }
 
-    /// Reads a length or a count.
     fn size(&mut self) -> Result<usize, CodecError> {
         let size = usize::try_from(self.number()?).map_err(|_| CodecError::TooLarge)?;
         if size <= MAX_RUN { Ok(size) } else { Err(CodecError::TooLarge) }

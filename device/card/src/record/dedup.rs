@@ -14,7 +14,8 @@ const LONGEST: usize = 4096 + 256;
 /// Number of slots for each kind of run. Must be even, because neighbouring slots form pairs.
 const RUNS: usize = 4096;
 
-/// Lengths of a frame's headers and ICRC. Both differ between frames with the same payload.
+/// Lengths of a frame's headers and of its ICRC. Frames with the same payload usually differ in both, so neither is
+/// cached.
 pub(super) const HEAD: usize = 64;
 pub(super) const TAIL: usize = 4;
 
@@ -34,7 +35,6 @@ pub(super) struct DedupCache {
     pub(super) frames: Runs,
 }
 
-/// Runs by slot. The number of slots is [`RUNS`].
 #[derive(Default)]
 pub(super) struct Runs(Vec<Vec<u8>>);
 
@@ -57,7 +57,6 @@ impl Runs {
         self.put(place, run);
     }
 
-    /// Stores a run in a slot, replacing the old run.
     pub(super) fn put(&mut self, place: usize, run: &[u8]) {
         if self.0.is_empty() {
             self.0.resize(RUNS, Vec::new());
@@ -80,7 +79,7 @@ pub(super) fn place_of_read(iova: u64) -> usize {
     place(page.wrapping_add(within.wrapping_mul(SPREAD)))
 }
 
-/// A frame whose payload is cached.
+/// A frame whose payload length permits caching, split into its parts.
 pub(super) struct FrameParts<'a> {
     pub(super) head: &'a [u8; HEAD],
     pub(super) payload: &'a [u8],
@@ -90,7 +89,7 @@ pub(super) struct FrameParts<'a> {
 }
 
 impl<'a> FrameParts<'a> {
-    /// Returns `None` if the frame is too short or too long for the cache.
+    /// Returns `None` if the payload is too short or too long for the cache.
     pub(super) fn of(frame: &'a [u8]) -> Option<Self> {
         let (head, rest) = frame.split_first_chunk()?;
         let (payload, tail) = rest.split_last_chunk()?;
@@ -105,6 +104,6 @@ impl<'a> FrameParts<'a> {
 }
 
 fn place(key: u64) -> usize {
-    // The remainder is below RUNS.
+    // The conversion cannot fail, because the remainder is below RUNS.
     usize::try_from(key % RUNS as u64).unwrap_or(0)
 }

@@ -13,8 +13,8 @@ use super::codec::{self, MAX_RUN};
 use super::dedup::DedupCache;
 use super::entry::{Ending, Entry};
 
-/// Maximum number of bytes waiting to be written to the file. At full rate, a device transfers about this
-/// amount in a tenth of a second.
+/// Maximum number of bytes waiting to be written to the file. A device at full rate transfers about this many bytes in
+/// a tenth of a second.
 pub(super) const MAX_WAITING: usize = 128 << 20;
 
 /// How long the writer lets entries accumulate, so that the device rarely has to wake it. If the daemon is killed, the
@@ -155,7 +155,6 @@ impl Queue {
         }
     }
 
-    /// Returns whether entries are still accepted.
     pub(super) fn is_open(&self) -> bool {
         self.lock().phase == Phase::Open
     }
@@ -165,8 +164,7 @@ impl Queue {
         self.lock().failure.clone()
     }
 
-    /// Marks the record as ended. The writer calls this when it stops, and passes its error, if any. Later entries are
-    /// lost.
+    /// Ends the record. Called by the writer when it stops, with its error, if any. Later entries are discarded.
     pub(super) fn end(&self, failure: Option<String>) {
         let mut state = self.lock();
         if let Some(failure) = failure {
@@ -178,7 +176,8 @@ impl Queue {
         self.ended.notify_all();
     }
 
-    /// Locks the state. Poisoning is harmless, because a panic leaves only complete entries.
+    /// Locks the state. Poisoning is ignored, because the state holds only complete entries even if a thread panics
+    /// while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -30,7 +30,7 @@ pub enum ReadError {
     /// The header is invalid.
     #[error("cannot read the recording header: {0}")]
     Header(#[from] serde_json::Error),
-    /// A digest does not match.
+    /// The length or digest of a chunk is wrong.
     #[error("the recording is damaged at byte {at}")]
     Damaged {
         /// Offset of the damaged chunk.
@@ -56,7 +56,7 @@ pub struct Reader {
     cache: DedupCache,
     /// Number of bytes consumed from the current chunk.
     at: usize,
-    /// Offset in the file of the end of the current chunk.
+    /// File offset at which the current chunk ends.
     read: u64,
     /// Whether the file ends inside a chunk.
     cut_off: bool,

@@ -35,7 +35,7 @@ impl Recorder {
     /// Creates or replaces the file at `path`. The record ends before the file exceeds `max_len` bytes.
     ///
     /// # Errors
-    /// Fails if the file cannot be created or written, or the process has no free threads.
+    /// Fails if the file cannot be created or written, or if the writer thread cannot be started.
     pub fn create(path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
         Self::to(Box::new(file::create(path)?), path, header, max_len)
     }
@@ -43,7 +43,7 @@ impl Recorder {
     /// Writes the record to `out`. Log messages refer to `out` as `path`.
     ///
     /// # Errors
-    /// Fails if the header cannot be written, or the process has no free threads.
+    /// Fails if the header cannot be written, or if the writer thread cannot be started.
     pub fn to(out: Box<dyn Write + Send>, path: &Path, header: &Header, max_len: u64) -> io::Result<Self> {
         Self::with_room(out, path, header, max_len, MAX_WAITING)
     }
@@ -102,7 +102,6 @@ impl Recorder {
         (path, queue.failure())
     }
 
-    /// Returns the device's side of the record.
     pub fn sink(&self) -> &RecordSink {
         &self.sink
     }

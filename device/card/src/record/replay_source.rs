@@ -7,7 +7,6 @@ use super::entry::{Content, Ending, Entry, Input, Update};
 use super::reader::{ReadError, Reader};
 use crate::sanitize;
 
-/// A record that is being replayed.
 #[derive(Debug)]
 pub struct ReplaySource {
     reader: Reader,
@@ -91,18 +90,17 @@ impl ReplaySource {
         Counts { span, ..self.counts }
     }
 
-    /// Returns the time of the current step in nanoseconds.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// Returns the time of the current step since 1970. If the record does not state when the device's clock started,
-    /// returns the time of that clock instead.
+    /// Returns the time of the current step since 1970. If the record does not state the origin of the device's clock,
+    /// returns the time since that origin instead.
     pub fn since_1970(&self) -> Duration {
         Duration::from_nanos(self.reader.header().clock_origin_ns) + Duration::from_nanos(self.now)
     }
 
-    /// Returns the end of the record or the first difference, whichever stopped the replay.
+    /// Returns why the replay stopped, once it has: the end of the record, or the first difference.
     pub fn take_stop(&mut self) -> Option<Result<Finish, Difference>> {
         Some(match self.stop.take()? {
             Stop::Finish(finish) => Ok(finish),
@@ -215,7 +213,7 @@ impl ReplaySource {
         self.exchange(|| output.to_string(), |entry| (entry == output).then_some(()));
     }
 
-    /// Compares an output with the next entry. Returns `None` if the two differ or the record has ended.
+    /// Compares an output with the next entry. Returns `None` if they differ or the record has ended.
     fn exchange<T>(
         &mut self,
         found: impl Fn() -> String,

@@ -51,12 +51,10 @@ impl RecordSink {
         self.record(&Entry::Map { iova, len, read, write, reachable });
     }
 
-    /// Records that the client unmapped memory.
     pub fn unmap(&self, iova: u64, len: u64) {
         self.record(&Entry::Unmap { iova, len });
     }
 
-    /// Records that the client unmapped all memory.
     pub fn unmap_all(&self) {
         self.record(&Entry::UnmapAll);
     }
@@ -145,7 +143,7 @@ impl RecordSink {
         }
     }
 
-    /// Executes a compare-and-swap and returns the old value. In a recording, `perform` executes it. In a
+    /// Executes a compare-and-swap and returns the old value. In a recording, `perform` executes the operation. In a
     /// replay, the old value comes from the record.
     ///
     /// # Errors
@@ -159,7 +157,7 @@ impl RecordSink {
     ) -> Result<u64, E> {
         match &self.0 {
             Side::Recording(queue) => {
-                // The closure may be called several times, and only its last result has taken effect.
+                // The closure may be called several times. Only the result of its last call takes effect.
                 let mut after = None;
                 let updated = perform(&mut |before| {
                     after = update(before);
@@ -221,7 +219,7 @@ fn append_at(queue: &Queue, now: Option<u64>, entry: &Entry<'_>) {
     }
 }
 
-/// Locks the source. Poisoning is harmless, because the replay state of a panicked device is still valid.
+/// Locks the source. Poisoning is ignored, because the replay state stays valid even if the device panics.
 fn lock(source: &Mutex<ReplaySource>) -> MutexGuard<'_, ReplaySource> {
     source.lock().unwrap_or_else(PoisonError::into_inner)
 }

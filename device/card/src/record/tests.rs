@@ -26,7 +26,6 @@ fn reader(record: &[u8]) -> Result<Reader, ReadError> {
     Reader::new(Box::new(Cursor::new(record.to_vec())))
 }
 
-/// Records a step of a device that reads and writes.
 fn step(sink: &RecordSink, number: u64) {
     sink.step(1000 * number, Input::Frame(vec![7; 300].into()));
     sink.read(0x1000, &mut [0; 4], (), |out| {
@@ -46,7 +45,7 @@ fn record_of(steps: u64) -> Vec<u8> {
     file.bytes()
 }
 
-/// Returns the number of steps in a record, and why the record ends.
+/// Replays a record. Returns the number of its steps, and how it ends.
 fn play_all(record: &[u8]) -> (u64, Result<Finish, Difference>) {
     let source = std::sync::Arc::new(std::sync::Mutex::new(ReplaySource::new(reader(record).unwrap())));
     let sink = RecordSink::playing(source.clone());
@@ -117,7 +116,8 @@ fn invalid_entries_are_rejected() {
     assert_eq!(MAX_RUN, 0x20_0000);
 }
 
-/// The CRC of any data followed by its own CRC is a constant, and frames end with their CRC.
+/// The CRC of any data followed by its own CRC is a constant, and frames end with their CRC. A CRC could therefore not
+/// serve as digest.
 #[test]
 fn digest_distinguishes_frames_with_valid_crcs() {
     let sealed = |byte: u8| {
@@ -139,7 +139,7 @@ fn record_has_header_and_ending() {
     assert!(matches!(end, Ok(Finish::Ended(Ending::Closed))), "{end:?}");
 }
 
-/// If the daemon is killed, the record contains all chunks written so far.
+/// If the daemon is killed, the record contains only the chunks written so far.
 #[test]
 fn truncated_record_replays_complete_chunks() {
     let whole = record_of(1000);
@@ -227,7 +227,7 @@ struct Slow(mpsc::Receiver<()>, Written);
 
 impl Write for Slow {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // The header is written before the thread starts.
+        // Do not block while the header is written, because that happens before the writer thread starts.
         if !self.1.bytes().is_empty() {
             let _ = self.0.recv();
         }
@@ -273,7 +273,7 @@ fn write_error_stops_recording_without_panic() {
     (1..10_000).for_each(|number| step(recorder.sink(), number));
 }
 
-/// The record must be complete, so that the panic can be replayed.
+/// If the device panics, the record must still be complete, so that the panic can be replayed.
 #[test]
 fn panicking_device_ends_record_as_failed() {
     let file = Written::default();
@@ -316,11 +316,11 @@ fn repeated_data_is_written_once() {
     assert!(lens[2..].iter().all(|len| *len < 80), "{lens:?}");
 }
 
-/// The parts of an entry: the address of a read or the headers and ICRC of a frame, and the bytes.
+/// The parts of an entry: the address of a read, or the headers and ICRC of a frame, followed by the data.
 type Sample = (Result<u64, ([u8; 64], [u8; 4])>, Vec<u8>);
 
-/// Generates only a few different addresses and contents, so that many of them repeat. The lengths are near
-/// the limits of the cache.
+/// Generates only a few different addresses and contents, so that many of them repeat. The lengths are near the limits
+/// of the cache or far from them.
 fn sample() -> impl Strategy<Value = Sample> {
     let kind = prop_oneof![(0..3_u64).prop_map(Ok), (any::<[u8; 64]>(), any::<[u8; 4]>()).prop_map(Err)];
     let run = (0..3_u8, prop::sample::select(vec![10, 255, 256, 400, 4096, 4352, 5000]));

@@ -128,7 +128,6 @@ impl fmt::Display for Region {
     }
 }
 
-/// Shows the first bytes of a byte string.
 struct Hex<'a>(&'a [u8]);
 
 impl fmt::Display for Hex<'_> {

@@ -65,7 +65,8 @@ fn replay_of_unchanged_device_shows_no_difference() {
     let record = session(|_| {});
     let report = play(&mut powered_on(), source(&record), |_| Next::Go);
     assert!(matches!(report.outcome, Outcome::Same(Finish::Ended(Ending::Closed))), "{report}");
-    // One write was denied. The second doorbell waited for bus mastering. The client signalled a vector once.
+    // Bus mastering is disabled at the second doorbell, so one write is denied and one interrupt is sent late. The
+    // client triggers the fourth interrupt.
     let Counts { writes, interrupts, frames, span, .. } = report.counts;
     assert_eq!((writes, interrupts, frames, span.as_millis()), (3, 4, 0, 3), "{report}");
 }
@@ -113,7 +114,7 @@ fn replay_stops_at_requested_step() {
     );
 }
 
-/// Frames that the fabric has not sent yet stay in the outgoing batch, in the recording and in the replay.
+/// Frames that the fabric has not sent yet stay in the outgoing batch, both in the recording and in the replay.
 #[test]
 fn unsent_frames_are_replayed() {
     let other = Identity::from_lid(Lid::new(9));

@@ -41,7 +41,7 @@ pub fn create_new(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Fails if the handler cannot be installed.
 pub fn survive_size_limit() -> io::Result<()> {
-    // The signal interrupts the writing thread, whose system call then returns EFBIG.
+    // An empty handler suffices: the interrupted system call returns EFBIG.
     extern "C" fn nothing(_: c_int, _: *mut siginfo_t, _: *mut c_void) {}
     register_signal_handler(libc::SIGXFSZ, nothing)
         .map_err(|error| io::Error::from_raw_os_error(error.errno()))
@@ -58,8 +58,8 @@ fn create_or(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 
 fn private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.create_new(true).mode(PRIVATE.bits()).open(path)?;
-    // The umask may have removed the owner's permissions. A sandboxed process has no such umask, and cannot change
-    // modes.
+    // The umask may have removed permissions of the owner. The mode is changed only in this case, because a sandboxed
+    // process cannot change modes.
     if Mode::from_raw_mode(fstat(&file)?.st_mode) != PRIVATE {
         fchmod(&file, PRIVATE)?;
     }

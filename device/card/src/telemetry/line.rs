@@ -1,5 +1,5 @@
 //! Prepares log lines for writing. Lines are truncated to [`MAX_LEN`], because a guest or a peer may determine their
-//! contents. Each line counts against the allowance of its thread.
+//! contents, and count against the allowance of their thread. [`Line`] describes the exceptions.
 
 use std::io::{self, Write};
 
@@ -28,7 +28,6 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Creates a factory whose lines have this format and go to `writer`.
     pub(super) const fn to(writer: &'static NonBlockingWriter, format: LogFormat) -> Self {
         Self { writer, format }
     }

@@ -46,7 +46,6 @@ pub struct Site {
 }
 
 impl Site {
-    /// Creates a site with its full allowance.
     pub const fn new() -> Self {
         Self { window_start: Cell::new(0), written: Cell::new(0), left_out: Cell::new(0) }
     }
@@ -172,7 +171,6 @@ const fn split_target(module: &str) -> (&[u8], &[u8]) {
     (b"device::frontend::", path)
 }
 
-/// Compares byte strings in a `const` context.
 const fn is_equal(a: &[u8], b: &[u8]) -> bool {
     let mut index = 0;
     while index < a.len() && index < b.len() && a[index] == b[index] {

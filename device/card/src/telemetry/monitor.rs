@@ -115,7 +115,7 @@ impl Monitor {
         self.trace.as_ref().and_then(Trace::next_deadline)
     }
 
-    /// Reports the suppressed trace records of a period that is over.
+    /// Reports how many trace records were suppressed in periods that have ended.
     pub fn handle_deadline(&mut self) {
         if let Some(trace) = &mut self.trace {
             trace.handle_deadline(self.now);
@@ -132,7 +132,6 @@ impl Monitor {
         &self.command_time
     }
 
-    /// Returns the counts of commands by name and status.
     pub fn commands(&self) -> &BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
         &self.commands
     }
@@ -146,8 +145,9 @@ impl Monitor {
         &self.doorbells
     }
 
-    /// Reports that `what` was ignored, in counters, trace and log. `qpn` is its QP, if any; `fields` adds fields to
-    /// the trace record. Must not be used for packets and frames, whose trace records are rate-limited.
+    /// Reports that `what` was ignored, in counters, trace and log. `qpn` is the affected QP, if any. `fields` adds
+    /// fields to the trace record. For packets and frames, use [`Monitor::ignored_packet`] and
+    /// [`Monitor::ignored_frame`], whose trace records are rate-limited.
     #[cold]
     pub fn ignored(
         &mut self,
@@ -276,7 +276,6 @@ impl Monitor {
         self.ignored.iter().map(|(name, seen)| (*name, seen.count))
     }
 
-    /// Returns the ignored operations of a QP.
     pub fn ignored_of(&self, qpn: Qpn) -> Option<Ignored> {
         self.ignored_of.get(&qpn).copied()
     }
@@ -286,7 +285,6 @@ impl Monitor {
         self.ignored_of.remove(&qpn);
     }
 
-    /// Clears the state of all QPs.
     pub fn forget_qps(&mut self) {
         self.ignored_of.clear();
     }
@@ -313,12 +311,10 @@ impl Monitor {
         }
     }
 
-    /// Returns the number of requests that failed because an access was denied, by cause.
     pub fn refused(&self) -> &BTreeMap<&'static str, u64> {
         &self.refused
     }
 
-    /// Returns whether violations are reported.
     pub fn is_strict(&self) -> bool {
         self.strict
     }
@@ -351,7 +347,7 @@ impl Monitor {
 }
 
 impl Drop for Monitor {
-    /// Ends the trace, which then reports the latest suppressed records.
+    /// Ends the trace, so that it reports the records suppressed most recently.
     fn drop(&mut self) {
         self.set_trace(None);
     }

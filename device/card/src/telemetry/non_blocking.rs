@@ -101,7 +101,6 @@ impl NonBlockingWriter {
         self.shared.filled.notify_one();
     }
 
-    /// Returns the number of lost lines.
     pub fn lost(&self) -> u64 {
         self.shared.lock().lost
     }
@@ -176,7 +175,8 @@ impl<W: Write + AsFd> WriterThread<W> {
         }
     }
 
-    /// Waits for lines and takes them all. Returns `None` when the writer is closed.
+    /// Waits for lines and takes all of them, with the number of lines dropped after them. Returns `None` once the
+    /// writer is closed and no lines are left.
     fn take(&self, lines: &mut Vec<u8>) -> Option<(u64, LogFormat)> {
         let is_empty = |waiting: &mut Pending| !waiting.is_filled() && !waiting.closed;
         let waited = self.shared.filled.wait_while(self.shared.lock(), is_empty);
@@ -232,7 +232,6 @@ fn count(lines: &[u8]) -> u64 {
     lines.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-/// Formats the line that reports lost lines, in the format of the log.
 fn note(missing: u64, format: LogFormat) -> String {
     const MESSAGE: &str = "log lines lost: standard error was not read fast enough";
     const TARGET: &str = log_target!();
@@ -272,7 +271,7 @@ mod tests {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             match self.full.load(Ordering::Acquire) {
                 true => Err(ErrorKind::StorageFull.into()),
-                // Write only a part of a line.
+                // Write only a part of each line.
                 false => self.stream.write(&bytes[..bytes.len().min(3)]),
             }
         }

@@ -93,9 +93,9 @@ impl From<RingBytes> for u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
     Replace,
-    /// Requires that no file exists yet. This neither overwrites a file nor blocks on a FIFO.
+    /// Fails if a file already exists. This mode neither overwrites a file nor blocks on a FIFO.
     New,
-    /// Appends to existing files, beginning with the one that was written last.
+    /// Appends to existing files, beginning with the most recently written one.
     Append,
 }
 
@@ -315,7 +315,6 @@ impl fmt::Debug for Store {
     }
 }
 
-/// Opens all files of a store in order.
 fn open_all(keep: &Keep, opening: Opening) -> io::Result<VecDeque<File>> {
     let mut opened = VecDeque::new();
     for path in keep.files() {
@@ -328,7 +327,7 @@ fn open_all(keep: &Keep, opening: Opening) -> io::Result<VecDeque<File>> {
             Ok(file) => opened.push_back(file),
             Err(error) => {
                 if opening == Opening::New {
-                    // These files have just been created and are empty.
+                    // These files are removed, because this call has just created them.
                     keep.files().take(opened.len()).for_each(|path| drop(std::fs::remove_file(path)));
                 }
                 return Err(error);

@@ -11,7 +11,6 @@ use tracing_subscriber::{EnvFilter, reload};
 
 use super::{line, non_blocking};
 
-/// Function that replaces the log filter.
 type SetFilter = dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync;
 
 static SET_FILTER: OnceLock<Box<SetFilter>> = OnceLock::new();
@@ -62,7 +61,7 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
         .with_env_filter(filter)
         .with_writer(line::Lines::to(writer, config.format))
         .with_ansi(false)
-        // By default, internal errors are written directly to standard error, which may panic.
+        // By default, internal errors are written directly to standard error, and a failed write panics.
         .log_internal_errors(false);
     let (set, filter): (_, Box<SetFilter>) = match config.format {
         LogFormat::Text => {
@@ -83,7 +82,8 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// Replaces the filter. Returns false if RUST_LOG overrides it, or if the log has not been set up.
+/// Replaces the log filter. Returns false if the directives are invalid, RUST_LOG overrides them, or the log has not
+/// been set up.
 pub fn set_filter(directives: &str) -> bool {
     let is_ours = std::env::var_os(EnvFilter::DEFAULT_ENV).is_none();
     match (SET_FILTER.get(), EnvFilter::try_new(directives)) {
@@ -92,7 +92,7 @@ pub fn set_filter(directives: &str) -> bool {
     }
 }
 
-/// Logs a panic. Unlike the standard library's hook, this function does not block on standard error.
+/// Logs a panic. Unlike the standard library's hook, this hook does not block on standard error.
 fn report(panic: &PanicHookInfo<'_>) {
     let thread = thread::current();
     let name = thread.name().unwrap_or("unnamed");

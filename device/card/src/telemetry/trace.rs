@@ -192,12 +192,10 @@ impl Trace {
         self.store.ended()
     }
 
-    /// Returns the contents of the trace ring, if there is one.
     pub fn kept(&self) -> Option<Vec<u8>> {
         self.store.kept()
     }
 
-    /// Returns the current time.
     pub fn now(&self) -> Duration {
         (self.clock)()
     }
@@ -257,7 +255,7 @@ impl Trace {
         self.repeats.deadline()
     }
 
-    /// Reports how many records were suppressed in periods that have ended by `now`.
+    /// Reports how many records were suppressed in periods that have ended by `now`, if any.
     pub fn handle_deadline(&mut self, now: Instant) {
         let suppressed = self.repeats.end_at(now);
         self.report_suppressed(suppressed);

@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "Bar5 has no room")]
-    fn last_register_has_no_upper_half() {
+    fn bar_cannot_start_at_last_register() {
         let _ = Bars::new([(Bar::Bar5, MEMORY)]);
     }
 }

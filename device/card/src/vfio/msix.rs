@@ -92,8 +92,8 @@ impl Interrupts {
         }
     }
 
-    /// Records the client's changes to vectors and every signal to the client, or compares them with a
-    /// record. `None` ends either mode.
+    /// Sets the recording or replay of the client's changes to vectors and of the signals to the client. `None` ends
+    /// it.
     pub fn set_record_sink(&mut self, sink: Option<RecordSink>) {
         self.sink = sink;
     }
@@ -178,7 +178,7 @@ impl Interrupts {
         }
     }
 
-    /// Signals a vector's eventfd at the client's request, regardless of the masks.
+    /// Signals a vector's eventfd at the client's request, even if the vector is masked.
     pub fn trigger(&mut self, vector: usize) {
         self.input(Input::Trigger { vector });
         let number = vector;
@@ -187,7 +187,7 @@ impl Interrupts {
         }
     }
 
-    /// Closes all eventfds and clears the client's masks. Called when the client disables MSI-X. Pending bits stay set,
+    /// Closes all eventfds and clears the client's masks, because the client has disabled MSI-X. Pending bits stay set,
     /// because QEMU closes all eventfds and sets them again whenever the driver starts to use another vector.
     pub fn disconnect(&mut self) {
         self.input(Input::Unwire);
@@ -213,7 +213,6 @@ impl Interrupts {
         }
     }
 
-    /// Returns the length of the table in bytes.
     pub fn table_len(&self) -> u64 {
         self.table.len() as u64
     }

@@ -22,10 +22,10 @@ pub struct SharedPages {
 }
 
 impl SharedPages {
-    /// Creates `len` zero bytes, which use memory only once touched.
+    /// Creates pages with `len` zero bytes in total. Memory is allocated only for pages that are touched.
     ///
     /// # Errors
-    /// Fails if the process has no free descriptors, or the host cannot map the memory.
+    /// Fails if the process has reached its descriptor limit, or if the host cannot map the memory.
     pub fn new(len: usize) -> io::Result<Self> {
         let file = shared_memory::make(NAME, len)?;
         let region = shared_memory::map(file.try_clone()?, len)?;
@@ -40,7 +40,7 @@ impl SharedPages {
     /// Replaces the eight bytes at `offset`, which must be a multiple of eight, with zeros. Returns the old bytes, or
     /// `None` if they were zero or the offset is invalid.
     ///
-    /// Later reads of memory see all writes that software made before the store.
+    /// Reads of guest memory after this call see all writes that software made before it stored the returned bytes.
     pub fn take(&self, offset: u64) -> Option<[u8; 8]> {
         // Load first, so that the cache line stays with the guest's CPU while the word is zero.
         let word = self.word(offset).filter(|word| word.load(Ordering::Relaxed) != 0)?;
@@ -63,7 +63,6 @@ mod tests {
 
     use super::*;
 
-    /// Maps the pages as a client does.
     fn mapped(pages: &SharedPages, len: usize) -> MmapRegion {
         shared_memory::map(pages.file().try_clone().unwrap(), len).unwrap()
     }

@@ -189,7 +189,6 @@ impl ConfigSpace {
         (dword(at) | dword(at + 4) << 32) & !BAR_ATTRIBUTES
     }
 
-    /// Returns the bits that control interrupts.
     pub fn msix_gate(&self) -> Gate {
         let control = self.word(MSIX_CONTROL);
         Gate {

@@ -35,8 +35,8 @@ use crate::memory::GuestMemory;
 
 /// A device exposed through the protocol.
 ///
-/// The ranges in these calls are inside the region. Messages are served strictly in order: the effects of a call are
-/// complete before the reply is sent and before the client's next message is served.
+/// Callers pass only ranges that lie inside the region. Messages are served strictly in order: the effects of a call
+/// are complete before the reply is sent and before the client's next message is served.
 pub trait Device {
     /// Returns the length of a region in bytes, or 0 if the region does not exist.
     fn region_len(&self, region: Region) -> u64;
@@ -48,14 +48,12 @@ pub trait Device {
         None
     }
 
-    /// Reads bytes of a region.
     fn region_read(&mut self, region: Region, offset: u64, out: &mut [u8]);
 
-    /// Writes bytes of a region.
     fn region_write(&mut self, region: Region, offset: u64, data: &[u8]);
 
-    /// Returns the client's memory. An unmapped range is not accessed after the unmap has returned, because
-    /// DMA happens only inside calls, on the thread that also unmaps.
+    /// Returns the client's memory. A range is never accessed after it has been unmapped, because DMA happens only
+    /// inside calls to the device, on the thread that also unmaps.
     fn memory(&mut self) -> &mut GuestMemory;
 
     fn interrupts(&mut self) -> &mut Interrupts;

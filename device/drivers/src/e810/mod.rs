@@ -43,7 +43,6 @@ pub struct E810 {
     receive_head: u16,
     /// Queue pairs and completion queues.
     queues: queue_pair::Queues,
-    /// State of the RDMA half.
     rdma: Rdma,
 }
 

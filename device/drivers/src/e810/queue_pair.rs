@@ -74,7 +74,6 @@ struct Rings {
     slot: u32,
 }
 
-/// State of the driver's queues.
 #[derive(Debug, Default)]
 pub struct Queues {
     /// Number of completion events read.
@@ -137,8 +136,8 @@ pub fn inline(control: u64, remote: u64, imm: Option<u32>, data: &[u8]) -> Vec<u
 }
 
 impl<B: Bus> Driver<B> {
-    /// Brings up RDMA on a NIC that is already running, including its event queues, and adds the NIC's own MAC address
-    /// to the ARP table at index 1.
+    /// Brings up RDMA and its event queues on a NIC that is already running. Adds the NIC's own MAC address to the ARP
+    /// table at index 1.
     pub fn open_rdma(&mut self, own: MacAddr) {
         let options = OptionsSection { rdma_filter: true, ..OptionsSection::default() };
         let context = VsiContext { sections: Sections::OPTIONS, options, ..VsiContext::default() };

@@ -1,4 +1,4 @@
-//! The control queue (CQP) of the RDMA half, driven as `irdma` drives it.
+//! A driver for the RDMA control queue (CQP) that behaves like `irdma`.
 
 use protocol::hca::e810::rdma::completion_queue::CqCommand;
 use protocol::hca::e810::rdma::control::{Completion, ErrorCodes, HostContext, Status, Tail};
@@ -15,11 +15,9 @@ use super::Driver;
 use super::admin::halves;
 use crate::Bus;
 
-/// Number of entries of the control queue.
 pub const CQP_ENTRIES: u16 = 2048;
 /// Cookie in the host context. Every completion must return it.
 pub const CQP_COOKIE: u64 = 0xff25_5227_06e1_6f60;
-/// Bus address of the host context.
 const HOST_CONTEXT: u64 = 0x40_0000;
 /// Bus address of the buffer shared by all operations.
 pub const RDMA_BUFFER: u64 = 0x40_1000;
@@ -27,31 +25,25 @@ pub const RDMA_BUFFER: u64 = 0x40_1000;
 pub const CQP_RING: u64 = 0x41_0000;
 /// Bus address of the ring of CQ 0.
 pub const CCQ_RING: u64 = 0x44_0000;
-/// Number of entries of CQ 0.
 pub const CCQ_ENTRIES: u32 = 2050;
 /// Bus address of the shadow area of CQ 0.
 pub const CCQ_SHADOW: u64 = 0x40_3000;
 /// Bus address of the ring of CEQ 0.
 pub const CEQ_RING: u64 = 0x46_0000;
-/// Number of entries of CEQ 0.
 pub const CEQ_ENTRIES: u32 = 2048;
 /// Bus address of the AEQ's ring.
 pub const AEQ_RING: u64 = 0x47_0000;
-/// Number of entries of the AEQ.
 pub const AEQ_ENTRIES: u32 = 3072;
 /// Bus address of the first PBLE segment.
 pub const PBLE_SEGMENT: u64 = 0x60_0000;
-/// MSI-X vector of the AEQ.
 pub const AEQ_VECTOR: u16 = 3;
-/// MSI-X vector of CEQ 0.
 pub const CEQ_VECTOR: u16 = 4;
 
-/// Enable bit of an interrupt cause.
 const CAUSE_ENABLE: u32 = 1 << 30;
 /// Length of the "commit FPM" buffer in bytes.
 const COMMIT_LEN: u32 = 0xd0;
 
-/// Driver state of the RDMA half.
+/// Driver state of the RDMA control queue.
 #[derive(Debug, Default)]
 pub struct Rdma {
     /// Ring index of the next operation.
@@ -59,11 +51,9 @@ pub struct Rdma {
     polarity: bool,
     /// Number of entries read from CQ 0.
     completions: u32,
-    /// Whether CQ 0 exists.
     has_ccq: bool,
 }
 
-/// Result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Performed {
     /// Error codes from the registers, if the operation failed.
@@ -104,19 +94,16 @@ impl<B: Bus> Driver<B> {
         assert_eq!(self.cqp_status(), Status { done: true, error: false });
     }
 
-    /// Stops the control queue.
     pub fn end_cqp(&mut self) {
         self.write(Register::PfpeCcqphigh, 0);
         self.write(Register::PfpeCcqplow, 0);
         self.interface.rdma = Rdma::default();
     }
 
-    /// Reads PFPE_CCQPSTATUS, the status of the control queue.
     pub fn cqp_status(&mut self) -> Status {
         Status::parse(&self.read(Register::PfpeCcqpstatus).to_le_bytes())
     }
 
-    /// Reads PFPE_CQPTAIL, the tail of the control queue.
     pub fn cqp_tail(&mut self) -> Tail {
         Tail::parse(&self.read(Register::PfpeCqptail).to_le_bytes())
     }
@@ -124,8 +111,8 @@ impl<B: Bus> Driver<B> {
     /// Executes an operation.
     ///
     /// # Panics
-    /// If the doorbell write does not complete the operation, or if the next entry of CQ 0 (once CQ 0 exists) is not
-    /// its completion.
+    /// If the doorbell write does not complete the operation, or, once CQ 0 exists, if the next entry of CQ 0 is not
+    /// the operation's completion.
     #[track_caller]
     pub fn perform(&mut self, operation: &Operation) -> Performed {
         let wqe = operation.emit(self.interface.rdma.polarity);
@@ -178,7 +165,7 @@ impl<B: Bus> Driver<B> {
         completion
     }
 
-    /// Sets up context memory, CEQ 0, CQ 0 and the AEQ, as `irdma` does (section 9.2).
+    /// Sets up context memory, CEQ 0, CQ 0 and the AEQ, as `irdma` does (E810 interface, section 9.2).
     ///
     /// # Panics
     /// If any step fails.
@@ -226,14 +213,14 @@ impl<B: Bus> Driver<B> {
         assert_eq!(performed.error, None);
     }
 
-    /// Commits the same number of objects of each type as `irdma` in the recorded session. Returns the segment at which
-    /// the PBLEs start.
+    /// Commits the same object counts as `irdma` in a recorded session. Returns the index of the segment where the
+    /// PBLEs start.
     ///
     /// # Panics
     /// If the operation fails, or the PBLEs do not start at a segment boundary.
     #[track_caller]
     pub fn commit_fpm(&mut self) -> u16 {
-        /// Buffer offset and object count of each object type.
+        /// Offset in the buffer and object count, per object type.
         const COUNTS: &[(u64, u32)] =
             &[(0, 1024), (8, 2048), (32, 256), (48, 16384), (104, 4096), (112, 1 << 18)];
         self.bus.poke(RDMA_BUFFER, &[0; COMMIT_LEN as usize]);

@@ -12,7 +12,7 @@ use protocol::ids::{Cqn, Lkey, Pdn, Va};
 /// The protection domain of all objects.
 pub const PD: u32 = 3;
 
-/// Returns a region of 4 KiB pages that starts at address `start`. `mtt` is the MTT entry of its first page.
+/// Returns the MPT entry of a region of 4 KiB pages. `mtt` is the index of the region's first MTT entry.
 pub fn region(key: u32, mtt: u64, start: u64, length: u64, flags: MptFlags) -> Mpt {
     let blank = Mpt::parse(&[0; Mpt::LEN]).expect("zeros are a region");
     let (key, pd, start) = (Lkey::new(key), Pdn::new(PD), Va::new(start));
@@ -31,8 +31,8 @@ pub fn eqc(msix_vector: u16, key: u32, log_entries: u8) -> Eqc {
     Eqc { log_entries, msix_vector, pd: Pdn::new(PD), lkey: Lkey::new(key), ..blank }
 }
 
-/// Returns the context of an RC QP with MTU 256 and one CQ for both queues. The send and receive queues are each `len`
-/// bytes of [`SLOT`](super::SLOT)-byte slots, at the beginning of their regions.
+/// Returns the context of an RC QP with MTU 256 and one CQ for both queues. Each queue starts at the beginning of its
+/// region and has `len` bytes, in slots of [`SLOT`](super::SLOT) bytes.
 pub fn qpc(cqn: u32, [sq, rq]: [u32; 2], len: u32) -> Qpc {
     Qpc {
         mtu: 1,

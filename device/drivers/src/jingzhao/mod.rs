@@ -35,7 +35,7 @@ pub const LOG_CQS: u8 = 16;
 pub const LOG_EQS: u8 = 5;
 pub const LOG_MPTS: u8 = 17;
 
-/// Bus addresses to which ICM address 0 is mapped. Contexts and the TPT have separate mappings.
+/// Bus addresses that ICM address 0 maps to. Contexts and the TPT have separate mappings.
 pub const ICM_CONTEXT: u64 = 0x1000_0000;
 pub const ICM_TPT: u64 = 0x1800_0000;
 
@@ -48,7 +48,7 @@ pub const TABLES: [(IcmTable, u64, u64); 5] = [
     (IcmTable::Tpt, MTT, ICM_TPT + MTT),
 ];
 
-/// Returns the layout of section 13 for tables of these sizes.
+/// Returns the layout of section 13 for the given table sizes, as log2 of the number of entries.
 pub fn layout(log_qps: u8, log_cqs: u8, log_mpts: u8) -> InitHca {
     let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
     InitHca {
@@ -62,9 +62,9 @@ pub fn layout(log_qps: u8, log_cqs: u8, log_mpts: u8) -> InitHca {
 
 /// Driver state specific to JingZhao.
 pub struct JingZhao {
-    /// Address of the HCR in BAR 0: 0, as in the public driver, or the documented address.
+    /// Offset of the HCR in BAR 0. The public driver uses offset 0 instead of the documented offset.
     pub hcr: u64,
-    /// Whether to set unused command parameters to 0. If false, they contain the mailbox address.
+    /// Whether to set an unused in_param or out_param to 0. If false, it contains the address of the inbox or outbox.
     pub exact: bool,
 }
 
@@ -76,18 +76,16 @@ impl<B: Bus> Driver<B> {
         Self { bus, interface: JingZhao { hcr: 0, exact: true } }
     }
 
-    /// Writes a word to a BAR.
     pub fn write32(&mut self, bar: u8, offset: u64, value: u32) {
         self.bus.store(bar, offset, &value.to_le_bytes());
     }
 
-    /// Reads a word from a BAR.
     pub fn read32(&mut self, bar: u8, offset: u64) -> u32 {
         u32::from_le_bytes(self.bus.load(bar, offset))
     }
 
-    /// Issues INIT_HCA with the table sizes of the public driver, and maps `pages` pages of each table except the EQ
-    /// table, which fits in one page.
+    /// Issues INIT_HCA with the table sizes of the public driver, and maps `pages` pages of each table. The EQ table
+    /// needs only one page.
     pub fn initialise(&mut self, pages: u16) {
         self.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
         for (table, virt, bus) in TABLES {

@@ -46,7 +46,7 @@ pub fn doorbell(qpn: u32, slot: u32, opcode: u8, size: u32) -> [u32; 2] {
 }
 
 impl<B: Bus> Driver<B> {
-    /// Posts a receive with one data unit, the valid bit set and no link.
+    /// Writes a valid receive WQE that has one data unit and no link to a next WQE.
     pub fn post_recv(&mut self, queues: &Queues, slot: u32, unit: &[u8]) {
         let mut wqe = vec![0x20];
         wqe.resize(16, 0);

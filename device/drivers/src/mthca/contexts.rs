@@ -55,7 +55,7 @@ impl Mpt {
 
     /// Returns the region of a queue buffer, in protection domain 1.
     pub const fn buffer(slot: u32, len: u64, mtt: u64) -> Self {
-        // `ib_mthca` spreads keys over the device's banks (section 6.1).
+        // `ib_mthca` copies bit 3 of the index to bit 23, to spread keys over the device's banks (section 6.1).
         let key = slot | (slot >> 3 & 1) << 23;
         Self { flags: Self::LOCAL, log_pages: 0, key, pd: 1, start: 0, len, mtt }
     }
@@ -115,7 +115,8 @@ pub fn srq_context(srqn: u32, [log_slots, log_slot]: [u32; 2], pd: u32, lkey: u3
 }
 
 /// Returns the context of a QP whose peer is the QP with the same number at `dlid`. The work queue fields are zero, and
-/// the PSNs are about to wrap. Except for UD and management QPs, the MTU is 256 and the message length is unlimited.
+/// the PSNs are about to wrap. UD and management QPs have MTU 2048. All other QPs have MTU 256 and no limit on the
+/// message length.
 pub fn qpc(kind: u8, qpn: u32, dlid: u16) -> Qpc {
     const UD: u8 = 3;
     const MLX: u8 = 7;

@@ -36,11 +36,8 @@ pub struct CommandEvents {
 }
 
 impl CommandEvents {
-    /// Number of the EQ.
     const EQN: u32 = 3;
-    /// MSI-X vector that the EQ raises.
     const VECTOR: usize = 2;
-    /// Number of entries in the ring.
     const ENTRIES: u32 = 256;
 }
 
@@ -48,7 +45,7 @@ impl CommandEvents {
 pub struct Mthca {
     /// EQ for command completions. `None` if the driver polls for them.
     pub events: Option<CommandEvents>,
-    /// Whether to set unused command parameters to 0. If false, they contain the mailbox address.
+    /// Whether to set an unused in_param or out_param to 0. If false, it contains the address of the inbox or outbox.
     pub exact: bool,
 }
 
@@ -60,12 +57,10 @@ impl<B: Bus> Driver<B> {
         Self { bus, interface: Mthca { events: None, exact: false } }
     }
 
-    /// Writes to a register.
     pub fn write(&mut self, offset: u64, value: u32) {
         self.bus.store(0, offset, &value.to_be_bytes());
     }
 
-    /// Reads from a register.
     pub fn read(&mut self, offset: u64) -> u32 {
         u32::from_be_bytes(self.bus.load(0, offset))
     }
@@ -78,7 +73,8 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Issues a command with arbitrary parameters. The status is valid only if the event bit is clear.
+    /// Issues a command with arbitrary parameters and returns the status, which is valid only if the event bit is
+    /// clear.
     #[track_caller]
     pub fn raw(&mut self, in_param: u64, in_modifier: u32, out_param: u64, token: u16, word: u32) -> u8 {
         self.issue(in_param, in_modifier, out_param, token, word);

@@ -25,14 +25,12 @@ pub struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// Returns the offset from the first slot to the slot with this free-running index.
     fn at(&self, posted: u16) -> u32 {
         u32::from(posted % self.slots) * self.slot
     }
 }
 
 impl<B: Bus> Driver<B> {
-    /// Writes a doorbell record.
     pub fn set_record(&mut self, at: u64, value: u32) {
         self.bus.poke(at, &value.to_be_bytes());
     }

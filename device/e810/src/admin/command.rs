@@ -35,13 +35,11 @@ impl Command {
         Ok(Self { parameters: descriptor.parameters, buffer, response_len: None })
     }
 
-    /// Creates a command for tests.
     #[cfg(test)]
     pub(crate) const fn of(parameters: [u8; PARAMETERS_LEN], buffer: Vec<u8>) -> Self {
         Self { parameters, buffer, response_len: None }
     }
 
-    /// Returns the parameters, parsed with `parse`.
     pub fn parameters<T>(&self, parse: fn(&[u8; PARAMETERS_LEN]) -> T) -> T {
         parse(&self.parameters)
     }

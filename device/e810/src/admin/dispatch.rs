@@ -13,13 +13,9 @@ use super::{Command, capabilities, control, link, mac, package, queues, schedule
 use crate::state::State;
 use crate::{strict, trace};
 
-/// Status name of a successful command.
 const OK: &str = "OK";
 
-/// Executes the commands in the send ring.
-///
-/// Executes at most one ring's worth of commands per call. Each command takes a constant number of passes over its
-/// buffer.
+/// Executes the commands in the send ring, at most one ring's worth per call.
 pub(crate) fn run(state: &mut State, cx: &mut Context<'_>) {
     for _ in 0..state.function.rings.send.entries() {
         let Some((place, mut descriptor)) = state.function.rings.send.next(cx.dma) else { return };
@@ -60,8 +56,8 @@ fn execute(state: &mut State, cx: &mut Context<'_>, descriptor: &mut Descriptor)
     let name = opcode.map_or(protocol::hca::e810::admin::opcode::UNKNOWN, Opcode::name);
     match &result {
         Ok(()) => limited!(debug, command = name, "command completed"),
-        // Log at debug level only: drivers probe for optional commands, and find the flash size by reading
-        // past the end.
+        // Log at debug level only: drivers probe for optional commands, and read past the end of the flash to find its
+        // size.
         Err(error) if error.status == AdminStatus::NotImplemented || opcode == Some(Opcode::ReadNvm) => {
             limited!(debug, command = name, "command completed with status: {error}");
         }

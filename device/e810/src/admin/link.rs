@@ -46,8 +46,6 @@ fn set_link_enabled(state: &mut State, cx: &mut Context<'_>, enabled: bool) {
     post_link_event(state, cx);
 }
 
-/// Enables or disables the MAC loopback. Every reset disables the loopback, so a newly loaded driver never
-/// starts with a disconnected port.
 pub(super) fn set_mac_loopback(cx: &mut Context<'_>, command: &Command) {
     let SetMacLoopback { enable } = command.parameters(SetMacLoopback::parse);
     if cx.port.set_loopback(enable) {
@@ -75,7 +73,6 @@ fn answer(state: &State) -> [u8; PARAMETERS_LEN] {
     GetLinkStatus { events: u8::from(state.function.link_events) }.emit()
 }
 
-/// Posts a link status event if the driver has enabled link status events.
 pub(crate) fn post_link_event(state: &mut State, cx: &mut Context<'_>) {
     if !state.function.link_events {
         return;

@@ -99,8 +99,8 @@ fn add_rdma_sets(state: &mut State, command: &mut Command) -> Result<(), AdminEr
 
 /// Executes "Disable queues": immediately removes queues and their pending frames.
 fn disable(state: &mut State, command: &mut Command) -> Result<(), AdminError> {
-    /// Padding after an even number of 2-byte IDs, in bytes. Each group starts with a 6-byte header and is aligned to
-    /// four bytes.
+    /// Bytes of padding after a group with an even number of IDs. A group has a 6-byte header and 2-byte IDs, and is
+    /// aligned to four bytes.
     const PADDING: usize = 2;
     let groups = command.parameters(DisableParameters::parse).groups;
     let function = &mut state.function;

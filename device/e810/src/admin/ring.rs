@@ -139,14 +139,13 @@ impl Ring {
         self.length.enable
     }
 
-    /// Returns the number of entries.
     pub fn entries(&self) -> u16 {
         self.length.entries
     }
 
-    /// Fetches the descriptor at the head. Returns the descriptor and its address, or `None` if the ring is
-    /// empty or stopped. The ring stops if it is not in mapped memory, or if its head or tail is out of
-    /// range. In that case, the "critical error" bit in its length register is set.
+    /// Fetches the descriptor at the head. Returns the descriptor and its address, or `None` if the ring is empty or
+    /// stopped. The ring stops and sets the "critical error" bit in its length register if the ring is not in mapped
+    /// memory, or if its head or tail is out of range.
     pub fn next(&mut self, dma: &GuestMemory) -> Option<(Iova, Descriptor)> {
         if !self.length.enable || self.length.critical || self.head == self.tail {
             return None;

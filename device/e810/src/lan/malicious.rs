@@ -15,37 +15,27 @@ use thiserror::Error;
 /// A driver violation that stops a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum DriverError {
-    /// The tail is outside the ring.
     #[error("the tail is outside the ring")]
     TailBeyondRing,
-    /// The ring is not in mapped memory.
     #[error("the ring is not in mapped memory")]
     RingOutsideMemory,
-    /// A buffer has length 0.
     #[error("a descriptor has a buffer length of 0")]
     EmptyBuffer,
-    /// A frame is shorter than the minimum.
     #[error("the frame is too short")]
     FrameTooShort,
-    /// A frame exceeds the maximum on the wire.
     #[error("the frame is too long")]
     FrameTooLong,
-    /// A frame has too many buffers.
     #[error("the frame has too many buffers")]
     TooManyBuffers,
-    /// A descriptor has an unknown type, or a type that is not valid at this position.
     #[error("the descriptor type is unknown or not valid at this position")]
     DescriptorType,
     /// Headers overlap, are shorter than their minimum, or exceed the frame.
     #[error("the header lengths are invalid or exceed the frame")]
     HeaderLengths,
-    /// The MSS is out of range.
     #[error("the MSS is out of range")]
     SegmentSize,
-    /// The TSO length does not match the buffers.
     #[error("the TSO length does not match the buffers")]
     SegmentedLength,
-    /// A buffer is not in mapped memory.
     #[error("a descriptor's buffer is not in mapped memory")]
     BufferOutsideMemory,
 }
@@ -128,8 +118,7 @@ struct Events {
 }
 
 impl MaliciousDriver {
-    /// Records an event. If the driver has not cleared an earlier event, the earlier one is kept and the new one is
-    /// dropped.
+    /// Records an event. The event is dropped if the driver has not yet cleared an earlier one.
     pub(super) fn record(&mut self, detector: Detector, queue: u16, fault: DriverError) {
         let event = match detector {
             Detector::TransmitQueues => QueueManagerEvent::new()
@@ -189,7 +178,6 @@ impl MaliciousDriver {
 mod tests {
     use super::*;
 
-    /// Reads the register at an offset in BAR0.
     fn read(registers: &MaliciousDriver, offset: u64) -> u32 {
         registers.read(Register::at(offset).unwrap().0).unwrap()
     }

@@ -48,7 +48,6 @@ const MAX_POLLS_PER_FRAME: usize = 64;
 /// A frame fetched from a transmit queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OutgoingFrame {
-    /// VSI of the queue.
     pub(super) vsi: u16,
     /// Destination requested by the context descriptor.
     pub(super) destination: Destination,
@@ -57,13 +56,10 @@ pub(super) struct OutgoingFrame {
 /// Why a transmit queue could not be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum AddError {
-    /// The queue number is out of range.
     #[error("transmit queue {0} does not exist")]
     NoSuchQueue(u16),
-    /// The queue is already enabled.
     #[error("transmit queue {0} is already enabled")]
     Enabled(u16),
-    /// The ring length is out of range.
     #[error(
         "the ring of transmit queue {0} has {1} descriptors (minimum {min}, maximum {max})",
         min = RING_LENGTHS.start(),
@@ -78,7 +74,6 @@ const RING_LENGTHS: std::ops::RangeInclusive<u16> = 8..=8160;
 /// Pending interrupt causes, without duplicates.
 type Causes = SmallVec<[Cause; 8]>;
 
-/// The LAN data path: all queues and counters.
 #[derive(Debug)]
 pub(super) struct Lan {
     transmit: Vec<Option<Box<Transmit>>>,
@@ -109,7 +104,7 @@ struct Receive {
     tail: u32,
     control: u32,
     queue: Option<Box<ReceiveQueue>>,
-    /// Set if a driver violation has stopped the queue, as in [`Transmit`].
+    /// Set if a driver violation has stopped the queue.
     stopped: bool,
 }
 
@@ -154,7 +149,8 @@ impl Lan {
         self.statistics.port
     }
 
-    /// Returns the control socket's rows of the enabled queues, transmit queues first. The caller fills in the vectors.
+    /// Returns the enabled queues as rows for the control socket, transmit queues first. The caller fills in the
+    /// vectors.
     pub(super) fn queues(&self) -> impl Iterator<Item = QueueRow> {
         let state = |stopped: bool| if stopped { QueueState::Stopped } else { QueueState::Enabled };
         let transmit = (0..).zip(&self.transmit).filter_map(move |(number, place)| {
@@ -196,8 +192,8 @@ impl Lan {
         transmit.chain(receive)
     }
 
-    /// Returns the interrupt causes since the last call. Transmit causes come first, so that a receive cause on the
-    /// same vector also signals coalesced completions.
+    /// Returns the interrupt causes since the last call. Transmit causes come first, so that the interrupt of a receive
+    /// cause also signals coalesced transmit completions on the same vector.
     pub(super) fn take_causes(&mut self) -> Causes {
         let mut causes = std::mem::take(&mut self.causes);
         causes.sort_by_key(|cause| matches!(cause, Cause::Receive(_)));
@@ -315,7 +311,6 @@ impl Lan {
         }
     }
 
-    /// Whether a transmit queue exists.
     pub(super) fn has_transmit(&self, number: u16) -> bool {
         self.transmit.get(usize::from(number)).is_some_and(Option::is_some)
     }
@@ -367,12 +362,10 @@ impl Lan {
         None
     }
 
-    /// Counts a frame sent to the wire.
     pub(super) fn count_sent(&mut self, frame: &[u8]) {
         self.statistics.port_transmitted(frame);
     }
 
-    /// Counts a frame dropped because the link is down.
     pub(super) const fn count_lost_with_link_down(&mut self) {
         self.statistics.port.dropped_link_down += 1;
     }
@@ -461,7 +454,8 @@ impl Lan {
         layers: &Layers,
         offload: RxOffload,
     ) {
-        // The received-frame counters of a VSI include dropped frames, because net_ice subtracts those (section 8.6).
+        // The received-frame counters of a VSI include dropped frames, because net_ice subtracts the dropped frames
+        // from these counters (section 8.6).
         self.statistics.received(vsi, frame);
         let queue = self.receive_mut(number).and_then(Receive::queue_mut);
         let error = match queue.map(|queue| queue.deliver((memory, &mut *monitor), frame, layers, offload)) {
@@ -510,7 +504,6 @@ impl Lan {
         }
     }
 
-    /// Records a pending cause of a receive queue.
     fn raise_receive(&mut self, number: u16) {
         let cause = Cause::Receive(number);
         if !self.causes.contains(&cause) {

@@ -39,11 +39,10 @@ pub(super) struct ReceiveQueue {
     counts: Counts,
 }
 
-/// Counters of a receive queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) frames: u64,
-    /// Bytes delivered, counted as on the wire without the check sequence.
+    /// Bytes of the delivered frames, including stripped VLAN tags but excluding the check sequence.
     pub(super) bytes: u64,
     pub(super) dropped: u64,
 }

@@ -61,7 +61,6 @@ pub(super) struct Statistics {
 }
 
 impl Traffic {
-    /// Returns the number of frames.
     pub(in super::super) const fn frames(&self) -> u64 {
         self.unicast + self.multicast + self.broadcast
     }
@@ -88,19 +87,16 @@ fn count_size(sizes: &mut Sizes, frame: &[u8]) {
 }
 
 impl Statistics {
-    /// Counts a frame received by the port.
     pub(super) fn port_received(&mut self, frame: &[u8]) {
         self.port.receive.count(frame, FCS_LEN);
         count_size(&mut self.port.receive_sizes, frame);
     }
 
-    /// Counts a frame transmitted by the port.
     pub(super) fn port_transmitted(&mut self, frame: &[u8]) {
         self.port.transmit.count(frame, FCS_LEN);
         count_size(&mut self.port.transmit_sizes, frame);
     }
 
-    /// Counts a frame transmitted by a VSI.
     pub(super) fn transmitted(&mut self, vsi: u16, frame: &[u8]) {
         self.vsi_mut(vsi).transmit.count(frame, 0);
     }
@@ -179,7 +175,6 @@ mod tests {
 
     const STATION: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-    /// Reads the counter at an offset in BAR0.
     fn counter(statistics: &Statistics, offset: u64) -> u64 {
         statistics.read(Register::at(offset).unwrap().0).unwrap()
     }

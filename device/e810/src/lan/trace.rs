@@ -6,7 +6,6 @@ use protocol::describe::{Describe as _, Field as _};
 use protocol::hca::e810::rx_descriptor::{RxBuffers, RxWriteBack};
 use protocol::hca::e810::tx_descriptor::TxDescriptor;
 
-/// Records a transmit descriptor that was fetched.
 pub(super) fn transmit(monitor: &mut Monitor, (queue, index): (u16, u16), descriptor: &TxDescriptor) {
     if let Some(trace) = monitor.trace() {
         trace.record(Kind::Wqe, "transmit", |to| {
@@ -18,7 +17,6 @@ pub(super) fn transmit(monitor: &mut Monitor, (queue, index): (u16, u16), descri
     }
 }
 
-/// Records a transmit descriptor marked as done.
 pub(super) fn transmit_done(monitor: &mut Monitor, (queue, index): (u16, u16)) {
     if let Some(trace) = monitor.trace() {
         trace.record(Kind::Cqe, "transmit", |to| {
@@ -28,7 +26,6 @@ pub(super) fn transmit_done(monitor: &mut Monitor, (queue, index): (u16, u16)) {
     }
 }
 
-/// Records a receive descriptor that was fetched.
 pub(super) fn receive(monitor: &mut Monitor, (queue, index): (u16, u16), buffers: &RxBuffers) {
     if let Some(trace) = monitor.trace() {
         trace.record(Kind::Wqe, "receive", |to| {
@@ -39,7 +36,6 @@ pub(super) fn receive(monitor: &mut Monitor, (queue, index): (u16, u16), buffers
     }
 }
 
-/// Records a receive descriptor that was completed.
 pub(super) fn receive_done(monitor: &mut Monitor, (queue, index): (u16, u16), entry: &RxWriteBack) {
     if let Some(trace) = monitor.trace() {
         trace.record(Kind::Cqe, "receive", |to| {

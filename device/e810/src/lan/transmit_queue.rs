@@ -33,8 +33,8 @@ const MIN_LEN: usize = 17;
 /// Bound: buffers per frame without TSO, the same as on E810 hardware. Linux linearizes frames with more buffers.
 const MAX_BUFFERS: usize = 8;
 
-/// Bound: buffers per TSO frame. This limits the state that a queue keeps between calls. A TSO frame from
-/// Linux has at most 45 fragments and 128 KiB in total. Linux splits fragments of 16 KiB or more.
+/// Bound: buffers per TSO frame, which limits the state that a queue keeps between calls. Linux needs fewer buffers: a
+/// TSO frame has at most 45 fragments and 128 KiB, and only fragments of 16 KiB or more are split.
 const MAX_TSO_BUFFERS: usize = 256;
 
 /// Bound: descriptors prefetched from the ring at a time.
@@ -90,7 +90,7 @@ struct PendingFrame {
     position: (usize, u16),
 }
 
-/// Fields that are the same in all data descriptors of a frame.
+/// Fields of a frame's first data descriptor.
 #[derive(Clone, Copy, Debug)]
 struct First {
     command: Command,
@@ -111,7 +111,6 @@ struct DoneReport {
 }
 
 impl TransmitQueue {
-    /// Creates a queue with an empty ring.
     pub(super) fn new(number: u16, context: TxContext) -> Self {
         Self {
             number,
@@ -304,7 +303,7 @@ impl TransmitQueue {
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// Marks the frame's descriptors that have the RS bit set as done. Returns their number.
+    /// Marks the frame's descriptors with the RS bit as done. Returns their number.
     fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, DriverError> {
         let frame = std::mem::take(&mut self.frame);
         let mut done = 0;

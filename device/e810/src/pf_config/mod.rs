@@ -13,7 +13,6 @@ use super::scheduler::Scheduler;
 use super::switch::{Destination, DiscardError, Route, RuleCommand, RuleScope, Switch, VsiSet};
 use super::vsi::{VsiNumber, Vsis};
 
-/// Switch, VSIs, scheduler and resources.
 #[derive(Debug, Default)]
 pub(super) struct PfConfig {
     /// Scheduler tree of the transmit queues.

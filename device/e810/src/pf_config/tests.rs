@@ -12,7 +12,6 @@ use crate::admin::{Command, scheduler, switch};
 const SEEDS: std::ops::Range<u64> = 0..12;
 const COMMANDS: usize = 4000;
 
-/// Opcodes of the random commands.
 const OPCODES: [Opcode; 26] = [
     Opcode::GetSwitchConfig,
     Opcode::AllocateResources,

@@ -1,7 +1,7 @@
 //! Reports engine events to software: completions, QP events and CQ events.
 //!
-//! A failed request produces no CQE. Instead, the QP enters the error state and an asynchronous event reports
-//! the cause. Software then flushes the queues and reports the cause in the first flush completion.
+//! A failed request produces no CQE. Instead, the QP enters the error state and an asynchronous event reports the
+//! cause. Software then flushes the queues, and the first flush completion reports the cause.
 //!
 //! # Spec
 //! E810 interface, sections 12.1 and 14.1.
@@ -23,7 +23,6 @@ use super::queue_pair::QueuePair;
 use super::send_queue::SendTag;
 use super::trace;
 
-/// Reports an engine event.
 pub(in super::super) fn handle_event(rdma: &mut Rdma, cx: &mut Context<'_>, event: Event) {
     match event {
         Event::Completion(completion) => complete(rdma, cx, &completion),
@@ -196,7 +195,6 @@ fn fail(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, cause: QpFailure) {
     stop(rdma, cx, qpn);
 }
 
-/// Reports an asynchronous event of a QP.
 pub(super) fn report(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,
@@ -218,7 +216,6 @@ pub(super) fn report(
     events.report(hmc.pages(cx.dma), cx.monitor, &event);
 }
 
-/// Reports that a send queue is suspended.
 pub(super) fn report_suspended(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     report(rdma, cx, qpn, EventCode::Suspended, EventSource::SendQueue, 0);
 }

@@ -142,7 +142,6 @@ impl CompletionQueue {
         self.ring.next()
     }
 
-    /// Returns the cookie for this queue's events.
     pub(super) const fn cookie(&self) -> u64 {
         self.cookie
     }
@@ -234,8 +233,8 @@ impl CompletionQueue {
     /// Whether the ring has room for `count` entries. One slot always stays free, to distinguish a full ring from an
     /// empty one.
     fn has_room(&mut self, pages: Pages<'_>, count: u32) -> bool {
-        // The consumer index in the shadow area is modulo the ring size, so it must be sampled before it can
-        // wrap.
+        // The consumer index in the shadow area is modulo the ring size, so it must be read at least once per pass over
+        // the ring.
         if self.unread >= self.ring.entries() / 2 {
             self.read_shadow(pages);
         }

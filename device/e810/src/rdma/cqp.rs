@@ -107,7 +107,7 @@ impl Cqp {
         Status { done: matches!(self.state, State::Running(_)), error: self.state == State::Refused }
     }
 
-    /// Writes PFPE_CCQPSTATUS. A write without the error bit clears the error from an earlier creation.
+    /// Writes PFPE_CCQPSTATUS. A write without the error bit clears the error of a failed creation.
     pub(super) fn clear_status(&mut self, to: Status) {
         if !to.error && self.state == State::Refused {
             self.state = State::Stopped;

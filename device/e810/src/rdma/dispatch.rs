@@ -18,10 +18,8 @@ use protocol::hca::e810::rdma::queue_pair::FlushedQueues;
 use super::cqp::CqpEntry;
 use super::{Rdma, features, fpm, queues, strict};
 
-/// Status name of a successful operation.
 const OK: &str = "OK";
 
-/// Result of an operation.
 pub(super) type Outcome = Result<Done, CqpError>;
 
 /// What the completion of a successful operation returns.
@@ -57,7 +55,6 @@ pub(super) fn run(rdma: &mut Rdma, cx: &mut Context<'_>, end: u16) {
     }
 }
 
-/// Executes an operation and reports its outcome.
 fn execute(rdma: &mut Rdma, cx: &mut Context<'_>, entry: &CqpEntry) -> Outcome {
     let begun = Instant::now();
     let began = cx.monitor.trace().map(|trace| trace.now());

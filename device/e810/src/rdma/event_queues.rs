@@ -89,7 +89,6 @@ impl EventQueues {
         self.aeq.take().map(|_| Done::Plain).ok_or(CqpError::no_object("asynchronous event queue", 0))
     }
 
-    /// Whether the CEQ exists.
     pub(super) fn has_ceq(&self, ceq: u16) -> bool {
         self.ceqs.contains_key(&ceq)
     }

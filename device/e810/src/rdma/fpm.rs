@@ -1,7 +1,7 @@
 //! Function private memory (FPM): the limits of context memory, and the placement of objects within it.
 //!
-//! The device stores all objects except PBLEs itself. It declares a size of one byte for each of these
-//! objects, so the host needs to map only a few segments for them.
+//! The device itself stores all objects except PBLEs. For most of these objects, it declares a size of one byte, so
+//! that the host needs to map only a few segments.
 //!
 //! # Spec
 //! E810 interface, section 11.2.

@@ -18,12 +18,11 @@ use super::dispatch::{Done, Outcome};
 use super::fpm;
 use crate::limits::Limits;
 
-/// Members of a group.
 pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;
 
 #[derive(Debug)]
 pub(in super::super) struct Groups {
-    /// Maximum number of groups in both tables together.
+    /// Group indices are below this number, so the two tables together have at most this many groups.
     max_groups: u32,
     groups: BTreeMap<u16, Group>,
     /// State of groups that were modified but do not exist yet, see [`modify`](Self::modify).
@@ -50,8 +49,8 @@ impl Groups {
     /// datagrams.
     ///
     /// A group accepts datagrams to the MAC address that the driver programmed. For IPv6, irdma derives this address
-    /// from the first four bytes of the group's IP address, and sends to it as well. RFC 2464, section 7, uses the last
-    /// four bytes instead, so the resulting MAC address is accepted too.
+    /// from the first four bytes of the group's IP address, and also sends to this address. RFC 2464, section 7, uses
+    /// the last four bytes instead, so the MAC address derived by that rule is accepted too.
     pub(super) fn members(&self, address: IpAddr, mac: MacAddr, vlan: Option<u16>) -> Members {
         let by_rule = group_mac(address) == Some(mac);
         let accepts = |group: &&Group| {
@@ -63,7 +62,6 @@ impl Groups {
         groups.flat_map(|group| group.members.iter().copied()).collect()
     }
 
-    /// Returns the number of groups.
     pub(super) fn count(&self) -> usize {
         self.groups.len()
     }

@@ -25,7 +25,8 @@ const MAX_MORE: usize = 15;
 
 #[derive(Debug)]
 pub(in super::super) struct Hmc {
-    /// Segments by index. Bound: the number that "query FPM" offers, allocated up front.
+    /// Segments by index. Bound: the number of segments that "query FPM" reports. The whole table is allocated up
+    /// front.
     segments: Vec<Option<Segment>>,
     /// Location of the PBLE array, once software has committed it.
     pbles: Pbles,
@@ -96,12 +97,10 @@ impl Hmc {
         Ok(())
     }
 
-    /// Sets the location of the PBLE array.
     pub(super) const fn place_pbles(&mut self, pbles: Pbles) {
         self.pbles = pbles;
     }
 
-    /// Returns the number of PBLEs.
     pub(super) const fn pbles(&self) -> u32 {
         self.pbles.count
     }
@@ -123,7 +122,6 @@ impl Hmc {
         })
     }
 
-    /// Returns a view of the page lists.
     pub(in super::super) const fn pages<'a>(&'a self, dma: &'a GuestMemory) -> Pages<'a> {
         Pages { hmc: self, dma }
     }

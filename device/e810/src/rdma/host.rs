@@ -18,7 +18,6 @@ use super::hmc::Pages;
 use super::queue_pair::PathContext;
 use super::trace;
 
-/// Implementation of [`engine::Host`] for the RDMA half.
 #[derive(Debug)]
 pub struct RdmaHost<'a> {
     pub(in super::super) rdma: &'a mut Rdma,

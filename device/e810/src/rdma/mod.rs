@@ -1,9 +1,9 @@
 //! The RDMA half of the function: its control queue (CQP) and all objects created through it.
 //!
-//! [`cqp`] fetches operations, and [`dispatch`] passes each operation to the module that owns its object. On
-//! silicon, the host provides memory for object contexts (HMC). This device keeps the contexts itself, and
-//! reads only page lists from host memory ([`hmc`]). All objects are dropped when the control queue is
-//! destroyed, and on every reset.
+//! [`cqp`] fetches operations, and [`dispatch`] passes each operation to the module that owns the affected object. On
+//! silicon, the host provides memory for object contexts (HMC). This device keeps the contexts itself, and reads only
+//! page lists from host memory ([`hmc`]). All objects are dropped when the control queue is destroyed, and on every
+//! reset.
 //!
 //! # Spec
 //! E810 interface, sections 9 to 14.
@@ -58,10 +58,8 @@ use super::limits::Limits;
 use super::options::Setup;
 use super::vectors::Cause;
 
-/// State of the RDMA half.
 #[derive(Debug)]
 pub(super) struct Rdma {
-    /// Configured maximum number of objects of each kind.
     pub(super) limits: Limits,
     /// Control queue. While it is not running, no objects exist.
     pub(super) cqp: Cqp,
@@ -97,7 +95,7 @@ impl Rdma {
         }
     }
 
-    /// Drops all objects and stops writing to their queues.
+    /// Drops all objects, so that the device stops writing to their queues.
     pub(super) fn reset(&mut self, setup: &Setup, cx: &mut Context<'_>) {
         cx.engine.reset(setup.engine);
         cx.monitor.forget_qps();

@@ -27,7 +27,6 @@ struct Node {
 }
 
 impl Nodes {
-    /// Returns the number of nodes.
     pub(super) fn count(&self) -> usize {
         self.nodes.len()
     }

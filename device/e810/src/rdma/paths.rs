@@ -16,7 +16,6 @@ use protocol::roce::IpAddrs;
 use super::dispatch::{Done, Outcome};
 use crate::limits::Limits;
 
-/// ARP table and address handles.
 #[derive(Debug)]
 pub(in super::super) struct Paths {
     max_arp_entries: u32,
@@ -82,7 +81,6 @@ impl Paths {
         self.arp.get(&index).copied()
     }
 
-    /// Returns an address handle.
     pub(super) fn handle(&self, index: AhIndex) -> Option<&AddressHandle> {
         self.handles.get(&index)
     }

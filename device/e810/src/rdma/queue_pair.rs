@@ -39,8 +39,8 @@ const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 12);
 const MAX_RETRIES: u8 = 7;
 
 /// RNR timer sent in NAKs: 0.64 ms at first, quadrupled by each further NAK up to 164 ms. The QP context has no field
-/// for the timer, and the device is not notified of posted receives. Some applications rely on a long timer: rdma_cm
-/// connections use 655 ms and few RNR retries.
+/// for the timer. The first timer is short, because the device is not notified of posted receives. Later timers are
+/// long, because some applications rely on a long timer: rdma_cm connections use 655 ms and few RNR retries.
 const FIRST_RNR_TIMER: RnrTimer = RnrTimer::new(12);
 const LAST_RNR_TIMER: RnrTimer = RnrTimer::new(28);
 
@@ -55,14 +55,12 @@ pub(super) struct QueuePair {
     peer: Option<(ArpIndex, MacAddr)>,
     /// State visible to software.
     pub(super) state: QpState,
-    /// Which queues software has flushed.
     pub(super) flushed: Flushed,
-    /// Whether the send queue is suspended.
     pub(super) suspended: bool,
     pub(super) send: SendQueue,
     pub(super) receive: ReceiveQueue,
-    /// The request that was rejected when it was fetched, and its event code, which is more specific than the engine's
-    /// status. Earlier requests may still fail first.
+    /// The request that was rejected when it was fetched, and its event code. The event code is more specific than the
+    /// engine's status. An earlier request may still fail first.
     pub(super) rejected: Option<(SendTag, EventCode)>,
     pub(super) counters: QpCounters,
 }
@@ -169,7 +167,6 @@ impl QueuePair {
         self.service == send_wqe::Service::Connection && self.peer.is_none()
     }
 
-    /// Returns the engine's attributes for the current context.
     pub(super) fn attributes(&self, path_context: PathContext<'_>) -> QpAttrs {
         let QpContext { remote_qpn, qkey, retry_count, rnr_retry, ord, remote_read, remote_write, .. } =
             self.context;
@@ -327,13 +324,11 @@ pub(super) struct PathContext<'a> {
 }
 
 impl PathContext<'_> {
-    /// Returns the current MAC address of an ARP entry.
     fn neighbour(&self, index: ArpIndex) -> MacAddr {
         self.paths.neighbour(index).unwrap_or(UNRESOLVED)
     }
 }
 
-/// Converts a fragment into a scatter/gather element.
 pub(super) fn sge(fragment: &Fragment) -> Sge {
     Sge { va: fragment.va, lkey: fragment.key, len: fragment.len }
 }

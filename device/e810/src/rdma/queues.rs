@@ -35,13 +35,12 @@ use crate::reason::{ARP_TABLE_FULL, NO_CQ, NO_QP};
 /// CQ to which control queue completions are written.
 pub(super) const CONTROL_CQ: Cqn = Cqn::new(0);
 
-/// Queue pairs and completion queues.
 #[derive(Debug)]
 pub(in super::super) struct Queues {
     cqs: SparseTable<CompletionQueue>,
     qps: SparseTable<Box<QueuePair>>,
-    /// QPs in the error state that software has flushed. The device polls them for WQEs posted after the
-    /// flush.
+    /// QPs that are in the error state and have been flushed by software. The device polls them for WQEs posted after
+    /// the flush.
     flushed: PollSet<10>,
 }
 
@@ -83,8 +82,7 @@ impl Queues {
     }
 }
 
-/// Handles a send doorbell. Doorbells for unknown QPs are ignored, because any process may write to the
-/// doorbell page. A QP that cannot send yet is polled when it moves to RTS.
+/// Handles a send doorbell. Doorbells for unknown QPs are ignored, because any process may write to the doorbell page.
 pub(super) fn notify_send(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn) {
     let Some(qp) = rdma.queues.qp_mut(qpn) else {
         return cx.monitor.ignored(NO_QP, Some(qpn), format_args!("wqealloc"), |_| {});
@@ -210,8 +208,8 @@ pub(super) fn destroy_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Destro
     was.map(|_| Done::Plain).ok_or(unknown(command.qpn))
 }
 
-/// Executes "Flush WQEs". Writes one completion per flushed queue that has outstanding WQEs, and returns which queues
-/// had any. irdma generates the remaining completions itself.
+/// Executes "Flush WQEs". Writes one completion per flushed queue that has outstanding WQEs, and returns these queues.
+/// irdma generates the remaining completions itself.
 pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp) -> Outcome {
     let qpn = command.qpn;
     let qp = rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?;
@@ -222,7 +220,7 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
     if qp.state == QpState::Error && !qp.context.privileged {
         rdma.queues.flushed.insert(qpn.get(), cx.now);
     }
-    // Software treats a CQE with major code 0 as success.
+    // Software treats a CQE with major code 0 as success, so the major code is at least 1.
     let codes = |major: u16, minor| {
         if command.codes_valid { (major.max(FLUSHED), minor) } else { (FLUSHED, FLUSHED) }
     };
@@ -306,7 +304,6 @@ pub(super) fn suspend_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &Suspen
     Ok(Done::Plain)
 }
 
-/// Resumes a send queue.
 pub(super) fn resume_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &SuspendQp) -> Outcome {
     let qp = rdma.queues.qp_mut(command.qpn).ok_or(unknown(command.qpn))?;
     qp.suspended = false;

@@ -19,7 +19,6 @@ pub(super) struct Slot {
     pub(super) fragments: Fragments,
 }
 
-/// Receive queue of a QP.
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
     ring: WorkRing,
@@ -35,7 +34,7 @@ impl ReceiveQueue {
         (quanta <= ring.quanta()).then_some(Self { ring, quanta, outstanding: 0 })
     }
 
-    /// Returns the number of WQEs that the ring holds.
+    /// Returns the number of WQEs that the ring can hold.
     pub(super) const fn slots(&self) -> u32 {
         self.ring.quanta() / self.quanta
     }

@@ -26,7 +26,6 @@ pub(in super::super) struct Regions {
 }
 
 impl Regions {
-    /// Creates an empty table.
     pub(super) fn new(limits: &Limits) -> Self {
         Self { keys: KeyTable::rotated(limits.max_regions.log(), KEY_BITS) }
     }
@@ -77,7 +76,6 @@ impl Regions {
         }
     }
 
-    /// Returns an error if the table entry of a key is in use.
     fn ensure_free(&self, key: Lkey) -> Result<(), CqpError> {
         match self.keys.entry(self.keys.index(key)) {
             Some(entry) => Err(CqpError::new(CqpErrorCode::Exists, "STag", entry.key().get().into())),

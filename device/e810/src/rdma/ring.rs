@@ -93,8 +93,8 @@ impl<const LEN: usize> EntryRing<LEN> {
     /// Creates an empty ring.
     ///
     /// # Errors
-    /// The ring has no entries, or its address is not a multiple of the entry length, in which case entries
-    /// would cross page boundaries.
+    /// The ring has no entries, or its address is not a multiple of the entry length, so that entries would cross page
+    /// boundaries.
     pub(super) fn new(location: Location, entries: u32) -> Result<Self, CqpError> {
         if entries == 0 {
             return Err(CqpError::invalid("ring entries", 0));
@@ -107,12 +107,10 @@ impl<const LEN: usize> EntryRing<LEN> {
         Ok(Self { location, entries, next: 0, polarity: true, written: 0 })
     }
 
-    /// Returns the location of the ring.
     pub(super) const fn location(&self) -> Location {
         self.location
     }
 
-    /// Returns the number of entries.
     pub(super) const fn entries(&self) -> u32 {
         self.entries
     }

@@ -1,8 +1,8 @@
 //! The send queue of a queue pair: fetches WQEs in order and skips padding.
 //!
-//! Software does not ring the doorbell for every WQE. It reads the shadow area, where the device publishes
-//! its consumer index, and rings the doorbell only if the device has reached the new WQE. The device
-//! therefore publishes its index before it goes idle, and then polls once more.
+//! Software does not ring the doorbell for every WQE. It reads the consumer index that the device publishes in the
+//! shadow area, and rings the doorbell only if the device has reached the new WQE. The device therefore publishes its
+//! index before it goes idle, and then polls once more.
 //!
 //! # Spec
 //! E810 interface, section 13.4.
@@ -29,7 +29,6 @@ const MAX_PADDING: usize = send_wqe::MAX_QUANTA - 1;
 pub(super) struct SendTag {
     /// Index of the first quantum of the WQE.
     pub(super) index: u16,
-    /// Opcode of the WQE.
     pub(super) opcode: u8,
     pub(super) signaled: bool,
     #[bits(39)]
@@ -60,12 +59,10 @@ pub(super) struct Work {
     pub(super) operation: send_wqe::Operation,
 }
 
-/// Send queue of a QP.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     ring: WorkRing,
     service: Service,
-    /// Address of the shadow area.
     shadow: Iova,
     /// Consumer index last published in the shadow area.
     published_index: u16,
@@ -74,7 +71,6 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
-    /// Creates an empty queue.
     pub(super) const fn new(ring: WorkRing, service: Service, shadow: Iova) -> Self {
         Self { ring, service, shadow, published_index: 0, outstanding: 0 }
     }
@@ -84,12 +80,10 @@ impl SendQueue {
         self.ring.quanta()
     }
 
-    /// Returns the number of WQEs that have been fetched but have not completed successfully yet.
     pub(super) const fn outstanding(&self) -> u32 {
         self.outstanding
     }
 
-    /// Fetches the next WQE.
     pub(super) fn fetch(&mut self, pages: Pages<'_>) -> NextWqe {
         self.try_fetch(pages).unwrap_or(NextWqe::Broken)
     }

@@ -38,7 +38,6 @@ impl Counts {
         }
     }
 
-    /// Counts an invalidated key.
     pub(super) const fn count_invalidate(&mut self) {
         self.invalidates += 1;
     }
@@ -110,7 +109,6 @@ const fn wide(count: u64) -> u64 {
     count & ((1 << 48) - 1)
 }
 
-/// Returns the low 32 bits.
 fn narrow(count: u64) -> u32 {
     let [a, b, c, d, ..] = count.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])

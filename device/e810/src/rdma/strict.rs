@@ -137,7 +137,6 @@ fn in_use(rdma: &Rdma) -> Option<String> {
     qp.or_else(|| rdma.regions.keys.iter().next().map(|region| format!("STag {:#x}", region.key.get())))
 }
 
-/// Returns the names of the rights that are set.
 fn names(rights: StagRights) -> String {
     let names: Vec<_> = rights.iter_names().map(|(name, _)| name).collect();
     if names.is_empty() { "0".to_owned() } else { names.join("|") }

@@ -101,7 +101,6 @@ fn describe_key_op(op: &KeyOp, to: &mut dyn Visitor) {
     }
 }
 
-/// Records a WQE fetched from a receive queue.
 pub(super) fn receive(monitor: &mut Monitor, qpn: Qpn, fetch: &Fetch<RecvRequest>) {
     let Some(trace) = monitor.trace() else { return };
     let Fetch::Ready(request) = fetch else { return };

@@ -15,7 +15,7 @@ use super::limits::{FUNCTION_FILTERS, MAX_COUNTER_BLOCKS, MAX_LISTS, MAX_PROFILE
 #[derive(Debug)]
 pub(super) struct Resources {
     numbered: BTreeMap<ResourceKind, IdPool>,
-    /// Number of free resources of each type without identifiers.
+    /// Number of free resources per type, for the types without identifiers.
     left: BTreeMap<ResourceKind, u16>,
 }
 
@@ -112,7 +112,6 @@ impl Resources {
         Ok(AllocatedResources { first: used.next().unwrap_or(0), count, ..request })
     }
 
-    /// Whether the resource is allocated.
     pub(super) fn is_allocated(&self, kind: ResourceKind, number: u16) -> bool {
         self.numbered.get(&kind).is_some_and(|numbers| numbers.is_used(number))
     }

@@ -24,7 +24,6 @@ use super::vsi::{Vsi, VsiNumber, Vsis};
 /// Number of entries in the function's lookup table, as reported in capability 0040.
 const FUNCTION_ENTRIES: usize = RSS_FUNCTION_ENTRIES as usize;
 
-/// RSS key and lookup table of a VSI.
 #[derive(Clone, Debug)]
 pub(super) struct VsiRss {
     key: Option<Key>,
@@ -74,7 +73,7 @@ impl Vsis {
         let hash = vsi.rss.key.as_ref().zip(layers.ip).map(|(key, ip)| {
             let symmetric = match vsi.options.hash {
                 HashKind::SymmetricToeplitz => true,
-                // Drivers use neither the XOR hash nor the Jenkins hash.
+                // Drivers do not use the XOR and Jenkins hashes, so the device treats them as Toeplitz.
                 HashKind::Toeplitz | HashKind::Xor | HashKind::Jenkins => false,
             };
             let fields = self.profiles.fields(number, PacketType::of(layers));
@@ -86,7 +85,7 @@ impl Vsis {
         let index = match vsi.options.table {
             TableKind::Vsi => vsi.rss.table[low_bits % RSS_VSI_ENTRIES],
             TableKind::Function => self.function_table.entries[low_bits % self.function_table.len],
-            // No command sets these tables.
+            // No command sets these tables, so their entries are 0.
             TableKind::Global | TableKind::Reserved => 0,
         };
         Steering { hash, queue: vsi.queues.receive_queue(index.into()) }

@@ -45,7 +45,6 @@ pub(super) struct Scheduler {
     profiles: [[IdPool; PROFILE_KINDS]; LAYERS],
 }
 
-/// An element of the tree.
 #[derive(Debug)]
 struct Node {
     parent: Teid,
@@ -120,8 +119,8 @@ impl Scheduler {
         Ok(SchedulerResources::LEN + LAYERS * LevelResources::LEN)
     }
 
-    /// Executes "Get default topology": lists the remaining elements of the default branch. Returns the number of bytes
-    /// written.
+    /// Executes "Get default topology": lists those elements of the default branch that still exist. Returns the number
+    /// of bytes written.
     ///
     /// # Errors
     /// EINVAL for a short buffer.
@@ -129,7 +128,7 @@ impl Scheduler {
         let mut left = Buffer::new(buffer);
         let header: &mut [u8; Group::LEN] = left.next()?;
         let mut count = 0;
-        // These elements have the first TEIDs, in order from the port down.
+        // The default branch has the first TEIDs, in order from the port down.
         for (teid, node) in self.elements.range(..=Teid::new(LEVELS.into())) {
             *left.next()? = node.element(*teid).emit();
             count += 1;
@@ -334,14 +333,14 @@ impl Scheduler {
         Ok(PortEts::LEN)
     }
 
-    /// Adds the leaf of a queue, for "add transmit queues".
+    /// Adds the leaf of a transmit queue or of an RDMA queue set.
     ///
     /// # Errors
     /// ENOENT for an unknown parent; EINVAL for a parent that is not directly above the leaf layer; ENOSPC if
     /// a limit is reached.
     pub(super) fn add_leaf(&mut self, parent: Teid, data: ElementData) -> Result<Teid, AdminError> {
         // iPXE specifies the leaf of the default branch as the parent of its queue. Add the queue next to this leaf
-        // instead. Linux deletes the leaf before it adds queues.
+        // instead. Linux is unaffected, because it deletes the leaf before it adds queues.
         let parent = if parent == Self::DEFAULT_LEAF { self.node(parent)?.parent } else { parent };
         let layer = self.room_below(parent, 1)?;
         if layer != LEAF_LAYER {
@@ -392,7 +391,7 @@ impl Scheduler {
                 parent.get().into(),
             ));
         }
-        // TEID 0xFFFFFFFF means "none".
+        // TEID 0xFFFFFFFF means "none", so it must not be assigned.
         if u32::from(count) >= u32::MAX - self.last_teid {
             return Err(AdminError::new(AdminStatus::NoSpace, "TEIDs exhausted at", self.last_teid.into()));
         }

@@ -60,7 +60,6 @@ fn buffer(opcode: Opcode, descriptor: &Descriptor, found: &mut Findings) {
     }
 }
 
-/// Returns the names of the flags that are set.
 fn names(flags: Flags) -> String {
     let names: Vec<_> = flags.iter_names().map(|(name, _)| name).collect();
     if names.is_empty() { "0".to_owned() } else { names.join("|") }

@@ -15,7 +15,6 @@ use protocol::hca::e810::admin::control::ResourceId;
 pub(super) use self::commands::check_command;
 pub(super) use self::registers::{View, read, write};
 
-/// State of strict mode.
 #[derive(Debug, Default)]
 pub(super) struct Strict {
     /// Set when the driver posts commands, and cleared when the driver reads the head.

@@ -22,16 +22,13 @@ pub(in super::super) enum Destination {
 /// Destinations of a transmitted frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Route {
-    /// Whether the frame goes to the wire.
     pub(in super::super) wire: bool,
-    /// VSIs to which the frame is delivered.
     pub(in super::super) vsis: VsiSet,
 }
 
 /// Why a transmitted frame is discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum DiscardError {
-    /// The VSI does not exist.
     NoVsi,
     /// The VLAN mode of the VSI does not permit this frame (tagged or untagged).
     VlanMode,
@@ -39,7 +36,6 @@ pub(in super::super) enum DiscardError {
     Spoofed,
     /// The VSI is not a member of the VLAN.
     VlanPruned,
-    /// A rule drops the frame.
     Rule,
 }
 
@@ -55,13 +51,11 @@ struct FrameFields {
 /// Combined result of all matching rules.
 #[derive(Clone, Copy, Debug, Default)]
 struct Verdict {
-    /// VSIs that receive the frame.
     vsis: VsiSet,
-    /// Whether any forwarding rule matched.
+    /// Whether any rule forwards the frame.
     forwarded: bool,
     /// Whether a matching rule sends the frame to the wire as well (LAN enable).
     lan: bool,
-    /// Whether a matching rule drops the frame.
     dropped: bool,
 }
 

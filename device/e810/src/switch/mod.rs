@@ -62,7 +62,6 @@ pub(super) struct RuleScope<'a> {
     pub(super) resources: &'a Resources,
 }
 
-/// The switch rule commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuleCommand {
     /// "Add switch rules", opcode 02A0.
@@ -285,7 +284,6 @@ impl Switch {
         }
     }
 
-    /// Removes freed lists and their members.
     pub(super) fn remove_freed_lists(&mut self, resources: &Resources) {
         self.vsi_lists.retain(|list, _| resources.is_allocated(ResourceKind::VsiList, *list));
         self.prune_lists.retain(|list, _| resources.is_allocated(ResourceKind::PruneList, *list));

@@ -9,7 +9,6 @@ use protocol::net::layers::Tci;
 use super::{PORT, RuleScope};
 use crate::vsi::{VsiNumber, Vsis};
 
-/// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Direction {
     /// Received from the port.
@@ -18,7 +17,6 @@ pub(super) enum Direction {
     Transmit,
 }
 
-/// Source of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
     Port,
@@ -37,11 +35,8 @@ impl Origin {
 /// Kind of the destination MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cast {
-    /// One station receives the frame.
     Unicast,
-    /// A multicast group receives the frame.
     Multicast,
-    /// All stations receive the frame.
     Broadcast,
 }
 
@@ -123,7 +118,6 @@ impl Key {
         })
     }
 
-    /// Returns the recipe of the key.
     pub(super) const fn recipe(&self) -> Recipe {
         match self {
             Self::EtherType(..) => Recipe::EtherType,
@@ -146,7 +140,6 @@ impl Key {
     }
 }
 
-/// Target of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Vsi(VsiNumber),
@@ -154,7 +147,6 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Converts the target fields of an action.
     pub(super) const fn new(number: u16, list: bool) -> Self {
         if list { Self::List(number) } else { Self::Vsi(VsiNumber::new(number)) }
     }
@@ -171,7 +163,6 @@ impl Target {
     }
 }
 
-/// Action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Forward {
@@ -183,7 +174,6 @@ pub(super) enum Action {
     },
     /// Forwards to the targets of a large action.
     Large {
-        /// Index of the large action.
         index: u16,
         /// Whether the action also applies to frames from VSIs (loopback enable).
         loopback: bool,
@@ -204,7 +194,6 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// Parses the action of a lookup rule.
     pub(super) fn parse(recipe: Recipe, word: u32) -> Result<Self, AdminError> {
         let action = SingleAction::parse(&word.to_le_bytes());
         let SingleAction { loopback, lan, .. } = action;

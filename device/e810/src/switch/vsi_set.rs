@@ -5,7 +5,6 @@ use super::super::vsi::VsiNumber;
 /// Number of 64-bit words in the bitmap. The bitmap has one bit for each of the 1024 VSI numbers.
 const WORDS: usize = 1024 / 64;
 
-/// A set of VSIs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct VsiSet([u64; WORDS]);
 
@@ -22,17 +21,14 @@ impl VsiSet {
         }
     }
 
-    /// Whether the set contains a VSI.
     pub(in super::super) fn contains(&self, vsi: VsiNumber) -> bool {
         self.0.get(usize::from(vsi.get() / 64)).is_some_and(|word| word >> (vsi.get() % 64) & 1 != 0)
     }
 
-    /// Adds all VSIs of another set.
     pub(in super::super) fn extend(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word |= other);
     }
 
-    /// Whether the set is empty.
     pub(in super::super) fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
@@ -49,7 +45,6 @@ impl VsiSet {
         })
     }
 
-    /// Keeps only the VSIs for which `keep` returns true.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(VsiNumber) -> bool) {
         for vsi in self.iter() {
             if !keep(vsi) {

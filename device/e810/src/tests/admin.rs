@@ -1,4 +1,4 @@
-//! Tests of the admin queue and of device commands (sections 4, 5.2, 5.3 and 6).
+//! Tests of the admin queue and of device commands (E810 interface, sections 4, 5.2, 5.3 and 6).
 
 use card::frontend::testing::logged;
 use card::vfio::server::Device as _;
@@ -170,7 +170,7 @@ fn rejected_filter_allocation_is_logged() {
     assert!(text.contains("allocate_resources") && text.contains("resources of type"), "{text}");
 }
 
-/// DPDK issues this command when it starts; Linux drivers do not use it.
+/// DPDK issues "get allocated resource descriptors" when it starts. Linux drivers do not use this command.
 #[test]
 fn allocated_resources_are_listed_by_type() {
     let mut driver = started();

@@ -1,4 +1,4 @@
-//! Tests of transmit completion coalescing (section 3.4).
+//! Tests of transmit completion coalescing (E810 interface, section 3.4).
 
 use std::time::Duration;
 

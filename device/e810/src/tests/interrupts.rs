@@ -1,4 +1,4 @@
-//! Tests of interrupts (section 3).
+//! Tests of interrupts (E810 interface, section 3).
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! End-to-end tests of LAN queues, from driver commands and rings to the wire and back (sections 5.9 and 8).
+//! End-to-end tests of LAN queues, from driver commands and rings to the wire and back (E810 interface, sections 5.9
+//! and 8).
 
 use card::frontend::snapshot::{LinkRow, QueueDirection, QueueRow, QueueState};
 use card::frontend::testing::pattern;
@@ -17,7 +18,7 @@ use protocol::ids::Iova;
 use super::*;
 use crate::testing::MAC;
 
-/// Parent of the leaf in the default tree. Queues can be added here without adding any other nodes.
+/// Parent of the leaf in the default tree. Queues can be added below it without adding other elements.
 const PARENT: Teid = Teid::new(8);
 
 /// Interrupt vector of the queue pair.

@@ -1,5 +1,5 @@
-//! Tests both sides of each NIC limit (sections 5.4 to 5.9 and 6.1). The last object within a limit works. The next one
-//! is rejected with the right status, counted, and logged in one line.
+//! Tests both sides of each NIC limit (E810 interface, sections 5.4 to 5.9 and 6.1). The last object within a limit
+//! works. The next one is rejected with the right status, counted, and logged in one line.
 
 use card::frontend::snapshot::QueueRow;
 use card::frontend::testing::logged;
@@ -138,7 +138,7 @@ fn add_queue(queue: u16, vsi: u16) -> AdminCommand {
     list(Opcode::AddTxQueues, 1, &[&group.emit()[..], &record.emit()].concat())
 }
 
-/// Programs and enables a receive queue, as in section 8.5. Returns whether the queue is enabled.
+/// Programs and enables a receive queue, as in section 8.4. Returns whether the queue is enabled.
 fn enable_receive(driver: &mut Driver, queue: u16) -> bool {
     let ring = u128::from(RECEIVE_RING >> 7) << 32 | u128::from(RING_LEN) << 89;
     let low = ring | 16 << 102 | 1 << 116 | 1 << 117 | 1 << 119;
@@ -197,8 +197,8 @@ fn add_elements(parent: u32, count: u16) -> AdminCommand {
     list(Opcode::AddElements, 1, &[&Group { parent, count }.emit()[..], elements.as_flattened()].concat())
 }
 
-/// Adds the maximum number of children to each parent, of which the first already has the child `child`. Returns all
-/// elements of their layer.
+/// Adds children to each parent up to the maximum. The first parent already has the child `child`. Returns all elements
+/// of the children's layer.
 fn fill_layer(driver: &mut Driver, parents: &[u32], child: u32) -> Vec<u32> {
     let mut layer = vec![child];
     for (number, parent) in parents.iter().enumerate() {
@@ -259,7 +259,7 @@ fn rdma_queue_set_limit_is_enforced() {
     refused(&mut driver, &add(8, 512..513), AdminStatus::NoSpace);
 }
 
-/// The reported number includes profile 0, which always exists.
+/// The reported limit of 64 includes profile 0, which always exists.
 #[test]
 fn rate_profile_limit_is_enforced() {
     let profile = RateProfile { level: 3, kind: 0, burst: 1500, ..RateProfile::default() }.emit();

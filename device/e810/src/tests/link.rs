@@ -1,4 +1,4 @@
-//! Tests of the link (sections 4.3 and 5.6).
+//! Tests of the link (E810 interface, sections 4.3 and 5.6).
 
 use drivers::e810::RECEIVE_RING;
 use protocol::hca::e810::admin::Opcode;
@@ -45,7 +45,7 @@ fn link_events_match_recording() {
 }
 
 #[test]
-fn link_event_is_not_posted_after_driver_disables_events() {
+fn disabled_link_events_are_not_posted() {
     let mut driver = started();
     driver.bus.hca.set_link(false);
     assert_eq!(driver.event(), None);

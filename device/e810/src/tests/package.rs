@@ -1,4 +1,4 @@
-//! Tests of the DDP package (section 7).
+//! Tests of the DDP package (E810 interface, section 7).
 
 use card::vfio::server::{Device as _, Region};
 use protocol::hca::e810::admin::Opcode;
@@ -61,7 +61,7 @@ fn package_survives_function_reset() {
 }
 
 #[test]
-fn package_download_interrupted_by_reset_can_be_restarted() {
+fn interrupted_package_download_can_be_restarted() {
     let mut driver = started();
     lock(&mut driver);
     driver.succeed(&AdminCommand::with_input(Opcode::DownloadPackage, [0; 16], &piece()));

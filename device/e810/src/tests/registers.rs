@@ -121,7 +121,7 @@ fn every_reset_drops_function_state() {
 }
 
 #[test]
-fn other_reset_register_bits_are_ignored() {
+fn other_bits_of_reset_registers_are_ignored() {
     let mut driver = used();
     driver.write(Register::PfgenCtrl, !1);
     driver.write(Register::GlgenRtrig, !0b11);

@@ -13,7 +13,6 @@ use protocol::hca::e810::regs::Register;
 
 use super::*;
 
-/// Line that represents a function reset.
 const RESET: &str = "reset";
 
 struct Line<'a> {
@@ -64,7 +63,7 @@ fn may_differ(opcode: Option<Opcode>) -> bool {
     matches!(opcode, Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities))
 }
 
-/// Maps from recorded numbers to the numbers that this device has assigned.
+/// Maps recorded numbers to the numbers that this device assigned.
 #[derive(Default)]
 struct NumberMap {
     /// Assigned resource numbers, by resource type and recorded number.
@@ -73,7 +72,6 @@ struct NumberMap {
     rules: BTreeMap<u16, u16>,
 }
 
-/// Resource type of prune lists.
 const PRUNE_LIST: u8 = 4;
 
 impl NumberMap {
@@ -175,7 +173,7 @@ fn replay(session: &str) {
         let parameters = match opcode {
             // The recorded device miscounted the remaining VSIs, so compare only the VSI number.
             Some(Opcode::AddVsi | Opcode::UpdateVsi | Opcode::FreeVsi) => 4,
-            // The recorded device had no default VSI, so its port was the only element.
+            // Skip the number of elements. The recorded device had no default VSI and returned only its port.
             Some(Opcode::GetSwitchConfig) => 4,
             _ if line.command.flags.contains(Flags::BUFFER) => 8,
             _ => 16,

@@ -67,7 +67,7 @@ fn with_rdma(driver: &mut Driver, breach: impl FnOnce(&mut Driver)) {
 
 type Breach = fn(&mut Driver);
 
-/// One violation per rule.
+/// Each rule, with a function that violates it.
 const BREACHES: &[(&Rule, Breach)] = &[
     (&NARROW_WRITE, |driver| driver.bus.store(Bar::Bar0, 0x16_0000, &[1, 0])),
     (&READ_ONLY_WRITE, |driver| driver.write(Register::GlnvmFla, 0)),

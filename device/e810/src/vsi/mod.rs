@@ -89,7 +89,7 @@ impl QueueMap {
     }
 
     fn mask(&self) -> u16 {
-        // `log2_count` has four bits.
+        // `log2_count` has four bits, so the shift cannot overflow.
         (1 << self.0.classes[0].log2_count) - 1
     }
 }
@@ -249,7 +249,7 @@ impl Vsis {
     }
 }
 
-/// Returns the default VSI, which boot loaders use. It has the first queue and can send to the wire, and no switch rule
+/// Returns the default VSI, which boot loaders use. It has the first queue and can send to the wire. No switch rule
 /// refers to it.
 fn default_vsi() -> Vsi {
     let switch = SwitchSection { lan: true, ..SwitchSection::default() };

@@ -296,13 +296,13 @@ impl AckTimeout {
         Self { first: timeout, doubles: false }
     }
 
-    /// Doubles the timeout with each retry without progress, so that a lost packet is retried early, but a stalled peer
-    /// or link is given more time.
+    /// Doubles the timeout with each consecutive retry, so that a lost packet is retried early, but a stalled peer or
+    /// link is given more time.
     pub const fn doubling(first: Duration) -> Self {
         Self { first, doubles: true }
     }
 
-    /// Returns the timeout after `retries` retries without progress. More than 7 retries count as 7.
+    /// Returns the timeout after `retries` consecutive retries. More than 7 retries count as 7.
     pub fn after(self, retries: u8) -> Duration {
         if self.doubles { self.first * (1 << retries.min(7)) } else { self.first }
     }
@@ -340,9 +340,9 @@ pub struct QpAttrs {
     pub any_qkey: bool,
     /// ACK timeout; `None` to wait indefinitely.
     pub ack_timeout: Option<AckTimeout>,
-    /// Maximum number of retries after timeouts and sequence NAKs without progress, 0 to 7.
+    /// Maximum number of consecutive retries after timeouts, sequence NAKs and implied NAKs, 0 to 7.
     pub retry_count: u8,
-    /// Maximum number of retries after RNR NAKs without progress.
+    /// Maximum number of consecutive retries after RNR NAKs.
     pub rnr_retry: RnrRetry,
     /// Timer code of the first RNR NAK for a packet.
     pub min_rnr_timer: RnrTimer,

@@ -15,7 +15,6 @@ use crate::{
     Queue, ReceivedNak, RecvSource, SendDone, SendOp, SendRequest, Status, Success,
 };
 
-/// Identity, state and attributes of a QP.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) qpn: Qpn,
@@ -58,7 +57,6 @@ pub(crate) struct RequestContext {
     pub(crate) source: RecvSource,
 }
 
-/// Headers of a frame to send.
 pub(crate) struct Headers<'a> {
     pub(crate) encap: &'a Encap,
     pub(crate) bth: &'a Bth,
@@ -74,7 +72,6 @@ pub(crate) struct Frame {
     pub(crate) wr_id: Option<u64>,
 }
 
-/// Result of one transmit step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Frame(Frame),
@@ -106,7 +103,6 @@ impl Core {
         }
     }
 
-    /// Returns the identity used for memory access checks.
     pub(crate) fn initiator(&self) -> Initiator {
         let QpAttrs { pd, reserved_lkey, .. } = self.attrs;
         Initiator { pd, qpn: self.qpn, reserved_lkey }
@@ -117,7 +113,6 @@ impl Core {
         RequestContext { initiator: self.initiator(), source: RecvSource::Qp(self.qpn) }
     }
 
-    /// Returns whether receive requests come from shared queues.
     pub(crate) fn uses_srq(&self) -> bool {
         self.attrs.srq || self.attrs.service == Service::XrcTgt
     }
@@ -127,7 +122,6 @@ impl Core {
         wr.remote_srq.filter(|_| self.attrs.service == Service::XrcIni)
     }
 
-    /// Returns the QP number used on the wire.
     pub(crate) fn wire_qpn(&self) -> Qpn {
         self.attrs.service.wire_number().unwrap_or(self.qpn)
     }

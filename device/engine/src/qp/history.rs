@@ -43,8 +43,8 @@ impl RequestHistory {
         self.packets += u64::from(packets);
     }
 
-    /// Returns the number of the packet that is `behind` packets before the expected one, or `None` if it would precede
-    /// the first packet of the connection.
+    /// Returns the number of the packet that is `behind` packets before the expected one, or `None` if that packet
+    /// would precede the first packet of the connection.
     pub(crate) fn packet(&self, behind: u32) -> Option<u64> {
         self.packets.checked_sub(behind.into())
     }
@@ -68,7 +68,7 @@ impl RequestHistory {
 
     /// Returns whether a READ request with `reth`, received as packet number `packet`, repeats all or part of an
     /// executed READ. A requester that has received some of the responses repeats the request from the first missing
-    /// one, with the same key and the address that matches the PSN.
+    /// response, with the same key and the address that matches the PSN.
     pub(crate) fn covers_read(&self, packet: u64, reth: &Reth, mtu: usize) -> bool {
         self.resources.iter().any(|Resource { first, request }| {
             let (Request::Read(whole), Some(skipped)) = (request, packet.checked_sub(*first)) else {

@@ -58,7 +58,7 @@ pub(crate) enum RequestError {
 }
 
 impl RequestError {
-    /// Returns the reason to count the packet under, and the denied access, if any.
+    /// Returns the drop reason to count, and the denied access, if any.
     pub(crate) const fn reason(self, service: Service) -> (DropReason, Option<AccessError>) {
         match self {
             Self::Invalid if service.is_reliable() => (DropReason::InvalidRequest, None),
@@ -216,7 +216,8 @@ impl Inbound {
         }
         let (initiator, key) = (on.initiator, rkey.as_lkey());
         if begins && len > 0 {
-            // Check the whole range once. The host checks the range of each packet again.
+            // Check the whole range at the first packet, so that an invalid WRITE changes no memory. The host checks
+            // the range of each packet again.
             ctx.host
                 .check(initiator, key, va, u64::from(len), Access::RemoteWrite)
                 .map_err(RequestError::NoAccess)?;

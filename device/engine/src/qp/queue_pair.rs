@@ -31,7 +31,7 @@ pub(crate) struct Qp {
     window_packets: u32,
     /// Whether the QP is in SQD with started messages outstanding.
     draining: bool,
-    /// Whether to raise an event once these messages are done.
+    /// Whether to raise an event once the send queue is drained.
     notify_drained: bool,
     /// Whether the event for the first packet in RTR has been raised.
     established: bool,
@@ -91,7 +91,6 @@ impl Qp {
         number == self.core.wire_qpn() || self.core.attrs.alias == Some(number)
     }
 
-    /// Returns the number of slots that this QP has taken from the shared pool.
     pub(crate) fn pooled_slots(&self) -> PooledSlots {
         match &self.machines {
             Machines::Reliable(requester, responder) => {
@@ -109,8 +108,8 @@ impl Qp {
         self.core.attrs.service
     }
 
-    /// Returns whether the receive queue must be polled in ERR, because no doorbell announces the receive requests to
-    /// flush.
+    /// Returns whether the engine must poll the receive queue in ERR to find requests to flush, because no doorbell
+    /// announces them.
     pub(crate) fn polls_receives(&self) -> bool {
         !self.core.uses_srq() && self.core.attrs.service.receives() && self.engine_flushes()
     }
@@ -334,7 +333,6 @@ impl Qp {
         }
     }
 
-    /// Returns the time at which [`Qp::handle_timeout`] must be called next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let machine = match &self.machines {
             Machines::Reliable(requester, _) if self.core.state.sends() => requester.deadline(),
@@ -343,7 +341,6 @@ impl Qp {
         machine.into_iter().chain(self.pace.and_then(|pace| pace.paused_until())).min()
     }
 
-    /// Returns whether the QP has anything to do in its turn.
     pub(crate) fn has_work(&self) -> bool {
         let (sends, paused) = (self.core.state.sends() && !self.is_paused(), self.is_paused());
         let machine = match &self.machines {
@@ -441,8 +438,8 @@ impl Qp {
         Frame { len, dst_mac: encap.dst_mac, wr_id: None }
     }
 
-    /// Runs after every input. Applies the state transition that an error requires, and reports when the send queue has
-    /// drained.
+    /// Runs after every input and every transmit step. Applies the state transition that an error requires, and reports
+    /// when the send queue has drained.
     fn apply_failure<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, result: Result<(), FatalError>) {
         match result {
             Ok(()) => self.check_drained(ctx),
@@ -534,8 +531,8 @@ impl Qp {
                 Machines::Reliable(_, responder) => responder.flush(core, ctx),
                 Machines::Unreliable(_, receiver) => receiver.flush(core, ctx),
             }
-            // IBTA 10.2.9: requests left in a shared queue belong to other QPs. The event reports that this QP no
-            // longer holds any of them.
+            // IBTA 10.2.9: requests in a shared queue are not flushed, because other QPs can use them. The event
+            // reports that this QP holds no more of them.
             if core.uses_srq() {
                 self.flush_recv = false;
                 ctx.raise(core, AsyncEvent::LastWqeReached);
@@ -612,8 +609,8 @@ fn with_ecn(mut attrs: QpAttrs) -> QpAttrs {
 }
 
 /// Returns whether a packet came from the address and VLAN of the connected peer. If only one direction of an
-/// InfiniBand connection carries a GRH, the IP versions differ and the source MAC is compared instead. A path that has
-/// not been resolved yet has no MAC address, so no packet matches.
+/// InfiniBand connection carries a GRH, the IP versions differ, and the source MAC is compared instead. Until the path
+/// has been resolved, it has no MAC address, and this comparison fails.
 fn is_from(encap: &Encap, path: &Encap) -> bool {
     let vlan = |encap: &Encap| encap.tag.map_or(0, |tag| tag.vid());
     let by_address = match (encap.ip, path.ip) {

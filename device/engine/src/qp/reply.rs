@@ -55,7 +55,8 @@ struct ReadReply {
     next: u32,
     /// Number of response packets.
     packets: u32,
-    /// Index of the first response packet; greater than 0 if only the last part of the READ was requested again.
+    /// Index of the first response packet to send; greater than 0 if the peer has requested only the rest of the READ
+    /// again.
     begin: u32,
     msn: Msn,
     /// Protection domain of the SRQ named by the request (XRC).
@@ -79,7 +80,6 @@ impl Replies {
         self.queue.len()
     }
 
-    /// Returns whether the next reply carries READ data.
     pub(crate) fn has_data_next(&self) -> bool {
         matches!(self.queue.front(), Some(Reply::Read(_)))
     }
@@ -89,12 +89,10 @@ impl Replies {
         shrink_if_empty(&mut self.queue, limits::KEPT_REPLIES);
     }
 
-    /// Returns the number of reply slots taken from the shared pool.
     pub(crate) fn pooled_slots(&self) -> usize {
         self.queue.capacity().saturating_sub(limits::KEPT_REPLIES)
     }
 
-    /// Sets whether the shared pool is exhausted, so that only this QP's reserved slots can be used.
     pub(crate) fn set_pool_exhausted(&mut self, pool_exhausted: bool) {
         self.pool_exhausted = pool_exhausted;
     }
@@ -201,7 +199,6 @@ impl Replies {
         self.queue.iter().any(|reply| matches!(reply, Reply::Atomic { psn: waiting, .. } if *waiting == psn))
     }
 
-    /// Appends the next packet to `out`.
     pub(crate) fn transmit<H: Host>(
         &mut self,
         core: &Core,

@@ -14,9 +14,9 @@
 //!
 //! Every XRC request names an SRQ, even if it consumes no receive request. The target rejects a request for an SRQ that
 //! does not exist, is not an XRC SRQ or belongs to another XRC domain. It also rejects a message whose packets name
-//! different SRQs. In all these cases, it sends a NAK with the code Invalid Request: the specification defines the
-//! local events, but no NAK code. Memory accesses of an accepted request are checked against the protection domain of
-//! the SRQ.
+//! different SRQs. In all these cases, it sends a NAK with the code Invalid Request, because the specification defines
+//! local events for these cases, but no NAK code. Memory accesses of an accepted request are checked against the
+//! protection domain of the SRQ.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.1, 9.7.4 and 9.9.3, annex A14 (XRC); JingZhao interface, sections 9.5 and 11.3.
@@ -36,7 +36,6 @@ use crate::{
     RecvSource, Status, XrcError, limits,
 };
 
-/// Why a request was not executed.
 enum ExecuteError {
     Request(RequestError),
     /// The reply queue is full. The request is dropped as if it had been lost on the wire.
@@ -51,7 +50,6 @@ impl From<RequestError> for ExecuteError {
 
 const INVALID: ExecuteError = ExecuteError::Request(RequestError::Invalid);
 
-/// State of the responder; see the module documentation for the rules.
 #[derive(Debug)]
 pub(crate) struct Responder {
     expected: Psn,
@@ -87,7 +85,6 @@ impl Responder {
         self.expected
     }
 
-    /// Returns what the responder expects next, for [`Engine::explain`](crate::Engine::explain).
     pub(crate) fn expecting(&self) -> Expecting {
         let psn = self.expected.get();
         match self.rnr_naks {
@@ -97,7 +94,6 @@ impl Responder {
         }
     }
 
-    /// Returns the number of replies waiting to be sent.
     pub(crate) fn pending_replies(&self) -> usize {
         self.replies.len()
     }
@@ -106,7 +102,6 @@ impl Responder {
         self.msn
     }
 
-    /// Returns the number of reply slots taken from the shared pool.
     pub(crate) fn pooled_slots(&self) -> usize {
         self.replies.pooled_slots()
     }
@@ -126,7 +121,6 @@ impl Responder {
         self.replies.transmit(core, ctx, out)
     }
 
-    /// Discards all pending replies.
     pub(crate) fn drop_pending_replies(&mut self) {
         self.replies.clear();
     }
@@ -205,8 +199,8 @@ impl Responder {
         }
     }
 
-    /// Rejects the request with the expected PSN by sending a fatal NAK. Also completes the receive request that it has
-    /// consumed, if any.
+    /// Rejects the request with the expected PSN by sending a fatal NAK. Also completes the receive request that the
+    /// request has consumed, if any.
     fn reject<H: Host>(
         &mut self,
         core: &Core,

@@ -9,7 +9,8 @@
 //! | SQE | flushed | processed | accepted (UC, UD) |
 //! | ERR | flushed | flushed | dropped |
 //!
-//! An XRC initiator has no receive queue, and an XRC target has no send queue. Both pass through the same states.
+//! An XRC initiator has no receive queue, and an XRC target has no send queue. XRC QPs pass through the same states as
+//! other QPs.
 //!
 //! # Spec
 //! IBTA volume 1, section 10.3.1; JingZhao interface, sections 10.1, 10.2 and 10.5.

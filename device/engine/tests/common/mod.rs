@@ -163,7 +163,7 @@ impl Pair {
         bring_up(engine, host, qpn, attrs, psns);
     }
 
-    /// Posts a send request to a QP other than the node's first.
+    /// Posts a send request to QP `qpn` of a node.
     pub fn post_on(&mut self, node: Node, qpn: Qpn, wr: SendRequest) {
         let now = self.now;
         let side = self.side(node);
@@ -204,7 +204,6 @@ impl Pair {
         frames
     }
 
-    /// Delivers `frame` to `node`.
     pub fn deliver(&mut self, node: Node, frame: &[u8]) {
         let frame = RoceFrame::parse(frame).expect("engine frames are valid");
         self.deliver_packet(node, &frame.encap, &frame.packet);

@@ -25,7 +25,6 @@ type Guest = Driver<Machine<E810>>;
 /// Scheduler element above the leaf of the default tree.
 const PARENT: Teid = Teid::new(8);
 
-/// Executes an operation by the attacker's driver.
 pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     match operation {
         2 | 3 | 24 | 32..36 => command(guest, input),
@@ -128,7 +127,7 @@ fn reopen(guest: &mut Guest) {
     guest.open_queues();
 }
 
-/// Returns valid parameters and a valid buffer for a command, which may refer to objects that do not exist.
+/// Returns valid parameters and a valid buffer for a command. They may refer to objects that do not exist.
 fn sensible(opcode: Opcode, input: &mut Input<'_>) -> ([u8; PARAMETERS_LEN], Vec<u8>) {
     let mut parameters = [0; PARAMETERS_LEN];
     let mut count = u16::from(input.byte() % 6);
@@ -221,7 +220,6 @@ fn random(input: &mut Input<'_>) -> ([u8; PARAMETERS_LEN], Vec<u8>) {
     (parameters, content.iter().copied().cycle().take(if content.is_empty() { 0 } else { len }).collect())
 }
 
-/// Returns a rule for the switch.
 fn rule(input: &mut Input<'_>) -> Vec<u8> {
     let kind = input.byte() % 8;
     let (number, count) = (small(input), u16::from(input.byte() % 5));
@@ -309,7 +307,7 @@ fn many(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Posts several admin descriptors with a single write of the tail. Their buffers may be anywhere.
+/// Posts several admin descriptors, whose buffers may be anywhere, with a single write of the tail.
 fn admin_descriptors(guest: &mut Guest, input: &mut Input<'_>) {
     let entries = u32::from(ENTRIES);
     let mut tail = guest.read(Register::PfFwAtqt) % entries;
@@ -601,7 +599,7 @@ fn small(input: &mut Input<'_>) -> u16 {
     }
 }
 
-/// Returns the number of one of two queues, or of any queue that has registers.
+/// Returns queue number 0 or 1 or, less often, an arbitrary number.
 fn queue(input: &mut Input<'_>) -> u16 {
     if input.byte() < 192 { u16::from(input.byte() % 2) } else { input.half() }
 }

@@ -49,7 +49,7 @@ const HOST_CONTEXT: u64 = 0x40_0000;
 
 /// Number of entries in the control queue.
 const CQP_ENTRIES: u32 = 2048;
-/// Maximum numbers of objects that have no table of their own. [`ControlRow`] lists the current numbers.
+/// Maximum numbers of objects that have no table of their own. [`ControlRow`] reports the current numbers.
 const MAX_NEIGHBOURS: usize = 4096;
 const MAX_NODES: usize = 512;
 
@@ -157,7 +157,6 @@ pub(super) fn post_looped(guest: &mut Guest) {
     guest.post_send(LOOPED, &gather(SEND_SIGNALED, 0, None, &[fragment(DATA, KEY, 300)]));
 }
 
-/// Asserts that the looped-back message arrived.
 pub(super) fn assert_looped(guest: &mut Guest) {
     for cqn in [SEND_CQ, RECV_CQ] {
         let polled = guest.poll_cq(cqn).expect("a completion");

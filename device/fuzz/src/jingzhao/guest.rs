@@ -30,7 +30,7 @@ const EQC: u64 = 0x20_0000;
 const MPT: u64 = 0x30_0000;
 const MTT: u64 = 0x40_0000;
 
-/// Bus addresses of the buffers, one page each.
+/// Bus addresses of the buffers, one page each except for the data.
 pub(crate) const CQ: u64 = 0x2_0000;
 const SQ: u64 = 0x2_1000;
 pub(crate) const RQ: u64 = 0x2_2000;
@@ -51,8 +51,8 @@ const AIM: Aim = Aim { qpns: &[CONNECTED, LOOPED, DATAGRAM], key: KEY, va: VA, e
 
 pub(crate) type Guest = Driver<Machine<JingZhao>>;
 
-/// Starts a guest whose queue pairs are in RTS. Each bit of `options` selects a device option, and `watched` enables
-/// trace and strict mode.
+/// Starts a guest whose queue pairs are in RTS. `options` selects the device options. For `watched`, see
+/// [`Machine::of`].
 pub(crate) fn start(options: u16, watched: u8) -> Guest {
     let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
     let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
@@ -102,7 +102,7 @@ pub(crate) fn queues(qpn: u32) -> Queues {
     Queues { qpn, page: 1, sq: SQ, rq: RQ }
 }
 
-/// Returns device options. Each bit of `bits` changes one option from its default.
+/// Returns the device options that `bits` selects.
 fn options(bits: u16) -> Options {
     let bit = |n: u16| bits >> n & 1 != 0;
     let sq_addr = match bits & 3 {

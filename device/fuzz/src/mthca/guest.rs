@@ -28,7 +28,7 @@ const RECORDS: u64 = 0xa000;
 const MTT: u64 = 0x10_0000;
 const MTT_BUS: u64 = 0x8000;
 
-/// Bus addresses of the buffers, one page each. All QPs share the memory of their queues.
+/// Bus addresses of the buffers, one page each except for the data. All QPs share the memory of their queues.
 pub(crate) const CQ: u64 = 0x2_0000;
 const SQ: u64 = 0x2_1000;
 const RQ: u64 = 0x2_2000;
@@ -105,7 +105,7 @@ fn lkey(index: u32) -> Lkey {
     Lkey::new(key(index))
 }
 
-/// Starts a guest whose queue pairs are in RTS. `watched` enables trace and strict mode.
+/// Starts a guest whose queue pairs are in RTS. For `watched`, see [`Machine::of`].
 pub(crate) fn start(watched: u8) -> Guest {
     let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
     let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
@@ -154,7 +154,6 @@ pub(crate) fn with_inbox(guest: &mut Guest, op: u32, in_modifier: u32, inbox: &[
     execute(guest, INBOX, op, in_modifier);
 }
 
-/// Issues a command with this in_param.
 pub(crate) fn execute(guest: &mut Guest, in_param: u64, op: u32, in_modifier: u32) {
     guest.issue(in_param, in_modifier, OUTBOX, 0xffff, hcr::GO | op);
 }

@@ -16,7 +16,7 @@ use self::sample::{Sample, View};
 use self::screen::Choice;
 use crate::{Daemon, counters};
 
-/// Width of the `--once` output.
+/// Width of the `--once` output, in columns.
 const WIDTH: u16 = 80;
 
 /// Number of queue pairs that Page Up and Page Down scroll.
@@ -39,7 +39,6 @@ pub(crate) struct Top {
     once: bool,
 }
 
-/// What to do after a key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Continue,

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use crate::{Daemon, counters};
 
-/// Maximum number of queue pairs polled per device. Each page of queue pairs takes one iteration of the device's event
-/// loop.
+/// Maximum number of queue pairs polled per device. It limits the load on the device, because each page of queue pairs
+/// takes one iteration of its event loop.
 const MAX_QPS: usize = 1024;
 
 /// Counters obtained by one poll.
@@ -77,7 +77,8 @@ impl Sample {
         let mut sample = Self { at: Instant::now(), devices: Vec::new(), qps: Vec::new(), truncated: false };
         for row in rows {
             let mut counted = None;
-            // A device that stops responding during the poll is treated as if it had not responded at all.
+            // A device that stops responding during the poll is still listed, but its counters or some of its queue
+            // pairs may be missing.
             if row.state == DeviceState::Running
                 && let Ok(counters) = counters::of(daemon, row.id)
             {
@@ -146,7 +147,6 @@ impl Sample {
     }
 }
 
-/// Totals from which a device line is computed.
 #[derive(Clone, Copy, Default)]
 struct Totals {
     qps: u64,

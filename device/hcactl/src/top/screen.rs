@@ -20,7 +20,6 @@ const MAX_LINES: u16 = 2000;
 
 const KEYS: &str = "q quit  p pause  s/d sort queue pairs/devices  r reverse  arrows scroll";
 
-/// Sort key of the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeviceOrder {
     Number,
@@ -30,7 +29,6 @@ pub(super) enum DeviceOrder {
     Dropped,
 }
 
-/// Sort key of the queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QpOrder {
     Requests,
@@ -128,7 +126,6 @@ impl QpOrder {
     }
 }
 
-/// Returns the whole screen as text.
 pub(super) fn text(view: &View, title: &str, choice: &Choice, width: u16) -> String {
     let lines = view.devices.len() + view.qps.len();
     let height = u16::try_from(lines).unwrap_or(MAX_LINES).saturating_add(FRAME_LINES).min(MAX_LINES);
@@ -144,7 +141,6 @@ pub(super) fn text(view: &View, title: &str, choice: &Choice, width: u16) -> Str
         .collect()
 }
 
-/// Draws the whole screen.
 pub(super) fn show(view: &View, title: &str, choice: &Choice, frame: &mut Frame<'_>) {
     draw(view, title, choice, frame.area(), frame.buffer_mut());
 }
@@ -186,7 +182,7 @@ fn head(names: &'static [&'static str], ordered: &str) -> Row<'static> {
     Row::new(cells.collect::<Vec<_>>())
 }
 
-/// Number of text columns, which come first and are left-aligned. The other columns contain right-aligned numbers.
+/// Number of text columns. They come first and are left-aligned. The other columns are right-aligned numbers.
 const LEFT: usize = 3;
 
 fn device_table(view: &View, choice: &Choice) -> Table<'static> {

@@ -19,7 +19,7 @@ pub(super) fn sw2hw(
 ) -> Result<(), CmdError> {
     let eqn = command.eqn()?;
     let eqc = Eqc::parse(inbox)?;
-    // Unlike QPNs and CQNs, EQ numbers have no high bits beyond the index.
+    // Unlike QPNs and CQNs, EQ numbers have no high bits above the index, so a number beyond the table is an error.
     if !resources.ctx.ctxmdata().eqc.contains(eqn.get()) {
         return Err(CmdError::new(CmdStatus::BadIndex, "EQ number", eqn.get().into()));
     }

@@ -70,7 +70,6 @@ pub(super) fn modify(
     modify_qp(cx, resources, qpn, &modification)
 }
 
-/// Adds a QP in state RESET to the table and to the engine.
 fn create(
     resources: &mut Resources,
     setup: &Setup,

@@ -32,7 +32,6 @@ pub struct CtxMdata {
     pages: PageMap,
 }
 
-/// A table of contexts.
 #[derive(Clone, Copy, Debug)]
 pub struct CtxTable {
     table: Table,
@@ -57,7 +56,6 @@ impl CtxTable {
         self.table.index(number)
     }
 
-    /// Returns whether the index is within the table.
     pub const fn contains(&self, index: u32) -> bool {
         (index as u64) < self.table.entries()
     }

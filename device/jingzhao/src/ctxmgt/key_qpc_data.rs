@@ -13,7 +13,6 @@ use protocol::hca::jingzhao::modify::StoredQpc;
 use super::message::{ReadQp, WriteQp};
 use super::request_controller::Writer;
 
-/// Access to the key data of each QP.
 pub trait KeyData {
     /// Returns the key data of the QP at `index`, or `None` if the QP is in RESET.
     fn key(&mut self, index: u32) -> Option<&mut KeyQpc>;
@@ -44,7 +43,6 @@ impl KeyQpc {
         self.context = context;
     }
 
-    /// Answers a read request from a unit.
     pub fn read<M: ReadQp>(&self) -> M {
         M::of(&self.context)
     }

@@ -36,7 +36,6 @@ const RELIABLE_DATAGRAM: u8 = 2;
 
 /// A unit's request to read a QP's key data.
 pub trait ReadQp {
-    /// The unit that sends the request.
     const CHANNEL: Channel;
 
     fn of(key: &StoredQpc) -> Self;
@@ -44,7 +43,6 @@ pub trait ReadQp {
 
 /// A unit's request to change the state and one PSN in a QP's key data.
 pub trait WriteQp {
-    /// The unit that sends the request.
     const WRITER: Writer;
 
     /// Applies the request. Returns whether anything changed.

@@ -11,9 +11,9 @@
 //! | 5.6 writectx: writes to guest memory | `writectx` |
 //!
 //! A unit reads key data with a message that has exactly the fields that the unit may read ([`CtxMgt::read`]). A unit
-//! has no other way to read key data, so an access that the document does not permit does not compile. A write by a
-//! unit changes the key data at once, and is queued for write-back to guest memory ([`CtxMgt::observe`],
-//! [`CtxMgt::serve`]). A write-back always writes the latest value.
+//! has no other way to read key data, so only accesses that the document permits compile. A write by a unit changes the
+//! key data at once, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]). A
+//! write-back always writes the latest value. A turn is one pass of the device's event loop.
 //!
 //! ```text
 //!   command ---------------------------> key data, guest memory      at once
@@ -74,9 +74,7 @@ pub struct CtxMgt {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// The unit that made the change.
     pub writer: Writer,
-    /// Table index of the QP.
     pub index: u32,
 }
 
@@ -86,7 +84,6 @@ impl CtxMgt {
         Self { ctxmdata: CtxMdata::new(layout), controller: RequestController::default(), stats }
     }
 
-    /// Returns the ICM pages of the context tables.
     pub fn ctxmdata(&self) -> &CtxMdata {
         &self.ctxmdata
     }
@@ -95,12 +92,10 @@ impl CtxMgt {
         &self.stats
     }
 
-    /// Returns the table index of a QP.
     pub fn qp_index(&self, qpn: Qpn) -> u32 {
         self.ctxmdata.qpc.index(qpn.get())
     }
 
-    /// Returns the table index of a CQ.
     pub fn cq_index(&self, cqn: Cqn) -> u32 {
         self.ctxmdata.cqc.index(cqn.get())
     }
@@ -137,7 +132,7 @@ impl CtxMgt {
         if key.context().image.recv_psn != live.recv_psn {
             self.write(index, key, WrQpEpst { state, expected_psn: live.recv_psn });
         }
-        // This changes nothing if the other units have already written the state.
+        // This has no effect if the state has already been written above and the PSN has not changed.
         self.write(index, key, WrQpNpst { state, next_psn: live.send_psn });
     }
 
@@ -152,7 +147,6 @@ impl CtxMgt {
         }
     }
 
-    /// Returns whether no write-back is queued.
     pub fn is_idle(&self) -> bool {
         self.controller.is_empty()
     }

@@ -22,7 +22,7 @@ pub enum Channel {
     FrameEncap = 6,
 }
 
-/// A unit that writes to a QP's key data: the state and one PSN. The variants are in channel order.
+/// A unit that writes the state and one PSN of a QP's key data. The variants are in channel order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Writer {
     /// The unit that writes NextPSN.
@@ -38,7 +38,6 @@ impl Writer {
     pub const ALL: [Self; 3] =
         [Self::RequesterTransControl, Self::RequesterRecvControl, Self::ExecutionEngine];
 
-    /// Returns the channel of the unit.
     pub const fn channel(self) -> Channel {
         match self {
             Self::RequesterTransControl => Channel::RequesterTransControl,
@@ -76,7 +75,6 @@ impl RequestController {
         self.requests[writer as usize].push_back(index);
     }
 
-    /// Returns whether nothing is queued.
     pub fn is_empty(&self) -> bool {
         self.requests.iter().all(VecDeque::is_empty)
     }

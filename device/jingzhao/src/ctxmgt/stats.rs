@@ -57,7 +57,6 @@ pub struct WriterStats {
 }
 
 impl CtxStats {
-    /// Returns the read counters of a unit. The command unit does not read key data.
     pub(super) fn reads(&mut self, channel: Channel) -> &mut ReadStats {
         match channel {
             Channel::DoorbellProcessing => &mut self.doorbell_processing,
@@ -69,7 +68,6 @@ impl CtxStats {
         }
     }
 
-    /// Returns the counters of a unit that writes.
     pub(super) fn writer(&mut self, writer: Writer) -> &mut WriterStats {
         match writer {
             Writer::RequesterTransControl => &mut self.requester_trans_control,

@@ -318,7 +318,7 @@ fn state_change_alone_is_written_by_rtc() {
     assert_eq!(bench.serve_all(), [], "nothing has changed");
 }
 
-/// Section 5.4.4: key data changes in DATA_WR, and guest memory changes after RESP_OUT.
+/// Section 5.4.4: a write changes the key data at once, and guest memory later.
 #[test]
 fn reads_see_writes_before_write_back() {
     let mut bench = Bench::new(&[3]);

@@ -29,17 +29,16 @@ pub(super) fn write_back(
     put(dma, entry, psn_at, &psn)
 }
 
-/// Returns the bytes of a whole context.
 pub(super) fn qpc_entry(image: &Qpc) -> [u8; qpc::LEN] {
     shown(image).emit()
 }
 
-/// Writes bytes of the context at bus address `entry`. A context does not cross a page, so the sum does not wrap.
+/// Writes bytes of the context at bus address `entry`. Contexts are aligned to their size, so `|` adds the offset.
 pub(super) fn put(dma: &GuestMemory, entry: Iova, offset: usize, bytes: &[u8]) -> Result<(), IcmError> {
     Ok(dma.write(Iova::new(entry.get() | offset as u64), bytes)?)
 }
 
-/// Returns the context as it appears in ICM. State 7, which only QUERY_QP may return, appears as SQD.
+/// Returns the context as it appears in ICM. State 7 (draining) appears as SQD, because only QUERY_QP may return it.
 fn shown(image: &Qpc) -> Qpc {
     let draining = image.state() == Some(QpState::Draining);
     let state = if draining { QpState::Sqd.code() } else { image.state };

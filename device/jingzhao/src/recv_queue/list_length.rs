@@ -4,12 +4,10 @@
 //! contain that maximum, so a list that has no terminator and does not fill its slot may be incomplete. The first list
 //! that is known to be complete without a terminator determines the maximum.
 
-/// The maximum list length of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MaxListLength {
     /// Lower bound for the maximum length.
     at_least: usize,
-    /// The maximum, if it is known.
     exactly: Option<usize>,
 }
 
@@ -40,7 +38,6 @@ impl MaxListLength {
         self.exactly = self.exactly.filter(|exactly| *exactly >= self.at_least);
     }
 
-    /// Returns whether the maximum is known.
     pub(super) fn is_known(&self) -> bool {
         self.exactly.is_some()
     }

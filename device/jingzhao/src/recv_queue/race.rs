@@ -76,7 +76,7 @@ struct Library {
 }
 
 impl Library {
-    /// Performs one store in program order. The virtual CPU may be preempted after the store.
+    /// Performs one store in program order. A pause after some stores emulates a preempted virtual CPU.
     fn store(&mut self, at: u64, bytes: &[u8]) {
         self.dma.poke(RING + at, bytes);
         fence(Ordering::SeqCst);
@@ -133,8 +133,7 @@ impl Library {
 /// Returns how many receives were fetched, and how many of those differ from what was posted. With `keep_data_units`,
 /// the test restores the data units that the device overwrites, and the first difference ends the race.
 fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
-    /// Only one case runs at a time, so that its two threads can run in parallel if there are enough
-    /// processors.
+    /// Runs the cases one at a time, so that the two threads of a case can run in parallel.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     /// Number of failed polls before yielding, for machines with a single processor.
     const MAX_FAILED_POLLS: u32 = 256;
@@ -204,7 +203,6 @@ fn race(case: Case, time: Duration, keep_data_units: bool) -> (u64, u64) {
     (fetched.into_inner(), misplaced)
 }
 
-/// Returns the duration of each case.
 fn time() -> Duration {
     let seconds = std::env::var("HCAD_RACE_SECONDS").ok().and_then(|text| text.parse().ok());
     seconds.map_or(Duration::from_millis(1500), Duration::from_secs)

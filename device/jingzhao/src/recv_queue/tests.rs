@@ -289,7 +289,7 @@ fn only_rc_waits_for_settle_time() {
     for longest in 1..=2usize {
         let data: Vec<_> = (1..).take(longest).map(unit).collect();
         let (mem, mut queue) = of_library();
-        // Only the first elements of the list have been written.
+        // All elements but the last have been written.
         post(&mem, 0, &data[..longest - 1], longest - 1);
         assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
         post(&mem, 0, &data, longest);
@@ -310,7 +310,6 @@ fn only_rc_waits_for_settle_time() {
     }
 }
 
-/// The settle time starts at the first poll, before any message.
 #[test]
 fn settle_time_starts_at_first_poll() {
     let at = |time: Duration| NOW + time;

@@ -352,8 +352,7 @@ fn sq_addr_auto_detects_unit_of_doorbells() {
     }
 }
 
-/// Creates a queue as the kernel driver does: each WQE has its own doorbell, and links to the next WQE even across
-/// doorbells.
+/// Creates a queue as written by the kernel driver: each WQE has its own doorbell, and also links to the next WQE.
 fn linked_late(late_link: bool) -> Bench {
     let options = QueueOptions { sq_addr: SqAddr::Index, late_link, ..QueueOptions::default() };
     let bench = Bench::new(sst(), options);

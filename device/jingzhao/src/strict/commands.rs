@@ -19,7 +19,6 @@ use super::{Examined, Findings, Strict, View, icm, memory, qps, queues};
 use crate::options::Setup;
 use crate::resources::{DeviceState, Resources};
 
-/// The state of the device before a command.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Before<'a> {
     pub(in super::super) strict: &'a Strict,

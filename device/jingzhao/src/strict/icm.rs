@@ -87,7 +87,7 @@ fn ranges(resources: &Resources, table: IcmTable) -> impl Iterator<Item = IcmRan
     context.into_iter().flatten().chain(tpt.into_iter().flatten()).map(|(_, range)| range)
 }
 
-/// Returns a predicate for overlap with the given range. A range is a start and a length.
+/// Returns a predicate that tests for overlap with the given range. A range is a start and a length.
 fn overlaps((start, length): (u64, u64)) -> impl Fn((u64, u64)) -> bool {
     move |(other, other_length)| {
         let overlap =

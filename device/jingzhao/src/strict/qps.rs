@@ -46,7 +46,7 @@ pub(in super::super) fn doorbell(qp: Option<&QueuePair>, page: u32, doorbell: &S
             format!("doorbell for QP {number}, but the QP at its index is now {}", qp.qpn),
         );
     }
-    // Each doorbell announces at least one request.
+    // Each doorbell, this one included, announces at least one request.
     let announced = qp.counters.sends_outstanding() + qp.send.waiting() as u64 + 1;
     if announced > u64::from(qp.send.slots()) {
         let slots = qp.send.slots();

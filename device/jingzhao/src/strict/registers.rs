@@ -14,7 +14,6 @@ use super::{Findings, Strict};
 const HCR: HcrRules =
     HcrRules { reserved: &HCR_RESERVED, not_polled: &HCR_NOT_POLLED, no_effect: &NO_EFFECT };
 
-/// Checks a read of a register.
 pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: usize) -> Findings {
     let mut found = Findings::default();
     match bar {
@@ -97,7 +96,6 @@ fn bar2(strict: &mut Strict, offset: u64, words: &[[u8; 4]], found: &mut Finding
     }
 }
 
-/// Reports ARM_CQ or ARM_EQ for a queue that is not valid.
 pub(in super::super) fn arm(queue: &str, number: u32) -> Findings {
     let mut found = Findings::default();
     found.add(&ARM_NOTHING, format!("arm doorbell for {queue} {number:#x}, which is not valid"));

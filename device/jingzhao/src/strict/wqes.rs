@@ -9,7 +9,6 @@ use super::rules::{RECV_UNMARKED, WQE_RESERVED, WQE_SLOT};
 use crate::qp::QueuePair;
 use crate::send_queue::FetchedWqe;
 
-/// Checks a WQE fetched from a send queue.
 pub(in super::super) fn send_wqe(qpn: Qpn, fetched: &FetchedWqe<'_>) -> Findings {
     /// Length of the fields nda and nds, in which software may leave stale links.
     const LINK_LEN: usize = 8;

@@ -270,7 +270,7 @@ fn mtt_writes_require_count_and_mapped_pages() {
         WriteMtt { start, pages: pages.iter().copied().map(Iova::new).collect() }.emit()
     };
     assert_eq!(machine.command(Op::WriteMtt, 0, 0, &write(0, &[0x1000])), BAD_PARAM);
-    // 1024 ICM pages are mapped, which hold 2^19 entries.
+    // The 1024 mapped ICM pages hold 2^19 entries.
     let last = (1 << 19) - 1;
     machine.ok(Op::WriteMtt, 0, 1, &write(last, &[0x1000]));
     assert_eq!(machine.command(Op::WriteMtt, 0, 2, &write(last, &[0x2000, 0x3000])), BAD_PARAM);

@@ -41,7 +41,7 @@ fn init() -> Vec<u8> {
     inbox
 }
 
-/// Returns the mailbox for RTR2RTS, which is [`RTR`] with 654321h as the initial PSN.
+/// Returns the mailbox for RTR2RTS: [`RTR`] with 654321h as the initial PSN.
 fn rts() -> Vec<u8> {
     let mut inbox = rtr();
     inbox[0x6d..0x70].copy_from_slice(&[0x65, 0x43, 0x21]);
@@ -195,7 +195,7 @@ fn mask_bits_select_documented_attributes() {
     }
 }
 
-/// Section 10.2: PATH_MTU is not an attribute of RTS2RTS, and the packet size does not change.
+/// Section 10.2: PATH_MTU is not an attribute of RTS2RTS, so the packet size does not change.
 #[test]
 fn rts2rts_does_not_change_path_mtu() {
     let mut machine = in_rts();

@@ -22,7 +22,6 @@ const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/hgrnic.
 /// Start of each program's data region.
 const DATA: u64 = 0x7f00_0000_0678;
 
-/// A device in the configuration.
 #[derive(Clone, Copy)]
 struct Configured {
     options: Options,
@@ -58,12 +57,10 @@ fn identity(id: &Value) -> Identity {
     Identity::from_lid(Lid::new(id.as_u64().unwrap().try_into().unwrap()))
 }
 
-/// Creates a machine with one of the devices in the configuration.
 fn machine(index: usize) -> Machine {
     machine_with(index, |_| {})
 }
 
-/// Like [`machine`], but with changed options.
 fn machine_with(index: usize, change: impl FnOnce(&mut Options)) -> Machine {
     let Configured { mut options, own, default_peer } = configured()[index];
     change(&mut options);
@@ -272,7 +269,6 @@ fn uc_messages_need_no_acknowledgement() {
 /// One side of `ibv_rc_pingpong` or `ibv_uc_pingpong`.
 struct PingPong {
     program: Program,
-    /// Number of posted receives.
     posted: u32,
     received: u32,
     /// Whether the next message must wait for the completion of the previous send.

@@ -15,7 +15,7 @@ use super::*;
 const QPN: u32 = 5;
 const SEND: u8 = 0x0a;
 
-/// Issues a command and checks that it is rejected, and that the log has a single line, which contains `line`.
+/// Checks that a command is rejected, and that it logs a single line, which contains `line`.
 #[track_caller]
 fn refused(machine: &mut Machine, op: Op, in_modifier: u32, inbox: &[u8], line: &str) {
     let bad = CmdStatus::BadParam.code();
@@ -24,7 +24,6 @@ fn refused(machine: &mut Machine, op: Op, in_modifier: u32, inbox: &[u8], line: 
     assert!(text.contains(line), "{text}");
 }
 
-/// Parses limits as in a configuration file.
 fn options(limits: &str) -> Options {
     Options { limits: serde_json::from_str(limits).unwrap(), ..Options::default() }
 }
@@ -118,7 +117,7 @@ fn protection_domain_beyond_reported_count_works() {
     }
 }
 
-/// The length of a queue is in the context, in bytes. The driver rejects queues longer than the reported limit.
+/// The driver enforces the reported limit. The device accepts the length in the context.
 #[test]
 fn work_queue_beyond_reported_length_works() {
     let mut machine = initialised(options(r#"{"max_wqes": 4}"#));
@@ -186,7 +185,7 @@ fn qp_attribute_beyond_limit_is_rejected() {
     }
 }
 
-/// The driver rejects lists and WQEs longer than the reported limits. The device accepts 64 units of 16 bytes.
+/// The driver enforces the reported limits. The device accepts WQEs of up to 64 units of 16 bytes.
 #[test]
 fn send_wqe_longer_than_1024_bytes_fails() {
     let mut a = peer(1, options(r#"{"max_send_sges": 2, "max_send_wqe_len": 96}"#));
@@ -206,7 +205,7 @@ fn send_wqe_longer_than_1024_bytes_fails() {
     assert_eq!((failed[0x10], failed[0x1c]), (0x02, 0xff), "local QP operation error");
 }
 
-/// A slot may hold more elements than the driver posts.
+/// The driver enforces the reported limits. The device reads all elements in a slot.
 #[test]
 fn scatter_list_beyond_reported_limits_works() {
     let mut a = peer(1, Options::default());

@@ -289,7 +289,6 @@ const CASES: &[Case] = &[
     (&QUERY_RESET, |m| m.ok(Op::QueryQp, 0, 9, &[])),
 ];
 
-/// Resets the QP, creates it again and moves it to RTS.
 fn recreate_qp(machine: &mut Machine, qpc: &Qpc) {
     reset_qp(machine);
     machine.connect(QP, qpc);

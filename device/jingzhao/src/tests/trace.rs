@@ -34,7 +34,7 @@ fn bring_up(machine: &mut Machine) {
     machine.write32(0, 0x2_002c, 0);
     machine.write32(0, 0x1000, 7);
     machine.read32(0, 0xf20);
-    // The device rejects these commands for an unknown opcode, an invalid page size and an inaccessible mailbox.
+    // The device rejects the next three commands: an unknown opcode, an invalid page size and an inaccessible mailbox.
     machine.write32(0, 0x18, 0x0080_0055);
     machine.command(Op::Sw2HwMpt, 0, 1, &dump("00: F0 02 01 81 00 00 30 00 00 00 00 01 00 00 00 00", 0x40));
     machine.command_at(NOWHERE, Op::Sw2HwCq, 0, 1);

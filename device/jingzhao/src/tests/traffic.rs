@@ -61,7 +61,6 @@ pub(super) fn qpc() -> Qpc {
     Qpc { local_qpn: qpn, remote_qpn: qpn, next_send_psn: psn, recv_psn: psn, ..image }
 }
 
-/// Returns the bus address of a byte of the data region.
 fn data_bus(offset: u64) -> u64 {
     let linear = 0x800 + offset;
     0x30_3000 - (linear >> 12 << 12) + (linear & 0xfff)
@@ -89,7 +88,6 @@ pub(super) fn post_recv(machine: &mut Machine, slot: u32, offset: u64, len: u32)
     machine.post_recv(&QUEUES, slot, &data_unit(offset, len));
 }
 
-/// Writes a WQE to a slot and rings the doorbell.
 pub(super) fn send(machine: &mut Machine, slot: u32, opcode: u8, units: &[Vec<u8>]) {
     machine.post_send(&QUEUES, slot, opcode, &signalled(&units.concat()));
 }

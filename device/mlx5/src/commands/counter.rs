@@ -32,8 +32,8 @@ pub(super) fn query(call: Call<'_, '_>, query: &QueryQCounter) -> Result<Output,
     Ok(QCounters::default().emit().to_vec())
 }
 
-/// Returns the counts since the port was created. The command's `clear` flag has no effect, because MADs report the
-/// same counters.
+/// Returns the counts since the port was created. The command's `clear` flag has no effect, because clearing would also
+/// change the counters that MADs report.
 pub(super) fn query_port(call: Call<'_, '_>, _: &QueryVportCounter) -> Output {
     let counters = call.cx.view().counters;
     let packets = |packets, bytes| TrafficCounter { packets, bytes };

@@ -12,7 +12,6 @@ use super::{Output, nothing};
 use crate::check::{Check, Rejection};
 use crate::function::Enabled;
 
-/// Length of a page address in bytes.
 const ADDRESS_LEN: usize = 8;
 
 /// Requests 0 pages, since the device keeps contexts in its own memory.

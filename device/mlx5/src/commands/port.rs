@@ -5,7 +5,9 @@
 
 use card::frontend::{Context, PortNumber};
 use card::management::MkeyCheck;
-use protocol::hca::mlx5::access_register::{AccessReg, Direction, HostEndianness, Pcap, PortRegister};
+use protocol::hca::mlx5::access_register::{
+    AccessReg, Direction, HostEndianness, NodeDescription, Pcap, PortRegister,
+};
 use protocol::hca::mlx5::mad_ifc::{MadAnswer, MadIfc};
 use protocol::hca::mlx5::vport::{QueriedVport, VportContext};
 
@@ -68,6 +70,16 @@ pub(super) fn access_register(
                 enabled.host_endianness = set.raw;
             }
             HostEndianness { raw: enabled.host_endianness }.emit().to_vec()
+        }
+        PortRegister::NodeDescription => {
+            let set = NodeDescription::parse_prefix(data).ok_or_else(short)?;
+            if direction == Direction::Write
+                && let Some(management) = &mut cx.management
+            {
+                management.set_description(set.text);
+            }
+            let text = cx.management.as_ref().map_or(set.text, |management| management.description());
+            NodeDescription { text }.emit().to_vec()
         }
         // Section 20, M-23: `ib_cm` drops the port if this access fails.
         PortRegister::Pcap => {

@@ -60,7 +60,6 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateQp, pages: Pages<'_>) ->
     Ok(QpNumber { qpn }.emit().to_vec())
 }
 
-/// Returns the service type of a new QP.
 fn service(context: &QpContext) -> Result<Service, Rejection> {
     match context.service() {
         Some(
@@ -96,7 +95,6 @@ fn check_geometry(limits: &Limits, context: &QpContext) -> Result<(), Rejection>
     Ok(())
 }
 
-/// Checks that the objects referenced by a new QP exist.
 fn check_objects(resources: &Resources, context: &QpContext, service: Service) -> Result<(), Rejection> {
     // Section 20, M-33: the UMR QP may be created with PD 0, and RST2INIT sets its PD.
     let waits_for_pd = service == Service::Umr && context.pd.get() == 0;
@@ -180,7 +178,6 @@ pub(super) fn modify(
     Ok(nothing())
 }
 
-/// Checks the context that would result from a transition.
 fn check_modified(
     resources: &Resources,
     transition: Transition,

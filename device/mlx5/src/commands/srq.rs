@@ -93,7 +93,7 @@ fn create(call: Call<'_, '_>, context: Context, pages: Pages<'_>) -> Result<Outp
     Ok(SrqNumber { srqn }.emit().to_vec())
 }
 
-/// Returns an SRQ. Fails unless the SRQ was created with the command `by`.
+/// Returns an SRQ that was created with the command `by`.
 fn find(resources: &mut Resources, by: Opcode, srqn: Srqn) -> Result<&mut SharedReceiveQueue, Rejection> {
     let queue = resources.srqs.get_mut(srqn.get()).filter(|queue| queue.created_by() == by);
     queue.map(|queue| &mut **queue).ok_or_else(|| Check::Srq.rejects(srqn.get()))

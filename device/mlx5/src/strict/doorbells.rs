@@ -40,7 +40,6 @@ fn reaches(queue: &str, own: Option<UarIndex>, page: UarIndex, found: &mut Findi
     false
 }
 
-/// Checks a doorbell of an EQ.
 pub(in super::super) fn eq_doorbell(
     eqs: &Numbered<EventQueue>,
     page: UarIndex,
@@ -66,7 +65,6 @@ pub(in super::super) fn eq_doorbell(
     found
 }
 
-/// Checks a doorbell that arms a CQ.
 pub(in super::super) fn arm_doorbell(
     resources: &mut Resources,
     page: UarIndex,

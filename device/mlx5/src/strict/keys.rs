@@ -13,7 +13,6 @@ use super::wqe_at;
 use crate::resources::Resources;
 use crate::work;
 
-/// Checks a UMR that the device is about to execute.
 pub(in super::super) fn umr(
     resources: &Resources,
     initiator: Initiator,
@@ -30,7 +29,7 @@ pub(in super::super) fn umr(
     control(umr, key, &place, &mut found);
     let Some(mkey) = resources.mkeys.get(MkeyIndex::of(key)) else { return found };
     let current = MkeyIndex::of(key).key(mkey.context.key);
-    // The low byte of a free key is not checked. It may be left over from the last use of the key.
+    // The low byte of a free key is not checked, because it may be left over from the last use of the key.
     if !mkey.context.free && current != key {
         found.add(
             &UMR_CONTROL,
@@ -38,7 +37,7 @@ pub(in super::super) fn umr(
         );
     }
     let new = mkey.context.updated(umr.control.mask, &umr.mkey);
-    // The kernel's UMR QP keeps the low byte of a key when it reuses the key for another region.
+    // The kernel's UMR QP is exempt, because it keeps the low byte of a key when it reuses the key for another region.
     if qp.service() != Service::Umr
         && umr.control.mask.contains(MkeyMask::KEY)
         && !new.free
@@ -50,7 +49,6 @@ pub(in super::super) fn umr(
     found
 }
 
-/// Checks the control segment of a UMR.
 fn control(umr: &Umr<'_>, key: u32, place: &str, found: &mut Findings) {
     if umr.control.check_used && umr.control.check_free {
         found.add(&UMR_CONTROL, format!("{place} requires key {key:#x} to be both free and in use"));

@@ -20,7 +20,6 @@ use crate::queue_pair::QueuePair;
 use crate::resources::Resources;
 use crate::srq::SharedReceiveQueue;
 
-/// Checks a command that creates a queue.
 pub(super) fn created(resources: &Resources, command: &Command<'_>, dma: &GuestMemory, found: &mut Findings) {
     let record = match command {
         Command::CreateEq(create, pages) => {
@@ -51,7 +50,7 @@ fn has_queue(context: &QpContext) -> bool {
     !context.no_sq || context.receive_kind() == Some(ReceiveKind::Own)
 }
 
-/// Returns the name of a queue that uses a doorbell record.
+/// Returns the name of the queue that already uses a doorbell record, if any.
 fn user_of(resources: &Resources, record: Iova) -> Option<String> {
     let mut qps = resources.qps.iter_from(0).filter(|(_, qp)| has_queue(&qp.context));
     let qp = qps.find(|(_, qp)| qp.context.record == record).map(|(qpn, _)| format!("QP {qpn:#x}"));
@@ -128,7 +127,7 @@ impl Entries {
     }
 }
 
-/// Checks a CQ to which the device is about to write an entry.
+/// Checks a CQ before the device writes its next entry.
 pub(in super::super) fn cqe(cq: &CompletionQueue, cqn: Cqn, dma: &GuestMemory) -> Findings {
     let mut found = Findings::default();
     let CqContext { consumer, producer, .. } = cq.context(dma);
@@ -146,7 +145,7 @@ pub(in super::super) fn cqe(cq: &CompletionQueue, cqn: Cqn, dma: &GuestMemory) -
     found
 }
 
-/// Checks the queue from which the device is about to fetch a receive request.
+/// Checks a receive queue or SRQ before the device fetches its next request.
 pub(in super::super) fn receives(resources: &Resources, source: RecvSource, dma: &GuestMemory) -> Findings {
     let mut found = Findings::default();
     let (RecvSource::Qp(qpn) | RecvSource::XrcSrq { qpn, .. }) = source;

@@ -8,7 +8,6 @@ use protocol::hca::words;
 use super::rules::{BLUE_FLAME, NARROW_WRITE, NO_REGISTER};
 use crate::doorbell;
 
-/// Checks a write before it takes effect.
 pub(in super::super) fn write(offset: u64, data: &[u8]) -> Findings {
     let mut found = Findings::default();
     match doorbell::place(offset) {
@@ -34,7 +33,6 @@ fn init_segment(offset: u64, data: &[u8], found: &mut Findings) {
     }
 }
 
-/// Checks a write at offset `within` of a UAR page.
 fn uar_page(offset: u64, within: u64, len: usize, found: &mut Findings) {
     match (UarRegister::at(within), len) {
         (None, _) => found.add(&NO_REGISTER, format!("write to bar0+{offset:#x}, where no register exists")),

@@ -33,7 +33,6 @@ pub(in super::super) fn send_wqe(qp: &QueuePair, fetch: &Fetch<SendRequest>, dma
     found
 }
 
-/// Describes why the device rejects a WQE.
 fn defect(qp: &QueuePair, bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return WqeError::Empty.to_string();
@@ -44,16 +43,14 @@ fn defect(qp: &QueuePair, bytes: &[u8]) -> String {
     }
 }
 
-/// An access to local memory by a work request.
 struct LocalAccess {
-    /// Location of the WQE, for the report.
     place: String,
     pd: Pdn,
     access: Access,
     list: Vec<DataSegment>,
 }
 
-/// Checks a request that has completed, before software sees its CQE and reuses its WQE.
+/// Checks a completed request, before software sees the CQE and reuses the WQE.
 pub(in super::super) fn completion(
     resources: &Resources,
     completion: &Completion,

@@ -34,7 +34,6 @@ const TRACES: [&str; 6] = [
     include_str!("../../../../protocol/tests/data/mlx5/ib-6-unload.txt"),
 ];
 
-/// LID of the recorded port.
 const LID: u16 = 0x11;
 
 /// An input to the device, and the queue entries that follow it in the recording.
@@ -48,7 +47,7 @@ enum Action {
     Doorbell { page: UarIndex, offset: u64, bytes: Vec<u8> },
 }
 
-/// An entry that the device has read from a queue, or written to one.
+/// A queue entry that the device has read or written.
 struct Entry {
     kind: Kind,
     /// Number of the QP, CQ or EQ.
@@ -90,7 +89,6 @@ fn fields<const N: usize>(line: &'static str, bases: [u32; N]) -> ([u32; N], &'s
     (values, rest)
 }
 
-/// Returns the steps of a trace.
 fn steps(trace: &'static str) -> Vec<Step> {
     const ENTRIES: [(&str, Kind); 4] =
         [("WQE ", Kind::Wqe), ("RECV ", Kind::Recv), ("CQE ", Kind::Cqe), ("EQE ", Kind::Eqe)];
@@ -180,7 +178,7 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
             let (theirs, ours) = (read(recorded), read(ours));
             // The recorded device did not return all fields that CREATE_QP and RST2INIT had set.
             let context = QpContext {
-                // The recorded device returned the PSNs that the driver had set.
+                // The recorded device returned the PSNs that the driver had set, not the current ones.
                 next_send_psn: ours.next_send_psn,
                 last_acked_psn: ours.last_acked_psn,
                 recv_psn: ours.recv_psn,
@@ -206,7 +204,6 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
     output
 }
 
-/// A session of the recorded guest.
 struct Session<'a> {
     driver: &'a mut Driver,
     queues: Queues,
@@ -240,7 +237,7 @@ impl Session<'_> {
             UarRegister::ArmCq(_) => self.queues.record_arm(self.driver, &ArmCq::parse(&output(bytes))),
             _ if bytes[0] == 1 => {
                 let consumer = u32::from_be_bytes([0, bytes[1], bytes[2], bytes[3]]);
-                // In the recording, another command may complete before the driver rings the doorbell.
+                // In the recording, another command may have completed before the driver rang the doorbell.
                 assert!([0, 1].contains(&(self.events - consumer)), "an event for each command");
             }
             _ => {}
@@ -279,7 +276,6 @@ fn replay(driver: &mut Driver) -> Vec<usize> {
     counts
 }
 
-/// Returns the options of the recorded device.
 fn recorded() -> Options {
     let caps = GeneralCaps::infiniband();
     let max_cqes = Count::of_log(caps.log_max_cq_entries);
@@ -321,6 +317,6 @@ fn recorded_guest_violates_no_rule() {
     replay(&mut driver);
     let monitor = driver.hca.monitor();
     assert_eq!(monitor.violations().collect::<Vec<_>>(), []);
-    // The recorded guest provokes one remote access error.
+    // The recorded guest provokes remote access errors.
     assert_eq!(monitor.ignored_counts().collect::<Vec<_>>(), [("no_access", 2)]);
 }

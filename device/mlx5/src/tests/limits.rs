@@ -31,9 +31,7 @@ const RD_ATOMIC: u32 = 4;
 /// Number of the last UAR page in a BAR of 1 MiB.
 const LAST_UAR: u32 = 255;
 
-/// Base address of EQ and CQ rings.
 const RING: u64 = 0x40_0000;
-/// Address of the queues under test.
 const QUEUE: u64 = 0x44_0000;
 
 fn small() -> Driver {
@@ -63,7 +61,6 @@ fn refused(driver: &mut Driver, command: &Command<'_>, check: Check) {
     assert!(text.contains(name) && text.contains(check.text()), "{text}");
 }
 
-/// Returns the object number in the output of a command.
 fn number(output: &[u8]) -> u32 {
     u32::from_be_bytes(output[8..].first_chunk().copied().expect("a number")) & 0xff_ffff
 }
@@ -74,7 +71,6 @@ struct Objects {
     uar: UarIndex,
     eqn: Eqn,
     pd: Pdn,
-    /// Context of a QP with the smallest possible queues.
     qp: QpContext,
 }
 
@@ -98,14 +94,14 @@ impl Objects {
         Self { driver, uar, eqn, pd, qp }
     }
 
-    /// Returns the context of an RMP with `2^log_entries` entries of `2^log_stride` bytes.
+    /// Returns the command to create an RMP with `2^log_entries` entries of `2^log_stride` bytes.
     fn rmp(&self, log_entries: u8, log_stride: u8) -> CreateRmp {
         let queue =
             WorkQueue { pd: self.pd, record: RECORD, log_stride, log_entries, ..WorkQueue::default() };
         CreateRmp { context: RmpContext { state: 1, queue, ..RmpContext::default() } }
     }
 
-    /// Returns the context of a key that permits access to all memory.
+    /// Returns the command to create a key that permits access to all memory.
     fn physical(&self) -> CreateMkey {
         let context = MkeyContext { qpn: ANY_QP, key: 1, pd: self.pd, length64: true, ..Default::default() };
         CreateMkey { context: context.with_access_mode(AccessMode::Physical), ..CreateMkey::default() }
@@ -165,7 +161,7 @@ fn limits_of_large_tables_are_enforced() {
     for _ in 1..XRCDS {
         resources.xrcds.insert(()).unwrap();
     }
-    // Indices 0 to 7 are unused.
+    // Indices 0 to 7 are unused, and the last key is created below.
     for _ in 9..MKEYS {
         resources.mkeys.insert(physical.context, Box::default()).unwrap();
     }
@@ -239,8 +235,8 @@ fn msix_vector_limit_is_enforced() {
     refused(&mut driver, &Command::CreateEq(next, Pages::parse(&list)), Check::EqVector);
 }
 
-/// The device only reports the configured limit, which the driver enforces. A QP never uses more than 16 in each
-/// direction.
+/// The driver enforces the configured limit; the device only reports it. A QP never uses a depth of more than 16 in
+/// either direction.
 #[test]
 fn qp_depth_is_capped_at_16() {
     for (log, depth) in [(2, 4), (3, 8), (4, 16), (5, 16)] {
@@ -266,8 +262,8 @@ fn given_page_limit_is_enforced() {
     refused(&mut driver, &give(1), Check::PageLimit);
 }
 
-/// The device accepts any size that fits in memory. The driver derives attributes of `ibv_query_device` from these two
-/// limits.
+/// The device accepts any region length and any list length that fit in memory. The driver only uses the reported
+/// limits to fill in attributes of `ibv_query_device`.
 #[test]
 fn reported_mkey_size_limits_are_not_enforced() {
     const LOG_PAGE: u8 = 30;
@@ -313,7 +309,8 @@ fn send_wqe_size_limit_is_enforced() {
     a.post(&SendWqe { data: data(&a, 62), ..a.send(0, 0) });
     exchange(&mut *a, &mut *b);
     assert_eq!((syndromes(&a.reap()), b.get(0x100, 62)), (vec![0], vec![7; 62]));
-    // 64 units do not fit in the field, which becomes 0. The first WQE occupied 16 blocks.
+    // 64 units do not fit in the size field, so the field becomes 0. The index is 16, because the first WQE occupied 16
+    // blocks.
     let mut block = [0; 64];
     block[..8].copy_from_slice(&[0, 0, 16, SendOpcode::Send.code(), 0, 0, 0x80, 0]);
     let doorbell = a.post_bytes(&block);

@@ -17,7 +17,7 @@ fn enabled() -> Driver {
     driver
 }
 
-/// Executes the command in slot 0. Returns the delivery status of the slot, and the syndrome in its output.
+/// Executes the command in slot 0. Returns the delivery status in the slot, and the syndrome in the output.
 fn submit(driver: &mut Driver) -> (Option<Delivery>, u32) {
     driver.submit(1);
     let byte = driver.owner_byte(0);
@@ -51,7 +51,7 @@ fn output_has_requested_length_and_zero_padding() {
 }
 
 #[test]
-fn doorbell_executes_only_commands_of_its_slots() {
+fn doorbell_executes_only_selected_slots() {
     let mut driver = enabled();
     driver.post(0, &QUERY.emit(0), LONG);
     driver.post(30, &Command::QueryIssi(BARE).emit(0), 112);

@@ -36,7 +36,6 @@ use super::device::Mlx5;
 use super::options::Options;
 use super::options::Setup;
 
-/// A driver with its own guest and device.
 type Driver = driver::Driver<Guest<Mlx5>>;
 
 const BARE: NoArguments = NoArguments { op_mod: 0 };
@@ -63,7 +62,6 @@ fn powered_on() -> Driver {
     powered_on_with(1, Options::default())
 }
 
-/// Creates a driver that has executed INIT_HCA.
 fn initialised() -> Driver {
     let mut driver = powered_on();
     driver.ok(&Command::EnableHca(Function { function: 0 }));
@@ -94,7 +92,6 @@ fn output<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     *bytes.first_chunk().expect("the whole output")
 }
 
-/// Returns the page list for `count` consecutive pages.
 fn pages(first: u64, count: u64) -> Vec<u8> {
     (0..count).flat_map(|page| (first + (page << 12)).to_be_bytes()).collect()
 }

@@ -85,6 +85,21 @@ fn pcap_register_sets_port_capability_mask() {
 }
 
 #[test]
+fn node_desc_register_sets_node_description() {
+    let mut driver = initialised();
+    let mut data = [0; 64];
+    data[..6].copy_from_slice(b"host a");
+    let node_desc = |direction, data: &[u8]| {
+        Command::AccessReg(AccessReg { direction, register: 0x6001, argument: 0 }, Bytes::parse(data)).emit(0)
+    };
+    let written = driver.execute(&node_desc(0, &data), 80);
+    assert_eq!(written[16..], data, "a write is echoed");
+    assert_eq!(driver.execute(&node_desc(1, &[0; 64]), 80)[16..], data);
+    let answer = driver.ok(&Command::MadIfc(mad(1, 0x10)));
+    assert_eq!(answer[0x10 + 64..][..64], data, "NodeDescription in a MAD");
+}
+
+#[test]
 fn unknown_registers_are_rejected() {
     let mut driver = powered_on();
     driver.ok(&Command::EnableHca(Function { function: 0 }));

@@ -22,7 +22,6 @@ fn pair() -> (User, User, Srqn) {
     (a, b, srqn)
 }
 
-/// Returns the number of the SRQ entry used by each received message.
 fn entries(cqes: &[Cqe]) -> Vec<u16> {
     let of = |entry: &Cqe| match entry {
         Cqe::Received(receipt) => receipt.wqe_counter,

@@ -65,24 +65,21 @@ fn altered(user: &User, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     bytes
 }
 
-/// Writes to a doorbell in the program's UAR page.
 fn ring(user: &mut User, offset: u64, bytes: &[u8]) {
     let uar = user.uar;
     user.ring(uar, offset, bytes);
 }
 
-/// Reports a consumer index of an EQ.
 fn update_eq(user: &mut User, eqn: Eqn, consumer: u32) {
     ring(user, driver::UPDATE_EQ, &EqDoorbell { eqn, consumer }.emit());
 }
 
-/// Posts bytes as a WQE and rings the doorbell.
 fn post(user: &mut User, bytes: &[u8]) {
     let doorbell = user.post_bytes(bytes);
     user.ring_send(&doorbell);
 }
 
-/// Arms the CQ after writing the doorbell record. `change` modifies the next request.
+/// Arms the CQ after writing the doorbell record. `change` modifies the arm request first.
 fn arm(user: &mut User, change: impl FnOnce(&mut ArmCq)) {
     let mut arm = user.next_arm();
     change(&mut arm);
@@ -118,7 +115,6 @@ fn register(a: &mut User, b: &mut User, key: u32, context: MkeyContext, low: u8)
     key
 }
 
-/// Frees a key that is in use.
 fn invalidate(a: &mut User, b: &mut User, key: u32) {
     let control = UmrControl { inline: true, mask: MkeyMask::FREE, ..UmrControl::default() };
     let free = MkeyContext { free: true, ..MkeyContext::default() };

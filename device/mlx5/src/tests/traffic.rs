@@ -17,7 +17,6 @@ const QPN: Qpn = Qpn::new(0x80);
 /// Doorbell that announces requests of QP [`QPN`].
 const OURS: [u8; 8] = (0x80_u64 << 8).to_be_bytes();
 
-/// Returns the entry with its timestamp set to 0.
 fn timeless(entry: Cqe) -> Cqe {
     match entry {
         Cqe::Sent(sent) => Cqe::Sent(Sent { timestamp: 0, ..sent }),
@@ -35,7 +34,6 @@ fn receipts(entries: &[Cqe]) -> Vec<(Content, u32, u16)> {
     entries.iter().map(of).collect()
 }
 
-/// Returns the index of the first block of each request.
 fn counters(entries: &[Cqe]) -> Vec<u16> {
     let of = |entry: &Cqe| match entry {
         Cqe::Sent(sent) => sent.wqe_counter,
@@ -313,7 +311,6 @@ fn oversized_message_fails_on_both_sides() {
     assert_eq!(syndromes(&b.reap()), [Syndrome::LocalLength.code()]);
 }
 
-/// WQE format rules (section 11.3, and section 20, M-1).
 #[test]
 fn malformed_wqe_causes_local_qp_operation_error() {
     let (a, _) = User::pair(Service::Rc);

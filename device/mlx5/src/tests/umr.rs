@@ -13,9 +13,8 @@ use smallvec::smallvec;
 use super::user::{DATA_VA, User, request, syndromes};
 use super::*;
 
-/// Address of the pages that the keys under test map.
+/// Bus address of the pages to which the keys under test map.
 const PAGES: u64 = 0x60_0000;
-/// Start address of the regions under test.
 const START: u64 = 0x1_0000;
 const FAILED: u8 = Syndrome::WindowBind.code();
 
@@ -44,7 +43,7 @@ pub(super) fn umr(
     }
 }
 
-/// Creates a free key that work requests may change, and returns it with its context.
+/// Creates a free key that work requests may change. Returns the key and its context.
 pub(super) fn free_key(user: &mut User, mode: AccessMode) -> (u32, MkeyContext) {
     let context =
         MkeyContext { free: true, umr_enabled: true, translation_units: 1, log_page: 12, ..user.mkey(mode) };
@@ -72,7 +71,7 @@ pub(super) fn registered(context: MkeyContext) -> MkeyContext {
     }
 }
 
-/// Registers two pages with an inline list, and returns the new key.
+/// Registers two pages under a free key, using an inline list. Returns the new key.
 fn fast_register(b: &mut User, a: &mut User, mode: AccessMode, list: &[u8]) -> u32 {
     let (key, context) = free_key(b, mode);
     let control = UmrControl {
@@ -94,7 +93,7 @@ pub(super) fn mtts() -> Vec<u8> {
     list
 }
 
-/// Writes the first `len` bytes of the data region to a region of the peer. Returns the syndrome.
+/// Writes the first `len` bytes of the data region to address `va` in a region of the peer. Returns the syndrome.
 fn write(a: &mut User, b: &mut User, [key, len]: [u32; 2], va: u64) -> u8 {
     let mut remote = a.remote(0);
     (remote.va, remote.rkey) = (Va::new(va), Rkey::new(key));

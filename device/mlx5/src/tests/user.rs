@@ -21,11 +21,8 @@ use smallvec::smallvec;
 
 use super::*;
 
-/// Ring address of the EQ for asynchronous events.
 const EVENTS: u64 = 0x40_0000;
-/// Ring address of the EQ for completions.
 const COMPLETIONS: u64 = 0x40_8000;
-/// Ring address of the CQ.
 const CQ: u64 = 0x41_0000;
 /// The EQ for completions, which is created second.
 pub(super) const COMPLETION_EQ: Eqn = Eqn::new(2);
@@ -54,7 +51,6 @@ pub(super) struct User {
     pub(super) qpn: Qpn,
     /// Bus address of the send queue, which follows the receive queue.
     send_queue: u64,
-    /// Key of the data region.
     pub(super) key: u32,
     /// Number of send queue blocks posted.
     sent: u16,
@@ -92,7 +88,6 @@ pub(super) fn request<'data>(
     SendWqe { control, opcode, xrc_srqn: None, operation, data: smallvec![DataItem::Pointer(data)] }
 }
 
-/// Returns the bus address of a byte of the data region.
 fn data_bus(offset: u64) -> u64 {
     let linear = 0x800 + offset;
     LAST_PAGE - (linear >> 12 << 12) + (linear & 0xfff)
@@ -143,7 +138,6 @@ impl User {
         user
     }
 
-    /// Creates two programs with connected QPs of the given service type.
     pub(super) fn pair(service: Service) -> (Self, Self) {
         let (mut a, mut b) = (Self::new(1), Self::new(2));
         a.connect(&a.context(service), 2);
@@ -158,7 +152,6 @@ impl User {
         context.with_access_mode(mode)
     }
 
-    /// Creates a key and returns it.
     pub(super) fn create_mkey(&mut self, context: MkeyContext, list: &[u8]) -> u32 {
         let translation_units = u32::try_from(list.len() / 16).unwrap();
         let create = CreateMkey { context, translation_units, ..CreateMkey::default() };
@@ -193,7 +186,6 @@ impl User {
         self.start(context, lid);
     }
 
-    /// Moves the QP from RESET to RTS.
     pub(super) fn start(&mut self, context: &QpContext, lid: u16) {
         let qpn = self.qpn;
         self.poke(QP_RECORD.get(), &[0; 8]);
@@ -252,12 +244,11 @@ impl User {
         DataSegment { byte_count: len, lkey: Lkey::new(self.key), va: Va::new(DATA_VA + offset) }
     }
 
-    /// Returns the address and the key for remote access to a data region. All devices use the same key.
+    /// Returns the address and key for remote access to the peer's data region. Both devices use the same key.
     pub(super) fn remote(&self, offset: u64) -> RemoteSegment {
         RemoteSegment { va: Va::new(DATA_VA + offset), rkey: Rkey::new(self.key) }
     }
 
-    /// Returns a SEND of part of the data region.
     pub(super) fn send<'data>(&self, offset: u64, len: u32) -> SendWqe<'data> {
         request(Opcode::Send, Operation::Send, self.data(offset, len))
     }
@@ -281,7 +272,6 @@ impl User {
         output(bytes)
     }
 
-    /// Posts a WQE and rings the doorbell.
     pub(super) fn post(&mut self, wqe: &SendWqe<'_>) {
         let doorbell = self.post_without_doorbell(wqe);
         self.ring_send(&doorbell);
@@ -314,7 +304,6 @@ impl User {
         self.poke(SRQ_RECORD.get() + 2, &shared.to_be_bytes());
     }
 
-    /// Reads all new CQEs.
     pub(super) fn reap(&mut self) -> Vec<Cqe> {
         let mut entries = Vec::new();
         loop {
@@ -344,12 +333,10 @@ impl User {
         ArmCq { sequence, solicited_only: false, consumer: reaped, cqn }
     }
 
-    /// Writes an arm request to the doorbell record of the CQ.
     pub(super) fn record_arm(&mut self, arm: &ArmCq) {
         self.poke(RECORD.get() + 4, &arm.emit()[..4]);
     }
 
-    /// Rings the doorbell to arm the CQ.
     pub(super) fn ring_arm(&mut self, arm: &ArmCq) {
         let uar = self.uar;
         self.ring(uar, driver::ARM_CQ, &arm.emit());
@@ -362,12 +349,10 @@ impl User {
         self.ring(uar, driver::UPDATE_EQ, &EqDoorbell { eqn: COMPLETION_EQ, consumer: events }.emit());
     }
 
-    /// Returns all events in the EQ for asynchronous events.
     pub(super) fn events(&mut self) -> Vec<Eqe> {
         self.eqes(EVENTS)
     }
 
-    /// Returns the number of completion events.
     pub(super) fn completion_events(&mut self) -> usize {
         self.eqes(COMPLETIONS).len()
     }

@@ -11,7 +11,7 @@ use protocol::hca::status::CmdError;
 use super::Answer;
 use crate::resources::DeviceState;
 
-/// Executes MAP_ICM. T55: a page that is already mapped is remapped.
+/// Executes MAP_ICM. A page that is already mapped is remapped (section 12, T55).
 pub(super) fn map(state: &mut DeviceState, inbox: &[u8]) -> Result<Answer, CmdError> {
     let ranges: Vec<_> = icm::parse(inbox)?.iter().map(range).collect();
     state.map_icm(&ranges)?;

@@ -41,7 +41,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
     }
     match (transition, resources.qps.get_mut(index)) {
         (Transition::ToRst, _) => {
-            // T41: after this command, no DMA may touch the QP's buffers, which the kernel frees.
+            // Section 12, T41: the kernel frees the QP's buffers after this command, so no later DMA may touch them.
             cx.engine.destroy_qp(qpn);
             cx.monitor.forget_qp(qpn);
             resources.qps.remove(index);

@@ -9,12 +9,11 @@ use super::*;
 const CQN: Cqn = Cqn::new(0x1_0011);
 const YES: Notify = Notify::Yes(Eqn::new(1));
 
-/// Creates a queue of four entries.
 fn queue(mem: &Region) -> CompletionQueue {
     queue_at(mem, 0)
 }
 
-/// Creates a four-entry queue that starts at this offset within the region.
+/// Creates a four-entry queue at offset `start` of the region.
 fn queue_at(mem: &Region, start: u64) -> CompletionQueue {
     let cqc = Cqc {
         start,
@@ -131,7 +130,7 @@ fn cq_armed_for_solicited_ignores_unsolicited_entries() {
 }
 
 #[test]
-fn solicited_arming_does_not_replace_arming_for_any_entry() {
+fn solicited_arm_does_not_downgrade_armed_cq() {
     let mem = memory();
     let mut queue = queue(&mem);
     assert_eq!(queue.arm(&arm(ArmFor::Any, 0)), Notify::No);

@@ -20,7 +20,6 @@ use super::rules::{
 use super::{Strict, View, icm, memory, qps, queues};
 use crate::resources::{DeviceState, Resources};
 
-/// Result of checking a command before it executes.
 #[derive(Debug)]
 pub(in super::super) struct Examined {
     found: Findings,

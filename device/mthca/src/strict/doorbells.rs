@@ -91,7 +91,8 @@ pub(in super::super) fn send(
     found
 }
 
-/// Checks a send queue whose record has advanced while doorbells are mapped. The device may have missed the doorbell.
+/// Checks a send queue whose record has advanced while doorbells are mapped. There may be no doorbell to check, because
+/// the device can miss doorbells in mapped pages.
 pub(in super::super) fn sends(qp: &QueuePair, record: Record) -> Findings {
     let mut found = Findings::default();
     tag(record, RecordKind::Send, qp.qpn.get(), qp.qpc.sq_record, &mut found);
@@ -139,13 +140,11 @@ pub(super) fn tag(record: Record, kind: RecordKind, number: u32, index: u32, fou
     }
 }
 
-/// Formats a link for reports.
 fn link_text(link: Link) -> String {
     let Link { address, opcode, size, fence } = link;
     format!("offset {address:#x}, opcode {opcode:#x}, size {size}, fence {fence}")
 }
 
-/// Returns the name of a record type.
 fn kind_name(kind: Option<RecordKind>) -> &'static str {
     kind.map_or("none", RecordKind::name)
 }
@@ -194,14 +193,12 @@ pub(in super::super) fn arm_cq(
     found
 }
 
-/// Checks an arm record of a CQ while doorbells are mapped.
 pub(in super::super) fn arms(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq) -> Findings {
     let mut found = Findings::default();
     armed(cq, eqs, arm, &mut found);
     found
 }
 
-/// Checks a request to arm a CQ.
 fn armed(cq: &mut CompletionQueue, eqs: &EventQueues, arm: &ArmCq, found: &mut Findings) {
     let ArmCq { cqn, consumer, sequence, .. } = *arm;
     let producer = cq.row().producer;

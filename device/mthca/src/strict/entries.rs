@@ -38,7 +38,6 @@ pub(in super::super) fn cqe(cq: &CompletionQueue, memory: DeviceMemory<'_>) -> F
     found
 }
 
-/// Checks the next slot of an EQ.
 pub(in super::super) fn eqe(eqn: Eqn, queue: &EventQueue, memory: &impl QueueMemory) -> Findings {
     let mut found = Findings::default();
     let ring = queue.ring();

@@ -36,13 +36,11 @@ pub(super) fn tables(init: &InitHca) -> [NamedTable; 5] {
     ]
 }
 
-/// Returns the ICM address of a table entry.
 fn entry(table: &Table, len: u16, number: u32) -> IcmAddr {
     let offset = u64::from(table.index(number)) * u64::from(len);
     IcmAddr::new(table.base.get().wrapping_add(offset))
 }
 
-/// Identifies the context of an object.
 #[derive(Clone, Copy)]
 pub(super) enum Context {
     Qp(u32),
@@ -98,8 +96,8 @@ pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, f
     }
 }
 
-/// Returns the name of an object that uses a doorbell record accepted by `is`, which receives the record's UAR page and
-/// index.
+/// Returns the name of an object with a doorbell record that satisfies `is`. The closure receives the UAR page and the
+/// index of a record.
 fn user_of(resources: &Resources, is: impl Fn((u32, u32)) -> bool) -> Option<String> {
     let Resources { qps, cqs, srqs, .. } = resources;
     let of_qp = |qpc: &protocol::hca::mthca::qpc::Qpc| {
@@ -136,7 +134,6 @@ pub(super) fn unmap(state: &DeviceState, command: &Command, found: &mut Findings
     }
 }
 
-/// Returns whether any of the pages is mapped.
 fn is_mapped(icm: &PageMap, pages: &RangeInclusive<u64>) -> bool {
     let first = pages.start().checked_mul(card::memory::dma::PAGE_LEN).map(IcmAddr::new);
     first.is_some_and(|first| icm.translate(first).is_some())

@@ -51,7 +51,8 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
         found.add(&QP_SRQ, format!("{queue} uses SRQ {}, which is not valid", qpc.srqn));
     }
     let bytes = |queue: Geometry| 1u64 << (u32::from(queue.log_slots) + u32::from(queue.log_slot)).min(40);
-    // T44: a queue without slots is indistinguishable from a queue with one slot.
+    // Queues with log_slots 0 are not checked, because a queue without slots cannot be distinguished from a queue with
+    // one slot (section 12, T44).
     let queues = [("send", qpc.sq_base, qpc.sq), ("receive", qpc.rq_base, qpc.rq)];
     for (name, base, geometry) in queues.into_iter().filter(|(_, _, queue)| queue.log_slots != 0) {
         let place = AccessTarget::offset(qpc.pd, qpc.wqe_lkey, base.into());
@@ -66,7 +67,6 @@ fn begins(view: View<'_>, qpn: Qpn, qpc: &Qpc, found: &mut Findings) {
     }
 }
 
-/// Returns the optional attributes that a transition accepts.
 fn accepted_attributes(transition: Transition) -> QpAttributes {
     let rights = QpAttributes::REMOTE_READ | QpAttributes::REMOTE_WRITE | QpAttributes::REMOTE_ATOMIC;
     // The scheduling queue is accepted although it has no effect on this device.

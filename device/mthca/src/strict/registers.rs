@@ -19,7 +19,6 @@ use crate::resources::DeviceState;
 const HCR: HcrRules =
     HcrRules { reserved: &HCR_RESERVED, not_polled: &HCR_NOT_POLLED, no_effect: &NO_EFFECT };
 
-/// Checks a read of a register.
 pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: usize) -> Findings {
     let mut found = Findings::default();
     match bar {
@@ -38,7 +37,6 @@ pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64, len: us
     found
 }
 
-/// Checks a write to a register, before it takes effect.
 pub(in super::super) fn write(strict: &mut Strict, bar: Bar, offset: u64, data: &[u8]) -> Findings {
     let mut found = Findings::default();
     let number = bar.number();
@@ -112,7 +110,6 @@ fn bar2(strict: &mut Strict, offset: u64, data: &[u8], found: &mut Findings) {
     }
 }
 
-/// Checks a write to an EQ register, before it takes effect.
 pub(in super::super) fn write_register(state: &DeviceState, offset: u64, value: u32) -> Findings {
     match Register::at(offset) {
         Some(Register::EqArm(first)) => arm_eqs(state, first, value),

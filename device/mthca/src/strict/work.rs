@@ -65,7 +65,7 @@ fn ordinary(
     /// Offset of the flags that request checksums and events. The device offers neither.
     const FLAGS: usize = 11;
     const KNOWN_FLAGS: u8 = 0x3f;
-    /// Offset of the rate in an address vector. T45: libmthca may write any value to that byte.
+    /// Offset of the rate in an address vector. Section 12, T45: libmthca may write any value to that byte.
     const RATE: usize = GRANULE + 0x0a;
     if bytes.get(FLAGS).is_some_and(|flags| flags & 1 == 0) {
         found.add(&WQE_CONSTANT, format!("bit 0 of the flags of {place} must be set"));

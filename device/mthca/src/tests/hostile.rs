@@ -9,7 +9,6 @@ use protocol::ids::Qpn;
 use super::user::{CQN, QPN, RC, SRQN, UC, UD, User, qpc};
 use super::*;
 
-/// An action by the guest.
 #[derive(Clone, Debug)]
 enum Act {
     /// Overwrites memory at one of the [`PLACES`], which the device reads.

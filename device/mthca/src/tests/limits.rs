@@ -24,7 +24,7 @@ const RTS2SQD: u32 = 0x01f;
 /// QP number that no other test object uses.
 const OTHER: u32 = 0x30;
 
-/// Asserts that a command is rejected with this status, and that it logs a single line, which contains `line`.
+/// Asserts that a command is rejected with this status, and that the rejection logs a single line with the text `line`.
 #[track_caller]
 fn refused(driver: &mut Driver, op: u32, inbox: &[u8], in_modifier: u32, status: CmdStatus, line: &str) {
     let text = logged(|| assert_eq!(driver.with_inbox(op, inbox, in_modifier), status.code()));
@@ -53,7 +53,6 @@ fn cq(cqn: u32, log_entries: u8) -> Vec<u8> {
     Cq { cqn, log_entries, pd: 1, lkey: 0x1100, record: 0, arm_record: 1 }.bytes()
 }
 
-/// Returns the inbox for a command that sets all attributes of a QP.
 fn all_of(qpc: &Qpc) -> Vec<u8> {
     modify(QpAttributes::all(), qpc)
 }
@@ -155,7 +154,7 @@ fn init_hca_enforces_table_size_limits() {
     }
 }
 
-/// The sizes of these tables come from module parameters of the driver (T17).
+/// The sizes of these tables come from module parameters of the driver (section 12, T17).
 #[test]
 fn reported_object_counts_are_not_enforced() {
     let mut driver = initialised_with(r#"{"max_qps": 256, "max_cqs": 256, "max_mpts": 256}"#);
@@ -362,7 +361,7 @@ fn reported_pd_count_is_not_enforced() {
 fn reported_region_length_is_not_enforced() {
     let mut driver = initialised();
     for (slot, len) in [(0x20, 1 << 30), (0x21, 1 << 31)] {
-        // The regions consist of a single page of 2 GiB.
+        // Each region consists of a single page of 2 GiB.
         let region = Mpt { log_pages: 19, ..Mpt::buffer(slot, len, MTT + 0x1000) };
         driver.ok(0x00d, &region.bytes(), slot);
     }

@@ -12,15 +12,14 @@ use protocol::hca::mthca::wqe::Operation;
 use super::user::{RC, User, remote, request, send};
 use super::*;
 
-/// Creates a device in its power-on state, as [`powered_on_with`] does.
 fn device(lid: u16) -> Hca<Mthca> {
     Hca::new(Mthca::new(setup(lid, Options::default())), Identity::from_lid(Lid::new(lid)), None)
 }
 
 /// Exchanges all kinds of messages on a link with loss, duplication and delay.
-fn session(look_on: impl FnOnce(&mut User)) {
+fn session(prepare: impl FnOnce(&mut User)) {
     let (mut a, mut b) = User::pair(RC);
-    look_on(&mut a);
+    prepare(&mut a);
     for (side, seed) in [(&mut a, 1), (&mut b, 2)] {
         side.impair(&format!(
             r#"{{"direction": "tx", "action": "drop", "probability": 0.2, "seed": {seed}}}"#

@@ -69,7 +69,6 @@ fn steps(qpc: &Qpc) -> [(u32, QpAttributes, Qpc); 3] {
     [(RST2INIT, init | rights, image), (INIT2RTR, ready, rtr), (RTR2RTS, sending, rts)]
 }
 
-/// Resets the QP, re-creates it and moves it to RTS.
 fn connect(user: &mut User, qpc: &Qpc) {
     user.ok(TO_RST, &[], QPN);
     user.clear_records();
@@ -100,7 +99,6 @@ fn violations(user: &User) -> Vec<(&'static str, u64)> {
     user.hca.monitor().violations().collect()
 }
 
-/// Posts bytes as a WQE and rings the doorbell.
 fn post(user: &mut User, opcode: u8, bytes: &[u8]) {
     let doorbell = user.post_bytes(opcode, bytes);
     user.ring_doorbell(&doorbell);
@@ -118,13 +116,11 @@ fn datagram(vector: AddressVector) -> SendWqe {
     request(Operation::Datagram { imm: None, to }, 0, 8)
 }
 
-/// Returns a valid address vector.
 fn vector() -> AddressVector {
     let address = Address { dlid: Lid::new(2), ..Address::default() };
     AddressVector { port: 1, pd: Pdn::new(1), address }
 }
 
-/// Returns a context with these bytes at an offset.
 fn with(mut context: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     context[at..at + bytes.len()].copy_from_slice(bytes);
     context
@@ -140,13 +136,12 @@ fn second_qp() -> Qpc {
     Qpc { local_qpn: Qpn::new(OTHER), sq_record: 6, rq_record: 32763, ..qpc(RC, 2) }
 }
 
-/// Issues RST2INIT for the QP [`OTHER`].
 fn begin(user: &mut User, qpc: &Qpc) {
     let [(op, named, image), ..] = steps(qpc);
     user.ok(op, &modify(named, &image), OTHER);
 }
 
-/// Issues the firmware commands of a driver from reset to INIT_HCA.
+/// Resets the device, and issues the firmware commands that must precede INIT_HCA.
 fn firmware(user: &mut User) {
     user.write(RESET, 1);
     replay(user, "fff 0 01 0 0\nff6 0 00");
@@ -461,7 +456,7 @@ fn conforming_driver_causes_no_violations() {
     assert_eq!((violations(&a), violations(&b)), (vec![], vec![]));
 }
 
-/// Releases all objects as `ib_mthca` does when it is unloaded (section 3.6), including the queues of its users.
+/// Releases all objects, including those of user programs, as happens when `ib_mthca` is unloaded (section 3.6).
 fn teardown(user: &mut User) {
     user.ok(TO_RST, &[], QPN);
     user.ok(0x017, &[], CQN);

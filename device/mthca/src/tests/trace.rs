@@ -8,7 +8,6 @@ use card::telemetry::trace::TraceFormat;
 use super::user::{CQN, QPN, RC, SRQN, User, cq_context, qpc, srq_context};
 use super::*;
 
-/// Returns the trace records of commands, one per line.
 fn commands(driver: &mut Driver, run: impl FnOnce(&mut Driver)) -> String {
     let written = Written::default();
     driver.hca.set_trace(Some(written.trace(TraceFormat::Text)));

@@ -40,7 +40,7 @@ fn send_completes_peer_receive() {
 /// Both in commands and in packets, a QPN contains a table index in its low bits and a generation in its high bits
 /// (section 6.5).
 #[test]
-fn message_for_destroyed_qp_misses_its_successor() {
+fn successor_ignores_message_for_destroyed_qp() {
     let successor = user::QPN + 0x1_0000;
     for kind in [RC, UC] {
         let (mut a, mut b) = User::pair(kind);
@@ -119,7 +119,7 @@ fn rdma_write_read_and_atomics_access_peer_memory() {
     assert_eq!(entries[1][0x14..0x18], 3000u32.to_be_bytes());
     assert!(b.reap().is_empty());
 
-    // The word in memory is in host byte order; operands in the WQE are big-endian (T48).
+    // The word in memory is in host byte order; operands in the WQE are big-endian (section 12, T48).
     b.put(0x40, &1000u64.to_le_bytes());
     a.post(&request(Operation::FetchAdd { remote: remote(0x40), add: 7 }, 0, 8));
     a.post(&request(Operation::CompareSwap { remote: remote(0x40), compare: 1007, swap: 5 }, 8, 8));
@@ -154,7 +154,7 @@ fn unsignalled_requests_complete_without_cqe() {
     assert_eq!(a.reap().len(), 1);
 }
 
-/// T51: the doorbell record may be ahead of the doorbells, announcing requests whose doorbells have not arrived yet.
+/// Section 12, T51: the doorbell record may announce requests whose doorbells have not arrived yet.
 #[test]
 fn doorbells_for_executed_wqes_have_no_effect() {
     let (mut a, mut b) = User::pair(RC);

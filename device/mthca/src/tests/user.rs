@@ -57,9 +57,7 @@ const DATA_LEN: u64 = 0x3000;
 /// A program with a CQ, an SRQ, a data region, and buffers for a QP.
 pub(super) struct User {
     driver: Driver,
-    /// Number of requests posted to the SRQ.
     shared: u16,
-    /// Number of CQ entries read.
     reaped: u32,
     /// Sequence number for arming: the number of CQ events received, plus one.
     sequence: u8,
@@ -87,7 +85,6 @@ pub(super) fn data(offset: u64, len: u32) -> DataSegment {
     DataSegment { len, lkey: lkey(DATA_KEY), va: Va::new(DATA_VA + offset) }
 }
 
-/// Returns a SEND of a part of the data region.
 pub(super) fn send(offset: u64, len: u32) -> SendWqe {
     request(Operation::Send { imm: None }, offset, len)
 }
@@ -123,7 +120,6 @@ pub(super) fn qpc(kind: u8, dlid: u16) -> Qpc {
     }
 }
 
-/// Returns the bus address of a doorbell record.
 pub(super) const fn record(index: u32) -> u64 {
     ICM + RECORDS + index as u64 * 8
 }
@@ -169,7 +165,6 @@ impl User {
         user
     }
 
-    /// Creates two programs with connected QPs in RTS.
     pub(super) fn pair(kind: u8) -> (Self, Self) {
         let (mut a, mut b) = (Self::new(1), Self::new(2));
         a.connect(&qpc(kind, 2));
@@ -189,13 +184,11 @@ impl User {
         self.post_send(&SQ, QPN, opcode, bytes, false)
     }
 
-    /// Posts a WQE and rings the doorbell.
     pub(super) fn post(&mut self, wqe: &SendWqe) {
         let doorbell = self.post_without_doorbell(wqe);
         self.ring_doorbell(&doorbell);
     }
 
-    /// Posts a receive into the data region.
     pub(super) fn post_recv(&mut self, offset: u64, len: u32) {
         self.driver.post_recv(&RQ, data(offset, len));
     }
@@ -247,19 +240,16 @@ impl User {
         }
     }
 
-    /// Clears the records of the QP, as software does in RESET.
     pub(super) fn clear_records(&mut self) {
         for index in [SQ_RECORD, RQ_RECORD] {
             self.driver.set_record(record(index), 0);
         }
     }
 
-    /// Writes the record of the send queue.
     pub(super) fn set_posted(&mut self, count: u32) {
         self.driver.set_record(record(SQ_RECORD), count);
     }
 
-    /// Overwrites the type and number in the record of the send queue.
     pub(super) fn untag(&mut self) {
         self.poke(record(SQ_RECORD) + 4, &[0; 4]);
     }
@@ -273,7 +263,7 @@ impl User {
             .collect()
     }
 
-    /// Reads all entries of the CQ.
+    /// Consumes and returns all unread entries of the CQ.
     pub(super) fn reap(&mut self) -> Vec<Vec<u8>> {
         let entries = self.unread();
         for _ in &entries {
@@ -295,7 +285,6 @@ impl User {
         (offset..offset + len).map(|offset| self.driver.peek(data_bus(offset), 1)[0]).collect()
     }
 
-    /// Returns the result of QUERY_QP.
     pub(super) fn query(&mut self) -> Qpc {
         self.ok(0x022, &[], QPN);
         let outbox = self.driver.peek(OUTBOX, 0x108);
@@ -318,7 +307,6 @@ pub(super) fn cq(cqn: u32) -> Cq {
     Cq { cqn, log_entries: 4, pd: PD, lkey: lkey(0x20).get(), record, arm_record }
 }
 
-/// Returns the context of a 16-entry CQ.
 pub(super) fn cq_context() -> Vec<u8> {
     cq(CQN).bytes()
 }
@@ -328,7 +316,6 @@ pub(super) fn srq_context() -> Vec<u8> {
     driver::srq_context(SRQN, [3, 2], PD, lkey(0x23).get(), SRQ_RECORD)
 }
 
-/// Returns the bus address of a byte of the data region.
 fn data_bus(offset: u64) -> u64 {
     let linear = 0x800 + offset;
     0x500_3000 - (linear >> 12 << 12) + (linear & 0xfff)

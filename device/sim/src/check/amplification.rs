@@ -15,7 +15,6 @@ pub(super) struct ReplyAllowance {
 }
 
 impl Checker<'_> {
-    /// Records a request delivered to a side.
     pub(super) fn on_request(&mut self, id: SideId, packet: &Packet<'_>) {
         let mtu = self.pair(id).mtu.bytes();
         let reply_allowance = &mut self.side_mut(id).reply_allowance;
@@ -25,7 +24,6 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a reply sent by a side.
     pub(super) fn check_reply(&mut self, id: SideId, packet: &Packet<'_>) -> Result<(), Violation> {
         let reply_allowance = &mut self.side_mut(id).reply_allowance;
         let left = match packet.bth.opcode.operation.kind() {

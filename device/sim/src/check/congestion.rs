@@ -12,18 +12,15 @@ const INTERVAL: Duration = Duration::from_micros(50);
 /// Maximum delay on a rate-limited flow or a slow link. It covers several bursts at the minimum rate.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// Congestion state of one side.
 #[derive(Debug, Default)]
 pub(super) struct Congestion {
     /// Whether ECN-marked data has arrived since the last notification was sent.
     marked: bool,
     last_sent_at: Option<Instant>,
-    /// Whether the side has received a notification.
     notified: bool,
 }
 
 impl Checker<'_> {
-    /// Records a frame delivered to a side.
     pub(super) fn record_congestion(&mut self, id: SideId, frame: &RoceFrame<'_>) {
         let connected = self.pair(id).service != Service::Ud;
         let congestion = &mut self.side_mut(id).congestion;
@@ -34,7 +31,6 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a notification sent by a side.
     pub(super) fn check_notification(&mut self, id: SideId, bth: &Bth) -> Result<(), Violation> {
         let now = self.now;
         let peer = self.pair(id).ends[1 - id.side].qpn;

@@ -117,7 +117,6 @@ pub(super) fn locate(areas: &[Area], offset: usize) -> Option<(Area, usize)> {
 }
 
 impl Checker<'_> {
-    /// Checks a memory access at a side, caused by a packet for that side.
     pub(super) fn on_reliable_access(&mut self, id: SideId, event: &HostEvent) -> Result<(), Violation> {
         let pair: &Pair = self.pair(id);
         let peer = id.peer();

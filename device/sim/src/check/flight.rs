@@ -1,7 +1,7 @@
 //! Checks what an RC requester sends, given the responses it has received.
 //!
-//! The model derives from the requests and the delivered responses which packets are acknowledged. PSNs are relative to
-//! the first PSN of the connection.
+//! From the requests and the delivered responses, the model derives which packets are acknowledged. PSNs are relative
+//! to the first PSN of the connection.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.5 to 9.7.7 and 9.9.2.1.
@@ -32,22 +32,22 @@ pub(super) struct Flight {
     next: u32,
     /// READs and atomics sent, as PSN ranges.
     reads: Vec<(u32, u32)>,
-    /// Time at which the ACK timer was started.
     timer_from: Option<Instant>,
     /// Whether a delivered response justifies a retry.
     retry_allowed: bool,
-    /// PSN of the newest sequence NAK since the last progress. Another NAK for the same PSN does not justify a retry.
+    /// PSN of the newest sequence NAK since a packet was last acknowledged. Another NAK for the same PSN does not
+    /// justify a retry.
     last_nak_psn: Option<u32>,
-    /// Number of transmissions of the oldest unacknowledged PSN since the last progress.
+    /// Number of times that the oldest unacknowledged packet has been sent. An RNR NAK resets the number to 0.
     transmissions: u32,
-    /// Number of retries since the last progress. This is a range, because the model cannot always determine the exact
-    /// number.
+    /// Number of retries since the last acknowledgement or RNR NAK. This is a range, because the model cannot always
+    /// determine the exact number.
     retries: RangeInclusive<u8>,
-    /// Whether the next retry may be missing from the retry count. If the cause of the retry precedes the last
-    /// progress, the requester may have counted it before the progress reset the count.
+    /// Whether the next retry may be missing from the retry count. If the cause of the retry is older than the last
+    /// acknowledgement, the requester may have counted the retry before the acknowledgement reset the count.
     retry_optional: bool,
     rnr_until: Option<Instant>,
-    /// Number of RNR NAKs since the last progress.
+    /// Number of RNR NAKs since a packet was last acknowledged.
     rnr_naks: u32,
 }
 
@@ -58,7 +58,6 @@ struct Limits {
     rnr_retries: u32,
     rd_atomic: usize,
     ack_timeout: AckTimeout,
-    /// Maximum delay of a due action.
     slack: Duration,
 }
 
@@ -212,7 +211,6 @@ impl Flight {
             .flat_map(move |from| times.clone().map(move |times| from + timeout.after(times)))
     }
 
-    /// Records a response delivered to the requester.
     fn on_response(&mut self, now: Instant, timeout: AckTimeout, ops: &[Op], packet: &Packet<'_>) {
         let overdue = self.due(timeout).any(|due| now >= due);
         let psn = self.relative(packet.bth.psn);
@@ -275,8 +273,8 @@ impl Flight {
         if self.unacked > before {
             (self.transmissions, self.retries, self.rnr_naks) = (0, 0..=0, 0);
             (self.rnr_until, self.last_nak_psn) = (None, None);
-            // The timer may have expired before this progress. The resulting retry is still permitted, because it may
-            // have waited for the link.
+            // The timer may have expired before this acknowledgement. The resulting retry is still permitted, because
+            // it may have waited for the link.
             self.retry_allowed |= overdue;
             self.retry_optional = self.retry_allowed;
             self.next = self.next.max(self.unacked);
@@ -286,7 +284,6 @@ impl Flight {
 }
 
 impl Checker<'_> {
-    /// Checks a packet of the `nth` request of a side.
     pub(super) fn on_request_sent(
         &mut self,
         id: SideId,
@@ -321,7 +318,6 @@ impl Checker<'_> {
         side.flight.on_request_sent(now, ops, nth, (packet.bth.psn, covers), &limits)
     }
 
-    /// Records a response delivered to a side.
     pub(super) fn on_response(&mut self, id: SideId, packet: &Packet<'_>) {
         let (now, pair) = (self.now, self.pair(id));
         let side = self.side_mut(id);

@@ -8,7 +8,7 @@
 //! | RC and XRC send, retry, wait and give up as specified | `flight` |
 //! | READ responses carry the right bytes, and are sent only for executed READs | `reads` |
 //! | no packet is accepted across partitions | `partition` |
-//! | no request causes more replies than it may | `amplification` |
+//! | no request causes more replies than permitted | `amplification` |
 //! | each request of a shared queue is fetched by one QP, and an XRC message uses the SRQ that it names | `shared` |
 //! | Last WQE Reached is raised | `side` |
 //! | congestion notifications are sent only for ECN-marked data, and not too often | `congestion` |
@@ -39,7 +39,6 @@ use super::host::{HostEvent, SimHost};
 use super::plan::{GROUP_QPN, Op, Pair, Plan};
 use engine::{Event, Instant, Queue, Service, State, Transmit};
 
-/// Description of a violated invariant.
 pub type Violation = String;
 
 macro_rules! ensure {
@@ -56,20 +55,18 @@ fn packet_count(len: u32, mtu: usize) -> u32 {
     u32::try_from((len as usize).div_ceil(mtu).max(1)).expect("a packet has at least one byte")
 }
 
-/// Identifies one side of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SideId {
     pair: usize,
     side: usize,
 }
 
-/// Checks one simulation run against its plan.
 #[derive(Debug)]
 pub struct Checker<'a> {
     plan: &'a Plan,
     now: Instant,
     sides: Vec<[Side; 2]>,
-    /// Datagrams being delivered. There is one entry per receiver, which is removed once the receiver has reported the
+    /// Datagrams being delivered. There is one entry per receiver. It is removed once the receiver has reported the
     /// datagram.
     arrivals: Vec<Arrival>,
     queues: BTreeMap<usize, SharedQueue>,
@@ -82,7 +79,6 @@ pub struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    /// Creates a checker for a run of `plan`.
     pub fn new(plan: &'a Plan) -> Self {
         let side = |pair: &Pair, side| Side::new(pair, side, 0);
         let sides = plan.pairs.iter().map(|pair| [side(pair, 0), side(pair, 1)]).collect();
@@ -101,7 +97,6 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Sets the current time for the calls that follow.
     pub fn at(&mut self, now: Instant) {
         self.now = now;
     }
@@ -116,7 +111,6 @@ impl<'a> Checker<'a> {
         self.sides[pair].iter_mut().zip(states).for_each(|(side, state)| side.state = state);
     }
 
-    /// Checks the state that the engine reports for a QP.
     pub fn check_state(&self, pair: usize, side: usize, state: State) -> Result<(), Violation> {
         let known = self.sides[pair][side].state;
         ensure!(
@@ -151,7 +145,6 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Records that software posted `count` more requests.
     pub fn on_post(&mut self, pair: usize, side: usize, queue: Queue, count: usize) {
         let now = self.now;
         self.sides[pair][side].on_post(queue, count, now);
@@ -211,7 +204,6 @@ impl<'a> Checker<'a> {
         outcome.map_err(|(id, problem)| format!("{id:?}: {event:?}: {problem}"))
     }
 
-    /// Checks a frame sent by a node.
     pub fn on_frame(&mut self, node: usize, sent: &Transmit, frame: &[u8]) -> Result<(), Violation> {
         let parsed =
             RoceFrame::parse(frame).map_err(|error| format!("node {node}: invalid frame: {error}"))?;
@@ -265,7 +257,6 @@ impl<'a> Checker<'a> {
         parts.collect::<Vec<_>>().join("; ")
     }
 
-    /// Checks the state at the end of the run.
     pub fn at_end(&self) -> Result<(), Violation> {
         ensure!(self.is_finished(), "the run ended before all requests completed: {}", self.progress());
         for pair in &self.plan.pairs {
@@ -294,7 +285,6 @@ impl<'a> Checker<'a> {
         &self.plan.pairs[id.pair]
     }
 
-    /// Returns the send requests of a side in its current life.
     fn ops(&self, id: SideId) -> &'a [Op] {
         &self.pair(id).lives[self.side(id).life].sides[id.side].ops
     }

@@ -9,8 +9,8 @@ use super::{Checker, SideId, Violation, ensure};
 use engine::SendOp;
 
 impl Checker<'_> {
-    /// Returns whether a READ request to `node` repeats all or part of a READ that the peer has sent. The responder must
-    /// execute such a request.
+    /// Returns whether a READ request to `node` repeats all or part of a READ that the peer has sent. The responder
+    /// must execute such a request.
     pub(crate) fn repeats_read(&self, node: usize, packet: &Packet<'_>) -> bool {
         let (Ok(id), Ext::Reth(reth)) = (self.find(node, packet.bth.dest_qp), packet.ext) else { return false };
         let peer = id.peer();
@@ -23,7 +23,6 @@ impl Checker<'_> {
             && offset + u64::from(reth.dma_len) <= u64::from(op.len)
     }
 
-    /// Checks a READ response sent by a side.
     pub(super) fn check_read_response(&self, id: SideId, packet: &Packet<'_>) -> Result<(), Violation> {
         let (pair, peer) = (self.pair(id), id.peer());
         let ops = self.ops(peer);

@@ -15,13 +15,11 @@ use engine::State;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FetchedRequest {
     pub(super) wr_id: u64,
-    /// Number of the shared queue.
     pub(super) srq: usize,
     area: Area,
 }
 
 impl FetchedRequest {
-    /// Returns the key and the area of the request's buffer.
     pub(super) fn buffer(&self) -> (u32, Area) {
         (slots_key(self.srq), self.area)
     }
@@ -84,7 +82,6 @@ impl Checker<'_> {
         self.pair(id).ends[id.side].srq
     }
 
-    /// Returns the buffer of the request that a side has fetched.
     pub(super) fn fetched_area(&self, id: SideId) -> Option<Area> {
         self.side(id).fetched.map(|fetched| fetched.area)
     }

@@ -21,7 +21,7 @@ use engine::{
     Status, Success, Transmit,
 };
 
-/// Maximum time after which a receive request posted in ERR is flushed (JingZhao interface, section 10.5).
+/// Maximum time until a receive request posted in ERR is flushed (JingZhao interface, section 10.5).
 const LATE_RECEIVE: Duration = Duration::from_millis(10);
 
 /// Numbers of requests posted to a queue and completed.
@@ -42,7 +42,6 @@ pub(super) struct Side {
     /// Time at which each request was posted.
     pub(super) sent_at: Vec<Instant>,
     received_at: Vec<Instant>,
-    /// Time of the transition to ERR.
     broken_at: Option<Instant>,
     /// For each send request, the number of packets seen.
     pub(super) packets: Vec<u32>,
@@ -52,17 +51,14 @@ pub(super) struct Side {
     may_start: usize,
     /// In SQD, whether the drained event is due.
     drain_due: bool,
-    /// Whether the communication-established event has been raised.
     established: bool,
     /// Whether software has moved the QP to ERR or RESET. The QP must not send afterwards.
     muted: bool,
     /// Time from which packets from the side may fail to reach the peer.
     pub(super) unreachable_since: Option<Instant>,
-    /// Whether the side's receive requests come from a shared queue.
     pub(super) shared: bool,
     /// The request that the side has fetched from the shared queue.
     pub(super) fetched: Option<FetchedRequest>,
-    /// Whether Last WQE Reached has been raised.
     pub(super) last_wqe: bool,
     /// Whether requests are flushed by the engine or by its owner.
     flush: Flush,
@@ -74,9 +70,9 @@ pub(super) struct Side {
     pub(super) originals: Vec<Option<u64>>,
     /// Progress in the response data for the side's own requests.
     pub(super) returned: Cursor,
-    /// Progress in the local key operations of this side.
+    /// Progress in the side's own key operations.
     pub(super) worked: Cursor,
-    /// Progress in the invalidations of keys by READs.
+    /// Progress in the key invalidations at the end of the side's READs.
     pub(super) ended: Cursor,
     pub(super) flight: Flight,
     pub(super) received: Received,
@@ -163,7 +159,6 @@ impl Side {
         self.state == State::Rtr && self.recvs.done > 0 && !self.established
     }
 
-    /// Returns whether all packets of a request have been seen.
     pub(super) fn sent_whole(&self, nth: usize, packets: u32) -> bool {
         self.packets[nth] == packets
     }
@@ -372,7 +367,7 @@ impl Checker<'_> {
                     side.sends.done == side.sends.posted,
                     "the receive queue was flushed before the send queue"
                 );
-                // A receive request that is posted in ERR is found by polling, at least every 10 ms.
+                // The engine finds a receive request posted in ERR by polling, at least every 10 ms.
                 let posted_at = side.received_at.get(nth).copied().unwrap_or(broken_at);
                 let late = if posted_at > broken_at { LATE_RECEIVE } else { Duration::ZERO };
                 let due = posted_at.max(broken_at) + late;
@@ -410,7 +405,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks that the engine has not fetched requests unnecessarily if its owner flushes the side's requests.
+    /// Checks that the engine has not fetched requests unnecessarily if its owner flushes the requests of the side.
     pub(super) fn check_unfetched_requests(&self, id: SideId, host: &SimHost) -> Result<(), Violation> {
         let (pair, side) = (self.pair(id), self.side(id));
         let taken = host.queues.get(&pair.ends[id.side].qpn.get()).map_or([0; 2], |queues| queues.taken);
@@ -508,7 +503,6 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks a frame sent by a side.
     pub(super) fn check_frame(
         &mut self,
         id: SideId,
@@ -595,7 +589,6 @@ impl Checker<'_> {
     }
 }
 
-/// Checks a receive completion against the message.
 pub(super) fn fits(op: &Op, done: &RecvDone) -> Result<(), Violation> {
     let kind = match op.request.op {
         SendOp::Send { .. } | SendOp::SendInvalidate { .. } => Kind::Send,

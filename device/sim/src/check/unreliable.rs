@@ -32,7 +32,6 @@ pub(super) struct Arrival {
     imm: Option<Imm>,
     solicited: bool,
     source: (Qpn, MacAddr),
-    /// Whether the datagram has a GRH.
     grh: bool,
 }
 
@@ -135,8 +134,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks that every message that was posted after the network was healed, and could be received, has been
-    /// received.
+    /// Checks that every receivable message posted after the network was healed has been received.
     pub(super) fn check_nothing_lost(&self, id: SideId) -> Result<(), Violation> {
         let (pair, peer) = (self.pair(id), id.peer());
         let (side, sender) = (self.side(id), self.side(peer));
@@ -278,7 +276,6 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks a datagram sent for the `nth` request of a side.
     pub(super) fn check_datagram(
         &self,
         id: SideId,
@@ -316,7 +313,6 @@ fn head(pair: &Pair) -> usize {
     if pair.grh_area == GrhArea::None { 0 } else { GRH_BYTES }
 }
 
-/// Returns the addresses of an area.
 fn range(area: &Area) -> std::ops::Range<u64> {
     let first = va(area.region) + area.offset as u64;
     first..first + area.len as u64

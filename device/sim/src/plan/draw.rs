@@ -20,10 +20,8 @@ use engine::{
     SgeList,
 };
 
-/// Number of nodes in a plan.
 pub(crate) const NODES: usize = 2;
 
-/// Generates the plan for `seed`.
 pub fn draw(seed: u64) -> Plan {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let rng = &mut rng;
@@ -122,7 +120,8 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize, services: &[Service]) -> Pair {
     }
 }
 
-/// Draws the ACK timeout. Every other pair uses a doubling timeout that starts lower, so that connections fail quickly.
+/// Draws the ACK timeout. Every other pair uses a doubling timeout, which starts lower so that a connection still fails
+/// quickly.
 fn draw_ack_timeout(rng: &mut ChaCha8Rng, index: usize) -> AckTimeout {
     let timeout = Duration::from_nanos(4096 << rng.random_range(7..11));
     if index % 2 == 1 { AckTimeout::doubling(timeout / 4) } else { AckTimeout::constant(timeout) }
@@ -158,7 +157,7 @@ fn slots(pairs: &[Pair]) -> BTreeMap<usize, usize> {
     slots
 }
 
-/// Draws P_Keys: matching P_Keys for connections, arbitrary ones for datagrams.
+/// Draws P_Keys. Those of a connection match, and those of datagram QPs are arbitrary.
 fn draw_pkeys(rng: &mut ChaCha8Rng, service: Service) -> [Pkey; 2] {
     const FULL: u16 = 0x8000;
     let keys = if service.is_datagram() {
@@ -329,7 +328,6 @@ pub(super) fn draw_scatter(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize, l
     split(rng, len).into_iter().map(|len| pair.allocate(side, len)).collect()
 }
 
-/// Draws a receive request of `len` bytes.
 pub(super) fn draw_recv(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize, len: usize) -> Recv {
     Recv { areas: draw_scatter(rng, pair, side, len), fails: None }
 }

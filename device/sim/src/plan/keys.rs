@@ -107,8 +107,8 @@ fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<
             false => (draw_source(rng, pair, side, len), Rights::empty()),
         };
         let (register, start) = fast_register(rng, pair, side, key, area, rights);
-        // An earlier READ may invalidate the previous key, but only when the data of that READ has arrived. Wait for
-        // that READ.
+        // A region must be invalid before it is registered again. If an earlier READ invalidates it, the fence waits
+        // for that READ.
         let fence = if generation == 1 { Fence::None } else { *pick(rng, &[Fence::Reads, Fence::All]) };
         let op = local(register);
         work.push((Op { request: SendRequest { fence, ..op.request }, ..op }, None));
@@ -150,7 +150,7 @@ fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<
     work
 }
 
-/// Uses a key of the peer that is valid from the start, and then invalidates it if possible.
+/// Uses a key of the peer that is valid from the start, and then invalidates it unless it belongs to a type 1 window.
 fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let windows = [WindowKind::Type1, WindowKind::Type2B].map(KeyKind::Window);
     let kind = *pick(rng, &[KeyKind::Fast, windows[0], windows[1], windows[1]]);
@@ -178,7 +178,7 @@ fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     if kind != windows[0] {
         let len = draw_len(rng, mtu);
         let (op, recv) = send(rng, pair, side, SendOp::SendInvalidate { rkey: Rkey::new(key) }, len);
-        // The responder can still be answering a READ while it executes later requests.
+        // Without a fence, the responder could invalidate the key while it still answers a READ.
         let fence = if rng.random() || !reads { Fence::All } else { Fence::Reads };
         work.push((Op { request: SendRequest { fence, ..op.request }, ..op }, recv));
     }
@@ -214,7 +214,8 @@ fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
         work.push((local(op), None));
         match (kind, parent) {
             (WindowKind::Type2B, _) => work.push((local(invalidate(window)), None)),
-            // The region cannot be invalidated while the window is bound.
+            // Unbind the window with a zero-length bind, because the region cannot be invalidated while the window is
+            // bound.
             (WindowKind::Type1, Some(parent)) => {
                 let op = match op {
                     KeyOp::Bind(bind) => KeyOp::Bind(Bind { len: 0, parent: Lkey::new(parent), ..bind }),
@@ -265,7 +266,7 @@ fn valid(pair: &mut Pair, side: usize, kind: KeyKind, area: Area, rights: Rights
     new_key(pair, side, kind, Some(mapping))
 }
 
-/// Returns a fast registration, and the address of its first byte in accesses through the key.
+/// Returns a fast registration, and the start address of the registered region.
 fn fast_register(
     rng: &mut ChaCha8Rng,
     pair: &Pair,
@@ -310,7 +311,7 @@ fn local(op: KeyOp) -> Op {
     bare(SendOp::Local(op.into()), list([]))
 }
 
-/// Draws a message, and a receive request of the same length.
+/// Draws a message and, unless the peer uses a shared receive queue, a receive request of the same length.
 fn send(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize, op: SendOp, len: usize) -> Work {
     let (payload, from) = draw_gather(rng, pair, side, len);
     let shared = pair.shares_receives(1 - side);

@@ -6,11 +6,11 @@
 //!
 //! - SOURCE: random bytes that never change, used for gathers and for READs by the peer;
 //! - TARGET: one area per incoming message, separated by gaps that must not be written;
-//! - HOT: the target of overlapping WRITEs, which reveal wrong ordering;
+//! - HOT: the target of overlapping WRITEs, so that wrong ordering is detected;
 //! - PRIVATE: a region without remote permissions, for requests that must fail.
 //!
 //! Each protection domain of a node also has a region of CELLS, the words that all its queue pairs use for atomics. A
-//! pair also has keys that grant access to parts of these regions until a work request or the peer invalidates them.
+//! pair also has keys for parts of these regions. Such a key is valid until a work request or the peer invalidates it.
 
 pub(crate) mod draw;
 mod keys;
@@ -38,15 +38,10 @@ pub use draw::draw;
 pub(crate) use xrc::draw_target_srq;
 pub use xrc::{XRC_SRQS, XrcSrqId};
 
-/// Region of constant data, read by gathers and READs.
 pub const SOURCE: u32 = 1;
-/// Region that holds received messages.
 pub const TARGET: u32 = 2;
-/// Region that overlapping WRITEs target.
 pub const HOT: u32 = 3;
-/// Region without remote access rights.
 pub const PRIVATE: u32 = 4;
-/// Region of the atomic cells. It belongs to a protection domain, not to a side.
 pub const CELLS: u32 = 5;
 /// Region of a shared receive queue's buffers.
 pub const SHARED: u32 = 6;
@@ -56,7 +51,7 @@ pub const GRH_BYTES: usize = 40;
 pub const HOT_BYTES: usize = 8192;
 pub const PRIVATE_BYTES: usize = 4096;
 pub const CELLS_BYTES: usize = 32;
-/// Number of protection domains in use.
+/// Number of protection domains of each node, not counting [`KERNEL_PD`].
 pub const PDS: u32 = 2;
 /// Protection domain of XRC targets. It has no memory regions.
 pub const KERNEL_PD: u32 = 9;
@@ -96,7 +91,6 @@ pub struct Op {
 
 #[derive(Clone, Debug)]
 pub struct Recv {
-    /// Buffers of the request.
     pub areas: Vec<Area>,
     /// Error status of this request's completion, if its message must be rejected.
     pub fails: Option<Status>,
@@ -117,7 +111,6 @@ pub struct Work {
 /// One connection of a pair, up to the next RESET.
 #[derive(Clone, Debug)]
 pub struct Life {
-    /// Requests of each side.
     pub sides: [Work; 2],
     /// Retry limit for timeouts and sequence NAKs. A limit below 7 can be exhausted by network faults.
     pub retry_count: u8,
@@ -129,7 +122,6 @@ pub struct Life {
 /// Properties of a side that persist across lives.
 #[derive(Clone, Debug)]
 pub struct End {
-    /// Node of the side.
     pub node: usize,
     pub qpn: Qpn,
     /// Initial content of the SOURCE region.
@@ -147,7 +139,6 @@ pub struct End {
 
 #[derive(Clone, Debug)]
 pub struct Pair {
-    /// Index in the plan.
     pub index: usize,
     /// Transport service; for XRC, side 0 is the initiator and side 1 the target.
     pub service: Service,
@@ -171,7 +162,6 @@ pub struct Pair {
 
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// MGID of the group.
     pub gid: Ipv6Addr,
     /// Attached QPs of any service, as pairs of `Pair::index` and side.
     pub members: Vec<(usize, usize)>,
@@ -195,15 +185,12 @@ pub enum Action {
     /// Makes the network lose every packet to a side until the pair is connected again.
     Silence {
         pair: usize,
-        /// Side that becomes unreachable.
         side: usize,
     },
 }
 
-/// The complete plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Network faults to inject.
     pub faults: Faults,
     /// Time at which the network faults end.
     pub heal_at: Instant,
@@ -213,7 +200,6 @@ pub struct Plan {
     pub frames_per_step: u32,
     /// Whether responders advertise credits.
     pub credits: bool,
-    /// Pairs of connected queue pairs.
     pub pairs: Vec<Pair>,
     pub groups: Vec<Group>,
     /// Buffer size, in bytes, of each shared queue in use, by queue number.
@@ -227,7 +213,6 @@ pub fn va(region: u32) -> u64 {
     u64::from(region) << 32 | 0x7f0
 }
 
-/// Returns the key of the atomic cells of a protection domain.
 pub fn cells_key(pd: u32) -> u32 {
     pd
 }
@@ -286,12 +271,10 @@ pub fn srq_of(node: usize, pd: u32) -> usize {
     node * PDS as usize + pd as usize - 1
 }
 
-/// Returns the node of a shared queue.
 pub fn node_of_srq(srq: usize) -> usize {
     XrcSrqId::of(srq).map_or(srq / PDS as usize, |id| id.node)
 }
 
-/// Returns the protection domain of a shared queue.
 pub fn pd_of_srq(srq: usize) -> u32 {
     let pd = || u32::try_from(srq % PDS as usize + 1).expect("there are few protection domains");
     XrcSrqId::of(srq).map_or_else(pd, XrcSrqId::pd)
@@ -308,7 +291,6 @@ impl Pair {
         self.service == Service::XrcIni
     }
 
-    /// Returns the service of a side.
     pub fn service_of(&self, side: usize) -> Service {
         if self.is_xrc() && side == 1 { Service::XrcTgt } else { self.service }
     }
@@ -381,7 +363,7 @@ impl Pair {
 
     /// Allocates the next area in a side's TARGET.
     fn allocate(&mut self, side: usize, len: usize) -> Area {
-        /// Number of bytes between two areas.
+        /// Size of the gap before and after each area, in bytes.
         const GAP: usize = 8;
         let end = &mut self.ends[side];
         let offset = end.target_len + GAP;
@@ -417,17 +399,14 @@ impl Op {
         }
     }
 
-    /// Returns whether the request is a local key operation.
     pub fn is_local(&self) -> bool {
         matches!(self.request.op, SendOp::Local(_))
     }
 
-    /// Returns whether the request is an atomic.
     pub fn is_atomic(&self) -> bool {
         matches!(self.request.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
-    /// Returns the immediate data.
     pub fn imm(&self) -> Option<roce::Imm> {
         match self.request.op {
             SendOp::Send { imm } | SendOp::Write { imm, .. } => imm,

@@ -13,7 +13,7 @@ use engine::{AccessError, Fence, Payload, Remote, SendOp, SendRequest, Sge, SgeL
 /// QP.
 const SWAPPED: std::ops::Range<u64> = 0..4;
 
-/// Draws a request that must succeed, and the receive request that it consumes.
+/// Draws a request that must succeed, and the receive request that it consumes, if any.
 pub(super) fn draw_op(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op, Option<Recv>) {
     let len = draw_len(rng, pair.mtu.bytes());
     let imm = rng.random_bool(0.3).then(|| Imm(rng.random()));
@@ -67,7 +67,7 @@ fn draw_atomic(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Op {
     of_bytes(op, list(pair, side, &[to]), 8, Vec::new(), vec![to])
 }
 
-/// Draws a request that must fail, and the receive request that it consumes.
+/// Draws a request that must fail, and the receive request that it consumes, if any.
 pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> (Op, Option<Recv>) {
     let len = draw_len(rng, pair.mtu.bytes()).max(1);
     let (payload, from) = draw_gather(rng, pair, side, len);

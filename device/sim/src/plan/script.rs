@@ -7,8 +7,8 @@ use rand_chacha::ChaCha8Rng;
 use super::{Action, Pair};
 use engine::{Instant, Service, State};
 
-/// Time between the RESET of both sides and their next connection, in nanoseconds. By the end of it, the network has
-/// delivered or lost all earlier packets. On a real network, the connection manager's TimeWait state ensures this.
+/// Time between the RESET of both sides and their next connection, in nanoseconds. During this time, the network
+/// delivers or loses all earlier packets. On a real network, the connection manager's TimeWait state ensures this.
 const TIME_WAIT_NS: u64 = 300_000;
 
 /// What happens to a pair during its first life, apart from network faults. Times are in nanoseconds.
@@ -18,7 +18,7 @@ pub(super) enum Script {
     Plain,
     /// One request of side 0 fails. If the QP enters SQE, software recovers the QP.
     Poison,
-    /// The number of RNR retries is limited, and may not suffice until receive requests are posted.
+    /// The RNR retry limit may be reached before receive requests are posted.
     Unready,
     /// Software moves a side to ERR.
     Error { side: usize, at: u64, connects_again: bool },
@@ -52,7 +52,6 @@ impl Script {
         }
     }
 
-    /// Returns whether the pair connects a second time.
     pub(super) fn connects_again(&self) -> bool {
         match *self {
             Self::Error { connects_again, .. }
@@ -63,13 +62,11 @@ impl Script {
         }
     }
 
-    /// Returns whether a side may become unreachable.
     pub(super) fn may_become_unreachable(&self) -> bool {
         matches!(self, Self::Error { .. } | Self::Silence { .. } | Self::Partition { .. })
     }
 }
 
-/// Schedules all actions of a pair.
 pub(super) fn schedule(
     rng: &mut ChaCha8Rng,
     span_ns: u64,

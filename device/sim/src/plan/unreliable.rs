@@ -82,7 +82,7 @@ pub(super) fn draw_recvs(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) {
         _ => pair.mtu.bytes() * 6,
     };
     for _ in 0..count {
-        // A short request blocks the queue if only longer messages follow.
+        // Short requests are rare, because one of them blocks the queue if only longer messages follow.
         let short = rng.random_ratio(1, 30);
         let len = if short { rng.random_range(0..longest) } else { longest };
         let recv = draw_recv(rng, pair, side, len);
@@ -101,7 +101,8 @@ pub(super) fn address_datagrams(rng: &mut ChaCha8Rng, pairs: &mut [Pair], groups
                     let &(node, qpn, right) = pick(rng, &destinations);
                     let qkey = match rng.random_range(0..10) {
                         0 => Qkey::new(rng.random_range(1..1 << 31)),
-                        // With a controlled Q_Key, the packet carries the Q_Key of the sending QP.
+                        // If the request names a controlled Q_Key (high bit set), the packet carries the Q_Key of the
+                        // sending QP instead.
                         1 => Qkey::new(rng.random_range(1 << 31..=u32::MAX)),
                         _ => right,
                     };

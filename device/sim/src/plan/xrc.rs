@@ -11,11 +11,10 @@ use engine::{SendOp, Status};
 
 /// Number of XRC domains on a node.
 const DOMAINS: u32 = 2;
-/// Number of SRQs in an XRC domain. They alternate between the protection domains.
+/// Number of SRQs in an XRC domain. Consecutive SRQs alternate between the protection domains.
 const PER_DOMAIN: u32 = 4;
 /// Number of the first XRC SRQ. Lower numbers belong to ordinary SRQs.
 const FIRST: usize = 0x10;
-/// Number of XRC SRQs on a node.
 pub const XRC_SRQS: u32 = DOMAINS * PER_DOMAIN;
 
 /// Location of an XRC SRQ, as encoded in its number.
@@ -35,7 +34,6 @@ impl XrcSrqId {
             .then(|| Self { node, index: u32::try_from(index).expect("there are few SRQs") })
     }
 
-    /// Returns the number of the SRQ.
     pub fn number(self) -> usize {
         FIRST + self.node * XRC_SRQS as usize + self.index as usize
     }
@@ -45,23 +43,19 @@ impl XrcSrqId {
         Srqn::new(u32::try_from(self.number()).expect("there are few SRQs"))
     }
 
-    /// Returns the XRC domain.
     pub fn domain(self) -> u32 {
         self.index / PER_DOMAIN
     }
 
-    /// Returns the protection domain.
     pub fn pd(self) -> u32 {
         self.index % PDS + 1
     }
 
-    /// Returns the XRC domain and protection domain for the host.
     pub fn properties(self) -> XrcSrq {
         XrcSrq { domain: self.domain(), pd: Pdn::new(self.pd()) }
     }
 }
 
-/// Draws the XRC domain of a target.
 pub(super) fn draw_domain(rng: &mut ChaCha8Rng) -> u32 {
     rng.random_range(0..DOMAINS)
 }
@@ -97,7 +91,7 @@ pub(super) fn poison(rng: &mut ChaCha8Rng, pair: &Pair, op: &mut Op) -> bool {
         0 => (Srqn::new(0xff_ff00), Status::RemoteInvalidRequest),
         1 => (Srqn::new(rng.random_range(0..4)), Status::RemoteInvalidRequest),
         2 => (*pick(rng, &other_domain), Status::RemoteInvalidRequest),
-        // An SRQ whose protection domain differs from that of the memory.
+        // An SRQ in a protection domain other than that of the memory.
         3 if op.len > 0 && !matches!(op.request.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. }) => {
             let other_pd = srqs(pair, |id| id.domain() == pair.xrc_domain && id.pd() != pair.pd);
             (*pick(rng, &other_pd), Status::RemoteAccess)

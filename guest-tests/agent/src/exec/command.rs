@@ -39,7 +39,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts the command and reports this to the host. Threads then send its output and exit status.
+    /// Starts the command. Threads then send its output and exit status to the host.
     ///
     /// # Errors
     /// Fails if the command cannot be started.
@@ -51,7 +51,7 @@ impl Running {
             kind: kind_of(&error),
             reason: format!("cannot start {}: {error}", start.argv.first().map_or("", String::as_str)),
         })?;
-        // Drop the terminal descriptors in `command`, which would keep the terminal open.
+        // Drop the terminal descriptors in `command`, because they would keep the terminal open.
         drop(command);
         Self::forward(child, terminal.map(|(ours, _)| ours), host).map_err(other)
     }
@@ -214,8 +214,8 @@ impl Group {
     }
 
     fn wait(&self, end: &OwnedFd) -> ExitStatus {
-        // Waiting for the child would lock the group, so first wait until it has exited. Until then, signals can be
-        // sent.
+        // Signals need the lock, and `Child::wait` would hold it. First wait without the lock until the child has
+        // exited.
         let _ = wait_for(&[(end.as_fd(), libc::POLLIN)], None);
         let status = lock(&self.0).take().map(|mut child| child.wait());
         match status {

@@ -1,4 +1,4 @@
-//! A pseudo-terminal for a command, whose slave side is the controlling terminal of the command's session.
+//! A pseudo-terminal for a command. Its slave side is the controlling terminal of the command's session.
 
 use std::fs::File;
 use std::io;

@@ -31,7 +31,6 @@ pub(crate) fn info() -> Result<GuestInfo> {
     })
 }
 
-/// Returns the time since the guest booted.
 pub(crate) fn uptime() -> Result<Duration> {
     let text = fs::read_to_string("/proc/uptime").context("cannot read /proc/uptime")?;
     let seconds: f64 =
@@ -108,8 +107,8 @@ pub(crate) fn shell(command: Option<&str>) -> Result<()> {
             shell.args(["-c", command]);
             shell
         }
-        // Ctrl-C reaches only programs with a controlling terminal, which /dev/console cannot be. cttyhack uses the
-        // terminal behind it.
+        // Ctrl-C reaches only programs with a controlling terminal, and /dev/console cannot be one. cttyhack uses the
+        // terminal behind the console instead.
         None => {
             let mut shell = Command::new("/bin/busybox");
             shell.args(["setsid", "cttyhack", "/bin/sh"]);

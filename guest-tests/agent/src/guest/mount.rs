@@ -5,10 +5,6 @@ use std::io;
 
 use anyhow::{Context as _, Result};
 
-/// Mounts `source` on the directory `target`.
-///
-/// # Errors
-/// The kernel rejects the mount.
 pub(crate) fn mount(
     source: &str,
     target: &str,

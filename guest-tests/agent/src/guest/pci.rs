@@ -14,7 +14,6 @@ pub(crate) fn node(address: &str) -> PathBuf {
     Path::new(DEVICES).join(address)
 }
 
-/// Returns the IOMMU group of a PCI function, if it has one.
 pub(crate) fn iommu_group(node: &Path) -> Option<u32> {
     link_name(&node.join("iommu_group"))?.parse().ok()
 }
@@ -60,7 +59,7 @@ fn describe(address: String) -> Result<DeviceInfo> {
     })
 }
 
-/// Parses the first six lines of `resource`, which contain the start, end and flags of each BAR.
+/// Parses the first six lines of `resource`. Each line contains the start, end and flags of one BAR.
 fn bars(resources: &str) -> Vec<BarInfo> {
     const PREFETCHABLE: u64 = 0x2000;
     const WIDE: u64 = 0x10_0000;
@@ -102,7 +101,6 @@ impl Msix {
     /// The Function Mask bit of Message Control.
     pub(crate) const FUNCTION_MASK: u16 = 1 << 14;
 
-    /// Finds the MSI-X capability in configuration space.
     pub(crate) fn find(config: &[u8]) -> Option<Self> {
         const CAPABILITY_LIST: usize = 0x34;
         const MSIX: u8 = 0x11;
@@ -141,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn implemented_bars_are_listed_with_kind() {
+    fn implemented_bars_are_listed_with_flags() {
         let text = "0x00000000fea00000 0x00000000feafffff 0x0000000000140204\n\
                     0x0000000000000000 0x0000000000000000 0x0000000000000000\n\
                     0x00000000fe000000 0x00000000fe7fffff 0x000000000014220c\n";

@@ -15,9 +15,9 @@ use crate::wire::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn
 
 /// Maximum output kept per stream, in bytes. Further output is read and discarded.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Maximum number of programs that run in the background.
 const MAX_PROGRAMS: usize = 64;
-/// Time to wait for end of file on an output. A child process may hold the output open after the program has exited.
+/// Maximum time to wait for end of file on an output stream. The wait is limited because a child of the program may
+/// keep the stream open.
 const EOF_TIMEOUT: Duration = Duration::from_millis(500);
 /// Search path for programs. The kernel starts the agent without one.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -85,7 +85,6 @@ impl Programs {
 struct Program {
     name: String,
     child: Child,
-    /// Descriptor that becomes readable when the program exits.
     end: OwnedFd,
     stdin: Option<ChildStdin>,
     stdout: Arc<Output>,

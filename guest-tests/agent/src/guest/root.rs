@@ -12,12 +12,11 @@ const LOWER: &str = "/lower";
 const UPPER: &str = "/upper";
 const ROOT: &str = "/newroot";
 
-/// Executes an [`EnterRoot`] step. The file systems mounted in the old root are moved to the new root.
 pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
     for folder in [LOWER, UPPER, ROOT] {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {folder}"))?;
     }
-    // Ignore set-user-ID bits, because the files in the image belong to the user that built it, which may not be root.
+    // Ignore set-user-ID bits: the files belong to the user that built the image, who may not be root.
     mount(&step.system, LOWER, "ext4", libc::MS_RDONLY | libc::MS_NOSUID, "")?;
     mount("tmpfs", UPPER, "tmpfs", 0, "")?;
     for folder in ["/upper/data", "/upper/work"] {

@@ -18,7 +18,7 @@ use crate::wire::{ArmCq, Completions, CqId, CqInfo, Cqe, CreateCq, Poll};
 
 #[derive(Debug)]
 pub(crate) struct Cq {
-    /// Number of the CQ, including the bits above the table's index mask.
+    /// CQ number, including the bits above the table's index mask.
     pub(crate) cqn: u32,
     ring: EntryRing,
     /// Entries that have been read from the ring but not yet returned to a caller.
@@ -26,7 +26,6 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    /// Returns the next entry if the device has written one.
     pub(crate) fn take(&mut self, arena: &Arena) -> Option<Cqe> {
         self.kept.pop_front().or_else(|| self.consume(arena))
     }
@@ -45,7 +44,6 @@ impl Cq {
 }
 
 impl Hca {
-    /// Creates a completion queue.
     pub(crate) fn create_cq(&mut self, step: &CreateCq) -> Result<CqInfo> {
         ensure!(
             step.log_entries <= 16,
@@ -81,7 +79,6 @@ impl Hca {
         Ok(info)
     }
 
-    /// Destroys a completion queue.
     pub(crate) fn destroy_cq(&mut self, cq: CqId) -> Result<()> {
         let cqn = self.cqn(cq)?;
         self.command(Op::Hw2SwCq, 0, cqn, Inbox::None)?;
@@ -97,7 +94,6 @@ impl Hca {
         self.device.ring(ARM_CQ, Doorbell::Word(self.cqn(step.cq)?))
     }
 
-    /// Waits for completions and retires their work requests.
     pub(crate) fn poll(&mut self, step: &Poll) -> Result<Completions> {
         let started = Instant::now();
         let patience = Duration::from_millis(step.timeout_ms.into());
@@ -117,8 +113,8 @@ impl Hca {
         Ok(Completions { cqes, waited_ns })
     }
 
-    /// Takes one completion from the queue. Also returns whether it is in order, that is, whether it belongs to the
-    /// oldest outstanding work request of its queue.
+    /// Takes one completion from the CQ. The flag is set if the completion is in order, that is, if it belongs to the
+    /// oldest outstanding work request of its work queue.
     pub(crate) fn take_completion(&mut self, cq: CqId) -> Result<Option<(Cqe, bool)>> {
         let queue = self.cqs.get_mut(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?;
         let Some(cqe) = queue.take(&self.arena) else { return Ok(None) };

@@ -10,7 +10,6 @@ pub(crate) const ENTRY: usize = 32;
 const OWNER: usize = 0x1f;
 const OWNED_BY_DEVICE: u8 = 0x80;
 
-/// A ring of entries and the current read position.
 #[derive(Debug)]
 pub(crate) struct EntryRing {
     pub(crate) region: Region,
@@ -30,11 +29,11 @@ impl EntryRing {
         }
     }
 
-    /// Reads the next entry if the device has written it, and returns the entry's slot to the device.
+    /// Reads the next entry if the device has written it, and gives its slot back to the device.
     pub(crate) fn take(&mut self, arena: &Arena) -> Option<[u8; ENTRY]> {
         let slot = self.consumed & ((1 << self.log_entries) - 1);
-        // An entry never crosses a page boundary, because its size divides the page size and the ring starts at a page
-        // boundary.
+        // One `locate` is enough, because an entry never crosses a page boundary: the entry size divides the page size,
+        // and the ring starts at a page boundary.
         let at = self.region.locate(slot as usize * ENTRY);
         if arena.observe_byte(at + OWNER) & OWNED_BY_DEVICE != 0 {
             return None;

@@ -61,7 +61,6 @@ impl Hca {
         Ok(info)
     }
 
-    /// Destroys an event queue.
     pub(crate) fn destroy_eq(&mut self, eq: EqId) -> Result<()> {
         let eqn = self.eqn(eq)?;
         self.command(Op::Hw2SwEq, 0, eqn, Inbox::None)?;
@@ -70,7 +69,6 @@ impl Hca {
         self.unregister(&eq.ring.region)
     }
 
-    /// Maps event types to an event queue.
     pub(crate) fn map_eq(&mut self, step: &MapEq) -> Result<()> {
         const REMOVE: u32 = 1 << 31;
         let modifier = self.eqn(step.eq)? | if step.remove { REMOVE } else { 0 };
@@ -111,14 +109,12 @@ impl Hca {
         Ok(())
     }
 
-    /// Disables MSI-X and closes the counters.
     pub(crate) fn disable_interrupts(&mut self) -> Result<()> {
         self.device.disable_interrupts()?;
         self.interrupts.clear();
         Ok(())
     }
 
-    /// Waits for an interrupt.
     pub(crate) fn wait_interrupt(&self, step: WaitInterrupt) -> Result<Interrupts> {
         let signal = self.interrupts.get(usize::from(step.vector));
         let signal = signal.ok_or_else(|| bad_step(format!("vector {} is not enabled", step.vector)))?;
@@ -126,13 +122,11 @@ impl Hca {
         Ok(Interrupts { count: count.context("cannot wait for an interrupt")? })
     }
 
-    /// Returns the number of an event queue.
     pub(super) fn eqn(&self, eq: EqId) -> Result<u32> {
         Ok(self.eqs.get(&eq).ok_or_else(|| bad_step(format!("unknown {eq:?}")))?.eqn)
     }
 }
 
-/// Parses an event queue entry.
 fn parse_eqe(raw: &[u8; ENTRY]) -> Eqe {
     let word = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
     Eqe {

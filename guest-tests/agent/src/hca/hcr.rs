@@ -1,4 +1,5 @@
-//! The command register (HCR). A command is written as seven words in order, and then polled for completion.
+//! The command register (HCR). A command is issued by writing seven words in order. The last word is then polled until
+//! the command completes.
 //!
 //! # Spec
 //! JingZhao interface, sections 1.2 to 1.4 and 2.
@@ -24,7 +25,6 @@ const EVENT: u32 = 1 << 22;
 /// Token that the public driver always writes.
 const TOKEN: u16 = 0xffff;
 
-/// Opcodes that this driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Op {
@@ -56,7 +56,6 @@ pub(crate) enum Op {
     MapIcm = 0xffa,
 }
 
-/// A command as written to the registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Command {
     pub(crate) op: u16,
@@ -68,7 +67,6 @@ pub(crate) struct Command {
     pub(crate) event: Option<u16>,
 }
 
-/// Result of a command, as read from the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) status: u8,
@@ -79,9 +77,7 @@ pub(crate) struct Outcome {
 
 /// Access to the 32-bit registers of BAR0.
 pub(crate) trait Registers {
-    /// Reads the word at `offset`.
     fn read(&self, offset: u64) -> Result<u32>;
-    /// Writes the word at `offset`.
     fn write(&self, offset: u64, value: u32) -> Result<()>;
 }
 
@@ -93,7 +89,6 @@ pub(crate) const fn base(place: HcrBase) -> u64 {
     }
 }
 
-/// Issues a command and waits for its completion.
 pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) -> Result<Outcome> {
     let event = if command.event.is_some() { EVENT } else { 0 };
     let words = [
@@ -112,7 +107,7 @@ pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) 
     let mut busy_polls = 0;
     loop {
         let word = registers.read(base + CONTROL)?;
-        // A driver polls only one of the two go bits, so they must agree.
+        // Some drivers poll bit 23 and others bit 15, so the two bits must agree.
         ensure!(
             (word & GO != 0) == (word & GO_DRIVER != 0),
             "control word {word:#010x} after command {:#05x}: bits 23 and 15 disagree",
@@ -128,7 +123,6 @@ pub(crate) fn execute(registers: &impl Registers, base: u64, command: &Command) 
     }
 }
 
-/// Returns an error if the command failed.
 pub(crate) fn check(command: &Command, outcome: Outcome) -> Result<()> {
     if outcome.status == 0 {
         return Ok(());
@@ -222,7 +216,7 @@ mod tests {
                 (0x8_000c, [2, 0, 0, 0]),
                 (0x8_0010, [0x00, 0x10, 0, 0]),
                 (0x8_0014, [0, 0, 0xff, 0xff]),
-                // Vector 14.1: the word that starts MAP_ICM with op_modifier 1.
+                // Vector 14.1 of the interface document: the word that starts MAP_ICM with op_modifier 1.
                 (0x8_0018, [0xfa, 0x1f, 0x80, 0x00]),
             ]
         );

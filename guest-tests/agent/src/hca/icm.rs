@@ -1,4 +1,4 @@
-//! The tables in ICM, the device's virtual address space, and the arena pages that are mapped there.
+//! The tables in ICM (the device's virtual address space), and the arena pages mapped for them.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.3, 3.5 and 5.
@@ -17,7 +17,7 @@ const TRANSLATION: u8 = 2;
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) table: ContextTable,
-    /// Name space of the table, which is the op_modifier of MAP_ICM and UNMAP_ICM.
+    /// Name space of the table, passed as op_modifier of MAP_ICM and UNMAP_ICM.
     pub(crate) name_space: u8,
     /// ICM address of entry 0.
     pub(crate) base: u64,
@@ -35,7 +35,6 @@ impl Table {
         (self.entry << self.log_entries).next_multiple_of(PAGE)
     }
 
-    /// Returns the number of pages mapped with MAP_ICM.
     pub(crate) const fn page_count(&self) -> usize {
         self.pages.len()
     }
@@ -49,7 +48,7 @@ impl Table {
         bytes
     }
 
-    /// Returns the runs of pages to map for the table with MAP_ICM.
+    /// Returns the runs of consecutive pages that MAP_ICM maps for the table.
     pub(crate) fn runs(&self, arena: &Arena) -> Vec<IcmRun> {
         let mut runs: Vec<IcmRun> = Vec::new();
         for (i, &page) in self.pages.iter().enumerate() {
@@ -139,8 +138,8 @@ impl Icm {
     }
 }
 
-/// Returns the page numbers `0..count` in the order of their ICM addresses. If `scattered` is set, runs of 1, 2, 4 and
-/// 3 pages are taken in turn from the end of the remaining range.
+/// Returns the arena page behind each of `count` ICM pages, in ICM order. If `scattered` is not set, the arena pages
+/// ascend. Otherwise, runs of 1, 2, 4 and 3 pages are taken in turn from the end of the remaining range.
 fn map_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let runs = [1, 2, 4, 3].into_iter().cycle();
     let mut end = count;
@@ -197,7 +196,7 @@ mod tests {
         let runs = qpc.runs(&arena);
         assert_eq!(runs.iter().map(|run| usize::from(run.pages)).sum::<usize>(), qpc.page_count());
         assert!(runs.len() > 16, "{runs:x?}");
-        // Entry 17 is in ICM page 1, which is the first page of the second run.
+        // Entry 17 is the second entry of ICM page 1, and the second run starts with that page.
         let bus = runs[1].bus + 256;
         let offset = usize::try_from(bus - arena.iova(0)).unwrap();
         arena.write(offset, &[0xab; 4]);

@@ -1,5 +1,4 @@
-//! Waits for the device without occupying the CPU. An emulated guest shares the host's CPUs with its device, and a
-//! benchmark shares them with the device that it measures.
+//! Waits for the device without occupying the CPU, which the guest or the benchmark shares with the device.
 
 use std::thread;
 use std::time::Duration;
@@ -22,21 +21,20 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// Creates a waiter for the calling thread.
     pub(crate) fn new() -> Self {
-        // The default timer slack of 50 us is longer than the shortest sleep.
+        // Reduce the timer slack, because the default of 50 us is longer than the shortest sleep.
         // SAFETY: the call only sets the timer slack of the calling thread. If it fails, sleeps are longer.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         Self { spins: 0, found: 0, next: SHORTEST }
     }
 
-    /// Records that a poll found completions.
+    /// Records that a poll found a completion.
     pub(crate) fn found(&mut self) {
         self.spins = 0;
         self.found += 1;
     }
 
-    /// Pauses after an empty poll while `outstanding` requests are outstanding.
+    /// Spins or sleeps after an empty poll. `outstanding` is the number of outstanding requests.
     pub(crate) fn pause(&mut self, outstanding: usize) {
         let spins = if outstanding == 1 { SPINS_FOR_ONE } else { SPINS };
         if self.spins < spins {

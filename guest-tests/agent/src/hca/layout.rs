@@ -43,7 +43,7 @@ fn get16(bytes: &[u8], offset: usize) -> u16 {
 /// The fields of QUERY_DEV_LIM's output mailbox that this driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DevLim {
-    /// Log2 of the numbers of reserved QPs, CQs and EQs.
+    /// Log2 of the number of reserved QPs, of reserved CQs and of reserved EQs.
     pub(crate) log_reserved: [u8; 3],
     /// Size of a QP context in bytes.
     pub(crate) qpc_entry: u16,
@@ -91,12 +91,11 @@ impl DevLim {
     }
 }
 
-/// Reads the board ID from the output mailbox of QUERY_ADAPTER.
 pub(crate) fn board_id(outbox: &[u8]) -> u64 {
     get64(outbox, 0x18)
 }
 
-/// Input mailbox of INIT_HCA, with each table's ICM base and log2 of its number of entries.
+/// Input mailbox of INIT_HCA. Each tuple contains the ICM base of a table and log2 of its number of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InitHca {
     pub(crate) qpc: (u64, u8),
@@ -107,7 +106,6 @@ pub(crate) struct InitHca {
 }
 
 impl InitHca {
-    /// Returns the input mailbox of INIT_HCA.
     pub(crate) fn emit(&self) -> [u8; 0x40] {
         let mut inbox = [0; 0x40];
         for (offset, (base, log)) in [(0x08, self.qpc), (0x10, self.cqc), (0x18, self.eqc), (0x30, self.mpt)]
@@ -119,7 +117,7 @@ impl InitHca {
     }
 }
 
-/// A run of consecutive ICM pages, and the bus pages mapped there.
+/// A run of consecutive ICM pages and the consecutive bus pages mapped there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IcmRun {
     /// ICM address of the first page.
@@ -130,7 +128,7 @@ pub(crate) struct IcmRun {
     pub(crate) pages: u16,
 }
 
-/// Returns the input mailbox of MAP_ICM, whose 16-byte entries are swapped in pairs.
+/// Returns the input mailbox of MAP_ICM. The two 16-byte entries of each pair are swapped.
 pub(crate) fn map_icm(runs: &[IcmRun]) -> Vec<u8> {
     let mut inbox = vec![0; runs.len().div_ceil(2) * 0x20];
     for (i, run) in runs.iter().enumerate() {
@@ -141,8 +139,8 @@ pub(crate) fn map_icm(runs: &[IcmRun]) -> Vec<u8> {
     inbox
 }
 
-/// Returns the input mailbox of WRITE_MTT, with at most the first [`WRITE_MTT_MAX`] addresses. They are in groups of
-/// four, each in reverse order.
+/// Returns the input mailbox of WRITE_MTT for at most the first [`WRITE_MTT_MAX`] addresses. Each group of four
+/// addresses is stored in reverse order.
 pub(crate) fn write_mtt(start_index: u64, pages: &[u64]) -> Vec<u8> {
     let pages = &pages[..pages.len().min(WRITE_MTT_MAX)];
     let mut inbox = vec![0; 0x20 + pages.len().div_ceil(4) * 0x20];
@@ -153,7 +151,7 @@ pub(crate) fn write_mtt(start_index: u64, pages: &[u64]) -> Vec<u8> {
     inbox
 }
 
-/// An entry of the memory region table (MPT).
+/// An entry of the memory protection table (MPT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mpt {
     pub(crate) access: Access,
@@ -194,7 +192,6 @@ impl Mpt {
 /// The TR bit, which the public driver sets in every queue.
 const TRANSLATED: u32 = 1 << 18;
 
-/// A completion queue context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cqc {
     pub(crate) cqn: u32,
@@ -225,7 +222,6 @@ impl Cqc {
     }
 }
 
-/// An event queue context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Eqc {
     pub(crate) log_entries: u8,

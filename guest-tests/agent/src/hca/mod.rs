@@ -1,9 +1,9 @@
 //! A driver for the JingZhao HCA, written from the interface specification only. "The public driver" is the existing
 //! Linux driver `ib_hgrnic`.
 //!
-//! [`Hca`] owns the open PCI function and the memory mapped for the device. It creates memory regions, CQs, EQs and
-//! QPs. Layouts are plain functions over bytes, so that tests can compare them with the specification's vectors without
-//! a device.
+//! [`Hca`] owns the open PCI function and the memory mapped for the device. Mailboxes and queue entries are built and
+//! parsed by plain functions over bytes, so that tests can compare them with the specification's vectors without a
+//! device.
 
 mod cq;
 mod entries;
@@ -24,7 +24,6 @@ pub(crate) use open::Hca;
 
 #[cfg(test)]
 mod test_bytes {
-    /// Parses a listing of hexadecimal bytes separated by white space.
     pub(super) fn hex(text: &str) -> Vec<u8> {
         text.split_whitespace().map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
     }

@@ -12,7 +12,6 @@ use crate::pattern;
 use crate::vfio::{Arena, PAGE};
 use crate::wire::{Access, CreateMr, MrId, MrInfo};
 
-/// A registered memory region.
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
     /// Key for both local and remote access.
@@ -49,7 +48,6 @@ impl Region {
         self.pages[linear / self.page_size] + linear % self.page_size
     }
 
-    /// Checks that a range is inside the region.
     pub(crate) fn range(&self, off: u64, len: u64) -> Result<Range<usize>> {
         let end = off.checked_add(len).filter(|&end| end <= self.len as u64).ok_or_else(|| {
             bad_step(format!("{len} bytes at offset {off} are outside the region of {} bytes", self.len))
@@ -57,21 +55,18 @@ impl Region {
         Ok(usize::try_from(off)?..usize::try_from(end)?)
     }
 
-    /// Copies bytes out of the region.
     pub(crate) fn read(&self, arena: &Arena, off: usize, into: &mut [u8]) {
         for (at, part) in self.pieces(off..off + into.len()) {
             arena.read(at, &mut into[part]);
         }
     }
 
-    /// Copies bytes into the region.
     pub(crate) fn write(&self, arena: &Arena, off: usize, bytes: &[u8]) {
         for (at, part) in self.pieces(off..off + bytes.len()) {
             arena.write(at, &bytes[part]);
         }
     }
 
-    /// Fills a range with `value`.
     pub(crate) fn set(&self, arena: &Arena, range: Range<usize>, value: u8) {
         for (at, part) in self.pieces(range) {
             arena.set(at, value, part.len());
@@ -89,7 +84,7 @@ impl Region {
     }
 
     /// Compares a range with the pattern stream of `seed`, starting at byte `position` of the stream. Returns the
-    /// offset of the first difference.
+    /// offset of the first difference, relative to the start of the range.
     pub(crate) fn first_difference(
         &self,
         arena: &Arena,
@@ -106,7 +101,7 @@ impl Region {
         })
     }
 
-    /// Returns the offset of the first byte that is not `value`.
+    /// Returns the offset of the first byte that is not `value`, relative to the start of the range.
     pub(crate) fn first_other(&self, arena: &Arena, range: Range<usize>, value: u8) -> Option<usize> {
         let mut block = [0; PAGE];
         self.pieces(range).find_map(|(at, part)| {
@@ -117,7 +112,6 @@ impl Region {
         })
     }
 
-    /// Returns the digest of a range.
     pub(crate) fn digest(&self, arena: &Arena, range: Range<usize>) -> u64 {
         let mut block = [0; PAGE];
         let mut digest = pattern::Digest::default();
@@ -147,7 +141,6 @@ impl Region {
 }
 
 impl Hca {
-    /// Executes a [`CreateMr`] step.
     pub(crate) fn create_mr(&mut self, step: &CreateMr) -> Result<MrInfo> {
         let region = self.register(step)?;
         let id = MrId(self.next_id());
@@ -162,7 +155,7 @@ impl Hca {
         Ok(info)
     }
 
-    /// Registers a queue's buffer. Its addresses start at 0, and its pages are scattered.
+    /// Registers the buffer of a queue. The buffer's addresses start at 0, and its pages are scattered.
     pub(crate) fn register_queue(&mut self, len: usize, pd: u32, local_write: bool) -> Result<Region> {
         self.register(&CreateMr {
             len: len as u64,
@@ -173,7 +166,6 @@ impl Hca {
         })
     }
 
-    /// Deregisters a region and frees its memory.
     pub(crate) fn destroy_mr(&mut self, mr: MrId) -> Result<()> {
         let region = self.mrs.remove(&mr).ok_or_else(|| bad_step(format!("unknown {mr:?}")))?;
         // If the device rejects the command, the region still exists.
@@ -184,12 +176,10 @@ impl Hca {
         result
     }
 
-    /// Looks up a region by its identifier.
     pub(crate) fn mr(&self, mr: MrId) -> Result<&Region> {
         self.mrs.get(&mr).ok_or_else(|| bad_step(format!("unknown {mr:?}")))
     }
 
-    /// Invalidates a region's key and frees its resources.
     pub(crate) fn unregister(&mut self, region: &Region) -> Result<()> {
         let index = self.mpt_index(region.key);
         self.command(Op::Hw2SwMpt, 0, index, Inbox::None)?;
@@ -281,8 +271,8 @@ impl Hca {
         self.command(Op::Sw2HwMpt, 0, self.mpt_index(region.key), Inbox::Bytes(&mpt.emit()))
     }
 
-    /// Writes a region's translation entries. As in the public driver (`ib_hgrnic`), each command contains the number
-    /// of entries that are left to write.
+    /// Writes a region's translation entries. As in the public driver (`ib_hgrnic`), the in_modifier of each command is
+    /// the number of entries that are left to write.
     fn write_mtt(&mut self, region: &Region) -> Result<()> {
         let addresses: Vec<u64> = region.pages.iter().map(|&page| self.arena.iova(page)).collect();
         let mut start = u64::from(region.mtt);
@@ -312,8 +302,8 @@ fn virtual_address(key: u32, first_byte: usize) -> u64 {
     0x7e00_0000_0000 + (u64::from(key & 0xffff) << 28) + first_byte as u64
 }
 
-/// Returns the numbers `0..count` in ascending order or, if `scattered` is set, in an order in which no number directly
-/// precedes its successor (unless `count` is less than 3).
+/// Returns the numbers `0..count` in ascending order or, if `scattered` is set, in an order that never places n
+/// directly before n + 1 (unless `count` is less than 3).
 fn page_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let step = if scattered { coprime_step(count) } else { 1 };
     (0..count).map(move |i| (i * step + if scattered { count / 3 } else { 0 }) % count)

@@ -24,12 +24,11 @@ use crate::wire::{
 const ARENA_MIB: u32 = 48;
 /// Fill byte for output mailboxes. Bytes that still have this value were not written by the device.
 const UNWRITTEN: u8 = 0xa5;
-/// Fill byte for the memory after an input, which the device must not read.
+/// Fill byte for the part of the input mailbox that the device must not read.
 const UNREADABLE: u8 = 0xd7;
 /// Length of QUERY_ADAPTER's output mailbox in bytes.
 const ADAPTER: usize = 0x20;
 
-/// Input parameter of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Inbox<'a> {
     /// No input; in_param is 0.
@@ -40,7 +39,7 @@ pub(crate) enum Inbox<'a> {
 
 #[derive(Debug)]
 pub(crate) struct Hca {
-    // Declared first, so that the function is closed, and its DMA stopped, before the memory is freed.
+    // Declared first, so that the PCI function is closed and its DMA stopped before the memory is freed.
     pub(super) device: Device,
     pub(super) arena: Arena,
     address: String,
@@ -62,13 +61,12 @@ pub(crate) struct Hca {
     pub(super) qpns_in_use: BTreeMap<u32, QpId>,
     /// Interrupt counter of each vector, while MSI-X is enabled.
     pub(super) interrupts: Vec<Signal>,
-    /// Channel that is notified when the next traffic step has posted its first requests.
+    /// Channel that the next traffic step notifies after it has posted its first requests.
     pub(super) posted: Option<Sender<()>>,
     last_id: u32,
 }
 
 impl Hca {
-    /// Opens the function and initialises the device.
     pub(crate) fn open(step: &OpenHca) -> Result<(Self, HcaInfo)> {
         let (device, address) = Device::open(&step.device)?;
         let mib = if step.arena_mib == 0 { ARENA_MIB } else { step.arena_mib };
@@ -227,12 +225,10 @@ impl Hca {
         Ok(CommandResult { status, word, busy_polls, outbox: Hex(outbox) })
     }
 
-    /// Returns the device, for steps that read or write registers.
     pub(crate) const fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Returns the memory mapped for the device.
     pub(crate) const fn arena(&self) -> &Arena {
         &self.arena
     }
@@ -243,12 +239,10 @@ impl Hca {
         Ok(ContextBytes { bytes: Hex(bytes) })
     }
 
-    /// Returns the number of a CQ, including the bits above the table's index mask.
     pub(super) fn cqn(&self, cq: CqId) -> Result<u32> {
         Ok(self.cqs.get(&cq).ok_or_else(|| bad_step(format!("unknown {cq:?}")))?.cqn)
     }
 
-    /// Returns a new object identifier.
     pub(super) const fn next_id(&mut self) -> u32 {
         self.last_id += 1;
         self.last_id
@@ -262,17 +256,14 @@ impl Hca {
         key
     }
 
-    /// Returns the MPT index that a key contains.
     pub(super) fn mpt_index(&self, key: u32) -> u32 {
         key & ((1 << self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Mpt))) - 1)
     }
 
-    /// Returns log2 of the QP table's size.
     pub(super) fn log_qps(&self) -> u32 {
         self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Qpc))
     }
 
-    /// Returns log2 of the CQ table's size.
     pub(super) fn log_cqs(&self) -> u32 {
         self.icm.as_ref().map_or(0, |icm| log(icm, ContextTable::Cqc))
     }

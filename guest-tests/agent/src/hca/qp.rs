@@ -22,7 +22,6 @@ const _: () = assert!(UNIT_BYTES as usize == UNIT);
 
 #[derive(Debug)]
 pub(crate) struct Qp {
-    /// Attributes that never change after creation.
     pub(crate) fixed: Fixed,
     /// Completion queues of the send queue and the receive queue.
     pub(crate) cqs: [CqId; 2],
@@ -58,7 +57,6 @@ impl WorkQueue {
         (count & (self.slots - 1)) * self.slot_bytes
     }
 
-    /// Reserves slots and returns their byte offsets.
     fn reserve(&mut self, count: usize) -> Result<Vec<u32>> {
         let (free, slots) = (self.free(), self.slots);
         let count = u32::try_from(count).ok().filter(|&count| count <= free);
@@ -86,22 +84,18 @@ impl WorkQueue {
 }
 
 impl Qp {
-    /// Returns the number of the QP, including the bits above the table's index mask.
     pub(crate) const fn qpn(&self) -> u32 {
         self.fixed.qpn
     }
 
-    /// Returns the number of free send slots.
     pub(crate) const fn free_sends(&self) -> u32 {
         self.sq.free()
     }
 
-    /// Returns the number of slots in the send queue.
     pub(crate) const fn send_slots(&self) -> u32 {
         self.sq.slots
     }
 
-    /// Returns the number of slots in the receive queue.
     pub(crate) const fn recv_slots(&self) -> u32 {
         self.rq.slots
     }
@@ -118,7 +112,6 @@ impl Qp {
         self.post_wqes(arena, device, &wqes.iter().collect::<Vec<_>>(), ring)
     }
 
-    /// Builds the WQE of a request.
     pub(crate) fn send_wqe(&self, request: &SendRequest) -> Result<SendWqe> {
         let wqe = SendWqe::new(self.fixed.service, request)?;
         let (len, slot) = (wqe.bytes().len(), self.sq.slot_bytes);
@@ -171,7 +164,6 @@ impl Qp {
         Ok(offsets)
     }
 
-    /// Builds the WQE of a receive request.
     pub(crate) fn receive_list(&self, sges: &[Sge]) -> Result<Vec<u8>> {
         let slot_bytes = self.rq.slot_bytes as usize;
         match self.recv_style {
@@ -287,7 +279,6 @@ impl Hca {
         Ok(QpInfo { id, qpn, sq_lkey: fixed.sq.lkey, rq_lkey: fixed.rq.lkey })
     }
 
-    /// Resets and removes a queue pair.
     pub(crate) fn destroy_qp(&mut self, id: QpId) -> Result<()> {
         let qpn = self.qp(id)?.qpn();
         self.reset_qp(id)?;
@@ -366,7 +357,6 @@ impl Hca {
         Ok(())
     }
 
-    /// Queries the context of a queue pair.
     pub(crate) fn query_qp(&mut self, id: QpId) -> Result<QpAttributes> {
         let qpn = self.qp(id)?.qpn();
         let outbox = self.query(Op::QueryQp, qpn, qpc::LEN)?;
@@ -383,12 +373,10 @@ impl Hca {
         Ok(Posted { wqes: qp.post_recv(arena, &step.requests)? })
     }
 
-    /// Looks up a queue pair by its identifier.
     pub(crate) fn qp(&self, id: QpId) -> Result<&Qp> {
         self.qps.get(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))
     }
 
-    /// Looks up a queue pair by its identifier. Also returns the arena and the device.
     pub(crate) fn qp_mut(&mut self, id: QpId) -> Result<(&mut Qp, &Arena, &Device)> {
         let qp = self.qps.get_mut(&id).ok_or_else(|| bad_step(format!("unknown {id:?}")))?;
         Ok((qp, &self.arena, &self.device))

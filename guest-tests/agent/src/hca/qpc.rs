@@ -46,7 +46,6 @@ pub(crate) enum State {
 /// Log2 of the largest message size, 2^31 bytes.
 const LOG_MAX_MESSAGE: u32 = 31;
 
-/// The send or receive queue of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Queue {
     pub(crate) cqn: u32,
@@ -157,8 +156,8 @@ impl Image {
     }
 
     fn set_retries(&mut self, timeout: Option<u8>, retry: Option<u8>, rnr_retry: Option<u8>) {
-        // The RNR retry count and the timeout can be at either end of their bytes (J-14). Here, they are in the upper
-        // bits.
+        // The RNR retry count and the timeout can be at either end of their bytes (J-14 of the interface document).
+        // Here, they are in the upper bits.
         rnr_retry.into_iter().for_each(|count| self.0[0x20] = (count & 7) << 5);
         timeout.into_iter().for_each(|code| self.0[0x24] = (code & 0x1f) << 3);
         retry.into_iter().for_each(|count| self.put(0x68, u32::from(count & 7) << 16));
@@ -247,7 +246,7 @@ mod tests {
         let mut image = Image::new(&fixed());
         image.prepare_init(0, 0);
         image.prepare_rtr(9, 1024, 0x12_3456, 12, &Path::default()).unwrap();
-        // The vector includes the mask that the public driver sets.
+        // The vector contains the public driver's mask, so use that mask here.
         image.put(0, 0x40);
         let mut expected = hex("00 00 00 40 00 00 00 00 20 00 00 00 7F 07 07 00
              00 00 00 01 00 00 00 05 00 00 00 09 01 00 00 00");

@@ -25,7 +25,6 @@ const UNTOUCHED: u8 = 0xee;
 /// Number of bytes after a message that are checked for stray writes, if the slot has room for them.
 const TAIL: u64 = 64;
 
-/// The state of a running flow.
 struct Running<'a> {
     flow: &'a Flow,
     qpn: u32,
@@ -33,9 +32,7 @@ struct Running<'a> {
     /// One WQE per slot, if all messages in a slot use the same WQE. Reusing WQEs keeps the driver's overhead as low as
     /// that of real libraries.
     prepared: Prepared,
-    /// Number of messages posted.
     posted: u32,
-    /// Number of messages completed.
     completed: u32,
     /// Byte offsets of the WQEs of outstanding messages.
     wqes: VecDeque<u32>,
@@ -51,7 +48,6 @@ enum Prepared {
     Receives(Vec<Vec<u8>>),
 }
 
-/// The slots of a flow's buffer.
 #[derive(Clone, Copy)]
 struct Slots {
     mr: MrId,
@@ -85,7 +81,7 @@ impl Slots {
     }
 
     fn sges(self, region: &Region, message: u32) -> Vec<Sge> {
-        // An empty message may have no segments.
+        // An empty message has an empty scatter/gather list.
         self.pieces(message)
             .filter(|_| self.len > 0)
             .map(|(at, len, _)| Sge { lkey: region.key, addr: region.addr(at), len })
@@ -208,7 +204,6 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Returns the number of outstanding messages.
     const fn outstanding(&self) -> usize {
         (self.posted - self.completed) as usize
     }
@@ -303,11 +298,11 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Writes the content of a message into its slot.
+    /// Prepares the message's slot if the flow requires it: fills the slot for a send, or overwrites it for a READ.
     fn renew(&mut self, hca: &Hca, flow: &SendFlow, message: u32) -> Result<()> {
         let slots = self.slots;
         let fills = flow.op != SendOp::Read && flow.fresh;
-        // Overwrite the previous content, so that it cannot be mistaken for the new content.
+        // Overwrite the data of the previous READ, so that it cannot be mistaken for new data.
         let wipes = flow.op == SendOp::Read && flow.verify && message >= slots.count;
         if slots.len == 0 || !(fills || wipes) {
             return Ok(());
@@ -367,7 +362,6 @@ impl<'a> Running<'a> {
         if has_elements(flow) { Ok(self.slots.sges(hca.mr(self.slots.mr)?, message)) } else { Ok(Vec::new()) }
     }
 
-    /// Checks a completion and its data.
     fn complete(&mut self, hca: &Hca, cqe: &Cqe, in_order: bool) -> Result<()> {
         if let Some(syndrome) = cqe.syndrome {
             let kind = FailureKind::Completion { syndrome };
@@ -447,7 +441,6 @@ impl Hca {
         self.posted = Some(posted);
     }
 
-    /// Runs all flows to completion.
     pub(crate) fn traffic(&mut self, step: &Traffic) -> Result<TrafficReport> {
         let posted = self.posted.take();
         let mut running =
@@ -537,7 +530,7 @@ fn scatter_fits(slots: &Slots) -> bool {
     slots.scatter.span(slots.len) <= slots.stride
 }
 
-/// Returns the element to use for a message. Elements are used round-robin by message number.
+/// Returns the element for a message, chosen round-robin by message number.
 fn in_turn<T: Copy>(all: &[T], message: u32) -> Option<T> {
     all.get(message as usize % all.len().max(1)).copied()
 }

@@ -9,10 +9,10 @@ use super::entries::ENTRY;
 use crate::error::bad_step;
 use crate::wire::{Cqe, Data, Datagram, Hex, SendOp, SendRequest, Service, Sge};
 
-/// Unit of WQE positions and sizes, in bytes.
+/// WQE positions and sizes are in units of this many bytes.
 pub(crate) const UNIT: usize = 16;
 
-/// Maximum size of a send WQE in units. The size field in a link has 6 bits.
+/// Maximum size of a send WQE in units, because the size field in a link has 6 bits.
 const MAX_UNITS: usize = 63;
 /// lkey of the terminating entry in the kernel driver's format.
 const INVALID_LKEY: u32 = 0x100;
@@ -27,7 +27,6 @@ pub(crate) struct SendWqe {
 }
 
 impl SendWqe {
-    /// Builds the WQE of a request.
     pub(crate) fn new(service: Service, request: &SendRequest) -> Result<Self> {
         const SIGNALLED: u32 = 1 << 3;
         let opcode = opcode(request.op);
@@ -78,13 +77,12 @@ impl SendWqe {
         &self.bytes
     }
 
-    /// Replaces the immediate data.
     pub(crate) fn set_imm(&mut self, imm: [u8; 4]) {
         self.bytes[0x0c..0x10].copy_from_slice(&imm);
     }
 
-    /// Returns a link to this WQE, which forms the first bytes of the preceding WQE. `position` is this WQE's distance
-    /// from the start of the queue in units.
+    /// Returns the link to this WQE. The link forms the first bytes of the preceding WQE. `position` is this WQE's
+    /// distance from the start of the queue in units.
     pub(crate) fn link(&self, position: u32) -> [u8; 8] {
         const DBD: u32 = 1 << 7;
         let mut link = [0; 8];
@@ -106,7 +104,6 @@ impl SendWqe {
     }
 }
 
-/// Returns the opcode field of an operation.
 pub(crate) const fn opcode(op: SendOp) -> u8 {
     match op {
         SendOp::Send => 0x0a,

@@ -11,7 +11,7 @@ use super::bytes::{get_u32, put_u32, put_u64};
 use super::read;
 use crate::vfio::{Arena, Bar, Device, PAGE};
 
-/// Time limit for a command, which is the same as in `mlx5_core`.
+/// Time limit for a command, the same as in `mlx5_core`.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of input or output bytes that the slot itself holds.
 const INLINE: usize = 16;
@@ -24,7 +24,6 @@ const BLOCKS: usize = 4;
 /// Offset of the owner bit and the delivery status in a slot.
 const OWNER: usize = 0x3f;
 
-/// The commands that this driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     EnableHca,
@@ -89,7 +88,7 @@ impl Op {
     }
 }
 
-/// The command queue, of which this driver uses only the first slot.
+/// The command queue. This driver uses only the first slot.
 #[derive(Debug)]
 pub(super) struct Commands {
     slot: usize,
@@ -114,7 +113,8 @@ impl Commands {
         Ok(Self { slot, mailboxes, token: 0 })
     }
 
-    /// Executes a command. `words` contains 32-bit values for its input, with their byte offsets. Returns the output.
+    /// Executes a command and returns its output. Each pair in `words` is a byte offset in the input and the 32-bit
+    /// value there.
     pub(super) fn run(
         &mut self,
         device: &Device,
@@ -186,7 +186,7 @@ impl Commands {
         }
     }
 
-    /// Writes data to a chain of mailbox blocks. Returns the bus address of the first block, or 0 without data.
+    /// Writes data to a chain of mailbox blocks. Returns the bus address of the first block, or 0 if `data` is empty.
     fn write_mailbox(&self, arena: &Arena, mailbox: usize, data: &[u8]) -> Result<u64> {
         let count = data.len().div_ceil(BLOCK_DATA);
         ensure!(count <= BLOCKS, "{} bytes do not fit into a mailbox", data.len());

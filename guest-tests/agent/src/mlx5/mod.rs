@@ -36,7 +36,7 @@ const BATCH: u32 = 32;
 /// An initialised function with a queue pair that is connected to itself.
 #[derive(Debug)]
 pub(crate) struct Mlx5 {
-    // Declared first, so that the function is closed, and its DMA stopped, before the memory is freed.
+    // Declared first, so that the PCI function is closed and its DMA stopped before the memory is freed.
     device: Device,
     arena: Arena,
     commands: Commands,
@@ -147,7 +147,7 @@ impl Mlx5 {
         device.disable_interrupts()
     }
 
-    /// Returns the offset of a range in the arena, if the range is mapped for the device.
+    /// Returns the arena offset of a range, if the range is inside the memory for copies.
     fn offset(&self, iova: u64, len: u32) -> Option<usize> {
         let (first, size) = self.data;
         let at = usize::try_from(iova.checked_sub(self.arena.iova(first))?).ok()?;

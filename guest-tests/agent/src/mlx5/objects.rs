@@ -25,7 +25,6 @@ const NONE: u32 = 0xff_ffff;
 /// Migration state of a QP without an alternate path.
 const MIGRATED: u32 = 3 << 11;
 
-/// Numbers of the objects.
 #[derive(Debug)]
 pub(super) struct Objects {
     pub(super) uar: u32,
@@ -145,7 +144,7 @@ impl Objects {
     }
 }
 
-/// Returns the input of a command that creates a queue at the given offset, with its list of `count` pages.
+/// Returns the input of a command that creates a queue, with the page list of a ring of `count` pages at `offset`.
 fn with_pages(arena: &Arena, (offset, count): (usize, usize)) -> Vec<u8> {
     let mut input = vec![0; INPUT + 8 * count];
     for page in 0..count {

@@ -8,9 +8,9 @@ use anyhow::{Result, bail, ensure};
 use super::bytes::{get_u32, put_u32, put_u64};
 use crate::vfio::{Arena, Bar, Device, PAGE};
 
-/// Length in bytes of the entries of all three rings.
+/// Length of an entry in bytes, the same for all three rings.
 const ENTRY: usize = 64;
-/// Offset of an entry's owner bit.
+/// Offset of the byte that contains an entry's owner bit.
 const OWNER: usize = 0x3f;
 /// Size of a doorbell page (UAR) in bytes.
 const UAR: u64 = 4096;
@@ -38,8 +38,7 @@ impl Ring {
         (self.offset, (ENTRY << self.log) / PAGE)
     }
 
-    /// Returns the next entry, if the device has written it. `is_written` checks the last byte apart from the owner
-    /// bit.
+    /// Returns the next entry if its owner bit marks it as written and `is_written` accepts its last byte.
     fn next(&mut self, arena: &Arena, is_written: impl FnOnce(u8) -> bool) -> Option<[u8; ENTRY]> {
         let index = self.consumer & ((1 << self.log) - 1);
         let at = self.offset + index as usize * ENTRY;
@@ -72,7 +71,7 @@ impl Events {
         self.0.place()
     }
 
-    /// Returns the number of the completion queue from the next event, if the device has written one.
+    /// Returns the CQ number of the next event, if the device has written one.
     pub(super) fn next(&mut self, arena: &Arena) -> Result<Option<u32>> {
         let Some(entry) = self.0.next(arena, |_| true) else { return Ok(None) };
         ensure!(entry[1] == 0, "unexpected event of type {:#x}", entry[1]);
@@ -84,7 +83,7 @@ impl Events {
         self.ring(device, uar, 0x40, eqn)
     }
 
-    /// Writes the number of events read, which is the event queue's consumer index, to the doorbell.
+    /// Writes the consumer index of the EQ to the doorbell without arming the EQ.
     pub(super) fn update(&self, device: &Device, uar: u32, eqn: u32) -> Result<()> {
         self.ring(device, uar, 0x48, eqn)
     }
@@ -104,12 +103,12 @@ pub(super) struct Completion {
     pub(super) syndrome: u8,
 }
 
-/// The completion queue with its doorbell record.
 #[derive(Debug)]
 pub(super) struct Completions {
     ring: Ring,
     record: usize,
-    /// Number of times the queue has been armed. Each time, an event has followed.
+    /// Number of arm requests so far. The low two bits are the sequence number of the next request, because an event
+    /// has followed each earlier one.
     arms: u32,
 }
 
@@ -124,12 +123,10 @@ impl Completions {
         Ok(Self { ring, record: arena.alloc(1, PAGE)?, arms: 0 })
     }
 
-    /// Returns the offset of the ring and the number of its pages.
     pub(super) fn place(&self) -> (usize, usize) {
         self.ring.place()
     }
 
-    /// Returns the offset of the doorbell record.
     pub(super) const fn record(&self) -> usize {
         self.record
     }
@@ -187,12 +184,10 @@ impl Sends {
         Ok(Self { offset, record: arena.alloc(1, PAGE)?, posted: 0, latest: [0; 8] })
     }
 
-    /// Returns the offset of the ring and the number of its pages.
     pub(super) const fn place(&self) -> (usize, usize) {
         (self.offset, (ENTRY << Self::LOG) / PAGE)
     }
 
-    /// Returns the offset of the doorbell record.
     pub(super) const fn record(&self) -> usize {
         self.record
     }
@@ -231,7 +226,7 @@ impl Sends {
 
     /// Updates the doorbell record and rings the doorbell for all posted WQEs.
     pub(super) fn ring(&self, device: &Device, arena: &Arena, uar: u32) -> Result<()> {
-        // The record is big-endian.
+        // `publish_word` stores a little-endian word, but the record is big-endian.
         arena.publish_word(self.record + 4, u32::from(self.posted).swap_bytes());
         device.write(Bar::Zero, u64::from(uar) * UAR + 0x800, &self.latest)
     }

@@ -16,13 +16,13 @@ use crate::error::bad_step;
 /// Size of a page in bytes.
 pub(crate) const PAGE: usize = 4096;
 
-/// First bus address. It is above 4 GiB, so that truncated addresses are detected, and far from the interrupt window.
+/// First bus address. It is above 4 GiB, so that truncated addresses are detected, and far from the MSI window.
 const IOVA: u64 = 0x1_4000_0000;
 /// Alignment of the arena, both in the process and on the bus.
 const ALIGN: usize = 2 << 20;
 
-/// Memory shared with the device. The device may write to any of it at any time, so no references into it exist. Data
-/// is copied, and words that both sides poll are accessed atomically.
+/// Memory shared with the device. The device may write any part of it at any time, so no Rust references into it exist.
+/// Data is copied, and words that both sides poll are accessed atomically.
 #[derive(Debug)]
 pub(crate) struct Arena {
     base: NonNull<u8>,
@@ -35,7 +35,6 @@ pub(crate) struct Arena {
 unsafe impl Send for Arena {}
 
 impl Arena {
-    /// Allocates `len` bytes and maps them for the device.
     pub(crate) fn new(device: &Device, len: usize, huge_pages: bool) -> Result<Self> {
         let len = len.next_multiple_of(ALIGN);
         let file = if device.wants_file() {
@@ -65,7 +64,6 @@ impl Arena {
         Self { base, len, pages, map_time: Duration::ZERO }
     }
 
-    /// Returns how long the IOMMU mapping took.
     pub(crate) const fn map_time(&self) -> Duration {
         self.map_time
     }
@@ -104,13 +102,11 @@ impl Arena {
         self.pages.free(unit(offset / PAGE), unit(count));
     }
 
-    /// Frees all pages at once.
     pub(crate) fn free_all(&mut self) -> Result<()> {
         self.pages = Units::new(0..u32::try_from(self.len / PAGE)?);
         Ok(())
     }
 
-    /// Copies bytes out of the arena.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         let from = self.at(offset, into.len());
         // SAFETY: the source is inside the mapping, and the destination is a slice outside it. If the device writes
@@ -118,14 +114,12 @@ impl Arena {
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 
-    /// Copies bytes into the arena.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
         // SAFETY: as in `read`, with source and destination exchanged.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// Sets `len` bytes to `value`.
     pub(crate) fn set(&self, offset: usize, value: u8, len: usize) {
         let to = self.at(offset, len);
         // SAFETY: the range is inside the mapping.
@@ -150,7 +144,7 @@ impl Arena {
         unsafe { AtomicU8::from_ptr(at) }.load(Ordering::Acquire)
     }
 
-    /// Stores an owner byte with release ordering, after all earlier reads.
+    /// Stores an owner byte with release ordering, so that all earlier reads and writes complete first.
     pub(crate) fn publish_byte(&self, offset: usize, value: u8) {
         let at = self.at(offset, 1);
         // SAFETY: the byte is inside the mapping, and bytes are always aligned.
@@ -172,7 +166,6 @@ impl Drop for Arena {
     }
 }
 
-/// Creates an anonymous memory file.
 fn memory_file(len: usize) -> io::Result<File> {
     // SAFETY: the name is a C string. The returned descriptor is checked, and then only the `File` owns it.
     let file = unsafe {
@@ -210,7 +203,7 @@ fn reserve(len: usize, huge_pages: bool, file: Option<&File>) -> io::Result<(Non
         if skip < ALIGN {
             libc::munmap(base.byte_add(len), ALIGN - skip);
         }
-        // The advice fails if the kernel does not support huge pages, which affects only speed.
+        // If the kernel does not support huge pages, the advice fails. The failure affects only speed.
         libc::madvise(base, len, advice);
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap returned address zero"))?;
         Ok((base, skip))

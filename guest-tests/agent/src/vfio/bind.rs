@@ -11,7 +11,6 @@ use crate::wire::{Bound, DeviceSelector};
 
 const DRIVER: &str = "vfio-pci";
 
-/// Returns the address of the selected function.
 pub(crate) fn select(device: &DeviceSelector) -> Result<String> {
     match device {
         DeviceSelector::Address(address) => Ok(address.clone()),
@@ -24,7 +23,6 @@ pub(crate) fn select(device: &DeviceSelector) -> Result<String> {
     }
 }
 
-/// Unbinds the function from its driver and binds it to vfio-pci.
 pub(crate) fn bind(device: &DeviceSelector) -> Result<Bound> {
     let address = select(device)?;
     let node = pci::node(&address);

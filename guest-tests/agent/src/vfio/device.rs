@@ -39,7 +39,7 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// Opens the selected function, and returns it together with its address.
+    /// Opens the selected function. Also returns its PCI address or its socket path.
     pub(crate) fn open(selector: &DeviceSelector) -> Result<(Self, String)> {
         match selector {
             #[cfg(feature = "vfio-user")]
@@ -53,7 +53,7 @@ impl Device {
         }
     }
 
-    /// Returns whether device memory must be backed by a file, so that a vfio-user server can map it too.
+    /// Returns whether DMA memory must be backed by a file that a vfio-user server can map.
     pub(super) const fn wants_file(&self) -> bool {
         match self {
             Self::Kernel(_) => false,
@@ -141,7 +141,6 @@ impl Device {
         }
     }
 
-    /// Masks or unmasks interrupts.
     pub(crate) fn mask_interrupts(&self, mask: Mask, masked: bool) -> Result<()> {
         match self {
             Self::Kernel(function) => function.mask_interrupts(mask, masked),

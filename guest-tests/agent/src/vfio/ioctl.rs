@@ -65,17 +65,15 @@ pub(super) mod irqs {
     pub(in super::super) const TRIGGER: u32 = 1 << 5;
 }
 
-/// Returns the `argsz` of an argument structure.
 #[expect(clippy::cast_possible_truncation, reason = "these structures have less than a hundred bytes")]
 const fn argsz<T>() -> u32 {
     size_of::<T>() as u32
 }
 
-/// Location of a region in the device's file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegionInfo {
     pub(super) size: u64,
-    /// Offset of the region's first byte in the device's file.
+    /// Offset of the region's first byte in the device file.
     pub(super) offset: u64,
     /// Whether the region supports mmap(2).
     pub(super) mappable: bool,
@@ -92,7 +90,7 @@ pub(super) fn check_container(container: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether every function of the group is bound to vfio, so that the group can be used.
+/// Returns whether the group can be used, which requires that every function of the group is bound to vfio.
 pub(super) fn group_is_viable(group: BorrowedFd<'_>) -> io::Result<bool> {
     let mut status = GroupStatus { argsz: argsz::<GroupStatus>(), flags: 0 };
     call(group, GROUP_GET_STATUS, (&raw mut status).addr() as u64)?;
@@ -107,7 +105,6 @@ pub(super) fn attach(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> io::Re
     Ok(())
 }
 
-/// Opens the function with this address.
 pub(super) fn device_fd(group: BorrowedFd<'_>, address: &str) -> io::Result<OwnedFd> {
     let name = std::ffi::CString::new(address)?;
     let fd = call(group, GROUP_GET_DEVICE_FD, name.as_ptr().addr() as u64)?;
@@ -115,7 +112,6 @@ pub(super) fn device_fd(group: BorrowedFd<'_>, address: &str) -> io::Result<Owne
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Queries one region of the function.
 pub(super) fn region_info(device: BorrowedFd<'_>, index: u32) -> io::Result<RegionInfo> {
     let mut info = RawRegionInfo { argsz: argsz::<RawRegionInfo>(), index, ..RawRegionInfo::default() };
     call(device, DEVICE_GET_REGION_INFO, (&raw mut info).addr() as u64)?;

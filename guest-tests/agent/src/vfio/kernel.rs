@@ -30,7 +30,8 @@ pub(crate) struct Function {
     regions: [RegionInfo; 3],
     doorbells: Option<Mapping>,
     container: OwnedFd,
-    /// The function's configuration space in sysfs. vfio-pci shows the MSI-X capability but rejects changes to it.
+    /// Path of the configuration space in sysfs. It is used to mask MSI-X, because vfio-pci rejects writes to the MSI-X
+    /// capability.
     config: PathBuf,
     // The group must stay open for as long as the device is open.
     _group: File,
@@ -76,29 +77,24 @@ impl Function {
         Ok(device)
     }
 
-    /// Maps `len` bytes at `vaddr` for the device, starting at bus address `iova`.
     pub(super) fn map_dma(&self, vaddr: u64, iova: u64, len: u64) -> Result<()> {
         Ok(ioctl::map_dma(self.container.as_fd(), vaddr, iova, len)?)
     }
 
-    /// Returns the size of a region in bytes.
     pub(super) const fn size(&self, bar: Bar) -> u64 {
         self.region(bar).size
     }
 
-    /// Reads `into.len()` bytes of registers with a single access.
     pub(super) fn read(&self, bar: Bar, offset: u64, into: &mut [u8]) -> Result<()> {
         let at = self.locate(bar, offset, into.len())?;
         self.file.read_exact_at(into, at).with_context(|| format!("cannot read {bar:?}+{offset:#x}"))
     }
 
-    /// Writes `bytes.len()` bytes of registers with a single access.
     pub(super) fn write(&self, bar: Bar, offset: u64, bytes: &[u8]) -> Result<()> {
         let at = self.locate(bar, offset, bytes.len())?;
         self.file.write_all_at(bytes, at).with_context(|| format!("cannot write {bar:?}+{offset:#x}"))
     }
 
-    /// Stores a little-endian 32-bit or 64-bit number to BAR2, using a mapping if possible.
     pub(super) fn ring(&self, offset: u64, value: Doorbell) -> Result<()> {
         match (&self.doorbells, value) {
             (Some(mapping), value) => mapping.store(offset, value),
@@ -120,8 +116,8 @@ impl Function {
             .context("cannot disable MSI-X")
     }
 
-    /// Masks or unmasks interrupts directly, because vfio-pci cannot mask MSI-X vectors. The vector table is accessible
-    /// only through a mapping of BAR0, and the capability only through sysfs.
+    /// Masks or unmasks interrupts directly, because vfio-pci cannot mask MSI-X vectors. The vector table can be
+    /// written only through a mapping of BAR0, and the capability only through sysfs.
     pub(super) fn mask_interrupts(&self, mask: Mask, masked: bool) -> Result<()> {
         let msix = self.msix()?;
         match mask {

@@ -1,8 +1,7 @@
-//! Access to a PCI function through the kernel's vfio driver: the function's registers, and the memory that the
-//! function can access.
+//! Access to the registers of a PCI function and to its DMA memory.
 //!
-//! [`bind()`] binds a function to vfio-pci. [`Device`] opens it with the group and type1v2 interfaces or, without a
-//! guest, over a vfio-user socket. [`Arena`] is the memory mapped for its DMA.
+//! [`bind()`] binds a function to vfio-pci. [`Device`] opens the function through the kernel's group and type1v2
+//! interfaces or, without a guest, over a vfio-user socket. [`Arena`] is the memory mapped for DMA.
 
 mod arena;
 mod bind;

@@ -10,7 +10,6 @@ use std::time::Duration;
 pub(crate) struct Signal(File);
 
 impl Signal {
-    /// Creates a counter whose value is zero.
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: the call accesses no memory. The returned descriptor is checked, and then only the `File` owns it.
         let file = unsafe {

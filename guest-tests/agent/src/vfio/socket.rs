@@ -19,7 +19,6 @@ use crate::wire::Mask;
 const COMMAND: u64 = 4;
 const MEMORY_AND_MASTER: [u8; 2] = [6, 0];
 
-/// A PCI function behind a vfio-user socket.
 pub(crate) struct Function {
     client: Mutex<Client>,
     sizes: [u64; 3],
@@ -42,7 +41,6 @@ impl Function {
         Ok(function)
     }
 
-    /// Resets the function and enables bus mastering again.
     pub(super) fn reset(&self) -> Result<()> {
         self.client().reset()?;
         self.write(Bar::Config, COMMAND, &MEMORY_AND_MASTER)
@@ -127,7 +125,7 @@ impl Function {
         Ok(())
     }
 
-    /// Locks the client. If a thread panicked while it held the lock, the stream is out of sync, and the next call
+    /// Poisoning is ignored. If a thread panicked during a call, the stream may be out of sync, and then the next call
     /// fails.
     fn client(&self) -> MutexGuard<'_, Client> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)

@@ -64,7 +64,7 @@ pub struct ArmEq {
     pub eq: EqId,
 }
 
-/// Waits for events, and returns their entries to the device.
+/// Waits for events, and gives their entries back to the device.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct PollEq {
     pub eq: EqId,
@@ -80,7 +80,6 @@ pub struct Events {
     pub eqes: Vec<Eqe>,
 }
 
-/// An event queue entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Eqe {
     /// Type field of the EQE.
@@ -122,7 +121,6 @@ pub struct Interrupts {
 /// Masks or unmasks interrupts.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct MaskInterrupts {
-    /// Which mask to change.
     pub mask: Mask,
     /// Whether to mask interrupts, so that they stay pending.
     pub masked: bool,

@@ -22,12 +22,11 @@ use super::ExitStatus;
 pub const EXEC_PORT_PREFIX: &str = "org.hcad.exec.";
 /// Maximum size of a frame's payload in bytes. Both ends reject longer payloads.
 pub const MAX_PAYLOAD: usize = 64 << 10;
-/// Maximum number of unacknowledged input bytes, which is reached if a command does not read its input.
+/// Maximum number of unacknowledged input bytes. A command that does not read its input reaches this limit.
 pub const INPUT_WINDOW: usize = 256 << 10;
 /// Length of a frame's header in bytes.
 pub const HEADER: usize = 5;
 
-/// A command to start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Start {
@@ -35,17 +34,15 @@ pub struct Start {
     pub argv: Vec<String>,
     /// Environment variables in addition to the default ones.
     pub env: BTreeMap<String, String>,
-    /// Working directory, if it is not root's home directory.
+    /// Working directory. `None` means root's home directory.
     pub folder: Option<String>,
     /// Size of the terminal, if the command has one. Standard output and standard error are then merged.
     pub terminal: Option<Size>,
 }
 
-/// Size of a terminal in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Size {
     pub rows: u16,
-    /// Number of characters in a line.
     pub columns: u16,
 }
 
@@ -91,7 +88,7 @@ pub struct StartError {
     pub reason: String,
 }
 
-/// Kinds of start errors, for which shells have different exit statuses.
+/// Kinds of start errors that shells report with different exit statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartErrorKind {
     /// The program does not exist.

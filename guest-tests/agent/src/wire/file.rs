@@ -11,7 +11,6 @@ pub struct FillFile {
     /// Offset of the part in the file.
     pub off: u64,
     pub len: u64,
-    /// Seed of the pattern.
     pub seed: u64,
     /// Position of the part's first byte in the stream.
     pub position: u64,
@@ -36,13 +35,13 @@ pub struct VerifyFile {
     /// Offset of the part in the file.
     pub off: u64,
     pub len: u64,
-    /// Seed of the pattern.
     pub seed: u64,
     /// Position of the part's first byte in the stream.
     pub position: u64,
 }
 
-/// Waits until one of the files contains one of the texts, for kernel state that is visible only in sysfs or procfs.
+/// Waits until one of the files contains one of the texts. Used for kernel state that is visible only in sysfs or
+/// procfs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AwaitText {

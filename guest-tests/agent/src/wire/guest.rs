@@ -46,13 +46,10 @@ pub struct DeviceInfo {
     pub bars: Vec<BarInfo>,
     /// Number of MSI-X vectors, or 0 if the function has no MSI-X capability.
     pub msix_vectors: u32,
-    /// Name of the bound driver.
     pub driver: Option<String>,
-    /// Number of the IOMMU group.
     pub iommu_group: Option<u32>,
 }
 
-/// One base address register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BarInfo {
     /// Number of the BAR, 0 to 5.
@@ -115,7 +112,6 @@ pub struct Shutdown {
     pub kind: ShutdownKind,
 }
 
-/// Ways to shut a guest down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShutdownKind {
@@ -134,7 +130,6 @@ pub struct LoadCrashKernel {
     pub kernel_len: u64,
     /// Length of the initramfs in bytes.
     pub initramfs_len: u64,
-    /// Arguments of the kernel.
     pub command_line: String,
 }
 
@@ -144,7 +139,6 @@ pub struct BindVfio {
     pub device: DeviceSelector,
 }
 
-/// Selects one PCI function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceSelector {
@@ -165,8 +159,6 @@ impl Default for DeviceSelector {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bound {
-    /// PCI address of the function.
     pub address: String,
-    /// IOMMU group of the function.
     pub iommu_group: u32,
 }

@@ -67,7 +67,6 @@ pub struct ResetHca {}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HcaInfo {
-    /// PCI address of the function.
     pub address: String,
     /// Board ID that QUERY_ADAPTER returned.
     pub board_id: u64,
@@ -86,7 +85,7 @@ pub struct HcaInfo {
     pub icm_bases: [u64; 5],
 }
 
-/// Destroys all objects, unmaps ICM, issues CLOSE_HCA, and returns the function to vfio-pci.
+/// Destroys all objects, unmaps ICM, issues CLOSE_HCA, and closes the function.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct CloseHca {
     /// Whether to close the function without issuing any command, as a crashing program would.
@@ -114,7 +113,6 @@ pub struct RawCommand {
 /// Issues HCR commands in sequence, regardless of their results, in one round trip between host and guest.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RawCommands {
-    /// The commands, in order.
     pub commands: Vec<RawCommand>,
 }
 
@@ -167,7 +165,6 @@ pub enum Region {
     Config,
 }
 
-/// Width of one register access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MmioWidth {

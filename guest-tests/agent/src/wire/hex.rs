@@ -3,7 +3,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A byte sequence, which in JSON is a string of two lower-case hexadecimal digits per byte.
+/// A byte sequence. In JSON, it is a string with two lower-case hexadecimal digits per byte.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hex<B = Vec<u8>>(pub B);
 

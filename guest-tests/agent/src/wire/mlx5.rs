@@ -18,7 +18,6 @@ pub struct OpenMlx5 {
 pub struct Mlx5Info {
     /// Firmware version, as `mlx5_core` prints it.
     pub firmware: String,
-    /// LID of the port.
     pub lid: u16,
     /// Bus address of the memory for copies.
     pub data_iova: u64,
@@ -41,13 +40,11 @@ pub struct CopyByWrite {
     pub len: u32,
     /// Number of WRITE requests.
     pub parts: u32,
-    /// Seed of the content.
     pub seed: u64,
     /// Whether to request an interrupt for the completion, and wait for it.
     pub interrupt: bool,
 }
 
-/// Result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mlx5Copied {
     /// Syndrome of the error completion, or 0 if all requests have succeeded.

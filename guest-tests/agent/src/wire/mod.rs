@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn serialized_step_omits_default_fields() {
+    fn omitted_step_fields_get_default_values() {
         let line =
             r#"{"id":1,"step":{"post_send":{"qp":2,"requests":[{"op":"write","remote":{"rkey":7}}]}}}"#;
         let request: Request = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}"));

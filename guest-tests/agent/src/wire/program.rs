@@ -19,7 +19,6 @@ pub struct ProgramId(pub u32);
 pub struct Run {
     /// The program, which is looked up in the search path, followed by its arguments.
     pub argv: Vec<String>,
-    /// Standard input of the program.
     pub stdin: String,
     /// Time limit in milliseconds. When it expires, the program is killed. The step then fails and reports the
     /// program's output.
@@ -71,7 +70,6 @@ pub struct Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
     pub program: ProgramId,
-    /// Number of the signal.
     pub signal: i32,
 }
 

@@ -125,7 +125,6 @@ pub enum Transition {
         psn: u32,
         /// RNR NAK timer code that this side sends to its peer.
         rnr_timer: u8,
-        /// Path to the peer.
         path: Path,
     },
     ToRts {
@@ -167,7 +166,6 @@ pub struct Changes {
     pub retry: Option<u8>,
     /// Number of retries after RNR NAKs.
     pub rnr_retry: Option<u8>,
-    /// Path to the peer.
     pub path: Option<Path>,
 }
 

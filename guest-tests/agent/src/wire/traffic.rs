@@ -86,12 +86,10 @@ pub struct SendFlow {
     pub mr: MrId,
     /// Offset of slot 0 in the buffer.
     pub off: u64,
-    /// Distance between slots in bytes. If it is 0, all messages use the same bytes, which suits only flows that verify
-    /// nothing.
+    /// Distance between slots in bytes. It may be 0, so that all messages use the same bytes, if the flow does not
+    /// verify content.
     pub stride: u64,
-    /// Number of slots in the buffer.
     pub slots: u32,
-    /// Layout of a message in its slot.
     pub scatter: Scatter,
     /// Address of slot 0 at the peer, for WRITE and READ. At the peer, each message is contiguous.
     pub remote: Option<Remote>,
@@ -155,13 +153,13 @@ pub struct ReceiveFlow {
     pub mr: MrId,
     /// Offset of slot 0 in the buffer.
     pub off: u64,
-    /// Distance between slots in bytes. If it is 0, all messages use the same bytes, which suits only flows that verify
-    /// nothing.
+    /// Distance between slots in bytes. It may be 0, so that all messages use the same bytes, if the flow does not
+    /// verify content.
     pub stride: u64,
     /// Number of slots in the buffer. It must be at least `depth`.
     pub slots: u32,
-    /// Layout of a message in its slot. Must be contiguous for WRITE_IMM, because the sender writes each message to one
-    /// contiguous range.
+    /// Layout of a message in its slot. It must be contiguous for WRITE_IMM, because the sender writes each message to
+    /// one contiguous range.
     pub scatter: Scatter,
     /// Base of the expected immediate data: message `i` carries the little-endian number `imm + i`.
     pub imm: u32,
@@ -202,7 +200,6 @@ pub struct TrafficReport {
     pub elapsed_ns: u64,
 }
 
-/// Results of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowReport {
     pub messages: u64,

@@ -43,8 +43,8 @@ pub struct CreateMr {
     pub page_size: u32,
     /// Offset of the region's start within its first page.
     pub page_offset: u32,
-    /// First virtual address. Its offset in its page must equal `page_offset`, unless `page_offset` is 0. If it is
-    /// `None`, the agent chooses an address that differs from the bus address.
+    /// First virtual address. Its offset in its page must equal `page_offset`, unless `page_offset` is 0. `None` means
+    /// that the agent chooses an address that differs from the bus address.
     pub va: Option<u64>,
     /// Whether adjacent pages of the region have non-adjacent bus addresses.
     pub scattered: bool,
@@ -52,9 +52,9 @@ pub struct CreateMr {
     pub zero_based: bool,
     /// Value of the MPT's page_size field, or `None` if it equals `page_size`.
     pub page_size_field: Option<u32>,
-    /// Existing region for whose memory and translation entries the step registers an additional key. The only other
-    /// fields that apply are `access`, `pd`, `page_size_field` and `zero_based`. The new region must be destroyed
-    /// before the existing one.
+    /// Existing region. The step registers an additional key for its memory and translation entries. Only the fields
+    /// `access`, `pd`, `page_size_field` and `zero_based` apply. The new region must be destroyed before the existing
+    /// one.
     pub over: Option<MrId>,
 }
 
@@ -114,7 +114,6 @@ pub struct Fill {
     /// Offset of the part in the region.
     pub off: u64,
     pub len: u64,
-    /// Seed of the pattern.
     pub seed: u64,
     /// Position of the part's first byte in the stream.
     pub position: u64,
@@ -128,7 +127,6 @@ pub struct Verify {
     /// Offset of the part in the region.
     pub off: u64,
     pub len: u64,
-    /// Seed of the pattern.
     pub seed: u64,
     /// Position of the part's first byte in the stream.
     pub position: u64,
@@ -155,7 +153,6 @@ pub struct DigestValue {
     pub digest: u64,
 }
 
-/// Reads bytes from a region.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Peek {
     pub mr: MrId,
@@ -165,7 +162,6 @@ pub struct Peek {
     pub len: u32,
 }
 
-/// Writes bytes to a region.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Poke {
     pub mr: MrId,
@@ -287,13 +283,12 @@ impl Default for Data {
     }
 }
 
-/// A send work request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SendRequest {
     pub op: SendOp,
     pub data: Data,
-    /// Remote address and key, for all operations except SEND.
+    /// Remote address and key, for RDMA and atomic operations.
     pub remote: Option<Remote>,
     /// Immediate data: four bytes, in the same order in memory and on the wire.
     pub imm: [u8; 4],
@@ -301,7 +296,6 @@ pub struct SendRequest {
     pub fence: bool,
     /// Whether to request a solicited event at the peer.
     pub solicited: bool,
-    /// Destination of a UD message.
     pub datagram: Option<Datagram>,
 }
 
@@ -334,9 +328,7 @@ pub enum Ring {
 #[serde(default)]
 pub struct PostSend {
     pub qp: QpId,
-    /// The requests, in order.
     pub requests: Vec<SendRequest>,
-    /// How to write the doorbell.
     pub ring: Ring,
 }
 
@@ -373,7 +365,6 @@ pub struct Completions {
     pub waited_ns: u64,
 }
 
-/// A completion queue entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cqe {
     /// Local QP number, including the bits above the table's index mask.

@@ -127,7 +127,7 @@ impl Leased {
                 Event::Guest { name, stage } => {
                     let line = lines.entry(name).or_insert_with(|| Line::begin(format!("guest {name}")));
                     line.show(stage.words());
-                    if !std::io::stderr().is_terminal() && stage != Stage::Booting {
+                    if !std::io::stderr().is_terminal() {
                         let stage = stage.words();
                         tracing::info!("guest {name}: {stage}");
                     }

@@ -12,6 +12,8 @@ codes! {
     pub enum PortRegister(u16) {
         /// Capability mask of a port.
         Pcap = 0x5001 "PCAP",
+        /// NodeDescription of the device. `rdma-ndd` writes the name of the host to it.
+        NodeDescription = 0x6001 "NODE_DESC",
         /// Byte order of the host. A driver fails to load if it cannot write this register.
         HostEndianness = 0x7004 "HOST_ENDIANNESS",
     }
@@ -50,6 +52,14 @@ layout! {
 }
 
 layout! {
+    /// Data of the register NODE_DESC.
+    pub struct NodeDescription[64] big_endian {
+        /// UTF-8 text, padded with zeros.
+        @0x00  text: [u8; 64],
+    }
+}
+
+layout! {
     /// Data of the register HOST_ENDIANNESS.
     pub struct HostEndianness[16] big_endian {
         /// Byte order of the host; 0 means little-endian.
@@ -62,6 +72,9 @@ pub fn describe(register: u16, data: &[u8], to: &mut dyn Visitor) {
     match PortRegister::from_code(register) {
         Some(PortRegister::Pcap) if data.len() >= Pcap::LEN => {
             Pcap::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        Some(PortRegister::NodeDescription) if data.len() >= NodeDescription::LEN => {
+            NodeDescription::parse_prefix(data).unwrap_or_default().describe(to);
         }
         Some(PortRegister::HostEndianness) if data.len() >= HostEndianness::LEN => {
             HostEndianness::parse_prefix(data).unwrap_or_default().describe(to);

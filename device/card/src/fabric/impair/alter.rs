@@ -13,7 +13,7 @@ const CE: u8 = 3;
 pub(super) fn corrupt(frame: &mut [u8], summary: &FrameSummary, rng: &mut impl Rng) -> Option<usize> {
     let len = frame.len().checked_sub(summary.body).filter(|len| *len > 0)?;
     let mut byte = summary.body + rng.random_range(0..len);
-    // FECN, BECN and reserved bits are not covered by the ICRC.
+    // The ICRC does not cover byte 4 of the BTH, which holds FECN, BECN and reserved bits.
     if summary.bth.is_some() && byte == summary.body + 4 {
         byte -= 1;
     }

@@ -18,7 +18,6 @@ pub(super) struct Addrs {
     pub(super) dst: IpAddr,
 }
 
-/// Fields of one frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FrameSummary {
     pub(super) src_mac: MacAddr,

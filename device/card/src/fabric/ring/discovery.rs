@@ -105,7 +105,6 @@ impl RingFabric {
         }
     }
 
-    /// Sends a message to a member's socket.
     fn send_message(&mut self, mac: MacAddr, message: Message<'_>, answered: Option<Token>) {
         let Some(socket) = self.connect_to(mac) else { return };
         let token = self.tokens.make(mac);
@@ -114,7 +113,6 @@ impl RingFabric {
         }
     }
 
-    /// Connects to a member's socket.
     fn connect_to(&self, mac: MacAddr) -> Option<UnixStream> {
         match connect(&socket_path(&self.folder, mac)) {
             Ok(socket) => Some(socket),
@@ -147,7 +145,6 @@ impl RingFabric {
         }
     }
 
-    /// Receives the message sent on a connection.
     pub(super) fn receive_hello(&mut self, place: usize) {
         let Some(socket) = &self.callers[place] else { return };
         let received = hello::receive(socket);
@@ -193,9 +190,9 @@ impl RingFabric {
                 self.replace(Link::new(mac, socket, producer, consumer), &from)
                     .map_err(|error| error.to_string())
             }
-            // The link already exists: it was created by another message that was in flight together with this answer.
+            // Another message, in flight at the same time as this answer, has already created the link.
             Kind::Answer if self.linked().any(|other| other == mac) => Ok(()),
-            // An existing link stays until the sender of a new connection has proved that it owns the MAC.
+            // The sender must first prove that it owns the MAC. Until then, an existing link to that MAC stays.
             Kind::Call | Kind::Answer if !proven => {
                 self.send_message(mac, Message::Answer, token);
                 Ok(())

@@ -58,7 +58,6 @@ struct Raw {
 
 #[derive(Debug)]
 pub(super) struct Hello {
-    /// Addresses of the sender.
     pub(super) from: Identity,
     /// Token to repeat in the answer.
     pub(super) token: Option<Token>,
@@ -67,7 +66,6 @@ pub(super) struct Hello {
     pub(super) kind: Kind,
 }
 
-/// Kind of a message.
 #[derive(Debug)]
 pub(super) enum Kind {
     /// The sender has created the shared memory for the rings, and passes the memfd of this memory.
@@ -91,7 +89,6 @@ pub(super) enum HelloError {
     Io(#[from] io::Error),
 }
 
-/// A message to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message<'a> {
     Memory(BorrowedFd<'a>),

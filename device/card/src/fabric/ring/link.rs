@@ -37,7 +37,6 @@ pub struct MemberRow {
     pub tx_waiting_bytes: u32,
 }
 
-/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
     pub(super) rx_frames: u64,
@@ -129,8 +128,7 @@ impl Link {
         woken
     }
 
-    /// Requests a wake-up once the other side has freed space. Returns false if there is already enough
-    /// space.
+    /// Requests a wake-up when the other side frees space. Returns false if a frame of `frame` bytes already fits.
     pub(super) fn wait_for_room(&mut self, frame: usize) -> Result<bool, LinkError> {
         // The other side can take only frames that have been published.
         self.publish();
@@ -164,7 +162,6 @@ impl Link {
         let _ = send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// Drains the pending wake-ups.
     pub(super) fn drain_wakeups(&self) -> Result<(), LinkError> {
         let mut bells = [0; 64];
         match recv(&self.socket, &mut bells, RecvFlags::DONTWAIT) {

@@ -63,7 +63,7 @@ pub enum RingError {
     Length(u32),
 }
 
-/// A side of the link, which determines the ring that it sends on.
+/// One side of the link. The creator of the memory sends in the first direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// This side created the memory.
@@ -84,9 +84,9 @@ struct Ring {
 #[derive(Debug)]
 pub struct Producer {
     ring: Ring,
-    /// End of the last frame, whether published or not.
+    /// End of the last pushed frame, whether published or not.
     head: u32,
-    /// Last valid tail of the consumer.
+    /// Last valid tail loaded from the shared memory.
     tail: u32,
 }
 
@@ -164,8 +164,8 @@ impl Ring {
         self.word(self.data + self.len.offset(count))
     }
 
-    /// Returns the offset and length of each part of the `len` bytes that begin at byte count `count`. The
-    /// bytes are split at the end of the ring.
+    /// Splits the `len` bytes that begin at byte count `count` at the end of the ring. Returns the offset and length of
+    /// each part.
     fn pieces(&self, count: u32, len: usize) -> [(usize, usize); 2] {
         let start = self.len.offset(count);
         let first = len.min(self.len.get() as usize - start);
@@ -251,7 +251,6 @@ impl Producer {
         (self.ring.len.get() - self.head.wrapping_sub(self.tail)) as usize
     }
 
-    /// Loads the consumer's tail.
     fn load_tail(&mut self) -> Result<(), RingError> {
         // Acquire ordering ensures that the consumer has read the old bytes before this side overwrites them.
         let tail = self.ring.counter(TAIL_AT).load(Ordering::Acquire);

@@ -1,7 +1,7 @@
 //! Creates the shared memory of a link, and maps shared memory created by a peer.
 //!
-//! A peer's file is mapped only if its length is sealed, because seals cannot be removed. It must be on tmpfs, because
-//! pages of a hugetlbfs file may be missing regardless of the seals.
+//! A peer's file is mapped only if its length is sealed, because an access beyond the end of a truncated file would
+//! raise SIGBUS. The file must also be on tmpfs, because a hugetlbfs file can lack pages even if its length is sealed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,16 +22,12 @@ const NAME: &str = "hcad-ring";
 /// Why a peer's memory is rejected.
 #[derive(Debug, Error)]
 pub(super) enum ShareError {
-    /// The length of the memory could change.
     #[error("the shared memory is not sealed against resizing")]
     Unsealed,
-    /// The length of the memory does not match the ring length.
     #[error("the shared memory size ({0} bytes) does not match the ring size")]
     Len(u64),
-    /// The memory is on a file system where pages may be missing.
     #[error("the shared memory must be a memfd that does not use huge pages")]
     FileSystem,
-    /// The host cannot map the memory.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

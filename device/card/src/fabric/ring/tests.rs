@@ -170,7 +170,7 @@ fn only_sleeping_member_is_woken() {
 }
 
 #[test]
-fn full_ring_blocks_sender_until_timeout_then_drops_frames() {
+fn full_ring_drops_frames_after_timeout() {
     let folder = folder();
     let (mut a, mut b) = (join(&folder, A), join(&folder, B));
     settle(&mut [&mut a, &mut b]);
@@ -242,7 +242,7 @@ fn invalid_ring_head_closes_only_that_link() {
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
     let stranger = Stranger::new(&folder, of(C)).link(&mut a, &memfd);
     assert_eq!(a.linked().count(), 2);
-    // Write an invalid head.
+    // Write an invalid head counter.
     rustix::io::pwrite(&memfd, &[0xff; 64], 0).unwrap();
     assert!(a.has_frames());
     assert_eq!(received(&mut a), Vec::<u8>::new());
@@ -283,7 +283,6 @@ fn silent_and_invalid_connections_do_not_block_new_member() {
     drop(silent);
 }
 
-/// Returns the MACs of the linked members, in order.
 fn links(member: &RingFabric) -> Vec<MacAddr> {
     let mut linked: Vec<_> = member.linked().collect();
     linked.sort_unstable_by_key(|mac| mac.0);

@@ -1,4 +1,4 @@
-//! Tokens prove that a message comes from the member that it names as its sender.
+//! Tokens prove that a message comes from the member named as its sender.
 //!
 //! A token is sent to the socket named after a MAC, so only the process that listens on that socket can read
 //! it. A message that repeats the token comes from that process, regardless of what other ring members claim.

@@ -5,7 +5,6 @@ use std::num::NonZeroU32;
 
 use protocol::ids::MacAddr;
 
-/// A peer of the `udp` fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpPeer {
     pub addr: SocketAddr,

@@ -12,7 +12,8 @@ pub struct QueueRow {
     /// Direction of the queue's frames.
     pub direction: QueueDirection,
     pub state: QueueState,
-    /// VSI that sends through this queue; `None` for a receive queue, which is listed in the VSI rows.
+    /// VSI that sends through this queue; `None` for a receive queue, because each VSI row lists its own receive
+    /// queues.
     pub vsi: Option<u16>,
     /// Bus address of the ring.
     pub ring: u64,
@@ -25,7 +26,7 @@ pub struct QueueRow {
     pub vector: Option<u16>,
     /// Number of frames sent or received since the queue was enabled.
     pub frames: u64,
-    /// Total length of these frames in bytes, as sent to or received from the wire.
+    /// Total length of the sent or received frames on the wire, in bytes.
     pub bytes: u64,
     /// Number of frames dropped because they were too long or because no descriptor was free.
     pub dropped: u64,

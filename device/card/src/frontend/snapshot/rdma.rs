@@ -1,4 +1,4 @@
-//! Rows for the objects of a NIC's RDMA half, except queues and memory regions.
+//! Rows for the RDMA objects of a NIC, except queues and memory regions.
 
 use std::net::IpAddr;
 

@@ -34,7 +34,7 @@ pub struct VsiRow {
     pub lan: bool,
     /// Whether the VSI may send only from addresses for which it receives frames (anti-spoofing).
     pub anti_spoof: bool,
-    /// Whether RoCE packets received by the VSI are passed to the RDMA half.
+    /// Whether RoCE packets received by the VSI are passed to the RDMA engine.
     pub rdma_filter: bool,
 }
 

@@ -225,7 +225,7 @@ fn roce_frames_go_to_rdma_while_rdma_is_enabled() {
     others[1][37] += 1;
     others.iter().for_each(|frame| hca.handle_frame(frame));
     assert!(hca.frontend.received == others);
-    // The guest chooses its IP addresses and VLANs, so the RDMA half receives the packets regardless of both.
+    // The guest chooses its IP addresses and VLANs, so the RDMA engine receives packets with any IP address and VLAN.
     hca.port.addresses_mut().own.ipv4 = Ipv4Addr::new(10, 77, 0, 3);
     hca.handle_frame(&roce);
     let tagged = [&roce[..12], &[0x81, 0x00, 0x60, 0x05], &roce[12..]].concat();
@@ -385,7 +385,7 @@ fn link_down_stops_frames_and_notifies_nic() {
     assert_eq!(hca.frontend.link, [false, true]);
 }
 
-/// Sends two frames from the addresses of LID 1: a datagram from the RDMA half and a plain frame.
+/// Sends two frames from the addresses of LID 1: a datagram from the RDMA engine and a plain frame.
 fn send_as_lid_1(hca: &mut Hca<Nic>) {
     let own = hca.mac();
     let ipv4 = [&[0x45; 12][..], &[10, 77, 0, 1], &[0; 40]].concat();

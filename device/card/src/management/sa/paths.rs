@@ -52,7 +52,8 @@ pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<V
         };
         found.into_iter().filter(|end| lid.is_none_or(|lid| end.lid == lid)).collect()
     };
-    // If no source is specified, paths begin at this HCA's port, so one end is always a single port.
+    // If no source is specified, paths begin at this HCA's port. One end is therefore always a single port, which
+    // limits the number of paths.
     let sources = ends(has(SGID).then_some(wanted.sgid), has(SLID).then_some(wanted.slid), vec![own]);
     let destinations = ends(has(DGID).then_some(wanted.dgid), has(DLID).then_some(wanted.dlid), everybody());
     let path = |source: &End, destination: &End| PathRecord {
@@ -61,7 +62,7 @@ pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<V
         sgid: source.gid,
         dlid: destination.lid,
         slid: source.lid,
-        // If the hop limit is 0, software adds no GRH. Packets that are routed by LID need no GRH.
+        // If the hop limit is 0, software adds no GRH. Routing by LID needs none.
         hop_limit: 0,
         traffic_class: wanted.traffic_class,
         reversible: true,

@@ -18,7 +18,7 @@ pub(super) enum Quantity {
 /// Codes of the MTUs from 256 to 4096 bytes.
 const MTUS: [u8; 5] = [1, 2, 3, 4, 5];
 
-/// Codes of the rates from 2.5 to 800 Gb/s. The codes of faster rates are not always larger.
+/// Codes of the rates from 2.5 to 800 Gb/s, sorted by rate. A larger code does not always mean a faster rate.
 const RATES: [u8; 22] = [2, 5, 3, 11, 6, 15, 19, 4, 7, 20, 12, 8, 9, 16, 13, 10, 14, 17, 18, 21, 22, 23];
 
 /// Largest code of a packet lifetime. Every six-bit code is defined.
@@ -83,8 +83,8 @@ impl Bound {
         }
     }
 
-    /// Returns the code of a value within the bound, or `None` if no defined code is within the bound. "Less" yields at
-    /// most `best`, and selector 3 yields `best` itself.
+    /// Returns the code of a value within the bound, or `None` if no defined code is within the bound. With selector 1,
+    /// the value is at most `best`. With selector 3, it is `best`.
     pub(super) fn select(self, best: u8) -> Option<u8> {
         let Self { quantity, selector, code } = self;
         if selector > EXACTLY {

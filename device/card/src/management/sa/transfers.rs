@@ -19,15 +19,14 @@ const MAX_TRANSFERS: usize = 16;
 /// limit. A single table that exceeds the limit is rejected.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Maximum number of segments sent per acknowledgement. The kernel opens a window of 64 and acknowledges the
-/// last segment.
+/// Maximum number of segments sent per acknowledgement. The kernel opens a window of 64 segments and acknowledges the
+/// last one.
 const MAX_BURST: u32 = 64;
 
 /// Retransmission time-out. A transfer is dropped after `TRIES` consecutive time-outs.
 const TIMEOUT: Duration = Duration::from_secs(1);
 const TRIES: u8 = 4;
 
-/// A table being sent.
 #[derive(Clone, Debug)]
 struct Transfer {
     to: Qpn,
@@ -35,9 +34,7 @@ struct Transfer {
     template: Mad,
     tid: u64,
     payload: Vec<u8>,
-    /// Number of segments that have been acknowledged.
     acknowledged: u32,
-    /// Number of segments that have been sent.
     sent: u32,
     /// Number of the last segment that may be sent.
     window: u32,
@@ -175,7 +172,7 @@ impl Transfer {
         }
     }
 
-    /// Builds a segment, counted from 1.
+    /// Builds the segment with this number, counted from 1.
     fn segment(&self, number: u32) -> Mad {
         let at = usize::try_from(number - 1).unwrap_or(usize::MAX).saturating_mul(DATA_LEN);
         let rest = self.payload.get(at..).unwrap_or_default();

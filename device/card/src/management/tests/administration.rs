@@ -55,7 +55,7 @@ fn broadcast_group_join_needs_no_parameters() {
     assert_eq!(status(&answer(&mut management, sa(SET, GROUP, 0x1_0083, &wanted))), 0, "but the group is");
 }
 
-/// mthca interface, sections 9.3 and 12, T52: mckey creates a group with a Q_Key of its own choice.
+/// mthca interface, section 9.3: mckey creates a group with a Q_Key of its own choice.
 #[test]
 fn creator_sets_group_parameters() {
     let mut management = open(1);

@@ -80,8 +80,8 @@ impl Fabric {
         }
     }
 
-    /// Acts like a guest's kernel, which, at the end of a directed route, stores the port in the return path, advances
-    /// the route, and sends its response back along the route.
+    /// Responds like a guest's kernel. At the end of a directed route, the kernel stores the port in the return path,
+    /// advances the route, and sends its response back along the route.
     fn guest(&mut self, index: usize, received: &Datagram) {
         let mut mad = received.mad;
         let directed = mad[1] == 0x81;
@@ -307,7 +307,7 @@ fn unsolicited_response_is_ignored() {
 
 /// A peer that forges its source address must not make this HCA send more than the peer itself sends.
 #[test]
-fn received_mad_causes_at_most_one_mad_to_its_source() {
+fn received_mad_causes_at_most_one_mad() {
     let mut directed = request(0x81, 1, 1, 0x11, 0);
     (directed[6], directed[7]) = (1, 1);
     directed[32..36].fill(0xff);
@@ -473,7 +473,7 @@ fn agents_answer_right_after_port_open() {
 }
 
 #[test]
-fn firmware_answers_perf_queries_even_if_software_listens() {
+fn agents_answer_perf_queries_even_if_software_listens() {
     let profile = NodeProfile { always_answers_perf: true, opened_by_software: false, ..SINAI };
     for source in [1, 2] {
         let mut management = Management::new(Identity::from_lid(Lid::new(1)), profile);
@@ -509,7 +509,7 @@ fn remote_set_without_m_key_is_rejected() {
                 let mut mad = request(class, 1, 2, attribute, 1);
                 (mad[6], mad[7]) = (2, 2);
                 mad[32..36].fill(0xff);
-                // These requests set the port DOWN or disabled, or change P_Keys.
+                // In PortInfo, these bytes disable the port. In P_KeyTable, they are a P_Key.
                 (mad[96], mad[97]) = (1, 0x30);
                 let arrived = arrive(&mut management, 2, QP0, mad, listening);
                 assert_eq!(arrived, (Admitted::Taken, vec![]), "attribute {attribute:#x}");

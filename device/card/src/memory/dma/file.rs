@@ -53,7 +53,6 @@ impl Candidate {
         self.len
     }
 
-    /// Maps the whole file.
     pub(super) fn map(self, allowed: FileSystems) -> Result<MappedFile, MapError> {
         let system = fstatfs(&self.fd).map_err(io::Error::from)?;
         let huge = system.f_type == libc::HUGETLBFS_MAGIC;
@@ -90,7 +89,6 @@ impl MappedFile {
         self.mapping.len() as u64
     }
 
-    /// Returns a part of the file.
     #[inline]
     pub(super) fn slice(&self, offset: u64, len: usize) -> Option<VolatileSlice<'_>> {
         self.mapping.slice(usize::try_from(offset).ok()?, len)

@@ -2,7 +2,7 @@
 //!
 //! Software stores a word of a work request or of a doorbell record with a single instruction, and relies on the device
 //! reading it as a whole. For example, the word with the valid bit of an E810 request also contains the R_Key.
-//! `copy_to` would read a word in parts if the destination is not aligned.
+//! `VolatileSlice::copy_to` would read a word in parts if the destination is not aligned.
 
 use std::sync::atomic::Ordering;
 

@@ -70,7 +70,6 @@ struct HostRange {
 }
 
 impl DmaMap {
-    /// Creates an empty map.
     pub(super) fn new(limits: Limits) -> Self {
         Self { tables: Tables { limits, ..Tables::default() }, ..Self::default() }
     }
@@ -192,7 +191,6 @@ impl Tables {
         self.windows.keys().copied().collect()
     }
 
-    /// Returns the number of mapped files.
     #[cfg(test)]
     pub(super) fn file_count(&self) -> usize {
         self.files.len()

@@ -51,8 +51,8 @@ impl Mapping {
         let slot = Slot::claim().ok_or(io::Error::from_raw_os_error(libc::ENOSPC))?;
         let mut protection = ProtFlags::READ;
         protection.set(ProtFlags::WRITE, writable);
-        // Huge pages are not reserved here. The client has reserved the huge pages of the ranges that it maps,
-        // but not those of the rest of the file.
+        // Huge pages are not reserved here. The client has reserved them only for the ranges that it maps, so reserving
+        // them for the whole file could fail.
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses the address, so the new mapping affects no other memory.
         let start = match unsafe { mmap(null_mut(), len, protection, flags, file, 0) } {

@@ -301,7 +301,7 @@ fn writes_of_any_length_stay_in_bounds() {
 }
 
 #[test]
-fn aligned_words_are_read_whole() {
+fn aligned_words_are_read_atomically() {
     let [device, software] = shared_memory(0, 1);
     let stopped = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -311,7 +311,7 @@ fn aligned_words_are_read_whole() {
                 software.update_u64(iova(64), |word| Some(!word)).unwrap();
             }
         });
-        // With only one CPU, the word changes only when the scheduler switches threads.
+        // Stop after half a second: with only one CPU, the word changes only when the scheduler switches threads.
         let begun = Instant::now();
         let (mut torn, mut changes, mut before) = (None, 0, 0);
         while torn.is_none() && changes < 100_000 && begun.elapsed() < Duration::from_millis(500) {
@@ -330,8 +330,8 @@ fn aligned_words_are_read_whole() {
     });
 }
 
-/// rsockets peers grant credits by WRITE, and software modifies the credits in place. A byte that is stored twice
-/// would undo the modification.
+/// A peer grants credits to an rsocket by WRITE, and software modifies the credits in place. If the device stored a
+/// byte twice, the second store could undo the modification.
 #[test]
 fn write_stores_no_byte_twice() {
     const ARRIVED: u64 = u64::from_le_bytes(*b"arrived ");
@@ -477,7 +477,7 @@ fn sparse_file_counts_in_full() {
 }
 
 #[test]
-fn mapped_file_holds_no_descriptor() {
+fn mapping_does_not_keep_descriptor_open() {
     let name = "costs-no-descriptor";
     let open_here = || {
         let links = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -599,7 +599,6 @@ mod cached_windows {
         memory.read(iova(at), &mut byte).ok().map(|()| byte[0])
     }
 
-    /// Returns a file whose pages are filled with their numbers, starting with `first`.
     fn numbered(pages: u8, first: u8) -> OwnedFd {
         let fd = memfd(pages.into());
         for page in 0..pages {
@@ -632,7 +631,7 @@ mod cached_windows {
         assert_eq!((byte_at(&memory, 0), byte_at(&memory, PAGE_LEN)), (Some(1), Some(11)));
         assert!(memory.write(iova(PAGE_LEN), &[9]).is_err(), "with the permissions of then");
 
-        // The first file is removed from the list of files, and the second file takes its index.
+        // This unmap removes the first file from the list of files, and the second file takes its index.
         memory.unmap(iova(0), PAGE_LEN).unwrap();
         assert_eq!((byte_at(&memory, 0), byte_at(&memory, PAGE_LEN)), (None, Some(11)));
     }
@@ -666,7 +665,7 @@ mod cached_windows {
         const WINDOWS: u64 = 40;
         let fd = numbered(40, 1);
         let mut memory = GuestMemory::default();
-        // Map the pages in descending file order, so that no range continues another.
+        // Map the pages in descending file order, so that adjacent pages do not merge into one range.
         for page in 0..WINDOWS {
             let backing = (dup(&fd), (WINDOWS - 1 - page) * PAGE_LEN);
             memory.map(iova(page * PAGE_LEN), PAGE_LEN, RW, Some(backing)).unwrap();

@@ -1,10 +1,10 @@
 //! The translation cache. A hit saves both the key look-up and the page walk.
 //!
-//! A hit always equals what a fresh look-up would return. Any change to the [`KeyTable`] invalidates all
-//! entries. Each entry also carries the [`Generation`] of the page table from which it was derived. A page
-//! table in guest memory has no generation and is not cached, because its entries may change unnoticed. If no
-//! single entry covers a range and grants the access, the tables are consulted. Errors therefore always come
-//! from the tables.
+//! A hit always equals what a fresh look-up would return. Any change to the [`KeyTable`] invalidates all entries. Each
+//! entry also carries the [`Generation`] of the page table from which it was derived. A page table in guest memory has
+//! no generation, because its entries may change unnoticed, so its translations are not cached. If no single entry
+//! covers the requested range and grants the access, the tables are consulted. Errors therefore always come from the
+//! tables.
 //!
 //! The translation of an indirect key depends on the keys in its lists. These keys are in the same table, so a
 //! change to any of them invalidates the entry.
@@ -21,20 +21,19 @@ use protocol::ids::{Iova, Lkey, Pdn, Va};
 use crate::memory::dma::PAGE_LEN;
 use crate::memory::region::{Kind, MemoryRegion, Origin};
 
-/// Number of entries, a power of two. The entries occupy 5 KiB. Each busy queue needs one or two entries, and so do its
-/// buffers.
+/// Number of entries, a power of two. They occupy 5 KiB. A busy queue needs one or two entries for itself, and one or
+/// two for its buffers.
 const ENTRIES: usize = 64;
 
 /// Number of cached list positions, a power of two. Each sequential transfer through a long list of keys
 /// needs one.
 const LIST_CURSORS: usize = 8;
 
-/// A version of a page table, unique in the process.
+/// Version number of a page table, unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation(NonZeroU64);
 
 impl Generation {
-    /// Returns a new, unique generation.
     pub fn fresh() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         // Relaxed ordering suffices, because a number is only compared on the thread that created it. The
@@ -60,8 +59,8 @@ pub(in crate::memory) struct TlbEntry {
 }
 
 impl TlbEntry {
-    /// Creates an entry for `len` bytes of a region, starting at offset `first`. Returns `None` for windows,
-    /// which are always looked up because access to them also depends on the QP.
+    /// Creates an entry for `len` bytes of a region, starting at offset `first`. Returns `None` for windows: they are
+    /// not cached, because access to them also depends on the QP.
     pub(in crate::memory) fn of(
         region: &MemoryRegion,
         first: u64,
@@ -101,8 +100,8 @@ impl TlbEntry {
     }
 }
 
-/// A position in a list of keys, from which a search can continue. Only lists whose entries state their own
-/// lengths have such positions.
+/// A position in a list of keys from which a search can continue. It is used only for lists whose entries state their
+/// own lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::memory) struct ListCursor {
     /// Key to which the list belongs.

@@ -283,7 +283,7 @@ fn any_range_is_located_or_rejected() {
     let mut state = 1u64;
     let mut draw = || {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        // This yields both small and huge values.
+        // The second shift yields both small and huge values.
         (state >> 8) >> (state % 57)
     };
     let mut granted = 0;
@@ -332,7 +332,6 @@ mod cached_translations {
     use super::*;
     use crate::memory::keys::{Allocated, Entry, Generation, Purpose};
 
-    /// A page table with a generation.
     struct VersionedTable {
         pages: BTreeMap<u64, u64>,
         generation: Generation,

@@ -1,9 +1,8 @@
 //! Finds the bus address of a byte in a region, either through page tables or through lists of other keys.
 //!
-//! An indirect key lists ranges of other keys, which may be indirect in turn. A list is read entry by entry
-//! and never copied. The keys in a list are checked when their bytes are accessed, as pages are, and not when
-//! the list is written. An access therefore fails if a listed key has been invalidated since the list was
-//! written.
+//! An indirect key lists ranges of other keys, which may be indirect in turn. A list is read entry by entry, on demand.
+//! The keys in a list are checked when their bytes are accessed, not when the list is written. An access therefore
+//! fails if a listed key has been invalidated in the meantime.
 //!
 //! | check | key of the request | keys in lists |
 //! |---|---|---|
@@ -13,9 +12,9 @@
 //! | right | as the access requires | local write if the access modifies memory, otherwise none |
 //! | bounds | of the whole range | of the bytes accessed |
 //!
-//! The rights of keys in lists follow the rule for windows (IBTA volume 1, section 10.6.3.2): to let peers modify
-//! memory through a key, only local write access to that memory is required. A region that grants access to peers can
-//! therefore list regions that grant peers none.
+//! Keys in lists follow the rule for windows (IBTA volume 1, section 10.6.3.2): remote write or atomic access through a
+//! key requires only local write access to the memory itself. A region that grants access to peers can therefore list
+//! regions that grant peers none.
 
 use engine::{Access, AccessError, Initiator, Rights};
 use protocol::ids::Va;
@@ -31,11 +30,11 @@ const LIST_LEN: u64 = 512;
 /// registration over an implicit region. The limit also ends the look-up in a list that contains its own key.
 const MAX_NESTING: usize = 4;
 
-/// Maximum number of list entries that one access may read. This limits the access to a few milliseconds, and
-/// is enough to reach the end of a list of 2^20 entries through another list.
+/// Maximum number of list entries that one access may read. This limits an access to a few milliseconds, and is enough
+/// for two nested lists of 2^20 entries each.
 const MAX_ENTRIES: u32 = 1 << 21;
 
-/// Rights that a key loses if its list contains a region that may not be modified.
+/// Rights that a key does not grant if its list contains a region without local write permission.
 const MODIFYING: Rights = Rights::LOCAL_WRITE.union(Rights::REMOTE_WRITE).union(Rights::REMOTE_ATOMIC);
 
 /// Location of a byte on the bus.
@@ -48,7 +47,7 @@ pub(super) struct Located {
     pub(super) room: u64,
     /// Whether the location depends on a page table or a list.
     pub(super) from_table: bool,
-    /// Rights that keys in lists do not grant.
+    /// Rights that the region does not grant, because of the keys in its lists.
     pub(super) denied: Rights,
 }
 
@@ -62,11 +61,10 @@ pub(super) struct Walk<'a, P> {
     listed_access: Access,
     /// Number of list entries that the access may still read.
     entries_left: u32,
-    /// Latest position in the list of each level.
+    /// Latest position in the list at each nesting level.
     cursors: [Option<ListCursor>; MAX_NESTING],
 }
 
-/// A list of an indirect key.
 #[derive(Clone, Copy, Debug)]
 struct List {
     count: u32,
@@ -194,8 +192,7 @@ impl<'a, P: PageTable> Walk<'a, P> {
                 }
                 return Ok(Found { entry, within, len: entry.len });
             }
-            // Neither addition overflows: the entry ends at or before `linear`, and its index is below
-            // `count`.
+            // Neither addition overflows: the entry ends at or before `linear`, and its index is below `count`.
             cursor.start += entry.len;
             cursor.entry += 1;
         }

@@ -99,7 +99,6 @@ fn check(
     )
 }
 
-/// Returns the bus address of a byte.
 fn bus(keys: &KeyTable, initiator: Initiator, key: u32, va: u64, access: Access) -> Result<u64, AccessError> {
     let dma = GuestMemory::default();
     let table = RegionAccess { keys, pages: Spread, dma: &dma };
@@ -158,7 +157,7 @@ fn fast_registered_key_needs_invalidation_before_reuse() {
 fn fast_registration_rejects_invalid_parameters() {
     let cases = [
         (FastRegister { key: lkey(0x900), ..fast(FAST) }, AccessError::Key),
-        // The upper bits of this key differ from `FAST`, but its index in this table is the same.
+        // This key has the same index as `FAST` but different upper bits.
         (FastRegister { key: lkey(FAST | 1 << 31), ..fast(FAST) }, AccessError::Key),
         (FastRegister { key: lkey(REGION), ..fast(FAST) }, AccessError::Kind),
         (FastRegister { key: lkey(WINDOW), ..fast(FAST) }, AccessError::Kind),
@@ -300,7 +299,7 @@ fn bind_rejects_invalid_parameters() {
         (Bind { parent: lkey(0x701), ..ours }, AccessError::Kind),
         (Bind { parent: lkey(0x500), ..ours }, AccessError::Right),
         (Bind { parent: lkey(0x600), ..ours }, AccessError::Pd),
-        // Peers may write only to memory that the owner may also write.
+        // Region 0x400 grants no local write access, so a window on it cannot grant remote write access.
         (Bind { parent: lkey(0x400), ..ours }, AccessError::Right),
         (Bind { va: Va::new(START - 1), ..ours }, AccessError::Bounds),
         (Bind { len: LEN, ..ours }, AccessError::Bounds),
@@ -324,7 +323,7 @@ fn region_with_bound_windows_cannot_be_removed() {
     assert_eq!(keys.remote_invalidate(OWNER, Rkey::new(FAST | 1)), Err(AccessError::Bound));
     invalidate(&mut keys, OWNER, WINDOW | 1).unwrap();
     assert!(keys.deregister(1).is_ok());
-    // A deregistered window is no longer bound.
+    // Deregistering a window unbinds it from its region.
     assert!(keys.deregister(4).is_ok());
     assert_eq!(invalidate(&mut keys, OWNER, FAST | 1), Ok(()));
 }

@@ -64,7 +64,7 @@ impl HostStack {
             target_ip: arp.sender_ip,
         };
         reply.emit_frame(answers.buffer());
-        // The answer goes to the source MAC of the frame, which nearly always equals the sender MAC of the request.
+        // The answer goes to the source MAC of the frame, which nearly always equals the sender MAC in the ARP request.
         commit_answer(answers, ether.src);
         answers.readdress_last(ether.src);
         stats.arp += 1;
@@ -101,7 +101,8 @@ impl HostStack {
         self.allow_answer(now, ether.src, answers)?;
         let reply = Advertisement {
             target: solicitation.target,
-            // The sender of a unicast solicitation already has this MAC, and may omit its own.
+            // A unicast solicitation without its sender's MAC is answered without this MAC, which the sender already
+            // has (RFC 4861, section 7.2.4).
             target_mac: (ip.dst.is_multicast() || solicitation.source_mac.is_some()).then_some(own.mac),
             solicited: !probe,
         };

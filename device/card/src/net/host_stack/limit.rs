@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_exhausts_only_its_senders_limit() {
+    fn flood_does_not_limit_other_senders() {
         let mut limit = AnswerLimit::default();
         let flood = || std::iter::repeat_n(FLOODER, 500);
         assert_eq!(taken(&mut limit, Instant::ZERO, flood()), 100);

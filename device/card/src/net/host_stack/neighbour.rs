@@ -35,12 +35,11 @@ enum Entry {
     Incomplete { asked: Instant },
 }
 
-/// The neighbour table for ARP and IPv6 neighbour discovery.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     entries: HashMap<IpAddr, Entry>,
     dynamic_count: usize,
-    /// The last pair for which [`Neighbours::conflicts_with_static`] returned false. This speeds up the check of
+    /// Pair for which [`Neighbours::conflicts_with_static`] last returned false. Cached to speed up the check of
     /// successive frames from one peer. Only a new static entry can change the result.
     admitted: Cell<Option<(IpAddr, MacAddr)>>,
 }
@@ -78,7 +77,6 @@ impl Neighbours {
         conflicts
     }
 
-    /// Returns whether the table has static entries.
     pub(super) fn has_static(&self) -> bool {
         self.entries.len() > self.dynamic_count
     }
@@ -109,8 +107,9 @@ impl Neighbours {
         }
     }
 
-    /// Learns the MAC of an IP address. Updates an existing dynamic entry. Adds an entry only if `is_target`: this port
-    /// is the target of the message, so the sender is about to send to this port (RFC 826, "Packet Reception").
+    /// Learns the MAC of an IP address. Updates an existing dynamic entry. Adds a new entry only if this port is the
+    /// target of the message (`is_target`), because the sender is then about to send to this port (RFC 826, "Packet
+    /// Reception").
     pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, is_target: bool) {
         match self.entries.get_mut(&ip) {
             Some(Entry::Static(_)) => {}

@@ -7,7 +7,8 @@ use std::time::Duration;
 use engine::Instant;
 use protocol::ids::MacAddr;
 
-/// Maximum number of waiting frames. Further frames replace the oldest. Requesters retransmit lost packets.
+/// Maximum number of waiting frames. Frames beyond this number replace the oldest. Requesters retransmit the packets
+/// lost in this way.
 const MAX_FRAMES: usize = 256;
 
 /// Maximum time that a frame waits before it is dropped (RFC 4861, section 7.2.2: three requests, a second apart).
@@ -32,8 +33,8 @@ impl Waiting {
         lost
     }
 
-    /// Moves the frames for a resolved address to the ready queue. Drops frames that are too old, and returns their
-    /// number.
+    /// Moves the frames for a resolved address to the ready queue. Drops frames that are too old, and returns the
+    /// number of dropped frames.
     pub(super) fn resolve(&mut self, now: Instant, ip: IpAddr, mac: MacAddr) -> usize {
         let mut lost = 0;
         for (since, wanted, mut frame) in std::mem::take(&mut self.frames) {
@@ -49,7 +50,7 @@ impl Waiting {
         lost
     }
 
-    /// Returns the next ready frame, with its destination filled in.
+    /// Returns the next ready frame, whose destination MAC is filled in.
     pub(super) fn pop_ready(&mut self) -> Option<Vec<u8>> {
         self.ready.pop_front()
     }

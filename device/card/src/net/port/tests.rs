@@ -87,7 +87,8 @@ fn roce_packets_are_delivered() {
     assert_eq!((out.len(), port.stats().roce), (0, 1));
 }
 
-/// A hub or a bridge may reflect multicasts to their sender, which would then receive them twice if it is a member.
+/// A hub or bridge may reflect a multicast to its sender. A sender that is a member of the group would receive it
+/// twice.
 #[test]
 fn reflected_frames_are_dropped_unless_looped_back() {
     let own = |frame: Vec<u8>| replace_mac(frame, 6, mac(2));
@@ -436,7 +437,7 @@ fn dropped_frames_are_counted_by_reason() {
         (DropReason::Checksum, edit(ping(), 22, 63)),
         (DropReason::Checksum, edit(ping(), 50, 0)),
         (DropReason::Icrc, edit(roce(), last, 0)),
-        (DropReason::OtherIp, port_3_over_ip_of_2()),
+        (DropReason::OtherIp, ping_to_other_ip()),
         (DropReason::OtherIp, edit(ping6(), 53, 3)),
         (DropReason::OtherMac, edit(solicitation(), 5, 3)),
         (DropReason::OtherIp, edit(solicitation(), 38, 0xfe)),
@@ -449,7 +450,7 @@ fn dropped_frames_are_counted_by_reason() {
     }
 }
 
-/// Returns an unsolicited echo reply, built with scapy 2.8.0: `pong` with the addresses of `ping`.
+/// Returns an unsolicited echo reply: `pong` with the addresses of `ping`.
 fn pong_to_us() -> Vec<u8> {
     let mut frame = pong();
     frame[..12].copy_from_slice(&ping()[..12]);
@@ -458,14 +459,14 @@ fn pong_to_us() -> Vec<u8> {
 }
 
 /// Returns a ping to the port's MAC but to another IP address, with a valid checksum.
-fn port_3_over_ip_of_2() -> Vec<u8> {
+fn ping_to_other_ip() -> Vec<u8> {
     let mut frame = ping();
     frame[33] = 3;
     frame[25] -= 1;
     frame
 }
 
-/// Link-local address of LID 1 according to the LID rule.
+/// Link-local address derived from LID 1.
 const PEER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1);
 
 /// Returns a solicitation for fe80::ff:fe00:2, built with scapy 2.8.0. fe80::ff:fe00:1 at 02:00:00:00:00:01 sends it to
@@ -495,7 +496,7 @@ fn advertisement() -> Vec<u8> {
     )
 }
 
-/// Returns LID 1's probe for LID 2's address, built with scapy 2.8.0.
+/// Returns a duplicate address probe by LID 1 for the address of LID 2, built with scapy 2.8.0.
 fn probe6() -> Vec<u8> {
     frame(
         "3333ff00000202000000000186dd6000000000183aff00000000000000000000000000000000ff0200000000000000000001ff00\
@@ -553,7 +554,7 @@ fn ipv6_packets_are_delivered() {
 }
 
 #[test]
-fn solicitations_are_answered_and_learned_from() {
+fn solicitations_are_answered_and_update_neighbours() {
     let mut port = port();
     assert_eq!(answers(&mut port, &[solicitation()]), [(mac(1), advertisement())]);
     assert_eq!(port.stats().neighbour_discovery, 1);

@@ -35,7 +35,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Returns the group for the events beyond [`MAX_GROUPS`], which are only counted.
+    /// Returns the group in which events beyond [`MAX_GROUPS`] are counted.
     fn rest(self) -> Self {
         Self { qpn: None, opcode: None, reason: None, ..self }
     }
@@ -92,17 +92,18 @@ impl Repeats {
         is_written
     }
 
-    /// Returns the end of the period, if records have been suppressed in it.
+    /// Returns the end of the period, or `None` if no records have been suppressed in it.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.ends.filter(|_| self.groups.iter().any(|counted| counted.suppressed > 0))
     }
 
-    /// Ends the period if it is over at `now`. Returns the groups with the number of their suppressed records.
+    /// If the period has ended by `now`, returns its groups that have suppressed records, with the number of these
+    /// records.
     pub(super) fn end_at(&mut self, now: Instant) -> Vec<(Group, u64)> {
         if self.ends.is_none_or(|ends| now < ends) { Vec::new() } else { self.end() }
     }
 
-    /// Like [`Repeats::end_at`], but ends the period even if it is not over.
+    /// Like [`Repeats::end_at`], but ends the period early.
     pub(super) fn end(&mut self) -> Vec<(Group, u64)> {
         self.ends = None;
         let counted = self.groups.drain(..).map(|counted| (counted.group, counted.suppressed));

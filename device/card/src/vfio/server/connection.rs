@@ -16,7 +16,7 @@ use super::input::{Input, ProtocolError, ReceiveError, Received};
 use super::session::Session;
 use super::stats::MessageStats;
 
-/// Maximum number of bytes in unsent replies. Above this limit, no more messages are served. The last reply
+/// Maximum number of bytes in unsent replies. Once this limit is reached, no more messages are served. The last reply
 /// may exceed the limit.
 const MAX_UNSENT: usize = 256 << 10;
 
@@ -57,7 +57,7 @@ pub struct Served {
 }
 
 impl Connection {
-    /// Adopts a connected socket.
+    /// Takes over a connected socket.
     ///
     /// # Errors
     /// Fails if the socket cannot be made non-blocking.
@@ -73,8 +73,8 @@ impl Connection {
         })
     }
 
-    /// Serves up to `budget` messages in order. [`Connection::reply`] sends the replies later, once the work that the
-    /// messages started is done.
+    /// Serves up to `budget` messages in order. [`Connection::reply`] sends the replies. Call it once the work started
+    /// by the messages is done.
     ///
     /// # Errors
     /// Fails if the client is disconnected or has violated the protocol.
@@ -109,7 +109,6 @@ impl Connection {
         self.sent < self.replies.len()
     }
 
-    /// Returns the counters of this client's messages.
     pub fn stats(&self) -> &MessageStats {
         &self.session.stats
     }
@@ -136,8 +135,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the bytes before the next reply that has a descriptor. If no such bytes are left, sends the descriptor
-    /// with the beginning of its reply, because a client expects both in one read.
+    /// Sends the bytes before the next reply that has a descriptor. If that reply is the first unsent one, sends it
+    /// together with its descriptor, because a client expects to read both at once.
     fn send_some(&mut self) -> rustix::io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let next = self.files.front().map(|(start, _)| *start);

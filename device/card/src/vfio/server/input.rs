@@ -1,8 +1,8 @@
 //! Splits bytes and descriptors from a client into messages.
 //!
-//! A read that returns descriptors ends after the bytes with which they were sent. Its descriptors therefore belong to
-//! the message that contains the last byte read. While descriptors are pending, no bytes are read beyond that message.
-//! If the process has no free descriptors, only that message fails.
+//! A `recvmsg` call that returns descriptors stops after the bytes that were sent with them. The descriptors therefore
+//! belong to the message that contains the last byte read. Until that message is complete, no bytes beyond it are read.
+//! If the process has reached its descriptor limit, only that message fails.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -62,7 +62,7 @@ pub(super) struct Input {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Descriptors of the last message in the buffer, which may be incomplete.
+    /// Descriptors of the last message in the buffer. The message may be incomplete.
     fds: Result<Vec<OwnedFd>, OutOfDescriptors>,
 }
 
@@ -134,7 +134,7 @@ impl Input {
             return Ok(Received::End);
         }
         self.end += received.bytes;
-        // A read ends early after descriptors, or when the socket is empty.
+        // Unless descriptors have arrived, a read that ends early has emptied the socket.
         Ok(Received::Some { all: self.end < limit && self.has_no_fds() })
     }
 

@@ -61,7 +61,7 @@ pub(super) fn set(
                 execute(interrupts, vector);
             }
         }
-        // Eventfds that mask or unmask vectors would be useless, because only the client masks vectors.
+        // Eventfds that mask or unmask vectors are not supported. The client masks vectors by messages.
         VFIO_IRQ_SET_DATA_EVENTFD if action != VFIO_IRQ_SET_ACTION_TRIGGER => {
             return Err(Errno::NOT_SUPPORTED);
         }
@@ -81,8 +81,8 @@ pub(super) fn set(
     Ok(())
 }
 
-/// Returns whether a descriptor can be an eventfd, which has no file type. A write to anything else (a file
-/// on FUSE, a pipe, a terminal) may block for an arbitrary time.
+/// Returns whether a descriptor can be an eventfd, which has no file type. Other descriptors are rejected, because a
+/// write to a file on FUSE, a pipe or a terminal may block for an arbitrary time.
 fn may_be_eventfd(fd: &OwnedFd) -> bool {
     fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Unknown)
 }

@@ -104,7 +104,7 @@ impl Listener {
     /// dropped.
     ///
     /// # Errors
-    /// Fails if the process has no free descriptors.
+    /// Fails if the process has reached its descriptor limit.
     pub fn try_clone(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
@@ -155,7 +155,7 @@ impl Listener {
     /// Returns the next waiting client, if any.
     ///
     /// # Errors
-    /// Fails if the socket has failed, or the process has no free descriptors.
+    /// Fails if the socket has failed, or if the process has reached its descriptor limit.
     pub fn accept(&self) -> io::Result<Option<UnixStream>> {
         match self.listener.accept() {
             Ok((stream, _)) => Ok(Some(stream)),
@@ -239,9 +239,7 @@ fn lock(folder: &File, path: &Path) -> rustix::io::Result<()> {
     locked
 }
 
-/// How long this process has waited for locks.
 struct Waited {
-    /// Start of the window.
     since: Option<Instant>,
     total: Duration,
 }
@@ -285,7 +283,6 @@ fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> rustix::
     bound
 }
 
-/// Sets the group of a socket file.
 fn set_group(path: &Path, access: Access) -> rustix::io::Result<()> {
     // Use a descriptor, so that the changed file is the one that was checked, even if other users can write to
     // the directory.
@@ -339,10 +336,11 @@ fn make_probe() -> rustix::io::Result<OwnedFd> {
 /// The probe socket. It is created before the process enters the sandbox, where no other socket can connect.
 static PROBE: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Creates the probe socket, which detects sockets that are in use after the process has entered the sandbox.
+/// Creates the probe socket. It must be created before the process enters the sandbox, and is used afterwards to check
+/// whether a socket is in use.
 ///
 /// # Errors
-/// Fails if the process has no free descriptors.
+/// Fails if the process has reached its descriptor limit.
 pub fn keep_probe() -> io::Result<BorrowedFd<'static>> {
     let made = make_probe()?;
     Ok(PROBE.get_or_init(|| made).as_fd())
@@ -365,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_directory_delays_all_sockets_once() {
+    fn locked_directory_does_not_delay_every_socket() {
         let folder = tempfile::tempdir().unwrap();
         let somebody = File::open(folder.path()).unwrap();
         flock(&somebody, FlockOperation::LockExclusive).unwrap();

@@ -12,14 +12,13 @@ use crate::vfio::Bar;
 /// Maximum number of bytes that one region access may transfer. This is also the protocol's default.
 pub const MAX_TRANSFER_LEN: u32 = 1 << 20;
 
-/// Maximum number of writes in one REGION_WRITE_MULTI. Each write may start a command, and other sockets are not served
-/// until all writes are done. QEMU sends at most 200.
+/// Maximum number of writes in one REGION_WRITE_MULTI. QEMU sends at most 200. A limit is needed because each write may
+/// start a command, and other sockets are not served until all writes are done.
 pub(super) const MAX_SMALL_WRITES: usize = 256;
 
 /// Maximum number of file descriptors per message. QEMU does not send more.
 pub(super) const MAX_FDS: usize = 16;
 
-/// Header length in bytes.
 pub(super) const HEADER_LEN: usize = size_of::<Header>();
 
 /// Maximum message length in bytes, including the header.
@@ -63,8 +62,8 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Returns the command with this number, or `None` if it is not supported. Unsupported are
-    /// DEVICE_GET_REGION_IO_FDS, DIRTY_PAGES (for migration), and DMA_READ and DMA_WRITE, which only a server sends.
+    /// Returns the command with this number, or `None` if it is not supported. The server supports neither
+    /// DEVICE_GET_REGION_IO_FDS nor DIRTY_PAGES, which is for migration. Only a server sends DMA_READ and DMA_WRITE.
     pub(super) fn from_raw(raw: u16) -> Option<Self> {
         use vfio_user::Command as Known;
         Some(match Known::n(raw) {

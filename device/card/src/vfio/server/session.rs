@@ -262,8 +262,8 @@ fn get_info(request: &DeviceInfo, out: &mut Vec<u8>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Describes a region, and returns its file if the client may map it. If a region can be mapped, QEMU posts
-/// no writes to any region of the device, because stores to the mapping are not ordered with posted writes.
+/// Describes a region, and returns its file if the client may map it. If any region can be mapped, QEMU does not post
+/// writes, because stores to the mapping are not ordered with posted writes.
 fn get_region_info(
     request: &RegionInfo,
     device: &mut impl Device,

@@ -571,7 +571,7 @@ fn unmap_accepts_unmapped_ranges() {
 }
 
 #[test]
-fn interrupts_are_wired_masked_and_triggered() {
+fn set_irqs_connects_masks_and_triggers_vectors() {
     const EVENTFD_TRIGGER: u32 = 1 << 2 | 1 << 5;
     const NONE_TRIGGER: u32 = 1 | 1 << 5;
     const NONE_MASK: u32 = 1 | 1 << 3;
@@ -701,7 +701,7 @@ fn too_many_descriptors_end_connection() {
 }
 
 #[test]
-fn random_bytes_never_panic() {
+fn random_bytes_do_not_cause_panic() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = || {
         state ^= state << 13;

@@ -22,7 +22,6 @@ const QUEUES: u16 = 4;
 /// The VSI that owns all queues.
 const VSI: u16 = 5;
 
-/// A data path with guest memory.
 struct Bench {
     lan: Lan,
     memory: GuestMemory,

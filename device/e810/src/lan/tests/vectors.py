@@ -1,7 +1,7 @@
-"""Makes the vectors of the tests beside it: transmit.json and receive.json.
+"""Generates the test vectors transmit.json and receive.json.
 
-Frames are scapy's (2.8.0), lengths and checksums too; CRC32c is checked against the crc32c package. Run it with both
-installed, in this folder.
+Scapy (2.8.0) builds the frames, including lengths and checksums. CRC32c is checked against the crc32c package. Run the
+script in this directory, with both packages installed.
 """
 import json
 
@@ -34,7 +34,7 @@ def zero(raw, *fields):
     for at, n in fields: raw[at:at+n] = bytes(n)
     return bytes(raw)
 
-# Checksums. The field holds what the driver leaves there, or nonsense: it does not matter.
+# Checksum offload. The device ignores the old value of the checksum field.
 f = bytes(E(0x800)/ip4(6)/TCP(sport=1000, dport=2000, seq=1, ack=2, flags="PA")/pay(333))
 case("TCP over IPv4", 1 | IPV4 | TCPT, (14, 20, 20), zero(f, (50, 2)), [f])
 f = bytes(E(0x86dd)/ip6(6)/TCP(sport=1000, dport=2000, seq=1, ack=2, flags="A", options=[("Timestamp", (1, 2)), ("NOP", 0), ("NOP", 0)])/pay(1000))
@@ -43,7 +43,7 @@ f = bytes(E(0x800)/ip4(17)/UDP(sport=53, dport=3000)/pay(77))
 case("UDP over IPv4", 1 | IPV4 | UDPT, (14, 20, 8), zero(f, (40, 2)), [f])
 f = bytes(E(0x86dd)/ip6(17)/UDP(sport=53, dport=3000)/pay(1))
 case("UDP over IPv6, an odd byte", 1 | IPV6 | UDPT, (14, 40, 8), zero(f, (60, 2)), [f])
-# A payload for which the sum is FFFF, so that the checksum would be 0.
+# With this payload the sum is 0xffff, so the computed checksum is 0.
 base = bytes(E(0x800)/ip4(17)/UDP(sport=53, dport=3000)/b"\0\0")
 have = int.from_bytes(base[40:42], "big")
 f = bytes(E(0x800)/ip4(17)/UDP(sport=53, dport=3000)/have.to_bytes(2, "big"))
@@ -66,7 +66,7 @@ case("IPv4 header with options only", 1 | IPV4C, (14, ihl, 0), zero(f, (24, 2)),
 f = bytes(E(0x86dd)/ip6(0)/IPv6ExtHdrHopByHop(options=[RouterAlert(value=0)], nh=60)/IPv6ExtHdrDestOpt(options=[PadN(optdata=b"\0\0\0\0")], nh=6)/TCP(sport=9, dport=10, flags="S"))
 case("TCP behind extension headers", 1 | IPV6 | TCPT, (14, 56, 20), zero(f, (14 + 56 + 16, 2)), [f])
 
-# Tags.
+# VLAN tags.
 f = E(0x800)/ip4(6)/TCP(sport=1000, dport=2000, flags="PA")/pay(100)
 g = Ether(dst=B, src=A, type=0x8100)/Dot1Q(prio=3, vlan=5, type=0x800)/f[IP]
 case("TCP with a tag inserted", 1 | TAG | IPV4 | TCPT, (14, 20, 20), zero(bytes(f), (50, 2)), [bytes(g)], tag=0x6005)
@@ -79,7 +79,7 @@ case("ARP as it is", 1, (0, 0, 0), bytes(f), [bytes(f)])
 f = Ether(dst=B, src=A, type=0x8100)/Dot1Q(vlan=9, type=0x800)/ip4(17)/UDP(sport=1, dport=2)/pay(50)
 case("UDP behind a tag of software", 1 | IPV4 | UDPT, (18, 20, 8), zero(bytes(f), (44, 2)), [bytes(f)])
 
-# Pieces of TCP.
+# TCP segmentation.
 P = pay(250)
 def tcp(seq, flags, **k): return TCP(sport=1000, dport=2000, seq=seq & 0xffffffff, ack=77, window=500, flags=flags, **k)
 opts = [("NOP", 0), ("NOP", 0), ("Timestamp", (1, 2))]
@@ -102,7 +102,7 @@ case("pieces of TCP with a tag inserted", 1 | TAG | IPV4C | TCPT, (14, 20, 20), 
 g1 = bytes(E(0x800)/ip4(6, id=3)/tcp(S, "FPAC")/P[:64])
 case("one piece", 1 | IPV4C | TCPT, (14, 20, 20), zero(g1, (16, 2), (24, 2), (50, 2)), [g1], cut=(64, 100))
 
-# Pieces of UDP.
+# UDP segmentation.
 fs = pieces(lambda i, at, p, fl: E(0x800)/ip4(17, id=10 + i)/UDP(sport=5, dport=6)/p)
 g = bytes(E(0x800)/ip4(17, id=10)/UDP(sport=5, dport=6)/P)
 case("pieces of UDP over IPv4", 1 | IPV4C | UDPT, (14, 20, 8), zero(g, (16, 2), (24, 2), (40, 2)), fs, cut=(250, 100))
@@ -149,7 +149,7 @@ def write(name, rows):
 
 write("transmit.json", cases)
 
-# What arrives: the frame, its packet type (section 8.5), whether its checksums were looked at and what is wrong.
+# Received frames: the frame, its packet type (section 8.5), whether its checksums were verified, and the errors.
 got = []
 def take(name, frame, ptype, done, ip_bad=False, l4_bad=False, headers=None, damage=None):
     frame = bytearray(bytes(frame))

@@ -1,4 +1,4 @@
-//! Tests of context memory (section 11).
+//! Tests of context memory (E810 interface, section 11).
 
 use card::memory::translate::PageTable as _;
 use protocol::hca::e810::rdma::hmc::{FpmCommand, SegmentDescriptor, SegmentEntry, UpdateSegments};

@@ -1,4 +1,4 @@
-//! Tests of the RDMA control queue and its objects (sections 9 to 12 and 14).
+//! Tests of the RDMA control queue and its objects (E810 interface, sections 9 to 12 and 14).
 
 mod context_memory;
 mod objects;

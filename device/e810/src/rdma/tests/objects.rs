@@ -1,4 +1,5 @@
-//! Tests of ARP entries, address handles, groups, nodes, regions and event queues.
+//! Tests of ARP entries, address handles, groups, nodes, regions and event queues, with operations from E810 interface,
+//! section 16.3.
 
 use std::net::IpAddr;
 
@@ -233,7 +234,7 @@ fn stag_lookup_compares_all_bits() {
 fn read_of_paged_region_may_cross_pages() {
     const VA: u64 = 0x7f43_0ec0_0100;
     let mut driver = brought_up();
-    // PBLEs 8 and 9 contain pages 0xa00000 and 0xc00000. PBLE 16 refers to this list.
+    // PBLEs 8 and 9 contain the page addresses 0xa00000 and 0xc00000. PBLE 16 refers to this list.
     driver
         .bus
         .poke(PBLE_SEGMENT + 8 * 8, &[0xa0_0000_u64.to_le_bytes(), 0xc0_0000_u64.to_le_bytes()].concat());

@@ -98,7 +98,7 @@ impl Rule {
     }
 }
 
-/// A stand-in for a driver, which executes commands on the configuration of a function.
+/// A minimal driver that executes commands directly on a function's configuration.
 #[derive(Default)]
 struct Driver(PfConfig);
 

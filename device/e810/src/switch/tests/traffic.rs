@@ -108,7 +108,7 @@ fn ethertype_rules_apply_only_in_their_direction() {
     );
 }
 
-/// Drivers always add these rules at probe.
+/// Drivers always add the EtherType rules of this test at probe.
 #[test]
 fn control_frames_require_destination_override() {
     let mut driver = Driver::new();

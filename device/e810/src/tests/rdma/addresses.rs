@@ -36,7 +36,7 @@ fn between(src: IpAddr, dst: IpAddr) -> IpAddrs {
     }
 }
 
-/// Creates datagram queue pairs. Returns the pair, and a frame from device a to device b.
+/// Returns a pair of devices with UD queue pairs, and a frame from device a to device b.
 fn datagram() -> (Pair, Vec<u8>) {
     let mut pair = Pair::new(QpKind::Ud, |_| {});
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
@@ -94,7 +94,7 @@ fn connection_to_own_device_works() {
     assert_eq!((only(&mut driver, SEND_CQ).cqe.error, only(&mut driver, RECV_CQ).cqe.len), (false, 8));
 }
 
-/// RFC 1122, section 3.2.1.3; RFC 4291, sections 2.5 and 2.7.
+/// RFC 1122, section 3.2.1.3, and RFC 4291, sections 2.5 and 2.7, define the addresses that are invalid as a source.
 #[test]
 fn datagram_from_invalid_source_is_dropped() {
     let (mut pair, frame) = datagram();
@@ -164,7 +164,7 @@ fn group_accepts_frames_to_its_mac() {
 }
 
 #[test]
-fn group_address_in_unicast_frame_is_dropped() {
+fn group_datagram_with_unicast_mac_is_dropped() {
     let (mut pair, frame) = datagram();
     join(&mut pair.b, GROUP.into(), GROUP_MAC, &[QPN]);
     let mut to_group = to_members(&frame, between([10, 81, 0, 1].into(), GROUP.into()));

@@ -1,4 +1,5 @@
-//! Tests of failures: the asynchronous event, the QP state and the flush completion (sections 14.1 and 14.2).
+//! Tests of failures: the asynchronous event, the QP state and the flush completion (E810 interface, sections 14.1 and
+//! 14.2).
 
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp};
@@ -74,7 +75,7 @@ fn flushing_empty_queues_writes_no_cqe() {
         flush(driver, 1, 1);
         nothing(driver);
     }
-    // If software itself moved a queue pair to the error state, it flushes again after each post.
+    // If software itself moved a queue pair to the error state, software flushes again after each post.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.settle();
@@ -89,10 +90,9 @@ fn flushing_empty_queues_writes_no_cqe() {
 /// Polling interval of queue pairs in the error state.
 const PERIOD_US: u64 = 10_000;
 
-/// The device does not flush these requests itself. The kernel completes WQEs that it posts to a flushed
-/// queue pair, and may destroy the queue pair at any time.
+/// The kernel itself completes WQEs that it posts to a flushed queue pair, and may destroy the queue pair at any time.
 #[test]
-fn device_does_not_flush_kernel_qp_itself() {
+fn device_does_not_flush_kernel_qp() {
     let mut pair = Pair::connected();
     flush(&mut pair.a, 1, 1);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));

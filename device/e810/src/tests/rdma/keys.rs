@@ -1,5 +1,5 @@
-//! Tests of operations on keys: fast registration, windows and invalidation (section 13.7). Failures raise
-//! the events of section 14.1.
+//! Tests of operations on keys: fast registration, windows and invalidation (E810 interface, section 13.7). Failures
+//! raise the events of section 14.1.
 
 use drivers::e810::queue_pair::{gather, inline};
 use protocol::hca::e810::rdma::region::{AllocateStag, DeallocateStag};
@@ -32,7 +32,6 @@ const fn rights(rights: StagRights) -> u64 {
 
 const ALL: u64 = rights(StagRights::all());
 
-/// Builds a one-quantum WQE from its words.
 fn quantum(words: [u64; 4]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -146,8 +145,8 @@ fn send_with_invalidate_reports_key() {
     pair.assert_refused(key, TARGET, 0x103);
 }
 
-/// IBTA volume 1, section 9.9.3: the receive fails, and the peer receives a remote access error. Section 14.1
-/// defines a single code for all causes.
+/// IBTA volume 1, section 9.9.3: the receive fails, and the peer receives a remote access error. E810 interface,
+/// section 14.1, defines a single code for all causes.
 #[test]
 fn send_invalidating_unusable_key_fails_both_sides() {
     let unknown = 0x1234_5600;

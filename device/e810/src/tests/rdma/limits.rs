@@ -94,7 +94,7 @@ fn region_limit_is_enforced() {
     for index in 0..REGIONS {
         register(&mut driver, index << 8, SOURCE, 4096, StagRights::LOCAL_WRITE);
     }
-    // Drivers choose all bits of an STag. The low bits of the index select the table entry.
+    // Drivers choose all bits of an STag. The low bits of the index select the table entry, here entry 0.
     let next = RegisterMr { stag: REGIONS << 8, len: 4096, ..RegisterMr::default() };
     refused(&mut driver, &Operation::RegisterMr(next), CqpErrorCode::Exists);
 }
@@ -125,7 +125,7 @@ fn segment_limit_is_enforced() {
     last_and_next(&mut driver, &segment(SEGMENTS - 1, to), &segment(SEGMENTS, to), CqpErrorCode::Invalid);
 }
 
-/// Writes the number of objects of one kind to the buffer at this offset, and returns the operation.
+/// Writes the number of objects of one kind to the buffer at `offset`, and returns the "commit FPM" operation.
 fn commit(driver: &mut Driver, offset: u64, count: u32) -> Operation {
     driver.bus.poke(RDMA_BUFFER, &[0; 176]);
     driver.bus.poke(RDMA_BUFFER + offset, &count.to_le_bytes());
@@ -293,8 +293,8 @@ fn default_arp_table_has_4096_entries() {
     assert_eq!(frames[0][..6], mac(2).0);
 }
 
-/// The maximum message length is the value that the driver reports as `max_msg_sz`. A peer may send one byte more, that
-/// is, 2^31 bytes (IBTA volume 1, section 9.4).
+/// Messages are limited to 2^31 - 1 bytes, which the driver reports as `max_msg_sz`. IBTA volume 1, section 9.4,
+/// permits 2^31 bytes, so a peer may send one byte more.
 #[test]
 fn rejects_two_gibibyte_message() {
     const LIMIT: u32 = (1 << 31) - 1;

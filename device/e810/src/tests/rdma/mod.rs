@@ -41,7 +41,7 @@ pub(super) const SOURCE: u64 = 0x800_0000;
 pub(super) const TARGET: u64 = 0xa00_0000;
 /// Bit of the control word that requests a completion.
 pub(super) const SIGNALED: u64 = 1 << 62;
-/// Opcodes, shifted to their position in the control word.
+// WQE opcodes, shifted to their position in the control word.
 pub(super) const SEND: u64 = 0x03 << 32;
 pub(super) const SOLICITED: u64 = 0x05 << 32;
 pub(super) const WRITE: u64 = 0;
@@ -77,7 +77,6 @@ fn opened_with(id: u8, options: Options) -> Driver {
     driver
 }
 
-/// Returns the context of the queue pair of device `id`.
 pub(super) fn context(id: u8) -> QpContext {
     QpContext {
         ipv4: true,
@@ -122,7 +121,7 @@ fn start(driver: &mut Driver, qpn: Qpn, kind: QpKind, context: &QpContext) {
 }
 
 impl Pair {
-    /// Creates queue pairs in RTS. `change` modifies their contexts before the queue pairs are created.
+    /// Creates a queue pair on each device and moves it to RTS. `change` adjusts the default context.
     pub(super) fn new(kind: QpKind, change: impl Fn(&mut QpContext)) -> Self {
         let [a, b] = [1, 2].map(|id| {
             let mut driver = opened(id);
@@ -134,7 +133,6 @@ impl Pair {
         Self { a, b }
     }
 
-    /// Creates connected queue pairs.
     pub(super) fn connected() -> Self {
         Self::new(QpKind::Rc, |_| {})
     }
@@ -173,14 +171,13 @@ pub(super) fn nothing(driver: &mut Driver) {
     assert_eq!(driver.next_async_event(), None);
 }
 
-/// Returns the code, source and WQE index of the only asynchronous event. Asserts that the queue pair is in
-/// the error state.
+/// Returns the code, source and WQE index of the only asynchronous event. Asserts that the event reports the error
+/// state.
 #[track_caller]
 pub(super) fn failure(driver: &mut Driver, id: u8) -> (u16, u8, u16) {
     failure_of(driver, QPN, id)
 }
 
-/// Like [`failure`], but for another queue pair.
 #[track_caller]
 pub(super) fn failure_of(driver: &mut Driver, qpn: Qpn, id: u8) -> (u16, u8, u16) {
     let event = driver.next_async_event().expect("an event");

@@ -1,4 +1,4 @@
-//! Tests of the RDMA half's snapshot rows and trace records.
+//! Tests of the snapshot rows and trace records of RDMA objects.
 
 use card::frontend::snapshot::{
     self, Armed, ControlRow, ControlState, CqRow, EqRow, HandleRow, IcmRow, MrRow, QpRow, Service,

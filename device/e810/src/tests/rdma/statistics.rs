@@ -1,4 +1,4 @@
-//! Tests of the words in the statistics block (section 10.7).
+//! Tests of the counters in the RDMA statistics block (section 10.7).
 
 use drivers::e810::queue_pair::gather;
 use protocol::hca::e810::rdma::statistics::GatherStatistics;
@@ -53,7 +53,6 @@ fn writes_and_reads_count_on_both_sides() {
     }
 }
 
-/// Forbidden requests are rejected with a NAK and count as protocol errors.
 #[test]
 fn rejected_message_counts_as_protocol_error() {
     let mut pair = Pair::connected();

@@ -296,8 +296,8 @@ fn udp_port_is_derived_from_flow_label() {
     }
 }
 
-/// Section 13.8: all members but the sender receive the datagram, in any VLAN. For an IPv6 address, irdma
-/// forms the group MAC from 33:33 and the first four bytes of the address.
+/// Section 13.8: all members but the sender receive the datagram, in any VLAN. For an IPv6 address, irdma forms the
+/// group MAC from 33:33 and the first four bytes of the address, not the last four.
 #[test]
 fn multicast_reaches_members_except_sender() {
     let v4 =
@@ -371,9 +371,9 @@ fn arp_change_updates_connections() {
     assert_eq!((pair.sent().error, pair.received().cqe.len), (false, 8));
 }
 
-/// Key of the region at a.
+/// Key of the region on device `a`.
 const OWN: u32 = 0x9132_58d1;
-/// Key of the region at b.
+/// Key of the region on device `b`.
 const PEER: u32 = 0x6cdb_0e07;
 
 /// Creates queue pairs that can access memory only by key.

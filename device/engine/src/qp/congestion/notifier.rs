@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// Minimum time between notifications for a flow, which gives the sender time to react. The DCQCN paper and hardware
+/// Minimum time between notifications for a flow, so that the sender has time to react. The DCQCN paper and hardware
 /// adapters use the same value.
 const INTERVAL: Duration = Duration::from_micros(50);
 
@@ -21,12 +21,10 @@ impl Notifier {
         self.due |= self.last_sent_at.is_none_or(|at| now >= at + INTERVAL);
     }
 
-    /// Returns whether a notification is due.
     pub(crate) fn is_due(&self) -> bool {
         self.due
     }
 
-    /// Records that a notification was sent.
     pub(crate) fn on_sent(&mut self, now: Instant) {
         (self.due, self.last_sent_at) = (false, Some(now));
     }

@@ -18,7 +18,7 @@ const RATE_STEP: u64 = 5_000_000;
 /// Time without a notification after which the rate increases.
 const PERIOD: Duration = Duration::from_micros(55);
 
-/// Number of fast-recovery periods before the additive increase. Each one halves the distance to the target rate.
+/// Number of fast-recovery periods before the additive increase. Each period halves the distance to the target rate.
 const FAST_PERIODS: u32 = 5;
 
 /// Number of periods after which every flow is back at [`LINE_RATE`]. From [`MIN_RATE`], 623 periods are enough.
@@ -27,8 +27,8 @@ const PERIODS: u32 = 1024;
 /// Maximum burst in bytes, large enough that the pause after it exceeds the timer resolution.
 const BURST: u64 = 32 * 1024;
 
-/// Longest pause after a burst, in microseconds. Pauses also delay READ responses. At low rates, this limit keeps that
-/// delay below an ACK timeout.
+/// Longest pause after a burst, in microseconds. Pauses also delay READ responses. Without this limit, a low rate could
+/// delay them beyond the peer's ACK timeout.
 const LONGEST_PAUSE_US: u64 = 250;
 
 /// A congestion estimate of 1.0 in fixed point.
@@ -52,7 +52,6 @@ pub(crate) struct Pace {
     target: u64,
     /// Congestion estimate, as a fraction of [`ONE`].
     alpha: u64,
-    /// Start of the current period.
     period_from: Instant,
     /// Number of periods since the last notification.
     periods: u32,
@@ -78,7 +77,6 @@ impl Pace {
         }
     }
 
-    /// Reduces the rate after a notification from the peer.
     pub(crate) fn on_notification(&mut self, now: Instant) {
         self.refresh(now);
         self.target = self.rate;
@@ -105,12 +103,11 @@ impl Pace {
         true
     }
 
-    /// Returns the end of the pause, if the flow is paused.
     pub(crate) fn paused_until(&self) -> Option<Instant> {
         self.paused.then_some(self.burst_from)
     }
 
-    /// Ends the pause if it is over at `now`.
+    /// Clears `paused` once the end of the pause has been reached.
     pub(crate) fn advance_to(&mut self, now: Instant) {
         self.paused &= now < self.burst_from;
     }
@@ -121,7 +118,7 @@ impl Pace {
     }
 
     fn refresh(&mut self, now: Instant) {
-        // Bounded, because a flow returns to full rate after enough idle periods.
+        // The loop stops after `PERIODS` periods, because the flow is then back at full rate.
         while now >= self.period_from + PERIOD && self.periods < PERIODS {
             self.period_from = self.period_from + PERIOD;
             self.periods += 1;

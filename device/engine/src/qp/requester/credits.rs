@@ -48,7 +48,7 @@ impl Credits {
         };
     }
 
-    /// Returns the number of messages from the limit to `message`; 0 or less if `message` is within the limit.
+    /// Returns by how many messages `message` exceeds the limit; 0 or less if it does not.
     pub(super) fn beyond(&self, message: u32) -> i32 {
         self.limit.map_or(0, |limit| distance(message, limit))
     }

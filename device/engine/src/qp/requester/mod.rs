@@ -56,11 +56,11 @@ struct Request {
     chunk_start: u32,
     /// For a READ: chunk size in packets, a power of two; 0 before the first request packet.
     chunk_packets: u32,
-    /// For a READ: whether it was requested in chunks or more than once. If so, response sequences can start and end
-    /// inside the message.
+    /// For a READ: whether any request packet covered only part of the message. If so, response sequences can start and
+    /// end inside the message.
     is_chunked: bool,
     /// Sequence number among messages that consume a receive request. For any other message, the number of the last
-    /// such message before it.
+    /// message before it that consumes one.
     recv_seq: u32,
     /// If set, the request cannot be executed, and completes with this status once all earlier requests are done.
     failure: Option<Status>,
@@ -103,17 +103,18 @@ pub(crate) struct Requester {
     /// Number of packets sent since the last packet with AckReq.
     since_ack_req: u32,
     ack_deadline: Option<Instant>,
-    /// Time of the last progress, or of sending the oldest unacknowledged packet, whichever is later.
+    /// Time when `unacked` last advanced or, if later, when the oldest unacknowledged packet was sent.
     waiting_since: Instant,
     rnr_state: RnrState,
-    /// Number of retries after timeouts, sequence NAKs and implied NAKs since the last progress or RNR NAK.
+    /// Number of retries after timeouts, sequence NAKs and implied NAKs since `unacked` last advanced or an RNR NAK
+    /// arrived.
     retries: u8,
     rnr_retries: u32,
     /// Number of packets retransmitted since RESET.
     retransmitted: u64,
-    /// Whether there has been progress since the last retry. If so, a gap in the responses triggers another retry.
+    /// Whether `unacked` has advanced since the last retry. If so, a gap in the responses triggers another retry.
     implied_nak_armed: bool,
-    /// PSN of the newest sequence NAK since the last progress.
+    /// PSN of the newest sequence NAK since `unacked` last advanced.
     last_nak_psn: Option<Psn>,
     /// Sequence number of the last fetched message that consumes a receive request.
     recv_seq_assigned: u32,
@@ -148,7 +149,6 @@ impl Requester {
         }
     }
 
-    /// Returns the number of request slots taken from the shared pool.
     pub(crate) fn pooled_slots(&self) -> usize {
         self.queue.capacity().saturating_sub(limits::KEPT_REQUESTS)
     }
@@ -160,7 +160,6 @@ impl Requester {
         }
     }
 
-    /// Records that the send queue may have new requests.
     pub(crate) fn notify_send(&mut self) {
         self.may_have_posted = true;
     }
@@ -182,12 +181,11 @@ impl Requester {
         !self.rnr_state.is_waiting() && (self.may_have_posted || self.cursor < self.queue.len())
     }
 
-    /// Returns whether no started message is outstanding, so that a QP in SQD is drained.
+    /// Returns whether no started message is outstanding. If so, a QP in SQD is drained.
     pub(crate) fn is_drained(&self) -> bool {
         self.unacked == self.high && !self.has_started(0)
     }
 
-    /// Returns the time at which [`Requester::handle_timeout`] must be called next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.rnr_state.deadline().or(self.ack_deadline)
     }
@@ -279,15 +277,16 @@ impl Requester {
         Ok(true)
     }
 
-    /// Resets the retry state after `packets` more packets were acknowledged. Completed requests have already left the
-    /// queue.
+    /// Resets the retry state after `packets` more packets were acknowledged. The caller has already removed completed
+    /// requests.
     fn on_progress<H: Host>(&mut self, core: &Core, ctx: &Ctx<'_, H>, packets: u32) {
         (self.retries, self.rnr_retries) = (0, 0);
         self.waiting_since = ctx.now;
         self.implied_nak_armed = true;
         (self.rnr_state, self.last_nak_psn) = (RnrState::Ready, None);
         self.window.on_acknowledged(packets);
-        // Responses to packets sent before the retry can overtake the cursor.
+        // Responses to packets sent before a retry can acknowledge packets beyond the cursor. Move the cursor past
+        // them.
         if self.cursor == 0
             && let Some(front) = self.queue.front()
             && front.packets > 0
@@ -300,7 +299,6 @@ impl Requester {
         };
     }
 
-    /// Completes the front request with success.
     fn complete_front<H: Host>(&mut self, core: &Core, ctx: &mut Ctx<'_, H>) {
         if let Some(request) = self.queue.front() {
             let (wr_id, op, len, since) = (request.wr.wr_id, request.wr.op, request.len, request.since);
@@ -344,7 +342,6 @@ impl Requester {
         Ok(())
     }
 
-    /// Reports that unacknowledged packets will be retransmitted.
     #[cold]
     fn report_retry<H: Host>(&self, core: &Core, ctx: &mut Ctx<'_, H>, cause: RetryCause) {
         let (count, limit) = match cause {
@@ -357,8 +354,8 @@ impl Requester {
         ctx.host.retrying(&Retry { qpn: core.qpn, cause, psn, packets, count, limit });
     }
 
-    /// Handles an RNR NAK for the front request by retrying it at `until`. Only a few packets are then sent until there
-    /// is progress, because the responder drops packets that follow a refused one.
+    /// Handles an RNR NAK for the front request: nothing is sent before `until`, and then only a few packets until one
+    /// is acknowledged, because the responder drops packets that follow a refused one.
     fn wait_for_receiver<H: Host>(
         &mut self,
         core: &Core,
@@ -383,7 +380,6 @@ impl Requester {
         self.in_flight() == 0
     }
 
-    /// Returns whether `psn` has been sent but not acknowledged.
     fn is_outstanding(&self, psn: Psn) -> bool {
         ahead(psn, self.unacked) < ahead(self.high, self.unacked)
     }
@@ -475,7 +471,6 @@ fn rnr_limit(core: &Core) -> Option<u8> {
     }
 }
 
-/// Returns whether an XRC request lacks the SRQ number that it needs.
 fn lacks_srq(core: &Core, wr: &SendRequest) -> bool {
     core.attrs.service == Service::XrcIni && wr.remote_srq.is_none()
 }

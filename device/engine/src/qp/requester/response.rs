@@ -3,8 +3,8 @@
 //! A response is accepted only for a PSN that has been sent but not acknowledged. All other responses are ghosts and
 //! are dropped. A response acknowledges all SENDs and WRITEs before its PSN. If an earlier READ or atomic still lacks
 //! its data, its response was lost (an implied NAK). To avoid two retries for one loss, an implied NAK triggers a retry
-//! only if there has been progress since the last retry. If there has been none, the loss is recovered by the ACK
-//! timeout.
+//! only if the oldest unacknowledged PSN has advanced since the last retry. Otherwise, the ACK timeout recovers the
+//! loss.
 //!
 //! # Spec
 //! IBTA volume 1, section 9.7.5 (acknowledges), section 9.9.2 (requester error behaviour).
@@ -20,7 +20,6 @@ use crate::segment::payload_len;
 use crate::{DropReason, Dropped, Host, NakKind, Payload, RetryCause, SendOp, Status};
 
 impl Requester {
-    /// Handles a packet with a response opcode.
     pub(crate) fn handle_response<H: Host>(
         &mut self,
         core: &Core,
@@ -81,8 +80,7 @@ impl Requester {
                 if !self.acknowledge(core, ctx, psn) {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
-                // A copy of an RNR NAK, or one for a packet sent before the wait, neither restarts the wait nor counts
-                // as a retry.
+                // Ignore a copy of the RNR NAK, and an RNR NAK for a packet sent before the wait.
                 if self.rnr_state.ignores_rnr_nak() {
                     return Ok(());
                 }
@@ -104,7 +102,7 @@ impl Requester {
                 }
                 ctx.stats.naks_received.sequence += 1;
                 ctx.report_nak(core, psn, NakKind::Sequence);
-                // The PSN of the NAK follows an unanswered READ or atomic. Treat the NAK as an implied NAK. Otherwise,
+                // The NAK skips a READ or atomic whose response was lost. Treat it as an implied NAK, because otherwise
                 // each NAK in flight would count as a retry.
                 if !reached {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
@@ -160,9 +158,9 @@ impl Requester {
         let index = ahead(self.unacked, front.first);
         let last = index + 1 == front.packets;
         let position = packet.bth.opcode.operation.position();
-        // After a READ has been repeated from its middle, responses to both requests can be in flight, and some
-        // responders (soft-RoCE) resume with MIDDLE. The PSN determines the offset. Only the last packet of the READ or
-        // of a chunk can be LAST or ONLY.
+        // After a READ has been repeated from its middle, responses to the old and the new request can be in flight,
+        // and some responders (soft-RoCE) resume with MIDDLE. Therefore, check only the end: the READ must end with
+        // LAST or ONLY, and other packets can be LAST or ONLY only at the end of a chunk.
         let in_place = if front.is_chunked {
             let ends_chunk = (index + 1).is_multiple_of(front.chunk_packets.max(1));
             position.ends() == last || (position.ends() && ends_chunk)
@@ -207,15 +205,15 @@ impl Requester {
         self.store_response(core, ctx, 0, &original.to_le_bytes())
     }
 
-    /// Applies the credits of an ACK, once the messages that it completes have left the queue. Returns whether the
-    /// syndrome is a positive ACK.
+    /// Applies the credits of an ACK. The caller has already completed the messages that the ACK covers. Returns
+    /// whether the syndrome is a positive ACK.
     fn update_credits(&mut self, aeth: Aeth) -> bool {
         let Syndrome::Ack { credits } = aeth.syndrome else { return false };
         self.credits.update(credits, self.recv_seq_done);
         true
     }
 
-    /// Writes the next response of the front request to memory. The last one completes the request.
+    /// Writes the next response of the front request to memory. The last response completes the request.
     fn store_response<H: Host>(
         &mut self,
         core: &Core,

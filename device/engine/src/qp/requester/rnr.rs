@@ -2,10 +2,10 @@
 
 use crate::Instant;
 
-/// State after an RNR NAK. Any progress resets it to `Ready`.
+/// State after an RNR NAK. The next acknowledged packet resets it to `Ready`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RnrState {
-    /// No RNR NAK has arrived since the QP last made progress.
+    /// No RNR NAK has arrived since a packet was last acknowledged.
     Ready,
     /// An RNR NAK was received. Nothing is sent before `until`.
     Waiting { until: Instant },
@@ -17,7 +17,6 @@ pub(super) enum RnrState {
 }
 
 impl RnrState {
-    /// Returns whether sending must wait.
     pub(super) fn is_waiting(self) -> bool {
         matches!(self, Self::Waiting { .. })
     }
@@ -28,7 +27,6 @@ impl RnrState {
         matches!(self, Self::Waiting { .. } | Self::Expired)
     }
 
-    /// Returns the end of the wait.
     pub(super) fn deadline(self) -> Option<Instant> {
         match self {
             Self::Waiting { until } => Some(until),
@@ -36,7 +34,7 @@ impl RnrState {
         }
     }
 
-    /// Enters `Expired` if the wait has ended by `now`. Returns whether it did.
+    /// Enters `Expired` if the wait has ended by `now`. Returns true if the state changed.
     pub(super) fn advance_to(&mut self, now: Instant) -> bool {
         let is_over = self.deadline().is_some_and(|until| until <= now);
         if is_over {
@@ -45,7 +43,6 @@ impl RnrState {
         is_over
     }
 
-    /// Records that a packet was sent.
     pub(super) fn on_sent(&mut self) {
         if *self != Self::Ready {
             *self = Self::Probing;

@@ -24,7 +24,6 @@ pub(super) struct ReadChunk {
 }
 
 impl Requester {
-    /// Appends the next request packet to `out`.
     pub(crate) fn transmit<H: Host>(
         &mut self,
         core: &Core,
@@ -92,8 +91,7 @@ impl Requester {
         let mut older = self.queue.iter().take(self.cursor);
         let in_space = ahead(request.first, self.unacked) + request.packets <= limits::PSN_SPAN;
         match request.wr.fence {
-            // Until older requests are done, they may be retransmitted, which gathers their data again through this
-            // key.
+            // Older requests may be retransmitted and then gather their data again through the key to be invalidated.
             _ if matches!(request.wr.op, SendOp::Local(LocalOp { wait_for_older: true, .. })) => {
                 Some(StallReason::Invalidation)
             }
@@ -191,8 +189,8 @@ impl Requester {
     /// Returns the part of the current READ that the next request packet requests.
     pub(super) fn next_read_chunk(&self, request: &Request) -> ReadChunk {
         let (window, next) = (self.window.packets(), self.next);
-        // If no response has arrived, repeat the READ unchanged. If a burst of responses had overrun a buffer, at least
-        // the first would have arrived.
+        // If no response has arrived, repeat the READ unchanged. Its length did not cause the loss, because at least
+        // the first response would have arrived if the others had overrun a buffer.
         let repeated = next == 0 && self.is_outstanding(request.first);
         let mut unit = match request.chunk_packets {
             0 if request.packets <= window => request.packets.next_power_of_two(),

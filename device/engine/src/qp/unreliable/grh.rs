@@ -8,7 +8,6 @@ const UDP: u8 = 17;
 
 /// Next header value for InfiniBand transport in a GRH (IBTA volume 1, section 8.3.3).
 const IBA: u8 = 0x1b;
-/// Length of a UDP header in bytes.
 const UDP_HEADER: u16 = 8;
 
 /// Returns the GRH of a datagram received over IPv6, or `None` for a datagram received over IPv4. The GRH is the IPv6
@@ -71,7 +70,6 @@ fn checksum(header: &[u8]) -> u16 {
 mod tests {
     use super::*;
 
-    /// A widely used example header; its checksum is 0xb861.
     #[test]
     fn ipv4_header_checksum_matches_known_example() {
         let header =

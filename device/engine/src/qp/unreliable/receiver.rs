@@ -3,7 +3,7 @@
 //! A message that cannot be delivered in full is dropped, and its receive request is used for the next message.
 //!
 //! # Spec
-//! IBTA volume 1, sections 9.8.2.2 and 9.8.3.2; JingZhao interface, sections 9.5 and 11.3, J-30 and J-46.
+//! IBTA volume 1, sections 9.8.2.2 and 9.8.3.2; JingZhao interface, sections 9.5 and 11.3, and decisions J-30 and J-46.
 
 use protocol::Psn;
 use protocol::ids::{Msn, Qkey};
@@ -22,7 +22,6 @@ use crate::{AccessError, DropReason, Dropped, Expecting, Host, Queue, RecvSource
 /// IBTA volume 1, section 13.5.
 const GSI_QKEY: Qkey = Qkey::new(0x8001_0000);
 
-/// Why a packet was not delivered.
 enum ReceiveError {
     Dropped(DropReason),
     Request(RequestError),

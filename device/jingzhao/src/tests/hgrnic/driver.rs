@@ -11,7 +11,7 @@ pub(super) const MAILBOX: u64 = 0x5000;
 /// Size of the chunks in which ICM is mapped.
 const CHUNK: u64 = 256 << 10;
 
-/// op_modifiers of MAP_ICM and UNMAP_ICM, which select the table.
+/// Values of op_modifier with which MAP_ICM and UNMAP_ICM select the table.
 pub(super) const CONTEXT: u32 = 1;
 pub(super) const TPT: u32 = 2;
 

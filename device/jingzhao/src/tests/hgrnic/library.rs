@@ -17,7 +17,6 @@ pub(super) const WRITE: u8 = 0x08;
 pub(super) const WRITE_IMM: u8 = 0x09;
 pub(super) const READ: u8 = 0x10;
 
-/// Parameters of the QP and the CQ.
 #[derive(Clone, Copy)]
 pub(super) struct Caps {
     pub(super) service: u32,
@@ -51,7 +50,6 @@ impl Default for Caps {
     }
 }
 
-/// A send work request.
 #[derive(Clone, Default)]
 pub(super) struct Wr {
     pub(super) opcode: u8,
@@ -174,7 +172,7 @@ impl Program {
         assert_eq!(driver.command(op, 0, MAILBOX, self.qpn, 0), 0, "MODIFY_QP {op:#x}");
     }
 
-    /// Moves the QP to ERR. Like every command, this one has a context in its mailbox.
+    /// Moves the QP to ERR. Like the other state changes, this command has a context in its mailbox.
     pub(super) fn fail(&mut self) {
         self.modify(0x1e, 6, None);
     }

@@ -1,5 +1,5 @@
-//! Tests that compare the effect of each option with the default. Options that affect only work queues are tested with
-//! those queues.
+//! Tests that compare the effect of each option with the default. Most options for work queues are tested in the
+//! modules of the queues.
 //!
 //! # Spec
 //! JingZhao interface, section 12.
@@ -10,7 +10,6 @@ use protocol::roce::{Aeth, Ext, RoceFrame, Syndrome};
 use super::super::super::options::{QpAccess, QueueOptions, RnrTimerTable};
 use super::*;
 
-/// Parses options as in a configuration file.
 fn options(json: &str) -> Options {
     serde_json::from_str(json).unwrap()
 }
@@ -134,8 +133,8 @@ fn rnr_timer_zero_option_replaces_only_code_0() {
     assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 5), (5, 5));
 }
 
-/// J-29: starting with code 6, the notes list times as multiples of 10 us, in a different order. Packets use the IBTA
-/// codes.
+/// J-29: the notes list the times of codes 6 to 21 in a different order. Packets use the IBTA codes. The times below
+/// are in units of 10 us.
 #[test]
 fn rnr_timer_table_option_converts_codes_to_ibta_table() {
     const IBTA: [u32; 16] = [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536];
@@ -154,7 +153,7 @@ fn rnr_timer_table_option_converts_codes_to_ibta_table() {
     assert_eq!(rnr_code(notes, 12), (6, 12), "0.08 ms");
 }
 
-/// J-47: the options take the place of ACCESS_FLAGS, for which a QPC has no field.
+/// J-47: the option takes the place of ACCESS_FLAGS, for which a QPC has no field.
 #[test]
 fn qp_access_option_forbids_peer_operations() {
     const WRITE: u8 = 0x08;

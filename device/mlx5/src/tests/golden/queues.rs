@@ -27,7 +27,6 @@ const ENTRY: u64 = 64;
 /// Offset in an entry of the byte with the owner bit.
 const OWNER_BYTE: u64 = 0x3f;
 
-/// Memory of a queue.
 struct Ring {
     pages: Vec<Iova>,
     page_len: u64,
@@ -40,7 +39,6 @@ impl Ring {
         Self { pages: pages.iter().collect(), page_len: page_len(log_page_size), start }
     }
 
-    /// Returns the bus address of a byte.
     fn at(&self, offset: u64) -> u64 {
         let linear = self.start + offset;
         self.pages[usize::try_from(linear / self.page_len).unwrap()].get() + linear % self.page_len
@@ -54,7 +52,6 @@ impl Ring {
     }
 }
 
-/// The queues of a QP.
 struct WorkQueues {
     service: Service,
     ring: Ring,
@@ -78,7 +75,6 @@ impl CompletionRing {
     }
 }
 
-/// A region of consecutive pages.
 #[derive(Clone, Copy)]
 struct Region {
     /// Virtual address of the first page.
@@ -216,7 +212,6 @@ impl Queues {
         Eqe::parse(&output(&driver.peek(entry, EQE_LEN))).unwrap()
     }
 
-    /// Writes the doorbell record of a CQ before the driver arms it.
     pub(super) fn record_arm(&self, driver: &mut Driver, arm: &ArmCq) {
         let record = self.cqs[&arm.cqn.get()].record;
         driver.poke(record, &arm.consumer.to_be_bytes());
@@ -291,7 +286,6 @@ impl Queues {
         Some(Message { from: self.bus(from)?, to: self.bus(to)?, len })
     }
 
-    /// Returns the bus address of a byte, or `None` if no region has the key.
     fn bus(&self, (key, va): (u32, u64)) -> Option<u64> {
         let region = self.regions.get(&(key >> 8))?;
         Some(region.bus + (va - region.first))

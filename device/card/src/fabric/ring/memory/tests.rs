@@ -106,8 +106,8 @@ fn invalid_counters_are_rejected() {
         while pushed == Ok(true) {
             pushed = producer.push(&[0; 1000], IcrcField::Computed);
         }
-        // A tail that was initially ahead of the head may now be behind the head. Such a tail harms only the
-        // side that wrote it.
+        // As the head advances, a tail that was invalid may become valid. Accepting it harms only the side that wrote
+        // it.
         assert!(matches!(pushed, Err(RingError::Tail(_)) | Ok(false)), "{tail:#x}");
     }
     let (mut producer, mut consumer, memory) = pair();
@@ -177,7 +177,7 @@ fn no_wakeup_is_lost() {
                     left.read_exact(&mut [0]).expect("the wake-up for free space was lost");
                 }
             }
-            // Frames that are not published here stay unpublished until the ring is full.
+            // Other frames are published when the ring is full.
             if number % 3000 > 2000 && producer.publish() {
                 left.write_all(&[1]).unwrap();
             }

@@ -20,7 +20,6 @@ const OUTER: u32 = 1;
 const LOW: u32 = 2;
 const HIGH: u32 = 3;
 
-/// Page table entries and list entries of a front-end.
 #[derive(Debug)]
 struct Tables {
     pages: BTreeMap<u64, u64>,
@@ -154,7 +153,7 @@ fn contiguous_ranges_form_one_segment() {
 fn list_skips_empty_ranges_but_not_holes() {
     let [low, high] = low_and_high();
     let list = [
-        range(9, 0, 0), // Never accessed, so the unknown key is irrelevant.
+        range(9, 0, 0), // Never accessed, so the key need not exist.
         range(LOW, 0x1_0000, 0x10),
         hole(0),
         hole(0x10),
@@ -194,7 +193,7 @@ fn access_through_missing_list_entry_fails() {
 fn lists_nest_to_limit() {
     let max = u32::try_from(MAX_NESTING).unwrap();
     for levels in 1..=max + 1 {
-        // The list of each key refers to the next key, and the last key is contiguous.
+        // The list of each key refers to the next key. The last key is contiguous.
         let list = (1..=levels).map(|key| range(key + 1, 0, 0x100));
         let lists = (1..=levels).map(|key| indirect(key, 0x100, u64::from(key - 1), 1));
         let tables = Tables::new(list);
@@ -431,7 +430,7 @@ fn list_change_invalidates_entries() {
     assert_eq!(byte(&tables), Ok(2));
     tables.set(0, hole(0x10));
     assert_eq!(byte(&tables), Err(AccessError::Unmapped));
-    // A list in guest memory changes without notice, so it is never cached.
+    // A list without a generation may change unnoticed, so it is never cached.
     tables.generation = None;
     for (key, expected) in [(LOW, 1), (HIGH, 2)] {
         tables.ranges.insert(0, range(key, 0, 0x10));
@@ -531,7 +530,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Resolves one byte without any cache.
+/// Returns the bus address of one byte, computed without caches.
 fn naive(
     keys: &KeyTable,
     tables: &Tables,

@@ -21,7 +21,7 @@ const AETH: usize = 4;
 
 /// Number of invented source MACs, more than the fabric learns from one peer.
 const INVENTED_MACS: u16 = 600;
-/// Number of frames served of a burst, the oldest first.
+/// Number of frames of a burst that are served, starting with the oldest.
 const SERVED: usize = 80;
 
 /// An HCA with LID 2 and its peers: one that sends requests and two bystanders.
@@ -73,7 +73,7 @@ impl Wire {
     }
 }
 
-/// Returns a SEND Only without data from LID 1 to a QP.
+/// Returns a SEND Only packet without payload, from LID 1 to a QP.
 fn send_to_qp(dest_qp: u32, psn: u32) -> Vec<u8> {
     let (peer, own) = (Identity::from_lid(Lid::new(1)), Identity::from_lid(Lid::new(2)));
     let encap = encap(IpAddrs::V4 { src: peer.ipv4, dst: own.ipv4 }, own.mac);
