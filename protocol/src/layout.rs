@@ -184,7 +184,7 @@ impl BitOrder for BigEndian {
         let mut word = [0; 16];
         let there = bytes.len().min(MAX_FIELD_BYTES);
         word[..there].copy_from_slice(&bytes[..there]);
-        // A field has at most 64 bits, so the shift is at least 57.
+        // The field starts in the first byte and has at most 64 bits, so the subtraction does not overflow.
         let value = u128::from_be_bytes(word) >> (128 - first % 8 - width);
         #[allow(clippy::cast_possible_truncation, reason = "the high bits are dropped on purpose")]
         let low = value as u64;
@@ -406,7 +406,7 @@ mod tests {
             @12[31]   flag: bool,
             /// A field with the width of its type.
             @16       mac: MacAddr,
-            /// A field that converts through `Letter`.
+            /// A `Letter` that is stored as an integer.
             @22[7:4]  letter: Letter as u8 => _,
             /// A field that is an array.
             @2        pair: [u8; 2],

@@ -65,7 +65,6 @@ fn rc(operation: O) -> Bth {
     bth(Opcode::rc(operation))
 }
 
-/// Returns the BTH of an RC packet with AckReq set.
 fn rc_ack(operation: O) -> Bth {
     Bth { ack_req: true, ..rc(operation) }
 }
@@ -222,7 +221,7 @@ fn parses_scapy_frames() {
 #[test]
 fn emitted_frames_equal_scapy_frames() {
     for ((name, bytes), (_, encap, bth, ext, payload)) in frames().zip(expected_frames()) {
-        // The writer must overwrite old contents of the buffer, and leave the bytes before the frame alone.
+        // The writer must overwrite old contents of the buffer, but not the bytes before the frame.
         let mut out = vec![0xa5; 8192];
         out.truncate(3);
         let mut writer = FrameWriter::new(&mut out, &encap, &bth, &ext, payload.len());

@@ -1,5 +1,5 @@
-//! Tests of the layouts through their public interface. They form a single program, since each test program
-//! links the whole crate.
+//! Tests of the layouts through their public interface. They form a single program, so that the crate is linked only
+//! once.
 
 mod citations;
 mod corpus;

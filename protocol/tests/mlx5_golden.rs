@@ -395,7 +395,7 @@ fn replayed_qp_commands_yield_traced_contexts() {
                     (ours.remote_read, ours.remote_write)
                 );
                 assert_eq!(context.min_rnr_timer, ours.min_rnr_timer);
-                // Before the last query, the QP entered the error state without a command.
+                // Before the last query, the QP went from RTS (3) to the error state (6) without a command.
                 let errors = u8::from(context.state() == Some(QpState::Error)) * 3;
                 assert_eq!(context.state, ours.state + errors);
                 queried += 1;

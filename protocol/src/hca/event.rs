@@ -5,9 +5,9 @@ use crate::describe::{Field, Visitor};
 /// Reason for a CQ error event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CqFault {
-    /// 1: the CQ was full.
+    /// Code 1: the CQ was full.
     Overrun,
-    /// 2: the CQ buffer could not be written.
+    /// Code 2: the CQ buffer could not be written.
     Access,
 }
 

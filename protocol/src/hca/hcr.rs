@@ -1,5 +1,5 @@
-//! Host command register (HCR), the command interface that JingZhao and mthca share. It has seven words, and writing
-//! the last one starts a command.
+//! Host command register (HCR), the command interface of JingZhao and mthca. Writing the last of its seven words starts
+//! a command.
 
 use bitfield_struct::bitfield;
 
@@ -73,7 +73,7 @@ pub struct CommandWord {
     /// Bits 11:0: opcode of the command.
     #[bits(12)]
     pub op: u16,
-    /// Bits 19:12: variant of the opcode.
+    /// Bits 19:12: variant of the command.
     pub op_modifier: u8,
     #[bits(2)]
     __: u8,

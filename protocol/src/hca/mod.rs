@@ -1,5 +1,5 @@
-//! Device interfaces, each in an independent folder. The remaining modules are shared by the HCR interfaces
-//! JingZhao and mthca.
+//! Device interfaces: `e810`, `jingzhao`, `mlx5` and `mthca`. The other modules hold definitions that several of them
+//! share.
 
 pub mod e810;
 pub mod event;

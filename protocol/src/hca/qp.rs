@@ -123,7 +123,7 @@ pub enum Transition {
 }
 
 impl Transition {
-    /// All transitions, in the order of their declaration.
+    /// All transitions, in declaration order.
     pub const ALL: [Self; 11] = [
         Self::Rst2Init,
         Self::Init2Init,

@@ -34,7 +34,7 @@ pub enum WqeError {
     /// The WQE has inline data although its operation returns data, or it mixes inline data and data segments.
     #[error("inline data is not supported in this WQE")]
     Inline,
-    /// The WQE of an atomic operation does not have exactly one 8-byte data segment.
+    /// The result buffer of an atomic operation is not a single 8-byte segment.
     #[error("the result buffer of an atomic operation must be a single 8-byte segment")]
     AtomicResult,
 }
@@ -83,7 +83,7 @@ impl DataSegment {
     }
 }
 
-/// The segments of a send WQE that have not been parsed yet.
+/// The unparsed rest of a send WQE.
 pub(super) struct Segments<'a>(pub(super) &'a [u8]);
 
 impl<'a> Segments<'a> {

@@ -93,7 +93,6 @@ impl CmdStatus {
     }
 }
 
-/// All statuses, in the order of their codes.
 const STATUSES: [CmdStatus; 13] = [
     CmdStatus::Ok,
     CmdStatus::InternalErr,
@@ -125,7 +124,7 @@ pub struct CmdError {
     pub status: CmdStatus,
     /// Name of the field or object at fault.
     pub what: &'static str,
-    /// Value of the field or number of the object.
+    /// Value of the field, or number of the object.
     pub value: u64,
 }
 

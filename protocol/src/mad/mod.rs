@@ -1,8 +1,8 @@
 //! Management datagrams (MADs): subnet management, subnet administration, performance management.
 //!
 //! A MAD is 256 bytes long. It consists of a common [`mod@header`] and class-specific sections ([`smp`], [`sa`],
-//! [`perf`]), one of which contains the attribute. The attributes have the bit offsets and lengths in the tables of the
-//! specification.
+//! [`perf`]), one of which contains the attribute. The offsets and lengths of fields are in bits, as in the tables of
+//! the specification.
 //!
 //! # Spec
 //! IBTA volume 1, chapters 13 to 16.

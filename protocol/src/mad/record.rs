@@ -162,7 +162,7 @@ impl RecordLayout {
     }
 }
 
-/// Defines a layout from the lengths of its adjacent components in bits.
+/// Defines a layout from the lengths in bits of its adjacent components.
 macro_rules! layout {
     ($(#[$doc:meta])* $name:ident, $len:expr, [$($bits:expr),* $(,)?]) => {
         $(#[$doc])*

@@ -145,8 +145,8 @@ impl Smp {
 mod tests {
     use super::*;
 
-    /// IBTA volume 1, figure 172 (table 116): D is the high bit of the status, which the hop pointer and the hop count
-    /// follow. The paths are at bytes 128 and 192.
+    /// IBTA volume 1, figure 172 (table 116): D is the high bit of the status. The hop pointer and the hop count follow
+    /// the status. The paths are at bytes 128 and 192.
     #[test]
     fn directed_route_matches_ibta_figure_172() {
         let mut mad = [0; 256];

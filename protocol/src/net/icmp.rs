@@ -15,7 +15,7 @@ pub const PROTOCOL: u8 = 1;
 const ECHO_REPLY: u8 = 0;
 const ECHO_REQUEST: u8 = 8;
 
-/// An echo request: the identifier, the sequence number and the data, which the reply repeats.
+/// Identifier, sequence number and data of an echo request. The reply repeats them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoRequest<'a>(pub &'a [u8]);
 

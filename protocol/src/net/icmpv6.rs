@@ -34,7 +34,7 @@ const ND_HOP_LIMIT: u8 = 255;
 /// A parsed ICMPv6 message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icmpv6<'a> {
-    /// Identifier, sequence number and data of an echo request, which the reply repeats.
+    /// Identifier, sequence number and data of an echo request. The reply repeats them.
     EchoRequest(&'a [u8]),
     /// Neighbour solicitation: requests the link-layer address of a target.
     Solicitation(Solicitation),
@@ -197,7 +197,6 @@ fn emit_discovery(
     emit_message(&ip, &[kind, 0, 0, 0], body, out);
 }
 
-/// Appends a message with the given head and body, and fills in its checksum.
 fn emit_message(ip: &Ipv6, head: &[u8; 4], body: &[&[u8]], out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(head);
@@ -214,7 +213,6 @@ fn option(kind: u8, mac: MacAddr) -> [u8; 8] {
     [kind, 1, a, b, c, d, e, f]
 }
 
-/// Returns the link-layer address in the first option of type `wanted`.
 fn mac_option(mut options: &[u8], wanted: u8) -> Result<Option<MacAddr>, WireError> {
     let mut found = None;
     while let [kind, units, ..] = *options {
@@ -276,7 +274,6 @@ mod tests {
         MacAddr::from_lid(Lid::new(lid))
     }
 
-    /// Parses a frame and passes the ICMPv6 message that it contains to `check`.
     fn parsed<T>(frame: &[u8], check: impl FnOnce(&Ipv6, Result<Icmpv6<'_>, WireError>) -> T) -> T {
         let ether = EtherFrame::parse(frame).unwrap();
         let (ip, payload) = Ipv6::parse(ether.payload).unwrap();

@@ -23,8 +23,8 @@ pub const TCP: u8 = 6;
 pub const SCTP: u8 = 132;
 
 /// Maximum number of IPv6 extension headers to follow. It bounds the time spent on an untrusted frame. RFC 8200,
-/// section 4.1, recommends an order with at most seven extension headers, so ordinary frames are below the limit. In a
-/// frame with more, the transport is unknown.
+/// section 4.1, recommends an order with at most seven extension headers, so ordinary frames are below the limit. If a
+/// frame has more, its transport is [`Transport::Other`].
 const MAX_EXTENSIONS: usize = 8;
 
 /// Headers of a frame. Offsets are in bytes from the beginning of the frame.
@@ -115,8 +115,8 @@ pub enum Transport {
     Sctp(Ports),
     /// ICMP over IPv4, or ICMPv6 over IPv6.
     Icmp,
-    /// Another protocol, a fragment, or a payload that is too short for its transport header. For fragments, the
-    /// transport is unknown: only the first fragment has a transport header, and its checksum cannot be verified alone.
+    /// Another protocol, a fragment, or a payload that is too short for its transport header. Transport headers of
+    /// fragments are not parsed: only the first fragment has one, and its checksum covers the whole datagram.
     Other,
 }
 
@@ -212,7 +212,7 @@ impl Ip {
     }
 
     /// Parses an IPv6 datagram. Offsets in the result are relative to the first byte of the datagram. An extension
-    /// header that does not fit into the datagram, or that exceeds the limit, is treated as payload.
+    /// header that does not fit into the datagram is treated as payload, as are those after [`MAX_EXTENSIONS`] headers.
     fn parse_v6(bytes: &[u8]) -> Option<Self> {
         let (raw, _) = view::<RawIpv6>(bytes, "IPv6").ok()?;
         if raw.flow.version() != 6 {
@@ -223,7 +223,7 @@ impl Ip {
         let mut protocol = raw.next_header;
         let mut fragment = false;
         for _ in 0..MAX_EXTENSIONS {
-            // The data of a later fragment is not a header, even if it looks like one.
+            // The data of a fragment can start anywhere in the datagram, so it is not parsed as a header.
             let Some((extension, len)) = RawExtension::at(protocol, payload).filter(|_| !fragment) else {
                 break;
             };
@@ -325,8 +325,8 @@ impl RawExtension {
         let len = usize::from(header.len);
         let [_, segments_left] = header.own.get().to_be_bytes();
         match protocol {
-            // RFC 8200, section 8.1: the pseudo-header contains the final destination, but while segments are left, the
-            // IPv6 header contains an intermediate one.
+            // RFC 8200, section 8.1: the pseudo-header contains the final destination. While segments are left, the
+            // IPv6 header contains an intermediate destination, so the transport checksum could not be verified.
             extension::ROUTING if segments_left != 0 => None,
             extension::HOP_BY_HOP | extension::ROUTING | extension::DESTINATION | extension::MOBILITY => {
                 Some((header, (len + 1) * 8))

@@ -69,7 +69,8 @@ impl Key {
     fn hash_from(&self, at: usize, input: &[u8]) -> u32 {
         let windows = self.0.windows(size_of::<u64>() - 3).skip(at);
         input.iter().zip(windows).fold(0, |hash, (byte, window)| {
-            // Eight 32-bit windows of the key apply to an input byte. They cover 39 bits, at the top of the word here.
+            // Each bit of the input byte selects a 32-bit window of the key. The eight windows overlap and cover 39
+            // bits, which are at the top of this 64-bit word.
             let window = window.iter().fold(0, |word, key| word << 8 | u64::from(*key)) << 24;
             (0..8)
                 .filter(|bit| byte & 0x80 >> bit != 0)

@@ -71,7 +71,7 @@ impl<'a> RoceFrame<'a> {
 #[derive(Debug)]
 pub struct FrameWriter<'a> {
     out: &'a mut Vec<u8>,
-    /// Original length of `out`. On drop, `out` is truncated to this length.
+    /// Length to which `out` is truncated on drop: its original length until the frame is finished.
     keep: usize,
     frame: usize,
     ip: IpAddrs,
@@ -211,11 +211,10 @@ pub fn seal(frame: &mut [u8]) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Fills in the UDP checksum, which is required over IPv6.
+/// Fills in the UDP checksum.
 ///
-/// Over IPv4, the writer leaves the checksum at 0 (none), as soft-RoCE does. Over IPv6, a receiver may discard
-/// datagrams with a checksum of 0 unless the port is configured as a tunnel port (RFC 8200, section 8.1). Every
-/// receiver accepts a correct checksum. The ICRC does not cover this field.
+/// Over IPv4, the writer leaves the checksum at 0 (none), as soft-RoCE does. Over IPv6, receivers discard datagrams
+/// with a checksum of 0, except on tunnel ports (RFC 8200, section 8.1). The ICRC does not cover the checksum.
 fn emit_udp_checksum(ip: &IpAddrs, datagram: &mut [u8]) {
     let len = u16::try_from(datagram.len()).expect("the UDP length field was filled from it");
     let sum = match ip.pseudo_header().with_u16(len).with(datagram).value() {

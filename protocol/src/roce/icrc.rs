@@ -39,7 +39,7 @@ const BTH_LEN: usize = size_of::<RawBth>();
 /// Number of bytes that the CRC processes at once. A tail that is not a whole block is processed byte by byte.
 const BLOCK: usize = 16;
 
-/// Maximum number of bytes that are copied to mask fields. Short packets are copied completely. Of longer packets, only
+/// Size in bytes of the copy in which fields are masked. A short packet is copied completely. Of a longer packet, only
 /// the headers and a few payload bytes are copied, so that the remaining payload consists of whole blocks.
 const COPIED: usize = 8 * BLOCK;
 const _: () = assert!(size_of::<RawIpv6>() + size_of::<RawUdp>() + BTH_LEN + BLOCK <= COPIED);
@@ -83,8 +83,8 @@ pub fn icrc(ip_and_udp: &[u8], transport: &[u8]) -> u32 {
         *congestion_bits = 0xff;
     }
 
-    // With a register of zero, leading zeros do not change the CRC, so zeros can pad the first block. Because a CRC is
-    // linear, the actual initial register can be XORed into the first bytes instead.
+    // If the register starts at 0 (`!0` below), leading zeros do not change the CRC, so zeros can pad the first block.
+    // Because a CRC is linear, XORing `REGISTER` into the first four bytes has the same effect as starting with it.
     masked.iter_mut().zip(REGISTER.to_le_bytes()).for_each(|(byte, of_register)| *byte ^= of_register);
     let mut hasher = crc32fast::Hasher::new_with_initial(!0);
     hasher.update(copy.get(start / BLOCK * BLOCK..).unwrap_or_default());

@@ -47,7 +47,7 @@ pub enum Operation {
     FetchAdd,
     SendLastInvalidate,
     SendOnlyInvalidate,
-    /// A code that is reserved in the table, which is preserved. An RC responder rejects it with a NAK.
+    /// A code that the table reserves. The code is preserved, and an RC responder rejects it with a NAK.
     Reserved(u8),
 }
 
@@ -174,8 +174,8 @@ impl Opcode {
         matches!(self.transport, Transport::Xrc) && defined && !self.is_response()
     }
 
-    /// Returns whether the packet is a READ response or an acknowledgement, which are addressed to a requester. All
-    /// other packets, including those with reserved codes, are addressed to a responder.
+    /// Returns whether the packet is a READ response or an acknowledgement. Such packets are addressed to a requester.
+    /// All other packets, including those with reserved codes, are addressed to a responder.
     pub const fn is_response(self) -> bool {
         self.operation.is_response()
     }
@@ -344,7 +344,7 @@ impl Operation {
 }
 
 impl Position {
-    /// Returns the position of a packet that is the first or last packet of its message, or both, or neither.
+    /// Returns the position of a packet, given whether it is the first and whether it is the last of its message.
     pub const fn of(first: bool, last: bool) -> Self {
         match (first, last) {
             (true, true) => Self::Only,

@@ -7,7 +7,6 @@ use thiserror::Error;
 
 use super::opcode::{Opcode, Operation, Transport};
 
-/// Operations and their names, in the order of their codes.
 const NAMES: [(Operation, &str); 23] = [
     (Operation::SendFirst, "SEND First"),
     (Operation::SendMiddle, "SEND Middle"),

@@ -23,7 +23,7 @@ import {
 } from "@grafana/ui";
 import "@fontsource/inter/400.css";
 import "@fontsource/inter/500.css";
-import board from "../../configs/grafana.json";
+import board from "../../../../configs/grafana.json";
 
 const told = new URLSearchParams(location.hash.slice(1));
 const [from, to, scrape] = ["from", "to", "scrape"].map((name) => Number(told.get(name)));

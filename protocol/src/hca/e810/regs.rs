@@ -202,7 +202,7 @@ register_map! {
         GlprtPrc9522             "GLPRT_PRC9522"      at 0x38_0a80 wide;
         /// Frame fragments received by the port.
         GlprtRfc                 "GLPRT_RFC"          at 0x38_0ac0 wide;
-        /// Jabbers received by the port, which are oversized frames with a CRC error.
+        /// Jabbers (oversized frames with a CRC error) received by the port.
         GlprtRjc                 "GLPRT_RJC"          at 0x38_0b00 wide;
         /// Bytes sent by the port.
         GlprtGotc                "GLPRT_GOTC"         at 0x38_0b40 wide;
@@ -286,7 +286,7 @@ register_map! {
         PfpeCqarm                "PFPE_CQARM"         at 0x50_2c00;
         /// Doorbell that acknowledges a completion event of a CQ.
         PfpeCqack                "PFPE_CQACK"         at 0x50_2c80;
-        /// Asynchronous event queue: number of entries that the driver has consumed.
+        /// Asynchronous event queue: number of entries consumed since the last write.
         PfpeAeqalloc             "PFPE_AEQALLOC"      at 0x50_2d00;
         /// Doorbell of kernel send queues.
         PfpeWqealloc             "PFPE_WQEALLOC"      at 0x50_4400;

@@ -3,7 +3,7 @@
 use crate::describe::{Field, Visitor};
 use crate::ids::Iova;
 
-/// Log2 of the unit, in bytes, in which queue contexts store ring addresses.
+/// Queue contexts store ring addresses in units of 128 bytes.
 const UNIT_SHIFT: u32 = 7;
 
 /// Base address of a ring, a multiple of 128 bytes.

@@ -87,7 +87,7 @@ impl From<Split> for u8 {
 }
 
 impl RxContext {
-    /// Decodes a context from its registers, starting with the lowest one.
+    /// Decodes a context from its registers, lowest first.
     pub fn from_registers(registers: &[u32; WORDS]) -> Self {
         let mut bytes = [0; Self::LEN];
         for (bytes, register) in bytes.chunks_exact_mut(4).zip(registers) {

@@ -14,8 +14,8 @@ use crate::ids::Iova;
 /// Length of a descriptor in bytes.
 pub const LEN: usize = 32;
 
-/// Byte offset of the status. The device writes its first byte last, because this byte passes the descriptor to the
-/// driver.
+/// Byte offset of the status. The device writes the first status byte last, because this byte passes the descriptor to
+/// the driver.
 pub const STATUS_OFFSET: usize = 8;
 
 /// Write-back layout, selected by QRXFLXP_CNTXT of the queue.
@@ -73,8 +73,8 @@ impl RxBuffers {
         Self { data: Iova::new(data.get()), headers: Iova::new(headers.get()) }
     }
 
-    /// Returns whether the driver would mistake the posted descriptor for a completed one. This is possible because the
-    /// done bit overlaps a bit of the header address.
+    /// Returns whether the driver would mistake the posted descriptor for a completed one. Bit 0 of the header address
+    /// is also the done bit.
     pub const fn has_done_bit(&self) -> bool {
         self.headers.get() & 1 != 0
     }
@@ -87,7 +87,7 @@ pub struct RxWriteBack {
     pub packet_type: PacketType,
     /// Number of bytes in the data buffer, 14 bits.
     pub len: u16,
-    /// Number of bytes in the header buffer, 11 bits, if one was used.
+    /// Number of bytes in the header buffer, 11 bits, or `None` if the buffer was not used.
     pub header_len: Option<u16>,
     /// The buffer is the last one of the frame.
     pub end_of_packet: bool,

@@ -9,21 +9,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 
 use crate::describe::{Hex, describe};
 
-/// Device limits (QUERY_DEV_LIM). Fields whose names start with `log_` contain base-2 logarithms.
+/// Device limits (QUERY_DEV_LIM). Fields whose names start with `log_` contain base-2 logarithms. The reserved objects
+/// are those with the lowest numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DevLim {
-    /// Number of QP numbers reserved for the device, starting at 0.
     pub log_reserved_qps: u8,
-    /// Number of CQ numbers reserved for the device, starting at 0.
     pub log_reserved_cqs: u8,
-    /// Number of EQ numbers reserved for the device, starting at 0.
     pub log_reserved_eqs: u8,
-    /// Number of MTT entries reserved for the device, starting at 0.
     pub log_reserved_mtts: u8,
-    /// Number of protection domains reserved for the device, starting at 0.
     pub log_reserved_pds: u8,
-    /// Number of keys reserved for the device, starting at 0.
     pub log_reserved_lkeys: u8,
     /// Maximum number of WQEs in a work queue.
     pub log_max_wqes: u16,
@@ -32,9 +27,7 @@ pub struct DevLim {
     pub log_max_qps: u8,
     pub log_max_cqs: u8,
     pub log_max_eqs: u8,
-    /// Maximum number of MPT entries.
     pub log_max_mpts: u8,
-    /// Maximum number of protection domains.
     pub log_max_pds: u8,
     /// Maximum number of GIDs per port.
     pub log_max_gids: u8,
@@ -261,7 +254,6 @@ describe!(DevLim {
 
 describe!(Adapter { board_id as Hex });
 
-/// Two 4-bit values in a byte.
 #[bitfield(u8)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct Nibbles {

@@ -83,9 +83,9 @@ pub enum Inbox {
     Bytes(usize),
     /// An inbox of this many bytes if op_modifier is 0, and no inbox otherwise.
     BytesIfUnmodified(usize),
-    /// An inbox of entries, counted by in_modifier. Two entries form a group of 20h bytes.
+    /// An inbox of `in_modifier` entries. Two entries form a group of 20h bytes.
     MapIcm,
-    /// An inbox of 20h header bytes and entries, counted by in_modifier. Four entries form a group of 20h bytes.
+    /// An inbox of 20h header bytes and `in_modifier` entries. Four entries form a group of 20h bytes.
     WriteMtt,
 }
 
@@ -266,8 +266,8 @@ impl Command {
         Ok(Self { op, op_modifier, in_modifier, in_param, out_param, inbox_len, outbox_len: spec.outbox_len })
     }
 
-    /// Returns the QP number in in_modifier. Drivers use the bits above the table size as a generation, so the table
-    /// index is only the lower part of the number.
+    /// Returns the QP number in in_modifier. Only its low bits are the table index, because drivers use the higher bits
+    /// as a generation counter.
     ///
     /// # Errors
     /// BAD_INDEX if the number exceeds 24 bits.
@@ -301,7 +301,7 @@ impl Command {
     }
 }
 
-/// Flag in in_modifier: MAP_EQ unmaps the events.
+/// Flag in in_modifier that makes MAP_EQ unmap the events.
 const UNMAP_EQ: u32 = 1 << 31;
 
 /// Passes the parameters of a command to the visitor, decoded for the command's opcode. Parameters of an unknown opcode

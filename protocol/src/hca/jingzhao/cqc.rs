@@ -16,7 +16,7 @@ use crate::ids::{Cqn, Eqn, Lkey, Pdn};
 #[derive(PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 pub struct CqFlags {
     __: u8,
-    /// Bits 11:8: arm state, see [`CqArm`].
+    /// Bits 11:8: arm state; see [`CqArm`].
     #[bits(4)]
     pub state: u8,
     #[bits(5)]
@@ -27,12 +27,12 @@ pub struct CqFlags {
     pub tr: bool,
     #[bits(9)]
     __: u16,
-    /// Bits 31:28: status, 0 (OK), [`STATUS_OVERFLOW`] or [`STATUS_WRITE_FAIL`].
+    /// Bits 31:28: status, which is 0 (OK), [`STATUS_OVERFLOW`] or [`STATUS_WRITE_FAIL`].
     #[bits(4)]
     pub status: u8,
 }
 
-/// Offset of the log2 size in a CQC.
+/// Offset in a CQC of the log2 of the number of entries.
 pub const LOG_SIZE: usize = 0x0c;
 /// Offset of the buffer's L_Key in a CQC.
 pub const LKEY: usize = 0x18;
@@ -89,7 +89,7 @@ impl Field for CqFlags {
     }
 }
 
-/// Fields of a CQC that the device uses. The other fields stay in ICM as written.
+/// Fields of a CQC that the device uses. The other fields stay in ICM as the driver wrote them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqc {
     /// Status and arm state.
@@ -111,7 +111,7 @@ pub struct Cqc {
 impl Cqc {
     /// Length in bytes of the mailbox and of the context in ICM.
     pub const LEN: usize = 0x40;
-    /// Length in bytes of the part of the context in ICM that SW2HW_CQ writes and HW2SW_CQ clears.
+    /// Length in bytes of the part of the ICM context that SW2HW_CQ writes and HW2SW_CQ clears.
     pub const STORED_LEN: usize = 56;
 
     /// Parses the mailbox of SW2HW_CQ. `max_log_entries` is the limit reported by QUERY_DEV_LIM.

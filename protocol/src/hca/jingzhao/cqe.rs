@@ -45,7 +45,7 @@ pub enum Outcome {
         opcode: u8,
         /// QP number of the peer.
         remote_qpn: Qpn,
-        /// LID of the peer, 0 if unknown.
+        /// LID of the peer, or 0 if unknown.
         remote_lid: Lid,
         /// Whether the 40 bytes before the payload of a datagram hold a GRH.
         grh: bool,
@@ -66,7 +66,7 @@ pub enum Outcome {
 /// A CQE owned by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqe {
-    /// Local QP number, including the rolling high bits that the driver's allocator adds.
+    /// Local QP number, including the high bits that drivers use as a generation counter.
     pub qpn: Qpn,
     /// Work queue that contains the completed WQE.
     pub queue: CqeQueue,
@@ -248,8 +248,8 @@ mod tests {
         }
     }
 
-    /// In table 3-3-2 of the specification, `g_mlpath` is bits 15:8 of the word at 0Ch, and "has grh" is its bit
-    /// 7.
+    /// In table 3-3-2 of the specification, `g_mlpath` is bits 15:8 of the word at 0Ch, and "has grh" is bit 7 of
+    /// `g_mlpath`.
     #[test]
     fn has_grh_is_bit_7_of_mlpath() {
         let mut entry = RECV_IMM;

@@ -132,7 +132,7 @@ const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
 /// Response to the RD_QP_SST request of Doorbell Processing, 256 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoorbellPayload {
-    /// DstQPN: QP number of the peer. The payload has room only for its low 16 bits.
+    /// DstQPN: QP number of the peer. The payload contains only the low 16 bits.
     pub remote_qpn: Qpn,
     /// ST: code of the service type.
     pub service: u8,
@@ -226,7 +226,7 @@ pub const fn psn_and_state(psn: Psn, state: u8) -> [u32; 4] {
 }
 
 /// Response to the RD_ENCAP request of Frame Encap, 256 bits. The bit that distinguishes InfiniBand from RoCE is 0, as
-/// the table specifies.
+/// table 3.2 specifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct EncapPayload {

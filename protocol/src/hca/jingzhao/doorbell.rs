@@ -48,7 +48,7 @@ impl UarRegister {
     }
 }
 
-/// Unit of send queue positions in doorbells and links, which depends on the driver.
+/// Unit in which doorbells and links express positions in the send queue. The unit depends on the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PositionUnit {
     /// 16-byte units. Positions are not reduced modulo the queue length (J-06, J-07).
@@ -68,7 +68,7 @@ pub struct SendDoorbell {
     pub fence: bool,
     /// Opcode of the first WQE, five bits.
     pub opcode: u8,
-    /// QP number, including the rolling high bits that the driver's allocator adds.
+    /// QP number, including the high bits that drivers use as a generation counter.
     pub qpn: Qpn,
     /// Size of the first WQE in 16-byte units, including its [`NextUnit`](super::wqe::NextUnit).
     pub size: u8,
@@ -97,7 +97,8 @@ impl SendDoorbell {
         [low.into_bits(), high.into_bits()]
     }
 
-    /// Returns the byte offset of the first WQE in a queue of `len` bytes, or `None` if the queue is empty.
+    /// Returns the byte offset of the first WQE in a queue of `len` bytes, or `None` if `len` is 0 or `log_slot` is out
+    /// of range.
     pub fn position(&self, unit: PositionUnit, log_slot: u8, len: u32) -> Option<u32> {
         let bytes = match unit {
             PositionUnit::Granule => u64::from(self.head) * GRANULE as u64,
@@ -109,7 +110,7 @@ impl SendDoorbell {
 
 describe!(SendDoorbell { qpn, opcode as WqeOpcode::word, size, head, fence });
 
-/// Reduces `bytes` modulo the queue length `len`. Returns `None` if the queue is empty.
+/// Reduces `bytes` modulo the queue length `len`. Returns `None` if `len` is 0.
 pub(super) fn wrap(bytes: u64, len: u32) -> Option<u32> {
     bytes.checked_rem(len.into()).and_then(|offset| u32::try_from(offset).ok())
 }
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_queue_has_no_wqe_offset() {
+    fn zero_length_queue_has_no_wqe_offset() {
         assert_eq!(send(8).position(PositionUnit::Granule, 7, 0), None);
         assert_eq!(send(8).position(PositionUnit::Slot, 200, 0x4000), None);
     }

@@ -74,7 +74,7 @@ pub struct Eqc {
 impl Eqc {
     /// Length in bytes of the mailbox and of the context in ICM.
     pub const LEN: usize = 0x40;
-    /// Length in bytes of the part of the context in ICM that SW2HW_EQ writes and HW2SW_EQ clears.
+    /// Length in bytes of the part of the ICM context that SW2HW_EQ writes and HW2SW_EQ clears.
     pub const STORED_LEN: usize = 48;
     /// Log2 of the maximum number of entries.
     pub const MAX_LOG_ENTRIES: u8 = 20;

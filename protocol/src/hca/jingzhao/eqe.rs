@@ -1,4 +1,4 @@
-//! Event queue entries (EQE). The specification defines no format, so hcad uses its own.
+//! Event queue entries (EQE). The specification does not define their format, so hcad uses its own (section 8.4).
 //!
 //! # Spec
 //! JingZhao interface, sections 8.2 to 8.4.
@@ -120,7 +120,7 @@ pub enum QpEvent {
 pub enum Eqe {
     /// A new CQE was written to the CQ.
     Completion {
-        /// CQ number, including the rolling high bits that the driver's allocator adds.
+        /// CQ number, including the high bits that drivers use as a generation counter.
         cqn: Cqn,
     },
     /// The CQ has entered the error state.
@@ -132,7 +132,7 @@ pub enum Eqe {
     },
     /// A QP has reported an event.
     Qp {
-        /// QP number, including the rolling high bits that the driver's allocator adds.
+        /// QP number, including the high bits that drivers use as a generation counter.
         qpn: Qpn,
         /// Event that the QP reported.
         event: QpEvent,

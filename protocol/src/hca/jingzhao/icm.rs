@@ -11,7 +11,7 @@ use super::cmd::{CmdError, Op};
 use crate::describe::{Field, Visitor, describe};
 use crate::ids::{IcmAddr, Iova};
 
-/// Maximum number of entries in a MAP_ICM inbox, which fill the mailbox.
+/// Maximum number of entries in a MAP_ICM inbox, limited by the mailbox length.
 pub const MAX_ENTRIES: u32 = 256;
 
 /// One of the two ICM translation tables. Each has its own address space.

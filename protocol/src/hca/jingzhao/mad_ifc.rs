@@ -10,8 +10,8 @@ use crate::ids::Lid;
 pub struct MadIfc {
     /// LID of the port.
     pub lid: Lid,
-    /// Whether the link is up. The outbox then reports port state Active (4) and physical state LinkUp (5); otherwise,
-    /// it reports port state Down (1) and physical state Polling (2).
+    /// Whether the link is up. If so, the outbox reports port state Active (4) and physical state LinkUp (5).
+    /// Otherwise, it reports port state Down (1) and physical state Polling (2).
     pub link_up: bool,
 }
 

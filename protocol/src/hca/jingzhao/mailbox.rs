@@ -48,7 +48,8 @@ impl Mailbox {
         })
     }
 
-    /// Parses an outbox. Returns `None` if the outbox of the command is not decoded.
+    /// Parses an outbox of QUERY_DEV_LIM, QUERY_ADAPTER or QUERY_QP. Returns `None` for any other command, or if
+    /// `bytes` is too short.
     pub fn outbox(op: Op, bytes: &[u8]) -> Option<Self> {
         Some(match op {
             Op::QueryDevLim => Self::DevLim(DevLim::parse(bytes.first_chunk()?)),
@@ -60,7 +61,7 @@ impl Mailbox {
 }
 
 impl Mailbox {
-    /// Returns the mailbox in wire format. Bytes that the device ignores are 0.
+    /// Returns the mailbox in wire format. Bytes that the decoded form does not contain are 0.
     pub fn emit(&self) -> Vec<u8> {
         match self {
             Self::DevLim(limits) => limits.emit().to_vec(),

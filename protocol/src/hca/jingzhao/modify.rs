@@ -10,7 +10,8 @@
 //! - Some fields, mainly those for queues and keys, do not belong to any attribute of the service type. They are copied
 //!   if nonzero until the part of the QP that uses them starts to run: send queue fields up to RTR2RTS, and all others
 //!   up to INIT2RTR.
-//! - Only the commands that initialise PSNs copy them.
+//! - PSNs are copied by the commands that initialise them: the receive PSN up to INIT2RTR, and the send PSN up to
+//!   RTR2RTS.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.12, 10.2, 10.3, 10.4, 10.6 and 12 (J-28).
@@ -31,9 +32,9 @@ const DEFAULT_RNR_RETRY: u8 = 7;
 /// QP context as stored by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct StoredQpc {
-    /// Context image. The caller updates `state` and the PSNs before it applies a command.
+    /// Context image. The caller must update `state` and the PSNs before it applies a command.
     pub image: Qpc,
-    /// Numbering of the mask bits that the QP's driver uses.
+    /// Numbering that the QP's driver uses for the mask bits.
     numbering: Numbering,
 }
 
@@ -42,7 +43,7 @@ const SLOT: std::ops::RangeInclusive<u8> = 5..=12;
 
 impl StoredQpc {
     /// Returns the context after a command, including the new state. A transition to RESET clears all other fields.
-    /// Unused mailbox bytes are ignored, so a command without an inbox accepts any image.
+    /// 2ERR, ERR2RST and RTS2SQD ignore `mailbox`.
     ///
     /// # Errors
     /// BAD_QPEE_STATE if the command is not allowed in the current state; BAD_PARAM for an unsupported value.
@@ -52,7 +53,8 @@ impl StoredQpc {
             _ => self.image.service(),
         };
         let unsupported = CmdError::param("service type", mailbox.service.into());
-        // A QP in RESET can have an invalid service type, and transitions to ERR and RESET do not need one.
+        // A QP in RESET can have an invalid service type. RC is then assumed, because the transitions that are allowed
+        // in RESET do not depend on the service type.
         let checked = service.unwrap_or(ServiceType::Rc);
         transition.check(self.image.state(), checked)?;
         let mut next = *self;
@@ -84,7 +86,7 @@ impl StoredQpc {
         self.numbering.named(mailbox.opt_param_mask)
     }
 
-    /// Applies a command other than RST2INIT: copies the fields that the command changes from `mailbox`.
+    /// Copies from `mailbox` the fields that a command other than RST2INIT changes.
     fn merge(&mut self, transition: Transition, service: ServiceType, mailbox: &Qpc) {
         let required = transition.required(service);
         let named = self.named(mailbox) & (required | transition.optional(service));
@@ -92,8 +94,8 @@ impl StoredQpc {
         // Section 10.3, rule 4: up to INIT2RTR, nonzero attributes that the service type lacks are copied as well.
         let inapplicable = if in_init { !Attributes::of(service) } else { Attributes::empty() };
         let Self { image, .. } = self;
-        // Section 10.3, rules 2 and 3: attributes in the mask are copied even if zero. Required attributes need no mask
-        // bit, but are then copied only if nonzero.
+        // Section 10.3, rules 2 and 3: attributes in the mask are copied even if zero. Required attributes outside the
+        // mask are copied if nonzero.
         for attribute in Attributes::all().iter() {
             let copy_if_nonzero = (required | inapplicable).contains(attribute);
             if named.contains(attribute) || copy_if_nonzero && is_nonzero(attribute, mailbox) {
@@ -151,7 +153,7 @@ impl StoredQpc {
         self.image.rnr_retry_code()
     }
 
-    /// Returns the ACK timeout in effect, 4.096 us * 2^code. `None` disables the timeout.
+    /// Returns the ACK timeout in effect, 4.096 us * 2^code, or `None` if the timeout is disabled.
     pub const fn ack_timeout(&self) -> Option<Duration> {
         match self.image.ack_timeout_code(self.numbering) {
             0 => None,
@@ -178,7 +180,7 @@ impl StoredQpc {
     }
 }
 
-/// Copies the fields of one attribute. PSNs are copied elsewhere.
+/// Copies the fields of one attribute. PSN attributes are ignored.
 fn copy(attribute: Attributes, to: &mut Qpc, from: &Qpc) {
     macro_rules! fields {
         ($($field:ident),* $(,)?) => {{ $(to.$field = from.$field;)* }};
@@ -277,7 +279,7 @@ fn check_port(mailbox: &Qpc) -> Result<(), CmdError> {
     }
 }
 
-/// Checks the slot size of a queue. A queue of length 0 is absent, so its slot size does not matter.
+/// Checks the slot size and the length of a queue. A queue of length 0 is absent, so its slot size does not matter.
 fn check_queue(len: u32, log_slot: u8, what: &'static str) -> Result<(), CmdError> {
     if len == 0 {
         return Ok(());
@@ -344,7 +346,7 @@ mod tests {
         assert_eq!(back, qpc);
     }
 
-    /// Returns an image in which every field is nonzero and differs from `image`.
+    /// Returns an image in which almost all fields are nonzero and differ from those of `image`.
     fn others() -> Qpc {
         Qpc {
             opt_param_mask: 0,
@@ -405,7 +407,8 @@ mod tests {
         Qpc { opt_param_mask: named.bits(), ..mailbox }
     }
 
-    /// Returns the context after `commands`, with every field set by a driver that uses `numbering`.
+    /// Returns the context after RST2INIT and `commands` with the fields of `others`, from a driver that uses
+    /// `numbering`.
     fn full(numbering: Numbering, service: ServiceType, commands: &[Transition]) -> StoredQpc {
         let opt_param_mask = match numbering {
             Numbering::Document => Attributes::PORT.bits(),
@@ -482,8 +485,8 @@ mod tests {
         }
     }
 
-    /// In the specification, bits 11, 14 and 15 are RNR_RETRY, ALT_PATH and MIN_RNR_TIMER. In the driver's numbering,
-    /// they are the port, the timeout and the RNR retry count.
+    /// In the specification, bits 6, 11, 14 and 15 are QKEY, RNR_RETRY, ALT_PATH and MIN_RNR_TIMER. In the public
+    /// driver's numbering, they are MIN_RNR_TIMER, PORT, TIMEOUT and RNR_RETRY.
     #[test]
     fn mask_bit_meaning_depends_on_numbering() {
         let sqd = |numbering| full(numbering, ServiceType::Rc, &TO_SQD);

@@ -16,7 +16,8 @@ bitflags! {
     /// MPT flags. Bits without a name are preserved and ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct MptFlags: u32 {
-        /// Bits 31:28, which the public driver sets in every entry. The device uses such entries nevertheless.
+        /// Bits 31:28: software owns the entry. The public driver sets these bits in every entry, so the device ignores
+        /// them.
         const SW_OWNS = 0xf << 28;
         /// Memory-mapped I/O. Ignored by the device.
         const MIO = 1 << 17;
@@ -152,8 +153,8 @@ impl Mpt {
         Ok(())
     }
 
-    /// Returns whether virtual addresses are bus addresses. Besides regions with [`MptFlags::PHYSICAL`], this applies
-    /// to regions of the whole address space, such as the DMA region of the public driver (J-26).
+    /// Returns whether virtual addresses are bus addresses. This is the case for regions with [`MptFlags::PHYSICAL`]
+    /// and for regions of the whole address space, such as the DMA region of the public driver (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
     }

@@ -15,7 +15,7 @@ use crate::ids::Iova;
 /// command (J-11).
 pub const MAX_ENTRIES: usize = 508;
 
-/// Length in bytes of an entry in ICM, which is a big-endian bus address.
+/// Length in bytes of an entry in ICM. An entry is a big-endian bus address.
 pub const ENTRY_LEN: usize = 8;
 
 /// Values of consecutive MTT entries.
@@ -27,7 +27,8 @@ pub struct WriteMtt {
     pub pages: Vec<Iova>,
 }
 
-/// Returns the length in bytes of a WRITE_MTT inbox with `entries` entries, but at most [`MAX_ENTRIES`].
+/// Returns the length in bytes of a WRITE_MTT inbox with `entries` entries. Entries beyond [`MAX_ENTRIES`] are not
+/// counted.
 ///
 /// # Errors
 /// BAD_PARAM if there are no entries.

@@ -3,7 +3,7 @@
 //! # Spec
 //! JingZhao interface, sections 1 and 12 (J-02).
 
-/// Xilinx's PCI vendor ID.
+/// PCI vendor ID of Xilinx.
 pub const VENDOR_ID: u16 = 0x10ee;
 /// PCI device ID that the public driver matches.
 pub const DEVICE_ID: u16 = 0x7028;

@@ -91,9 +91,9 @@ pub struct Qpc {
     pub flow_label: u32,
     /// 2Ch: GID of the destination.
     pub remote_gid: [u8; 16],
-    /// 3Ch, bits 31:16: destination LID, or the low half of [`Qpc::dmac`].
+    /// 3Ch, bits 31:16: destination LID, or bits 15:0 of the destination MAC; see [`Qpc::dmac`].
     pub dlid: Lid,
-    /// 3Ch, bits 15:0: source LID, or the low half of the source MAC.
+    /// 3Ch, bits 15:0: source LID, or bits 15:0 of the source MAC; see [`Qpc::smac`].
     pub slid: Lid,
     /// 40h: source MAC, bits 47:16.
     pub smac_high: u32,
@@ -261,12 +261,12 @@ impl Qpc {
         })
     }
 
-    /// Returns the word at 08h of the image, which holds the state and flags that the device preserves.
+    /// Returns the word at 08h of the image: the state, the service type and unused bits, which the device preserves.
     pub fn state_word(&self) -> [u8; 4] {
         transmute!(self.flags())
     }
 
-    /// Returns the word at 84h of the image, which holds the expected PSN and the RNR NAK timer.
+    /// Returns the word at 84h of the image: the RNR NAK timer code and the expected PSN.
     pub fn next_recv_word(&self) -> [u8; 4] {
         transmute!(self.recv())
     }
@@ -649,7 +649,7 @@ mod tests {
         }
     }
 
-    /// The specification's encoding yields 1 ms, 268 ms and 68 s. The public driver's encoding yields 8, 16 and 33 us.
+    /// The specification's encoding yields 1 ms, 268 ms and 69 s. The public driver's encoding yields 8, 16 and 33 us.
     #[test]
     fn ambiguous_ack_timeout_depends_on_numbering() {
         let timeout =

@@ -19,10 +19,8 @@ pub const COMMAND_LEN: usize = OutputHeader::LEN + AREA_LEN;
 codes! {
     /// Type of a capability area.
     pub enum CapType(u16) {
-        /// General capabilities of the device.
         General = 0 "general",
         EthernetOffloads = 1 "ethernet_offloads",
-        /// Capabilities of atomic operations.
         Atomic = 3 "atomic",
         Roce = 4 "roce",
         /// Capabilities of the NIC's flow tables.
@@ -91,19 +89,15 @@ layout! {
         /// Log2 of the maximum size of a QP's work queues, in 64-byte blocks for a send queue and in entries for a
         /// receive queue.
         @0x10[23:16]  log_max_qp_blocks: u8,
-        /// Log2 of the number of QPs.
         @0x10[4:0]    log_max_qps: u8,
-        /// Log2 of the number of SRQs.
         @0x14[20:16]  log_max_srqs: u8,
         /// Maximum number of scatter entries for optimal performance.
         @0x18[31:24]  max_sgl_for_performance: u8,
         /// Log2 of the maximum number of entries in a CQ.
         @0x18[23:16]  log_max_cq_entries: u8,
-        /// Log2 of the number of CQs.
         @0x18[4:0]    log_max_cqs: u8,
         /// Log2 of the maximum number of entries in an EQ.
         @0x1c[31:24]  log_max_eq_entries: u8,
-        /// Log2 of the number of memory keys.
         @0x1c[21:16]  log_max_mkeys: u8,
         /// Whether the device reports the terminate-list key.
         @0x1c[9]      terminate_list_key: bool,
@@ -111,7 +105,6 @@ layout! {
         @0x1c[8]      repeated_key: bool,
         /// Whether the device reports the dump-fill key.
         @0x1c[7]      dump_fill_key: bool,
-        /// Log2 of the number of EQs.
         @0x1c[3:0]    log_max_eqs: u8,
         /// Maximum nesting depth of memory keys that refer to other keys.
         @0x20[31:24]  max_indirection: u8,
@@ -123,15 +116,12 @@ layout! {
         @0x20[6]      null_mkey: bool,
         /// Log2 of the maximum number of entries in a KLM list.
         @0x20[5:0]    log_max_klm_list: u8,
-        /// Whether the device supports RoCE acceleration.
         @0x28[22]     roce_acceleration: bool,
         /// Log2 of the maximum number of outstanding READs and atomics as the requester.
         @0x28[21:16]  log_max_requester_depth: u8,
         /// Log2 of the maximum number of outstanding READs and atomics as the responder.
         @0x28[5:0]    log_max_responder_depth: u8,
-        /// Whether the device supports end padding.
         @0x2c[31]     end_padding: bool,
-        /// Whether the device supports start padding.
         @0x2c[28]     start_padding: bool,
         /// Size code of the GID table; code n means 8 · 2^n entries.
         @0x2c[15:0]   gid_table_code: u16,
@@ -174,23 +164,16 @@ layout! {
         @0x40[21:20]  umr_fence: u8,
         /// Whether the device supports inline data in CQEs.
         @0x40[10]     scatter_to_cqe: bool,
-        /// Whether the device supports signature handover.
         @0x40[8]      signature_handover: bool,
         /// Whether the device supports dynamically connected transport (DC).
         @0x40[5]      dct: bool,
-        /// Whether the device supports quality of service.
         @0x40[4]      qos: bool,
-        /// Whether the device supports Ethernet offloads.
         @0x40[3]      ethernet_offloads: bool,
-        /// Whether the device supports RoCE.
         @0x40[2]      roce: bool,
-        /// Whether the device supports atomic operations.
         @0x40[1]      atomic: bool,
         /// Whether CQs can be set to ignore overruns.
         @0x44[31]     cq_ignore_overrun: bool,
-        /// Whether CQs can be resized.
         @0x44[30]     cq_resize: bool,
-        /// Whether CQs support event moderation.
         @0x44[29]     cq_moderation: bool,
         /// Whether the device supports on-demand paging.
         @0x44[24]     paging: bool,
@@ -198,7 +181,6 @@ layout! {
         @0x44[23]     block_multicast_loopback: bool,
         /// Whether the device supports automatic path migration.
         @0x44[17]     path_migration: bool,
-        /// Whether the device supports memory windows.
         @0x44[14]     memory_windows: bool,
         /// Whether the device counts Q_Key violations.
         @0x44[9]      qkey_violation_counter: bool,
@@ -208,11 +190,8 @@ layout! {
         @0x44[7]      set_deth_qpn: bool,
         /// Whether the device supports XRC, which drivers require.
         @0x44[3]      xrc: bool,
-        /// Whether the device supports unreliable datagrams.
         @0x44[2]      ud: bool,
-        /// Whether the device supports unreliable connections.
         @0x44[1]      uc: bool,
-        /// Whether the device supports reliable connections.
         @0x44[0]      rc: bool,
         /// Whether the device supports UAR pages of 4 KiB.
         @0x48[31]     uar_4k: bool,
@@ -220,7 +199,6 @@ layout! {
         @0x48[21:16]  log_uar_size: u8,
         /// Log2 of the page size in bytes.
         @0x48[7:0]    log_page: u8,
-        /// Whether the device supports BlueFlame.
         @0x4c[31]     blue_flame: bool,
         /// Whether the device supports SET_DRIVER_VERSION.
         @0x4c[30]     driver_version: bool,
@@ -236,11 +214,8 @@ layout! {
         @0x5c[24:0]   max_group_qps: u32,
         /// Log2 of the number of multicast groups.
         @0x60[7:0]    log_max_groups: u8,
-        /// Log2 of the number of transport domains.
         @0x64[28:24]  log_max_transport_domains: u8,
-        /// Log2 of the number of PDs.
         @0x64[20:16]  log_max_pds: u8,
-        /// Log2 of the number of XRC domains.
         @0x64[4:0]    log_max_xrcds: u8,
         @0x8c[15:0]   max_eqs: u16,
         /// Frequency of the internal timer in MHz.

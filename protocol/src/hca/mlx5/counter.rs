@@ -28,7 +28,7 @@ layout! {
         /// Packets that arrived out of sequence.
         @0x38  out_of_sequence: u32,
         @0x40  duplicate_request: u32,
-        /// Received RNR NAKs that exceeded the retry count.
+        /// Received RNR NAKs that did not exceed the retry count.
         @0x48  rnr_nak_retry_err: u32,
         /// Received NAKs for sequence errors.
         @0x50  packet_seq_err: u32,

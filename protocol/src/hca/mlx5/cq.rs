@@ -54,7 +54,6 @@ layout! {
         @0x00[16:15]  period_mode: u8,
         /// Whether the device may compress CQEs. This device never compresses CQEs.
         @0x00[14]     compression: bool,
-        /// State of the CQ.
         @0x00[11:8]   state: u8,
         /// Offset of the first entry in its page; see [`super::page_offset`].
         @0x08[11:6]   page_offset: u8,
@@ -89,7 +88,6 @@ impl CqContext {
 layout! {
     /// Fixed part of the CREATE_CQ input. The page addresses of the ring follow.
     pub struct CreateCq[0x110] big_endian {
-        /// Context of the new CQ.
         @0x10  context: CqContext,
     }
 }
@@ -97,7 +95,6 @@ layout! {
 layout! {
     /// Output of the command QUERY_CQ.
     pub struct QueriedCq[272] big_endian {
-        /// Context of the CQ.
         @0x10  context: CqContext,
     }
 }

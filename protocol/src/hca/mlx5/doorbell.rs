@@ -67,7 +67,7 @@ layout! {
 }
 
 layout! {
-    /// Doorbell of an EQ, which reports its consumer index.
+    /// Doorbell that reports the consumer index of an EQ.
     pub struct EqDoorbell[4] big_endian {
         @0x00[31:24]  eqn: Eqn,
         /// Consumer index. The driver has read all entries before it.
@@ -88,7 +88,7 @@ layout! {
     pub struct QueueRecord[8] big_endian {
         /// Number of posted receives, modulo 2^16.
         @0x00[15:0]  received: u16,
-        /// Number of posted 64-byte blocks of the send queue, modulo 2^16.
+        /// Number of 64-byte blocks posted to the send queue, modulo 2^16.
         @0x04[15:0]  sent: u16,
     }
 }

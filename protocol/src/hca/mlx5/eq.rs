@@ -15,7 +15,6 @@ layout! {
         @0x00[31:28]  status: u8,
         /// Whether overruns are ignored instead of reported.
         @0x00[17]     ignore_overrun: bool,
-        /// State of the EQ.
         @0x00[11:8]   state: u8,
         /// Offset of the first entry in its page; see [`super::page_offset`].
         @0x08[11:6]   page_offset: u8,
@@ -36,7 +35,6 @@ layout! {
 layout! {
     /// Fixed part of the CREATE_EQ input. The page addresses of the ring follow.
     pub struct CreateEq[0x110] big_endian {
-        /// Context of the new EQ.
         @0x10  context: EqContext,
         /// Event mask. If bit n of word 0 is set, the EQ receives events of type n.
         @0x58  events: [u64; 4] => events,
@@ -63,7 +61,6 @@ impl Field for EventMask {
 layout! {
     /// Output of the command QUERY_EQ.
     pub struct QueriedEq[272] big_endian {
-        /// Context of the EQ.
         @0x10  context: EqContext,
     }
 }

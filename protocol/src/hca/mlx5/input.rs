@@ -226,50 +226,33 @@ commands! {
     /// Reads the special memory keys.
     QuerySpecialContexts(NoArguments) -> SpecialContexts;
 
-    /// Allocates a protection domain.
     AllocPd(NoArguments) -> PdNumber;
-    /// Frees a protection domain.
     DeallocPd(PdNumber) -> OutputHeader;
-    /// Allocates a UAR page.
     AllocUar(NoArguments) -> UarNumber;
-    /// Frees a UAR page.
     DeallocUar(UarNumber) -> OutputHeader;
-    /// Allocates an XRC domain.
     AllocXrcd(NoArguments) -> XrcDomainNumber;
-    /// Frees an XRC domain.
     DeallocXrcd(XrcDomainNumber) -> OutputHeader;
-    /// Allocates a transport domain.
     AllocTransportDomain(NoArguments) -> TransportDomainNumber;
-    /// Frees a transport domain.
     DeallocTransportDomain(TransportDomainNumber) -> OutputHeader;
-    /// Allocates a set of Q counters.
     AllocQCounter(NoArguments) -> CounterSetNumber;
-    /// Frees a set of Q counters.
     DeallocQCounter(CounterSetNumber) -> OutputHeader;
-    /// Reads a set of Q counters.
     QueryQCounter(QueryQCounter) -> QCounters;
 
     CreateEq(CreateEq, pages: Pages) -> EqNumber;
     DestroyEq(EqNumber) -> OutputHeader;
-    /// Reads the context of an EQ.
     QueryEq(EqNumber) -> QueriedEq;
     CreateCq(CreateCq, pages: Pages) -> CqNumber;
     DestroyCq(CqNumber) -> OutputHeader;
-    /// Reads the context of a CQ.
     QueryCq(CqNumber) -> QueriedCq;
     /// Changes the moderation of a CQ, or replaces its ring.
     ModifyCq(ModifyCq, pages: Pages) -> OutputHeader;
-    /// Creates a memory key.
     CreateMkey(CreateMkey, translation: Bytes) -> MkeyNumber;
-    /// Reads the context of a memory key.
     QueryMkey(MkeyNumber) -> QueriedMkey;
-    /// Destroys a memory key.
     DestroyMkey(MkeyNumber) -> OutputHeader;
 
     /// Creates a QP in state RESET.
     CreateQp(CreateQp, pages: Pages) -> QpNumber;
     DestroyQp(QpNumber) -> OutputHeader;
-    /// Transition from RESET to INIT.
     Rst2InitQp(ModifyQp) -> OutputHeader;
     Init2RtrQp(ModifyQp) -> OutputHeader;
     Rtr2RtsQp(ModifyQp) -> OutputHeader;
@@ -281,7 +264,6 @@ commands! {
     ToErrQp(QpNumber) -> OutputHeader;
     /// Transition from any state to RESET.
     ToRstQp(QpNumber) -> OutputHeader;
-    /// Reads the context of a QP.
     QueryQp(QueryQp) -> QueriedQp;
     /// Transition from SQD to RTS. The device treats it as RTS2RTS, because drivers cannot move a QP to SQD.
     Sqd2RtsQp(ModifyQp) -> OutputHeader;
@@ -299,13 +281,9 @@ commands! {
     /// Arms the limit of an RMP.
     ModifyRmp(ModifyRmp) -> OutputHeader;
     DestroyRmp(SrqNumber) -> OutputHeader;
-    /// Reads the context of an RMP.
     QueryRmp(SrqNumber) -> QueriedRmp;
-    /// Creates an XRC SRQ.
     CreateXrcSrq(CreateSrq, pages: Pages) -> SrqNumber;
-    /// Destroys an XRC SRQ.
     DestroyXrcSrq(SrqNumber) -> OutputHeader;
-    /// Reads the context of an XRC SRQ.
     QueryXrcSrq(SrqNumber) -> QueriedSrq;
     /// Arms the limit of an XRC SRQ.
     ArmXrcSrq(ArmSrq) -> OutputHeader;

@@ -106,7 +106,6 @@ layout! {
         /// Whether the entries of a translation list are page addresses. A list is present if `translation_units` is
         /// not 0.
         @0x0c[31]  page_access: bool,
-        /// Context of the new key.
         @0x10      context: MkeyContext,
         /// Size of the list that follows, in units of 16 bytes, or 0 if a UMR will provide the list.
         @0x60      translation_units: u32,
@@ -116,13 +115,12 @@ layout! {
 layout! {
     /// Output of the command QUERY_MKEY.
     pub struct QueriedMkey[272] big_endian {
-        /// Context of the key.
         @0x10  context: MkeyContext,
     }
 }
 
 layout! {
-    /// Entry of a list of ranges, either KLM or KSM. A range lies in the address space of another key.
+    /// Entry of a KLM or KSM list. It describes a range in the address space of another key.
     pub struct Klm[16] big_endian {
         /// Length of the range in bytes; 0 means 2 GiB. Not used in a KSM.
         @0x00  byte_count: u32,
@@ -166,7 +164,7 @@ impl Mtt {
         Self { page: Iova::new(u64::from_be_bytes(entry) & !7) }
     }
 
-    /// Returns the entry in wire format, with all access rights.
+    /// Returns the entry in wire format, with read and write rights.
     pub const fn emit(self) -> [u8; Self::LEN] {
         (self.page.get() | 3).to_be_bytes()
     }

@@ -13,11 +13,10 @@ layout! {
         @0x00[31]     force_loopback: bool,
         /// Whether adaptive routing is allowed.
         @0x00[30]     free_adaptive_routing: bool,
-        /// Index in the P_Key table.
         @0x00[15:0]   pkey_index: u16,
         /// Whether packets have a GRH.
         @0x04[23]     grh: bool,
-        /// Low bits of the source LID, as many as the LMC.
+        /// Low bits of the source LID. The LMC is the number of these bits.
         @0x04[22:16]  path_bits: u8,
         @0x04[15:0]   lid: Lid,
         /// ACK timeout code. Code n means 4.096 µs · 2^n, and code 0 disables the timeout.

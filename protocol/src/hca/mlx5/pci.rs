@@ -17,23 +17,14 @@ pub const CLASS_CODE: [u8; 3] = [0x02, 0x07, 0x00];
 codes! {
     /// Model of the device. The code is the device ID of the physical function. Drivers treat all models alike.
     pub enum Model(u16) {
-        /// Device ID of ConnectX-4.
         ConnectX4 = 0x1013 "ConnectX-4",
-        /// Device ID of ConnectX-4 Lx.
         ConnectX4Lx = 0x1015 "ConnectX-4 Lx",
-        /// Device ID of ConnectX-5.
         ConnectX5 = 0x1017 "ConnectX-5",
-        /// Device ID of ConnectX-5 Ex.
         ConnectX5Ex = 0x1019 "ConnectX-5 Ex",
-        /// Device ID of ConnectX-6.
         ConnectX6 = 0x101b "ConnectX-6",
-        /// Device ID of ConnectX-6 Dx.
         ConnectX6Dx = 0x101d "ConnectX-6 Dx",
-        /// Device ID of ConnectX-6 Lx.
         ConnectX6Lx = 0x101f "ConnectX-6 Lx",
-        /// Device ID of ConnectX-7.
         ConnectX7 = 0x1021 "ConnectX-7",
-        /// Device ID of ConnectX-8.
         ConnectX8 = 0x1023 "ConnectX-8",
     }
 }

@@ -230,7 +230,6 @@ layout! {
         @0x08[23:0]  qpn: Qpn,
         /// Attribute mask. Not used by this command.
         @0x10        optional: QpAttributes as u32,
-        /// Context of the new QP.
         @0x18        context: QpContext,
     }
 }
@@ -256,9 +255,9 @@ layout! {
 }
 
 layout! {
-    /// Output of QUERY_QP. New drivers request 464 bytes, old drivers 272. The bytes after the context are zero.
+    /// Output of QUERY_QP. New drivers request 464 bytes, and old drivers request 272. The bytes after the context are
+    /// zero.
     pub struct QueriedQp[464] big_endian {
-        /// Current context of the QP.
         @0x18  context: QpContext,
     }
 }

@@ -44,7 +44,6 @@ pub enum Register {
     HealthCounter,
 }
 
-/// Register blocks in address order.
 const MAP: [Block<Register>; 10] = [
     (0x000, 4, Register::FirmwareVersion),
     (0x004, 4, Register::CommandRevision),
@@ -85,7 +84,7 @@ impl Register {
 }
 
 codes! {
-    /// State of the NIC. The driver writes the register at 014h to request a state, and reads it for the current state.
+    /// State of the NIC. A write to the register at 014h requests a state, and a read returns the current state.
     pub enum NicState(u8) {
         /// The device operates normally.
         Normal = 0 "normal",

@@ -28,7 +28,7 @@ layout! {
         @0x00[31:28]  kind: u8 => WorkQueueKind::word,
         /// Offset of the first entry in its page; see [`super::page_offset`].
         @0x04[20:16]  page_offset: u8,
-        /// Number of available entries below which an event is raised; 0 disables the event.
+        /// An event is raised when fewer entries than this are available; 0 disables the event.
         @0x04[15:0]   limit: u16,
         /// Protection domain of the entries.
         @0x08[23:0]   pd: Pdn,
@@ -104,7 +104,7 @@ layout! {
         @0x10[23:0]   user_index: UserIndex,
         /// Protection domain of the entries. Keys in XRC requests are also checked against it.
         @0x18[23:0]   pd: Pdn,
-        /// Number of available entries below which an event is raised; 0 disables the event.
+        /// An event is raised when fewer entries than this are available; 0 disables the event.
         @0x1c[31:16]  limit: u16,
         /// Number of available entries.
         @0x1c[15:0]   count: u16,
@@ -132,7 +132,7 @@ layout! {
 layout! {
     /// Input of ARM_XRC_SRQ and ARM_RQ.
     pub struct ArmSrq[16] big_endian {
-        /// What to arm; 1 means the limit event.
+        /// Event to arm; 1 is the limit event.
         @0x06        op_mod: u16,
         @0x08[23:0]  srqn: Srqn,
         @0x0e        limit: u16,

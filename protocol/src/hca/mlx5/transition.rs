@@ -144,7 +144,7 @@ impl TransitionError {
 }
 
 impl Transition {
-    /// All transitions, in the order of their declaration.
+    /// All transitions, in declaration order.
     pub const ALL: [Self; 8] = [
         Self::Rst2Init,
         Self::Init2Init,
@@ -248,9 +248,8 @@ impl QpContext {
     fn take_fixed(&mut self, fixed: FixedAttributes, new: &Self) {
         let has = |bit| fixed.contains(bit);
         if has(FixedAttributes::OBJECTS) {
-            // Section 10.2: the UMR QP is created without a PD, so this command sets it. The driver leaves the doorbell
-            // record and the receive CQ of the UMR QP, and the user index of every QP, at 0. These fields keep their
-            // values from CREATE_QP.
+            // Section 10.2: the UMR QP is created without a PD, so RST2INIT must set the PD. For this QP, the driver
+            // passes 0 as the receive CQ and the doorbell record, which therefore keep their values from CREATE_QP.
             self.pd = new.pd;
             if new.send_cqn != Cqn::default() {
                 self.send_cqn = new.send_cqn;

@@ -96,13 +96,12 @@ layout! {
 }
 
 impl UmrControl {
-    /// Returns the offset in the key's translation list at which the new entries start, in units of 16 bytes.
+    /// Returns where the new entries start in the key's translation list, in units of 16 bytes.
     pub const fn offset(&self) -> u64 {
         if self.offset_valid { (self.offset_high as u64) << 16 | self.offset_low as u64 } else { 0 }
     }
 }
 
-/// Returns `new` if the mask contains `bit`, or `old` if it does not.
 const fn pick<T: Copy>(mask: MkeyMask, bit: MkeyMask, new: T, old: T) -> T {
     if mask.contains(bit) { new } else { old }
 }

@@ -72,8 +72,8 @@ impl Describe for QueryFw {
     }
 }
 
-/// Device limits. Fields named `log_...` are the log2 of the value described. Fields that no driver of a device without
-/// local memory reads are omitted and emitted as 0.
+/// Device limits. Fields named `log_...` are the log2 of the value described. Fields that drivers do not read on a
+/// device without local memory are omitted here, and emitted as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct DevLim {
@@ -183,7 +183,7 @@ impl DevLim {
         log_max_cqs: 16,
         log_max_mpts: 17,
         log_reserved_eqs: 0,
-        // Same value as in an MT25204, because iPXE requires 64.
+        // iPXE requires 64 EQs, the number in an MT25204.
         log_max_eqs: 6,
         log_reserved_mtts: 4,
         log_reserved_mpts: 4,
@@ -273,9 +273,8 @@ impl DevLim {
 
     /// Returns the outbox in wire format. Values that exceed their fields are truncated.
     pub fn emit(&self) -> [u8; LEN] {
-        /// Log2 of the number of RDMA resources of the device.
         const LOG_MAX_RESOURCES: u8 = 20;
-        /// Entry sizes in bytes of the tables for which the driver reserves ICM space.
+        // Entry sizes in bytes of the tables for which the driver reserves ICM space.
         const EEC: u16 = 0x100;
         const QPC: u16 = 0x100;
         const EEEC: u16 = 0x20;
@@ -409,14 +408,14 @@ impl Adapter {
     }
 }
 
-/// Writes a field at its offset. Callers pass only offsets inside the outbox.
+/// Callers pass only offsets inside the outbox.
 fn put<const N: usize>(out: &mut [u8; LEN], at: usize, field: [u8; N]) {
     if let Some(place) = out.get_mut(at..at + N) {
         place.copy_from_slice(&field);
     }
 }
 
-/// Reads a field. Callers pass only offsets inside the outbox.
+/// Callers pass only offsets inside the outbox.
 fn get<const N: usize>(out: &[u8; LEN], at: usize) -> [u8; N] {
     out.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }
@@ -425,7 +424,6 @@ fn get<const N: usize>(out: &[u8; LEN], at: usize) -> [u8; N] {
 mod tests {
     use super::*;
 
-    /// Compares an outbox with the bytes expected at each offset. All other bytes must be zero.
     fn check(out: &[u8; LEN], lines: &[(usize, &[u8])]) {
         let mut expected = [0; LEN];
         for (at, bytes) in lines {

@@ -57,7 +57,6 @@ pub enum Op {
     Nop,
 }
 
-/// Meaning of a command's in_param.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Input {
     /// An immediate value, or nothing.
@@ -68,7 +67,6 @@ enum Input {
     Blocks,
 }
 
-/// A row of the command table.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     op: Op,
@@ -95,7 +93,6 @@ const fn always(row: Row) -> Row {
     Row { always: true, ..row }
 }
 
-/// Returns the row of a QP command, whose inbox is a [`ModifyQp`](super::modify::ModifyQp).
 const fn modify(code: u16, transition: Transition, name: &'static str) -> Row {
     inbox(super::modify::ModifyQp::LEN, row(code, Op::Modify(transition), name))
 }
@@ -281,7 +278,7 @@ pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     }
 }
 
-/// Flag in the in_modifier of MAP_EQ: unmap the events.
+/// Flag in the in_modifier of MAP_EQ.
 const UNMAP: u32 = 1 << 31;
 
 /// Parameters of a MAP_EQ command.

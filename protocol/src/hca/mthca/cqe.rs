@@ -76,8 +76,8 @@ impl Default for ImmOrPkey {
 /// A CQE owned by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqe {
-    /// Local QP number, with a generation number in the bits above the table size. QP0 and QP1 have internal numbers
-    /// here.
+    /// Local QP number, with a generation number in the bits above the table size. QP0 and QP1 are reported by their
+    /// internal numbers (section 8.1).
     pub qpn: Qpn,
     /// Byte offset of the WQE within its region, a multiple of 64.
     pub wqe: u32,

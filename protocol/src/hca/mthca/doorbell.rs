@@ -86,7 +86,7 @@ impl SendDoorbell {
         raw.into_bits().to_be_bytes()
     }
 
-    /// Returns the index after that of the last posted WQE.
+    /// Returns one more than the index of the last posted WQE, modulo 2^16.
     pub const fn producer(&self) -> u16 {
         self.first.wrapping_add(self.count as u16)
     }
@@ -137,8 +137,8 @@ impl ArmCq {
         Self { arm_for, cqn: Cqn::new(raw.cqn()), consumer: raw.consumer(), sequence: raw.sequence() }
     }
 
-    /// Parses the last arm request from a doorbell record. Returns `None` if the record is not an arm record. Drivers
-    /// can set the kind after they have created the CQ.
+    /// Parses the last arm request from a doorbell record. Returns `None` if the record is not an arm record, for
+    /// example because the driver has not set its kind yet.
     pub fn from_record(bytes: [u8; RECORD_LEN]) -> Option<Self> {
         let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
         let arm_for = match raw.command() {
@@ -195,8 +195,8 @@ impl RecordKind {
     }
 }
 
-/// A doorbell record. The device uses only the counter, because drivers can set the other fields after they have
-/// created the queue.
+/// A doorbell record. The device uses only the counter, because drivers can create the queue before they set the other
+/// fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Number of WQEs posted or CQEs consumed.
@@ -239,7 +239,7 @@ struct RawSend {
 
 #[bitfield(u64)]
 struct RawRecord {
-    /// Used only in arm records, like `sequence`.
+    // `command` and `sequence` are used only in arm records.
     #[bits(3)]
     command: u8,
     #[bits(2)]

@@ -162,7 +162,6 @@ impl Eqe {
 mod tests {
     use super::*;
 
-    /// Compares the emitted entry with the byte expected at each offset. All other bytes must be zero.
     fn check(event: Eqe, bytes: &[(usize, u8)]) {
         let mut expected = [0; LEN];
         for (at, byte) in bytes {

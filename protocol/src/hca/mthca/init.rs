@@ -39,7 +39,7 @@ impl InitHca {
     /// Length of the inbox in bytes.
     pub const LEN: usize = 0x200;
 
-    /// Parses an inbox. Drivers can request larger tables than QUERY_DEV_LIM reports, so the limits are absolute.
+    /// Parses an inbox. The limits below apply, because drivers can request larger tables than QUERY_DEV_LIM reports.
     ///
     /// # Errors
     /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^6 EQs, 2^16 multicast groups, or more than 4
@@ -115,7 +115,7 @@ fn limit(value: u8, max: u8, what: &'static str) -> Result<u8, CmdError> {
     if value > max { Err(CmdError::new(CmdStatus::ExceedLim, what, value.into())) } else { Ok(value) }
 }
 
-/// Reads a field. Callers pass only offsets inside the inbox.
+/// Callers pass only offsets inside the inbox.
 fn field<const N: usize>(inbox: &[u8; InitHca::LEN], at: usize) -> [u8; N] {
     inbox.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_tables_above_absolute_limits() {
+    fn rejects_oversized_tables() {
         for (at, accepted) in
             [(0x37, 24), (0x4f, 24), (0x57, 24), (0x87, 6), (0xdb, 16), (0xfb, 24), (0x129, 20)]
         {

@@ -11,7 +11,6 @@ use crate::ids::Qpn;
 /// Length of a GID in bytes.
 pub const GID_LEN: usize = 16;
 
-/// Maximum number of QPs in an entry.
 const MAX_QPS: usize = 56;
 
 /// An entry of the multicast table, as written by the driver.

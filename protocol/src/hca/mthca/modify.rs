@@ -75,7 +75,6 @@ impl Field for QpAttributes {
     }
 }
 
-/// Shows the attribute mask, followed by the fields of the context.
 impl Describe for ModifyQp {
     fn describe(&self, to: &mut dyn Visitor) {
         self.named.show("named", to);
@@ -163,8 +162,7 @@ impl Qpc {
         }
         let mut next = Self {
             kind: self.kind,
-            // If the driver's caller did not set the state, the driver sends "migrated", the initial state of a QP,
-            // without setting the mask bit.
+            // Copied even if the mask bit is clear: the driver then sends "migrated", the initial state of a QP.
             migration: self.migration,
             rq: self.rq,
             sq: self.sq,
@@ -187,12 +185,11 @@ impl Qpc {
         next.requester.set_flight_limit(self.requester.flight_limit());
         next.responder.set_srq(self.responder.srq());
         next.responder.set_signal_all(self.responder.signal_all());
-        // For QP0 and QP1, the mask bit of the port is never set.
+        // Always copied, because the driver does not set the port's mask bit for QP0 and QP1.
         next.primary.port = self.primary.port;
         Ok(next)
     }
 
-    /// Copies the attributes selected by the mask.
     fn copy_named(&mut self, new: &ModifyQp) {
         let ModifyQp { named, qpc: from } = new;
         let is = |bit| named.contains(bit);
@@ -252,7 +249,6 @@ impl Qpc {
         }
     }
 
-    /// Checks that the path MTU of a connected QP is supported.
     fn check_connection(&self, service: ServiceType) -> Result<(), CmdError> {
         if service != ServiceType::Ud && !(1..=MAX_MTU).contains(&self.mtu) {
             return Err(CmdError::param("path MTU code", self.mtu.into()));
@@ -390,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn psns_and_mtu_ignore_mask() {
+    fn psns_and_mtu_do_not_depend_on_mask() {
         let rtr = after(&init(), Transition::Init2Rtr, QpAttributes::empty());
         assert_eq!((rtr.mtu, rtr.log_max_msg, rtr.remote_qpn), (4, 31, Qpn::new(0x15)));
         assert_eq!((rtr.recv_psn, rtr.next_send_psn), (Psn::new(200), Psn::new(0)));
@@ -402,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn sqd_err_and_reset_ignore_mailbox() {
+    fn commands_to_sqd_err_and_reset_ignore_inbox() {
         let rts = after(
             &after(&init(), Transition::Init2Rtr, QpAttributes::empty()),
             Transition::Rtr2Rts,
@@ -439,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn context_follows_mask_in_mailbox() {
+    fn inbox_and_outbox_contain_context_after_mask() {
         let mut inbox = [0; ModifyQp::LEN];
         inbox[3] = 0x20;
         inbox[8..].copy_from_slice(&full().emit());

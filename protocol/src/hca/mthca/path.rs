@@ -46,7 +46,7 @@ pub struct Path {
     pub rnr_retry: u8,
     /// ACK timeout code, five bits.
     pub ack_timeout: u8,
-    /// Static rate. Only reported by QUERY_QP.
+    /// Static rate. The device ignores it, but QUERY_QP reports it.
     pub static_rate: u8,
     /// Address of the peer.
     pub address: Address,
@@ -158,7 +158,6 @@ impl Raw {
 /// GRH bit of `Raw::source`.
 const GRH: u8 = 1 << 7;
 
-/// First word of a path.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 struct PathHead {
     #[bits(7)]

@@ -449,7 +449,6 @@ const _: () = assert!(size_of::<Raw>() == LEN);
 mod tests {
     use super::*;
 
-    /// Returns a context with the given words at their offsets. All other bytes are zero.
     fn image(words: &[(usize, u32)]) -> [u8; LEN] {
         let mut image = [0; LEN];
         for (at, word) in words {

@@ -38,12 +38,11 @@ pub const EQ_SET_CI: u32 = 0x8_0b00;
 pub const CATASTROPHE: u32 = 0x8_3000;
 /// Length of the catastrophic error buffer in 32-bit words. With a length of 0, the driver oopses on unload.
 pub const CATASTROPHE_DWORDS: u32 = 1;
-/// Offset of the register that deasserts INTx, which has one bit for each of 64 pins.
+/// Offset of the register that deasserts INTx. The register has one bit for each of 64 pins.
 pub const CLEAR_INTERRUPT: u32 = 0xf_00d8;
 /// Offset of the reset register. The driver hard-codes this offset.
 pub const RESET: u32 = 0xf_0010;
 
-/// Offset, length in bytes and first register of each block, in address order.
 const MAP: [Block<Register>; 6] = [
     (HCR, 4 * 7, Register::Hcr(HcrWord::InParamHigh)),
     (EQ_ARM, 8, Register::EqArm(Eqn::new(0))),

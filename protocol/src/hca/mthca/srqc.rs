@@ -28,7 +28,7 @@ pub struct Srqc {
     pub log_slot: u8,
     /// Protection domain of the queue and the data.
     pub pd: Pdn,
-    /// Number of posted WQEs below which one event is raised; 0 disables the event.
+    /// One event is raised when fewer posted WQEs than this remain; 0 disables the event.
     pub limit: u16,
 }
 
@@ -108,8 +108,7 @@ struct Stride {
     log_stride: u8,
 }
 
-/// Protection domain and EQ number. The EQ number that the driver writes is not that of the EQ that receives the
-/// events.
+/// Protection domain and EQ number. The EQ number is ignored, because the driver always writes 1.
 #[bitfield(u32, repr = U32, from = U32::new, into = U32::get)]
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 struct Owner {

@@ -2,7 +2,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Destination and source MAC addresses.
 const ADDRESSES: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
 
 fn frame(parts: &[&[u8]]) -> Vec<u8> {

@@ -17,7 +17,6 @@ layout! {
         @0[31:24]   version: u8,
         /// Number of CEQs of each virtual function.
         @0[39:32]   vf_ceqs: u8,
-        /// Address of the ring.
         @8          ring: Iova,
         /// Resource profile, which divides the device's objects between functions.
         @16[2:0]    profile: u8,
@@ -82,7 +81,6 @@ layout! {
     pub struct Completion[32] {
         /// Cookie from the host context.
         @8          cookie: u64 => Hex,
-        /// Result value of the operation.
         @16         value: u32,
         /// Error codes; all zero on success.
         @24         codes: ErrorCodes,
@@ -99,7 +97,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Host context from `irdma-probe.cqp.gz`.
+    /// Host context recorded in `irdma-probe.cqp.gz`.
     #[test]
     fn recorded_host_context_round_trips() {
         let mut bytes = [0; 64];

@@ -40,19 +40,16 @@ layout! {
 }
 
 layout! {
-    /// Additional data of a CQE, written to the entry after it.
+    /// Additional data of a CQE, stored in the following CQ entry.
     pub struct ExtendedCqe[32] {
-        /// Immediate data as an integer.
+        /// Immediate data in host byte order.
         @0          imm: u32 => Hex,
         /// Source MAC address of a datagram.
         @16[47:0]   source_mac: MacNumber as u64,
-        /// Tag control information of a datagram.
+        /// VLAN tag control information of a datagram.
         @22         tag: u16 => Hex,
-        /// Whether `tag` is valid.
         @24[60]     has_tag: bool,
-        /// Whether `source_mac` is valid.
         @24[61]     has_source_mac: bool,
-        /// Whether `imm` is valid.
         @24[62]     has_imm: bool,
         /// Polarity, which toggles on each pass over the ring.
         @24[63]     valid: bool,

@@ -1,4 +1,4 @@
-//! Errors of CQP operations. Drivers only log most of these codes, so the device is free to assign them.
+//! Errors of CQP operations. Most of the codes are only logged by drivers, so the device is free to choose them.
 //!
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.
@@ -7,7 +7,6 @@ use thiserror::Error;
 
 use super::control::ErrorCodes;
 
-/// Major code of all CQP errors.
 const MAJOR: u16 = 0xffff;
 
 macro_rules! error_codes {

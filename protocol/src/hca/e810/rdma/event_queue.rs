@@ -14,7 +14,6 @@ layout! {
     pub struct CreateCeq[64] {
         /// Number of entries in the ring.
         @16[21:0]  entries: u32,
-        /// CEQ number, ten bits.
         @24[9:0]   ceq: u16,
         /// Whether interrupt moderation applies to the CEQ.
         @24[46]    moderated: bool,
@@ -31,7 +30,6 @@ layout! {
 layout! {
     /// CQP WQE of "Destroy CEQ".
     pub struct DestroyCeq[64] {
-        /// CEQ number, ten bits.
         @24[9:0]  ceq: u16,
     }
 }
@@ -71,11 +69,9 @@ layout! {
         @8[32:18]  wqe: u16,
         /// Events were lost. Drivers respond with a function reset.
         @8[33]     overflow: bool,
-        /// Type of the event.
         @8[45:34]  code: EventCode as u16,
         /// Bit 18 of the QP or CQ number.
         @8[46]     number_high: u8,
-        /// Object to which the event refers.
         @8[53:50]  source: EventSource as u8,
         /// New state of the QP.
         @8[56:54]  state: QpState as u8,
@@ -169,7 +165,7 @@ codes! {
         BindParent = 0x11a "bind_parent";
         /// The QP is not allowed to bind windows.
         BindDisabled = 0x11b "bind_disabled";
-        /// The QP is not privileged.
+        /// The operation requires a privileged QP.
         NotPrivileged = 0x11c "not_privileged";
         /// The datagram exceeds the path MTU.
         DatagramTooLong = 0x132 "datagram_too_long";

@@ -11,13 +11,12 @@ layout! {
     pub struct QueryFeatures[64] {
         /// Length of the buffer in bytes.
         @24[31:0]  len: u32,
-        /// Address of the buffer.
         @32        buffer: Iova,
     }
 }
 
 layout! {
-    /// First word of the array, which contains the firmware version.
+    /// First word of the array: the firmware version and the number of words.
     pub struct FirmwareFeature[8] {
         @0  minor: u16,
         @2  major: u16,

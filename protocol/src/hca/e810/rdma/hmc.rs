@@ -10,9 +10,9 @@ use crate::layout;
 pub const SEGMENT_LEN: u64 = 2 << 20;
 /// Length of a page in bytes.
 pub const PAGE_LEN: u64 = 4096;
-/// Length of a PBLE and of a page directory entry in bytes.
+/// Length in bytes of a PBLE and of a page directory entry.
 pub const ENTRY_LEN: u64 = 8;
-/// Unit of object base addresses in bytes.
+/// Object base addresses are stored in units of 512 bytes.
 pub const BASE_UNIT: u64 = 512;
 
 layout! {
@@ -21,7 +21,6 @@ layout! {
         @16[7:0]   function: u8,
         /// In "Commit FPM": length of the buffer in bytes.
         @24[31:0]  len: u32,
-        /// Address of the buffer.
         @32        buffer: Iova,
     }
 }
@@ -41,7 +40,7 @@ layout! {
     pub struct BlockLimit[8] {
         /// Maximum number of objects.
         @0  max: u32,
-        /// Number of objects in a block; nonzero.
+        /// Number of objects per block; nonzero.
         @4  block: u32,
     }
 }
@@ -51,7 +50,7 @@ layout! {
     pub struct FpmLimits[176] {
         /// Index of the first segment descriptor.
         @0[13:0]     first_segment: u16,
-        /// Number of segment descriptors.
+        /// Maximum number of segment descriptors.
         @0[44:32]    max_segments: u16,
         @8           qps: Limit,
         @16          cqs: Limit,
@@ -171,7 +170,7 @@ impl DirectoryEntry {
 mod tests {
     use super::*;
 
-    /// Words of operation 3 in `irdma-probe.cqp.gz` and of operation 7 in `run73-lvl2-paged-sd.cqp.gz`.
+    /// Words recorded in `irdma-probe.cqp.gz` (operation 3) and in `run73-lvl2-paged-sd.cqp.gz` (operation 7).
     #[test]
     fn parses_recorded_segment_updates() {
         let wqe = |first: u64, second: u64| {

@@ -34,8 +34,8 @@ impl Field for MacNumber {
     }
 }
 
-/// IP address stored as a little-endian 128-bit integer, so the last 32 bits of an IPv6 address come first. An IPv4
-/// address uses only these 32 bits.
+/// IP address stored as a little-endian 128-bit integer. The last 32 bits of an IPv6 address therefore come first in
+/// memory. An IPv4 address occupies only the first 32 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpNumber(u128);
 
@@ -91,8 +91,8 @@ impl layout::Value for IpNumber {
 
 impl Field for IpNumber {
     fn show(&self, name: &str, to: &mut dyn Visitor) {
-        // The IP version is in another field. A number below 2^32 must be an IPv4 address, because the IPv6 addresses
-        // of peers are larger.
+        // A number below 2^32 is shown as an IPv4 address, because the IP version is in another field and the IPv6
+        // addresses of peers are larger.
         let ipv4 = self.0 <= u32::MAX.into();
         to.value(name, Value::Text(format_args!("{}", self.address(ipv4))));
     }

@@ -50,7 +50,7 @@ macro_rules! operations {
         }
 
         impl Opcode {
-            /// All opcodes in code order.
+            /// All opcodes in ascending order.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// Returns the opcode with this code, or `None` if the code is unknown.
@@ -124,10 +124,8 @@ operations! {
     ModifyCq(CqCommand) = 0x04 "modify_cq";
     DestroyCq(DestroyCq) = 0x05 "destroy_cq";
     AllocateStag(AllocateStag) = 0x09 "allocate_stag";
-    /// Registers a memory region.
     RegisterMr(RegisterMr) = 0x0a "register_mr";
     DeallocateStag(DeallocateStag) = 0x0d "deallocate_stag";
-    /// Updates the ARP table.
     ManageArp(ManageArp) = 0x0f "manage_arp";
     /// Allocates a push page. This device has no push pages.
     ManagePushPages(Acknowledged) = 0x11 "manage_push_pages";
@@ -136,18 +134,14 @@ operations! {
     DestroyCeq(DestroyCeq) = 0x18 "destroy_ceq";
     CreateAeq(CreateAeq) = 0x19 "create_aeq";
     DestroyAeq(Acknowledged) = 0x1b "destroy_aeq";
-    /// Creates an address handle.
     CreateAddressHandle(AddressHandleCommand) = 0x1c "create_ah";
-    /// Modifies an address handle.
     ModifyAddressHandle(AddressHandleCommand) = 0x1d "modify_ah";
-    /// Destroys an address handle.
     DestroyAddressHandle(DestroyAddressHandle) = 0x1e "destroy_ah";
     UpdateSegments(UpdateSegments) = 0x1f "update_sds";
     /// Queries the HMC object limits.
     QueryFpm(FpmCommand) = 0x20 "query_fpm";
-    /// Commits the number of HMC objects.
+    /// Commits the HMC object counts.
     CommitFpm(FpmCommand) = 0x21 "commit_fpm";
-    /// Flushes the WQEs of a QP.
     FlushQp(FlushQp) = 0x22 "flush_wqes";
     Nop(Acknowledged) = 0x24 "nop";
     /// Manages the hash table of iWARP connections.

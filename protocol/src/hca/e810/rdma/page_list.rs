@@ -13,7 +13,7 @@ pub enum ListLevel {
     Contiguous,
     /// Code 1: PBLEs contain page addresses.
     One,
-    /// Code 3: PBLEs refer to groups of 512 PBLEs, which contain page addresses.
+    /// Code 3: each PBLE refers to a group of 512 PBLEs that contain page addresses.
     Two,
     Reserved,
 }

@@ -14,7 +14,6 @@ layout! {
     pub struct ManageArp[64] {
         /// MAC address of the neighbour.
         @16[47:0]  mac: MacNumber as u64,
-        /// Index of the ARP table entry.
         @24[11:0]  index: ArpIndex,
         /// Whether to add the entry. If not, it is deleted.
         @24[42]    valid: bool,
@@ -26,7 +25,6 @@ layout! {
 layout! {
     /// CQP WQE of "Create AH" and "Modify AH".
     pub struct AddressHandleCommand[64] {
-        /// Source MAC address of datagrams.
         @0[63:16]   source_mac: MacNumber as u64,
         @8          vlan_tag: u16 => Hex,
         /// IPv4 TOS or IPv6 traffic class.
@@ -40,7 +38,6 @@ layout! {
         @16[39:32]  hop_limit: u8,
         /// ARP table entry of the destination.
         @16[63:48]  arp: ArpIndex,
-        /// Index of the address handle.
         @24[23:0]   index: AhIndex,
         /// Whether the addresses are IPv4 addresses.
         @24[59]     ipv4: bool,
@@ -63,7 +60,6 @@ impl AddressHandleCommand {
 layout! {
     /// CQP WQE of "Destroy AH".
     pub struct DestroyAddressHandle[64] {
-        /// Index of the address handle.
         @24[23:0]  index: AhIndex,
     }
 }

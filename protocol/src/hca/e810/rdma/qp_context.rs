@@ -22,9 +22,9 @@ layout! {
         @0[9:8]       log_receive_quanta: u8,
         /// Protection domain, bits 17:16.
         @0[21:20]     pd_high: u8,
-        /// Address of the send ring, or first entry of its page list.
+        /// Address of the send ring, or index of the first PBLE of its page list.
         @8            send_ring: u64 => Hex,
-        /// Address of the receive ring, or first entry of its page list.
+        /// Address of the receive ring, or index of the first PBLE of its page list.
         @16           receive_ring: u64 => Hex,
         /// TTL or hop limit.
         @24           hop_limit: u8,

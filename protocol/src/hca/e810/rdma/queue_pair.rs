@@ -139,9 +139,8 @@ layout! {
     pub struct QpCommand[64] {
         /// In "Modify QP": new maximum segment size.
         @8[45:32]   mss: u16,
-        /// Address of the context, 256 bytes.
+        /// Address of the 256-byte context.
         @16         context: Iova,
-        /// QP number, 24 bits.
         @24[23:0]   qpn: Qpn,
         /// Whether the maximum number of outstanding READs in the context is valid.
         @24[42]     ord_valid: bool,
@@ -155,7 +154,6 @@ layout! {
         @24[46]     loopback: bool,
         /// Whether the CQs in the context are valid.
         @24[47]     cqs_valid: bool,
-        /// Type of the QP.
         @24[50:48]  kind: QpKind as u8,
         /// Whether the source MAC address in the context is valid.
         @24[51]     mac_valid: bool,
@@ -181,9 +179,7 @@ layout! {
     pub struct DestroyQp[64] {
         /// Address of the context.
         @16         context: Iova,
-        /// QP number, 24 bits.
         @24[23:0]   qpn: Qpn,
-        /// Type of the QP.
         @24[50:48]  kind: QpKind as u8,
         /// Whether to ignore bound memory windows.
         @24[54]     ignore_windows: bool,
@@ -209,10 +205,9 @@ layout! {
         @20         sq_minor: u16,
         /// Major error code of flushed sends.
         @22         sq_major: u16,
-        /// QP number, 24 bits.
         @24[23:0]   qpn: Qpn,
         @24[59]     generate_event: bool,
-        /// Whether the codes are valid.
+        /// Whether the error codes are valid.
         @24[60]     codes_valid: bool,
         /// Whether to flush the send queue.
         @24[61]     sq: bool,
@@ -236,7 +231,7 @@ pub enum FlushedQueues {
 }
 
 impl FlushedQueues {
-    /// Creates the value from the results for the two queues.
+    /// Creates the value, given whether the send queue and the receive queue had requests.
     pub const fn new(send: bool, receive: bool) -> Self {
         match (send, receive) {
             (false, false) => Self::Neither,
@@ -272,7 +267,6 @@ layout! {
     pub struct SuspendQp[64] {
         /// In "Resume QP": new queue set of the QP.
         @16         set: u16,
-        /// QP number, 24 bits.
         @24[23:0]   qpn: Qpn,
     }
 }

@@ -14,7 +14,7 @@ pub struct ReceiveWqe {
 }
 
 impl ReceiveWqe {
-    /// Parses a slot with one fragment and `more` additional fragments, as counted in the control word. Fragments
+    /// Parses the WQE in `slot`. `more` is the number of fragments after the first, from the control word. Fragments
     /// beyond the slot are ignored.
     pub fn parse(slot: &[u8], more: u8) -> Self {
         let rest = slot.get(QUANTUM..).unwrap_or_default().as_chunks().0;

@@ -1,5 +1,5 @@
-//! CQP operations on memory regions and windows. An STag identifies a region or window. It consists of an index and, in
-//! the lowest byte, a key.
+//! CQP operations on memory regions and windows. An STag identifies a region or window. The lowest byte of an STag is a
+//! key, and the other bytes are an index.
 //!
 //! # Spec
 //! E810 interface, sections 10.3 and 13.7.
@@ -121,9 +121,7 @@ layout! {
         @24[42]     wide: bool,
         /// Whether the STag is for a region rather than a window.
         @24[43]     region: bool,
-        /// Number of levels in the page list.
         @24[45:44]  level: ListLevel as u8,
-        /// Page size of the region.
         @24[47:46]  page: HostPage as u8,
         /// Rights that the region can grant.
         @24[52:48]  rights: StagRights as u8,
@@ -146,9 +144,7 @@ layout! {
         @16         stag: u32 => Hex,
         /// Whether the STag is for a region; always set.
         @24[43]     region: bool,
-        /// Number of levels in the page list.
         @24[45:44]  level: ListLevel as u8,
-        /// Page size of the region.
         @24[47:46]  page: HostPage as u8,
         /// Access rights of the region.
         @24[52:48]  rights: StagRights as u8,

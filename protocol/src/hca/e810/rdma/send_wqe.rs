@@ -16,7 +16,7 @@ use crate::layout;
 
 /// Length of a quantum in bytes.
 pub const QUANTUM: usize = 32;
-/// Maximum length of a WQE in quanta. In the ring, a WQE does not cross a multiple of this many quanta.
+/// Maximum length of a WQE in quanta. In the ring, a WQE does not cross an index that is a multiple of this number.
 pub const MAX_QUANTA: usize = 8;
 /// Length of the largest WQE in bytes.
 pub const MAX_LEN: usize = QUANTUM * MAX_QUANTA;
@@ -25,9 +25,9 @@ pub const MAX_LEN: usize = QUANTUM * MAX_QUANTA;
 pub const CONTROL_OFFSET: usize = 24;
 /// Offset of the second quantum.
 const SECOND: usize = QUANTUM;
-/// Length of the inline data in the first quantum, where it begins at offset 8.
+/// Maximum number of inline data bytes in the first quantum, where they start at offset 8.
 const FIRST_INLINE: usize = 8;
-/// Length of the inline data in each quantum after the first. The last byte of a quantum contains the polarity.
+/// Maximum number of inline data bytes in each later quantum. The last byte of a quantum contains the polarity.
 const MORE_INLINE: usize = QUANTUM - 1;
 
 layout! {
@@ -41,7 +41,7 @@ layout! {
         [41:38]  more_fragments: u8,
         /// Whether immediate data is present. In a fast registration, this bit is part of the page size.
         [47]     immediate: bool,
-        /// Length of the inline data in bytes. In a local operation, these bits are the rights and the type.
+        /// Length of the inline data in bytes. In a local operation, these bits are fields of [`LocalControl`].
         [55:48]  inline_len: u8,
         /// Whether the data is inline.
         [57]     inline: bool,
@@ -207,7 +207,7 @@ pub enum Operation {
     Write {
         /// Remote memory to write.
         remote: Remote,
-        /// Immediate data as an integer.
+        /// Immediate data in host byte order.
         imm: Option<u32>,
         /// Requests a solicited event at the receiver.
         solicited: bool,
@@ -218,11 +218,11 @@ pub enum Operation {
         remote: Remote,
         /// Scatter list of the data.
         to: Fragments,
-        /// STag to invalidate after the READ, which is that of the first fragment.
+        /// STag to invalidate after the READ: that of the first fragment.
         invalidate: Option<Lkey>,
     },
     Send {
-        /// Immediate data as an integer.
+        /// Immediate data in host byte order.
         imm: Option<u32>,
         /// R_Key that the peer must invalidate.
         invalidate: Option<Rkey>,
@@ -234,7 +234,7 @@ pub enum Operation {
     Datagram {
         /// Destination of the datagram.
         to: Destination,
-        /// Immediate data as an integer.
+        /// Immediate data in host byte order.
         imm: Option<u32>,
         /// Requests a solicited event at the receiver.
         solicited: bool,
@@ -388,7 +388,7 @@ fn data(control: &Control, bytes: &[u8]) -> Data {
     }
 }
 
-/// Returns the inline data: 8 bytes from the first quantum, then 31 bytes from each of the others.
+/// Returns the inline data: up to 8 bytes from the first quantum, then up to 31 bytes from each later quantum.
 fn inline(control: &Control, bytes: &[u8]) -> SmallVec<[u8; 64]> {
     let (first, rest) = bytes.split_at_checked(SECOND).unwrap_or((bytes, &[]));
     let of_first = first.iter().skip(8).take(FIRST_INLINE);

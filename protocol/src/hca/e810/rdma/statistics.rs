@@ -12,7 +12,6 @@ layout! {
         @24[6:0]  instance: u8,
         /// Whether `instance` is valid.
         @24[61]   use_instance: bool,
-        /// Address of the buffer.
         @32       buffer: Iova,
         @40       function: u16,
     }
@@ -41,7 +40,7 @@ layout! {
         @136[47:0]   ipv4_multicast_packets_sent: u64,
         @168[47:0]   ipv6_multicast_bytes_sent: u64,
         @176[47:0]   ipv6_multicast_packets_sent: u64,
-        /// Received requests that violate the protocol. The driver uses a TCP name for this counter.
+        /// Received requests that violate the protocol. The driver reports this counter under a TCP name.
         @200[23:0]   protocol_errors: u32,
         @220         retransmitted: u32,
         @224[47:0]   udp_received: u64,

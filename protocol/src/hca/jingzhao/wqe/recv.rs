@@ -128,7 +128,7 @@ fn units(slot: &[u8]) -> &[RawData] {
 
 /// Returns whether a unit terminates the list. Keys 0 and 100h are ordinary keys if the length is nonzero (J-22).
 fn is_terminator(unit: &RawData) -> bool {
-    /// Key of a terminator, if the key is not 0.
+    /// Key that the public kernel driver writes in terminators. The user library writes 0.
     const INVALID_LKEY: u32 = 0x100;
     unit.len.get() == 0 && matches!(unit.lkey.get(), 0 | INVALID_LKEY)
 }

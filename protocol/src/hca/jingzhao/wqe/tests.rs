@@ -253,7 +253,7 @@ fn example_receives_are_posted() {
 }
 
 #[test]
-fn cleared_next_unit_is_posted_in_first_pass() {
+fn unmarked_slot_is_posted_in_first_pass() {
     let mut slot = RECV_LIBRARY;
     slot[..16].fill(0);
     assert!(!RecvWqe::is_posted_without_valid_bit(&slot, false));
@@ -288,7 +288,7 @@ fn partially_written_data_unit_is_ignored() {
 }
 
 #[test]
-fn key_ffffffff_counts_if_region_exists() {
+fn all_ones_key_is_valid_if_region_exists() {
     let unit = DataSegment { lkey: Lkey::new(u32::MAX), ..page_of_data() };
     let slot = RecvWqe { data: smallvec![unit] }.emit(48);
     assert_eq!(extent(&slot), (0, End::Untouched));
@@ -296,7 +296,7 @@ fn key_ffffffff_counts_if_region_exists() {
 }
 
 #[test]
-fn address_zero_and_empty_list_are_written() {
+fn zero_address_and_empty_list_count_as_written() {
     let zero = DataSegment { va: Va::new(0), ..page_of_data() };
     let mut slot = RecvWqe { data: smallvec![zero] }.emit(64);
     slot[48..].copy_from_slice(&UNTOUCHED);

@@ -32,7 +32,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Returns the byte offset of the next WQE in a queue of `len` bytes, or `None` if the queue is empty.
+    /// Returns the byte offset of the next WQE in a queue of `len` bytes, or `None` if `len` is 0.
     pub fn position(&self, unit: PositionUnit, len: u32) -> Option<u32> {
         let unit = match unit {
             PositionUnit::Granule => GRANULE as u64,
@@ -96,9 +96,9 @@ pub struct UdUnit {
     /// 00h: egress port. The public driver puts the port in the top byte and the PD in the other bytes. The device has
     /// only one port and ignores this field.
     pub port: u32,
-    /// 04h: source LID, or the low half of the source MAC.
+    /// 04h: source LID, or bits 15:0 of the source MAC.
     pub slid: Lid,
-    /// 06h: destination LID, or the low half of [`UdUnit::dmac`].
+    /// 06h: destination LID, or bits 15:0 of the destination MAC; see [`UdUnit::dmac`].
     pub dlid: Lid,
     /// 08h: source MAC, bits 47:16.
     pub smac_high: u32,

@@ -9,7 +9,7 @@ use crate::ids::{FlowLabel, Lid, Lkey, MacAddr, Qkey, Qpn, Rkey, Srqn, Va};
 use crate::layout;
 
 codes! {
-    /// Fence mode: the earlier requests for which a WQE waits.
+    /// Fence mode: which earlier requests a WQE waits for.
     pub enum Fence(u8) {
         /// The WQE waits for no earlier request.
         None = 0 "none",
@@ -27,7 +27,7 @@ codes! {
 layout! {
     /// Control segment, the first segment of every send WQE.
     pub struct ControlSegment[16] big_endian {
-        /// Variant of the operation that the opcode selects.
+        /// Variant of the operation; its meaning depends on the opcode.
         @0x00[31:24]  op_mod: u8,
         /// Index of the WQE's first block, modulo 2^16.
         @0x00[23:8]   index: u16,
@@ -98,7 +98,7 @@ layout! {
     pub struct DatagramSegment[48] big_endian {
         /// Q_Key of the receiver. If bit 31 is set, the Q_Key of the sending QP is used instead.
         @0x00         qkey: Qkey,
-        /// Whether the segment is 48 bytes long. If not, it is 16 bytes long.
+        /// Whether the segment is 48 bytes long instead of 16.
         @0x08[31]     long: bool,
         /// QP number of the receiver.
         @0x08[23:0]   qpn: Qpn,

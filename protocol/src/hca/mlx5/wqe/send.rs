@@ -32,7 +32,7 @@ pub enum WqeError {
     /// The WQE has inline data, but its operation returns data.
     #[error("an operation that returns data cannot use inline data")]
     Inline,
-    /// The WQE of an atomic operation does not have exactly one 8-byte data segment.
+    /// The result buffer of an atomic operation is not a single 8-byte segment.
     #[error("the result buffer of an atomic operation must be a single 8-byte segment")]
     AtomicResult,
 }
@@ -47,7 +47,7 @@ impl WqeError {
 pub enum Translation<'a> {
     /// The UMR has no list, because the number of units in its control segment is 0.
     None,
-    /// The list is in the WQE, which is padded to a multiple of 64 bytes.
+    /// The list is in the WQE. [`SendWqe::emit`] pads it to a multiple of 64 bytes.
     Inline(&'a [u8]),
     /// The list is in memory, at the address in the segment.
     Pointer(DataSegment),
@@ -95,7 +95,7 @@ pub struct SendWqe<'a> {
     pub data: DataItems<'a>,
 }
 
-/// The segments of a WQE that have not been parsed yet.
+/// The unparsed rest of a WQE.
 struct Segments<'a>(&'a [u8]);
 
 impl<'a> Segments<'a> {
@@ -238,7 +238,6 @@ impl<'a> SendWqe<'a> {
             match item {
                 DataItem::Pointer(segment) => wqe.extend_from_slice(&segment.emit()),
                 DataItem::Inline(bytes) => {
-                    // The count is truncated to its field. Data that long does not fit in a WQE of at most 1008 bytes.
                     let count = u32::try_from(bytes.len()).unwrap_or(u32::MAX) & 0x3ff | 1 << 31;
                     wqe.extend_from_slice(&count.to_be_bytes());
                     wqe.extend_from_slice(bytes);

@@ -6,7 +6,6 @@ use crate::hca::mlx5::qp::Service;
 use crate::hca::mlx5::umr::MkeyMask;
 use crate::ids::{Lid, Lkey, Pdn, Qkey, Qpn, Rkey, Srqn, Va};
 
-/// Converts words to big-endian bytes.
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
@@ -50,7 +49,7 @@ fn recorded_umr_wqe_round_trips() {
     assert!(umr.control.mask.contains(MkeyMask::PD | MkeyMask::FREE));
 }
 
-/// The WQE, from golden trace ib-5, binds a type 2 window to part of a region.
+/// Golden trace ib-5: the WQE binds a type 2 memory window to part of a region.
 #[test]
 fn inline_umr_translation_is_padded_to_64_bytes() {
     let mut wqe = bytes(&[0x25, 0x880c, 8, 0x110a, 0xb000_0000, 0x4_0000, 0, 0x203c_6041]);

@@ -62,7 +62,6 @@ impl MlxWqe {
     }
 }
 
-/// Removes `excess` bytes from the end of a gather list.
 fn trim_end(data: &mut DataSegments, mut excess: u32) -> Result<(), WqeError> {
     while excess > 0 {
         let last = data.last_mut().ok_or(WqeError::Truncated("ICRC"))?;

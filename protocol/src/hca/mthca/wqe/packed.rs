@@ -86,7 +86,6 @@ struct Class {
     service_level: u8,
 }
 
-/// Local route header (LRH).
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawLrh {
@@ -107,7 +106,6 @@ struct Flow {
     version: u8,
 }
 
-/// Global route header (GRH).
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawGrh {

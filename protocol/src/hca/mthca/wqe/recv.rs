@@ -52,12 +52,10 @@ impl RecvWqe {
     }
 }
 
-/// Returns the byte offset of the next slot of an SRQ.
 fn successor(next: &[u8; GRANULE]) -> u32 {
     NextSegment::parse(next).link.address
 }
 
-/// Returns whether this segment terminates the scatter list.
 fn is_end(raw: &RawData) -> bool {
     raw.len.get() == 0 && raw.lkey.get() == END_KEY.get()
 }

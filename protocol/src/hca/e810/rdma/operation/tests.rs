@@ -1,4 +1,4 @@
-//! Tests with WQEs recorded from drivers. Every set bit must be part of a field.
+//! Tests with WQEs recorded from drivers. Every set bit must belong to a field.
 
 use super::*;
 
@@ -7,9 +7,9 @@ fn wqe(hex: &str) -> [u8; WQE_LEN] {
     std::array::from_fn(|at| u8::from_str_radix(&hex[at * 2..at * 2 + 2], 16).unwrap())
 }
 
-/// Trace file, position in it, and WQE.
+/// Trace file, position in the file, and WQE.
 #[rustfmt::skip]
-const SENT: &[(&str, &str, &str)] = &[
+const RECORDED_WQES: &[(&str, &str, &str)] = &[
     ("irdma-probe", "17", "000000000000000000000000000000000031de46000000000100000000800c9000000000000000000000f3460000000000000000000000000000000000000000"),
     ("run73-all", "24", "000000000000000000000000000000000001f546000000000300000000a00b90000000000000000000105f2a0000000000000000000000000000000000000000"),
     ("run73-all", "69", "0000000000000000000000000000000000914048000000000700000000a00c9000000000000000000070582a0000000000000000000000000000000000000000"),
@@ -59,7 +59,7 @@ const SENT: &[(&str, &str, &str)] = &[
 
 #[test]
 fn recorded_wqes_round_trip() {
-    for (file, place, hex) in SENT {
+    for (file, place, hex) in RECORDED_WQES {
         let bytes = wqe(hex);
         let operation = Operation::parse(&bytes).unwrap();
         let valid = Header::parse(&bytes).valid;

@@ -43,7 +43,7 @@ fn parses_datagram_example() {
     assert_eq!(Operation::parse(&bytes, Service::Datagram), Ok(send));
 }
 
-/// Example "SQ GSI, 2 SGEs" from section 16.3. One of the two additional fragments is a dummy.
+/// Example "SQ GSI, 2 SGEs" from section 16.3. An empty third fragment pads the list.
 #[test]
 fn even_fragment_count_is_padded() {
     let [[a, b], [c, d]] = [fragment_words(0x1000, 1, 16), fragment_words(0x2000, 2, 32)];
@@ -58,7 +58,7 @@ fn even_fragment_count_is_padded() {
     assert_eq!(list.as_slice(), [fragment(0x1000, 1, 16), fragment(0x2000, 2, 32)]);
 }
 
-/// The longest list has 13 fragments, or 14 entries with immediate data (section 13.4).
+/// A list has at most 13 fragments. Immediate data occupies an additional entry (section 13.4).
 #[test]
 fn parses_fragment_lists_of_every_length() {
     for count in 1..=13_usize {
