@@ -113,7 +113,8 @@ fn numbers(text: &str) -> Vec<String> {
     found
 }
 
-/// Document to which a citation refers: the last one named before it in the sentence, or one named right after it.
+/// Document that a citation refers to: the last document named earlier in the sentence, or one named right after the
+/// citation.
 enum Named<'a> {
     Interface(&'a Interface),
     Another,

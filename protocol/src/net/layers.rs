@@ -23,8 +23,8 @@ pub const TCP: u8 = 6;
 pub const SCTP: u8 = 132;
 
 /// Maximum number of IPv6 extension headers to follow. It bounds the time spent on an untrusted frame. RFC 8200,
-/// section 4.1, recommends an order with at most seven extension headers, so ordinary frames are below the limit. If a
-/// frame has more, its transport is [`Transport::Other`].
+/// section 4.1, recommends an order with at most seven extension headers, so ordinary frames are below the limit. A
+/// frame above the limit has the transport [`Transport::Other`].
 const MAX_EXTENSIONS: usize = 8;
 
 /// Headers of a frame. Offsets are in bytes from the beginning of the frame.
@@ -212,7 +212,7 @@ impl Ip {
     }
 
     /// Parses an IPv6 datagram. Offsets in the result are relative to the first byte of the datagram. An extension
-    /// header that does not fit into the datagram is treated as payload, as are those after [`MAX_EXTENSIONS`] headers.
+    /// header is treated as payload if it does not fit into the datagram, or if it follows [`MAX_EXTENSIONS`] others.
     fn parse_v6(bytes: &[u8]) -> Option<Self> {
         let (raw, _) = view::<RawIpv6>(bytes, "IPv6").ok()?;
         if raw.flow.version() != 6 {

@@ -20,7 +20,7 @@ use crate::lab::Lab;
 use crate::report::line;
 use crate::testbed::name::{GuestName, TestbedName};
 use crate::testbed::progress::Line;
-use crate::testbed::protocol::{Description, Event, Keep, Stage, receive, send};
+use crate::testbed::protocol::{Description, Event, Keep, receive, send};
 use crate::testbed::state::States;
 use crate::testbed::{LOGS, UpOptions};
 

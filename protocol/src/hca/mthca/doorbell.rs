@@ -138,7 +138,7 @@ impl ArmCq {
     }
 
     /// Parses the last arm request from a doorbell record. Returns `None` if the record is not an arm record, for
-    /// example because the driver has not set its kind yet.
+    /// example because the driver has not set the record's kind yet.
     pub fn from_record(bytes: [u8; RECORD_LEN]) -> Option<Self> {
         let raw = RawRecord::from_bits(u64::from_be_bytes(bytes));
         let arm_for = match raw.command() {

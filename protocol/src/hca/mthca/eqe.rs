@@ -19,9 +19,9 @@ pub enum QpEvent {
     SqDrained,
     /// 05h: local work queue catastrophic error. A work queue could not be read.
     Catastrophic,
-    /// 10h: the peer sent an invalid request, which the device rejected.
+    /// 10h: the device rejected an invalid request from the peer.
     InvalidRequest,
-    /// 11h: the peer sent a request without access rights, which the device rejected.
+    /// 11h: the device rejected a request for which the peer has no access rights.
     AccessViolation,
     /// 13h: last WQE reached. The QP will consume no more receive WQEs from the SRQ.
     LastWqeReached,

@@ -51,7 +51,7 @@ pub struct Mpt {
     pub flags: MptFlags,
     /// Log2 of the page size in bytes, 12 to 31.
     pub page_shift: u8,
-    /// L_Key of the region, which is also its R_Key.
+    /// Key of the region, used as both L_Key and R_Key.
     pub key: Lkey,
     pub pd: Pdn,
     pub start: Va,

@@ -1,4 +1,4 @@
-//! Packet headers of MADs, which the driver writes in InfiniBand wire format.
+//! Packet headers that the driver writes in front of a MAD, in InfiniBand wire format.
 //!
 //! # Spec
 //! mthca interface, section 8.3; IBTA volume 1, sections 7.7 (local route header), 8.3 (global route header) and 9.2 to
@@ -19,7 +19,7 @@ pub struct PackedHeaders {
     pub service_level: u8,
     /// Global route header (GRH).
     pub grh: Option<PackedGrh>,
-    /// Base transport header, whose opcode is SEND Only.
+    /// Base transport header. The opcode is SEND Only, with or without immediate data.
     pub bth: Bth,
     /// Datagram extended transport header.
     pub deth: Deth,
