@@ -53,10 +53,7 @@ pub enum FleetError {
     Host(#[from] io::Error),
     /// A device failed, and cannot be recreated without its client.
     #[error("{name} stopped")]
-    Device {
-        name: String,
-        source: Failure,
-    },
+    Device { name: String, source: Failure },
     /// Devices did not stop in time.
     #[error("{} did not stop within {} s", names.join(", "), STOP_TIMEOUT.as_secs())]
     Hung { names: Vec<String> },

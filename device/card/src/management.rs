@@ -305,12 +305,11 @@ impl Management {
         self.port.set_capabilities(mask);
     }
 
-    /// Returns the NodeDescription.
     pub fn description(&self) -> [u8; smp::DATA_LEN] {
         self.port.description()
     }
 
-    /// Replaces the NodeDescription.
+    /// Replaces the NodeDescription until the next reset.
     pub fn set_description(&mut self, description: [u8; smp::DATA_LEN]) {
         self.port.set_description(description);
     }

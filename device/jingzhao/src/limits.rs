@@ -111,12 +111,7 @@ pub enum LimitsError {
     WqeLen { key: &'static str, len: u16, most: u16 },
     /// The scatter/gather list does not fit in a WQE.
     #[error("{key}: {sges} scatter/gather elements do not fit in a WQE of {len} bytes (maximum {most})")]
-    Sges {
-        key: &'static str,
-        sges: u8,
-        len: u16,
-        most: usize,
-    },
+    Sges { key: &'static str, sges: u8, len: u16, most: usize },
     #[error("reserved_qps: must be less than max_qps")]
     Reserved,
 }

@@ -45,9 +45,7 @@ const SHORT_WQE: usize = 128;
 pub enum DoorbellOverflowError {
     /// Software posted to slots that are still in use.
     #[error("too many pending doorbells for a send queue with {slots} slots")]
-    Queue {
-        slots: u32,
-    },
+    Queue { slots: u32 },
     /// Too many queues of the device are stalled with pending doorbells.
     #[error("too many pending doorbells across all send queues (maximum {POOLED_DOORBELLS})")]
     Device,

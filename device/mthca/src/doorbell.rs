@@ -22,14 +22,8 @@ use crate::reason::ALREADY_TAKEN;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doorbell {
-    Send {
-        page: u32,
-        doorbell: SendDoorbell,
-    },
-    Arm {
-        page: u32,
-        arm: ArmCq,
-    },
+    Send { page: u32, doorbell: SendDoorbell },
+    Arm { page: u32, arm: ArmCq },
 }
 
 impl Doorbell {

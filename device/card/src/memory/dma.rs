@@ -61,11 +61,7 @@ pub enum MapError {
     #[error(
         "the DMA range of {len:#x} bytes at file offset {offset:#x} exceeds the file length of {file_len:#x} bytes"
     )]
-    OutsideFile {
-        offset: u64,
-        len: u64,
-        file_len: u64,
-    },
+    OutsideFile { offset: u64, len: u64, file_len: u64 },
     #[error("too many DMA ranges (maximum {0})")]
     TooManyRanges(usize),
     #[error("too many guest memory files (maximum {0})")]

@@ -12,7 +12,9 @@ impl Checker<'_> {
     /// Returns whether a READ request to `node` repeats all or part of a READ that the peer has sent. The responder
     /// must execute such a request.
     pub(crate) fn repeats_read(&self, node: usize, packet: &Packet<'_>) -> bool {
-        let (Ok(id), Ext::Reth(reth)) = (self.find(node, packet.bth.dest_qp), packet.ext) else { return false };
+        let (Ok(id), Ext::Reth(reth)) = (self.find(node, packet.bth.dest_qp), packet.ext) else {
+            return false;
+        };
         let peer = id.peer();
         let (nth, at) = self.side(peer).flight.find(packet.bth.psn);
         let Some(op) = nth.and_then(|nth| self.ops(peer).get(nth)) else { return false };

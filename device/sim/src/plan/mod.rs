@@ -183,10 +183,7 @@ pub enum Action {
     /// Replaces the P_Key of a side until the pair is connected again.
     Partition { pair: usize, side: usize, pkey: Pkey },
     /// Makes the network lose every packet to a side until the pair is connected again.
-    Silence {
-        pair: usize,
-        side: usize,
-    },
+    Silence { pair: usize, side: usize },
 }
 
 #[derive(Clone, Debug)]

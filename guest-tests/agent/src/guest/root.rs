@@ -16,7 +16,7 @@ pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
     for folder in [LOWER, UPPER, ROOT] {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {folder}"))?;
     }
-    // Ignore set-user-ID bits: the files belong to the user that built the image, who may not be root.
+    // Ignore set-user-ID bits: the files belong to the user that built the image, which may not be root.
     mount(&step.system, LOWER, "ext4", libc::MS_RDONLY | libc::MS_NOSUID, "")?;
     mount("tmpfs", UPPER, "tmpfs", 0, "")?;
     for folder in ["/upper/data", "/upper/work"] {
