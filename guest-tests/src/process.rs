@@ -1,4 +1,4 @@
-//! Child processes of the lab. Their output and command lines are saved to files, and they do not outlive the lab.
+//! Child processes of the lab. They do not outlive the lab, and their output and command lines are saved to files.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -46,8 +46,8 @@ pub enum Reading {
 }
 
 impl Process {
-    /// Starts `command` and appends its standard output and standard error to `NAME.log` in the run directory, up to 64
-    /// MiB.
+    /// Starts `command`. The first 64 MiB of its standard output and standard error are appended to `NAME.log` in the
+    /// run directory.
     ///
     /// # Errors
     /// The command cannot be started.
@@ -182,7 +182,7 @@ impl Process {
     /// # Errors
     /// The program had to be killed.
     pub async fn stop(&mut self, limit: Duration) -> Result<ExitStatus> {
-        // Ignore the error if the program has already exited.
+        // Sending the signal fails if the program has already exited, which is fine.
         let _ = self.signal(libc::SIGTERM);
         match timeout(limit, self.child.wait()).await {
             Ok(status) => Ok(status?),
@@ -194,7 +194,7 @@ impl Process {
     }
 }
 
-/// Copies output to the log until the program closes it, and publishes the log's length.
+/// Copies the program's output to the log until end of file, and publishes the log's length.
 async fn pump(
     mut output: pipe::Receiver,
     mut log: BoundedLog<File>,
@@ -210,7 +210,7 @@ async fn pump(
             Reading::Stalled => {
                 // If the pipe cannot be filled, the test is less strict but still valid.
                 let _ = fill(&output);
-                // An error means that the process was dropped. Read the remaining output, because it may show why the
+                // An error means that the `Process` was dropped. Read the remaining output, because it may show why the
                 // program ended.
                 if reading.changed().await.is_ok() {
                     continue;
@@ -234,12 +234,13 @@ async fn pump(
 
 /// Fills a pipe, so that writes to its other end block.
 fn fill(output: &pipe::Receiver) -> std::io::Result<()> {
-    // Open a separate write end through /proc, so that O_NONBLOCK does not affect the program's own.
+    // Open a separate write end through /proc, because O_NONBLOCK would affect the program if set on its own write end.
     let mut end = File::options()
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(format!("/proc/self/fd/{}", output.as_raw_fd()))?;
-    // Finish with single bytes, because a write of up to PIPE_BUF bytes is never partial.
+    // A write of up to PIPE_BUF (4096) bytes fails if the pipe has no room for all of them, so finish with single
+    // bytes.
     for piece in [4096, 1] {
         while end.write(&[FILLER; 4096][..piece]).is_ok() {}
     }
@@ -264,8 +265,8 @@ pub(crate) fn is_suspended(id: u32) -> bool {
     fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| has_suspended_state(&stat))
 }
 
-/// Returns whether a line of proc_pid_stat(5) shows a suspended process. The program name in parentheses may contain
-/// any character.
+/// Returns whether a line of proc_pid_stat(5) shows a suspended process. The line is split at the last parenthesis,
+/// because the program name in parentheses may contain any character.
 fn has_suspended_state(stat: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }

@@ -6,15 +6,15 @@ use anyhow::{Context, Result, ensure};
 
 use crate::artifacts::cache_dir;
 
-/// Returns the directory for run output: `lab` in Cargo's target directory or, if this program is installed elsewhere,
-/// `lab` in the cache.
+/// Returns the directory for run output: `lab` in Cargo's target directory if this program was built there, and
+/// otherwise `lab` in the cache directory.
 ///
 /// # Errors
-/// The path of this program is unknown.
+/// The path of this program or the cache directory cannot be determined.
 pub fn lab_dir() -> Result<PathBuf> {
     let profile = profile_dir()?;
-    // Cargo creates this lock file in each profile directory that it builds. The target directory's tag file is less
-    // reliable, because it is missing if another tool created the directory.
+    // Cargo creates this lock file in each profile directory that it builds. CACHEDIR.TAG in the target directory is
+    // less reliable, because it is missing if another tool created the directory.
     let built_here = profile.join(".cargo-lock").is_file();
     let target = profile.parent().filter(|_| built_here);
     Ok(target.map_or_else(cache_dir, |target| Ok(target.to_owned()))?.join("lab"))

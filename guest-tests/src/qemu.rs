@@ -28,7 +28,6 @@ pub struct Machine {
     /// Guest memory in MiB. The HCA's daemon maps all of it.
     pub memory_mib: u32,
     pub cpus: u32,
-    /// How guest code is executed.
     pub accelerator: Accelerator,
     /// Additional arguments for the kernel's command line.
     pub kernel_args: String,
@@ -58,16 +57,13 @@ pub struct Machine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     pub folder: PathBuf,
-    /// Tag by which the guest mounts the directory.
     pub tag: String,
-    /// Whether the guest has only read access.
     pub read_only: bool,
 }
 
 /// An Ethernet NIC whose link is a UDP socket. Each frame is one datagram, as on an HCA's fabric.
 #[derive(Clone, Debug)]
 pub struct Nic {
-    /// Model of the NIC. The guest must have a driver for it.
     pub model: NicModel,
     pub mac: [u8; 6],
     /// UDP address on which QEMU receives frames.
@@ -76,10 +72,8 @@ pub struct Nic {
     pub peer: SocketAddr,
 }
 
-/// A NIC model that QEMU emulates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NicModel {
-    /// The paravirtual virtio-net device.
     #[default]
     Virtio,
     /// The Intel 82574L NIC.
@@ -158,7 +152,8 @@ impl Machine {
             }
         }
 
-        // The lab truncates a log that becomes too long, so QEMU must open it in append mode.
+        // QEMU must open the log in append mode, because otherwise it would write at its old offset after the lab has
+        // truncated the log.
         let console_log = escaped(&endpoints.console_log);
         args.pair(
             "-chardev",
@@ -177,7 +172,7 @@ impl Machine {
 
         if self.iommu {
             // With caching-mode=on, the guest notifies the emulated IOMMU of every new mapping, so that QEMU can
-            // forward it. The IOMMU must precede the devices whose accesses it translates.
+            // forward the mapping to the device. The IOMMU must precede the devices whose accesses it translates.
             args.pair("-device", "intel-iommu,caching-mode=on");
         }
         args.pair("-device", "virtio-serial-pci");
@@ -259,7 +254,7 @@ pub(crate) fn command_line(args: &str) -> String {
     format!("console=ttyS0 panic=-1 {args}").trim_end().to_owned()
 }
 
-/// Returns the properties of a vfio-user device whose server listens on `socket`.
+/// Returns the properties of a vfio-user device with the given server socket.
 fn vfio_user(socket: &Path) -> Value {
     json!({
         "driver": "vfio-user-pci",
@@ -267,7 +262,7 @@ fn vfio_user(socket: &Path) -> Value {
     })
 }
 
-/// Returns the properties of a vfio-user device in `slot` whose server listens on `socket`.
+/// Returns the properties of a vfio-user device behind the root port `slot`.
 pub(crate) fn vfio_user_behind(socket: &Path, slot: &str) -> Value {
     let mut device = vfio_user(socket);
     device["bus"] = slot.into();
@@ -388,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn qemu_appends_to_escaped_console_log_path() {
+    fn console_log_is_appended_and_path_escaped() {
         let with_socket = line(&machine(), Some("s/tty".into()));
         assert!(with_socket.contains("path=s/tty,logfile=a,,b.console,logappend=on"), "{with_socket}");
         let without = line(&machine(), None);

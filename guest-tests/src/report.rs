@@ -24,11 +24,8 @@ impl std::error::Error for Skip {}
 /// Numbers of cases by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Number of passed cases.
     pub passed: u32,
-    /// Number of failed cases.
     pub failed: u32,
-    /// Number of skipped cases.
     pub skipped: u32,
 }
 
@@ -79,7 +76,6 @@ impl Report {
         scenario.clone_into(&mut self.scenario);
     }
 
-    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }

@@ -45,8 +45,7 @@ impl RunDir {
             let _ = fs::remove_dir_all(parent.join(name(*old)));
         }
         let first = runs.last().map_or(1, |last| last + 1);
-        // Runs that start at the same time take consecutive numbers. There are few of them, so a bounded search
-        // suffices.
+        // Runs that start at the same time take consecutive numbers. Few runs do, so a bounded search suffices.
         for number in first..first + 100 {
             let path = parent.join(name(number));
             match fs::create_dir(&path) {
@@ -101,7 +100,7 @@ impl RunDir {
     }
 }
 
-/// Returns the directory of the last run that was started below `lab/scenario`, if it exists.
+/// Returns the directory of the most recent run below `lab/scenario`, if it exists.
 pub fn latest(lab: &Path, scenario: &str) -> Option<PathBuf> {
     let path = lab.join(scenario).join(LATEST).canonicalize().ok()?;
     path.is_dir().then_some(path)

@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 
 use super::endpoint::{Completion, Endpoint, GRH, Message};
 
-/// Parameters of a cell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     pub(super) service: Service,

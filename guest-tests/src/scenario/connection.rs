@@ -21,9 +21,7 @@ pub(super) struct Attributes {
     pub(super) psn: [u32; 2],
     pub(super) timeout: u8,
     pub(super) retry: u8,
-    /// Number of retries after RNR NAKs.
     pub(super) rnr_retry: u8,
-    /// RNR timer code sent in RNR NAKs.
     pub(super) rnr_timer: u8,
     /// Paths from guest `a` to guest `b` and from guest `b` to guest `a`, in that order.
     pub(super) path: [Path; 2],
@@ -107,7 +105,6 @@ impl Connection {
         }
     }
 
-    /// Destroys the queue pairs at both ends.
     pub(super) async fn destroy(self, pair: &mut Pair) -> Result<()> {
         tokio::try_join!(self.a.destroy(&mut pair.a.vm), self.b.destroy(&mut pair.b.vm))?;
         Ok(())
@@ -157,7 +154,6 @@ impl End {
         self.to(vm, rts).await
     }
 
-    /// Applies a state transition to the queue pair.
     pub(super) async fn to(&self, vm: &mut Vm, transition: Transition) -> Result<()> {
         vm.call(ModifyQp { qp: self.qp.id, transition }).await.map(drop)
     }
@@ -175,19 +171,18 @@ impl End {
         Ok(cqes)
     }
 
-    /// Returns the attributes reported by QUERY_QP.
     pub(super) async fn query(&self, vm: &mut Vm) -> Result<QpAttributes> {
         vm.call(QueryQp { qp: self.qp.id }).await
     }
 
-    /// Fails unless the device reports that the queue pair is in state `expected`.
     pub(super) async fn expect_state(&self, vm: &mut Vm, expected: u8) -> Result<()> {
         let state = self.query(vm).await?.state;
         ensure!(state == expected, "the QP of guest {} is in state {state}, expected {expected}", vm.name());
         Ok(())
     }
 
-    /// Fails unless exactly the expected completions arrive. Each is an error syndrome, or `None` for success.
+    /// Fails unless exactly the expected completions arrive. An expected completion is an error syndrome, or `None` for
+    /// success.
     pub(super) async fn expect_completions(
         &self,
         vm: &mut Vm,

@@ -19,7 +19,7 @@ use crate::daemon::{Explained, HcaSpec};
 use crate::lab::Lab;
 use crate::testbed::kind::Device;
 
-/// Starts two guests, each with a ConnectX in strict mode. The given violations do not fail the scenario.
+/// Starts two guests, each with a ConnectX in strict mode. The violations in `explained` do not fail the scenario.
 async fn start(lab: &Lab, scenario: &str, explained: &'static [Explained]) -> Result<StockPair> {
     let strict = |spec| HcaSpec { strict: true, explained, ..spec };
     StockPair::start_of(Device::ConnectxIb, lab, lab.new_run(scenario)?, strict).await

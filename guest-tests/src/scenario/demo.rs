@@ -76,7 +76,6 @@ pub async fn run(lab: &Lab) -> Result<()> {
     line(&format!("\n{}", shown(&program)))
 }
 
-/// Returns [`CLOSING_TEXT`] with `guest-lab` replaced by `program`.
 fn shown(program: &str) -> String {
     CLOSING_TEXT.replace("guest-lab ", &format!("{program} "))
 }

@@ -17,7 +17,7 @@ impl Driver for Vm {
     }
 }
 
-/// The agent in this process, which also acts as the VMM of a device without a guest.
+/// An agent in this process. It also acts as the VMM of the device, which has no guest.
 #[derive(Debug, Default)]
 pub(super) struct Guestless(Agent);
 

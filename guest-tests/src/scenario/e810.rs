@@ -1,5 +1,4 @@
-//! Guests that use an E810 with the stock drivers `ice` and `irdma`, and test it with Debian's network, RDMA and
-//! storage tools.
+//! Tests an E810 in guests, using the stock drivers `ice` and `irdma` and Debian's network, RDMA and storage tools.
 
 mod answers;
 mod bridge;

@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 
 /// Length of the GRH area that precedes a received datagram.
 pub(super) const GRH: u64 = 40;
-/// Size of an endpoint's region, which has room for the longest message of a matrix and the bytes around it.
+/// Size of an endpoint's region, which has room for the longest message of a test matrix and its guard bytes.
 pub(super) const REGION: u64 = (8 << 20) + (1 << 16);
 
 /// ACK timeout code for 67 ms, which is close to rxe's timer resolution.
@@ -25,7 +25,6 @@ const RNR_TIMER: u8 = 14;
 /// Parameters of the connection between two endpoints, as seen from one of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
-    /// QP number of the peer.
     pub(super) peer_qpn: u32,
     pub(super) peer_ip: IpAddr,
     /// Path MTU in bytes.

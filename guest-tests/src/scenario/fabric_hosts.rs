@@ -118,7 +118,6 @@ async fn tunnelled(lab: &Lab, run: &RunDir, site: &Site, tunnels: &Tunnels, path
     Host::stop_all(hosts).await
 }
 
-/// A host's HCA and its driver.
 struct Host {
     hca: Jingzhao<InProcess>,
     daemon: Daemon,

@@ -2,7 +2,7 @@
 //! within one process.
 //!
 //! The HCAs are driven over their vfio-user sockets, without guests. The NIC belongs to a guest with soft-RoCE and is
-//! connected to only one HCA, which forwards its frames.
+//! connected to only one HCA, which forwards the NIC's frames.
 
 mod churn;
 mod congestion;

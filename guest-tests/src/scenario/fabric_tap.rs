@@ -56,7 +56,6 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// An HCA on a tap interface.
 struct Host {
     id: u16,
     hca: Jingzhao<InProcess>,

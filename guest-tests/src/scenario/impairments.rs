@@ -16,7 +16,6 @@ const SOON: Duration = Duration::from_secs(60);
 pub(super) struct Impairments(Vec<u64>);
 
 impl Impairments {
-    /// Returns whether the list of rules is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -72,7 +72,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("ci: the NVMe example without driver violations", &hint, case).await?;
     let case = ci_failures(&user, &shared, run.path());
     report.case("ci: failures of the lab have a distinct status", &hint, case).await?;
-    // The second test in this block contacts a package archive on each run.
+    // The last of these cases contacts a package archive on each run.
     if extent == Extent::Full {
         report.case("guests stop when the process of --for-pid exits", &hint, bound(&user)).await?;
         report.case("a guest without its hcad is listed as such", &hint, device_lost(&user)).await?;
@@ -449,7 +449,7 @@ async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Cancels a job while its guest boots. The logs so far must be copied.
+/// Cancels a job while its guest boots. The logs written so far must be copied.
 async fn cancelled_boot(user: &User, shared: &Path, logs: &Path) -> Result<()> {
     let (from, to) = (shared.display().to_string(), logs.display().to_string());
     let running =

@@ -43,7 +43,6 @@ pub(super) fn mpi_over_ucx(transports: &str) -> String {
     )
 }
 
-/// Two guests with middleware.
 pub(super) struct Pair {
     pub(super) a: Station,
     pub(super) b: Station,

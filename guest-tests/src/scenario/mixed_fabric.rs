@@ -67,7 +67,6 @@ const E810_CELLS: &[(Service, &[(Operation, u32)])] = &[
     ),
 ];
 
-/// The endpoints and their daemons.
 struct Fabric {
     mthca: Stock,
     jingzhao: Jingzhao<Node>,

@@ -516,12 +516,10 @@ impl Scenario {
         Self { name, about, pair: false, alone: false, run }
     }
 
-    /// Declares that the scenario's guests are a pair with one HCA each.
     const fn pair(self) -> Self {
         Self { pair: true, ..self }
     }
 
-    /// Declares that the scenario must run alone.
     const fn alone(self) -> Self {
         Self { alone: true, ..self }
     }

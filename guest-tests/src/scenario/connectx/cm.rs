@@ -6,7 +6,7 @@ use super::super::mthca::ipoib::{both_up, cases, diagnose, perftests};
 use crate::lab::Lab;
 use crate::report::Report;
 
-/// Subnet diagnostic programs and their expected output, in the notation of `mthca-ipoib`.
+/// Subnet diagnostic programs, each with substrings of its expected output.
 const DIAGNOSTICS: &[(&str, &[&str])] = &[
     (
         "ibstat",

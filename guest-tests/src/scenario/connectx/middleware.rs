@@ -13,16 +13,16 @@ use crate::testbed::kind::Device;
 
 const DEVICE: &str = "mlx5_0";
 
-/// One of UCX's transports.
 struct Transport {
     name: &'static str,
-    /// Value of `UCX_TLS` for protocols over this transport. Reliable connections are set up over a datagram transport.
+    /// Value of `UCX_TLS` for protocols over this transport. Reliable connections also need a datagram transport
+    /// (`:aux`), over which UCX sets them up.
     protocols: &'static str,
     /// Lists of arguments for transport tests.
     tests: &'static [&'static [&'static str]],
 }
 
-/// UCX's transports on a ConnectX without the dynamically connected transport.
+/// UCX's transports on a ConnectX that does not offer the dynamically connected (DC) transport.
 const TRANSPORTS: &[Transport] = &[
     Transport { name: "rc_mlx5", protocols: "rc_mlx5,ud_mlx5:aux", tests: &[MESSAGES, REMOTE_ACCESS] },
     Transport {
@@ -34,14 +34,14 @@ const TRANSPORTS: &[Transport] = &[
     Transport { name: "ud_verbs", protocols: "ud_verbs", tests: &[MESSAGES] },
 ];
 
-/// Arguments for UCX transport tests that every transport supports.
+/// Arguments for UCX tests of active messages, which every transport supports.
 const MESSAGES: &[&str] = &[
     "-t am_lat -D short -s 8 -n 500",
     "-t am_lat -D bcopy -s 2048 -n 500",
     "-t am_bw -D zcopy -s 2048 -n 2000",
 ];
 
-/// Arguments for UCX transport tests of reliable connections.
+/// Arguments for UCX tests of RDMA reads and writes, which only reliable connections support.
 const REMOTE_ACCESS: &[&str] = &[
     "-t put_lat -D short -s 8 -n 500",
     "-t put_bw -D bcopy -s 2048 -n 1000",
@@ -50,9 +50,9 @@ const REMOTE_ACCESS: &[&str] = &[
     "-t get -D zcopy -s 65536 -n 100",
 ];
 
-/// Arguments for UCX transport tests of atomics. They cannot run over `rc_mlx5`, which adds the offset of an indirect
-/// key to each address (`uct_ib_resolve_atomic_rkey` in UCX's `ib_md.h`) but creates indirect keys only through DevX.
-/// This device does not offer DevX.
+/// Arguments for UCX tests of atomics. They fail over `rc_mlx5`: UCX adds the offset of an indirect key to each address
+/// (`uct_ib_resolve_atomic_rkey` in `ib_md.h`), but it can create indirect keys only through DevX, which this device
+/// does not offer.
 const ATOMICS: &[&str] = &["-t fadd -D short -s 8 -n 500", "-t cswap -D short -s 8 -n 500"];
 
 /// Arguments for UCX protocol tests over each transport.

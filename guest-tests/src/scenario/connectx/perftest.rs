@@ -44,8 +44,8 @@ const FULL: &[(&str, usize)] = &[
     ("ib_send_bw -s 4096 -n 200 -q 64 -b", 1),
     ("ib_write_bw -s 4096 -n 1000 -m 256", 1),
     ("ib_send_bw -s 4096 -n 1000 -m 1024 -x 0", 1),
-    // UC does not retransmit packets lost to a full socket buffer on the host, so few messages are outstanding and the
-    // rate is limited.
+    // Packets are lost when a socket buffer on the host is full, and UC does not retransmit them. The number of
+    // outstanding messages and the rate are therefore limited.
     ("ib_send_bw -c UC -a -n 5 -t 1 --rate_limit=100 --rate_units=M --rate_limit_type=SW", 23),
     ("ib_write_bw -c UC -a -n 20", 23),
     ("ib_send_bw -c UD -a -n 100", 12),

@@ -1,4 +1,4 @@
-//! Runs rdma-core's ping-pong programs between two guests. The programs check every message.
+//! Runs rdma-core's ping-pong programs between two guests. All but the XRC program check the content of every message.
 
 use anyhow::Result;
 
@@ -28,7 +28,7 @@ const CASES: &[&str] = &[
     "ibv_srq_pingpong -s 4096 -m 4096 -q 16 -e -g 0",
     "ibv_srq_pingpong -s 1048576 -m 2048 -n 32",
 ];
-/// Command lines of the XRC program, which reports failed requests but does not check content. Its server serves a
+/// Command lines of the XRC program. It reports failed requests but does not check content, and its server serves a
 /// single client.
 const XRC: &[&str] = &[
     "ibv_xsrq_pingpong",

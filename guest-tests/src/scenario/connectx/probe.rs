@@ -38,7 +38,6 @@ const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the driver to recover from a device failure. The driver polls the device's health every two seconds.
 const RECOVERY: Duration = Duration::from_secs(40);
-/// Time limit for a ping-pong between the two devices of a guest.
 const PINGPONG_TIMEOUT: Duration = Duration::from_secs(120);
 /// A grace period in milliseconds that outlasts the scenario.
 const LONG_GRACE_PERIOD: u32 = 86_400_000;
@@ -438,7 +437,7 @@ impl Probe {
         self.devinfo().await
     }
 
-    /// Replaces the guest by one with this number of CPUs. Checks that it has one completion vector per CPU, and that
+    /// Replaces the guest by one with `cpus` CPUs. Checks that there is one completion vector per CPU, and that
     /// messages and events arrive.
     async fn starts_with(&mut self, lab: &Lab, run: &RunDir, cpus: u32) -> Result<()> {
         self.vm.kill().await?;
@@ -481,7 +480,7 @@ impl Probe {
         messages::check(&lines, &warnings)
     }
 
-    /// Returns the kernel messages since the last call: all of them, and those at warning level or above.
+    /// Returns all kernel messages since the last call, and separately those at warning level or above.
     async fn new_messages(&mut self) -> Result<(Vec<String>, Vec<String>)> {
         let mut lines = self.vm.call(Dmesg { level: None }).await?.lines;
         let mut warnings = kernel_log::warnings(&mut self.vm).await?;

@@ -114,7 +114,7 @@ const SKIPS: &[Skip] = &[
 const NO_BOUNCE: &str = "the guest is not a confidential VM";
 const NO_DMAH: &str = "the device does not offer PCIe TPH (mlx5 interface, section 6)";
 
-/// Tests that are newer than those of the stable release.
+/// Tests that only the newest rdma-core contains, and that are expected to skip themselves.
 const NEWER_SKIPS: &[Skip] = &[
     skip(
         "tests.test_buf.BufAPITest.test_buf_export_dmabuf_fd_on_bounce_device",

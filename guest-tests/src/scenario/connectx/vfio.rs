@@ -126,7 +126,7 @@ impl Station {
     async fn unmapped_destination(&mut self) -> Result<()> {
         let copied = self.copy(|step| step.to = UNMAPPED).await?;
         // The queue pair is connected to itself. As the responder, it enters the error state before it receives its own
-        // NAK as the requester.
+        // NAK as the requester, so the request is flushed.
         ensure!(copied.syndrome == syndrome::FLUSHED, "{copied:x?}");
         self.arrives(|_| ()).await
     }
@@ -153,7 +153,7 @@ impl Station {
         Ok(())
     }
 
-    /// Stops the guest and the daemon, which must not have reported a violation.
+    /// Stops the guest and the daemon. Fails if the daemon has reported a violation.
     async fn stop(mut self) -> Result<()> {
         self.node.vm.call_within(LIMIT, CloseMlx5::default()).await?;
         self.node.vm.kill().await?;

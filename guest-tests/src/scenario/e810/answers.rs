@@ -4,8 +4,8 @@ use anyhow::{Result, ensure};
 
 use super::probe::Probe;
 
-/// The cases: a name, a command with the placeholders `{device}` and `{function}`, and substrings of its expected
-/// output. White space is normalised.
+/// Each case has a name, a command with the placeholders `{device}` and `{function}`, and substrings of the command's
+/// expected output. White space is normalised.
 pub(super) const ALL: &[(&str, &str, &[&str])] = &[
     (
         "ethtool",

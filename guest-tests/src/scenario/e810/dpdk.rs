@@ -35,7 +35,7 @@ const MAX_SEGMENT: u64 = 1460;
 
 const FILE_MIB: u64 = 32;
 
-/// TCP with segmentation offload, and UDP, each in both directions.
+/// TCP in both directions, and UDP.
 const STREAMS: &[(&str, Streams)] = &[
     ("TCP", stream(Protocol::Tcp, 1, false, false)),
     ("TCP over IPv6, reverse", stream(Protocol::Tcp, 1, true, true)),
@@ -104,7 +104,7 @@ struct Bench {
     a: Station,
     b: Station,
     forwarder: Vm,
-    /// Daemons of the forwarder's NICs. The first NIC is connected to station a, and the second to station b.
+    /// Daemons of the forwarder's NICs. The first NIC is connected to station `a`, and the second to station `b`.
     daemons: [Daemon; 2],
     testpmd: Option<ProgramId>,
 }
@@ -165,7 +165,7 @@ impl Bench {
         loop {
             let ports = [self.statistics(0).await?, self.statistics(1).await?];
             let nics = [self.nic_frames(0).await?, self.nic_frames(1).await?];
-            // testpmd drops a frame if its transmit queue is full.
+            // testpmd drops a frame if its transmit queue is full, so it may send fewer frames than it has received.
             let are_forwarded = ports[1].sent <= ports[0].received && ports[0].sent <= ports[1].received;
             let are_counted = ports.iter().zip(nics).all(|(port, (received, sent))| {
                 let counted = port.received + port.missed;
@@ -181,7 +181,7 @@ impl Bench {
         }
     }
 
-    /// Returns the numbers of frames that one of the forwarder's NICs has received and sent.
+    /// Returns how many frames one of the forwarder's NICs has received, and how many it has sent.
     async fn nic_frames(&self, port: usize) -> Result<(u64, u64)> {
         let daemon = &self.daemons[port];
         let received = daemon.counter("/port/nic_receive/packets").await?;

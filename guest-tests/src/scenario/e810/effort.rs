@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 /// Name prefix of the QEMU threads that execute guest code.
 const VCPU: &str = "CPU ";
 
-/// Scheduling statistics of a set of threads, each counted since it started.
+/// Scheduling statistics of a set of threads, summed over the threads since each of them started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effort {
     /// Time that the threads spent on a CPU.
@@ -59,7 +59,7 @@ impl Add for Effort {
     }
 }
 
-/// Computes the increase since `before`. The result saturates at zero, because values decrease when threads end.
+/// Computes the increase since `before`. The result saturates at zero, because a sum decreases when a thread exits.
 impl Sub for Effort {
     type Output = Self;
 

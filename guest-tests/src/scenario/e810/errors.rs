@@ -22,8 +22,8 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Size of a long request in bytes.
 const LONG: u32 = 4 << 20;
-/// Number of requests posted at once. With [`LONG`] requests, half a gigabyte is in flight when the program reads its
-/// next command.
+/// Number of requests posted at once. With requests of [`LONG`] bytes, this is half a gigabyte, so most of the data is
+/// still in flight when the test takes its next step.
 const MANY: usize = 120;
 
 /// A device event, identified by its code and source (section 14.1).

@@ -22,24 +22,25 @@ const GROUP: &str = "01:00:5e:51:00:01";
 const OTHER_GROUP: &str = "01:00:5e:51:00:02";
 pub(super) const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
 /// A unicast address that no station has. Switches flood frames to it.
-const NOBODY: &str = "02:00:00:00:77:77";
+const UNKNOWN_MAC: &str = "02:00:00:00:77:77";
 
 /// Marks in the test frames, one for each destination.
-const TO_IT: u32 = 1;
-const TO_EVERYBODY: u32 = 2;
+const TO_OWN: u32 = 1;
+const TO_BROADCAST: u32 = 2;
 const TO_GROUP: u32 = 3;
 const TO_OTHER_GROUP: u32 = 4;
-const TO_NOBODY: u32 = 5;
+const TO_UNKNOWN: u32 = 5;
 /// Mark of the last frame, which guest `b` always accepts.
 const END: u32 = 99;
 
-/// Guest `b`'s receive modes: a name, the membership to add, and the marks of the frames that guest `b` must accept.
+/// Receive modes of guest `b`: a name, the kind of packet socket membership to add, and the marks of the frames to
+/// accept.
 const CASES: &[(&str, Option<&str>, &[u32])] = &[
-    ("nothing else", None, &[TO_IT, TO_EVERYBODY]),
-    ("one group", Some("group"), &[TO_IT, TO_EVERYBODY, TO_GROUP]),
-    ("all groups", Some("all_groups"), &[TO_IT, TO_EVERYBODY, TO_GROUP, TO_OTHER_GROUP]),
-    ("everything", Some("promiscuous"), &[TO_IT, TO_EVERYBODY, TO_GROUP, TO_OTHER_GROUP, TO_NOBODY]),
-    ("nothing else, again", None, &[TO_IT, TO_EVERYBODY]),
+    ("nothing else", None, &[TO_OWN, TO_BROADCAST]),
+    ("one group", Some("group"), &[TO_OWN, TO_BROADCAST, TO_GROUP]),
+    ("all groups", Some("all_groups"), &[TO_OWN, TO_BROADCAST, TO_GROUP, TO_OTHER_GROUP]),
+    ("everything", Some("promiscuous"), &[TO_OWN, TO_BROADCAST, TO_GROUP, TO_OTHER_GROUP, TO_UNKNOWN]),
+    ("nothing else, again", None, &[TO_OWN, TO_BROADCAST]),
 ];
 
 /// Sends frames to every destination in each receive mode, and checks which of them guest `b` accepts.
@@ -55,11 +56,11 @@ pub(super) async fn let_in(a: &mut Station, b: &mut Station) -> Result<()> {
 async fn all(a: &mut Station, sender: LineProgram, b: &mut Station, receiver: LineProgram) -> Result<()> {
     let own = mac_text(b.id);
     let frames = [
-        (own.as_str(), TO_IT),
-        (EVERYBODY, TO_EVERYBODY),
+        (own.as_str(), TO_OWN),
+        (EVERYBODY, TO_BROADCAST),
         (GROUP, TO_GROUP),
         (OTHER_GROUP, TO_OTHER_GROUP),
-        (NOBODY, TO_NOBODY),
+        (UNKNOWN_MAC, TO_UNKNOWN),
         (own.as_str(), END),
     ];
     for &(name, kind, expected) in CASES {

@@ -70,8 +70,8 @@ pub(super) async fn function_reset(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Makes the driver reset the function, the core and the whole device, and checks that it recovers. The driver in
-/// kernel 6.12 does not support such resets.
+/// Makes the driver reset the function, the core and the whole device, and checks that the driver recovers. The driver
+/// in kernel 6.12 does not support such resets.
 pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
     /// Components shared by a card's functions, as named by `ethtool`.
     const CORE: &str = "irq-shared dma-shared filter-shared offload-shared ram-shared";

@@ -109,7 +109,7 @@ async fn neighbours(client: &mut Station) -> Result<()> {
         let rows = control.ask(&["cqp"]).await?;
         let known =
             rows.pointer("/0/neighbours").and_then(Value::as_u64).with_context(|| rows.to_string())?;
-        // The count includes the real neighbours.
+        // The count also includes the real neighbours, so it may be higher.
         if known >= NEIGHBOURS {
             return Ok(());
         }
@@ -118,7 +118,7 @@ async fn neighbours(client: &mut Station) -> Result<()> {
     }
 }
 
-/// Runs NVMe while all regions are registered, so that it uses the last entries of the page list and the last
+/// Runs NVMe while all regions are registered, so that NVMe uses the last entries of the page list and the last
 /// neighbour.
 async fn everything(pair: &mut Pair) -> Result<()> {
     let [length, count] = [(u64::from(REGION_MIB) << 20).to_string(), REGIONS.to_string()];

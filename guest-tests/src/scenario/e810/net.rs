@@ -221,7 +221,6 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns the daemon that serves station a's E810.
     fn daemon(&self) -> Result<&Daemon> {
         self.a.daemon.as_ref().context("a has no E810")
     }

@@ -20,7 +20,7 @@ use crate::report::Report;
 const SECOND: u16 = 50;
 /// VLAN ID of the tagged interfaces.
 const VLAN: u16 = 100;
-/// VLAN egress mapping for the priority of packets in the tested traffic class.
+/// VLAN egress mapping from Linux priority 2, that of packets in the tested traffic class, to VLAN priority 5.
 const PRIORITIES: &str = "egress-qos-map 2:5";
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

@@ -128,7 +128,7 @@ impl Bench {
         Ok(Device { title: "E810", names, server: self.b.address(0).ipv4, slow: false })
     }
 
-    /// Brings up the HCA for `ib_mthca`, the ConnectX and soft-RoCE, and returns them.
+    /// Brings up the `ib_mthca` HCA, the ConnectX and soft-RoCE, and returns all three.
     pub(in super::super) async fn others(&mut self) -> Result<[Device; 3]> {
         for station in [&mut self.a, &mut self.b] {
             load_mthca(&mut station.vm).await?;

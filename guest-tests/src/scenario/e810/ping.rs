@@ -11,7 +11,7 @@ use super::station::{Address, Station};
 /// Payload lengths: zero, one byte, lengths around the longest that fits a 1500-byte frame (for IPv6 and for IPv4), and
 /// lengths that need many fragments.
 const SIZES: &[u32] = &[0, 1, 56, 1452, 1453, 1472, 1473, 4000, 9000, 20_000, 65_000];
-/// Some of these lengths, for pairs of stations that have already been tested with all of them.
+/// A few of these lengths, for pairs of stations that have already been tested with all lengths.
 const SOME: &[u32] = &[56, 1473, 20_000];
 /// Time limit for all lengths with one IP version.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -41,12 +41,10 @@ echo_all() {
 }
 "#;
 
-/// Sends pings of all lengths to one address.
 pub(super) async fn all_sizes(from: &mut Station, address: &str, wire: Wire) -> Result<()> {
     sizes(from, address, SIZES, wire).await
 }
 
-/// Sends pings of some lengths to one address.
 pub(super) async fn some_sizes(from: &mut Station, address: &str, wire: Wire) -> Result<()> {
     sizes(from, address, SOME, wire).await
 }
@@ -96,7 +94,8 @@ fn replies(text: &str, size: u32) -> Result<u32> {
     count.with_context(|| format!("no number of replies to {size} bytes: {text}"))
 }
 
-/// Waits until an address answers, because a driver programs its NIC's filters asynchronously.
+/// Waits until an address answers. The first requests may be lost, because a driver programs its NIC's filters
+/// asynchronously.
 pub(super) async fn until_answered(from: &mut Station, address: &str) -> Result<()> {
     let line = format!("for i in $(seq 20); do ping -n -q -c 1 -W 1 {address} && exit 0; done; exit 1");
     from.sh(&line).await.map(drop).context("the peer never replied")
@@ -113,8 +112,8 @@ pub(super) async fn group(from: &mut Station, members: &[Address], wire: Wire) -
         let ping = |group: &str| format!("ping -n -c {count} -i 0.05 -W 1 -I {device} {group}; true");
         let text = from.sh(&ping("224.0.0.1")).await?;
         let silent = members.iter().find(|member| !text.contains(&format!("from {}:", member.ipv4)));
-        // Pings to a link-local group are answered from link-local addresses. The sender itself is also a member of the
-        // group.
+        // Pings to a link-local group are answered from link-local addresses. The sender is a member of the group too,
+        // so there is one more reply than `members`.
         let local = from.sh(&ping("ff02::1")).await?;
         let answering: BTreeSet<&str> = local
             .lines()
@@ -166,7 +165,7 @@ async fn counted(station: &mut Station, counter: &str) -> Result<u64> {
 }
 
 /// Returns the minimum number of replies to `count` requests on a link that loses 1% of the frames. At most one run in
-/// a million falls below it. Requests are split into fragments of at most 1480 bytes.
+/// a million has fewer. The number of fragments is overestimated, because a fragment holds up to 1480 bytes.
 fn least_of(count: u32, size: u32) -> u32 {
     let frames = 2 * (size / 1400 + 1);
     match frames {

@@ -80,8 +80,8 @@ async fn with_debians(probe: &mut Probe, debian: std::result::Result<(), Skip>) 
 impl Probe {
     pub(super) async fn start(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        // Strict mode is off: on a devlink reload, ice disables its control queue and relies on the reset that follows
-        // to free its VSI.
+        // Strict mode is off, because it would report ice on a devlink reload: ice disables its control queue without
+        // freeing its VSI, which is freed only by the reset that follows.
         let specs = HcaSpec::pair()?.map(|spec| unjudged(lab, spec));
         let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;
         let [card, integrated] = daemon.sockets() else { anyhow::bail!("not two sockets") };

@@ -56,7 +56,6 @@ pub(super) async fn start(station: &mut Station) -> Result<()> {
     port_is_active(station).await
 }
 
-/// Waits until the port is active.
 pub(super) async fn port_is_active(station: &mut Station) -> Result<()> {
     let path = format!("/sys/class/infiniband/{DEVICE}/ports/1/state");
     await_text(&mut station.vm, &[&path], &["4: ACTIVE"], PORT_TIMEOUT).await
@@ -96,8 +95,8 @@ pub(super) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize>
 
 /// Returns the lowest index of a RoCEv2 GID of this kind on the given device.
 pub(in super::super) async fn gid_index_of(vm: &mut Vm, device: &str, kind: Gid) -> Result<usize> {
-    // Use a single program, because an emulated guest can start only about a hundred per second. Reading the type of an
-    // empty entry fails, so errors are ignored.
+    // Use a single program, because an emulated guest can start only about a hundred programs per second. Reading the
+    // type of an empty entry fails, so errors are ignored.
     let list =
         format!("cd /sys/class/infiniband/{device}/ports/1 && grep -s . gids/* gid_attrs/types/* || true");
     let table = vm.run(&["sh", "-c", &list]).await?;

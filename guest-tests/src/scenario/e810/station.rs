@@ -192,7 +192,6 @@ impl Station {
         bring_up(&mut self.vm, &self.device, &address).await
     }
 
-    /// Returns the station's addresses on a network.
     pub(in crate::scenario) fn address(&self, network: u16) -> Address {
         Address::on(network, self.id)
     }

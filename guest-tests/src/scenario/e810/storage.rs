@@ -73,7 +73,6 @@ impl Extent {
     }
 }
 
-/// The server and the client.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) client: Station,
@@ -117,7 +116,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device, e
     report.case("the daemons exit cleanly on SIGTERM", &hint, stop).await
 }
 
-/// Connects the client. If this fails, the server releases its disk, and the protocol's other cases are skipped.
+/// Connects the client, and returns whether the connection succeeded. If not, the server releases its disk.
 async fn connect(report: &mut Report, hint: &str, pair: &mut Pair, target: Target) -> Result<bool> {
     let failed = report.counts().failed;
     let title = format!("{}: the client connects", target.name());

@@ -88,7 +88,6 @@ impl Streams {
         /// eight streams, this happens to one run in seven.
         const GREETINGS_LOST: usize = 4;
         let mut arrived = self.run(client, server, network).await;
-        // iperf3 sends a datagram to start each UDP stream, and fails if this datagram or the reply to it is lost.
         for _ in 0..GREETINGS_LOST {
             if arrived.is_ok() || (wire, self.protocol) != (Wire::Lossy, Protocol::Udp) {
                 break;

@@ -21,13 +21,12 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for a step that does not wait for any event, in an emulated guest.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The driver of an HCA.
 pub(in super::super) trait Driver {
     /// Executes a step with a time limit.
     async fn step<C: Call>(&mut self, limit: Duration, step: C) -> Result<C::Answer>;
 }
 
-/// The agent in this process, which also acts as the VMM. There is no guest.
+/// An agent in this process. It also acts as the VMM, because there is no guest.
 #[derive(Debug, Default)]
 pub(in super::super) struct InProcess(Arc<Mutex<Agent>>);
 
@@ -116,7 +115,8 @@ fn path(link: &Link, default_peer: IpAddr) -> Path {
     }
 }
 
-/// Returns the path to a datagram's peer. Datagram WQEs have no space for a GID.
+/// Returns the path to a datagram's peer. Datagram WQEs have no space for a GID, so an IPv6 peer is addressed by its
+/// LID.
 fn datagram_path(ip: IpAddr) -> Path {
     match ip {
         IpAddr::V4(ip) => Path { dip: Some(ip), ..Path::default() },

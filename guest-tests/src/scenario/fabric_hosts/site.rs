@@ -8,7 +8,6 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::scenario::namespace::Namespace;
 
-/// Number of simulated hosts.
 pub(super) const HOSTS: usize = 3;
 /// Name of the HCA's tap interface on each host.
 pub(super) const TAP: &str = "tap0";
@@ -64,7 +63,7 @@ impl Site {
         for (number, host) in self.hosts.iter().enumerate() {
             self.wire.ip(&["link", "set", &port(number), "mtu", &outer]).await?;
             host.ip(&["link", "set", "eth0", "mtu", &outer]).await?;
-            // On the first call, the interface does not exist yet.
+            // On the first call, these interfaces do not exist yet.
             let _ = host.ip(&["link", "delete", "vx0"]).await;
             let _ = host.ip(&["link", "delete", "br0"]).await;
             host.ip(&["link", "add", "br0", "mtu", &inner, "type", "bridge"]).await?;

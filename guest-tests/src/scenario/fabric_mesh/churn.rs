@@ -11,7 +11,7 @@ use super::rounds::{Station, talk};
 use crate::daemon::Daemon;
 
 /// Index of HCA 4, which is removed and added back.
-const LEAVES: usize = 3;
+const REMOVED: usize = 3;
 /// Index of the HCA that communicates with HCA 4.
 const CALLS: usize = 4;
 /// Number of rounds that each remaining pair must complete in each phase.
@@ -21,9 +21,9 @@ const PHASE: Duration = Duration::from_secs(60);
 /// Removes HCA 4 from the peer lists of all other HCAs, then adds it back. HCA 4 must be unable to communicate in
 /// between. Two other pairs, one of them with the NIC behind HCA 1, must keep communicating throughout.
 pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
-    let address = mesh.specs[LEAVES].bind.to_string();
+    let address = mesh.specs[REMOVED].bind.to_string();
     let others: Vec<&Daemon> =
-        mesh.daemons.iter().enumerate().filter(|(n, _)| *n != LEAVES).map(|(_, daemon)| daemon).collect();
+        mesh.daemons.iter().enumerate().filter(|(n, _)| *n != REMOVED).map(|(_, daemon)| daemon).collect();
     let [hub, second, third, leaver, caller, _, _, nic] = mesh.stations.as_mut_slice() else {
         anyhow::bail!("expected eight stations")
     };
@@ -33,20 +33,20 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
 
     let change = async {
         let mut counts = [near, far];
-        go_on(&mut counts).await.context("before")?;
+        await_progress(&mut counts).await.context("before")?;
         for daemon in &others {
             daemon.control(&["peer", "remove", &address]).await?;
         }
         let called = talk(leaver, caller, 0x71_0000 << 32).await;
-        ensure!(called.is_err(), "HCA {} is not a peer, but its frames were accepted", LEAVES + 1);
+        ensure!(called.is_err(), "HCA {} is not a peer, but its frames were accepted", REMOVED + 1);
         let strangers = others.get(CALLS - 1).context("the caller's daemon")?.counter("/fabric/rx_stranger");
         ensure!(strangers.await? > 0, "its frames were not counted as frames from an unknown peer");
-        go_on(&mut counts).await.context("while it was not a peer")?;
+        await_progress(&mut counts).await.context("while it was not a peer")?;
         for daemon in &others {
             daemon.control(&["peer", "add", &address]).await?;
         }
         talk(leaver, caller, 0x72_0000 << 32).await.context("after it became a peer again")?;
-        go_on(&mut counts).await.context("afterwards")?;
+        await_progress(&mut counts).await.context("afterwards")?;
         stop.send(true).context("the other peers have stopped")
     };
     let near_talk = repeat_rounds(second, third, 0x73_0000, &near_count, stopped.clone());
@@ -56,7 +56,7 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
 }
 
 /// Waits until each pair has completed [`ROUNDS`] more rounds.
-async fn go_on(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
+async fn await_progress(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
     for count in counts {
         let goal = *count.borrow() + ROUNDS;
         timeout(PHASE, count.wait_for(|done| *done >= goal))

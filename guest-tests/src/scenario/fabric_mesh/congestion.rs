@@ -34,7 +34,7 @@ pub(super) async fn run(mesh: &mut Mesh) -> Result<()> {
     line(&format!("      {seen} packets marked, {sent} CNPs sent and received"))
 }
 
-/// Returns the numbers of marked packets, of notifications sent, and of notifications received.
+/// Returns three counts: marked packets received, notifications sent, and notifications received.
 async fn counts(sender: &Daemon, receiver: &Daemon) -> Result<[u64; 3]> {
     let of = async |daemon: &Daemon, name: &str| daemon.counter(&format!("/engine/congestion/{name}")).await;
     Ok([

@@ -22,7 +22,6 @@ const WORDS: [(Operation, u32); 4] = [
 ];
 const MTU: u16 = 4096;
 
-/// A station on the fabric.
 #[derive(Debug)]
 pub(super) enum Station {
     Hca(Jingzhao<InProcess>),

@@ -8,7 +8,6 @@ use crate::report::Report;
 use crate::scenario::driver::Driver;
 use crate::scenario::pair::Pair;
 
-/// Opcode of the NOP command.
 const NOP: u16 = 0x031;
 /// An opcode that the interface does not define.
 const UNKNOWN: u16 = 0x055;
@@ -84,7 +83,7 @@ async fn masked_types(driver: &mut impl Driver) -> Result<()> {
     nop(driver, 1).await?;
     let other = Watch::create(driver, 10, &[kind::COMMAND, kind::CQ_ERROR]).await?;
     let event = nop(driver, 2).await?;
-    // If the first command had caused an event, two events would arrive.
+    // Only this event must arrive, because no queue was mapped to command events at the time of the first command.
     other.expect(driver, event).await?;
     other.unmap(driver, &[kind::COMMAND]).await?;
     nop(driver, 3).await?;
@@ -102,7 +101,8 @@ async fn lowest(driver: &mut impl Driver) -> Result<()> {
     for (token, queue) in (1..).zip(&queues) {
         let event = nop(driver, token).await?;
         queue.expect(driver, event).await?;
-        // Events now go to the next queue, the lowest-numbered one whose mask includes them.
+        // Events now go to the next queue, because the device selects the lowest-numbered queue whose mask includes
+        // them.
         queue.unmap(driver, &[kind::COMMAND]).await?;
     }
     for queue in queues {

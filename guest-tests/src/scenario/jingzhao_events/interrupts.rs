@@ -16,9 +16,7 @@ use crate::report::Report;
 use crate::scenario::driver::{Driver, Guestless};
 use crate::scenario::pair::Pair;
 
-/// The vector under test.
 const VECTOR: u16 = 17;
-/// A vector other than the one under test.
 const OTHER: u16 = 18;
 
 pub(super) async fn run(pair: &mut Pair, lab: &Lab, report: &mut Report, hint: &str) -> Result<()> {

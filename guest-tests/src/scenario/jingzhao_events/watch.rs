@@ -65,7 +65,6 @@ impl Event {
     }
 }
 
-/// An event queue together with its own interrupt vector.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
     pub(super) eq: EqInfo,

@@ -14,7 +14,8 @@ use super::section_10_2::State::{self, Err, Reset, Rts, Sqe};
 use super::transitions::{expect_state, walk};
 use crate::vm::Vm;
 
-/// CQE opcodes of a SEND at the sender and at the receiver (sections 7.3 and 11.2). UC is service type 001.
+/// CQE opcodes of a SEND at the sender and at the receiver (sections 7.3 and 11.2). The upper three bits of the
+/// receiver's opcode are the service type, 001 for UC.
 const SEND: u8 = 0x0a;
 const UC_SEND_ONLY: u8 = 0x24;
 

@@ -32,7 +32,6 @@ impl Mailbox {
         self.word(offset, word)
     }
 
-    /// Returns a word of the mailbox.
     pub(super) fn get(&self, offset: usize) -> u32 {
         let bytes = self.0.get(offset..offset + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u32::from_be_bytes)

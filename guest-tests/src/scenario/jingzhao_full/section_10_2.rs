@@ -150,8 +150,8 @@ const fn row(
     Row { from, to, op, types, req, opt }
 }
 
-/// The rows of section 10.2: from, to, op, types, req, opt. SQD -> RTS includes the attributes that only the notes on
-/// the QP state machine list, which section 10.2 gives below its table.
+/// The rows of section 10.2: from, to, op, types, req, opt. SQD -> RTS also includes the attributes that section 10.2
+/// lists only in the notes below its table.
 #[rustfmt::skip]
 pub(super) const ROWS: [Row; 24] = [
     row(&STATES,  Reset, 0x021, &[RC, UC, UD], &[], &[]),

@@ -250,7 +250,7 @@ impl Row {
     }
 
     /// Returns `expected`, but with BAD_OP for each device that does not support the opcode, because the opcode check
-    /// (check a) precedes all others.
+    /// (check a) precedes all other checks.
     fn unless_unsupported(&self, expected: Expected) -> Expected {
         let mut status = expected.status;
         for (status, supported) in status.iter_mut().zip(self.supported()) {
@@ -275,12 +275,10 @@ pub(super) fn section_2() -> impl Iterator<Item = Expected> {
     SECTION_2.into_iter().flat_map(Row::generic).chain(unsupported)
 }
 
-/// Returns the row for an opcode.
 pub(super) fn row_of(op: u16) -> Option<&'static Row> {
     const { &SECTION_2 }.iter().find(|row| row.op == op)
 }
 
-/// Returns the name of an opcode.
 pub(super) fn name_of(op: u16) -> &'static str {
     let unsupported = || UNSUPPORTED.iter().find(|(code, _)| *code == op).map(|(_, name)| *name);
     row_of(op).map(|row| row.name).or_else(unsupported).unwrap_or("not defined")

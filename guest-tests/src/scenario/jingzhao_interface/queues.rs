@@ -70,8 +70,8 @@ async fn kernel_receives(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Makes the positions in both rings wrap several times, with WQEs that fill their slots and doorbell positions far
-/// beyond the end of the ring.
+/// Sends enough messages for the positions in both rings to wrap several times. The positions in doorbells keep
+/// growing, beyond the end of the ring.
 async fn queue_shape(pair: &mut Pair, log_slots: u8, log_slot_bytes: u8) -> Result<()> {
     let shape = CreateQp {
         log_sq_slots: log_slots,

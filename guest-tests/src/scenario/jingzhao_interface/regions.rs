@@ -8,7 +8,7 @@ use crate::report::Report;
 use crate::scenario::connection::{Attributes, Connection, destroy_region, expect_stream, region};
 use crate::scenario::pair::{Direction, Pair};
 
-/// Length of each region in bytes, which spans many small pages or a part of one large page.
+/// Length of each region in bytes. A region covers many small pages, or part of one large page.
 const LEN: u32 = 300_000;
 const REMOTE_ACCESS: u8 = 0x13;
 

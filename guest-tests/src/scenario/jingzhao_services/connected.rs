@@ -64,7 +64,6 @@ impl Link {
         Ok(Self { connection, direction, mtu: mtu.into(), buffers })
     }
 
-    /// Returns the sender's end and the receiver's end.
     pub(super) fn ends(&self) -> (End, End) {
         let (sender, receiver) = self.connection.towards(self.direction);
         (*sender, *receiver)

@@ -47,7 +47,7 @@ async fn fenced(pair: &mut Pair, op: SendOp) -> Result<()> {
             pair.b.vm.call(receive).await?;
         }
         let first = SendRequest { remote: Some(source.remote(0)), ..request(SendOp::Read, &between, LEN) };
-        // A second READ reads the same source, whose content is unchanged.
+        // If the second request is a READ, it reads the same source again.
         let remote = match op {
             SendOp::Send => None,
             SendOp::Write => Some(sink.remote(0)),
@@ -134,7 +134,7 @@ async fn limited(pair: &mut Pair, ops: [SendOp; 2]) -> Result<()> {
     for response in ["RC RDMA READ response Only", "RC ATOMIC Acknowledge"] {
         at_b.add(&pair.b.daemon, &["tx", "--opcode", response, "drop"]).await?;
     }
-    // These rules only count frames; they never drop one.
+    // These rules only count frames, because far fewer than a million are sent.
     let mut at_a = Impairments::default();
     for request in [READ, ADD] {
         at_a.add(&pair.a.daemon, &["tx", "--opcode", request, "--nth", "1000000", "drop"]).await?;

@@ -91,7 +91,6 @@ impl User {
         command
     }
 
-    /// Runs a command and waits until it exits.
     pub(super) async fn run(&self, arguments: &[&str]) -> Result<Outcome> {
         self.run_with(b"", arguments).await
     }
@@ -131,13 +130,13 @@ impl User {
         Ok(ids.map(u32::try_from).collect::<Result<_, _>>()?)
     }
 
-    /// Waits until the testbed runs at least two processes, and returns all its processes, including their children.
+    /// Waits until the testbed has at least two processes, including their children, and returns all of them.
     pub(super) async fn wait_for_processes(&self, testbed: &str, limit: Duration) -> Result<Vec<u32>> {
         let begun = Instant::now();
         loop {
             match self.processes(testbed).await {
                 Ok(processes) => {
-                    let all = processes.iter().flat_map(|id| descendants(*id)).chain(processes.clone());
+                    let all = processes.iter().flat_map(|id| children_of(*id)).chain(processes.clone());
                     let all: Vec<u32> = all.collect();
                     if all.len() > 1 {
                         return Ok(all);
@@ -181,7 +180,7 @@ fn is_alive(id: u32) -> bool {
 }
 
 /// Returns the children of a process's main thread.
-fn descendants(id: u32) -> Vec<u32> {
+fn children_of(id: u32) -> Vec<u32> {
     let children = fs::read_to_string(Path::new("/proc").join(format!("{id}/task/{id}/children")));
     children.unwrap_or_default().split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
@@ -189,11 +188,10 @@ fn descendants(id: u32) -> Vec<u32> {
 /// Returns the child process that is running `program`.
 pub(super) fn child(id: u32, program: &str) -> Result<u32> {
     let name = |id: &u32| fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
-    let found = descendants(id).into_iter().find(|id| name(id).trim() == program);
+    let found = children_of(id).into_iter().find(|id| name(id).trim() == program);
     found.with_context(|| format!("process {id} has no child {program}"))
 }
 
-/// Kills a process with SIGKILL.
 pub(super) fn kill(id: u32) -> Result<()> {
     signal(id, Signal::KILL)
 }

@@ -37,8 +37,8 @@ const CONNECTED: &[(&str, &str, Ready)] = &[
         Ready::Line("receiving data transfers"),
     ),
     ("rstream -b {b} -S 65536 -C 100 -T v", "rstream -s {b} -S 65536 -C 100 -T v", Ready::Cm),
-    // With `-T a`, the client would exit with status 16 (POLLHUP) if the server closed the connection before the client
-    // polled for the last bytes.
+    // `-T a` is not used, because the client would exit with status 16 (POLLHUP) if the server closed the connection
+    // before the client polled for the last bytes.
     ("rstream -b {b} -S 1000 -C 100 -T n", "rstream -s {b} -S 1000 -C 100 -T n", Ready::Cm),
     ("riostream -b {b} -S 4096 -C 50 -T v", "riostream -s {b} -S 4096 -C 50 -T v", Ready::Cm),
 ];
@@ -185,7 +185,7 @@ async fn iperf(pair: &mut StockPair) -> Result<()> {
     let peer = address(&pair.b);
     let server = format!("iperf3 -s -1 -B {peer}");
     let client = format!("iperf3 -c {peer} -n 20M -J");
-    // The check also detects this server, although the server listens on only one address.
+    // The readiness check also detects this server, although the server listens on only one address.
     let ready = Ready::Tcp(IPERF_PORT);
     let ends = pair.exchange(&Exchange { server, client, ready, limit: LIMIT }).await?;
     let result: Value = serde_json::from_str(&ends.client.stdout).context("iperf3's report")?;

@@ -239,7 +239,7 @@ async fn recovers(node: &mut StockNode) -> Result<()> {
     node.no_warnings().await?;
     let resets = node.daemon.counter(RESETS).await?;
     node.daemon.control(&["fail", "--yes"]).await?;
-    // sysfs still shows the old port until the driver resets the device.
+    // Wait for the reset first, because sysfs shows the old port until the driver resets the device.
     let deadline = Instant::now() + RECOVERY;
     while node.daemon.counter(RESETS).await? == resets {
         ensure!(Instant::now() < deadline, "the driver did not reset the device within {RECOVERY:?}");

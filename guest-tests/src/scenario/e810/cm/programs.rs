@@ -22,7 +22,7 @@ pub(super) enum OverIpv6 {
     Works,
     /// The program resolves only IPv4 addresses.
     Unknown,
-    /// The kernel returns this error to the server, whatever the device supports.
+    /// The kernel returns this error to the server, regardless of the device.
     Refused(&'static str),
 }
 
@@ -33,7 +33,7 @@ const CLIENT: &str = "{a}";
 /// Placeholder for a group's address.
 const GROUP: &str = "{group}";
 
-/// `rping` checks the data it receives, as do `rstream` and `riostream`.
+/// The options `-V` and `-T v` make a program check the data that it receives.
 const RPING: Program = connected("rping -s -a {b} -C 20 -V", "rping -c -a {b} -C 20 -V");
 const UCMATOSE: Program = printing(
     "ucmatose -b {b} -C 20 -S 3000",
@@ -103,7 +103,6 @@ impl Program {
         name.join(" ")
     }
 
-    /// Returns the server's and the client's command lines.
     pub(super) fn lines(&self, network: Network, client: &str, server: &str) -> [String; 2] {
         [self.server, self.client]
             .map(|line| line.replace(SERVER, server).replace(CLIENT, client).replace(GROUP, network.group()))

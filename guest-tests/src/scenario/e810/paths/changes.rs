@@ -27,7 +27,7 @@ pub(super) enum Change {
     /// The interface's address is removed and then restored.
     Address,
     Mtu,
-    /// The link is taken down and brought back up, as by an operator.
+    /// The operator takes the port down and brings it back up.
     Cable,
     /// The guest's interface is taken down and brought back up.
     Interface,
@@ -169,8 +169,8 @@ async fn first_to_end(a: &mut Station, b: &mut Station, traffic: Traffic) -> Res
     Ok(if is_client { ends.0 } else { ends.1 })
 }
 
-/// Unloads both of guest `a`'s drivers. The program's device must disappear, its peer must be notified, and new
-/// connections must work once the drivers are loaded again.
+/// Unloads both of guest `a`'s drivers. The running program's device must disappear, the program's peer must be
+/// notified, and new connections must work once the drivers are loaded again.
 pub(super) async fn driver_removed(a: &mut Station, b: &mut Station) -> Result<()> {
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;
     let [client, server] = traffic.programs();

@@ -15,7 +15,6 @@ use crate::tools::{Ready, spawn, stop};
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of packets that count as progress.
 const PROGRESS: u64 = 500;
-/// Interval between two polls.
 const POLL: Duration = Duration::from_millis(50);
 /// Size in MiB of the file that is transferred concurrently over the NIC.
 const FILE_MIB: u64 = 24;

@@ -17,7 +17,8 @@ const CLASS: u8 = 0x68;
 /// The ECN codepoint ECT(0) (RFC 3168, section 5). The driver sets it for connections because the device supports
 /// DCQCN.
 const CAPABLE: u8 = 2;
-/// VLAN priority of packets with this type of service. Linux assigns them priority 2, which is mapped to this value.
+/// VLAN priority of packets with this type of service. Linux assigns them priority 2, which the VLAN interface maps to
+/// this value.
 const PRIORITY: u16 = 5;
 /// Upper bits of UD opcodes.
 const UD: u8 = 0x60;
@@ -35,8 +36,7 @@ struct Packet {
     qpn: u32,
 }
 
-/// Captures a station's frames next to the run's other captures, so that the checks of those captures also cover these
-/// files.
+/// Captures a station's frames to files in the run directory, so that the checks of the run's captures also cover them.
 #[derive(Debug)]
 pub(super) struct Wire<'a>(pub(super) &'a RunDir);
 

@@ -1,4 +1,5 @@
-//! Command line and output of fio, which reads and writes random blocks of 4 KiB to 256 KiB, and verifies what it reads.
+//! Command line and output of fio. It reads and writes random blocks of 4 KiB to 256 KiB, and verifies the data it
+//! reads.
 
 use std::time::Duration;
 

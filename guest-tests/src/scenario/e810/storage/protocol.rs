@@ -3,7 +3,6 @@
 /// A protocol whose client accesses a file or a block device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Protocol {
-    /// Display name of the protocol.
     pub(super) name: &'static str,
     /// Path at which the client reads and writes the data.
     pub(super) at_client: &'static str,
@@ -118,7 +117,7 @@ pub(super) const ISER: Protocol = Protocol {
         "MODE SENSE: unimplemented",
         // Logged because the device does not support T10 protection information.
         "T10-PI",
-        // Logged for the largest 32-bit number of blocks.
+        // Logged because the reported optimal transfer size is the largest 32-bit number of blocks.
         "Optimal transfer size",
     ],
     loss: &["iSCSI", "iscsi", "isert", "iser", "scsi", "connection"],
@@ -155,7 +154,7 @@ pub(super) const NFS: Protocol = Protocol {
         truncate -s 0 /mnt/file",
     pause: "rpc.nfsd 0",
     resume: "rpc.nfsd -N 3 --rdma=20049 2",
-    // The kernel does not report the disconnection.
+    // The kernel does not report the disconnection, so there is nothing to wait for.
     noticed: "true",
     disconnect: "umount /mnt",
     end: "rpc.nfsd 0

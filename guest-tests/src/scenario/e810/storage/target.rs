@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_millis(200);
 /// Number of bytes that fio must have transferred before the outage begins.
 const UNDER_WAY: u64 = 1 << 20;
 /// Time limit for a client to reconnect. The delays between its attempts grow to half a minute.
-const RETURN: Duration = Duration::from_secs(120);
+const RECONNECT: Duration = Duration::from_secs(120);
 /// Number of 256 KiB blocks written during the capture.
 const RECORDED: u32 = 4;
 /// The message that irdma prints for a connection whose peer no longer answers.
@@ -60,14 +60,11 @@ impl Outage<'_> {
 pub(super) struct Amount {
     /// Number of parts, each with different content.
     pub(super) parts: u32,
-    /// Size of each part in MiB.
     pub(super) part_mib: u32,
-    /// Duration of fio's verification.
     pub(super) verify: Duration,
 }
 
 impl Amount {
-    /// Returns the total size of all parts in MiB.
     pub(super) const fn mib(self) -> u32 {
         self.parts * self.part_mib
     }
@@ -244,7 +241,7 @@ impl Target {
             stop(&mut pair.client.vm, program).await?;
         }
         gone?;
-        let moved = fio::judge(&wait(&mut pair.client.vm, program, self.limit() + RETURN).await?)?;
+        let moved = fio::judge(&wait(&mut pair.client.vm, program, self.limit() + RECONNECT).await?)?;
         came(&pair.client, before, moved.read).await?;
         self.content(pair, outage.seed()).await?;
         self.judge(pair, &[self.protocol.loss, &[NO_ANSWER]].concat()).await
