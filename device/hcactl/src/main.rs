@@ -38,7 +38,7 @@ const USAGE: u8 = 2;
 struct Cli {
     /// Path to the hcad control socket
     ///
-    /// Default: control.sock in $XDG_RUNTIME_DIR/hcad, or in /run/hcad if $XDG_RUNTIME_DIR is not set.
+    /// Default: $XDG_RUNTIME_DIR/hcad/control.sock, or /run/hcad/control.sock if $XDG_RUNTIME_DIR is not set.
     #[arg(long, value_name = "PATH", global = true, env = "HCACTL_SOCKET")]
     socket: Option<PathBuf>,
 

@@ -289,7 +289,7 @@ impl Checker<'_> {
                     let since = unreachable.max(side.sent_at[nth]);
                     ensure!(
                         self.now <= since + longest,
-                        "the request must fail within {longest:?} of {since:?}"
+                        "the request failed too late: more than {longest:?} after {since:?}"
                     );
                 }
             }
@@ -459,10 +459,11 @@ impl Checker<'_> {
             AsyncEvent::CommunicationEstablished => {
                 let side = self.side_mut(id);
                 ensure!(
-                    side.state == State::Rtr && !side.established,
-                    "the communication-established event was raised twice, or in state {:?} instead of RTR",
+                    side.state == State::Rtr,
+                    "the communication-established event was raised in state {:?}, not RTR",
                     side.state
                 );
+                ensure!(!side.established, "the communication-established event was raised twice");
                 side.established = true;
             }
             AsyncEvent::LastWqeReached => {
@@ -474,10 +475,11 @@ impl Checker<'_> {
                     side.shared
                 );
                 ensure!(
-                    side.fetched.is_none() && !side.last_wqe,
-                    "Last WQE Reached was raised twice, or before the fetched request completed: {:?}",
+                    side.fetched.is_none(),
+                    "Last WQE Reached was raised before the fetched request completed: {:?}",
                     side.fetched
                 );
+                ensure!(!side.last_wqe, "Last WQE Reached was raised twice");
                 side.last_wqe = true;
             }
             AsyncEvent::InvalidXrceth(srqn) | AsyncEvent::XrcDomainViolation(srqn) => {

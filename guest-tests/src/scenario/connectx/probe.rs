@@ -437,7 +437,7 @@ impl Probe {
         self.devinfo().await
     }
 
-    /// Replaces the guest by one with `cpus` CPUs. Checks that there is one completion vector per CPU, and that
+    /// Replaces the guest by one with `cpus` CPUs. Checks that the device has one completion vector per CPU, and that
     /// messages and events arrive.
     async fn starts_with(&mut self, lab: &Lab, run: &RunDir, cpus: u32) -> Result<()> {
         self.vm.kill().await?;
