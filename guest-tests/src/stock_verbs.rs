@@ -30,13 +30,12 @@ pub struct StockVerbs {
 /// The first port of a device.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Port {
-    /// LID of the port, which is 0 on Ethernet.
+    /// LID of the port, or 0 on Ethernet.
     pub lid: u16,
     /// GIDs as text, in the order of their indices.
     pub gids: Vec<String>,
     /// Active MTU in bytes.
     pub mtu: u32,
-    /// Whether the port is in the state ACTIVE.
     pub active: bool,
 }
 

@@ -9,10 +9,8 @@ use crate::lab::{Guest, Lab};
 use crate::run_dir::RunDir;
 use crate::vm::{Image, Vm};
 
-/// Modules that the guest needs for a user-space driver.
 pub(super) const VFIO_MODULES: &[&str] = &["vfio-pci", "vfio_iommu_type1"];
 
-/// A guest and its daemon.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) vm: Vm,
@@ -23,7 +21,6 @@ pub(super) struct Node {
     in_guest: bool,
 }
 
-/// Two nodes on one fabric.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) a: Node,
@@ -32,17 +29,13 @@ pub(super) struct Pair {
     run: RunDir,
 }
 
-/// The direction in which messages are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// Guest `a` sends to guest `b`.
     AToB,
-    /// Guest `b` sends to guest `a`.
     BToA,
 }
 
 impl Pair {
-    /// Starts both daemons, and then both guests in parallel.
     pub(super) async fn start(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_with_console(lab, scenario, "").await
     }
@@ -52,7 +45,6 @@ impl Pair {
         Self::start_as(lab, scenario, guest, [json!({}), json!({})]).await
     }
 
-    /// Starts the pair with the given options for the device interfaces.
     async fn start_as(lab: &Lab, scenario: &str, console: &str, options: [Value; 2]) -> Result<Self> {
         let run = lab.new_run(scenario)?;
         let started = Self::start_in(lab, &run, console, options).await;
@@ -61,14 +53,12 @@ impl Pair {
         Ok(Self { a, b, image, run })
     }
 
-    /// Starts the pair and initialises both HCAs. Node `a` uses the command register (HCR) where the public driver
-    /// accesses it, and node `b` where the interface document defines it.
+    /// Starts the pair and initialises both HCAs. Node `a` uses the HCR address of the public driver, and node `b` the
+    /// one of the interface document.
     pub(super) async fn start_open(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_open_as(lab, scenario, [json!({}), json!({})]).await
     }
 
-    /// Starts the pair with the given options for the device interfaces of guests `a` and `b`, and initialises both
-    /// HCAs.
     pub(super) async fn start_open_as(lab: &Lab, scenario: &str, options: [Value; 2]) -> Result<Self> {
         let mut pair = Self::start_as(lab, scenario, "", options).await?;
         tokio::try_join!(pair.a.open(), pair.b.open())?;
@@ -103,12 +93,11 @@ impl Pair {
         format!("console output, logs, captures and command lines: {}", self.run.path().display())
     }
 
-    /// Returns the directory of this run.
     pub(super) fn run(&self) -> &RunDir {
         &self.run
     }
 
-    /// Returns the requester's and the responder's guest for one direction.
+    /// Returns the requester's guest and the responder's guest for one direction.
     pub(super) fn towards(&mut self, direction: Direction) -> (&mut Vm, &mut Vm) {
         match direction {
             Direction::AToB => (&mut self.a.vm, &mut self.b.vm),
@@ -134,7 +123,6 @@ impl Pair {
 }
 
 impl Node {
-    /// Boots a guest whose HCA is served by `daemon`.
     pub(super) async fn boot(
         lab: &Lab,
         run: &RunDir,

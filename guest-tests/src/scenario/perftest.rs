@@ -11,8 +11,8 @@ use crate::vm::Vm;
 /// TCP port of servers that do not use `rdma_cm`.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Maximum number of attempts per program. perftest calibrates the CPU's cycle counter against the clock. If it is
-/// interrupted meanwhile, it may measure a clock rate of zero and print an infinite result.
+/// Maximum number of attempts per program. perftest calibrates the CPU's cycle counter against the clock. If the
+/// calibration is interrupted, perftest may print an infinite result, and the program runs again.
 const CALIBRATIONS: usize = 3;
 
 /// Two guests whose devices are on one network. The server runs in guest `b`.
@@ -27,7 +27,7 @@ pub(super) struct Ends<'a> {
 pub(super) struct Device {
     /// Name of the device in tables.
     pub(super) title: &'static str,
-    /// Names of the device in guests `a` and `b`. Further arguments such as the GID index may follow.
+    /// Device names in guests `a` and `b`, each optionally followed by further arguments such as the GID index.
     pub(super) names: [String; 2],
     /// IP address on which the server can be reached.
     pub(super) server: String,
@@ -53,27 +53,25 @@ pub(super) struct Figure {
 enum Estimate {
     /// Uses the best result, because other load on the host can only slow a run down.
     Best,
-    /// Uses the mean. The results of some benchmarks depend on how the host places threads on CPUs, so a median would
-    /// jump between placements.
+    /// Uses the mean, because the median would be unstable for benchmarks whose result depends on how the host places
+    /// threads on CPUs.
     Mean,
 }
 
-/// A bound on the ratio of two results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bound {
     AtLeast(f64),
     AtMost(f64),
 }
 
-/// The benchmarks that compare HCAs.
 pub(super) const FIGURES: &[Figure] = &[
-    // Both message counts make a run last at least a quarter of a second, so that short disturbances do not dominate
+    // With these message counts, a run lasts at least a quarter of a second, so that short disturbances do not dominate
     // the ratio.
     bounded(bandwidth("ib_write_bw", 65536, [4000, 200], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_write_bw", 1 << 20, [400, 20], Some(Bound::AtLeast(40.0)))),
     bounded(bandwidth("ib_send_bw", 65536, [4000, 60], None)),
     bounded(bandwidth("ib_read_bw", 65536, [4000, 60], None)),
-    // This run is long enough for the host to move threads between CPUs several times.
+    // The message counts are high enough for the host to move threads between CPUs several times per run.
     typical(9, bandwidth("ib_send_bw", 64, [100_000, 2000], None)),
     latency("ib_write_lat", Some(Bound::AtMost(0.2))),
     latency("ib_send_lat", None),
@@ -88,7 +86,7 @@ const fn bounded(figure: Figure) -> Figure {
     Figure { rounds: 5, ..figure }
 }
 
-/// Returns a latency benchmark. Its result is the mean of several runs, because each run depends on thread placement.
+/// The result is the mean of several runs, because each run depends on thread placement.
 const fn latency(program: &'static str, bound: Option<Bound>) -> Figure {
     typical(5, bandwidth(program, 64, [3000, 300], bound))
 }
@@ -107,7 +105,7 @@ impl Figure {
         self.program.split('_').nth(1).unwrap_or_default()
     }
 
-    /// Returns the size of a message in bytes.
+    /// Returns the message size in bytes.
     pub(super) const fn size(&self) -> u32 {
         self.size
     }
@@ -123,7 +121,6 @@ impl Figure {
         format!("rc_{}_{size}_{quantity}", self.operation())
     }
 
-    /// Returns the benchmark's name in test reports.
     pub(super) fn name(&self) -> String {
         format!("{} of {} bytes", self.program, self.size)
     }
@@ -177,7 +174,7 @@ impl Figure {
 }
 
 impl Bound {
-    /// Checks that the ratio of two values is within the bound.
+    /// Checks that `value / of` is within the bound.
     pub(super) fn judge(self, value: f64, of: f64) -> Result<()> {
         let ratio = value / of;
         match self {
@@ -251,7 +248,7 @@ pub(super) fn is_by_cm(command: &str) -> bool {
     command.contains(" -R")
 }
 
-/// Runs a program with [`measure`] and checks the number of rows, one per message size.
+/// Runs a program with [`measure`] and checks that it reports one row per message size.
 pub(super) async fn complete(
     ends: &mut Ends<'_>,
     command: &str,
@@ -263,7 +260,7 @@ pub(super) async fn complete(
     Ok(())
 }
 
-/// Parses the lines that consist only of numbers. The first number in each line is a message size in bytes.
+/// Parses the lines that consist of at least five numbers. The first number in each is the message size in bytes.
 fn rows(text: &str) -> Vec<Vec<f64>> {
     let numbers =
         |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>();
@@ -283,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_uses_best_run_latency_uses_mean() {
+    fn best_bandwidth_and_mean_latency_are_reported() {
         let values = [3.0, 1.0, 9.0, 2.0, 2.5];
         assert_eq!(bandwidth("ib_send_bw", 64, [1, 1], None).estimate(&values), 9.0);
         assert_eq!(latency("ib_send_lat", None).estimate(&values), 3.5);

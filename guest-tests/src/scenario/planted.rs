@@ -1,8 +1,9 @@
 //! Runs Linux drivers with planted bugs. hcad's log must identify each bug, and must report nothing if no bug is
 //! selected.
 //!
-//! The driver is built from its own source, with an added module parameter that selects a bug. Management datagrams
-//! trigger the bugs, because the kernel driver posts them itself, whereas user programs bypass it.
+//! Each driver is built from its source in the kernel tree, with an added module parameter that selects a bug.
+//! Management datagrams trigger the bugs, because the kernel driver posts them itself, whereas user programs bypass the
+//! kernel.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,9 +20,9 @@ use crate::testbed::kind::Device;
 
 /// Time limit for loading and unloading a driver.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Disk that contains the module, after the disks of the root file system.
+/// Disk that contains the module. It follows the disks of the root file system.
 const DISK: &str = "/dev/vdc";
-/// Sector size. The image is padded to whole sectors, and the kernel ignores the bytes after the module.
+/// The disk image is padded to whole sectors. The kernel ignores the bytes after the module.
 const SECTOR: usize = 512;
 
 /// A text replacement in a source file of a driver: file, old text and new text. Every occurrence is replaced.
@@ -33,13 +34,12 @@ pub(super) struct Driver {
     pub(super) device: Device,
     /// Directory of the driver in the Linux source tree.
     pub(super) folder: &'static str,
-    /// Name of its module.
     pub(super) module: &'static str,
     /// Modules to load first: dependencies, and modules for the tools in the guest.
     pub(super) others: &'static [&'static str],
     pub(super) changes: &'static [Change],
     pub(super) planted: &'static [Planted],
-    /// Every rule that a planted bug violates. These violations do not fail the scenario.
+    /// Rules that the planted bugs violate. Violations of these rules do not fail the scenario.
     pub(super) explained: &'static [Explained],
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Driver {
 pub(super) struct Planted {
     pub(super) number: u32,
     pub(super) about: &'static str,
-    /// Rules that must be reported.
+    /// Rules whose violation must be reported.
     pub(super) rules: &'static [&'static str],
     /// Text that a log line must contain to identify this bug.
     pub(super) says: &'static str,
@@ -83,7 +83,7 @@ impl Driver {
         const LOAD: &str = "disk=$1 planted=$2 module=$3; shift 3; \
                             cat $disk > /run/$module.ko && modprobe -a \"$@\" || exit; \
                             insmod /run/$module.ko planted=$planted";
-        // With some bugs, the query receives no answer.
+        // With some bugs, the query receives no answer, so it has a time limit.
         const USE: &str = "for turn in 1 2 3; do timeout 2 sminfo; done; rmmod $1";
         let planted = planted.to_string();
         let load = ["sh", "-c", LOAD, "sh", DISK, &planted, self.module];
@@ -92,7 +92,6 @@ impl Driver {
         node.vm.run_within(LIMIT, &["sh", "-c", USE, "sh", self.module]).await.map(drop)
     }
 
-    /// Checks that the driver without a bug causes no report.
     async fn expect_no_report(&self, node: &mut StockNode) -> Result<()> {
         let before = Violations::by_now(node).await?;
         self.load(node, 0).await?;
@@ -109,7 +108,6 @@ impl Driver {
     }
 }
 
-/// Applies replacements to a driver's source.
 fn plant(folder: &Path, changes: &[Change]) -> Result<()> {
     for (file, old, new) in changes {
         let path = folder.join(file);
@@ -121,7 +119,6 @@ fn plant(folder: &Path, changes: &[Change]) -> Result<()> {
     Ok(())
 }
 
-/// Creates a disk image that starts with the module.
 fn disk_of(module: &Path) -> Result<PathBuf> {
     let mut bytes = fs::read(module)?;
     bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
@@ -141,7 +138,6 @@ impl Violations {
         Ok(Self { violations: node.daemon.violations().await?, lines: lines(node)?.len() })
     }
 
-    /// Checks that no violation has been reported since this snapshot.
     pub(super) async fn expect_none_since(self, node: &StockNode) -> Result<()> {
         let (before, after) = (self.violations, node.daemon.violations().await?);
         ensure!(after == before, "reported {after:?}, before that {before:?}");

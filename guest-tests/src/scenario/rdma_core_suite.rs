@@ -44,14 +44,14 @@ pub(super) const MODULES: &[&str] = &[
     "test_tag_matching",
 ];
 
-/// The modules that rdma-core has added since.
+/// Modules added to rdma-core after version 56.
 pub(super) const NEWER_MODULES: &[&str] = &["test_buf", "test_dmah", "test_phc_timestamp"];
 
-/// A test that must fail because of the driver's source code.
+/// A test that is expected to fail because of the driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     pub(super) test: &'static str,
-    /// The reason, which names the place in the driver's source code.
+    /// The reason, with the place in the driver's source code.
     pub(super) why: &'static str,
 }
 
@@ -71,15 +71,13 @@ pub(super) const fn skip(tests: &'static str, reason: &'static str, why: &'stati
 /// Known results for a driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
-    /// The suite's modules to run.
     pub(super) modules: &'static [&'static [&'static str]],
-    /// Name of the RDMA device.
     pub(super) device: &'static str,
     pub(super) failures: &'static [Failure],
     /// Expected skips. If several entries match a test, the first one applies.
     pub(super) skips: &'static [&'static [Skip]],
-    /// Methods, as "module.Class.method", that must not run in two processes at once because they would trigger races
-    /// in the driver.
+    /// Tests, as "module.Class.method", that must not run in two processes at once, because they would trigger races in
+    /// the driver.
     pub(super) turns: &'static [&'static str],
 }
 
@@ -88,8 +86,8 @@ pub(super) struct Known {
 /// device (`irdma_uresize_cq` in uverbs.c, `mthca_resize_cq` in verbs.c).
 const DELAYED_TESTS: &[&str] = &["test_cq.CQTest.test_resize_cq"];
 
-/// Prepares a guest for the suite. The tests must be on the disk after those of the root file system, and the RDMA
-/// device must exist.
+/// Prepares a guest for the suite. The disk that follows the root file system's disks must contain the tests, and the
+/// RDMA device must exist.
 pub(super) async fn prepare(vm: &mut Vm) -> Result<()> {
     // Some tests need huge pages before they check the device's features.
     vm.run(&["sysctl", "-q", "vm.nr_hugepages=16"]).await?;
@@ -139,7 +137,6 @@ enum Outcome {
     Failed,
 }
 
-/// A run of the suite.
 struct Suite<'a> {
     vm: &'a mut Vm,
     known: Known,

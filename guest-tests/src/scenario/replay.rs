@@ -19,7 +19,6 @@ use crate::daemon::Interface;
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// Selects the sessions to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// One session with each driver, including its trace.
@@ -30,7 +29,7 @@ pub(super) enum Extent {
     Kept,
 }
 
-/// Number of pairs of guests, which are recorded one after another.
+/// Number of guest pairs. They are recorded one after another.
 const PAIRS: u64 = 5;
 /// Time during which new programs are started on a pair.
 const MINUTE: Duration = Duration::from_secs(60);

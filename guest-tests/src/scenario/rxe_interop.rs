@@ -26,7 +26,6 @@ use crate::report::{Report, line};
 use crate::run_dir::RunDir;
 use crate::vm::Vm;
 
-/// Selects which part of the matrix to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// Every operation, role and path MTU, with a few sizes.
@@ -53,7 +52,6 @@ impl Extent {
 /// The HCA's number, from which its addresses are derived.
 const HCA: u16 = 1;
 
-/// The guests and the directory of their output.
 struct Bench {
     run: RunDir,
     hca: Jingzhao<Node>,

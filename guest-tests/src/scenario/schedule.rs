@@ -42,7 +42,6 @@ pub async fn run(
     Ok(())
 }
 
-/// Separates scenarios that may run in parallel from those that must run alone.
 fn split(
     scenarios: &[&'static Scenario],
     side_by_side: NonZeroUsize,

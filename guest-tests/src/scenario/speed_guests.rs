@@ -1,7 +1,7 @@
 //! Measures the performance of each HCA in guests and compares it with soft-RoCE. perftest runs on an E810, on
 //! `ib_mthca`, on a ConnectX and on soft-RoCE in the same guests. The lab's own driver then transfers the same messages
 //! on JingZhao HCAs in two other guests. `ci/bench --guests` runs this scenario. `ci/test` does not check performance,
-//! because it depends on the load of the host.
+//! because the results depend on the load of the host.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -43,7 +43,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Number of outstanding messages, as in perftest.
 const DEPTH: u32 = 128;
 const LOG_SLOTS: u8 = 8;
-/// Number of bytes per run. Their transfer takes a sizeable fraction of a second.
+/// Bytes per run, enough for a transfer to take a sizeable fraction of a second.
 const RUN_BYTES: u32 = 256 << 20;
 const MESSAGES: u32 = 30_000;
 const ROUND_TRIPS: u32 = 1000;

@@ -23,9 +23,9 @@ use crate::vm::{Image, Vm};
 pub(super) const MTHCA: &str = "mthca0";
 /// Name that the kernel gives to the first ConnectX.
 pub(super) const CONNECTX: &str = "mlx5_0";
-/// Modules that tools need for soft-RoCE.
+/// Modules for soft-RoCE and its tools.
 const SOFT_ROCE: &[&str] = &["rdma_rxe", "ib_uverbs", "ib_umad", "rdma_ucm"];
-/// MTU of the Ethernet interfaces, which leaves room for the headers of a packet with a path MTU of 4096.
+/// MTU of the Ethernet interfaces. It leaves room for the headers of a packet with a path MTU of 4096.
 pub(super) const ETHERNET_MTU: &str = "4200";
 /// Time limit for loading the driver while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
@@ -40,9 +40,8 @@ pub(super) struct StockNode {
     pub(super) daemon: Daemon,
     /// Number of the HCA, which is also its LID.
     pub(super) id: u16,
-    /// IP address of the guest's Ethernet NIC.
     pub(super) ip: Ipv4Addr,
-    /// The HCA, with the driver that the guest loads for it.
+    /// Kind of the HCA, which also determines the driver.
     hca: kind::Device,
     place: Place,
     /// Number of kernel warnings that have already been checked.
@@ -59,7 +58,6 @@ struct Place {
 }
 
 impl Place {
-    /// Returns the lab's description of a guest with this HCA.
     fn guest(&self, hca: kind::Device) -> Guest<'_> {
         let sockets = self.hcas.clone();
         let (hcas, cards) = if hca.is_card() { (Vec::new(), sockets) } else { (sockets, Vec::new()) };
@@ -78,7 +76,6 @@ impl Place {
     }
 }
 
-/// Two guests with stock drivers.
 #[derive(Debug)]
 pub(super) struct StockPair {
     pub(super) a: StockNode,
@@ -111,7 +108,6 @@ impl StockPair {
         Self::start_of(kind::Device::Mthca, lab, run, change).await
     }
 
-    /// Starts a pair whose guests have this HCA.
     pub(super) async fn start_of(
         hca: kind::Device,
         lab: &Lab,
@@ -151,12 +147,10 @@ impl StockPair {
         exchange.run(&mut self.b.vm, &mut self.a.vm).await
     }
 
-    /// Returns the guests as the two ends of perftest runs.
     pub(super) fn ends(&mut self) -> perftest::Ends<'_> {
         perftest::Ends { a: &mut self.a.vm, b: &mut self.b.vm }
     }
 
-    /// Returns the guests' HCAs as a perftest device.
     pub(super) fn perftest_device(&self) -> Device {
         Device {
             title: match self.a.hca {
@@ -175,7 +169,6 @@ impl StockPair {
         self.b.no_warnings().await
     }
 
-    /// Starts capturing the frames of both HCAs.
     pub(super) async fn capture_on(&self) -> Result<()> {
         for node in [&self.a, &self.b] {
             let file = node.daemon.capture().display().to_string();
@@ -184,7 +177,6 @@ impl StockPair {
         Ok(())
     }
 
-    /// Stops the packet captures.
     pub(super) async fn capture_off(&self) -> Result<()> {
         for node in [&self.a, &self.b] {
             node.daemon.control(&["capture", "off"]).await?;
@@ -197,7 +189,6 @@ impl StockPair {
         format!("console output, logs and command lines: {}", self.run.path().display())
     }
 
-    /// Returns the directory of this run.
     pub(super) fn folder(&self) -> &Path {
         self.run.path()
     }
@@ -238,7 +229,7 @@ impl StockNode {
         Self::start_alone_with(hca, lab, run, &image, disks, permitted).await
     }
 
-    /// Does the same as [`StockNode::start_alone`], with this image.
+    /// Like [`StockNode::start_alone`], but with the given image.
     pub(super) async fn start_alone_with(
         hca: kind::Device,
         lab: &Lab,
@@ -252,7 +243,6 @@ impl StockNode {
         Self::start(hca, lab, run, image, &spec, free_udp_ports()?, disks).await
     }
 
-    /// Returns the name that the kernel gives to the RDMA device.
     pub(super) const fn rdma_device(&self) -> &'static str {
         name_of(self.hca)
     }
@@ -282,13 +272,12 @@ impl StockNode {
         Ok(node)
     }
 
-    /// Boots a new guest that uses the same daemon.
     async fn boot_again(&mut self, lab: &Lab, run: &RunDir, image: &Image) -> Result<()> {
         self.vm = lab.boot(run, image, self.place.guest(self.hca)).await?;
         self.set_up().await
     }
 
-    /// Brings the Ethernet interface up. Earlier kernel warnings are unrelated to RDMA and are ignored.
+    /// Brings the Ethernet interface up. Kernel warnings logged so far are ignored, because they are unrelated to RDMA.
     async fn set_up(&mut self) -> Result<()> {
         self.vm.run(&["modprobe", "virtio_net"]).await?;
         self.vm.run(&["ip", "link", "set", "eth0", "mtu", ETHERNET_MTU, "up"]).await?;
@@ -311,7 +300,6 @@ impl StockNode {
         Ok(!self.vm.run(&["uname", "-r"]).await?.starts_with("6.12."))
     }
 
-    /// Checks that the kernel has logged no unexpected warnings.
     pub(super) async fn no_warnings(&mut self) -> Result<()> {
         let new = self.new_warnings().await?;
         ensure!(
@@ -343,8 +331,8 @@ impl StockNode {
 
 /// Returns whether a line reports a management datagram that arrived while its port had no agent. Every ten seconds,
 /// each HCA's subnet manager queries the NodeInfo of all other HCAs (IBTA 14.2.5.3). `ib_core` opens QP0 before it adds
-/// the port's agents, and removes the agents before it closes QP0. It logs this message for a request that arrives in
-/// between. Senders cannot avoid this, and it also happens on real fabrics.
+/// the port's agents, and removes the agents before it closes QP0. If a query arrives in between, `ib_core` logs this
+/// message. The sender cannot prevent this race, which also occurs on real fabrics.
 pub(super) fn is_unanswered_sweep(line: &str) -> bool {
     line.contains("infiniband ") && line.contains("Unable to find port agent")
 }
@@ -360,7 +348,6 @@ fn spec_of(hca: kind::Device, lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface, capture: false, trace: lab.trace(), ..spec }
 }
 
-/// Returns the name that the kernel gives to the first RDMA device of a driver.
 const fn name_of(hca: kind::Device) -> &'static str {
     match hca.rdma_device() {
         Some(name) => name,
@@ -368,7 +355,6 @@ const fn name_of(hca: kind::Device) -> &'static str {
     }
 }
 
-/// Loads `ib_mthca` and the modules for tools, and waits until the device's port is active.
 pub(super) async fn load_mthca(vm: &mut Vm) -> Result<()> {
     load(vm, kind::Device::Mthca).await
 }
@@ -391,14 +377,13 @@ async fn port_is(vm: &mut Vm, hca: kind::Device, state: &str) -> Result<()> {
     await_text(vm, &[&path], &[state], PORT_TIMEOUT).await
 }
 
-/// Returns the Ethernet NIC of the guest with this HCA number. `wire` contains the UDP addresses of the NIC and its
-/// peer. The NIC's MAC address differs from the HCA's, so that captures show to which network a frame belongs.
+/// Returns the Ethernet NIC of the guest with this HCA number. The NIC's MAC address differs from the HCA's, so that
+/// captures show to which network a frame belongs.
 pub(super) fn nic(id: u16, [bind, peer]: [SocketAddr; 2]) -> Nic {
     let [high, low] = id.to_be_bytes();
     Nic { model: NicModel::Virtio, mac: [2, 0, 0, 1, high, low], bind, peer }
 }
 
-/// Returns the IP address of the NIC with this number.
 pub(super) fn address(id: u16) -> Ipv4Addr {
     let [high, low] = id.to_be_bytes();
     Ipv4Addr::new(192, 168, high, low)

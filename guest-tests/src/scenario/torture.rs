@@ -9,14 +9,14 @@
 //! hcad-d   HCA d -'         stock guests c and d
 //! ```
 //!
-//! hcad-a runs throughout, and a disturbance of one of its HCAs must not affect the others. The other two daemons are
-//! also killed and restarted. HCAs c and d are connected by a shared-memory ring, and so are e and f if the seed is
+//! hcad-a is never restarted, and a disturbance of one of its HCAs must not affect the others. The other two daemons
+//! are killed and restarted. HCAs c and d are connected by a shared-memory ring, and so are e and f if the seed is
 //! even. All other links use UDP. HCAs e and f send as fast as they can.
 //!
 //! Disturbances run in independent lanes: one for each pair of guests, one for the clients, and one for hcad-a. Each
-//! lane executes a plan ([`plan`]) drawn from the seed. A disturbance either has no effect on its lane's connection or
-//! destroys one end of it. In the latter case, the peer must report the loss. Any other effect is a failure, regardless
-//! of its cause.
+//! lane executes a plan ([`plan`]) drawn from the seed. Some disturbances destroy one end of the lane's connection, and
+//! the other end must then report the loss. All other disturbances must leave the connection intact. Any other effect
+//! is a failure, regardless of its cause.
 
 mod account;
 mod clients;
@@ -46,7 +46,7 @@ use crate::report::{Report, Skip, line};
 use crate::run_dir::RunDir;
 use crate::vm::Image;
 
-/// ACK timeout code of all connections, which stands for 1.07 s.
+/// ACK timeout code of all connections (1.07 s).
 const ACK_TIMEOUT: u8 = 18;
 /// Time until a requester gives up on a silent peer, with this ACK timeout and 7 retries.
 const RETRY_TIME: Duration = Duration::from_micros(8 * (4096 << ACK_TIMEOUT) / 1000);
@@ -61,7 +61,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time limit for daemons to release their resources on a slow host.
 const RELEASED: Duration = Duration::from_secs(60);
 
-/// Context that all lanes share.
 #[derive(Debug)]
 struct LaneContext<'a> {
     lab: &'a Lab,
@@ -101,7 +100,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case_within(length + MARGIN, &name, &hint, all.run_plan(length)).await?;
     line(&timeline.summary())?;
     if report.counts().failed > failed {
-        // The aborted lanes still held resources, so a comparison would be meaningless.
+        // Aborted lanes still hold resources, so a comparison would be meaningless.
         return Ok(());
     }
     report.case("all guests still communicate", &hint, all.go_on()).await?;
@@ -112,8 +111,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the daemons exit cleanly on SIGTERM", &hint, all.stop()).await
 }
 
-/// All pairs of guests and clients, and the process that serves most of their HCAs. The ends of each pair are connected
-/// and exchange messages.
+/// The connected pairs of guests and clients, and the daemon that serves most of the HCAs.
 struct All<'a> {
     seed: u64,
     guests: [Pair<'a>; 2],
@@ -274,8 +272,7 @@ async fn take_port_down(control: &Control, length: Duration) -> Result<()> {
     control.ask(&["port", "up"]).await.map(drop)
 }
 
-/// Enables the capture for the given time. The capture file is then deleted because it is large. Other tests check the
-/// content of captures.
+/// Enables the capture for the given time. The capture file is then deleted because it is large.
 async fn switch_capture(
     ground: &LaneContext<'_>,
     name: &str,

@@ -8,9 +8,8 @@ use anyhow::{Result, ensure};
 use super::connection::{Connection, destroy_region, expect_stream, region};
 use super::pair::{Direction, Pair};
 
-/// Number of guard bytes before the first slot and after the last one, which must stay unchanged.
+/// Number of guard bytes before the first slot and after the last slot. They must stay unchanged.
 const GUARD: u64 = 64;
-/// Seed of the guard bytes.
 const GUARD_SEED: u64 = 0x6775_6172_6400;
 /// Time limit for all flows together. On an idle machine, 16 MiB take a second or two.
 const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(90);
@@ -157,7 +156,6 @@ pub(super) async fn exchange(pair: &mut Pair, plans: &[Planned<'_>]) -> Result<V
     Ok(transfers)
 }
 
-/// The memory regions of one plan.
 #[derive(Debug)]
 struct Memory {
     requester: MrInfo,
@@ -275,7 +273,6 @@ async fn check_memory(pair: &mut Pair, planned: &Planned<'_>, memory: &Memory) -
             expect_stream(requester_vm, part, &format!("message {i} at the requester")).await?;
             position += u64::from(len);
         }
-        // The receiver's flow has already compared each SEND.
         if !plan.is_send() {
             let off = slot(plan.flat_stride());
             let part = Verify { mr: responder.id, off, len: plan.len.into(), seed, position: 0 };

@@ -1,8 +1,8 @@
 //! Tests RC against a peer that sends individual packets. The cases check how the HCA answers requests and handles
 //! responses.
 //!
-//! The HCA is driven over its vfio-user socket, without a guest. The peer does not use hcad's encoder: scapy builds and
-//! parses every packet and checks every ICRC.
+//! The HCA is driven over its vfio-user socket, without a guest. The peer uses scapy instead of hcad's code to build
+//! and parse every packet and to check every ICRC.
 
 mod link;
 mod requester;

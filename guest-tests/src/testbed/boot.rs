@@ -21,13 +21,13 @@ use crate::run_dir::RunDir;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// MTU of the Ethernet interfaces, which leaves room for the headers of a packet with a path MTU of 4096.
+/// MTU of the Ethernet interfaces. It leaves room for the headers of a packet with a path MTU of 4096.
 const ETHERNET_MTU: &str = "4200";
 /// Time limit for loading drivers while several emulated guests boot.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time limit for the port to become active after the driver is loaded.
 const PORT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Path in each guest of the script that sets up the RDMA device's network interface.
+/// Guest path of the script that sets up the RDMA device's network interface.
 pub(super) const NETWORK_SCRIPT: &str = "/run/hcad/network";
 /// Console log level that includes informational messages, which driver authors need.
 const CONSOLE_LEVEL: &str = "7";
@@ -41,7 +41,6 @@ pub(super) struct Booted {
     pub(super) ports: Ports,
 }
 
-/// The name, addresses and device of a guest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) name: GuestName,
@@ -53,7 +52,6 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Returns one [`Place`] for each guest in the testbed.
     pub(super) fn all(wanted: &UpOptions) -> Vec<Self> {
         let among_hcas = wanted.kind == Kind::Mixed;
         let place = |(name, id)| Self { name, id, device: wanted.kind.of_guest(id), among_hcas };
@@ -181,7 +179,6 @@ async fn try_all<T>(futures: Vec<impl Future<Output = Result<T>>>) -> Result<Vec
     Ok(done.into_iter().flatten().collect())
 }
 
-/// Everything needed to boot one guest.
 struct GuestBoot<'a> {
     lab: &'a Lab,
     run: &'a RunDir,

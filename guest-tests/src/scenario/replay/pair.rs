@@ -29,18 +29,15 @@ const CORE: &[&str] = &[
     "ib_write_lat -s 64 -n 500",
 ];
 
-/// Programs for devices that support atomics, which the E810 with `irdma` does not.
+/// Programs for devices that support atomics. The E810 with `irdma` does not.
 const ATOMICS: &[&str] = &["ib_atomic_bw -A FETCH_AND_ADD -n 300", "ib_atomic_bw -A CMP_AND_SWAP -n 300"];
 
 /// TCP port on which the servers listen.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
-/// Time limit for a port state change.
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);
-/// Time limit for unloading a driver.
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// Two guests and the daemons that record their sessions.
 pub(super) struct Pair {
     kind: Kind,
     rules: [Impairments; 2],
@@ -88,7 +85,6 @@ impl Drawn {
 }
 
 impl Pair {
-    /// Starts daemons and guests, and loads the drivers.
     pub(super) async fn start(lab: &Lab, run: RunDir, interface: Interface, trace: bool) -> Result<Self> {
         let recorded = |spec| HcaSpec { record: true, capture: false, trace, interface, ..spec };
         let kind = match interface {
@@ -135,8 +131,7 @@ impl Pair {
         self.daemons().map(|daemon| Files { record: daemon.record(), trace: daemon.trace() })
     }
 
-    /// Adds each impairment at both ends and in both directions. The programs use an ACK timeout of 67 ms, so even 1%
-    /// loss slows them down.
+    /// Adds each impairment at both ends and in both directions.
     pub(super) async fn make_wire_bad(&mut self, probability: &str, seed: u32) -> Result<()> {
         let seed = seed.to_string();
         let mut rules = std::mem::take(&mut self.rules);
@@ -165,12 +160,10 @@ impl Pair {
         Ok(())
     }
 
-    /// Returns whether impairments are active and frames may be lost.
     pub(super) fn is_wire_bad(&self) -> bool {
         self.rules.iter().any(|rules| !rules.is_empty())
     }
 
-    /// Runs a program in both guests.
     pub(super) async fn run(&mut self, program: &str) -> Result<()> {
         let (common, gid) = match program.starts_with("ibv_") {
             true => (format!("{program} -c"), "-g"),

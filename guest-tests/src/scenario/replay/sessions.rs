@@ -8,7 +8,7 @@ use crate::daemon::Interface;
 use crate::lab::Lab;
 use crate::report::{Report, line};
 
-/// What a session contains after the driver has bound to the device.
+/// What the guest does after the driver has bound to the device.
 #[derive(Clone, Copy, Debug)]
 enum Session {
     /// The guest does nothing further.

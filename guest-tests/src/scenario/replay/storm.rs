@@ -8,7 +8,6 @@ use super::pair::Pair;
 /// Number of repetitions of each error.
 pub(super) const ROUNDS: u32 = 2;
 
-/// The errors that a program causes on purpose.
 #[derive(Clone, Copy, Debug)]
 enum Mistake {
     RemoteKey,
@@ -54,7 +53,7 @@ impl Mistake {
         let mut expected = [expected, status::WR_FLUSH_ERR];
         let found = a.statuses(vm_a, 2).await?;
         // The responder sends the NAK once and enters the error state. If the NAK is lost, the requester receives no
-        // further response.
+        // further response and exhausts its retries.
         if may_be_lost && found.first() == Some(&status::RETRY_EXC_ERR) {
             expected[0] = status::RETRY_EXC_ERR;
         }

@@ -93,8 +93,7 @@ async fn traffic(bench: &mut Bench, seed: u64) -> Result<()> {
 }
 
 /// Flips one ICRC-protected bit in some of each end's packets, and checks that the other end drops exactly these
-/// packets. hcad counts its drops. The number of drops by soft-RoCE is the number of UDP datagrams counted by its
-/// kernel, minus the number of packets that pass its checks.
+/// packets.
 async fn damaged(bench: &mut Bench) -> Result<()> {
     let [hca_qpn, rxe_qpn] = bench.connect(Service::Rc, 1024).await?;
     let (ours, theirs) = (dropped(bench).await?, witness::dropped_by_rxe(bench).await?);

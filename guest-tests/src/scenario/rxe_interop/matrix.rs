@@ -57,7 +57,6 @@ impl Role {
     }
 }
 
-/// The matrix and the results so far.
 #[derive(Debug)]
 pub(super) struct Matrix {
     extent: Extent,
@@ -81,11 +80,10 @@ impl Matrix {
             return [256, 1024, 4096].map(|mtu| (Service::Rc, mtu)).to_vec();
         }
         let connected = [Service::Rc, Service::Uc].into_iter().flat_map(|s| MTUS.map(|mtu| (s, mtu)));
-        // The maximum datagram size depends on the port, not on the connection.
+        // One entry is enough for UD, because the maximum datagram size depends on the port, not on the connection.
         connected.chain([(Service::Ud, 4096)]).collect()
     }
 
-    /// Returns the rows to run on a connection.
     pub(super) fn rows(&self, service: Service, mtu: u16) -> Vec<Row> {
         let operations = match service {
             Service::Rc => &RC[..],
@@ -114,7 +112,7 @@ impl Matrix {
             // Messages are short, because UC does not retransmit packets that are dropped when a socket buffer is full.
             Service::Uc if full => [0, 1, 17].into_iter().chain(around).chain([8 * packet + 3]).collect(),
             Service::Uc => vec![1, packet, packet + 1],
-            // Mixes short messages with messages of up to 256 packets, some of which are likely to be lost.
+            // The messages have up to 256 packets, so that some packets are likely to be lost.
             Service::Rc if self.extent == Extent::Lossy => match mtu {
                 256 => vec![1, packet + 1, 8 * packet],
                 1024 => vec![0, 3 * packet - 1, 65536],
@@ -131,7 +129,6 @@ impl Matrix {
         }
     }
 
-    /// Runs one row of the matrix.
     pub(super) async fn run(
         &mut self,
         row: &Row,

@@ -10,11 +10,12 @@ use crate::vm::Vm;
 
 const HW_COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
 
-/// Checks that every RoCE packet was received intact and with a correct ICRC.
+/// Checks that every received RoCE packet was intact and had a correct ICRC.
 ///
 /// Soft-RoCE counts only packets that pass its ICRC check, so their number must equal the number of UDP datagrams that
-/// its kernel counts. All packets from soft-RoCE must have reached the HCA, whose socket buffer is large enough. This
-/// is not checked in the other direction, because a burst may overrun the socket buffer of the emulated NIC.
+/// its kernel counts. All packets from soft-RoCE must have reached the HCA, whose socket buffer is large enough.
+/// Soft-RoCE need not have received all packets from the HCA, because a burst may overrun the socket buffer of the
+/// emulated NIC.
 pub(super) async fn check(bench: &mut Bench) -> Result<()> {
     let vm = &mut bench.rxe.vm;
     let hw = vm.run(&["grep", "-r", ".", HW_COUNTERS]).await?;

@@ -4,12 +4,11 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Tolerated growth of anonymous memory in KiB, because the allocator does not return all freed memory to the kernel.
+/// Tolerated growth of anonymous memory in KiB. The allocator does not return all freed memory to the kernel.
 const KEPT_KIB: u64 = 4 << 10;
-/// Tolerated number of additional mappings, because the allocator may keep some.
+/// Tolerated number of additional mappings. The allocator may keep some.
 const KEPT_MAPS: usize = 8;
 
-/// Resources held by a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Account {
     /// Targets of all descriptors, sorted.
@@ -23,7 +22,6 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Returns the resources that a process currently holds.
     pub(super) fn of(process: u32) -> Result<Self> {
         let folder = format!("/proc/{process}");
         let links = fs::read_dir(format!("{folder}/fd")).with_context(|| format!("process {process}"))?;

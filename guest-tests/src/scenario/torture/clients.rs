@@ -22,7 +22,7 @@ use crate::scenario::endpoint::jingzhao::{Driver as _, InProcess};
 
 /// Number of messages per round in each direction. Each message has its own slot.
 const COUNT: u32 = 32;
-/// Length of the largest message, and the distance between slots.
+/// Maximum message length in bytes.
 const LONGEST: u32 = 20_000;
 const STRIDE: u64 = 20_480;
 /// Offsets in the memory region: messages to send, received messages, and data that the peer reads.
@@ -39,7 +39,6 @@ const UNDER_WAY: u64 = 100;
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 const OPERATIONS: [SendOp; 4] = [SendOp::Send, SendOp::SendImm, SendOp::WriteImm, SendOp::Read];
 
-/// Disturbances of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
     /// The VMM resets the function and keeps its vfio-user connection.
@@ -125,7 +124,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// Exchanges messages for at least one round, until `beside` has completed.
+    /// Exchanges messages until `beside` has completed, but for at least one round.
     pub(super) async fn talk_during(&mut self, beside: impl Future<Output = Result<()>>) -> Result<()> {
         let (over, seen) = watch::channel(false);
         let beside = async {

@@ -21,16 +21,15 @@ use crate::vm::Vm;
 const PROGRESS: u64 = 8;
 /// Time limit for progress while other guests may be booting.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for an end to report the loss of its peer once its HCA's retries are exhausted.
+/// Time limit for an end to report the loss of its peer after the retries are exhausted.
 const LOSS_MARGIN: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
-/// Disturbances of one end of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
     /// QEMU is killed and started again at once.
     KillQemu,
-    /// The daemon is killed and restarted. QEMU does not reconnect to it, so the guest boots again.
+    /// The daemon is killed and restarted. QEMU does not reconnect to the new daemon, so the guest boots again.
     KillDaemon,
     StopQemu,
     StopDaemon,
@@ -64,7 +63,7 @@ pub(super) struct Attachment {
     pub(super) name: String,
     pub(super) socket: PathBuf,
     pub(super) control: Control,
-    /// The daemon and its HCA, if the daemon serves only this guest.
+    /// The HCA and its daemon, if the daemon serves only this guest.
     pub(super) own: Option<(HcaSpec, Daemon)>,
 }
 
@@ -94,7 +93,6 @@ struct End {
 }
 
 impl<'a> Pair<'a> {
-    /// Boots both guests and starts the traffic.
     pub(super) async fn start(ground: &'a LaneContext<'a>, [a, b]: [Attachment; 2]) -> Result<Self> {
         let name = format!("guests {} and {}", a.name, b.name);
         let (a, b) = tokio::try_join!(End::start(ground, a, Side::A), End::start(ground, b, Side::B))?;
@@ -210,7 +208,7 @@ impl End {
         Ok(Self { seat, vm, talker })
     }
 
-    /// Restarts the guest, the daemon and its guest, or the driver.
+    /// Restarts the driver, the guest, or the guest together with its daemon.
     async fn restart_part(&mut self, ground: &LaneContext<'_>, step: &Step<Disturbance>) -> Result<()> {
         match step.kind {
             Disturbance::ReloadDriver => {

@@ -1,4 +1,4 @@
-//! A client that attacks the daemon that serves it, and a well-behaved client.
+//! A client that attacks its daemon, and a well-behaved client.
 
 mod disk;
 mod wire;
@@ -14,19 +14,18 @@ use self::disk::FullDisk;
 use self::wire::{Client, Region};
 
 const PAGE: u64 = 4096;
-/// Number of sparse files, which together exceed the address space of a process (128 TiB).
+/// Number of sparse files. Together, they exceed the address space of a process (128 TiB).
 const HUGE_FILES: u64 = 80;
 const HUGE: u64 = (128 << 40) / HUGE_FILES + PAGE;
 /// Size of the bus address space.
 const EVERYTHING: u64 = 1 << 48;
-/// Number of holes to create in the address space. They would split it into more than the 65,535 windows that the
-/// daemon accepts.
+/// Number of holes to create in the address space. All of them together would split it into more than the 65,535
+/// windows that the daemon accepts.
 const HOLES: u64 = 70_000;
 /// Number of unmap requests sent before the replies are read.
 const BATCH: usize = 256;
 /// Size of the guest memory of a well-behaved client.
 const GUEST_MEMORY: u64 = 64 << 20;
-/// Size of a huge page in bytes.
 const HUGE_PAGE: u64 = 2 << 20;
 /// Time limit for the daemon to accept the next client after the previous one disconnected.
 const SUCCESSION: Duration = Duration::from_secs(60);
@@ -71,7 +70,7 @@ impl Attack {
     /// Runs the attack as far as the daemon permits.
     ///
     /// # Errors
-    /// The attack could not be attempted, or the daemon permitted more of it than it should.
+    /// The attack could not be attempted, or the daemon permitted more than it should.
     pub(super) fn begin(self, socket: &Path) -> Result<Attacker> {
         let mut client = connect(socket)?;
         let mut files = Vec::new();
@@ -197,7 +196,6 @@ fn memory(name: &str, len: u64, flags: MemfdFlags) -> Result<OwnedFd> {
     Ok(file)
 }
 
-/// Creates a memfd that is not sealed against shrinking.
 fn unsealed(name: &str, len: u64, flags: MemfdFlags) -> Result<OwnedFd> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)?;
     ftruncate(&file, len)?;

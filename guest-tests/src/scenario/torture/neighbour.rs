@@ -20,7 +20,6 @@ const CHANGES: usize = 10;
 /// Time limit for the daemon to detect that a client has disconnected.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// Disturbances of this daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disturbance {
     Stop,
@@ -36,7 +35,6 @@ impl Disturbance {
     }
 }
 
-/// The daemon that serves the hostile client and the bystander, and also most of the other HCAs.
 #[derive(Debug)]
 pub(super) struct Neighbour<'a> {
     pub(super) ground: &'a LaneContext<'a>,
@@ -64,7 +62,7 @@ impl Neighbour<'_> {
         Ok(())
     }
 
-    /// Runs each attack once. The allocator keeps some memory after the largest attack, which must not count as a leak.
+    /// Runs each attack once, so that memory that the allocator keeps afterwards is not counted as a leak.
     pub(super) async fn warm_up(&mut self) -> Result<()> {
         for attack in &self.attacks {
             self.attack(*attack, Duration::ZERO).await.with_context(|| format!("{attack:?}"))?;

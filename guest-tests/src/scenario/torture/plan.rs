@@ -13,7 +13,6 @@ const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
 /// retries ([`super::RETRY_TIME`]), so no connection is lost.
 const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
 
-/// One of the two ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     A,
@@ -40,7 +39,6 @@ impl Side {
 pub(super) struct Step<K> {
     /// Pause before the disturbance.
     pub(super) pause: Duration,
-    /// Kind of disturbance to execute.
     pub(super) kind: K,
     /// The affected end, if the disturbance affects only one end of a connection.
     pub(super) side: Side,
@@ -71,7 +69,6 @@ impl<K: Copy> Plan<K> {
         Self { kinds: kinds.to_vec(), first, rng }
     }
 
-    /// Returns whether every kind has been drawn.
     pub(super) fn has_drawn_all(&self) -> bool {
         self.first.is_empty()
     }

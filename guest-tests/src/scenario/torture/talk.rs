@@ -54,7 +54,6 @@ pub(super) struct Report {
     wrong: Option<String>,
 }
 
-/// The kind of request that a completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {

@@ -11,9 +11,8 @@ use anyhow::{Context as _, Result, ensure};
 use super::Bench;
 use crate::packet_peer::{Aeth, Op, Packet, Reth};
 
-/// Number of the peer's queue pair.
 const PEER_QPN: u32 = 0x00_0abc;
-/// First PSN that the peer sends. The PSN wraps around to 0 at its third packet.
+/// First PSN that the peer sends. Its third packet has PSN 0.
 const PEER_PSN: u32 = 0xff_fffe;
 /// First PSN that the HCA sends.
 const OWN_PSN: u32 = 0xff_ffff;
@@ -60,13 +59,12 @@ impl Attributes {
     pub(super) const DEFAULT: Self = Self { mtu: 256, timeout: 17, retry: 7, rnr_retry: 7, rnr_timer: 24 };
 }
 
-/// One of the HCA's QPs, connected to the packet peer.
 #[derive(Debug)]
 pub(super) struct Link<'a> {
     bench: &'a mut Bench,
     pub(super) qp: QpInfo,
     pub(super) cq: CqInfo,
-    /// The HCA's memory region, which has [`REGION`] bytes and all access rights, and is filled with [`content`].
+    /// The HCA's memory region. It has [`REGION`] bytes and all access rights, and is filled with [`content`].
     pub(super) mr: MrInfo,
     pub(super) mtu: usize,
 }
@@ -140,7 +138,6 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Applies a state transition to the queue pair.
     pub(super) fn modify(&mut self, transition: Transition) -> Result<()> {
         Ok(self.bench.agent.call(ModifyQp { qp: self.qp.id, transition }).map(drop)?)
     }
@@ -151,7 +148,6 @@ impl<'a> Link<'a> {
         self.modify(INIT)
     }
 
-    /// Moves the queue pair from INIT to RTR.
     pub(super) fn ready_to_receive(&mut self) -> Result<()> {
         self.modify(rtr(&Attributes::DEFAULT))
     }
@@ -212,7 +208,6 @@ impl<'a> Link<'a> {
         chunks.iter().enumerate().map(packet).collect()
     }
 
-    /// Returns a READ request from the peer.
     pub(super) fn read_request(&self, n: u32, reth: Reth) -> Packet {
         Packet { reth: Some(reth), ack_req: true, ..self.packet("RC_RDMA_READ_REQUEST", n, &[]) }
     }
@@ -282,7 +277,7 @@ impl<'a> Link<'a> {
         runtime.block_on(control.counter(path))
     }
 
-    /// Checks that the HCA drops these packets without answering and counts each of them in the counter `path`.
+    /// Checks that the HCA drops these packets without responding and counts each of them in the counter `path`.
     pub(super) fn expect_drops(&mut self, path: &str, packets: &[Packet]) -> Result<()> {
         let before = self.counter(path)?;
         self.send_all(packets)?;
@@ -329,7 +324,6 @@ impl<'a> Link<'a> {
         cqes.into_iter().next().context("no completion")
     }
 
-    /// Expects a successful completion.
     pub(super) fn expect_success(&mut self) -> Result<Cqe> {
         let cqe = self.completion()?;
         ensure!(cqe.syndrome.is_none(), "expected success: {cqe:?}");
@@ -343,7 +337,6 @@ impl<'a> Link<'a> {
         self.expect_state(state::ERR)
     }
 
-    /// Checks that no request has completed.
     pub(super) fn expect_no_completion(&mut self) -> Result<()> {
         let cqes = self.bench.agent.call(Poll { cq: self.cq.id, count: 1, timeout_ms: 0 })?.cqes;
         ensure!(cqes.is_empty(), "completed: {cqes:?}");
@@ -362,7 +355,6 @@ impl<'a> Link<'a> {
         Ok(self.bench.agent.call(Peek { mr: self.mr.id, off, len })?.0)
     }
 
-    /// Writes bytes to the region at `off`.
     pub(super) fn store(&mut self, off: u64, bytes: &[u8]) -> Result<()> {
         Ok(self.bench.agent.call(Poke { mr: self.mr.id, off, bytes: Hex(bytes.to_vec()) }).map(drop)?)
     }

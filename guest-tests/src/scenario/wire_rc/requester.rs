@@ -26,7 +26,7 @@ mod completion {
     pub(super) const REMOTE_INVALID_RD_REQUEST: u8 = 0x21;
 }
 
-/// Attributes with a timeout of 8.6 s, which no case reaches unless it waits for a retransmission.
+/// Attributes with a timeout of 8.6 s, so that delays on a busy host cause no retransmission.
 const PATIENT: Attributes = Attributes { timeout: 21, ..Attributes::DEFAULT };
 /// Length of a message that takes three packets.
 const THREE: u32 = 700;
@@ -389,7 +389,7 @@ fn rnr_without_end(link: &mut Link<'_>) -> Result<()> {
 }
 
 /// Checks a sequence NAK that arrives during an RNR wait. Soft-RoCE sends both an RNR NAK and a sequence NAK if more
-/// packets follow the one that found no receive request.
+/// packets follow a packet for which no receive request was posted.
 fn nak_during_rnr_wait(link: &mut Link<'_>) -> Result<()> {
     send(link, THREE)?;
     expect_send(link, 0)?;

@@ -135,7 +135,7 @@ fn duplicate_write(link: &mut Link<'_>) -> Result<()> {
     link.send(&packet)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
     link.expect_memory(0, &message(64))?;
-    // Software may reuse the memory once the message is complete.
+    // Software may reuse the memory once the message is complete, so the duplicate must not overwrite it.
     link.store(0, &[0x5a; 64])?;
     link.send(&packet)?;
     link.expect_acknowledge(0, syndrome::ACK, 1)?;
@@ -250,7 +250,7 @@ fn far_psn(link: &mut Link<'_>) -> Result<()> {
     link.post_receive(0, 64)?;
     let packet = Packet { ack_req: true, ..link.packet("RC_SEND_ONLY", 0x80_0000, &message(64)) };
     link.send(&packet)?;
-    // A duplicate is acknowledged with the latest PSN. No other response is permitted.
+    // The HCA may treat the packet as a duplicate and acknowledge the latest PSN. No other response is permitted.
     for answer in link.rest()? {
         ensure!(answer.psn == Link::peer_psn(0xff_ffff), "answered {answer:?}");
     }
@@ -443,8 +443,8 @@ fn duplicate_read_beyond(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a READ gets no response if its PSN is that of a duplicate but it was never executed. Such a READ may
-/// stem from an earlier connection of the same queue pairs, in which case its key is valid.
+/// Checks that a READ gets no response if its PSN is that of a duplicate but the READ was never executed. Such a READ
+/// may stem from an earlier connection of the same queue pairs, so its key may be valid.
 fn read_never_executed(link: &mut Link<'_>) -> Result<()> {
     let write = write_only(link, link.reth(0, 64), &message(64));
     link.send(&write)?;

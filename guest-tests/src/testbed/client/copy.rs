@@ -54,7 +54,6 @@ impl Copy {
     }
 }
 
-/// Returns the last component of a path.
 fn last(path: &Path) -> Result<&str> {
     path.file_name()
         .and_then(|name| name.to_str())
@@ -70,7 +69,7 @@ pub(super) async fn into_guest(from: &Path, target: &Target, to: &Path) -> Resul
         ExitStatus::Code(0) => (to.to_owned(), last(&from)?.to_owned()),
         _ => (to.parent().unwrap_or(Path::new("/")).to_owned(), last(to)?.to_owned()),
     };
-    // Owners are not preserved, because the host's users do not exist in a guest.
+    // The option `-o` discards the owners, because the host's users do not exist in a guest.
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { &folder };
     let script = format!("{TAR} cd \"$1\" && tar -xof -");
     let argv = ["sh", "-c", &script, "cp", folder.to_str().unwrap_or_default()];

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::limits::Limit;
 
-/// Length of the file, none of whose blocks are allocated.
+/// Length of the file. None of its blocks are allocated.
 const LEN: u64 = 1 << 20;
 
 /// A full tmpfs in the mount namespace of a helper process. It exists as long as that process.
@@ -75,7 +75,6 @@ fn open(path: &str) -> Result<File> {
 
 impl Drop for FullDisk {
     fn drop(&mut self) {
-        // The process holds no state worth saving.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }

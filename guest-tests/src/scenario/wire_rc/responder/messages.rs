@@ -158,8 +158,8 @@ fn burst(link: &mut Link<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks the farthest PSN that counts as ahead of the expected one, which is less than half the PSN space away (IBTA
-/// 9.7.1).
+/// Checks the farthest PSN that counts as ahead of the expected PSN. The distance is just under half of the PSN space
+/// (IBTA 9.7.1).
 fn furthest_psn(link: &mut Link<'_>) -> Result<()> {
     let packet = Packet { ack_req: true, ..link.packet("RC_SEND_ONLY", 0x7f_ffff, &message(8)) };
     link.send(&packet)?;

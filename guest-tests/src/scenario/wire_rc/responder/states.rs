@@ -46,7 +46,7 @@ fn after_reset(link: &mut Link<'_>) -> Result<()> {
     link.expect_receives(0, 1)?;
     let late = link.send_message(3, &message(8)).remove(0);
     link.reconnect()?;
-    // Packets of the old connection have PSNs ahead of those of the new one.
+    // The PSN of this packet from the old connection is ahead of the expected one.
     link.send(&late)?;
     link.expect_acknowledge(0, syndrome::NAK_SEQUENCE, 0)?;
     link.expect_receives(0, 1)
