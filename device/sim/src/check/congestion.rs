@@ -36,7 +36,10 @@ impl Checker<'_> {
         let peer = self.pair(id).ends[1 - id.side].qpn;
         ensure!(bth.dest_qp == peer && bth.becn, "the CNP must be sent to {peer:?} with BECN set: {bth:?}");
         let congestion = &mut self.side_mut(id).congestion;
-        ensure!(congestion.marked, "a CNP was sent, but no ECN-marked data had arrived since the previous CNP");
+        ensure!(
+            congestion.marked,
+            "a CNP was sent, but no ECN-marked data had arrived since the previous CNP"
+        );
         let last = congestion.last_sent_at.replace(now);
         ensure!(
             last.is_none_or(|last| now >= last + INTERVAL),
