@@ -21,7 +21,6 @@ pub struct Exchange {
     pub server: String,
     /// Command line of the client.
     pub client: String,
-    /// How to detect that the server is ready.
     pub ready: Ready,
     /// Time limit of the client program.
     pub limit: Duration,

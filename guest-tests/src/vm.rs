@@ -43,7 +43,6 @@ pub const AGENT_COMMAND: &str = "agent";
 /// Start of the message that Linux prints on a panic.
 const KERNEL_PANIC: &str = "Kernel panic - not syncing";
 
-/// Number of boots that were repeated after a kernel panic.
 static PANICKED_BOOTS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the number of boots that ended in a kernel panic and were repeated.
@@ -227,7 +226,7 @@ impl Vm {
         // time. The threshold is halfway between the two.
         let is_new = |uptime_ms| Duration::from_millis(uptime_ms) < asked.elapsed() + before / 2;
         self.call(Shutdown { kind }).await?;
-        // The old agent may still receive a request and not answer it.
+        // The old agent may receive a ping but no longer answer it.
         while asked.elapsed() < REBOOT_TIMEOUT {
             if self.agent.call_within(PING_TIME_LIMIT, Ping {}).await.is_ok_and(|pong| is_new(pong.uptime_ms))
             {
@@ -281,7 +280,8 @@ impl Vm {
         std::mem::take(&mut self.commands)
     }
 
-    /// Hot-plugs the HCA behind `socket` into the free slot with this number. Free slots are numbered after the cards.
+    /// Hot-plugs the HCA behind `socket` into the free slot with this number. The numbers of free slots follow those of
+    /// the cards.
     ///
     /// # Errors
     /// QEMU rejects the device, or the guest was started without a free hot-plug slot.

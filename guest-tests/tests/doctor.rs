@@ -13,7 +13,7 @@ fn guest_lab(arguments: &[&str], programs: &std::path::Path) -> Output {
 
 /// Runs the checks without hcad and with an empty cache. In this state, guests cannot boot on any machine.
 #[test]
-fn doctor_reports_missing_hcad_and_parts() {
+fn doctor_reports_missing_hcad_and_qemu() {
     let folder = tempfile::tempdir().unwrap();
     let output = guest_lab(&["doctor", "--offline"], folder.path());
     let text = String::from_utf8(output.stdout).unwrap();

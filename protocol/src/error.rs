@@ -40,7 +40,7 @@ pub enum WireError {
 }
 
 impl WireError {
-    /// Returns a short, stable name of the variant, which counters use.
+    /// Returns the variant's short, stable name for counters.
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Short { .. } => "short",

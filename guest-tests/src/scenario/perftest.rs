@@ -35,7 +35,6 @@ pub(super) struct Device {
     pub(super) slow: bool,
 }
 
-/// A benchmark that compares devices.
 #[derive(Debug)]
 pub(super) struct Figure {
     program: &'static str,

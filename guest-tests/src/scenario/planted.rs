@@ -18,7 +18,6 @@ use crate::lab::Lab;
 use crate::report::{Report, line};
 use crate::testbed::kind::Device;
 
-/// Time limit for loading and unloading a driver.
 const LIMIT: Duration = Duration::from_secs(180);
 /// Disk that contains the module. It follows the disks of the root file system.
 const DISK: &str = "/dev/vdc";
@@ -28,7 +27,6 @@ const SECTOR: usize = 512;
 /// A text replacement in a source file of a driver: file, old text and new text. Every occurrence is replaced.
 pub(super) type Change = (&'static str, &'static str, &'static str);
 
-/// A Linux driver, and the bugs planted in it.
 pub(super) struct Driver {
     pub(super) scenario: &'static str,
     pub(super) device: Device,

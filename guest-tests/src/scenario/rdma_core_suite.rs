@@ -68,7 +68,6 @@ pub(super) const fn skip(tests: &'static str, reason: &'static str, why: &'stati
     Skip { tests, reason, why }
 }
 
-/// Known results for a driver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub(super) modules: &'static [&'static [&'static str]],
@@ -89,7 +88,7 @@ const DELAYED_TESTS: &[&str] = &["test_cq.CQTest.test_resize_cq"];
 /// Prepares a guest for the suite. The disk that follows the root file system's disks must contain the tests, and the
 /// RDMA device must exist.
 pub(super) async fn prepare(vm: &mut Vm) -> Result<()> {
-    // Some tests need huge pages before they check the device's features.
+    // Some tests allocate huge pages before they check the device's features.
     vm.run(&["sysctl", "-q", "vm.nr_hugepages=16"]).await?;
     // A maintainer script of Debian's base-files creates this directory, but such scripts are not run here.
     vm.run(&["mkdir", "-p", "/mnt"]).await?;

@@ -36,13 +36,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Additional time for the last program, setup and teardown.
 const MARGIN: Duration = Duration::from_secs(240);
 
-/// Probability that an impairment affects a frame.
 const ONE_PERCENT: &str = "0.01";
 
 /// Program that checks that a pair still works.
 const FINAL_PROGRAM: &str = "ibv_rc_pingpong -n 100";
 
-/// Device interfaces to record, each with its stock driver.
 const INTERFACES: [Interface; 2] = [Interface::Mthca, Interface::E810];
 
 pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {

@@ -134,7 +134,6 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the results are written", &hint, async { keep(&rows, run.file("speed.jsonl")) }).await
 }
 
-/// Two connected guests with JingZhao HCAs.
 struct Pair {
     a: Node,
     b: Node,

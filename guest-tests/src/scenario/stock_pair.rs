@@ -33,7 +33,6 @@ const LOAD_TIMEOUT: Duration = Duration::from_secs(180);
 /// reset.
 const PORT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A guest, its HCA's daemon, and its Ethernet addresses.
 #[derive(Debug)]
 pub(super) struct StockNode {
     pub(super) vm: Vm,

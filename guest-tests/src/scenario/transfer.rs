@@ -91,7 +91,6 @@ pub(super) struct Planned<'a> {
     pub(super) plan: Plan,
 }
 
-/// The number of messages and bytes in a transfer, and its duration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     pub(super) messages: u64,

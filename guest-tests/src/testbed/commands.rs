@@ -74,7 +74,7 @@ impl Ports {
     ///
     /// # Errors
     /// The guest has stopped, or the command cannot be started, fails or takes longer than [`OWN_COMMAND_TIMEOUT`]. If
-    /// it fails, the error contains its output.
+    /// the command fails, the error contains its output.
     pub(super) async fn run(&self, argv: &[&str], input: &[u8]) -> Result<String> {
         let seconds = OWN_COMMAND_TIMEOUT.as_secs();
         timeout(OWN_COMMAND_TIMEOUT, self.run_to_end(argv, input))
@@ -124,8 +124,8 @@ fn append(kept: &mut Vec<u8>, bytes: &[u8]) {
     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
-/// An allocated port. On drop, it is freed if its command has exited or was never started. If its state is unknown, it
-/// is closed instead.
+/// An allocated port. On drop, the port is freed if its command has exited or was never started. Otherwise, the port is
+/// closed, because its state is unknown.
 #[derive(Debug)]
 pub(super) struct Taken {
     port: Option<Port>,
@@ -142,8 +142,9 @@ impl Taken {
     /// Starts a command and relays frames between user and guest until the command has exited. If the user disconnects,
     /// the command is terminated.
     ///
-    /// While waiting for the guest, polls a future returned by `silence`. If it completes, the guest is unresponsive.
-    /// The user then receives the future's output as an error, and the port stays allocated until the command exits.
+    /// While waiting for the guest, polls a future returned by `silence`. If that future completes, the guest is
+    /// unresponsive. The user then receives the future's output as an error, and the port stays allocated until the
+    /// command exits.
     ///
     /// # Errors
     /// The guest has stopped or sends an invalid frame.
@@ -209,7 +210,7 @@ async fn backward<S: Future<Output = String>>(
     let mut connected = true;
     loop {
         let frame = {
-            // A partially read frame must not be lost.
+            // Reading a frame is not cancel-safe, so the same future is polled until it completes.
             let mut frame = pin!(frames::read::<ToHost>(guest));
             loop {
                 tokio::select! {

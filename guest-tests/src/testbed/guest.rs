@@ -21,7 +21,7 @@ use crate::daemon::Daemon;
 use crate::process::is_suspended;
 use crate::vm::Vm;
 
-/// Time limit for a ping, which allows for emulated guests on a busy host.
+/// Time limit for a ping of an emulated guest on a busy host.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time without data from a command after which the agent is pinged.
 const QUIET: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ impl RunningGuest {
 
     /// Returns the state of the guest, and the process ID of QEMU if it is running.
     pub(super) async fn state(&self) -> (Stage, Option<u32>) {
-        // If another task holds the lock, it is waiting for the agent, and QEMU has not been reaped yet.
+        // If another task holds the lock, that task is waiting for the agent, and QEMU has not been reaped yet.
         if self.vm.try_lock().is_ok_and(|mut vm| !matches!(vm.status(), Ok(None))) {
             return (Stage::Ended, None);
         }
@@ -71,7 +71,7 @@ impl RunningGuest {
         (stage, self.qemu)
     }
 
-    /// Returns whether the daemon has exited or QEMU has lost its connection to it. QEMU never reconnects.
+    /// Returns whether the daemon has exited or QEMU has lost its connection to the daemon. QEMU never reconnects.
     async fn has_lost_device(&self) -> bool {
         let control = {
             // If the daemon is locked or missing, it is being stopped.

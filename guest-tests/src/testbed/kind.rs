@@ -125,7 +125,7 @@ impl Device {
     /// Returns a guest's minimum number of CPUs and minimum memory in MiB.
     pub const fn least(self) -> (u32, u32) {
         match self {
-            // The driver creates queue pairs with buffers for two CPUs.
+            // With two CPUs, the driver uses two queue pairs.
             Self::E810 => (2, 1024),
             Self::ConnectxIb => (1, 1024),
             _ => (1, 512),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::MOST_GUESTS;
 
-/// Maximum number of characters in a testbed's name, which becomes part of socket paths.
+/// Maximum number of characters in a testbed's name. The name becomes part of socket paths.
 const LONGEST: usize = 24;
 
 /// The reason why a name is invalid.

@@ -147,7 +147,7 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         let _lock = self.states.lock();
-        // If the removal fails, the next command that finds the directory retries it.
+        // If the removal fails, the next command that finds the directory removes it.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

@@ -213,7 +213,7 @@ async fn ended(process: Option<&mut oneshot::Receiver<()>>) {
     }
 }
 
-/// Waits for the next message on the lease or until the lease is closed.
+/// Waits until a message arrives on the lease or the lease is closed.
 async fn read_lease(lease: &mut LeaseReader) -> Reason {
     // If the future is cancelled, a partial line stays in the buffer, because only complete lines are consumed.
     match lease.fill_buf().await {
@@ -400,7 +400,7 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     let reply = match request {
         Request::Describe => Reply::Description(bed.description().await),
         Request::Down => {
-            // Only the first `down` is answered. The connections of later ones are just closed.
+            // Only the first `down` request is answered. For later ones, the connection is just closed.
             let _ = bed.downs.send(StopRequest(writer)).await;
             return Ok(());
         }

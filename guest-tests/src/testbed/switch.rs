@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(table.target(2, &frame(0xff, 6)), Target::Flood);
         assert_eq!(table.target(0, &frame(2, 2)), Target::Drop);
         assert_eq!(table.target(0, &[0; 13]), Target::Drop);
-        // A group address is never a valid source.
+        // The source is a group address, which the switch does not learn.
         table.target(2, &frame(2, 5));
         assert_eq!(table.target(0, &frame(5, 2)), Target::Flood);
     }

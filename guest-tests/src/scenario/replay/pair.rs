@@ -32,7 +32,6 @@ const CORE: &[&str] = &[
 /// Programs for devices that support atomics. The E810 with `irdma` does not.
 const ATOMICS: &[&str] = &["ib_atomic_bw -A FETCH_AND_ADD -n 300", "ib_atomic_bw -A CMP_AND_SWAP -n 300"];
 
-/// TCP port on which the servers listen.
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);
@@ -190,7 +189,7 @@ impl Pair {
             exchange.succeeded(&ends)?;
         }
         for end in [&ends.client, &ends.server] {
-            // Ping-pong programs exit with status 0 even if they print errors.
+            // Ping-pong programs exit with status 0 even if they report invalid data.
             ensure!(!end.stdout.contains("invalid data"), "{}", end.stdout);
         }
         Ok(())

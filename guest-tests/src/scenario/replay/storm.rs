@@ -5,7 +5,6 @@ use anyhow::{Result, ensure};
 use super::super::failing::{REGION, Side, status};
 use super::pair::Pair;
 
-/// Number of repetitions of each error.
 pub(super) const ROUNDS: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +63,6 @@ impl Mistake {
     }
 }
 
-/// Causes each error `rounds` times.
 pub(super) async fn run(pair: &mut Pair, rounds: u32) -> Result<()> {
     for _ in 0..rounds {
         for mistake in Mistake::ALL {

@@ -35,7 +35,6 @@ const ROUND_TIMEOUT_MS: u32 = 60_000;
 const STEP: Duration = Duration::from_secs(90);
 /// Number of received packets after which a flood counts as started.
 const UNDER_WAY: u64 = 100;
-/// Time limit for a flood to start.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 const OPERATIONS: [SendOp; 4] = [SendOp::Send, SendOp::SendImm, SendOp::WriteImm, SendOp::Read];
 

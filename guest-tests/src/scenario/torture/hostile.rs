@@ -24,7 +24,6 @@ const EVERYTHING: u64 = 1 << 48;
 const HOLES: u64 = 70_000;
 /// Number of unmap requests sent before the replies are read.
 const BATCH: usize = 256;
-/// Size of the guest memory of a well-behaved client.
 const GUEST_MEMORY: u64 = 64 << 20;
 const HUGE_PAGE: u64 = 2 << 20;
 /// Time limit for the daemon to accept the next client after the previous one disconnected.

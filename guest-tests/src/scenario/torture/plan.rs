@@ -37,7 +37,6 @@ impl Side {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step<K> {
-    /// Pause before the disturbance.
     pub(super) pause: Duration,
     pub(super) kind: K,
     /// The affected end, if the disturbance affects only one end of a connection.
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn two_longest_disturbances_fit_within_all_retries() {
+    fn two_longest_disturbances_are_shorter_than_retries() {
         let all = steps(7, 0);
         assert!([Side::A, Side::B].iter().all(|side| all.iter().any(|step| step.side == *side)));
         let longest = all.iter().map(|step| step.length).max().unwrap();

@@ -22,7 +22,6 @@ mod status {
     pub(super) const RETRY_EXC_ERR: u32 = 12;
 }
 
-/// The traffic program at one end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Talker {
     program: LineProgram,

@@ -9,7 +9,6 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use tokio::time::Instant;
 
-/// Writes events with timestamps to a file, and counts disturbances by kind.
 #[derive(Debug)]
 pub(super) struct Timeline {
     begun: Instant,

@@ -41,7 +41,6 @@ pub(super) mod state {
     pub(in super::super) const ERR: u8 = 6;
 }
 
-/// Attributes of the HCA's queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attributes {
     /// Path MTU in bytes.

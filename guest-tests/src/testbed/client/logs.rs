@@ -85,8 +85,7 @@ pub(super) async fn collect(name: &TestbedName, to: &Path) -> Result<Vec<PathBuf
     Ok(files)
 }
 
-/// Copies the files in a directory to another one, which is created if it does not exist. Returns the sorted paths of
-/// the copies.
+/// Copies the files in `from` to `to`, creating `to` if it does not exist. Returns the sorted paths of the copies.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(to).with_context(|| format!("cannot create {}", to.display()))?;
     let mut copies = Vec::new();

@@ -114,7 +114,7 @@ pub async fn until_signal<T>(command: impl Future<Output = Result<T>>) -> Result
     }
 }
 
-/// Time limit for a supervisor's reply, which exceeds the supervisor's own time limits for querying a guest.
+/// Time limit for a supervisor's reply. It exceeds the supervisor's own time limits for querying a guest.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A connection to a testbed's supervisor.
@@ -133,7 +133,6 @@ impl Connection {
         Ok(Self { reader: BufReader::new(reader), writer })
     }
 
-    /// Sends a request and waits for the reply.
     async fn ask(&mut self, request: &Request) -> Result<Reply> {
         send(&mut self.writer, request).await?;
         let reply = receive::<Reply>(&mut self.reader);

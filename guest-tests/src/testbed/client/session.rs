@@ -73,7 +73,7 @@ impl Session {
         let Connection { mut reader, mut writer } = self.connection;
         let Pipes { mut input, mut controls, output } = pipes;
         let (sender, mut frames) = channel();
-        // A partially read frame must not be lost, so frames are read in a separate task that is never cancelled.
+        // Reading a frame is not cancel-safe, so a separate task reads the frames instead of `select!`.
         let reading = tokio::spawn(async move {
             while let Ok(Some(frame)) = frames::read::<ToHost>(&mut reader).await {
                 if sender.send(frame).await.is_err() {
@@ -120,7 +120,7 @@ impl Session {
             };
             if let Some(frame) = frame {
                 debug_assert!(frame.parts().1.len() <= MAX_PAYLOAD);
-                // If the frame cannot be sent, the command has exited, which the next received frame will report.
+                // If the frame cannot be sent, the command has exited, and the next received frame reports that.
                 let _ = frames::write(&mut writer, &frame).await;
             }
         };

@@ -13,9 +13,9 @@ use anyhow::{Context, Result, ensure};
 const ENTRY_LEN: u64 = 4096;
 /// Maximum number of directories. Their entries are kept in memory until everything else has been unpacked.
 const MOST_DIRECTORIES: usize = 100_000;
-/// Maximum size in bytes of long file names and other metadata before an entry, which is kept in memory.
+/// Maximum size in bytes of the metadata before an entry, such as long file names. Metadata is kept in memory.
 const LONGEST_METADATA: u64 = 1 << 20;
-/// Block size of an archive, to which the contents of entries are padded.
+/// Block size of an archive. The contents of entries are padded to whole blocks.
 const BLOCK_LEN: u64 = 512;
 /// Maximum number of bytes after the last entry. tar usually pads by at most 10 KiB.
 const LONGEST_PADDING: u64 = 1 << 20;
@@ -48,7 +48,7 @@ fn write_entries(archive: impl Read, folder: &Path, limit: u64) -> Result<()> {
     // The permissions of a directory may forbid creating files in it, so directories come last, deepest first.
     let mut folders = Vec::new();
     let mut entries = archive.entries()?;
-    // Unused allowance of the previous entry. If its content was not unpacked, the next read skips it.
+    // Allowance that the previous entry left unused. If its content was not unpacked, the next read skips that content.
     let mut unread = 0;
     loop {
         allowance.set(LONGEST_METADATA + unread);

@@ -1,5 +1,5 @@
-//! Receive hash profiles, which select the words of a frame that are hashed. Package sections and "update package"
-//! (0C42) contain them.
+//! Receive hash profiles. A profile selects the words of a frame that are hashed. Package sections and "update package"
+//! (0C42) contain profiles.
 //!
 //! The packet type of a frame selects one group, and the frame's VSI selects another. A table of ternary keys (TCAM)
 //! maps the two groups to a profile, which is a list of words.
@@ -69,12 +69,12 @@ layout! {
 /// Header codes of a [`Word`].
 #[allow(missing_docs)]
 pub mod header {
-    /// IPv4 header, for frames that have only one.
+    /// IPv4 header of a frame that has only one IPv4 header.
     pub const IPV4: u8 = 0x20;
-    /// IPv6 header, for frames that have only one.
+    /// IPv6 header of a frame that has only one IPv6 header.
     pub const IPV6: u8 = 0x28;
     pub const TCP: u8 = 0x31;
-    /// UDP header, for frames that have only one.
+    /// UDP header of a frame that has only one UDP header.
     pub const UDP: u8 = 0x35;
     pub const SCTP: u8 = 0x60;
     /// No header: the word is zero.

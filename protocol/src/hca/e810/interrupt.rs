@@ -77,7 +77,7 @@ layout! {
     }
 }
 
-/// Unit of moderation intervals in microseconds, in the power mode that the device reports.
+/// Microseconds per unit of a moderation interval, in the power mode that the device reports.
 pub const INTERVAL_UNIT_US: u16 = 2;
 
 layout! {

@@ -1,4 +1,4 @@
-//! Flash image: the words that drivers read from the shadow RAM and from the areas it points to.
+//! Flash image: the words that drivers read from the shadow RAM and from the areas to which it points.
 //!
 //! # Spec
 //! E810 interface, section 5.3.

@@ -29,7 +29,6 @@ pub(super) enum Command {
     RegionWrite = 10,
 }
 
-/// Indices of the device regions used by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Region {

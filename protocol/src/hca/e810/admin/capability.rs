@@ -24,9 +24,9 @@ layout! {
         @3   minor: u8,
         /// A count or a value, depending on the capability.
         @4   number: u32,
-        /// Its meaning depends on the capability.
+        /// The meaning depends on the capability.
         @8   logical_id: u32,
-        /// Its meaning depends on the capability. For queues and vectors, the number of the first one.
+        /// The meaning depends on the capability. For queues and vectors, it is the number of the first one.
         @12  physical_id: u32,
     }
 }

@@ -13,7 +13,7 @@ use crate::layout;
 pub const PARAMETERS_LEN: usize = 16;
 /// Maximum buffer size of a command or event in bytes.
 pub const BUFFER_LEN: usize = 4096;
-/// Maximum buffer size without [`Flags::LARGE`] in bytes.
+/// Maximum buffer size in bytes without [`Flags::LARGE`].
 pub const LARGE_FROM: usize = 512;
 
 layout! {

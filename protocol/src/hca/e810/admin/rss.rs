@@ -37,7 +37,7 @@ layout! {
 }
 
 impl TableParameters {
-    /// Returns the kind of the table, which is encoded differently in a VSI context.
+    /// Returns the kind of the table. A VSI context encodes the kind differently.
     pub const fn table(&self) -> TableKind {
         match self.kind {
             0 => TableKind::Vsi,

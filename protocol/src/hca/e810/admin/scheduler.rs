@@ -267,7 +267,7 @@ layout! {
 }
 
 layout! {
-    /// Response to "query port ETS", which lists the elements of the traffic classes.
+    /// Response to "query port ETS". It lists the elements of the traffic classes.
     pub struct PortEts[64] {
         /// Valid traffic classes, one bit each.
         @0   valid_classes: u8 => Hex,

@@ -189,7 +189,7 @@ layout! {
 }
 
 impl SingleAction {
-    /// Returns the index of a large action, which is in bits 16:4 of an action of kind 2 with bit 18 set.
+    /// Returns the index of a large action from bits 16:4 of `action`, which has kind 2 and bit 18 set.
     pub const fn large(action: u32) -> u16 {
         #[allow(clippy::cast_possible_truncation, reason = "13 bits")]
         let index = (action >> 4 & 0x1fff) as u16;
@@ -237,7 +237,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// The rule is the example in section 16.3, which matches the function's MAC address.
+    /// The rule is the example in section 16.3. It matches the function's MAC address.
     #[test]
     fn parses_mac_rule_example() {
         let rule = [
