@@ -1,5 +1,5 @@
 //! Replays sessions of the stock drivers `ib_mthca`, `ice` and `irdma`, recorded in guests of `guest-lab`. A failure
-//! means that the device no longer behaves exactly as it did when the driver accepted its behaviour.
+//! means that the device no longer behaves exactly as in the recording, when the driver worked with it.
 //!
 //! If a change alters the behaviour intentionally, record the sessions again: `guest-lab run replay-sessions` prints
 //! where it stores them.
@@ -27,7 +27,8 @@ fn replay(session: &str) -> (String, String) {
     (out, fs::read_to_string(trace).unwrap())
 }
 
-/// Replays a session, and checks that its steps or trace contain the expected texts, so that the replay covers them.
+/// Replays a session, and checks that each expected string appears in its steps or trace. This ensures that the session
+/// still exercises what the test is about.
 #[track_caller]
 fn check_replay(session: &str, expected: &[&str]) {
     let (steps, trace) = replay(session);
@@ -55,8 +56,8 @@ fn ib_mthca_probe_recording_replays() {
     );
 }
 
-/// The errors are an unknown key, a range beyond its region, local memory without a key, a receive request that is too
-/// short, and a lost peer. Requests after each error are flushed.
+/// The errors are an unknown R_Key, an access beyond the end of a region, a local buffer without a valid L_Key, a receive
+/// buffer that is too small, and an unreachable peer. Requests after each error are flushed.
 #[test]
 fn mthca_error_recording_replays() {
     check_replay(
@@ -84,8 +85,8 @@ fn ice_and_irdma_probe_recording_replays() {
     );
 }
 
-/// The errors are an unknown key, a range beyond its region, local memory without a key, a receive request
-/// that is too short, and a lost peer.
+/// The errors are an unknown R_Key, an access beyond the end of a region, a local buffer without a valid L_Key, a receive
+/// buffer that is too small, and an unreachable peer.
 #[test]
 fn irdma_error_recording_replays() {
     check_replay(

@@ -6,12 +6,12 @@
 //! interrupts, frames and register values. The guest may change its memory at any time, so bytes are recorded each time
 //! they are read.
 //!
-//! - `entry`, `codec`, `text`: an event, its encoding, and its form as readable text
+//! - `entry`, `codec`, `text`: events, their encoding, and their text form
 //! - `dedup`: the cache that removes repeated data
-//! - `chunk`, `header`, `reader`: the file
-//! - `queue`, `recorder`: writing the file without delaying the device
-//! - `replay_source`: repeats the inputs and compares the outputs
-//! - `sink`: the device's side of a record, in a recording or a replay
+//! - `chunk`, `header`, `reader`: the file format, and its reader
+//! - `queue`, `recorder`: the writer, which does not delay the device
+//! - `replay_source`: the source of a replay's inputs, which also compares the outputs
+//! - `sink`: what the device reports its inputs and outputs to, both when it is recorded and in a replay
 //!
 //! # File
 //! A file begins with eight bytes, `HCADREC` and a line feed, followed by chunks. A chunk consists of the

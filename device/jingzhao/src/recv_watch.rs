@@ -1,8 +1,9 @@
 //! Polls receive queues before a message arrives.
 //!
-//! For some lists of receive WQEs, only the settle time shows that the list is complete (see [`RecvQueue::watch`]). If
-//! the settle time started at the first message, the peer would get an RNR NAK even if the receive had been posted long
-//! before. QPs with such lists are therefore polled until the maximum list length is known.
+//! Receives are posted without a doorbell. For some lists of receive WQEs, the device knows that a list is complete
+//! only after the list has not changed for a while, the *settle time*. If the device did not check such a list before a
+//! message arrives, the peer would get an RNR NAK even if the receive had been posted long before. QPs with such lists
+//! are therefore polled until the maximum list length is known (see [`RecvQueue::watch`]).
 //!
 //! [`RecvQueue::watch`]: super::recv_queue::RecvQueue::watch
 //!

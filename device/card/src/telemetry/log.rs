@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn burst_is_suppressed_and_counted() {
+    fn messages_beyond_burst_are_suppressed_and_counted() {
         let site = Site::new();
         let admitted = (0..20).filter(|_| site.admit_at(10, true).is_some()).count();
         assert_eq!(admitted as u64, BURST);

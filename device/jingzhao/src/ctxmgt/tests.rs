@@ -1,4 +1,4 @@
-//! Tests of the context manager with guest memory, in the order of the document's sections.
+//! Tests of the context manager with guest memory. Sections without a document are those of the CtxMgt document.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -29,7 +29,8 @@ impl KeyData for Qps {
     }
 }
 
-/// Creates a manager with tables at 0 (QPs), 200 0000h (CQs) and 240 0000h (EQs), as in the public driver.
+/// Creates a manager with the QP table at 0, the CQ table at 0x200_0000 and the EQ table at 0x240_0000, as in the public
+/// driver.
 fn manager() -> CtxMgt {
     let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
     let layout = InitHca {
@@ -46,8 +47,7 @@ fn map(ctx: &mut CtxMgt, virt: u64, bus: u64, pages: u16) {
     ctx.map_icm_en(&[MapEntry { virt: IcmAddr::new(virt), bus: Iova::new(bus), pages }]).unwrap();
 }
 
-/// A manager with mapped pages for the first 32 QPs, and the key data of the QPs that a test creates. The contexts of
-/// these QPs are in guest memory.
+/// A manager in which the context pages of the first 32 QPs are mapped to guest memory.
 struct Bench {
     ctx: CtxMgt,
     dma: GuestMemory,
@@ -355,7 +355,7 @@ fn command_precedes_and_supersedes_write_backs() {
     assert_eq!((bench.word(1, 0x6c), bench.word(2, 0x6c)), (0x105, 0x200));
 }
 
-/// Section 3.1, RD_QP_ALL; interface, section 4.3: write-backs are complete before QUERY_QP returns.
+/// Section 3.1 (RD_QP_ALL) and JingZhao interface, section 4.3: write-backs are complete before QUERY_QP returns.
 #[test]
 fn query_flushes_write_backs_of_its_qp() {
     let mut bench = Bench::new(&[1, 2]);
@@ -390,7 +390,7 @@ fn write_backs_of_destroyed_qp_are_dropped() {
     assert_eq!(bench.word(2, 0x6c), 0x300);
 }
 
-/// JingZhao interface, section 5.2: write-backs to an unmapped page are skipped silently.
+/// JingZhao interface, section 5.2: write-backs to an unmapped page are skipped without an error.
 #[test]
 fn write_back_to_unmapped_icm_page_is_counted() {
     let mut bench = Bench::new(&[1]);

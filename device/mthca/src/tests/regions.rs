@@ -74,7 +74,7 @@ fn absent_or_unmapped_pages_are_inaccessible() {
 }
 
 #[test]
-fn memory_key_must_match_generation_bits() {
+fn generation_bits_of_memory_key_must_match() {
     let mut driver = with_port();
     // The key of slot 0x18 in section 13.3. Bit 23 of the key is a copy of bit 3.
     let mpt = Mpt::buffer(0x18, 8192, MTT + 0x1000);

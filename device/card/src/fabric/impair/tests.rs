@@ -50,7 +50,7 @@ fn dropped(rule: &str, count: usize) -> Vec<usize> {
 }
 
 #[test]
-fn nth_rule_hits_nth_matching_frame() {
+fn rule_with_nth_hits_only_nth_matching_frame() {
     let mut impairments = rules(&[
         r#"{"direction": "tx", "action": "drop", "qpn": 11259375, "opcode": "READ response middle", "nth": 3}"#,
     ]);

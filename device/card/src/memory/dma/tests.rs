@@ -98,7 +98,7 @@ fn access_into_hole_has_no_effect() {
 }
 
 #[test]
-fn each_window_has_own_permissions() {
+fn each_window_has_its_own_permissions() {
     let fd = memfd(3);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();

@@ -148,7 +148,7 @@ fn send_with_invalidate_reports_key() {
 /// IBTA volume 1, section 9.9.3: the receive fails, and the peer receives a remote access error. E810 interface,
 /// section 14.1, defines a single code for all causes.
 #[test]
-fn send_invalidating_unusable_key_fails_both_sides() {
+fn send_with_invalidate_of_unusable_key_fails() {
     let unknown = 0x1234_5600;
     let private = rights(StagRights::LOCAL_READ);
     for (wqe, key) in [

@@ -439,7 +439,7 @@ fn list_change_invalidates_entries() {
 }
 
 #[test]
-fn cached_list_grants_only_listed_rights() {
+fn cached_key_list_respects_rights_of_its_regions() {
     let dma = memory();
     let tables = Tables::new([range(LOW, 0, 0x10)]);
     let read_only = MemoryRegion { rights: Rights::empty(), ..contiguous(LOW, 0, 0x10, 0) };
