@@ -56,8 +56,8 @@ fn ib_mthca_probe_recording_replays() {
     );
 }
 
-/// The errors are an unknown R_Key, an access beyond the end of a region, a local buffer without a valid L_Key, a receive
-/// buffer that is too small, and an unreachable peer. Requests after each error are flushed.
+/// The errors are an unknown R_Key, an access beyond the end of a region, a local buffer without a valid L_Key, a
+/// receive buffer that is too small, and an unreachable peer. Requests after each error are flushed.
 #[test]
 fn mthca_error_recording_replays() {
     check_replay(
@@ -85,8 +85,8 @@ fn ice_and_irdma_probe_recording_replays() {
     );
 }
 
-/// The errors are an unknown R_Key, an access beyond the end of a region, a local buffer without a valid L_Key, a receive
-/// buffer that is too small, and an unreachable peer.
+/// The errors are an unknown R_Key, an access beyond the end of a region, a local buffer without a valid L_Key, a
+/// receive buffer that is too small, and an unreachable peer.
 #[test]
 fn irdma_error_recording_replays() {
     check_replay(

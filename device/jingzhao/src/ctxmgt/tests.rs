@@ -29,8 +29,8 @@ impl KeyData for Qps {
     }
 }
 
-/// Creates a manager with the QP table at 0, the CQ table at 0x200_0000 and the EQ table at 0x240_0000, as in the public
-/// driver.
+/// Creates a manager with the QP table at 0, the CQ table at 0x200_0000 and the EQ table at 0x240_0000, as in the
+/// public driver.
 fn manager() -> CtxMgt {
     let table = |base, log_entries| Table { base: IcmAddr::new(base), log_entries };
     let layout = InitHca {

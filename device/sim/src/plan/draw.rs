@@ -223,8 +223,8 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
     }
 }
 
-/// Draws a single request, or takes the next request from `begun`, a series of requests that use the same memory key. If
-/// `begun` is empty, a new series may begin.
+/// Draws a single request, or takes the next request from `begun`, a series of requests that use the same memory key.
+/// If `begun` is empty, a new series may begin.
 fn draw_reliable(
     rng: &mut ChaCha8Rng,
     pair: &mut Pair,
