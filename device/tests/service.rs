@@ -104,7 +104,7 @@ fn listening(folder: &TempDir, name: &str) -> (PathBuf, UnixListener) {
 
 /// Sockets are passed as described in sd_listen_fds(3).
 #[test]
-fn passed_sockets_match_configured_paths() {
+fn passed_sockets_are_matched_by_path() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, control) = with_control(folder.path(), &[]);
     let (_, for_control) = listening(&folder, "control.sock");

@@ -35,7 +35,7 @@ fn alone(lid: Lid) -> Addresses {
     Identity::from_lid(lid).into()
 }
 
-/// Returns the management of an HCA whose port is open.
+/// Returns the [`Management`] of an HCA with an open port.
 fn open(lid: u16) -> Management {
     let mut management = Management::new(Identity::from_lid(Lid::new(lid)), SINAI);
     management.open_port(&at(0));

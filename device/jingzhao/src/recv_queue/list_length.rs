@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn new_queue_has_unknown_maximum() {
+    fn maximum_is_initially_unknown() {
         assert_eq!(verdicts(MaxListLength::default()), [None; 5]);
     }
 

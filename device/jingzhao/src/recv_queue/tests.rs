@@ -351,7 +351,7 @@ fn flushed_receive_is_fetched_at_once() {
 }
 
 #[test]
-fn only_rc_with_valid_bit_is_watched() {
+fn only_rc_queues_with_valid_bits_are_watched() {
     let (mem, mut queue) = of_library();
     queue.configure(&RdQpRst { service: Some(ServiceType::Ud), ..library_rst() }, &mem);
     assert!(!queue.watch(NOW, &mem), "messages do not wait");

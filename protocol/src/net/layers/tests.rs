@@ -127,7 +127,7 @@ fn fragment_has_no_transport() {
 }
 
 #[test]
-fn atomic_fragment_has_transport() {
+fn transport_is_parsed_in_ipv6_atomic_fragment() {
     let ip = ip(&frame(&[&ipv6(44, &[&[6, 0, 0, 0, 0, 0, 0, 9][..], &transport(20)].concat())]));
     assert_eq!((ip.fragment, ip.extensions, ip.transport), (false, true, Transport::Tcp(PORTS)));
 }

@@ -340,7 +340,7 @@ fn repeatedly_rebound_window_counts_once() {
 }
 
 #[test]
-fn reserved_lkey_addresses_bus_if_enabled() {
+fn reserved_lkey_uses_bus_addresses_if_enabled() {
     let keys = table(WindowKind::Type1);
     let kernel = Initiator { reserved_lkey: true, ..STRANGER };
     assert_eq!(bus(&keys, kernel, 0, 0x1234_5678, Access::LocalRead), Ok(0x1234_5678));

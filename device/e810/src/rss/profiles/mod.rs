@@ -1,8 +1,7 @@
 //! RSS profiles, which the driver programs. A profile selects the words of a frame that are hashed.
 //!
-//! Drivers program the fields for each flow type (`ethtool -N … rx-flow-hash`) in terms of the packet type
-//! groups that the loaded package defines. If the package defines no groups, the flow type of an entry is
-//! unknown and the entry is ignored.
+//! Drivers configure hashing for each flow type (`ethtool -N … rx-flow-hash`). The TCAM entries that they write match
+//! packet type groups, which the loaded package defines. If the package defines no groups, no entry can match.
 //!
 //! # Spec
 //! E810 interface, section 6.3.
@@ -24,7 +23,7 @@ const PACKET_TYPES: usize = 1024;
 
 /// Number of entries in the TCAM that selects a profile.
 ///
-/// Bound: limits the comparisons per frame, and the memory that a driver can make the device allocate.
+/// Limits the number of comparisons per frame and the memory that a driver can make the device allocate.
 const TABLE_PLACES: u16 = 512;
 
 /// Packet type groups of the package.
@@ -71,7 +70,7 @@ impl Entry {
     }
 }
 
-/// Words of a profile, in hash order.
+/// Fields that a profile hashes, in hash order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields {
     fields: [Option<Field>; PROFILE_WORDS],
@@ -126,7 +125,7 @@ impl Profiles {
         }
     }
 
-    /// Returns the words that a VSI hashes for a packet type. Returns `None` if no profile matches, or if the
+    /// Returns the fields that a VSI hashes for a packet type. Returns `None` if no profile matches, or if the
     /// device supports none of the profile's words.
     pub(super) fn fields(&self, vsi: VsiNumber, packet_type: PacketType) -> Option<&Fields> {
         let groups = self.packet_groups.0.as_ref()?;
@@ -139,7 +138,7 @@ impl Profiles {
 }
 
 impl Fields {
-    /// Converts the words of a profile. `words` is in hash order.
+    /// Converts the words of a profile, given in hash order, to fields.
     fn new<'a>(words: impl Iterator<Item = &'a [u8; Word::LEN]>) -> Self {
         let mut fields = Self { fields: [None; PROFILE_WORDS], supported: false };
         for (field, word) in fields.fields.iter_mut().zip(words.map(Word::parse)) {
