@@ -167,9 +167,10 @@ fn responder(situation: &QpStatus) -> String {
         Expecting::Missing { psn } => {
             format!("PSN {psn:#x} is missing: later packets have arrived, and a NAK was sent")
         }
-        Expecting::ReceiveRequest { psn, refusals } => format!(
-            "no receive request is posted for the message at PSN {psn:#x}; RNR NAK sent {}",
-            times(refusals.into())
+        Expecting::ReceiveRequest { psn, refusals, waiting } => format!(
+            "no receive request is posted for the message at PSN {psn:#x}; RNR NAK sent {}, first {} ago",
+            times(refusals.into()),
+            time(waiting)
         ),
     };
     if situation.answers > 0 {
@@ -356,10 +357,10 @@ mod tests {
             said(QpStatus { send, ..IDLE })[1],
             "requester: receiver not ready (RNR): the peer has no receive request posted; rejected twice, limit 6, next retry in 600 us"
         );
-        let receive = Expecting::ReceiveRequest { psn: 0x100, refusals: 1 };
+        let receive = Expecting::ReceiveRequest { psn: 0x100, refusals: 1, waiting: Duration::from_secs(2) };
         assert_eq!(
             said(QpStatus { receive, ..IDLE })[2],
-            "responder: no receive request is posted for the message at PSN 0x100; RNR NAK sent once"
+            "responder: no receive request is posted for the message at PSN 0x100; RNR NAK sent once, first 2.0 s ago"
         );
     }
 

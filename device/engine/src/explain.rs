@@ -205,6 +205,9 @@ pub enum Expecting {
         psn: u32,
         /// Number of RNR NAKs sent for the packet.
         refusals: u32,
+        /// Time since the first of these RNR NAKs.
+        #[serde(rename = "waiting_us", with = "micros")]
+        waiting: Duration,
     },
 }
 

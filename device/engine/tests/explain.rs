@@ -123,7 +123,8 @@ fn missing_receive_request_is_reported_on_both_sides() {
     pair.advance(Duration::from_micros(40));
     let left = RNR_WAIT - Duration::from_micros(40);
     assert_eq!(wait_reason(&mut pair), WaitReason::ReceiverNotReady { left, refusals: 1, most: Some(6) });
-    let receive = Expecting::ReceiveRequest { psn: psn_a().get(), refusals: 1 };
+    let waiting = Duration::from_micros(40);
+    let receive = Expecting::ReceiveRequest { psn: psn_a().get(), refusals: 1, waiting };
     assert_eq!(explain(&mut pair, B).receive, receive);
     pair.advance(left);
     assert_eq!(wait_reason(&mut pair), WaitReason::Turn);
@@ -156,7 +157,7 @@ fn rnr_nak_counts_do_not_stop_at_255() {
     }
     let reason = wait_reason(&mut pair);
     assert_eq!(reason, WaitReason::ReceiverNotReady { left: RNR_WAIT, refusals: 300, most: None });
-    let receive = Expecting::ReceiveRequest { psn: psn_a().get(), refusals: 300 };
+    let receive = Expecting::ReceiveRequest { psn: psn_a().get(), refusals: 300, waiting: 299 * RNR_WAIT };
     assert_eq!(explain(&mut pair, B).receive, receive);
 }
 

@@ -40,6 +40,9 @@ pub enum Reply {
     Down {
         /// Error messages for the user.
         complaints: Vec<String>,
+        /// Whether the devices were in strict mode, so that violations are among the complaints.
+        #[serde(default)]
+        strict: bool,
     },
     /// The request is rejected for the given reason.
     Refused(String),

@@ -92,7 +92,7 @@ async fn supervise(
             server.abort();
             drop(run);
             drop::<State>(state);
-            stop_request.answer(&Reply::Down { complaints: Vec::new() }).await;
+            stop_request.answer(&Reply::Down { complaints: Vec::new(), strict: false }).await;
             bail!("'guest-lab down' stopped the guests while they were booting");
         }
     };
@@ -118,7 +118,7 @@ async fn supervise(
         }
     };
     server.abort();
-    let complaints = bed.end().await;
+    let (complaints, strict) = (bed.end().await, bed.wanted.strict);
     drop(switch);
     for complaint in &complaints {
         tracing::warn!("{complaint}");
@@ -127,7 +127,7 @@ async fn supervise(
     drop(run);
     drop::<State>(state);
     if let Some(stop_request) = stop_request {
-        stop_request.answer(&Reply::Down { complaints }).await;
+        stop_request.answer(&Reply::Down { complaints, strict }).await;
     }
     Ok(())
 }

@@ -189,7 +189,7 @@ impl Qp {
                 requester.wait_reason(core, pooled, now),
                 requester.unanswered(core, now),
                 requester.retransmitted(),
-                responder.expecting(),
+                responder.expecting(now),
                 responder.pending_replies(),
             ),
             Machines::Unreliable(sender, receiver) => {

@@ -32,7 +32,7 @@ use super::reply::{Replies, ReplyKind};
 use super::{Core, Ctx, FatalError, RequestContext, Step};
 use crate::segment::packet_count;
 use crate::{
-    Access, AccessError, AsyncEvent, AtomicOp, DropReason, Dropped, Expecting, Host, Initiator, Queue,
+    Access, AccessError, AsyncEvent, AtomicOp, DropReason, Dropped, Expecting, Host, Initiator, Instant, Queue,
     RecvSource, Status, XrcError, limits,
 };
 
@@ -50,14 +50,21 @@ impl From<RequestError> for ExecuteError {
 
 const INVALID: ExecuteError = ExecuteError::Request(RequestError::Invalid);
 
+/// RNR NAKs sent for one packet.
+#[derive(Clone, Copy, Debug)]
+struct RnrNaks {
+    count: u32,
+    first: Instant,
+}
+
 #[derive(Debug)]
 pub(crate) struct Responder {
     expected: Psn,
     msn: Msn,
     /// Whether a NAK for `expected` is outstanding. If so, no more NAKs are sent until that packet arrives.
     nak_sent: bool,
-    /// Number of RNR NAKs sent for the packet with the expected PSN.
-    rnr_naks: u32,
+    /// RNR NAKs sent for the packet with the expected PSN.
+    rnr: Option<RnrNaks>,
     inbound: Inbound,
     replies: Replies,
     history: RequestHistory,
@@ -69,7 +76,7 @@ impl Responder {
             expected: psn,
             msn: Msn::default(),
             nak_sent: false,
-            rnr_naks: 0,
+            rnr: None,
             inbound: Inbound::default(),
             replies: Replies::default(),
             history: RequestHistory::default(),
@@ -85,12 +92,14 @@ impl Responder {
         self.expected
     }
 
-    pub(crate) fn expecting(&self) -> Expecting {
+    pub(crate) fn expecting(&self, now: Instant) -> Expecting {
         let psn = self.expected.get();
-        match self.rnr_naks {
-            0 if self.nak_sent => Expecting::Missing { psn },
-            0 => Expecting::message(self.expected, self.inbound.received()),
-            refusals => Expecting::ReceiveRequest { psn, refusals },
+        match self.rnr {
+            None if self.nak_sent => Expecting::Missing { psn },
+            None => Expecting::message(self.expected, self.inbound.received()),
+            Some(RnrNaks { count, first }) => {
+                Expecting::ReceiveRequest { psn, refusals: count, waiting: now.saturating_since(first) }
+            }
         }
     }
 
@@ -171,7 +180,7 @@ impl Responder {
                 self.expected = self.expected.advance(psns);
                 self.history.advance(psns);
                 self.nak_sent = false;
-                self.rnr_naks = 0;
+                self.rnr = None;
                 // READs and atomics are acknowledged by their response, so only SENDs and WRITEs need an ACK.
                 if bth.ack_req && matches!(bth.opcode.operation.kind(), Kind::Send | Kind::Write) {
                     self.replies.push_ack(bth.psn, self.msn);
@@ -183,10 +192,11 @@ impl Responder {
                 self.nak_sent = true;
                 // IBTA 9.7.5.2 (RNR NAK): the requester retries this packet after the timer. The refused packet had no
                 // effect.
-                let timer = core.attrs.min_rnr_timer.after(self.rnr_naks, core.attrs.max_rnr_timer);
+                let rnr = self.rnr.get_or_insert(RnrNaks { count: 0, first: ctx.now });
+                let timer = core.attrs.min_rnr_timer.after(rnr.count, core.attrs.max_rnr_timer);
+                rnr.count = rnr.count.saturating_add(1);
                 let due = ctx.host.next_recv_due(core.qpn);
                 let timer = due.map_or(timer, |due| timer.at_least(due.saturating_since(ctx.now)));
-                self.rnr_naks = self.rnr_naks.saturating_add(1);
                 self.replies.push_nak(self.expected, self.msn, Syndrome::RnrNak { timer: timer.code() });
                 Ok(false)
             }

@@ -1,6 +1,7 @@
 //! `ci` boots guests, runs one command in them, and stops them.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{LineWriter, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::session::{Pipes, Printed, Session, channel};
+use super::down::Stopped;
 use super::up::Leased;
 use super::{copy, down, exit_code, logs, until_signal};
 use crate::artifacts::cache_dir;
@@ -40,8 +42,8 @@ pub struct Ci {
     /// Directory to copy to /work in each guest
     #[arg(long, value_name = "DIR", default_value = ".")]
     folder: PathBuf,
-    /// Collect console output, kernel messages, logs, traces and captures in this directory, even if the
-    /// command fails
+    /// Collect the command's output, console output, kernel messages, logs, traces and captures in this
+    /// directory, even if the command fails
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
     /// Time limit for the command, in seconds
@@ -111,15 +113,18 @@ impl Ci {
     async fn in_testbed(&self, description: &Description) -> Result<u8> {
         let testbed = &description.name;
         let guests: Vec<GuestName> = description.guests.iter().map(|guest| guest.name).collect();
-        let result = until_signal(self.in_guests(testbed, &guests)).await;
+        let result = until_signal(self.in_guests(description, &guests)).await;
         if let Some(to) = &self.logs
             && let Err(error) = logs::collect(testbed, to).await
         {
             tracing::warn!("cannot save the logs to {}: {error:#}", to.display());
         }
-        let complaints = down::end(testbed).await?;
+        let Stopped { complaints, strict } = down::end(testbed).await?;
         for complaint in &complaints {
             tracing::error!("{complaint}");
+        }
+        if strict && complaints.is_empty() {
+            tracing::info!("strict mode found no unexpected violations");
         }
         Ok(match result? {
             0 if !complaints.is_empty() => 1,
@@ -127,15 +132,16 @@ impl Ci {
         })
     }
 
-    async fn in_guests(&self, testbed: &TestbedName, guests: &[GuestName]) -> Result<u8> {
-        let target = |guest: &GuestName| Target { testbed: testbed.clone(), guest: *guest };
+    async fn in_guests(&self, description: &Description, guests: &[GuestName]) -> Result<u8> {
+        let target = |guest: &GuestName| Target { testbed: description.name.clone(), guest: *guest };
         for guest in guests {
             copy::into_guest(&self.folder, &target(guest), Path::new(FOLDER)).await?;
         }
         let start = Start { argv: self.command.clone(), folder: Some(FOLDER.into()), ..Start::default() };
         let mut running = JoinSet::new();
         for guest in guests {
-            running.spawn(one(target(guest), start.clone()));
+            let printed = Transcript::create(&description.folder, *guest)?;
+            running.spawn(one(target(guest), start.clone(), printed));
         }
         let all = async {
             while let Some(ended) = running.join_next().await {
@@ -154,8 +160,27 @@ impl Ci {
     }
 }
 
-/// Runs the command in one guest, and prefixes each line of its output with the guest's name.
-async fn one(target: Target, start: Start) -> Result<ExitStatus> {
+/// Prints the output of a guest's command, each line after the guest's name, and writes it to a file among the logs.
+struct Transcript {
+    guest: GuestName,
+    file: LineWriter<File>,
+}
+
+impl Transcript {
+    fn create(logs: &Path, guest: GuestName) -> Result<Self> {
+        let path = logs.join(format!("guest-{guest}.output"));
+        let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Self { guest, file: LineWriter::new(file) })
+    }
+
+    fn line(&mut self, text: &str) -> Result<()> {
+        line(&format!("{}| {text}", self.guest))?;
+        writeln!(self.file, "{text}").context("cannot write the command's output to the logs")
+    }
+}
+
+/// Runs the command in one guest.
+async fn one(target: Target, start: Start, mut transcript: Transcript) -> Result<ExitStatus> {
     let session = Session::start(&target, start).await?;
     let (feed, input) = channel();
     drop(feed);
@@ -170,11 +195,11 @@ async fn one(target: Target, start: Start) -> Result<ExitStatus> {
             };
             kept.extend(bytes);
             for text in take_lines(kept) {
-                line(&format!("{}| {text}", target.guest))?;
+                transcript.line(&text)?;
             }
         }
         for rest in [lines, errors].into_iter().filter(|rest| !rest.is_empty()) {
-            line(&format!("{}| {}", target.guest, String::from_utf8_lossy(&rest)))?;
+            transcript.line(&String::from_utf8_lossy(&rest))?;
         }
         anyhow::Ok(())
     };

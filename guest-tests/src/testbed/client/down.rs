@@ -1,6 +1,6 @@
 //! `down` stops guests and daemons.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Error, Result, bail, ensure};
 use serde::Serialize;
 
 use super::{ask, print_json};
@@ -40,11 +40,12 @@ impl Down {
         let names = if self.all { States::open()?.running()? } else { self.names };
         let mut all = Vec::new();
         for name in names {
-            let complaints = end(&name).await.unwrap_or_else(|error| vec![format!("{error:#}")]);
-            if !self.json && complaints.is_empty() {
-                line(&format!("{name} stopped"))?;
+            let stopped = end(&name).await.unwrap_or_else(Stopped::failed);
+            if !self.json && stopped.complaints.is_empty() {
+                let strict = if stopped.strict { "; strict mode found no unexpected violations" } else { "" };
+                line(&format!("{name} stopped{strict}"))?;
             }
-            all.push(Ended { name, complaints });
+            all.push(Ended { name, complaints: stopped.complaints });
         }
         if self.json {
             print_json(&all)?;
@@ -55,12 +56,26 @@ impl Down {
     }
 }
 
-/// Stops one testbed and returns the problems found.
-pub(super) async fn end(name: &TestbedName) -> Result<Vec<String>> {
+/// A stopped testbed.
+pub(super) struct Stopped {
+    /// Problems found while stopping.
+    pub(super) complaints: Vec<String>,
+    /// Whether the devices were in strict mode.
+    pub(super) strict: bool,
+}
+
+impl Stopped {
+    fn failed(error: Error) -> Self {
+        Self { complaints: vec![format!("{error:#}")], strict: false }
+    }
+}
+
+/// Stops one testbed.
+pub(super) async fn end(name: &TestbedName) -> Result<Stopped> {
     let progress = Line::begin(name.as_str());
     progress.show("stopping guests");
     match ask(name, &Request::Down).await? {
-        Reply::Down { complaints } => Ok(complaints),
+        Reply::Down { complaints, strict } => Ok(Stopped { complaints, strict }),
         other => bail!("unexpected reply from testbed {name}: {other:?}"),
     }
 }
