@@ -267,9 +267,16 @@ pub const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "connectx-storage-full",
-        "NVMe, iSER and NFS with 512 MiB, minutes of fio and a killed server, and sockets, between two ConnectX",
+        "NVMe, iSER, SRP and NFS with 512 MiB, minutes of fio and a killed server, and sockets, between two ConnectX",
         |lab, report| {
             Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Full))
+        },
+    ),
+    Scenario::new(
+        "connectx-storage-srp",
+        "the part of connectx-storage-full that tests SRP",
+        |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Srp))
         },
     ),
     Scenario::new(

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
+use protocol::hca::mlx5::device::{Teardown, TeardownProfile};
 use protocol::hca::mlx5::input::{Command, Pages};
 use protocol::hca::mlx5::pages::PageOperation;
 use protocol::ids::Iova;
@@ -23,7 +24,9 @@ pub(in super::super) fn command(function: &Function, command: &Command<'_>, dma:
         given(enabled.pages.held(), manage.count, *pages, &mut found);
     }
     if let Some(resources) = enabled.resources.as_deref() {
-        if matches!(command, Command::TeardownHca(_) | Command::DisableHca(_)) {
+        // Only the graceful profile requires that no objects exist.
+        const GRACEFUL: Teardown = Teardown { profile: TeardownProfile::Graceful.code() };
+        if matches!(command, Command::TeardownHca(GRACEFUL) | Command::DisableHca(_)) {
             teardown(resources, command.opcode().name(), &mut found);
         }
         queues::created(resources, command, dma, &mut found);

@@ -6,7 +6,7 @@ use card::frontend::Frontend as _;
 use card::vfio::server::Device as _;
 use drivers::mlx5::{HEALTH, HEALTH_COUNTER, QUEUE_LOW, TIMER};
 use protocol::hca::mlx5::capability::{Query, SetHcaCap};
-use protocol::hca::mlx5::device::{Issi, SetDriverVersion, SetIssi, Teardown};
+use protocol::hca::mlx5::device::{Issi, SetDriverVersion, SetIssi, Teardown, TeardownProfile, TeardownState};
 use protocol::hca::mlx5::input::Bytes;
 use protocol::hca::mlx5::pages::{ManagePages, ManagedPages, QueryPages};
 use protocol::hca::mlx5::resource::{EqNumber, PdNumber};
@@ -35,7 +35,7 @@ fn commands_require_enable_and_init() {
     driver.ok(&init());
     assert_eq!(driver.rejected(&init()), Check::AlreadyInitialised);
     driver.alloc_pd();
-    assert_eq!(driver.rejected(&teardown(1)), Check::TeardownProfile);
+    assert_eq!(driver.rejected(&teardown(3)), Check::TeardownProfile);
     driver.ok(&teardown(0));
     assert_eq!(driver.rejected(&Command::AllocPd(BARE)), Check::NotInitialised);
     driver.ok(&DISABLE);
@@ -55,6 +55,20 @@ fn enable_drops_all_objects() {
     assert_eq!(driver.rejected(&Command::QueryEq(EqNumber { eqn })), Check::Eq);
     assert_eq!(driver.alloc_uar(), uar, "numbers start over");
     assert_eq!(driver.hca.frontend_and_memory().0.counters().starts, 2);
+}
+
+/// At power-off, the driver stops the device without destroying its objects.
+#[test]
+fn forced_and_fast_teardown_drop_all_objects() {
+    for profile in [TeardownProfile::Forced, TeardownProfile::Fast] {
+        let mut driver = initialised();
+        driver.hca.set_strict(true);
+        driver.alloc_pd();
+        let output = output(&driver.ok(&teardown(profile.code())));
+        assert!(!TeardownState::parse(&output).failed);
+        assert_eq!(driver.rejected(&Command::AllocPd(BARE)), Check::NotInitialised);
+        assert_eq!(driver.hca.monitor().violations().count(), 0);
+    }
 }
 
 #[test]

@@ -30,6 +30,7 @@ pub(in super::super) enum Extent {
     /// One protocol with the full amount of data, which takes many minutes.
     Nvme,
     Iser,
+    Srp,
     Nfs,
     /// Only the socket tests.
     Sockets,
@@ -45,6 +46,7 @@ impl Extent {
             Self::Core => "",
             Self::Nvme => "-nvme",
             Self::Iser => "-iser",
+            Self::Srp => "-srp",
             Self::Nfs => "-nfs",
             Self::Sockets => "-sockets",
             Self::Full => "-full",
@@ -52,13 +54,17 @@ impl Extent {
         format!("{family}-storage{part}")
     }
 
-    const fn protocols(self) -> &'static [Protocol] {
+    const fn protocols(self, hca: Device) -> &'static [Protocol] {
         match self {
             Self::Core => &[protocol::NVME, protocol::NFS],
             Self::Nvme => &[protocol::NVME],
             Self::Iser => &[protocol::ISER],
+            Self::Srp => &[protocol::SRP],
             Self::Nfs => &[protocol::NFS],
             Self::Sockets => &[],
+            Self::Full if matches!(hca, Device::ConnectxIb) => {
+                &[protocol::NVME, protocol::ISER, protocol::SRP, protocol::NFS]
+            }
             Self::Full => &[protocol::NVME, protocol::ISER, protocol::NFS],
         }
     }
@@ -91,7 +97,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device, e
         place.start_rdma(&mut pair.server).await
     };
     report.case("both ports are active", &hint, start).await?;
-    for &protocol in extent.protocols() {
+    for &protocol in extent.protocols(hca) {
         let target = Target::new(protocol, extent.amount());
         if connect(report, &hint, &mut pair, target).await? {
             protocol_cases(report, &hint, &mut pair, target).await?;

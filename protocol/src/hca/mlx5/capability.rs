@@ -105,6 +105,8 @@ layout! {
         @0x1c[8]      repeated_key: bool,
         /// Whether the device reports the dump-fill key.
         @0x1c[7]      dump_fill_key: bool,
+        /// Whether the driver may stop the device with a fast teardown while objects exist.
+        @0x1c[4]      fast_teardown: bool,
         @0x1c[3:0]    log_max_eqs: u8,
         /// Maximum nesting depth of memory keys that refer to other keys.
         @0x20[31:24]  max_indirection: u8,
@@ -112,6 +114,8 @@ layout! {
         @0x20[23]     fixed_buffer_size: bool,
         /// Log2 of the maximum memory region length in bytes.
         @0x20[22:16]  log_max_mr_size: u8,
+        /// Whether the driver may stop the device with a forced teardown while objects exist.
+        @0x20[15]     forced_teardown: bool,
         /// Whether the device reports the null key.
         @0x20[6]      null_mkey: bool,
         /// Log2 of the maximum number of entries in a KLM list.
@@ -250,6 +254,9 @@ impl GeneralCaps {
             log_max_eq_entries: 22,
             // The driver of Linux 6.12 creates about 6,100 keys when it loads (section 20, M-17).
             log_max_mkeys: 18,
+            // The driver uses these at power-off. Without them, Linux 6.12 destroys its 6,100 keys one by one.
+            fast_teardown: true,
+            forced_teardown: true,
             log_max_eqs: 6,
             max_indirection: 4,
             fixed_buffer_size: true,

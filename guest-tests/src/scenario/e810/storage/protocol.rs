@@ -13,8 +13,10 @@ pub(super) struct Protocol {
     /// Command that prepares the server's disk once.
     pub(super) prepare: &'static str,
     /// Command that starts serving the disk at address `{server}`. It must also work in a freshly booted guest.
+    /// `{client_guid}` is the GUID of the client's RDMA port.
     pub(super) serve: &'static str,
-    /// Command that connects to the server at `{server}`. The file or device appears soon afterwards.
+    /// Command that connects to the server at `{server}`. The file or device appears soon afterwards. `{server_guid}` is
+    /// the node GUID of the server's RDMA device.
     pub(super) connect: &'static str,
     /// Command with which the server disconnects all clients.
     pub(super) pause: &'static str,
@@ -123,6 +125,51 @@ pub(super) const ISER: Protocol = Protocol {
     loss: &["iSCSI", "iscsi", "isert", "iser", "scsi", "connection"],
     // The initiator deregisters memory once a command is answered, even if the command's last packet is not yet
     // acknowledged. If that ACK is lost, the command is retransmitted with an invalidated key.
+    may_fail: true,
+};
+
+/// SRP with LIO's target `ib_srpt` and `ib_srp`. The connection is set up by `rdma_cm`.
+pub(super) const SRP: Protocol = Protocol {
+    name: "SRP",
+    at_client: "/dev/sda",
+    at_server: "/dev/vdc",
+    file: false,
+    prepare: "",
+    // `ib_srpt` accepts only initiators in the access list. It names them by their port ID, which ends in the GUID.
+    serve: "mount -t configfs configfs /sys/kernel/config 2>&1 || mountpoint -q /sys/kernel/config
+        modprobe -a target_core_mod target_core_iblock
+        modprobe ib_srpt rdma_cm_port=5555
+        cd /sys/kernel/config/target
+        mkdir -p core/iblock_0/disk
+        echo udev_path=/dev/vdc > core/iblock_0/disk/control
+        echo 6a1f0c52-3d9e-4b7a-8c15-e2d4907b63fa > core/iblock_0/disk/wwn/vpd_unit_serial
+        echo 1 > core/iblock_0/disk/enable
+        port=0x$(tr -d : < /sys/class/infiniband/mlx5_0/ports/1/gids/0)
+        group=/sys/kernel/config/target/srpt/$port/$port
+        acl=$group/acls/0x0000000000000000{client_guid}
+        mkdir -p $group/lun/lun_0 $acl/lun_0
+        ln -s /sys/kernel/config/target/core/iblock_0/disk $group/lun/lun_0/disk
+        ln -s $group/lun/lun_0 $acl/lun_0/disk
+        echo 1 > $group/enable",
+    connect: "modprobe sd_mod
+        modprobe ib_srp reconnect_delay=1 fast_io_fail_tmo=off dev_loss_tmo=600
+        echo id_ext={server_guid},ioc_guid={server_guid},dest={server}:5555 \\
+            > /sys/class/infiniband_srp/srp-mlx5_0-1/add_target",
+    pause: "for port in /sys/kernel/config/target/srpt/0x*; do echo 0 > $port/0x*/enable; done",
+    resume: "for port in /sys/kernel/config/target/srpt/0x*; do echo 1 > $port/0x*/enable; done",
+    noticed: "! grep -q running /sys/class/srp_remote_ports/port-*/state",
+    disconnect: "echo 1 > /sys/class/srp_remote_ports/port-*/delete
+        while [ -b /dev/sda ]; do sleep 0.1; done",
+    end: "cd /sys/kernel/config/target/srpt/0x*/0x*
+        echo 0 > enable
+        rm acls/*/lun_0/disk lun/lun_0/disk
+        rmdir acls/*/lun_0 acls/* lun/lun_0
+        group=$(pwd)
+        cd /
+        rmdir $group ${group%/*} /sys/kernel/config/target/core/iblock_0/disk
+        rmmod ib_srpt",
+    messages: ISER.messages,
+    loss: &["srp", "scsi", "sd "],
     may_fail: true,
 };
 

@@ -19,6 +19,8 @@ use crate::tools::{stop, wait};
 const CONTENT: &str = "/dev/shm/content";
 /// Time limit for connecting, or for detecting a lost peer, in emulated guests on a busy host.
 const SOON: Duration = Duration::from_secs(60);
+/// Directory of the RDMA device in sysfs.
+const DEVICE: &str = "/sys/class/infiniband/mlx5_0";
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(200);
 /// Number of bytes that fio must have transferred before the outage begins.
@@ -116,19 +118,30 @@ impl Target {
     async fn join(&self, pair: &mut Pair) -> Result<()> {
         pair.server.within(SOON, &format!("set -e; {}", self.protocol.prepare)).await?;
         self.serve(pair).await?;
-        pair.client.within(SOON, &self.script(pair, self.protocol.connect)).await?;
+        let script = self.script(pair, self.protocol.connect).await?;
+        pair.client.within(SOON, &script).await?;
         let kind = if self.protocol.file { "-f" } else { "-b" };
         let there = format!("until [ {kind} {} ]; do sleep 0.1; done", self.protocol.at_client);
         pair.client.within(SOON, &there).await.map(drop)
     }
 
     async fn serve(&self, pair: &mut Pair) -> Result<()> {
-        let script = self.script(pair, self.protocol.serve);
+        let script = self.script(pair, self.protocol.serve).await?;
         pair.server.within(SOON, &script).await.map(drop)
     }
 
-    fn script(&self, pair: &Pair, text: &str) -> String {
-        format!("set -e; {}", text.replace("{server}", &pair.server.address(0).ipv4))
+    /// Replaces the placeholders in a command; see [`Protocol`].
+    async fn script(&self, pair: &mut Pair, text: &str) -> Result<String> {
+        let mut text = format!("set -e; {}", text.replace("{server}", &pair.server.address(0).ipv4));
+        if text.contains("{client_guid}") {
+            let guid = pair.client.sh(&format!("cut -d: -f5- {DEVICE}/ports/1/gids/0 | tr -d :")).await?;
+            text = text.replace("{client_guid}", guid.trim());
+        }
+        if text.contains("{server_guid}") {
+            let guid = pair.server.sh(&format!("tr -d : < {DEVICE}/node_guid")).await?;
+            text = text.replace("{server_guid}", guid.trim());
+        }
+        Ok(text)
     }
 
     /// Disconnects the client, then stops the server.
