@@ -137,9 +137,10 @@ pub(super) const SRP: Protocol = Protocol {
     prepare: "",
     // `ib_srpt` accepts only initiators in the access list. It names them by their port ID, which ends in the GUID.
     serve: "mount -t configfs configfs /sys/kernel/config 2>&1 || mountpoint -q /sys/kernel/config
-        modprobe -a target_core_mod target_core_iblock
-        modprobe ib_srpt rdma_cm_port=5555
+        modprobe -a target_core_mod target_core_iblock ib_srpt
         cd /sys/kernel/config/target
+        mkdir -p srpt
+        echo 5555 > srpt/discovery_auth/rdma_cm_port
         mkdir -p core/iblock_0/disk
         echo udev_path=/dev/vdc > core/iblock_0/disk/control
         echo 6a1f0c52-3d9e-4b7a-8c15-e2d4907b63fa > core/iblock_0/disk/wwn/vpd_unit_serial
@@ -166,8 +167,7 @@ pub(super) const SRP: Protocol = Protocol {
         rmdir acls/*/lun_0 acls/* lun/lun_0
         group=$(pwd)
         cd /
-        rmdir $group ${group%/*} /sys/kernel/config/target/core/iblock_0/disk
-        rmmod ib_srpt",
+        rmdir $group ${group%/*} /sys/kernel/config/target/core/iblock_0/disk",
     messages: ISER.messages,
     loss: &["srp", "scsi", "sd "],
     may_fail: true,
