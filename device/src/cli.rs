@@ -69,7 +69,7 @@ pub struct Cli {
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     pub control_socket: Option<Option<PathBuf>>,
 
-    /// Capture all frames sent and received by the device in this pcapng file
+    /// Capture all sent and received frames to this pcapng file
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub capture: Option<PathBuf>,
 
@@ -82,7 +82,7 @@ pub struct Cli {
     #[arg(long, help_heading = OVERRIDES, value_name = "FORMAT", value_enum, default_value_t, requires = "trace")]
     pub trace_format: TraceFormat,
 
-    /// Record all input to the device in this file, for use with `hcad replay`
+    /// Record all device input to this file, for use with `hcad replay`
     #[arg(long, help_heading = OVERRIDES, value_name = "FILE")]
     pub record: Option<PathBuf>,
 

@@ -103,7 +103,7 @@ pub fn run(
             tracing::warn!(
                 signal,
                 guests,
-                "shutting down while guests are connected; the guests will lose their devices because QEMU does not reconnect"
+                "shutting down while guests are connected; the guests lose their devices because QEMU does not reconnect"
             );
         }
     }
@@ -153,7 +153,7 @@ async fn serve_control(
     if let Some(listener) = listener {
         let service = control::server::Service { registry, changes, configuration };
         if let Err(error) = control::server::serve(&listener, service).await {
-            tracing::error!(%error, "control socket failed; hcactl will be unable to connect until hcad is restarted");
+            tracing::error!(%error, "control socket failed; hcactl cannot connect until hcad is restarted");
         }
     }
     future::pending().await
@@ -183,7 +183,7 @@ async fn serve_metrics(
     if let Some((listener, process)) = metrics_listener
         && let Err(error) = metrics::server::serve(&listener, process, registry).await
     {
-        tracing::error!(%error, "metrics server failed; metrics will be unavailable until hcad is restarted");
+        tracing::error!(%error, "metrics server failed; metrics are unavailable until hcad is restarted");
     }
     future::pending().await
 }

@@ -36,7 +36,7 @@ pub enum ReplayError {
     #[error("{}: {source}", path.display())]
     Read { path: PathBuf, source: ReadError },
     /// The recorded device cannot be created.
-    #[error("{}: invalid recorded configuration: {source}", path.display())]
+    #[error("{}: the recorded configuration is invalid: {source}", path.display())]
     Config { path: PathBuf, source: ConfigError },
     /// The trace cannot be written.
     #[error("cannot write {}", path.display())]

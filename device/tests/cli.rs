@@ -239,7 +239,7 @@ fn signals_stop_daemon_and_remove_socket() {
         let mut daemon = start_with_hangup(libc::SIG_DFL, arguments);
         let client = Client::new(&daemon.socket).unwrap();
         signal(&daemon, number);
-        let line = daemon.wait_for_line("the guests will lose their devices");
+        let line = daemon.wait_for_line("the guests lose their devices");
         assert!(line.contains("WARN") && line.contains("guests=1"), "{line}");
         assert!(daemon.child.wait().unwrap().success());
         assert!(!daemon.socket.exists());

@@ -87,7 +87,7 @@ impl AgentLink {
         timeout(limit, self.send_and_receive(&line, logged))
             .await
             .with_context(|| format!("the guest agent did not reply to {step_name} within {limit:?}"))?
-            .with_context(|| format!("guest agent request {step_name} failed"))
+            .with_context(|| format!("request {step_name} to the guest agent failed"))
     }
 
     async fn send_and_receive(&mut self, line: &str, logged: bool) -> Result<Response> {

@@ -64,13 +64,14 @@ impl Trimmer {
             File::options().append(true).open(path)
         };
         let mut log = create().with_context(|| format!("cannot create {}", path.display()))?;
+        let name = path.display().to_string();
         Ok(Self(tokio::spawn(async move {
             let mut ticks = interval(TRIM_INTERVAL);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
                 if let Err(error) = trim(&mut log, LOG_LIMIT) {
-                    tracing::warn!("cannot limit the size of a console log: {error}");
+                    tracing::warn!("cannot limit the size of the console log {name}: {error}");
                     return;
                 }
             }

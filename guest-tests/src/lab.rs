@@ -47,8 +47,8 @@ pub struct Options {
     /// Guest kernel: `trixie` or `trixie-backports` for a Debian kernel, or a path [default:
     /// trixie-backports]
     ///
-    /// The path is either a kernel image whose modules are installed in /lib/modules, or a directory such as
-    /// /lib/modules/7.2.12 that also contains the kernel image under the name `vmlinuz`.
+    /// A path names either a kernel image whose modules are installed in /lib/modules, or a module directory,
+    /// such as /lib/modules/7.2.12, that also contains the kernel image as `vmlinuz`.
     #[arg(help_heading = PARTS, long, value_name = "SUITE|PATH")]
     pub kernel: Option<KernelChoice>,
     /// Path to an ext4 image with the guest root filesystem [default: an image that guest-lab builds]

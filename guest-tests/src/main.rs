@@ -58,11 +58,10 @@ enum Command {
         /// Run only the cases whose names contain this text
         #[arg(long, value_name = "TEXT")]
         case: Option<String>,
-        /// Drive JingZhao devices from the host instead of from guests
+        /// Run the lab's own user-space driver on the host instead of in guests
         ///
-        /// This option applies to scenarios that use the lab's own driver on both sides, such as
-        /// `jingzhao-rc`. These scenarios then run much faster, because no guest has to boot, but they still
-        /// test the same device.
+        /// This option affects only scenarios that use no other driver, such as `jingzhao-rc`. They run much
+        /// faster without booting guests, but still test the same device.
         #[arg(long)]
         without_guests: bool,
         #[command(flatten)]

@@ -159,7 +159,7 @@ impl Peer {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peer");
         let output = Command::new(folder.join("python"))
             .output()
-            .context("cannot run the packet peer's setup script")?;
+            .context("cannot run the scapy peer's setup script")?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "cannot set up a Python environment with scapy: {stderr}");
         let python = String::from_utf8(output.stdout)?;
@@ -172,9 +172,9 @@ impl Peer {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {python}"))?;
-        let requests = child.stdin.take().context("the packet peer's standard input is not a pipe")?;
+        let requests = child.stdin.take().context("the scapy peer's standard input is not a pipe")?;
         let answers =
-            BufReader::new(child.stdout.take().context("the packet peer's standard output is not a pipe")?);
+            BufReader::new(child.stdout.take().context("the scapy peer's standard output is not a pipe")?);
         let mut peer = Self { child, requests, answers };
         peer.answer::<Value>()?;
         Ok(peer)
@@ -216,7 +216,7 @@ impl Peer {
     }
 
     fn ask<T: for<'de> Deserialize<'de>>(&mut self, request: &Value) -> Result<T> {
-        writeln!(self.requests, "{request}").context("cannot write to the packet peer")?;
+        writeln!(self.requests, "{request}").context("cannot write to the scapy peer")?;
         self.answer()
     }
 
@@ -228,13 +228,13 @@ impl Peer {
             Error(String),
         }
         let mut line = String::new();
-        ensure!(self.answers.read_line(&mut line)? > 0, "the packet peer exited");
+        ensure!(self.answers.read_line(&mut line)? > 0, "the scapy peer exited");
         match serde_json::from_str(&line)
-            .with_context(|| format!("cannot parse the reply from the packet peer: {line}"))?
+            .with_context(|| format!("cannot parse the reply from the scapy peer: {line}"))?
         {
             Answer::Ok(value) => Ok(value),
             Answer::Error(message) => {
-                Err(anyhow::Error::msg(message)).context("the packet peer reported an error")
+                Err(anyhow::Error::msg(message)).context("the scapy peer reported an error")
             }
         }
     }

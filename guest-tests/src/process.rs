@@ -67,8 +67,9 @@ impl Process {
         let (reader, writer) = std::io::pipe().context("cannot create a pipe")?;
         command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer).kill_on_drop(true);
         die_with_parent(&mut command);
-        let child =
-            command.spawn().with_context(|| format!("cannot start {name}: {:?}", command.as_std()))?;
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {name}: {command:?}", command = command.as_std()))?;
         // Drop the command's copies of the write end, because they would keep the pipe open.
         drop(command);
         let (count, written) = watch::channel(before);
@@ -166,7 +167,7 @@ impl Process {
     /// # Errors
     /// The status cannot be read.
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
-        self.child.try_wait().with_context(|| format!("cannot get the status of {}", self.name))
+        self.child.try_wait().with_context(|| format!("cannot get the exit status of {}", self.name))
     }
 
     /// Kills the program with SIGKILL and reaps it.

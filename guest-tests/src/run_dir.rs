@@ -53,10 +53,10 @@ impl RunDir {
                     let latest = parent.join(LATEST);
                     let _ = fs::remove_file(&latest);
                     let _ = std::os::unix::fs::symlink(name(number), &latest);
-                    let sockets = tempfile::Builder::new()
-                        .prefix("hcad-lab-")
-                        .tempdir_in(sockets)
-                        .context("cannot create a directory for sockets")?;
+                    let sockets =
+                        tempfile::Builder::new().prefix("hcad-lab-").tempdir_in(sockets).with_context(
+                            || format!("cannot create a socket directory in {}", sockets.display()),
+                        )?;
                     return Ok(Self { path, sockets });
                 }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}

@@ -32,7 +32,7 @@ pub(crate) struct Add {
     /// Affect only packets with this packet sequence number (PSN) in the BTH
     #[arg(long, value_name = "N", value_parser = number)]
     psn: Option<u32>,
-    /// Affect only packets with this IBTA opcode name, such as "RC SEND Only" (or "SEND Only" to match any
+    /// Affect only packets with this IBTA opcode name, such as "RC SEND Only" ("SEND Only" matches any transport
     /// service)
     #[arg(long, value_name = "NAME")]
     opcode: Option<String>,

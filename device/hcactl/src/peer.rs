@@ -21,7 +21,7 @@ pub(crate) enum Peer {
         /// Device number of the peer, which determines the peer's MAC address
         #[arg(long)]
         id: Option<u16>,
-        /// The peer's MAC address; frames from other peers with this source MAC address are dropped
+        /// The peer's MAC address. Frames with this source MAC address are accepted only from this peer
         /// [default: learned from the peer's frames]
         #[arg(long, conflicts_with = "id")]
         mac: Option<String>,

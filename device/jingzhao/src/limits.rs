@@ -112,7 +112,7 @@ pub enum LimitsError {
     /// The scatter/gather list does not fit in a WQE.
     #[error("{key}: {sges} scatter/gather elements do not fit in a WQE of {len} bytes (maximum {most})")]
     Sges { key: &'static str, sges: u8, len: u16, most: usize },
-    #[error("reserved_qps: must be less than max_qps")]
+    #[error("reserved_qps must be less than max_qps")]
     Reserved,
 }
 
@@ -212,7 +212,7 @@ mod tests {
                 r#"{"max_recv_sges": 32}"#,
                 "max_recv_sges: 32 scatter/gather elements do not fit in a WQE of 512 bytes (maximum 31)",
             ),
-            (r#"{"reserved_qps": 16, "max_qps": 16}"#, "reserved_qps: must be less than max_qps"),
+            (r#"{"reserved_qps": 16, "max_qps": 16}"#, "reserved_qps must be less than max_qps"),
             (r#"{"max_icm_len": 0}"#, "expected a nonzero u64"),
             (r#"{"max_srqs": 1}"#, "unknown field `max_srqs`"),
         ] {

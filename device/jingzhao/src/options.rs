@@ -25,8 +25,8 @@ pub enum SqAddr {
     Auto,
 }
 
-/// Options for work queues. The defaults are for software that follows the interface document. For the user library of
-/// the public `ib_hgrnic` driver, use the settings in `configs/hgrnic.json`.
+/// Options for work queues. The defaults are for software that follows the JingZhao interface specification. For the
+/// user library of the public `ib_hgrnic` driver, use the settings in `configs/hgrnic.json`.
 ///
 /// # Spec
 /// JingZhao interface, section 12.

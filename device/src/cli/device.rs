@@ -47,7 +47,7 @@ pub struct DeviceArgs {
     )]
     peers: Vec<PeerArg>,
 
-    /// Report violations of the device interface that would otherwise be silently tolerated
+    /// Report all violations of the device interface by the guest driver, including those that the device tolerates
     #[arg(long, help_heading = SINGLE, requires = "frontend")]
     strict: bool,
 }

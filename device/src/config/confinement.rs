@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Sandbox settings. As far as the kernel supports it, the sandbox restricts hcad to the files, sockets and
-/// system calls that its configuration requires. It uses Landlock, seccomp and no_new_privs, and drops
+/// Sandbox settings. The sandbox restricts hcad to the files, sockets and system calls that its configuration
+/// requires. It uses Landlock, seccomp and no_new_privs, as far as the kernel supports them, and drops
 /// capabilities. At startup, hcad logs the active restrictions.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

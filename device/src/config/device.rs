@@ -36,9 +36,9 @@ pub struct DeviceEntry {
     pub id: u16,
     /// Path to the Unix socket that the VMM connects to. Default: `hca<ID>.sock` in the runtime directory
     /// ($RUNTIME_DIRECTORY if set, otherwise $XDG_RUNTIME_DIR/hcad if $XDG_RUNTIME_DIR is set, otherwise /run/hcad). If
-    /// systemd passes a socket with this path to hcad, the device uses that socket. With a single device,
-    /// `--socket-path` and `--fd` override this path, and if no path is configured, the device uses the socket that
-    /// systemd passes, whatever its path.
+    /// systemd passes a socket with this path to hcad, the device uses that socket. If only one device is configured,
+    /// `--socket-path` and `--fd` override this path. If that device has no configured path, it uses the socket that
+    /// systemd passes, whatever the socket's path.
     pub socket_path: Option<PathBuf>,
     /// Permissions of the VMM socket, in octal, such as "0660". Default: the `socket_mode` at the top level of this
     /// file.
@@ -55,10 +55,10 @@ pub struct DeviceEntry {
     /// Additional IPv6 address. The device also has a link-local IPv6 address derived from its MAC. Default:
     /// none.
     pub ipv6: Option<Ipv6Addr>,
-    /// Peer to which the device sends packets if neither the work request nor the QP context specifies a
-    /// destination. The public JingZhao driver never specifies a destination for its connections, so it can
-    /// connect only to this peer. The driver sends all datagrams to LID 4112 (1010h), so this peer receives
-    /// them only if its `id` is 4112.
+    /// Default destination of packets, used if the work request and the QP context specify no destination. The
+    /// public JingZhao driver never specifies a destination for its connections, so it can connect only to this
+    /// peer. The driver sends all datagrams to LID 4112 (1010h), so this peer receives them only if its `id` is
+    /// 4112.
     pub default_peer: Option<PeerEntry>,
     /// Other devices on the fabric whose addresses are not derived from their device numbers. Listing a device
     /// here lets guest software address it by device number.
@@ -91,8 +91,9 @@ pub struct DeviceEntry {
     /// file if `trace.files` is greater than 1. Otherwise, the trace stops, but the device keeps running.
     #[serde(default = "default_trace_max_bytes")]
     pub trace_max_bytes: u64,
-    /// Report violations of the device interface that would otherwise be silently tolerated. Each violation is
-    /// counted, traced and, at a limited rate, logged. Strict mode slows the device down.
+    /// Report all violations of the device interface by the guest driver, including those that the device
+    /// tolerates. Each violation is counted, traced and, at a limited rate, logged. Strict mode slows the device
+    /// down.
     #[serde(default)]
     pub strict: bool,
     /// How long, in microseconds (0 to 1000), the device's thread busy-polls for more work before it sleeps.
@@ -115,9 +116,9 @@ pub struct DeviceEntry {
     /// Network faults to inject between the device and its fabric, in order to test guests and peers.
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
-    /// Path to the session record to write. `hcad replay` can replay the record without a guest. The record
-    /// contains all input that the device receives after it starts, including any guest memory that the device
-    /// reads, so the file contains guest data. Default: no recording.
+    /// Path to the session record to write. `hcad replay` can replay the record without a guest. The device
+    /// records all its input from startup on, including all guest memory that it reads, so the file contains
+    /// guest data. Default: no recording.
     pub record: Option<PathBuf>,
     /// Maximum size of the session record, in bytes. When the record reaches this size, recording stops, but
     /// the device keeps running.

@@ -37,7 +37,7 @@ pub enum FabricEntry {
 #[serde(deny_unknown_fields, default)]
 pub struct RingEntry {
     /// Ring directory. All devices that use the same directory are connected to each other, even if they belong to
-    /// different hcad processes, as long as the processes run as the same user. Each device creates a socket in the
+    /// different hcad processes. These processes must run as the same user. Each device creates a socket in the
     /// directory. If the directory does not exist, hcad creates it. Default: `ring` in the runtime directory
     /// ($RUNTIME_DIRECTORY if set, otherwise $XDG_RUNTIME_DIR/hcad if $XDG_RUNTIME_DIR is set, otherwise /run/hcad).
     pub folder: Option<PathBuf>,

@@ -17,7 +17,7 @@ pub struct GuestMemoryEntry {
     /// its full size, even if only part of the file is mapped. The limits of all devices together must not
     /// exceed 65536 GiB. Default: 1024, or 65536 divided by the number of devices if that is less.
     pub max_gib: Option<u32>,
-    /// Type of file system on which the files that back guest memory must be.
+    /// Accepted file systems for the files that back guest memory.
     pub files: FileSystems,
 }
 

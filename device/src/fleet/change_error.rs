@@ -33,7 +33,7 @@ pub(super) enum ChangeError {
 }
 
 /// Added to the error if the sandbox may have denied access to the configuration file.
-pub(super) const HINT: &str = "; the sandbox allows hcad to read only the file that existed when it started. Use `hcactl reload`, which sends the current file, or add its directory to `confinement.readable`";
+pub(super) const HINT: &str = "; the sandbox allows hcad to read only the file that existed at startup. Use `hcactl reload`, which sends the current file, or add the directory of the file to `confinement.readable`";
 
 /// Returns an error and its causes on one line.
 pub(super) fn causes(error: &MakeError) -> String {

@@ -181,7 +181,8 @@ fn nic(page: &mut Page) {
     let e810::Options { queues, vectors, rdma: _, link_speed: _, limits: _ } = e810::Options::default();
     page.table(
         "E810: NIC",
-        "The `ice` driver reads an E810's NIC limits from the replies to commands 000Ah, 000Bh and 0208h.",
+        "The `ice` driver reads an E810's NIC limits from the replies to admin commands 000Ah (function capabilities), \
+         000Bh (device capabilities) and 0208h (allocate resources).",
     );
     let most = format!("1 to {}", e810::options::Queues::MAX);
     let no_queue = format!("EINVAL; {NO_REGISTER}");
@@ -402,7 +403,11 @@ fn connectx(page: &mut Page) {
 }
 
 fn process(page: &mut Page) {
-    page.table("Guest memory", "The limits on guest memory in the following table apply to each device separately, except for the last limit, which applies to all devices together. See also [Guest memory that fails](inside/guest-memory.md#what-a-vmm-may-map).");
+    page.table(
+        "Guest memory",
+        "Each limit on guest memory applies to one device, except for the last limit, which applies to all devices of \
+         a process together. See also [Guest memory that fails](inside/guest-memory.md#what-a-vmm-may-map).",
+    );
     page.row("files", memory::MAX_FILES, FIXED, "", "", NO_SPACE);
     page.row("ranges, after merging", memory::MAX_WINDOWS, FIXED, "", "", NO_SPACE);
     page.row("file size in bytes", power(memory::DEFAULT_BYTES), "guest_memory.max_gib", "", "", "ENOMEM");

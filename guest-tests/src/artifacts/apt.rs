@@ -266,8 +266,8 @@ pub(super) fn missing_tool() -> Option<&'static str> {
 /// The program cannot be started, or it fails. In the latter case, the error contains its standard error.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?} failed with {}:\n{}", output.status, errors.trim());
+    let (status, errors) = (output.status, String::from_utf8_lossy(&output.stderr));
+    ensure!(status.success(), "{command:?} failed with {status}:\n{errors}", errors = errors.trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

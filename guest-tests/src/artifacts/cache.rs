@@ -35,7 +35,7 @@ pub(super) fn entry(cache: &Path, name: &str, make: impl FnOnce(&Work) -> Result
             "waiting for another guest-lab process to finish filling the cache {}",
             cache.display()
         );
-        lock.lock().context("cannot lock the cache")?;
+        lock.lock().with_context(|| format!("cannot lock the cache {}", cache.display()))?;
     }
     if !entry.exists() {
         make_locked(cache, &entry, make)

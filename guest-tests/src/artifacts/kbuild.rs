@@ -51,7 +51,7 @@ impl ModuleBuild {
                 let tree = kernel.modules.join("build");
                 ensure!(
                     tree.is_dir(),
-                    "{} is not a directory; building modules requires a kernel build directory there",
+                    "cannot build modules: the kernel build directory {} is missing",
                     tree.display()
                 );
                 return Ok(Self { make: "make".into(), tree, programs: None });

@@ -227,7 +227,7 @@ async fn copies(user: &User, folder: &Path) -> Result<()> {
     user.run(&["cp", "ci:a:/tmp/from", &text(&back)]).await?.succeeded()?;
     ensure!(fs::read(back.join("deep/data"))? == content, "the content differs after copying it back");
     user.run(&["cp", "ci:a:/no/such", &text(&folder.join("x"))]).await?.failed(&["guest a"])?;
-    user.run(&["cp", "x", "y"]).await?.failed(&["neither path is in a guest"])
+    user.run(&["cp", "x", "y"]).await?.failed(&["both paths are on the host"])
 }
 
 /// Writes the source of a user's module that prints `number` when it is loaded.

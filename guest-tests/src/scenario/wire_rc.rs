@@ -29,7 +29,7 @@ struct Case {
     run: fn(&mut Link<'_>) -> Result<()>,
 }
 
-/// The HCA's driver, the packet peer, and the control connection to the HCA's daemon.
+/// The HCA's driver, the scapy peer, and the control connection to the HCA's daemon.
 #[derive(Debug)]
 struct Bench {
     agent: Agent,

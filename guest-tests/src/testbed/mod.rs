@@ -62,7 +62,8 @@ pub struct UpOptions {
     /// Mount the host directory DIR at /AT in all guests; append `:ro` to mount it read-only (repeatable)
     #[arg(long = "share", value_name = "DIR:/AT[:ro]")]
     pub shares: Vec<SharedFolder>,
-    /// Enable strict mode: report violations of the device interface, and make `guest-lab down` fail if any occurred
+    /// Enable strict mode: report driver violations of the device interface, and make `guest-lab down` and
+    /// `guest-lab ci` fail if any occurred
     #[arg(long)]
     pub strict: bool,
     /// Capture each RDMA device's frames to a pcapng file next to the logs

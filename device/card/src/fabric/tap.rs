@@ -76,7 +76,7 @@ impl TapFabric {
         let (path_mtu, need) = (path_mtu.bytes(), path_mtu.bytes() + ROCE_HEADERS);
         log_line!(info, %interface, mtu, path_mtu, "attached to the tap interface");
         if mtu.is_some_and(|mtu| mtu < need) {
-            log_line!(warn, %interface, mtu, need, "tap interface MTU is too small for path MTU {path_mtu}; raise the MTU or set a smaller `path_mtu`");
+            log_line!(warn, %interface, mtu, need, "tap interface MTU is too small for path MTU {path_mtu}; raise the interface MTU or set a smaller `path_mtu`");
         }
         Ok(Self { tap, stats: FabricStats::default() })
     }

@@ -38,7 +38,7 @@ pub const PAGE_LEN: u64 = 4096;
 /// A part of the accessed range is not mapped with the required permission, or the host cannot provide one of
 /// its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("guest memory at {iova} ({len} bytes) is not mapped for {access}")]
+#[error("guest memory at {iova} ({len} bytes) is not mapped for {access} access")]
 pub struct DmaError {
     /// First address of the access.
     pub iova: Iova,
@@ -51,7 +51,7 @@ pub struct DmaError {
 #[derive(Debug, Error)]
 pub enum MapError {
     /// The range is empty, exceeds the address space, does not consist of whole pages, or grants no access.
-    #[error("the DMA range has an invalid {what}: {value:#x}")]
+    #[error("invalid DMA range {what}: {value:#x}")]
     Invalid { what: &'static str, value: u64 },
     #[error("the DMA range at {iova} overlaps a range that is already mapped")]
     Overlap {

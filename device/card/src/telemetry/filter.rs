@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::trace::Kind;
 
-/// Filter that selects the trace entries to write. An entry must match at least one value of each list. An empty list
+/// Filter that selects the trace entries to write. An entry must match at least one value in each list. An empty list
 /// matches all entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

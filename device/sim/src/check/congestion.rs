@@ -34,7 +34,7 @@ impl Checker<'_> {
     pub(super) fn check_notification(&mut self, id: SideId, bth: &Bth) -> Result<(), Violation> {
         let now = self.now;
         let peer = self.pair(id).ends[1 - id.side].qpn;
-        ensure!(bth.dest_qp == peer && bth.becn, "the CNP must be sent to {peer:?} with BECN set: {bth:?}");
+        ensure!(bth.dest_qp == peer && bth.becn, "expected a CNP to {peer:?} with BECN set: {bth:?}");
         let congestion = &mut self.side_mut(id).congestion;
         ensure!(
             congestion.marked,

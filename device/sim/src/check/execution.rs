@@ -87,7 +87,7 @@ impl Cursor {
         let expected_key = fetched.map_or_else(|| key_of(area.region), |(key, _)| key);
         ensure!(
             (key, at) == (expected_key, expected_at) && data.len() <= area.len - within,
-            "the write does not start at byte {offset} of request {index}, or exceeds the buffer"
+            "the write must start at byte {offset} of request {index} and must not exceed the buffer"
         );
         let bytes = bytes_of(index, op);
         ensure!(
@@ -178,11 +178,11 @@ impl Checker<'_> {
                 let (due, len) = (ops[index].invalidates(), ops[index].len as usize);
                 ensure!(
                     due == Some(Rkey::new(*key)),
-                    "key {key:#x} was invalidated, but request {index} does not specify it"
+                    "key {key:#x} was invalidated, but request {index} does not invalidate it"
                 );
                 ensure!(
                     side.executed.offset == len,
-                    "the key was invalidated after only {} of {len} bytes",
+                    "the key was invalidated when only {} of {len} bytes had been written",
                     side.executed.offset
                 );
                 side.executed.offset += 1;
@@ -203,7 +203,7 @@ impl Checker<'_> {
             let index = side.ended.next(ops)?;
             ensure!(
                 ops[index].ends_key() == Some(key),
-                "{key:?} was invalidated, but request {index} does not specify it"
+                "{key:?} was invalidated, but request {index} does not invalidate it"
             );
             ensure!(
                 side.returned.has_done(ops, index),
@@ -219,7 +219,7 @@ impl Checker<'_> {
         );
         ensure!(
             side.flight.ends_with(index),
-            "request {index} was executed before an earlier request was sent, or after a later one was"
+            "request {index} was executed out of order: before an earlier request was sent, or after a later one"
         );
         let waits = matches!(op, KeyOp::Invalidate(_)) || ops[index].request.fence == Fence::All;
         ensure!(

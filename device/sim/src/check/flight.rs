@@ -135,7 +135,7 @@ impl Flight {
         let Self { unacked, next, high, .. } = *self;
         ensure!(
             from == next || from == unacked,
-            "PSN {from} is neither the next PSN, {next}, nor the oldest unacknowledged PSN, {unacked}"
+            "PSN {from} was sent, expected the next PSN, {next}, or the oldest unacknowledged PSN, {unacked}"
         );
         ensure!(
             to - unacked <= limits.window,
@@ -176,10 +176,13 @@ impl Flight {
         if ops[nth].request.fence == Fence::Reads && from == first {
             let mut before = ops[..nth].iter().zip(&self.ends);
             let open = before.any(|(op, end)| op.returns_data() && *end > unacked && op.fails.is_empty());
-            ensure!(!open, "request {nth} is fenced, but earlier READs or atomics are outstanding");
+            ensure!(!open, "fenced request {nth} was sent while earlier READs or atomics were outstanding");
         }
         if ops[nth].request.fence == Fence::All {
-            ensure!(unacked >= first, "request {nth} is fenced, but earlier requests are outstanding");
+            ensure!(
+                unacked >= first,
+                "fenced request {nth} was sent while earlier requests were outstanding"
+            );
         }
         if ops[nth].returns_data() {
             self.reads.retain(|&(_, end)| end <= from && end > unacked);
@@ -312,7 +315,7 @@ impl Checker<'_> {
         if let Some(before) = ops[..nth].iter().rposition(Op::is_local) {
             ensure!(
                 side.worked.has_done(ops, before),
-                "request {before} is a local operation that has not been executed yet"
+                "request {nth} was sent before local operation {before} was executed"
             );
         }
         side.flight.on_request_sent(now, ops, nth, (packet.bth.psn, covers), &limits)

@@ -130,7 +130,7 @@ impl<'a> Checker<'a> {
         );
         ensure!(
             !of.missing_established_event(),
-            "pair {pair} side {side} received a message in RTR, but did not raise a communication-established event"
+            "pair {pair} side {side} received a message in RTR but did not raise a communication-established event"
         );
         of.on_move(to, now);
         Ok(())

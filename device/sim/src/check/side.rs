@@ -200,7 +200,11 @@ impl Checker<'_> {
             Ok(Success::Recv(_)) => return Err("a completion of the send queue reports a receive".to_owned()),
             Ok(Success::Send(done)) => {
                 ensure!(sending, "a request succeeded in state {:?}", side.state);
-                ensure!(op.fails.is_empty(), "the request must fail with one of {:?}", op.fails);
+                ensure!(
+                    op.fails.is_empty(),
+                    "the request succeeded, but it must fail with one of {:?}",
+                    op.fails
+                );
                 self.check_success(id, nth, op, &done)?;
             }
             Err(Status::Flushed) => {
@@ -395,7 +399,7 @@ impl Checker<'_> {
         let ops = &self.ops(id.peer())[..peer.sends.posted];
         let takers = ops.iter().enumerate().filter(|(_, op)| op.takes_receive());
         let (at, op) = takers.clone().nth(nth).ok_or("the peer sent no message for this request")?;
-        ensure!(op.fails.is_empty(), "the peer's request {at} must fail");
+        ensure!(op.fails.is_empty(), "the peer's request {at} was received, but it must fail");
         fits(op, done)?;
         ensure!(
             done.remote_qpn == self.pair(id).ends[1 - id.side].qpn,
@@ -492,10 +496,9 @@ impl Checker<'_> {
                     "unexpected {event:?}: none of the peer's requests for {srqn:?} should be rejected"
                 );
                 let exists = XrcSrqId::of(srqn.get() as usize).is_some();
-                ensure!(
-                    exists == matches!(event, AsyncEvent::XrcDomainViolation(_)),
-                    "expected XrcDomainViolation if the SRQ exists, InvalidXrceth otherwise (SRQ exists: {exists})"
-                );
+                let is_domain = matches!(event, AsyncEvent::XrcDomainViolation(_));
+                ensure!(is_domain || !exists, "expected XrcDomainViolation, because {srqn:?} exists");
+                ensure!(exists || !is_domain, "expected InvalidXrceth, because {srqn:?} does not exist");
                 self.side_mut(id).enter(State::Err, now);
             }
             AsyncEvent::WqCatastrophic | AsyncEvent::SrqCatastrophic | AsyncEvent::XrcSrqCatastrophic(_) => {

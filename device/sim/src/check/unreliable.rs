@@ -70,7 +70,7 @@ impl Checker<'_> {
         let received = &mut self.side_mut(id).received;
         ensure!(
             offset == 0 || received.writing == Some((index, offset)),
-            "the write at byte {offset} of request {index} neither starts the request nor continues the preceding write"
+            "the write to request {index} starts at byte {offset}, expected byte 0 or the end of the preceding write"
         );
         ensure!(!ordered || index >= received.next, "request {index} was executed after a later request");
         received.writing = Some((index, offset + data.len()));
@@ -264,7 +264,7 @@ impl Checker<'_> {
         let index = pkey_index(id.pair, id.side);
         ensure!(
             (done.grh, done.pkey_index) == (due.grh, index),
-            "the GRH flag or the P_Key index does not match {due:?}"
+            "the GRH flag or the P_Key index of the completion does not match {due:?}"
         );
         ensure!(
             done.byte_len as usize == len

@@ -1,4 +1,4 @@
-//! One of the HCA's queue pairs, connected to a simulated queue pair of the packet peer.
+//! One of the HCA's queue pairs, connected to a simulated queue pair of the scapy peer.
 
 use agent::pattern;
 use agent::wire::{

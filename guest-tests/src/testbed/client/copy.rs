@@ -45,7 +45,7 @@ impl Copy {
                 out_of_guest(&target, &from, &to, u64::from(self.max_size) << 20).await
             }
             (Place::Host(_), Place::Host(_)) => {
-                bail!("neither path is in a guest; specify one path as NAME:GUEST:PATH")
+                bail!("both paths are on the host; specify one of them as NAME:GUEST:PATH")
             }
             (Place::Guest(..), Place::Guest(..)) => {
                 bail!("both paths are in guests; copy to the host first, then to the other guest")

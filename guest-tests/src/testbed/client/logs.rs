@@ -92,7 +92,8 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<Vec<PathBuf>> {
     for file in files(from)? {
         let Some(name) = file.file_name() else { continue };
         let target = to.join(name);
-        fs::copy(&file, &target).with_context(|| format!("cannot copy to {}", target.display()))?;
+        fs::copy(&file, &target)
+            .with_context(|| format!("cannot copy {} to {}", file.display(), target.display()))?;
         copies.push(target);
     }
     Ok(copies)

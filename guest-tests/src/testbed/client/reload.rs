@@ -44,7 +44,7 @@ pub struct Reload {
     /// Module parameter, in the form that insmod accepts (repeatable)
     #[arg(long, value_name = "NAME=VALUE")]
     parameter: Vec<String>,
-    /// Print each guest's kernel messages as a JSON array
+    /// Print the results, including each guest's kernel messages, as a JSON array
     #[arg(long)]
     json: bool,
 }

@@ -256,10 +256,10 @@ pub enum WqeError {
     #[error("unknown send WQE opcode {0:#x}")]
     Opcode(u8),
     /// The WQE has too many quanta: it crosses a multiple of [`MAX_QUANTA`] or the end of the ring.
-    #[error("a WQE of {0} quanta crosses the end of the ring or a multiple of {MAX_QUANTA} quanta")]
+    #[error("a WQE of {0} quanta crosses a {MAX_QUANTA}-quantum boundary or the end of the ring")]
     Quanta(usize),
     /// The page list level is reserved.
-    #[error("page list level code 2 is reserved")]
+    #[error("the page list level has the reserved code 2")]
     Level,
 }
 
