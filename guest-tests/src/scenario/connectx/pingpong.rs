@@ -28,6 +28,8 @@ const CASES: &[&str] = &[
     "ibv_srq_pingpong -s 4096 -m 4096 -q 16 -e -g 0",
     "ibv_srq_pingpong -s 1048576 -m 2048 -n 32",
 ];
+/// Command lines that run again while packets are captured: one of each service.
+const CAPTURED: &[&str] = &["ibv_rc_pingpong -s 4097", "ibv_uc_pingpong -g 0", "ibv_ud_pingpong -g 0"];
 /// Command lines of the XRC program. It reports failed requests but does not check content, and its server serves a
 /// single client.
 const XRC: &[&str] = &[
@@ -45,9 +47,17 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         let command = format!("{case} -c -d {}", pair.a.rdma_device());
         report.case(case, &hint, async { ping_pong(&mut pair, &command).await.map(drop) }).await?;
     }
+    // ci/test checks the captured packets.
+    pair.capture_on().await?;
     for case in XRC {
         report.case(case, &hint, xrc(&mut pair, case)).await?;
     }
+    for case in CAPTURED {
+        let command = format!("{case} -c -d {}", pair.a.rdma_device());
+        let title = format!("{case}, captured");
+        report.case(&title, &hint, async { ping_pong(&mut pair, &command).await.map(drop) }).await?;
+    }
+    pair.capture_off().await?;
     report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
