@@ -113,7 +113,7 @@ pub struct DeviceEntry {
     /// Limits on the guest memory that the VMM can map.
     #[serde(default)]
     pub guest_memory: GuestMemoryEntry,
-    /// Network faults to inject between the device and its fabric, in order to test guests and peers.
+    /// Network faults to inject between the device and its fabric, for testing guests and peers.
     #[serde(default)]
     pub impairments: Vec<RuleEntry>,
     /// Path to the session record to write. `hcad replay` can replay the record without a guest. The device

@@ -47,11 +47,8 @@ impl Checker<'_> {
         let id = self.find(node, qpn)?;
         let side = self.side(id);
         let receives = !matches!(side.state, State::Reset | State::Init | State::Err);
-        ensure!(
-            receives && !side.last_wqe,
-            "{id:?} fetched a receive request in state {:?} or after Last WQE Reached",
-            side.state
-        );
+        ensure!(receives, "{id:?} fetched a receive request in state {:?}", side.state);
+        ensure!(!side.last_wqe, "{id:?} fetched a receive request after Last WQE Reached");
         ensure!(side.fetched.is_none(), "{id:?} fetched a second request before the first completed");
         ensure!(
             self.foreign_pkey.is_none(),

@@ -380,7 +380,7 @@ impl Checker<'_> {
             Err(status) => {
                 let expected =
                     pair.lives[side.life].sides[id.side].recvs.get(nth).and_then(|recv| recv.fails);
-                ensure!(expected == Some(status), "expected status {expected:?}");
+                ensure!(expected == Some(status), "the receive failed with {status:?}, expected {expected:?}");
                 let now = self.now;
                 self.side_mut(id).enter(State::Err, now);
             }
