@@ -168,7 +168,14 @@ pub(super) const SRP: Protocol = Protocol {
         group=$(pwd)
         cd /
         rmdir $group ${group%/*} /sys/kernel/config/target/core/iblock_0/disk",
-    messages: ISER.messages,
+    messages: &[
+        "db_root: cannot open",
+        "MODE SENSE: unimplemented",
+        "T10-PI",
+        "Optimal transfer size",
+        // `ib_srpt` halves the length of the send queue until the QP can be created.
+        "Create QP type 2 failed",
+    ],
     loss: &["srp", "scsi", "sd "],
     may_fail: true,
 };
