@@ -156,8 +156,8 @@ pub(super) const SRP: Protocol = Protocol {
         modprobe ib_srp reconnect_delay=1 fast_io_fail_tmo=off dev_loss_tmo=600
         echo id_ext={server_guid},ioc_guid={server_guid},dest={server}:5555 \\
             > /sys/class/infiniband_srp/srp-mlx5_0-1/add_target",
-    pause: "for port in /sys/kernel/config/target/srpt/0x*; do echo 0 > $port/0x*/enable; done",
-    resume: "for port in /sys/kernel/config/target/srpt/0x*; do echo 1 > $port/0x*/enable; done",
+    pause: "for port in /sys/kernel/config/target/srpt/0x*/0x*; do echo 0 > $port/enable; done",
+    resume: "for port in /sys/kernel/config/target/srpt/0x*/0x*; do echo 1 > $port/enable; done",
     noticed: "! grep -q running /sys/class/srp_remote_ports/port-*/state",
     disconnect: "echo 1 > /sys/class/srp_remote_ports/port-*/delete
         while [ -b /dev/sda ]; do sleep 0.1; done",
