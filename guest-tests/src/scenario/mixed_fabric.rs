@@ -11,7 +11,7 @@ use super::e810::roce::irdma_guest;
 use super::endpoint::jingzhao::Jingzhao;
 use super::endpoint::stock::Stock;
 use super::endpoint::{Endpoint, connect};
-use super::mthca::RECORDS_LENT_AGAIN;
+use super::mthca::DOORBELL_RECORD_REMAPS;
 use super::pair::{Node, VFIO_MODULES};
 use super::rxe_interop::{boot_rxe, ip, mac};
 use super::stock_pair::load;
@@ -132,7 +132,7 @@ impl Fabric {
         let rxe_id = 5;
         mthca.interface = Interface::Mthca;
         mthca.strict = true;
-        mthca.explained = &RECORDS_LENT_AGAIN;
+        mthca.explained = &DOORBELL_RECORD_REMAPS;
         mthca.trace = lab.trace();
         mthca.peers.push(Peer { addr: bind, leaf: true });
         // Verbs programs expect the GRH area in front of datagrams.

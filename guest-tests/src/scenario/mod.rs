@@ -51,7 +51,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use self::extent::Extent;
-pub(crate) use self::mthca::RECORDS_LENT_AGAIN;
+pub(crate) use self::mthca::DOORBELL_RECORD_REMAPS;
 use crate::artifacts::RdmaCore;
 use crate::lab::Lab;
 use crate::report::Report;

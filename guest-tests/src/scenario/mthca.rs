@@ -16,7 +16,7 @@ use crate::daemon::Explained;
 
 /// Violations by the driver when a program reuses a page of doorbell records that had no queues left (mthca interface,
 /// section 12, T55).
-pub(crate) const RECORDS_LENT_AGAIN: [Explained; 2] = [
+pub(crate) const DOORBELL_RECORD_REMAPS: [Explained; 2] = [
     Explained {
         rule: "map_over_mapped",
         why: "the driver maps a program's page of doorbell records again without unmapping it first (T55)",

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::daemon::{Explained, Interface};
-use crate::scenario::RECORDS_LENT_AGAIN;
+use crate::scenario::DOORBELL_RECORD_REMAPS;
 
 /// RDMA devices of a testbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ impl Device {
     /// Returns the strict rules that the stock driver may violate.
     pub const fn explained(self) -> &'static [Explained] {
         match self {
-            Self::Mthca => &RECORDS_LENT_AGAIN,
+            Self::Mthca => &DOORBELL_RECORD_REMAPS,
             Self::Jingzhao | Self::E810 | Self::ConnectxIb | Self::Rxe => &[],
         }
     }

@@ -32,8 +32,8 @@ use super::reply::{Replies, ReplyKind};
 use super::{Core, Ctx, FatalError, RequestContext, Step};
 use crate::segment::packet_count;
 use crate::{
-    Access, AccessError, AsyncEvent, AtomicOp, DropReason, Dropped, Expecting, Host, Initiator, Instant, Queue,
-    RecvSource, Status, XrcError, limits,
+    Access, AccessError, AsyncEvent, AtomicOp, DropReason, Dropped, Expecting, Host, Initiator, Instant,
+    Queue, RecvSource, Status, XrcError, limits,
 };
 
 enum ExecuteError {

@@ -6,7 +6,9 @@ use card::frontend::Frontend as _;
 use card::vfio::server::Device as _;
 use drivers::mlx5::{HEALTH, HEALTH_COUNTER, QUEUE_LOW, TIMER};
 use protocol::hca::mlx5::capability::{Query, SetHcaCap};
-use protocol::hca::mlx5::device::{Issi, SetDriverVersion, SetIssi, Teardown, TeardownProfile, TeardownState};
+use protocol::hca::mlx5::device::{
+    Issi, SetDriverVersion, SetIssi, Teardown, TeardownProfile, TeardownState,
+};
 use protocol::hca::mlx5::input::Bytes;
 use protocol::hca::mlx5::pages::{ManagePages, ManagedPages, QueryPages};
 use protocol::hca::mlx5::resource::{EqNumber, PdNumber};

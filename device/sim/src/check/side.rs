@@ -31,7 +31,7 @@ pub(super) struct Ledger {
     pub(super) done: usize,
 }
 
-/// One side of a pair during its current [`Life`](crate::plan::Life).
+/// One side of a pair during its current [`Connection`](crate::plan::Connection).
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) life: usize,
@@ -380,7 +380,10 @@ impl Checker<'_> {
             Err(status) => {
                 let expected =
                     pair.lives[side.life].sides[id.side].recvs.get(nth).and_then(|recv| recv.fails);
-                ensure!(expected == Some(status), "the receive failed with {status:?}, expected {expected:?}");
+                ensure!(
+                    expected == Some(status),
+                    "the receive failed with {status:?}, expected {expected:?}"
+                );
                 let now = self.now;
                 self.side_mut(id).enter(State::Err, now);
             }

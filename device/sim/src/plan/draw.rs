@@ -11,8 +11,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::script::{Script, schedule};
 use super::{
-    Action, Area, End, Group, Life, Op, Pair, Plan, Recv, SOURCE, Work, XRC_SRQS, XrcSrqId, keys, reliable,
-    srq_of, unreliable, xrc,
+    Action, Area, Connection, End, Group, Op, Pair, Plan, Recv, SOURCE, Work, XRC_SRQS, XrcSrqId, keys,
+    reliable, srq_of, unreliable, xrc,
 };
 use crate::net::Faults;
 use engine::{
@@ -177,7 +177,7 @@ fn draw_life(rng: &mut ChaCha8Rng, pair: &mut Pair, script: &Script) {
     };
     let sides = [work(), work()];
     let impatient = script.may_become_unreachable() && rng.random();
-    pair.lives.push(Life {
+    pair.lives.push(Connection {
         sides,
         retry_count: if impatient { rng.random_range(0..7) } else { 7 },
         rnr_retry: match script {

@@ -110,7 +110,7 @@ pub struct Work {
 
 /// One connection of a pair, up to the next RESET.
 #[derive(Clone, Debug)]
-pub struct Life {
+pub struct Connection {
     pub sides: [Work; 2],
     /// Retry limit for timeouts and sequence NAKs. A limit below 7 can be exhausted by network faults.
     pub retry_count: u8,
@@ -149,7 +149,7 @@ pub struct Pair {
     pub mtu: Mtu,
     pub ends: [End; 2],
     /// Successive lives of the pair, at least one.
-    pub lives: Vec<Life>,
+    pub lives: Vec<Connection>,
     pub ack_timeout: AckTimeout,
     pub rnr_timer: u8,
     /// Maximum number of outstanding READs and atomics.

@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, Result};
 
-use super::super::e810::station::{Station, judged, shape};
+use super::super::e810::station::{Station, shape, strict_e810};
 use super::super::middleware::{ALL_RANKS, MPI_OVER_LIBFABRIC, Pair, mpi_over_ucx};
 use crate::daemon::HcaSpec;
 use crate::lab::Lab;
@@ -105,7 +105,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 async fn start(lab: &Lab, run: &RunDir) -> Result<Pair> {
     let (hca, image) = (Device::ConnectxIb, lab.debian_image(run).await?);
     let interface = hca.interface().unwrap_or_default();
-    let [a, b] = HcaSpec::pair()?.map(|spec| HcaSpec { interface, ..judged(lab, spec) });
+    let [a, b] = HcaSpec::pair()?.map(|spec| HcaSpec { interface, ..strict_e810(lab, spec) });
     let (a, b) = tokio::try_join!(
         Station::with_hca(hca, lab, run, &image, &a, shape(&a.name)),
         Station::with_hca(hca, lab, run, &image, &b, shape(&b.name)),

@@ -91,7 +91,7 @@ struct Probe {
     /// PCI addresses of the devices, in the same order as `ids`.
     functions: [String; 2],
     /// Numbers of kernel messages and of warnings that have already been checked.
-    judged: (usize, usize),
+    checked: (usize, usize),
     image: Image,
     /// The kernel that runs after a panic.
     crash_kernel: Option<LoadCrashKernel>,
@@ -153,9 +153,9 @@ impl Probe {
         }
         let vm = lab.boot(run, &image, guest).await?;
         let ids = specs.map(|spec| spec.id);
-        let (functions, judged) = (Default::default(), (0, 0));
-        let mut probe = Self { vm, daemon, ids, functions, judged, image, crash_kernel };
-        probe.judged = probe.count_messages().await?;
+        let (functions, checked) = (Default::default(), (0, 0));
+        let mut probe = Self { vm, daemon, ids, functions, checked, image, crash_kernel };
+        probe.checked = probe.count_messages().await?;
         Ok(probe)
     }
 
@@ -378,7 +378,7 @@ impl Probe {
         let deadline = Instant::now() + RECOVERY;
         loop {
             let lines = self.vm.call(Dmesg { level: None }).await?.lines;
-            if lines.iter().skip(self.judged.0).any(|line| line.contains(part)) {
+            if lines.iter().skip(self.checked.0).any(|line| line.contains(part)) {
                 return Ok(());
             }
             ensure!(Instant::now() < deadline, "{part:?} did not appear within {RECOVERY:?}");
@@ -419,7 +419,7 @@ impl Probe {
     /// Restarts the guest without unloading the drivers first.
     async fn restarts(&mut self) -> Result<()> {
         self.vm.reboot(&self.image).await?;
-        self.judged = self.count_messages().await?;
+        self.checked = self.count_messages().await?;
         self.load().await?;
         self.devinfo().await
     }
@@ -432,7 +432,7 @@ impl Probe {
         kernel.command_line = kept.chain(["nr_cpus=1", "reset_devices"]).collect::<Vec<_>>().join(" ");
         self.vm.call_within(LOAD_TIMEOUT, kernel).await?;
         self.vm.crash(&self.image).await?;
-        self.judged = self.count_messages().await?;
+        self.checked = self.count_messages().await?;
         self.load().await?;
         self.devinfo().await
     }
@@ -449,7 +449,7 @@ impl Probe {
             ..Guest::default()
         };
         self.vm = lab.boot(run, &self.image, guest).await?;
-        self.judged = self.count_messages().await?;
+        self.checked = self.count_messages().await?;
         let found = self.sh("nproc").await?;
         ensure!(found.trim() == cpus.to_string(), "the guest has {found} CPUs");
         self.load().await?;
@@ -484,9 +484,9 @@ impl Probe {
     async fn new_messages(&mut self) -> Result<(Vec<String>, Vec<String>)> {
         let mut lines = self.vm.call(Dmesg { level: None }).await?.lines;
         let mut warnings = kernel_log::warnings(&mut self.vm).await?;
-        let new = lines.split_off(self.judged.0.min(lines.len()));
-        let severe = warnings.split_off(self.judged.1.min(warnings.len()));
-        self.judged = (lines.len() + new.len(), warnings.len() + severe.len());
+        let new = lines.split_off(self.checked.0.min(lines.len()));
+        let severe = warnings.split_off(self.checked.1.min(warnings.len()));
+        self.checked = (lines.len() + new.len(), warnings.len() + severe.len());
         Ok((new, severe))
     }
 

@@ -10,7 +10,7 @@ use super::content;
 use super::net::Wire;
 use super::package::Package;
 use super::ping;
-use super::station::{Station, judged, shape};
+use super::station::{Station, shape, strict_e810};
 use super::streams::{Amount, Protocol, Streams};
 use super::vlan;
 use crate::daemon::{Daemon, Explained, HcaSpec};
@@ -113,7 +113,8 @@ impl Bench {
     async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.debian_image(run).await?;
         let dpdk = lab.dpdk_image(run).await?;
-        let facing = |name: &str, spec: HcaSpec, id| HcaSpec { name: name.into(), id, ..judged(lab, spec) };
+        let facing =
+            |name: &str, spec: HcaSpec, id| HcaSpec { name: name.into(), id, ..strict_e810(lab, spec) };
         let [a, to_a] = HcaSpec::pair()?;
         let [to_b, b] = HcaSpec::pair()?;
         let (a, b) = (facing("a", a, 1), facing("b", b, 2));

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::roce::{self, DEVICE};
-use super::station::{Station, judged, shape};
+use super::station::{Station, shape, strict_e810};
 use crate::daemon::HcaSpec;
 use crate::lab::{Guest, Lab};
 use crate::report::Report;
@@ -64,7 +64,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let run = lab.new_run("e810-limits")?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
     let image = lab.debian_image(&run).await?;
-    let [client, server] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
+    let [client, server] = HcaSpec::pair()?.map(|spec| strict_e810(lab, spec));
     let many = Guest { least_cpus: CPUS, ..shape(&client.name) };
     let (client, server) = tokio::try_join!(
         Station::with_e810_in(lab, &run, &image, &client, many),

@@ -36,21 +36,21 @@ const SAFE_MODE: &[&str] = &[
 ];
 
 /// Fails on any unexpected message.
-pub(super) fn judge(lines: &[String]) -> Result<()> {
-    judge_others(lines, &[])
+pub(super) fn check(lines: &[String]) -> Result<()> {
+    check_others(lines, &[])
 }
 
 /// Fails on any message that is unexpected for a driver in safe mode.
-pub(super) fn judge_safe_mode(lines: &[String]) -> Result<()> {
-    judge_others(lines, SAFE_MODE)
+pub(super) fn check_safe_mode(lines: &[String]) -> Result<()> {
+    check_others(lines, SAFE_MODE)
 }
 
 /// Fails on any unexpected message that contains none of the substrings in `also`.
-pub(super) fn judge_but(lines: &[String], also: &[&str]) -> Result<()> {
-    judge_others(lines, also)
+pub(super) fn check_except(lines: &[String], also: &[&str]) -> Result<()> {
+    check_others(lines, also)
 }
 
-fn judge_others(lines: &[String], also: &[&str]) -> Result<()> {
+fn check_others(lines: &[String], also: &[&str]) -> Result<()> {
     let others: Vec<_> =
         others(lines).into_iter().filter(|line| !also.iter().any(|text| line.contains(text))).collect();
     ensure!(others.is_empty(), "the kernel logged warnings:\n{others:#?}");

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::station::{Station, judged};
+use super::station::{Station, strict_e810};
 use super::streams::{Amount, Protocol, Streams};
 use super::{bridge, content, filter, flows, jumbo, ping, vlan};
 use crate::daemon::{Daemon, HcaSpec, Peer, free_udp_ports};
@@ -122,7 +122,7 @@ impl Bench {
                 (a, vec![("virtio", b)])
             }
             Extent::Core | Extent::Full | Extent::Lossy => {
-                let [mut a, b] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
+                let [mut a, b] = HcaSpec::pair()?.map(|spec| strict_e810(lab, spec));
                 // Guest `c`'s NIC is connected only to guest `a`'s E810, which forwards the NIC's frames.
                 a.peers.push(Peer { addr: peer, leaf: true });
                 let (a, b, c) = tokio::try_join!(

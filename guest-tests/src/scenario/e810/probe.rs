@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
 
 use super::package::{self, Package};
-use super::station::{Address, CPUS, bring_up, carrier, device, load, unjudged, warnings};
+use super::station::{Address, CPUS, bring_up, carrier, device, e810_without_strict, load, warnings};
 use super::{answers, lifecycle, messages};
 use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::{Guest, Lab};
@@ -82,7 +82,7 @@ impl Probe {
         let image = lab.debian_image(run).await?;
         // Strict mode is off, because it would report ice on a devlink reload: ice disables its control queue without
         // freeing its VSI, which is freed only by the reset that follows.
-        let specs = HcaSpec::pair()?.map(|spec| unjudged(lab, spec));
+        let specs = HcaSpec::pair()?.map(|spec| e810_without_strict(lab, spec));
         let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;
         let [card, integrated] = daemon.sockets() else { anyhow::bail!("not two sockets") };
         let guest = Guest {
@@ -200,7 +200,7 @@ impl Probe {
         let mut all = warnings(&mut self.vm).await?;
         let new = all.split_off(self.judged.min(all.len()));
         self.judged = all.len() + new.len();
-        if package == Package::None { messages::judge_safe_mode(&new) } else { messages::judge(&new) }
+        if package == Package::None { messages::check_safe_mode(&new) } else { messages::check(&new) }
     }
 
     pub(super) async fn stop(mut self) -> Result<()> {

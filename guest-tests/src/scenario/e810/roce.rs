@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::station::{Station, judged, load};
+use super::station::{Station, load, strict_e810};
 use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
@@ -36,7 +36,7 @@ pub(in super::super) enum Gid {
 
 /// Starts two connected stations without `irdma`.
 pub(super) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Station; 2]> {
-    let [a, b] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
+    let [a, b] = HcaSpec::pair()?.map(|spec| strict_e810(lab, spec));
     let (a, b) = tokio::try_join!(
         Station::with_e810(lab, run, image, &a, Vec::new()),
         Station::with_e810(lab, run, image, &b, Vec::new()),
@@ -47,7 +47,7 @@ pub(super) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Stat
 /// Starts a station with additional disks and without a peer.
 pub(super) async fn alone(lab: &Lab, run: &RunDir, image: &Image, disks: Vec<PathBuf>) -> Result<Station> {
     let [spec, _] = HcaSpec::pair()?;
-    Station::with_e810(lab, run, image, &judged(lab, spec), disks).await
+    Station::with_e810(lab, run, image, &strict_e810(lab, spec), disks).await
 }
 
 /// Loads `irdma` and waits until its port is active.

@@ -43,7 +43,7 @@ pub(in crate::scenario) struct Station {
     pub(in crate::scenario) device: String,
     hca: Option<kind::Device>,
     /// Number of kernel messages that have already been checked.
-    judged: usize,
+    checked: usize,
 }
 
 /// Addresses of a station on one network. Network 0 is untagged, and any other is the VLAN with that ID.
@@ -65,13 +65,13 @@ impl Address {
 }
 
 /// Returns settings for a station's E810 in strict mode, without frame capture, because these tests transfer gigabytes.
-pub(in crate::scenario) fn judged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
+pub(in crate::scenario) fn strict_e810(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
 }
 
 /// Returns settings for a station's E810 without strict mode, for speed tests and for drivers with known violations.
-pub(in crate::scenario) fn unjudged(lab: &Lab, spec: HcaSpec) -> HcaSpec {
-    HcaSpec { strict: false, ..judged(lab, spec) }
+pub(in crate::scenario) fn e810_without_strict(lab: &Lab, spec: HcaSpec) -> HcaSpec {
+    HcaSpec { strict: false, ..strict_e810(lab, spec) }
 }
 
 impl Station {
@@ -111,7 +111,7 @@ impl Station {
         let cards = vec![daemon.socket().to_owned()];
         let vm = lab.boot(run, image, Guest { cards, ..guest }).await?;
         let (daemon, hca) = (Some(daemon), Some(hca));
-        let mut station = Self { vm, daemon, id: spec.id, device: String::new(), hca, judged: 0 };
+        let mut station = Self { vm, daemon, id: spec.id, device: String::new(), hca, checked: 0 };
         station.start_hca().await?;
         Ok(station)
     }
@@ -152,7 +152,7 @@ impl Station {
     ) -> Result<Self> {
         let module = nic.model.module();
         let vm = lab.boot(run, image, Guest { nics: vec![nic], ..shape(name) }).await?;
-        let mut station = Self { vm, daemon: None, id, device: String::new(), hca: None, judged: 0 };
+        let mut station = Self { vm, daemon: None, id, device: String::new(), hca: None, checked: 0 };
         station.start(module).await?;
         Ok(station)
     }
@@ -166,7 +166,7 @@ impl Station {
     }
 
     async fn start_ipoib(&mut self) -> Result<()> {
-        self.judged = self.messages().await?.len();
+        self.checked = self.messages().await?.len();
         stock_pair::load(&mut self.vm, kind::Device::ConnectxIb).await?;
         load(&mut self.vm, &["ib_ipoib"]).await?;
         self.device = "ib0".into();
@@ -176,7 +176,7 @@ impl Station {
 
     async fn start(&mut self, module: &str) -> Result<()> {
         // Earlier kernel warnings are unrelated to the NIC.
-        self.judged = self.messages().await?.len();
+        self.checked = self.messages().await?.len();
         load(&mut self.vm, &[&[module], STACKED].concat()).await?;
         self.device = device(&mut self.vm, self.id).await?;
         // The station must also answer pings to broadcast and multicast addresses.
@@ -222,7 +222,7 @@ impl Station {
     /// Like [`Self::no_warnings`], but also permits lines that contain one of these substrings.
     pub(in crate::scenario) async fn no_warnings_but(&mut self, also: &[&str]) -> Result<()> {
         let new = self.new_messages().await?;
-        messages::judge_but(&new, also).with_context(|| format!("guest {}", self.vm.name()))
+        messages::check_except(&new, also).with_context(|| format!("guest {}", self.vm.name()))
     }
 
     /// Returns the unexpected kernel warnings since the last check.
@@ -232,8 +232,8 @@ impl Station {
 
     async fn new_messages(&mut self) -> Result<Vec<String>> {
         let mut all = self.messages().await?;
-        let new = all.split_off(self.judged.min(all.len()));
-        self.judged = all.len() + new.len();
+        let new = all.split_off(self.checked.min(all.len()));
+        self.checked = all.len() + new.len();
         Ok(new)
     }
 

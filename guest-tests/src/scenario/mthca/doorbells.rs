@@ -38,7 +38,7 @@ const PERFTESTS: &[(&str, usize)] = &[
 ];
 
 /// Violations that strict mode may report without failing the scenario.
-const EXPLAINED: &[Explained] = &super::RECORDS_LENT_AGAIN;
+const EXPLAINED: &[Explained] = &super::DOORBELL_RECORD_REMAPS;
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let strict = |spec| HcaSpec { strict: true, explained: EXPLAINED, ..spec };

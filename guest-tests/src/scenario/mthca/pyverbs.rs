@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 use super::super::rdma_core_suite::{self as suite, Failure, Known, MODULES, Skip, skip};
 use super::super::stock_pair::StockNode;
-use super::RECORDS_LENT_AGAIN;
+use super::DOORBELL_RECORD_REMAPS;
 use crate::artifacts::RdmaCore;
 use crate::daemon::Explained;
 use crate::lab::Lab;
@@ -13,8 +13,8 @@ use crate::testbed::kind::Device;
 
 /// Violations that strict mode may report without failing the scenario.
 const EXPLAINED: &[Explained] = &[
-    RECORDS_LENT_AGAIN[0],
-    RECORDS_LENT_AGAIN[1],
+    DOORBELL_RECORD_REMAPS[0],
+    DOORBELL_RECORD_REMAPS[1],
     Explained { rule: "wqe_key", why: "a test of atomics posts a request with a wrong key, on purpose" },
 ];
 

@@ -27,7 +27,7 @@ mod completion {
 }
 
 /// Attributes with a timeout of 8.6 s, so that delays on a busy host cause no retransmission.
-const PATIENT: Attributes = Attributes { timeout: 21, ..Attributes::DEFAULT };
+const LONG_TIMEOUT: Attributes = Attributes { timeout: 21, ..Attributes::DEFAULT };
 /// Length of a message that takes three packets.
 const THREE: u32 = 700;
 
@@ -36,40 +36,44 @@ const fn case(name: &'static str, attributes: Attributes, run: fn(&mut Link<'_>)
 }
 
 pub(super) const CASES: &[Case] = &[
-    case("a SEND of three packets is sent as FIRST, MIDDLE, LAST with AckReq", PATIENT, send_shape),
-    case("a WRITE contains address, key and length once", PATIENT, write_shape),
+    case("a SEND of three packets is sent as FIRST, MIDDLE, LAST with AckReq", LONG_TIMEOUT, send_shape),
+    case("a WRITE contains address, key and length once", LONG_TIMEOUT, write_shape),
     case(
         "lost ACK: all packets are retransmitted after the timeout, one completion",
         Attributes::DEFAULT,
         lost_ack,
     ),
-    case("NAK for the first packet: all packets are retransmitted", PATIENT, |link| sequence_nak(link, 0)),
-    case("NAK for the middle packet: retransmission from there", PATIENT, |link| sequence_nak(link, 1)),
-    case("NAK for the last packet: only that packet is retransmitted", PATIENT, |link| sequence_nak(link, 2)),
-    case("a duplicate ACK is ignored", PATIENT, duplicate_ack),
-    case("one ACK completes all earlier requests", PATIENT, coalesced_ack),
-    case("an ACK for a PSN never sent is dropped", PATIENT, ghost_ack),
-    case("an ACK for an earlier QP with the same index is dropped", PATIENT, stale_ack),
-    case("a NAK for a PSN never sent is dropped", PATIENT, ghost_nak),
-    case("an ACK with a wrong ICRC or P_Key is dropped", PATIENT, corrupt_ack),
-    case("NAK invalid request: syndrome 12h, ERR, no more packets", PATIENT, |link| {
+    case("NAK for the first packet: all packets are retransmitted", LONG_TIMEOUT, |link| {
+        sequence_nak(link, 0)
+    }),
+    case("NAK for the middle packet: retransmission from there", LONG_TIMEOUT, |link| sequence_nak(link, 1)),
+    case("NAK for the last packet: only that packet is retransmitted", LONG_TIMEOUT, |link| {
+        sequence_nak(link, 2)
+    }),
+    case("a duplicate ACK is ignored", LONG_TIMEOUT, duplicate_ack),
+    case("one ACK completes all earlier requests", LONG_TIMEOUT, coalesced_ack),
+    case("an ACK for a PSN never sent is dropped", LONG_TIMEOUT, ghost_ack),
+    case("an ACK for an earlier QP with the same index is dropped", LONG_TIMEOUT, stale_ack),
+    case("a NAK for a PSN never sent is dropped", LONG_TIMEOUT, ghost_nak),
+    case("an ACK with a wrong ICRC or P_Key is dropped", LONG_TIMEOUT, corrupt_ack),
+    case("NAK invalid request: syndrome 12h, ERR, no more packets", LONG_TIMEOUT, |link| {
         nak(link, syndrome::NAK_INVALID_REQUEST, completion::REMOTE_INVALID_REQUEST)
     }),
-    case("NAK remote access error: syndrome 13h, ERR, no more packets", PATIENT, |link| {
+    case("NAK remote access error: syndrome 13h, ERR, no more packets", LONG_TIMEOUT, |link| {
         nak(link, syndrome::NAK_REMOTE_ACCESS, completion::REMOTE_ACCESS)
     }),
-    case("NAK remote operational error: syndrome 14h, ERR, no more packets", PATIENT, |link| {
+    case("NAK remote operational error: syndrome 14h, ERR, no more packets", LONG_TIMEOUT, |link| {
         nak(link, syndrome::NAK_REMOTE_OPERATIONAL, completion::REMOTE_OPERATION)
     }),
-    case("NAK invalid RD request: syndrome 21h, ERR, no more packets", PATIENT, |link| {
+    case("NAK invalid RD request: syndrome 21h, ERR, no more packets", LONG_TIMEOUT, |link| {
         nak(link, syndrome::NAK_INVALID_RD, completion::REMOTE_INVALID_RD_REQUEST)
     }),
-    case("a NAK completes earlier requests successfully", PATIENT, nak_of_second),
-    case("RNR NAK: retransmission after the RNR timer, then success", PATIENT, rnr_then_success),
-    case("RNR NAK of a READ delays its retransmission", PATIENT, rnr_of_read),
+    case("a NAK completes earlier requests successfully", LONG_TIMEOUT, nak_of_second),
+    case("RNR NAK: retransmission after the RNR timer, then success", LONG_TIMEOUT, rnr_then_success),
+    case("RNR NAK of a READ delays its retransmission", LONG_TIMEOUT, rnr_of_read),
     case(
         "rnr_retry 2: three transmissions, then syndrome 16h",
-        Attributes { rnr_retry: 2, ..PATIENT },
+        Attributes { rnr_retry: 2, ..LONG_TIMEOUT },
         rnr_exhausted,
     ),
     case(
@@ -82,18 +86,22 @@ pub(super) const CASES: &[Case] = &[
         Attributes { retry: 2, ..Attributes::DEFAULT },
         nak_retries_exhausted,
     ),
-    case("duplicates of a sequence NAK consume no retry", Attributes { retry: 1, ..PATIENT }, nak_copies),
+    case(
+        "duplicates of a sequence NAK consume no retry",
+        Attributes { retry: 1, ..LONG_TIMEOUT },
+        nak_copies,
+    ),
     case("progress resets the retry counter", Attributes { retry: 1, ..Attributes::DEFAULT }, retries_reload),
     case(
         "retry 7: eight transmissions, then syndrome 15h",
-        Attributes { timeout: 10, ..PATIENT },
+        Attributes { timeout: 10, ..LONG_TIMEOUT },
         all_retries_exhausted,
     ),
-    case("rnr_retry 7 is unlimited", PATIENT, rnr_without_end),
-    case("a sequence NAK during an RNR wait does not shorten it", PATIENT, nak_during_rnr_wait),
-    case("a NAK for an acknowledged PSN is dropped", PATIENT, stale_nak),
-    case("a reserved AETH syndrome: bad response", PATIENT, reserved_syndrome),
-    case("a READ response to a SEND: bad response", PATIENT, response_to_send),
+    case("rnr_retry 7 is unlimited", LONG_TIMEOUT, rnr_without_end),
+    case("a sequence NAK during an RNR wait does not shorten it", LONG_TIMEOUT, nak_during_rnr_wait),
+    case("a NAK for an acknowledged PSN is dropped", LONG_TIMEOUT, stale_nak),
+    case("a reserved AETH syndrome: bad response", LONG_TIMEOUT, reserved_syndrome),
+    case("a READ response to a SEND: bad response", LONG_TIMEOUT, response_to_send),
     case(
         "an ACK within a message is progress: retransmission starts after it",
         Attributes::DEFAULT,

@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::session::{Pipes, Printed, Session, channel};
 use super::down::Stopped;
+use super::session::{Pipes, Printed, Session, channel};
 use super::up::Leased;
 use super::{copy, down, exit_code, logs, until_signal};
 use crate::artifacts::cache_dir;

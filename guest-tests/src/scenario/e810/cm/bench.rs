@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent::wire::ExitStatus;
 use anyhow::{Result, ensure};
 
-use super::super::station::{Station, bring_up, judged, load};
+use super::super::station::{Station, bring_up, load, strict_e810};
 use super::super::{ping, roce};
 use super::programs::Program;
 use crate::daemon::{HcaSpec, Peer, free_udp_ports};
@@ -86,7 +86,7 @@ pub(super) struct Bench {
 impl Bench {
     pub(super) async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        let [mut a, b] = HcaSpec::pair()?.map(|spec| judged(lab, spec));
+        let [mut a, b] = HcaSpec::pair()?.map(|spec| strict_e810(lab, spec));
         let [bind] = free_udp_ports()?;
         a.peers.push(Peer { addr: bind, leaf: true });
         let nic = Nic { model: NicModel::Virtio, mac: mac(3), bind, peer: a.bind };

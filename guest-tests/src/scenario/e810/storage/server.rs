@@ -9,7 +9,7 @@ use crate::daemon::HcaSpec;
 use crate::lab::{Guest, Lab};
 use crate::run_dir::RunDir;
 use crate::scenario::e810::roce;
-use crate::scenario::e810::station::{Station, judged, shape};
+use crate::scenario::e810::station::{Station, shape, strict_e810};
 use crate::testbed::kind::Device;
 use crate::vm::Image;
 
@@ -45,7 +45,7 @@ impl<'a> Place<'a> {
     pub(super) async fn pair(&self) -> Result<[Station; 2]> {
         let Self { hca, lab, run, image, .. } = *self;
         let interface = hca.interface().unwrap_or_default();
-        let [client, server] = HcaSpec::pair()?.map(|spec| HcaSpec { interface, ..judged(lab, spec) });
+        let [client, server] = HcaSpec::pair()?.map(|spec| HcaSpec { interface, ..strict_e810(lab, spec) });
         let (client, server) = tokio::try_join!(
             Station::with_hca(hca, lab, run, image, &client, shape(&client.name)),
             Station::with_hca(hca, lab, run, image, &server, self.guest(&server.name)),

@@ -6,52 +6,52 @@ use std::time::Instant;
 use agent::wire::SendOp;
 use anyhow::{Result, ensure};
 
-use super::{PATIENT, RNR_CODE, RNR_TIME, THREE, acknowledge, case, completion, send};
+use super::{LONG_TIMEOUT, RNR_CODE, RNR_TIME, THREE, acknowledge, case, completion, send};
 use crate::packet_peer::{Aeth, Op, Packet};
 use crate::scenario::wire_rc::Case;
 use crate::scenario::wire_rc::link::{Attributes, Link, content, message, syndrome};
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
-    case("an ACK is matched by its PSN, regardless of its MSN", PATIENT, any_msn),
-    case("AckReq, SE and reserved bits of an ACK are ignored", PATIENT, odd_bits),
-    case("an ACK from a different address is dropped", PATIENT, forged_ack),
-    case("a reserved NAK code: bad response", PATIENT, |link| reserved_nak(link, 0x65)),
-    case("the last reserved NAK code: bad response", PATIENT, |link| reserved_nak(link, 0x7f)),
-    case("a READ response that carries a NAK: bad response", PATIENT, |link| {
+    case("an ACK is matched by its PSN, regardless of its MSN", LONG_TIMEOUT, any_msn),
+    case("AckReq, SE and reserved bits of an ACK are ignored", LONG_TIMEOUT, odd_bits),
+    case("an ACK from a different address is dropped", LONG_TIMEOUT, forged_ack),
+    case("a reserved NAK code: bad response", LONG_TIMEOUT, |link| reserved_nak(link, 0x65)),
+    case("the last reserved NAK code: bad response", LONG_TIMEOUT, |link| reserved_nak(link, 0x7f)),
+    case("a READ response that carries a NAK: bad response", LONG_TIMEOUT, |link| {
         unfitting(link, SendOp::Read, |link| {
             let aeth = Some(Aeth { syndrome: syndrome::NAK_REMOTE_ACCESS, msn: 1 });
             Packet { aeth, ..link.response("RC_RDMA_READ_RESPONSE_ONLY", 0, &message(8)) }
         })
     }),
-    case("an atomic response to a READ: bad response", PATIENT, |link| {
+    case("an atomic response to a READ: bad response", LONG_TIMEOUT, |link| {
         unfitting(link, SendOp::Read, |link| original(link, 0, 7))
     }),
-    case("a READ response to an atomic: bad response", PATIENT, |link| {
+    case("a READ response to an atomic: bad response", LONG_TIMEOUT, |link| {
         unfitting(link, SendOp::FetchAdd { add: 1 }, |link| {
             link.response("RC_RDMA_READ_RESPONSE_ONLY", 0, &message(8))
         })
     }),
-    case("an atomic response to a SEND: bad response", PATIENT, |link| {
+    case("an atomic response to a SEND: bad response", LONG_TIMEOUT, |link| {
         unfitting(link, SendOp::Send, |link| original(link, 0, 7))
     }),
-    case("a READ response longer than requested: bad response", PATIENT, |link| {
+    case("a READ response longer than requested: bad response", LONG_TIMEOUT, |link| {
         unfitting(link, SendOp::Read, |link| link.response("RC_RDMA_READ_RESPONSE_ONLY", 0, &message(12)))
     }),
-    case("a duplicate atomic response is ignored", PATIENT, duplicate_atomic_response),
+    case("a duplicate atomic response is ignored", LONG_TIMEOUT, duplicate_atomic_response),
     case("an ACK does not complete an atomic", Attributes::DEFAULT, atomic_acknowledged),
-    case("NAK remote access error within a READ: syndrome 13h", PATIENT, nak_within_read),
+    case("NAK remote access error within a READ: syndrome 13h", LONG_TIMEOUT, nak_within_read),
     case(
         "the response to a second READ without that to the first: both are retried",
-        PATIENT,
+        LONG_TIMEOUT,
         second_read_first,
     ),
     case(
         "RNR NAK for the last packet of a WRITE with immediate: only that packet is retransmitted",
-        PATIENT,
+        LONG_TIMEOUT,
         rnr_of_last,
     ),
-    case("a CNP slows the sender but does not stop it", PATIENT, notified),
-    case("a zero-length READ is requested and answered without payload", PATIENT, empty_read),
+    case("a CNP slows the sender but does not stop it", LONG_TIMEOUT, notified),
+    case("a zero-length READ is requested and answered without payload", LONG_TIMEOUT, empty_read),
 ];
 
 fn any_msn(link: &mut Link<'_>) -> Result<()> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use agent::wire::{Changes, SendOp, SendRequest, Transition};
 use anyhow::{Result, ensure};
 
-use super::{PATIENT, acknowledge, case, completion, send};
+use super::{LONG_TIMEOUT, acknowledge, case, completion, send};
 use crate::packet_peer::Packet;
 use crate::scenario::wire_rc::Case;
 use crate::scenario::wire_rc::link::{Attributes, Link, content, message, state, syndrome};
@@ -13,19 +13,23 @@ use crate::scenario::wire_rc::link::{Attributes, Link, content, message, state, 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case(
         "rnr_retry 0: one transmission, then syndrome 16h",
-        Attributes { rnr_retry: 0, ..PATIENT },
+        Attributes { rnr_retry: 0, ..LONG_TIMEOUT },
         no_rnr_retry,
     ),
-    case("RNR timer code 0 is 655 ms", PATIENT, longest_rnr_wait),
-    case("without credits, one SEND at a time is sent", PATIENT, credits),
-    case("at most sixteen READs are outstanding", PATIENT, sixteen_reads),
-    case("a message longer than the window continues as ACKs arrive", PATIENT, window),
-    case("a fenced SEND waits for the preceding READ", PATIENT, fence),
-    case("a SEND posted in SQD waits for RTS", PATIENT, in_sqd),
-    case("ERR by software: outstanding requests are flushed, and late ACKs are ignored", PATIENT, to_err),
-    case("zero-length SEND and WRITE are one packet without payload", PATIENT, empty),
-    case("a SEND of five bytes has three pad bytes", PATIENT, odd),
-    case("immediate and solicited event are in the last packet only", PATIENT, last_packet),
+    case("RNR timer code 0 is 655 ms", LONG_TIMEOUT, longest_rnr_wait),
+    case("without credits, one SEND at a time is sent", LONG_TIMEOUT, credits),
+    case("at most sixteen READs are outstanding", LONG_TIMEOUT, sixteen_reads),
+    case("a message longer than the window continues as ACKs arrive", LONG_TIMEOUT, window),
+    case("a fenced SEND waits for the preceding READ", LONG_TIMEOUT, fence),
+    case("a SEND posted in SQD waits for RTS", LONG_TIMEOUT, in_sqd),
+    case(
+        "ERR by software: outstanding requests are flushed, and late ACKs are ignored",
+        LONG_TIMEOUT,
+        to_err,
+    ),
+    case("zero-length SEND and WRITE are one packet without payload", LONG_TIMEOUT, empty),
+    case("a SEND of five bytes has three pad bytes", LONG_TIMEOUT, odd),
+    case("immediate and solicited event are in the last packet only", LONG_TIMEOUT, last_packet),
 ];
 
 fn no_rnr_retry(link: &mut Link<'_>) -> Result<()> {

@@ -3,13 +3,13 @@
 use agent::wire::SendOp;
 use anyhow::{Result, ensure};
 
-use super::{PATIENT, THREE, acknowledge, case, completion, send};
+use super::{LONG_TIMEOUT, THREE, acknowledge, case, completion, send};
 use crate::packet_peer::{Aeth, Packet};
 use crate::scenario::wire_rc::Case;
 use crate::scenario::wire_rc::link::{Attributes, Link, content, message, syndrome};
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
-    case("a READ sends one request for its whole length and accepts all responses", PATIENT, read),
+    case("a READ sends one request for its whole length and accepts all responses", LONG_TIMEOUT, read),
     case(
         "a READ response lost in the middle: the READ is retried from there",
         Attributes::DEFAULT,
@@ -21,11 +21,11 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
         Attributes::DEFAULT,
         read_tail_as_middle,
     ),
-    case("a duplicate READ response is ignored", PATIENT, duplicate_read_response),
+    case("a duplicate READ response is ignored", LONG_TIMEOUT, duplicate_read_response),
     case("an ACK does not complete a READ", Attributes::DEFAULT, read_acknowledged),
     case("an ACK for a later request causes the READ to be retried", Attributes::DEFAULT, implied_nak),
-    case("a READ LAST that is too short: bad response", PATIENT, |link| read_length(link, 100)),
-    case("a READ LAST that is too long: bad response, no write beyond the buffer", PATIENT, |link| {
+    case("a READ LAST that is too short: bad response", LONG_TIMEOUT, |link| read_length(link, 100)),
+    case("a READ LAST that is too long: bad response, no write beyond the buffer", LONG_TIMEOUT, |link| {
         read_length(link, 252)
     }),
     case(
@@ -33,20 +33,20 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
         Attributes::DEFAULT,
         lost_atomic_response,
     ),
-    case("a READ MIDDLE that is too short: bad response", PATIENT, |link| {
+    case("a READ MIDDLE that is too short: bad response", LONG_TIMEOUT, |link| {
         bad_response(link, |link| {
             let [first, ..] = read_responses(link);
             vec![first, link.response("RC_RDMA_READ_RESPONSE_MIDDLE", 1, &message(link.mtu - 4))]
         })
     }),
-    case("a READ response FIRST in place of MIDDLE: bad response", PATIENT, |link| {
+    case("a READ response FIRST in place of MIDDLE: bad response", LONG_TIMEOUT, |link| {
         bad_response(link, |link| {
             let [first, middle, _] = read_responses(link);
             let again = Packet { op: first.op.clone(), aeth: first.aeth, ..middle };
             vec![first, again]
         })
     }),
-    case("a READ response acknowledges earlier SENDs", PATIENT, read_acknowledges),
+    case("a READ response acknowledges earlier SENDs", LONG_TIMEOUT, read_acknowledges),
 ];
 
 /// Posts a READ of [`THREE`] bytes and expects its request packet.

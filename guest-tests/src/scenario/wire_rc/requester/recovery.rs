@@ -5,28 +5,28 @@ use std::time::{Duration, Instant};
 use agent::wire::SendOp;
 use anyhow::{Result, ensure};
 
-use super::{PATIENT, RNR_CODE, RNR_TIME, acknowledge, case, completion, expect_ignored, send};
+use super::{LONG_TIMEOUT, RNR_CODE, RNR_TIME, acknowledge, case, completion, expect_ignored, send};
 use crate::scenario::wire_rc::link::{Attributes, Link, content, message, syndrome};
 use crate::scenario::wire_rc::{Case, ack_timeout};
 
 /// Attributes with a short timeout of 4 ms.
-const HASTY: Attributes = Attributes { timeout: 10, ..PATIENT };
+const SHORT_TIMEOUT: Attributes = Attributes { timeout: 10, ..LONG_TIMEOUT };
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     case(
         "RNR NAK for the second of four SENDs: one completes, three are retransmitted",
-        PATIENT,
+        LONG_TIMEOUT,
         rnr_of_second,
     ),
-    case("an ACK during the RNR wait ends it", PATIENT, acknowledged_while_waiting),
-    case("each RNR NAK restarts the wait, regardless of its timer code", PATIENT, rnr_codes),
-    case("a sequence NAK for the PSN after the last one is dropped", PATIENT, nak_of_next),
-    case("a sequence NAK acknowledges all earlier PSNs", PATIENT, nak_acknowledges),
+    case("an ACK during the RNR wait ends it", LONG_TIMEOUT, acknowledged_while_waiting),
+    case("each RNR NAK restarts the wait, regardless of its timer code", LONG_TIMEOUT, rnr_codes),
+    case("a sequence NAK for the PSN after the last one is dropped", LONG_TIMEOUT, nak_of_next),
+    case("a sequence NAK acknowledges all earlier PSNs", LONG_TIMEOUT, nak_acknowledges),
     case("each retransmission is sent after one to four timeouts", Attributes::DEFAULT, on_time),
-    case("a READ of sixteen packets without a response is retried unchanged", HASTY, unanswered_read),
+    case("a READ of sixteen packets without a response is retried unchanged", SHORT_TIMEOUT, unanswered_read),
     case(
         "a SEND of eight packets without an ACK is retransmitted completely",
-        Attributes { retry: 3, ..HASTY },
+        Attributes { retry: 3, ..SHORT_TIMEOUT },
         unanswered_send,
     ),
     case("a retried READ answered by LAST in its middle: bad response", Attributes::DEFAULT, |link| {
@@ -37,7 +37,7 @@ pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
     }),
     case(
         "the first READ response lost: the READ is retried once from the start",
-        PATIENT,
+        LONG_TIMEOUT,
         first_response_lost,
     ),
 ];
