@@ -159,7 +159,7 @@ pub(super) const SRP: Protocol = Protocol {
     pause: "for port in /sys/kernel/config/target/srpt/0x*/0x*; do echo 0 > $port/enable; done",
     resume: "for port in /sys/kernel/config/target/srpt/0x*/0x*; do echo 1 > $port/enable; done",
     noticed: "! grep -q running /sys/class/srp_remote_ports/port-*/state",
-    disconnect: "echo 1 > /sys/class/srp_remote_ports/port-*/delete
+    disconnect: "for port in /sys/class/srp_remote_ports/port-*; do echo 1 > $port/delete; done
         while [ -b /dev/sda ]; do sleep 0.1; done",
     end: "cd /sys/kernel/config/target/srpt/0x*/0x*
         echo 0 > enable
