@@ -99,6 +99,22 @@ id! {
     pub struct CounterSet(u8, mask u8::MAX, "counters");
 }
 id! {
+    /// Number of a transport interface receive object (TIR), 24 bits. A TIR distributes frames among receive queues.
+    pub struct Tirn(u32, mask 0xff_ffff, "tirn");
+}
+id! {
+    /// Flow table number, 24 bits.
+    pub struct FlowTableId(u32, mask 0xff_ffff, "ft");
+}
+id! {
+    /// Flow group number, 32 bits. A group holds the entries of a flow table that have the same mask.
+    pub struct FlowGroupId(u32, mask u32::MAX, "fg");
+}
+id! {
+    /// Number of a flow counter, which counts the frames and bytes that match flow table entries.
+    pub struct FlowCounterId(u32, mask u32::MAX, "fc");
+}
+id! {
     /// Flow label of an IPv6 header or a global route header, 20 bits.
     pub struct FlowLabel(u32, mask 0xf_ffff, "flow");
 }

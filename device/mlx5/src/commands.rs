@@ -7,6 +7,7 @@ mod counter;
 mod cq;
 pub(super) mod device;
 mod eq;
+mod flow;
 mod mkey;
 mod multicast;
 mod pages;
@@ -140,6 +141,20 @@ fn on_resources(call: Call<'_, '_>, command: &Command<'_>) -> Result<Output, Rej
         Command::QuerySrq(number) => srq::query(call, Opcode::CreateSrq, number.srqn),
         Command::ArmRq(arm) => srq::arm(call, Opcode::CreateSrq, arm),
         Command::QueryHcaVportContext(_) => Ok(port::query_context(call)),
+        Command::SetFlowTableRoot(set) => flow::set_root(call, set),
+        Command::CreateFlowTable(create) => flow::create_table(call, create),
+        Command::DestroyFlowTable(selector) => flow::destroy_table(call, selector),
+        Command::QueryFlowTable(selector) => flow::query_table(call, selector),
+        Command::ModifyFlowTable(modify) => flow::modify_table(call, modify),
+        Command::CreateFlowGroup(create) => flow::create_group(call, create),
+        Command::DestroyFlowGroup(selector) => flow::destroy_group(call, selector),
+        Command::QueryFlowGroup(selector) => flow::query_group(call, selector),
+        Command::SetFlowTableEntry(set, lists) => flow::set_entry(call, set, lists.bytes()),
+        Command::QueryFlowTableEntry(selector) => flow::query_entry(call, selector),
+        Command::DeleteFlowTableEntry(selector) => flow::delete_entry(call, selector),
+        Command::AllocFlowCounter(alloc) => flow::alloc_counter(call, alloc),
+        Command::DeallocFlowCounter(number) => flow::dealloc_counter(call, number.counter),
+        Command::QueryFlowCounter(query) => flow::query_counter(call, query),
         _ => match command.transition() {
             Some((transition, modify)) => qp::modify(call, transition, &modify),
             None => Err(Check::Opcode.rejects(command.opcode().code())),

@@ -44,6 +44,7 @@ pub mod resources;
 pub mod send_queue;
 mod snapshot;
 pub mod srq;
+pub mod steering;
 pub mod strict;
 #[cfg(test)]
 mod tests;

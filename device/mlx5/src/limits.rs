@@ -34,6 +34,33 @@ pub const MAX_GIVEN_PAGES: usize = 1 << 16;
 /// queues and keys can cover 64 GiB in total.
 pub const MAX_QUEUE_PAGES: usize = 1 << 24;
 
+/// Limits of flow tables. [`Steering`](super::steering::Steering) states the memory that they allow.
+///
+/// # Spec
+/// mlx5 interface, section 6.5.
+pub mod flow {
+    /// Log2 of the maximum number of entries of a table. The driver creates tables with up to 2^16 entries, but fails to
+    /// load if the capability is 12.
+    pub const LOG_MAX_TABLE_SIZE: u8 = 24;
+    pub const MAX_TABLES: u32 = 1 << 8;
+    pub const MAX_GROUPS: u32 = 1 << 13;
+    /// Maximum number of groups of a table. A frame is looked up once in each group.
+    pub const MAX_TABLE_GROUPS: usize = 1 << 7;
+    /// Maximum total number of entries of all tables. Accelerated RFS uses up to 2^18 of them.
+    pub const MAX_ENTRIES: usize = 1 << 20;
+    /// Maximum number of destinations of an entry.
+    pub const MAX_ENTRY_DESTINATIONS: usize = 1 << 5;
+    /// Maximum total number of destinations of all entries.
+    pub const MAX_DESTINATIONS: usize = 1 << 21;
+    /// Maximum number of counters of an entry.
+    pub const MAX_ENTRY_COUNTERS: usize = 4;
+    pub const MAX_COUNTERS: u32 = 1 << 16;
+    /// Maximum number of tables that a frame visits.
+    pub const MAX_HOPS: usize = 64;
+    /// Maximum number of copies of a frame.
+    pub const MAX_DELIVERIES: usize = 64;
+}
+
 /// First numbers of objects, as in the golden traces. Lower numbers are unused, so 0 is never a valid number.
 pub mod first {
     pub const CQ: u32 = 0x40;

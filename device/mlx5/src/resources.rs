@@ -13,6 +13,10 @@
 //! | page of a queue or key | 8 B | 2^24 | 128 MiB |
 //! | reference to an object | 50 B | 2^18 | 13 MiB |
 //! | multicast group | 250 B | 2^13 | 2 MiB |
+//! | flow table entry | 330 B | 2^20 | 330 MiB |
+//! | destination of a flow table entry | 12 B | 2^21 | 24 MiB |
+//! | flow group | 250 B | 2^13 | 2 MiB |
+//! | flow counter | 30 B | 2^16 | 2 MiB |
 //!
 //! # Spec
 //! mlx5 interface, section 5.
@@ -31,6 +35,7 @@ use super::mkey::Mkeys;
 use super::numbered::Numbered;
 use super::queue_pair::QueuePair;
 use super::srq::SharedReceiveQueue;
+use super::steering::Steering;
 use super::uses::Uses;
 
 #[derive(Debug)]
@@ -53,6 +58,7 @@ pub struct Resources {
     pub low_srqs: Vec<Srqn>,
     /// Pages that are still available to queues and keys.
     pub budget: PageBudget,
+    pub steering: Steering,
 }
 
 impl Resources {
@@ -77,6 +83,7 @@ impl Resources {
             uses: Uses::default(),
             low_srqs: Vec::new(),
             budget: PageBudget::default(),
+            steering: Steering::default(),
         }
     }
 

@@ -17,6 +17,7 @@ pub enum Object {
     Eq(u32),
     Cq(u32),
     Srq(u32),
+    Tir(u32),
 }
 
 pub type Used = SmallVec<[Object; 6]>;

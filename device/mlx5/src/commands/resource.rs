@@ -26,7 +26,8 @@ pub(super) fn check_unused(call: &Call<'_, '_>, object: Object, check: Check) ->
     | Object::Xrcd(number)
     | Object::Eq(number)
     | Object::Cq(number)
-    | Object::Srq(number)) = object;
+    | Object::Srq(number)
+    | Object::Tir(number)) = object;
     if call.resources.uses.is_used(object) { Err(check.rejects(number)) } else { Ok(()) }
 }
 

@@ -58,6 +58,8 @@ fn teardown(resources: &Resources, name: &str, found: &mut Findings) {
         ("XRC domains", resources.xrcds.count()),
         ("transport domains", resources.domains.count()),
         ("counter sets", resources.counter_sets.count()),
+        ("flow tables", resources.steering.tables()),
+        ("flow counters", resources.steering.counters()),
     ];
     let left: Vec<_> = counts
         .iter()

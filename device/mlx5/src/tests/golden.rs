@@ -64,7 +64,7 @@ enum Kind {
     Eqe,
 }
 
-fn bytes(words: &str) -> Vec<u8> {
+pub(super) fn bytes(words: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for word in words.split_whitespace() {
         if let Some(count) = word.strip_prefix('<').and_then(|word| word.strip_suffix("*00>")) {

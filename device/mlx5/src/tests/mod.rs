@@ -1,6 +1,7 @@
 //! Tests of a whole device with a driver, without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
 
 mod doorbells;
+mod flow;
 mod golden;
 mod hostile;
 mod lifecycle;

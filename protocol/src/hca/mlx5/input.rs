@@ -13,6 +13,12 @@ use super::device::{
     TeardownState,
 };
 use super::eq::{CreateEq, QueriedEq};
+use super::flow_counter::{AllocFlowCounter, FlowCounterNumber, QueriedFlowCounter, QueryFlowCounter};
+use super::flow_entry::{FlowEntrySelector, QueriedFlowEntry, SetFlowTableEntry};
+use super::flow_group::{CreateFlowGroup, FlowGroupNumber, FlowGroupSelector, QueriedFlowGroup};
+use super::flow_table::{
+    CreateFlowTable, FlowTableNumber, FlowTableSelector, ModifyFlowTable, QueriedFlowTable, SetFlowTableRoot,
+};
 use super::mad_ifc::{MadAnswer, MadIfc};
 use super::mkey::{CreateMkey, QueriedMkey};
 use super::opcode::Opcode;
@@ -175,6 +181,10 @@ macro_rules! commands {
             fn describe(&self, to: &mut dyn Visitor) {
                 match self {
                     Self::SetHcaCap(set, area) => set.describe_area(area.bytes(), to),
+                    Self::SetFlowTableEntry(set, lists) => {
+                        set.describe(to);
+                        set.context.describe_lists(lists.bytes(), to);
+                    }
                     Self::AccessReg(access, data) => {
                         access.describe(to);
                         access_register::describe(access.register, data.bytes(), to);
@@ -302,6 +312,24 @@ commands! {
     QueryHcaVportContext(NoArguments) -> QueriedVport;
     /// Reads the counters of the port.
     QueryVportCounter(QueryVportCounter) -> VportCounters;
+
+    /// Selects the flow table in which the evaluation of a frame starts.
+    SetFlowTableRoot(SetFlowTableRoot) -> OutputHeader;
+    CreateFlowTable(CreateFlowTable) -> FlowTableNumber;
+    DestroyFlowTable(FlowTableSelector) -> OutputHeader;
+    QueryFlowTable(FlowTableSelector) -> QueriedFlowTable;
+    /// Changes the miss action of a flow table.
+    ModifyFlowTable(ModifyFlowTable) -> OutputHeader;
+    CreateFlowGroup(CreateFlowGroup) -> FlowGroupNumber;
+    DestroyFlowGroup(FlowGroupSelector) -> OutputHeader;
+    QueryFlowGroup(FlowGroupSelector) -> QueriedFlowGroup;
+    /// Creates or changes an entry of a flow table.
+    SetFlowTableEntry(SetFlowTableEntry, lists: Bytes) -> OutputHeader;
+    QueryFlowTableEntry(FlowEntrySelector) -> QueriedFlowEntry;
+    DeleteFlowTableEntry(FlowEntrySelector) -> OutputHeader;
+    AllocFlowCounter(AllocFlowCounter) -> FlowCounterNumber;
+    DeallocFlowCounter(FlowCounterNumber) -> OutputHeader;
+    QueryFlowCounter(QueryFlowCounter) -> QueriedFlowCounter;
 }
 
 impl Command<'_> {
@@ -348,7 +376,7 @@ mod tests {
     #[test]
     fn every_command_parses_from_zeros() {
         for opcode in Command::OPCODES {
-            let mut input = [0; 0x120];
+            let mut input = [0; 0x400];
             input[..2].copy_from_slice(&opcode.code().to_be_bytes());
             assert_eq!(Command::parse(&input).unwrap().opcode(), *opcode);
         }

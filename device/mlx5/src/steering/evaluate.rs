@@ -1,0 +1,101 @@
+//! Evaluates the flow tables for a frame.
+//!
+//! # Spec
+//! mlx5 interface, section 16.4.
+
+use protocol::hca::mlx5::flow_entry::{Destination, FlowTag};
+use protocol::ids::{FlowCounterId, FlowTableId, Tirn};
+use protocol::net::layers::Layers;
+use smallvec::SmallVec;
+
+use super::Steering;
+use super::fields::Fields;
+use super::rule::Fate;
+use super::vlan::VlanEdits;
+use crate::limits::flow::{MAX_DELIVERIES, MAX_HOPS};
+
+/// What happens to a frame. The frame is dropped if it has no deliveries.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Verdict {
+    /// Bound: [`MAX_DELIVERIES`]. Further ones are dropped.
+    pub deliveries: SmallVec<[Delivery; 1]>,
+    /// Counters of all entries that the frame has matched.
+    pub counters: SmallVec<[FlowCounterId; 4]>,
+}
+
+/// A copy of the frame for a TIR.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    pub tirn: Tirn,
+    /// Tag of the entry that forwards to the TIR. The CQE reports it.
+    pub tag: FlowTag,
+    /// Changes of this copy.
+    pub edits: VlanEdits,
+}
+
+/// A copy of the frame that enters a table.
+#[derive(Clone)]
+struct Branch {
+    table: FlowTableId,
+    fields: Fields,
+    edits: VlanEdits,
+}
+
+impl Steering {
+    /// Evaluates the tables for a frame, starting at the root. `layers` must be the layers of this frame.
+    ///
+    /// The evaluation ends after [`MAX_HOPS`] tables. Levels rule out loops, but not long chains.
+    pub fn evaluate(&self, frame: &[u8], layers: &Layers) -> Verdict {
+        let mut verdict = Verdict::default();
+        let mut pending: SmallVec<[Branch; 1]> = SmallVec::new();
+        if let Some(table) = self.root {
+            pending.push(Branch { table, fields: Fields::of(frame, layers), edits: VlanEdits::default() });
+        }
+        for _ in 0..MAX_HOPS {
+            let Some(branch) = pending.pop() else { break };
+            self.visit(branch, frame, &mut pending, &mut verdict);
+        }
+        verdict
+    }
+
+    fn visit(
+        &self,
+        mut branch: Branch,
+        frame: &[u8],
+        pending: &mut SmallVec<[Branch; 1]>,
+        verdict: &mut Verdict,
+    ) {
+        let Ok(table) = self.table(branch.table) else { return };
+        let Some(rule) = table.find(&branch.fields) else {
+            pending.extend(table.miss.map(|table| Branch { table, ..branch }));
+            return;
+        };
+        verdict.counters.extend(rule.counters().iter().copied());
+        let Fate::Forward(destinations) = &rule.fate else { return };
+        if rule.pop_vlan || rule.push_vlan.is_some() {
+            branch.edits.extend(rule.vlan_edits());
+            let edited = branch.edits.apply(frame);
+            let Ok(layers) = Layers::parse(&edited) else { return };
+            branch.fields = Fields::of(&edited, &layers);
+        }
+        pending.extend(rule.tables().map(|table| Branch { table, ..branch.clone() }));
+        for destination in destinations {
+            if let Destination::Tir(tirn) = *destination
+                && verdict.deliveries.len() < MAX_DELIVERIES
+            {
+                let edits = branch.edits.clone();
+                verdict.deliveries.push(Delivery { tirn, tag: rule.tag, edits });
+            }
+        }
+    }
+
+    /// Adds a frame of `len` bytes to the counters of its verdict.
+    pub fn count(&mut self, verdict: &Verdict, len: usize) {
+        for counter in &verdict.counters {
+            if let Some(counter) = self.counters.get_mut(counter.get()) {
+                counter.traffic.packets = counter.traffic.packets.wrapping_add(1);
+                counter.traffic.bytes = counter.traffic.bytes.wrapping_add(len as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Limits, and the cost of a frame in the largest tables.
+
+use std::time::Instant;
+
+use super::frames::{OWN, arp, tcp4};
+use super::*;
+use crate::limits::flow::{
+    MAX_COUNTERS, MAX_DELIVERIES, MAX_DESTINATIONS, MAX_ENTRIES, MAX_GROUPS, MAX_HOPS, MAX_TABLE_GROUPS,
+    MAX_TABLES,
+};
+
+/// All fields that the device evaluates.
+fn everything() -> OuterHeaders {
+    OuterHeaders { unsupported: 0, ..OuterHeaders::parse(&[0xff; OuterHeaders::LEN]) }
+}
+
+fn source(number: u32) -> OuterHeaders {
+    let [a, b, c, d] = number.to_be_bytes();
+    OuterHeaders { src_ip: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d], ..ANY }
+}
+
+#[test]
+fn million_entries_do_not_slow_evaluation() {
+    let mut steering = Steering::default();
+    let last = u32::try_from(MAX_ENTRIES).unwrap() - 1;
+    let table = Build::table(&mut steering, 1, 24, None);
+    let group = steering.group(table, [0, last + 1], everything());
+    steering.set_root(Some(table)).unwrap();
+    let frame = tcp4(OWN, &[]);
+    let value = Fields::of(&frame, &Layers::parse(&frame).unwrap()).headers();
+    for index in 0..last {
+        steering.set(Place { table, group, index }, source(index), fate(Fate::Drop));
+    }
+    assert!(tirs(&steering, &frame).is_empty());
+    steering.set(Place { table, group, index: last }, value, forward(&[tir(1)]));
+    let place = Place { table, group, index: last + 1 };
+    let more = steering.set_entry(place, &Fields::default(), fate(Fate::Drop));
+    assert_eq!(more.unwrap_err().check, Check::FlowEntryLimit);
+    // An existing entry can still be replaced.
+    steering.set(Place { table, group, index: 0 }, source(0), fate(Fate::Allow));
+    let begun = Instant::now();
+    for _ in 0..1000 {
+        assert_eq!(tirs(&steering, &frame), [1]);
+    }
+    // A linear scan would take several milliseconds per frame.
+    assert!(begun.elapsed().as_millis() < 1000, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn equal_entries_do_not_slow_changes() {
+    let mut steering = Steering::default();
+    let table = Build::table(&mut steering, 1, 24, None);
+    let group = steering.group(table, [0, 0xff_ffff], ANY);
+    steering.set_root(Some(table)).unwrap();
+    for index in (0..100_000).rev() {
+        steering.set(Place { table, group, index }, ANY, forward(&[tir(index)]));
+    }
+    for index in 0..1000 {
+        assert_eq!(tirs(&steering, &arp(OWN)), [index]);
+        steering.delete_entry(table, index).unwrap();
+    }
+}
+
+#[test]
+fn long_chain_ends_after_hop_limit() {
+    let mut steering = Steering::default();
+    let mut next = steering.catch_all(255, forward(&[tir(1)]));
+    let mut chain = vec![next];
+    for level in (0..100).rev() {
+        next = Build::table(&mut steering, level, 0, Some(next));
+        chain.push(next);
+    }
+    steering.set_root(Some(chain[MAX_HOPS - 1])).unwrap();
+    assert_eq!(tirs(&steering, &arp(OWN)), [1]);
+    steering.set_root(Some(chain[MAX_HOPS])).unwrap();
+    assert!(tirs(&steering, &arp(OWN)).is_empty());
+}
+
+/// Each table forwards 32 copies to the next one.
+#[test]
+fn copies_of_frame_are_bounded() {
+    let mut steering = Steering::default();
+    let mut root = steering.catch_all(255, forward(&[tir(1); 32]));
+    for level in (0..40).rev() {
+        root = steering.catch_all(level, forward(&[Destination::Table(root); 32]));
+    }
+    steering.set_root(Some(root)).unwrap();
+    assert_eq!(tirs(&steering, &arp(OWN)).len(), MAX_DELIVERIES);
+}
+
+#[test]
+fn tables_groups_and_counters_are_limited() {
+    let mut steering = Steering::default();
+    let tables: Vec<_> = (0..MAX_TABLES).map(|_| Build::table(&mut steering, 0, 8, None)).collect();
+    assert_eq!(steering.create_table(&context(0, 0, None)).unwrap_err().check, Check::FlowTableLimit);
+    let per_table = u32::try_from(MAX_TABLE_GROUPS).unwrap();
+    for table in tables.iter().take(usize::try_from(MAX_GROUPS / per_table).unwrap()) {
+        for index in 0..per_table {
+            steering.group(*table, [index, index], ANY);
+        }
+        let more = steering.create_group(*table, group(per_table, per_table, ANY));
+        assert_eq!(more.unwrap_err().check, Check::FlowTableGroups);
+    }
+    let more = steering.create_group(*tables.last().unwrap(), group(0, 0, ANY));
+    assert_eq!(more.unwrap_err().check, Check::FlowGroupLimit);
+    for _ in 0..MAX_COUNTERS {
+        steering.alloc_counter().unwrap();
+    }
+    assert_eq!(steering.alloc_counter().unwrap_err().check, Check::FlowCounterLimit);
+}
+
+#[test]
+fn destinations_of_all_entries_are_limited() {
+    let mut steering = Steering::default();
+    let table = Build::table(&mut steering, 0, 24, None);
+    let group = steering.group(table, [0, 0xff_ffff], ANY);
+    let entries = u32::try_from(MAX_DESTINATIONS / 32).unwrap();
+    for index in 0..entries {
+        steering.set(Place { table, group, index }, ANY, forward(&[tir(1); 32]));
+    }
+    let place = Place { table, group, index: entries };
+    let set = |steering: &mut Steering, rule| steering.set_entry(place, &Fields::default(), rule).map(drop);
+    let more = set(&mut steering, forward(&[tir(1)]));
+    assert_eq!(more.unwrap_err().check, Check::FlowDestinationLimit);
+    set(&mut steering, fate(Fate::Drop)).unwrap();
+    steering.set(Place { table, group, index: 0 }, ANY, forward(&[tir(2)]));
+    set(&mut steering, forward(&[tir(1); 31])).unwrap();
+}

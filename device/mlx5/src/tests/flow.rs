@@ -1,0 +1,274 @@
+//! Flow tables through commands, and the flow tables of a recorded guest.
+
+use protocol::hca::mlx5::counter::TrafficCounter;
+use protocol::hca::mlx5::flow_counter::{
+    AllocFlowCounter, FlowCounterNumber, QueriedFlowCounter, QueryFlowCounter,
+};
+use protocol::hca::mlx5::flow_entry::{
+    Destination, FlowActions, FlowContext, FlowDestination, FlowEntrySelector, FlowTag, QueriedFlowEntry,
+    SetFlowTableEntry,
+};
+use protocol::hca::mlx5::flow_group::{
+    CreateFlowGroup, FlowGroupNumber, FlowGroupSelector, QueriedFlowGroup,
+};
+use protocol::hca::mlx5::flow_table::{
+    CreateFlowTable, FlowTableContext, FlowTableFields, FlowTableNumber, FlowTableSelector, ModifyFlowTable,
+    QueriedFlowTable, SetFlowTableRoot,
+};
+use protocol::hca::mlx5::input::Bytes;
+use protocol::ids::{FlowCounterId, FlowGroupId, FlowTableId, MacAddr, Tirn};
+use protocol::net::layers::Layers;
+
+use super::golden::bytes;
+use super::*;
+use crate::resources::Resources;
+use crate::steering::tests::frames::{C_TAG, OWN, S_TAG, UDP, arp, ethernet, ipv4, ipv6, tcp4, udp6};
+use crate::uses::Object;
+
+/// Sessions of a guest with an Ethernet port: probe, netdev up, VLAN and promiscuous mode, unload.
+const TRACES: [&str; 4] = [
+    include_str!("../../../../protocol/tests/data/mlx5/eth-1-core-and-netdev-probe.txt"),
+    include_str!("../../../../protocol/tests/data/mlx5/eth-3-netdev-up.txt"),
+    include_str!("../../../../protocol/tests/data/mlx5/eth-6-vlan-mtu-promisc.txt"),
+    include_str!("../../../../protocol/tests/data/mlx5/eth-9-down-unload.txt"),
+];
+
+const FOREIGN: MacAddr = MacAddr([2, 0, 0, 0x55, 0, 9]);
+/// The group of all IPv6 nodes, of which the recorded guest is a member.
+const ALL_NODES: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
+
+/// Executes the flow commands of a trace whose numbers are in the range, and compares their outputs.
+fn replay(driver: &mut Driver, trace: &str, numbers: std::ops::RangeInclusive<u32>) -> usize {
+    let mut lines = trace.lines();
+    let mut count = 0;
+    while let Some(heading) = lines.next() {
+        let mut words = heading.split(' ');
+        let number = words.next().and_then(|word| word.parse().ok());
+        if !words.next().is_some_and(|name| name.contains("FLOW")) || !numbers.contains(&number.unwrap()) {
+            continue;
+        }
+        let [input, recorded] = ["  in ", "  out "]
+            .map(|prefix| bytes(lines.next().and_then(|line| line.strip_prefix(prefix)).unwrap()));
+        assert_eq!(driver.execute(&input, recorded.len()), recorded, "{heading}");
+        assert_eq!(Command::parse(&input).unwrap().emit(0), input, "{heading}");
+        count += 1;
+    }
+    count
+}
+
+fn resources(driver: &mut Driver) -> &mut Resources {
+    driver.hca.frontend_and_memory().0.resources_mut().unwrap()
+}
+
+/// Returns the TIRs that receive a frame.
+fn tirs(driver: &mut Driver, frame: &[u8]) -> Vec<u32> {
+    let verdict = resources(driver).steering.evaluate(frame, &Layers::parse(frame).unwrap());
+    verdict.deliveries.iter().map(|delivery| delivery.tirn.get()).collect()
+}
+
+fn check_frames(driver: &mut Driver, expected: &[(&str, Vec<u8>, &[u32])]) {
+    for (name, frame, to) in expected {
+        assert_eq!(tirs(driver, frame), *to, "{name}");
+    }
+}
+
+/// Section 16.4: the TIRs of the recorded guest are, in this order, TCP and UDP over IPv4 and IPv6, AH, ESP, other
+/// IPv4 and IPv6, and all other frames.
+#[test]
+fn frames_reach_tirs_of_recorded_guest() {
+    let ip = |protocol, version| match version {
+        4 => ethernet(OWN, &[], 0x0800, &ipv4(protocol, 0, &[0; 24])),
+        _ => ethernet(OWN, &[], 0x86dd, &ipv6(protocol, &[0; 24])),
+    };
+    let mut driver = initialised();
+    assert_eq!(replay(&mut driver, TRACES[0], 0..=u32::MAX), 48);
+    check_frames(&mut driver, &[("no address yet", arp(OWN), &[])]);
+    assert_eq!(replay(&mut driver, TRACES[1], 0..=u32::MAX), 5);
+    let untagged = [
+        ("ARP broadcast", arp(MacAddr::BROADCAST), &[11][..]),
+        ("unicast TCP over IPv4", tcp4(OWN, &[]), &[1]),
+        ("unicast UDP over IPv6", udp6(OWN, &[]), &[4]),
+        ("unicast UDP over IPv4", ip(17, 4), &[3]),
+        ("fragment of UDP", ethernet(OWN, &[], 0x0800, &ipv4(17, 0x2000, &UDP)), &[3]),
+        ("ESP over IPv4", ip(50, 4), &[7]),
+        ("ICMP", ip(1, 4), &[9]),
+        ("ICMPv6", ip(58, 6), &[10]),
+        ("multicast of the guest", udp6(ALL_NODES, &[]), &[4]),
+    ];
+    let dropped = [
+        ("foreign multicast", udp6(MacAddr([0x33, 0x33, 0, 0, 0, 9]), &[]), &[][..]),
+        ("foreign MAC", tcp4(FOREIGN, &[]), &[]),
+    ];
+    let tagged = ("VLAN 5", tcp4(OWN, &[C_TAG]), &[1][..]);
+    check_frames(&mut driver, &untagged);
+    check_frames(&mut driver, &dropped);
+    check_frames(&mut driver, &[("no VLAN yet", tagged.1.clone(), &[])]);
+    // An S-TAG is no C-TAG, and the only VLAN entry so far accepts frames without a C-TAG.
+    check_frames(&mut driver, &[("S-TAG", udp6(OWN, &[S_TAG]), &[4])]);
+
+    assert_eq!(replay(&mut driver, TRACES[2], 0..=270), 3);
+    check_frames(&mut driver, &untagged);
+    check_frames(&mut driver, &dropped);
+    check_frames(&mut driver, &[tagged.clone(), ("VLAN 6", tcp4(OWN, &[[0x81, 0, 0, 6]]), &[])]);
+
+    assert_eq!(replay(&mut driver, TRACES[2], 271..=280), 4);
+    let promiscuous = [
+        ("foreign MAC", tcp4(FOREIGN, &[]), &[1][..]),
+        ("VLAN 6", tcp4(FOREIGN, &[[0x81, 0, 0, 6]]), &[1]),
+        ("foreign ARP", arp(FOREIGN), &[11]),
+    ];
+    check_frames(&mut driver, &promiscuous);
+
+    assert_eq!(replay(&mut driver, TRACES[2], 281..=u32::MAX), 4);
+    check_frames(&mut driver, &untagged);
+    check_frames(&mut driver, &dropped);
+    check_frames(&mut driver, &[tagged]);
+    assert!(resources(&mut driver).uses.is_used(Object::Tir(11)));
+
+    replay(&mut driver, TRACES[3], 0..=u32::MAX);
+    assert_eq!(resources(&mut driver).steering.tables(), 0);
+    assert!((1..=12).all(|tirn| !resources(&mut driver).uses.is_used(Object::Tir(tirn))));
+}
+
+/// Creates a table of level 5 with 16 entries and a group for entries 0 to 7, which compare the destination MAC.
+fn table(driver: &mut Driver) -> (FlowTableId, CreateFlowGroup) {
+    let context = FlowTableContext { level: 5, log_size: 4, ..FlowTableContext::default() };
+    let create = Command::CreateFlowTable(CreateFlowTable { context, ..CreateFlowTable::default() });
+    let table = FlowTableNumber::parse(&output(&driver.ok(&create))).table;
+    let mut group = CreateFlowGroup { table, last: 7, criteria: 1, ..CreateFlowGroup::default() };
+    group.mask.outer.dst_mac = MacAddr::BROADCAST;
+    (table, group)
+}
+
+fn entry(table: FlowTableId, group: FlowGroupNumber, destinations: u32) -> SetFlowTableEntry {
+    let mut context = FlowContext {
+        group: group.group,
+        tag: FlowTag::new(0x77),
+        actions: FlowActions::FORWARD,
+        destination_count: destinations,
+        ..FlowContext::default()
+    };
+    context.value.outer.dst_mac = OWN;
+    SetFlowTableEntry { table, index: 3, context, ..SetFlowTableEntry::default() }
+}
+
+#[test]
+fn queries_return_contexts_as_set() {
+    let mut driver = initialised();
+    let (table, create) = table(&mut driver);
+    let number = FlowGroupNumber::parse(&output(&driver.ok(&Command::CreateFlowGroup(create))));
+    let lists = FlowDestination::from(Destination::Tir(Tirn::new(9))).emit();
+    let set = entry(table, number, 1);
+    driver.ok(&Command::SetFlowTableEntry(set, Bytes::parse(&lists)));
+
+    let selector = FlowTableSelector { table, ..FlowTableSelector::default() };
+    let queried = QueriedFlowTable::parse(&output(&driver.ok(&Command::QueryFlowTable(selector))));
+    assert_eq!((queried.context.level, queried.context.log_size), (5, 4));
+
+    let selector = FlowGroupSelector { table, group: number.group, ..FlowGroupSelector::default() };
+    let queried = QueriedFlowGroup::parse(&output(&driver.ok(&Command::QueryFlowGroup(selector))));
+    assert_eq!((queried.last, queried.criteria, queried.mask), (7, 1, create.mask));
+
+    let selector = FlowEntrySelector { table, index: 3, ..FlowEntrySelector::default() };
+    let input = Command::QueryFlowTableEntry(selector).emit(0);
+    let queried = driver.execute(&input, QueriedFlowEntry::LEN + 8);
+    assert_eq!(QueriedFlowEntry::parse(&output(&queried)).context, set.context);
+    assert_eq!(queried[QueriedFlowEntry::LEN..], lists);
+}
+
+#[test]
+fn modified_entry_keeps_value() {
+    let mut driver = initialised();
+    let (table, create) = table(&mut driver);
+    let number = FlowGroupNumber::parse(&output(&driver.ok(&Command::CreateFlowGroup(create))));
+    driver.ok(&Command::SetFlowTableRoot(SetFlowTableRoot { table, ..SetFlowTableRoot::default() }));
+    let set = entry(table, number, 1);
+    let mut modify = SetFlowTableEntry { change: 1, fields: 4_u8.into(), ..set };
+    modify.context.value.outer.dst_mac = FOREIGN;
+    let to = |tirn| FlowDestination::from(Destination::Tir(Tirn::new(tirn))).emit();
+    let modified = Command::SetFlowTableEntry(modify, Bytes::parse(&[2, 0, 0, 2, 0, 0, 0, 0]));
+    assert_eq!(driver.rejected(&modified), Check::FlowEntry);
+    driver.ok(&Command::SetFlowTableEntry(set, Bytes::parse(&to(1))));
+    driver.ok(&modified);
+    assert_eq!((tirs(&mut driver, &arp(OWN)), tirs(&mut driver, &arp(FOREIGN))), (vec![2], vec![]));
+    let used = |driver: &mut Driver| [1, 2].map(|tirn| resources(driver).uses.is_used(Object::Tir(tirn)));
+    assert_eq!(used(&mut driver), [false, true]);
+    let selector = FlowEntrySelector { table, index: 3, ..FlowEntrySelector::default() };
+    driver.ok(&Command::DeleteFlowTableEntry(selector));
+    assert_eq!(used(&mut driver), [false, false]);
+}
+
+#[test]
+fn invalid_flow_commands_are_rejected() {
+    let mut driver = initialised();
+    let (table, create) = table(&mut driver);
+    let number = FlowGroupNumber::parse(&output(&driver.ok(&Command::CreateFlowGroup(create))));
+    let selector = FlowTableSelector { table, ..FlowTableSelector::default() };
+    let group = FlowGroupSelector { table, group: number.group, ..FlowGroupSelector::default() };
+    let unknown = FlowTableId::new(99);
+    let modify = ModifyFlowTable { table, fields: FlowTableFields::MISS, ..ModifyFlowTable::default() };
+    let root = SetFlowTableRoot { table, ..SetFlowTableRoot::default() };
+    let set = |set| Command::SetFlowTableEntry(set, Bytes::parse(&[2, 0, 0, 1, 0, 0, 0, 0]));
+    let valid = entry(table, number, 1);
+    let fields = FlowTableFields::from_bits_retain;
+    for (command, check) in [
+        // Only tables for received frames exist.
+        (
+            Command::CreateFlowTable(CreateFlowTable { table_type: 1, ..CreateFlowTable::default() }),
+            Check::FlowTableType,
+        ),
+        (
+            Command::DestroyFlowTable(FlowTableSelector { table_type: 4, ..selector }),
+            Check::FlowTableType,
+        ),
+        (Command::QueryFlowTable(FlowTableSelector { table: unknown, ..selector }), Check::FlowTable),
+        (Command::DestroyFlowTable(selector), Check::FlowTableInUse),
+        (Command::ModifyFlowTable(ModifyFlowTable { fields: fields(2), ..modify }), Check::FlowTableChange),
+        (Command::ModifyFlowTable(ModifyFlowTable { fields: fields(0), ..modify }), Check::FlowTableChange),
+        (Command::ModifyFlowTable(ModifyFlowTable { table: unknown, ..modify }), Check::FlowTable),
+        (Command::SetFlowTableRoot(SetFlowTableRoot { table: unknown, ..root }), Check::FlowTable),
+        (Command::SetFlowTableRoot(SetFlowTableRoot { change: 2, ..root }), Check::FlowRootChange),
+        (Command::CreateFlowGroup(CreateFlowGroup { table: unknown, ..create }), Check::FlowTable),
+        (Command::CreateFlowGroup(create), Check::FlowGroupOverlap),
+        (Command::QueryFlowGroup(FlowGroupSelector { table: unknown, ..group }), Check::FlowTable),
+        (Command::DestroyFlowGroup(FlowGroupSelector { group: FlowGroupId::new(99), ..group }), Check::FlowGroup),
+        (set(SetFlowTableEntry { table: unknown, ..valid }), Check::FlowTable),
+        (set(SetFlowTableEntry { index: 8, ..valid }), Check::FlowEntryRange),
+        (set(SetFlowTableEntry { change: 2, ..valid }), Check::FlowEntryChange),
+        (set(entry(table, number, 2)), Check::FlowLists),
+        (Command::DeallocFlowCounter(FlowCounterNumber { counter: FlowCounterId::new(1) }), Check::FlowCounter),
+        (Command::AllocFlowCounter(AllocFlowCounter { bulk: 1 }), Check::FlowCounterBulk),
+        (
+            Command::QueryFlowCounter(QueryFlowCounter { count: 2, ..QueryFlowCounter::default() }),
+            Check::FlowCounterBulk,
+        ),
+        (Command::QueryFlowCounter(QueryFlowCounter::default()), Check::FlowCounter),
+    ] {
+        assert_eq!(driver.rejected(&command), check, "{}", command.opcode().name());
+    }
+    for index in [3, 9, u32::MAX] {
+        let selector = FlowEntrySelector { table, index, ..FlowEntrySelector::default() };
+        assert_eq!(driver.rejected(&Command::DeleteFlowTableEntry(selector)), Check::FlowEntry);
+        assert_eq!(driver.rejected(&Command::QueryFlowTableEntry(selector)), Check::FlowEntry);
+    }
+    driver.ok(&set(valid));
+    assert_eq!(driver.rejected(&Command::DestroyFlowGroup(group)), Check::FlowGroupInUse);
+}
+
+#[test]
+fn flow_counters_are_queried_and_cleared() {
+    let mut driver = initialised();
+    let allocated = driver.ok(&Command::AllocFlowCounter(AllocFlowCounter::default()));
+    let number = FlowCounterNumber::parse(&output(&allocated));
+    assert_eq!(number.counter, FlowCounterId::new(1));
+    let mut verdict = crate::steering::evaluate::Verdict::default();
+    verdict.counters.push(number.counter);
+    resources(&mut driver).steering.count(&verdict, 60);
+    let query = QueryFlowCounter { clear: true, count: 1, counter: number.counter };
+    for (packets, bytes) in [(1, 60), (0, 0)] {
+        let queried = driver.ok(&Command::QueryFlowCounter(query));
+        let traffic = QueriedFlowCounter::parse(&output(&queried)).traffic;
+        assert_eq!(traffic, TrafficCounter { packets, bytes });
+    }
+    driver.ok(&Command::DeallocFlowCounter(number));
+}

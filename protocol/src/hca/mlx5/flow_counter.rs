@@ -1,0 +1,58 @@
+//! Flow counters, which count the frames that match flow table entries.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.6 and 16.4.
+
+use super::counter::TrafficCounter;
+use crate::ids::FlowCounterId;
+use crate::layout;
+
+layout! {
+    /// Input of the command ALLOC_FLOW_COUNTER.
+    pub struct AllocFlowCounter[16] big_endian {
+        /// Number of counters in units of 128, or 0 for a single counter. Drivers use it only if a capability announces
+        /// it.
+        @0x0c[7:0]  bulk: u8,
+    }
+}
+
+layout! {
+    /// Output of ALLOC_FLOW_COUNTER and input of DEALLOC_FLOW_COUNTER.
+    pub struct FlowCounterNumber[16] big_endian {
+        @0x08  counter: FlowCounterId,
+    }
+}
+
+layout! {
+    /// Input of the command QUERY_FLOW_COUNTER.
+    pub struct QueryFlowCounter[32] big_endian {
+        /// Whether to reset the counter after the query.
+        @0x18[31]    clear: bool,
+        /// Number of consecutive counters to query. 0 means 1.
+        @0x18[15:0]  count: u16,
+        /// The first counter to query.
+        @0x1c        counter: FlowCounterId,
+    }
+}
+
+layout! {
+    /// Output of the command QUERY_FLOW_COUNTER for a single counter.
+    pub struct QueriedFlowCounter[32] big_endian {
+        @0x10  traffic: TrafficCounter,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::words;
+    use super::*;
+
+    #[test]
+    fn flow_counter_fields_are_at_specified_offsets() {
+        let query = QueryFlowCounter { clear: true, count: 1, counter: FlowCounterId::new(7) };
+        assert_eq!(query.emit(), words(&[(0x18, 0x8000_0001), (0x1c, 7)]));
+        let queried = QueriedFlowCounter { traffic: TrafficCounter { packets: 2, bytes: 120 } };
+        assert_eq!(queried.emit(), words(&[(0x14, 2), (0x1c, 120)]));
+        assert_eq!(AllocFlowCounter { bulk: 1 }.emit(), words(&[(0xc, 1)]));
+    }
+}
