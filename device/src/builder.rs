@@ -10,7 +10,7 @@ use card::fabric::local::{Network, Networks};
 use card::fabric::ring::RingFabric;
 use card::fabric::tap::TapFabric;
 use card::fabric::udp::UdpFabric;
-use card::frontend::{FrontendVisitor, Interface, Setup};
+use card::frontend::{FrontendVisitor, Interface, PortNumber, Setup};
 use card::hca::Hca;
 use card::net::address::Addresses;
 use card::record::{Header, Recorder};
@@ -302,7 +302,7 @@ impl FrontendVisitor for WorkerParts<'_> {
         let device = builder.device.clone();
         let (linger, coalesce) = (device.linger, device.coalesce);
         let first = frontend();
-        if F::NIC {
+        if first.port_kind(PortNumber::ONE).is_nic() {
             fabric.set_promiscuous();
         }
         let mut hca = ConfiguredDevice::of(&device).hca(first, capture)?;

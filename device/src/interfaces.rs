@@ -133,9 +133,8 @@ interfaces! {
     Mthca: mthca,
     /// Intel E810-C, for the in-tree Linux drivers `ice` and `irdma`.
     E810: e810,
-    /// NVIDIA ConnectX with an InfiniBand port, for the in-tree Linux drivers `mlx5_core` and `mlx5_ib`.
-    #[serde(rename = "connectx-ib")]
-    ConnectxIb: mlx5,
+    /// NVIDIA ConnectX with an Ethernet or InfiniBand port, for the in-tree Linux drivers `mlx5_core` and `mlx5_ib`.
+    Connectx: mlx5,
 }
 
 #[cfg(test)]

@@ -43,8 +43,17 @@ impl Interface {
             Self::Jingzhao => "jingzhao",
             Self::Mthca => "mthca",
             Self::E810 => "e810",
-            Self::ConnectxIb => "connectx-ib",
+            Self::ConnectxIb => "connectx",
         }
+    }
+
+    /// Returns the interface's options in a configuration: `options`, and those that the interface implies.
+    fn options(self, options: &Value) -> Value {
+        let mut options = options.clone();
+        if let (Self::ConnectxIb, Value::Object(all)) = (self, &mut options) {
+            all.insert("port".to_owned(), json!("infiniband"));
+        }
+        options
     }
 }
 
@@ -420,7 +429,7 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
     json!({
         "id": spec.id,
         "socket_path": socket,
-        "frontend": { spec.interface.name(): spec.options },
+        "frontend": { spec.interface.name(): spec.interface.options(&spec.options) },
         "default_peer": { "id": spec.default_peer, "prefer_ipv6": spec.prefer_ipv6 },
         "fabric": fabric,
         "strict": spec.strict,

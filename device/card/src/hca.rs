@@ -102,6 +102,8 @@ pub struct Hca<F: Frontend> {
     interrupts: Interrupts,
     config: ConfigSpace,
     port: Port,
+    /// Whether the device is also a NIC.
+    is_nic: bool,
     /// Management of the port, if it is an InfiniBand port.
     management: Option<Management>,
     capture: Option<Capture>,
@@ -132,13 +134,14 @@ impl<F: Frontend> Hca<F> {
     /// Creates a device in its power-on state.
     pub fn new(frontend: F, addresses: impl Into<Addresses>, capture: Option<Capture>) -> Self {
         let pci = frontend.pci();
-        let is_nic = F::NIC;
+        let kind = frontend.port_kind(PortNumber::ONE);
+        let is_nic = kind.is_nic();
         let port = match is_nic {
             true => Port::of_nic(addresses),
             false => Port::new(addresses),
         };
         let own = port.addresses().own;
-        let management = frontend.port_kind(PortNumber::ONE).node().map(|node| Management::new(own, node));
+        let management = kind.node().map(|node| Management::new(own, node));
         let mut hca = Self {
             pci,
             frontend,
@@ -147,11 +150,12 @@ impl<F: Frontend> Hca<F> {
             interrupts: Interrupts::new(pci.msix.vectors),
             config: ConfigSpace::new(&pci),
             port,
+            is_nic,
             management,
             capture,
             impairments: Impairments::default(),
             monitor: Monitor::default(),
-            outbound: if F::NIC { TxBatch::of_nic() } else { TxBatch::default() },
+            outbound: if is_nic { TxBatch::of_nic() } else { TxBatch::default() },
             needs_icrc: true,
             turn_bytes: MEMORY_TURN_BYTES,
             sender: Sender::default(),

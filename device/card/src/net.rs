@@ -10,12 +10,14 @@ mod host_stack;
 pub mod lid;
 mod link;
 mod port;
+mod rdma_half;
 mod stats;
 
 pub use host_stack::Resolved;
 pub use link::Link;
 pub use port::Port;
 use protocol::ids::MacAddr;
+pub use rdma_half::RoceAddress;
 pub use stats::{DropReason, PortStats, Traffic};
 
 /// Placeholder for a destination MAC that is not known yet. The port resolves the destination IP address by ARP or

@@ -174,8 +174,6 @@ impl Frontend for E810 {
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[reason::ALL];
     const TABLES: &'static [Table<Self>] = &snapshot::tables();
 
-    const NIC: bool = true;
-
     fn pci(&self) -> PciFunction {
         let [a, b, c, d, e, f] = self.state.setup.mac.0;
         PciFunction {
@@ -201,7 +199,7 @@ impl Frontend for E810 {
     }
 
     fn port_kind(&self, _: PortNumber) -> PortKind {
-        PortKind::Ethernet
+        PortKind::Nic
     }
 
     fn bar_read(&mut self, cx: &mut Context<'_>, bar: Bar, offset: u64, data: &mut [u8]) {

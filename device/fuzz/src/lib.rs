@@ -49,7 +49,7 @@ pub const INTERFACES: &[(&str, Target, usize)] = &[
     ("jingzhao", jingzhao::run, 8),
     ("mthca", mthca::run, 8),
     ("e810", e810::run, 16),
-    ("connectx-ib", mlx5::run, 8),
+    ("connectx", mlx5::run, 8),
 ];
 
 /// Maximum number of operations in one run. With more operations, work requests linked in a circle can make a run last

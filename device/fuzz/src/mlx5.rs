@@ -5,6 +5,7 @@ use card::identity::Identity;
 use card::net::address::Addresses;
 use drivers::Bus as _;
 use drivers::mlx5::{ARM_EQ, COMMAND_DOORBELL, Driver, Layout, QUEUE_LOW, SEND};
+use mlx5::options::Port;
 use mlx5::{Mlx5, Options, Setup};
 use protocol::hca::mlx5::cq::{CqContext, CreateCq};
 use protocol::hca::mlx5::device::{Function, InitHca, NoArguments};
@@ -53,8 +54,10 @@ pub fn run(input: &[u8]) {
 fn start(watched: u8) -> Guest {
     let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
     let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
-    let setup = Setup { options: Options::default(), mac: own.mac, engine: engine::Config::default() };
-    // Do not map doorbells, because this interface always traps them.
+    // This interface always traps doorbells, so the bit that would map them selects the type of the port.
+    let port = if watched & 8 == 0 { Port::InfiniBand } else { Port::Ethernet };
+    let options = Options { port, ..Options::default() };
+    let setup = Setup { options, mac: own.mac, engine: engine::Config::default() };
     let mut guest = Driver::new(Machine::of(Mlx5::new(setup), addresses, watched & !8, AIM), LAYOUT);
     bring_up(&mut guest);
     guest

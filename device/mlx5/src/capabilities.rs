@@ -4,12 +4,15 @@
 //! mlx5 interface, section 6.
 
 use protocol::hca::mlx5::capability::{AREA_LEN, AtomicCaps, CapType, GeneralCaps, Query, SetHcaCap};
+use protocol::hca::mlx5::ethernet_capability::{EthernetCaps, FlowTableCaps, RoceCaps};
 
 use super::check::{Check, Rejection};
-use super::limits::Limits;
+use super::limits::ROCE_GIDS;
+use super::options::{Options, Port};
 
 #[derive(Debug)]
 pub struct Capabilities {
+    port: Port,
     largest: GeneralCaps,
     /// Area from the last SET_HCA_CAP. It is stored unparsed, because new drivers set bits that this device does not
     /// define.
@@ -19,9 +22,13 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Creates the capabilities as they are before the first SET_HCA_CAP.
-    pub fn new(limits: &Limits) -> Self {
-        let largest = limits.caps();
-        Self { largest, general: Box::new(largest.area()), atomic: AtomicCaps::largest() }
+    pub fn new(options: &Options) -> Self {
+        let largest = options.caps();
+        Self { port: options.port, largest, general: Box::new(largest.area()), atomic: AtomicCaps::largest() }
+    }
+
+    pub fn has_ethernet_port(&self) -> bool {
+        self.port == Port::Ethernet
     }
 
     pub const fn largest(&self) -> &GeneralCaps {
@@ -38,6 +45,12 @@ impl Capabilities {
             (Some(CapType::General), false) => self.largest.area(),
             (Some(CapType::Atomic), true) => self.atomic.area(),
             (Some(CapType::Atomic), false) => AtomicCaps::largest().area(),
+            (Some(other), _) if self.port == Port::Ethernet => match other {
+                CapType::EthernetOffloads => EthernetCaps::largest().area(),
+                CapType::Roce => RoceCaps::with_gids(ROCE_GIDS).area(),
+                CapType::FlowTable => FlowTableCaps::largest().area(),
+                CapType::General | CapType::Atomic => return Err(Check::CapType.rejects(query.cap_type)),
+            },
             _ => return Err(Check::CapType.rejects(query.cap_type)),
         })
     }
@@ -74,6 +87,10 @@ impl Capabilities {
 mod tests {
     use super::*;
 
+    fn infiniband() -> Options {
+        Options { port: Port::InfiniBand, ..Options::default() }
+    }
+
     const GENERAL: SetHcaCap = SetHcaCap { cap_type: 0 };
 
     fn query(cap_type: u16, current: bool) -> Query {
@@ -82,7 +99,7 @@ mod tests {
 
     #[test]
     fn query_of_current_capabilities_returns_values_set() {
-        let mut caps = Capabilities::new(&Limits::default());
+        let mut caps = Capabilities::new(&infiniband());
         assert_eq!(caps.query(&query(0, true)), caps.query(&query(0, false)));
         let mut area = caps.largest().area();
         area[0x13] = 9;
@@ -94,7 +111,7 @@ mod tests {
 
     #[test]
     fn only_byte_order_of_atomic_caps_changes() {
-        let mut caps = Capabilities::new(&Limits::default());
+        let mut caps = Capabilities::new(&infiniband());
         let mut area = [0; AREA_LEN];
         area[8] = 0x40;
         caps.set(&SetHcaCap { cap_type: 3 }, &area).unwrap();
@@ -104,8 +121,19 @@ mod tests {
     }
 
     #[test]
+    fn ethernet_port_has_more_capability_types() {
+        let caps = Capabilities::new(&Options::default());
+        for (cap_type, at, byte) in [(0, 0x36, 1), (1, 0, 0xc0), (4, 0x1f, 128), (7, 0x40, 0x9e)] {
+            let area = caps.query(&query(cap_type, true)).unwrap();
+            assert_eq!(area[at], byte, "type {cap_type}");
+            assert_eq!(caps.query(&query(cap_type, false)), Ok(area));
+        }
+        assert_eq!(caps.query(&query(2, true)), Err(Check::CapType.rejects(2_u8)));
+    }
+
+    #[test]
     fn rejects_unsupported_types_and_values() {
-        let mut caps = Capabilities::new(&Limits::default());
+        let mut caps = Capabilities::new(&infiniband());
         assert_eq!(caps.query(&query(1, true)), Err(Check::CapType.rejects(1_u8)));
         assert_eq!(caps.set(&SetHcaCap { cap_type: 0x20 }, &[]), Err(Check::CapType.rejects(0x20_u8)));
         assert_eq!(caps.set(&GENERAL, &[0; 255]), Err(Check::CapArea.rejects(255_u8)));

@@ -12,9 +12,11 @@ mod mkey;
 mod multicast;
 mod pages;
 mod port;
+mod port_register;
 mod qp;
 mod resource;
 mod srq;
+mod vport;
 
 use card::frontend::Context;
 use protocol::hca::mlx5::capability::AREA_LEN;
@@ -140,7 +142,6 @@ fn on_resources(call: Call<'_, '_>, command: &Command<'_>) -> Result<Output, Rej
         Command::DestroySrq(number) => srq::destroy(call, Opcode::CreateSrq, number.srqn),
         Command::QuerySrq(number) => srq::query(call, Opcode::CreateSrq, number.srqn),
         Command::ArmRq(arm) => srq::arm(call, Opcode::CreateSrq, arm),
-        Command::QueryHcaVportContext(_) => Ok(port::query_context(call)),
         Command::SetFlowTableRoot(set) => flow::set_root(call, set),
         Command::CreateFlowTable(create) => flow::create_table(call, create),
         Command::DestroyFlowTable(selector) => flow::destroy_table(call, selector),
@@ -155,6 +156,14 @@ fn on_resources(call: Call<'_, '_>, command: &Command<'_>) -> Result<Output, Rej
         Command::AllocFlowCounter(alloc) => flow::alloc_counter(call, alloc),
         Command::DeallocFlowCounter(number) => flow::dealloc_counter(call, number.counter),
         Command::QueryFlowCounter(query) => flow::query_counter(call, query),
+        Command::QueryHcaVportContext(_) => port::query_context(call),
+        Command::QueryVportState(_) => vport::query_state(call),
+        Command::ModifyVportState(modify) => vport::modify_state(call, modify),
+        Command::QueryNicVportContext(query) => vport::query_context(call, query),
+        Command::ModifyNicVportContext(modify, list) => vport::modify_context(call, modify, list.bytes()),
+        Command::SetRoceAddress(set) => vport::set_roce_address(call, set),
+        Command::QueryRoceAddress(query) => vport::query_roce_address(call, query),
+        Command::QueryHcaVportPkey(query) => vport::query_pkey(call, query),
         _ => match command.transition() {
             Some((transition, modify)) => qp::modify(call, transition, &modify),
             None => Err(Check::Opcode.rejects(command.opcode().code())),

@@ -7,11 +7,12 @@ use card::frontend::Context;
 use card::frontend::snapshot::Fault;
 use card::limited;
 use engine::{AsyncEvent, Completion, Queue, RecvDone, SendDone, SendOp, Success};
-use protocol::hca::mlx5::cqe::{Content, Cqe, Failure, Receipt, Sent, Source};
+use protocol::hca::mlx5::cqe::{Content, Cqe, Failure, Receipt, RoceHeader, Sent, Source};
 use protocol::hca::mlx5::eqe::{CqFault, Eqe, QueueEvent, QueueKind};
 use protocol::hca::mlx5::qp::Service;
 use protocol::hca::mlx5::transition::Transition;
-use protocol::ids::{Cqn, Qpn, Srqn, UserIndex};
+use protocol::ids::{Cqn, Pkey, Qpn, Srqn, UserIndex};
+use protocol::net::layers::Tci;
 use protocol::roce::Kind;
 
 use super::completion_queue::LostEntry;
@@ -45,9 +46,22 @@ struct Receiver {
     timestamp: u64,
 }
 
-fn received(cx: &Context<'_>, qp: &QueuePair, to: &Receiver, done: &RecvDone) -> Cqe {
+/// Returns the source of a datagram.
+fn source(cx: &Context<'_>, is_ethernet: bool, done: &RecvDone) -> Source {
+    let qpn = done.remote_qpn;
+    if is_ethernet {
+        let header = if done.grh { RoceHeader::Ipv6 } else { RoceHeader::Ipv4 };
+        let vlan_tag = done.tag.map(Tci::into_bits);
+        return Source { qpn, service_level: header.code(), grh: true, vlan_tag, ..Source::default() };
+    }
+    let from = cx.port.addresses().source(done);
+    Source { qpn, lid: from.slid, service_level: from.service_level, grh: from.grh, ..Source::default() }
+}
+
+fn received(cx: &Context<'_>, is_ethernet: bool, qp: &QueuePair, to: &Receiver, done: &RecvDone) -> Cqe {
+    let peer = Source { qpn: done.remote_qpn, ..Source::default() };
     let pkey = || {
-        let pkeys = cx.management.as_deref().map_or(&[][..], |management| management.pkeys());
+        let pkeys = cx.management.as_deref().map_or(&[Pkey::DEFAULT][..], |management| management.pkeys());
         pkeys.get(usize::from(done.pkey_index)).map_or(0, |pkey| pkey.get())
     };
     let content = match (done.imm, done.invalidated) {
@@ -56,11 +70,6 @@ fn received(cx: &Context<'_>, qp: &QueuePair, to: &Receiver, done: &RecvDone) ->
         (None, Some(key)) => Content::SendInvalidate(key.get()),
         (None, None) => Content::Send { pkey: if qp.service() == Service::Qp1 { pkey() } else { 0 } },
     };
-    let mut source = Source { qpn: done.remote_qpn, ..Source::default() };
-    if qp.service().is_datagram() {
-        let from = cx.port.addresses().source(done);
-        (source.lid, source.service_level, source.grh) = (from.slid, from.service_level, from.grh);
-    }
     Cqe::Received(Receipt {
         content,
         qpn: qp.qpn,
@@ -68,7 +77,7 @@ fn received(cx: &Context<'_>, qp: &QueuePair, to: &Receiver, done: &RecvDone) ->
         wqe_counter: to.wqe_counter,
         byte_count: done.byte_len,
         solicited: done.solicited,
-        source,
+        source: if qp.service().is_datagram() { source(cx, is_ethernet, done) } else { peer },
         timestamp: to.timestamp,
     })
 }
@@ -78,6 +87,7 @@ impl Resources {
     pub fn complete(&mut self, cx: &mut Context<'_>, completion: &Completion) {
         let dma = cx.dma;
         cx.monitor.check(|| strict::completion(self, completion, dma));
+        let is_ethernet = self.port.ethernet().is_some();
         let Some(qp) = self.qps.get_mut(completion.qpn.get()) else { return };
         qp.count(completion);
         let tag = SendTag::from_bits(completion.wr_id);
@@ -99,7 +109,7 @@ impl Resources {
             Ok(Success::Send(done)) => (sent(qp, tag, &done, timestamp), tag.event()),
             Ok(Success::Recv(done)) => {
                 let to = Receiver { user_index, wqe_counter: tag.index(), timestamp };
-                (received(cx, qp, &to, &done), done.solicited)
+                (received(cx, is_ethernet, qp, &to, &done), done.solicited)
             }
             Err(status) => {
                 let failure = Failure {
@@ -160,7 +170,7 @@ impl Resources {
             return;
         }
         let Some(qp) = self.qps.get(qpn.get()) else { return };
-        if let Some(to_err) = qp.modification(Transition::ToErr, cx.port.addresses()) {
+        if let Some(to_err) = qp.modification(Transition::ToErr, self.port.resolver(cx.port.addresses())) {
             // Cannot fail: the engine returned the state of this QP above.
             let _ = host::modify_qp(cx, self, qpn, &to_err);
         }

@@ -16,7 +16,7 @@ use card::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 use engine::Event;
 use protocol::describe::Visitor;
 use protocol::hca::mlx5::command::SLOTS;
-use protocol::hca::mlx5::eqe::{Eqe, EventMask, PortChange};
+use protocol::hca::mlx5::eqe::{Eqe, EventMask};
 use protocol::hca::mlx5::input::Command;
 use protocol::hca::mlx5::pci;
 use protocol::hca::mlx5::regs::{MSIX_PENDING, MSIX_TABLE, Register};
@@ -32,7 +32,7 @@ use super::function::Function;
 use super::host::Mlx5Host;
 use super::init_segment::{Effect, InitSegment};
 use super::limits::{GIDS, PKEYS};
-use super::options::{Options, Setup};
+use super::options::{Options, Port, Setup};
 use super::reason::{self, NO_COMMAND_QUEUE, NO_UAR, NOT_INITIALISED, SLOT_NOT_OWNED};
 use super::send_queue::SendTag;
 use super::snapshot;
@@ -48,7 +48,7 @@ pub struct Counters {
     pub unknown_registers: u64,
 }
 
-/// A ConnectX with an InfiniBand port.
+/// A ConnectX with an Ethernet or InfiniBand port.
 #[derive(Debug)]
 pub struct Mlx5 {
     setup: Setup,
@@ -233,7 +233,7 @@ impl Frontend for Mlx5 {
     type Host<'a> = Mlx5Host<'a>;
     type Counters = Counters;
 
-    const KEY: &'static str = "connectx-ib";
+    const KEY: &'static str = "connectx";
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[reason::ALL];
     const TABLES: &'static [Table<Self>] = &snapshot::tables();
 
@@ -244,7 +244,10 @@ impl Frontend for Mlx5 {
             subsystem_vendor: pci::VENDOR_ID,
             subsystem: pci::SUBSYSTEM_ID,
             revision: pci::REVISION,
-            class: pci::CLASS_CODE,
+            class: match self.setup.options.port {
+                Port::Ethernet => pci::ETHERNET_CLASS,
+                Port::InfiniBand => pci::INFINIBAND_CLASS,
+            },
             bars: Bars::new([(
                 Bar::Bar0,
                 MemoryBar { len: self.setup.options.limits.bar_len(), prefetchable: true },
@@ -259,6 +262,9 @@ impl Frontend for Mlx5 {
     }
 
     fn port_kind(&self, _: PortNumber) -> PortKind {
+        if self.setup.options.port == Port::Ethernet {
+            return PortKind::Nic;
+        }
         PortKind::InfiniBand(NodeProfile {
             vendor_id: 0x0002c9,
             device_id: self.setup.options.device_id(),
@@ -335,9 +341,8 @@ impl Frontend for Mlx5 {
     }
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {
-        let change = if up { PortChange::Up } else { PortChange::Down };
         if let Some(resources) = self.function.resources_mut() {
-            resources.raise(cx, &Eqe::Port { port: PortNumber::ONE.get(), change });
+            resources.report_link(cx, up);
         }
     }
 

@@ -4,8 +4,9 @@
 //! mlx5 interface, sections 4 and 18.3.
 
 use super::capabilities::Capabilities;
-use super::limits::Limits;
+use super::options::Options;
 use super::pages::GivenPages;
+use super::port::EthernetPort;
 use super::resources::Resources;
 
 #[derive(Debug, Default)]
@@ -28,14 +29,21 @@ pub struct Enabled {
 }
 
 impl Enabled {
-    pub fn new(limits: &Limits) -> Self {
+    pub fn new(options: &Options) -> Self {
         Self {
             issi: 0,
-            caps: Capabilities::new(limits),
+            caps: Capabilities::new(options),
             pages: GivenPages::default(),
             host_endianness: 0,
             resources: None,
         }
+    }
+}
+
+impl Enabled {
+    /// Returns the Ethernet port, or `None` if the port is an InfiniBand port or the device is not initialised.
+    pub fn ethernet_mut(&mut self) -> Option<&mut EthernetPort> {
+        self.resources.as_mut()?.port.ethernet_mut()
     }
 }
 

@@ -4,6 +4,7 @@
 //! mlx5 interface, section 5.4.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
 
 use protocol::ids::Qpn;
 use smallvec::SmallVec;
@@ -31,7 +32,8 @@ impl Groups {
     /// # Errors
     /// Fails if the GID is not a multicast GID, or if a limit is reached.
     pub fn attach(&mut self, gid: [u8; 16], qpn: Qpn) -> Result<(), Rejection> {
-        if gid[0] != 0xff {
+        // On Ethernet, groups can have IPv4 addresses.
+        if !IpAddr::from(Ipv6Addr::from(gid)).to_canonical().is_multicast() {
             return Err(Check::GroupGid.rejects(gid[0]));
         }
         if !self.members.contains_key(&gid) && self.members.len() >= self.most {

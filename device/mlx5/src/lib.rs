@@ -1,4 +1,4 @@
-//! Front-end for the NVIDIA ConnectX with an InfiniBand port, as driven by Linux's `mlx5_core` and `mlx5_ib` and
+//! Front-end for the NVIDIA ConnectX with an Ethernet or InfiniBand port, as driven by Linux's `mlx5_core` and `mlx5_ib` and
 //! rdma-core's `libmlx5`.
 //!
 //! [`Mlx5`] decodes accesses to BAR0. On a store to the command doorbell, it fetches commands from the slots of the
@@ -37,6 +37,7 @@ pub mod mkey;
 pub mod numbered;
 pub mod options;
 pub mod pages;
+pub mod port;
 pub mod queue_pair;
 pub mod reason;
 pub mod recv_queue;

@@ -10,9 +10,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub const MAX_EQS: u32 = 64;
-/// Number of GIDs in the port's table.
+/// Number of GIDs in an InfiniBand port's table.
 pub const GIDS: u8 = 8;
-/// Number of P_Keys in the port's table. The table is small, because the driver sends one query for each P_Key when it
+/// Number of GIDs in an Ethernet port's table. Every combination of an IP address and a VLAN has one.
+pub const ROCE_GIDS: u16 = 128;
+/// Maximum number of entries in each list of the NIC vport context.
+pub const MAX_LIST: u16 = 128;
+/// Number of P_Keys in an InfiniBand port's table. The table is small, because the driver sends one query for each P_Key when it
 /// is loaded.
 pub const PKEYS: u16 = 128;
 /// Number of Q counter sets. Set numbers have eight bits, and set 0 does not exist.

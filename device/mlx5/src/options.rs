@@ -1,6 +1,7 @@
 //! Configurable options of the device.
 
 use card::frontend;
+use protocol::hca::mlx5::capability::GeneralCaps;
 use protocol::hca::mlx5::pci;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -10,10 +11,13 @@ use super::limits::Limits;
 /// Parameters of a device.
 pub type Setup = frontend::Setup<Options>;
 
-/// Options for ConnectX devices with an InfiniBand port.
+/// Options for ConnectX devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
+    /// Type of the port. Linux drives an Ethernet port with `mlx5_core`'s network device and, for RoCE, `mlx5_ib`, and
+    /// an InfiniBand port with `mlx5_ib`.
+    pub port: Port,
     /// Model to emulate. It determines only the PCI device ID, because the driver treats all models alike.
     pub model: Model,
     /// Use the PCI device ID of a virtual function. The driver then does not write the HOST_ENDIANNESS register, and
@@ -32,6 +36,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            port: Port::Ethernet,
             model: Model::ConnectX5,
             virtual_function: false,
             vectors: Vectors(32),
@@ -42,10 +47,29 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Returns the maximum general capabilities.
+    pub fn caps(&self) -> GeneralCaps {
+        let caps = self.limits.caps();
+        match self.port {
+            Port::Ethernet => caps.with_ethernet_port(),
+            Port::InfiniBand => caps,
+        }
+    }
+
     pub const fn device_id(&self) -> u16 {
         let model = self.model.pci();
         if self.virtual_function { model.virtual_function() } else { model.code() }
     }
+}
+
+/// Type of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Port {
+    /// Ethernet, with RoCEv2
+    Ethernet,
+    /// InfiniBand
+    InfiniBand,
 }
 
 /// Model of the device.
@@ -140,11 +164,20 @@ mod tests {
     }
 
     #[test]
+    fn port_is_ethernet_by_default() {
+        assert_eq!(parse("{}").unwrap().port, Port::Ethernet);
+        let infiniband = parse(r#"{"port": "infiniband"}"#).unwrap();
+        assert_eq!(infiniband.port, Port::InfiniBand);
+        assert_eq!(infiniband.caps(), infiniband.limits.caps());
+    }
+
+    #[test]
     fn rejects_invalid_options() {
         for (text, problem) in [
             (r#"{"vectors": 1}"#, "must be between 2 and 64"),
             (r#"{"board_id": "0123456789abcdefg"}"#, "must have at most 16 characters"),
             (r#"{"model": "connectx-3"}"#, "unknown variant"),
+            (r#"{"port": "ib"}"#, "unknown variant"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.starts_with(problem), "{error}");

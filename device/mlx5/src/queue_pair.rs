@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use card::frontend::snapshot::{Peer, QpCounters, QpRow, remote_rights};
 use card::memory::GuestMemory;
-use card::net::address::Addresses;
 use engine::{
     AccessError, AckTimeout, Completion, Fetch, Flush, GrhArea, Modify, Mtu, QpAttrs, QpSnapshot, Queue,
     RecvRequest, RemoteAccess, RnrRetry, RnrTimer, SendRequest, State,
@@ -18,7 +17,7 @@ use protocol::hca::mlx5::transition::Transition;
 use protocol::ids::{Cqn, Qpn, Srqn};
 use protocol::roce::Encap;
 
-use super::address;
+use super::address::Resolver;
 use super::buffer::QueueBuffer;
 use super::recv_queue::RecvQueue;
 use super::send_queue::{SendQueue, SendTag, WqeBytes};
@@ -98,7 +97,7 @@ impl QueuePair {
     }
 
     /// Fetches the next request from the send queue. The request's `wr_id` is a [`SendTag`].
-    pub fn next_send(&mut self, dma: &GuestMemory, addresses: &Addresses) -> Fetch<SendRequest> {
+    pub fn next_send(&mut self, dma: &GuestMemory, resolver: Resolver<'_>) -> Fetch<SendRequest> {
         if self.send.waiting() == 0 {
             // Section 7: the record can be ahead of the doorbell, so it may already announce more requests. An
             // implausible counter is ignored.
@@ -114,7 +113,7 @@ impl QueuePair {
             Fetch::Broken => return Fetch::Broken,
         };
         self.counters.sends += 1;
-        let request = work::request(&taken, self.service, self.qpn, addresses);
+        let request = work::request(&taken, self.service, self.qpn, resolver);
         let wr_id = taken.tag.into_bits();
         request.map_or_else(|status| Fetch::Refused { wr_id, status }, Fetch::Ready)
     }
@@ -213,7 +212,7 @@ impl QueuePair {
     }
 
     /// Returns the attributes for the engine, or `None` if the engine does not support the QP's service.
-    pub fn attributes(&self, addresses: &Addresses) -> Option<QpAttrs> {
+    pub fn attributes(&self, resolver: Resolver<'_>) -> Option<QpAttrs> {
         let QpContext { primary, .. } = &self.context;
         let timer = RnrTimer::new(self.context.min_rnr_timer);
         Some(QpAttrs {
@@ -225,8 +224,9 @@ impl QueuePair {
             mtu: Mtu::from_code(self.context.mtu).unwrap_or(Mtu::Mtu4096),
             max_message_len: 1 << self.context.log_max_message.min(LOG_MAX_MESSAGE),
             remote_qpn: self.context.remote_qpn,
-            path: self.peer_path(addresses),
-            own_address: false,
+            path: self.peer_path(resolver),
+            // The GID table tells which address a peer on Ethernet uses.
+            own_address: resolver.is_ethernet(),
             pkey_index: primary.pkey_index,
             qkey: self.context.qkey,
             any_qkey: false,
@@ -247,7 +247,7 @@ impl QueuePair {
                 // Section 13.3: the key itself determines whether a peer may invalidate it.
                 invalidate: true,
             },
-            grh_area: GrhArea::InfiniBand,
+            grh_area: if resolver.is_ethernet() { GrhArea::Roce } else { GrhArea::InfiniBand },
             srq: self.context.receive_kind() == Some(ReceiveKind::Srq),
             reserved_lkey: self.context.reserved_lkey,
             flush: Flush::Each,
@@ -256,12 +256,12 @@ impl QueuePair {
 
     /// Returns the modification to make in the engine for a transition that has already been applied to the QP's
     /// context. Returns `None` if the engine does not support the QP's service.
-    pub fn modification(&self, transition: Transition, addresses: &Addresses) -> Option<Modify> {
+    pub fn modification(&self, transition: Transition, resolver: Resolver<'_>) -> Option<Modify> {
         let starts = matches!(transition, Transition::Rst2Init | Transition::ToRst);
         let is_connected = !self.service.is_datagram();
         Some(Modify {
             to: engine_state(transition.target()),
-            attrs: self.attributes(addresses)?,
+            attrs: self.attributes(resolver)?,
             send_psn: (starts || transition == Transition::Rtr2Rts).then_some(self.context.next_send_psn),
             recv_psn: (starts || (transition == Transition::Init2Rtr && is_connected))
                 .then_some(self.context.recv_psn),
@@ -270,11 +270,11 @@ impl QueuePair {
     }
 
     /// Returns the row that describes the QP in snapshots, or `None` for a UMR QP, which has no transport service.
-    pub fn row(&self, live: &QpSnapshot, addresses: &Addresses) -> Option<QpRow> {
+    pub fn row(&self, live: &QpSnapshot, resolver: Resolver<'_>) -> Option<QpRow> {
         if self.service == Service::Umr {
             return None;
         }
-        let attributes = self.attributes(addresses)?;
+        let attributes = self.attributes(resolver)?;
         Some(QpRow {
             qpn: self.qpn.get(),
             state: live.into(),
@@ -283,7 +283,7 @@ impl QueuePair {
             send_psn: live.send_psn.get(),
             unacked_psn: live.unacked_psn.get(),
             expected_psn: live.recv_psn.get(),
-            peer: self.peer(live, addresses),
+            peer: self.peer(live, resolver),
             send_cqn: self.context.send_cqn.get(),
             recv_cqn: self.context.recv_cqn.get(),
             send_slots: if self.context.no_sq { 0 } else { 1 << self.context.log_sq_blocks },
@@ -300,15 +300,15 @@ impl QueuePair {
         })
     }
 
-    fn peer(&self, live: &QpSnapshot, addresses: &Addresses) -> Option<Peer> {
+    fn peer(&self, live: &QpSnapshot, resolver: Resolver<'_>) -> Option<Peer> {
         if self.service.is_datagram() || matches!(live.state, State::Reset | State::Init) {
             return None;
         }
-        Some(Peer::new(self.context.remote_qpn, &self.peer_path(addresses)))
+        Some(Peer::new(self.context.remote_qpn, &self.peer_path(resolver)))
     }
 
-    fn peer_path(&self, addresses: &Addresses) -> Encap {
-        address::path(addresses, &self.context.primary, self.qpn, self.context.remote_qpn)
+    fn peer_path(&self, resolver: Resolver<'_>) -> Encap {
+        resolver.path(&self.context.primary, self.qpn, self.context.remote_qpn)
     }
 }
 

@@ -30,9 +30,11 @@ use super::check::{Check, Rejection};
 use super::completion_queue::CompletionQueue;
 use super::event_queue::EventQueue;
 use super::groups::Groups;
-use super::limits::{Limits, MAX_COUNTER_SETS, MAX_EQS, first};
+use super::limits::{MAX_COUNTER_SETS, MAX_EQS, first};
 use super::mkey::Mkeys;
 use super::numbered::Numbered;
+use super::options::Setup;
+use super::port::PortState;
 use super::queue_pair::QueuePair;
 use super::srq::SharedReceiveQueue;
 use super::steering::Steering;
@@ -59,10 +61,13 @@ pub struct Resources {
     /// Pages that are still available to queues and keys.
     pub budget: PageBudget,
     pub steering: Steering,
+    /// State of the port. That of an Ethernet port occupies about 10 KiB.
+    pub port: PortState,
 }
 
 impl Resources {
-    pub fn new(limits: &Limits) -> Self {
+    pub fn new(setup: &Setup) -> Self {
+        let limits = &setup.options.limits;
         let caps = limits.caps();
         let [first_uar, last_uar] = limits.uar_pages();
         let count = |log: u8| 1_u32 << log;
@@ -84,6 +89,7 @@ impl Resources {
             low_srqs: Vec::new(),
             budget: PageBudget::default(),
             steering: Steering::default(),
+            port: PortState::new(setup.options.port, setup.mac),
         }
     }
 

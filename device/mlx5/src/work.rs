@@ -3,8 +3,6 @@
 //! # Spec
 //! mlx5 interface, section 11.
 
-use card::net::address::Addresses;
-use card::net::lid::{Grh, Route};
 use engine::{
     AccessError, Fence, LocalOp, LocalToken, Payload, Piece, Remote, SendOp, SendRequest, SgeList, Status,
     UdDestination,
@@ -17,6 +15,7 @@ use protocol::ids::{Qpn, Rkey};
 use protocol::roce::Imm;
 use smallvec::SmallVec;
 
+use super::address::Resolver;
 use super::recv_queue::sge;
 use super::send_queue::FetchedWqe;
 
@@ -28,7 +27,7 @@ pub fn request(
     taken: &FetchedWqe,
     service: Service,
     qpn: Qpn,
-    addresses: &Addresses,
+    resolver: Resolver<'_>,
 ) -> Result<SendRequest, Status> {
     let wqe = SendWqe::parse(&taken.bytes, service, qpn).map_err(|_| malformed(taken))?;
     let (control, imm) = (&wqe.control, Imm(wqe.control.immediate));
@@ -57,7 +56,7 @@ pub fn request(
         }),
     };
     let ud = match &wqe.operation {
-        Operation::Datagram(to) => Some(destination(to, qpn, addresses)),
+        Operation::Datagram(to) => Some(destination(to, qpn, resolver)),
         _ => None,
     };
     Ok(SendRequest {
@@ -126,15 +125,6 @@ fn piece(item: &DataItem<'_>) -> Piece {
     }
 }
 
-/// Resolves the destination of a datagram. Datagrams to an unknown destination are sent and lost.
-fn destination(to: &DatagramSegment, qpn: Qpn, addresses: &Addresses) -> UdDestination {
-    let grh = to.grh.then_some(Grh {
-        dgid: to.gid,
-        traffic_class: to.traffic_class,
-        flow_label: to.flow_label,
-        hop_limit: to.hop_limit,
-    });
-    let route = Route { dlid: to.lid, service_level: to.service_level, grh };
-    let path = addresses.route(&route, qpn, to.qpn).unwrap_or_else(|| addresses.nowhere());
-    UdDestination { path, qpn: to.qpn, qkey: to.qkey, header: None }
+fn destination(to: &DatagramSegment, qpn: Qpn, resolver: Resolver<'_>) -> UdDestination {
+    UdDestination { path: resolver.datagram(to, qpn), qpn: to.qpn, qkey: to.qkey, header: None }
 }

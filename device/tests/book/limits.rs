@@ -365,7 +365,7 @@ fn connectx(page: &mut Page) {
     let depth = "rejected by the driver; the device itself uses at most 16";
     page.count("outstanding READs and atomics", "max_rd_atomic", max_rd_atomic, UNKNOWN, depth);
     page.count("BAR in MiB, 256 UAR pages each", "bar_mib", bar_mib, UNKNOWN, LIM_ERR);
-    page.row("MSI-X vectors", vectors.get(), "connectx-ib.vectors", "2 to 64", "2048", "BAD_PARAM");
+    page.row("MSI-X vectors", vectors.get(), "connectx.vectors", "2 to 64", "2048", "BAD_PARAM");
     page.row("event queues", mlx5::limits::MAX_EQS, FIXED, "", "256 (width of the number)", LIM_ERR);
     page.log("entries per event queue", caps.log_max_eq_entries, UNKNOWN, LIM_ERR);
     page.row("sets of Q counters", mlx5::limits::MAX_COUNTER_SETS, FIXED, "", "255", LIM_ERR);

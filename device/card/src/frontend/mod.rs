@@ -68,17 +68,26 @@ impl PortNumber {
 /// Link layer of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortKind {
-    /// Ethernet: the port has no management agents and no subnet, and is active while its link is up.
+    /// Ethernet: the port has no management agents and no subnet, and is active while its link is up. The port itself
+    /// answers ARP, neighbour discovery and ICMP echo.
     Ethernet,
+    /// Ethernet port of a NIC. The guest's kernel implements ARP, neighbour discovery and ICMP, so the port does not
+    /// answer these itself. Every frame that is not for the RDMA engine goes to [`Frontend::receive_frame`].
+    Nic,
     /// InfiniBand: the port has management agents, which present it as a port of this node.
     InfiniBand(NodeProfile),
 }
 
 impl PortKind {
+    /// Whether the port belongs to a NIC.
+    pub const fn is_nic(&self) -> bool {
+        matches!(self, Self::Nic)
+    }
+
     /// Returns the InfiniBand node; `None` for Ethernet.
     pub fn node(self) -> Option<NodeProfile> {
         match self {
-            Self::Ethernet => None,
+            Self::Ethernet | Self::Nic => None,
             Self::InfiniBand(node) => Some(node),
         }
     }
@@ -219,12 +228,9 @@ pub trait Frontend: Sized + 'static {
     /// Returns the kind of a port, which never changes. Front-ends have one port, [`PortNumber::ONE`].
     fn port_kind(&self, port: PortNumber) -> PortKind;
 
-    /// Whether the device is also a NIC. The guest of a NIC implements ARP, neighbour discovery and ICMP, so the port
-    /// does not answer these itself. Every frame that is not for the RDMA engine goes to [`Frontend::receive_frame`].
-    const NIC: bool = false;
-
     /// Receives any frame that is not for the RDMA engine, whatever its destination. The frame starts at the
-    /// destination MAC, includes VLAN tags, and has no frame check sequence.
+    /// destination MAC, includes VLAN tags, and has no frame check sequence. Only called if the port is
+    /// [`PortKind::Nic`].
     fn receive_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
         let _ = (cx, frame);
     }

@@ -78,7 +78,7 @@ impl<F: Frontend> Hca<F> {
 
     /// Fills the batch, alternating between the engine and the NIC. Returns whether more frames may follow.
     pub(super) fn transmit(&mut self) -> bool {
-        if !F::NIC {
+        if !self.is_nic {
             return self.transmit_roce(FRAMES_PER_TURN) == FRAMES_PER_TURN || !self.has_room();
         }
         let mut left = FRAMES_PER_TURN;
@@ -154,12 +154,12 @@ impl<F: Frontend> Hca<F> {
             drop(host);
             self.outbound.commit(sent.dst_mac);
             self.outbound.mark_icrc(icrc);
-            let own = self.port.addresses().own.mac;
+            let to_self = self.port.is_own_mac(sent.dst_mac);
             let for_management =
                 self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac));
             // These frames need an ICRC even if the fabric requires none. Members of a group may be on a wire, and
             // frames that are looped back, passed to management or queued are in wire format.
-            if sent.dst_mac.is_multicast() || for_management || [own, UNRESOLVED].contains(&sent.dst_mac) {
+            if sent.dst_mac.is_multicast() || for_management || to_self || sent.dst_mac == UNRESOLVED {
                 self.outbound.seal_last();
             }
             let wr = sent.wr_id.map(|wr_id| self.frontend.work_request(wr_id));
@@ -178,7 +178,7 @@ impl<F: Frontend> Hca<F> {
                 self.record(Direction::Outbound, &frame, || about(sent.qpn, wr));
                 self.port.count_sent(&frame);
                 self.manage(&frame);
-            } else if sent.dst_mac == own {
+            } else if to_self {
                 let Some(frame) = self.outbound.take_last() else { continue };
                 self.record(Direction::Outbound, &frame, || about(sent.qpn, wr));
                 self.looped.push(frame);
@@ -211,7 +211,7 @@ impl<F: Frontend> Hca<F> {
             self.port.refuse(DropReason::LinkDown);
             return self.report_drop(frame);
         }
-        if F::NIC && self.port.is_for_nic(frame) {
+        if self.is_nic && self.port.is_for_nic(frame) {
             return self.deliver_to_nic(&sealed(frame, icrc));
         }
         let whole = frame;

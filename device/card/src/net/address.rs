@@ -77,7 +77,7 @@ impl Addresses {
             hop_limit: if class.hop_limit == 0 { HOP_LIMIT } else { class.hop_limit },
             fragment: Fragmentation::default(),
             tag: None,
-            src_port: entropy(local, remote),
+            src_port: source_port(local, remote),
         })
     }
 
@@ -169,7 +169,7 @@ fn is_set(lid: &Lid) -> bool {
 
 /// Returns the UDP source port of a flow, from the dynamic range. The port is constant for a flow and varies between
 /// flows, so that a network can use several paths.
-pub(super) fn entropy(local: Qpn, remote: Qpn) -> u16 {
+pub fn source_port(local: Qpn, remote: Qpn) -> u16 {
     const DYNAMIC: u16 = 0xc000;
     let mixed = (local.get() ^ remote.get().rotate_left(12)).wrapping_mul(0x9e37_79b1);
     let [high, low, ..] = mixed.to_be_bytes();
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn udp_source_ports_are_dynamic_and_vary() {
         let ports: std::collections::BTreeSet<_> =
-            (0..64).map(|n| entropy(Qpn::new(n), Qpn::new(9))).collect();
+            (0..64).map(|n| source_port(Qpn::new(n), Qpn::new(9))).collect();
         assert!(ports.iter().all(|port| *port >= 0xc000));
         assert!(ports.len() > 48, "{} of 64 differ", ports.len());
     }

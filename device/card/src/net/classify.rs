@@ -18,15 +18,20 @@ pub(super) enum Class {
     HostStack,
 }
 
-/// Classifies a frame from the fabric for which `Port::is_for_nic` is false.
-pub(super) fn classify(ether: &EtherFrame<'_>, own: &Identity) -> Result<Class, DropReason> {
+/// Classifies a frame from the fabric for which `Port::is_for_nic` is false. `has_mac` returns whether the port has
+/// a MAC in addition to that of `own`.
+pub(super) fn classify(
+    ether: &EtherFrame<'_>,
+    own: &Identity,
+    has_mac: impl Fn(MacAddr) -> bool,
+) -> Result<Class, DropReason> {
     if ether.src.is_multicast() || ether.src == MacAddr::default() {
         return Err(DropReason::BadSource);
     }
     if ether.src == own.mac {
         return Err(DropReason::Reflected);
     }
-    check_destination(ether, own)?;
+    check_destination(ether, |mac| mac == own.mac || has_mac(mac))?;
     let group = ether.dst.is_multicast();
     match ether.ether_type {
         EtherType::Arp if !group || ether.dst == MacAddr::BROADCAST => Ok(Class::HostStack),
@@ -39,15 +44,11 @@ pub(super) fn classify(ether: &EtherFrame<'_>, own: &Identity) -> Result<Class, 
     }
 }
 
-/// Returns whether a frame is for the RDMA half of a NIC: RoCE to the NIC's MAC or to a group. IP addresses and VLANs
-/// are not checked here, because each QP checks those of its connection.
-pub(super) fn is_for_rdma(frame: &[u8], own: &Identity) -> bool {
-    EtherFrame::parse_tagged(frame)
-        .is_ok_and(|(ether, _)| ether.is_roce() && check_destination(&ether, own).is_ok())
-}
-
-pub(super) fn check_destination(ether: &EtherFrame<'_>, own: &Identity) -> Result<(), DropReason> {
-    let ours = ether.dst.is_multicast() || ether.dst == own.mac;
+pub(super) fn check_destination(
+    ether: &EtherFrame<'_>,
+    is_own: impl Fn(MacAddr) -> bool,
+) -> Result<(), DropReason> {
+    let ours = ether.dst.is_multicast() || is_own(ether.dst);
     if ours { Ok(()) } else { Err(DropReason::OtherMac) }
 }
 

@@ -22,7 +22,7 @@ use protocol::net::ether::group_mac;
 use protocol::net::ipv4::Fragmentation;
 use protocol::roce::{Encap, IpAddrs};
 
-use super::address::{Addresses, HOP_LIMIT, entropy};
+use super::address::{Addresses, HOP_LIMIT, source_port};
 
 /// First multicast LID (IBTA volume 1, section 4.1.3).
 const FIRST_MULTICAST: u16 = 0xc000;
@@ -87,7 +87,7 @@ impl Addresses {
             hop_limit: grh.map_or(HOP_LIMIT, |grh| grh.hop_limit),
             fragment: Fragmentation::default(),
             tag: None,
-            src_port: entropy(local, remote),
+            src_port: source_port(local, remote),
         })
     }
 

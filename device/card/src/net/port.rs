@@ -9,9 +9,10 @@ use protocol::net::ether::{self, EtherFrame, group_mac};
 use protocol::roce::{IcrcField, IpAddrs, RoceFrame};
 
 use super::address::Addresses;
-use super::classify::{Class, check_destination, classify, is_for_rdma, is_valid_source};
+use super::classify::{Class, check_destination, classify, is_valid_source};
 use super::host_stack::{HostStack, RxContext};
 use super::link::Link;
+use super::rdma_half::{RdmaHalf, RoceAddress};
 use super::{DropReason, PortStats, Resolved};
 use crate::fabric::TxBatch;
 use crate::identity::Identity;
@@ -34,25 +35,37 @@ enum PortOwner {
     HostStack(Box<HostStack>),
     /// The guest's kernel, through a NIC.
     Nic {
-        /// Whether the RDMA half is in use, so that RoCE to this port goes to the engine.
-        rdma: bool,
+        /// Selects the RoCE packets that go to the engine.
+        rdma: RdmaHalf,
         /// MAC of the NIC until the driver sets another MAC.
         permanent: MacAddr,
     },
 }
 
 impl PortOwner {
+    /// Returns whether the RDMA half of a NIC has an address with this MAC.
+    fn has_mac(&self, mac: MacAddr) -> bool {
+        match self {
+            Self::HostStack(_) => false,
+            Self::Nic { rdma, .. } => rdma.has_mac(mac),
+        }
+    }
+
     /// Checks the destination IP address of a RoCE packet. `mac` is the destination MAC, either this port's or a
     /// group's.
-    fn check_destination(&self, own: &Identity, mac: MacAddr, ip: IpAddr) -> Result<(), DropReason> {
+    fn check_destination(
+        &self,
+        own: &Identity,
+        (mac, tag): (MacAddr, Option<u16>),
+        ip: IpAddr,
+    ) -> Result<(), DropReason> {
         let is_accepted = match self {
             // The transport checks whether the group has been joined.
             Self::HostStack(_) if mac.is_multicast() => group_mac(ip) == Some(mac),
             Self::HostStack(_) => own.owns(ip),
             // The driver programs the MAC of each group, so the MAC need not follow from the IP address.
             Self::Nic { .. } if mac.is_multicast() => ip.is_multicast(),
-            // A NIC port has no IP addresses of its own. Each QP checks the addresses of its connection.
-            Self::Nic { .. } => is_valid_source(ip),
+            Self::Nic { rdma, .. } => rdma.accepts(mac, ip, tag),
         };
         match is_accepted {
             true => Ok(()),
@@ -85,7 +98,7 @@ impl Port {
     pub fn of_nic(addresses: impl Into<Addresses>) -> Self {
         let addresses = addresses.into();
         let permanent = addresses.own.mac;
-        Self::of(addresses, PortOwner::Nic { rdma: false, permanent })
+        Self::of(addresses, PortOwner::Nic { rdma: RdmaHalf::Disabled, permanent })
     }
 
     fn of(addresses: Addresses, owner: PortOwner) -> Self {
@@ -116,11 +129,24 @@ impl Port {
     }
 
     /// Enables or disables the RDMA half of a NIC. While the RDMA half is disabled, the NIC receives RoCE like all
-    /// other frames. Has no effect on an HCA without a NIC.
+    /// other frames. While it is enabled, the engine receives RoCE to the port's MAC. Has no effect on an HCA without a
+    /// NIC.
     pub fn set_rdma(&mut self, in_use: bool) {
         if let PortOwner::Nic { rdma, .. } = &mut self.owner {
-            *rdma = in_use;
+            *rdma = if in_use { RdmaHalf::OfMac } else { RdmaHalf::Disabled };
         }
+    }
+
+    /// Enables the RDMA half of a NIC for RoCE to these addresses. Has no effect on an HCA without a NIC.
+    pub fn set_roce_addresses(&mut self, addresses: Vec<RoceAddress>) {
+        if let PortOwner::Nic { rdma, .. } = &mut self.owner {
+            *rdma = RdmaHalf::OfAddresses(addresses);
+        }
+    }
+
+    /// Returns whether unicast packets to this MAC are for the engine of this HCA.
+    pub fn is_own_mac(&self, mac: MacAddr) -> bool {
+        mac == self.addresses.own.mac || self.owner.has_mac(mac)
     }
 
     /// Sets the MAC of a NIC until the next [`Port::reset`]. Has no effect on an HCA without a NIC, whose MAC is fixed
@@ -146,18 +172,18 @@ impl Port {
         match &mut self.owner {
             PortOwner::HostStack(host_stack) => host_stack.clear_waiting(),
             PortOwner::Nic { rdma, permanent } => {
-                *rdma = false;
+                *rdma = RdmaHalf::Disabled;
                 self.addresses.own.mac = *permanent;
             }
         }
     }
 
     /// Returns whether a frame is for the NIC, if there is one. While the RDMA half is in use, RoCE to a group or to
-    /// the port's MAC is for the engine instead.
+    /// the RDMA half is for the engine instead.
     pub fn is_for_nic(&self, frame: &[u8]) -> bool {
-        match self.owner {
+        match &self.owner {
             PortOwner::HostStack(_) => false,
-            PortOwner::Nic { rdma, .. } => !(rdma && is_for_rdma(frame, &self.addresses.own)),
+            PortOwner::Nic { rdma, .. } => !rdma.takes(frame, &self.addresses.own),
         }
     }
 
@@ -283,11 +309,11 @@ impl Port {
 
     /// Handles a frame from this HCA to itself, which does not pass through the fabric.
     pub fn receive_own<'a>(&mut self, frame: &'a [u8]) -> Option<RoceFrame<'a>> {
-        let (ether, _) = EtherFrame::parse_tagged(frame).ok()?;
+        let (ether, tag) = EtherFrame::parse_tagged(frame).ok()?;
         let Self { addresses: Addresses { own, .. }, owner, .. } = self;
-        let sorted = check_destination(&ether, own).and_then(|()| {
+        let sorted = check_destination(&ether, |mac| mac == own.mac || owner.has_mac(mac)).and_then(|()| {
             let roce = RoceFrame::parse(frame)?;
-            owner.check_destination(own, ether.dst, roce.encap.ip.dst())?;
+            owner.check_destination(own, (ether.dst, tag), roce.encap.ip.dst())?;
             Ok(roce)
         });
         self.stats.roce += u64::from(sorted.is_ok());
@@ -323,14 +349,14 @@ impl Port {
             return Err(DropReason::LinkDown);
         }
         let Self { addresses: Addresses { own, .. }, owner, stats, .. } = self;
-        let ether = match owner {
-            PortOwner::HostStack(_) => EtherFrame::parse(frame)?,
-            PortOwner::Nic { .. } => EtherFrame::parse_tagged(frame)?.0,
+        let (ether, tag) = match owner {
+            PortOwner::HostStack(_) => (EtherFrame::parse(frame)?, None),
+            PortOwner::Nic { .. } => EtherFrame::parse_tagged(frame)?,
         };
-        match (classify(&ether, own)?, owner) {
+        match (classify(&ether, own, |mac| owner.has_mac(mac))?, owner) {
             (Class::Roce, owner) => {
                 let roce = RoceFrame::parse_with(frame, icrc)?;
-                owner.check_destination(own, ether.dst, roce.encap.ip.dst())?;
+                owner.check_destination(own, (ether.dst, tag), roce.encap.ip.dst())?;
                 owner.check_source(own, ether.src, &roce.encap.ip)?;
                 stats.roce += 1;
                 Ok(Some(roce))

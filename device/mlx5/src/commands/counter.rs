@@ -35,6 +35,8 @@ pub(super) fn query(call: Call<'_, '_>, query: &QueryQCounter) -> Result<Output,
 /// Returns the counts since the port was created. The command's `clear` flag has no effect, because clearing would also
 /// change the counters that MADs report.
 pub(super) fn query_port(call: Call<'_, '_>, _: &QueryVportCounter) -> Output {
+    let frames = call.resources.port.ethernet().map(|port| &port.frames);
+    let (received, sent) = frames.map_or_else(Default::default, |frames| (frames.received, frames.sent));
     let counters = call.cx.view().counters;
     let packets = |packets, bytes| TrafficCounter { packets, bytes };
     // The port has a single octet counter for unicast and multicast packets, so all octets are reported as unicast.
@@ -45,6 +47,12 @@ pub(super) fn query_port(call: Call<'_, '_>, _: &QueryVportCounter) -> Output {
         tx_ib_unicast: packets(counters.transmit_unicast_packets, counters.transmit_octets),
         rx_ib_multicast: packets(counters.receive_multicast_packets, 0),
         tx_ib_multicast: packets(counters.transmit_multicast_packets, 0),
+        rx_eth_broadcast: received.broadcast,
+        tx_eth_broadcast: sent.broadcast,
+        rx_eth_unicast: received.unicast,
+        tx_eth_unicast: sent.unicast,
+        rx_eth_multicast: received.multicast,
+        tx_eth_multicast: sent.multicast,
         ..VportCounters::default()
     };
     vport.emit().to_vec()

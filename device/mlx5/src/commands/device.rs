@@ -13,7 +13,8 @@ use protocol::hca::mlx5::device::{
 use super::{Output, nothing};
 use crate::check::{Check, Rejection};
 use crate::function::{Enabled, Function};
-use crate::options::Setup;
+use crate::options::{Port, Setup};
+use crate::port;
 use crate::resources::Resources;
 
 /// Mask of the supported interface steps (ISSIs), 0 and 1. QUERY_ISSI does not report step 0, because every device
@@ -26,6 +27,9 @@ pub(crate) fn reset(function: &mut Function, setup: &Setup, cx: &mut Context<'_>
     cx.monitor.forget_qps();
     if let Some(management) = &mut cx.management {
         management.reset();
+    }
+    if setup.options.port == Port::Ethernet {
+        port::release(cx.port);
     }
     *function = Function::Disabled;
 }
@@ -40,7 +44,7 @@ pub(super) fn enable(
 ) -> Result<Output, Rejection> {
     check(arguments)?;
     reset(function, setup, cx);
-    *function = Function::Enabled(Box::new(Enabled::new(&setup.options.limits)));
+    *function = Function::Enabled(Box::new(Enabled::new(&setup.options)));
     Ok(nothing())
 }
 
@@ -72,7 +76,7 @@ pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -
     if let Some(management) = &cx.management {
         cx.engine.set_pkeys(management.pkeys());
     }
-    enabled.resources = Some(Box::new(Resources::new(limits)));
+    enabled.resources = Some(Box::new(Resources::new(setup)));
     Ok(nothing())
 }
 
@@ -89,6 +93,9 @@ pub(super) fn teardown(
     }
     cx.engine.reset(setup.engine);
     cx.monitor.forget_qps();
+    if setup.options.port == Port::Ethernet {
+        port::release(cx.port);
+    }
     enabled.resources = None;
     Ok(TeardownState { failed: false }.emit().to_vec())
 }

@@ -1,4 +1,4 @@
-//! The InfiniBand port: MAD_IFC, the state of the port, and port registers.
+//! MAD_IFC, the state of an InfiniBand port, and registers.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.5 and 14.
@@ -9,19 +9,30 @@ use protocol::hca::mlx5::access_register::{
     AccessReg, Direction, HostEndianness, NodeDescription, Pcap, PortRegister,
 };
 use protocol::hca::mlx5::mad_ifc::{MadAnswer, MadIfc};
+use protocol::hca::mlx5::opcode::Opcode;
 use protocol::hca::mlx5::vport::{QueriedVport, VportContext};
 
-use super::{Call, Output, nothing};
+use super::{Call, Output, nothing, port_register};
 use crate::check::{Check, Rejection};
 use crate::function::Enabled;
+use crate::port::PortState;
 
-fn check(port: u8) -> Result<(), Rejection> {
+pub(super) fn check(port: u8) -> Result<(), Rejection> {
     if port == PortNumber::ONE.get() { Ok(()) } else { Err(Check::Port.rejects(port)) }
+}
+
+/// Rejects a command unless the port is an InfiniBand port.
+fn infiniband(call: &Call<'_, '_>, opcode: Opcode) -> Result<(), Rejection> {
+    match call.resources.port {
+        PortState::InfiniBand => Ok(()),
+        PortState::Ethernet(_) => Err(Check::PortType.rejects(opcode.code())),
+    }
 }
 
 /// Executes MAD_IFC. The command fails if the MAD has no response. Such a failure is not always a driver error: the
 /// driver forwards MADs from the fabric, and some of these need no response.
 pub(super) fn mad_ifc(call: Call<'_, '_>, execute: &MadIfc) -> Result<Output, Rejection> {
+    infiniband(&call, Opcode::MadIfc)?;
     check(execute.port)?;
     let m_key = if execute.ignore_mkey { MkeyCheck::Ignore } else { MkeyCheck::Enforce };
     let class = protocol::mad::header(&execute.mad).class;
@@ -29,7 +40,8 @@ pub(super) fn mad_ifc(call: Call<'_, '_>, execute: &MadIfc) -> Result<Output, Re
     Ok(MadAnswer { mad: answer }.emit().to_vec())
 }
 
-pub(super) fn query_context(call: Call<'_, '_>) -> Output {
+pub(super) fn query_context(call: Call<'_, '_>) -> Result<Output, Rejection> {
+    infiniband(&call, Opcode::QueryHcaVportContext)?;
     let info = call.cx.port_info().unwrap_or_default();
     let gid = call.cx.management.as_ref().and_then(|management| management.gid(0)).unwrap_or_default();
     let [.., a, b, c, d, e, f, g, h] = gid;
@@ -50,7 +62,7 @@ pub(super) fn query_context(call: Call<'_, '_>) -> Output {
         sm_lid: info.sm_lid,
         sm_service_level: info.sm_sl,
     };
-    QueriedVport { context }.emit().to_vec()
+    Ok(QueriedVport { context }.emit().to_vec())
 }
 
 pub(super) fn access_register(
@@ -73,15 +85,26 @@ pub(super) fn access_register(
         }
         PortRegister::NodeDescription => {
             let set = NodeDescription::parse_prefix(data).ok_or_else(short)?;
-            if direction == Direction::Write
-                && let Some(management) = &mut cx.management
-            {
-                management.set_description(set.text);
-            }
-            let text = cx.management.as_ref().map_or(set.text, |management| management.description());
+            let is_write = direction == Direction::Write;
+            let text = match (&mut cx.management, enabled.ethernet_mut()) {
+                (Some(management), _) => {
+                    if is_write {
+                        management.set_description(set.text);
+                    }
+                    management.description()
+                }
+                (None, Some(port)) => {
+                    if is_write {
+                        port.description = set.text;
+                    }
+                    port.description
+                }
+                (None, None) => return Err(Check::NotInitialised.rejects(Opcode::AccessReg.code())),
+            };
             NodeDescription { text }.emit().to_vec()
         }
         // Section 20, M-23: `ib_cm` drops the port if this access fails.
+        PortRegister::Pcap if cx.management.is_none() => return Err(unknown()),
         PortRegister::Pcap => {
             let set = Pcap::parse_prefix(data).ok_or_else(short)?;
             check(set.port)?;
@@ -93,6 +116,12 @@ pub(super) fn access_register(
             let capability_mask = cx.port_info().map_or(0, |info| info.capabilities);
             Pcap { port: set.port, capability_mask }.emit().to_vec()
         }
+        register if enabled.caps.has_ethernet_port() => {
+            let resources = enabled.resources.as_mut();
+            let resources = resources.ok_or_else(|| Check::NotInitialised.rejects(Opcode::AccessReg.code()))?;
+            port_register::access(resources, cx, (register, direction), data)?
+        }
+        _ => return Err(unknown()),
     };
     Ok([nothing(), value].concat())
 }

@@ -27,6 +27,10 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateQp, pages: Pages<'_>) ->
     let Call { resources, setup, cx, .. } = call;
     let context = create.context;
     let service = service(&context)?;
+    // Section 15.3: an Ethernet port has no QP0.
+    if service == Service::Qp0 && resources.port.ethernet().is_some() {
+        return Err(Check::QpService.rejects(context.service));
+    }
     check_geometry(&setup.options.limits, &context)?;
     check_objects(resources, &context, service)?;
     let taken = match service {
@@ -44,7 +48,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateQp, pages: Pages<'_>) ->
     let buffer = resources.buffer(pages, place, len, Check::QpPages.rejects(len))?;
     let kept = buffer.pages();
     let qp = QueuePair::new(qpn, service, context, buffer);
-    if let Some(attributes) = qp.attributes(cx.port.addresses())
+    if let Some(attributes) = qp.attributes(resources.port.resolver(cx.port.addresses()))
         && cx.engine.create_qp(qpn, attributes).is_err()
     {
         resources.release_pages(kept);
@@ -165,13 +169,14 @@ pub(super) fn modify(
     check_modified(resources, transition, &next, service)?;
     resources.uses.remove(&QueuePair::uses(&old));
     resources.uses.add(&QueuePair::uses(&next));
-    let Some(qp) = resources.qps.get_mut(qpn.get()) else { return Err(unknown(qpn)) };
+    let Resources { qps, port, .. } = &mut *resources;
+    let Some(qp) = qps.get_mut(qpn.get()) else { return Err(unknown(qpn)) };
     qp.context = next;
     if transition == Transition::ToRst {
         qp.clear();
         cx.monitor.forget_qp(qpn);
     }
-    let modification = qp.modification(transition, cx.port.addresses());
+    let modification = qp.modification(transition, port.resolver(cx.port.addresses()));
     if let Some(modification) = modification {
         host::modify_qp(cx, resources, qpn, &modification)?;
     }

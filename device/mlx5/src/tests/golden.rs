@@ -284,7 +284,7 @@ fn replay(driver: &mut Driver) -> Vec<usize> {
 fn recorded() -> Options {
     let caps = GeneralCaps::infiniband();
     let max_cqes = Count::of_log(caps.log_max_cq_entries);
-    Options { limits: Limits { max_cqes, ..Limits::default() }, ..Options::default() }
+    Options { limits: Limits { max_cqes, ..Limits::default() }, ..infiniband() }
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn object_numbers_restart_after_unload() {
 /// Section 1.1: the device behaves the same with the device ID of a virtual function.
 #[test]
 fn virtual_function_accepts_same_commands() {
-    let options = Options { virtual_function: true, ..Options::default() };
+    let options = Options { virtual_function: true, ..infiniband() };
     let mut driver = powered_on_with(LID, options);
     for step in steps(TRACES[0]) {
         if let Action::Command { heading, input, output, .. } = step.action {

@@ -40,7 +40,7 @@ fn small() -> Driver {
         "max_rd_atomic": RD_ATOMIC, "bar_mib": 1,
     }));
     let vectors = VECTORS.try_into().unwrap();
-    let mut driver = powered_on_with(1, Options { limits: limits.unwrap(), vectors, ..Options::default() });
+    let mut driver = powered_on_with(1, Options { limits: limits.unwrap(), vectors, ..infiniband() });
     driver.ok(&Command::EnableHca(Function { function: 0 }));
     driver.ok(&Command::InitHca(InitHca::default()));
     driver

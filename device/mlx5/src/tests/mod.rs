@@ -34,8 +34,7 @@ use protocol::ids::{Cqn, Eqn, Iova, Lid, Pdn, UarIndex};
 
 use super::check::Check;
 use super::device::Mlx5;
-use super::options::Options;
-use super::options::Setup;
+use super::options::{Options, Port, Setup};
 
 type Driver = driver::Driver<Guest<Mlx5>>;
 
@@ -43,6 +42,10 @@ const BARE: NoArguments = NoArguments { op_mod: 0 };
 
 /// Address of the doorbell record that the queues of a test share.
 const RECORD: Iova = Iova::new(0x30_0000);
+
+fn infiniband() -> Options {
+    Options { port: Port::InfiniBand, ..Options::default() }
+}
 
 fn setup(lid: u16, options: Options) -> Setup {
     Setup { options, mac: Identity::from_lid(Lid::new(lid)).mac, engine: engine::Config::default() }
@@ -60,7 +63,7 @@ fn powered_on_with(lid: u16, options: Options) -> Driver {
 }
 
 fn powered_on() -> Driver {
-    powered_on_with(1, Options::default())
+    powered_on_with(1, infiniband())
 }
 
 fn initialised() -> Driver {

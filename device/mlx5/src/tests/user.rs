@@ -96,7 +96,7 @@ fn data_bus(offset: u64) -> u64 {
 impl User {
     /// Creates a program without a QP, on an HCA with this LID.
     pub(super) fn new(lid: u16) -> Self {
-        let mut driver = powered_on_with(lid, Options::default());
+        let mut driver = powered_on_with(lid, infiniband());
         driver.ok(&Command::EnableHca(Function { function: 0 }));
         driver.ok(&Command::InitHca(InitHca::default()));
         let uar = driver.alloc_uar();

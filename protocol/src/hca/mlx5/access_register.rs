@@ -1,17 +1,30 @@
 //! Port registers, read and written by the command ACCESS_REG.
 //!
 //! # Spec
-//! mlx5 interface, sections 5.5 and 14.4.
+//! mlx5 interface, sections 5.5, 14.4 and 15.4.
 
 use super::code::codes;
+use super::port_register::{Paos, Pfcc, Pmlp, Pmtu, PortCounters, Ptys};
 use crate::describe::{Describe, Value, Visitor};
 use crate::layout;
 
 codes! {
-    /// Port register that drivers of an InfiniBand port access.
+    /// Register that drivers access.
     pub enum PortRegister(u16) {
-        /// Capability mask of a port.
+        /// InfiniBand: capability mask of a port.
         Pcap = 0x5001 "PCAP",
+        /// Ethernet: lanes and module of a port.
+        Pmlp = 0x5002 "PMLP",
+        /// Ethernet: maximum frame length of a port.
+        Pmtu = 0x5003 "PMTU",
+        /// Link modes of a port.
+        Ptys = 0x5004 "PTYS",
+        /// Ethernet: administrative and operational state of a port.
+        Paos = 0x5006 "PAOS",
+        /// Ethernet: flow control of a port.
+        Pfcc = 0x5007 "PFCC",
+        /// Ethernet: counters of a port.
+        Ppcnt = 0x5008 "PPCNT",
         /// NodeDescription of the device. `rdma-ndd` writes the name of the host to it.
         NodeDescription = 0x6001 "NODE_DESC",
         /// Byte order of the host. A driver fails to load if it cannot write this register.
@@ -70,6 +83,24 @@ layout! {
 /// Passes the data of a register to the visitor.
 pub fn describe(register: u16, data: &[u8], to: &mut dyn Visitor) {
     match PortRegister::from_code(register) {
+        Some(PortRegister::Pmlp) if data.len() >= Pmlp::LEN => {
+            Pmlp::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        Some(PortRegister::Pmtu) if data.len() >= Pmtu::LEN => {
+            Pmtu::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        Some(PortRegister::Ptys) if data.len() >= Ptys::LEN => {
+            Ptys::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        Some(PortRegister::Paos) if data.len() >= Paos::LEN => {
+            Paos::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        Some(PortRegister::Pfcc) if data.len() >= Pfcc::LEN => {
+            Pfcc::parse_prefix(data).unwrap_or_default().describe(to);
+        }
+        Some(PortRegister::Ppcnt) if data.len() >= PortCounters::LEN => {
+            PortCounters::parse_prefix(data).unwrap_or_default().describe(to);
+        }
         Some(PortRegister::Pcap) if data.len() >= Pcap::LEN => {
             Pcap::parse_prefix(data).unwrap_or_default().describe(to);
         }

@@ -1,4 +1,4 @@
-//! Device capabilities: QUERY_HCA_CAP, SET_HCA_CAP and the capability areas of an InfiniBand port.
+//! Device capabilities: QUERY_HCA_CAP, SET_HCA_CAP, and the general and atomic capability areas.
 //!
 //! A capability bit that is 0 disables a driver feature. [`GeneralCaps`] therefore names only the bits that the device
 //! sets and those that must stay 0 for a known reason.
@@ -8,6 +8,7 @@
 
 use super::code::codes;
 use super::command::OutputHeader;
+use super::ethernet_capability::{EthernetCaps, FlowTableCaps, RoceCaps};
 use crate::describe::{Describe, Field as _, Value, Visitor};
 use crate::layout;
 
@@ -72,7 +73,13 @@ impl SetHcaCap {
 fn describe_area(cap_type: u16, area: &[u8], to: &mut dyn Visitor) {
     let general = || GeneralCaps::parse_prefix(area);
     let atomic = || AtomicCaps::parse_prefix(area);
+    let ethernet = || EthernetCaps::parse_prefix(area);
+    let roce = || RoceCaps::parse_prefix(area);
+    let flow_table = || FlowTableCaps::parse_prefix(area);
     match CapType::from_code(cap_type) {
+        Some(CapType::EthernetOffloads) if ethernet().is_some() => ethernet().show("ethernet", to),
+        Some(CapType::Roce) if roce().is_some() => roce().show("roce", to),
+        Some(CapType::FlowTable) if flow_table().is_some() => flow_table().show("flow_table", to),
         Some(CapType::General) if general().is_some() => general().show("general", to),
         Some(CapType::Atomic) if atomic().is_some() => atomic().show("atomic", to),
         _ => to.value("area", Value::Bytes(area)),
@@ -221,6 +228,34 @@ layout! {
         @0x64[28:24]  log_max_transport_domains: u8,
         @0x64[20:16]  log_max_pds: u8,
         @0x64[4:0]    log_max_xrcds: u8,
+        @0x6c[28:24]  log_max_rqs: u8,
+        @0x6c[20:16]  log_max_sqs: u8,
+        @0x6c[12:8]   log_max_tirs: u8,
+        @0x6c[4:0]    log_max_tises: u8,
+        /// Whether RQs can be cyclic, as opposed to linked lists.
+        @0x70[31]     cyclic_rq: bool,
+        @0x70[28:24]  log_max_rmps: u8,
+        @0x70[20:16]  log_max_rqts: u8,
+        /// Log2 of the maximum number of entries in an RQT.
+        @0x70[12:8]   log_max_rqt_entries: u8,
+        /// Log2 of the maximum number of TISes per SQ.
+        @0x70[4:0]    log_max_tises_per_sq: u8,
+        /// Log2 of the maximum entry size of an RQ in bytes.
+        @0x74[28:24]  log_max_rq_stride: u8,
+        /// Log2 of the minimum entry size of an RQ in bytes.
+        @0x74[20:16]  log_min_rq_stride: u8,
+        /// Log2 of the maximum block size of an SQ in bytes.
+        @0x74[12:8]   log_max_sq_stride: u8,
+        /// Log2 of the minimum block size of an SQ in bytes.
+        @0x74[4:0]    log_min_sq_stride: u8,
+        /// Log2 of the maximum number of entries in an RQ or SQ.
+        @0x78[4:0]    log_max_wq_entries: u8,
+        /// Log2 of the maximum length of the VLAN list in the vport context.
+        @0x7c[20:16]  log_max_vlan_list: u8,
+        /// Log2 of the maximum length of the multicast list in the vport context.
+        @0x7c[12:8]   log_max_multicast_list: u8,
+        /// Log2 of the maximum length of the unicast list in the vport context.
+        @0x7c[4:0]    log_max_unicast_list: u8,
         @0x8c[15:0]   max_eqs: u16,
         /// Frequency of the internal timer in MHz.
         @0x98         timer_mhz: u32,
@@ -228,6 +263,10 @@ layout! {
         @0x9c         timer_khz: u32,
         /// Number of UAR pages in a system page.
         @0xa4[15:0]   uars_per_page: u16,
+        /// Whether CQs may be created for compressed CQEs. The device may still write none.
+        @0xb4[0]      cqe_compression: bool,
+        /// Maximum number of completions in a compressed CQE.
+        @0xb8[15:0]   max_mini_cqes: u16,
     }
 }
 
@@ -352,7 +391,7 @@ impl AtomicCaps {
 }
 
 /// Returns a capability area that begins with `caps`.
-fn in_area(caps: &[u8]) -> [u8; AREA_LEN] {
+pub(super) fn in_area(caps: &[u8]) -> [u8; AREA_LEN] {
     let mut area = [0; AREA_LEN];
     area.iter_mut().zip(caps).for_each(|(to, from)| *to = *from);
     area

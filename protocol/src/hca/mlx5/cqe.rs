@@ -64,10 +64,14 @@ layout! {
         @0x14[15:0]   source_lid: Lid,
         /// Nonzero if a datagram has a GRH.
         @0x18[29:28]  grh: u8,
-        /// InfiniBand: service level of a datagram.
+        /// InfiniBand: service level of a datagram. Ethernet: network layer, a value of [`RoceHeader`].
         @0x18[27:24]  service_level: u8,
         /// Source QP of a datagram, or the peer of an RC QP.
         @0x18[23:0]   source_qpn: Qpn,
+        /// Ethernet: whether a datagram had a VLAN tag.
+        @0x1c[16]     vlan_present: bool,
+        /// Ethernet: tag control information of a datagram's VLAN tag.
+        @0x1c[15:0]   vlan_tag: u16 => Hex,
         /// User index of the QP or, for XRC, of the SRQ.
         @0x20[23:0]   user_index: UserIndex,
         /// Immediate data or invalidated key. For a datagram to QP1, the low half contains the P_Key.
@@ -151,19 +155,31 @@ pub enum Content {
     SendInvalidate(u32),
 }
 
-/// Source of a message, as reported by InfiniBand ports.
+codes! {
+    /// Network layer of a datagram that an Ethernet port received. It takes the place of the service level.
+    pub enum RoceHeader(u8) {
+        /// RoCEv1, which this device does not support.
+        Grh = 0 "grh",
+        Ipv6 = 1 "ipv6",
+        Ipv4 = 2 "ipv4",
+    }
+}
+
+/// Source of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct Source {
     pub qpn: Qpn,
     /// Source LID of a datagram.
     pub lid: Lid,
-    /// Service level of a datagram.
+    /// InfiniBand: service level of a datagram. Ethernet: network layer, a value of [`RoceHeader`].
     pub service_level: u8,
     /// Path bits from the destination LID of a datagram.
     pub path_bits: u8,
-    /// Whether a datagram has a GRH.
+    /// Whether a datagram has a GRH. Always true on Ethernet.
     pub grh: bool,
+    /// Ethernet: tag control information of a datagram's VLAN tag.
+    pub vlan_tag: Option<u16>,
 }
 
 /// A send request that has completed.
@@ -246,6 +262,8 @@ impl Cqe {
                 grh: receipt.source.grh.into(),
                 service_level: receipt.source.service_level,
                 source_qpn: receipt.source.qpn,
+                vlan_present: receipt.source.vlan_tag.is_some(),
+                vlan_tag: receipt.source.vlan_tag.unwrap_or_default(),
                 user_index: receipt.user_index,
                 immediate: match receipt.content {
                     Content::WriteImm(imm) | Content::SendImm(imm) => imm,
@@ -308,6 +326,7 @@ impl Cqe {
                     service_level: fields.service_level,
                     path_bits: fields.path_bits,
                     grh: fields.grh != 0,
+                    vlan_tag: fields.vlan_present.then_some(fields.vlan_tag),
                 },
                 timestamp: fields.timestamp,
             })
@@ -394,6 +413,9 @@ impl Describe for Cqe {
                 receipt.source.service_level.show("service_level", to);
                 receipt.source.path_bits.show("path_bits", to);
                 receipt.source.grh.show("grh", to);
+                if let Some(tag) = receipt.source.vlan_tag {
+                    Hex(tag).show("vlan_tag", to);
+                }
                 Hex(receipt.timestamp).show("timestamp", to);
             }
             Self::Failed(failure) => {
@@ -453,8 +475,14 @@ mod tests {
 
     #[test]
     fn datagram_cqe_identifies_sender() {
-        let source =
-            Source { qpn: Qpn::new(1), lid: Lid::new(0x12), service_level: 3, path_bits: 5, grh: true };
+        let source = Source {
+            qpn: Qpn::new(1),
+            lid: Lid::new(0x12),
+            service_level: 3,
+            path_bits: 5,
+            grh: true,
+            vlan_tag: None,
+        };
         let content = Content::Send { pkey: 0xffff };
         let cqe = Cqe::Received(Receipt { content, source, solicited: true, ..receipt() });
         let expected = [
@@ -467,6 +495,16 @@ mod tests {
             (0x3c, 0x23),
         ];
         check(cqe, true, &expected);
+    }
+
+    #[test]
+    fn ethernet_datagram_cqe_has_header_and_vlan() {
+        let header = RoceHeader::Ipv4.code();
+        let (qpn, vlan_tag) = (Qpn::new(1), Some(0xc005));
+        let source = Source { qpn, service_level: header, grh: true, vlan_tag, ..Source::default() };
+        let cqe = Cqe::Received(Receipt { source, ..receipt() });
+        let words = [(0x18, 0x1200_0001), (0x1c, 0x0001_c005), (0x2c, 0x200), (0x38, 0x83), (0x3c, 0x20)];
+        check(cqe, false, &words);
     }
 
     #[test]

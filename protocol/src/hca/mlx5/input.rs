@@ -31,7 +31,9 @@ use super::resource::{
 use super::srq::{ArmSrq, CreateRmp, CreateSrq, ModifyRmp, QueriedRmp, QueriedSrq};
 use super::status::InputError;
 use super::transition::Transition;
-use super::vport::QueriedVport;
+use super::nic_vport::{ModifyNicVport, ModifyVportState, QueriedNicVport, QueryNicVport, VportState};
+use super::roce_address::{QueriedRoceAddress, QueryRoceAddress, SetRoceAddress};
+use super::vport::{QueriedVport, QueriedVportPkey, QueryVportPkey};
 use crate::describe::{Describe, Field, Value, Visitor};
 use crate::ids::Iova;
 
@@ -330,6 +332,18 @@ commands! {
     AllocFlowCounter(AllocFlowCounter) -> FlowCounterNumber;
     DeallocFlowCounter(FlowCounterNumber) -> OutputHeader;
     QueryFlowCounter(QueryFlowCounter) -> QueriedFlowCounter;
+    /// Reads the state of the Ethernet port.
+    QueryVportState(NoArguments) -> VportState;
+    /// Sets the state of the Ethernet port.
+    ModifyVportState(ModifyVportState) -> OutputHeader;
+    QueryNicVportContext(QueryNicVport) -> QueriedNicVport;
+    ModifyNicVportContext(ModifyNicVport, list: Bytes) -> OutputHeader;
+    /// Sets an entry of the GID table.
+    SetRoceAddress(SetRoceAddress) -> OutputHeader;
+    /// Reads an entry of the GID table.
+    QueryRoceAddress(QueryRoceAddress) -> QueriedRoceAddress;
+    /// Reads an entry of the P_Key table.
+    QueryHcaVportPkey(QueryVportPkey) -> QueriedVportPkey;
 }
 
 impl Command<'_> {

@@ -1,5 +1,5 @@
 //! NVIDIA ConnectX ("mlx5"): registers, commands, contexts and queue entries. Its drivers are `mlx5_core` and `mlx5_ib`
-//! in Linux and `libmlx5` in rdma-core. This module covers only what an InfiniBand port requires.
+//! in Linux and `libmlx5` in rdma-core.
 //!
 //! All multi-byte fields are big-endian, including those in registers and doorbell records. As in the interface
 //! document, `@0x0c[28:24]` means bits 28 to 24 of the 32-bit word at byte 0Ch.
@@ -16,6 +16,7 @@ pub mod counter;
 pub mod cq;
 pub mod cqe;
 pub mod device;
+pub mod ethernet_capability;
 pub mod doorbell;
 pub mod eq;
 pub mod eqe;
@@ -27,13 +28,16 @@ pub mod input;
 pub mod mad_ifc;
 pub mod match_parameters;
 pub mod mkey;
+pub mod nic_vport;
 pub mod opcode;
 pub mod pages;
 pub mod path;
 pub mod pci;
+pub mod port_register;
 pub mod qp;
 pub mod regs;
 pub mod resource;
+pub mod roce_address;
 pub mod srq;
 pub mod status;
 pub mod syndrome;

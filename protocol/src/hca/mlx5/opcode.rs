@@ -57,6 +57,7 @@ codes! {
         ModifyVportState = 0x751 "MODIFY_VPORT_STATE",
         QueryNicVportContext = 0x754 "QUERY_NIC_VPORT_CONTEXT",
         ModifyNicVportContext = 0x755 "MODIFY_NIC_VPORT_CONTEXT",
+        QueryRoceAddress = 0x760 "QUERY_ROCE_ADDRESS",
         SetRoceAddress = 0x761 "SET_ROCE_ADDRESS",
         QueryHcaVportContext = 0x762 "QUERY_HCA_VPORT_CONTEXT",
         ModifyHcaVportContext = 0x763 "MODIFY_HCA_VPORT_CONTEXT",

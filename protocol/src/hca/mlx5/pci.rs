@@ -11,8 +11,10 @@ pub const VENDOR_ID: u16 = 0x15b3;
 pub const SUBSYSTEM_ID: u16 = 0x0007;
 /// PCI revision ID, chosen by hcad.
 pub const REVISION: u8 = 0;
-/// Class code: InfiniBand controller.
-pub const CLASS_CODE: [u8; 3] = [0x02, 0x07, 0x00];
+/// Class code of a device with an InfiniBand port: InfiniBand controller.
+pub const INFINIBAND_CLASS: [u8; 3] = [0x02, 0x07, 0x00];
+/// Class code of a device with an Ethernet port: Ethernet controller.
+pub const ETHERNET_CLASS: [u8; 3] = [0x02, 0x00, 0x00];
 
 codes! {
     /// Model of the device. The code is the device ID of the physical function. Drivers treat all models alike.

@@ -1,9 +1,9 @@
-//! State of the InfiniBand port, as reported by QUERY_HCA_VPORT_CONTEXT.
+//! State of the InfiniBand port, as reported by QUERY_HCA_VPORT_CONTEXT, and the P_Key table of an Ethernet port.
 //!
 //! # Spec
-//! mlx5 interface, section 14.2.
+//! mlx5 interface, sections 14.2 and 15.3.
 
-use crate::ids::Lid;
+use crate::ids::{Lid, Pkey};
 use crate::layout;
 
 layout! {
@@ -33,6 +33,27 @@ layout! {
         @0x64[31:16]  sm_lid: Lid,
         /// Service level for packets to the subnet manager.
         @0x64[15:12]  sm_service_level: u8,
+    }
+}
+
+layout! {
+    /// Input of the QUERY_HCA_VPORT_PKEY command.
+    pub struct QueryVportPkey[16] big_endian {
+        /// Index in the P_Key table, or [`QueryVportPkey::ALL`].
+        @0x0e  index: u16,
+    }
+}
+
+impl QueryVportPkey {
+    /// Index that selects all entries.
+    pub const ALL: u16 = 0xffff;
+}
+
+layout! {
+    /// Output of the QUERY_HCA_VPORT_PKEY command for one entry.
+    pub struct QueriedVportPkey[20] big_endian {
+        /// Entry of the P_Key table.
+        @0x10[15:0]  pkey: Pkey,
     }
 }
 

@@ -32,14 +32,13 @@ impl Frontend for Nic {
     const KEY: &'static str = "stub_nic";
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]] = &[];
     const TABLES: &'static [Table<Self>] = &[];
-    const NIC: bool = true;
 
     fn pci(&self) -> PciFunction {
         self.stub.pci()
     }
 
     fn port_kind(&self, _: PortNumber) -> PortKind {
-        PortKind::Ethernet
+        PortKind::Nic
     }
 
     fn receive_frame(&mut self, _: &mut Context<'_>, frame: &[u8]) {

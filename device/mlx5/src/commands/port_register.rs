@@ -1,0 +1,85 @@
+//! Registers of an Ethernet port.
+//!
+//! # Spec
+//! mlx5 interface, sections 15.1, 15.4 and 17.1.
+
+use card::frontend::Context;
+use protocol::hca::mlx5::access_register::{Direction, PortRegister};
+use protocol::hca::mlx5::port_register::{
+    CounterGroup, Paos, Pfcc, Pmlp, Pmtu, PortCounters, PortStatus, Ptys,
+};
+
+use super::Output;
+use super::port::check;
+use crate::check::{Check, Rejection};
+use crate::port::MAX_MTU;
+use crate::resources::Resources;
+
+/// Link modes that the port supports: 100GBASE-LR4/ER4 and others of 25 to 100 Gbit/s.
+const LINK_MODES: u32 = 0xf880_0000;
+/// 100GBASE-LR4/ER4, the link mode in use.
+const LINK_MODE: u32 = 1 << 23;
+
+/// Accesses a register and returns its data.
+///
+/// # Errors
+/// Fails if the port is an InfiniBand port, or if the data is too short or invalid.
+pub(super) fn access(
+    resources: &mut Resources,
+    cx: &mut Context<'_>,
+    (register, direction): (PortRegister, Direction),
+    data: &[u8],
+) -> Result<Output, Rejection> {
+    let unknown = Check::Register.rejects(register.code());
+    let short = || Check::RegisterLength.rejects(data.len() as u64);
+    let port = resources.port.ethernet_mut().ok_or(unknown)?;
+    let is_write = direction == Direction::Write;
+    Ok(match register {
+        PortRegister::Pmtu => {
+            let set = Pmtu::parse_prefix(data).ok_or_else(short)?;
+            check(set.port)?;
+            if is_write {
+                if set.admin > MAX_MTU {
+                    return Err(Check::Mtu.rejects(set.admin));
+                }
+                port.mtu = set.admin;
+            }
+            Pmtu { port: set.port, max: MAX_MTU, admin: port.mtu, operational: port.mtu }.emit().to_vec()
+        }
+        PortRegister::Ptys => {
+            let query = Ptys::parse_prefix(data).ok_or_else(short)?;
+            check(query.port)?;
+            // The speed of the port is fixed, so a write has no effect.
+            let modes = if query.protocol == Ptys::ETHERNET { (LINK_MODES, LINK_MODE) } else { (0, 0) };
+            let operational = if cx.port.is_up() { modes.1 } else { 0 };
+            Ptys { supported: modes.0, admin: modes.1, operational, ..query }.emit().to_vec()
+        }
+        PortRegister::Paos => {
+            let set = Paos::parse_prefix(data).ok_or_else(short)?;
+            check(set.port)?;
+            if is_write && set.set_admin {
+                let status = PortStatus::from_code(set.admin);
+                let status = status.ok_or_else(|| Check::PortStatus.rejects(set.admin))?;
+                port.enabled = status == PortStatus::Up;
+                resources.update_link(cx);
+            }
+            let status = |up| if up { PortStatus::Up.code() } else { PortStatus::Down.code() };
+            let admin = status(cx.port.link().enabled);
+            let operational = status(cx.port.is_up());
+            Paos { port: set.port, admin, operational, set_admin: false }.emit().to_vec()
+        }
+        PortRegister::Ppcnt => {
+            let query = PortCounters::parse_prefix(data).ok_or_else(short)?;
+            check(query.port)?;
+            let group = CounterGroup::from_code(query.group);
+            let group = group.ok_or_else(|| Check::CounterGroup.rejects(query.group))?;
+            // The counters cannot be cleared, because other counters are derived from them.
+            query.with(&port.frames.group(group, query.priority, cx.port.stats())).emit().to_vec()
+        }
+        // Flow control is off, and there is no module.
+        PortRegister::Pfcc => Pfcc::parse_prefix(data).ok_or_else(short)?.emit().to_vec(),
+        PortRegister::Pmlp => Pmlp::parse_prefix(data).ok_or_else(short)?.emit().to_vec(),
+        _ => return Err(unknown),
+    })
+}
+

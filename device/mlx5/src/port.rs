@@ -1,0 +1,135 @@
+//! The port: what depends on its type, and the state of an Ethernet port.
+//!
+//! # Spec
+//! mlx5 interface, section 15.
+
+pub mod counters;
+pub mod gid_table;
+pub mod vport;
+
+use card::frontend::{Context, PortNumber};
+use card::net::address::Addresses;
+use card::net::{Link, Port as FabricPort};
+use protocol::hca::mlx5::eqe::{Eqe, PortChange};
+use protocol::hca::mlx5::nic_vport::AdminState;
+use protocol::ids::MacAddr;
+
+use self::counters::FrameCounters;
+use self::gid_table::GidTable;
+use self::vport::NicVport;
+use super::address::Resolver;
+use super::options::Port;
+use super::resources::Resources;
+
+/// Maximum frame length in bytes, including the Ethernet header, a VLAN tag and the frame check sequence.
+pub const MAX_MTU: u16 = 9978;
+/// Frame length in bytes for an MTU of 1500.
+const DEFAULT_MTU: u16 = 1500 + OVERHEAD;
+const OVERHEAD: u16 = 22;
+
+#[derive(Debug)]
+pub enum PortState {
+    /// Management agents hold the state of an InfiniBand port.
+    InfiniBand,
+    Ethernet(Box<EthernetPort>),
+}
+
+impl PortState {
+    pub fn new(port: Port, mac: MacAddr) -> Self {
+        match port {
+            Port::InfiniBand => Self::InfiniBand,
+            Port::Ethernet => Self::Ethernet(Box::new(EthernetPort::new(mac))),
+        }
+    }
+
+    /// Returns the state of an Ethernet port, or `None` for an InfiniBand port.
+    pub fn ethernet(&self) -> Option<&EthernetPort> {
+        match self {
+            Self::InfiniBand => None,
+            Self::Ethernet(port) => Some(port),
+        }
+    }
+
+    /// Returns the state of an Ethernet port, or `None` for an InfiniBand port.
+    pub fn ethernet_mut(&mut self) -> Option<&mut EthernetPort> {
+        match self {
+            Self::InfiniBand => None,
+            Self::Ethernet(port) => Some(port),
+        }
+    }
+
+    /// Returns the resolver for the paths of QPs.
+    pub fn resolver<'a>(&'a self, addresses: &'a Addresses) -> Resolver<'a> {
+        match self {
+            Self::InfiniBand => Resolver::InfiniBand(addresses),
+            Self::Ethernet(port) => Resolver::Ethernet { addresses, gids: &port.gids },
+        }
+    }
+}
+
+/// State of an Ethernet port. INIT_HCA creates it.
+#[derive(Debug)]
+pub struct EthernetPort {
+    pub gids: GidTable,
+    pub vport: NicVport,
+    /// Frames that the network device sent and received.
+    pub frames: FrameCounters,
+    /// Maximum frame length in bytes that the driver has set, at most [`MAX_MTU`].
+    pub mtu: u16,
+    /// Text of the register NODE_DESC.
+    pub description: [u8; 64],
+    /// Whether the driver has enabled the port with PAOS.
+    pub enabled: bool,
+    /// State that the driver has set for the vport.
+    pub admin: AdminState,
+}
+
+impl EthernetPort {
+    pub fn new(mac: MacAddr) -> Self {
+        let mut description = [0; 64];
+        description.iter_mut().zip(format!("hcad {mac}").bytes()).for_each(|(to, byte)| *to = byte);
+        Self {
+            gids: GidTable::default(),
+            vport: NicVport::new(mac),
+            frames: FrameCounters::default(),
+            mtu: DEFAULT_MTU,
+            description,
+            enabled: true,
+            admin: AdminState::Up,
+        }
+    }
+
+    /// Makes the port receive RoCE packets to the entries of the GID table, if RoCE is enabled.
+    pub fn publish_gids(&self, port: &mut FabricPort) {
+        if self.vport.context().roce {
+            port.set_roce_addresses(self.gids.addresses().collect());
+        } else {
+            port.set_rdma(false);
+        }
+    }
+}
+
+impl Resources {
+    /// Brings the link up or down, as the driver has set the port and its vport. Section 15.1: the driver queries the
+    /// state of the vport when it receives the event.
+    pub fn update_link(&mut self, cx: &mut Context<'_>) {
+        let Some(port) = self.port.ethernet() else { return };
+        let enabled = port.enabled && port.admin != AdminState::Down;
+        let was_up = cx.port.is_up();
+        cx.port.set_link(Link { enabled, ..cx.port.link() });
+        if cx.port.is_up() != was_up {
+            self.report_link(cx, !was_up);
+        }
+    }
+
+    pub fn report_link(&mut self, cx: &mut Context<'_>, up: bool) {
+        let change = if up { PortChange::Up } else { PortChange::Down };
+        self.raise(cx, &Eqe::Port { port: PortNumber::ONE.get(), change });
+    }
+}
+
+/// Drops the settings that a driver has made on the fabric port of an Ethernet port.
+pub fn release(port: &mut FabricPort) {
+    port.reset();
+    port.set_link(Link { enabled: true, ..port.link() });
+}

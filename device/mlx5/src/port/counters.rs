@@ -1,0 +1,147 @@
+//! Counters of the frames of the network device, by the kind of their destination and by length.
+//!
+//! # Spec
+//! mlx5 interface, section 17.1.
+
+use card::net::PortStats;
+use protocol::hca::mlx5::counter::TrafficCounter;
+use protocol::hca::mlx5::port_register::{CounterGroup, IeeeCounters, PriorityCounters, Rfc2819Counters};
+use protocol::ids::MacAddr;
+
+/// Length of the frame check sequence, which the counters of the physical port include.
+const FCS_LEN: u64 = 4;
+/// Length of the headers before the BTH of a RoCE packet over IPv4, and the frame check sequence. RoCE packets over
+/// IPv6, whose headers are 20 bytes longer, are not counted separately.
+const ROCE_OVERHEAD: u64 = 14 + 20 + 8 + FCS_LEN;
+/// Maximum frame length of each row of [`Rfc2819Counters`] but the last, including the frame check sequence.
+const LENGTHS: [usize; 9] = [64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191];
+
+/// Frames in one direction. Bytes include the Ethernet header but no frame check sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Frames {
+    pub unicast: TrafficCounter,
+    pub multicast: TrafficCounter,
+    pub broadcast: TrafficCounter,
+}
+
+impl Frames {
+    fn count(&mut self, frame: &[u8]) {
+        let Some(mac) = frame.first_chunk().map(|mac| MacAddr(*mac)) else { return };
+        let counter = match mac {
+            MacAddr::BROADCAST => &mut self.broadcast,
+            mac if mac.is_multicast() => &mut self.multicast,
+            _ => &mut self.unicast,
+        };
+        counter.packets += 1;
+        counter.bytes += frame.len() as u64;
+    }
+
+    /// Returns the counters of all kinds together.
+    fn all(&self) -> TrafficCounter {
+        let Self { unicast, multicast, broadcast } = self;
+        TrafficCounter {
+            packets: unicast.packets + multicast.packets + broadcast.packets,
+            bytes: unicast.bytes + multicast.bytes + broadcast.bytes,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct FrameCounters {
+    pub received: Frames,
+    pub sent: Frames,
+    received_by_length: [u64; 10],
+}
+
+impl FrameCounters {
+    pub fn count_received(&mut self, frame: &[u8]) {
+        self.received.count(frame);
+        let len = frame.len() + FCS_LEN as usize;
+        let row = LENGTHS.iter().position(|most| len <= *most).unwrap_or(LENGTHS.len());
+        if let Some(count) = self.received_by_length.get_mut(row) {
+            *count += 1;
+        }
+    }
+
+    pub fn count_sent(&mut self, frame: &[u8]) {
+        self.sent.count(frame);
+    }
+
+    /// Returns the counters of a PPCNT group. They include RoCE packets, except for the counters by length. Groups
+    /// without traffic counters are zero.
+    pub fn group(&self, group: CounterGroup, priority: u8, stats: &PortStats) -> [u8; 248] {
+        let (received, sent) = (self.received.all(), self.sent.all());
+        let rx_packets = received.packets + stats.receive.packets;
+        let tx_packets = sent.packets + stats.transmit.packets;
+        let rx_bytes = received.bytes
+            + received.packets * FCS_LEN
+            + stats.receive.octets
+            + stats.receive.packets * ROCE_OVERHEAD;
+        let tx_bytes = sent.bytes
+            + sent.packets * FCS_LEN
+            + stats.transmit.octets
+            + stats.transmit.packets * ROCE_OVERHEAD;
+        match (group, priority) {
+            (CounterGroup::Ieee, _) => IeeeCounters {
+                tx_packets,
+                rx_packets,
+                rx_crc_errors: 0,
+                tx_bytes,
+                rx_bytes,
+                tx_multicast: self.sent.multicast.packets + stats.transmit.multicast_packets,
+                tx_broadcast: self.sent.broadcast.packets,
+                rx_multicast: self.received.multicast.packets + stats.receive.multicast_packets,
+                rx_broadcast: self.received.broadcast.packets,
+            }
+            .emit(),
+            (CounterGroup::Rfc2819, _) => Rfc2819Counters { rx_by_length: self.received_by_length }.emit(),
+            // The device does not sort frames by priority.
+            (CounterGroup::Priority, 0) => {
+                PriorityCounters { rx_bytes, rx_packets, tx_bytes, tx_packets, rx_pause: 0 }.emit()
+            }
+            _ => [0; 248],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(first: u8, len: usize) -> Vec<u8> {
+        let mut frame = vec![first; 6];
+        frame.resize(len, 0);
+        frame
+    }
+
+    #[test]
+    fn frames_are_counted_by_destination_and_length() {
+        let mut counters = FrameCounters::default();
+        for (first, len) in [(2, 60), (2, 1514), (1, 61), (0xff, 9000)] {
+            counters.count_received(&frame(first, len));
+        }
+        counters.count_sent(&frame(2, 100));
+        counters.count_received(&[]);
+        let Frames { unicast, multicast, broadcast } = counters.received;
+        assert_eq!((unicast.packets, unicast.bytes), (2, 1574));
+        assert_eq!((multicast.packets, broadcast.bytes), (1, 9000));
+        let stats = PortStats::default();
+        let lengths = Rfc2819Counters::parse(&counters.group(CounterGroup::Rfc2819, 0, &stats));
+        assert_eq!(lengths.rx_by_length, [2, 1, 0, 0, 0, 1, 0, 0, 0, 1]);
+        let ieee = IeeeCounters::parse(&counters.group(CounterGroup::Ieee, 0, &stats));
+        assert_eq!((ieee.rx_packets, ieee.rx_multicast, ieee.rx_broadcast), (4, 1, 1));
+        assert_eq!((ieee.tx_packets, ieee.tx_bytes), (1, 104));
+    }
+
+    #[test]
+    fn roce_packets_count_as_frames() {
+        let counters = FrameCounters::default();
+        let mut stats = PortStats::default();
+        stats.receive.packets = 2;
+        stats.receive.octets = 200;
+        let group = |priority| counters.group(CounterGroup::Priority, priority, &stats);
+        let first = PriorityCounters::parse(&group(0));
+        assert_eq!((first.rx_packets, first.rx_bytes), (2, 200 + 2 * 46));
+        assert_eq!(group(1), [0; 248]);
+    }
+}
