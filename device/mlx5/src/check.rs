@@ -171,6 +171,21 @@ checks! {
     RegisterDirection = 0x0c04 BadParameter "unknown register access direction",
     RegisterLength = 0x0c05 BadInputLength "register data is too short",
 
+    // Ethernet port.
+    PortType = 0x0c10 BadOpcode "command requires a port of the other type, opcode",
+    GidIndex = 0x0c11 BadIndex "GID index exceeds the table",
+    GidVersion = 0x0c12 BadParameter "unsupported RoCE version",
+    GidType = 0x0c13 BadParameter "unknown network layer of a GID",
+    GidMac = 0x0c14 BadParameter "GID has no unicast MAC, first byte",
+    PkeyIndex = 0x0c15 BadIndex "P_Key index exceeds the table",
+    VportState = 0x0c16 BadParameter "unknown vport state",
+    VportList = 0x0c17 BadParameter "unknown type of vport list",
+    VportListLimit = 0x0c18 ExceedsLimit "vport list has more entries than the capability allows",
+    VportListLength = 0x0c19 BadInputLength "vport list is shorter than its number of entries",
+    Mtu = 0x0c1a BadParameter "MTU exceeds the maximum",
+    PortStatus = 0x0c1b BadParameter "unknown port status",
+    CounterGroup = 0x0c1c BadParameter "unknown group of port counters",
+
     // Flow tables.
     FlowTableLimit = 0x1001 ExceedsLimit "limit of flow tables reached",
     FlowTable = 0x1002 BadResource "unknown flow table",
@@ -211,20 +226,6 @@ checks! {
     FlowCounter = 0x1042 BadResource "unknown flow counter",
     FlowCounterInUse = 0x1043 BadResourceState "flow counter in use",
     FlowCounterBulk = 0x1044 BadParameter "bulks of flow counters are unsupported",
-    // Ethernet port.
-    PortType = 0x0c10 BadOpcode "command requires a port of the other type, opcode",
-    GidIndex = 0x0c11 BadIndex "GID index exceeds the table",
-    GidVersion = 0x0c12 BadParameter "unsupported RoCE version",
-    GidType = 0x0c13 BadParameter "unknown network layer of a GID",
-    GidMac = 0x0c14 BadParameter "GID has no unicast MAC, first byte",
-    PkeyIndex = 0x0c15 BadIndex "P_Key index exceeds the table",
-    VportState = 0x0c16 BadParameter "unknown vport state",
-    VportList = 0x0c17 BadParameter "unknown type of vport list",
-    VportListLimit = 0x0c18 ExceedsLimit "vport list has more entries than the capability allows",
-    VportListLength = 0x0c19 BadInputLength "vport list is shorter than its number of entries",
-    Mtu = 0x0c1a BadParameter "MTU exceeds the maximum",
-    PortStatus = 0x0c1b BadParameter "unknown port status",
-    CounterGroup = 0x0c1c BadParameter "unknown group of port counters",
 }
 
 impl Check {

@@ -116,7 +116,8 @@ impl Steering {
         match MissAction::from_code(context.miss_action) {
             Some(MissAction::Default) => Ok(None),
             Some(MissAction::Table) => {
-                let table = self.tables.get(id.get()).ok_or_else(|| Check::FlowMissTable.rejects(id.get()))?;
+                let table =
+                    self.tables.get(id.get()).ok_or_else(|| Check::FlowMissTable.rejects(id.get()))?;
                 if table.level() <= level {
                     return Err(Check::FlowMissLevel.rejects(table.level()));
                 }
@@ -232,7 +233,8 @@ impl Steering {
         self.destinations = destinations;
         self.refer(rule.tables());
         self.count_references(&rule, |count| *count += 1);
-        let group = self.table_mut(id)?.group_at_mut(index).ok_or_else(|| Check::FlowEntryRange.rejects(index))?;
+        let group =
+            self.table_mut(id)?.group_at_mut(index).ok_or_else(|| Check::FlowEntryRange.rejects(index))?;
         let old = group.set(index, value, rule);
         match &old {
             Some(old) => self.release(old),
