@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn every_command_parses_from_zeros() {
         for opcode in Command::OPCODES {
-            let mut input = [0; 0x120];
+            let mut input = [0; 0x400];
             input[..2].copy_from_slice(&opcode.code().to_be_bytes());
             assert_eq!(Command::parse(&input).unwrap().opcode(), *opcode);
         }
