@@ -165,7 +165,7 @@ fn multicast_datagram_reaches_attached_qp() {
     assert_eq!(syndromes(&b.reap()), [0]);
 }
 
-/// Section 16.7: only RoCE packets to a GID of the port are for the engine.
+/// Section 15.3: only RoCE packets to a GID of the port are for the engine.
 #[test]
 fn roce_packets_to_other_addresses_reach_netdev() {
     let (mut a, mut b) = pair(Service::Ud, None);
