@@ -61,10 +61,10 @@ pub(super) fn access(
                 let status = PortStatus::from_code(set.admin);
                 let status = status.ok_or_else(|| Check::PortStatus.rejects(set.admin))?;
                 port.enabled = status == PortStatus::Up;
-                resources.update_link(cx);
             }
             let status = |up| if up { PortStatus::Up.code() } else { PortStatus::Down.code() };
-            let admin = status(cx.port.link().enabled);
+            let admin = status(port.enabled);
+            resources.update_link(cx);
             let operational = status(cx.port.is_up());
             Paos { port: set.port, admin, operational, set_admin: false }.emit().to_vec()
         }

@@ -5,6 +5,7 @@
 //! recorded one. GUIDs, the LID of the subnet manager and the node description also differ, because they identify the
 //! node.
 
+mod ethernet;
 mod queues;
 
 use card::frontend::count::Count;

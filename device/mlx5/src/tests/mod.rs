@@ -2,6 +2,7 @@
 
 mod doorbells;
 mod flow;
+mod ethernet_port;
 mod golden;
 mod hostile;
 mod lifecycle;
@@ -51,15 +52,21 @@ fn setup(lid: u16, options: Options) -> Setup {
     Setup { options, mac: Identity::from_lid(Lid::new(lid)).mac, engine: engine::Config::default() }
 }
 
-/// Creates a driver that has powered on the device and written the address of the command queue. MSI-X is enabled, and
-/// three vectors have eventfds.
-fn powered_on_with(lid: u16, options: Options) -> Driver {
-    let mut guest = Guest::new(Mlx5::new(setup(lid, options)), Identity::from_lid(Lid::new(lid)));
+/// Like [`powered_on_with`], but for a device with these addresses.
+fn powered_on_as(identity: Identity, options: Options) -> Driver {
+    let setup = Setup { options, mac: identity.mac, engine: engine::Config::default() };
+    let mut guest = Guest::new(Mlx5::new(setup), identity);
     guest.configure(0x52, &[0, 0x80]);
     guest.listen(3);
     let mut driver = Driver::new(guest, driver::Layout::LARGE);
     driver.start();
     driver
+}
+
+/// Creates a driver that has powered on the device and written the address of the command queue. MSI-X is enabled, and
+/// three vectors have eventfds.
+fn powered_on_with(lid: u16, options: Options) -> Driver {
+    powered_on_as(Identity::from_lid(Lid::new(lid)), options)
 }
 
 fn powered_on() -> Driver {

@@ -96,7 +96,11 @@ fn data_bus(offset: u64) -> u64 {
 impl User {
     /// Creates a program without a QP, on an HCA with this LID.
     pub(super) fn new(lid: u16) -> Self {
-        let mut driver = powered_on_with(lid, infiniband());
+        Self::with(lid, infiniband())
+    }
+
+    pub(super) fn with(lid: u16, options: Options) -> Self {
+        let mut driver = powered_on_with(lid, options);
         driver.ok(&Command::EnableHca(Function { function: 0 }));
         driver.ok(&Command::InitHca(InitHca::default()));
         let uar = driver.alloc_uar();
@@ -193,7 +197,7 @@ impl User {
         let modify = |context| ModifyQp { qpn, optional: QpAttributes::RIGHTS, context };
         let primary = Path { port: 1, ..Path::default() };
         self.ok(&Command::Rst2InitQp(modify(QpContext { primary, ..*context })));
-        let primary = Path { lid: Lid::new(lid), ..Path::default() };
+        let primary = Path { lid: Lid::new(lid), ..context.primary };
         let rtr = QpContext {
             mtu: 3,
             log_max_message: 30,

@@ -12,7 +12,7 @@ use crate::fabric::ring::RingFabric;
 use crate::fabric::tap::TapFabric;
 use crate::fabric::udp::{UdpFabric, UdpPeer};
 use crate::fabric::{Fabric, RxBatch, Sent};
-use crate::net::Traffic;
+use crate::net::{RoceAddress, Traffic};
 use crate::replay::testing::{assert_same, record, recorded};
 
 /// A device that has QPs, like [`Stub`], and a NIC without filters.
@@ -234,6 +234,32 @@ fn roce_frames_go_to_rdma_while_rdma_is_enabled() {
     hca.handle_frame(&roce);
     hca.handle_frame(&tagged);
     assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (3, 5));
+}
+
+#[test]
+fn rdma_half_with_addresses_receives_only_these() {
+    let mut hca = nic(1);
+    let ip = Identity::from_lid(Lid::new(1)).ipv4.into();
+    let address = RoceAddress { mac: mac(1), ip, vlan: None };
+    hca.port.set_roce_addresses(vec![address]);
+    let roce = roce_for_lid_1();
+    let tagged = |tci: u8| [&roce[..12], &[0x81, 0x00, 0x60, tci], &roce[12..]].concat();
+    let mut counts = |frame: &[u8]| {
+        hca.handle_frame(frame);
+        (hca.port_stats().roce, hca.frontend.received.len())
+    };
+    assert_eq!([counts(&roce), counts(&tagged(0)), counts(&tagged(5))], [(1, 0), (2, 0), (2, 1)]);
+    // An address can have another MAC than the port.
+    let other = RoceAddress { mac: mac(7), vlan: Some(5), ..address };
+    hca.port.set_roce_addresses(vec![other]);
+    let mut to_other = tagged(5);
+    to_other[..6].copy_from_slice(&mac(7).0);
+    let mut counts = |frame: &[u8]| {
+        hca.handle_frame(frame);
+        (hca.port_stats().roce, hca.frontend.received.len())
+    };
+    assert_eq!([counts(&roce), counts(&tagged(5)), counts(&to_other)], [(2, 2), (2, 3), (3, 3)]);
+    assert!(hca.port.is_own_mac(mac(7)) && hca.port.is_own_mac(mac(1)) && !hca.port.is_own_mac(mac(2)));
 }
 
 /// The guest's own RoCE software, such as soft-RoCE, checks the ICRC.
