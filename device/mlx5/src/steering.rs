@@ -93,8 +93,8 @@ impl Steering {
         Ok(table)
     }
 
-    /// Changes the number of references to tables. Tables that do not exist are ignored.
-    fn refer(&mut self, to: impl IntoIterator<Item = FlowTableId>) {
+    /// Counts references to tables, which must exist.
+    fn add_references(&mut self, to: impl IntoIterator<Item = FlowTableId>) {
         for table in to {
             if let Ok(table) = self.table_mut(table) {
                 table.references += 1;
@@ -102,7 +102,7 @@ impl Steering {
         }
     }
 
-    fn unrefer(&mut self, to: impl IntoIterator<Item = FlowTableId>) {
+    fn drop_references(&mut self, to: impl IntoIterator<Item = FlowTableId>) {
         for table in to {
             if let Ok(table) = self.table_mut(table) {
                 table.references -= 1;
@@ -116,7 +116,8 @@ impl Steering {
         match MissAction::from_code(context.miss_action) {
             Some(MissAction::Default) => Ok(None),
             Some(MissAction::Table) => {
-                let table = self.tables.get(id.get()).ok_or_else(|| Check::FlowMissTable.rejects(id.get()))?;
+                let table =
+                    self.tables.get(id.get()).ok_or_else(|| Check::FlowMissTable.rejects(id.get()))?;
                 if table.level() <= level {
                     return Err(Check::FlowMissLevel.rejects(table.level()));
                 }
@@ -133,7 +134,7 @@ impl Steering {
         let table = Box::new(Table::new(context, miss)?);
         let full = Check::FlowTableLimit.rejects(self.tables.count() as u64);
         let id = self.tables.insert(table).ok_or(full)?;
-        self.refer(miss);
+        self.add_references(miss);
         Ok(FlowTableId::new(id))
     }
 
@@ -144,8 +145,8 @@ impl Steering {
     pub fn set_miss(&mut self, id: FlowTableId, context: &FlowTableContext) -> Result<(), Rejection> {
         let miss = self.miss(context, self.table(id)?.level())?;
         let old = std::mem::replace(&mut self.table_mut(id)?.miss, miss);
-        self.refer(miss);
-        self.unrefer(old);
+        self.add_references(miss);
+        self.drop_references(old);
         Ok(())
     }
 
@@ -160,7 +161,7 @@ impl Steering {
             return Err(Check::FlowTableInUse.rejects(uses as u64));
         }
         self.tables.remove(id.get());
-        self.unrefer(miss);
+        self.drop_references(miss);
         if self.root == Some(id) {
             self.root = None;
         }
@@ -230,10 +231,9 @@ impl Steering {
             return Err(Check::FlowEntryLimit.rejects(self.entries as u64));
         }
         self.destinations = destinations;
-        self.refer(rule.tables());
+        self.add_references(rule.tables());
         self.count_references(&rule, |count| *count += 1);
-        let group = self.table_mut(id)?.group_at_mut(index).ok_or_else(|| Check::FlowEntryRange.rejects(index))?;
-        let old = group.set(index, value, rule);
+        let old = self.table_mut(id)?.set(index, value, rule);
         match &old {
             Some(old) => self.release(old),
             None => self.entries += 1,
@@ -246,9 +246,7 @@ impl Steering {
     /// # Errors
     /// Fails if the entry does not exist.
     pub fn delete_entry(&mut self, table: FlowTableId, index: u32) -> Result<Rule, Rejection> {
-        let group = self.table_mut(table)?.group_at_mut(index);
-        let rule = group.and_then(|group| group.delete(index));
-        let rule = rule.ok_or_else(|| Check::FlowEntry.rejects(index))?;
+        let rule = self.table_mut(table)?.delete(index).ok_or_else(|| Check::FlowEntry.rejects(index))?;
         self.entries -= 1;
         self.destinations -= rule.destinations().len();
         self.release(&rule);
@@ -257,7 +255,7 @@ impl Steering {
 
     /// Drops the references of a rule to tables and counters.
     fn release(&mut self, rule: &Rule) {
-        self.unrefer(rule.tables());
+        self.drop_references(rule.tables());
         self.count_references(rule, |count| *count -= 1);
     }
 

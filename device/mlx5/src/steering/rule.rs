@@ -123,7 +123,8 @@ impl TryFrom<&Parts> for Rule {
             return Err(Check::FlowFate.rejects(actions.bits()));
         };
         let PushedTag { ether_type, tci } = parts.pushed_tag;
-        let push_vlan = match (actions.contains(FlowActions::PUSH_VLAN), TagKind::from_ether_type(ether_type)) {
+        let push_vlan = match (actions.contains(FlowActions::PUSH_VLAN), TagKind::from_ether_type(ether_type))
+        {
             (false, _) => None,
             (true, Some(kind)) => Some(VlanTag { kind, tci: Tci::from_bits(tci) }),
             (true, None) => return Err(Check::FlowPushedTag.rejects(ether_type)),
@@ -148,10 +149,9 @@ impl From<&Rule> for Parts {
         actions.set(FlowActions::COUNT, rule.counters.is_some());
         actions.set(FlowActions::POP_VLAN, rule.pop_vlan);
         actions.set(FlowActions::PUSH_VLAN, rule.push_vlan.is_some());
-        let pushed_tag = rule.push_vlan.map(|tag| PushedTag {
-            ether_type: tag.kind.ether_type(),
-            tci: tag.tci.into_bits(),
-        });
+        let pushed_tag = rule
+            .push_vlan
+            .map(|tag| PushedTag { ether_type: tag.kind.ether_type(), tci: tag.tci.into_bits() });
         Self {
             actions,
             tag: rule.tag,

@@ -217,10 +217,7 @@ fn invalid_flow_commands_are_rejected() {
             Command::CreateFlowTable(CreateFlowTable { table_type: 1, ..CreateFlowTable::default() }),
             Check::FlowTableType,
         ),
-        (
-            Command::DestroyFlowTable(FlowTableSelector { table_type: 4, ..selector }),
-            Check::FlowTableType,
-        ),
+        (Command::DestroyFlowTable(FlowTableSelector { table_type: 4, ..selector }), Check::FlowTableType),
         (Command::QueryFlowTable(FlowTableSelector { table: unknown, ..selector }), Check::FlowTable),
         (Command::DestroyFlowTable(selector), Check::FlowTableInUse),
         (Command::ModifyFlowTable(ModifyFlowTable { fields: fields(2), ..modify }), Check::FlowTableChange),
@@ -231,12 +228,18 @@ fn invalid_flow_commands_are_rejected() {
         (Command::CreateFlowGroup(CreateFlowGroup { table: unknown, ..create }), Check::FlowTable),
         (Command::CreateFlowGroup(create), Check::FlowGroupOverlap),
         (Command::QueryFlowGroup(FlowGroupSelector { table: unknown, ..group }), Check::FlowTable),
-        (Command::DestroyFlowGroup(FlowGroupSelector { group: FlowGroupId::new(99), ..group }), Check::FlowGroup),
+        (
+            Command::DestroyFlowGroup(FlowGroupSelector { group: FlowGroupId::new(99), ..group }),
+            Check::FlowGroup,
+        ),
         (set(SetFlowTableEntry { table: unknown, ..valid }), Check::FlowTable),
         (set(SetFlowTableEntry { index: 8, ..valid }), Check::FlowEntryRange),
         (set(SetFlowTableEntry { change: 2, ..valid }), Check::FlowEntryChange),
         (set(entry(table, number, 2)), Check::FlowLists),
-        (Command::DeallocFlowCounter(FlowCounterNumber { counter: FlowCounterId::new(1) }), Check::FlowCounter),
+        (
+            Command::DeallocFlowCounter(FlowCounterNumber { counter: FlowCounterId::new(1) }),
+            Check::FlowCounter,
+        ),
         (Command::AllocFlowCounter(AllocFlowCounter { bulk: 1 }), Check::FlowCounterBulk),
         (
             Command::QueryFlowCounter(QueryFlowCounter { count: 2, ..QueryFlowCounter::default() }),

@@ -273,7 +273,10 @@ mod tests {
         let bytes = [destination.emit(), counter.emit()].concat();
         assert_eq!(context.lists(&bytes), Some([&[destination.emit()][..], &[counter.emit()]]));
         assert_eq!(context.lists(&bytes[..15]), None);
-        assert_eq!(FlowDestination::parse(&[1, 0, 0, 7, 0, 0, 0, 0]).destination(), Some(Destination::Table(FlowTableId::new(7))));
+        assert_eq!(
+            FlowDestination::parse(&[1, 0, 0, 7, 0, 0, 0, 0]).destination(),
+            Some(Destination::Table(FlowTableId::new(7)))
+        );
         assert_eq!(FlowDestination { kind: 0, number: 1 }.destination(), None);
     }
 }

@@ -1,8 +1,6 @@
 //! Rules for the order of entries, and for their actions.
 
-use protocol::hca::mlx5::flow_entry::{
-    EntryFields, FlowContext, FlowDestination, ListedCounter, PushedTag,
-};
+use protocol::hca::mlx5::flow_entry::{EntryFields, FlowContext, FlowDestination, ListedCounter, PushedTag};
 use protocol::ids::MacAddr;
 use protocol::net::layers::{TagKind, Tci, VlanTag};
 
@@ -148,7 +146,8 @@ fn tag_is_popped_before_another_is_pushed() {
 }
 
 fn parts(actions: u16, destinations: &[(u8, u32)], counters: &[u32]) -> Parts {
-    let listed = destinations.iter().map(|(kind, number)| FlowDestination { kind: *kind, number: *number }.emit());
+    let listed =
+        destinations.iter().map(|(kind, number)| FlowDestination { kind: *kind, number: *number }.emit());
     let counted = counters.iter().map(|id| ListedCounter { counter: FlowCounterId::new(*id) }.emit());
     let lists: Vec<u8> = listed.chain(counted).flatten().collect();
     let context = FlowContext {

@@ -46,18 +46,16 @@ fn ip6() -> OuterHeaders {
 #[test]
 fn arp_frame_has_only_ethernet_fields() {
     assert_eq!(headers(&arp(OWN)), OuterHeaders { ether_type: 0x0806, ..ETHERNET });
-    assert_eq!(headers(&ethernet(OWN, &[], 0x0800, &[0x45])), OuterHeaders { ether_type: 0x0800, ..ETHERNET });
+    assert_eq!(
+        headers(&ethernet(OWN, &[], 0x0800, &[0x45])),
+        OuterHeaders { ether_type: 0x0800, ..ETHERNET }
+    );
 }
 
 #[test]
 fn tcp_fields_include_ports_and_flags() {
-    let tcp = OuterHeaders {
-        ip_protocol: 6,
-        tcp_src_port: 0x1234,
-        tcp_dst_port: 80,
-        tcp_flags: 0x118,
-        ..ip4()
-    };
+    let tcp =
+        OuterHeaders { ip_protocol: 6, tcp_src_port: 0x1234, tcp_dst_port: 80, tcp_flags: 0x118, ..ip4() };
     assert_eq!(headers(&tcp4(OWN, &[])), tcp);
     let tagged = OuterHeaders { customer_tag: true, vlan_priority: 3, vlan_id: 5, ..tcp };
     assert_eq!(headers(&tcp4(OWN, &[C_TAG])), tagged);
