@@ -39,8 +39,8 @@ pub const MAX_QUEUE_PAGES: usize = 1 << 24;
 /// # Spec
 /// mlx5 interface, section 16.4.
 pub mod flow {
-    /// Log2 of the maximum number of entries of a table. The driver creates tables with up to 2^16 entries, but fails to
-    /// load if the capability is 12.
+    /// Log2 of the maximum number of entries of a table. The driver creates tables with up to 2^16 entries, but fails
+    /// to load if the capability is 12.
     pub const LOG_MAX_TABLE_SIZE: u8 = 24;
     pub const MAX_TABLES: u32 = 1 << 8;
     pub const MAX_GROUPS: u32 = 1 << 13;
