@@ -10,7 +10,14 @@ use protocol::hca::mlx5::cqe::Cqe;
 use protocol::hca::mlx5::doorbell::{ArmCq, CqRecord, QueueRecord};
 use protocol::hca::mlx5::eq::EqContext;
 use protocol::hca::mlx5::eqe::Eqe;
+use protocol::hca::mlx5::flow_counter::{AllocFlowCounter, QueryFlowCounter};
+use protocol::hca::mlx5::flow_entry::{FlowContext, FlowDestination, FlowEntrySelector, SetFlowTableEntry};
+use protocol::hca::mlx5::flow_group::{CreateFlowGroup, FlowGroupSelector, QueriedFlowGroup};
+use protocol::hca::mlx5::flow_table::{
+    CreateFlowTable, FlowTableContext, FlowTableSelector, ModifyFlowTable, SetFlowTableRoot,
+};
 use protocol::hca::mlx5::input::Command;
+use protocol::hca::mlx5::match_parameters::{MatchParameters, OuterHeaders};
 use protocol::hca::mlx5::mkey::{MkeyContext, Mtt};
 use protocol::hca::mlx5::opcode::Opcode;
 use protocol::hca::mlx5::path::Path;
@@ -43,6 +50,12 @@ proptest! {
             bytes, Slot, Block, EqContext, CqContext, QpContext, Path, MkeyContext, SrqContext, RmpContext,
             UmrControl, ControlSegment, DatagramSegment, GeneralCaps, AtomicCaps, VportContext, QCounters,
             VportCounters, ArmCq, CqRecord, QueueRecord,
+        );
+        round_trip!(
+            bytes, OuterHeaders, MatchParameters, FlowTableContext, CreateFlowTable, ModifyFlowTable,
+            FlowTableSelector, SetFlowTableRoot, CreateFlowGroup, FlowGroupSelector, QueriedFlowGroup,
+            FlowContext, FlowDestination, SetFlowTableEntry, FlowEntrySelector, AllocFlowCounter,
+            QueryFlowCounter,
         );
     }
 

@@ -38,13 +38,13 @@ pub const MAX_GIVEN_PAGES: usize = 1 << 16;
 /// queues and keys can cover 64 GiB in total.
 pub const MAX_QUEUE_PAGES: usize = 1 << 24;
 
-/// Limits of flow tables. [`Steering`](super::steering::Steering) states the memory that they allow.
+/// Limits of flow tables. [`resources`](super::resources) shows the memory that they allow.
 ///
 /// # Spec
-/// mlx5 interface, section 6.5.
+/// mlx5 interface, section 16.4.
 pub mod flow {
-    /// Log2 of the maximum number of entries of a table. The driver creates tables with up to 2^16 entries, but fails to
-    /// load if the capability is 12.
+    /// Log2 of the maximum number of entries of a table. The driver creates tables with up to 2^16 entries, but fails
+    /// to load if the capability is 12.
     pub const LOG_MAX_TABLE_SIZE: u8 = 24;
     pub const MAX_TABLES: u32 = 1 << 8;
     pub const MAX_GROUPS: u32 = 1 << 13;

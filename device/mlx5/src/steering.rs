@@ -1,11 +1,11 @@
 //! Flow tables, which decide where received frames go.
 //!
-//! A frame enters the root table. In each table, the entry with the lowest index that matches the frame decides. Entries
-//! with the same mask form a group, which finds the entry of a frame with one look-up. A frame that matches no entry
-//! goes to the miss table or is dropped.
+//! A frame enters the root table. In each table, the entry with the lowest index that matches the frame decides.
+//! Entries with the same mask form a group, which finds the entry of a frame with one look-up. A frame that matches no
+//! entry goes to the miss table or is dropped.
 //!
-//! Frames go only to tables of higher levels, so that loops cannot be built. Bounds: [`limits::flow`](crate::limits::flow).
-//! The heading of [`crate::resources`] shows the maximum memory.
+//! Frames go only to tables of higher levels, so that loops cannot be built. All tables are bounded
+//! ([`limits::flow`](crate::limits::flow)), and the heading of [`crate::resources`] shows their memory.
 //!
 //! # Spec
 //! mlx5 interface, section 16.4.
@@ -93,8 +93,8 @@ impl Steering {
         Ok(table)
     }
 
-    /// Changes the number of references to tables. Tables that do not exist are ignored.
-    fn refer(&mut self, to: impl IntoIterator<Item = FlowTableId>) {
+    /// Counts references to tables, which must exist.
+    fn add_references(&mut self, to: impl IntoIterator<Item = FlowTableId>) {
         for table in to {
             if let Ok(table) = self.table_mut(table) {
                 table.references += 1;
@@ -102,7 +102,7 @@ impl Steering {
         }
     }
 
-    fn unrefer(&mut self, to: impl IntoIterator<Item = FlowTableId>) {
+    fn drop_references(&mut self, to: impl IntoIterator<Item = FlowTableId>) {
         for table in to {
             if let Ok(table) = self.table_mut(table) {
                 table.references -= 1;
@@ -134,7 +134,7 @@ impl Steering {
         let table = Box::new(Table::new(context, miss)?);
         let full = Check::FlowTableLimit.rejects(self.tables.count() as u64);
         let id = self.tables.insert(table).ok_or(full)?;
-        self.refer(miss);
+        self.add_references(miss);
         Ok(FlowTableId::new(id))
     }
 
@@ -145,8 +145,8 @@ impl Steering {
     pub fn set_miss(&mut self, id: FlowTableId, context: &FlowTableContext) -> Result<(), Rejection> {
         let miss = self.miss(context, self.table(id)?.level())?;
         let old = std::mem::replace(&mut self.table_mut(id)?.miss, miss);
-        self.refer(miss);
-        self.unrefer(old);
+        self.add_references(miss);
+        self.drop_references(old);
         Ok(())
     }
 
@@ -161,7 +161,7 @@ impl Steering {
             return Err(Check::FlowTableInUse.rejects(uses as u64));
         }
         self.tables.remove(id.get());
-        self.unrefer(miss);
+        self.drop_references(miss);
         if self.root == Some(id) {
             self.root = None;
         }
@@ -231,11 +231,9 @@ impl Steering {
             return Err(Check::FlowEntryLimit.rejects(self.entries as u64));
         }
         self.destinations = destinations;
-        self.refer(rule.tables());
+        self.add_references(rule.tables());
         self.count_references(&rule, |count| *count += 1);
-        let group =
-            self.table_mut(id)?.group_at_mut(index).ok_or_else(|| Check::FlowEntryRange.rejects(index))?;
-        let old = group.set(index, value, rule);
+        let old = self.table_mut(id)?.set(index, value, rule);
         match &old {
             Some(old) => self.release(old),
             None => self.entries += 1,
@@ -248,9 +246,7 @@ impl Steering {
     /// # Errors
     /// Fails if the entry does not exist.
     pub fn delete_entry(&mut self, table: FlowTableId, index: u32) -> Result<Rule, Rejection> {
-        let group = self.table_mut(table)?.group_at_mut(index);
-        let rule = group.and_then(|group| group.delete(index));
-        let rule = rule.ok_or_else(|| Check::FlowEntry.rejects(index))?;
+        let rule = self.table_mut(table)?.delete(index).ok_or_else(|| Check::FlowEntry.rejects(index))?;
         self.entries -= 1;
         self.destinations -= rule.destinations().len();
         self.release(&rule);
@@ -259,7 +255,7 @@ impl Steering {
 
     /// Drops the references of a rule to tables and counters.
     fn release(&mut self, rule: &Rule) {
-        self.unrefer(rule.tables());
+        self.drop_references(rule.tables());
         self.count_references(rule, |count| *count -= 1);
     }
 

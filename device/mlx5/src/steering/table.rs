@@ -130,9 +130,19 @@ impl Table {
         self.groups.get(at).filter(|group| group.contains(index))
     }
 
-    pub(super) fn group_at_mut(&mut self, index: u32) -> Option<&mut Group> {
+    fn group_at_mut(&mut self, index: u32) -> Option<&mut Group> {
         let at = self.groups.partition_point(|group| group.last < index);
         self.groups.get_mut(at).filter(|group| group.contains(index))
+    }
+
+    /// Sets an entry, whose index must be in the range of a group. Returns the rule of the entry that it replaces.
+    pub(super) fn set(&mut self, index: u32, value: &Fields, rule: Rule) -> Option<Rule> {
+        self.group_at_mut(index)?.set(index, value, rule)
+    }
+
+    /// Deletes an entry and returns its rule.
+    pub(super) fn delete(&mut self, index: u32) -> Option<Rule> {
+        self.group_at_mut(index)?.delete(index)
     }
 
     /// Returns an entry and its group.
@@ -196,7 +206,7 @@ impl Group {
         self.first <= index && index <= self.last
     }
 
-    pub(super) fn set(&mut self, index: u32, value: &Fields, rule: Rule) -> Option<Rule> {
+    fn set(&mut self, index: u32, value: &Fields, rule: Rule) -> Option<Rule> {
         let value = value.masked(&self.mask);
         let old = self.entries.insert(index, Box::new(Entry { value, rule }));
         if let Some(old) = &old {
@@ -206,7 +216,7 @@ impl Group {
         old.map(|old| old.rule)
     }
 
-    pub(super) fn delete(&mut self, index: u32) -> Option<Rule> {
+    fn delete(&mut self, index: u32) -> Option<Rule> {
         let entry = self.entries.remove(&index)?;
         self.by_value.remove(&(entry.value, index));
         Some(entry.rule)

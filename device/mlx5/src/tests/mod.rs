@@ -1,8 +1,8 @@
 //! Tests of a whole device with a driver, without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
 
 mod doorbells;
-mod flow;
 mod ethernet_port;
+mod flow;
 mod golden;
 mod hostile;
 mod lifecycle;

@@ -1,7 +1,7 @@
 //! Flow counters, which count the frames that match flow table entries.
 //!
 //! # Spec
-//! mlx5 interface, sections 5.6 and 16.4.
+//! mlx5 interface, section 16.4.
 
 use super::counter::TrafficCounter;
 use crate::ids::FlowCounterId;

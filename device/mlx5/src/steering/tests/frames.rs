@@ -1,4 +1,4 @@
-//! Frames for tests.
+//! Builds frames of every kind that the flow tables distinguish.
 
 use protocol::ids::MacAddr;
 

@@ -5,6 +5,7 @@ pub(crate) mod frames;
 mod hostile;
 mod parsing;
 mod properties;
+mod sequences;
 mod tables;
 
 use protocol::hca::mlx5::flow_entry::{Destination, FlowActions, FlowTag};

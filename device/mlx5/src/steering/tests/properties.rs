@@ -10,8 +10,11 @@ use super::*;
 #[derive(Clone, Debug)]
 struct Model {
     miss: bool,
-    groups: Vec<(OuterHeaders, Vec<Option<(OuterHeaders, u8)>>)>,
+    groups: Vec<(OuterHeaders, Vec<ModelEntry>)>,
 }
+
+/// Value of an entry and the bits that select its destinations.
+type ModelEntry = Option<(OuterHeaders, u8)>;
 
 const GROUP_LEN: u32 = 4;
 const TABLES: usize = 4;

@@ -19,7 +19,7 @@ fn frame_without_root_is_dropped() {
     assert_eq!(check(steering.set_root(Some(FlowTableId::new(9)))), Check::FlowTable);
 }
 
-/// Section 4.4: the driver destroys its last table while the table is the root.
+/// Section 4.3: the driver destroys its last table while the table is the root.
 #[test]
 fn destroying_root_leaves_no_root() {
     let mut steering = Steering::default();
