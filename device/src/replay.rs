@@ -33,10 +33,10 @@ pub struct Options {
 #[derive(Debug, Error)]
 pub enum ReplayError {
     /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: ReadError },
     /// The recorded device cannot be created.
-    #[error("{}: the recorded configuration is invalid: {source}", path.display())]
+    #[error("{}: the recorded configuration is invalid", path.display())]
     Config { path: PathBuf, source: ConfigError },
     /// The trace cannot be written.
     #[error("cannot write {}", path.display())]
