@@ -32,6 +32,8 @@ pub enum Interface {
     Mthca,
     /// The device interface for Linux's `ice` driver.
     E810,
+    /// The device interface for Linux's `mlx5_core` driver, with an Ethernet port.
+    Connectx,
     /// The device interface for Linux's `mlx5_core` driver, with an InfiniBand port.
     ConnectxIb,
 }
@@ -43,7 +45,7 @@ impl Interface {
             Self::Jingzhao => "jingzhao",
             Self::Mthca => "mthca",
             Self::E810 => "e810",
-            Self::ConnectxIb => "connectx",
+            Self::Connectx | Self::ConnectxIb => "connectx",
         }
     }
 

@@ -321,7 +321,7 @@ impl StockNode {
     async fn warnings(&mut self) -> Result<Vec<String>> {
         let lines = kernel_log::warnings(&mut self.vm).await?;
         let is_normal = |line: &String| match self.hca {
-            kind::Device::ConnectxIb => messages::is_normal(line),
+            kind::Device::Connectx | kind::Device::ConnectxIb => messages::is_normal(line),
             _ => false,
         };
         Ok(lines.into_iter().filter(|line| !is_unanswered_sweep(line) && !is_normal(line)).collect())

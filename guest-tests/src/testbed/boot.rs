@@ -71,7 +71,7 @@ impl Place {
         let on_fabric = Ipv4Addr::new(10, 77, high, low);
         match self.device {
             Device::Rxe if !self.among_hcas => Some(self.ip()),
-            Device::E810 | Device::Rxe => Some(on_fabric),
+            Device::E810 | Device::Connectx | Device::Rxe => Some(on_fabric),
             Device::Mthca | Device::Jingzhao | Device::ConnectxIb => None,
         }
     }
@@ -312,9 +312,9 @@ fn network(place: Place) -> Option<String> {
     let ip = place.rdma_ip()?;
     Some(match place.device {
         Device::Mthca | Device::Jingzhao | Device::ConnectxIb => return None,
-        // The name of the E810's network device depends on its PCI address.
-        Device::E810 => format!(
-            "for d in /sys/class/net/*; do case $(readlink $d/device/driver) in */ice) \
+        // The name of the network device depends on its PCI address.
+        Device::E810 | Device::Connectx => format!(
+            "for d in /sys/class/net/*; do case $(readlink $d/device/driver) in */ice|*/mlx5_core) \
              ip link set ${{d##*/}} up && ip address replace {ip}/16 dev ${{d##*/}};; esac; done"
         ),
         Device::Rxe => {

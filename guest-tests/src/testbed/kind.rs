@@ -15,6 +15,8 @@ pub enum Kind {
     Jingzhao,
     /// Intel E810 with the stock drivers ice and irdma
     E810,
+    /// NVIDIA ConnectX, Ethernet port, with the stock drivers mlx5_core and mlx5_ib
+    Connectx,
     /// NVIDIA ConnectX, InfiniBand port, with the stock drivers mlx5_core and mlx5_ib
     #[serde(rename = "connectx-ib")]
     ConnectxIb,
@@ -31,6 +33,7 @@ impl Kind {
             Self::Mthca => "mthca",
             Self::Jingzhao => "jingzhao",
             Self::E810 => "e810",
+            Self::Connectx => "connectx",
             Self::ConnectxIb => "connectx-ib",
             Self::Rxe => "rxe",
             Self::Mixed => "mixed",
@@ -43,6 +46,7 @@ impl Kind {
             (Self::Mthca, _) | (Self::Mixed, 0) => Device::Mthca,
             (Self::Jingzhao, _) => Device::Jingzhao,
             (Self::E810, _) | (Self::Mixed, 1) => Device::E810,
+            (Self::Connectx, _) => Device::Connectx,
             (Self::ConnectxIb, _) => Device::ConnectxIb,
             (Self::Rxe, _) | (Self::Mixed, _) => Device::Rxe,
         }
@@ -58,6 +62,8 @@ pub enum Device {
     Jingzhao,
     /// A NIC driven by `ice` and `irdma`.
     E810,
+    /// A NIC driven by `mlx5_core` and `mlx5_ib`.
+    Connectx,
     /// An HCA driven by `mlx5_core` and `mlx5_ib`.
     ConnectxIb,
     /// The Linux kernel's soft-RoCE.
@@ -71,6 +77,7 @@ impl Device {
             Self::Mthca => "mthca",
             Self::Jingzhao => "jingzhao",
             Self::E810 => "e810",
+            Self::Connectx => "connectx",
             Self::ConnectxIb => "connectx-ib",
             Self::Rxe => "rxe",
         }
@@ -82,6 +89,7 @@ impl Device {
             Self::Mthca => Some(Interface::Mthca),
             Self::Jingzhao => Some(Interface::Jingzhao),
             Self::E810 => Some(Interface::E810),
+            Self::Connectx => Some(Interface::Connectx),
             Self::ConnectxIb => Some(Interface::ConnectxIb),
             Self::Rxe => None,
         }
@@ -91,7 +99,7 @@ impl Device {
     pub const fn explained(self) -> &'static [Explained] {
         match self {
             Self::Mthca => &DOORBELL_RECORD_REMAPS,
-            Self::Jingzhao | Self::E810 | Self::ConnectxIb | Self::Rxe => &[],
+            Self::Jingzhao | Self::E810 | Self::Connectx | Self::ConnectxIb | Self::Rxe => &[],
         }
     }
 
@@ -101,6 +109,7 @@ impl Device {
             Self::Mthca => &["ib_mthca", "ib_uverbs", "ib_umad", "rdma_ucm"],
             Self::Jingzhao => &["ib_uverbs", "rdma_ucm"],
             Self::E810 => &["ice", "irdma", "ib_uverbs", "rdma_ucm"],
+            Self::Connectx => &["mlx5_core", "mlx5_ib", "ib_uverbs", "rdma_ucm"],
             Self::ConnectxIb => &["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma_ucm"],
             Self::Rxe => &["rdma_rxe", "ib_uverbs", "rdma_ucm"],
         }
@@ -112,21 +121,21 @@ impl Device {
             Self::Mthca => Some("mthca0"),
             Self::Jingzhao => None,
             Self::E810 => Some("irdma0"),
-            Self::ConnectxIb => Some("mlx5_0"),
+            Self::Connectx | Self::ConnectxIb => Some("mlx5_0"),
             Self::Rxe => Some("rxe0"),
         }
     }
 
     /// Returns whether the driver expects the device behind a root port, like a plug-in card.
     pub const fn is_card(self) -> bool {
-        matches!(self, Self::E810 | Self::ConnectxIb)
+        matches!(self, Self::E810 | Self::Connectx | Self::ConnectxIb)
     }
 
     /// Returns a guest's minimum number of CPUs and minimum memory in MiB.
     pub const fn least(self) -> (u32, u32) {
         match self {
-            // With two CPUs, the driver uses two queue pairs.
-            Self::E810 => (2, 1024),
+            // With two CPUs, the driver uses two queue pairs or channels.
+            Self::E810 | Self::Connectx => (2, 1024),
             Self::ConnectxIb => (1, 1024),
             _ => (1, 512),
         }
