@@ -131,7 +131,13 @@ impl Machine {
         // The daemon accesses guest memory directly, so the memory must have a shared backend. With graphics=off,
         // firmware and boot loader use the serial port.
         let graphics = if self.boot_loader.is_some() { ",graphics=off" } else { "" };
-        args.pair("-M", format!("q35,memory-backend=mem{graphics}"));
+        // Without a PIT, Linux calibrates the TSC against the HPET. On a busy host, calibration of an emulated CPU against
+        // the PIT can be wrong by a factor of ten, and the guest's clock then runs that much too fast.
+        let timer = match self.accelerator {
+            Accelerator::Tcg if self.boot_loader.is_none() => ",pit=off",
+            _ => "",
+        };
+        args.pair("-M", format!("q35,memory-backend=mem{graphics}{timer}"));
         args.pair("-m", format!("{}M", self.memory_mib));
         args.pair("-object", format!("memory-backend-memfd,id=mem,size={}M,share=on", self.memory_mib));
         match self.accelerator {
@@ -344,11 +350,9 @@ mod tests {
         let line = line(&machine(), None);
         let at = |part: &str| line.find(part).unwrap_or_else(|| panic!("{part} is missing in {line}"));
         assert!(at("intel-iommu,caching-mode=on") < at(r#"{"driver":"vfio-user-pci""#));
-        assert!(
-            line.contains(
-                "memory-backend=mem -m 512M -object memory-backend-memfd,id=mem,size=512M,share=on"
-            )
-        );
+        assert!(line.contains(
+            "memory-backend=mem,pit=off -m 512M -object memory-backend-memfd,id=mem,size=512M,share=on"
+        ));
         assert!(line.contains("-append console=ttyS0 panic=-1 quiet -chardev"));
     }
 
