@@ -199,7 +199,9 @@ mod tests {
         let resolver = Resolver::Ethernet { addresses: &addresses, gids: &gids };
         let to = Path { gid_index: 3, mac: PEER, gid: ipv4(2), ..Path::default() };
         let path = |to: &Path| resolver.path(to, Qpn::new(0x80), Qpn::new(0x81));
-        for lost in [Path { gid_index: 0, ..to }, Path { gid_index: 255, ..to }, Path { gid: [0xfe; 16], ..to }] {
+        for lost in
+            [Path { gid_index: 0, ..to }, Path { gid_index: 255, ..to }, Path { gid: [0xfe; 16], ..to }]
+        {
             assert_eq!(path(&lost), addresses.nowhere());
         }
         assert!(path(&to).src_port >= 0xc000);

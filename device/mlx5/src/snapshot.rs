@@ -12,7 +12,8 @@ use super::resources::Resources;
 pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {
     [
         Table::new(QpRow::TABLE, |device, cx| {
-            let all = objects(device, cx).flat_map(|(all, from)| all.qps.iter_from(from).map(move |of| (all, of)));
+            let all =
+                objects(device, cx).flat_map(|(all, from)| all.qps.iter_from(from).map(move |of| (all, of)));
             cx.page(all.filter_map(|(all, (number, qp))| {
                 let live = cx.engine.query_qp(qp.qpn).filter(|live| live.state != State::Reset)?;
                 Some((number, qp.row(&live, all.port.resolver(cx.addresses))?))

@@ -118,7 +118,8 @@ pub(super) fn access_register(
         }
         register if enabled.caps.has_ethernet_port() => {
             let resources = enabled.resources.as_mut();
-            let resources = resources.ok_or_else(|| Check::NotInitialised.rejects(Opcode::AccessReg.code()))?;
+            let resources =
+                resources.ok_or_else(|| Check::NotInitialised.rejects(Opcode::AccessReg.code()))?;
             port_register::access(resources, cx, (register, direction), data)?
         }
         _ => return Err(unknown()),

@@ -82,4 +82,3 @@ pub(super) fn access(
         _ => return Err(unknown),
     })
 }
-

@@ -19,7 +19,10 @@ use crate::port::EthernetPort;
 ///
 /// # Errors
 /// Fails if the port is an InfiniBand port.
-pub(super) fn ethernet<'a>(call: &'a mut Call<'_, '_>, opcode: Opcode) -> Result<&'a mut EthernetPort, Rejection> {
+pub(super) fn ethernet<'a>(
+    call: &'a mut Call<'_, '_>,
+    opcode: Opcode,
+) -> Result<&'a mut EthernetPort, Rejection> {
     call.resources.port.ethernet_mut().ok_or_else(|| Check::PortType.rejects(opcode.code()))
 }
 
@@ -30,7 +33,8 @@ pub(super) fn query_state(mut call: Call<'_, '_>) -> Result<Output, Rejection> {
 
 pub(super) fn modify_state(mut call: Call<'_, '_>, modify: &ModifyVportState) -> Result<Output, Rejection> {
     let port = ethernet(&mut call, Opcode::ModifyVportState)?;
-    port.admin = AdminState::from_code(modify.admin).ok_or_else(|| Check::VportState.rejects(modify.admin))?;
+    port.admin =
+        AdminState::from_code(modify.admin).ok_or_else(|| Check::VportState.rejects(modify.admin))?;
     call.resources.update_link(call.cx);
     Ok(nothing())
 }
@@ -70,7 +74,10 @@ pub(super) fn set_roce_address(mut call: Call<'_, '_>, set: &SetRoceAddress) -> 
     Ok(nothing())
 }
 
-pub(super) fn query_roce_address(mut call: Call<'_, '_>, query: &QueryRoceAddress) -> Result<Output, Rejection> {
+pub(super) fn query_roce_address(
+    mut call: Call<'_, '_>,
+    query: &QueryRoceAddress,
+) -> Result<Output, Rejection> {
     let entry = ethernet(&mut call, Opcode::QueryRoceAddress)?.gids.query(query.index)?;
     Ok(QueriedRoceAddress { entry }.emit().to_vec())
 }

@@ -9,7 +9,8 @@ use protocol::hca::mlx5::eqe::{Eqe, PortChange};
 use protocol::hca::mlx5::input::Bytes;
 use protocol::hca::mlx5::mad_ifc::MadIfc;
 use protocol::hca::mlx5::nic_vport::{
-    ModifyNicVport, ModifyVportState, NicVportContext, QueriedNicVport, QueryNicVport, VportFields, VportState,
+    ModifyNicVport, ModifyVportState, NicVportContext, QueriedNicVport, QueryNicVport, VportFields,
+    VportState,
 };
 use protocol::hca::mlx5::path::Path;
 use protocol::hca::mlx5::port_register::{Paos, Pmtu, PortCounters, PortStatus, Ptys};

@@ -15,6 +15,7 @@ use super::device::{
 use super::eq::{CreateEq, QueriedEq};
 use super::mad_ifc::{MadAnswer, MadIfc};
 use super::mkey::{CreateMkey, QueriedMkey};
+use super::nic_vport::{ModifyNicVport, ModifyVportState, QueriedNicVport, QueryNicVport, VportState};
 use super::opcode::Opcode;
 use super::pages::{ManagePages, ManagedPages, QueryPages, RequestedPages};
 use super::qp::{CreateQp, ModifyQp, QueriedQp, QueryQp};
@@ -22,11 +23,10 @@ use super::resource::{
     CounterSetNumber, CqNumber, EqNumber, MkeyNumber, Multicast, PdNumber, QpNumber, SrqNumber,
     TransportDomainNumber, UarNumber, XrcDomainNumber,
 };
+use super::roce_address::{QueriedRoceAddress, QueryRoceAddress, SetRoceAddress};
 use super::srq::{ArmSrq, CreateRmp, CreateSrq, ModifyRmp, QueriedRmp, QueriedSrq};
 use super::status::InputError;
 use super::transition::Transition;
-use super::nic_vport::{ModifyNicVport, ModifyVportState, QueriedNicVport, QueryNicVport, VportState};
-use super::roce_address::{QueriedRoceAddress, QueryRoceAddress, SetRoceAddress};
 use super::vport::{QueriedVport, QueriedVportPkey, QueryVportPkey};
 use crate::describe::{Describe, Field, Value, Visitor};
 use crate::ids::Iova;

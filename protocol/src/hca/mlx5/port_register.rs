@@ -178,8 +178,7 @@ mod tests {
             admin: 0x0080_0000,
             operational: 0x0080_0000,
         };
-        let expected =
-            [(0, 0x0001_0004), (0x0c, 0xf880_0000), (0x18, 0x0080_0000), (0x24, 0x0080_0000)];
+        let expected = [(0, 0x0001_0004), (0x0c, 0xf880_0000), (0x18, 0x0080_0000), (0x24, 0x0080_0000)];
         assert_eq!(modes.emit(), words(&expected));
         let query = PortCounters { port: 1, group: 0x10, priority: 2, ..PortCounters::default() };
         assert_eq!(query.emit(), words(&[(0, 0x0001_0010), (4, 2)]));
@@ -194,7 +193,8 @@ mod tests {
         let sizes = Rfc2819Counters { rx_by_length: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] };
         let bytes = PortCounters::default().with(&sizes.emit()).emit();
         assert_eq!((bytes[0x67], bytes[0xaf]), (1, 10));
-        let priority = PriorityCounters { rx_packets: 1, tx_packets: 2, rx_pause: 3, ..PriorityCounters::default() };
+        let priority =
+            PriorityCounters { rx_packets: 1, tx_packets: 2, rx_pause: 3, ..PriorityCounters::default() };
         let bytes = PortCounters::default().with(&priority.emit()).emit();
         assert_eq!((bytes[0x2f], bytes[0x57], bytes[0x5f]), (1, 2, 3));
     }
