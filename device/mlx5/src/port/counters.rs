@@ -14,7 +14,7 @@ const FCS_LEN: u64 = 4;
 /// IPv6, whose headers are 20 bytes longer, are not counted separately.
 const ROCE_OVERHEAD: u64 = 14 + 20 + 8 + FCS_LEN;
 /// Maximum frame length of each row of [`Rfc2819Counters`] but the last, including the frame check sequence.
-const LENGTHS: [usize; 9] = [64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191];
+const LENGTHS: [u64; 9] = [64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191];
 
 /// Frames in one direction. Bytes include the Ethernet header but no frame check sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct FrameCounters {
 impl FrameCounters {
     pub fn count_received(&mut self, frame: &[u8]) {
         self.received.count(frame);
-        let len = frame.len() + FCS_LEN as usize;
+        let len = frame.len() as u64 + FCS_LEN;
         let row = LENGTHS.iter().position(|most| len <= *most).unwrap_or(LENGTHS.len());
         if let Some(count) = self.received_by_length.get_mut(row) {
             *count += 1;
