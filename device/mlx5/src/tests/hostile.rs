@@ -42,7 +42,7 @@ fn populated() -> Driver {
 /// Returns an input of random words. Most words are small or zero, so that the input passes the first checks.
 fn input(random: &mut Random) -> Vec<u8> {
     let opcode = Command::OPCODES[random.below(Command::OPCODES.len())];
-    let mut input = vec![0; 16 + random.below(60) * 16];
+    let mut input = vec![0; 16 + random.below(72) * 16];
     for word in input.as_chunks_mut::<4>().0 {
         let number = random.next();
         let high = u32::try_from(number >> 32).unwrap();
