@@ -13,11 +13,17 @@
 //! | page of a queue or key | 8 B | 2^24 | 128 MiB |
 //! | reference to an object | 50 B | 2^18 | 13 MiB |
 //! | multicast group | 250 B | 2^13 | 2 MiB |
+//! | SQ or RQ | 450 B | 2^13 | 4 MiB |
+//! | LSO in progress of an SQ | 6 KiB | 2^13 | 48 MiB |
+//! | TIR | 450 B | 2^12 | 2 MiB |
+//! | TIS | 50 B | 2^12 | 200 KiB |
+//! | RQT | 1 KiB | 2^10 | 1 MiB |
 //!
 //! # Spec
 //! mlx5 interface, section 5.
 
 use engine::Engine;
+use protocol::hca::mlx5::counter::QCounters;
 use protocol::hca::mlx5::input::Pages;
 use protocol::ids::{Qpn, Srqn};
 
@@ -26,8 +32,10 @@ use super::check::{Check, Rejection};
 use super::completion_queue::CompletionQueue;
 use super::event_queue::EventQueue;
 use super::groups::Groups;
+use super::limits::netdev::LAST_WORK_QUEUE;
 use super::limits::{Limits, MAX_COUNTER_SETS, MAX_EQS, first};
 use super::mkey::Mkeys;
+use super::netdev::Netdev;
 use super::numbered::Numbered;
 use super::queue_pair::QueuePair;
 use super::srq::SharedReceiveQueue;
@@ -39,7 +47,7 @@ pub struct Resources {
     pub pds: Numbered<()>,
     pub xrcds: Numbered<()>,
     pub domains: Numbered<()>,
-    pub counter_sets: Numbered<()>,
+    pub counter_sets: Numbered<QCounters>,
     pub eqs: Numbered<EventQueue>,
     pub cqs: Numbered<Box<CompletionQueue>>,
     pub mkeys: Mkeys,
@@ -53,6 +61,7 @@ pub struct Resources {
     pub low_srqs: Vec<Srqn>,
     /// Pages that are still available to queues and keys.
     pub budget: PageBudget,
+    pub netdev: Netdev,
 }
 
 impl Resources {
@@ -71,12 +80,14 @@ impl Resources {
             mkeys: Mkeys::new(caps.log_max_mkeys),
             // QP numbers are below `1 << log_max_qps`, because the engine uses the low bits of the number as its table
             // index.
-            qps: Numbered::new(first::QP, count(caps.log_max_qps) - 1),
+            qps: Numbered::new(first::QP, count(caps.log_max_qps) - 1)
+                .without(first::WORK_QUEUE, LAST_WORK_QUEUE),
             srqs: Numbered::new(first::SRQ, first::SRQ + count(caps.log_max_srqs) - 1),
             groups: Groups::new(caps.log_max_groups),
             uses: Uses::default(),
             low_srqs: Vec::new(),
             budget: PageBudget::default(),
+            netdev: Netdev::default(),
         }
     }
 
