@@ -120,7 +120,13 @@ impl Resources {
     }
 
     /// Writes a CQE of a QP, SQ or RQ. If the CQE cannot be written, the queues that use the CQ move to the error state.
-    pub(super) fn write(&mut self, cx: &mut Context<'_>, (qpn, cqn): (Qpn, Cqn), entry: &Cqe, solicited: bool) {
+    pub(super) fn write(
+        &mut self,
+        cx: &mut Context<'_>,
+        (qpn, cqn): (Qpn, Cqn),
+        entry: &Cqe,
+        solicited: bool,
+    ) {
         let Some(cq) = self.cqs.get_mut(cqn.get()) else {
             return limited!(debug, %qpn, %cqn, "completion lost: the CQ does not exist");
         };

@@ -20,11 +20,7 @@ type Input = SmallVec<[u8; 64]>;
 pub enum Hash {
     None,
     Xor(HashFields),
-    Toeplitz {
-        key: Box<Key>,
-        fields: HashFields,
-        symmetric: bool,
-    },
+    Toeplitz { key: Box<Key>, fields: HashFields, symmetric: bool },
 }
 
 /// Hash that the CQE of a frame reports.
@@ -195,7 +191,8 @@ mod tests {
     #[test]
     fn hash_covers_only_selected_headers() {
         // The hash of the ICMP echo request in golden trace eth-4, which has the same addresses.
-        let addresses = Hashed { value: 0x4b3b_712b, ports: HashedPorts::None, addresses: HashedAddresses::Ipv4 };
+        let addresses =
+            Hashed { value: 0x4b3b_712b, ports: HashedPorts::None, addresses: HashedAddresses::Ipv4 };
         let tcp_fields = toeplitz(ALL, false);
         assert_eq!(of(&tcp_fields, &frame(17, THERE)).1, addresses, "UDP with a hash of TCP ports");
         let ip = HashFields { source_port: false, destination_port: false, ..ALL };

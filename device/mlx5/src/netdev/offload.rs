@@ -38,12 +38,7 @@ pub fn fill_checksums(frame: &mut [u8], segment: &EthernetSegment) {
     }
 }
 
-fn request(
-    layers: &Layers,
-    ip: &Ip,
-    checksum: bool,
-    l4: Option<(L4Protocol, usize)>,
-) -> Request {
+fn request(layers: &Layers, ip: &Ip, checksum: bool, l4: Option<(L4Protocol, usize)>) -> Request {
     Request {
         ether_len: layers.network_at,
         ip: Some(match ip.addresses {

@@ -18,9 +18,7 @@ use super::rq::{Received, RxError};
 use super::steer::{Deliveries, Delivery, Link};
 use crate::failure;
 use crate::init_segment;
-use crate::reason::{
-    FRAME_OVERSIZE, FRAME_UNPARSED, LONGER_THAN_RECEIVE, NO_RECEIVE, NO_TIR, RQ_STATE,
-};
+use crate::reason::{FRAME_OVERSIZE, FRAME_UNPARSED, LONGER_THAN_RECEIVE, NO_RECEIVE, NO_TIR, RQ_STATE};
 use crate::resources::Resources;
 
 impl Resources {

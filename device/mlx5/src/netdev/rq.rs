@@ -269,7 +269,9 @@ fn headers(frame: &[u8], layers: &Layers) -> FrameFields {
 }
 
 fn tcp_type(segment: &[u8]) -> L4Type {
-    let (Some(length), Some(flags)) = (segment.get(12), segment.get(13)) else { return L4Type::TcpWithoutAck };
+    let (Some(length), Some(flags)) = (segment.get(12), segment.get(13)) else {
+        return L4Type::TcpWithoutAck;
+    };
     let has_data = segment.len() > usize::from(length >> 4) * 4;
     match (flags & ACK != 0, has_data) {
         (false, _) => L4Type::TcpWithoutAck,

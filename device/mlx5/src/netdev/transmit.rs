@@ -32,12 +32,7 @@ impl Resources {
     ///
     /// # Errors
     /// Returns the reason why the doorbell is ignored.
-    pub fn send_frames(
-        &mut self,
-        cx: &Context<'_>,
-        page: UarIndex,
-        sqn: Sqn,
-    ) -> Result<(), IgnoreReason> {
+    pub fn send_frames(&mut self, cx: &Context<'_>, page: UarIndex, sqn: Sqn) -> Result<(), IgnoreReason> {
         let sq = self.netdev.sq_mut(sqn).ok_or(NO_SQ)?;
         if sq.uar() != page {
             return Err(FOREIGN_PAGE);
@@ -87,7 +82,10 @@ impl Resources {
                 }
                 Step::Broken => {
                     limited!(warn, sqn = number, "cannot read the WQEs of an SQ");
-                    self.raise(cx, &Eqe::Queue { event: QueueEvent::Catastrophic, kind: QueueKind::Sq, number });
+                    self.raise(
+                        cx,
+                        &Eqe::Queue { event: QueueEvent::Catastrophic, kind: QueueKind::Sq, number },
+                    );
                 }
                 Step::NoFrame => {}
             }

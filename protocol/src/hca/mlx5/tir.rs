@@ -117,7 +117,8 @@ mod tests {
     /// The fourth TIR in golden trace eth-1, without its key.
     #[test]
     fn recorded_tir_context_round_trips() {
-        let bytes = words(&[(0x24, 0x1000_0000), (0x40, 0x8000_0001), (0x44, 0x2000_0001), (0x70, 0xc000_000f)]);
+        let bytes =
+            words(&[(0x24, 0x1000_0000), (0x40, 0x8000_0001), (0x44, 0x2000_0001), (0x70, 0xc000_000f)]);
         let CreateTir { context } = CreateTir::parse(&bytes);
         assert_eq!(Dispatch::from_code(context.dispatch), Some(Dispatch::Indirect));
         assert_eq!(HashFunction::from_code(context.hash_function), Some(HashFunction::Toeplitz));

@@ -204,7 +204,9 @@ impl Replay {
     /// Writes the data of a WQE to memory. The recording contains only the first bytes of each frame. The others are
     /// zeros, except for one word of each segment that makes the recorded TCP checksum correct.
     fn fill(&mut self, wqe: &[u8], sqn: Sqn, frames: &[&str]) {
-        let FrameOperation::Send { header, data, .. } = FrameWqe::parse(wqe, sqn).unwrap().operation else { return };
+        let FrameOperation::Send { header, data, .. } = FrameWqe::parse(wqe, sqn).unwrap().operation else {
+            return;
+        };
         let [DataItem::Pointer(segment)] = data[..] else { panic!("{data:?}") };
         let mut at = segment.va.get();
         for line in frames {

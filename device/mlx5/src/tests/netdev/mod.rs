@@ -12,11 +12,10 @@ use std::num::NonZeroU16;
 use protocol::hca::mlx5::counter::{QCounters, QueryQCounter};
 use protocol::hca::mlx5::cqe::{Cqe, INITIAL_OWNER_BYTE};
 use protocol::hca::mlx5::frame_cqe::{FrameFields, FrameReceipt};
-use protocol::hca::mlx5::mkey::{ANY_QP, CreateMkey, MkeyContext};
 use protocol::hca::mlx5::input::Bytes;
+use protocol::hca::mlx5::mkey::{ANY_QP, CreateMkey, MkeyContext};
 use protocol::hca::mlx5::resource::{
-    CounterSetNumber, MkeyNumber, RqNumber, RqtNumber, SqNumber, TirNumber, TisNumber,
-    TransportDomainNumber,
+    CounterSetNumber, MkeyNumber, RqNumber, RqtNumber, SqNumber, TirNumber, TisNumber, TransportDomainNumber,
 };
 use protocol::hca::mlx5::rq::{CreateRq, ModifyRq, RqContext};
 use protocol::hca::mlx5::rqt::{CreateRqt, RqNumbers, RqtContext};
@@ -86,9 +85,11 @@ impl Net {
             }
             driver.create_cq(uar, eqn, ring)
         });
-        let domain = TransportDomainNumber::parse(&output(&driver.ok(&Command::AllocTransportDomain(BARE)))).domain;
+        let domain =
+            TransportDomainNumber::parse(&output(&driver.ok(&Command::AllocTransportDomain(BARE)))).domain;
         let set = CounterSetNumber::parse(&output(&driver.ok(&Command::AllocQCounter(BARE)))).set;
-        let context = MkeyContext { qpn: ANY_QP, local_read: true, local_write: true, ..MkeyContext::default() };
+        let context =
+            MkeyContext { qpn: ANY_QP, local_read: true, local_write: true, ..MkeyContext::default() };
         let context = MkeyContext { length64: true, pd, ..context };
         let create = Command::CreateMkey(CreateMkey { context, ..CreateMkey::default() }, Bytes::default());
         let MkeyNumber { index } = MkeyNumber::parse(&output(&driver.ok(&create)));
@@ -236,7 +237,8 @@ impl Net {
         let number = u64::from(self.received);
         let at = |n: usize| BUFFERS + number * 0x10_0000 + n as u64 * 0x1_0000;
         let places: Vec<u64> = (0..lens.len()).map(at).collect();
-        let segment = |(len, va): (&u32, &u64)| DataSegment { byte_count: *len, lkey: self.key, va: Va::new(*va) };
+        let segment =
+            |(len, va): (&u32, &u64)| DataSegment { byte_count: *len, lkey: self.key, va: Va::new(*va) };
         let scatter = lens.iter().zip(&places).map(segment).collect();
         let mut entry = RecvWqe { scatter }.emit(stride);
         // Section 20, M-24: the driver sets bit 31 of each byte count.

@@ -131,7 +131,9 @@ fn invalid_tirs_and_queue_tables_are_rejected() {
 fn only_valid_state_transitions_are_accepted() {
     let mut net = Net::new();
     let sqn = net.sqn;
-    for (code, accepted) in [(1, true), (3, true), (3, true), (1, false), (0, true), (3, false), (2, false), (1, true)] {
+    for (code, accepted) in
+        [(1, true), (3, true), (3, true), (1, false), (0, true), (3, false), (2, false), (1, true)]
+    {
         let context = SqContext { state: code, ..SqContext::default() };
         let modify = Command::ModifySq(ModifySq { sqn, context, ..ModifySq::default() });
         match accepted {

@@ -76,10 +76,9 @@ fn frame_is_scattered_over_data_segments() {
 fn cqe_describes_tcp_segment() {
     let mut net = Net::new();
     net.create_direct_tir();
-    for (payload, padding, l4_type) in [
-        (&[][..], &[0xee; 6][..], L4Type::TcpEmptyAck),
-        (&[1, 2, 3], &[], L4Type::TcpAckWithData),
-    ] {
+    for (payload, padding, l4_type) in
+        [(&[][..], &[0xee; 6][..], L4Type::TcpEmptyAck), (&[1, 2, 3], &[], L4Type::TcpAckWithData)]
+    {
         net.post_receive(&[1522]);
         let frame = segment(1, payload, padding);
         net.driver.receive(&frame);
@@ -254,7 +253,8 @@ fn own_frames_need_loopback_bit_or_other_domain() {
         assert_eq!(net.driver.frames(), [frame.as_slice()], "the frame also goes to the wire");
         assert_eq!(net.received().len(), expected, "{context:?}");
     }
-    net.domain = TransportDomainNumber::parse(&output(&net.driver.ok(&Command::AllocTransportDomain(BARE)))).domain;
+    net.domain =
+        TransportDomainNumber::parse(&output(&net.driver.ok(&Command::AllocTransportDomain(BARE)))).domain;
     net.driver.tirs.clear();
     net.create_tir(own);
     net.post(&net.wqe(EthernetSegment::default(), &unicast, 0));

@@ -1,9 +1,9 @@
 //! Frames that an SQ sends (mlx5 interface, sections 16.1 and 16.5).
 
 use card::frontend::testing::pattern;
+use card::nic::receive::{self, ChecksumStatus};
 use protocol::hca::mlx5::sq::QueriedSq;
 use protocol::net::layers::Layers;
-use card::nic::receive::{self, ChecksumStatus};
 
 use super::bench::UP;
 use super::*;
@@ -31,7 +31,8 @@ fn headers(is_v6: bool, protocol: u8) -> Vec<u8> {
         headers.extend([1; 32]);
     } else {
         headers[12..].copy_from_slice(&[8, 0]);
-        headers.extend([0x45, 0, 0, 0, 0xff, 0xff, 0x40, 0, 64, protocol, 0xde, 0xad, 10, 0, 0, 1, 10, 0, 0, 2]);
+        headers
+            .extend([0x45, 0, 0, 0, 0xff, 0xff, 0x40, 0, 64, protocol, 0xde, 0xad, 10, 0, 0, 1, 10, 0, 0, 2]);
     }
     headers.extend([0x12, 0x34, 0x56, 0x78]);
     match protocol {
@@ -118,8 +119,14 @@ fn lso_segments_tcp_with_valid_headers() {
         net.post(&net.wqe(EthernetSegment { mss: 1000, ..BOTH }, &header, 2500));
         let frames = net.driver.frames();
         let tcp = header.len() - 20;
-        assert_eq!(frames.iter().map(|frame| frame.len() - header.len()).collect::<Vec<_>>(), [1000, 1000, 500]);
-        assert_eq!(frames.iter().flat_map(|frame| &frame[header.len()..]).copied().collect::<Vec<_>>(), payload);
+        assert_eq!(
+            frames.iter().map(|frame| frame.len() - header.len()).collect::<Vec<_>>(),
+            [1000, 1000, 500]
+        );
+        assert_eq!(
+            frames.iter().flat_map(|frame| &frame[header.len()..]).copied().collect::<Vec<_>>(),
+            payload
+        );
         assert!(frames.iter().all(|frame| is_valid(frame)));
         let sequences = frames.iter().map(|frame| u32::from_be_bytes(output(&frame[tcp + 4..])));
         assert_eq!(sequences.collect::<Vec<_>>(), [0xffff_fff0, 0x3d8, 0x7c0]);
@@ -157,7 +164,8 @@ fn vlan_tag_is_inserted_after_addresses() {
 fn failed_wqe_moves_sq_to_error() {
     let mut net = Net::new();
     let frame = plain(2, 60);
-    let bad_key = DataItem::Pointer(DataSegment { byte_count: 60, lkey: Lkey::new(0x100), va: Va::new(DATA) });
+    let bad_key =
+        DataItem::Pointer(DataSegment { byte_count: 60, lkey: Lkey::new(0x100), va: Va::new(DATA) });
     let segment = EthernetSegment::default();
     let send = |data| FrameOperation::Send { segment, mss: None, header: &[], data };
     let lso = |header, data| FrameOperation::Send { segment, mss: NonZeroU16::new(100), header, data };
@@ -259,27 +267,31 @@ fn sqs_send_in_turn() {
     assert_eq!(lens, [154, 70, 154, 154]);
 }
 
-/// Section 20, M-1: a poll executes a bounded number of WQEs.
+/// Section 20, M-1: an SQ full of WQEs that send no frame does not block the device.
 #[test]
 fn poll_executes_bounded_number_of_wqes() {
     let mut net = Net::new();
+    let context = net.sq_context();
+    let queue = WorkQueue { log_entries: 7, ..context.queue };
+    let create = CreateSq { context: SqContext { queue, ..context } };
+    let list = pages(SQ, 2);
+    let created = net.driver.ok(&Command::CreateSq(create, Pages::parse(&list)));
+    net.sqn = SqNumber::parse(&output(&created)).sqn;
+    net.modify_sq(WorkQueueState::Ready);
     let nop = ControlSegment { completion: 0, size: 1, ..net.control(Opcode::Nop) };
-    for slot in 0..64 {
+    for slot in 0..128 {
         net.driver.poke(SQ + slot * 64, &nop.emit());
     }
-    net.driver.poke(SQ_RECORD + 6, &64_u16.to_be_bytes());
+    net.driver.poke(SQ_RECORD + 6, &128_u16.to_be_bytes());
     net.ring();
-    // The record announces more WQEs while the device executes the first ones.
-    net.driver.poke(SQ_RECORD + 6, &70_u16.to_be_bytes());
-    assert_eq!(net.driver.next_frame(), None);
-    assert!(!net.driver.resources().netdev.has_more());
-    net.ring();
-    assert_eq!(net.driver.next_frame(), None);
-    assert_eq!(net.driver.resources().netdev.sq(net.sqn).map(|sq| sq.has_work()), Some(false));
+    for has_more in [true, false] {
+        assert_eq!(net.driver.next_frame(), None);
+        assert_eq!(net.driver.resources().netdev.has_more(), has_more);
+    }
 }
 
 #[test]
-fn doorbells_for_stopped_or_foreign_sqs_are_ignored() {
+fn doorbells_for_stopped_sqs_are_ignored() {
     let mut net = Net::new();
     let foreign = net.driver.alloc_uar();
     let doorbell = u64::from(net.sqn.get()) << 8;

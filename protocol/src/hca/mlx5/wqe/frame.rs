@@ -206,7 +206,10 @@ mod tests {
         let segment = EthernetSegment::default();
         let send = control(Opcode::Send, 0);
         assert_eq!(parse(send, segment), WqeError::Empty);
-        assert_eq!(parse(ControlSegment { size: 1, ..send }, segment), WqeError::Truncated("Ethernet segment"));
+        assert_eq!(
+            parse(ControlSegment { size: 1, ..send }, segment),
+            WqeError::Truncated("Ethernet segment")
+        );
         assert_eq!(parse(ControlSegment { size: 5, ..send }, segment), WqeError::Truncated("size"));
         let qpn = Qpn::new(1);
         assert_eq!(parse(ControlSegment { size: 2, qpn, ..send }, segment), WqeError::Queue(qpn));
