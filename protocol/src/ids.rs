@@ -115,6 +115,22 @@ id! {
     pub struct FlowCounterId(u32, mask u32::MAX, "fc");
 }
 id! {
+    /// Number of a transport interface send object (TIS), 24 bits. A TIS assigns send queues to a transport domain.
+    pub struct Tisn(u32, mask 0xff_ffff, "tisn");
+}
+id! {
+    /// Number of a receive queue table (RQT), 24 bits. RSS selects one of its receive queues.
+    pub struct Rqtn(u32, mask 0xff_ffff, "rqtn");
+}
+id! {
+    /// Number of a receive queue for Ethernet frames, 24 bits.
+    pub struct Rqn(u32, mask 0xff_ffff, "rqn");
+}
+id! {
+    /// Number of a send queue for Ethernet frames, 24 bits.
+    pub struct Sqn(u32, mask 0xff_ffff, "sqn");
+}
+id! {
     /// Flow label of an IPv6 header or a global route header, 20 bits.
     pub struct FlowLabel(u32, mask 0xf_ffff, "flow");
 }

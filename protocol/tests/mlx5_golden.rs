@@ -570,7 +570,7 @@ fn every_traced_cqe_is_emitted_unchanged() {
                         assert_eq!((failure.wqe_counter, failure.user_index), (3, UserIndex::new(0)));
                     }
                     Cqe::Failed(failure) => assert_eq!(failure.syndrome(), Some(Syndrome::Flushed)),
-                    Cqe::Resize => panic!(),
+                    Cqe::Resize | Cqe::Frame(_) => panic!(),
                 }
             }
             _ => {}

@@ -18,6 +18,12 @@ mod resource;
 mod srq;
 mod vport;
 
+mod rq;
+mod rqt;
+mod sq;
+mod tir;
+mod tis;
+
 use card::frontend::Context;
 use protocol::hca::mlx5::capability::AREA_LEN;
 use protocol::hca::mlx5::command::{InputHeader, OutputHeader};
@@ -164,6 +170,28 @@ fn on_resources(call: Call<'_, '_>, command: &Command<'_>) -> Result<Output, Rej
         Command::SetRoceAddress(set) => vport::set_roce_address(call, set),
         Command::QueryRoceAddress(query) => vport::query_roce_address(call, query),
         Command::QueryHcaVportPkey(query) => vport::query_pkey(call, query),
+
+        Command::CreateTir(create) => tir::create(call, create),
+        Command::ModifyTir(modify) => tir::modify(call, modify),
+        Command::DestroyTir(number) => tir::destroy(call, number.tirn),
+        Command::QueryTir(number) => tir::query(call, number.tirn),
+        Command::CreateTis(create) => tis::create(call, create),
+        Command::ModifyTis(modify) => tis::modify(call, modify),
+        Command::DestroyTis(number) => tis::destroy(call, number.tisn),
+        Command::QueryTis(number) => tis::query(call, number.tisn),
+        Command::CreateRqt(create, queues) => rqt::create(call, create, *queues),
+        Command::ModifyRqt(modify, queues) => rqt::modify(call, modify, *queues),
+        Command::DestroyRqt(number) => rqt::destroy(call, number.rqtn),
+        Command::QueryRqt(number) => rqt::query(call, number.rqtn),
+        Command::CreateSq(create, pages) => sq::create(call, create, *pages),
+        Command::ModifySq(modify) => sq::modify(call, modify),
+        Command::DestroySq(number) => sq::destroy(call, number.sqn),
+        Command::QuerySq(number) => sq::query(call, number.sqn),
+        Command::CreateRq(create, pages) => rq::create(call, create, *pages),
+        Command::ModifyRq(modify) => rq::modify(call, modify),
+        Command::DestroyRq(number) => rq::destroy(call, number.rqn),
+        Command::QueryRq(number) => rq::query(call, number.rqn),
+
         _ => match command.transition() {
             Some((transition, modify)) => qp::modify(call, transition, &modify),
             None => Err(Check::Opcode.rejects(command.opcode().code())),

@@ -129,7 +129,14 @@ impl Resources {
         self.write(cx, (qpn, cqn), &entry, solicited);
     }
 
-    fn write(&mut self, cx: &mut Context<'_>, (qpn, cqn): (Qpn, Cqn), entry: &Cqe, solicited: bool) {
+    /// Writes a CQE of a QP, SQ or RQ. If the CQE cannot be written, the queues that use the CQ move to the error state.
+    pub(super) fn write(
+        &mut self,
+        cx: &mut Context<'_>,
+        (qpn, cqn): (Qpn, Cqn),
+        entry: &Cqe,
+        solicited: bool,
+    ) {
         let Some(cq) = self.cqs.get_mut(cqn.get()) else {
             return limited!(debug, %qpn, %cqn, "completion lost: the CQ does not exist");
         };
@@ -143,7 +150,10 @@ impl Resources {
             Ok(false) => {}
             Ok(true) => self.notify(cx, eqn, cqn),
             Err(LostEntry { fault, first: true }) => self.fail_cq(cx, cqn, fault),
-            Err(LostEntry { first: false, .. }) => self.fail_qp(cx, qpn),
+            Err(LostEntry { first: false, .. }) => {
+                self.netdev.fail_queue(qpn.get());
+                self.fail_qp(cx, qpn);
+            }
         }
     }
 
@@ -155,6 +165,7 @@ impl Resources {
             Fault::Access => CqFault::Access,
         };
         self.raise(cx, &Eqe::CqError(cqn, code));
+        self.netdev.fail_users(cqn);
         let users = self.qps.iter_from(0).filter(|(_, qp)| QueuePair::cqs(&qp.context).contains(&cqn));
         let users: Vec<Qpn> = users.map(|(number, _)| Qpn::new(number)).collect();
         for qpn in users {

@@ -31,9 +31,12 @@ use super::doorbell::{self, Doorbells};
 use super::function::Function;
 use super::host::Mlx5Host;
 use super::init_segment::{Effect, InitSegment};
+use super::limits::netdev::MAX_FRAME;
 use super::limits::{GIDS, PKEYS};
+use super::netdev::steer::Link;
 use super::options::{Options, Port, Setup};
 use super::reason::{self, NO_COMMAND_QUEUE, NO_UAR, NOT_INITIALISED, SLOT_NOT_OWNED};
+use super::resources::Resources;
 use super::send_queue::SendTag;
 use super::snapshot;
 use super::strict::{self, Strict};
@@ -91,6 +94,11 @@ impl Mlx5 {
     #[cfg(test)]
     pub(crate) fn resources_mut(&mut self) -> Option<&mut super::resources::Resources> {
         self.function.resources_mut()
+    }
+
+    /// Returns the state of the port for the netdev.
+    fn link(cx: &Context<'_>) -> Link {
+        Link { is_up: cx.port.is_up(), max_frame: MAX_FRAME }
     }
 
     fn read_register(&mut self, cx: &Context<'_>, offset: u64) -> u32 {
@@ -331,13 +339,26 @@ impl Frontend for Mlx5 {
         }
     }
 
+    fn receive_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
+        let link = Self::link(cx);
+        if let Some(resources) = self.function.resources_mut() {
+            resources.receive_frame(cx, frame, link, Resources::steer);
+        }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
+        let link = Self::link(cx);
+        let resources = self.function.resources_mut();
+        resources.is_some_and(|resources| resources.next_frame(cx, out, link, Resources::steer))
+    }
+
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         if let Some(resources) = self.function.resources_mut() {
             resources.end_turn(cx);
         }
         // Changed QPs need no action: a QP's context is updated from the engine when software queries it.
         while cx.engine.poll_dirty().is_some() {}
-        false
+        self.function.resources().is_some_and(|resources| resources.netdev.has_more())
     }
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {

@@ -12,7 +12,7 @@ use protocol::hca::mlx5::PAGE;
 use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell, UarRegister};
 use protocol::hca::mlx5::qp::QpState;
 use protocol::hca::mlx5::regs::FIRST_UAR;
-use protocol::ids::{Qpn, UarIndex};
+use protocol::ids::{Qpn, Sqn, UarIndex};
 
 use super::host;
 use super::reason::{FOREIGN_PAGE, NO_CQ, NO_EQ, NO_QP, OVERFLOW, QP_STATE};
@@ -156,7 +156,8 @@ impl Resources {
         Ok(())
     }
 
-    /// Reads the send counter of a QP from its doorbell record, and notifies the engine.
+    /// Reads the send counter of a QP from its doorbell record, and notifies the engine. SQs share the number space of
+    /// QPs.
     fn send(
         &mut self,
         cx: &mut Context<'_>,
@@ -164,6 +165,10 @@ impl Resources {
         qpn: Qpn,
         head: Option<WqeHead>,
     ) -> Result<(), IgnoreReason> {
+        let sqn = Sqn::new(qpn.get());
+        if self.netdev.sq(sqn).is_some() {
+            return self.send_frames(cx, page, sqn);
+        }
         self.observe(cx.engine, qpn);
         let dma = cx.dma;
         cx.monitor.check(|| strict::send_doorbell(&self.qps, page, qpn, head, dma));

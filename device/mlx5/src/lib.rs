@@ -34,6 +34,7 @@ pub mod host;
 pub mod init_segment;
 pub mod limits;
 pub mod mkey;
+pub mod netdev;
 pub mod numbered;
 pub mod options;
 pub mod pages;

@@ -65,6 +65,28 @@ pub mod flow {
     pub const MAX_DELIVERIES: usize = 64;
 }
 
+/// Limits of the netdev's objects.
+///
+/// # Spec
+/// mlx5 interface, section 6.1.
+pub mod netdev {
+    /// Maximum number of TISs. The driver creates eight, and each user context with raw QPs one per QP.
+    pub const MAX_TISS: u32 = 1 << 12;
+    pub const MAX_TIRS: u32 = 1 << 12;
+    pub const MAX_RQTS: u32 = 1 << 10;
+    pub const MAX_RQT_ENTRIES: u16 = 1 << 8;
+    /// Last number of an SQ or RQ. There are at most 2^13 of them, and QPs do not use their numbers.
+    pub const LAST_WORK_QUEUE: u32 = super::first::WORK_QUEUE + (1 << 13) - 1;
+    /// Log2 of the maximum number of blocks in an SQ, and of entries in an RQ.
+    pub const LOG_MAX_WORK_QUEUE: u8 = 14;
+    /// Log2 of the minimum RQ entry size in bytes, which is one data segment.
+    pub const LOG_MIN_RECV_ENTRY: u8 = 4;
+    /// Maximum length of a frame without its check sequence. The maximum of PMTU, 9978, includes the check sequence.
+    pub const MAX_FRAME: usize = 9978 - 4;
+    /// Maximum payload of an LSO. The driver sends up to 512 KiB (BIG TCP).
+    pub const MAX_LSO_PAYLOAD: u32 = 1 << 20;
+}
+
 /// First numbers of objects, as in the golden traces. Lower numbers are unused, so 0 is never a valid number.
 pub mod first {
     pub const CQ: u32 = 0x40;
@@ -73,6 +95,8 @@ pub mod first {
     /// First memory key index. Index 1 must not be used, because its key, 100h, terminates scatter/gather lists.
     pub const MKEY: u32 = 8;
     pub const SRQ: u32 = 0x10;
+    /// First number of an SQ or RQ.
+    pub const WORK_QUEUE: u32 = 0x4000;
 }
 
 /// Limits that the device reports to the driver in its reply to QUERY_HCA_CAP. All limits must be powers of two.

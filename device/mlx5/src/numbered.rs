@@ -12,6 +12,8 @@ pub struct Numbered<T> {
     /// The lowest number that has never been used.
     fresh: u32,
     last: u32,
+    /// First and last number of a range that is not used.
+    hole: Option<(u32, u32)>,
     /// Freed numbers, oldest first. Each number occurs at most once.
     freed: VecDeque<u32>,
 }
@@ -22,7 +24,13 @@ impl<T> Numbered<T> {
         const LEAF: usize = 64;
         let numbers = (last.saturating_sub(first) as usize).saturating_add(1);
         let capacity = Capacity { entries: numbers, leaves: numbers / LEAF + 2 };
-        Self { objects: SparseTable::new(capacity), fresh: first, last, freed: VecDeque::new() }
+        Self { objects: SparseTable::new(capacity), fresh: first, last, hole: None, freed: VecDeque::new() }
+    }
+
+    /// Excludes a range of numbers from an empty table. The range must not contain the table's first number.
+    pub const fn without(mut self, first: u32, last: u32) -> Self {
+        self.hole = Some((first, last));
+        self
     }
 
     /// Returns the number for the next object, or `None` if the table is full.
@@ -34,7 +42,10 @@ impl<T> Numbered<T> {
         let number = self.next()?;
         self.objects.insert(number, object).ok()?;
         if number == self.fresh {
-            self.fresh += 1;
+            self.fresh = match self.hole {
+                Some((first, last)) if number.checked_add(1) == Some(first) => last + 1,
+                _ => number + 1,
+            };
         } else {
             self.freed.pop_front();
         }

@@ -23,6 +23,23 @@ pub const SLOT_NOT_OWNED: IgnoreReason = IgnoreReason::guest_bug("slot_not_owned
 /// The command queue is not in mapped memory.
 pub const NO_COMMAND_QUEUE: IgnoreReason = IgnoreReason::guest_bug("no_command_queue");
 
+/// No SQ has this number.
+pub const NO_SQ: IgnoreReason = IgnoreReason::guest_bug("no_sq");
+/// The SQ is in the reset state.
+pub const SQ_STATE: IgnoreReason = IgnoreReason::guest_bug("sq_state");
+/// The frame exceeds the MTU of the port.
+pub const FRAME_OVERSIZE: IgnoreReason = IgnoreReason::expected("oversize");
+/// The headers of the frame cannot be parsed.
+pub const FRAME_UNPARSED: IgnoreReason = IgnoreReason::expected("unparsed");
+/// The flow tables forward the frame to no TIR.
+pub const NO_TIR: IgnoreReason = IgnoreReason::expected("no_tir");
+/// The RQ is not in the ready state.
+pub const RQ_STATE: IgnoreReason = IgnoreReason::expected("rq_state");
+/// The RQ has no posted receive.
+pub const NO_RECEIVE: IgnoreReason = IgnoreReason::expected("no_receive");
+/// The frame is longer than the posted receive.
+pub const LONGER_THAN_RECEIVE: IgnoreReason = IgnoreReason::expected("longer_than_receive");
+
 pub const ALL: &[IgnoreReason] = &[
     NOT_INITIALISED,
     NO_UAR,
@@ -34,4 +51,12 @@ pub const ALL: &[IgnoreReason] = &[
     OVERFLOW,
     SLOT_NOT_OWNED,
     NO_COMMAND_QUEUE,
+    NO_SQ,
+    SQ_STATE,
+    FRAME_OVERSIZE,
+    FRAME_UNPARSED,
+    NO_TIR,
+    RQ_STATE,
+    NO_RECEIVE,
+    LONGER_THAN_RECEIVE,
 ];

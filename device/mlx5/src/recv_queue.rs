@@ -72,6 +72,11 @@ impl RecvQueue {
         Fetch::Ready(request(number, &wqe))
     }
 
+    /// Consumes the next posted entry, which has been read with [`RecvQueue::read`].
+    pub fn consume(&mut self) {
+        self.counters.take(1);
+    }
+
     /// Copies an entry. `number` is the entry number modulo 2^16.
     ///
     /// # Errors

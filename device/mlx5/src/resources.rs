@@ -17,11 +17,17 @@
 //! | destination of a flow table entry | 12 B | 2^21 | 24 MiB |
 //! | flow group | 250 B | 2^13 | 2 MiB |
 //! | flow counter | 30 B | 2^16 | 2 MiB |
+//! | SQ or RQ | 450 B | 2^13 | 4 MiB |
+//! | LSO in progress of an SQ | 6 KiB | 2^13 | 48 MiB |
+//! | TIR | 450 B | 2^12 | 2 MiB |
+//! | TIS | 50 B | 2^12 | 200 KiB |
+//! | RQT | 1 KiB | 2^10 | 1 MiB |
 //!
 //! # Spec
 //! mlx5 interface, section 5.
 
 use engine::Engine;
+use protocol::hca::mlx5::counter::QCounters;
 use protocol::hca::mlx5::input::Pages;
 use protocol::ids::{Qpn, Srqn};
 
@@ -30,8 +36,10 @@ use super::check::{Check, Rejection};
 use super::completion_queue::CompletionQueue;
 use super::event_queue::EventQueue;
 use super::groups::Groups;
+use super::limits::netdev::LAST_WORK_QUEUE;
 use super::limits::{MAX_COUNTER_SETS, MAX_EQS, first};
 use super::mkey::Mkeys;
+use super::netdev::Netdev;
 use super::numbered::Numbered;
 use super::options::Setup;
 use super::port::PortState;
@@ -46,7 +54,7 @@ pub struct Resources {
     pub pds: Numbered<()>,
     pub xrcds: Numbered<()>,
     pub domains: Numbered<()>,
-    pub counter_sets: Numbered<()>,
+    pub counter_sets: Numbered<QCounters>,
     pub eqs: Numbered<EventQueue>,
     pub cqs: Numbered<Box<CompletionQueue>>,
     pub mkeys: Mkeys,
@@ -63,6 +71,7 @@ pub struct Resources {
     pub steering: Steering,
     /// State of the port. That of an Ethernet port occupies about 10 KiB.
     pub port: PortState,
+    pub netdev: Netdev,
 }
 
 impl Resources {
@@ -82,7 +91,8 @@ impl Resources {
             mkeys: Mkeys::new(caps.log_max_mkeys),
             // QP numbers are below `1 << log_max_qps`, because the engine uses the low bits of the number as its table
             // index.
-            qps: Numbered::new(first::QP, count(caps.log_max_qps) - 1),
+            qps: Numbered::new(first::QP, count(caps.log_max_qps) - 1)
+                .without(first::WORK_QUEUE, LAST_WORK_QUEUE),
             srqs: Numbered::new(first::SRQ, first::SRQ + count(caps.log_max_srqs) - 1),
             groups: Groups::new(caps.log_max_groups),
             uses: Uses::default(),
@@ -90,6 +100,7 @@ impl Resources {
             budget: PageBudget::default(),
             steering: Steering::default(),
             port: PortState::new(setup.options.port, setup.mac),
+            netdev: Netdev::default(),
         }
     }
 

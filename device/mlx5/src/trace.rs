@@ -211,12 +211,14 @@ pub(super) fn cqe(trace: &mut Trace, cqn: Cqn, slot: u32, cqe: &Cqe, lost: Optio
         Cqe::Sent(_) | Cqe::Failed(Failure { send: true, .. }) => "send",
         Cqe::Received(_) | Cqe::Failed(_) => "recv",
         Cqe::Resize => "resize",
+        Cqe::Frame(_) => "frame",
     };
     let wr = match cqe {
         Cqe::Sent(sent) => Some(sent.wqe_counter),
         Cqe::Received(receipt) => Some(receipt.wqe_counter),
         Cqe::Failed(failure) => Some(failure.wqe_counter),
         Cqe::Resize => None,
+        Cqe::Frame(receipt) => Some(receipt.fields().wqe_counter),
     };
     trace.record(Kind::Cqe, name, |to| {
         cqn.show("cqn", to);

@@ -17,7 +17,11 @@ pub enum Object {
     Eq(u32),
     Cq(u32),
     Srq(u32),
+    Domain(u32),
     Tir(u32),
+    Tis(u32),
+    Rqt(u32),
+    Rq(u32),
 }
 
 pub type Used = SmallVec<[Object; 6]>;

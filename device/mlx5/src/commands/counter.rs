@@ -14,22 +14,26 @@ use crate::check::{Check, Rejection};
 
 pub(super) fn alloc(call: Call<'_, '_>) -> Result<Output, Rejection> {
     let sets = &mut call.resources.counter_sets;
-    let number = sets.insert(()).and_then(|number| u8::try_from(number).ok());
+    let number = sets.insert(QCounters::default()).and_then(|number| u8::try_from(number).ok());
     let set = number.ok_or_else(|| Check::CounterLimit.rejects(sets.count() as u64))?;
     Ok(CounterSetNumber { set: CounterSet::new(set) }.emit().to_vec())
 }
 
 pub(super) fn dealloc(call: Call<'_, '_>, set: CounterSet) -> Result<Output, Rejection> {
     let removed = call.resources.counter_sets.remove(set.get().into());
-    removed.map(|()| nothing()).ok_or_else(|| Check::CounterSet.rejects(set.get()))
+    removed.map(|_| nothing()).ok_or_else(|| Check::CounterSet.rejects(set.get()))
 }
 
-/// Returns 0 for all counters, because the engine has no per-set counters.
+/// Returns the counters of a set. Only frames without a receive buffer are counted, because the engine has no per-set
+/// counters.
 pub(super) fn query(call: Call<'_, '_>, query: &QueryQCounter) -> Result<Output, Rejection> {
-    if !call.resources.counter_sets.contains(query.set.get().into()) {
-        return Err(Check::CounterSet.rejects(query.set.get()));
+    let counters = call.resources.counter_sets.get_mut(query.set.get().into());
+    let counters = counters.ok_or_else(|| Check::CounterSet.rejects(query.set.get()))?;
+    let output = counters.emit().to_vec();
+    if query.clear {
+        *counters = QCounters::default();
     }
-    Ok(QCounters::default().emit().to_vec())
+    Ok(output)
 }
 
 /// Returns the counts since the port was created. The command's `clear` flag has no effect, because clearing would also

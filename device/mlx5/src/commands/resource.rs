@@ -27,7 +27,11 @@ pub(super) fn check_unused(call: &Call<'_, '_>, object: Object, check: Check) ->
     | Object::Eq(number)
     | Object::Cq(number)
     | Object::Srq(number)
-    | Object::Tir(number)) = object;
+    | Object::Domain(number)
+    | Object::Tir(number)
+    | Object::Tis(number)
+    | Object::Rqt(number)
+    | Object::Rq(number)) = object;
     if call.resources.uses.is_used(object) { Err(check.rejects(number)) } else { Ok(()) }
 }
 
@@ -67,5 +71,6 @@ pub(super) fn alloc_domain(call: Call<'_, '_>) -> Result<Output, Rejection> {
 }
 
 pub(super) fn dealloc_domain(call: Call<'_, '_>, domain: TransportDomain) -> Result<Output, Rejection> {
+    check_unused(&call, Object::Domain(domain.get()), Check::DomainInUse)?;
     dealloc(&mut call.resources.domains, domain.get(), Check::Domain)
 }

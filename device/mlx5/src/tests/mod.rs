@@ -8,6 +8,7 @@ mod hostile;
 mod lifecycle;
 mod limits;
 mod mailboxes;
+mod netdev;
 mod objects;
 mod port;
 mod qps;
@@ -115,7 +116,7 @@ fn cq_context(uar: UarIndex, eqn: Eqn) -> CqContext {
     CqContext { log_entries: 6, uar, eqn, record: RECORD, ..CqContext::default() }
 }
 
-impl Commands for Driver {
+impl<B: drivers::Bus> Commands for driver::Driver<B> {
     fn ok(&mut self, command: &Command<'_>) -> Vec<u8> {
         let (header, output) = self.command(command);
         assert_eq!(header, OutputHeader::default(), "{}", command.opcode().name());

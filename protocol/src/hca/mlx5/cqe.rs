@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::code::codes;
 use super::cq::CqeSize;
+use super::frame_cqe::FrameReceipt;
 use super::syndrome::Syndrome;
 use super::wqe::Opcode;
 use crate::describe::{Code, Describe, Field as _, Hex, Visitor};
@@ -210,6 +211,9 @@ pub enum Cqe {
     Failed(Failure),
     /// The CQ continues in its new ring.
     Resize,
+    /// A frame was received. [`Cqe::parse`] does not return this variant, because the CQE has the same opcode as that
+    /// of a message.
+    Frame(FrameReceipt),
 }
 
 /// Reason why a CQE cannot be parsed.
@@ -240,10 +244,12 @@ impl Cqe {
             Self::Failed(Failure { send: true, .. }) => CqeOpcode::RequesterError,
             Self::Failed(_) => CqeOpcode::ResponderError,
             Self::Resize => CqeOpcode::Resize,
+            Self::Frame(_) => CqeOpcode::Send,
         }
     }
 
-    /// Returns the fields of the CQE, with the given owner bit.
+    /// Returns the fields of the CQE, with the given owner bit. The CQE of a frame has other fields; see
+    /// [`FrameReceipt::fields`].
     pub fn fields(&self, owner: bool) -> Fields {
         let fields = Fields { opcode: self.opcode().code(), owner, ..Fields::default() };
         match *self {
@@ -286,13 +292,16 @@ impl Cqe {
                 solicited: failure.solicited,
                 ..fields
             },
-            Self::Resize => fields,
+            Self::Resize | Self::Frame(_) => fields,
         }
     }
 
     /// Returns the fields in wire format, with the given owner bit.
     pub fn emit(&self, owner: bool) -> [u8; LEN] {
-        self.fields(owner).emit()
+        match self {
+            Self::Frame(receipt) => receipt.emit(owner),
+            _ => self.fields(owner).emit(),
+        }
     }
 
     /// Returns a whole entry in wire format, and its length. Bytes outside [`Fields`] are zero.
@@ -429,6 +438,7 @@ impl Describe for Cqe {
                 failure.wqe_counter.show("wqe_counter", to);
             }
             Self::Resize => {}
+            Self::Frame(receipt) => receipt.describe(to),
         }
     }
 }

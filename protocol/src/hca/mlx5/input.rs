@@ -34,6 +34,14 @@ use super::srq::{ArmSrq, CreateRmp, CreateSrq, ModifyRmp, QueriedRmp, QueriedSrq
 use super::status::InputError;
 use super::transition::Transition;
 use super::vport::{QueriedVport, QueriedVportPkey, QueryVportPkey};
+
+use super::resource::{RqNumber, RqtNumber, SqNumber, TirNumber, TisNumber};
+use super::rq::{CreateRq, ModifyRq, QueriedRq};
+use super::rqt::{CreateRqt, ModifyRqt, QueriedRqt, RqNumbers};
+use super::sq::{CreateSq, ModifySq, QueriedSq};
+use super::tir::{CreateTir, ModifyTir, QueriedTir};
+use super::tis::{CreateTis, ModifyTis, QueriedTis};
+
 use crate::describe::{Describe, Field, Value, Visitor};
 use crate::ids::Iova;
 
@@ -344,6 +352,31 @@ commands! {
     QueryRoceAddress(QueryRoceAddress) -> QueriedRoceAddress;
     /// Reads an entry of the P_Key table.
     QueryHcaVportPkey(QueryVportPkey) -> QueriedVportPkey;
+    CreateTir(CreateTir) -> TirNumber;
+    ModifyTir(ModifyTir) -> OutputHeader;
+    DestroyTir(TirNumber) -> OutputHeader;
+    QueryTir(TirNumber) -> QueriedTir;
+    CreateTis(CreateTis) -> TisNumber;
+    ModifyTis(ModifyTis) -> OutputHeader;
+    DestroyTis(TisNumber) -> OutputHeader;
+    QueryTis(TisNumber) -> QueriedTis;
+    CreateRqt(CreateRqt, queues: RqNumbers) -> RqtNumber;
+    /// Replaces the entries of an RQT.
+    ModifyRqt(ModifyRqt, queues: RqNumbers) -> OutputHeader;
+    DestroyRqt(RqtNumber) -> OutputHeader;
+    QueryRqt(RqtNumber) -> QueriedRqt;
+    /// Creates an SQ in state reset.
+    CreateSq(CreateSq, pages: Pages) -> SqNumber;
+    /// Changes the state of an SQ.
+    ModifySq(ModifySq) -> OutputHeader;
+    DestroySq(SqNumber) -> OutputHeader;
+    QuerySq(SqNumber) -> QueriedSq;
+    /// Creates an RQ in state reset.
+    CreateRq(CreateRq, pages: Pages) -> RqNumber;
+    /// Changes the state and attributes of an RQ.
+    ModifyRq(ModifyRq) -> OutputHeader;
+    DestroyRq(RqNumber) -> OutputHeader;
+    QueryRq(RqNumber) -> QueriedRq;
 }
 
 impl Command<'_> {
@@ -381,7 +414,7 @@ mod tests {
 
     #[test]
     fn unsupported_opcodes_are_rejected() {
-        for code in [0x000, 0x710, Opcode::CreateTir.code()] {
+        for code in [0x000, 0x710, Opcode::ConfigIntModeration.code()] {
             let input = InputHeader { opcode: code, ..InputHeader::default() }.emit();
             assert_eq!(Command::parse(&input), Err(InputError::Opcode(code)));
         }

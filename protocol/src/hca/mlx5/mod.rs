@@ -48,6 +48,13 @@ pub mod umr;
 pub mod vport;
 pub mod wqe;
 
+pub mod frame_cqe;
+pub mod rq;
+pub mod rqt;
+pub mod sq;
+pub mod tir;
+pub mod tis;
+
 /// Length of a guest page and of a UAR page in bytes.
 pub const PAGE: usize = 4096;
 

@@ -4,6 +4,7 @@
 //! mlx5 interface, sections 5.2 and 5.4.
 
 use crate::ids::{CounterSet, Cqn, Eqn, MkeyIndex, Pdn, Qpn, Srqn, TransportDomain, UarIndex, XrcDomain};
+use crate::ids::{Rqn, Rqtn, Sqn, Tirn, Tisn};
 use crate::layout;
 
 macro_rules! numbers {
@@ -39,6 +40,17 @@ numbers! {
     QpNumber { qpn: Qpn[23] }
     /// Number of an RMP, XRC SRQ or SRQ. All three share one number space.
     SrqNumber { srqn: Srqn[23] }
+
+    /// Number of a TIR, 24 bits.
+    TirNumber { tirn: Tirn[23] }
+    /// Number of a TIS, 24 bits.
+    TisNumber { tisn: Tisn[23] }
+    /// Number of an RQT, 24 bits.
+    RqtNumber { rqtn: Rqtn[23] }
+    /// Number of an RQ. RQs, SQs and QPs share one number space.
+    RqNumber { rqn: Rqn[23] }
+    /// Number of an SQ. RQs, SQs and QPs share one number space.
+    SqNumber { sqn: Sqn[23] }
 }
 
 layout! {

@@ -1,13 +1,15 @@
 //! Work queue entries (WQE).
 //!
 //! # Spec
-//! mlx5 interface, sections 11 and 12.1.
+//! mlx5 interface, sections 11, 12.1 and 16.1.
 
+mod frame;
 mod opcode;
 mod recv;
 mod segments;
 mod send;
 
+pub use frame::{EthernetSegment, FrameOperation, FrameWqe};
 pub use opcode::Opcode;
 pub use recv::{RecvWqe, SrqEntry};
 pub use segments::{

@@ -13,6 +13,7 @@ codes! {
         WriteImm = 0x09 "RDMA_WRITE_IMM",
         Send = 0x0a "SEND",
         SendImm = 0x0b "SEND_IMM",
+        Lso = 0x0e "LSO",
         Read = 0x10 "RDMA_READ",
         CompareSwap = 0x11 "ATOMIC_CS",
         FetchAdd = 0x12 "ATOMIC_FA",
@@ -29,6 +30,8 @@ impl Opcode {
             Self::Send | Self::SendImm => {
                 matches!(service, Service::Rc | Service::Uc | Service::Xrc) || service.is_datagram()
             }
+            // Only SQs segment frames; see `FrameWqe`.
+            Self::Lso => false,
             Self::Write | Self::WriteImm => matches!(service, Service::Rc | Service::Uc | Service::Xrc),
             Self::SendInvalidate | Self::Read | Self::CompareSwap | Self::FetchAdd => service.is_reliable(),
         }

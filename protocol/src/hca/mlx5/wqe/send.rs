@@ -35,6 +35,9 @@ pub enum WqeError {
     /// The result buffer of an atomic operation is not a single 8-byte segment.
     #[error("the result buffer of an atomic operation must be a single 8-byte segment")]
     AtomicResult,
+    /// The segment size of an LSO is 0.
+    #[error("the segment size of an LSO is 0")]
+    SegmentSize,
 }
 
 impl WqeError {
@@ -96,16 +99,16 @@ pub struct SendWqe<'a> {
 }
 
 /// The unparsed rest of a WQE.
-struct Segments<'a>(&'a [u8]);
+pub(super) struct Segments<'a>(pub(super) &'a [u8]);
 
 impl<'a> Segments<'a> {
-    fn bytes(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], WqeError> {
+    pub(super) fn bytes(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], WqeError> {
         let (bytes, rest) = self.0.split_at_checked(len).ok_or(WqeError::Truncated(what))?;
         self.0 = rest;
         Ok(bytes)
     }
 
-    fn take<const N: usize>(&mut self, what: &'static str) -> Result<&'a [u8; N], WqeError> {
+    pub(super) fn take<const N: usize>(&mut self, what: &'static str) -> Result<&'a [u8; N], WqeError> {
         let (segment, rest) = self.0.split_first_chunk().ok_or(WqeError::Truncated(what))?;
         self.0 = rest;
         Ok(segment)
@@ -139,7 +142,7 @@ impl<'a> Segments<'a> {
         Ok(Umr { control, mkey, translation })
     }
 
-    fn data(&mut self) -> Result<DataItems<'a>, WqeError> {
+    pub(super) fn data(&mut self) -> Result<DataItems<'a>, WqeError> {
         const INLINE: u8 = 0x80;
         const INLINE_COUNT: u32 = 0x3ff;
         let mut items = DataItems::new();

@@ -1,0 +1,117 @@
+//! Commands for SQs.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.6 and 16.1.
+
+use protocol::hca::mlx5::doorbell::RECORD_LEN;
+use protocol::hca::mlx5::input::Pages;
+use protocol::hca::mlx5::resource::SqNumber;
+use protocol::hca::mlx5::sq::{CreateSq, ModifySq, QueriedSq, SqContext, WorkQueueState};
+use protocol::hca::mlx5::srq::{WorkQueue, WorkQueueKind};
+use protocol::hca::mlx5::wqe::BLOCK;
+use protocol::ids::Sqn;
+
+use super::{Call, Output, nothing};
+use crate::buffer::Placement;
+use crate::check::{Check, Rejection};
+use crate::limits::netdev::LOG_MAX_WORK_QUEUE;
+use crate::netdev::Queue;
+use crate::netdev::sq::Sq;
+use crate::resources::Resources;
+
+fn unknown(sqn: Sqn) -> Rejection {
+    Check::Sq.rejects(sqn.get())
+}
+
+/// Returns the position of a queue within its pages.
+pub(super) const fn placement(queue: &WorkQueue) -> Placement {
+    Placement { log_page_size: queue.log_page_size, page_offset: queue.page_offset }
+}
+
+/// Returns whether a queue may move between two states. Any queue can be stopped or reset.
+pub(super) const fn is_transition(from: WorkQueueState, to: WorkQueueState) -> bool {
+    use WorkQueueState::{Error, Ready, Reset};
+    matches!((from, to), (_, Reset) | (Reset | Ready, Ready) | (Ready | Error, Error))
+}
+
+pub(super) fn create(call: Call<'_, '_>, create: &CreateSq, pages: Pages<'_>) -> Result<Output, Rejection> {
+    let Call { resources, .. } = call;
+    let context = create.context;
+    check_geometry(&context.queue)?;
+    check_objects(resources, &context)?;
+    let full = Check::WorkQueueLimit.rejects(resources.netdev.queues.count() as u64);
+    let sqn = Sqn::new(resources.netdev.queues.next().ok_or(full)?);
+    let len = (BLOCK as u64) << context.queue.log_entries;
+    let too_few = Check::SqPages.rejects(context.queue.log_entries);
+    let buffer = resources.buffer(pages, placement(&context.queue), len, too_few)?;
+    let queue = Queue::Send(Box::new(Sq::new(sqn, context, buffer)));
+    resources.uses.add(&Sq::uses(&context));
+    resources.netdev.queues.insert(queue).ok_or(full)?;
+    Ok(SqNumber { sqn }.emit().to_vec())
+}
+
+fn check_geometry(queue: &WorkQueue) -> Result<(), Rejection> {
+    if WorkQueueKind::from_code(queue.kind) != Some(WorkQueueKind::Cyclic) {
+        return Err(Check::SqKind.rejects(queue.kind));
+    }
+    if 1 << queue.log_stride != BLOCK {
+        return Err(Check::SqStride.rejects(queue.log_stride));
+    }
+    if queue.log_entries > LOG_MAX_WORK_QUEUE {
+        return Err(Check::SqSize.rejects(queue.log_entries));
+    }
+    if !queue.record.get().is_multiple_of(RECORD_LEN as u64) {
+        return Err(Check::SqRecord.rejects(queue.record.get()));
+    }
+    Ok(())
+}
+
+fn check_objects(resources: &Resources, context: &SqContext) -> Result<(), Rejection> {
+    let queue = &context.queue;
+    if !resources.pds.contains(queue.pd.get()) {
+        return Err(Check::SqPd.rejects(queue.pd.get()));
+    }
+    if !resources.uars.contains(queue.uar.get()) {
+        return Err(Check::SqUar.rejects(queue.uar.get()));
+    }
+    if !resources.cqs.contains(context.cqn.get()) {
+        return Err(Check::SqCq.rejects(context.cqn.get()));
+    }
+    if context.tis_count > 1 {
+        return Err(Check::SqTisCount.rejects(context.tis_count));
+    }
+    match context.tis() {
+        Some(tisn) if !resources.netdev.tiss.contains(tisn.get()) => Err(Check::SqTis.rejects(tisn.get())),
+        _ => Ok(()),
+    }
+}
+
+/// Changes the state of an SQ. The present state in the input is ignored, because software may not know yet that the SQ
+/// has failed.
+pub(super) fn modify(call: Call<'_, '_>, modify: &ModifySq) -> Result<Output, Rejection> {
+    let netdev = &mut call.resources.netdev;
+    let sq = netdev.sq_mut(modify.sqn).ok_or_else(|| unknown(modify.sqn))?;
+    let state = WorkQueueState::from_code(modify.context.state);
+    let state = state.filter(|state| is_transition(sq.state(), *state));
+    sq.set_state(state.ok_or_else(|| Check::SqTransition.rejects(modify.context.state))?);
+    if sq.has_work() {
+        netdev.schedule(modify.sqn.get());
+    }
+    Ok(nothing())
+}
+
+/// Destroys an SQ. Afterwards, the device does not access its memory.
+pub(super) fn destroy(call: Call<'_, '_>, sqn: Sqn) -> Result<Output, Rejection> {
+    let resources = call.resources;
+    let sq = resources.netdev.sq(sqn).ok_or_else(|| unknown(sqn))?;
+    let (used, pages) = (Sq::uses(&sq.context()), sq.pages());
+    resources.netdev.remove_queue(sqn.get());
+    resources.uses.remove(&used);
+    resources.release_pages(pages);
+    Ok(nothing())
+}
+
+pub(super) fn query(call: Call<'_, '_>, sqn: Sqn) -> Result<Output, Rejection> {
+    let sq = call.resources.netdev.sq(sqn).ok_or_else(|| unknown(sqn))?;
+    Ok(QueriedSq { context: sq.context() }.emit().to_vec())
+}

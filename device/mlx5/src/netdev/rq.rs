@@ -1,0 +1,281 @@
+//! Receive queues (RQ) for Ethernet frames.
+//!
+//! # Spec
+//! mlx5 interface, sections 9.3, 16.2 and 16.5.
+
+use card::memory::GuestMemory;
+use card::memory::translate::{AccessTarget, RegionAccess};
+use card::nic::receive::{self, ChecksumStatus};
+use card::nic::vlan;
+use engine::{Access, AccessError, Initiator};
+use protocol::hca::mlx5::doorbell::QueueRecord;
+use protocol::hca::mlx5::frame_cqe::{FrameFields, FrameReceipt, L3Type, L4Type};
+use protocol::hca::mlx5::rq::{RqContext, rq_fields};
+use protocol::hca::mlx5::sq::WorkQueueState;
+use protocol::hca::mlx5::wqe::RecvWqe;
+use protocol::ids::{CounterSet, Cqn, Qpn, Rqn, UserIndex, Va};
+use protocol::net::checksum::Checksum;
+use protocol::net::layers::{Addresses, Layers, TagKind, Transport};
+
+use super::hash::Hashed;
+use crate::buffer::QueueBuffer;
+use crate::mkey::Mkeys;
+use crate::recv_queue::RecvQueue;
+use crate::uses::{Object, Used};
+
+/// TCP flag ACK: RFC 9293, section 3.1.
+const ACK: u8 = 0x10;
+
+/// Why an RQ does not receive a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RxError {
+    /// The RQ is not in the ready state.
+    NotReady,
+    /// No receive is posted.
+    NoBuffer,
+    /// The frame is longer than the posted receive, which stays posted.
+    TooLong,
+    /// The memory of the RQ is not accessible.
+    Broken,
+    /// The buffers of the receive with this counter are not accessible.
+    Protection(u16, AccessError),
+}
+
+/// A frame and the results of steering.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    pub frame: &'a [u8],
+    pub layers: &'a Layers,
+    pub hashed: Hashed,
+    /// Tag of the flow table entry that forwarded the frame.
+    pub tag: u32,
+    pub timestamp: u64,
+}
+
+#[derive(Debug)]
+pub struct Rq {
+    rqn: Rqn,
+    context: RqContext,
+    state: WorkQueueState,
+    buffer: QueueBuffer,
+    queue: RecvQueue,
+    pub(super) is_scheduled: bool,
+}
+
+impl Rq {
+    pub fn new(rqn: Rqn, context: RqContext, buffer: QueueBuffer) -> Self {
+        Self {
+            rqn,
+            context,
+            state: WorkQueueState::Reset,
+            buffer,
+            queue: RecvQueue::new(1 << context.queue.log_entries, context.queue.log_stride),
+            is_scheduled: false,
+        }
+    }
+
+    /// Returns the context with the current state.
+    pub const fn context(&self) -> RqContext {
+        RqContext { state: self.state.code(), ..self.context }
+    }
+
+    pub const fn state(&self) -> WorkQueueState {
+        self.state
+    }
+
+    pub const fn cqn(&self) -> Cqn {
+        self.context.cqn
+    }
+
+    pub const fn user_index(&self) -> UserIndex {
+        self.context.user_index
+    }
+
+    pub const fn counter_set(&self) -> CounterSet {
+        self.context.counter_set
+    }
+
+    pub fn pages(&self) -> usize {
+        self.buffer.pages()
+    }
+
+    /// PD 0 does not exist. The driver uses it for the RQ that drops all frames.
+    pub fn uses(context: &RqContext) -> Used {
+        let pd = context.queue.pd.get();
+        let mut used = Used::from_slice(&[Object::Cq(context.cqn.get())]);
+        used.extend((pd != 0).then_some(Object::Pd(pd)));
+        used
+    }
+
+    /// Changes the state. In the reset state, the RQ has no posted receives and its counter is 0.
+    pub fn set_state(&mut self, state: WorkQueueState) {
+        self.state = state;
+        if state == WorkQueueState::Reset {
+            self.queue.clear();
+        }
+    }
+
+    /// Changes the selected fields.
+    pub const fn modify(&mut self, fields: u64, new: &RqContext) {
+        if fields & rq_fields::VLAN_STRIP != 0 {
+            self.context.keep_vlan = new.keep_vlan;
+        }
+        if fields & rq_fields::COUNTER_SET != 0 {
+            self.context.counter_set = new.counter_set;
+        }
+    }
+
+    fn is_posted(&mut self, dma: &GuestMemory) -> bool {
+        let record = self.context.queue.record;
+        self.queue.is_posted(|| {
+            let mut bytes = [0; QueueRecord::LEN];
+            dma.read(record, &mut bytes).ok()?;
+            Some(QueueRecord::parse(&bytes).received)
+        })
+    }
+
+    /// Removes the next posted receive of a failed RQ. Returns its counter, or `None` if there are no more receives to
+    /// flush.
+    pub fn flush(&mut self, dma: &GuestMemory) -> Option<u16> {
+        if self.state != WorkQueueState::Error || !self.context.flush_in_error || !self.is_posted(dma) {
+            return None;
+        }
+        let number = self.queue.taken();
+        self.queue.consume();
+        Some(number)
+    }
+
+    /// Writes a frame to the next posted receive. Returns the content of its CQE.
+    ///
+    /// # Errors
+    /// See [`RxError`]. Unless the RQ can continue, it moves to the error state.
+    pub fn deliver(
+        &mut self,
+        memory: &RegionAccess<'_, &Mkeys>,
+        dma: &GuestMemory,
+        received: &Received<'_>,
+    ) -> Result<FrameReceipt, RxError> {
+        if self.state != WorkQueueState::Ready {
+            return Err(RxError::NotReady);
+        }
+        if !self.is_posted(dma) {
+            return Err(RxError::NoBuffer);
+        }
+        let number = self.queue.taken();
+        let Ok(wqe) = self.queue.read(number, &self.buffer, dma) else {
+            self.set_state(WorkQueueState::Error);
+            return Err(RxError::Broken);
+        };
+        let Received { frame, layers, .. } = *received;
+        let tag = layers.outer_tag.filter(|tag| tag.kind == TagKind::Customer && !self.context.keep_vlan);
+        let stripped = tag.and_then(|tag| Some((vlan::strip(frame)?, tag)));
+        let (parts, tag) = match stripped {
+            Some((parts, tag)) => (parts, Some(tag.tci.into_bits())),
+            None => ([frame, &[]], None),
+        };
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        // Section 16.2 leaves the choice between an error CQE and a drop to the device. The driver would reset the RQ
+        // after an error, so that a peer with a larger MTU could stall it.
+        if wqe.capacity() < len as u64 {
+            return Err(RxError::TooLong);
+        }
+        self.queue.consume();
+        if let Err(error) = scatter(&wqe, self.initiator(), memory, parts) {
+            self.set_state(WorkQueueState::Error);
+            return Err(RxError::Protection(number, error));
+        }
+        let hashed = received.hashed;
+        let byte_count = u32::try_from(len).unwrap_or(u32::MAX);
+        Ok(FrameReceipt::new(FrameFields {
+            rss_hash: hashed.value,
+            hashed_ports: hashed.ports.code(),
+            hashed_addresses: hashed.addresses.code(),
+            vlan_stripped: tag.is_some(),
+            vlan_tag: tag.unwrap_or(0),
+            user_index: self.context.user_index,
+            byte_count,
+            timestamp: received.timestamp,
+            flow_tag: received.tag & 0xff_ffff,
+            wqe_counter: number,
+            ..headers(frame, layers)
+        }))
+    }
+
+    const fn initiator(&self) -> Initiator {
+        Initiator {
+            pd: self.context.queue.pd,
+            qpn: Qpn::new(self.rqn.get()),
+            reserved_lkey: self.context.reserved_lkey,
+        }
+    }
+}
+
+/// Writes the parts of a frame to the buffers of a receive, which are large enough.
+fn scatter(
+    wqe: &RecvWqe,
+    initiator: Initiator,
+    memory: &RegionAccess<'_, &Mkeys>,
+    parts: [&[u8]; 2],
+) -> Result<(), AccessError> {
+    let mut parts = parts.into_iter();
+    let mut part = parts.next().unwrap_or_default();
+    for segment in &wqe.scatter {
+        let mut offset = 0_u32;
+        while offset < segment.byte_count {
+            if part.is_empty() {
+                match parts.next() {
+                    Some(next) => part = next,
+                    None => return Ok(()),
+                }
+            }
+            let room = (segment.byte_count - offset) as usize;
+            let (now, rest) = part.split_at(part.len().min(room));
+            let va = Va::new(segment.va.get().wrapping_add(offset.into()));
+            memory.write(AccessTarget::address(initiator, segment.lkey, va), now, Access::LocalWrite)?;
+            offset += u32::try_from(now.len()).unwrap_or(u32::MAX);
+            part = rest;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the fields of the CQE that describe the headers of a frame and their checksums.
+fn headers(frame: &[u8], layers: &Layers) -> FrameFields {
+    let packet = match layers.ip {
+        Some(ip) => frame.get(layers.network_at..ip.end),
+        None => frame.get(layers.network_at..),
+    };
+    // Section 16.5: the stack verifies other checksums with this sum, which is not inverted.
+    let checksum = !Checksum::new().with(packet.unwrap_or_default()).value();
+    let l2 = FrameFields { l2_ok: true, checksum, ..FrameFields::default() };
+    let Some(ip) = &layers.ip else { return l2 };
+    let checksums = receive::verify(frame, layers);
+    let (l4_type, has_l4) = match ip.transport {
+        Transport::Tcp(_) => (tcp_type(ip.payload(frame).unwrap_or_default()), true),
+        Transport::Udp(_) => (L4Type::Udp, true),
+        Transport::Sctp(_) | Transport::Icmp | Transport::Other => (L4Type::None, false),
+    };
+    let l3_type = match ip.addresses {
+        Addresses::V4 { .. } => L3Type::Ipv4,
+        Addresses::V6 { .. } => L3Type::Ipv6,
+    };
+    FrameFields {
+        l3_ok: checksums.ip == ChecksumStatus::Valid,
+        l4_ok: has_l4 && checksums.l4 == ChecksumStatus::Valid,
+        l4_type: l4_type.code(),
+        l3_type: l3_type.code(),
+        ..l2
+    }
+}
+
+fn tcp_type(segment: &[u8]) -> L4Type {
+    let (Some(length), Some(flags)) = (segment.get(12), segment.get(13)) else {
+        return L4Type::TcpWithoutAck;
+    };
+    let has_data = segment.len() > usize::from(length >> 4) * 4;
+    match (flags & ACK != 0, has_data) {
+        (false, _) => L4Type::TcpWithoutAck,
+        (true, false) => L4Type::TcpEmptyAck,
+        (true, true) => L4Type::TcpAckWithData,
+    }
+}

@@ -1,0 +1,331 @@
+//! Send queues (SQ) for Ethernet frames.
+//!
+//! A WQE with LSO yields one segment per poll. The SQ keeps the state of the WQE between polls.
+//!
+//! # Spec
+//! mlx5 interface, sections 16.1 and 16.5.
+
+use card::memory::GuestMemory;
+use card::memory::translate::RegionAccess;
+use card::nic;
+use card::nic::offload::HeaderError;
+use card::nic::segmentation::{SegmentationError, Segments};
+use card::nic::vlan::ADDRESSES_LEN;
+use engine::{AccessError, Fetch, Initiator, Status};
+use protocol::hca::mlx5::doorbell::QueueRecord;
+use protocol::hca::mlx5::sq::{SqContext, WorkQueueState};
+use protocol::hca::mlx5::wqe::{EthernetSegment, FrameOperation, FrameWqe};
+use protocol::ids::{Cqn, Qpn, Sqn, UarIndex, UserIndex};
+
+use super::gather::Gather;
+use super::offload;
+use crate::buffer::QueueBuffer;
+use crate::limits::netdev::MAX_LSO_PAYLOAD;
+use crate::mkey::Mkeys;
+use crate::send_queue::{FetchedWqe, SendQueue, SendTag};
+use crate::uses::{Object, Used};
+use crate::work_queue::TooMany;
+
+/// Length of an Ethernet header: IEEE 802.3-2022, clause 3.1.1.
+const ETHERNET_LEN: usize = 14;
+
+/// Effect of a poll on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The SQ appended a frame.
+    Frame,
+    /// The SQ appended no frame.
+    NoFrame,
+    /// The SQ dropped a frame that exceeds the MTU of the port.
+    Oversize,
+    /// The memory of the SQ is not accessible. The SQ has moved to the error state.
+    Broken,
+}
+
+/// A WQE that has completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    pub tag: SendTag,
+    pub result: Result<(), Status>,
+}
+
+/// Resources that a poll uses.
+#[derive(Clone, Copy, Debug)]
+pub struct Environment<'a> {
+    pub memory: RegionAccess<'a, &'a Mkeys>,
+    pub dma: &'a GuestMemory,
+    /// Maximum length of a frame, as the MTU of the port permits.
+    pub max_frame: usize,
+}
+
+#[derive(Debug)]
+pub struct Sq {
+    sqn: Sqn,
+    context: SqContext,
+    state: WorkQueueState,
+    buffer: QueueBuffer,
+    queue: SendQueue,
+    lso: Option<Lso>,
+    pub(super) is_scheduled: bool,
+}
+
+/// An LSO in progress.
+#[derive(Debug)]
+struct Lso {
+    tag: SendTag,
+    segments: Segments,
+    data: Gather,
+}
+
+/// Result of the execution of a WQE.
+enum Executed {
+    Frame,
+    NoFrame,
+    Oversize,
+    /// The first segment of an LSO has been sent, and others follow.
+    Segmented(Box<Lso>),
+}
+
+/// Completion status of a WQE that fails.
+#[derive(Debug)]
+struct Failed(Status);
+
+const MALFORMED: Failed = Failed(Status::LocalQpOperation);
+
+impl From<AccessError> for Failed {
+    fn from(error: AccessError) -> Self {
+        Self(Status::LocalProtection(error))
+    }
+}
+
+impl From<HeaderError> for Failed {
+    fn from(_: HeaderError) -> Self {
+        MALFORMED
+    }
+}
+
+impl Sq {
+    pub fn new(sqn: Sqn, context: SqContext, buffer: QueueBuffer) -> Self {
+        Self {
+            sqn,
+            context,
+            state: WorkQueueState::Reset,
+            buffer,
+            queue: SendQueue::new(0, 1 << context.queue.log_entries),
+            lso: None,
+            is_scheduled: false,
+        }
+    }
+
+    /// Returns the context with the current state.
+    pub const fn context(&self) -> SqContext {
+        SqContext { state: self.state.code(), ..self.context }
+    }
+
+    pub const fn state(&self) -> WorkQueueState {
+        self.state
+    }
+
+    pub const fn cqn(&self) -> Cqn {
+        self.context.cqn
+    }
+
+    pub const fn uar(&self) -> UarIndex {
+        self.context.queue.uar
+    }
+
+    pub const fn user_index(&self) -> UserIndex {
+        self.context.user_index
+    }
+
+    pub fn pages(&self) -> usize {
+        self.buffer.pages()
+    }
+
+    pub fn uses(context: &SqContext) -> Used {
+        let queue = &context.queue;
+        let mut used = Used::from_slice(&[
+            Object::Pd(queue.pd.get()),
+            Object::Uar(queue.uar.get()),
+            Object::Cq(context.cqn.get()),
+        ]);
+        used.extend(context.tis().map(|tisn| Object::Tis(tisn.get())));
+        used
+    }
+
+    /// Changes the state. In the reset state, the SQ has no WQEs and its counters are 0.
+    pub fn set_state(&mut self, state: WorkQueueState) {
+        self.state = state;
+        self.lso = None;
+        if state == WorkQueueState::Reset {
+            self.queue.clear();
+        }
+    }
+
+    /// Reads the send counter from the doorbell record. A record that is not accessible announces nothing.
+    ///
+    /// # Errors
+    /// Fails if the record announces more blocks than the SQ has.
+    pub fn learn(&mut self, dma: &GuestMemory) -> Result<(), TooMany> {
+        let mut record = [0; QueueRecord::LEN];
+        match dma.read(self.context.queue.record, &mut record) {
+            Ok(()) => self.queue.learn(QueueRecord::parse(&record).sent),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Whether another poll may make progress.
+    pub fn has_work(&self) -> bool {
+        match self.state {
+            WorkQueueState::Reset => false,
+            WorkQueueState::Ready => self.lso.is_some() || self.queue.waiting() != 0,
+            WorkQueueState::Error => self.context.flush_in_error && self.queue.waiting() != 0,
+        }
+    }
+
+    /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`.
+    pub fn poll(&mut self, env: &Environment<'_>, out: &mut Vec<u8>) -> (Step, Option<Done>) {
+        let start = out.len();
+        if let Some(mut lso) = self.lso.take() {
+            return match lso.send(env, out) {
+                Ok(false) => {
+                    self.lso = Some(lso);
+                    (Step::Frame, None)
+                }
+                Ok(true) => (Step::Frame, Some(Done { tag: lso.tag, result: Ok(()) })),
+                Err(failed) => (Step::NoFrame, Some(self.fail(lso.tag, failed))),
+            };
+        }
+        let flushes = match self.state {
+            WorkQueueState::Reset => return (Step::NoFrame, None),
+            WorkQueueState::Ready => false,
+            WorkQueueState::Error => true,
+        };
+        if self.queue.waiting() == 0 {
+            // Section 20, M-12: the record may be newer than the doorbell. An implausible counter is ignored.
+            let _ = self.learn(env.dma);
+        }
+        let (tag, wqe) = match self.queue.take(&self.buffer, env.dma) {
+            Fetch::Empty => return (Step::NoFrame, None),
+            Fetch::Broken => {
+                // Without access to the WQEs, the device cannot flush them.
+                self.queue.clear();
+                self.set_state(WorkQueueState::Error);
+                return (Step::Broken, None);
+            }
+            Fetch::Refused { wr_id, .. } => (SendTag::from_bits(wr_id), None),
+            Fetch::Ready(wqe) => (wqe.tag, Some(wqe)),
+        };
+        if flushes {
+            return (Step::NoFrame, Some(Done { tag, result: Err(Status::Flushed) }));
+        }
+        let executed = wqe.ok_or(MALFORMED).and_then(|wqe| self.execute(&wqe, env, out));
+        let done = Done { tag, result: Ok(()) };
+        match executed {
+            Ok(Executed::Frame) => (Step::Frame, Some(done)),
+            Ok(Executed::NoFrame) => (Step::NoFrame, Some(done)),
+            Ok(Executed::Oversize) => (Step::Oversize, Some(done)),
+            Ok(Executed::Segmented(lso)) => {
+                self.lso = Some(*lso);
+                (Step::Frame, None)
+            }
+            Err(failed) => {
+                out.truncate(start);
+                (Step::NoFrame, Some(self.fail(tag, failed)))
+            }
+        }
+    }
+
+    /// Section 16.1: an SQ whose WQE fails moves to the error state.
+    fn fail(&mut self, tag: SendTag, Failed(status): Failed) -> Done {
+        self.set_state(WorkQueueState::Error);
+        Done { tag, result: Err(status) }
+    }
+
+    fn execute(
+        &self,
+        wqe: &FetchedWqe,
+        env: &Environment<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Executed, Failed> {
+        let parsed = FrameWqe::parse(&wqe.bytes, self.sqn).map_err(|_| MALFORMED)?;
+        let FrameOperation::Send { segment, mss, header, data } = parsed.operation else {
+            return Ok(Executed::NoFrame);
+        };
+        // An SQ without a TIS, such as the driver's ICOSQ, has no transport domain to send from.
+        if self.context.tis().is_none() {
+            return Err(MALFORMED);
+        }
+        let mut data = Gather::new(self.initiator(), &data);
+        let tags = offload::tags(&segment);
+        let Some(mss) = mss else {
+            let len = header.len() as u64 + data.len();
+            if len < ETHERNET_LEN as u64 {
+                return Err(MALFORMED);
+            }
+            let tagged = len + tags.bytes().len() as u64;
+            if tagged > env.max_frame as u64 {
+                return Ok(Executed::Oversize);
+            }
+            append_frame(header, &mut data, (&segment, tags.bytes()), env, out)?;
+            return Ok(Executed::Frame);
+        };
+        let payload_len = u32::try_from(data.len()).ok().filter(|len| *len <= MAX_LSO_PAYLOAD);
+        let (addresses, rest) = header.split_at_checked(ADDRESSES_LEN).ok_or(MALFORMED)?;
+        let headers = [addresses, tags.bytes(), rest].concat();
+        let segments = offload::segments(headers, mss, payload_len.ok_or(MALFORMED)?, env.max_frame);
+        let segments = match segments {
+            Ok(segments) => segments,
+            Err(SegmentationError::TooLong) => return Ok(Executed::Oversize),
+            Err(SegmentationError::NoPayload | SegmentationError::Headers) => return Err(MALFORMED),
+        };
+        let mut lso = Lso { tag: wqe.tag, segments, data };
+        match lso.send(env, out)? {
+            true => Ok(Executed::Frame),
+            false => Ok(Executed::Segmented(Box::new(lso))),
+        }
+    }
+
+    const fn initiator(&self) -> Initiator {
+        Initiator {
+            pd: self.context.queue.pd,
+            qpn: Qpn::new(self.sqn.get()),
+            reserved_lkey: self.context.reserved_lkey,
+        }
+    }
+}
+
+impl Lso {
+    /// Appends the next segment to `out`. Returns whether it was the last.
+    fn send(&mut self, env: &Environment<'_>, out: &mut Vec<u8>) -> Result<bool, Failed> {
+        let start = out.len();
+        let Self { segments, data, .. } = self;
+        let payload = |len: usize, out: &mut Vec<u8>| Ok(data.take(&env.memory, len, out)?);
+        let is_last = segments.emit::<Failed>(out, payload)?;
+        nic::pad(out, start);
+        Ok(is_last)
+    }
+}
+
+fn append_frame(
+    header: &[u8],
+    data: &mut Gather,
+    (segment, tags): (&EthernetSegment, &[u8]),
+    env: &Environment<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), Failed> {
+    let start = out.len();
+    out.extend_from_slice(header);
+    let len = usize::try_from(data.len()).unwrap_or(usize::MAX);
+    if tags.is_empty() {
+        data.take(&env.memory, len, out)?;
+    } else {
+        // A tag is inserted only if there is no inline header.
+        data.take(&env.memory, ADDRESSES_LEN, out)?;
+        out.extend_from_slice(tags);
+        data.take(&env.memory, len, out)?;
+    }
+    offload::fill_checksums(out.get_mut(start..).unwrap_or_default(), segment);
+    nic::pad(out, start);
+    Ok(())
+}

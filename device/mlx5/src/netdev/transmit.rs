@@ -1,0 +1,188 @@
+//! Sends the frames of the SQs: polls them in turn, completes their WQEs, and passes the frames to the wire and to the
+//! own receive tables.
+//!
+//! # Spec
+//! mlx5 interface, sections 16.1 and 16.3.
+
+use card::frontend::Context;
+use card::limited;
+use card::telemetry::reason::{FrameReason, IgnoreReason};
+use engine::Status;
+use protocol::hca::mlx5::cqe::{Cqe, Failure, Sent};
+use protocol::hca::mlx5::eqe::{Eqe, QueueEvent, QueueKind};
+use protocol::hca::mlx5::sq::WorkQueueState;
+use protocol::ids::{Qpn, Rqn, Sqn, UarIndex};
+use protocol::net::layers::Layers;
+
+use super::Queue;
+use super::receive::discard;
+use super::sq::{Done, Environment, Step};
+use super::steer::{Deliveries, Link};
+use crate::failure;
+use crate::init_segment;
+use crate::reason::{FOREIGN_PAGE, FRAME_OVERSIZE, NO_SQ, OVERFLOW, SQ_STATE};
+use crate::resources::Resources;
+
+/// Bound: maximum number of WQEs that a poll executes before it returns. Without this bound, SQs full of WQEs that send
+/// no frame would block the device.
+const MAX_POLLS_PER_FRAME: usize = 64;
+
+impl Resources {
+    /// Handles a doorbell of an SQ.
+    ///
+    /// # Errors
+    /// Returns the reason why the doorbell is ignored.
+    pub fn send_frames(&mut self, cx: &Context<'_>, page: UarIndex, sqn: Sqn) -> Result<(), IgnoreReason> {
+        let sq = self.netdev.sq_mut(sqn).ok_or(NO_SQ)?;
+        if sq.uar() != page {
+            return Err(FOREIGN_PAGE);
+        }
+        if sq.state() == WorkQueueState::Reset {
+            return Err(SQ_STATE);
+        }
+        sq.learn(cx.dma).map_err(|_| OVERFLOW)?;
+        if sq.has_work() {
+            self.netdev.schedule(sqn.get());
+        }
+        Ok(())
+    }
+
+    /// Appends the next frame for the wire to `out`. Returns whether a frame was appended. `steer` evaluates the flow
+    /// tables for the own frames.
+    pub fn next_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut Vec<u8>,
+        link: Link,
+        steer: impl Fn(&mut Self, &[u8], &Layers) -> Deliveries,
+    ) -> bool {
+        let start = out.len();
+        self.netdev.has_more = false;
+        for _ in 0..MAX_POLLS_PER_FRAME {
+            let Some(number) = self.netdev.ready.pop_front() else { return false };
+            let step = match self.netdev.queues.get_mut(number) {
+                Some(Queue::Send(_)) => self.poll_sq(cx, Sqn::new(number), link, out),
+                Some(Queue::Receive(_)) => {
+                    self.flush_rq(cx, Rqn::new(number));
+                    Step::NoFrame
+                }
+                None => Step::NoFrame,
+            };
+            match step {
+                Step::Frame => {
+                    let frame = out.get(start..).unwrap_or_default();
+                    if self.forward(cx, Sqn::new(number), frame, link, &steer) {
+                        return true;
+                    }
+                    out.truncate(start);
+                }
+                Step::Oversize => {
+                    self.netdev.counters.tx_oversize += 1;
+                    discard(cx.monitor, FRAME_OVERSIZE, &[]);
+                }
+                Step::Broken => {
+                    limited!(warn, sqn = number, "cannot read the WQEs of an SQ");
+                    self.raise(
+                        cx,
+                        &Eqe::Queue { event: QueueEvent::Catastrophic, kind: QueueKind::Sq, number },
+                    );
+                }
+                Step::NoFrame => {}
+            }
+        }
+        self.netdev.has_more = !self.netdev.ready.is_empty();
+        false
+    }
+
+    fn poll_sq(&mut self, cx: &mut Context<'_>, sqn: Sqn, link: Link, out: &mut Vec<u8>) -> Step {
+        let Self { netdev, mkeys, .. } = self;
+        let env = Environment { memory: mkeys.access(cx.dma), dma: cx.dma, max_frame: link.max_frame };
+        let Some(sq) = netdev.sq_mut(sqn) else { return Step::NoFrame };
+        sq.is_scheduled = false;
+        let (step, done) = sq.poll(&env, out);
+        if sq.has_work() {
+            netdev.schedule(sqn.get());
+        }
+        if let Some(done) = done {
+            self.complete_frame(cx, sqn, done);
+        }
+        step
+    }
+
+    /// Writes the CQE of a WQE. Section 16.1: a successful WQE has a CQE only if it requests one.
+    fn complete_frame(&mut self, cx: &mut Context<'_>, sqn: Sqn, done: Done) {
+        let Done { tag, result } = done;
+        if result.is_ok() && !tag.signaled() {
+            return;
+        }
+        let Some(sq) = self.netdev.sq(sqn) else { return };
+        let (qpn, cqn, user_index) = (Qpn::new(sqn.get()), sq.cqn(), sq.user_index());
+        let (entry, solicited) = match result {
+            Ok(()) => {
+                let sent = Sent {
+                    wqe_opcode: tag.opcode(),
+                    qpn,
+                    user_index,
+                    wqe_counter: tag.index(),
+                    byte_count: 0,
+                    timestamp: init_segment::ticks(cx.now),
+                };
+                (Cqe::Sent(sent), tag.event())
+            }
+            Err(status) => {
+                if status != Status::Flushed {
+                    let syndrome = failure::syndrome(status).name();
+                    limited!(warn, %sqn, index = tag.index(), syndrome, "WQE of an SQ failed");
+                }
+                let failure = Failure {
+                    send: true,
+                    syndrome: failure::syndrome(status).code(),
+                    vendor: failure::vendor(status),
+                    qpn,
+                    user_index,
+                    wqe_opcode: tag.opcode(),
+                    wqe_counter: tag.index(),
+                    solicited: true,
+                };
+                (Cqe::Failed(failure), true)
+            }
+        };
+        self.write(cx, (qpn, cqn), &entry, solicited);
+    }
+
+    /// Completes one posted receive of a failed RQ.
+    fn flush_rq(&mut self, cx: &mut Context<'_>, rqn: Rqn) {
+        let Some(rq) = self.netdev.rq_mut(rqn) else { return };
+        rq.is_scheduled = false;
+        if let Some(number) = rq.flush(cx.dma) {
+            self.netdev.schedule(rqn.get());
+            self.fail_receive(cx, rqn, number, Status::Flushed);
+        }
+    }
+
+    /// Section 16.3: a frame that an SQ sends also passes through the own receive tables. Returns whether the frame goes
+    /// to the wire.
+    fn forward(
+        &mut self,
+        cx: &mut Context<'_>,
+        sqn: Sqn,
+        frame: &[u8],
+        link: Link,
+        steer: impl Fn(&mut Self, &[u8], &Layers) -> Deliveries,
+    ) -> bool {
+        if let (Some(domain), Ok(layers)) = (self.netdev.domain(sqn), Layers::parse(frame)) {
+            for delivery in steer(self, frame, &layers) {
+                if self.deliver(cx, frame, &layers, &delivery, Some(domain)) {
+                    self.netdev.counters.looped(frame);
+                }
+            }
+        }
+        if !link.is_up {
+            self.netdev.counters.tx_link_down += 1;
+            discard(cx.monitor, FrameReason::LinkDown, frame);
+            return false;
+        }
+        self.netdev.counters.sent(frame);
+        true
+    }
+}

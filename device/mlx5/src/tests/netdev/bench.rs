@@ -1,0 +1,139 @@
+//! A device without an HCA around it, so that a test decides which TIRs receive a frame.
+
+use card::frontend::{Context, Frontend as _};
+use card::memory::GuestMemory;
+use card::net::Port;
+use card::telemetry::monitor::Monitor;
+use card::vfio::Bar;
+use card::vfio::msix::Interrupts;
+use card::vfio::pci::ConfigSpace;
+use engine::{Engine, Instant};
+use protocol::ids::Tirn;
+use protocol::net::layers::Layers;
+
+use super::*;
+use crate::limits::netdev::MAX_FRAME;
+use crate::netdev::steer::{Deliveries, Delivery, Link};
+use crate::resources::Resources;
+
+pub(super) const UP: Link = Link { is_up: true, max_frame: MAX_FRAME };
+
+pub(super) struct Bench {
+    mlx5: Mlx5,
+    engine: Engine,
+    config: ConfigSpace,
+    pub(super) dma: GuestMemory,
+    port: Port,
+    interrupts: Interrupts,
+    pub(super) monitor: Monitor,
+    pub(super) link: Link,
+    /// TIRs that receive every frame.
+    pub(super) tirs: Vec<Tirn>,
+}
+
+macro_rules! context {
+    ($bench:ident) => {
+        Context {
+            now: Instant::ZERO,
+            config: &$bench.config,
+            engine: &mut $bench.engine,
+            dma: &$bench.dma,
+            port: &mut $bench.port,
+            management: None,
+            interrupts: &mut $bench.interrupts,
+            monitor: &mut $bench.monitor,
+        }
+    };
+}
+
+/// Returns deliveries to these TIRs.
+pub(super) fn to(tirs: &[Tirn]) -> Deliveries {
+    tirs.iter().map(|tirn| Delivery { tirn: *tirn, tag: 0x0012_3456, edited: None }).collect()
+}
+
+impl Bench {
+    pub(super) fn new() -> Self {
+        let mlx5 = Mlx5::new(setup(1, Options::default()));
+        let mut dma = GuestMemory::default();
+        dma.map_zeros(0, 1 << 30);
+        Self {
+            engine: Engine::new(engine::Config::default()),
+            config: ConfigSpace::new(&mlx5.pci()),
+            dma,
+            port: Port::of_nic(Identity::from_lid(Lid::new(1))),
+            interrupts: Interrupts::new(64),
+            monitor: Monitor::default(),
+            link: UP,
+            tirs: Vec::new(),
+            mlx5,
+        }
+    }
+
+    pub(super) fn resources(&mut self) -> &mut Resources {
+        self.mlx5.resources_mut().unwrap()
+    }
+
+    /// Receives a frame from the wire.
+    pub(super) fn receive(&mut self, frame: &[u8]) {
+        let Self { link, .. } = *self;
+        let (deliveries, cx) = (to(&self.tirs), &mut context!(self));
+        let steer = |_: &mut Resources, _: &[u8], _: &Layers| deliveries.clone();
+        self.mlx5.resources_mut().unwrap().receive_frame(cx, frame, link, steer);
+    }
+
+    /// Receives a frame from the wire with this delivery.
+    pub(super) fn receive_as(&mut self, frame: &[u8], delivery: &Delivery) {
+        let (link, cx) = (self.link, &mut context!(self));
+        let steer = |_: &mut Resources, _: &[u8], _: &Layers| Deliveries::from_iter([delivery.clone()]);
+        self.mlx5.resources_mut().unwrap().receive_frame(cx, frame, link, steer);
+    }
+
+    /// Returns the next frame for the wire.
+    pub(super) fn next_frame(&mut self) -> Option<Vec<u8>> {
+        let (link, mut out) = (self.link, Vec::new());
+        let (deliveries, cx) = (to(&self.tirs), &mut context!(self));
+        let steer = |_: &mut Resources, _: &[u8], _: &Layers| deliveries.clone();
+        self.mlx5.resources_mut()?.next_frame(cx, &mut out, link, steer).then_some(out)
+    }
+
+    /// Returns all frames for the wire.
+    pub(super) fn frames(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        loop {
+            match self.next_frame() {
+                Some(frame) => frames.push(frame),
+                None if !self.resources().netdev.has_more() => return frames,
+                None => {}
+            }
+        }
+    }
+}
+
+impl drivers::Bus for Bench {
+    fn configure(&mut self, offset: u64, bytes: &[u8]) {
+        // The bench has no MSI-X gate for the effect to open.
+        let _effect = self.config.write(offset, bytes);
+    }
+
+    fn store(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
+        let cx = &mut context!(self);
+        self.mlx5.bar_write(cx, Bar::ALL[usize::from(bar)], offset, bytes);
+    }
+
+    fn load<const LEN: usize>(&mut self, bar: u8, offset: u64) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        let cx = &mut context!(self);
+        self.mlx5.bar_read(cx, Bar::ALL[usize::from(bar)], offset, &mut bytes);
+        bytes
+    }
+
+    fn poke(&mut self, at: u64, bytes: &[u8]) {
+        self.dma.poke(at, bytes);
+    }
+
+    fn peek(&mut self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.dma.look(at, &mut bytes);
+        bytes
+    }
+}

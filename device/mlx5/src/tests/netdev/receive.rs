@@ -1,0 +1,276 @@
+//! Frames that an RQ receives (mlx5 interface, sections 9.3, 16.2, 16.3 and 16.5).
+
+use card::frontend::testing::pattern;
+use protocol::hca::mlx5::frame_cqe::{L3Type, L4Type};
+use protocol::hca::mlx5::rq::rq_fields;
+use protocol::hca::mlx5::tir::HashFields;
+use protocol::net::checksum::Checksum;
+
+use super::bench::UP;
+use super::*;
+use crate::netdev::steer::Link;
+
+const LOCAL_PROTECTION: u8 = 4;
+const FLUSHED: u8 = 5;
+const TOEPLITZ: TirContext = TirContext {
+    dispatch: 1,
+    hash_function: 2,
+    fields: HashFields {
+        ipv6: false,
+        udp: false,
+        spi: false,
+        destination_port: true,
+        source_port: true,
+        destination_ip: true,
+        source_ip: true,
+    },
+    lro: 0,
+    rqn: Rqn::new(0),
+    symmetric: true,
+    rqtn: Rqtn::new(0),
+    multicast_loopback: false,
+    unicast_loopback: false,
+    domain: TransportDomain::new(0),
+    key: [0x6d; 40],
+};
+
+/// Returns a TCP segment over IPv4 with valid checksums, followed by Ethernet padding.
+fn segment(source_port: u16, payload: &[u8], padding: &[u8]) -> Vec<u8> {
+    let mut frame = plain(2, 14);
+    frame[12..].copy_from_slice(&[8, 0]);
+    let len = u16::try_from(40 + payload.len()).unwrap();
+    frame.extend([0x45, 0]);
+    frame.extend(len.to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.extend(source_port.to_be_bytes());
+    frame.extend([0x13, 0x89, 0, 0, 0, 1, 0, 0, 0, 9, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+    frame.extend(payload);
+    let header = Checksum::new().with(&frame[14..34]).value();
+    frame[24..26].copy_from_slice(&header.to_be_bytes());
+    let tcp = Checksum::new().with(&frame[26..34]).with_u16(6).with_u16(len - 20).with(&frame[34..]);
+    frame[50..52].copy_from_slice(&tcp.value().to_be_bytes());
+    frame.extend(padding);
+    frame
+}
+
+#[test]
+fn frame_is_scattered_over_data_segments() {
+    let mut net = Net::with_data_segments(4);
+    net.create_direct_tir();
+    let frame = [plain(2, 14), pattern(8900, 5)].concat();
+    let lens = [1664, 2048, 2048, 3262];
+    let places = net.post_receive(&lens);
+    net.driver.receive(&frame);
+    let [cqe] = <[_; 1]>::try_from(net.received()).unwrap();
+    assert_eq!((cqe.byte_count, cqe.wqe_counter, cqe.flow_tag), (8914, 0, 0x12_3456));
+    let mut received = Vec::new();
+    for (place, len) in places.iter().zip(lens) {
+        received.extend(net.driver.peek(*place, len as usize));
+    }
+    assert_eq!(received[..8914], frame);
+    // Bytes behind the frame are unchanged.
+    assert!(received[8914..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn cqe_describes_tcp_segment() {
+    let mut net = Net::new();
+    net.create_direct_tir();
+    for (payload, padding, l4_type) in
+        [(&[][..], &[0xee; 6][..], L4Type::TcpEmptyAck), (&[1, 2, 3], &[], L4Type::TcpAckWithData)]
+    {
+        net.post_receive(&[1522]);
+        let frame = segment(1, payload, padding);
+        net.driver.receive(&frame);
+        let [cqe] = <[_; 1]>::try_from(net.received()).unwrap();
+        // Padding is not part of the checksum.
+        let sum = !Checksum::new().with(&frame[14..frame.len() - padding.len()]).value();
+        assert_eq!((cqe.checksum, cqe.byte_count as usize), (sum, frame.len()));
+        assert!(cqe.l2_ok && cqe.l3_ok && cqe.l4_ok && !cqe.vlan_stripped);
+        assert_eq!((cqe.l3_type, cqe.l4_type), (L3Type::Ipv4.code(), l4_type.code()));
+        assert_eq!((cqe.hashed_addresses, cqe.hashed_ports, cqe.rss_hash), (0, 0, 0));
+    }
+    for broken in [25, 51] {
+        net.post_receive(&[1522]);
+        let mut frame = segment(1, &[], &[]);
+        frame[broken] ^= 1;
+        net.driver.receive(&frame);
+        let [cqe] = <[_; 1]>::try_from(net.received()).unwrap();
+        assert_eq!((cqe.l3_ok, cqe.l4_ok), (broken != 25, broken != 51));
+    }
+}
+
+#[test]
+fn vlan_tag_is_stripped_unless_disabled() {
+    let mut net = Net::new();
+    net.create_direct_tir();
+    let frame = segment(1, &[9; 60], &[]);
+    let tagged = [&frame[..12], &[0x81, 0, 0x60, 5], &frame[12..]].concat();
+    let [place] = net.post_receive(&[1522])[..] else { panic!() };
+    net.driver.receive(&tagged);
+    let [cqe] = <[_; 1]>::try_from(net.received()).unwrap();
+    assert_eq!((cqe.vlan_stripped, cqe.vlan_tag, cqe.byte_count as usize), (true, 0x6005, frame.len()));
+    assert!(cqe.l3_ok && cqe.l4_ok);
+    assert_eq!(net.driver.peek(place, frame.len()), frame);
+
+    let context = RqContext { keep_vlan: true, state: 1, ..RqContext::default() };
+    let modify = ModifyRq { rqn: net.rqn, fields: rq_fields::VLAN_STRIP, context, ..ModifyRq::default() };
+    net.driver.ok(&Command::ModifyRq(modify));
+    let [place] = net.post_receive(&[1522])[..] else { panic!() };
+    net.driver.receive(&tagged);
+    let [kept] = <[_; 1]>::try_from(net.received()).unwrap();
+    assert_eq!((kept.vlan_stripped, kept.byte_count as usize), (false, tagged.len()));
+    assert_eq!(kept.checksum, cqe.checksum, "the tag is not part of the checksum");
+    assert_eq!(net.driver.peek(place, tagged.len()), tagged);
+}
+
+#[test]
+fn service_tag_is_not_stripped() {
+    let mut net = Net::new();
+    net.create_direct_tir();
+    net.post_receive(&[1522]);
+    let frame = plain(2, 60);
+    net.driver.receive(&[&frame[..12], &[0x88, 0xa8, 0, 5], &frame[12..]].concat());
+    let [cqe] = <[_; 1]>::try_from(net.received()).unwrap();
+    assert_eq!((cqe.vlan_stripped, cqe.byte_count), (false, 64));
+}
+
+#[test]
+fn frames_without_receive_are_dropped_and_counted() {
+    let mut net = Net::new();
+    net.create_direct_tir();
+    net.driver.receive(&plain(2, 60));
+    assert_eq!((net.received(), net.out_of_buffer()), (vec![], 1));
+    net.post_receive(&[1522]);
+    net.driver.receive(&plain(2, 60));
+    assert_eq!((net.received().len(), net.out_of_buffer()), (1, 1));
+    let clear = Command::QueryQCounter(QueryQCounter { clear: true, set: net.set });
+    net.driver.ok(&clear);
+    assert_eq!(net.out_of_buffer(), 0);
+}
+
+#[test]
+fn frame_longer_than_receive_is_dropped() {
+    let mut net = Net::new();
+    net.create_direct_tir();
+    net.post_receive(&[1000]);
+    net.driver.receive(&plain(2, 1001));
+    assert!(net.received().is_empty());
+    // The receive is still posted.
+    net.driver.receive(&plain(2, 1000));
+    assert_eq!(net.received()[0].wqe_counter, 0);
+    assert_eq!(net.driver.monitor.ignored_counts().collect::<Vec<_>>(), [("longer_than_receive", 1)]);
+}
+
+#[test]
+fn frames_beyond_mtu_or_unparsable_are_dropped() {
+    let mut net = Net::new();
+    net.create_direct_tir();
+    net.post_receive(&[9000]);
+    net.driver.link = Link { max_frame: 1518, ..UP };
+    net.driver.receive(&plain(2, 1519));
+    net.driver.receive(&[0; 13]);
+    net.driver.link.is_up = false;
+    net.driver.receive(&plain(2, 60));
+    net.driver.link = UP;
+    net.driver.tirs.clear();
+    net.driver.receive(&plain(2, 60));
+    assert!(net.received().is_empty());
+    let counters = net.driver.resources().netdev.counters;
+    assert_eq!((counters.rx_oversize, counters.rx.unicast.packets), (1, 0));
+    let counts: Vec<_> = net.driver.monitor.ignored_counts().collect();
+    assert_eq!(counts, [("link_down", 1), ("no_tir", 1), ("oversize", 1), ("unparsed", 1)]);
+}
+
+#[test]
+fn inaccessible_buffer_moves_rq_to_error() {
+    let mut net = Net::new();
+    net.create_direct_tir();
+    let flushing = RqContext { flush_in_error: true, ..net.rq_context(4) };
+    net.driver.tirs.clear();
+    net.rqn = net.create_rq(flushing);
+    net.create_direct_tir();
+    net.modify_rq(WorkQueueState::Ready);
+    let key = std::mem::replace(&mut net.key, Lkey::new(0x100));
+    net.post_receive(&[1522]);
+    net.key = key;
+    net.post_receive(&[1522]);
+    net.driver.receive(&plain(2, 60));
+    assert_eq!(net.rq_state(), Some(WorkQueueState::Error));
+    net.driver.frames();
+    assert_eq!(net.receive_errors(), [(0, LOCAL_PROTECTION), (1, FLUSHED)]);
+    net.driver.receive(&plain(2, 60));
+    assert!(net.received().is_empty());
+}
+
+#[test]
+fn rq_in_reset_receives_nothing() {
+    let mut net = Net::new();
+    net.create_direct_tir();
+    net.modify_rq(WorkQueueState::Reset);
+    net.post_receive(&[1522]);
+    net.driver.receive(&plain(2, 60));
+    assert!(net.received().is_empty());
+    net.modify_rq(WorkQueueState::Ready);
+    net.driver.receive(&plain(2, 60));
+    assert_eq!(net.received().len(), 1);
+}
+
+#[test]
+fn hash_spreads_flows_over_queue_table() {
+    let mut net = Net::new();
+    let other = net.create_rq(RqContext { cqn: net.cqs[0], ..net.rq_context(4) });
+    let rqtn = net.create_rqt(&[net.rqn, other]);
+    net.create_tir(TirContext { rqtn, ..TOEPLITZ });
+    for port in 0..16 {
+        net.post_receive(&[1522]);
+        net.driver.receive(&segment(port, &[], &[]));
+    }
+    let received = net.received();
+    assert!(!received.is_empty() && received.len() < 16, "{}", received.len());
+    for cqe in received {
+        assert_eq!((cqe.hashed_ports, cqe.hashed_addresses, cqe.rss_hash % 2), (1, 1, 0));
+    }
+}
+
+/// Section 16.3: a TIR receives frames of its own domain only if its loopback bit allows them.
+#[test]
+fn own_frames_need_loopback_bit_or_other_domain() {
+    let mut net = Net::new();
+    let own = TirContext { rqn: net.rqn, ..TirContext::default() };
+    let (unicast, multicast) = (plain(2, 60), plain(0xff, 60));
+    for (context, frame, expected) in [
+        (own, &unicast, 0),
+        (own, &multicast, 0),
+        (TirContext { unicast_loopback: true, ..own }, &unicast, 1),
+        (TirContext { unicast_loopback: true, ..own }, &multicast, 0),
+        (TirContext { multicast_loopback: true, ..own }, &multicast, 1),
+    ] {
+        net.driver.tirs.clear();
+        net.create_tir(context);
+        net.post_receive(&[1522]);
+        net.post(&net.wqe(EthernetSegment::default(), frame, 0));
+        assert_eq!(net.driver.frames(), [frame.as_slice()], "the frame also goes to the wire");
+        assert_eq!(net.received().len(), expected, "{context:?}");
+    }
+    net.domain =
+        TransportDomainNumber::parse(&output(&net.driver.ok(&Command::AllocTransportDomain(BARE)))).domain;
+    net.driver.tirs.clear();
+    net.create_tir(own);
+    net.post(&net.wqe(EthernetSegment::default(), &unicast, 0));
+    net.driver.frames();
+    assert_eq!(net.received().len(), 1);
+    assert_eq!(net.driver.resources().netdev.counters.loopback.packets, 3);
+}
+
+#[test]
+fn edited_frame_replaces_original() {
+    use crate::netdev::steer::Delivery;
+    let mut net = Net::new();
+    let tirn = net.create_direct_tir();
+    let [place] = net.post_receive(&[1522])[..] else { panic!() };
+    let edited = plain(6, 70);
+    net.driver.receive_as(&plain(2, 60), &Delivery { tirn, tag: 1, edited: Some(edited.clone()) });
+    assert_eq!(net.received()[0].byte_count, 70);
+    assert_eq!(net.driver.peek(place, 70), edited);
+}
