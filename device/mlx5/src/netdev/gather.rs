@@ -44,7 +44,7 @@ impl Gather {
     }
 
     /// Returns the total length of the data in bytes.
-    pub fn len(&self) -> u64 {
+    pub fn total_len(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.len() as u64).sum()
     }
 

@@ -62,8 +62,8 @@ impl Hash {
 }
 
 /// Returns the selected fields of a frame in the order source address, destination address, source port, destination
-/// port, SPI. The result is empty if the frame has no IP header of the selected version. Ports are left out if the frame
-/// has no header of the selected transport.
+/// port, SPI. The result is empty if the frame has no IP header of the selected version. Ports are left out if the
+/// frame has no header of the selected transport.
 fn input(fields: HashFields, symmetric: bool, frame: &[u8], layers: &Layers) -> (Input, Hashed) {
     let (mut bytes, mut hashed) = (Input::new(), Hashed::default());
     let Some(ip) = layers.ip else { return (bytes, hashed) };

@@ -259,7 +259,7 @@ impl Sq {
         let mut data = Gather::new(self.initiator(), &data);
         let tags = offload::tags(&segment);
         let Some(mss) = mss else {
-            let len = header.len() as u64 + data.len();
+            let len = header.len() as u64 + data.total_len();
             if len < ETHERNET_LEN as u64 {
                 return Err(MALFORMED);
             }
@@ -270,7 +270,7 @@ impl Sq {
             append_frame(header, &mut data, (&segment, tags.bytes()), env, out)?;
             return Ok(Executed::Frame);
         };
-        let payload_len = u32::try_from(data.len()).ok().filter(|len| *len <= MAX_LSO_PAYLOAD);
+        let payload_len = u32::try_from(data.total_len()).ok().filter(|len| *len <= MAX_LSO_PAYLOAD);
         let (addresses, rest) = header.split_at_checked(ADDRESSES_LEN).ok_or(MALFORMED)?;
         let headers = [addresses, tags.bytes(), rest].concat();
         let segments = offload::segments(headers, mss, payload_len.ok_or(MALFORMED)?, env.max_frame);
@@ -316,7 +316,7 @@ fn append_frame(
 ) -> Result<(), Failed> {
     let start = out.len();
     out.extend_from_slice(header);
-    let len = usize::try_from(data.len()).unwrap_or(usize::MAX);
+    let len = usize::try_from(data.total_len()).unwrap_or(usize::MAX);
     if tags.is_empty() {
         data.take(&env.memory, len, out)?;
     } else {

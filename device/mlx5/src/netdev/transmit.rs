@@ -160,8 +160,8 @@ impl Resources {
         }
     }
 
-    /// Section 16.3: a frame that an SQ sends also passes through the own receive tables. Returns whether the frame goes
-    /// to the wire.
+    /// Section 16.3: a frame that an SQ sends also passes through the own receive tables. Returns whether the frame
+    /// goes to the wire.
     fn forward(
         &mut self,
         cx: &mut Context<'_>,
