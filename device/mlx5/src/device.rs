@@ -31,10 +31,10 @@ use super::doorbell::{self, Doorbells};
 use super::function::Function;
 use super::host::Mlx5Host;
 use super::init_segment::{Effect, InitSegment};
-use super::limits::netdev::MAX_FRAME;
 use super::limits::{GIDS, PKEYS};
 use super::netdev::steer::Link;
 use super::options::{Options, Port, Setup};
+use super::port::EthernetPort;
 use super::reason::{self, NO_COMMAND_QUEUE, NO_UAR, NOT_INITIALISED, SLOT_NOT_OWNED};
 use super::resources::Resources;
 use super::send_queue::SendTag;
@@ -97,8 +97,9 @@ impl Mlx5 {
     }
 
     /// Returns the state of the port for the netdev.
-    fn link(cx: &Context<'_>) -> Link {
-        Link { is_up: cx.port.is_up(), max_frame: MAX_FRAME }
+    fn link(&self, cx: &Context<'_>) -> Link {
+        let port = self.function.resources().and_then(|resources| resources.port.ethernet());
+        Link { is_up: cx.port.is_up(), max_frame: port.map_or(0, EthernetPort::max_frame) }
     }
 
     fn read_register(&mut self, cx: &Context<'_>, offset: u64) -> u32 {
@@ -340,14 +341,14 @@ impl Frontend for Mlx5 {
     }
 
     fn receive_frame(&mut self, cx: &mut Context<'_>, frame: &[u8]) {
-        let link = Self::link(cx);
+        let link = self.link(cx);
         if let Some(resources) = self.function.resources_mut() {
             resources.receive_frame(cx, frame, link, Resources::steer);
         }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
-        let link = Self::link(cx);
+        let link = self.link(cx);
         let resources = self.function.resources_mut();
         resources.is_some_and(|resources| resources.next_frame(cx, out, link, Resources::steer))
     }

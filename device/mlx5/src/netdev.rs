@@ -24,7 +24,7 @@ use protocol::hca::mlx5::sq::WorkQueueState;
 use protocol::hca::mlx5::tis::TisContext;
 use protocol::ids::{Cqn, Rqn, Sqn, TransportDomain};
 
-use self::counters::PortCounters;
+use self::counters::NetdevCounters;
 use self::rq::Rq;
 use self::rqt::Rqt;
 use self::sq::Sq;
@@ -69,7 +69,7 @@ pub struct Netdev {
     ready: VecDeque<u32>,
     /// Whether the last poll ended early.
     has_more: bool,
-    pub counters: PortCounters,
+    pub counters: NetdevCounters,
 }
 
 impl Default for Netdev {
@@ -81,7 +81,7 @@ impl Default for Netdev {
             queues: Numbered::new(first::WORK_QUEUE, limits::LAST_WORK_QUEUE),
             ready: VecDeque::new(),
             has_more: false,
-            counters: PortCounters::default(),
+            counters: NetdevCounters::default(),
         }
     }
 }

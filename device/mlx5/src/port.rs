@@ -26,6 +26,8 @@ pub const MAX_MTU: u16 = 9978;
 /// Frame length in bytes for an MTU of 1500.
 const DEFAULT_MTU: u16 = 1500 + OVERHEAD;
 const OVERHEAD: u16 = 22;
+/// Length of the frame check sequence.
+const FCS_LEN: u16 = 4;
 
 #[derive(Debug)]
 pub enum PortState {
@@ -97,6 +99,11 @@ impl EthernetPort {
             enabled: true,
             admin: AdminState::Up,
         }
+    }
+
+    /// Returns the maximum length of a frame without its check sequence.
+    pub fn max_frame(&self) -> usize {
+        usize::from(self.mtu.saturating_sub(FCS_LEN))
     }
 
     /// Makes the port receive RoCE packets to the entries of the GID table, if RoCE is enabled.

@@ -57,6 +57,7 @@ pub(super) fn query_port(call: Call<'_, '_>, _: &QueryVportCounter) -> Output {
         tx_eth_unicast: sent.unicast,
         rx_eth_multicast: received.multicast,
         tx_eth_multicast: sent.multicast,
+        local_loopback: call.resources.netdev.counters.loopback,
         ..VportCounters::default()
     };
     vport.emit().to_vec()

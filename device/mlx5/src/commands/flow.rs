@@ -85,9 +85,8 @@ pub(super) fn query_group(call: Call<'_, '_>, selector: &FlowGroupSelector) -> R
     Ok(group.context().emit().to_vec())
 }
 
-/// Accepts every number, because this crate has no TIRs yet.
-fn has_tir(_: &Resources, _: Tirn) -> bool {
-    true
+fn has_tir(resources: &Resources, tirn: Tirn) -> bool {
+    resources.netdev.tirs.contains(tirn.get())
 }
 
 pub(super) fn set_entry(

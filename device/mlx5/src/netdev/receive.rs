@@ -44,7 +44,9 @@ impl Resources {
         if deliveries.is_empty() {
             return discard(cx.monitor, NO_TIR, frame);
         }
-        self.netdev.counters.received(frame);
+        if let Some(port) = self.port.ethernet_mut() {
+            port.frames.count_received(frame);
+        }
         for delivery in &deliveries {
             self.deliver(cx, frame, &layers, delivery, None);
         }

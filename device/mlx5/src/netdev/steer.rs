@@ -5,6 +5,7 @@ use protocol::net::layers::Layers;
 use smallvec::SmallVec;
 
 use crate::resources::Resources;
+use crate::steering;
 
 /// A copy of a frame for a TIR.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +29,15 @@ pub struct Link {
 }
 
 impl Resources {
-    /// Returns the TIRs that receive a frame.
-    pub fn steer(&mut self, _frame: &[u8], _layers: &Layers) -> Deliveries {
-        Deliveries::new()
+    /// Returns the TIRs that receive a frame, and counts the frame in the flow counters of the entries that it matched.
+    pub fn steer(&mut self, frame: &[u8], layers: &Layers) -> Deliveries {
+        let verdict = self.steering.evaluate(frame, layers);
+        self.steering.count(&verdict, frame.len());
+        let delivery = |found: steering::evaluate::Delivery| Delivery {
+            tirn: found.tirn,
+            tag: found.tag.get(),
+            edited: (!found.edits.is_empty()).then(|| found.edits.apply(frame).into_owned()),
+        };
+        verdict.deliveries.into_iter().map(delivery).collect()
     }
 }

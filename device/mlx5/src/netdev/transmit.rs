@@ -182,7 +182,9 @@ impl Resources {
             discard(cx.monitor, FrameReason::LinkDown, frame);
             return false;
         }
-        self.netdev.counters.sent(frame);
+        if let Some(port) = self.port.ethernet_mut() {
+            port.frames.count_sent(frame);
+        }
         true
     }
 }

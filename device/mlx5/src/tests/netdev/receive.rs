@@ -176,8 +176,9 @@ fn frames_beyond_mtu_or_unparsable_are_dropped() {
     net.driver.tirs.clear();
     net.driver.receive(&plain(2, 60));
     assert!(net.received().is_empty());
-    let counters = net.driver.resources().netdev.counters;
-    assert_eq!((counters.rx_oversize, counters.rx.unicast.packets), (1, 0));
+    let resources = net.driver.resources();
+    let received = resources.port.ethernet().unwrap().frames.received;
+    assert_eq!((resources.netdev.counters.rx_oversize, received.unicast.packets), (1, 0));
     let counts: Vec<_> = net.driver.monitor.ignored_counts().collect();
     assert_eq!(counts, [("link_down", 1), ("no_tir", 1), ("oversize", 1), ("unparsed", 1)]);
 }
