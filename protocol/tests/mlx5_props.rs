@@ -50,7 +50,7 @@ proptest! {
     fn commands_round_trip(
         opcode in prop::sample::select(Command::OPCODES),
         user in any::<u16>(),
-        bytes in prop::collection::vec(any::<u8>(), 0..1024),
+        bytes in prop::collection::vec(any::<u8>(), 0..2048),
     ) {
         let mut input = bytes;
         let header = InputHeader { opcode: opcode.code(), ..InputHeader::default() }.emit();
@@ -62,7 +62,7 @@ proptest! {
                 prop_assert!(emitted.len() <= input.len());
                 prop_assert_eq!(Command::parse(&emitted), Ok(command));
             }
-            Err(error) => prop_assert!(input.len() < 0x110, "{}", error),
+            Err(error) => prop_assert!(input.len() < 0x400, "{}", error),
         }
     }
 
