@@ -16,8 +16,8 @@ pub const GIDS: u8 = 8;
 pub const ROCE_GIDS: u16 = 128;
 /// Maximum number of entries in each list of the NIC vport context.
 pub const MAX_LIST: u16 = 128;
-/// Number of P_Keys in an InfiniBand port's table. The table is small, because the driver sends one query for each P_Key when it
-/// is loaded.
+/// Number of P_Keys in an InfiniBand port's table. The table is small, because the driver sends one query for each P_Key
+/// when it is loaded.
 pub const PKEYS: u16 = 128;
 /// Number of Q counter sets. Set numbers have eight bits, and set 0 does not exist.
 pub const MAX_COUNTER_SETS: u32 = 255;

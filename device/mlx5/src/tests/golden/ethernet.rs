@@ -1,6 +1,7 @@
 //! Replays the sessions of a guest with an Ethernet port.
 //!
-//! Commands that this device does not support yet are replaced by NOP, which raises the same event. The tests list them.
+//! Commands that this device does not support yet are replaced by NOP, which raises the same event. A test lists these
+//! commands.
 
 use std::collections::BTreeSet;
 
