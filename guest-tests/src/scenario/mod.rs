@@ -254,6 +254,27 @@ pub const ALL: &[Scenario] = &[
         |lab, report| Box::pin(connectx::cm::run(lab, report)),
     ),
     Scenario::new(
+        "connectx-net",
+        "network traffic of mlx5_core: two ConnectX and a virtio NIC; sizes, MTU, VLANs, filters, queues",
+        |lab, report| {
+            Box::pin(e810::net::run(lab, report, Device::Connectx, e810::net::Extent::Core))
+        },
+    ),
+    Scenario::new(
+        "connectx-net-full",
+        "connectx-net with more MTUs, streams and tags, and large files",
+        |lab, report| {
+            Box::pin(e810::net::run(lab, report, Device::Connectx, e810::net::Extent::Full))
+        },
+    ),
+    Scenario::new(
+        "connectx-loss",
+        "connectx-net on a link that loses 1 % of the frames",
+        |lab, report| {
+            Box::pin(e810::net::run(lab, report, Device::Connectx, e810::net::Extent::Lossy))
+        },
+    ),
+    Scenario::new(
         "connectx-errors",
         "errors under mlx5_ib: status, event and kernel message; the driver is removed during traffic",
         |lab, report| Box::pin(connectx::errors::run(lab, report)),
@@ -403,23 +424,23 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "e810-net",
         "IP between E810s with Debian's ice and with a virtio NIC: sizes, MTUs, VLANs, multicast, bridges, queues",
-        |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Core)),
+        |lab, report| Box::pin(e810::net::run(lab, report, Device::E810, e810::net::Extent::Core)),
     ),
     Scenario::new(
         "e810-net-full",
         "e810-net with all MTUs, streams and VLANs, and with large files; takes minutes",
-        |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Full)),
+        |lab, report| Box::pin(e810::net::run(lab, report, Device::E810, e810::net::Extent::Full)),
     ),
     Scenario::new(
         "e810-loss",
         "e810-net-full on a link that drops 1 % of the frames in each direction",
-        |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Lossy)),
+        |lab, report| Box::pin(e810::net::run(lab, report, Device::E810, e810::net::Extent::Lossy)),
     )
     .alone(),
     Scenario::new(
         "e810-net-control",
         "e810-net-full between two virtio NICs, to distinguish lab faults from E810 faults",
-        |lab, report| Box::pin(e810::net::run(lab, report, e810::net::Extent::Control)),
+        |lab, report| Box::pin(e810::net::run(lab, report, Device::E810, e810::net::Extent::Control)),
     ),
     Scenario::new(
         "e810-speed",

@@ -15,6 +15,20 @@ const PROGRAM: &str = include_str!("../../../guest/flows.py");
 /// A port on which no program listens.
 const PORT: u32 = 9;
 
+/// Names of the counters of frames sent, frames received, and errors.
+type Names = (&'static [&'static str], &'static [&'static str], &'static [&'static str]);
+
+const E810: Names = (
+    &["tx_unicast.nic", "tx_multicast.nic", "tx_broadcast.nic"],
+    &["rx_unicast.nic", "rx_multicast.nic", "rx_broadcast.nic"],
+    &["rx_crc_errors.nic", "rx_oversize.nic", "rx_undersize.nic", "rx_jabber.nic", "tx_errors"],
+);
+const CONNECTX: Names = (
+    &["tx_packets_phy"],
+    &["rx_packets_phy"],
+    &["rx_crc_errors_phy", "rx_oversize_pkts_phy", "tx_recover", "tx_cqe_err", "rx_recover", "rx_wqe_err"],
+);
+
 /// Returns the counters reported by `ethtool -S`.
 pub(super) async fn statistics(vm: &mut Vm, device: &str) -> Result<BTreeMap<String, u64>> {
     let text = vm.run(&["ethtool", "-S", device]).await?;
@@ -25,13 +39,17 @@ pub(super) async fn statistics(vm: &mut Vm, device: &str) -> Result<BTreeMap<Str
     Ok(numbers.collect())
 }
 
-/// Returns the number of interrupts for each queue of an E810.
-async fn interrupts(vm: &mut Vm, device: &str) -> Result<Vec<u64>> {
-    let text = vm.run(&["cat", "/proc/interrupts"]).await?;
+/// Returns the number of interrupts for each queue.
+async fn interrupts(station: &mut Station) -> Result<Vec<u64>> {
+    let text = station.vm.run(&["cat", "/proc/interrupts"]).await?;
     let mut counts = Vec::new();
     for queue in 0..CPUS {
-        let name = format!("ice-{device}-TxRx-{queue}");
-        let line = text.lines().find(|line| line.trim_end().ends_with(&name));
+        let name = if station.is_connectx() {
+            format!(" mlx5_comp{queue}@")
+        } else {
+            format!(" ice-{}-TxRx-{queue}", station.device)
+        };
+        let line = text.lines().find(|line| line.contains(&name));
         let line = line.with_context(|| format!("{name} is missing in\n{text}"))?;
         // The line starts with the interrupt number, followed by a count for each CPU.
         counts.push(line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok()).sum());
@@ -48,17 +66,17 @@ pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
     /// with a probability below one in a million.
     const LEAST_SHARE: u64 = 20;
     let device = b.device.clone();
-    let (packets, raised) = (statistics(&mut b.vm, &device).await?, interrupts(&mut b.vm, &device).await?);
+    let (packets, raised) = (statistics(&mut b.vm, &device).await?, interrupts(b).await?);
     let address = b.address(0).ipv4;
     let numbers = [PORT, FLOWS, DATAGRAMS].map(|number| number.to_string());
     a.vm.run(&["python3", "-c", PROGRAM, &address, &numbers[0], &numbers[1], &numbers[2]]).await?;
     // A reply to this ping shows that all earlier packets have arrived.
     ping::one_size(a, &address, 56, Wire::Good).await?;
-    let (packets_then, raised_then) =
-        (statistics(&mut b.vm, &device).await?, interrupts(&mut b.vm, &device).await?);
+    let (packets_then, raised_then) = (statistics(&mut b.vm, &device).await?, interrupts(b).await?);
     let mut received = Vec::new();
     for queue in 0..CPUS {
-        let name = format!("rx_queue_{queue}_packets");
+        let name =
+            if b.is_connectx() { format!("rx{queue}_packets") } else { format!("rx_queue_{queue}_packets") };
         let count =
             |all: &BTreeMap<String, u64>| all.get(&name).copied().with_context(|| format!("no {name}"));
         received.push(count(&packets_then)? - count(&packets)?);
@@ -95,15 +113,15 @@ pub(super) async fn counted(station: &mut Station) -> Result<()> {
     };
     // The NIC counts frames on the wire, so its counts can exceed the kernel's: a packet may be sent as several frames,
     // and received frames are counted before they are merged.
-    let sent = nic_count(&["tx_unicast.nic", "tx_multicast.nic", "tx_broadcast.nic"])?;
-    let received = nic_count(&["rx_unicast.nic", "rx_multicast.nic", "rx_broadcast.nic"])?;
+    let (sent, received, errors) = if station.is_connectx() { CONNECTX } else { E810 };
+    let (sent, received) = (nic_count(sent)?, nic_count(received)?);
     let (sent_kernel, received_kernel) = (kernel_count("tx/packets")?, kernel_count("rx/packets")?);
     ensure!(sent >= sent_kernel && sent_kernel > 0, "the NIC sent {sent}, the kernel {sent_kernel}");
     ensure!(
         received >= received_kernel && received_kernel > 0,
         "the NIC received {received}, the kernel {received_kernel}"
     );
-    for error in ["rx_crc_errors.nic", "rx_oversize.nic", "rx_undersize.nic", "rx_jabber.nic", "tx_errors"] {
+    for error in errors {
         ensure!(nic_count(&[error])? == 0, "{error}: {}", nic_count(&[error])?);
     }
     for error in ["rx/errors", "tx/errors", "tx/dropped"] {

@@ -1,9 +1,9 @@
-//! Network traffic between two E810s, and between an E810 and an emulated NIC. The link is lossless, or it loses 1% of
+//! Network traffic between two E810s or two ConnectX, and between one of them and an emulated NIC. The link is lossless, or it loses 1% of
 //! the frames.
 
 use anyhow::{Context, Result, ensure};
 
-use super::station::{Station, strict_e810};
+use super::station::{Station, shape, strict_e810};
 use super::streams::{Amount, Protocol, Streams};
 use super::{bridge, content, filter, flows, jumbo, ping, vlan};
 use crate::daemon::{Daemon, HcaSpec, Peer, free_udp_ports};
@@ -13,6 +13,7 @@ use crate::report::Report;
 use crate::run_dir::RunDir;
 use crate::scenario::impairments::Impairments;
 use crate::scenario::rxe_interop::mac;
+use crate::testbed::kind::Device;
 
 /// Frame loss on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,24 +25,26 @@ pub(super) enum Wire {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// Two E810s and a virtio NIC on a link without loss, with one case per kind of traffic.
+    /// Two devices and a virtio NIC on a link without loss, with one case per kind of traffic.
     Core,
-    /// Two E810s and a virtio NIC on a link without loss.
+    /// Two devices and a virtio NIC on a link without loss.
     Full,
-    /// Two E810s and a virtio NIC on a lossy link.
+    /// Two devices and a virtio NIC on a lossy link.
     Lossy,
-    /// Two virtio NICs without a daemon. If a case fails here as well, the E810 is not at fault.
+    /// Two virtio NICs without a daemon. If a case fails here as well, the device is not at fault.
     Control,
 }
 
 impl Extent {
-    const fn scenario(self) -> &'static str {
-        match self {
-            Self::Core => "e810-net",
-            Self::Full => "e810-net-full",
-            Self::Lossy => "e810-loss",
-            Self::Control => "e810-net-control",
-        }
+    /// Returns the scenario's name for this device.
+    fn scenario(self, hca: Device) -> String {
+        let part = match self {
+            Self::Core => "net",
+            Self::Full => "net-full",
+            Self::Lossy => "loss",
+            Self::Control => "net-control",
+        };
+        format!("{}-{part}", hca.name())
     }
 }
 
@@ -87,10 +90,10 @@ struct Bench {
     peers: Vec<(&'static str, Station)>,
 }
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
-    let run = lab.new_run(extent.scenario())?;
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device, extent: Extent) -> Result<()> {
+    let run = lab.new_run(&extent.scenario(hca))?;
     let hint = format!("console output, logs, captures and command lines: {}", run.path().display());
-    let mut bench = Bench::start(lab, &run, extent).await.context(hint.clone())?;
+    let mut bench = Bench::start(lab, &run, hca, extent).await.context(hint.clone())?;
     if extent == Extent::Lossy {
         bench.on_a_lossy_wire(report, &hint).await?;
     } else {
@@ -109,7 +112,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
 }
 
 impl Bench {
-    async fn start(lab: &Lab, run: &RunDir, extent: Extent) -> Result<Self> {
+    async fn start(lab: &Lab, run: &RunDir, hca: Device, extent: Extent) -> Result<Self> {
         let image = lab.debian_image(run).await?;
         let [own, peer] = free_udp_ports()?;
         let nic = |id: u16, bind, peer| Nic { model: NicModel::Virtio, mac: mac(id), bind, peer };
@@ -122,15 +125,17 @@ impl Bench {
                 (a, vec![("virtio", b)])
             }
             Extent::Core | Extent::Full | Extent::Lossy => {
-                let [mut a, b] = HcaSpec::pair()?.map(|spec| strict_e810(lab, spec));
-                // Guest `c`'s NIC is connected only to guest `a`'s E810, which forwards the NIC's frames.
+                let interface = hca.interface().context("the device has no interface")?;
+                let [mut a, b] = HcaSpec::pair()?.map(|spec| HcaSpec { interface, ..strict_e810(lab, spec) });
+                // Guest `c`'s NIC is connected only to guest `a`'s device, which forwards the NIC's frames.
                 a.peers.push(Peer { addr: peer, leaf: true });
                 let (a, b, c) = tokio::try_join!(
-                    Station::with_e810(lab, run, &image, &a, Vec::new()),
-                    Station::with_e810(lab, run, &image, &b, Vec::new()),
+                    Station::with_hca(hca, lab, run, &image, &a, shape(&a.name)),
+                    Station::with_hca(hca, lab, run, &image, &b, shape(&b.name)),
                     Station::with_nic(lab, run, &image, "c", 3, nic(3, peer, a.bind)),
                 )?;
-                (a, vec![("E810", b), ("virtio", c)])
+                let kind = if hca == Device::E810 { "E810" } else { "ConnectX" };
+                (a, vec![(kind, b), ("virtio", c)])
             }
         };
         Ok(Self { a, peers })

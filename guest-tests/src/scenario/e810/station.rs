@@ -158,11 +158,14 @@ impl Station {
     }
 
     async fn start_hca(&mut self) -> Result<()> {
-        if self.hca == Some(kind::Device::ConnectxIb) {
-            return self.start_ipoib().await;
+        match self.hca {
+            Some(kind::Device::ConnectxIb) => self.start_ipoib().await,
+            Some(kind::Device::Connectx) => self.start("mlx5_core").await,
+            _ => {
+                Package::Synthetic.install(&mut self.vm).await?;
+                self.start("ice").await
+            }
         }
-        Package::Synthetic.install(&mut self.vm).await?;
-        self.start("ice").await
     }
 
     async fn start_ipoib(&mut self) -> Result<()> {
@@ -183,6 +186,11 @@ impl Station {
         self.sh("echo 0 > /proc/sys/net/ipv4/icmp_echo_ignore_broadcasts").await?;
         let address = self.address(0);
         bring_up(&mut self.vm, &self.device, &address).await
+    }
+
+    /// Returns whether the device is a ConnectX.
+    pub(in crate::scenario) fn is_connectx(&self) -> bool {
+        matches!(self.hca, Some(kind::Device::Connectx | kind::Device::ConnectxIb))
     }
 
     pub(in crate::scenario) async fn restart(&mut self) -> Result<()> {
@@ -238,7 +246,7 @@ impl Station {
     }
 
     async fn messages(&mut self) -> Result<Vec<String>> {
-        let is_connectx = self.hca == Some(kind::Device::ConnectxIb);
+        let is_connectx = self.is_connectx();
         let mut lines = warnings(&mut self.vm).await?;
         lines.retain(|line| !(is_connectx && connectx::messages::is_normal(line)));
         Ok(lines)
