@@ -76,21 +76,27 @@ pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -
     Ok(nothing())
 }
 
-/// Executes TEARDOWN_HCA, which drops all objects. The device keeps the driver's pages until MANAGE_PAGES returns them.
-/// After a fast teardown, the driver also requests a reset through the NIC state.
+/// Executes TEARDOWN_HCA. With the graceful profile, it drops all objects. With the others, [`drop_objects`] must follow
+/// the event that reports the command's completion, because the EQ for that event still exists.
 pub(super) fn teardown(
     enabled: &mut Enabled,
     setup: &Setup,
     cx: &mut Context<'_>,
     teardown: &Teardown,
 ) -> Result<Output, Rejection> {
-    if TeardownProfile::from_code(teardown.profile).is_none() {
-        return Err(Check::TeardownProfile.rejects(teardown.profile));
+    match TeardownProfile::from_code(teardown.profile) {
+        Some(TeardownProfile::Graceful) => drop_objects(enabled, setup, cx),
+        Some(TeardownProfile::Forced | TeardownProfile::Fast) => {}
+        None => return Err(Check::TeardownProfile.rejects(teardown.profile)),
     }
+    Ok(TeardownState { failed: false }.emit().to_vec())
+}
+
+/// Drops all objects. The device keeps the driver's pages until MANAGE_PAGES returns them.
+pub fn drop_objects(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) {
     cx.engine.reset(setup.engine);
     cx.monitor.forget_qps();
     enabled.resources = None;
-    Ok(TeardownState { failed: false }.emit().to_vec())
 }
 
 pub(super) fn query_issi(enabled: &Enabled) -> Output {

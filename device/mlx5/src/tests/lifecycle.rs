@@ -9,6 +9,7 @@ use protocol::hca::mlx5::capability::{Query, SetHcaCap};
 use protocol::hca::mlx5::device::{
     Issi, SetDriverVersion, SetIssi, Teardown, TeardownProfile, TeardownState,
 };
+use protocol::hca::mlx5::eqe::Eqe;
 use protocol::hca::mlx5::input::Bytes;
 use protocol::hca::mlx5::pages::{ManagePages, ManagedPages, QueryPages};
 use protocol::hca::mlx5::resource::{EqNumber, PdNumber};
@@ -65,11 +66,14 @@ fn forced_and_fast_teardown_drop_all_objects() {
     for profile in [TeardownProfile::Forced, TeardownProfile::Fast] {
         let mut driver = initialised();
         driver.hca.set_strict(true);
-        driver.alloc_pd();
-        let output = output(&driver.ok(&teardown(profile.code())));
-        assert!(!TeardownState::parse(&output).failed);
+        let uar = driver.alloc_uar();
+        driver.create_eq(uar, 0, EventMask::COMMAND, 0x40_0000);
+        let state = TeardownState::parse(&output(&driver.ok(&teardown(profile.code()))));
+        assert!(!state.failed);
+        let (event, _) = Eqe::parse(&super::output(&driver.peek(0x40_0000, 64))).unwrap();
+        assert_eq!(event, Eqe::Command(1), "{profile:?}");
         assert_eq!(driver.rejected(&Command::AllocPd(BARE)), Check::NotInitialised);
-        assert_eq!(driver.hca.monitor().violations().count(), 0);
+        assert!(driver.hca.monitor().violations().all(|(rule, _)| rule != "teardown_in_use"));
     }
 }
 
