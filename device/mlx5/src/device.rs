@@ -177,11 +177,6 @@ impl Mlx5 {
             );
         }
         self.complete(cx, slot, event_eq);
-        if let (Some(Command::TeardownHca(_)), Ok(_), Function::Enabled(enabled)) =
-            (&command, &result, &mut self.function)
-        {
-            commands_device::drop_objects(enabled, &self.setup, cx);
-        }
     }
 
     /// Returns the EQ that receives command events.

@@ -76,8 +76,9 @@ pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -
     Ok(nothing())
 }
 
-/// Executes TEARDOWN_HCA. With the graceful profile, it drops all objects. With the others, [`drop_objects`] must follow
-/// the event that reports the command's completion, because the EQ for that event still exists.
+/// Executes TEARDOWN_HCA. The graceful profile drops all objects. The device keeps the driver's pages until MANAGE_PAGES
+/// returns them. The fast profile drops nothing, because the driver still needs the EQ of the command and arms it. The
+/// driver then requests a reset through the NIC state.
 pub(super) fn teardown(
     enabled: &mut Enabled,
     setup: &Setup,
@@ -85,18 +86,15 @@ pub(super) fn teardown(
     teardown: &Teardown,
 ) -> Result<Output, Rejection> {
     match TeardownProfile::from_code(teardown.profile) {
-        Some(TeardownProfile::Graceful) => drop_objects(enabled, setup, cx),
-        Some(TeardownProfile::Forced | TeardownProfile::Fast) => {}
-        None => return Err(Check::TeardownProfile.rejects(teardown.profile)),
+        Some(TeardownProfile::Graceful) => {
+            cx.engine.reset(setup.engine);
+            cx.monitor.forget_qps();
+            enabled.resources = None;
+        }
+        Some(TeardownProfile::Fast) => {}
+        Some(TeardownProfile::Forced) | None => return Err(Check::TeardownProfile.rejects(teardown.profile)),
     }
     Ok(TeardownState { failed: false }.emit().to_vec())
-}
-
-/// Drops all objects. The device keeps the driver's pages until MANAGE_PAGES returns them.
-pub fn drop_objects(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) {
-    cx.engine.reset(setup.engine);
-    cx.monitor.forget_qps();
-    enabled.resources = None;
 }
 
 pub(super) fn query_issi(enabled: &Enabled) -> Output {
