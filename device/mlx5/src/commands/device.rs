@@ -80,23 +80,27 @@ pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -
     Ok(nothing())
 }
 
-/// Executes TEARDOWN_HCA, which drops all objects. The device keeps the driver's pages until MANAGE_PAGES returns them.
-/// After a fast teardown, the driver also requests a reset through the NIC state.
+/// Executes TEARDOWN_HCA. The graceful profile drops all objects. The device keeps the driver's pages until MANAGE_PAGES
+/// returns them. The fast profile drops nothing, because the driver still needs the EQ of the command and arms it. The
+/// driver then requests a reset through the NIC state.
 pub(super) fn teardown(
     enabled: &mut Enabled,
     setup: &Setup,
     cx: &mut Context<'_>,
     teardown: &Teardown,
 ) -> Result<Output, Rejection> {
-    if TeardownProfile::from_code(teardown.profile).is_none() {
-        return Err(Check::TeardownProfile.rejects(teardown.profile));
+    match TeardownProfile::from_code(teardown.profile) {
+        Some(TeardownProfile::Graceful) => {
+            cx.engine.reset(setup.engine);
+            cx.monitor.forget_qps();
+            if setup.options.port == Port::Ethernet {
+                port::release(cx.port);
+            }
+            enabled.resources = None;
+        }
+        Some(TeardownProfile::Fast) => {}
+        Some(TeardownProfile::Forced) | None => return Err(Check::TeardownProfile.rejects(teardown.profile)),
     }
-    cx.engine.reset(setup.engine);
-    cx.monitor.forget_qps();
-    if setup.options.port == Port::Ethernet {
-        port::release(cx.port);
-    }
-    enabled.resources = None;
     Ok(TeardownState { failed: false }.emit().to_vec())
 }
 

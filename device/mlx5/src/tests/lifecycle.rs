@@ -9,6 +9,7 @@ use protocol::hca::mlx5::capability::{Query, SetHcaCap};
 use protocol::hca::mlx5::device::{
     Issi, SetDriverVersion, SetIssi, Teardown, TeardownProfile, TeardownState,
 };
+use protocol::hca::mlx5::eqe::Eqe;
 use protocol::hca::mlx5::input::Bytes;
 use protocol::hca::mlx5::pages::{ManagePages, ManagedPages, QueryPages};
 use protocol::hca::mlx5::resource::{EqNumber, PdNumber};
@@ -37,7 +38,7 @@ fn commands_require_enable_and_init() {
     driver.ok(&init());
     assert_eq!(driver.rejected(&init()), Check::AlreadyInitialised);
     driver.alloc_pd();
-    assert_eq!(driver.rejected(&teardown(3)), Check::TeardownProfile);
+    assert_eq!(driver.rejected(&teardown(1)), Check::TeardownProfile);
     driver.ok(&teardown(0));
     assert_eq!(driver.rejected(&Command::AllocPd(BARE)), Check::NotInitialised);
     driver.ok(&DISABLE);
@@ -59,18 +60,22 @@ fn enable_drops_all_objects() {
     assert_eq!(driver.hca.frontend_and_memory().0.counters().starts, 2);
 }
 
-/// At power-off, the driver stops the device without destroying its objects.
+/// At power-off, the driver does not destroy its objects. It still arms the EQ that reports the teardown.
 #[test]
-fn forced_and_fast_teardown_drop_all_objects() {
-    for profile in [TeardownProfile::Forced, TeardownProfile::Fast] {
-        let mut driver = initialised();
-        driver.hca.set_strict(true);
-        driver.alloc_pd();
-        let output = output(&driver.ok(&teardown(profile.code())));
-        assert!(!TeardownState::parse(&output).failed);
-        assert_eq!(driver.rejected(&Command::AllocPd(BARE)), Check::NotInitialised);
-        assert_eq!(driver.hca.monitor().violations().count(), 0);
-    }
+fn nic_state_request_drops_objects_after_fast_teardown() {
+    let mut driver = initialised();
+    driver.hca.set_strict(true);
+    let uar = driver.alloc_uar();
+    driver.create_eq(uar, 0, EventMask::COMMAND, 0x40_0000);
+    let state = TeardownState::parse(&output(&driver.ok(&teardown(TeardownProfile::Fast.code()))));
+    assert!(!state.failed);
+    let (event, _) = Eqe::parse(&output(&driver.peek(0x40_0000, 64))).unwrap();
+    assert_eq!(event, Eqe::Command(1));
+    let queue = driver.read(QUEUE_LOW);
+    driver.write(QUEUE_LOW, queue & 0xffff_f000 | 0x100);
+    assert_eq!(driver.read(QUEUE_LOW) & 0x700, 0x100);
+    assert!(driver.hca.frontend_and_memory().0.resources_mut().is_none());
+    assert!(driver.hca.monitor().violations().all(|(rule, _)| rule != "teardown_in_use"));
 }
 
 #[test]

@@ -28,6 +28,8 @@ const MODULES: &[&str] = &["mlx5_core", "mlx5_ib", "ib_uverbs", "ib_umad", "rdma
 /// Number of CPUs. Each CPU has its own completion vector.
 const CPUS: u32 = 2;
 const MEMORY_MIB: u32 = 1024;
+/// Counter of the resets that the driver of the first device has requested.
+const RESETS: &str = "/frontend/connectx/resets";
 /// Memory in MiB for the kernel that runs after a panic.
 const CRASH_MEMORY_MIB: u32 = 448;
 /// Disk that holds the kernel to run after a panic. The first two disks contain the root file system.
@@ -416,9 +418,12 @@ impl Probe {
         self.devinfo().await
     }
 
-    /// Restarts the guest without unloading the drivers first.
+    /// Restarts the guest without unloading the drivers first. The drivers stop the devices with a fast teardown.
     async fn restarts(&mut self) -> Result<()> {
+        let before = self.daemon.counter(RESETS).await?;
         self.vm.reboot(&self.image).await?;
+        let resets = self.daemon.counter(RESETS).await? - before;
+        ensure!(resets == 1, "the driver requested {resets} resets after its fast teardown");
         self.checked = self.count_messages().await?;
         self.load().await?;
         self.devinfo().await

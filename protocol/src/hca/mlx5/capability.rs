@@ -121,8 +121,6 @@ layout! {
         @0x20[23]     fixed_buffer_size: bool,
         /// Log2 of the maximum memory region length in bytes.
         @0x20[22:16]  log_max_mr_size: u8,
-        /// Whether the driver may stop the device with a forced teardown while objects exist.
-        @0x20[15]     forced_teardown: bool,
         /// Whether the device reports the null key.
         @0x20[6]      null_mkey: bool,
         /// Log2 of the maximum number of entries in a KLM list.
@@ -293,9 +291,8 @@ impl GeneralCaps {
             log_max_eq_entries: 22,
             // The driver of Linux 6.12 creates about 6,100 keys when it loads (section 20, M-17).
             log_max_mkeys: 18,
-            // The driver uses these at power-off. Without them, Linux 6.12 destroys its 6,100 keys one by one.
+            // The driver uses it at power-off. Without it, Linux 6.12 destroys its 6,100 keys one by one.
             fast_teardown: true,
-            forced_teardown: true,
             log_max_eqs: 6,
             max_indirection: 4,
             fixed_buffer_size: true,
@@ -410,7 +407,7 @@ mod tests {
             (0x14, 0x0010_0000),
             (0x18, 0x1e10_0010),
             (0x1c, 0x1612_0016),
-            (0x20, 0x04a8_8010),
+            (0x20, 0x04a8_0010),
             (0x28, 0x0004_0004),
             (0x30, 0xe100_0000),
             (0x34, 0x0010_0001),

@@ -99,7 +99,7 @@ codes! {
 pub enum QueueWord {
     /// Bits 31 to 12 of the command queue address.
     Address(u32),
-    /// Request for a NIC state. The address bits are 0.
+    /// Request for a NIC state. The address bits are ignored: the driver repeats the ones that it read.
     Request {
         /// Code of the requested state; see [`NicState`].
         state: u8,
@@ -113,11 +113,7 @@ impl QueueWord {
     /// Parses a value written to the register.
     pub const fn parse(word: u32) -> Self {
         let [.., state, _] = (word & Self::STATE).to_be_bytes();
-        if word & Self::ADDRESS == 0 && state != 0 {
-            Self::Request { state }
-        } else {
-            Self::Address(word & Self::ADDRESS)
-        }
+        if state != 0 { Self::Request { state } } else { Self::Address(word & Self::ADDRESS) }
     }
 
     /// Returns the value that the driver reads: the address, the state code and the geometry of the queue.
@@ -192,6 +188,7 @@ mod tests {
     fn queue_word_is_address_or_request() {
         assert_eq!(QueueWord::parse(0x3659_e000), QueueWord::Address(0x3659_e000));
         assert_eq!(QueueWord::parse(0x700), QueueWord::Request { state: 7 });
+        assert_eq!(QueueWord::parse(0x3659_e100), QueueWord::Request { state: 1 });
         assert_eq!(QueueWord::parse(0), QueueWord::Address(0));
         assert_eq!(QueueWord::read(0x3659_e000, 0), 0x3659_e056);
         assert_eq!(QueueWord::read(0, 1), 0x156);
