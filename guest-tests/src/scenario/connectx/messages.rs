@@ -15,6 +15,8 @@ const NORMAL: &[&str] = &[
     "PTM is not supported by PCIe",
     // There are no flow counters, so the largest bulk query covers one counter.
     "Flow counters bulk query buffer size increased, bulk_query_len(1)",
+    // Logged when promiscuous mode is enabled.
+    "S-tagged traffic will be dropped while C-tag vlan stripping is enabled",
     // The driver reports link changes.
     "Port: 1 Link DOWN",
     "Port: 1 Link ACTIVE",
