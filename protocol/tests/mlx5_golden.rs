@@ -376,8 +376,14 @@ fn capabilities_match_traces() {
         let area = &record.output[OutputHeader::LEN..];
         match query.cap_type() {
             Some(CapType::General) => {
-                // The recorded device offered BlueFlame, but this device does not (mlx5 interface, section 6.1).
-                let caps = GeneralCaps { blue_flame: true, ..GeneralCaps::infiniband() };
+                // The recorded device offered BlueFlame, but this device does not (mlx5 interface, section 6.1). This
+                // device offers fast and forced teardown, but the recorded one did not.
+                let caps = GeneralCaps {
+                    blue_flame: true,
+                    fast_teardown: false,
+                    forced_teardown: false,
+                    ..GeneralCaps::infiniband()
+                };
                 assert_eq!(caps.area(), *area);
                 assert_eq!(GeneralCaps::parse_prefix(area), Some(caps));
                 assert_eq!(PortType::from_code(caps.port_type), Some(PortType::InfiniBand));

@@ -41,7 +41,7 @@ use super::limits::{MAX_COUNTER_SETS, MAX_EQS, first};
 use super::mkey::Mkeys;
 use super::netdev::Netdev;
 use super::numbered::Numbered;
-use super::options::Setup;
+use super::options::{Port, Setup};
 use super::port::PortState;
 use super::queue_pair::QueuePair;
 use super::srq::SharedReceiveQueue;
@@ -80,6 +80,8 @@ impl Resources {
         let caps = limits.caps();
         let [first_uar, last_uar] = limits.uar_pages();
         let count = |log: u8| 1_u32 << log;
+        // QP numbers are below `1 << log_max_qps`, because the engine uses the low bits of the number as its table index.
+        let last_qp = count(caps.log_max_qps) - 1;
         Self {
             uars: Numbered::new(first_uar, last_uar),
             pds: Numbered::new(1, count(caps.log_max_pds)),
@@ -89,10 +91,13 @@ impl Resources {
             eqs: Numbered::new(1, MAX_EQS),
             cqs: Numbered::new(first::CQ, first::CQ + count(caps.log_max_cqs) - 1),
             mkeys: Mkeys::new(caps.log_max_mkeys),
-            // QP numbers are below `1 << log_max_qps`, because the engine uses the low bits of the number as its table
-            // index.
-            qps: Numbered::new(first::QP, count(caps.log_max_qps) - 1)
-                .without(first::WORK_QUEUE, LAST_WORK_QUEUE),
+            qps: match setup.options.port {
+                Port::InfiniBand => Numbered::new(first::QP, last_qp),
+                // CQEs and events do not tell the number of a QP from that of an SQ or RQ.
+                Port::Ethernet => {
+                    Numbered::new(first::QP, last_qp).without(first::WORK_QUEUE, LAST_WORK_QUEUE)
+                }
+            },
             srqs: Numbered::new(first::SRQ, first::SRQ + count(caps.log_max_srqs) - 1),
             groups: Groups::new(caps.log_max_groups),
             uses: Uses::default(),
