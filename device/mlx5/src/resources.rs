@@ -74,14 +74,24 @@ pub struct Resources {
     pub netdev: Netdev,
 }
 
+/// Returns an empty table of QPs. Section 20, M-22: the doorbells of an Ethernet port name QPs, SQs and RQs alike, so
+/// QPs do not use the numbers of SQs and RQs.
+pub fn qp_numbers<T>(setup: &Setup) -> Numbered<T> {
+    // QP numbers are below `1 << log_max_qps`, because the engine uses the low bits of the number as its table index.
+    let last = (1 << setup.options.limits.caps().log_max_qps) - 1;
+    let numbers = Numbered::new(first::QP, last);
+    match setup.options.port {
+        Port::InfiniBand => numbers,
+        Port::Ethernet => numbers.without(first::WORK_QUEUE, LAST_WORK_QUEUE),
+    }
+}
+
 impl Resources {
     pub fn new(setup: &Setup) -> Self {
         let limits = &setup.options.limits;
         let caps = limits.caps();
         let [first_uar, last_uar] = limits.uar_pages();
         let count = |log: u8| 1_u32 << log;
-        // QP numbers are below `1 << log_max_qps`, because the engine uses the low bits of the number as its table index.
-        let last_qp = count(caps.log_max_qps) - 1;
         Self {
             uars: Numbered::new(first_uar, last_uar),
             pds: Numbered::new(1, count(caps.log_max_pds)),
@@ -91,13 +101,7 @@ impl Resources {
             eqs: Numbered::new(1, MAX_EQS),
             cqs: Numbered::new(first::CQ, first::CQ + count(caps.log_max_cqs) - 1),
             mkeys: Mkeys::new(caps.log_max_mkeys),
-            qps: match setup.options.port {
-                Port::InfiniBand => Numbered::new(first::QP, last_qp),
-                // CQEs and events do not tell the number of a QP from that of an SQ or RQ.
-                Port::Ethernet => {
-                    Numbered::new(first::QP, last_qp).without(first::WORK_QUEUE, LAST_WORK_QUEUE)
-                }
-            },
+            qps: qp_numbers(setup),
             srqs: Numbered::new(first::SRQ, first::SRQ + count(caps.log_max_srqs) - 1),
             groups: Groups::new(caps.log_max_groups),
             uses: Uses::default(),

@@ -347,6 +347,27 @@ fn commands_of_other_port_type_are_rejected() {
     ] {
         assert_eq!(driver.rejected(&command), Check::PortType, "{}", command.opcode().name());
     }
+    // Objects of the netdev, but not RMPs, and flow tables.
+    let netdev = |opcode: &&Opcode| matches!(opcode.code(), 0x900..=0x90b | 0x912..=0x93c);
+    for opcode in Opcode::ALL.iter().filter(netdev) {
+        let mut input = vec![0; 0x600];
+        input[..2].copy_from_slice(&opcode.code().to_be_bytes());
+        let header = OutputHeader::parse(&output(&driver.execute(&input, 16)));
+        let expected = OutputHeader { status: 2, syndrome: Check::PortType.syndrome() };
+        assert_eq!(header, expected, "{}", opcode.name());
+    }
+}
+
+/// Section 20, M-22: only an Ethernet port has SQs and RQs, with which QPs do not share numbers.
+#[test]
+fn work_queue_numbers_are_withheld_from_qps() {
+    for (port, next) in [(Port::Ethernet, 0x6000), (Port::InfiniBand, 0x4000)] {
+        let setup = setup(1, Options { port, ..Options::default() });
+        let mut qps = crate::resources::qp_numbers(&setup);
+        let numbers = (0x80..0x4000).map(|_| qps.insert(()));
+        assert!(numbers.eq((0x80..0x4000).map(Some)));
+        assert_eq!(qps.next(), Some(next));
+    }
 }
 
 #[test]
