@@ -13,6 +13,7 @@ mod multicast;
 mod pages;
 mod port;
 mod port_register;
+mod port_type;
 mod qp;
 mod resource;
 mod srq;
@@ -90,7 +91,11 @@ pub fn execute(
         _ => {
             let Enabled { resources, issi, .. } = &mut **enabled;
             match resources {
-                Some(resources) => on_resources(Call { resources, issi: *issi, setup, cx }, command),
+                Some(resources) => {
+                    let call = Call { resources, issi: *issi, opcode: command.opcode(), setup, cx };
+                    call.check_port()?;
+                    on_resources(call, command)
+                }
                 None => Err(Check::NotInitialised.rejects(opcode)),
             }
         }
@@ -101,6 +106,7 @@ pub fn execute(
 struct Call<'a, 'cx> {
     resources: &'a mut Resources,
     issi: u16,
+    opcode: Opcode,
     setup: &'a Setup,
     cx: &'a mut Context<'cx>,
 }
@@ -169,7 +175,7 @@ fn on_resources(call: Call<'_, '_>, command: &Command<'_>) -> Result<Output, Rej
         Command::ModifyNicVportContext(modify, list) => vport::modify_context(call, modify, list.bytes()),
         Command::SetRoceAddress(set) => vport::set_roce_address(call, set),
         Command::QueryRoceAddress(query) => vport::query_roce_address(call, query),
-        Command::QueryHcaVportPkey(query) => vport::query_pkey(call, query),
+        Command::QueryHcaVportPkey(query) => vport::query_pkey(query),
 
         Command::CreateTir(create) => tir::create(call, create),
         Command::ModifyTir(modify) => tir::modify(call, modify),

@@ -36,7 +36,7 @@ pub const NO_TIR: IgnoreReason = IgnoreReason::expected("no_tir");
 /// The RQ is not in the ready state.
 pub const RQ_STATE: IgnoreReason = IgnoreReason::expected("rq_state");
 /// The RQ has no posted receive.
-pub const NO_RECEIVE: IgnoreReason = IgnoreReason::expected("no_receive");
+pub const RQ_EMPTY: IgnoreReason = IgnoreReason::expected("rq_empty");
 /// The frame is longer than the posted receive.
 pub const LONGER_THAN_RECEIVE: IgnoreReason = IgnoreReason::expected("longer_than_receive");
 
@@ -57,6 +57,6 @@ pub const ALL: &[IgnoreReason] = &[
     FRAME_UNPARSED,
     NO_TIR,
     RQ_STATE,
-    NO_RECEIVE,
+    RQ_EMPTY,
     LONGER_THAN_RECEIVE,
 ];

@@ -41,7 +41,7 @@ use super::limits::{MAX_COUNTER_SETS, MAX_EQS, first};
 use super::mkey::Mkeys;
 use super::netdev::Netdev;
 use super::numbered::Numbered;
-use super::options::Setup;
+use super::options::{Port, Setup};
 use super::port::PortState;
 use super::queue_pair::QueuePair;
 use super::srq::SharedReceiveQueue;
@@ -74,6 +74,18 @@ pub struct Resources {
     pub netdev: Netdev,
 }
 
+/// Returns an empty table of QPs. Section 20, M-22: the doorbells of an Ethernet port name QPs, SQs and RQs alike, so
+/// QPs do not use the numbers of SQs and RQs.
+pub fn qp_numbers<T>(setup: &Setup) -> Numbered<T> {
+    // QP numbers are below `1 << log_max_qps`, because the engine uses the low bits of the number as its table index.
+    let last = (1 << setup.options.limits.caps().log_max_qps) - 1;
+    let numbers = Numbered::new(first::QP, last);
+    match setup.options.port {
+        Port::InfiniBand => numbers,
+        Port::Ethernet => numbers.without(first::WORK_QUEUE, LAST_WORK_QUEUE),
+    }
+}
+
 impl Resources {
     pub fn new(setup: &Setup) -> Self {
         let limits = &setup.options.limits;
@@ -89,10 +101,7 @@ impl Resources {
             eqs: Numbered::new(1, MAX_EQS),
             cqs: Numbered::new(first::CQ, first::CQ + count(caps.log_max_cqs) - 1),
             mkeys: Mkeys::new(caps.log_max_mkeys),
-            // QP numbers are below `1 << log_max_qps`, because the engine uses the low bits of the number as its table
-            // index.
-            qps: Numbered::new(first::QP, count(caps.log_max_qps) - 1)
-                .without(first::WORK_QUEUE, LAST_WORK_QUEUE),
+            qps: qp_numbers(setup),
             srqs: Numbered::new(first::SRQ, first::SRQ + count(caps.log_max_srqs) - 1),
             groups: Groups::new(caps.log_max_groups),
             uses: Uses::default(),

@@ -15,24 +15,14 @@ use protocol::hca::mlx5::vport::{QueriedVport, VportContext};
 use super::{Call, Output, nothing, port_register};
 use crate::check::{Check, Rejection};
 use crate::function::Enabled;
-use crate::port::PortState;
 
 pub(super) fn check(port: u8) -> Result<(), Rejection> {
     if port == PortNumber::ONE.get() { Ok(()) } else { Err(Check::Port.rejects(port)) }
 }
 
-/// Rejects a command unless the port is an InfiniBand port.
-fn infiniband(call: &Call<'_, '_>, opcode: Opcode) -> Result<(), Rejection> {
-    match call.resources.port {
-        PortState::InfiniBand => Ok(()),
-        PortState::Ethernet(_) => Err(Check::PortType.rejects(opcode.code())),
-    }
-}
-
 /// Executes MAD_IFC. The command fails if the MAD has no response. Such a failure is not always a driver error: the
 /// driver forwards MADs from the fabric, and some of these need no response.
 pub(super) fn mad_ifc(call: Call<'_, '_>, execute: &MadIfc) -> Result<Output, Rejection> {
-    infiniband(&call, Opcode::MadIfc)?;
     check(execute.port)?;
     let m_key = if execute.ignore_mkey { MkeyCheck::Ignore } else { MkeyCheck::Enforce };
     let class = protocol::mad::header(&execute.mad).class;
@@ -41,7 +31,6 @@ pub(super) fn mad_ifc(call: Call<'_, '_>, execute: &MadIfc) -> Result<Output, Re
 }
 
 pub(super) fn query_context(call: Call<'_, '_>) -> Result<Output, Rejection> {
-    infiniband(&call, Opcode::QueryHcaVportContext)?;
     let info = call.cx.port_info().unwrap_or_default();
     let gid = call.cx.management.as_ref().and_then(|management| management.gid(0)).unwrap_or_default();
     let [.., a, b, c, d, e, f, g, h] = gid;

@@ -6,33 +6,20 @@
 use protocol::hca::mlx5::nic_vport::{
     AdminState, ModifyNicVport, ModifyVportState, QueriedNicVport, QueryNicVport, VportFields, VportState,
 };
-use protocol::hca::mlx5::opcode::Opcode;
 use protocol::hca::mlx5::roce_address::{QueriedRoceAddress, QueryRoceAddress, SetRoceAddress};
 use protocol::hca::mlx5::vport::{QueriedVportPkey, QueryVportPkey};
 use protocol::ids::Pkey;
 
 use super::{Call, Output, nothing};
 use crate::check::{Check, Rejection};
-use crate::port::EthernetPort;
-
-/// Returns the Ethernet port.
-///
-/// # Errors
-/// Fails if the port is an InfiniBand port.
-pub(super) fn ethernet<'a>(
-    call: &'a mut Call<'_, '_>,
-    opcode: Opcode,
-) -> Result<&'a mut EthernetPort, Rejection> {
-    call.resources.port.ethernet_mut().ok_or_else(|| Check::PortType.rejects(opcode.code()))
-}
 
 pub(super) fn query_state(mut call: Call<'_, '_>) -> Result<Output, Rejection> {
-    let admin = ethernet(&mut call, Opcode::QueryVportState)?.admin.code();
+    let admin = call.ethernet()?.admin.code();
     Ok(VportState { admin, up: call.cx.port.is_up() }.emit().to_vec())
 }
 
 pub(super) fn modify_state(mut call: Call<'_, '_>, modify: &ModifyVportState) -> Result<Output, Rejection> {
-    let port = ethernet(&mut call, Opcode::ModifyVportState)?;
+    let port = call.ethernet()?;
     port.admin =
         AdminState::from_code(modify.admin).ok_or_else(|| Check::VportState.rejects(modify.admin))?;
     call.resources.update_link(call.cx);
@@ -40,7 +27,7 @@ pub(super) fn modify_state(mut call: Call<'_, '_>, modify: &ModifyVportState) ->
 }
 
 pub(super) fn query_context(mut call: Call<'_, '_>, query: &QueryNicVport) -> Result<Output, Rejection> {
-    let port = ethernet(&mut call, Opcode::QueryNicVportContext)?;
+    let port = call.ethernet()?;
     let (context, list) = port.vport.query(query.list_type)?;
     Ok([&QueriedNicVport { context }.emit(), list].concat())
 }
@@ -50,7 +37,7 @@ pub(super) fn modify_context(
     modify: &ModifyNicVport,
     list: &[u8],
 ) -> Result<Output, Rejection> {
-    let port = ethernet(&mut call, Opcode::ModifyNicVportContext)?;
+    let port = call.ethernet()?;
     port.vport.modify(modify, list)?;
     let fields = VportFields::from_bits_retain(modify.fields);
     let Call { resources, cx, .. } = call;
@@ -65,7 +52,7 @@ pub(super) fn modify_context(
 }
 
 pub(super) fn set_roce_address(mut call: Call<'_, '_>, set: &SetRoceAddress) -> Result<Output, Rejection> {
-    let port = ethernet(&mut call, Opcode::SetRoceAddress)?;
+    let port = call.ethernet()?;
     port.gids.set(set.index, &set.entry)?;
     let Call { resources, cx, .. } = call;
     if let Some(port) = resources.port.ethernet() {
@@ -78,13 +65,12 @@ pub(super) fn query_roce_address(
     mut call: Call<'_, '_>,
     query: &QueryRoceAddress,
 ) -> Result<Output, Rejection> {
-    let entry = ethernet(&mut call, Opcode::QueryRoceAddress)?.gids.query(query.index)?;
+    let entry = call.ethernet()?.gids.query(query.index)?;
     Ok(QueriedRoceAddress { entry }.emit().to_vec())
 }
 
 /// Returns the default P_Key, the only entry of an Ethernet port's table.
-pub(super) fn query_pkey(mut call: Call<'_, '_>, query: &QueryVportPkey) -> Result<Output, Rejection> {
-    ethernet(&mut call, Opcode::QueryHcaVportPkey)?;
+pub(super) fn query_pkey(query: &QueryVportPkey) -> Result<Output, Rejection> {
     match query.index {
         0 | QueryVportPkey::ALL => Ok(QueriedVportPkey { pkey: Pkey::DEFAULT }.emit().to_vec()),
         index => Err(Check::PkeyIndex.rejects(index)),

@@ -18,7 +18,7 @@ use super::rq::{Received, RxError};
 use super::steer::{Deliveries, Delivery, Link};
 use crate::failure;
 use crate::init_segment;
-use crate::reason::{FRAME_OVERSIZE, FRAME_UNPARSED, LONGER_THAN_RECEIVE, NO_RECEIVE, NO_TIR, RQ_STATE};
+use crate::reason::{FRAME_OVERSIZE, FRAME_UNPARSED, LONGER_THAN_RECEIVE, NO_TIR, RQ_EMPTY, RQ_STATE};
 use crate::resources::Resources;
 
 impl Resources {
@@ -108,7 +108,7 @@ impl Resources {
                 if let Some(counters) = counter_sets.get_mut(set.get().into()) {
                     counters.out_of_buffer = counters.out_of_buffer.wrapping_add(1);
                 }
-                discard(cx.monitor, NO_RECEIVE, received.frame);
+                discard(cx.monitor, RQ_EMPTY, received.frame);
             }
             RxError::Broken => {
                 limited!(warn, %rqn, "cannot read receive WQEs from an RQ");

@@ -26,13 +26,6 @@ use super::*;
 
 const RING: u64 = 0x60_0000;
 
-fn ethernet() -> Driver {
-    let mut driver = powered_on_with(1, Options::default());
-    driver.ok(&Command::EnableHca(Function { function: 0 }));
-    driver.ok(&Command::InitHca(InitHca::default()));
-    driver
-}
-
 /// Accesses a register. `direction` is 0 for a write.
 fn access(driver: &mut Driver, direction: u16, register: u16, data: &[u8]) -> Vec<u8> {
     let access = AccessReg { direction, register, argument: 0 };
@@ -216,7 +209,7 @@ fn gid_mac_can_differ_from_port_mac() {
 
 #[test]
 fn port_status_controls_link() {
-    let mut driver = ethernet();
+    let mut driver = initialised_with_ethernet();
     let uar = driver.alloc_uar();
     driver.create_eq(uar, 1, EventMask::PORT_CHANGE, RING);
     let mut changes = 0;
@@ -260,7 +253,7 @@ fn port_status_controls_link() {
 
 #[test]
 fn mtu_register_is_bounded() {
-    let mut driver = ethernet();
+    let mut driver = initialised_with_ethernet();
     let set = Pmtu { port: 1, admin: 9022, ..Pmtu::default() };
     let written = Pmtu::parse(&output(&access(&mut driver, 0, 0x5003, &set.emit())));
     assert_eq!(written, Pmtu { port: 1, max: 9978, admin: 9022, operational: 9022 });
@@ -273,7 +266,7 @@ fn mtu_register_is_bounded() {
 
 #[test]
 fn other_port_registers_match_specification() {
-    let mut driver = ethernet();
+    let mut driver = initialised_with_ethernet();
     for (register, len) in [(0x5002, 64), (0x5007, 32)] {
         let data = [&[0, 1, 0, 0][..], &vec![0; len - 4]].concat();
         assert_eq!(access(&mut driver, 1, register, &data), data);
@@ -299,7 +292,7 @@ fn other_port_registers_match_specification() {
 
 #[test]
 fn unicast_list_sets_mac_of_port() {
-    let mut driver = ethernet();
+    let mut driver = initialised_with_ethernet();
     assert_eq!(driver.hca.mac(), mac(1));
     let context = NicVportContext { list_len: 1, ..NicVportContext::default() };
     let modify = ModifyNicVport { fields: VportFields::LIST.bits(), context };
@@ -316,7 +309,7 @@ fn unicast_list_sets_mac_of_port() {
 
 #[test]
 fn gid_and_pkey_commands_check_indices() {
-    let mut driver = ethernet();
+    let mut driver = initialised_with_ethernet();
     let gid = Ipv6Addr::LOCALHOST.octets();
     let entry = RoceEntry { gid, l3_type: 1, ..entry(1, None) };
     driver.ok(&Command::SetRoceAddress(SetRoceAddress { index: 127, entry }));
@@ -334,7 +327,7 @@ fn gid_and_pkey_commands_check_indices() {
 
 #[test]
 fn commands_of_other_port_type_are_rejected() {
-    let mut driver = ethernet();
+    let mut driver = initialised_with_ethernet();
     for command in [Command::QueryHcaVportContext(BARE), Command::MadIfc(MadIfc::default())] {
         assert_eq!(driver.rejected(&command), Check::PortType);
     }
@@ -353,6 +346,27 @@ fn commands_of_other_port_type_are_rejected() {
         Command::QueryHcaVportPkey(QueryVportPkey::default()),
     ] {
         assert_eq!(driver.rejected(&command), Check::PortType, "{}", command.opcode().name());
+    }
+    // Objects of the netdev, but not RMPs, and flow tables.
+    let netdev = |opcode: &&Opcode| matches!(opcode.code(), 0x900..=0x90b | 0x912..=0x93c);
+    for opcode in Opcode::ALL.iter().filter(netdev) {
+        let mut input = vec![0; 0x600];
+        input[..2].copy_from_slice(&opcode.code().to_be_bytes());
+        let header = OutputHeader::parse(&output(&driver.execute(&input, 16)));
+        let expected = OutputHeader { status: 2, syndrome: Check::PortType.syndrome() };
+        assert_eq!(header, expected, "{}", opcode.name());
+    }
+}
+
+/// Section 20, M-22: only an Ethernet port has SQs and RQs, with which QPs do not share numbers.
+#[test]
+fn work_queue_numbers_are_withheld_from_qps() {
+    for (port, next) in [(Port::Ethernet, 0x6000), (Port::InfiniBand, 0x4000)] {
+        let setup = setup(1, Options { port, ..Options::default() });
+        let mut qps = crate::resources::qp_numbers(&setup);
+        let numbers = (0x80..0x4000).map(|_| qps.insert(()));
+        assert!(numbers.eq((0x80..0x4000).map(Some)));
+        assert_eq!(qps.next(), Some(next));
     }
 }
 

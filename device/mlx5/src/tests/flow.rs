@@ -16,6 +16,10 @@ use protocol::hca::mlx5::flow_table::{
     QueriedFlowTable, SetFlowTableRoot,
 };
 use protocol::hca::mlx5::input::Bytes;
+use protocol::hca::mlx5::resource::{RqNumber, TirNumber, TransportDomainNumber};
+use protocol::hca::mlx5::rq::{CreateRq, RqContext};
+use protocol::hca::mlx5::srq::WorkQueue;
+use protocol::hca::mlx5::tir::{CreateTir, TirContext};
 use protocol::ids::{FlowCounterId, FlowGroupId, FlowTableId, MacAddr, Tirn};
 use protocol::net::layers::Layers;
 
@@ -56,6 +60,27 @@ fn replay(driver: &mut Driver, trace: &str, numbers: std::ops::RangeInclusive<u3
     count
 }
 
+/// Returns a device with an Ethernet port and TIRs 1 to `count`, all of one RQ.
+fn with_tirs(count: u32) -> Driver {
+    let mut driver = initialised_with_ethernet();
+    let uar = driver.alloc_uar();
+    let eqn = driver.create_eq(uar, 0, EventMask::default(), 0x40_0000);
+    let cqn = driver.create_cq(uar, eqn, 0x50_0000);
+    let queue = WorkQueue { kind: 1, record: RECORD, log_stride: 6, log_entries: 6, ..WorkQueue::default() };
+    let context = RqContext { cqn, queue, ..RqContext::default() };
+    let list = pages(0x70_0000, 1);
+    let create = Command::CreateRq(CreateRq { context }, Pages::parse(&list));
+    let RqNumber { rqn } = RqNumber::parse(&output(&driver.ok(&create)));
+    let alloc = Command::AllocTransportDomain(BARE);
+    let TransportDomainNumber { domain } = TransportDomainNumber::parse(&output(&driver.ok(&alloc)));
+    let context = TirContext { rqn, domain, ..TirContext::default() };
+    for tirn in (1..=count).map(Tirn::new) {
+        let created = driver.ok(&Command::CreateTir(CreateTir { context }));
+        assert_eq!(TirNumber::parse(&output(&created)), TirNumber { tirn });
+    }
+    driver
+}
+
 fn resources(driver: &mut Driver) -> &mut Resources {
     driver.hca.frontend_and_memory().0.resources_mut().unwrap()
 }
@@ -80,7 +105,7 @@ fn frames_reach_tirs_of_recorded_guest() {
         4 => ethernet(OWN, &[], 0x0800, &ipv4(protocol, 0, &[0; 24])),
         _ => ethernet(OWN, &[], 0x86dd, &ipv6(protocol, &[0; 24])),
     };
-    let mut driver = initialised();
+    let mut driver = with_tirs(12);
     assert_eq!(replay(&mut driver, TRACES[0], 0..=u32::MAX), 48);
     check_frames(&mut driver, &[("no address yet", arp(OWN), &[])]);
     assert_eq!(replay(&mut driver, TRACES[1], 0..=u32::MAX), 5);
@@ -154,7 +179,7 @@ fn entry(table: FlowTableId, group: FlowGroupNumber, destinations: u32) -> SetFl
 
 #[test]
 fn queries_return_contexts_as_set() {
-    let mut driver = initialised();
+    let mut driver = with_tirs(12);
     let (table, create) = table(&mut driver);
     let number = FlowGroupNumber::parse(&output(&driver.ok(&Command::CreateFlowGroup(create))));
     let lists = FlowDestination::from(Destination::Tir(Tirn::new(9))).emit();
@@ -178,7 +203,7 @@ fn queries_return_contexts_as_set() {
 
 #[test]
 fn modified_entry_keeps_value() {
-    let mut driver = initialised();
+    let mut driver = with_tirs(12);
     let (table, create) = table(&mut driver);
     let number = FlowGroupNumber::parse(&output(&driver.ok(&Command::CreateFlowGroup(create))));
     driver.ok(&Command::SetFlowTableRoot(SetFlowTableRoot { table, ..SetFlowTableRoot::default() }));
@@ -200,7 +225,7 @@ fn modified_entry_keeps_value() {
 
 #[test]
 fn invalid_flow_commands_are_rejected() {
-    let mut driver = initialised();
+    let mut driver = with_tirs(12);
     let (table, create) = table(&mut driver);
     let number = FlowGroupNumber::parse(&output(&driver.ok(&Command::CreateFlowGroup(create))));
     let selector = FlowTableSelector { table, ..FlowTableSelector::default() };
@@ -259,8 +284,35 @@ fn invalid_flow_commands_are_rejected() {
 }
 
 #[test]
+fn entry_requires_and_keeps_its_tir() {
+    let mut driver = with_tirs(2);
+    let (table, create) = table(&mut driver);
+    let number = FlowGroupNumber::parse(&output(&driver.ok(&Command::CreateFlowGroup(create))));
+    let set = entry(table, number, 1);
+    let to = |tirn| FlowDestination::from(Destination::Tir(Tirn::new(tirn))).emit();
+    let destroy = |tirn| Command::DestroyTir(TirNumber { tirn: Tirn::new(tirn) });
+    for unknown in [0, 3] {
+        let list = to(unknown);
+        let set = Command::SetFlowTableEntry(set, Bytes::parse(&list));
+        assert_eq!(driver.rejected(&set), Check::FlowDestinationTir);
+    }
+    let lists = [1, 2].map(to);
+    driver.ok(&Command::SetFlowTableEntry(set, Bytes::parse(&lists[0])));
+    assert_eq!(driver.rejected(&destroy(1)), Check::TirInUse);
+    let modify = SetFlowTableEntry { change: 1, fields: 4_u8.into(), ..set };
+    driver.ok(&Command::SetFlowTableEntry(modify, Bytes::parse(&lists[1])));
+    driver.ok(&destroy(1));
+    assert_eq!(driver.rejected(&destroy(2)), Check::TirInUse);
+    let modify = Command::SetFlowTableEntry(modify, Bytes::parse(&lists[0]));
+    assert_eq!(driver.rejected(&modify), Check::FlowDestinationTir);
+    let selector = FlowEntrySelector { table, index: 3, ..FlowEntrySelector::default() };
+    driver.ok(&Command::DeleteFlowTableEntry(selector));
+    driver.ok(&destroy(2));
+}
+
+#[test]
 fn flow_counters_are_queried_and_cleared() {
-    let mut driver = initialised();
+    let mut driver = with_tirs(12);
     let allocated = driver.ok(&Command::AllocFlowCounter(AllocFlowCounter::default()));
     let number = FlowCounterNumber::parse(&output(&allocated));
     assert_eq!(number.counter, FlowCounterId::new(1));

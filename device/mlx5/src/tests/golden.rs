@@ -90,11 +90,11 @@ fn fields<const N: usize>(line: &'static str, bases: [u32; N]) -> ([u32; N], &'s
     (values, rest)
 }
 
-fn steps(trace: &'static str) -> Vec<Step> {
+fn steps(lines: impl Iterator<Item = &'static str>) -> Vec<Step> {
     const ENTRIES: [(&str, Kind); 4] =
         [("WQE ", Kind::Wqe), ("RECV ", Kind::Recv), ("CQE ", Kind::Cqe), ("EQE ", Kind::Eqe)];
     let mut steps: Vec<Step> = Vec::new();
-    for line in trace.lines() {
+    for line in lines {
         let entry = ENTRIES.into_iter().find_map(|(name, kind)| Some((kind, line.strip_prefix(name)?)));
         let action = if let Some(words) = line.strip_prefix("  in ") {
             let Some(Action::Command { input, .. }) = last(&mut steps) else { panic!("{line}") };
@@ -266,7 +266,7 @@ fn replay(driver: &mut Driver) -> Vec<usize> {
     let mut counts = Vec::new();
     for trace in TRACES {
         let mut count = 0;
-        for Step { action, entries } in steps(trace) {
+        for Step { action, entries } in steps(trace.lines()) {
             match action {
                 Action::Command { heading, by_event, input, output } => {
                     count += 1;
@@ -306,7 +306,7 @@ fn object_numbers_restart_after_unload() {
 fn virtual_function_accepts_same_commands() {
     let options = Options { virtual_function: true, ..infiniband() };
     let mut driver = powered_on_with(LID, options);
-    for step in steps(TRACES[0]) {
+    for step in steps(TRACES[0].lines()) {
         if let Action::Command { heading, input, output, .. } = step.action {
             let ours = driver.execute(&input, output.len());
             assert_eq!(ours[..8], output[..8], "{heading}");

@@ -81,6 +81,14 @@ fn initialised() -> Driver {
     driver
 }
 
+/// Like [`initialised`], but with an Ethernet port.
+fn initialised_with_ethernet() -> Driver {
+    let mut driver = powered_on_with(1, Options::default());
+    driver.ok(&Command::EnableHca(Function { function: 0 }));
+    driver.ok(&Command::InitHca(InitHca::default()));
+    driver
+}
+
 /// Commands for tests. Each method panics if the command does not have the expected result.
 trait Commands {
     /// Executes a command that must succeed. Returns its output.
