@@ -19,7 +19,7 @@ use protocol::hca::mlx5::command::SLOTS;
 use protocol::hca::mlx5::eqe::{Eqe, EventMask};
 use protocol::hca::mlx5::input::Command;
 use protocol::hca::mlx5::pci;
-use protocol::hca::mlx5::regs::{MSIX_PENDING, MSIX_TABLE, Register};
+use protocol::hca::mlx5::regs::{MSIX_PENDING, MSIX_TABLE, NicState, Register};
 use protocol::hca::words;
 use protocol::ids::{Eqn, Qpn};
 use serde::Serialize;
@@ -223,7 +223,10 @@ impl Mlx5 {
     fn write_uar(&mut self, cx: &mut Context<'_>, bar_offset: u64, data: &[u8]) {
         let Some((page, offset)) = doorbell::place(bar_offset) else { return };
         let resources = self.function.resources_mut();
-        cx.monitor.check(|| strict::uar_write(resources.as_deref(), page));
+        // A driver that has stopped the device may still arm its event queues once.
+        if self.segment.health.nic_state() == NicState::Normal.code() {
+            cx.monitor.check(|| strict::uar_write(resources.as_deref(), page));
+        }
         let Some(resources) = resources else {
             return cx.monitor.ignored_store(NOT_INITIALISED, Bar::Bar0.number(), bar_offset);
         };
