@@ -56,7 +56,6 @@ impl Down {
     }
 }
 
-/// A stopped testbed.
 pub(super) struct Stopped {
     /// Problems found while stopping.
     pub(super) complaints: Vec<String>,
@@ -70,7 +69,7 @@ impl Stopped {
     }
 }
 
-/// Stops one testbed.
+/// Stops one testbed, with its guests and daemons.
 pub(super) async fn end(name: &TestbedName) -> Result<Stopped> {
     let progress = Line::begin(name.as_str());
     progress.show("stopping guests");

@@ -84,7 +84,7 @@ impl EthernetCaps {
 }
 
 layout! {
-    /// Capabilities of RoCE.
+    /// Capabilities of RoCE on an Ethernet port.
     pub struct RoceCaps[32] big_endian {
         /// Mask of network layers: bit 1 for IPv4, bit 2 for IPv6. The driver rejects a device with only one of them.
         @0x10[19:16]  l3_types: u8 => Hex,

@@ -84,7 +84,7 @@ layout! {
         @0x38[23:0]   flow_tag: u32 => Hex,
         /// Counter of the receive WQE.
         @0x3c[31:16]  wqe_counter: u16,
-        /// Always [`CqeOpcode::Send`].
+        /// This is always [`CqeOpcode::Send`].
         @0x3c[7:4]    opcode: u8 => CqeOpcode::word,
         /// Owner bit, as in other CQEs.
         @0x3c[0]      owner: bool,

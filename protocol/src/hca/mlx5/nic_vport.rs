@@ -42,9 +42,9 @@ codes! {
     pub enum ListType(u8) {
         /// Unicast MAC addresses. The first is that of the network device.
         Unicast = 0 "unicast",
-        /// Multicast MAC addresses.
+        /// Multicast MAC addresses to receive.
         Multicast = 1 "multicast",
-        /// VLAN identifiers.
+        /// VLAN identifiers to receive.
         Vlan = 2 "vlan",
     }
 }
@@ -132,7 +132,7 @@ bitflags! {
 layout! {
     /// Input of the command MODIFY_NIC_VPORT_CONTEXT, without the list.
     pub struct ModifyNicVport[0x200] big_endian {
-        /// Bits of [`VportFields`].
+        /// Fields to change: bits of [`VportFields`].
         @0x0c   fields: u32 => Hex,
         /// New values of the selected fields.
         @0x100  context: NicVportContext,

@@ -16,7 +16,7 @@ layout! {
         @0x04         max: u16,
         /// Length set by the driver.
         @0x08         admin: u16,
-        /// Length in effect.
+        /// Maximum frame length in effect.
         @0x0c         operational: u16,
     }
 }
