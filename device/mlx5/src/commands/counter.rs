@@ -58,7 +58,6 @@ pub(super) fn query_port(call: Call<'_, '_>, _: &QueryVportCounter) -> Output {
         rx_eth_multicast: received.multicast,
         tx_eth_multicast: sent.multicast,
         local_loopback: call.resources.netdev.counters.loopback,
-        ..VportCounters::default()
     };
     vport.emit().to_vec()
 }

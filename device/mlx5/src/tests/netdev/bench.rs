@@ -1,4 +1,4 @@
-//! A device without an HCA around it, so that a test decides which TIRs receive a frame.
+//! A device without an HCA around it, so that a test can decide which TIRs receive a frame.
 
 use card::frontend::{Context, Frontend as _};
 use card::memory::GuestMemory;
@@ -27,8 +27,9 @@ pub(super) struct Bench {
     interrupts: Interrupts,
     pub(super) monitor: Monitor,
     pub(super) link: Link,
-    /// TIRs that receive every frame.
+    /// TIRs that receive every frame, unless the flow tables select the TIRs.
     pub(super) tirs: Vec<Tirn>,
+    pub(super) uses_flow_tables: bool,
 }
 
 macro_rules! context {
@@ -65,6 +66,7 @@ impl Bench {
             monitor: Monitor::default(),
             link: UP,
             tirs: Vec::new(),
+            uses_flow_tables: false,
             mlx5,
         }
     }
@@ -73,11 +75,18 @@ impl Bench {
         self.mlx5.resources_mut().unwrap()
     }
 
+    fn steering(&self) -> impl Fn(&mut Resources, &[u8], &Layers) -> Deliveries + use<> {
+        let deliveries = (!self.uses_flow_tables).then(|| to(&self.tirs));
+        move |resources: &mut Resources, frame: &[u8], layers: &Layers| match &deliveries {
+            Some(deliveries) => deliveries.clone(),
+            None => resources.steer(frame, layers),
+        }
+    }
+
     /// Receives a frame from the wire.
     pub(super) fn receive(&mut self, frame: &[u8]) {
         let Self { link, .. } = *self;
-        let (deliveries, cx) = (to(&self.tirs), &mut context!(self));
-        let steer = |_: &mut Resources, _: &[u8], _: &Layers| deliveries.clone();
+        let (steer, cx) = (self.steering(), &mut context!(self));
         self.mlx5.resources_mut().unwrap().receive_frame(cx, frame, link, steer);
     }
 
@@ -91,8 +100,7 @@ impl Bench {
     /// Returns the next frame for the wire.
     pub(super) fn next_frame(&mut self) -> Option<Vec<u8>> {
         let (link, mut out) = (self.link, Vec::new());
-        let (deliveries, cx) = (to(&self.tirs), &mut context!(self));
-        let steer = |_: &mut Resources, _: &[u8], _: &Layers| deliveries.clone();
+        let (steer, cx) = (self.steering(), &mut context!(self));
         self.mlx5.resources_mut()?.next_frame(cx, &mut out, link, steer).then_some(out)
     }
 
