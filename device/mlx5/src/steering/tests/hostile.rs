@@ -43,19 +43,18 @@ fn evaluate_among(entries: usize) {
     for _ in 0..1000 {
         assert_eq!(tirs(&steering, &frame), [1]);
     }
-    // A linear scan would take milliseconds per frame.
-    assert!(begun.elapsed().as_millis() < 1000, "{:?}", begun.elapsed());
+    // A linear scan of a million entries would take milliseconds per frame.
+    assert!(!is_daily() || begun.elapsed().as_millis() < 1000, "{:?}", begun.elapsed());
+}
+
+/// Returns whether tests may take minutes and depend on the speed of the host.
+fn is_daily() -> bool {
+    std::env::var_os("HCAD_DAILY").is_some_and(|daily| !daily.is_empty())
 }
 
 #[test]
 fn many_entries_do_not_slow_evaluation() {
-    evaluate_among(1 << 15);
-}
-
-#[test]
-#[ignore = "takes a minute without optimisation"]
-fn million_entries_do_not_slow_evaluation() {
-    evaluate_among(MAX_ENTRIES);
+    evaluate_among(if is_daily() { MAX_ENTRIES } else { 1 << 15 });
 }
 
 #[test]
