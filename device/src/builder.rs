@@ -279,7 +279,7 @@ pub fn name(device: &DeviceConfig) -> String {
 fn ok_or_log<T>(path: &Path, opened: io::Result<T>) -> Option<T> {
     opened
         .inspect_err(
-            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen a capture or trace file after the device restarted; continuing without that file"),
+            |error| tracing::warn!(path = %path.display(), %error, "cannot reopen a capture or trace file when the device restarts; continuing without it"),
         )
         .ok()
 }

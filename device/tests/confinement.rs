@@ -115,7 +115,7 @@ fn every_thread_drops_capabilities() {
     let folder = tempfile::tempdir().unwrap();
     let (config, socket, _) = with_control(folder.path(), &[]);
     let mut entry: Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
-    // Configure a record, because the thread that writes it is created before the sandbox is complete.
+    // Enable recording, because its writer thread starts before the sandbox is complete.
     entry["devices"][0]["record"] = json!(folder.path().join("x.record"));
     std::fs::write(&config, entry.to_string()).unwrap();
     let mut command = hcad();

@@ -106,7 +106,7 @@ pub struct StockSend {
     /// Operation: `send`, `send_imm`, `write`, `write_imm`, `read`, `cmp_swap` or `fetch_add`.
     pub op: &'static str,
     pub sges: Vec<StockSge>,
-    /// Immediate data in memory order.
+    /// Immediate data in network byte order.
     pub imm: Hex,
     pub va: u64,
     pub rkey: u32,

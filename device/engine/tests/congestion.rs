@@ -136,7 +136,7 @@ fn marked_read_response_causes_cnp() {
 }
 
 #[test]
-fn cnp_is_sent_only_for_accepted_connected_data() {
+fn acks_datagrams_and_dropped_packets_cause_no_cnp() {
     // An acknowledgement carries no data, so it causes no CNP even if it is marked.
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 10));

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn unwritable_buffer_loses_events_without_interrupt() {
+    fn push_to_unwritable_buffer_fails() {
         let (mem, mut eq) = queue(true);
         mem.read_only.set(true);
         assert!(matches!(eq.push(&EVENT, &mem), Err(WriteError::Access(_))));

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_control_work_is_limited_to_share() {
+    fn endless_control_work_is_capped_at_its_share() {
         let mut device = Device::beside_mover();
         device.run(HUNDRED_SECONDS, PERIOD, false);
         let spent = device.processor.as_secs_f64();

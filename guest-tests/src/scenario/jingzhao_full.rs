@@ -110,7 +110,7 @@ async fn answers(node: &mut Node) -> Result<Answers> {
     Ok(answers)
 }
 
-/// Checks undefined opcodes (section 2, check a).
+/// Checks that undefined opcodes are rejected (section 2, check a).
 async fn undefined_opcodes(pair: &mut Pair) -> Result<()> {
     const BAD_OP: u8 = 0x02;
     for result in issue(&mut pair.a.vm, commands::undefined().collect()).await? {

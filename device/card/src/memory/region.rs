@@ -95,7 +95,7 @@ impl Translation {
 /// The origin of the addresses in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Addresses count from 0, so the first byte of the region has the address `start`.
+    /// Addresses are absolute: the first byte of the region is at `start`.
     Zero,
     /// Addresses are offsets from the first byte of the region.
     Start,

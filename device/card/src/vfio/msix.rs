@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn masked_vector_is_sent_once_unmasked() {
+    fn vector_raised_while_masked_is_sent_at_unmask() {
         type Toggle = fn(&mut Interrupts, bool);
         let ways: [(&str, Toggle); 4] = [
             ("client", |interrupts, masked| interrupts.set_masked(2, masked)),

@@ -1,4 +1,5 @@
-//! Event queue entries (EQE). The specification does not define their format, so hcad uses its own (section 8.4).
+//! Event queue entries (EQE). The documents of JingZhao do not define their format. Section 8.4 of the interface
+//! specification does.
 //!
 //! # Spec
 //! JingZhao interface, sections 8.2 to 8.4.

@@ -1,4 +1,4 @@
-//! Random sequences of operations. References must be exact, so that everything can be destroyed at the end.
+//! Random sequences of operations. If a reference count is wrong, an object cannot be destroyed at the end.
 
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ enum Operation {
     DeallocCounter(u32),
 }
 
-/// Numbers of tables, groups and counters. A sequence creates few objects, so that most numbers soon exist.
+/// IDs of tables, groups and counters. The range is small, so that most IDs soon belong to an object.
 const NUMBERS: std::ops::Range<u32> = 0..6;
 const INDICES: std::ops::Range<u32> = 0..8;
 
@@ -74,7 +74,7 @@ fn execute(steering: &mut Steering, operation: Operation) -> Result<(), Rejectio
     }
 }
 
-/// Returns the numbers of all tables.
+/// Returns the IDs of all tables.
 fn all(steering: &Steering) -> Vec<FlowTableId> {
     steering.tables.iter_from(0).map(|(number, _)| FlowTableId::new(number)).collect()
 }
