@@ -26,6 +26,9 @@ pub const ARM_EQ: u64 = 0x40;
 pub const UPDATE_EQ: u64 = 0x48;
 pub const SEND: u64 = 0x800;
 
+/// Number of reads of an owner byte after which a command is lost. A device in the same thread needs a single one.
+const MAX_POLLS: usize = 1 << 20;
+
 /// Bus addresses of the command queue and the mailboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -150,10 +153,16 @@ impl<B: Bus> Driver<B> {
         output
     }
 
-    /// Executes a command in slot 0. Returns its output.
+    /// Executes a command in slot 0. Returns its output. Stops waiting for a device that does not complete the command.
     pub fn execute(&mut self, input: &[u8], output_len: usize) -> Vec<u8> {
         self.post(0, input, output_len);
         self.submit(1);
+        for _ in 0..MAX_POLLS {
+            if self.owner_byte(0) & 1 == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
         self.output(0, output_len)
     }
 
