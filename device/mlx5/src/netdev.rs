@@ -20,6 +20,8 @@ pub mod transmit;
 
 use std::collections::VecDeque;
 
+use card::frontend::poll_set::PollSet;
+use engine::Instant;
 use protocol::hca::mlx5::sq::WorkQueueState;
 use protocol::hca::mlx5::tis::TisContext;
 use protocol::ids::{Cqn, Rqn, Sqn, TransportDomain};
@@ -69,6 +71,9 @@ pub struct Netdev {
     ready: VecDeque<u32>,
     /// Whether the last poll ended early.
     has_more: bool,
+    /// RQs in the error state that complete all receives with an error. They are polled for new receives, which have no
+    /// doorbell (section 20, M-12).
+    pub flushed: PollSet<10>,
     pub counters: NetdevCounters,
 }
 
@@ -81,6 +86,7 @@ impl Default for Netdev {
             queues: Numbered::new(first::WORK_QUEUE, limits::LAST_WORK_QUEUE),
             ready: VecDeque::new(),
             has_more: false,
+            flushed: PollSet::default(),
             counters: NetdevCounters::default(),
         }
     }
@@ -124,7 +130,18 @@ impl Netdev {
     /// Removes a queue. Afterwards, the device does not access its memory.
     pub fn remove_queue(&mut self, number: u32) -> Option<Queue> {
         self.ready.retain(|waiting| *waiting != number);
+        self.flushed.remove(number);
         self.queues.remove(number)
+    }
+
+    /// Schedules the failed RQs whose doorbell records must be read again.
+    pub fn poll_flushed(&mut self, now: Instant) {
+        for number in self.flushed.take_due(now) {
+            match self.rq(Rqn::new(number)) {
+                Some(rq) if rq.flushes() => self.schedule(number),
+                _ => self.flushed.remove(number),
+            }
+        }
     }
 
     /// Adds a queue to those that the next polls serve.

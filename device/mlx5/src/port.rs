@@ -60,6 +60,12 @@ impl PortState {
         }
     }
 
+    /// Returns whether packets with this source MAC are those of the device itself. `own` is the MAC of the port. The
+    /// entries of a GID table can have other MACs, such as those of macvlan devices.
+    pub fn is_own_mac(&self, own: MacAddr, mac: MacAddr) -> bool {
+        mac == own || self.ethernet().is_some_and(|port| port.gids.addresses().any(|of| of.mac == mac))
+    }
+
     /// Returns the resolver for the paths of QPs.
     pub fn resolver<'a>(&'a self, addresses: &'a Addresses) -> Resolver<'a> {
         match self {

@@ -134,10 +134,15 @@ impl Rq {
         })
     }
 
+    /// Whether posted receives complete with an error.
+    pub fn flushes(&self) -> bool {
+        self.state == WorkQueueState::Error && self.context.flush_in_error
+    }
+
     /// Removes the next posted receive of a failed RQ. Returns its counter, or `None` if there are no more receives to
     /// flush.
     pub fn flush(&mut self, dma: &GuestMemory) -> Option<u16> {
-        if self.state != WorkQueueState::Error || !self.context.flush_in_error || !self.is_posted(dma) {
+        if !self.flushes() || !self.is_posted(dma) {
             return None;
         }
         let number = self.queue.taken();

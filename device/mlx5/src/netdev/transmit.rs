@@ -157,7 +157,14 @@ impl Resources {
         if let Some(number) = rq.flush(cx.dma) {
             self.netdev.schedule(rqn.get());
             self.fail_receive(cx, rqn, number, Status::Flushed);
+        } else if rq.flushes() {
+            self.netdev.flushed.insert(rqn.get(), cx.now);
         }
+    }
+
+    /// Section 15.2: the vport can disable the loopback of all TIRs.
+    fn loops_back(&self, layers: &Layers) -> bool {
+        self.port.ethernet().is_none_or(|port| port.vport.loops_back(layers.dst.is_multicast()))
     }
 
     /// Section 16.3: a frame that an SQ sends also passes through the own receive tables. Returns whether the frame
@@ -170,7 +177,9 @@ impl Resources {
         link: Link,
         steer: impl Fn(&mut Self, &[u8], &Layers) -> Deliveries,
     ) -> bool {
-        if let (Some(domain), Ok(layers)) = (self.netdev.domain(sqn), Layers::parse(frame)) {
+        if let (Some(domain), Ok(layers)) = (self.netdev.domain(sqn), Layers::parse(frame))
+            && self.loops_back(&layers)
+        {
             for delivery in steer(self, frame, &layers) {
                 if self.deliver(cx, frame, &layers, &delivery, Some(domain)) {
                     self.netdev.counters.looped(frame);
