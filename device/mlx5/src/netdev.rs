@@ -24,7 +24,7 @@ use card::frontend::poll_set::PollSet;
 use engine::Instant;
 use protocol::hca::mlx5::sq::WorkQueueState;
 use protocol::hca::mlx5::tis::TisContext;
-use protocol::ids::{Cqn, Rqn, Sqn, TransportDomain};
+use protocol::ids::{Cqn, Iova, Rqn, Sqn, TransportDomain};
 
 use self::counters::NetdevCounters;
 use self::rq::Rq;
@@ -46,6 +46,14 @@ impl Queue {
         match self {
             Self::Send(sq) => sq.cqn(),
             Self::Receive(rq) => rq.cqn(),
+        }
+    }
+
+    /// Returns the address of the doorbell record.
+    pub const fn record(&self) -> Iova {
+        match self {
+            Self::Send(sq) => sq.context().queue.record,
+            Self::Receive(rq) => rq.context().queue.record,
         }
     }
 

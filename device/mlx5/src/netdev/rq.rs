@@ -125,13 +125,26 @@ impl Rq {
         }
     }
 
+    pub const fn rqn(&self) -> Rqn {
+        self.rqn
+    }
+
+    pub const fn queue(&self) -> &RecvQueue {
+        &self.queue
+    }
+
+    pub const fn buffer(&self) -> &QueueBuffer {
+        &self.buffer
+    }
+
+    /// Returns the doorbell record, or `None` if it is not accessible.
+    pub fn record(&self, dma: &GuestMemory) -> Option<QueueRecord> {
+        record(&self.context, dma)
+    }
+
     fn is_posted(&mut self, dma: &GuestMemory) -> bool {
-        let record = self.context.queue.record;
-        self.queue.is_posted(|| {
-            let mut bytes = [0; QueueRecord::LEN];
-            dma.read(record, &mut bytes).ok()?;
-            Some(QueueRecord::parse(&bytes).received)
-        })
+        let Self { queue, context, .. } = self;
+        queue.is_posted(|| Some(record(context, dma)?.received))
     }
 
     /// Whether posted receives complete with an error.
@@ -150,7 +163,8 @@ impl Rq {
         Some(number)
     }
 
-    /// Writes a frame to the next posted receive. Returns the content of its CQE.
+    /// Writes a frame to the next posted receive. Returns the content of its CQE. `observe` receives the counter and the
+    /// buffers of the receive if it is consumed.
     ///
     /// # Errors
     /// See [`RxError`]. Unless the RQ can continue, it moves to the error state.
@@ -159,6 +173,7 @@ impl Rq {
         memory: &RegionAccess<'_, &Mkeys>,
         dma: &GuestMemory,
         received: &Received<'_>,
+        observe: impl FnOnce(u16, &RecvWqe),
     ) -> Result<FrameReceipt, RxError> {
         if self.state != WorkQueueState::Ready {
             return Err(RxError::NotReady);
@@ -185,6 +200,7 @@ impl Rq {
             return Err(RxError::TooLong);
         }
         self.queue.consume();
+        observe(number, &wqe);
         if let Err(error) = scatter(&wqe, self.initiator(), memory, parts) {
             self.set_state(WorkQueueState::Error);
             return Err(RxError::Protection(number, error));
@@ -213,6 +229,12 @@ impl Rq {
             reserved_lkey: self.context.reserved_lkey,
         }
     }
+}
+
+fn record(context: &RqContext, dma: &GuestMemory) -> Option<QueueRecord> {
+    let mut bytes = [0; QueueRecord::LEN];
+    dma.read(context.queue.record, &mut bytes).ok()?;
+    Some(QueueRecord::parse(&bytes))
 }
 
 /// Writes the parts of a frame to the buffers of a receive, which are large enough.

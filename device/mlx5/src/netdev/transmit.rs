@@ -22,6 +22,7 @@ use crate::failure;
 use crate::init_segment;
 use crate::reason::{FOREIGN_PAGE, FRAME_OVERSIZE, NO_SQ, OVERFLOW, SQ_STATE};
 use crate::resources::Resources;
+use crate::{strict, trace};
 
 /// Bound: maximum number of WQEs that a poll executes before it returns. Without this bound, SQs full of WQEs that send
 /// no frame would block the device.
@@ -96,14 +97,19 @@ impl Resources {
 
     fn poll_sq(&mut self, cx: &mut Context<'_>, sqn: Sqn, link: Link, out: &mut Vec<u8>) -> Step {
         let Self { netdev, mkeys, .. } = self;
-        let env = Environment { memory: mkeys.access(cx.dma), dma: cx.dma, max_frame: link.max_frame };
+        let (dma, monitor) = (cx.dma, &mut *cx.monitor);
+        let env = Environment { memory: mkeys.access(dma), dma, max_frame: link.max_frame };
         let Some(sq) = netdev.sq_mut(sqn) else { return Step::NoFrame };
         sq.is_scheduled = false;
-        let (step, done) = sq.poll(&env, out);
+        let (step, done) = sq.poll(&env, out, |sq, fetch| {
+            monitor.check(|| strict::frame_wqe(sq, fetch));
+            monitor.write_trace(|trace| trace::frame_wqe(trace, sqn, fetch));
+        });
         if sq.has_work() {
             netdev.schedule(sqn.get());
         }
         if let Some(done) = done {
+            cx.monitor.check(|| strict::frame_done(self, sqn, &done, dma));
             self.complete_frame(cx, sqn, done);
         }
         step
@@ -115,7 +121,8 @@ impl Resources {
         if result.is_ok() && !tag.signaled() {
             return;
         }
-        let Some(sq) = self.netdev.sq(sqn) else { return };
+        let Some(sq) = self.netdev.sq_mut(sqn) else { return };
+        sq.complete(tag);
         let (qpn, cqn, user_index) = (Qpn::new(sqn.get()), sq.cqn(), sq.user_index());
         let (entry, solicited) = match result {
             Ok(()) => {
