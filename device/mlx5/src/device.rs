@@ -335,6 +335,10 @@ impl Frontend for Mlx5 {
         self.function.resources_mut().is_some_and(|resources| resources.can_receive(qpn, dma))
     }
 
+    fn explain_queue(&self, number: Qpn) -> Option<Vec<String>> {
+        self.function.resources()?.explain_queue(number.get())
+    }
+
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
         let Some(resources) = self.function.resources_mut() else { return };
         match event {

@@ -7,6 +7,7 @@
 //! mlx5 interface, section 16.
 
 pub mod counters;
+pub mod explain;
 pub mod gather;
 pub mod hash;
 pub mod offload;
@@ -14,6 +15,7 @@ pub mod receive;
 pub mod rq;
 pub mod rqt;
 pub mod sq;
+pub mod status;
 pub mod steer;
 pub mod tir;
 pub mod transmit;

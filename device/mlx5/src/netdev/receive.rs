@@ -99,7 +99,9 @@ impl Resources {
         let trace = |number, wqe: &RecvWqe| {
             monitor.write_trace(|trace| trace::frame_receive(trace, rqn, number, wqe));
         };
-        let error = match rq.deliver(&mkeys.access(dma), dma, received, trace) {
+        let result = rq.deliver(&mkeys.access(dma), dma, received, trace);
+        rq.count(received.frame.len(), result.as_ref());
+        let error = match result {
             Ok(receipt) => {
                 let cqn = rq.cqn();
                 self.write(cx, (Qpn::new(rqn.get()), cqn), &Cqe::Frame(receipt), false);

@@ -7,7 +7,7 @@ use card::memory::GuestMemory;
 use card::memory::translate::{AccessTarget, RegionAccess};
 use card::nic::receive::{self, ChecksumStatus};
 use card::nic::vlan;
-use engine::{Access, AccessError, Initiator};
+use engine::{Access, AccessError, Initiator, Status};
 use protocol::hca::mlx5::doorbell::QueueRecord;
 use protocol::hca::mlx5::frame_cqe::{FrameFields, FrameReceipt, L3Type, L4Type};
 use protocol::hca::mlx5::rq::{RqContext, rq_fields};
@@ -18,7 +18,9 @@ use protocol::net::checksum::Checksum;
 use protocol::net::layers::{Addresses, Layers, TagKind, Transport};
 
 use super::hash::Hashed;
+use super::status::{FailedAt, QueueCounters, QueueStatus};
 use crate::buffer::QueueBuffer;
+use crate::failure;
 use crate::mkey::Mkeys;
 use crate::recv_queue::RecvQueue;
 use crate::uses::{Object, Used};
@@ -60,6 +62,10 @@ pub struct Rq {
     buffer: QueueBuffer,
     queue: RecvQueue,
     pub(super) is_scheduled: bool,
+    pub counters: QueueCounters,
+    failure: Option<FailedAt>,
+    /// Whether the last frame found no posted receive.
+    is_starved: bool,
 }
 
 impl Rq {
@@ -71,6 +77,34 @@ impl Rq {
             buffer,
             queue: RecvQueue::new(1 << context.queue.log_entries, context.queue.log_stride),
             is_scheduled: false,
+            counters: QueueCounters::default(),
+            failure: None,
+            is_starved: false,
+        }
+    }
+
+    pub fn status(&self) -> QueueStatus {
+        let ready = if self.is_starved { QueueStatus::NoReceive } else { QueueStatus::Idle };
+        QueueStatus::unless_ready(self.state, self.context.flush_in_error).unwrap_or(ready)
+    }
+
+    /// Returns the receive that moved the RQ to the error state, if one did.
+    pub const fn failure(&self) -> Option<FailedAt> {
+        self.failure
+    }
+
+    /// Counts a frame for the RQ.
+    pub fn count(&mut self, len: usize, result: Result<&FrameReceipt, &RxError>) {
+        self.is_starved = matches!(result, Err(RxError::NoBuffer));
+        match result {
+            Ok(_) => self.counters.count(len),
+            Err(error) => {
+                self.counters.dropped += 1;
+                if let RxError::Protection(index, cause) = *error {
+                    let syndrome = failure::syndrome(Status::LocalProtection(cause));
+                    self.failure = Some(FailedAt { index, syndrome });
+                }
+            }
         }
     }
 
@@ -112,6 +146,7 @@ impl Rq {
         self.state = state;
         if state == WorkQueueState::Reset {
             self.queue.clear();
+            (self.failure, self.is_starved) = (None, false);
         }
     }
 

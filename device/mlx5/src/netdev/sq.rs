@@ -19,7 +19,9 @@ use protocol::ids::{Cqn, Qpn, Sqn, UarIndex, UserIndex};
 
 use super::gather::Gather;
 use super::offload;
+use super::status::{FailedAt, QueueCounters, QueueStatus};
 use crate::buffer::QueueBuffer;
+use crate::failure;
 use crate::limits::netdev::MAX_LSO_PAYLOAD;
 use crate::mkey::Mkeys;
 use crate::send_queue::{FetchedWqe, SendQueue, SendTag};
@@ -67,6 +69,8 @@ pub struct Sq {
     queue: SendQueue,
     lso: Option<Lso>,
     pub(super) is_scheduled: bool,
+    pub counters: QueueCounters,
+    failure: Option<FailedAt>,
 }
 
 /// An LSO in progress.
@@ -114,7 +118,19 @@ impl Sq {
             queue: SendQueue::new(0, 1 << context.queue.log_entries),
             lso: None,
             is_scheduled: false,
+            counters: QueueCounters::default(),
+            failure: None,
         }
+    }
+
+    pub fn status(&self) -> QueueStatus {
+        let ready = if self.has_work() { QueueStatus::Busy } else { QueueStatus::Idle };
+        QueueStatus::unless_ready(self.state, self.context.flush_in_error).unwrap_or(ready)
+    }
+
+    /// Returns the WQE that moved the SQ to the error state, if one did.
+    pub const fn failure(&self) -> Option<FailedAt> {
+        self.failure
     }
 
     /// Returns the context with the current state.
@@ -183,6 +199,7 @@ impl Sq {
         self.lso = None;
         if state == WorkQueueState::Reset {
             self.queue.clear();
+            self.failure = None;
         }
     }
 
@@ -270,6 +287,7 @@ impl Sq {
     /// Section 16.1: an SQ whose WQE fails moves to the error state.
     fn fail(&mut self, tag: SendTag, Failed(status): Failed) -> Done {
         self.set_state(WorkQueueState::Error);
+        self.failure = Some(FailedAt { index: tag.index(), syndrome: failure::syndrome(status) });
         Done { tag, result: Err(status) }
     }
 

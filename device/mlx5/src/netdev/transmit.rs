@@ -79,6 +79,9 @@ impl Resources {
                 }
                 Step::Oversize => {
                     self.netdev.counters.tx_oversize += 1;
+                    if let Some(sq) = self.netdev.sq_mut(Sqn::new(number)) {
+                        sq.counters.dropped += 1;
+                    }
                     discard(cx.monitor, FRAME_OVERSIZE, &[]);
                 }
                 Step::Broken => {
@@ -191,6 +194,12 @@ impl Resources {
                 if self.deliver(cx, frame, &layers, &delivery, Some(domain)) {
                     self.netdev.counters.looped(frame);
                 }
+            }
+        }
+        if let Some(sq) = self.netdev.sq_mut(sqn) {
+            match link.is_up {
+                true => sq.counters.count(frame.len()),
+                false => sq.counters.dropped += 1,
             }
         }
         if !link.is_up {
