@@ -247,7 +247,7 @@ impl Group {
 
     fn find(&self, fields: &Fields) -> Option<&Entry> {
         #[cfg(test)]
-        super::tests::steps::count();
+        super::tests::steps::count_lookup();
         let value = fields.masked(&self.mask);
         let (found, index) = self.by_value.range((value, 0)..).next()?;
         if *found != value {
