@@ -257,7 +257,8 @@ impl Rq {
         }))
     }
 
-    const fn initiator(&self) -> Initiator {
+    /// Returns the identity of accesses to the buffers of receives.
+    pub const fn initiator(&self) -> Initiator {
         Initiator {
             pd: self.context.queue.pd,
             qpn: Qpn::new(self.rqn.get()),

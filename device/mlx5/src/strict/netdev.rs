@@ -2,16 +2,15 @@
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
-use engine::{Access, Fetch, Initiator, Status};
+use engine::{Access, Fetch, Status};
 use protocol::hca::mlx5::sq::WorkQueueState;
 use protocol::hca::mlx5::wqe::{DataItem, DataSegment, FrameOperation, FrameWqe};
-use protocol::ids::{Qpn, Rqn, Sqn};
+use protocol::ids::{Rqn, Sqn};
 
 use super::rules::{LSO_HEADER, RECORD_BACK, RQ_OVERRUN, SQ_WITHOUT_TIS, WQE_INDEX, WQE_KEY, WQE_MALFORMED};
 use super::work::{LocalAccess, denial};
 use super::{has_moved_back, wqe_of};
 use crate::limits::netdev::MAX_LSO_PAYLOAD;
-use crate::netdev::gather::Gather;
 use crate::netdev::offload;
 use crate::netdev::rq::{Rq, RxError};
 use crate::netdev::sq::{Done, ETHERNET_LEN, Sq};
@@ -47,7 +46,7 @@ fn operation(sq: &Sq, wqe: &FrameWqe<'_>, place: &str, found: &mut Findings) {
     if sq.context().tis().is_none() {
         return found.add(&SQ_WITHOUT_TIS, format!("{place} sends a frame, but the SQ has no TIS"));
     }
-    let payload = Gather::new(sq.initiator(), data).total_len();
+    let payload: u64 = data.iter().map(|item| item.len() as u64).sum();
     if mss.is_none() {
         let len = header.len() as u64 + payload;
         if len < ETHERNET_LEN as u64 {
@@ -121,14 +120,9 @@ pub(in super::super) fn frame_not_received(
     let RxError::Protection(number, cause) = error else { return found };
     let Some(rq) = resources.netdev.rq(rqn) else { return found };
     let list = rq.queue().read(number, rq.buffer(), dma).map(|wqe| wqe.scatter.into_vec());
-    let queue = rq.context().queue;
     let access = LocalAccess {
         place: format!("receive {number:#x} of RQ {rqn}"),
-        initiator: Initiator {
-            pd: queue.pd,
-            qpn: Qpn::new(rqn.get()),
-            reserved_lkey: rq.context().reserved_lkey,
-        },
+        initiator: rq.initiator(),
         access: Access::LocalWrite,
         list: list.unwrap_or_default(),
     };
