@@ -378,7 +378,9 @@ mod tests {
 
     #[test]
     fn unknown_qp_error_reports_ignored_doorbells() {
-        let error = |ignored| lines(0x15, &Explanation { situation: None, ignored, queue: None }).unwrap_err().to_string();
+        let error = |ignored| {
+            lines(0x15, &Explanation { situation: None, ignored, queue: None }).unwrap_err().to_string()
+        };
         assert_eq!(error(None), "QP 0x15 does not exist or is in RESET");
         assert_eq!(
             error(Some(IgnoredRow { count: 2, last: "qp_reset".to_owned() })),
@@ -406,7 +408,8 @@ mod tests {
     fn json_keeps_microseconds() {
         let left = Duration::from_micros(600);
         let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: None };
-        let explanation = Explanation { situation: Some(QpStatus { send, ..IDLE }), ignored: None, queue: None };
+        let explanation =
+            Explanation { situation: Some(QpStatus { send, ..IDLE }), ignored: None, queue: None };
         let value = serde_json::to_value(&explanation).unwrap();
         let expected = serde_json::json!({ "left_us": 600, "refusals": 2, "most": null });
         assert_eq!(value["situation"]["send"]["receiver_not_ready"], expected);

@@ -142,7 +142,8 @@ fn netdev(list: &[u8]) -> [Command<'_>; 15] {
     let none = NoArguments::default();
     let pages = Pages::parse(list);
     let domain = TransportDomain::new(1);
-    let queue = WorkQueue { kind: 1, pd: PD, uar: UAR, record: RECORD, log_entries: 6, ..WorkQueue::default() };
+    let queue =
+        WorkQueue { kind: 1, pd: PD, uar: UAR, record: RECORD, log_entries: 6, ..WorkQueue::default() };
     let sq = SqContext {
         flush_in_error: true,
         cqn: CQN,
@@ -155,7 +156,8 @@ fn netdev(list: &[u8]) -> [Command<'_>; 15] {
     let rq = RqContext { flush_in_error: true, cqn: CQN, queue, ..RqContext::default() };
     let tir = TirContext { rqn: RQN, domain, unicast_loopback: true, ..TirContext::default() };
     let table = FlowTableContext { level: 9, log_size: 8, ..FlowTableContext::default() };
-    let group = CreateFlowGroup { table: TABLE, first: 2, last: 99, criteria: 1, ..CreateFlowGroup::default() };
+    let group =
+        CreateFlowGroup { table: TABLE, first: 2, last: 99, criteria: 1, ..CreateFlowGroup::default() };
     let context = FlowContext {
         group: FlowGroupId::new(1),
         actions: FlowActions::FORWARD | FlowActions::COUNT,
@@ -219,7 +221,10 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
         26 => {
             // Write a WQE or a receive, and ring the doorbell of the SQ. The queues share their memory.
             let at = RINGS + 64 * u64::from(input.byte() % 64);
-            guest.poke(at, &[0, 0, 0, [0x0a, 0x0e][usize::from(input.byte() % 2)], 0, 0x40, 0, input.byte() % 8]);
+            guest.poke(
+                at,
+                &[0, 0, 0, [0x0a, 0x0e][usize::from(input.byte() % 2)], 0, 0x40, 0, input.byte() % 8],
+            );
             guest.poke(at + 8, input.bytes(56));
             guest.poke(RECORD.get(), &[0, 0, 0, input.byte(), 0, 0, 0, input.byte()]);
             guest.ring(UAR, SEND, &(u64::from(SQN.get()) << 8).to_be_bytes());

@@ -121,9 +121,9 @@ impl engine::Host for Mlx5Host<'_> {
     }
 
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
-        self.resources.as_ref().map_or_else(SmallVec::new, |all| {
-            all.group_members(datagram, self.cx.addresses.own.mac)
-        })
+        self.resources
+            .as_ref()
+            .map_or_else(SmallVec::new, |all| all.group_members(datagram, self.cx.addresses.own.mac))
     }
 
     fn check(&self, who: Initiator, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {

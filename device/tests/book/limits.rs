@@ -406,7 +406,10 @@ fn connectx(page: &mut Page) {
 fn connectx_ethernet(page: &mut Page) {
     use mlx5::limits::{MAX_LIST, ROCE_GIDS, flow, netdev};
 
-    page.table("ConnectX: Ethernet port", "These limits apply to a ConnectX with an Ethernet port, in addition to those above.");
+    page.table(
+        "ConnectX: Ethernet port",
+        "These limits apply to a ConnectX with an Ethernet port, in addition to those above.",
+    );
     let queues = power((netdev::LAST_WORK_QUEUE - mlx5::limits::first::WORK_QUEUE + 1).into());
     page.row("send and receive queues (SQs and RQs)", queues, FIXED, "", UNKNOWN, LIM_ERR);
     page.log("blocks of an SQ, entries of an RQ", netdev::LOG_MAX_WORK_QUEUE, UNKNOWN, LIM_ERR);
@@ -416,13 +419,27 @@ fn connectx_ethernet(page: &mut Page) {
     page.row("entries per RQT", netdev::MAX_RQT_ENTRIES, FIXED, "", UNKNOWN, LIM_ERR);
     let lso = power(netdev::MAX_LSO_PAYLOAD.into());
     page.row("payload of a segmentation request (LSO) in bytes", lso, FIXED, "", UNKNOWN, "LOCAL_QP_OP_ERR");
-    page.row("frame in bytes, without its check sequence", netdev::MAX_FRAME, FIXED, "", UNKNOWN, "the frame is dropped and counted as `oversize`");
+    page.row(
+        "frame in bytes, without its check sequence",
+        netdev::MAX_FRAME,
+        FIXED,
+        "",
+        UNKNOWN,
+        "the frame is dropped and counted as `oversize`",
+    );
     page.row("flow tables", flow::MAX_TABLES, FIXED, "", UNKNOWN, LIM_ERR);
     page.row("flow groups", power(flow::MAX_GROUPS.into()), FIXED, "", UNKNOWN, LIM_ERR);
     page.row("flow groups per table", flow::MAX_TABLE_GROUPS, FIXED, "", UNKNOWN, LIM_ERR);
     page.row("entries of all flow tables", power(flow::MAX_ENTRIES as u64), FIXED, "", UNKNOWN, LIM_ERR);
     page.row("destinations per entry", flow::MAX_ENTRY_DESTINATIONS, FIXED, "", UNKNOWN, LIM_ERR);
-    page.row("destinations of all entries", power(flow::MAX_DESTINATIONS as u64), FIXED, "", UNKNOWN, LIM_ERR);
+    page.row(
+        "destinations of all entries",
+        power(flow::MAX_DESTINATIONS as u64),
+        FIXED,
+        "",
+        UNKNOWN,
+        LIM_ERR,
+    );
     page.row("counters per entry", flow::MAX_ENTRY_COUNTERS, FIXED, "", UNKNOWN, LIM_ERR);
     page.row("flow counters", power(flow::MAX_COUNTERS.into()), FIXED, "", UNKNOWN, LIM_ERR);
     page.row("flow tables that a frame visits", flow::MAX_HOPS, FIXED, "", UNKNOWN, "the frame is dropped");

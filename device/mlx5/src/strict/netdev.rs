@@ -21,7 +21,9 @@ use crate::send_queue::{FetchedWqe, SendTag};
 pub(in super::super) fn frame_wqe(sq: &Sq, fetch: &Fetch<FetchedWqe>) -> Findings {
     let mut found = Findings::default();
     let (tag, wqe) = match fetch {
-        Fetch::Ready(wqe) => (wqe.tag, FrameWqe::parse(&wqe.bytes, sq.sqn()).map_err(|error| error.to_string())),
+        Fetch::Ready(wqe) => {
+            (wqe.tag, FrameWqe::parse(&wqe.bytes, sq.sqn()).map_err(|error| error.to_string()))
+        }
         Fetch::Refused { wr_id, .. } => {
             (SendTag::from_bits(*wr_id), Err("its size is 0 or exceeds the posted blocks".to_owned()))
         }
@@ -50,11 +52,15 @@ fn operation(sq: &Sq, wqe: &FrameWqe<'_>, place: &str, found: &mut Findings) {
     if mss.is_none() {
         let len = header.len() as u64 + payload;
         if len < ETHERNET_LEN as u64 {
-            found.add(&WQE_MALFORMED, format!("{place} sends {len} bytes, fewer than an Ethernet header has"));
+            found
+                .add(&WQE_MALFORMED, format!("{place} sends {len} bytes, fewer than an Ethernet header has"));
         }
     } else if segment.insert_vlan || !offload::is_segmentable(header) {
         let len = header.len();
-        found.add(&LSO_HEADER, format!("{place}: the {len} inline header bytes do not end with a TCP or UDP header"));
+        found.add(
+            &LSO_HEADER,
+            format!("{place}: the {len} inline header bytes do not end with a TCP or UDP header"),
+        );
     } else if payload == 0 || payload > MAX_LSO_PAYLOAD.into() {
         found.add(&LSO_HEADER, format!("{place} has {payload} bytes of payload"));
     }
@@ -65,7 +71,12 @@ fn name(sqn: Sqn) -> String {
 }
 
 /// Checks a WQE that has completed, before software sees the CQE and reuses the WQE.
-pub(in super::super) fn frame_done(resources: &Resources, sqn: Sqn, done: &Done, dma: &GuestMemory) -> Findings {
+pub(in super::super) fn frame_done(
+    resources: &Resources,
+    sqn: Sqn,
+    done: &Done,
+    dma: &GuestMemory,
+) -> Findings {
     let mut found = Findings::default();
     let Err(Status::LocalProtection(cause)) = done.result else { return found };
     let Some(sq) = resources.netdev.sq(sqn) else { return found };

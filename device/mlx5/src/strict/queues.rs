@@ -62,11 +62,7 @@ fn has_queue(context: &QpContext) -> bool {
 
 /// Returns the name of the queue that already uses a doorbell record, if any. SQs and RQs for which `is_shareable` is
 /// true are ignored.
-fn user_of(
-    resources: &Resources,
-    record: Iova,
-    is_shareable: impl Fn(&Queue) -> bool,
-) -> Option<String> {
+fn user_of(resources: &Resources, record: Iova, is_shareable: impl Fn(&Queue) -> bool) -> Option<String> {
     let mut qps = resources.qps.iter_from(0).filter(|(_, qp)| has_queue(&qp.context));
     let qp = qps.find(|(_, qp)| qp.context.record == record).map(|(qpn, _)| format!("QP {qpn:#x}"));
     let cq = || {

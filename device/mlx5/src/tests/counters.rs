@@ -13,9 +13,9 @@ use super::*;
 /// Creates two connected QPs that name a counter set each.
 fn pair(service: Service) -> ([User; 2], [CounterSet; 2]) {
     let mut users = [User::new(1), User::new(2)];
-    let sets = users.each_mut().map(|user| {
-        CounterSetNumber::parse(&output(&user.ok(&Command::AllocQCounter(BARE)))).set
-    });
+    let sets = users
+        .each_mut()
+        .map(|user| CounterSetNumber::parse(&output(&user.ok(&Command::AllocQCounter(BARE)))).set);
     for (user, (counter_set, lid)) in users.iter_mut().zip(sets.into_iter().zip([2, 1])) {
         user.connect(&QpContext { counter_set, ..user.context(service) }, lid);
     }

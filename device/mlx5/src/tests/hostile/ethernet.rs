@@ -34,7 +34,13 @@ const CREATING: usize = 14;
 /// Returns the inputs of correct commands, in an order in which all of them succeed.
 fn usual() -> Vec<Vec<u8>> {
     let domain = TransportDomain::new(1);
-    let queue = WorkQueue { kind: 1, pd: Pdn::new(1), uar: UarIndex::new(16), record: RECORD, ..WorkQueue::default() };
+    let queue = WorkQueue {
+        kind: 1,
+        pd: Pdn::new(1),
+        uar: UarIndex::new(16),
+        record: RECORD,
+        ..WorkQueue::default()
+    };
     let queue = WorkQueue { log_entries: 6, ..queue };
     let cqn = Cqn::new(0x40);
     let sq = SqContext {
@@ -45,16 +51,30 @@ fn usual() -> Vec<Vec<u8>> {
         queue: WorkQueue { log_stride: 6, ..queue },
         ..SqContext::default()
     };
-    let rq = RqContext { flush_in_error: true, cqn, queue: WorkQueue { log_stride: 4, ..queue }, ..<_>::default() };
-    let key = MkeyContext { qpn: ANY_QP, local_read: true, local_write: true, length64: true, ..<_>::default() };
+    let rq = RqContext {
+        flush_in_error: true,
+        cqn,
+        queue: WorkQueue { log_stride: 4, ..queue },
+        ..<_>::default()
+    };
+    let key =
+        MkeyContext { qpn: ANY_QP, local_read: true, local_write: true, length64: true, ..<_>::default() };
     let key = MkeyContext { pd: Pdn::new(1), ..key };
-    let tir = TirContext { dispatch: 1, rqtn: RQTN, hash_function: 2, domain, unicast_loopback: true, ..<_>::default() };
+    let tir = TirContext {
+        dispatch: 1,
+        rqtn: RQTN,
+        hash_function: 2,
+        domain,
+        unicast_loopback: true,
+        ..<_>::default()
+    };
     let (sq_pages, rq_pages) = (pages(SQ, 1), pages(RQ, 1));
     let queues = RQN.get().to_be_bytes();
     let rqt = RqtContext { max_entries: 4, entries: 1 };
     let table = FlowTableContext { level: 9, log_size: 4, ..FlowTableContext::default() };
     let destination = [2, 0, 0, 1, 0, 0, 0, 0];
-    let context = FlowContext { group: GROUP, actions: FlowActions::FORWARD, destination_count: 1, ..<_>::default() };
+    let context =
+        FlowContext { group: GROUP, actions: FlowActions::FORWARD, destination_count: 1, ..<_>::default() };
     let entry = SetFlowTableEntry { table: TABLE, index: 3, context, ..SetFlowTableEntry::default() };
     let state = |state| SqContext { state, ..SqContext::default() };
     let rq_state = |state| RqContext { state, ..RqContext::default() };
@@ -69,13 +89,22 @@ fn usual() -> Vec<Vec<u8>> {
         Command::CreateRqt(CreateRqt { context: rqt }, RqNumbers::parse(&queues)),
         Command::CreateTir(CreateTir { context: tir }),
         Command::CreateFlowTable(CreateFlowTable { table_type: 0, context: table }),
-        Command::CreateFlowGroup(CreateFlowGroup { table: TABLE, first: 2, last: 7, criteria: 1, ..<_>::default() }),
+        Command::CreateFlowGroup(CreateFlowGroup {
+            table: TABLE,
+            first: 2,
+            last: 7,
+            criteria: 1,
+            ..<_>::default()
+        }),
         Command::SetFlowTableEntry(entry, Bytes::parse(&destination)),
         Command::SetFlowTableRoot(SetFlowTableRoot { table: TABLE, ..SetFlowTableRoot::default() }),
         Command::AllocFlowCounter(<_>::default()),
         Command::ModifyFlowTable(ModifyFlowTable { table: TABLE, ..ModifyFlowTable::default() }),
         Command::ModifyTir(ModifyTir { tirn: TIRN, fields: 4, context: tir }),
-        Command::ModifyRqt(ModifyRqt { rqtn: RQTN, context: rqt, ..ModifyRqt::default() }, RqNumbers::parse(&queues)),
+        Command::ModifyRqt(
+            ModifyRqt { rqtn: RQTN, context: rqt, ..ModifyRqt::default() },
+            RqNumbers::parse(&queues),
+        ),
         Command::ModifyNicVportContext(ModifyNicVport { fields: 0xc00, ..<_>::default() }, Bytes::default()),
         Command::ModifySq(ModifySq { sqn: SQN, context: state(3), ..ModifySq::default() }),
         Command::ModifyRq(ModifyRq { rqn: RQN, context: rq_state(3), ..ModifyRq::default() }),

@@ -36,9 +36,7 @@ use protocol::hca::mlx5::tis::{CreateTis, TisContext};
 use protocol::hca::mlx5::wqe::{
     BLOCK, ControlSegment, DataItem, DataSegment, EthernetSegment, FrameOperation, FrameWqe, Opcode, RecvWqe,
 };
-use protocol::ids::{
-    CounterSet, FlowTableId, Lkey, Qpn, Rqn, Rqtn, Sqn, Tirn, Tisn, TransportDomain, Va,
-};
+use protocol::ids::{CounterSet, FlowTableId, Lkey, Qpn, Rqn, Rqtn, Sqn, Tirn, Tisn, TransportDomain, Va};
 
 use self::bench::Bench;
 use super::*;

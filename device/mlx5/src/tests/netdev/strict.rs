@@ -70,8 +70,8 @@ fn lso(net: &Net, header: &'static [u8], len: usize) -> FrameWqe<'static> {
 
 /// Headers of a UDP datagram over IPv4.
 const HEADERS: &[u8] = &[
-    2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0,
-    1, 0, 2, 0, 0, 0, 0,
+    2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0,
+    2, 0, 1, 0, 2, 0, 0, 0, 0,
 ];
 
 type Case = (&'static Rule, fn(&mut Net));

@@ -43,7 +43,10 @@ fn trace_shows_wqes_of_sq() {
     assert!(nop.ends_with(" opcode=NOP signaled=true"), "{nop}");
     assert!(wrong.contains("refused=\"unsupported opcode 0x10\""), "{wrong}");
     let cqes = of(&records, "cqe send ");
-    assert!(cqes.len() == 4 && cqes[0].contains("cqn=0x40 slot=0 ") && cqes[0].contains(" wr=0 "), "{cqes:#?}");
+    assert!(
+        cqes.len() == 4 && cqes[0].contains("cqn=0x40 slot=0 ") && cqes[0].contains(" wr=0 "),
+        "{cqes:#?}"
+    );
 }
 
 #[test]
@@ -51,7 +54,8 @@ fn trace_shows_lso_once() {
     let mut net = Net::new();
     let mut header = plain(2, 14);
     header[12..].copy_from_slice(&[8, 0]);
-    header.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 0, 0, 0]);
+    header
+        .extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 0, 0, 0]);
     let records = records(&mut net, |net| {
         net.post(&net.wqe(EthernetSegment { mss: 1000, ..<_>::default() }, &header, 2500));
         assert_eq!(net.driver.frames().len(), 3);
