@@ -55,6 +55,7 @@ fn flow_tables_are_listed_from_any_position() {
         assert_eq!(indices(name, at(second, 2)), [second], "{name}");
         assert!(indices(name, at(second, 6)).is_empty() && indices(name, u64::MAX).is_empty(), "{name}");
     }
+    assert_eq!(indices("flow-groups", at(first, 5)), [first, second], "the last index of a group");
     assert_eq!(indices("flow-entries", at(first, 4)), [second]);
 }
 
