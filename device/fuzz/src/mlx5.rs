@@ -10,11 +10,23 @@ use mlx5::{Mlx5, Options, Setup};
 use protocol::hca::mlx5::cq::{CqContext, CreateCq};
 use protocol::hca::mlx5::device::{Function, InitHca, NoArguments};
 use protocol::hca::mlx5::eq::{CreateEq, EqContext};
+use protocol::hca::mlx5::flow_counter::AllocFlowCounter;
+use protocol::hca::mlx5::flow_entry::{FlowActions, FlowContext, FlowEntrySelector, SetFlowTableEntry};
+use protocol::hca::mlx5::flow_group::CreateFlowGroup;
+use protocol::hca::mlx5::flow_table::{CreateFlowTable, FlowTableContext, SetFlowTableRoot};
 use protocol::hca::mlx5::input::{Bytes, Command, Pages};
 use protocol::hca::mlx5::mkey::{ANY_QP, CreateMkey, MkeyContext};
 use protocol::hca::mlx5::path::Path;
 use protocol::hca::mlx5::qp::{CreateQp, ModifyQp, QpContext};
-use protocol::ids::{Cqn, Eqn, Iova, Lid, Pdn, Qpn, UarIndex};
+use protocol::hca::mlx5::rq::{CreateRq, ModifyRq, RqContext};
+use protocol::hca::mlx5::rqt::{CreateRqt, RqNumbers, RqtContext};
+use protocol::hca::mlx5::sq::{CreateSq, ModifySq, SqContext, WorkQueueState};
+use protocol::hca::mlx5::srq::WorkQueue;
+use protocol::hca::mlx5::tir::{CreateTir, TirContext};
+use protocol::hca::mlx5::tis::{CreateTis, TisContext};
+use protocol::ids::{
+    Cqn, Eqn, FlowGroupId, FlowTableId, Iova, Lid, Pdn, Qpn, Rqn, Sqn, Tisn, TransportDomain, UarIndex,
+};
 
 use super::input::Input;
 use super::machine::{Aim, LIDS, Machine};
@@ -28,6 +40,9 @@ const PD: Pdn = Pdn::new(1);
 /// Numbers of an RC QP connected to itself, and of QP1.
 const QPNS: [u32; 2] = [0x80, 0x81];
 const KEY: u32 = 0x801;
+const SQN: Sqn = Sqn::new(0x4000);
+const RQN: Rqn = Rqn::new(0x4001);
+const TABLE: FlowTableId = FlowTableId::new(1);
 
 const AIM: Aim = Aim { qpns: &QPNS, key: KEY, va: 0x3_0000, ends: LIDS };
 
@@ -117,7 +132,70 @@ fn usual(list: &[u8]) -> Vec<Command<'_>> {
             Command::Rtr2RtsQp(modify),
         ]);
     }
+    commands.extend(netdev(list));
     commands
+}
+
+/// Returns the commands that create the netdev's queues and steer all frames to them. A device with an InfiniBand port
+/// rejects them.
+fn netdev(list: &[u8]) -> [Command<'_>; 15] {
+    let none = NoArguments::default();
+    let pages = Pages::parse(list);
+    let domain = TransportDomain::new(1);
+    let queue =
+        WorkQueue { kind: 1, pd: PD, uar: UAR, record: RECORD, log_entries: 6, ..WorkQueue::default() };
+    let sq = SqContext {
+        flush_in_error: true,
+        cqn: CQN,
+        tis_count: 1,
+        tisn: Tisn::new(1),
+        queue: WorkQueue { log_stride: 6, ..queue },
+        ..SqContext::default()
+    };
+    let queue = WorkQueue { log_stride: 5, ..queue };
+    let rq = RqContext { flush_in_error: true, cqn: CQN, queue, ..RqContext::default() };
+    let tir = TirContext { rqn: RQN, domain, unicast_loopback: true, ..TirContext::default() };
+    let table = FlowTableContext { level: 9, log_size: 8, ..FlowTableContext::default() };
+    let group =
+        CreateFlowGroup { table: TABLE, first: 2, last: 99, criteria: 1, ..CreateFlowGroup::default() };
+    let context = FlowContext {
+        group: FlowGroupId::new(1),
+        actions: FlowActions::FORWARD | FlowActions::COUNT,
+        destination_count: 1,
+        counter_count: 1,
+        ..FlowContext::default()
+    };
+    let entry = SetFlowTableEntry { table: TABLE, index: 3, context, ..SetFlowTableEntry::default() };
+    let ready = WorkQueueState::Ready.code();
+    [
+        Command::AllocTransportDomain(none),
+        Command::CreateTis(CreateTis { context: TisContext { domain, ..TisContext::default() } }),
+        Command::CreateSq(CreateSq { context: sq }, pages),
+        Command::ModifySq(ModifySq {
+            sqn: SQN,
+            context: SqContext { state: ready, ..SqContext::default() },
+            ..ModifySq::default()
+        }),
+        Command::CreateRq(CreateRq { context: rq }, pages),
+        Command::ModifyRq(ModifyRq {
+            rqn: RQN,
+            context: RqContext { state: ready, ..RqContext::default() },
+            ..ModifyRq::default()
+        }),
+        Command::CreateRqt(
+            CreateRqt { context: RqtContext { max_entries: 4, entries: 1 } },
+            RqNumbers::parse(&[0, 0, 0x40, 1]),
+        ),
+        Command::CreateTir(CreateTir { context: tir }),
+        Command::AllocFlowCounter(AllocFlowCounter::default()),
+        Command::CreateFlowTable(CreateFlowTable { table_type: 0, context: table }),
+        Command::CreateFlowGroup(group),
+        // One TIR and one flow counter.
+        Command::SetFlowTableEntry(entry, Bytes::parse(&[2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0])),
+        Command::SetFlowTableRoot(SetFlowTableRoot { table: TABLE, ..SetFlowTableRoot::default() }),
+        Command::DeleteFlowTableEntry(FlowEntrySelector { table: TABLE, index: 3, ..<_>::default() }),
+        Command::SetFlowTableEntry(entry, Bytes::parse(&[2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0])),
+    ]
 }
 
 fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
@@ -140,6 +218,17 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             guest.write(QUEUE_LOW, value);
         }
         24 => guest.write(COMMAND_DOORBELL, input.word()),
+        26 => {
+            // Write a WQE or a receive, and ring the doorbell of the SQ. The queues share their memory.
+            let at = RINGS + 64 * u64::from(input.byte() % 64);
+            guest.poke(
+                at,
+                &[0, 0, 0, [0x0a, 0x0e][usize::from(input.byte() % 2)], 0, 0x40, 0, input.byte() % 8],
+            );
+            guest.poke(at + 8, input.bytes(56));
+            guest.poke(RECORD.get(), &[0, 0, 0, input.byte(), 0, 0, 0, input.byte()]);
+            guest.ring(UAR, SEND, &(u64::from(SQN.get()) << 8).to_be_bytes());
+        }
         25 => {
             // Overwrite part of a mailbox block. The block is then rarely valid.
             let block = usize::from(input.byte() % 4);

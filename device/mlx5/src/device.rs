@@ -13,7 +13,7 @@ use card::management::NodeProfile;
 use card::telemetry::monitor::Rule;
 use card::telemetry::reason::IgnoreReason;
 use card::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
-use engine::Event;
+use engine::{Event, Instant};
 use protocol::describe::Visitor;
 use protocol::hca::mlx5::command::SLOTS;
 use protocol::hca::mlx5::eqe::{Eqe, EventMask};
@@ -335,6 +335,10 @@ impl Frontend for Mlx5 {
         self.function.resources_mut().is_some_and(|resources| resources.can_receive(qpn, dma))
     }
 
+    fn explain_queue(&self, number: Qpn) -> Option<Vec<String>> {
+        self.function.resources()?.explain_queue(number.get())
+    }
+
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
         let Some(resources) = self.function.resources_mut() else { return };
         match event {
@@ -354,6 +358,16 @@ impl Frontend for Mlx5 {
         let link = self.link(cx);
         let resources = self.function.resources_mut();
         resources.is_some_and(|resources| resources.next_frame(cx, out, link, Resources::steer))
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.function.resources()?.netdev.flushed.deadline()
+    }
+
+    fn handle_deadline(&mut self, cx: &mut Context<'_>) {
+        if let Some(resources) = self.function.resources_mut() {
+            resources.netdev.poll_flushed(cx.now);
+        }
     }
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {

@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub const MAX_EQS: u32 = 64;
+/// Speed of the Ethernet port that PTYS reports, in Gbit/s.
+pub const GBPS: u16 = 100;
 /// Number of GIDs in an InfiniBand port's table.
 pub const GIDS: u8 = 8;
 /// Number of GIDs in an Ethernet port's table. Every combination of an IP address and a VLAN has one.

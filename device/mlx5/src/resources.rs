@@ -13,11 +13,12 @@
 //! | page of a queue or key | 8 B | 2^24 | 128 MiB |
 //! | reference to an object | 50 B | 2^18 | 13 MiB |
 //! | multicast group | 250 B | 2^13 | 2 MiB |
-//! | flow table entry | 330 B | 2^20 | 330 MiB |
+//! | flow table entry | 340 B | 2^20 | 340 MiB |
 //! | destination of a flow table entry | 12 B | 2^21 | 24 MiB |
 //! | flow group | 250 B | 2^13 | 2 MiB |
 //! | flow counter | 30 B | 2^16 | 2 MiB |
-//! | SQ or RQ | 450 B | 2^13 | 4 MiB |
+//! | SQ or RQ | 500 B | 2^13 | 4 MiB |
+//! | failed RQ that is polled | 50 B | 2^13 | 400 KiB |
 //! | LSO in progress of an SQ | 6 KiB | 2^13 | 48 MiB |
 //! | TIR | 450 B | 2^12 | 2 MiB |
 //! | TIS | 50 B | 2^12 | 200 KiB |

@@ -297,6 +297,13 @@ pub trait Frontend: Sized + 'static {
         true
     }
 
+    /// Explains the state of a NIC queue that shares the number space of QPs, in lines of text. Returns `None` if no such
+    /// queue has this number.
+    fn explain_queue(&self, number: Qpn) -> Option<Vec<String>> {
+        let _ = number;
+        None
+    }
+
     /// Reports an engine event to the guest.
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event);
 

@@ -1,6 +1,8 @@
 //! Tests with a driver that writes random commands, mailboxes and doorbells. The device must complete every command and
 //! stay usable.
 
+mod ethernet;
+
 use drivers::mlx5::Layout;
 
 use super::*;

@@ -1,5 +1,6 @@
 //! Tests of a whole device with a driver, without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
 
+mod counters;
 mod doorbells;
 mod ethernet_port;
 mod flow;

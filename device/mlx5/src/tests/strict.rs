@@ -351,7 +351,8 @@ fn each_violation_is_reported_under_one_rule() {
 #[test]
 fn every_rule_has_a_test_case() {
     for rule in rules::ALL {
-        assert!(CASES.iter().any(|(broken, _)| broken == rule), "{}", rule.name);
+        let is_tested = CASES.iter().any(|(broken, _)| broken == rule) || netdev::strict::has_case(rule);
+        assert!(is_tested, "{}", rule.name);
     }
 }
 
