@@ -50,6 +50,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use self::connectx::pyverbs::Suite;
 use self::extent::Extent;
 pub(crate) use self::mthca::DOORBELL_RECORD_REMAPS;
 use crate::artifacts::RdmaCore;
@@ -236,17 +237,17 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "connectx-pingpong",
         "rdma-core's ping-pong programs, XRC's too, between two guests with mlx5_ib, with checked content",
-        |lab, report| Box::pin(connectx::pingpong::run(lab, report)),
+        |lab, report| Box::pin(connectx::pingpong::run(lab, report, Device::ConnectxIb)),
     ),
     Scenario::new(
         "connectx-perftest",
         "perftest between two guests with mlx5_ib: every operation and service",
-        |lab, report| Box::pin(connectx::perftest::run(lab, report, Extent::Core)),
+        |lab, report| Box::pin(connectx::perftest::run(lab, report, Device::ConnectxIb, Extent::Core)),
     ),
     Scenario::new(
         "connectx-perftest-full",
         "connectx-perftest with all sizes, both directions and many queue pairs; takes minutes",
-        |lab, report| Box::pin(connectx::perftest::run(lab, report, Extent::Full)),
+        |lab, report| Box::pin(connectx::perftest::run(lab, report, Device::ConnectxIb, Extent::Full)),
     ),
     Scenario::new(
         "connectx-cm",
@@ -277,7 +278,7 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "connectx-errors",
         "errors under mlx5_ib: status, event and kernel message; the driver is removed during traffic",
-        |lab, report| Box::pin(connectx::errors::run(lab, report)),
+        |lab, report| Box::pin(connectx::errors::run(lab, report, Device::ConnectxIb)),
     ),
     Scenario::new(
         "connectx-storage",
@@ -303,7 +304,7 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "connectx-middleware",
         "UCX, libfabric and Open MPI between two guests with mlx5_ib, over UCX's mlx5 transports too",
-        |lab, report| Box::pin(connectx::middleware::run(lab, report)),
+        |lab, report| Box::pin(connectx::middleware::run(lab, report, Device::ConnectxIb)),
     ),
     Scenario::new(
         "connectx-vfio",
@@ -311,13 +312,85 @@ pub const ALL: &[Scenario] = &[
         |lab, report| Box::pin(connectx::vfio::run(lab, report)),
     ),
     Scenario::new("connectx-pyverbs", "rdma-core's device tests in a guest with mlx5_ib", |lab, report| {
-        Box::pin(connectx::pyverbs::run(lab, report, RdmaCore::Stable))
+        Box::pin(connectx::pyverbs::run(lab, report, Suite::InfiniBand(RdmaCore::Stable)))
     })
     .alone(),
     Scenario::new(
         "connectx-pyverbs-newest",
         "connectx-pyverbs with the newest rdma-core, from Debian's unstable release",
-        |lab, report| Box::pin(connectx::pyverbs::run(lab, report, RdmaCore::Newest)),
+        |lab, report| Box::pin(connectx::pyverbs::run(lab, report, Suite::InfiniBand(RdmaCore::Newest))),
+    )
+    .alone(),
+    Scenario::new(
+        "connectx-features",
+        "ethtool, XDP, AF_XDP and tunnels between two ConnectX with an Ethernet port, with counted traffic",
+        |lab, report| Box::pin(e810::features::run(lab, report, Device::Connectx)),
+    ),
+    Scenario::new(
+        "connectx-dpdk",
+        "DPDK's testpmd forwards frames between two ConnectX over 4 queues each, and so connects two guests",
+        |lab, report| Box::pin(e810::dpdk::run(lab, report, Device::Connectx)),
+    ),
+    Scenario::new(
+        "connectx-roce-pingpong",
+        "connectx-pingpong between two ConnectX with an Ethernet port",
+        |lab, report| Box::pin(connectx::pingpong::run(lab, report, Device::Connectx)),
+    ),
+    Scenario::new(
+        "connectx-roce-perftest",
+        "connectx-perftest between two ConnectX with an Ethernet port, also with rdma_cm",
+        |lab, report| Box::pin(connectx::perftest::run(lab, report, Device::Connectx, Extent::Core)),
+    ),
+    Scenario::new(
+        "connectx-roce-perftest-full",
+        "connectx-roce-perftest with all sizes, both directions and many queue pairs; takes minutes",
+        |lab, report| Box::pin(connectx::perftest::run(lab, report, Device::Connectx, Extent::Full)),
+    ),
+    Scenario::new(
+        "connectx-roce-cm",
+        "rdma_cm between ConnectX with an Ethernet port, and with soft-RoCE and an E810 in both roles",
+        |lab, report| Box::pin(e810::cm::run(lab, report, Device::Connectx, Extent::Core)),
+    ),
+    Scenario::new(
+        "connectx-roce-cm-full",
+        "connectx-roce-cm with every program in every combination; takes minutes",
+        |lab, report| Box::pin(e810::cm::run(lab, report, Device::Connectx, Extent::Full)),
+    ),
+    Scenario::new(
+        "connectx-roce-errors",
+        "connectx-errors between two ConnectX with an Ethernet port",
+        |lab, report| Box::pin(connectx::errors::run(lab, report, Device::Connectx)),
+    ),
+    Scenario::new(
+        "connectx-roce-storage",
+        "NVMe and NFS over RDMA between two ConnectX with an Ethernet port: content, fio, loss, server failure",
+        |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::Connectx, e810::storage::Extent::Core))
+        },
+    ),
+    Scenario::new(
+        "connectx-roce-storage-full",
+        "NVMe, iSER and NFS with 512 MiB, minutes of fio and a killed server, and sockets, over Ethernet ports",
+        |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::Connectx, e810::storage::Extent::Full))
+        },
+    ),
+    Scenario::new(
+        "connectx-roce-storage-sockets",
+        "RDS and SMC sockets over RDMA between two ConnectX with an Ethernet port",
+        |lab, report| {
+            Box::pin(e810::storage::run(lab, report, Device::Connectx, e810::storage::Extent::Sockets))
+        },
+    ),
+    Scenario::new(
+        "connectx-roce-middleware",
+        "connectx-middleware between two ConnectX with an Ethernet port",
+        |lab, report| Box::pin(connectx::middleware::run(lab, report, Device::Connectx)),
+    ),
+    Scenario::new(
+        "connectx-roce-pyverbs",
+        "rdma-core's whole suite, with the tests of libmlx5, in a guest with an Ethernet port",
+        |lab, report| Box::pin(connectx::pyverbs::run(lab, report, Suite::Ethernet)),
     )
     .alone(),
     Scenario::new(
@@ -338,7 +411,7 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "dpdk",
         "DPDK's testpmd forwards frames between two E810s, and so connects two guests that use Debian's ice",
-        |lab, report| Box::pin(e810::dpdk::run(lab, report)),
+        |lab, report| Box::pin(e810::dpdk::run(lab, report, Device::E810)),
     ),
     Scenario::new(
         "netboot",
@@ -363,12 +436,12 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "e810-cm",
         "rdma_cm between E810s and with soft-RoCE: streams, datagrams, multicast over IPv4, IPv6 and a VLAN",
-        |lab, report| Box::pin(e810::cm::run(lab, report, Extent::Core)),
+        |lab, report| Box::pin(e810::cm::run(lab, report, Device::E810, Extent::Core)),
     ),
     Scenario::new(
         "e810-cm-full",
         "e810-cm with every program in every combination; takes minutes",
-        |lab, report| Box::pin(e810::cm::run(lab, report, Extent::Full)),
+        |lab, report| Box::pin(e810::cm::run(lab, report, Device::E810, Extent::Full)),
     ),
     Scenario::new(
         "e810-storage",

@@ -69,6 +69,11 @@ pub(in crate::scenario) fn strict_e810(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
 }
 
+/// Returns the settings of [`strict_e810`] for a card of any kind.
+pub(in crate::scenario) fn strict_card(hca: kind::Device, lab: &Lab, spec: HcaSpec) -> HcaSpec {
+    HcaSpec { interface: hca.interface().unwrap_or_default(), ..strict_e810(lab, spec) }
+}
+
 /// Returns settings for a station's E810 without strict mode, for speed tests and for drivers with known violations.
 pub(in crate::scenario) fn e810_without_strict(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { strict: false, ..strict_e810(lab, spec) }
@@ -186,6 +191,16 @@ impl Station {
         self.sh("echo 0 > /proc/sys/net/ipv4/icmp_echo_ignore_broadcasts").await?;
         let address = self.address(0);
         bring_up(&mut self.vm, &self.device, &address).await
+    }
+
+    /// Returns the name of the RDMA device.
+    pub(in crate::scenario) fn rdma_device(&self) -> Result<&'static str> {
+        self.hca.and_then(kind::Device::rdma_device).context("the station has no RDMA device")
+    }
+
+    /// Returns the modules of the drivers, and the modules that verbs programs need.
+    pub(in crate::scenario) fn modules(&self) -> &'static [&'static str] {
+        self.hca.map_or(&[], kind::Device::modules)
     }
 
     /// Returns whether the device is a ConnectX.
