@@ -2,6 +2,7 @@
 
 pub(super) mod cm;
 pub(super) mod errors;
+pub(super) mod many;
 pub(super) mod messages;
 pub(super) mod middleware;
 pub(super) mod perftest;

@@ -327,6 +327,11 @@ pub const ALL: &[Scenario] = &[
         |lab, report| Box::pin(e810::features::run(lab, report, Device::Connectx)),
     ),
     Scenario::new(
+        "connectx-many",
+        "eight ConnectX in a guest; a guest whose only network is two ConnectX: DHCP, bonds, failover",
+        |lab, report| Box::pin(connectx::many::run(lab, report)),
+    ),
+    Scenario::new(
         "connectx-dpdk",
         "DPDK's testpmd forwards frames between two ConnectX over 4 queues each, and so connects two guests",
         |lab, report| Box::pin(e810::dpdk::run(lab, report, Device::Connectx)),
@@ -564,7 +569,7 @@ pub const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "mixed-fabric",
-        "ib_mthca, JingZhao, E810, ConnectX and soft-RoCE on one fabric, all pairs, with verified content",
+        "ib_mthca, JingZhao, E810, ConnectX with both ports and soft-RoCE on one fabric, with verified content",
         |lab, report| Box::pin(mixed_fabric::run(lab, report)),
     ),
     Scenario::new(
