@@ -185,6 +185,16 @@ impl Disks {
         Self::of(cache, kernel, &with_dpdk(cache)?)
     }
 
+    /// Returns the disks with the programs that the kernel's self-tests of network drivers need.
+    ///
+    /// # Errors
+    /// Same as for [`Disks::obtain`].
+    pub fn with_self_test_programs(cache: &Path, kernel: &Kernel) -> Result<Self> {
+        const PACKAGES: &[&str] = &["bpftool", "python3-yaml", "socat", "tcpdump"];
+        let runs = |name: &str| !WITHOUT.contains(&name);
+        Self::of(cache, kernel, &with(cache, PACKAGES, &runs)?)
+    }
+
     /// Returns the disks with the newest rdma-core instead of that of the stable release.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ pub(super) mod features;
 mod filter;
 mod flows;
 mod jumbo;
+pub(super) mod kselftest;
 mod lifecycle;
 pub(super) mod limits;
 mod messages;

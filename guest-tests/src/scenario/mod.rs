@@ -51,6 +51,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use self::connectx::pyverbs::Suite;
+use self::e810::kselftest::Nics;
 use self::extent::Extent;
 pub(crate) use self::mthca::DOORBELL_RECORD_REMAPS;
 use crate::artifacts::RdmaCore;
@@ -330,6 +331,21 @@ pub const ALL: &[Scenario] = &[
         "connectx-many",
         "eight ConnectX in a guest; a guest whose only network is two ConnectX: DHCP, bonds, failover",
         |lab, report| Box::pin(connectx::many::run(lab, report)),
+    ),
+    Scenario::new(
+        "connectx-kselftest",
+        "the kernel's own self-tests of network drivers with a ConnectX with an Ethernet port",
+        |lab, report| Box::pin(e810::kselftest::run(lab, report, Nics::Cards(Device::Connectx))),
+    ),
+    Scenario::new(
+        "e810-kselftest",
+        "the kernel's own self-tests of network drivers with an E810",
+        |lab, report| Box::pin(e810::kselftest::run(lab, report, Nics::Cards(Device::E810))),
+    ),
+    Scenario::new(
+        "virtio-kselftest",
+        "connectx-kselftest with virtio NICs, to distinguish faults of the tests from faults of a device",
+        |lab, report| Box::pin(e810::kselftest::run(lab, report, Nics::Virtio)),
     ),
     Scenario::new(
         "connectx-dpdk",
