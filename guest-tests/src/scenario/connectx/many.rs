@@ -142,7 +142,8 @@ impl Bench {
     }
 
     async fn ping(&mut self, address: &str) -> Result<()> {
-        let line = format!("for i in $(seq 20); do ping -n -q -c 3 -i 0.2 -W 1 {address} && exit 0; done; exit 1");
+        let line =
+            format!("for i in $(seq 20); do ping -n -q -c 3 -i 0.2 -W 1 {address} && exit 0; done; exit 1");
         sh(&mut self.a, &line).await.map(drop)
     }
 
@@ -156,7 +157,9 @@ impl Bench {
     /// Bonds guest `b`'s cards and checks that IP and RDMA work before and after each failover.
     async fn bonded(&mut self, options: &str) -> Result<()> {
         let mut ports = Vec::new();
-        let line = format!("modprobe bonding && ip link add bond0 type bond mode active-backup miimon 100 {options}");
+        let line = format!(
+            "modprobe bonding && ip link add bond0 type bond mode active-backup miimon 100 {options}"
+        );
         sh(&mut self.b, &line).await?;
         for id in PEERS {
             let port = device(&mut self.b, id).await?;
@@ -183,8 +186,7 @@ impl Bench {
             let active = self.active().await?;
             let id = ports.iter().find(|(_, port)| *port == active).map(|(id, _)| *id);
             let id = id.with_context(|| format!("{active} is not a port of the bond"))?;
-            let pings =
-                spawn(&mut self.a, &format!("ping -n -q -c {ECHOES} -i 0.1 -W 2 {address}")).await?;
+            let pings = spawn(&mut self.a, &format!("ping -n -q -c {ECHOES} -i 0.1 -W 2 {address}")).await?;
             let control = self.daemons[1].controls_of(id);
             control.ask(&["port", "down"]).await?;
             let until = format!(
@@ -193,9 +195,10 @@ impl Bench {
             );
             self.b.run_within(LIMIT, &["sh", "-c", &until]).await.context("no failover")?;
             let end = wait(&mut self.a, pings, LIMIT).await?;
-            let replies = end.stdout.split_once(" received").and_then(|(before, _)| {
-                before.rsplit(' ').next()?.parse::<u32>().ok()
-            });
+            let replies = end
+                .stdout
+                .split_once(" received")
+                .and_then(|(before, _)| before.rsplit(' ').next()?.parse::<u32>().ok());
             ensure!(replies.is_some_and(|replies| replies >= LEAST_REPLIES), "{}", end.stdout);
             self.rping(&address).await.context("after the failover")?;
             control.ask(&["port", "up"]).await?;

@@ -70,12 +70,7 @@ const BY_CM: &[(&str, usize)] = &[
     ("ib_send_lat -R -s 64 -n 500", 1),
 ];
 
-pub(in super::super) async fn run(
-    lab: &Lab,
-    report: &mut Report,
-    hca: Device,
-    extent: Extent,
-) -> Result<()> {
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device, extent: Extent) -> Result<()> {
     let (part, more) = extent.select(("perftest", &[][..]), ("perftest-full", FULL));
     let mut pair = super::start_of(hca, lab, &super::scenario(hca, part), &[]).await?;
     let hint = pair.hint();

@@ -35,9 +35,7 @@ impl Suite {
             Self::InfiniBand(RdmaCore::Newest) => {
                 ("connectx-pyverbs-newest", Device::ConnectxIb, NEWEST, RdmaCore::Newest)
             }
-            Self::Ethernet => {
-                ("connectx-roce-pyverbs", Device::Connectx, ethernet::KNOWN, RdmaCore::Stable)
-            }
+            Self::Ethernet => ("connectx-roce-pyverbs", Device::Connectx, ethernet::KNOWN, RdmaCore::Stable),
         }
     }
 }

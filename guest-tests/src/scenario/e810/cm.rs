@@ -41,12 +41,7 @@ const CONNECTX_PAIRS: Pairs = &[
     ("E810 to ConnectX", Side::D, Side::A, true),
 ];
 
-pub(in super::super) async fn run(
-    lab: &Lab,
-    report: &mut Report,
-    hca: Device,
-    extent: Extent,
-) -> Result<()> {
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device, extent: Extent) -> Result<()> {
     let (part, (family, pairs)) = (
         extent.select("cm", "cm-full"),
         match hca {

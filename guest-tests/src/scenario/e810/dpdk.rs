@@ -237,7 +237,8 @@ impl Bench {
         ensure!(text.contains("Bye"), "{text}");
         for queue in 0..self.queues() {
             let heading = format!("Forward Stats for RX Port= 0/Queue= {queue} ");
-            let (_, of_queue) = text.split_once(&heading).with_context(|| format!("no {heading:?} in {text}"))?;
+            let (_, of_queue) =
+                text.split_once(&heading).with_context(|| format!("no {heading:?} in {text}"))?;
             ensure!(value(of_queue, "RX-packets:")? > 0, "queue {queue} received nothing: {text}");
         }
         Ok(())

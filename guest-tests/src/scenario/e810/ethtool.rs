@@ -105,8 +105,7 @@ pub(super) async fn hash_fields(a: &mut Station, b: &mut Station) -> Result<()> 
     flows::send(a, b, FLOWS, DATAGRAMS).await?;
     let counts = since(&before, b).await?;
     set(b, "-N {} rx-flow-hash udp4 sdfn").await?;
-    let (sent, used) =
-        (u64::from(FLOWS * DATAGRAMS), counts.iter().filter(|&&count| count > OTHERS).count());
+    let (sent, used) = (u64::from(FLOWS * DATAGRAMS), counts.iter().filter(|&&count| count > OTHERS).count());
     ensure!(used == 1 && counts.iter().sum::<u64>() >= sent, "queues received {counts:?} of {sent} packets");
     reach(a, b, flows::PORT, Reach::All).await
 }
@@ -164,7 +163,8 @@ pub(super) async fn channels(a: &mut Station, b: &mut Station) -> Result<()> {
 /// Checks fixed and adaptive interrupt moderation.
 pub(super) async fn moderation(a: &mut Station, b: &mut Station) -> Result<()> {
     const FIXED: &str = "adaptive-rx off adaptive-tx off rx-usecs 100 rx-frames 64 tx-usecs 50 tx-frames 32";
-    for (setting, shown) in [(FIXED, "rx-usecs:\t100"), ("adaptive-rx on adaptive-tx on", "Adaptive RX: on")] {
+    for (setting, shown) in [(FIXED, "rx-usecs:\t100"), ("adaptive-rx on adaptive-tx on", "Adaptive RX: on")]
+    {
         set(b, &format!("-C {{}} {setting}")).await?;
         let text = set(b, "-c {}").await?;
         ensure!(text.contains(shown), "{shown:?} is missing in {text}");

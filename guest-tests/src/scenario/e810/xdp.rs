@@ -57,11 +57,7 @@ pub(super) struct Socket {
 }
 
 pub(super) const SOCKETS: &[Socket] = &[
-    Socket {
-        name: "AF_XDP, copied packets",
-        arguments: ",force_copy=1",
-        counters: &["rx_xdp_redirect"],
-    },
+    Socket { name: "AF_XDP, copied packets", arguments: ",force_copy=1", counters: &["rx_xdp_redirect"] },
     Socket {
         name: "AF_XDP, zero copy",
         arguments: "",
@@ -116,9 +112,11 @@ impl Socket {
     pub(super) async fn answers(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         let own = b.device.clone();
         b.sh(&format!("ethtool -L {own} combined 1")).await?;
-        b.sh("echo 100 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages && mkdir -p /dev/hugepages && \
-             { mountpoint -q /dev/hugepages || mount -t hugetlbfs none /dev/hugepages; }")
-            .await?;
+        b.sh(
+            "echo 100 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages && mkdir -p /dev/hugepages && \
+             { mountpoint -q /dev/hugepages || mount -t hugetlbfs none /dev/hugepages; }",
+        )
+        .await?;
         let command = format!(
             "dpdk-testpmd -l 0,1 --in-memory --no-pci --vdev net_af_xdp0,iface={own}{} -- \
              --forward-mode=icmpecho --auto-start --total-num-mbufs=8192 --stats-period=1",

@@ -194,8 +194,8 @@ async fn port_down(pair: &mut StockPair) -> Result<()> {
 
 /// Starts long-running programs and waits until traffic flows.
 pub(in super::super) async fn traffic(pair: &mut StockPair) -> Result<[agent::wire::ProgramId; 2]> {
-    let [of_a, of_b] = [&pair.a, &pair.b]
-        .map(|node| format!("ib_write_bw -F -d {} -s 65536 -D 60", node.selected("-x")));
+    let [of_a, of_b] =
+        [&pair.a, &pair.b].map(|node| format!("ib_write_bw -F -d {} -s 65536 -D 60", node.selected("-x")));
     let before = sent(pair).await?;
     let server = tools::spawn(&mut pair.b.vm, &of_b).await?;
     Ready::Tcp(PERFTEST_PORT).wait(&mut pair.b.vm, server, &of_b).await?;

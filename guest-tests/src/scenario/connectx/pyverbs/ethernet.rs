@@ -30,13 +30,8 @@ const MLX5_MODULES: &[&str] = &[
     "test_mlx5_vfio",
 ];
 
-pub(super) const KNOWN: Known = Known {
-    modules: &[MODULES, MLX5_MODULES],
-    device: "mlx5_0",
-    failures: &[],
-    skips: &[SKIPS],
-    turns: &[],
-};
+pub(super) const KNOWN: Known =
+    Known { modules: &[MODULES, MLX5_MODULES], device: "mlx5_0", failures: &[], skips: &[SKIPS], turns: &[] };
 
 const SKIPS: &[Skip] = &[
     skip("tests.test_cuda_dmabuf", "cuda-python 12.0+ must be installed", NO_DMABUF),
@@ -58,7 +53,11 @@ const SKIPS: &[Skip] = &[
         "additional access flags 258",
         NO_FLUSH,
     ),
-    skip("tests.test_srq.SrqTestCase.test_resize_srq", "SRQ resize is not supported", "the driver has it not"),
+    skip(
+        "tests.test_srq.SrqTestCase.test_resize_srq",
+        "SRQ resize is not supported",
+        "the driver has it not",
+    ),
     skip(
         "tests.test_tag_matching",
         "Tag matching is not supported",
