@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::cell::{Cell, Operation};
-use super::e810::roce;
 use super::endpoint::jingzhao::Jingzhao;
 use super::endpoint::stock::Stock;
 use super::endpoint::{Endpoint, connect};
 use super::mthca::DOORBELL_RECORD_REMAPS;
+use super::nic::roce;
 use super::pair::{Node, VFIO_MODULES};
 use super::rxe_interop::{boot_rxe, ip, mac};
 use super::stock_pair::load;

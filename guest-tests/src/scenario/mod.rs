@@ -30,6 +30,7 @@ mod mixed_fabric;
 mod mthca;
 mod namespace;
 mod netboot;
+mod nic;
 mod operator;
 mod pair;
 mod perftest;
@@ -51,9 +52,9 @@ use std::time::Instant;
 use anyhow::Result;
 
 use self::connectx::pyverbs::Suite;
-use self::e810::kselftest::Nics;
 use self::extent::Extent;
 pub(crate) use self::mthca::DOORBELL_RECORD_REMAPS;
+use self::nic::kselftest::Nics;
 use crate::artifacts::RdmaCore;
 use crate::lab::Lab;
 use crate::report::Report;
@@ -259,21 +260,21 @@ pub const ALL: &[Scenario] = &[
         "connectx-net",
         "network traffic of mlx5_core: two ConnectX and a virtio NIC; sizes, MTU, VLANs, filters, queues",
         |lab, report| {
-            Box::pin(e810::net::run(lab, report, Device::Connectx, e810::net::Extent::Core))
+            Box::pin(nic::net::run(lab, report, Device::Connectx, nic::net::Extent::Core))
         },
     ),
     Scenario::new(
         "connectx-net-full",
         "connectx-net with more MTUs, streams and tags, and large files",
         |lab, report| {
-            Box::pin(e810::net::run(lab, report, Device::Connectx, e810::net::Extent::Full))
+            Box::pin(nic::net::run(lab, report, Device::Connectx, nic::net::Extent::Full))
         },
     ),
     Scenario::new(
         "connectx-loss",
         "connectx-net on a link that loses 1 % of the frames",
         |lab, report| {
-            Box::pin(e810::net::run(lab, report, Device::Connectx, e810::net::Extent::Lossy))
+            Box::pin(nic::net::run(lab, report, Device::Connectx, nic::net::Extent::Lossy))
         },
     ),
     Scenario::new(
@@ -285,21 +286,21 @@ pub const ALL: &[Scenario] = &[
         "connectx-storage",
         "NVMe and NFS over RDMA between two ConnectX with IPoIB addresses: content, fio, loss, server failure",
         |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Core))
+            Box::pin(nic::storage::run(lab, report, Device::ConnectxIb, nic::storage::Extent::Core))
         },
     ),
     Scenario::new(
         "connectx-storage-full",
         "NVMe, iSER, SRP and NFS with 512 MiB, minutes of fio and a killed server, and sockets, between two ConnectX",
         |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Full))
+            Box::pin(nic::storage::run(lab, report, Device::ConnectxIb, nic::storage::Extent::Full))
         },
     ),
     Scenario::new(
         "connectx-storage-srp",
         "the part of connectx-storage-full that tests SRP",
         |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Srp))
+            Box::pin(nic::storage::run(lab, report, Device::ConnectxIb, nic::storage::Extent::Srp))
         },
     ),
     Scenario::new(
@@ -325,7 +326,7 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "connectx-features",
         "ethtool, XDP, AF_XDP and tunnels between two ConnectX with an Ethernet port, with counted traffic",
-        |lab, report| Box::pin(e810::features::run(lab, report, Device::Connectx)),
+        |lab, report| Box::pin(nic::features::run(lab, report, Device::Connectx)),
     ),
     Scenario::new(
         "connectx-many",
@@ -335,22 +336,22 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "connectx-kselftest",
         "the kernel's own self-tests of network drivers with a ConnectX with an Ethernet port",
-        |lab, report| Box::pin(e810::kselftest::run(lab, report, Nics::Cards(Device::Connectx))),
+        |lab, report| Box::pin(nic::kselftest::run(lab, report, Nics::Cards(Device::Connectx))),
     ),
     Scenario::new(
         "e810-kselftest",
         "the kernel's own self-tests of network drivers with an E810",
-        |lab, report| Box::pin(e810::kselftest::run(lab, report, Nics::Cards(Device::E810))),
+        |lab, report| Box::pin(nic::kselftest::run(lab, report, Nics::Cards(Device::E810))),
     ),
     Scenario::new(
         "virtio-kselftest",
         "connectx-kselftest with virtio NICs, to distinguish faults of the tests from faults of a device",
-        |lab, report| Box::pin(e810::kselftest::run(lab, report, Nics::Virtio)),
+        |lab, report| Box::pin(nic::kselftest::run(lab, report, Nics::Virtio)),
     ),
     Scenario::new(
         "connectx-dpdk",
         "DPDK's testpmd forwards frames between two ConnectX over 4 queues each, and so connects two guests",
-        |lab, report| Box::pin(e810::dpdk::run(lab, report, Device::Connectx)),
+        |lab, report| Box::pin(nic::dpdk::run(lab, report, Device::Connectx)),
     ),
     Scenario::new(
         "connectx-roce-pingpong",
@@ -370,12 +371,12 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "connectx-roce-cm",
         "rdma_cm between ConnectX with an Ethernet port, and with soft-RoCE and an E810 in both roles",
-        |lab, report| Box::pin(e810::cm::run(lab, report, Device::Connectx, Extent::Core)),
+        |lab, report| Box::pin(nic::cm::run(lab, report, Device::Connectx, Extent::Core)),
     ),
     Scenario::new(
         "connectx-roce-cm-full",
         "connectx-roce-cm with every program in every combination; takes minutes",
-        |lab, report| Box::pin(e810::cm::run(lab, report, Device::Connectx, Extent::Full)),
+        |lab, report| Box::pin(nic::cm::run(lab, report, Device::Connectx, Extent::Full)),
     ),
     Scenario::new(
         "connectx-roce-errors",
@@ -386,21 +387,21 @@ pub const ALL: &[Scenario] = &[
         "connectx-roce-storage",
         "NVMe and NFS over RDMA between two ConnectX with an Ethernet port: content, fio, loss, server failure",
         |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::Connectx, e810::storage::Extent::Core))
+            Box::pin(nic::storage::run(lab, report, Device::Connectx, nic::storage::Extent::Core))
         },
     ),
     Scenario::new(
         "connectx-roce-storage-full",
         "NVMe, iSER and NFS with 512 MiB, minutes of fio and a killed server, and sockets, over Ethernet ports",
         |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::Connectx, e810::storage::Extent::Full))
+            Box::pin(nic::storage::run(lab, report, Device::Connectx, nic::storage::Extent::Full))
         },
     ),
     Scenario::new(
         "connectx-roce-storage-sockets",
         "RDS and SMC sockets over RDMA between two ConnectX with an Ethernet port",
         |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::Connectx, e810::storage::Extent::Sockets))
+            Box::pin(nic::storage::run(lab, report, Device::Connectx, nic::storage::Extent::Sockets))
         },
     ),
     Scenario::new(
@@ -432,7 +433,7 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "dpdk",
         "DPDK's testpmd forwards frames between two E810s, and so connects two guests that use Debian's ice",
-        |lab, report| Box::pin(e810::dpdk::run(lab, report, Device::E810)),
+        |lab, report| Box::pin(nic::dpdk::run(lab, report, Device::E810)),
     ),
     Scenario::new(
         "netboot",
@@ -457,42 +458,42 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "e810-cm",
         "rdma_cm between E810s and with soft-RoCE: streams, datagrams, multicast over IPv4, IPv6 and a VLAN",
-        |lab, report| Box::pin(e810::cm::run(lab, report, Device::E810, Extent::Core)),
+        |lab, report| Box::pin(nic::cm::run(lab, report, Device::E810, Extent::Core)),
     ),
     Scenario::new(
         "e810-cm-full",
         "e810-cm with every program in every combination; takes minutes",
-        |lab, report| Box::pin(e810::cm::run(lab, report, Device::E810, Extent::Full)),
+        |lab, report| Box::pin(nic::cm::run(lab, report, Device::E810, Extent::Full)),
     ),
     Scenario::new(
         "e810-storage",
         "NVMe and NFS over RDMA between two E810s with stock software: content, fio, loss, server failure",
-        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Core)),
+        |lab, report| Box::pin(nic::storage::run(lab, report, Device::E810, nic::storage::Extent::Core)),
     ),
     Scenario::new(
         "e810-storage-nvme",
         "NVMe over RDMA with 512 MiB, minutes of fio, and a server that is killed",
-        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Nvme)),
+        |lab, report| Box::pin(nic::storage::run(lab, report, Device::E810, nic::storage::Extent::Nvme)),
     ),
     Scenario::new(
         "e810-storage-iser",
         "iSER with 512 MiB, minutes of fio, and a server that is killed",
-        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Iser)),
+        |lab, report| Box::pin(nic::storage::run(lab, report, Device::E810, nic::storage::Extent::Iser)),
     ),
     Scenario::new(
         "e810-storage-nfs",
         "NFS over RDMA with 512 MiB, minutes of fio, and a server that is killed",
-        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Nfs)),
+        |lab, report| Box::pin(nic::storage::run(lab, report, Device::E810, nic::storage::Extent::Nfs)),
     ),
     Scenario::new(
         "e810-storage-sockets",
         "RDS and SMC sockets over RDMA between two E810s",
-        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Sockets)),
+        |lab, report| Box::pin(nic::storage::run(lab, report, Device::E810, nic::storage::Extent::Sockets)),
     ),
     Scenario::new(
         "e810-storage-full",
         "all four e810-storage scenarios in the same guests",
-        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Full)),
+        |lab, report| Box::pin(nic::storage::run(lab, report, Device::E810, nic::storage::Extent::Full)),
     ),
     Scenario::new(
         "e810-limits",
@@ -518,23 +519,23 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "e810-net",
         "IP between E810s with Debian's ice and with a virtio NIC: sizes, MTUs, VLANs, multicast, bridges, queues",
-        |lab, report| Box::pin(e810::net::run(lab, report, Device::E810, e810::net::Extent::Core)),
+        |lab, report| Box::pin(nic::net::run(lab, report, Device::E810, nic::net::Extent::Core)),
     ),
     Scenario::new(
         "e810-net-full",
         "e810-net with all MTUs, streams and VLANs, and with large files; takes minutes",
-        |lab, report| Box::pin(e810::net::run(lab, report, Device::E810, e810::net::Extent::Full)),
+        |lab, report| Box::pin(nic::net::run(lab, report, Device::E810, nic::net::Extent::Full)),
     ),
     Scenario::new(
         "e810-loss",
         "e810-net-full on a link that drops 1 % of the frames in each direction",
-        |lab, report| Box::pin(e810::net::run(lab, report, Device::E810, e810::net::Extent::Lossy)),
+        |lab, report| Box::pin(nic::net::run(lab, report, Device::E810, nic::net::Extent::Lossy)),
     )
     .alone(),
     Scenario::new(
         "e810-net-control",
         "e810-net-full between two virtio NICs, to distinguish lab faults from E810 faults",
-        |lab, report| Box::pin(e810::net::run(lab, report, Device::E810, e810::net::Extent::Control)),
+        |lab, report| Box::pin(nic::net::run(lab, report, Device::E810, nic::net::Extent::Control)),
     ),
     Scenario::new(
         "e810-speed",

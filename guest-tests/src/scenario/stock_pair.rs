@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::connectx::messages;
-use super::e810::roce::{Gid, gid_index_of};
-use super::e810::station::{self, Address};
 use super::failing::PeerAddress;
 use super::kernel_log;
+use super::nic::roce::{Gid, gid_index_of};
+use super::nic::station::{self, Address};
 use super::perftest::{self, Device};
 use crate::daemon::{Daemon, Explained, HcaSpec, free_udp_ports};
 use crate::lab::{Guest, Lab};

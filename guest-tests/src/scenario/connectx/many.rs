@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use tokio::process::Command;
 
-use super::super::e810::station::{Address, bring_up, carrier, device, load, strict_card};
+use super::super::nic::station::{Address, bring_up, carrier, device, load, strict_card};
 use super::messages;
 use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::{Guest, Lab};

@@ -3,8 +3,8 @@
 
 use anyhow::{Context as _, Result};
 
-use super::super::e810::roce::{self, Gid};
 use super::super::middleware::{ALL_RANKS, MPI_OVER_LIBFABRIC, Pair, mpi_over_ucx};
+use super::super::nic::roce::{self, Gid};
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::run_dir::RunDir;

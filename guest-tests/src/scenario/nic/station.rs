@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::messages;
-use super::package::Package;
 use crate::daemon::{Daemon, HcaSpec, Interface};
 use crate::lab::{Guest, Lab};
 use crate::qemu::Nic;
 use crate::run_dir::RunDir;
 use crate::scenario::connectx;
+use crate::scenario::e810::messages;
+use crate::scenario::e810::package::Package;
 use crate::scenario::kernel_log;
 use crate::scenario::rxe_interop::mac;
 use crate::scenario::stock_pair;

@@ -16,7 +16,7 @@ use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
 /// Name that the kernel gives to the first device of `irdma`.
-pub(super) const DEVICE: &str = "irdma0";
+pub(in crate::scenario) const DEVICE: &str = "irdma0";
 /// Time limit for the port to become active after the driver is started.
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);
 
@@ -34,7 +34,7 @@ pub(in super::super) enum Gid {
 }
 
 /// Starts two connected stations with an E810 each, without `irdma`.
-pub(super) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Station; 2]> {
+pub(in crate::scenario) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Station; 2]> {
     pair_of(kind::Device::E810, lab, run, image).await
 }
 
@@ -54,7 +54,12 @@ pub(in super::super) async fn pair_of(
 }
 
 /// Starts a station with additional disks and without a peer.
-pub(super) async fn alone(lab: &Lab, run: &RunDir, image: &Image, disks: Vec<PathBuf>) -> Result<Station> {
+pub(in crate::scenario) async fn alone(
+    lab: &Lab,
+    run: &RunDir,
+    image: &Image,
+    disks: Vec<PathBuf>,
+) -> Result<Station> {
     let [spec, _] = HcaSpec::pair()?;
     Station::with_e810(lab, run, image, &strict_e810(lab, spec), disks).await
 }
@@ -110,7 +115,7 @@ pub(in super::super) async fn irdma_guest(
 }
 
 /// Returns the lowest index of a GID of this kind on the station's RDMA device.
-pub(super) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize> {
+pub(in crate::scenario) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize> {
     gid_index_of(&mut station.vm, station.rdma_device()?, kind).await
 }
 

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::package::Package;
 use super::station::{bring_up, device, load, shape, strict_card};
 use crate::daemon::{Daemon, HcaSpec, free_udp_ports};
 use crate::lab::{Guest, Lab};
 use crate::qemu::{Nic, NicModel};
 use crate::report::Report;
 use crate::run_dir::RunDir;
-use crate::scenario::e810::station::Address;
+use crate::scenario::e810::package::Package;
+use crate::scenario::nic::station::Address;
 use crate::scenario::rxe_interop::mac;
 use crate::testbed::kind::Device;
 use crate::vm::Vm;

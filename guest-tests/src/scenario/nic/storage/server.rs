@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use crate::daemon::HcaSpec;
 use crate::lab::{Guest, Lab};
 use crate::run_dir::RunDir;
-use crate::scenario::e810::roce;
-use crate::scenario::e810::station::{Station, shape, strict_e810};
+use crate::scenario::nic::roce;
+use crate::scenario::nic::station::{Station, shape, strict_e810};
 use crate::testbed::kind::Device;
 use crate::vm::Image;
 
