@@ -324,7 +324,8 @@ impl StockNode {
         self.vm.run(&["ip", "link", "set", &device, "mtu", ETHERNET_MTU]).await?;
         station::bring_up(&mut self.vm, &device, &Address::on(0, self.id)).await?;
         load(&mut self.vm, self.hca).await?;
-        self.gid = Some(gid_index_of(&mut self.vm, self.rdma_device(), Gid::V4).await?);
+        let device = self.rdma_device();
+        self.gid = Some(gid_index_of(&mut self.vm, device, Gid::V4).await?);
         Ok(())
     }
 

@@ -66,7 +66,8 @@ pub(in crate::scenario) async fn alone(
 
 /// Loads the RDMA drivers and waits until the port is active.
 pub(in super::super) async fn start(station: &mut Station) -> Result<()> {
-    load(&mut station.vm, station.modules()).await?;
+    let modules = station.modules();
+    load(&mut station.vm, modules).await?;
     port_is_active(station).await
 }
 
@@ -116,7 +117,8 @@ pub(in super::super) async fn irdma_guest(
 
 /// Returns the lowest index of a GID of this kind on the station's RDMA device.
 pub(in crate::scenario) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize> {
-    gid_index_of(&mut station.vm, station.rdma_device()?, kind).await
+    let device = station.rdma_device()?;
+    gid_index_of(&mut station.vm, device, kind).await
 }
 
 /// Returns the lowest index of a RoCEv2 GID of this kind on the given device.
