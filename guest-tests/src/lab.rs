@@ -328,6 +328,25 @@ impl Lab {
         self.pack(run, "initramfs-dpdk", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
     }
 
+    /// Returns the image for a guest that runs the kernel's self-tests of network drivers.
+    ///
+    /// # Errors
+    /// Same as for [`Lab::debian_image`].
+    pub async fn self_test_image(&self, run: &RunDir) -> Result<Image> {
+        let artifacts = self.artifacts.clone();
+        let disks = tokio::task::spawn_blocking(move || artifacts.self_test_disks()).await??;
+        self.pack(run, "initramfs-selftest", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
+    }
+
+    /// Returns a disk with the kernel's self-tests of network drivers, at their places in the Linux sources.
+    ///
+    /// # Errors
+    /// The source cannot be fetched, or the kernel is not Debian's.
+    pub async fn self_tests(&self) -> Result<PathBuf> {
+        let (artifacts, kernel) = (self.artifacts.clone(), self.kernel.clone());
+        tokio::task::spawn_blocking(move || artifacts.self_tests(&kernel)).await?
+    }
+
     /// Returns the image for a guest with the newest rdma-core.
     ///
     /// # Errors

@@ -17,11 +17,11 @@ const GROUPS: &[(&str, &[&str])] = &[
 const EXAMPLES: &str = "\
 Examples:
   guest-lab doctor                              check whether guests can be booted
-  guest-lab up mthca --name lab --share .:/t    boot two guests with this directory at /t
+  guest-lab up --name lab --share .:/t          boot two guests with this directory at /t
   guest-lab exec lab:a -- ibv_devinfo           run a command in guest a
   guest-lab hcactl lab:a qps                    list the queue pairs of the device of guest a
   guest-lab down lab                            stop both guests
-  guest-lab ci e810 -- ./test.sh                run a script in two new guests
+  guest-lab ci connectx -- ./test.sh            run a script in two new guests
   guest-lab run mthca-probe                     run one of the project's own tests";
 
 /// Returns the command line parser, whose help text lists the commands in groups.

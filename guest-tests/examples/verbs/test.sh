@@ -1,7 +1,7 @@
 #!/bin/sh -e
 # Guest a waits for a message. Guest b repeats the message until guest a has received it:
 #
-#   guest-lab ci e810 --folder guest-tests/examples/verbs -- ./test.sh
+#   guest-lab ci connectx --folder guest-tests/examples/verbs -- ./test.sh
 case $HCAD_GUEST in
 a) python3 hello.py serve "$HCAD_RDMA_IP_A" ;;
 b) until python3 hello.py send "$HCAD_RDMA_IP_A"; do sleep 1; done ;;

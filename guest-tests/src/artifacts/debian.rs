@@ -185,6 +185,16 @@ impl Disks {
         Self::of(cache, kernel, &with_dpdk(cache)?)
     }
 
+    /// Returns the disks with the programs that the kernel's self-tests of network drivers need.
+    ///
+    /// # Errors
+    /// Same as for [`Disks::obtain`].
+    pub fn with_self_test_programs(cache: &Path, kernel: &Kernel) -> Result<Self> {
+        const PACKAGES: &[&str] = &["bpftool", "python3-yaml", "socat", "tcpdump"];
+        let runs = |name: &str| !WITHOUT.contains(&name);
+        Self::of(cache, kernel, &with(cache, PACKAGES, &runs)?)
+    }
+
     /// Returns the disks with the newest rdma-core instead of that of the stable release.
     ///
     /// # Errors
@@ -257,12 +267,12 @@ pub(super) fn with_added(cache: &Path, added: &Added) -> Result<PathBuf> {
     if names.is_empty() { debian(cache) } else { with(cache, &names, &|_| true) }
 }
 
-/// Returns the cache entry for the system with DPDK's `testpmd` and its drivers. Debian ships `testpmd` in the
-/// development package `dpdk-dev`. The development packages on which it depends are omitted.
+/// Returns the cache entry for the system with DPDK's `testpmd` and its drivers, and with XDP programs. Debian ships
+/// `testpmd` in the development package `dpdk-dev`. The development packages on which it depends are omitted.
 pub(super) fn with_dpdk(cache: &Path) -> Result<PathBuf> {
     const PACKAGE: &str = "dpdk-dev";
     let runs = |name: &str| name == PACKAGE || !name.ends_with("-dev") && !WITHOUT.contains(&name);
-    with(cache, &[PACKAGE], &runs)
+    with(cache, &[PACKAGE, "xdp-tools"], &runs)
 }
 
 /// Returns the cache entry for the system with the packages `names`, and with those of their dependencies that `wanted`

@@ -6,8 +6,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::apt::{Component, Package, Release, run};
-use super::cache;
+use super::apt::{Component, Package, Release, Suite, run};
+use super::cache::{self, Work};
+use super::debian::{IMAGE, debian, make_image};
 use super::kernel::{Kernel, KernelChoice};
 use super::packages::Set;
 
@@ -17,24 +18,69 @@ use super::packages::Set;
 /// # Errors
 /// The source cannot be fetched, or the kernel is not Debian's.
 pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Result<PathBuf> {
-    let KernelChoice::Stock(suite) = choice else {
-        bail!(
-            "the source is only available for Debian kernels; use --kernel trixie or --kernel trixie-backports"
-        )
-    };
-    let release = Kernel::obtain(cache, choice)?.release();
-    let package = format!(
-        "linux-source-{}",
-        version(&release).with_context(|| format!(
-            "kernel release '{release}' does not start with a version such as 6.12"
-        ))?
-    );
+    let source = Source::of(cache, choice)?;
     let name = folder.rsplit('/').next().unwrap_or(folder);
-    let entry = cache::entry(cache, &format!("{package}-{name}-1"), |work| {
-        let is_wanted = |found: &Package| found.name == package;
+    let entry = cache::entry(cache, &format!("{}-{name}-1", source.package), |work| {
+        let parents = folder.matches('/').count();
+        source.unpack(cache, work, &work.entry, &[folder], parents)
+    })?;
+    Ok(entry.join(name))
+}
+
+/// Directories of the Linux sources that the self-tests of network drivers need.
+const SELF_TESTS: &[&str] = &[
+    "Documentation/netlink/specs",
+    "tools/net/ynl",
+    "tools/testing/selftests/drivers/net",
+    "tools/testing/selftests/kselftest",
+    "tools/testing/selftests/net",
+];
+
+/// Returns an image with the self-tests of network drivers, at their places in the Linux sources.
+///
+/// # Errors
+/// The source cannot be fetched, or the kernel is not Debian's.
+pub(super) fn self_tests(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
+    let source = Source::of(cache, choice)?;
+    let tools = debian(cache)?.join("root");
+    let entry = cache::entry(cache, &format!("{}-selftests-1", source.package), |work| {
+        let tree = work.scratch.join("tree");
+        fs::create_dir_all(&tree).with_context(|| tree.display().to_string())?;
+        source.unpack(cache, work, &tree, SELF_TESTS, 0)?;
+        make_image(&tools, &tree, &work.entry.join(IMAGE))
+    })?;
+    Ok(entry.join(IMAGE))
+}
+
+/// The package with the sources of a kernel.
+struct Source {
+    package: String,
+    suite: Suite,
+    /// Release of the kernel.
+    release: String,
+}
+
+impl Source {
+    fn of(cache: &Path, choice: &KernelChoice) -> Result<Self> {
+        let KernelChoice::Stock(suite) = choice else {
+            bail!(
+                "the source is only available for Debian kernels; use --kernel trixie or --kernel trixie-backports"
+            )
+        };
+        let release = Kernel::obtain(cache, choice)?.release();
+        let version = version(&release).with_context(|| {
+            format!("kernel release '{release}' does not start with a version such as 6.12")
+        })?;
+        Ok(Self { package: format!("linux-source-{version}"), suite: *suite, release })
+    }
+
+    /// Unpacks directories of the sources into `to`, without the first `parents` parts of their paths.
+    fn unpack(&self, cache: &Path, work: &Work, to: &Path, folders: &[&str], parents: usize) -> Result<()> {
+        let Self { package, suite, release } = self;
+        let is_wanted = |found: &Package| found.name == *package;
         let set = Set {
             name: "Linux source",
-            install: &[&package],
+            install: &[package],
             release: Release::Stable(*suite),
             component: Component::Main,
             wanted: &is_wanted,
@@ -47,13 +93,12 @@ pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Res
         })?;
         let sources = fetched.join("usr/src");
         let mut tar = Command::new("tar");
-        tar.arg("-xf").arg(sources.join(format!("{package}.tar.xz"))).arg("-C").arg(&work.entry);
-        let parents = 1 + folder.matches('/').count();
-        run(tar.arg(format!("--strip-components={parents}")).arg(format!("{package}/{folder}")))
-            .with_context(|| format!("cannot unpack {folder} from the kernel source"))?;
+        tar.arg("-xf").arg(sources.join(format!("{package}.tar.xz"))).arg("-C").arg(to);
+        tar.arg(format!("--strip-components={}", 1 + parents));
+        run(tar.args(folders.iter().map(|folder| format!("{package}/{folder}"))))
+            .with_context(|| format!("cannot unpack {folders:?} from the kernel source"))?;
         fs::remove_dir_all(&sources).with_context(|| format!("cannot remove {}", sources.display()))
-    })?;
-    Ok(entry.join(name))
+    }
 }
 
 /// Returns the version in the name of Debian's source package, such as `7.3` for `7.3.4+deb13-amd64`.

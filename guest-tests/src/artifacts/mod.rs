@@ -129,6 +129,22 @@ impl Artifacts {
         Disks::with_dpdk(&self.cache, &self.kernel)
     }
 
+    /// Returns the disks for guests that run the kernel's self-tests of network drivers.
+    ///
+    /// # Errors
+    /// Same as for [`Disks::obtain`].
+    pub fn self_test_disks(&self) -> Result<Disks> {
+        Disks::with_self_test_programs(&self.cache, &self.kernel)
+    }
+
+    /// Returns a disk with the kernel's self-tests of network drivers, at their places in the Linux sources.
+    ///
+    /// # Errors
+    /// The source cannot be fetched, or the kernel is not Debian's.
+    pub fn self_tests(&self, kernel: &KernelChoice) -> Result<PathBuf> {
+        linux_source::self_tests(&self.cache, kernel)
+    }
+
     /// Returns a disk with Debian's DDP package for `ice`. The machine's archive must have non-free firmware.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 pub(super) mod cm;
 pub(super) mod errors;
+pub(super) mod many;
 pub(super) mod messages;
 pub(super) mod middleware;
 pub(super) mod perftest;
@@ -19,8 +20,27 @@ use crate::daemon::{Explained, HcaSpec};
 use crate::lab::Lab;
 use crate::testbed::kind::Device;
 
-/// Starts two guests, each with a ConnectX in strict mode. The violations in `explained` do not fail the scenario.
+/// Starts two guests, each with a ConnectX with an InfiniBand port in strict mode. The violations in `explained` do not
+/// fail the scenario.
 async fn start(lab: &Lab, scenario: &str, explained: &'static [Explained]) -> Result<StockPair> {
+    start_of(Device::ConnectxIb, lab, scenario, explained).await
+}
+
+/// Like [`start`], for either kind of port.
+async fn start_of(
+    hca: Device,
+    lab: &Lab,
+    scenario: &str,
+    explained: &'static [Explained],
+) -> Result<StockPair> {
     let strict = |spec| HcaSpec { strict: true, explained, ..spec };
-    StockPair::start_of(Device::ConnectxIb, lab, lab.new_run(scenario)?, strict).await
+    StockPair::start_of(hca, lab, lab.new_run(scenario)?, strict).await
+}
+
+/// Returns the name of a scenario for this kind of port.
+fn scenario(hca: Device, part: &str) -> String {
+    match hca {
+        Device::Connectx => format!("connectx-roce-{part}"),
+        _ => format!("connectx-{part}"),
+    }
 }

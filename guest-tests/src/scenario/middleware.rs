@@ -6,8 +6,8 @@ use std::time::Duration;
 use agent::wire::{ExitStatus, ProgramId};
 use anyhow::{Result, ensure};
 
-use super::e810::roce::{Gid, gid_index_of};
-use super::e810::station::Station;
+use super::nic::roce::{Gid, gid_index_of};
+use super::nic::station::Station;
 use crate::tools::{Exchange, Ready, spawn, stop};
 
 const LIMIT: Duration = Duration::from_secs(60);

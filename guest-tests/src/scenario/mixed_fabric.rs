@@ -1,5 +1,5 @@
-//! Five endpoints that share only the fabric: guests with `ib_mthca`, with a JingZhao HCA, with `irdma` on an E810,
-//! with `mlx5_ib` on a ConnectX, and with soft-RoCE on an ordinary NIC. Each pair communicates over every service that
+//! Six endpoints that share only the fabric: guests with `ib_mthca`, with a JingZhao HCA, with `irdma` on an E810, with
+//! `mlx5_ib` on a ConnectX with either kind of port, and with soft-RoCE on an ordinary NIC. Each pair communicates over every service that
 //! both support, and every byte is checked at both ends.
 
 use agent::wire::Service;
@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::cell::{Cell, Operation};
-use super::e810::roce::irdma_guest;
 use super::endpoint::jingzhao::Jingzhao;
 use super::endpoint::stock::Stock;
 use super::endpoint::{Endpoint, connect};
 use super::mthca::DOORBELL_RECORD_REMAPS;
+use super::nic::roce;
 use super::pair::{Node, VFIO_MODULES};
 use super::rxe_interop::{boot_rxe, ip, mac};
 use super::stock_pair::load;
@@ -72,8 +72,10 @@ struct Fabric {
     jingzhao: Jingzhao<Node>,
     e810: Stock,
     connectx: Stock,
+    /// A ConnectX with an Ethernet port.
+    nic: Stock,
     rxe: Stock,
-    daemons: [Daemon; 3],
+    daemons: [Daemon; 4],
     hint: String,
 }
 
@@ -81,7 +83,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("mixed-fabric")?;
     let hint = format!("console output, logs, captures and command lines: {}", run.path().display());
     let mut fabric = Fabric::start(lab, &run, hint.clone()).await.context(hint)?;
-    let Fabric { mthca, jingzhao, e810, connectx, rxe, hint, .. } = &mut fabric;
+    let Fabric { mthca, jingzhao, e810, connectx, nic, rxe, hint, .. } = &mut fabric;
     for (number, &(service, cells)) in (1..).zip(CELLS) {
         let name = |pair: &str| format!("{service:?}, {pair}");
         let talk = Talk { service, cells, seed: number << 48 };
@@ -91,6 +93,10 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         report.case(&name("ConnectX and mthca"), hint, talk.run(connectx, mthca)).await?;
         report.case(&name("ConnectX and JingZhao"), hint, talk.run(connectx, jingzhao)).await?;
         report.case(&name("ConnectX and soft-RoCE"), hint, talk.run(connectx, rxe)).await?;
+        report.case(&name("ConnectX NIC and mthca"), hint, talk.run(nic, mthca)).await?;
+        report.case(&name("ConnectX NIC and JingZhao"), hint, talk.run(nic, jingzhao)).await?;
+        report.case(&name("ConnectX NIC and soft-RoCE"), hint, talk.run(nic, rxe)).await?;
+        report.case(&name("ConnectX NIC and ConnectX"), hint, talk.run(nic, connectx)).await?;
     }
     for (number, &(service, cells)) in (0x11..).zip(E810_CELLS) {
         let name = |pair: &str| format!("{service:?}, {pair}");
@@ -99,6 +105,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         report.case(&name("E810 and JingZhao"), hint, talk.run(e810, jingzhao)).await?;
         report.case(&name("E810 and soft-RoCE"), hint, talk.run(e810, rxe)).await?;
         report.case(&name("E810 and ConnectX"), hint, talk.run(e810, connectx)).await?;
+        report.case(&name("E810 and ConnectX NIC"), hint, talk.run(e810, nic)).await?;
     }
     let hint = hint.clone();
     report.case("the daemons exit cleanly on SIGTERM", &hint, fabric.stop()).await
@@ -127,9 +134,9 @@ impl Talk {
 
 impl Fabric {
     async fn start(lab: &Lab, run: &RunDir, hint: String) -> Result<Self> {
-        let [mut mthca, mut jingzhao, mut e810, mut connectx] = HcaSpec::mesh()?;
+        let [mut mthca, mut jingzhao, mut e810, mut connectx, mut card] = HcaSpec::mesh()?;
         let [bind] = free_udp_ports()?;
-        let rxe_id = 5;
+        let rxe_id = 6;
         mthca.interface = Interface::Mthca;
         mthca.strict = true;
         mthca.explained = &DOORBELL_RECORD_REMAPS;
@@ -142,6 +149,9 @@ impl Fabric {
         connectx.interface = Interface::ConnectxIb;
         connectx.strict = true;
         connectx.trace = lab.trace();
+        card.interface = Interface::Connectx;
+        card.strict = true;
+        card.trace = lab.trace();
         let nic = Nic { model: NicModel::Virtio, mac: mac(rxe_id), bind, peer: mthca.bind };
         let mthca_daemon = Daemon::start(&lab.hcad()?, &mthca, run).await?;
         let jingzhao_daemon = Daemon::start(&lab.hcad()?, &jingzhao, run).await?;
@@ -164,7 +174,7 @@ impl Fabric {
         let ((e810, e810_daemon), rxe) = tokio::try_join!(
             async {
                 let ip = ip(e810.id);
-                let (vm, device, daemon) = irdma_guest(lab, run, &e810, ip).await?;
+                let (vm, device, daemon) = roce::guest(Device::E810, lab, run, &e810, ip).await?;
                 Ok((Stock::open("e810", vm, device, ip).await?, daemon))
             },
             boot_rxe(lab, run, rxe_id, nic)
@@ -173,15 +183,19 @@ impl Fabric {
         let guest = Guest { name: "connectx", cards, ..Guest::default() };
         let vm = infiniband_guest(lab, run, Device::ConnectxIb, guest).await?;
         let connectx = Stock::open_infiniband("connectx", vm, "mlx5_0", ip(connectx.id)).await?;
-        let daemons = [mthca_daemon, e810_daemon, connectx_daemon];
-        Ok(Self { mthca, jingzhao, e810, connectx, rxe, daemons, hint })
+        let own = ip(card.id);
+        let (vm, device, card_daemon) = roce::guest(Device::Connectx, lab, run, &card, own).await?;
+        let nic = Stock::open("connectx-nic", vm, device, own).await?;
+        let daemons = [mthca_daemon, e810_daemon, connectx_daemon, card_daemon];
+        Ok(Self { mthca, jingzhao, e810, connectx, nic, rxe, daemons, hint })
     }
 
     async fn stop(self) -> Result<()> {
-        let Self { mut mthca, mut jingzhao, mut e810, mut connectx, mut rxe, daemons, .. } = self;
+        let Self { mut mthca, mut jingzhao, mut e810, mut connectx, mut nic, mut rxe, daemons, .. } = self;
         mthca.vm.kill().await?;
         e810.vm.kill().await?;
         connectx.vm.kill().await?;
+        nic.vm.kill().await?;
         rxe.vm.kill().await?;
         jingzhao.driver.vm.kill().await?;
         jingzhao.driver.daemon.stop().await?;

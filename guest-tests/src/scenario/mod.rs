@@ -30,6 +30,7 @@ mod mixed_fabric;
 mod mthca;
 mod namespace;
 mod netboot;
+mod nic;
 mod operator;
 mod pair;
 mod perftest;
@@ -50,8 +51,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use self::connectx::pyverbs::Suite;
 use self::extent::Extent;
 pub(crate) use self::mthca::DOORBELL_RECORD_REMAPS;
+use self::nic::kselftest::Nics;
 use crate::artifacts::RdmaCore;
 use crate::lab::Lab;
 use crate::report::Report;
@@ -236,17 +239,17 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "connectx-pingpong",
         "rdma-core's ping-pong programs, XRC's too, between two guests with mlx5_ib, with checked content",
-        |lab, report| Box::pin(connectx::pingpong::run(lab, report)),
+        |lab, report| Box::pin(connectx::pingpong::run(lab, report, Device::ConnectxIb)),
     ),
     Scenario::new(
         "connectx-perftest",
         "perftest between two guests with mlx5_ib: every operation and service",
-        |lab, report| Box::pin(connectx::perftest::run(lab, report, Extent::Core)),
+        |lab, report| Box::pin(connectx::perftest::run(lab, report, Device::ConnectxIb, Extent::Core)),
     ),
     Scenario::new(
         "connectx-perftest-full",
         "connectx-perftest with all sizes, both directions and many queue pairs; takes minutes",
-        |lab, report| Box::pin(connectx::perftest::run(lab, report, Extent::Full)),
+        |lab, report| Box::pin(connectx::perftest::run(lab, report, Device::ConnectxIb, Extent::Full)),
     ),
     Scenario::new(
         "connectx-cm",
@@ -257,53 +260,53 @@ pub const ALL: &[Scenario] = &[
         "connectx-net",
         "network traffic of mlx5_core: two ConnectX and a virtio NIC; sizes, MTU, VLANs, filters, queues",
         |lab, report| {
-            Box::pin(e810::net::run(lab, report, Device::Connectx, e810::net::Extent::Core))
+            Box::pin(nic::net::run(lab, report, Device::Connectx, nic::net::Extent::Core))
         },
     ),
     Scenario::new(
         "connectx-net-full",
         "connectx-net with more MTUs, streams and tags, and large files",
         |lab, report| {
-            Box::pin(e810::net::run(lab, report, Device::Connectx, e810::net::Extent::Full))
+            Box::pin(nic::net::run(lab, report, Device::Connectx, nic::net::Extent::Full))
         },
     ),
     Scenario::new(
         "connectx-loss",
         "connectx-net on a link that loses 1 % of the frames",
         |lab, report| {
-            Box::pin(e810::net::run(lab, report, Device::Connectx, e810::net::Extent::Lossy))
+            Box::pin(nic::net::run(lab, report, Device::Connectx, nic::net::Extent::Lossy))
         },
     ),
     Scenario::new(
         "connectx-errors",
         "errors under mlx5_ib: status, event and kernel message; the driver is removed during traffic",
-        |lab, report| Box::pin(connectx::errors::run(lab, report)),
+        |lab, report| Box::pin(connectx::errors::run(lab, report, Device::ConnectxIb)),
     ),
     Scenario::new(
         "connectx-storage",
         "NVMe and NFS over RDMA between two ConnectX with IPoIB addresses: content, fio, loss, server failure",
         |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Core))
+            Box::pin(nic::storage::run(lab, report, Device::ConnectxIb, nic::storage::Extent::Core))
         },
     ),
     Scenario::new(
         "connectx-storage-full",
         "NVMe, iSER, SRP and NFS with 512 MiB, minutes of fio and a killed server, and sockets, between two ConnectX",
         |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Full))
+            Box::pin(nic::storage::run(lab, report, Device::ConnectxIb, nic::storage::Extent::Full))
         },
     ),
     Scenario::new(
         "connectx-storage-srp",
         "the part of connectx-storage-full that tests SRP",
         |lab, report| {
-            Box::pin(e810::storage::run(lab, report, Device::ConnectxIb, e810::storage::Extent::Srp))
+            Box::pin(nic::storage::run(lab, report, Device::ConnectxIb, nic::storage::Extent::Srp))
         },
     ),
     Scenario::new(
         "connectx-middleware",
         "UCX, libfabric and Open MPI between two guests with mlx5_ib, over UCX's mlx5 transports too",
-        |lab, report| Box::pin(connectx::middleware::run(lab, report)),
+        |lab, report| Box::pin(connectx::middleware::run(lab, report, Device::ConnectxIb)),
     ),
     Scenario::new(
         "connectx-vfio",
@@ -311,13 +314,105 @@ pub const ALL: &[Scenario] = &[
         |lab, report| Box::pin(connectx::vfio::run(lab, report)),
     ),
     Scenario::new("connectx-pyverbs", "rdma-core's device tests in a guest with mlx5_ib", |lab, report| {
-        Box::pin(connectx::pyverbs::run(lab, report, RdmaCore::Stable))
+        Box::pin(connectx::pyverbs::run(lab, report, Suite::InfiniBand(RdmaCore::Stable)))
     })
     .alone(),
     Scenario::new(
         "connectx-pyverbs-newest",
         "connectx-pyverbs with the newest rdma-core, from Debian's unstable release",
-        |lab, report| Box::pin(connectx::pyverbs::run(lab, report, RdmaCore::Newest)),
+        |lab, report| Box::pin(connectx::pyverbs::run(lab, report, Suite::InfiniBand(RdmaCore::Newest))),
+    )
+    .alone(),
+    Scenario::new(
+        "connectx-features",
+        "ethtool, XDP, AF_XDP and tunnels between two ConnectX with an Ethernet port, with counted traffic",
+        |lab, report| Box::pin(nic::features::run(lab, report, Device::Connectx)),
+    ),
+    Scenario::new(
+        "connectx-many",
+        "eight ConnectX in a guest; a guest whose only network is two ConnectX: DHCP, bonds, failover",
+        |lab, report| Box::pin(connectx::many::run(lab, report)),
+    ),
+    Scenario::new(
+        "connectx-kselftest",
+        "the kernel's own self-tests of network drivers with a ConnectX with an Ethernet port",
+        |lab, report| Box::pin(nic::kselftest::run(lab, report, Nics::Cards(Device::Connectx))),
+    ),
+    Scenario::new(
+        "e810-kselftest",
+        "the kernel's own self-tests of network drivers with an E810",
+        |lab, report| Box::pin(nic::kselftest::run(lab, report, Nics::Cards(Device::E810))),
+    ),
+    Scenario::new(
+        "virtio-kselftest",
+        "connectx-kselftest with virtio NICs, to distinguish faults of the tests from faults of a device",
+        |lab, report| Box::pin(nic::kselftest::run(lab, report, Nics::Virtio)),
+    ),
+    Scenario::new(
+        "connectx-dpdk",
+        "DPDK's testpmd forwards frames between two ConnectX over 4 queues each, and so connects two guests",
+        |lab, report| Box::pin(nic::dpdk::run(lab, report, Device::Connectx)),
+    ),
+    Scenario::new(
+        "connectx-roce-pingpong",
+        "connectx-pingpong between two ConnectX with an Ethernet port",
+        |lab, report| Box::pin(connectx::pingpong::run(lab, report, Device::Connectx)),
+    ),
+    Scenario::new(
+        "connectx-roce-perftest",
+        "connectx-perftest between two ConnectX with an Ethernet port, also with rdma_cm",
+        |lab, report| Box::pin(connectx::perftest::run(lab, report, Device::Connectx, Extent::Core)),
+    ),
+    Scenario::new(
+        "connectx-roce-perftest-full",
+        "connectx-roce-perftest with all sizes, both directions and many queue pairs; takes minutes",
+        |lab, report| Box::pin(connectx::perftest::run(lab, report, Device::Connectx, Extent::Full)),
+    ),
+    Scenario::new(
+        "connectx-roce-cm",
+        "rdma_cm between ConnectX with an Ethernet port, and with soft-RoCE and an E810 in both roles",
+        |lab, report| Box::pin(nic::cm::run(lab, report, Device::Connectx, Extent::Core)),
+    ),
+    Scenario::new(
+        "connectx-roce-cm-full",
+        "connectx-roce-cm with every program in every combination; takes minutes",
+        |lab, report| Box::pin(nic::cm::run(lab, report, Device::Connectx, Extent::Full)),
+    ),
+    Scenario::new(
+        "connectx-roce-errors",
+        "connectx-errors between two ConnectX with an Ethernet port",
+        |lab, report| Box::pin(connectx::errors::run(lab, report, Device::Connectx)),
+    ),
+    Scenario::new(
+        "connectx-roce-storage",
+        "NVMe and NFS over RDMA between two ConnectX with an Ethernet port: content, fio, loss, server failure",
+        |lab, report| {
+            Box::pin(nic::storage::run(lab, report, Device::Connectx, nic::storage::Extent::Core))
+        },
+    ),
+    Scenario::new(
+        "connectx-roce-storage-full",
+        "NVMe, iSER and NFS with 512 MiB, minutes of fio and a killed server, and sockets, over Ethernet ports",
+        |lab, report| {
+            Box::pin(nic::storage::run(lab, report, Device::Connectx, nic::storage::Extent::Full))
+        },
+    ),
+    Scenario::new(
+        "connectx-roce-storage-sockets",
+        "RDS and SMC sockets over RDMA between two ConnectX with an Ethernet port",
+        |lab, report| {
+            Box::pin(nic::storage::run(lab, report, Device::Connectx, nic::storage::Extent::Sockets))
+        },
+    ),
+    Scenario::new(
+        "connectx-roce-middleware",
+        "connectx-middleware between two ConnectX with an Ethernet port",
+        |lab, report| Box::pin(connectx::middleware::run(lab, report, Device::Connectx)),
+    ),
+    Scenario::new(
+        "connectx-roce-pyverbs",
+        "rdma-core's whole suite, with the tests of libmlx5, in a guest with an Ethernet port",
+        |lab, report| Box::pin(connectx::pyverbs::run(lab, report, Suite::Ethernet)),
     )
     .alone(),
     Scenario::new(
@@ -338,7 +433,7 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "dpdk",
         "DPDK's testpmd forwards frames between two E810s, and so connects two guests that use Debian's ice",
-        |lab, report| Box::pin(e810::dpdk::run(lab, report)),
+        |lab, report| Box::pin(nic::dpdk::run(lab, report, Device::E810)),
     ),
     Scenario::new(
         "netboot",
@@ -363,42 +458,42 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "e810-cm",
         "rdma_cm between E810s and with soft-RoCE: streams, datagrams, multicast over IPv4, IPv6 and a VLAN",
-        |lab, report| Box::pin(e810::cm::run(lab, report, Extent::Core)),
+        |lab, report| Box::pin(nic::cm::run(lab, report, Device::E810, Extent::Core)),
     ),
     Scenario::new(
         "e810-cm-full",
         "e810-cm with every program in every combination; takes minutes",
-        |lab, report| Box::pin(e810::cm::run(lab, report, Extent::Full)),
+        |lab, report| Box::pin(nic::cm::run(lab, report, Device::E810, Extent::Full)),
     ),
     Scenario::new(
         "e810-storage",
         "NVMe and NFS over RDMA between two E810s with stock software: content, fio, loss, server failure",
-        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Core)),
+        |lab, report| Box::pin(nic::storage::run(lab, report, Device::E810, nic::storage::Extent::Core)),
     ),
     Scenario::new(
         "e810-storage-nvme",
         "NVMe over RDMA with 512 MiB, minutes of fio, and a server that is killed",
-        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Nvme)),
+        |lab, report| Box::pin(nic::storage::run(lab, report, Device::E810, nic::storage::Extent::Nvme)),
     ),
     Scenario::new(
         "e810-storage-iser",
         "iSER with 512 MiB, minutes of fio, and a server that is killed",
-        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Iser)),
+        |lab, report| Box::pin(nic::storage::run(lab, report, Device::E810, nic::storage::Extent::Iser)),
     ),
     Scenario::new(
         "e810-storage-nfs",
         "NFS over RDMA with 512 MiB, minutes of fio, and a server that is killed",
-        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Nfs)),
+        |lab, report| Box::pin(nic::storage::run(lab, report, Device::E810, nic::storage::Extent::Nfs)),
     ),
     Scenario::new(
         "e810-storage-sockets",
         "RDS and SMC sockets over RDMA between two E810s",
-        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Sockets)),
+        |lab, report| Box::pin(nic::storage::run(lab, report, Device::E810, nic::storage::Extent::Sockets)),
     ),
     Scenario::new(
         "e810-storage-full",
         "all four e810-storage scenarios in the same guests",
-        |lab, report| Box::pin(e810::storage::run(lab, report, Device::E810, e810::storage::Extent::Full)),
+        |lab, report| Box::pin(nic::storage::run(lab, report, Device::E810, nic::storage::Extent::Full)),
     ),
     Scenario::new(
         "e810-limits",
@@ -424,23 +519,23 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "e810-net",
         "IP between E810s with Debian's ice and with a virtio NIC: sizes, MTUs, VLANs, multicast, bridges, queues",
-        |lab, report| Box::pin(e810::net::run(lab, report, Device::E810, e810::net::Extent::Core)),
+        |lab, report| Box::pin(nic::net::run(lab, report, Device::E810, nic::net::Extent::Core)),
     ),
     Scenario::new(
         "e810-net-full",
         "e810-net with all MTUs, streams and VLANs, and with large files; takes minutes",
-        |lab, report| Box::pin(e810::net::run(lab, report, Device::E810, e810::net::Extent::Full)),
+        |lab, report| Box::pin(nic::net::run(lab, report, Device::E810, nic::net::Extent::Full)),
     ),
     Scenario::new(
         "e810-loss",
         "e810-net-full on a link that drops 1 % of the frames in each direction",
-        |lab, report| Box::pin(e810::net::run(lab, report, Device::E810, e810::net::Extent::Lossy)),
+        |lab, report| Box::pin(nic::net::run(lab, report, Device::E810, nic::net::Extent::Lossy)),
     )
     .alone(),
     Scenario::new(
         "e810-net-control",
         "e810-net-full between two virtio NICs, to distinguish lab faults from E810 faults",
-        |lab, report| Box::pin(e810::net::run(lab, report, Device::E810, e810::net::Extent::Control)),
+        |lab, report| Box::pin(nic::net::run(lab, report, Device::E810, nic::net::Extent::Control)),
     ),
     Scenario::new(
         "e810-speed",
@@ -491,7 +586,7 @@ pub const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "mixed-fabric",
-        "ib_mthca, JingZhao, E810, ConnectX and soft-RoCE on one fabric, all pairs, with verified content",
+        "ib_mthca, JingZhao, E810, ConnectX with both ports and soft-RoCE on one fabric, with verified content",
         |lab, report| Box::pin(mixed_fabric::run(lab, report)),
     ),
     Scenario::new(

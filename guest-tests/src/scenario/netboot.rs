@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent::wire::ProgramId;
 use anyhow::{Context as _, Result, ensure};
 
-use super::e810::station;
+use super::nic::station;
 use super::stock_pair::load_mthca;
 use crate::daemon::{Daemon, HcaSpec, Interface};
 use crate::lab::{BOOT_SCRIPT, Guest, Lab};

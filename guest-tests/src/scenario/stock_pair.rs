@@ -9,7 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::connectx::messages;
+use super::failing::PeerAddress;
 use super::kernel_log;
+use super::nic::roce::{Gid, gid_index_of};
+use super::nic::station::{self, Address};
 use super::perftest::{self, Device};
 use crate::daemon::{Daemon, Explained, HcaSpec, free_udp_ports};
 use crate::lab::{Guest, Lab};
@@ -43,6 +46,8 @@ pub(super) struct StockNode {
     /// Kind of the HCA, which also determines the driver.
     hca: kind::Device,
     place: Place,
+    /// Index of the IPv4 GID if the port is an Ethernet port, known once the driver is loaded.
+    gid: Option<usize>,
     /// Number of kernel warnings that have already been checked.
     old_warnings: usize,
 }
@@ -156,10 +161,16 @@ impl StockPair {
                 kind::Device::Mthca => "ib_mthca",
                 hca => hca.name(),
             },
-            names: [self.a.rdma_device().into(), self.b.rdma_device().into()],
+            names: [self.a.selected("-x"), self.b.selected("-x")],
             server: self.b.ip.to_string(),
             slow: false,
         }
+    }
+
+    /// Returns the devices of Ethernet ports for programs that connect through `rdma_cm`, which selects the GIDs.
+    pub(super) fn perftest_device_by_cm(&self) -> Device {
+        let names = [self.a.rdma_device().into(), self.b.rdma_device().into()];
+        Device { names, server: Address::on(0, self.b.id).ipv4, ..self.perftest_device() }
     }
 
     /// Checks that neither kernel has logged unexpected warnings.
@@ -246,6 +257,20 @@ impl StockNode {
         name_of(self.hca)
     }
 
+    /// Returns the device's name for a command line. On an Ethernet port, the program's `option` for the index of the
+    /// GID follows.
+    pub(super) fn selected(&self, option: &str) -> String {
+        match self.gid {
+            Some(gid) => format!("{} {option} {gid}", self.rdma_device()),
+            None => self.rdma_device().to_owned(),
+        }
+    }
+
+    /// Returns how a peer addresses the port.
+    pub(super) fn peer_address(&self) -> PeerAddress {
+        self.gid.map_or(PeerAddress::Lid(self.id), PeerAddress::Gid)
+    }
+
     /// Kills the guest, then shuts the daemon down cleanly.
     pub(super) async fn stop(mut self) -> Result<()> {
         self.vm.kill().await?;
@@ -266,7 +291,7 @@ impl StockNode {
         let (nic, ip) = (nic(spec.id, wire), address(spec.id));
         let place = Place { name: spec.name.clone(), hcas: vec![daemon.socket().to_owned()], nic, disks };
         let vm = lab.boot(run, image, place.guest(hca)).await?;
-        let mut node = Self { vm, daemon, id: spec.id, ip, hca, place, old_warnings: 0 };
+        let mut node = Self { vm, daemon, id: spec.id, ip, hca, place, gid: None, old_warnings: 0 };
         node.set_up().await?;
         Ok(node)
     }
@@ -286,7 +311,22 @@ impl StockNode {
     }
 
     pub(super) async fn load(&mut self) -> Result<()> {
+        if self.hca == kind::Device::Connectx {
+            return self.load_nic().await;
+        }
         load(&mut self.vm, self.hca).await
+    }
+
+    /// Loads the drivers of an Ethernet port, whose state is that of its network device.
+    async fn load_nic(&mut self) -> Result<()> {
+        station::load(&mut self.vm, &["mlx5_core"]).await?;
+        let device = station::device(&mut self.vm, self.id).await?;
+        self.vm.run(&["ip", "link", "set", &device, "mtu", ETHERNET_MTU]).await?;
+        station::bring_up(&mut self.vm, &device, &Address::on(0, self.id)).await?;
+        load(&mut self.vm, self.hca).await?;
+        let device = self.rdma_device();
+        self.gid = Some(gid_index_of(&mut self.vm, device, Gid::V4).await?);
+        Ok(())
     }
 
     /// Waits until the port is in the given state, such as `4: ACTIVE`.

@@ -51,7 +51,7 @@ const LOGS: &str = "testbeds";
 #[derive(Clone, Debug, clap::Args)]
 pub struct UpOptions {
     /// Type of RDMA device in the guests
-    #[arg(value_enum, default_value = "mthca")]
+    #[arg(value_enum, default_value = "connectx")]
     pub kind: Kind,
     /// Name of the testbed, for use in later commands [default: KIND, or a unique name for `guest-lab ci`]
     #[arg(long, value_name = "NAME")]

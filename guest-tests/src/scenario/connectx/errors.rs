@@ -11,6 +11,7 @@ use super::super::stock_pair::StockPair;
 use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::testbed::kind::Device;
 use crate::tools;
 
 /// Time limit for unloading the drivers. Unloading is slow because Linux 6.12 destroys about 6,100 keys (mlx5
@@ -27,8 +28,8 @@ const EXPLAINED: &[Explained] = &[
     },
 ];
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let mut pair = super::start(lab, "connectx-errors", EXPLAINED).await?;
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device) -> Result<()> {
+    let mut pair = super::start_of(hca, lab, &super::scenario(hca, "errors"), EXPLAINED).await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
     cases(lab, report, &hint, &mut pair, "CQ error on CQN").await?;

@@ -3,9 +3,8 @@
 
 use anyhow::{Context as _, Result};
 
-use super::super::e810::station::{Station, shape, strict_e810};
 use super::super::middleware::{ALL_RANKS, MPI_OVER_LIBFABRIC, Pair, mpi_over_ucx};
-use crate::daemon::HcaSpec;
+use super::super::nic::roce::{self, Gid};
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::run_dir::RunDir;
@@ -70,20 +69,21 @@ const PROTOCOL: &[&str] = &[
 const FABRIC: &[(&str, &str, &str)] =
     &[("verbs", "msg", "6m"), ("verbs;ofi_rxm", "rdm", "6m"), ("verbs", "dgram", "4k")];
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let run = lab.new_run("connectx-middleware")?;
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device) -> Result<()> {
+    let run = lab.new_run(&super::scenario(hca, "middleware"))?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
-    let mut pair = start(lab, &run).await.context(hint.clone())?;
+    let mut pair = start(hca, lab, &run).await.context(hint.clone())?;
+    let gid = (hca == Device::Connectx).then_some(Gid::V4);
     let names: Vec<&str> = TRANSPORTS.iter().map(|transport| transport.name).collect();
     report.case("UCX offers the transports", &hint, pair.ucx_offers(&names)).await?;
     for &Transport { name: transport, protocols, tests } in TRANSPORTS {
         for test in tests.iter().copied().flatten() {
             let name = format!("ucx_perftest -x {transport} {test}");
-            report.case(&name, &hint, pair.ucx_transport(transport, None, test)).await?;
+            report.case(&name, &hint, pair.ucx_transport(transport, gid, test)).await?;
         }
         for test in PROTOCOL {
             let name = format!("ucx_perftest {test} over {transport}");
-            report.case(&name, &hint, pair.ucx(protocols, None, test)).await?;
+            report.case(&name, &hint, pair.ucx(protocols, gid, test)).await?;
         }
     }
     for &(provider, endpoint, largest) in FABRIC {
@@ -102,13 +102,14 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-async fn start(lab: &Lab, run: &RunDir) -> Result<Pair> {
-    let (hca, image) = (Device::ConnectxIb, lab.debian_image(run).await?);
-    let interface = hca.interface().unwrap_or_default();
-    let [a, b] = HcaSpec::pair()?.map(|spec| HcaSpec { interface, ..strict_e810(lab, spec) });
-    let (a, b) = tokio::try_join!(
-        Station::with_hca(hca, lab, run, &image, &a, shape(&a.name)),
-        Station::with_hca(hca, lab, run, &image, &b, shape(&b.name)),
-    )?;
-    Ok(Pair { a, b, device: DEVICE, settings: &[] })
+async fn start(hca: Device, lab: &Lab, run: &RunDir) -> Result<Pair> {
+    let image = lab.debian_image(run).await?;
+    let [a, b] = roce::pair_of(hca, lab, run, &image).await?;
+    let mut pair = Pair { a, b, device: DEVICE, settings: &[] };
+    if hca == Device::Connectx {
+        roce::start(&mut pair.a).await?;
+        roce::start(&mut pair.b).await?;
+        roce::jumbo([&mut pair.a, &mut pair.b]).await?;
+    }
+    Ok(pair)
 }

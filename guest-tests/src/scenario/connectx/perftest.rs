@@ -6,6 +6,7 @@ use super::super::extent::Extent;
 use super::super::perftest;
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::testbed::kind::Device;
 
 /// Command lines, each with the number of message sizes for which it prints a result.
 const CORE: &[(&str, usize)] = &[
@@ -59,14 +60,30 @@ const FULL: &[(&str, usize)] = &[
     ("ib_atomic_lat -A CMP_AND_SWAP -n 500", 1),
 ];
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
-    let (name, more) = extent.select(("connectx-perftest", &[][..]), ("connectx-perftest-full", FULL));
-    let mut pair = super::start(lab, name, &[]).await?;
+/// Command lines for an Ethernet port. The connections are set up by `rdma_cm`, with the addresses of network devices.
+const BY_CM: &[(&str, usize)] = &[
+    ("ib_write_bw -R -s 65536 -n 200", 1),
+    ("ib_send_bw -R -s 4096 -n 500 -q 4", 1),
+    ("ib_write_bw -R -s 4096 -n 500 -b", 1),
+    ("ib_send_bw -R -c UD -s 2048 -n 500", 1),
+    ("ib_read_lat -R -s 64 -n 200", 1),
+    ("ib_send_lat -R -s 64 -n 500", 1),
+];
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device, extent: Extent) -> Result<()> {
+    let (part, more) = extent.select(("perftest", &[][..]), ("perftest-full", FULL));
+    let mut pair = super::start_of(hca, lab, &super::scenario(hca, part), &[]).await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
     let device = pair.perftest_device();
     for &(case, sizes) in CORE.iter().chain(more) {
         report.case(case, &hint, perftest::complete(&mut pair.ends(), case, sizes, &device)).await?;
+    }
+    if hca == Device::Connectx {
+        let device = pair.perftest_device_by_cm();
+        for &(case, sizes) in BY_CM {
+            report.case(case, &hint, perftest::complete(&mut pair.ends(), case, sizes, &device)).await?;
+        }
     }
     report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await

@@ -6,6 +6,7 @@ use super::super::mthca::pingpong::{LIMIT, PORT, ping_pong};
 use super::super::stock_pair::StockPair;
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::testbed::kind::Device;
 use crate::tools::{Exchange, Ready};
 
 /// Command lines, without the options for the device and the content check.
@@ -39,12 +40,12 @@ const XRC: &[&str] = &[
     "ibv_xsrq_pingpong -s 1 -m 256 -n 500 -g 0",
 ];
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let mut pair = super::start(lab, "connectx-pingpong", &[]).await?;
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device) -> Result<()> {
+    let mut pair = super::start_of(hca, lab, &super::scenario(hca, "pingpong"), &[]).await?;
     let hint = pair.hint();
     report.case("both ports are active", &hint, pair.load()).await?;
     for case in CASES {
-        let command = format!("{case} -c -d {}", pair.a.rdma_device());
+        let command = format!("{} -c", line(&pair, case));
         report.case(case, &hint, async { ping_pong(&mut pair, &command).await.map(drop) }).await?;
     }
     // ci/test checks the captured packets.
@@ -53,7 +54,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
         report.case(case, &hint, xrc(&mut pair, case)).await?;
     }
     for case in CAPTURED {
-        let command = format!("{case} -c -d {}", pair.a.rdma_device());
+        let command = format!("{} -c", line(&pair, case));
         let title = format!("{case}, captured");
         report.case(&title, &hint, async { ping_pong(&mut pair, &command).await.map(drop) }).await?;
     }
@@ -62,8 +63,16 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
+/// Returns a case's command line with the device. An Ethernet port has no LID, so all its cases use the IPv4 GID.
+fn line(pair: &StockPair, case: &str) -> String {
+    let device = pair.a.selected("-g");
+    let is_infiniband = device == pair.a.rdma_device();
+    let case = if is_infiniband { case.to_owned() } else { case.replace(" -g 0", "") };
+    format!("{case} -d {device}")
+}
+
 async fn xrc(pair: &mut StockPair, case: &str) -> Result<()> {
-    let server = format!("{case} -d {}", pair.b.rdma_device());
+    let server = line(pair, case);
     let client = format!("{server} {}", pair.b.ip);
     pair.exchange(&Exchange { server, client, ready: Ready::Tcp(PORT), limit: LIMIT }).await.map(drop)
 }

@@ -1,5 +1,7 @@
 //! Runs rdma-core's own device tests with `mlx5_ib`, and lists the tests that this hardware cannot run or cannot pass.
 
+mod ethernet;
+
 use anyhow::{Context, Result, ensure};
 
 use super::super::rdma_core_suite::{self as suite, Failure, Known, MODULES, NEWER_MODULES, Skip, skip};
@@ -16,11 +18,30 @@ const EXPLAINED: &[Explained] = &[Explained {
     why: "tests post requests with wrong keys and protection domains, on purpose",
 }];
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report, rdma_core: RdmaCore) -> Result<()> {
-    let (name, known) = match rdma_core {
-        RdmaCore::Stable => ("connectx-pyverbs", KNOWN),
-        RdmaCore::Newest => ("connectx-pyverbs-newest", NEWEST),
-    };
+/// The suite for one kind of port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Suite {
+    InfiniBand(RdmaCore),
+    Ethernet,
+}
+
+impl Suite {
+    /// Returns the scenario's name, the device, the known results, and the version of rdma-core.
+    const fn parts(self) -> (&'static str, Device, Known, RdmaCore) {
+        match self {
+            Self::InfiniBand(RdmaCore::Stable) => {
+                ("connectx-pyverbs", Device::ConnectxIb, KNOWN, RdmaCore::Stable)
+            }
+            Self::InfiniBand(RdmaCore::Newest) => {
+                ("connectx-pyverbs-newest", Device::ConnectxIb, NEWEST, RdmaCore::Newest)
+            }
+            Self::Ethernet => ("connectx-roce-pyverbs", Device::Connectx, ethernet::KNOWN, RdmaCore::Stable),
+        }
+    }
+}
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, suite_of: Suite) -> Result<()> {
+    let (name, hca, known, rdma_core) = suite_of.parts();
     let run = lab.new_run(name)?;
     let hint = format!("console output, logs and the suite's output: {}", run.path().display());
     let tests = lab.rdma_core_tests(rdma_core).await?;
@@ -28,10 +49,9 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, rdma_core: Rdm
         RdmaCore::Stable => lab.debian_image(&run).await?,
         RdmaCore::Newest => lab.newest_rdma_core_image(&run).await?,
     };
-    let started =
-        StockNode::start_alone_with(Device::ConnectxIb, lab, &run, &image, vec![tests], Some(EXPLAINED));
+    let started = StockNode::start_alone_with(hca, lab, &run, &image, vec![tests], Some(EXPLAINED));
     let mut node = started.await.with_context(|| hint.clone())?;
-    report.case("the port is active", &hint, prepare(&mut node)).await?;
+    report.case("the port is active", &hint, prepare(hca, &mut node)).await?;
     suite::run(&mut node.vm, known, report, &hint, &run.file("suite.log")).await?;
     let title = "the only kernel warnings are about rejected sizes of a CQ";
     report.case(title, &hint, only_rejected_sizes(&mut node)).await?;
@@ -48,9 +68,11 @@ async fn only_rejected_sizes(node: &mut StockNode) -> Result<()> {
 }
 
 /// Loads the driver, waits for its port, and configures an address for `rdma_cm`.
-async fn prepare(node: &mut StockNode) -> Result<()> {
+async fn prepare(hca: Device, node: &mut StockNode) -> Result<()> {
     node.load().await?;
-    super::super::mthca::ipoib::up(node).await?;
+    if hca == Device::ConnectxIb {
+        super::super::mthca::ipoib::up(node).await?;
+    }
     suite::prepare(&mut node.vm).await
 }
 
@@ -141,5 +163,6 @@ mod tests {
     fn known_results_are_well_formed() {
         KNOWN.check();
         NEWEST.check();
+        ethernet::KNOWN.check();
     }
 }

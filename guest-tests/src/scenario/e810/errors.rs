@@ -7,11 +7,11 @@ use agent::wire::{ExitStatus, ProgramId};
 use anyhow::{Context, Result, ensure};
 use tokio::time::{Instant, sleep};
 
-use super::roce::{self, DEVICE, Gid, gid_index, port_is_active};
-use super::station::Station;
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::scenario::failing::{EVENT_LIMIT, PeerAddress, Side, SideOptions, event, status};
+use crate::scenario::nic::roce::{self, DEVICE, Gid, gid_index, port_is_active};
+use crate::scenario::nic::station::Station;
 use crate::stock_verbs::StockSend;
 use crate::tools::{self, Exchange, Ready};
 

@@ -7,11 +7,11 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::roce::{self, DEVICE};
-use super::station::{Station, shape, strict_e810};
 use crate::daemon::HcaSpec;
 use crate::lab::{Guest, Lab};
 use crate::report::Report;
+use crate::scenario::nic::roce::{self, DEVICE};
+use crate::scenario::nic::station::{Station, shape, strict_e810};
 use crate::tools;
 
 /// The program that registers memory regions.

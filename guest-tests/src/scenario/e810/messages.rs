@@ -36,17 +36,17 @@ const SAFE_MODE: &[&str] = &[
 ];
 
 /// Fails on any unexpected message.
-pub(super) fn check(lines: &[String]) -> Result<()> {
+pub(in crate::scenario) fn check(lines: &[String]) -> Result<()> {
     check_others(lines, &[])
 }
 
 /// Fails on any message that is unexpected for a driver in safe mode.
-pub(super) fn check_safe_mode(lines: &[String]) -> Result<()> {
+pub(in crate::scenario) fn check_safe_mode(lines: &[String]) -> Result<()> {
     check_others(lines, SAFE_MODE)
 }
 
 /// Fails on any unexpected message that contains none of the substrings in `also`.
-pub(super) fn check_except(lines: &[String], also: &[&str]) -> Result<()> {
+pub(in crate::scenario) fn check_except(lines: &[String], also: &[&str]) -> Result<()> {
     check_others(lines, also)
 }
 
@@ -57,7 +57,7 @@ fn check_others(lines: &[String], also: &[&str]) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn others(lines: &[String]) -> Vec<String> {
+pub(in crate::scenario) fn others(lines: &[String]) -> Vec<String> {
     let known = |line: &&String| NORMAL.iter().any(|text| line.contains(text));
     lines.iter().filter(|line| !known(line)).cloned().collect()
 }

@@ -3,10 +3,10 @@
 use anyhow::{Context as _, Result};
 
 use super::super::middleware::{ALL_RANKS, MPI_OVER_LIBFABRIC, Pair, mpi_over_ucx};
-use super::roce::{self, DEVICE, Gid};
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::scenario::extent::Extent;
+use crate::scenario::nic::roce::{self, DEVICE, Gid};
 
 /// Setting that disables UCX's GID check, which would drop all datagrams over IPv4 on an E810. The check reads the
 /// destination GID from the header that precedes a datagram. UCX takes the length of this header from the completion's

@@ -12,7 +12,7 @@ use crate::vm::Vm;
 
 /// The DDP package that the driver finds in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Package {
+pub(in crate::scenario) enum Package {
     /// The package that the lab generates.
     Synthetic,
     /// Debian's package, copied from the additional disk.
@@ -35,7 +35,7 @@ const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
 impl Package {
     /// Copies the package to the directory that the driver searches.
-    pub(super) async fn install(self, vm: &mut Vm) -> Result<()> {
+    pub(in crate::scenario) async fn install(self, vm: &mut Vm) -> Result<()> {
         let file = format!("/lib/firmware/{}/ice.pkg", ddp::FOLDER);
         let commands = match self {
             Self::None => format!("rm -f {file}"),
@@ -62,7 +62,7 @@ impl Package {
     }
 
     /// Returns the message that the driver prints about the package.
-    pub(super) fn message(self) -> String {
+    pub(in crate::scenario) fn message(self) -> String {
         match self {
             Self::Synthetic => {
                 let [major, minor, update, draft] = ddp::VERSION;
@@ -82,7 +82,7 @@ impl Package {
 }
 
 /// Returns a disk with Debian's package, or [`Skip`] if the package is not available.
-pub(super) async fn debian_disk(lab: &Lab) -> std::result::Result<std::path::PathBuf, Skip> {
+pub(in crate::scenario) async fn debian_disk(lab: &Lab) -> std::result::Result<std::path::PathBuf, Skip> {
     lab.debian_ddp()
         .await
         .context("the archive does not contain Debian's package, which is non-free")

@@ -11,10 +11,10 @@ use anyhow::{Context, Result};
 
 use self::changes::Change;
 use self::wire::Wire;
-use super::roce;
-use super::station::{Station, bring_up};
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::scenario::nic::roce;
+use crate::scenario::nic::station::{Station, bring_up};
 
 /// Number of a second network on the same wire, in which the same devices have additional addresses.
 const SECOND: u16 = 50;

@@ -4,14 +4,14 @@
 
 use anyhow::{Context, Result, anyhow};
 
-use super::roce::{self, DEVICE, Gid, gid_index_of};
-use super::station::{self, Address, Station, e810_without_strict, load};
 use crate::daemon::{Daemon, HcaSpec, Interface, free_udp_ports};
 use crate::lab::{Guest, Lab};
 use crate::qemu::{Nic, NicModel};
 use crate::report::Report;
 use crate::run_dir::RunDir;
 use crate::scenario::extent::Extent;
+use crate::scenario::nic::roce::{self, DEVICE, Gid, gid_index_of};
+use crate::scenario::nic::station::{self, Address, Station, e810_without_strict, load};
 use crate::scenario::perftest::{self, Device, Ends};
 use crate::scenario::rxe_interop::mac;
 use crate::scenario::stock_pair::{self, CONNECTX, ETHERNET_MTU, MTHCA, add_soft_roce, load_mthca};

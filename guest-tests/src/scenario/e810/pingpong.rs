@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::roce::{self, DEVICE, Gid, gid_index};
-use super::station::Station;
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::scenario::extent::Extent;
+use crate::scenario::nic::roce::{self, DEVICE, Gid, gid_index};
+use crate::scenario::nic::station::Station;
 use crate::tools::{Exchange, Ready};
 
 /// Port on which servers wait for their clients.

@@ -9,13 +9,15 @@ use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
 
 use super::package::{self, Package};
-use super::station::{Address, CPUS, bring_up, carrier, device, e810_without_strict, load, warnings};
 use super::{answers, lifecycle, messages};
 use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::{Guest, Lab};
 use crate::report::{Report, Skip};
 use crate::run_dir::RunDir;
 use crate::scenario::extent::Extent;
+use crate::scenario::nic::station::{
+    Address, CPUS, bring_up, carrier, device, e810_without_strict, load, warnings,
+};
 use crate::vm::{Image, Vm};
 
 /// Numbers of the two E810s on the fabric.

@@ -2,11 +2,11 @@
 
 use anyhow::{Context, Result};
 
-use super::roce;
-use super::station::Station;
 use crate::artifacts::RdmaCore;
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::scenario::nic::roce;
+use crate::scenario::nic::station::Station;
 use crate::scenario::rdma_core_suite::{self as suite, Failure, Known, MODULES, Skip, skip};
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tokio::time::{sleep, timeout};
 
-use super::roce;
-use super::station::{Station, load};
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::scenario::nic::roce;
+use crate::scenario::nic::station::{Station, load};
 use crate::tools::await_text;
 
 /// The driver's module, and modules for the tools.

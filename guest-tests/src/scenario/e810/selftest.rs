@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::filter::{EVERYBODY, FRAMES, LIMIT};
 use super::package::Package;
 use super::probe::Probe;
 use crate::lab::Lab;
 use crate::line_program::LineProgram;
 use crate::report::Report;
+use crate::scenario::nic::filter::{EVERYBODY, FRAMES, LIMIT};
 
 /// Tests that must pass every time.
 const ALWAYS: [&str; 3] = ["Register test", "EEPROM test", "Link test"];

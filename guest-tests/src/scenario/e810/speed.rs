@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 
 use super::effort::Effort;
 use super::package::Package;
-use super::station::{self, Address, e810_without_strict};
 use crate::daemon::{Daemon, HcaSpec, free_udp_ports};
 use crate::lab::{Guest, Lab};
 use crate::qemu::{Nic, NicModel};
 use crate::report::{Report, line};
 use crate::run_dir::RunDir;
+use crate::scenario::nic::station::{self, Address, e810_without_strict};
 use crate::scenario::rxe_interop::mac;
 use crate::tools::{Exchange, Ready, spawn, stop};
 use crate::vm::{Image, Vm};

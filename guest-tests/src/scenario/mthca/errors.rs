@@ -6,7 +6,7 @@ use std::time::Duration;
 use agent::wire::ExitStatus;
 use anyhow::{Context, Result, ensure};
 
-use super::super::failing::{EVENT_LIMIT, PeerAddress, REGION, Side, SideOptions, event, status};
+use super::super::failing::{EVENT_LIMIT, REGION, Side, SideOptions, event, status};
 use super::super::stock_pair::StockPair;
 use crate::daemon::Explained;
 use crate::lab::Lab;
@@ -35,7 +35,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Runs the cases for any InfiniBand HCA. When a CQ overflows, the HCA's driver must log one warning, which contains
+/// Runs the cases for any HCA in a [`StockPair`]. When a CQ overflows, the HCA's driver must log one warning, which contains
 /// the text `overrun`.
 pub(in super::super) async fn cases(
     lab: &Lab,
@@ -68,7 +68,7 @@ impl Ends {
     /// Opens both ends and connects them. The completion queue in guest `a` has the given capacity.
     async fn open_with(pair: &mut StockPair, completions: Option<u32>) -> Result<Self> {
         let [wanted_a, wanted_b] =
-            [&pair.a, &pair.b].map(|node| SideOptions::new(node.rdma_device(), PeerAddress::Lid(node.id)));
+            [&pair.a, &pair.b].map(|node| SideOptions::new(node.rdma_device(), node.peer_address()));
         let wanted_a = SideOptions { completions, ..wanted_a };
         let [a, b] = Side::pair((&mut pair.a.vm, wanted_a), (&mut pair.b.vm, wanted_b)).await?;
         Ok(Self { a, b })
@@ -194,11 +194,12 @@ async fn port_down(pair: &mut StockPair) -> Result<()> {
 
 /// Starts long-running programs and waits until traffic flows.
 pub(in super::super) async fn traffic(pair: &mut StockPair) -> Result<[agent::wire::ProgramId; 2]> {
-    let command = &format!("ib_write_bw -F -d {} -s 65536 -D 60", pair.b.rdma_device());
+    let [of_a, of_b] =
+        [&pair.a, &pair.b].map(|node| format!("ib_write_bw -F -d {} -s 65536 -D 60", node.selected("-x")));
     let before = sent(pair).await?;
-    let server = tools::spawn(&mut pair.b.vm, command).await?;
-    Ready::Tcp(PERFTEST_PORT).wait(&mut pair.b.vm, server, command).await?;
-    let client = tools::spawn(&mut pair.a.vm, &format!("{command} {}", pair.b.ip)).await?;
+    let server = tools::spawn(&mut pair.b.vm, &of_b).await?;
+    Ready::Tcp(PERFTEST_PORT).wait(&mut pair.b.vm, server, &of_b).await?;
+    let client = tools::spawn(&mut pair.a.vm, &format!("{of_a} {}", pair.b.ip)).await?;
     let deadline = tokio::time::Instant::now() + LIMIT;
     while sent(pair).await? < before + 1000 {
         ensure!(tokio::time::Instant::now() < deadline, "no traffic started within {LIMIT:?}");
@@ -236,8 +237,8 @@ async fn client_killed(pair: &mut StockPair) -> Result<()> {
 }
 
 pub(in super::super) async fn still_works(pair: &mut StockPair) -> Result<()> {
-    let server = format!("ibv_rc_pingpong -d {} -c", pair.b.rdma_device());
-    let client = format!("{server} {}", pair.b.ip);
+    let server = format!("ibv_rc_pingpong -d {} -c", pair.b.selected("-g"));
+    let client = format!("ibv_rc_pingpong -d {} -c {}", pair.a.selected("-g"), pair.b.ip);
     let exchange = Exchange { server, client, ready: Ready::Tcp(PERFTEST_PORT), limit: LIMIT };
     pair.exchange(&exchange).await.map(drop)
 }

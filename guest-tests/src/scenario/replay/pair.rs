@@ -8,9 +8,9 @@ use anyhow::{Context, Result, ensure};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::super::e810::roce::{Gid, gid_index_of, irdma_guest};
 use super::super::failing::{PeerAddress, Side, SideOptions};
 use super::super::impairments::Impairments;
+use super::super::nic::roce::{Gid, gid_index_of, irdma_guest};
 use super::super::stock_pair::{MTHCA, StockPair};
 use super::verdict::Files;
 use crate::daemon::{Daemon, HcaSpec, Interface};

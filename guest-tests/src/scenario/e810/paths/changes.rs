@@ -6,10 +6,10 @@ use agent::wire::ProgramEnd;
 use anyhow::{Context, Result, ensure};
 use tokio::time::{sleep, timeout};
 
-use super::super::roce::{self, DEVICE};
-use super::super::station::{Station, bring_up, carrier};
 use super::traffic::Traffic;
 use super::{SECOND, gids};
+use crate::scenario::nic::roce::{self, DEVICE};
+use crate::scenario::nic::station::{Station, bring_up, carrier};
 use crate::tools::{stop, wait};
 
 /// Time limit for the kernel to apply a change.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::super::roce::DEVICE;
-use super::super::station::Station;
 use super::{SECOND, VLAN};
+use crate::scenario::nic::roce::DEVICE;
+use crate::scenario::nic::station::Station;
 use crate::tools::{Exchange, Ready};
 
 /// Port on which servers wait for their clients.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use agent::wire::{FillFile, Hex, Service, VerifyFile};
 use anyhow::{Result, ensure};
 
-use super::super::roce::{DEVICE, Gid, gid_index};
-use super::super::station::Station;
 use crate::scenario::failing::status;
+use crate::scenario::nic::roce::{DEVICE, Gid, gid_index};
+use crate::scenario::nic::station::Station;
 use crate::stock_verbs::{FileRegion, StockConnect, StockPath, StockQp, StockSend, StockVerbs};
 
 /// The group's address. Its Ethernet address is derived from the last four bytes. The first four bytes are different,

@@ -6,9 +6,9 @@ use agent::wire::{ProgramEnd, ProgramId};
 use anyhow::{Context, Result, bail, ensure};
 use tokio::time::{sleep, timeout};
 
-use super::super::content;
-use super::super::net::Wire;
-use super::super::station::Station;
+use crate::scenario::nic::content;
+use crate::scenario::nic::net::Wire;
+use crate::scenario::nic::station::Station;
 use crate::tools::{Ready, spawn, stop};
 
 /// Time limit for a connection to make progress.

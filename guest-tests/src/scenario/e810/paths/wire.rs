@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::super::station::Station;
 use super::VLAN;
 use crate::run_dir::RunDir;
+use crate::scenario::nic::station::Station;
 use crate::tools::{Exchange, Ready};
 
 const LIMIT: Duration = Duration::from_secs(60);

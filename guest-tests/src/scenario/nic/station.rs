@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::messages;
-use super::package::Package;
 use crate::daemon::{Daemon, HcaSpec, Interface};
 use crate::lab::{Guest, Lab};
 use crate::qemu::Nic;
 use crate::run_dir::RunDir;
 use crate::scenario::connectx;
+use crate::scenario::e810::messages;
+use crate::scenario::e810::package::Package;
 use crate::scenario::kernel_log;
 use crate::scenario::rxe_interop::mac;
 use crate::scenario::stock_pair;
@@ -67,6 +67,11 @@ impl Address {
 /// Returns settings for a station's E810 in strict mode, without frame capture, because these tests transfer gigabytes.
 pub(in crate::scenario) fn strict_e810(lab: &Lab, spec: HcaSpec) -> HcaSpec {
     HcaSpec { interface: Interface::E810, capture: false, trace: lab.trace(), strict: true, ..spec }
+}
+
+/// Returns the settings of [`strict_e810`] for a card of any kind.
+pub(in crate::scenario) fn strict_card(hca: kind::Device, lab: &Lab, spec: HcaSpec) -> HcaSpec {
+    HcaSpec { interface: hca.interface().unwrap_or_default(), ..strict_e810(lab, spec) }
 }
 
 /// Returns settings for a station's E810 without strict mode, for speed tests and for drivers with known violations.
@@ -186,6 +191,16 @@ impl Station {
         self.sh("echo 0 > /proc/sys/net/ipv4/icmp_echo_ignore_broadcasts").await?;
         let address = self.address(0);
         bring_up(&mut self.vm, &self.device, &address).await
+    }
+
+    /// Returns the name of the RDMA device.
+    pub(in crate::scenario) fn rdma_device(&self) -> Result<&'static str> {
+        self.hca.and_then(kind::Device::rdma_device).context("the station has no RDMA device")
+    }
+
+    /// Returns the modules of the drivers, and the modules that verbs programs need.
+    pub(in crate::scenario) fn modules(&self) -> &'static [&'static str] {
+        self.hca.map_or(&[], kind::Device::modules)
     }
 
     /// Returns whether the device is a ConnectX.

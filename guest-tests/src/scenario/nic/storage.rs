@@ -41,7 +41,11 @@ pub(in super::super) enum Extent {
 impl Extent {
     /// Returns the scenario's name for this HCA.
     fn name(self, hca: Device) -> String {
-        let family = if hca == Device::ConnectxIb { "connectx" } else { "e810" };
+        let family = match hca {
+            Device::Connectx => "connectx-roce",
+            Device::ConnectxIb => "connectx",
+            _ => "e810",
+        };
         let part = match self {
             Self::Core => "",
             Self::Nvme => "-nvme",

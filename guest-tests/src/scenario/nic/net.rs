@@ -1,5 +1,5 @@
-//! Network traffic between two E810s or two ConnectX, and between one of them and an emulated NIC. The link is lossless, or it loses 1% of
-//! the frames.
+//! Network traffic between two E810s or two ConnectX, and between one of them and an emulated NIC. The link is lossless,
+//! or it loses 1% of the frames.
 
 use anyhow::{Context, Result, ensure};
 
@@ -17,7 +17,7 @@ use crate::testbed::kind::Device;
 
 /// Frame loss on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wire {
+pub(in crate::scenario) enum Wire {
     Good,
     /// 1% of the frames are lost in each direction.
     Lossy,

@@ -1,4 +1,4 @@
-//! Guests with an E810 whose RDMA block is driven by `irdma`.
+//! Guests with a NIC that supports RoCE: an E810 with `irdma`, or a ConnectX with `mlx5_ib`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,17 +7,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::station::{Station, load, strict_e810};
+use super::station::{Station, load, shape, strict_card, strict_e810};
 use crate::daemon::{Daemon, HcaSpec};
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
+use crate::testbed::kind;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// The driver's module, and the modules that verbs programs need.
-const MODULES: &[&str] = &["irdma", "ib_uverbs", "rdma_ucm"];
-/// Name that the kernel gives to the first device of this driver.
-pub(super) const DEVICE: &str = "irdma0";
+/// Name that the kernel gives to the first device of `irdma`.
+pub(in crate::scenario) const DEVICE: &str = "irdma0";
 /// Time limit for the port to become active after the driver is started.
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);
 
@@ -34,35 +33,51 @@ pub(in super::super) enum Gid {
     LinkLocal,
 }
 
-/// Starts two connected stations without `irdma`.
-pub(super) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Station; 2]> {
-    let [a, b] = HcaSpec::pair()?.map(|spec| strict_e810(lab, spec));
+/// Starts two connected stations with an E810 each, without `irdma`.
+pub(in crate::scenario) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Station; 2]> {
+    pair_of(kind::Device::E810, lab, run, image).await
+}
+
+/// Starts two connected stations with a card each, without the RDMA drivers.
+pub(in super::super) async fn pair_of(
+    hca: kind::Device,
+    lab: &Lab,
+    run: &RunDir,
+    image: &Image,
+) -> Result<[Station; 2]> {
+    let [a, b] = HcaSpec::pair()?.map(|spec| strict_card(hca, lab, spec));
     let (a, b) = tokio::try_join!(
-        Station::with_e810(lab, run, image, &a, Vec::new()),
-        Station::with_e810(lab, run, image, &b, Vec::new()),
+        Station::with_hca(hca, lab, run, image, &a, shape(&a.name)),
+        Station::with_hca(hca, lab, run, image, &b, shape(&b.name)),
     )?;
     Ok([a, b])
 }
 
 /// Starts a station with additional disks and without a peer.
-pub(super) async fn alone(lab: &Lab, run: &RunDir, image: &Image, disks: Vec<PathBuf>) -> Result<Station> {
+pub(in crate::scenario) async fn alone(
+    lab: &Lab,
+    run: &RunDir,
+    image: &Image,
+    disks: Vec<PathBuf>,
+) -> Result<Station> {
     let [spec, _] = HcaSpec::pair()?;
     Station::with_e810(lab, run, image, &strict_e810(lab, spec), disks).await
 }
 
-/// Loads `irdma` and waits until its port is active.
-pub(super) async fn start(station: &mut Station) -> Result<()> {
-    load(&mut station.vm, MODULES).await?;
+/// Loads the RDMA drivers and waits until the port is active.
+pub(in super::super) async fn start(station: &mut Station) -> Result<()> {
+    let modules = station.modules();
+    load(&mut station.vm, modules).await?;
     port_is_active(station).await
 }
 
-pub(super) async fn port_is_active(station: &mut Station) -> Result<()> {
-    let path = format!("/sys/class/infiniband/{DEVICE}/ports/1/state");
+pub(in super::super) async fn port_is_active(station: &mut Station) -> Result<()> {
+    let path = format!("/sys/class/infiniband/{}/ports/1/state", station.rdma_device()?);
     await_text(&mut station.vm, &[&path], &["4: ACTIVE"], PORT_TIMEOUT).await
 }
 
 /// Raises the MTU of both stations, so that a path MTU of 4096 fits.
-pub(super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
+pub(in super::super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
     for station in stations {
         let device = station.device.clone();
         station.sh(&format!("ip link set {device} mtu {JUMBO}")).await?;
@@ -70,27 +85,40 @@ pub(super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Starts a guest with an E810 that is driven by `irdma`, has the address `ip`, and supports the largest path MTU.
-/// Returns the guest, the name of its RDMA device, and the daemon.
-pub(in super::super) async fn irdma_guest(
+/// Starts a guest with a card that has the address `ip` and supports the largest path MTU. Returns the guest, the name
+/// of its RDMA device, and the daemon.
+pub(in super::super) async fn guest(
+    hca: kind::Device,
     lab: &Lab,
     run: &RunDir,
     spec: &HcaSpec,
     ip: IpAddr,
 ) -> Result<(Vm, &'static str, Daemon)> {
     let image = lab.debian_image(run).await?;
-    let mut station = Station::with_e810(lab, run, &image, spec, Vec::new()).await?;
+    let mut station = Station::with_hca(hca, lab, run, &image, spec, shape(&spec.name)).await?;
     start(&mut station).await?;
     let device = station.device.clone();
     station.sh(&format!("ip link set {device} mtu {JUMBO} && ip address add {ip}/16 dev {device}")).await?;
     port_is_active(&mut station).await?;
+    let name = station.rdma_device()?;
     let Station { vm, daemon, .. } = station;
-    Ok((vm, DEVICE, daemon.context("the guest has no daemon")?))
+    Ok((vm, name, daemon.context("the guest has no daemon")?))
+}
+
+/// Starts a [`guest`] with an E810.
+pub(in super::super) async fn irdma_guest(
+    lab: &Lab,
+    run: &RunDir,
+    spec: &HcaSpec,
+    ip: IpAddr,
+) -> Result<(Vm, &'static str, Daemon)> {
+    guest(kind::Device::E810, lab, run, spec, ip).await
 }
 
 /// Returns the lowest index of a GID of this kind on the station's RDMA device.
-pub(super) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize> {
-    gid_index_of(&mut station.vm, DEVICE, kind).await
+pub(in crate::scenario) async fn gid_index(station: &mut Station, kind: Gid) -> Result<usize> {
+    let device = station.rdma_device()?;
+    gid_index_of(&mut station.vm, device, kind).await
 }
 
 /// Returns the lowest index of a RoCEv2 GID of this kind on the given device.

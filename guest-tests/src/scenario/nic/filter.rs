@@ -10,8 +10,8 @@ use super::station::{Station, mac_text};
 use crate::line_program::LineProgram;
 
 /// The program that runs in both guests.
-pub(super) const FRAMES: &str = include_str!("../../../guest/frames.py");
-pub(super) const LIMIT: Duration = Duration::from_secs(60);
+pub(in crate::scenario) const FRAMES: &str = include_str!("../../../guest/frames.py");
+pub(in crate::scenario) const LIMIT: Duration = Duration::from_secs(60);
 /// Time limit for the driver to program the filters, which it does asynchronously.
 const SETTLED: Duration = Duration::from_secs(60);
 /// Time limit in seconds for the last frame to arrive.
@@ -20,7 +20,7 @@ const ARRIVAL_SECONDS: u32 = 10;
 /// Destination addresses: a group that guest `b` joins, a group that it does not join, and broadcast.
 const GROUP: &str = "01:00:5e:51:00:01";
 const OTHER_GROUP: &str = "01:00:5e:51:00:02";
-pub(super) const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
+pub(in crate::scenario) const EVERYBODY: &str = "ff:ff:ff:ff:ff:ff";
 /// A unicast address that no station has. Switches flood frames to it.
 const UNKNOWN_MAC: &str = "02:00:00:00:77:77";
 
@@ -44,7 +44,7 @@ const CASES: &[(&str, Option<&str>, &[u32])] = &[
 ];
 
 /// Sends frames to every destination in each receive mode, and checks which of them guest `b` accepts.
-pub(super) async fn let_in(a: &mut Station, b: &mut Station) -> Result<()> {
+pub(in crate::scenario) async fn let_in(a: &mut Station, b: &mut Station) -> Result<()> {
     let sender = open(a).await?;
     let receiver = open(b).await?;
     let result = all(a, sender, b, receiver).await;

@@ -1,13 +1,13 @@
-//! Two guests, each with an E810 and `irdma`, and a third guest that runs soft-RoCE on an emulated NIC and is connected
-//! to the first.
+//! Two guests with a card of the tested kind each, and a third guest that runs soft-RoCE on an emulated NIC and is
+//! connected to the first. If the cards are ConnectX, a fourth guest has an E810.
 
 use std::fmt;
 use std::time::Duration;
 
 use agent::wire::ExitStatus;
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
-use super::super::station::{Station, bring_up, load, strict_e810};
+use super::super::station::{Station, bring_up, load, shape, strict_card};
 use super::super::{ping, roce};
 use super::programs::Program;
 use crate::daemon::{HcaSpec, Peer, free_udp_ports};
@@ -15,6 +15,7 @@ use crate::lab::Lab;
 use crate::qemu::{Nic, NicModel};
 use crate::run_dir::RunDir;
 use crate::scenario::rxe_interop::mac;
+use crate::testbed::kind::Device;
 use crate::tools::Exchange;
 
 /// The soft-RoCE module, and the modules that RDMA programs need.
@@ -69,58 +70,70 @@ impl fmt::Display for Network {
     }
 }
 
-/// One of the three stations.
+/// One of the stations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The station whose E810 is connected to station c.
+    /// The station whose card is connected to station c.
     A,
     B,
     C,
+    /// The station with an E810, if the tested kind is another.
+    D,
 }
 
 #[derive(Debug)]
 pub(super) struct Bench {
-    stations: [Station; 3],
+    /// Stations in the order of [`Side`].
+    stations: Vec<Station>,
 }
 
 impl Bench {
-    pub(super) async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
+    pub(super) async fn start(lab: &Lab, run: &RunDir, hca: Device) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        let [mut a, b] = HcaSpec::pair()?.map(|spec| strict_e810(lab, spec));
+        let has_d = hca != Device::E810;
+        let mut specs = HcaSpec::mesh_of(if has_d { 3 } else { 2 })?.into_iter();
+        let mut spec = |name: &str, hca| -> Result<HcaSpec> {
+            let spec = strict_card(hca, lab, specs.next().context("too few devices")?);
+            Ok(HcaSpec { name: name.into(), ..spec })
+        };
+        let (mut a, b) = (spec("a", hca)?, spec("b", hca)?);
+        let d = if has_d { Some(spec("d", Device::E810)?) } else { None };
         let [bind] = free_udp_ports()?;
         a.peers.push(Peer { addr: bind, leaf: true });
-        let nic = Nic { model: NicModel::Virtio, mac: mac(3), bind, peer: a.bind };
+        let c = if has_d { 4 } else { 3 };
+        let nic = Nic { model: NicModel::Virtio, mac: mac(c), bind, peer: a.bind };
         let (a, b, c) = tokio::try_join!(
-            Station::with_e810(lab, run, &image, &a, Vec::new()),
-            Station::with_e810(lab, run, &image, &b, Vec::new()),
-            Station::with_nic(lab, run, &image, "c", 3, nic),
+            Station::with_hca(hca, lab, run, &image, &a, shape(&a.name)),
+            Station::with_hca(hca, lab, run, &image, &b, shape(&b.name)),
+            Station::with_nic(lab, run, &image, "c", c, nic),
         )?;
-        let mut bench = Self { stations: [a, b, c] };
-        for side in [Side::A, Side::B, Side::C] {
+        let mut stations = vec![a, b, c];
+        if let Some(d) = d {
+            stations.push(Station::with_e810(lab, run, &image, &d, Vec::new()).await?);
+        }
+        let mut bench = Self { stations };
+        let sides = [Side::A, Side::B, Side::C, Side::D];
+        let sides = sides.get(..bench.stations.len()).unwrap_or(&sides);
+        for &side in sides {
             bench.open(side).await?;
         }
         // Resolve neighbours before starting programs that measure time.
-        for side in [Side::B, Side::C] {
+        for &side in sides.iter().skip(1) {
             for network in Network::ALL {
-                let address = network.address(bench.station(side));
-                ping::until_answered(bench.station(Side::A), &address).await?;
+                let address = network.address(bench.station(side)?);
+                ping::until_answered(bench.station(Side::A)?, &address).await?;
             }
         }
         Ok(bench)
     }
 
-    fn station(&mut self, side: Side) -> &mut Station {
-        let [a, b, c] = &mut self.stations;
-        match side {
-            Side::A => a,
-            Side::B => b,
-            Side::C => c,
-        }
+    fn station(&mut self, side: Side) -> Result<&mut Station> {
+        self.stations.get_mut(side as usize).with_context(|| format!("there is no station {side:?}"))
     }
 
     /// Loads a station's RDMA driver, and connects the station to the VLAN.
     async fn open(&mut self, side: Side) -> Result<()> {
-        let station = self.station(side);
+        let station = self.station(side)?;
         let device = station.device.clone();
         if side == Side::C {
             load(&mut station.vm, SOFT_MODULES).await?;
@@ -140,19 +153,13 @@ impl Bench {
         network: Network,
         (client, server): (Side, Side),
     ) -> Result<()> {
-        let addresses = [client, server].map(|side| network.address(self.station(side)));
-        let [of_client, of_server] = &addresses;
+        let of_client = &network.address(self.station(client)?);
+        let of_server = &network.address(self.station(server)?);
         let [server_line, client_line] = program.lines(network, of_client, of_server);
         let exchange =
             Exchange { server: server_line, client: client_line, ready: program.ready, limit: LIMIT };
-        let [a, b, c] = &mut self.stations;
-        let (client, server) = match (client, server) {
-            (Side::A, Side::B) => (a, b),
-            (Side::B, Side::A) => (b, a),
-            (Side::A, Side::C) => (a, c),
-            (Side::C, Side::A) => (c, a),
-            other => anyhow::bail!("expected two values, found {other:?}"),
-        };
+        let ends = self.stations.get_disjoint_mut([client as usize, server as usize]);
+        let [client, server] = ends.map_err(|error| anyhow!("{client:?} and {server:?}: {error}"))?;
         program.judge(&exchange.run(&mut server.vm, &mut client.vm).await?)
     }
 
@@ -164,14 +171,14 @@ impl Bench {
         server: Side,
         reason: &str,
     ) -> Result<()> {
-        let address = network.address(self.station(server));
+        let address = network.address(self.station(server)?);
         let [line, _] = program.lines(network, &address, &address);
-        let end = self.station(server).vm.program(LIMIT, &line).await?;
+        let end = self.station(server)?.vm.program(LIMIT, &line).await?;
         ensure!(end.status != ExitStatus::Code(0) && end.stderr.contains(reason), "{line}: {end:?}");
         Ok(())
     }
 
-    /// Starts or stops capturing the E810s' frames.
+    /// Starts or stops capturing the cards' frames.
     pub(super) async fn capture(&mut self, on: bool) -> Result<()> {
         for station in &self.stations {
             station.capture(on).await?;

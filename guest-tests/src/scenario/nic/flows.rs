@@ -13,7 +13,7 @@ use crate::vm::Vm;
 /// The program that sends flows.
 const PROGRAM: &str = include_str!("../../../guest/flows.py");
 /// A port on which no program listens.
-const PORT: u32 = 9;
+pub(super) const PORT: u32 = 9;
 
 /// Names of the counters of frames sent, frames received, and errors.
 type Names = (&'static [&'static str], &'static [&'static str], &'static [&'static str]);
@@ -57,6 +57,48 @@ async fn interrupts(station: &mut Station) -> Result<Vec<u64>> {
     Ok(counts)
 }
 
+/// Sends datagrams of flows with random source ports to guest `b`, and waits until they have arrived.
+pub(super) async fn send(a: &mut Station, b: &Station, flows: u32, datagrams: u32) -> Result<()> {
+    send_to(a, b, PORT, flows, datagrams).await
+}
+
+/// Like [`send`], to any port.
+pub(super) async fn send_to(
+    a: &mut Station,
+    b: &Station,
+    port: u32,
+    flows: u32,
+    datagrams: u32,
+) -> Result<()> {
+    cast_to(a, b, port, flows, datagrams).await?;
+    // A reply to this ping shows that all earlier packets have arrived.
+    ping::one_size(a, &b.address(0).ipv4, 56, Wire::Good).await
+}
+
+/// Like [`send`], but does not wait until the datagrams have arrived.
+pub(super) async fn cast(a: &mut Station, b: &Station, flows: u32, datagrams: u32) -> Result<()> {
+    cast_to(a, b, PORT, flows, datagrams).await
+}
+
+async fn cast_to(a: &mut Station, b: &Station, port: u32, flows: u32, datagrams: u32) -> Result<()> {
+    let [port, flows, datagrams] = [port, flows, datagrams].map(|number| number.to_string());
+    let address = b.address(0).ipv4;
+    a.vm.run(&["python3", "-c", PROGRAM, &address, &port, &flows, &datagrams]).await.map(drop)
+}
+
+/// Returns the number of packets that each queue of a station has received.
+pub(super) async fn by_queue(station: &mut Station) -> Result<Vec<u64>> {
+    let device = station.device.clone();
+    let all = statistics(&mut station.vm, &device).await?;
+    let is_connectx = station.is_connectx();
+    let name = |queue| {
+        if is_connectx { format!("rx{queue}_packets") } else { format!("rx_queue_{queue}_packets") }
+    };
+    (0..CPUS)
+        .map(|queue| all.get(&name(queue)).copied().with_context(|| format!("no {}", name(queue))))
+        .collect()
+}
+
 /// Checks packet counters and interrupts to verify that flows from random ports use all queues of guest `b`. Streams in
 /// other cases have consecutive ports, which could all hash to the same queue.
 pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
@@ -65,22 +107,10 @@ pub(super) async fn spread(a: &mut Station, b: &mut Station) -> Result<()> {
     /// Minimum share of the packets for each queue, in percent. A queue receives 32 flows on average, and fewer than 13
     /// with a probability below one in a million.
     const LEAST_SHARE: u64 = 20;
-    let device = b.device.clone();
-    let (packets, raised) = (statistics(&mut b.vm, &device).await?, interrupts(b).await?);
-    let address = b.address(0).ipv4;
-    let numbers = [PORT, FLOWS, DATAGRAMS].map(|number| number.to_string());
-    a.vm.run(&["python3", "-c", PROGRAM, &address, &numbers[0], &numbers[1], &numbers[2]]).await?;
-    // A reply to this ping shows that all earlier packets have arrived.
-    ping::one_size(a, &address, 56, Wire::Good).await?;
-    let (packets_then, raised_then) = (statistics(&mut b.vm, &device).await?, interrupts(b).await?);
-    let mut received = Vec::new();
-    for queue in 0..CPUS {
-        let name =
-            if b.is_connectx() { format!("rx{queue}_packets") } else { format!("rx_queue_{queue}_packets") };
-        let count =
-            |all: &BTreeMap<String, u64>| all.get(&name).copied().with_context(|| format!("no {name}"));
-        received.push(count(&packets_then)? - count(&packets)?);
-    }
+    let (packets, raised) = (by_queue(b).await?, interrupts(b).await?);
+    send(a, b, FLOWS, DATAGRAMS).await?;
+    let (packets_then, raised_then) = (by_queue(b).await?, interrupts(b).await?);
+    let received: Vec<u64> = packets_then.iter().zip(&packets).map(|(then, before)| then - before).collect();
     let total: u64 = received.iter().sum();
     let sent = u64::from(FLOWS * DATAGRAMS);
     ensure!(total >= sent, "the queues of b received {received:?} packets of {sent}");

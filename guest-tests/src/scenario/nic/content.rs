@@ -20,12 +20,12 @@ const LOSSY_LIMIT: Duration = Duration::from_secs(600);
 const FILL: Duration = Duration::from_secs(60);
 
 /// Creates the file in guest `a` from `seed`, and returns its checksum.
-pub(super) async fn make(a: &mut Station, seed: u64) -> Result<String> {
+pub(in crate::scenario) async fn make(a: &mut Station, seed: u64) -> Result<String> {
     make_of(a, seed, LEN_MIB).await
 }
 
 /// Creates a file of a given length in guest `a`, and returns its checksum.
-pub(super) async fn make_of(a: &mut Station, seed: u64, mib: u64) -> Result<String> {
+pub(in crate::scenario) async fn make_of(a: &mut Station, seed: u64, mib: u64) -> Result<String> {
     a.sh(&format!("truncate -s {mib}M {FILE}")).await?;
     let fill = FillFile { path: FILE.into(), off: 0, len: mib << 20, seed, position: 0 };
     a.vm.call_within(FILL, fill).await?;
@@ -34,7 +34,7 @@ pub(super) async fn make_of(a: &mut Station, seed: u64, mib: u64) -> Result<Stri
 }
 
 /// Returns the time limit for [`send`].
-pub(super) const fn limit(wire: Wire) -> Duration {
+pub(in crate::scenario) const fn limit(wire: Wire) -> Duration {
     match wire {
         Wire::Good => LIMIT,
         Wire::Lossy => LOSSY_LIMIT,
@@ -42,7 +42,12 @@ pub(super) const fn limit(wire: Wire) -> Duration {
 }
 
 /// Sends the file to guest `b`, and checks that the received data has the given checksum.
-pub(super) async fn send(a: &mut Station, b: &mut Station, checksum: &str, wire: Wire) -> Result<()> {
+pub(in crate::scenario) async fn send(
+    a: &mut Station,
+    b: &mut Station,
+    checksum: &str,
+    wire: Wire,
+) -> Result<()> {
     let address = b.address(0).ipv4;
     // The receiver hashes the data without storing it.
     let line = format!("nc.openbsd -l {address} {PORT} | md5sum");

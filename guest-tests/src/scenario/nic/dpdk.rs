@@ -1,5 +1,5 @@
-//! Tests DPDK's driver `net_ice`. In one guest, `testpmd` forwards frames between two E810s. Each of them is connected
-//! to the E810 of another guest, which uses Linux's driver.
+//! Tests DPDK's drivers `net_ice` and `net_mlx5`. In one guest, `testpmd` forwards frames between two E810s or two
+//! ConnectX. Each of them is connected to the card of another guest, which uses Linux's driver.
 
 use std::time::{Duration, Instant};
 
@@ -7,16 +7,18 @@ use agent::wire::ProgramId;
 use anyhow::{Context as _, Result, ensure};
 
 use super::content;
+use super::flows;
 use super::net::Wire;
-use super::package::Package;
 use super::ping;
-use super::station::{Station, shape, strict_e810};
+use super::station::{Station, shape, strict_card};
 use super::streams::{Amount, Protocol, Streams};
 use super::vlan;
 use crate::daemon::{Daemon, Explained, HcaSpec};
 use crate::lab::{Guest, Lab};
 use crate::report::Report;
 use crate::run_dir::RunDir;
+use crate::scenario::e810::package::Package;
+use crate::testbed::kind::Device;
 use crate::tools::{line, signal, spawn, wait};
 use crate::vm::Vm;
 
@@ -35,6 +37,11 @@ const MAX_SEGMENT: u64 = 1460;
 
 const FILE_MIB: u64 = 32;
 
+/// Number of flows that `testpmd` must spread over its queues, and of datagrams in each. With 64 flows, a queue of four
+/// stays empty once in a hundred million runs.
+const FLOWS: u32 = 64;
+const DATAGRAMS: u32 = 4;
+
 /// TCP in both directions, and UDP.
 const STREAMS: &[(&str, Streams)] = &[
     ("TCP", stream(Protocol::Tcp, 1, false, false)),
@@ -52,10 +59,10 @@ const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Strea
     Streams { protocol, count, back, ipv6, amount: Amount::Seconds(2) }
 }
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let run = lab.new_run("dpdk")?;
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device) -> Result<()> {
+    let run = lab.new_run(if hca == Device::E810 { "dpdk" } else { "connectx-dpdk" })?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
-    let mut bench = Bench::start(lab, &run).await.context(hint.clone())?;
+    let mut bench = Bench::start(lab, &run, hca).await.context(hint.clone())?;
     report
         .case_within(START_TIMEOUT * 2, "testpmd starts both ports", &hint, bench.start_forwarder())
         .await?;
@@ -70,6 +77,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let checksum = content::make_of(a, 30, FILE_MIB).await?;
     let file = content::send(a, b, &checksum, Wire::Good);
     report.case_within(content::limit(Wire::Good), "a file with verified content", &hint, file).await?;
+    report.case("flows of random ports arrive", &hint, flows::send(a, b, FLOWS, DATAGRAMS)).await?;
     report
         .case_within(
             COUNTED_TIMEOUT * 2,
@@ -78,7 +86,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
             bench.counters(),
         )
         .await?;
-    report.case("testpmd exits", &hint, bench.end_forwarder()).await?;
+    report.case("testpmd exits; flows were spread over its queues", &hint, bench.end_forwarder()).await?;
     report.case("no kernel warnings", &hint, bench.no_warnings()).await?;
     report.case("the daemons exit cleanly on SIGTERM", &hint, bench.stop()).await
 }
@@ -107,44 +115,62 @@ struct Bench {
     /// Daemons of the forwarder's NICs. The first NIC is connected to station `a`, and the second to station `b`.
     daemons: [Daemon; 2],
     testpmd: Option<ProgramId>,
+    hca: Device,
 }
 
 impl Bench {
-    async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
+    async fn start(lab: &Lab, run: &RunDir, hca: Device) -> Result<Self> {
         let image = lab.debian_image(run).await?;
         let dpdk = lab.dpdk_image(run).await?;
         let facing =
-            |name: &str, spec: HcaSpec, id| HcaSpec { name: name.into(), id, ..strict_e810(lab, spec) };
+            |name: &str, spec: HcaSpec, id| HcaSpec { name: name.into(), id, ..strict_card(hca, lab, spec) };
         let [a, to_a] = HcaSpec::pair()?;
         let [to_b, b] = HcaSpec::pair()?;
         let (a, b) = (facing("a", a, 1), facing("b", b, 2));
         let [to_a, to_b] = [facing("to-a", to_a, 3), facing("to-b", to_b, 4)]
-            .map(|spec| HcaSpec { explained: EXPLAINED, ..spec });
+            .map(|spec| HcaSpec { explained: if hca == Device::E810 { EXPLAINED } else { &[] }, ..spec });
         let hcad = lab.hcad()?;
         let daemons = [Daemon::start(&hcad, &to_a, run).await?, Daemon::start(&hcad, &to_b, run).await?];
         let cards = daemons.iter().map(|daemon| daemon.socket().to_owned()).collect();
         let shape_of_forwarder = Guest { cards, least_memory_mib: MEMORY_MIB, ..shape("forwarder") };
         let (a, b, forwarder) = tokio::try_join!(
-            Station::with_e810(lab, run, &image, &a, Vec::new()),
-            Station::with_e810(lab, run, &image, &b, Vec::new()),
+            Station::with_hca(hca, lab, run, &image, &a, shape(&a.name)),
+            Station::with_hca(hca, lab, run, &image, &b, shape(&b.name)),
             lab.boot(run, &dpdk, shape_of_forwarder),
         )?;
-        Ok(Self { a, b, forwarder, daemons, testpmd: None })
+        Ok(Self { a, b, forwarder, daemons, testpmd: None, hca })
     }
 
-    /// Binds both NICs to DPDK and starts forwarding.
+    /// Returns the number of queues of each port. The lab's guests with an E810 have two CPUs, and thus two queues.
+    const fn queues(&self) -> u32 {
+        match self.hca {
+            Device::E810 => 2,
+            _ => 4,
+        }
+    }
+
+    /// Prepares both NICs for DPDK and starts forwarding. `net_ice` replaces Linux's driver. `net_mlx5` uses the verbs
+    /// of Linux's driver, whose network devices must stay silent for the counters to match.
     async fn start_forwarder(&mut self) -> Result<()> {
+        let queues = self.queues();
         let vm = &mut self.forwarder;
-        Package::Synthetic.install(vm).await?;
+        let drivers = if self.hca == Device::E810 {
+            Package::Synthetic.install(vm).await?;
+            "modprobe uio_pci_generic && echo 8086 1592 > /sys/bus/pci/drivers/uio_pci_generic/new_id"
+        } else {
+            "sysctl -qw net.ipv6.conf.default.disable_ipv6=1 && modprobe -a mlx5_core mlx5_ib ib_uverbs"
+        };
         let prepare = format!(
-            "modprobe uio_pci_generic && echo 8086 1592 > /sys/bus/pci/drivers/uio_pci_generic/new_id && \
+            "{drivers} && \
              echo {HUGE_PAGES} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages && \
              mkdir -p /dev/hugepages && mount -t hugetlbfs none /dev/hugepages"
         );
         vm.run(&["sh", "-c", &prepare]).await?;
-        let command = "dpdk-testpmd -l 0,1 --in-memory -- --forward-mode=io --auto-start --total-num-mbufs=8192 \
-                       --rxq=2 --txq=2 --nb-cores=1 --stats-period=1";
-        let testpmd = spawn(vm, command).await?;
+        let command = format!(
+            "dpdk-testpmd -l 0,1 --in-memory -- --forward-mode=io --auto-start --total-num-mbufs=8192 \
+             --rxq={queues} --txq={queues} --nb-cores=1 --stats-period=1"
+        );
+        let testpmd = spawn(vm, &command).await?;
         self.testpmd = Some(testpmd);
         match line(vm, testpmd, "NIC statistics", START_TIMEOUT).await {
             Ok(_) => Ok(()),
@@ -209,6 +235,12 @@ impl Bench {
         let end = wait(&mut self.forwarder, testpmd, END_TIMEOUT).await?;
         let text = end.stdout + &end.stderr;
         ensure!(text.contains("Bye"), "{text}");
+        for queue in 0..self.queues() {
+            let heading = format!("Forward Stats for RX Port= 0/Queue= {queue} ");
+            let (_, of_queue) =
+                text.split_once(&heading).with_context(|| format!("no {heading:?} in {text}"))?;
+            ensure!(value(of_queue, "RX-packets:")? > 0, "queue {queue} received nothing: {text}");
+        }
         Ok(())
     }
 

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use crate::daemon::HcaSpec;
 use crate::lab::{Guest, Lab};
 use crate::run_dir::RunDir;
-use crate::scenario::e810::roce;
-use crate::scenario::e810::station::{Station, shape, strict_e810};
+use crate::scenario::nic::roce;
+use crate::scenario::nic::station::{Station, shape, strict_e810};
 use crate::testbed::kind::Device;
 use crate::vm::Image;
 
@@ -64,10 +64,10 @@ impl<'a> Place<'a> {
         self.start_rdma(server).await
     }
 
-    /// For an E810, loads the RDMA driver and waits until its port is active. The port of a ConnectX is already active.
+    /// For a NIC, loads the RDMA driver and waits until its port is active. An InfiniBand port is already active.
     pub(super) async fn start_rdma(&self, station: &mut Station) -> Result<()> {
         match self.hca {
-            Device::E810 => roce::start(station).await,
+            Device::E810 | Device::Connectx => roce::start(station).await,
             _ => Ok(()),
         }
     }

@@ -11,8 +11,8 @@ use super::fio;
 use super::protocol::Protocol;
 use super::server::Place;
 use crate::daemon::Daemon;
-use crate::scenario::e810::station::Station;
 use crate::scenario::impairments::Impairments;
+use crate::scenario::nic::station::Station;
 use crate::tools::{stop, wait};
 
 /// Path of the generated content.

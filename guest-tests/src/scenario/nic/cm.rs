@@ -1,5 +1,5 @@
-//! Connections set up by `rdma_cm` on an E810. Debian's programs run between two E810s, and between an E810 and
-//! soft-RoCE in both directions, over IPv4, IPv6 and a VLAN.
+//! Connections set up by `rdma_cm` on NICs. Debian's programs run between two E810s or two ConnectX, and between one of
+//! them and soft-RoCE or, for a ConnectX, an E810 in both directions, over IPv4, IPv6 and a VLAN.
 
 mod bench;
 mod programs;
@@ -11,9 +11,10 @@ use self::programs::{ALL, FEW, OverIpv6, Program};
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::scenario::extent::Extent;
+use crate::testbed::kind::Device;
 
 /// Returns the programs to run between a client and a server. The core extent runs all programs only over untagged IPv4
-/// with an E810 as the client, and a few otherwise.
+/// with the tested device as the client, and a few otherwise.
 const fn programs(extent: Extent, network: Network, back: bool) -> &'static [Program] {
     match (extent, network, back) {
         (Extent::Full, ..) | (Extent::Core, Network::V4, false) => ALL,
@@ -21,19 +22,38 @@ const fn programs(extent: Extent, network: Network, back: bool) -> &'static [Pro
     }
 }
 
-/// Pairs of client and server: two E810s, and an E810 with soft-RoCE as either the client or the server.
-const PAIRS: &[(&str, Side, Side, bool)] = &[
+/// Pairs of client and server with their names. The last part is whether the second side of an earlier pair is now the
+/// client.
+type Pairs = &'static [(&'static str, Side, Side, bool)];
+
+/// Two E810s, and an E810 with soft-RoCE as either the client or the server.
+const E810_PAIRS: Pairs = &[
     ("E810 to E810", Side::A, Side::B, false),
     ("E810 to soft-RoCE", Side::A, Side::C, false),
     ("soft-RoCE to E810", Side::C, Side::A, true),
 ];
+/// The same pairs with a ConnectX, and a ConnectX with an E810.
+const CONNECTX_PAIRS: Pairs = &[
+    ("ConnectX to ConnectX", Side::A, Side::B, false),
+    ("ConnectX to soft-RoCE", Side::A, Side::C, false),
+    ("soft-RoCE to ConnectX", Side::C, Side::A, true),
+    ("ConnectX to E810", Side::A, Side::D, true),
+    ("E810 to ConnectX", Side::D, Side::A, true),
+];
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Result<()> {
-    let run = lab.new_run(extent.select("e810-cm", "e810-cm-full"))?;
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device, extent: Extent) -> Result<()> {
+    let (part, (family, pairs)) = (
+        extent.select("cm", "cm-full"),
+        match hca {
+            Device::Connectx => ("connectx-roce", CONNECTX_PAIRS),
+            _ => ("e810", E810_PAIRS),
+        },
+    );
+    let run = lab.new_run(&format!("{family}-{part}"))?;
     let hint = format!("console output, logs, captures and command lines: {}", run.path().display());
-    let mut bench = Bench::start(lab, &run).await.context(hint.clone())?;
+    let mut bench = Bench::start(lab, &run, hca).await.context(hint.clone())?;
     bench.capture(true).await?;
-    for &(pair, client, server, back) in PAIRS {
+    for &(pair, client, server, back) in pairs {
         for network in Network::ALL {
             for program in programs(extent, network, back) {
                 // Soft-RoCE reports that it sent 200 datagrams to a group, but only three reach the fabric.

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::net::Wire;
 use super::ping;
 use super::station::{Address, Station};
-use crate::scenario::e810::station::carrier;
+use crate::scenario::nic::station::carrier;
 
 /// Offset between a station's number and the number of the host behind it.
 const BEHIND: u16 = 100;

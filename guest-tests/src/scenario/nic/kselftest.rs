@@ -1,0 +1,237 @@
+//! The kernel's own self-tests of network drivers (`tools/testing/selftests/drivers/net`), from the source of the
+//! guest's kernel. The remote end is a second NIC of the same guest, in a network namespace.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::station::{bring_up, device, load, shape, strict_card};
+use crate::daemon::{Daemon, HcaSpec, free_udp_ports};
+use crate::lab::{Guest, Lab};
+use crate::qemu::{Nic, NicModel};
+use crate::report::Report;
+use crate::run_dir::RunDir;
+use crate::scenario::e810::package::Package;
+use crate::scenario::nic::station::Address;
+use crate::scenario::rxe_interop::mac;
+use crate::testbed::kind::Device;
+use crate::vm::Vm;
+
+/// Time limit for one program.
+const LIMIT: Duration = Duration::from_secs(900);
+/// Network namespace of the remote end.
+const REMOTE: &str = "remote";
+/// Directory of the sources in the guest.
+const SOURCES: &str = "/sources";
+/// Folders of the programs, below `tools/testing/selftests`.
+const FOLDERS: [&str; 2] = ["drivers/net", "drivers/net/hw"];
+/// Minimum number of tests that must pass on a card.
+const LEAST_PASSED: usize = 65;
+
+/// Lets the programs parse YAML with libyaml, because the pure Python parser takes half a minute in an emulated guest.
+const FAST_YAML: &str = "import yaml\nyaml.safe_load = lambda text: yaml.load(text, yaml.CSafeLoader)\n";
+
+/// Programs that are left out.
+const LEFT_OUT: &[(&str, &str)] = &[
+    ("csum.py", "needs a helper in C"),
+    ("devmem.py", "needs a helper in C"),
+    ("iou-zcrx.py", "needs a helper in C"),
+    ("gro.py", "needs a helper in C"),
+    ("napi_id.py", "needs a helper in C"),
+    ("toeplitz.py", "needs a helper in C"),
+    ("ping.py", "needs a BPF program in C"),
+    ("xdp.py", "needs a BPF program in C"),
+    ("xsk_reconfig.py", "needs a helper in C"),
+    ("psp.py", "needs a helper in C"),
+    ("so_txtime.py", "needs a helper in C"),
+    ("nk_netns.py", "needs a BPF program in C"),
+    ("nk_qlease.py", "needs a BPF program in C"),
+    ("userns_devmem.py", "needs a helper in C"),
+];
+
+/// Tests that fail for a reason other than the device.
+const KNOWN: &[(&str, &str)] = &[];
+
+/// The NICs under test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Nics {
+    Cards(Device),
+    /// QEMU's own NICs. If a test fails here as well, the device is not at fault.
+    Virtio,
+}
+
+impl Nics {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Cards(hca) => hca.name(),
+            Self::Virtio => "virtio",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Passed,
+    Skipped,
+    Failed,
+}
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, nics: Nics) -> Result<()> {
+    let run = lab.new_run(&format!("{}-kselftest", nics.name()))?;
+    let hint = format!("console output, logs and the output of all programs: {}", run.path().display());
+    let mut bench = Bench::start(lab, &run, nics).await.context(hint.clone())?;
+    report.case_within(LIMIT, "both NICs and the tests are ready", &hint, bench.prepare()).await?;
+    let mut log = File::create(run.file("selftests.log"))?;
+    for program in bench.programs().await? {
+        report.case_within(LIMIT, &program, &hint, bench.passes(&program, &mut log)).await?;
+    }
+    let counts = [Outcome::Passed, Outcome::Skipped, Outcome::Failed]
+        .map(|outcome| bench.outcomes.values().filter(|found| **found == outcome).count());
+    let title = format!("{} tests passed, {} skipped themselves, {} failed", counts[0], counts[1], counts[2]);
+    let enough = async {
+        ensure!(nics == Nics::Virtio || counts[0] >= LEAST_PASSED, "expected at least {LEAST_PASSED}");
+        Ok(())
+    };
+    report.case(&title, &hint, enough).await?;
+    report.case("the daemons exit cleanly on SIGTERM", &hint, bench.stop()).await
+}
+
+struct Bench {
+    vm: Vm,
+    daemon: Option<Daemon>,
+    nics: Nics,
+    /// Network device under test.
+    device: String,
+    outcomes: BTreeMap<String, Outcome>,
+}
+
+impl Bench {
+    async fn start(lab: &Lab, run: &RunDir, nics: Nics) -> Result<Self> {
+        let image = lab.self_test_image(run).await?;
+        let disks = vec![lab.self_tests().await?];
+        let guest = Guest { disks, ..shape("a") };
+        let (guest, daemon) = match nics {
+            Nics::Cards(hca) => {
+                let specs = HcaSpec::pair()?.map(|spec| strict_card(hca, lab, spec));
+                let hcad = tokio::process::Command::new(lab.hcad()?);
+                let daemon = Daemon::start_by(hcad, &specs, run).await?;
+                (Guest { cards: daemon.sockets().to_vec(), ..guest }, Some(daemon))
+            }
+            Nics::Virtio => {
+                let [one, other] = free_udp_ports()?;
+                let nic = |id, bind, peer| Nic { model: NicModel::Virtio, mac: mac(id), bind, peer };
+                (Guest { nics: vec![nic(1, one, other), nic(2, other, one)], ..guest }, None)
+            }
+        };
+        let vm = lab.boot(run, &image, guest).await?;
+        Ok(Self { vm, daemon, nics, device: String::new(), outcomes: BTreeMap::new() })
+    }
+
+    async fn prepare(&mut self) -> Result<()> {
+        let vm = &mut self.vm;
+        match self.nics {
+            Nics::Cards(Device::E810) => {
+                Package::Synthetic.install(vm).await?;
+                load(vm, &["ice"]).await?;
+            }
+            Nics::Cards(_) => load(vm, &["mlx5_core"]).await?,
+            Nics::Virtio => load(vm, &["virtio_net"]).await?,
+        }
+        self.device = device(vm, 1).await?;
+        let remote = device(vm, 2).await?;
+        bring_up(vm, &self.device, &Address::on(0, 1)).await?;
+        let Address { ipv4, ipv6 } = Address::on(0, 2);
+        let line = format!(
+            "ip netns add {REMOTE} && ip link set {remote} netns {REMOTE} && \
+             ip -n {REMOTE} address add {ipv4}/24 dev {remote} && \
+             ip -n {REMOTE} address add {ipv6}/64 dev {remote} nodad && \
+             ip -n {REMOTE} link set {remote} up && ip -n {REMOTE} link set lo up && \
+             mkdir -p /mnt {SOURCES} && mount -o ro /dev/vdc /mnt && cp -r /mnt/* {SOURCES} && \
+             for i in $(seq 60); do ping -c 1 -W 1 {ipv4} && ping -c 1 -W 1 {ipv6} && break; done"
+        );
+        self.sh(&line).await?;
+        self.sh(&format!("cat > {SOURCES}/sitecustomize.py <<'END'\n{FAST_YAML}END\n")).await.map(drop)
+    }
+
+    /// Returns the programs in Python that are not left out.
+    async fn programs(&mut self) -> Result<Vec<String>> {
+        let mut all = Vec::new();
+        for folder in FOLDERS {
+            let line = format!("cd {SOURCES}/tools/testing/selftests/{folder} && ls *.py");
+            let names = self.sh(&line).await?;
+            let wanted = names.lines().filter(|name| !LEFT_OUT.iter().any(|(out, _)| out == name));
+            all.extend(wanted.map(|name| format!("{folder}/{name}")));
+        }
+        Ok(all)
+    }
+
+    /// Runs a program and compares the results of its tests with the known ones.
+    async fn passes(&mut self, program: &str, log: &mut File) -> Result<()> {
+        let (local, remote) = (Address::on(0, 1), Address::on(0, 2));
+        let line = format!(
+            "env HOME=/tmp PYTHONPATH={SOURCES} NETIF={} LOCAL_V4={} LOCAL_V6={} REMOTE_V4={} REMOTE_V6={} \
+             REMOTE_TYPE=netns REMOTE_ARGS={REMOTE} python3 {SOURCES}/tools/testing/selftests/{program}",
+            self.device, local.ipv4, local.ipv6, remote.ipv4, remote.ipv6
+        );
+        let end = self.vm.program(LIMIT, &line).await?;
+        writeln!(log, "{program}: {:?}\n{}{}", end.status, end.stdout, end.stderr)?;
+        let found: Vec<_> = end.stdout.lines().filter_map(|line| parse(program, line)).collect();
+        ensure!(!found.is_empty(), "no results: {}{}", end.stdout, end.stderr);
+        let is_known = |name: &str| KNOWN.iter().any(|(known, _)| name.starts_with(known));
+        let failed: Vec<_> = found
+            .iter()
+            .filter(|(name, outcome)| *outcome == Outcome::Failed && !is_known(name))
+            .map(|(name, _)| name.clone())
+            .collect();
+        self.outcomes.extend(found);
+        ensure!(failed.is_empty(), "failed: {failed:?}\n{}{}", end.stdout, end.stderr);
+        Ok(())
+    }
+
+    async fn sh(&mut self, line: &str) -> Result<String> {
+        self.vm.run_within(LIMIT, &["sh", "-c", line]).await
+    }
+
+    async fn stop(mut self) -> Result<()> {
+        self.vm.kill().await?;
+        match self.daemon {
+            Some(daemon) => daemon.stop().await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Parses a line with a test's result, as the Kernel Test Anything Protocol defines it. Returns the test's name and its
+/// result.
+fn parse(program: &str, line: &str) -> Option<(String, Outcome)> {
+    let (rest, ok) = match line.strip_prefix("not ok ") {
+        Some(rest) => (rest, false),
+        None => (line.strip_prefix("ok ")?, true),
+    };
+    let (_, rest) = rest.split_once(' ')?;
+    let (name, directive) = rest.split_once(" # ").unwrap_or((rest, ""));
+    let outcome = match (ok, directive.split(' ').next()) {
+        (_, Some("SKIP" | "XFAIL")) => Outcome::Skipped,
+        (true, _) => Outcome::Passed,
+        (false, _) => Outcome::Failed,
+    };
+    Some((format!("{program} {}", name.trim()), outcome))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_lines_of_ktap_are_parsed() {
+        let found = |line| parse("hw/x.py", line).map(|(name, outcome)| (name, outcome));
+        let named = |outcome| Some(("hw/x.py x.test_a".to_owned(), outcome));
+        assert_eq!(found("ok 1 x.test_a"), named(Outcome::Passed));
+        assert_eq!(found("ok 2 x.test_a # SKIP no device"), named(Outcome::Skipped));
+        assert_eq!(found("not ok 3 x.test_a"), named(Outcome::Failed));
+        assert_eq!(found("# Check| x"), None);
+    }
+}
