@@ -297,8 +297,8 @@ pub trait Frontend: Sized + 'static {
         true
     }
 
-    /// Explains the state of a NIC queue that shares the number space of QPs, in lines of text. Returns `None` if no such
-    /// queue has this number.
+    /// Explains the state of a NIC queue that shares the number space of QPs, in lines of text. Returns `None` if no
+    /// such queue has this number.
     fn explain_queue(&self, number: Qpn) -> Option<Vec<String>> {
         let _ = number;
         None

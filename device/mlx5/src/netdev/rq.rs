@@ -198,8 +198,8 @@ impl Rq {
         Some(number)
     }
 
-    /// Writes a frame to the next posted receive. Returns the content of its CQE. `observe` receives the counter and the
-    /// buffers of the receive if it is consumed.
+    /// Writes a frame to the next posted receive. Returns the content of its CQE. `observe` receives the counter and
+    /// the buffers of the receive if it is consumed.
     ///
     /// # Errors
     /// See [`RxError`]. Unless the RQ can continue, it moves to the error state.

@@ -223,8 +223,8 @@ impl Sq {
         }
     }
 
-    /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`. `observe` receives
-    /// the WQE if one is fetched.
+    /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`. `observe`
+    /// receives the WQE if one is fetched.
     pub fn poll(
         &mut self,
         env: &Environment<'_>,

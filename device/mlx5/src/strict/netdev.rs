@@ -112,7 +112,10 @@ pub(in super::super) fn frame_receives(rq: &Rq, dma: &GuestMemory) -> Findings {
     if has_moved_back(record.received, taken) {
         found.add(
             &RECORD_BACK,
-            format!("RQ {rqn}: the receive counter in its doorbell record is {:#x}, but {taken:#x} receives are consumed", record.received),
+            format!(
+                "RQ {rqn}: the receive counter in its doorbell record is {:#x}, but {taken:#x} receives are consumed",
+                record.received
+            ),
         );
     } else if u32::from(posted) > entries {
         found.add(&RQ_OVERRUN, format!("RQ {rqn} has {entries} entries, but {posted} posted requests"));
