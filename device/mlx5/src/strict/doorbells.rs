@@ -2,7 +2,7 @@
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
-use protocol::hca::mlx5::doorbell::{ArmCq, CqRecord, EqDoorbell};
+use protocol::hca::mlx5::doorbell::{ArmCq, CqRecord, EqDoorbell, QueueRecord};
 use protocol::hca::mlx5::qp::QpState;
 use protocol::hca::mlx5::wqe::ControlSegment;
 use protocol::ids::{Qpn, UarIndex};
@@ -12,6 +12,7 @@ use super::rules::{
     ARM_RECORD, ARM_SEQUENCE, CQ_CONSUMER, DOORBELL_NOTHING, DOORBELL_RECORD, DOORBELL_STATE, DOORBELL_WQE,
     EQ_CONSUMER, SQ_OVERRUN,
 };
+use crate::completion_queue::CompletionQueue;
 use crate::doorbell::WqeHead;
 use crate::event_queue::EventQueue;
 use crate::numbered::Numbered;
@@ -80,13 +81,7 @@ pub(in super::super) fn arm_doorbell(
         return found;
     }
     let Some(cq) = cq else { return found };
-    let producer = cq.context(dma).producer;
-    if is_past(consumer, producer) {
-        found.add(
-            &CQ_CONSUMER,
-            format!("CQ {cqn} armed at consumer index {consumer:#x}, past producer index {producer:#x}"),
-        );
-    }
+    armed_at(cq, arm, dma, &mut found);
     if let Some(record) = cq.read_record(dma).filter(|record| is_older(record, arm)) {
         let CqRecord { armed_at, sequence: recorded, .. } = record;
         found.add(
@@ -96,6 +91,33 @@ pub(in super::super) fn arm_doorbell(
             ),
         );
     }
+    arm_sequence(cq, eqs, arm, &mut found);
+    found
+}
+
+/// Checks an arm request found in a doorbell record. With mapped doorbells, there may be no doorbell to check.
+pub(in super::super) fn arm_record(resources: &mut Resources, arm: &ArmCq, dma: &GuestMemory) -> Findings {
+    let mut found = Findings::default();
+    let Resources { cqs, eqs, .. } = resources;
+    if let Some(cq) = cqs.get_mut(arm.cqn.get()) {
+        armed_at(cq, arm, dma, &mut found);
+        arm_sequence(cq, eqs, arm, &mut found);
+    }
+    found
+}
+
+fn armed_at(cq: &CompletionQueue, arm: &ArmCq, dma: &GuestMemory, found: &mut Findings) {
+    let (ArmCq { cqn, consumer, .. }, producer) = (*arm, cq.context(dma).producer);
+    if is_past(consumer, producer) {
+        found.add(
+            &CQ_CONSUMER,
+            format!("CQ {cqn} armed at consumer index {consumer:#x}, past producer index {producer:#x}"),
+        );
+    }
+}
+
+fn arm_sequence(cq: &mut CompletionQueue, eqs: &Numbered<EventQueue>, arm: &ArmCq, found: &mut Findings) {
+    let ArmCq { cqn, sequence, .. } = *arm;
     // The EQ's consumer index shows which events the driver has read. It is used only for the driver's own CQs, which
     // are in the UAR page of its EQs. For the CQ of a user program, the driver may have read an event that the program
     // has not received yet.
@@ -112,7 +134,6 @@ pub(in super::super) fn arm_doorbell(
             format!("CQ {cqn} armed with sequence number {sequence}, expected {first}{unseen}"),
         );
     }
-    found
 }
 
 /// Whether a doorbell record holds an earlier arm request than the doorbell.
@@ -145,6 +166,19 @@ pub(in super::super) fn send_doorbell(
     if let Some(head) = head {
         announced(qp, head, record.sent, dma, &mut found);
     }
+    overrun(qp, record, &mut found);
+    found
+}
+
+/// Checks a send counter found in a doorbell record. With mapped doorbells, there may be no doorbell to check.
+pub(in super::super) fn send_record(qp: &QueuePair, record: QueueRecord) -> Findings {
+    let mut found = Findings::default();
+    overrun(qp, record, &mut found);
+    found
+}
+
+fn overrun(qp: &QueuePair, record: QueueRecord, found: &mut Findings) {
+    let qpn = qp.qpn;
     let queue = qp.send_queue();
     let (posted, blocks) = (record.sent.wrapping_sub(queue.completed()), queue.blocks());
     if u32::from(posted) > blocks {
@@ -155,7 +189,6 @@ pub(in super::super) fn send_doorbell(
             ),
         );
     }
-    found
 }
 
 /// Checks the WQE that a doorbell announces. `sent` is the send counter in the doorbell record.
