@@ -115,7 +115,9 @@ impl Resources {
     fn poll_record(&mut self, cx: &mut Context<'_>, (page, word): (UarIndex, Word), number: u32) {
         let advance = match word {
             Word::ArmCq => return self.poll_arm_record(cx, number),
-            Word::Send if self.netdev.sq(Sqn::new(number)).is_some() => self.poll_sq_record(cx, Sqn::new(number)),
+            Word::Send if self.netdev.sq(Sqn::new(number)).is_some() => {
+                self.poll_sq_record(cx, Sqn::new(number))
+            }
             Word::Send => self.poll_qp_record(cx, Qpn::new(number)),
         };
         match advance {
@@ -123,7 +125,12 @@ impl Resources {
             Advance::More => cx.monitor.count_doorbell("send"),
             Advance::TooMany => {
                 let page = page.get();
-                cx.monitor.ignored(OVERFLOW, Some(Qpn::new(number)), format_args!("UAR[{page}].send"), |_| {});
+                cx.monitor.ignored(
+                    OVERFLOW,
+                    Some(Qpn::new(number)),
+                    format_args!("UAR[{page}].send"),
+                    |_| {},
+                );
             }
         }
     }

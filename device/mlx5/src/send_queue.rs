@@ -285,7 +285,10 @@ mod tests {
             assert_eq!(queue.poll(posted), Advance::More);
             queue.counters.take(1);
         }
-        assert_eq!([queue.poll(0), queue.poll(0), queue.poll(3)], [Advance::More, Advance::Nothing, Advance::More]);
+        assert_eq!(
+            [queue.poll(0), queue.poll(0), queue.poll(3)],
+            [Advance::More, Advance::Nothing, Advance::More]
+        );
         assert_eq!(queue.waiting(), 4);
     }
 

@@ -99,7 +99,10 @@ mod tests {
         let mut alloc = |has_eqs| pages.alloc(has_eqs).unwrap();
         let [first, second, third, last] = [alloc(false), alloc(true), alloc(true), alloc(false)];
         assert_eq!([first, second, third, last].map(UarIndex::get), [16, 32, 33, 17]);
-        assert_eq!([first, second, third, last].map(|page| pages.is_mapped(page)), [false, true, true, false]);
+        assert_eq!(
+            [first, second, third, last].map(|page| pages.is_mapped(page)),
+            [false, true, true, false]
+        );
         assert_eq!(mapped_offsets(&small(Doorbells::Mapped)), 32 << 12..1 << 20);
         assert!(pages.dealloc(second) && !pages.dealloc(second) && !pages.is_mapped(second));
         assert!(!pages.contains(32) && pages.contains(33) && pages.count() == 3);

@@ -61,7 +61,7 @@ fn messages_complete_with_untrapped_doorbells() {
         a.put(0x10, &message);
         b.post_recv(0x20, 1000);
         a.post(&a.send(0x10, 1000));
-        let write = Operation::Write { remote: a.remote(0x800), imm: None };
+        let write = Operation::Write(a.remote(0x800));
         a.post(&request(Opcode::Write, write, a.data(0x10, 1000)));
         exchange(&mut *a, &mut *b);
         assert_eq!((a.reap().len(), b.reap().len()), (2, 1));
@@ -390,7 +390,7 @@ fn mapped_session_replays_bit_for_bit() {
     let records = recorded(|| {
         let (mut a, mut b) = pair();
         for side in [&mut a, &mut b] {
-            side.impair(r#"{"direction": "tx", "action": "drop", "probability": 0.2, "seed": 7}"#);
+            side.impair(r#"{"direction": "tx", "action": "drop", "probability": 0.05, "seed": 7}"#);
         }
         for round in 0..20 {
             let message = pattern(2000, round);
@@ -402,7 +402,7 @@ fn mapped_session_replays_bit_for_bit() {
             let add = Operation::Atomic(remote, AtomicSegment { swap_or_add: 7, compare: 0 });
             a.post(&request(Opcode::FetchAdd, add, a.data(0x1800, 8)));
             wait(&mut *a, &mut *b);
-            assert_eq!((a.reap().len(), b.reap().len()), (2, 1));
+            assert_eq!((syndromes(&a.reap()), b.reap().len()), (vec![0; 2], 1));
             assert_eq!(b.get(0x1000, 2000), message);
         }
     });

@@ -15,7 +15,6 @@ use vfio_bindings::bindings::vfio::{
 use vfio_user::{DmaMapFlags, DmaUnmapFlags};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{Device, RegionFile};
 use super::input::{OutOfDescriptors, ProtocolError};
 use super::irqs;
 use super::message::{
@@ -24,6 +23,7 @@ use super::message::{
     SmallWrite, SparseMmap, Version,
 };
 use super::stats::MessageStats;
+use super::{Device, RegionFile};
 use crate::limited;
 use crate::memory::dma::PAGE_LEN;
 use crate::memory::limits::MAX_WINDOWS;

@@ -310,14 +310,15 @@ fn doorbells_for_stopped_sqs_are_ignored() {
 fn foreign_doorbell_polls_record_of_sq() {
     let mut net = Net::of(Bench::mapped(), 1);
     assert!(net.driver.resources().uars.is_mapped(net.uar));
-    let sqn = net.sqn;
+    let (sqn, frame) = (net.sqn, plain(2, 64));
     for number in 0..200 {
-        let wqe = net.wqe(EthernetSegment::default(), &plain(2, 64), 0);
+        let wqe = net.wqe(EthernetSegment::default(), &frame, 0);
         // No queue has this number, so the doorbell of `post` names no queue.
         net.sqn = Sqn::new(0x77);
         net.post(&wqe);
         net.sqn = sqn;
-        assert_eq!((net.driver.frames().len(), results(&net.send_cqes())), (1, vec![(number, 0)]));
+        // Each WQE has two blocks.
+        assert_eq!((net.driver.frames().len(), results(&net.send_cqes())), (1, vec![(2 * number, 0)]));
     }
     net.ring();
     assert_eq!(net.driver.frames().len(), 0, "the record is unchanged");
