@@ -34,6 +34,9 @@ use super::{OPERATIONS, TURNS};
 
 /// Numbers of the first objects that a device creates.
 const UAR: UarIndex = UarIndex::new(0x10);
+/// Second UAR page of a device with trapped doorbells, and of one with mapped doorbells.
+const TRAPPED: UarIndex = UarIndex::new(0x11);
+const MAPPED: UarIndex = UarIndex::new(0x20);
 const EQN: Eqn = Eqn::new(1);
 const CQN: Cqn = Cqn::new(0x40);
 const PD: Pdn = Pdn::new(1);
@@ -55,51 +58,53 @@ type Guest = Driver<Machine<Mlx5>>;
 
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
-    let mut guest = start(input.byte());
+    let watched = input.byte();
+    // One bit selects the type of the port, and the next one maps doorbells.
+    let port = if watched & 8 == 0 { Port::InfiniBand } else { Port::Ethernet };
+    let page = if watched & 16 == 0 { TRAPPED } else { MAPPED };
+    let mut guest = start(port, watched & 7 | watched >> 1 & 8, page);
     for _ in 0..OPERATIONS {
         let Some(operation) = input.next_byte() else { break };
         if !guest.operate(operation % 28, &mut input) {
-            operate(&mut guest, operation % 28, &mut input);
+            operate(&mut guest, operation % 28, &mut input, page);
         }
         guest.turns(TURNS);
     }
-    check_new_client(&mut guest);
+    check_new_client(&mut guest, page);
 }
 
-fn start(watched: u8) -> Guest {
+fn start(port: Port, watched: u8, page: UarIndex) -> Guest {
     let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
     let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
-    // This interface always traps doorbells, so the bit that would map them selects the type of the port.
-    let port = if watched & 8 == 0 { Port::InfiniBand } else { Port::Ethernet };
     let options = Options { port, ..Options::default() };
     let setup = Setup { options, mac: own.mac, engine: engine::Config::default() };
-    let mut guest = Driver::new(Machine::of(Mlx5::new(setup), addresses, watched & !8, AIM), LAYOUT);
-    bring_up(&mut guest);
+    let mut guest = Driver::new(Machine::of(Mlx5::new(setup), addresses, watched, AIM), LAYOUT);
+    bring_up(&mut guest, page);
     guest
 }
 
 /// Initialises the device as a driver does after the bus scan. Ignores errors, because memory may be unmapped.
-fn bring_up(guest: &mut Guest) {
+fn bring_up(guest: &mut Guest, page: UarIndex) {
     guest.enable();
     guest.start();
     let list = RINGS.to_be_bytes();
-    for command in usual(&list) {
+    for command in usual(&list, page) {
         guest.command(&command);
     }
 }
 
-/// Returns the commands that a well-behaved driver uses to create connected QPs.
-fn usual(list: &[u8]) -> Vec<Command<'_>> {
+/// Returns the commands that a well-behaved driver uses to create connected QPs. Their doorbells are in UAR page `page`.
+fn usual(list: &[u8], page: UarIndex) -> Vec<Command<'_>> {
     let none = NoArguments::default();
     let pages = Pages::parse(list);
     let eq = EqContext { log_entries: 6, uar: UAR, ..EqContext::default() };
-    let cq = CqContext { log_entries: 6, uar: UAR, eqn: EQN, record: RECORD, ..CqContext::default() };
+    let cq = CqContext { log_entries: 6, uar: page, eqn: EQN, record: RECORD, ..CqContext::default() };
     let key = MkeyContext { qpn: ANY_QP, key: 1, pd: PD, length64: true, ..MkeyContext::default() };
     let key = MkeyContext { local_write: true, remote_write: true, remote_read: true, atomic: true, ..key };
     let qp = |service| QpContext {
         service,
         pd: PD,
-        uar: UAR,
+        uar: page,
         log_rq_entries: 4,
         log_sq_blocks: 4,
         send_cqn: CQN,
@@ -114,6 +119,7 @@ fn usual(list: &[u8]) -> Vec<Command<'_>> {
         Command::InitHca(InitHca::default()),
         Command::AllocUar(none),
         Command::CreateEq(CreateEq { context: eq, events: [0x1f_06be, 0, 0, 0] }, pages),
+        Command::AllocUar(none),
         Command::CreateCq(CreateCq { context: cq }, pages),
         Command::AllocPd(none),
         Command::CreateMkey(CreateMkey { context: key, ..CreateMkey::default() }, Bytes::default()),
@@ -198,16 +204,20 @@ fn netdev(list: &[u8]) -> [Command<'_>; 15] {
     ]
 }
 
-fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
+fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>, page: UarIndex) {
     match operation {
-        2 | 3 | 5..=7 => command(guest, input),
+        2 | 3 | 5..=7 => command(guest, input, page),
         14 => {
             if guest.reset_or_disconnect(input) {
-                bring_up(guest);
+                bring_up(guest, page);
             }
         }
         16 | 17 => {
-            let page = if input.byte() < 192 { UAR } else { UarIndex::new(input.half().into()) };
+            let page = match input.byte() {
+                0..128 => page,
+                128..192 => UAR,
+                _ => UarIndex::new(input.half().into()),
+            };
             let offset =
                 if input.byte() < 192 { [0x20, ARM_EQ, 0x48, SEND] } else { [0x24, 0x804, 0x900, 0xff8] };
             let offset = offset[usize::from(input.byte() % 4)];
@@ -241,9 +251,9 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
 }
 
 /// Executes a well-behaved driver's command, or a command without arguments, with some bytes changed.
-fn command(guest: &mut Guest, input: &mut Input<'_>) {
+fn command(guest: &mut Guest, input: &mut Input<'_>, page: UarIndex) {
     let list = RINGS.to_be_bytes();
-    let usual = usual(&list);
+    let usual = usual(&list, page);
     let choice = usize::from(input.byte());
     let mut bytes = match usual.get(choice) {
         Some(command) => command.emit(0),
@@ -266,11 +276,11 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
     guest.execute(&bytes, len);
 }
 
-fn check_new_client(guest: &mut Guest) {
+fn check_new_client(guest: &mut Guest, page: UarIndex) {
     guest.hca.disconnect();
     guest.hca.set_link(true);
     guest.map_memory();
-    bring_up(guest);
+    bring_up(guest, page);
     let (header, _) = guest.command(&Command::Nop(NoArguments::default()));
     assert_eq!(header.status, 0);
     let (header, _) = guest.command(&Command::AllocPd(NoArguments::default()));

@@ -98,6 +98,8 @@ checks! {
     EqPages = 0x0605 BadParameter "page list is too short for the EQ, log2 of the EQ size",
     EqUar = 0x0606 BadResource "EQ refers to an unknown UAR page",
     EqVector = 0x0607 BadParameter "EQ refers to an unknown MSI-X vector",
+    // Mapped doorbells.
+    EqMappedUar = 0x0610 BadParameter "EQ refers to a UAR page whose doorbells are mapped",
 
     // Completion queues.
     CqLimit = 0x0701 ExceedsLimit "limit of CQs reached",

@@ -62,6 +62,8 @@ pub struct CompletionQueue {
     /// Index of the newest entry that is solicited or reports a failure.
     solicited: Option<u32>,
     fault: Option<Fault>,
+    /// The last arm request found in the doorbell record, if doorbells are polled.
+    recorded_arm: Option<ArmCq>,
     /// Event counts for strict mode.
     pub sequence: ArmSequence,
 }
@@ -78,6 +80,7 @@ impl CompletionQueue {
             armed: Armed::No,
             solicited: None,
             fault: None,
+            recorded_arm: None,
             sequence: ArmSequence::new(0),
         }
     }
@@ -147,6 +150,22 @@ impl CompletionQueue {
 
     const fn unread(&self) -> u32 {
         self.producer.wrapping_sub(self.consumer) & INDEX
+    }
+
+    /// Marks the doorbell record of a new queue as never armed. A record that is not accessible stays unmarked, but the
+    /// device cannot poll it either.
+    pub fn mark_never_armed(&self, dma: &GuestMemory) {
+        let [.., a, b, c, d] = CqRecord { never_armed: true, ..CqRecord::default() }.emit();
+        let arm_word = Iova::new(self.context.record.get() | 4);
+        let _ = dma.write(arm_word, &[a, b, c, d]);
+    }
+
+    /// Returns the arm request in the doorbell record, unless the previous poll returned the same request.
+    pub fn rearmed(&mut self, dma: &GuestMemory) -> Option<ArmCq> {
+        let record = self.read_record(dma).filter(|record| !record.never_armed)?;
+        let CqRecord { sequence, solicited_only, armed_at, .. } = record;
+        let arm = ArmCq { sequence, solicited_only, consumer: armed_at, cqn: self.cqn };
+        (self.recorded_arm.replace(arm) != Some(arm)).then_some(arm)
     }
 
     /// Arms the queue for one event. If an unread entry of the requested kind already exists, returns true without

@@ -12,7 +12,7 @@ use card::limited;
 use card::management::NodeProfile;
 use card::telemetry::monitor::Rule;
 use card::telemetry::reason::IgnoreReason;
-use card::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
+use card::vfio::{Bar, BarRange, Bars, MemoryBar, MsixLayout, PciFunction};
 use engine::{Event, Instant};
 use protocol::describe::Visitor;
 use protocol::hca::mlx5::command::SLOTS;
@@ -33,7 +33,7 @@ use super::host::Mlx5Host;
 use super::init_segment::{Effect, InitSegment};
 use super::limits::{GIDS, PKEYS};
 use super::netdev::steer::Link;
-use super::options::{Options, Port, Setup};
+use super::options::{self, Options, Port, Setup};
 use super::port::EthernetPort;
 use super::reason::{self, NO_COMMAND_QUEUE, NO_UAR, NOT_INITIALISED, SLOT_NOT_OWNED};
 use super::resources::Resources;
@@ -41,6 +41,7 @@ use super::send_queue::SendTag;
 use super::snapshot;
 use super::strict::{self, Strict};
 use super::trace::{self, Executed};
+use super::{mapped, uar};
 
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -68,8 +69,7 @@ impl Interface for Mlx5 {
     const NAME: &'static str = "mlx5";
     const DRIVERS: &'static [&'static str] = &["mlx5_core", "mlx5_ib"];
     const RULES: &'static [&'static Rule] = strict::rules::ALL;
-    const NEEDS_TRAPS: Option<&'static str> =
-        Some("include those of event queues, whose consumer index is not in guest memory");
+    const NEEDS_TRAPS: Option<&'static str> = None;
 
     fn new(setup: Setup) -> Self {
         Self {
@@ -234,6 +234,9 @@ impl Mlx5 {
             return cx.monitor.ignored_store(NO_UAR, Bar::Bar0.number(), bar_offset);
         }
         match self.doorbells.store(page, offset, data) {
+            Ok(Some(doorbell)) if resources.uars.is_mapped(page) => {
+                resources.handle_mapped_doorbell(cx, page, &doorbell);
+            }
             Ok(Some(doorbell)) => resources.handle_doorbell(cx, page, &doorbell),
             Ok(None) => {}
             Err(reason) => cx.monitor.ignored_store(reason, Bar::Bar0.number(), bar_offset),
@@ -291,6 +294,17 @@ impl Frontend for Mlx5 {
             // with zeros.
             always_answers_perf: true,
         })
+    }
+
+    fn map_doorbells(&mut self) -> Option<BarRange> {
+        self.setup.options.doorbells = options::Doorbells::Mapped;
+        Some(BarRange { bar: Bar::Bar0, offsets: uar::mapped_offsets(&self.setup.options) })
+    }
+
+    fn doorbell_words(&self, words: &mut Vec<u64>) {
+        if let Some(resources) = self.function.resources() {
+            mapped::words(&resources.polled, words);
+        }
     }
 
     fn bar_read(&mut self, cx: &mut Context<'_>, _: Bar, offset: u64, data: &mut [u8]) {
@@ -371,12 +385,11 @@ impl Frontend for Mlx5 {
     }
 
     fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
-        if let Some(resources) = self.function.resources_mut() {
-            resources.end_turn(cx);
-        }
         // Changed QPs need no action: a QP's context is updated from the engine when software queries it.
         while cx.engine.poll_dirty().is_some() {}
-        self.function.resources().is_some_and(|resources| resources.netdev.has_more())
+        let Some(resources) = self.function.resources_mut() else { return false };
+        resources.end_turn(cx);
+        resources.poll_rounds(cx) || resources.netdev.has_more()
     }
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {

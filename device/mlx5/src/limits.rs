@@ -40,6 +40,10 @@ pub const MAX_GIVEN_PAGES: usize = 1 << 16;
 /// queues and keys can cover 64 GiB in total.
 pub const MAX_QUEUE_PAGES: usize = 1 << 24;
 
+/// Number of UAR pages whose doorbells trap even if doorbells are mapped. The driver of Linux allocates one page for its
+/// EQs.
+pub const TRAPPED_UARS: u32 = 16;
+
 /// Limits of flow tables. [`resources`](super::resources) shows the memory that they allow.
 ///
 /// # Spec

@@ -23,7 +23,7 @@ use super::recv_queue::RecvQueue;
 use super::send_queue::{SendQueue, SendTag, WqeBytes};
 use super::uses::{Object, Used};
 use super::work;
-use super::work_queue::TooMany;
+use super::work_queue::{Advance, TooMany};
 
 /// Log2 of the maximum message length in bytes. A larger value in a QP context is reduced to this one.
 const LOG_MAX_MESSAGE: u8 = 30;
@@ -94,6 +94,11 @@ impl QueuePair {
             Some(record) => self.send.learn(record.sent),
             None => Ok(()),
         }
+    }
+
+    /// Updates the send counter from a doorbell record that was polled.
+    pub fn poll(&mut self, record: QueueRecord) -> Advance {
+        self.send.poll(record.sent)
     }
 
     /// Fetches the next request from the send queue. The request's `wr_id` is a [`SendTag`].

@@ -23,6 +23,8 @@
 //! | TIR | 450 B | 2^12 | 2 MiB |
 //! | TIS | 50 B | 2^12 | 200 KiB |
 //! | RQT | 1 KiB | 2^10 | 1 MiB |
+//! | queue with a polled doorbell | 40 B | 2^18 | 10 MiB |
+//! | doorbell that queues share | 150 B | 2^14 | 3 MiB |
 //!
 //! # Spec
 //! mlx5 interface, section 5.
@@ -39,6 +41,7 @@ use super::event_queue::EventQueue;
 use super::groups::Groups;
 use super::limits::netdev::LAST_WORK_QUEUE;
 use super::limits::{MAX_COUNTER_SETS, MAX_EQS, first};
+use super::mapped::PolledQueues;
 use super::mkey::Mkeys;
 use super::netdev::Netdev;
 use super::numbered::Numbered;
@@ -47,11 +50,12 @@ use super::port::PortState;
 use super::queue_pair::QueuePair;
 use super::srq::SharedReceiveQueue;
 use super::steering::Steering;
+use super::uar::UarPages;
 use super::uses::Uses;
 
 #[derive(Debug)]
 pub struct Resources {
-    pub uars: Numbered<()>,
+    pub uars: UarPages,
     pub pds: Numbered<()>,
     pub xrcds: Numbered<()>,
     pub domains: Numbered<()>,
@@ -63,6 +67,10 @@ pub struct Resources {
     pub srqs: Numbered<Box<SharedReceiveQueue>>,
     pub groups: Groups,
     pub uses: Uses,
+    /// Queues whose doorbells are in mapped UAR pages.
+    ///
+    /// Bound: each queue with a doorbell occurs once, in the slot of its UAR page.
+    pub polled: PolledQueues,
     /// SRQs that fell below their limit in this turn of the worker thread.
     ///
     /// Bound: each command that arms a limit adds at most one entry.
@@ -91,10 +99,9 @@ impl Resources {
     pub fn new(setup: &Setup) -> Self {
         let limits = &setup.options.limits;
         let caps = limits.caps();
-        let [first_uar, last_uar] = limits.uar_pages();
         let count = |log: u8| 1_u32 << log;
         Self {
-            uars: Numbered::new(first_uar, last_uar),
+            uars: UarPages::new(&setup.options),
             pds: Numbered::new(1, count(caps.log_max_pds)),
             xrcds: Numbered::new(1, count(caps.log_max_xrcds)),
             domains: Numbered::new(1, count(caps.log_max_transport_domains)),
@@ -106,6 +113,7 @@ impl Resources {
             srqs: Numbered::new(first::SRQ, first::SRQ + count(caps.log_max_srqs) - 1),
             groups: Groups::new(caps.log_max_groups),
             uses: Uses::default(),
+            polled: PolledQueues::default(),
             low_srqs: Vec::new(),
             budget: PageBudget::default(),
             steering: Steering::default(),

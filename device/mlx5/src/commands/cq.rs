@@ -14,6 +14,7 @@ use super::{Call, Output, nothing};
 use crate::buffer::Placement;
 use crate::check::{Check, Rejection};
 use crate::completion_queue::CompletionQueue;
+use crate::mapped::Word;
 use crate::uses::Object;
 
 fn unknown(cqn: Cqn) -> Rejection {
@@ -25,7 +26,7 @@ fn placement(context: &CqContext) -> Placement {
 }
 
 pub(super) fn create(call: Call<'_, '_>, create: &CreateCq, pages: Pages<'_>) -> Result<Output, Rejection> {
-    let Call { resources, setup, .. } = call;
+    let Call { resources, setup, cx, .. } = call;
     let context = create.context;
     let size = context.cqe_size().ok_or_else(|| Check::CqEntrySize.rejects(context.cqe_size))?;
     if context.log_entries > setup.options.limits.caps().log_max_cq_entries {
@@ -46,8 +47,12 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateCq, pages: Pages<'_>) ->
     let too_few = Check::CqPages.rejects(context.log_entries);
     let buffer = resources.buffer(pages, placement(&context), len, too_few)?;
     let queue = CompletionQueue::new(cqn, context, size, buffer);
+    if resources.uars.is_mapped(context.uar) {
+        queue.mark_never_armed(cx.dma);
+    }
     resources.uses.add(&queue.uses());
     resources.cqs.insert(Box::new(queue)).ok_or(full)?;
+    resources.poll_queue(context.uar, Word::ArmCq, cqn.get());
     Ok(CqNumber { cqn }.emit().to_vec())
 }
 
@@ -57,6 +62,7 @@ pub(super) fn destroy(call: Call<'_, '_>, cqn: Cqn) -> Result<Output, Rejection>
     let resources = call.resources;
     let queue = resources.cqs.remove(cqn.get()).ok_or_else(|| unknown(cqn))?;
     resources.uses.remove(&queue.uses());
+    resources.polled.remove((queue.uar(), Word::ArmCq), cqn.get());
     resources.release_pages(queue.pages());
     Ok(nothing())
 }

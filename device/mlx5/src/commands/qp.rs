@@ -16,6 +16,7 @@ use crate::buffer::Placement;
 use crate::check::{Check, Rejection};
 use crate::host;
 use crate::limits::{LOG_MAX_RECV_ENTRY, Limits};
+use crate::mapped::Word;
 use crate::queue_pair::QueuePair;
 use crate::resources::Resources;
 
@@ -61,6 +62,9 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateQp, pages: Pages<'_>) ->
     }
     resources.uses.add(&QueuePair::uses(&context));
     resources.qps.insert(Box::new(qp)).ok_or(full)?;
+    if !context.no_sq {
+        resources.poll_queue(context.uar, Word::Send, qpn.get());
+    }
     Ok(QpNumber { qpn }.emit().to_vec())
 }
 
@@ -141,6 +145,7 @@ pub(super) fn destroy(call: Call<'_, '_>, qpn: Qpn) -> Result<Output, Rejection>
         _ => {}
     }
     cx.monitor.forget_qp(qpn);
+    resources.polled.remove((qp.context.uar, Word::Send), qpn.get());
     resources.uses.remove(&QueuePair::uses(&qp.context));
     resources.release_pages(qp.buffer.pages());
     Ok(nothing())

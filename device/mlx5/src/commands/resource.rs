@@ -9,6 +9,7 @@ use protocol::ids::{Pdn, TransportDomain, UarIndex, XrcDomain};
 use super::{Call, Output, nothing};
 use crate::check::{Check, Rejection};
 use crate::numbered::Numbered;
+use crate::resources::Resources;
 use crate::uses::Object;
 
 fn alloc(table: &mut Numbered<()>, limit: Check) -> Result<u32, Rejection> {
@@ -46,13 +47,15 @@ pub(super) fn dealloc_pd(call: Call<'_, '_>, pd: Pdn) -> Result<Output, Rejectio
 }
 
 pub(super) fn alloc_uar(call: Call<'_, '_>) -> Result<Output, Rejection> {
-    let uar = alloc(&mut call.resources.uars, Check::UarLimit)?;
-    Ok(UarNumber { uar: UarIndex::new(uar) }.emit().to_vec())
+    let Resources { uars, eqs, .. } = call.resources;
+    let uar = uars.alloc(eqs.count() != 0);
+    let uar = uar.ok_or_else(|| Check::UarLimit.rejects(uars.count() as u64))?;
+    Ok(UarNumber { uar }.emit().to_vec())
 }
 
 pub(super) fn dealloc_uar(call: Call<'_, '_>, uar: UarIndex) -> Result<Output, Rejection> {
     check_unused(&call, Object::Uar(uar.get()), Check::UarInUse)?;
-    dealloc(&mut call.resources.uars, uar.get(), Check::Uar)
+    if call.resources.uars.dealloc(uar) { Ok(nothing()) } else { Err(Check::Uar.rejects(uar.get())) }
 }
 
 pub(super) fn alloc_xrcd(call: Call<'_, '_>) -> Result<Output, Rejection> {

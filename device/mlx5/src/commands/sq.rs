@@ -15,6 +15,7 @@ use super::{Call, Output, nothing};
 use crate::buffer::Placement;
 use crate::check::{Check, Rejection};
 use crate::limits::netdev::LOG_MAX_WORK_QUEUE;
+use crate::mapped::Word;
 use crate::netdev::Queue;
 use crate::netdev::sq::Sq;
 use crate::resources::Resources;
@@ -47,6 +48,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateSq, pages: Pages<'_>) ->
     let queue = Queue::Send(Box::new(Sq::new(sqn, context, buffer)));
     resources.uses.add(&Sq::uses(&context));
     resources.netdev.queues.insert(queue).ok_or(full)?;
+    resources.poll_queue(context.queue.uar, Word::Send, sqn.get());
     Ok(SqNumber { sqn }.emit().to_vec())
 }
 
@@ -104,8 +106,9 @@ pub(super) fn modify(call: Call<'_, '_>, modify: &ModifySq) -> Result<Output, Re
 pub(super) fn destroy(call: Call<'_, '_>, sqn: Sqn) -> Result<Output, Rejection> {
     let resources = call.resources;
     let sq = resources.netdev.sq(sqn).ok_or_else(|| unknown(sqn))?;
-    let (used, pages) = (Sq::uses(&sq.context()), sq.pages());
+    let (used, pages, uar) = (Sq::uses(&sq.context()), sq.pages(), sq.uar());
     resources.netdev.remove_queue(sqn.get());
+    resources.polled.remove((uar, Word::Send), sqn.get());
     resources.uses.remove(&used);
     resources.release_pages(pages);
     Ok(nothing())

@@ -26,7 +26,7 @@ use crate::limits::netdev::MAX_LSO_PAYLOAD;
 use crate::mkey::Mkeys;
 use crate::send_queue::{FetchedWqe, SendQueue, SendTag};
 use crate::uses::{Object, Used};
-use crate::work_queue::TooMany;
+use crate::work_queue::{Advance, TooMany};
 
 /// Length of an Ethernet header: IEEE 802.3-2022, clause 3.1.1.
 pub const ETHERNET_LEN: usize = 14;
@@ -203,15 +203,26 @@ impl Sq {
         }
     }
 
+    fn record(&self, dma: &GuestMemory) -> Option<QueueRecord> {
+        let mut record = [0; QueueRecord::LEN];
+        dma.read(self.context.queue.record, &mut record).ok()?;
+        Some(QueueRecord::parse(&record))
+    }
+
+    /// Polls the send counter of the doorbell record. In the reset state, the record may contain an older counter.
+    pub fn poll_record(&mut self, dma: &GuestMemory) -> Advance {
+        match self.record(dma) {
+            Some(record) if self.state != WorkQueueState::Reset => self.queue.poll(record.sent),
+            _ => Advance::Nothing,
+        }
+    }
+
     /// Reads the send counter from the doorbell record. A record that is not accessible announces nothing.
     ///
     /// # Errors
     /// Fails if the record announces more blocks than the SQ has.
     pub fn learn(&mut self, dma: &GuestMemory) -> Result<(), TooMany> {
-        match self.record(dma) {
-            Some(record) => self.queue.learn(record.sent),
-            None => Ok(()),
-        }
+        self.record(dma).map_or(Ok(()), |record| self.queue.learn(record.sent))
     }
 
     /// Whether another poll may make progress.

@@ -2,7 +2,7 @@
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
-use protocol::hca::mlx5::doorbell::{ArmCq, CqRecord, EqDoorbell};
+use protocol::hca::mlx5::doorbell::{ArmCq, CqRecord, EqDoorbell, QueueRecord};
 use protocol::hca::mlx5::qp::QpState;
 use protocol::hca::mlx5::sq::WorkQueueState;
 use protocol::hca::mlx5::wqe::ControlSegment;
@@ -14,6 +14,7 @@ use super::rules::{
 };
 use super::{has_moved_back, is_past};
 use crate::buffer::QueueBuffer;
+use crate::completion_queue::CompletionQueue;
 use crate::doorbell::WqeHead;
 use crate::event_queue::EventQueue;
 use crate::netdev::Netdev;
@@ -84,13 +85,7 @@ pub(in super::super) fn arm_doorbell(
         return found;
     }
     let Some(cq) = cq else { return found };
-    let producer = cq.context(dma).producer;
-    if is_past(consumer, producer) {
-        found.add(
-            &CQ_CONSUMER,
-            format!("CQ {cqn} armed at consumer index {consumer:#x}, past producer index {producer:#x}"),
-        );
-    }
+    armed_at(cq, arm, dma, &mut found);
     if let Some(record) = cq.read_record(dma).filter(|record| is_older(record, arm)) {
         let CqRecord { armed_at, sequence: recorded, .. } = record;
         found.add(
@@ -100,6 +95,33 @@ pub(in super::super) fn arm_doorbell(
             ),
         );
     }
+    arm_sequence(cq, eqs, arm, &mut found);
+    found
+}
+
+/// Checks an arm request found in a doorbell record. With mapped doorbells, there may be no doorbell to check.
+pub(in super::super) fn arm_record(resources: &mut Resources, arm: &ArmCq, dma: &GuestMemory) -> Findings {
+    let mut found = Findings::default();
+    let Resources { cqs, eqs, .. } = resources;
+    if let Some(cq) = cqs.get_mut(arm.cqn.get()) {
+        armed_at(cq, arm, dma, &mut found);
+        arm_sequence(cq, eqs, arm, &mut found);
+    }
+    found
+}
+
+fn armed_at(cq: &CompletionQueue, arm: &ArmCq, dma: &GuestMemory, found: &mut Findings) {
+    let (ArmCq { cqn, consumer, .. }, producer) = (*arm, cq.context(dma).producer);
+    if is_past(consumer, producer) {
+        found.add(
+            &CQ_CONSUMER,
+            format!("CQ {cqn} armed at consumer index {consumer:#x}, past producer index {producer:#x}"),
+        );
+    }
+}
+
+fn arm_sequence(cq: &mut CompletionQueue, eqs: &Numbered<EventQueue>, arm: &ArmCq, found: &mut Findings) {
+    let ArmCq { cqn, sequence, .. } = *arm;
     // The EQ's consumer index shows which events the driver has read. It is used only for the driver's own CQs, which
     // are in the UAR page of its EQs. For the CQ of a user program, the driver may have read an event that the program
     // has not received yet.
@@ -116,7 +138,6 @@ pub(in super::super) fn arm_doorbell(
             format!("CQ {cqn} armed with sequence number {sequence}, expected {first}{unseen}"),
         );
     }
-    found
 }
 
 /// Whether a doorbell record holds an earlier arm request than the doorbell.
@@ -151,6 +172,14 @@ pub(in super::super) fn send_doorbell(
         posted.announced(&format!("QP {qpn}"), head, dma, &mut found);
     }
     posted.overrun(&format!("the send queue of QP {qpn}"), &mut found);
+    found
+}
+
+/// Checks a send counter found in a doorbell record. With mapped doorbells, there may be no doorbell to check.
+pub(in super::super) fn send_record(qp: &QueuePair, record: QueueRecord) -> Findings {
+    let mut found = Findings::default();
+    let posted = Posted { queue: qp.send_queue(), buffer: &qp.buffer, sent: record.sent };
+    posted.overrun(&format!("the send queue of QP {}", qp.qpn), &mut found);
     found
 }
 

@@ -9,6 +9,7 @@ mod hostile;
 mod lifecycle;
 mod limits;
 mod mailboxes;
+mod mapped;
 mod netdev;
 mod objects;
 mod port;

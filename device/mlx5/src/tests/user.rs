@@ -45,6 +45,9 @@ pub(super) const USER_INDEX: UserIndex = UserIndex::new(0x77);
 /// A program with a CQ, a data region, and one QP.
 pub(super) struct User {
     driver: Driver,
+    /// Page of the EQs' doorbells.
+    eq_uar: UarIndex,
+    /// Page of the program's doorbells.
     pub(super) uar: UarIndex,
     pub(super) pd: Pdn,
     pub(super) cqn: Cqn,
@@ -100,13 +103,25 @@ impl User {
     }
 
     pub(super) fn with(lid: u16, options: Options) -> Self {
-        let mut driver = powered_on_with(lid, options);
+        Self::of(powered_on_with(lid, options), |_, eq_uar| eq_uar)
+    }
+
+    /// Creates a program whose UAR page is mapped, so that its doorbells do not trap.
+    pub(super) fn mapped(lid: u16) -> Self {
+        let mut driver = powered_on_with(lid, infiniband());
+        driver.map_doorbells();
+        Self::of(driver, |driver, _| driver.alloc_uar())
+    }
+
+    /// Creates a program on a device that has been powered on. `uar` returns its UAR page, given the page of the EQs.
+    fn of(mut driver: Driver, uar: impl FnOnce(&mut Driver, UarIndex) -> UarIndex) -> Self {
         driver.ok(&Command::EnableHca(Function { function: 0 }));
         driver.ok(&Command::InitHca(InitHca::default()));
-        let uar = driver.alloc_uar();
+        let eq_uar = driver.alloc_uar();
         let all = EventMask::from_bits_retain(0x1f_00be);
-        driver.create_eq(uar, 0, all, EVENTS);
-        let eqn = driver.create_eq(uar, 1, EventMask::empty(), COMPLETIONS);
+        driver.create_eq(eq_uar, 0, all, EVENTS);
+        let eqn = driver.create_eq(eq_uar, 1, EventMask::empty(), COMPLETIONS);
+        let uar = uar(&mut driver, eq_uar);
         let cqn = driver.create_cq(uar, eqn, CQ);
         for entry in 0..u64::from(CQ_ENTRIES) {
             driver.poke(CQ + entry * 64 + 63, &[INITIAL_OWNER_BYTE]);
@@ -115,6 +130,7 @@ impl User {
         let qpn = Qpn::new(0);
         let mut user = Self {
             driver,
+            eq_uar,
             uar,
             pd,
             cqn,
@@ -348,7 +364,7 @@ impl User {
 
     /// Reads all completion events and updates the EQ's consumer index.
     pub(super) fn receive_events(&mut self) {
-        let (uar, events) = (self.uar, u32::try_from(self.completion_events()).unwrap());
+        let (uar, events) = (self.eq_uar, u32::try_from(self.completion_events()).unwrap());
         self.sequence = u8::try_from(events & 3).unwrap();
         self.ring(uar, driver::UPDATE_EQ, &EqDoorbell { eqn: COMPLETION_EQ, consumer: events }.emit());
     }

@@ -74,6 +74,13 @@ impl Bench {
         }
     }
 
+    /// Creates a device with mapped doorbells.
+    pub(super) fn mapped() -> Self {
+        let mut bench = Self::new();
+        bench.mlx5.map_doorbells().unwrap();
+        bench
+    }
+
     pub(super) fn resources(&mut self) -> &mut Resources {
         self.mlx5.resources_mut().unwrap()
     }

@@ -87,13 +87,19 @@ impl Net {
 
     /// Creates a device whose receives have `count` data segments, a power of two.
     fn with_data_segments(count: u8) -> Self {
-        let mut driver = driver::Driver::new(Bench::new(), driver::Layout::LARGE);
+        Self::of(Bench::new(), count)
+    }
+
+    /// Creates a device on a bench. The UAR page of the SQ is not that of the EQ.
+    fn of(bench: Bench, count: u8) -> Self {
+        let mut driver = driver::Driver::new(bench, driver::Layout::LARGE);
         driver.enable();
         driver.start();
         driver.ok(&Command::EnableHca(Function { function: 0 }));
         driver.ok(&Command::InitHca(InitHca::default()));
-        let (uar, pd) = (driver.alloc_uar(), driver.alloc_pd());
-        let eqn = driver.create_eq(uar, 0, EventMask::default(), 0x40_0000);
+        let (eq_uar, pd) = (driver.alloc_uar(), driver.alloc_pd());
+        let eqn = driver.create_eq(eq_uar, 0, EventMask::default(), 0x40_0000);
+        let uar = driver.alloc_uar();
         let cqs = [(SEND_CQ, 0), (RECV_CQ, 1)].map(|(ring, number)| {
             for entry in 0..64 {
                 driver.poke(ring + entry * 64 + 63, &[INITIAL_OWNER_BYTE]);
