@@ -99,7 +99,7 @@ fn usual(list: &[u8]) -> Vec<Command<'_>> {
         Command::InitHca(InitHca::default()),
         Command::AllocUar(none),
         Command::CreateEq(CreateEq { context: eq, events: [0x1f_06be, 0, 0, 0] }, pages),
-        Command::CreateCq(CreateCq { context: cq }, pages),
+        Command::CreateCq(CreateCq { context: cq, ..CreateCq::default() }, pages),
         Command::AllocPd(none),
         Command::CreateMkey(CreateMkey { context: key, ..CreateMkey::default() }, Bytes::default()),
         create_qp(0),

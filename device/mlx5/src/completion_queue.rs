@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use super::buffer::QueueBuffer;
 use super::check::{Check, Rejection};
+use super::umem::Umems;
 use super::uses::{Object, Used};
 
 /// Mask for the 24-bit indices in contexts, doorbells and doorbell records.
@@ -64,6 +65,7 @@ pub struct CompletionQueue {
     fault: Option<Fault>,
     /// Event counts for strict mode.
     pub sequence: ArmSequence,
+    pub umems: Umems,
 }
 
 impl CompletionQueue {
@@ -79,6 +81,7 @@ impl CompletionQueue {
             solicited: None,
             fault: None,
             sequence: ArmSequence::new(0),
+            umems: Umems::default(),
         }
     }
 
@@ -137,7 +140,9 @@ impl CompletionQueue {
     }
 
     pub fn uses(&self) -> Used {
-        Used::from_slice(&[Object::Uar(self.uar().get()), Object::Eq(self.eqn().get())])
+        let mut used = self.umems.uses();
+        used.extend([Object::Uar(self.uar().get()), Object::Eq(self.eqn().get())]);
+        used
     }
 
     /// Returns the consumer index in the doorbell record, or `None` if the record is not accessible.

@@ -22,6 +22,8 @@
 //! | TIR | 450 B | 2^12 | 2 MiB |
 //! | TIS | 50 B | 2^12 | 200 KiB |
 //! | RQT | 1 KiB | 2^10 | 1 MiB |
+//! | user memory | 60 B | 2^12 | 240 KiB |
+//! | owner of an object | 40 B | 2^21 | 80 MiB |
 //!
 //! # Spec
 //! mlx5 interface, section 5.
@@ -37,7 +39,7 @@ use super::completion_queue::CompletionQueue;
 use super::event_queue::EventQueue;
 use super::groups::Groups;
 use super::limits::netdev::LAST_WORK_QUEUE;
-use super::limits::{MAX_COUNTER_SETS, MAX_EQS, first};
+use super::limits::{MAX_COUNTER_SETS, MAX_EQS, MAX_UMEMS, first};
 use super::mkey::Mkeys;
 use super::netdev::Netdev;
 use super::numbered::Numbered;
@@ -46,6 +48,8 @@ use super::port::PortState;
 use super::queue_pair::QueuePair;
 use super::srq::SharedReceiveQueue;
 use super::steering::Steering;
+use super::umem::Umem;
+use super::user::Users;
 use super::uses::Uses;
 
 #[derive(Debug)]
@@ -72,6 +76,9 @@ pub struct Resources {
     /// State of the port. That of an Ethernet port occupies about 10 KiB.
     pub port: PortState,
     pub netdev: Netdev,
+
+    pub users: Users,
+    pub umems: Numbered<Umem>,
 }
 
 /// Returns an empty table of QPs. Section 20, M-22: the doorbells of an Ethernet port name QPs, SQs and RQs alike, so
@@ -110,6 +117,9 @@ impl Resources {
             steering: Steering::default(),
             port: PortState::new(setup.options.port, setup.mac),
             netdev: Netdev::default(),
+
+            users: Users::default(),
+            umems: Numbered::new(1, MAX_UMEMS),
         }
     }
 

@@ -21,6 +21,7 @@ use super::hash::Hashed;
 use crate::buffer::QueueBuffer;
 use crate::mkey::Mkeys;
 use crate::recv_queue::RecvQueue;
+use crate::umem::Umems;
 use crate::uses::{Object, Used};
 
 /// TCP flag ACK: RFC 9293, section 3.1.
@@ -60,6 +61,7 @@ pub struct Rq {
     buffer: QueueBuffer,
     queue: RecvQueue,
     pub(super) is_scheduled: bool,
+    pub umems: Umems,
 }
 
 impl Rq {
@@ -71,6 +73,7 @@ impl Rq {
             buffer,
             queue: RecvQueue::new(1 << context.queue.log_entries, context.queue.log_stride),
             is_scheduled: false,
+            umems: Umems::default(),
         }
     }
 

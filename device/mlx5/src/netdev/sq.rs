@@ -23,6 +23,7 @@ use crate::buffer::QueueBuffer;
 use crate::limits::netdev::MAX_LSO_PAYLOAD;
 use crate::mkey::Mkeys;
 use crate::send_queue::{FetchedWqe, SendQueue, SendTag};
+use crate::umem::Umems;
 use crate::uses::{Object, Used};
 use crate::work_queue::TooMany;
 
@@ -67,6 +68,7 @@ pub struct Sq {
     queue: SendQueue,
     lso: Option<Lso>,
     pub(super) is_scheduled: bool,
+    pub umems: Umems,
 }
 
 /// An LSO in progress.
@@ -114,6 +116,7 @@ impl Sq {
             queue: SendQueue::new(0, 1 << context.queue.log_entries),
             lso: None,
             is_scheduled: false,
+            umems: Umems::default(),
         }
     }
 

@@ -154,6 +154,15 @@ impl Table {
         entry.ok_or_else(|| Check::FlowEntry.rejects(index))
     }
 
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter()
+    }
+
+    /// Returns the indices of all entries.
+    pub fn entries(&self) -> impl Iterator<Item = u32> {
+        self.groups.iter().flat_map(|group| group.entries.keys().copied())
+    }
+
     /// Returns the rule of the entry with the lowest index that matches the fields of a frame.
     pub(super) fn find(&self, fields: &Fields) -> Option<&Rule> {
         self.groups.iter().find_map(|group| group.find(fields))
