@@ -19,6 +19,9 @@ mod traffic;
 mod umr;
 mod user;
 
+mod user_contexts;
+mod user_memories;
+
 use card::frontend::Interface as _;
 use card::frontend::testing::Guest;
 use card::identity::Identity;
