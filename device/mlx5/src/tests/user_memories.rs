@@ -128,10 +128,11 @@ fn set_va(wqe: &mut protocol::hca::mlx5::wqe::SendWqe<'_>, va: u64) {
 fn queries_report_offsets_instead_of_addresses() {
     let mut a = DevxUser::new(1);
     a.connect(2);
-    let cq = a.user.ok(&Command::QueryCq(CqNumber { cqn: a.user.cqn }));
+    let (cqn, qpn) = (a.user.cqn, a.user.qpn);
+    let cq = a.user.ok(&Command::QueryCq(CqNumber { cqn }));
     let QueriedCq { context } = QueriedCq::parse(&output(&cq));
     assert_eq!(context.record, Iova::new(RECORDS_AT));
-    let qp = a.user.ok(&Command::QueryQp(QueryQp { extended: false, qpn: a.user.qpn }));
+    let qp = a.user.ok(&Command::QueryQp(QueryQp { extended: false, qpn }));
     let QueriedQp { context } = QueriedQp::parse(&output(&qp));
     assert_eq!(context.record, Iova::new(RECORDS_AT + 0x40));
 }

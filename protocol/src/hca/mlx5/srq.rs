@@ -241,6 +241,7 @@ mod tests {
             log_stride: 5,
             log_page_size: 3,
             log_entries: 9,
+            ..WorkQueue::default()
         };
         let context = RmpContext { state: 1, cyclic: true, queue };
         let bytes = CreateRmp { context }.emit();
