@@ -175,6 +175,7 @@ impl User {
             send_cqn: self.cqn,
             recv_cqn: self.cqn,
             record: QP_RECORD,
+            fast_registration: true,
             qkey: QKEY,
             ..QpContext::default()
         }

@@ -79,6 +79,7 @@ impl DevxUser {
             record: Iova::new(record),
             record_in_umem: true,
             record_umem: self.umem,
+            fast_registration: false,
             ..self.user.context(Service::Rc)
         };
         let create =
@@ -188,7 +189,7 @@ fn user_memory_in_use_cannot_be_destroyed() {
 fn user_cannot_move_doorbell_record() {
     let mut a = DevxUser::new(1);
     let list = pages(QP, 1);
-    let context = a.user.context(Service::Rc);
+    let context = QpContext { fast_registration: false, ..a.user.context(Service::Rc) };
     let create = CreateQp { context, ..CreateQp::default() };
     let created = a.user.ok(&Command::CreateQp(create, Pages::parse(&list)));
     let QpNumber { qpn } = QpNumber::parse(&output(&created));
