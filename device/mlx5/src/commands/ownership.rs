@@ -55,9 +55,9 @@ pub(super) fn check(resources: &Resources, user: UserId, command: &Command<'_>) 
     let opcode = command.opcode().code();
     let Named { target, references } =
         named(resources, command).ok_or_else(|| Check::UserCommand.rejects(opcode))?;
-    let foreign = target.filter(|object| !resources.users.may_change(user, *object)).or_else(|| {
-        references.iter().copied().find(|object| !resources.users.may_refer(user, *object))
-    });
+    let foreign = target
+        .filter(|object| !resources.users.may_change(user, *object))
+        .or_else(|| references.iter().copied().find(|object| !resources.users.may_refer(user, *object)));
     foreign.map_or(Ok(()), |object| Err(Check::UserObject.rejects(object.number())))
 }
 

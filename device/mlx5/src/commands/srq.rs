@@ -66,12 +66,7 @@ pub(super) fn create_basic(
     self::create(call, Context::Basic(create.context), Umems::default(), pages)
 }
 
-fn create(
-    call: Call<'_, '_>,
-    context: Context,
-    umems: Umems,
-    pages: Pages<'_>,
-) -> Result<Output, Rejection> {
+fn create(call: Call<'_, '_>, context: Context, umems: Umems, pages: Pages<'_>) -> Result<Output, Rejection> {
     let Call { resources, setup, .. } = call;
     let [log_entries, log_stride] = context.logs();
     if log_entries > setup.options.limits.caps().log_max_srq_entries {
@@ -95,7 +90,8 @@ fn create(
     let full = Check::SrqLimit.rejects(resources.srqs.count() as u64);
     resources.srqs.next().ok_or(full)?;
     let too_few = Check::SrqPages.rejects(log_entries);
-    let buffer = resources.buffer_in(&umems, pages, context.placement(), 1 << (log_entries + log_stride), too_few)?;
+    let buffer =
+        resources.buffer_in(&umems, pages, context.placement(), 1 << (log_entries + log_stride), too_few)?;
     let mut queue = SharedReceiveQueue::new(context, buffer);
     queue.umems = umems;
     let srqn = Srqn::new(resources.srqs.insert(Box::new(queue)).ok_or(full)?);

@@ -4,6 +4,7 @@
 //! mlx5 interface, section 23.
 
 use protocol::hca::mlx5::eqe::EventMask;
+use protocol::hca::mlx5::flow_counter::FlowCounterNumber;
 use protocol::hca::mlx5::flow_entry::FlowEntrySelector;
 use protocol::hca::mlx5::flow_group::FlowGroupSelector;
 use protocol::hca::mlx5::flow_table::{FlowTableSelector, TableType};
@@ -15,7 +16,6 @@ use protocol::hca::mlx5::resource::{
     CounterSetNumber, CqNumber, MkeyNumber, PdNumber, QpNumber, RqNumber, RqtNumber, SqNumber, SrqNumber,
     TirNumber, TisNumber, TransportDomainNumber, UarNumber, XrcDomainNumber,
 };
-use protocol::hca::mlx5::flow_counter::FlowCounterNumber;
 use protocol::hca::mlx5::user_context::{CreateUctx, UctxNumber, UserRights};
 use protocol::hca::mlx5::user_memory::{CreateUmem, UmemNumber};
 use protocol::ids::{

@@ -160,7 +160,10 @@ impl<B: drivers::Bus> Commands for driver::Driver<B> {
 
     fn create_cq(&mut self, uar: UarIndex, eqn: Eqn, ring: u64) -> Cqn {
         let list = pages(ring, 1);
-        let command = Command::CreateCq(CreateCq { context: cq_context(uar, eqn), ..CreateCq::default() }, Pages::parse(&list));
+        let command = Command::CreateCq(
+            CreateCq { context: cq_context(uar, eqn), ..CreateCq::default() },
+            Pages::parse(&list),
+        );
         CqNumber::parse(&output(&self.ok(&command))).cqn
     }
 }

@@ -405,7 +405,10 @@ fn rejected_command_is_not_reported() {
     // The command is rejected because the EQ does not exist.
     let context = CqContext { record: QP_RECORD, ..cq_context(a.uar, Eqn::new(9)) };
     let list = pages(RING, 1);
-    assert_eq!(a.rejected(&Command::CreateCq(CreateCq { context, ..CreateCq::default() }, Pages::parse(&list))), Check::CqEq);
+    assert_eq!(
+        a.rejected(&Command::CreateCq(CreateCq { context, ..CreateCq::default() }, Pages::parse(&list))),
+        Check::CqEq
+    );
     assert_eq!(violations(&a), []);
 }
 

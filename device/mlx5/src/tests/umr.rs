@@ -108,7 +108,8 @@ fn only_fast_registration_maps_pages() {
         let (mut a, mut b) = (User::new(1), User::new(2));
         a.connect(&QpContext { fast_registration, ..a.context(Service::Rc) }, 2);
         b.connect(&b.context(Service::Rc), 1);
-        let context = MkeyContext { free: false, umr_enabled: true, log_page: 12, ..a.mkey(AccessMode::Pages) };
+        let context =
+            MkeyContext { free: false, umr_enabled: true, log_page: 12, ..a.mkey(AccessMode::Pages) };
         let list = pages(PAGES, 2);
         let key = a.create_mkey(MkeyContext { length: 0x1000, ..context }, &list);
         let control = UmrControl { inline: true, mask, ..UmrControl::default() };

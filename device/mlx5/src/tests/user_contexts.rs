@@ -207,7 +207,8 @@ fn object_in_use_by_kernel_outlives_user_context() {
 fn user_gets_no_access_to_all_memory() {
     let (mut driver, [own, _]) = two_worlds();
     let user = own.user.get();
-    let qp = |context| Command::CreateQp(CreateQp { context, ..CreateQp::default() }, Pages::default()).emit(0);
+    let qp =
+        |context| Command::CreateQp(CreateQp { context, ..CreateQp::default() }, Pages::default()).emit(0);
     let context = own.qp_context();
     let mut check = |input: Vec<u8>| driver.check_of(user, &input);
     for service in [Service::Umr, Service::Qp0, Service::Qp1, Service::Xrc, Service::Raw] {
@@ -215,7 +216,10 @@ fn user_gets_no_access_to_all_memory() {
         assert_eq!(check(qp(context)), Some(Check::UserService), "{}", service.name());
     }
     assert_eq!(check(qp(QpContext { reserved_lkey: true, ..context })), Some(Check::UserReservedKey));
-    assert_eq!(check(qp(QpContext { fast_registration: true, ..context })), Some(Check::UserFastRegistration));
+    assert_eq!(
+        check(qp(QpContext { fast_registration: true, ..context })),
+        Some(Check::UserFastRegistration)
+    );
     let sq = CreateSq { context: SqContext { reserved_lkey: true, ..own.sq_context() } };
     assert_eq!(check(Command::CreateSq(sq, Pages::default()).emit(0)), Some(Check::UserReservedKey));
     let rq = CreateRq { context: RqContext { reserved_lkey: true, ..own.rq_context() } };
@@ -271,5 +275,8 @@ fn reset_drops_user_contexts() {
     assert_eq!(driver.check_of(user.get(), &driver::bare(0x800)), Some(Check::UserContext));
     driver.ok(&Command::InitHca(InitHca::default()));
     assert_eq!(driver.check_of(user.get(), &driver::bare(0x800)), Some(Check::UserContext));
-    assert_eq!(driver.check_of(1, &Command::DestroyQp(QpNumber { qpn: Qpn::new(0x80) }).emit(0)), Some(Check::UserContext));
+    assert_eq!(
+        driver.check_of(1, &Command::DestroyQp(QpNumber { qpn: Qpn::new(0x80) }).emit(0)),
+        Some(Check::UserContext)
+    );
 }

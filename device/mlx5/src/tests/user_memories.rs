@@ -57,7 +57,8 @@ impl DevxUser {
             local_write: true,
             ..devx.user.mkey(AccessMode::Pages)
         };
-        let create = CreateMkey { context, in_umem: true, umem, umem_offset: DATA_AT, ..CreateMkey::default() };
+        let create =
+            CreateMkey { context, in_umem: true, umem, umem_offset: DATA_AT, ..CreateMkey::default() };
         let created = devx.user.ok(&Command::CreateMkey(create, Bytes::default()));
         devx.user.key = MkeyNumber::parse(&output(&created)).index.key(context.key);
         devx
@@ -94,7 +95,13 @@ impl DevxUser {
         self.user.qpn = QpNumber::parse(&output(&self.user.ok(&create))).qpn;
         self.user.send_queue = QP + context.rq_len() as u64;
         // As `test_mlx5_devx.py` does: RST2INIT names no objects.
-        let unnamed = QpContext { pd: Pdn::default(), send_cqn: Cqn::default(), recv_cqn: Cqn::default(), record: Iova::default(), ..context };
+        let unnamed = QpContext {
+            pd: Pdn::default(),
+            send_cqn: Cqn::default(),
+            recv_cqn: Cqn::default(),
+            record: Iova::default(),
+            ..context
+        };
         self.user.start(&unnamed, lid);
     }
 }

@@ -159,12 +159,21 @@ impl World {
     fn modify_cq(&self) -> Vec<u8> {
         let context = CqContext { log_entries: 7, ..CqContext::default() };
         let (umem, umem_offset) = (self.umem, 0x8000);
-        let modify = ModifyCq { change: 1, cqn: self.cqn, context, in_umem: true, umem, umem_offset, ..ModifyCq::default() };
+        let modify = ModifyCq {
+            change: 1,
+            cqn: self.cqn,
+            context,
+            in_umem: true,
+            umem,
+            umem_offset,
+            ..ModifyCq::default()
+        };
         Command::ModifyCq(modify, Pages::default()).emit(0)
     }
 
     pub(super) fn mkey(&self) -> CreateMkey {
-        let context = MkeyContext { qpn: ANY_QP, pd: self.pd, length: 0x2000, log_page: 12, ..MkeyContext::default() };
+        let context =
+            MkeyContext { qpn: ANY_QP, pd: self.pd, length: 0x2000, log_page: 12, ..MkeyContext::default() };
         CreateMkey {
             in_umem: true,
             context: context.with_access_mode(AccessMode::Pages),
@@ -259,7 +268,8 @@ impl World {
 
     /// Returns the input that forwards frames to destinations, each with its kind, and counts them `counters` times.
     fn set_entry(&self, destinations: &[(u8, u32)], counters: u32) -> Vec<u8> {
-        let list = destinations.iter().map(|(kind, number)| FlowDestination { kind: *kind, number: *number }.emit());
+        let list =
+            destinations.iter().map(|(kind, number)| FlowDestination { kind: *kind, number: *number }.emit());
         let counter = (0..counters).map(|_| [self.counter.get().to_be_bytes(), [0; 4]].concat());
         let lists: Vec<u8> = list.map(Vec::from).chain(counter).flatten().collect();
         let count = if counters == 0 { FlowActions::empty() } else { FlowActions::COUNT };
@@ -293,7 +303,8 @@ fn table_context(level: u8, miss: Option<FlowTableId>) -> FlowTableContext {
 pub(super) fn targets(world: &World) -> Vec<Vec<u8>> {
     let World { table, group, qpn, .. } = *world;
     let (cq, qp, mkey) = (CqNumber { cqn: world.cqn }, QpNumber { qpn }, MkeyNumber { index: world.index });
-    let (rmp, rq, sq) = (SrqNumber { srqn: world.srqn }, RqNumber { rqn: world.rqn }, SqNumber { sqn: world.sqn });
+    let (rmp, rq, sq) =
+        (SrqNumber { srqn: world.srqn }, RqNumber { rqn: world.rqn }, SqNumber { sqn: world.sqn });
     let (rqt, tir, tis) =
         (RqtNumber { rqtn: world.rqtn }, TirNumber { tirn: world.tirn }, TisNumber { tisn: world.tisn });
     let modify = ModifyQp { qpn, optional: QpAttributes::empty(), ..ModifyQp::default() };
@@ -338,7 +349,10 @@ pub(super) fn targets(world: &World) -> Vec<Vec<u8>> {
         Command::CreateFlowGroup(CreateFlowGroup { table, first: 8, last: 8, ..CreateFlowGroup::default() }),
         Command::QueryFlowGroup(group),
         Command::QueryFlowTableEntry(entry),
-        Command::SetFlowTableEntry(SetFlowTableEntry { table, ..SetFlowTableEntry::default() }, Bytes::default()),
+        Command::SetFlowTableEntry(
+            SetFlowTableEntry { table, ..SetFlowTableEntry::default() },
+            Bytes::default(),
+        ),
         Command::DeleteFlowTableEntry(entry),
         Command::DestroyFlowGroup(group),
         Command::DestroyFlowTable(selector),
@@ -370,12 +384,16 @@ pub(super) fn creators() -> Vec<Creator> {
         creator("ring of CQ", |to, from| to.umem = from.umem, World::create_cq),
         creator("record of CQ", |to, from| to.records = from.records, World::create_cq),
         creator("new ring of CQ", |to, from| to.umem = from.umem, World::modify_cq),
-        creator("PD of key", |to, from| to.pd = from.pd, |world| {
-            Command::CreateMkey(world.mkey(), Bytes::default()).emit(0)
-        }),
-        creator("region of key", |to, from| to.umem = from.umem, |world| {
-            Command::CreateMkey(world.mkey(), Bytes::default()).emit(0)
-        }),
+        creator(
+            "PD of key",
+            |to, from| to.pd = from.pd,
+            |world| Command::CreateMkey(world.mkey(), Bytes::default()).emit(0),
+        ),
+        creator(
+            "region of key",
+            |to, from| to.umem = from.umem,
+            |world| Command::CreateMkey(world.mkey(), Bytes::default()).emit(0),
+        ),
         creator("PD of QP", |to, from| to.pd = from.pd, World::create_qp),
         creator("UAR page of QP", |to, from| to.uar = from.uar, World::create_qp),
         creator("CQs of QP", |to, from| to.cqn = from.cqn, World::create_qp),
@@ -410,24 +428,42 @@ pub(super) fn creators() -> Vec<Creator> {
         creator("RQT of TIR", |to, from| to.rqtn = from.rqtn, |world| world.create_tir(1)),
         creator("domain of TIR", |to, from| to.domain = from.domain, |world| world.create_tir(0)),
         creator("miss table", |to, from| to.table = from.table, |world| table(3, Some(world.table))),
-        creator("new miss table", |to, from| to.group = FlowGroupId::new(from.table.get()), |world| {
-            // The group is not used here, and so carries the number of a foreign table.
-            let miss = FlowTableId::new(world.group.get());
-            let context = table_context(3, Some(miss));
-            let fields = FlowTableFields::MISS;
-            Command::ModifyFlowTable(ModifyFlowTable { table: world.table, fields, context, ..ModifyFlowTable::default() }).emit(0)
-        }),
-        creator("TIR of entry", |to, from| to.tirn = from.tirn, |world| {
-            world.set_entry(&[(2, world.tirn.get())], 0)
-        }),
-        creator("second TIR of entry", |to, from| to.tirn = from.tirn, |world| {
-            world.set_entry(&[(2, world.rqtn.get()), (2, world.tirn.get())], 0)
-        }),
-        creator("counter of entry", |to, from| to.counter = from.counter, |world| {
-            world.set_entry(&[(2, world.tirn.get())], 1)
-        }),
-        creator("table of entry", |to, from| to.group = FlowGroupId::new(from.table.get()), |world| {
-            world.set_entry(&[(1, world.group.get())], 0)
-        }),
+        creator(
+            "new miss table",
+            |to, from| to.group = FlowGroupId::new(from.table.get()),
+            |world| {
+                // The group is not used here, and so carries the number of a foreign table.
+                let miss = FlowTableId::new(world.group.get());
+                let context = table_context(3, Some(miss));
+                let fields = FlowTableFields::MISS;
+                Command::ModifyFlowTable(ModifyFlowTable {
+                    table: world.table,
+                    fields,
+                    context,
+                    ..ModifyFlowTable::default()
+                })
+                .emit(0)
+            },
+        ),
+        creator(
+            "TIR of entry",
+            |to, from| to.tirn = from.tirn,
+            |world| world.set_entry(&[(2, world.tirn.get())], 0),
+        ),
+        creator(
+            "second TIR of entry",
+            |to, from| to.tirn = from.tirn,
+            |world| world.set_entry(&[(2, world.rqtn.get()), (2, world.tirn.get())], 0),
+        ),
+        creator(
+            "counter of entry",
+            |to, from| to.counter = from.counter,
+            |world| world.set_entry(&[(2, world.tirn.get())], 1),
+        ),
+        creator(
+            "table of entry",
+            |to, from| to.group = FlowGroupId::new(from.table.get()),
+            |world| world.set_entry(&[(1, world.group.get())], 0),
+        ),
     ]
 }
