@@ -120,7 +120,7 @@ fn usual(list: &[u8], page: UarIndex) -> Vec<Command<'_>> {
         Command::AllocUar(none),
         Command::CreateEq(CreateEq { context: eq, events: [0x1f_06be, 0, 0, 0] }, pages),
         Command::AllocUar(none),
-        Command::CreateCq(CreateCq { context: cq }, pages),
+        Command::CreateCq(CreateCq { context: cq, ..CreateCq::default() }, pages),
         Command::AllocPd(none),
         Command::CreateMkey(CreateMkey { context: key, ..CreateMkey::default() }, Bytes::default()),
         create_qp(0),

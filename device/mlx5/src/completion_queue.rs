@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use super::buffer::QueueBuffer;
 use super::check::{Check, Rejection};
+use super::umem::Umems;
 use super::uses::{Object, Used};
 
 /// Mask for the 24-bit indices in contexts, doorbells and doorbell records.
@@ -66,6 +67,7 @@ pub struct CompletionQueue {
     recorded_arm: Option<ArmCq>,
     /// Event counts for strict mode.
     pub sequence: ArmSequence,
+    pub umems: Umems,
 }
 
 impl CompletionQueue {
@@ -82,6 +84,7 @@ impl CompletionQueue {
             fault: None,
             recorded_arm: None,
             sequence: ArmSequence::new(0),
+            umems: Umems::default(),
         }
     }
 
@@ -140,7 +143,9 @@ impl CompletionQueue {
     }
 
     pub fn uses(&self) -> Used {
-        Used::from_slice(&[Object::Uar(self.uar().get()), Object::Eq(self.eqn().get())])
+        let mut used = self.umems.uses();
+        used.extend([Object::Uar(self.uar().get()), Object::Eq(self.eqn().get())]);
+        used
     }
 
     /// Returns the consumer index in the doorbell record, or `None` if the record is not accessible.

@@ -146,10 +146,11 @@ impl Mlx5 {
         let command = commands::parse(&request.input);
         let Self { function, setup, .. } = self;
         let checked = command.as_ref().ok().filter(|_| cx.monitor.is_strict());
-        let checked = checked.map(|command| strict::command(function, command, cx.dma));
-        let result =
-            command.and_then(|command| commands::execute(function, setup, cx, &command, request.output_len));
-        let command = command.ok();
+        let checked = checked.map(|(_, command)| strict::command(function, command, cx.dma));
+        let result = command.and_then(|(user, command)| {
+            commands::execute(function, setup, cx, user, &command, request.output_len)
+        });
+        let command = command.ok().map(|(_, command)| command);
         let name = command.map_or("unknown", |command| command.opcode().name());
         match &result {
             Ok(_) => limited!(debug, command = name, "command completed"),

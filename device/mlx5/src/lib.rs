@@ -60,5 +60,8 @@ pub mod uses;
 pub mod work;
 pub mod work_queue;
 
+pub mod umem;
+pub mod user;
+
 pub use device::{Counters, Mlx5, Mlx5 as Device};
 pub use options::{Options, Setup};

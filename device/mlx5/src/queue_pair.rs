@@ -21,6 +21,7 @@ use super::address::Resolver;
 use super::buffer::QueueBuffer;
 use super::recv_queue::RecvQueue;
 use super::send_queue::{SendQueue, SendTag, WqeBytes};
+use super::umem::Umems;
 use super::uses::{Object, Used};
 use super::work;
 use super::work_queue::{Advance, TooMany};
@@ -38,6 +39,7 @@ pub struct QueuePair {
     /// Memory of the receive queue, followed by that of the send queue.
     pub buffer: QueueBuffer,
     pub counters: QpCounters,
+    pub umems: Umems,
     send: SendQueue,
     recv: RecvQueue,
     service: Service,
@@ -57,6 +59,7 @@ impl QueuePair {
             context,
             buffer,
             counters: QpCounters::default(),
+            umems: Umems::default(),
             send: SendQueue::new(context.rq_len() as u64, blocks),
             recv: RecvQueue::new(entries, context.log_rq_stride + 4),
             service,

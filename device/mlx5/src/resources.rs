@@ -25,6 +25,8 @@
 //! | RQT | 1 KiB | 2^10 | 1 MiB |
 //! | queue with a polled doorbell | 40 B | 2^18 | 10 MiB |
 //! | doorbell that queues share | 150 B | 2^14 | 3 MiB |
+//! | user memory | 60 B | 2^12 | 240 KiB |
+//! | owner of an object | 40 B | 2^21 | 80 MiB |
 //!
 //! # Spec
 //! mlx5 interface, section 5.
@@ -40,7 +42,7 @@ use super::completion_queue::CompletionQueue;
 use super::event_queue::EventQueue;
 use super::groups::Groups;
 use super::limits::netdev::LAST_WORK_QUEUE;
-use super::limits::{MAX_COUNTER_SETS, MAX_EQS, first};
+use super::limits::{MAX_COUNTER_SETS, MAX_EQS, MAX_UMEMS, first};
 use super::mapped::PolledQueues;
 use super::mkey::Mkeys;
 use super::netdev::Netdev;
@@ -51,6 +53,8 @@ use super::queue_pair::QueuePair;
 use super::srq::SharedReceiveQueue;
 use super::steering::Steering;
 use super::uar::UarPages;
+use super::umem::Umem;
+use super::user::Users;
 use super::uses::Uses;
 
 #[derive(Debug)]
@@ -81,6 +85,9 @@ pub struct Resources {
     /// State of the port. That of an Ethernet port occupies about 10 KiB.
     pub port: PortState,
     pub netdev: Netdev,
+
+    pub users: Users,
+    pub umems: Numbered<Umem>,
 }
 
 /// Returns an empty table of QPs. Section 20, M-22: the doorbells of an Ethernet port name QPs, SQs and RQs alike, so
@@ -119,6 +126,9 @@ impl Resources {
             steering: Steering::default(),
             port: PortState::new(setup.options.port, setup.mac),
             netdev: Netdev::default(),
+
+            users: Users::default(),
+            umems: Numbered::new(1, MAX_UMEMS),
         }
     }
 

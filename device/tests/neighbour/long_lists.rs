@@ -104,7 +104,7 @@ impl LongLists {
         let pd = PdNumber::parse(&ok(&mut driver, &Command::AllocPd(NONE))).pd;
         let cq = CqContext { log_entries: LOG_CQES, uar, eqn, record: CQ_RECORD, ..CqContext::default() };
         let list = pages(CQ, 1);
-        let create = Command::CreateCq(CreateCq { context: cq }, Pages::parse(&list));
+        let create = Command::CreateCq(CreateCq { context: cq, ..CreateCq::default() }, Pages::parse(&list));
         let cqn = CqNumber::parse(&ok(&mut driver, &create)).cqn;
         for entry in 0..1 << LOG_CQES {
             driver.poke(CQ + entry * 64 + 63, &[INITIAL_OWNER_BYTE]);

@@ -22,18 +22,7 @@ fn dealloc(table: &mut Numbered<()>, number: u32, unknown: Check) -> Result<Outp
 
 /// Rejects a command that would destroy an object used by other objects.
 pub(super) fn check_unused(call: &Call<'_, '_>, object: Object, check: Check) -> Result<(), Rejection> {
-    let (Object::Pd(number)
-    | Object::Uar(number)
-    | Object::Xrcd(number)
-    | Object::Eq(number)
-    | Object::Cq(number)
-    | Object::Srq(number)
-    | Object::Domain(number)
-    | Object::Tir(number)
-    | Object::Tis(number)
-    | Object::Rqt(number)
-    | Object::Rq(number)) = object;
-    if call.resources.uses.is_used(object) { Err(check.rejects(number)) } else { Ok(()) }
+    if call.resources.uses.is_used(object) { Err(check.rejects(object.number())) } else { Ok(()) }
 }
 
 pub(super) fn alloc_pd(call: Call<'_, '_>) -> Result<Output, Rejection> {

@@ -23,6 +23,7 @@ use crate::buffer::QueueBuffer;
 use crate::failure;
 use crate::mkey::Mkeys;
 use crate::recv_queue::RecvQueue;
+use crate::umem::Umems;
 use crate::uses::{Object, Used};
 
 /// TCP flag ACK: RFC 9293, section 3.1.
@@ -66,6 +67,7 @@ pub struct Rq {
     failure: Option<FailedAt>,
     /// Whether the last frame found no posted receive.
     is_starved: bool,
+    pub umems: Umems,
 }
 
 impl Rq {
@@ -80,6 +82,7 @@ impl Rq {
             counters: QueueCounters::default(),
             failure: None,
             is_starved: false,
+            umems: Umems::default(),
         }
     }
 

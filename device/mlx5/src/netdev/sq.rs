@@ -25,6 +25,7 @@ use crate::failure;
 use crate::limits::netdev::MAX_LSO_PAYLOAD;
 use crate::mkey::Mkeys;
 use crate::send_queue::{FetchedWqe, SendQueue, SendTag};
+use crate::umem::Umems;
 use crate::uses::{Object, Used};
 use crate::work_queue::{Advance, TooMany};
 
@@ -71,6 +72,7 @@ pub struct Sq {
     pub(super) is_scheduled: bool,
     pub counters: QueueCounters,
     failure: Option<FailedAt>,
+    pub umems: Umems,
 }
 
 /// An LSO in progress.
@@ -120,6 +122,7 @@ impl Sq {
             is_scheduled: false,
             counters: QueueCounters::default(),
             failure: None,
+            umems: Umems::default(),
         }
     }
 
@@ -201,12 +204,6 @@ impl Sq {
             self.queue.clear();
             self.failure = None;
         }
-    }
-
-    fn record(&self, dma: &GuestMemory) -> Option<QueueRecord> {
-        let mut record = [0; QueueRecord::LEN];
-        dma.read(self.context.queue.record, &mut record).ok()?;
-        Some(QueueRecord::parse(&record))
     }
 
     /// Polls the send counter of the doorbell record. In the reset state, the record may contain an older counter.

@@ -159,6 +159,11 @@ impl Table {
         entry.ok_or_else(|| Check::FlowEntry.rejects(index))
     }
 
+    /// Returns the indices of all entries.
+    pub fn entries(&self) -> impl Iterator<Item = u32> {
+        self.groups.iter().flat_map(|group| group.entries.keys().copied())
+    }
+
     /// Returns the rule of the entry with the lowest index that matches the fields of a frame, and counts the frame.
     pub(super) fn find(&self, fields: &Fields) -> Option<&Rule> {
         let found = self.groups.iter().find_map(|group| group.find(fields));

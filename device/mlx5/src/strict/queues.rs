@@ -29,10 +29,16 @@ pub(super) fn created(resources: &Resources, command: &Command<'_>, dma: &GuestM
         }
         Command::CreateCq(create, pages) => {
             cq_entries(resources, &create.context, *pages, dma, found);
-            Some(create.context.record)
+            Some(create.context.record).filter(|_| !create.context.record_in_umem)
         }
-        Command::CreateQp(create, _) => Some(create.context.record).filter(|_| has_queue(&create.context)),
-        Command::CreateRmp(create, _) => Some(create.context.queue.record),
+        Command::CreateQp(create, _) => {
+            let context = &create.context;
+            Some(context.record).filter(|_| has_queue(context) && !context.record_in_umem)
+        }
+        Command::CreateRmp(create, _) => {
+            let queue = &create.context.queue;
+            Some(queue.record).filter(|_| !queue.record_in_umem)
+        }
         Command::CreateXrcSrq(create, _) | Command::CreateSrq(create, _) => Some(create.context.record),
         Command::CreateSq(create, _) => Some(create.context.queue.record),
         Command::CreateRq(create, _) => Some(create.context.queue.record),

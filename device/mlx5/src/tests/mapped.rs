@@ -49,7 +49,8 @@ fn violations(user: &User) -> Vec<(&'static str, u64)> {
 fn create_other_cq(user: &mut User) -> Cqn {
     let context = CqContext { record: OTHER_RECORD, ..cq_context(user.uar, COMPLETION_EQ) };
     let list = pages(OTHER_RING, 1);
-    let created = user.ok(&Command::CreateCq(CreateCq { context }, Pages::parse(&list)));
+    let created =
+        user.ok(&Command::CreateCq(CreateCq { context, ..CreateCq::default() }, Pages::parse(&list)));
     CqNumber::parse(&output(&created)).cqn
 }
 

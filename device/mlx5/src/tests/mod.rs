@@ -21,6 +21,9 @@ mod traffic;
 mod umr;
 mod user;
 
+mod user_contexts;
+mod user_memories;
+
 use card::frontend::Interface as _;
 use card::frontend::testing::Guest;
 use card::identity::Identity;
@@ -159,7 +162,10 @@ impl<B: drivers::Bus> Commands for driver::Driver<B> {
 
     fn create_cq(&mut self, uar: UarIndex, eqn: Eqn, ring: u64) -> Cqn {
         let list = pages(ring, 1);
-        let command = Command::CreateCq(CreateCq { context: cq_context(uar, eqn) }, Pages::parse(&list));
+        let command = Command::CreateCq(
+            CreateCq { context: cq_context(uar, eqn), ..CreateCq::default() },
+            Pages::parse(&list),
+        );
         CqNumber::parse(&output(&self.ok(&command))).cqn
     }
 }

@@ -23,12 +23,12 @@ use super::*;
 
 const EVENTS: u64 = 0x40_0000;
 const COMPLETIONS: u64 = 0x40_8000;
-const CQ: u64 = 0x41_0000;
+pub(super) const CQ: u64 = 0x41_0000;
 /// The EQ for completions, which is created second.
 pub(super) const COMPLETION_EQ: Eqn = Eqn::new(2);
 const CQ_ENTRIES: u32 = 64;
 /// Address of a QP's queues: 16 receive entries of 64 bytes each, followed by 32 send queue blocks.
-const QP: u64 = 0x42_0000;
+pub(super) const QP: u64 = 0x42_0000;
 pub(super) const BLOCKS: u16 = 32;
 pub(super) const RECEIVES: u16 = 16;
 /// Address of an SRQ of eight entries of 64 bytes.
@@ -38,7 +38,7 @@ pub(super) const SRQ_RECORD: Iova = Iova::new(RECORD.get() + 0x80);
 /// Start address of the data region, inside the first of four pages. The pages have descending bus addresses.
 pub(super) const DATA_VA: u64 = 0x7f00_0000_0800;
 pub(super) const DATA_LEN: u64 = 0x3000;
-const LAST_PAGE: u64 = 0x50_3000;
+pub(super) const LAST_PAGE: u64 = 0x50_3000;
 pub(super) const QKEY: Qkey = Qkey::new(0x1111);
 pub(super) const USER_INDEX: UserIndex = UserIndex::new(0x77);
 
@@ -53,7 +53,7 @@ pub(super) struct User {
     pub(super) cqn: Cqn,
     pub(super) qpn: Qpn,
     /// Bus address of the send queue, which follows the receive queue.
-    send_queue: u64,
+    pub(super) send_queue: u64,
     pub(super) key: u32,
     /// Number of send queue blocks posted.
     sent: u16,
@@ -191,6 +191,7 @@ impl User {
             send_cqn: self.cqn,
             recv_cqn: self.cqn,
             record: QP_RECORD,
+            fast_registration: true,
             qkey: QKEY,
             ..QpContext::default()
         }

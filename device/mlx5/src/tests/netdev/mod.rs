@@ -106,7 +106,7 @@ impl Net {
             }
             let list = pages(ring, 1);
             let context = CqContext { record: cq_record(number), ..cq_context(uar, eqn) };
-            let create = Command::CreateCq(CreateCq { context }, Pages::parse(&list));
+            let create = Command::CreateCq(CreateCq { context, ..CreateCq::default() }, Pages::parse(&list));
             CqNumber::parse(&output(&driver.ok(&create))).cqn
         });
         let domain =
