@@ -40,7 +40,7 @@ impl Field for UserRights {
 /// User on whose behalf the kernel sends a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum User {
-    /// The kernel itself.
+    /// The kernel, for objects of its own.
     Kernel,
     /// The kernel, for an object that all user contexts may refer to.
     Shared,

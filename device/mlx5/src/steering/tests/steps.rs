@@ -4,7 +4,6 @@ use std::cell::Cell;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Steps {
-    /// Look-ups in groups.
     pub(super) lookups: usize,
     /// Comparisons of the values of entries.
     pub(super) comparisons: usize,
