@@ -267,12 +267,12 @@ pub(super) fn with_added(cache: &Path, added: &Added) -> Result<PathBuf> {
     if names.is_empty() { debian(cache) } else { with(cache, &names, &|_| true) }
 }
 
-/// Returns the cache entry for the system with DPDK's `testpmd` and its drivers, and with XDP programs. Debian ships
-/// `testpmd` in the development package `dpdk-dev`. The development packages on which it depends are omitted.
+/// Returns the cache entry for the system with DPDK's `testpmd` and its drivers. Debian ships `testpmd` in the
+/// development package `dpdk-dev`. The development packages on which it depends are omitted.
 pub(super) fn with_dpdk(cache: &Path) -> Result<PathBuf> {
     const PACKAGE: &str = "dpdk-dev";
     let runs = |name: &str| name == PACKAGE || !name.ends_with("-dev") && !WITHOUT.contains(&name);
-    with(cache, &[PACKAGE, "xdp-tools"], &runs)
+    with(cache, &[PACKAGE], &runs)
 }
 
 /// Returns the cache entry for the system with the packages `names`, and with those of their dependencies that `wanted`

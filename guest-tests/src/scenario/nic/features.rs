@@ -29,7 +29,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device) -
     for tunnel in tunnels::ALL {
         report.case(tunnel.name, &hint, tunnel.carries(from, to)).await?;
     }
-    report.case("XDP programs load", &hint, xdp::prepare(to)).await?;
+    report.case("the BPF file system is mounted", &hint, xdp::prepare(to)).await?;
     for program in xdp::PROGRAMS {
         report.case(program.name, &hint, program.counts(from, to)).await?;
     }

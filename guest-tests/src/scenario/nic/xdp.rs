@@ -1,7 +1,9 @@
-//! XDP programs of Debian's xdp-tools in a driver's receive path, and AF_XDP sockets of DPDK's `testpmd`.
+//! XDP programs in a driver's receive path, and AF_XDP sockets of DPDK's `testpmd`. Debian's `xdp-bench` cannot be used,
+//! because it needs a trace point that kernel 7.3 no longer has.
 
 use std::time::{Duration, Instant};
 
+use agent::wire::Spawn;
 use anyhow::{Context as _, Result, ensure};
 use tokio::time::sleep;
 
@@ -26,12 +28,15 @@ const DATAGRAMS: u32 = 8;
 /// Number of echo requests for AF_XDP.
 const ECHOES: u32 = 50;
 
+/// The program that attaches XDP programs.
+const PROGRAM: &str = include_str!("../../../guest/xdp.py");
+
 /// An XDP program that does the same with every packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Program {
     pub(super) name: &'static str,
-    /// Command of `xdp-bench`.
-    command: &'static str,
+    /// Argument of [`PROGRAM`].
+    action: &'static str,
     /// Counter of the driver that counts the program's packets.
     counter: &'static str,
     /// Whether the kernel still receives the packets.
@@ -41,9 +46,9 @@ pub(super) struct Program {
 }
 
 pub(super) const PROGRAMS: &[Program] = &[
-    Program { name: "XDP_PASS", command: "pass", counter: "rx_packets", passes: true, returns: false },
-    Program { name: "XDP_DROP", command: "drop", counter: "rx_xdp_drop", passes: false, returns: false },
-    Program { name: "XDP_TX", command: "tx", counter: "rx_xdp_tx_xmit", passes: false, returns: true },
+    Program { name: "XDP_PASS", action: "pass", counter: "rx_packets", passes: true, returns: false },
+    Program { name: "XDP_DROP", action: "drop", counter: "rx_xdp_drop", passes: false, returns: false },
+    Program { name: "XDP_TX", action: "tx", counter: "rx_xdp_tx_xmit", passes: false, returns: true },
 ];
 
 /// A mode of AF_XDP sockets.
@@ -67,9 +72,7 @@ pub(super) const SOCKETS: &[Socket] = &[
 
 /// Mounts the file systems that the programs need.
 pub(super) async fn prepare(b: &mut Station) -> Result<()> {
-    let device = b.device.clone();
-    b.sh("mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf").await?;
-    b.sh(&format!("xdp-loader status {device}")).await.map(drop)
+    b.sh("mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf").await.map(drop)
 }
 
 impl Program {
@@ -80,19 +83,23 @@ impl Program {
         let neighbour = format!("{address} lladdr {} dev {device}", mac_text(b.id));
         a.sh(&format!("ip neighbour replace {neighbour} nud permanent")).await?;
         let own = b.device.clone();
-        let program = spawn(&mut b.vm, &format!("xdp-bench {} {own}", self.command)).await?;
-        let result = self.observed(a, b).await;
+        let argv = ["python3", "-c", PROGRAM, self.action, &own].map(str::to_owned).to_vec();
+        let program = b.vm.call(Spawn { argv }).await?.program;
+        let result = async {
+            line(&mut b.vm, program, "attached", START_TIMEOUT).await?;
+            self.observed(a, b).await
+        }
+        .await;
         signal(&mut b.vm, program, libc::SIGINT).await?;
         let end = wait(&mut b.vm, program, START_TIMEOUT).await?;
         a.sh(&format!("ip neighbour del {neighbour}")).await?;
-        result.with_context(|| format!("xdp-bench printed {}{}", end.stdout, end.stderr))?;
+        result.with_context(|| format!("the program printed {}{}", end.stdout, end.stderr))?;
         carrier(&mut b.vm, &own, true).await?;
         ping::some_sizes(a, &address, Wire::Good).await
     }
 
     async fn observed(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         let own = b.device.clone();
-        attached(b).await?;
         carrier(&mut b.vm, &own, true).await?;
         let (before, returned) = (count(b, self.counter).await?, count(a, "rx_packets_phy").await?);
         flows::cast(a, b, FLOWS, DATAGRAMS).await?;

@@ -184,6 +184,8 @@ layout! {
         @0x44[31]     cq_ignore_overrun: bool,
         @0x44[30]     cq_resize: bool,
         @0x44[29]     cq_moderation: bool,
+        /// Whether MODIFY_CQ can change the moderation period's mode.
+        @0x44[28]     cq_period_mode: bool,
         /// Whether the device supports on-demand paging.
         @0x44[24]     paging: bool,
         /// Whether a QP can block the loopback of its own multicast datagrams.
@@ -316,6 +318,7 @@ impl GeneralCaps {
             cq_ignore_overrun: true,
             cq_resize: true,
             cq_moderation: true,
+            cq_period_mode: true,
             block_multicast_loopback: true,
             memory_windows: true,
             qkey_violation_counter: true,
