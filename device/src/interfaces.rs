@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(
             table("srqs").unwrap_err().to_string(),
             "unknown table \"srqs\"; available tables: qps, cqs, eqs, mrs, icm, queues, link, vsis, rules, \
-             scheduler, handles, groups, control"
+             scheduler, handles, groups, control, sqs, rqs, tirs, rqts, flow-tables, flow-groups, flow-entries"
         );
     }
 }

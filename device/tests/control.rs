@@ -190,13 +190,15 @@ fn any_table_is_listed_by_name() {
         let command = match table.name {
             "handles" => "ahs",
             "control" => "cqp",
+            // These tables have no command of their own.
+            "sqs" | "rqs" | "tirs" | "rqts" | "flow-tables" | "flow-groups" | "flow-entries" => continue,
             same => same,
         };
         assert_eq!(hcactl(&control, &[command]).unwrap(), text);
         assert_eq!(hcactl_json(&control, command), rows);
     }
     let names = hcactl(&control, &["list"]).unwrap();
-    assert!(names.starts_with("TABLE      CONTENTS\nqps        queue pairs: "), "{names}");
+    assert!(names.starts_with("TABLE         CONTENTS\nqps           queue pairs: "), "{names}");
 
     let error = hcactl(&control, &["list", "srqs"]).unwrap_err();
     assert!(error.starts_with("hcactl: unknown table \"srqs\"; available tables: qps, cqs, "), "{error}");

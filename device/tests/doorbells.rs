@@ -196,11 +196,24 @@ fn recording_with_mapped_doorbells_replays() {
     assert!(replay.status.success() && text.contains("no differences"), "{text}");
 }
 
+/// The registers, the MSI-X structures and the UAR pages of EQs are at the start of the BAR, and must trap.
+#[test]
+fn connectx_maps_part_of_its_bar() {
+    let (folder, command) = daemon(&json!({ "connectx": {} }), &[]);
+    let socket = folder.path().join("hca.sock");
+    let daemon = Daemon::ready(command, folder, socket);
+    let guest = Guest::attach(&daemon.socket, MEMORY);
+    let region = guest.client.region(VFIO_PCI_BAR0_REGION_INDEX).unwrap();
+    let areas: Vec<_> = region.sparse_areas.iter().map(|area| (area.offset, area.size)).collect();
+    assert_eq!(areas, [(0x2_0000, region.size - 0x2_0000)]);
+    assert_eq!(region.file_offset.as_ref().expect("a file").start(), 0);
+}
+
 #[test]
 fn trapping_interfaces_reject_mapped_doorbells() {
     let trapped: Vec<_> =
         interfaces::ALL.iter().filter(|interface| interface.needs_traps.is_some()).collect();
-    assert_eq!(trapped.len() + 1, interfaces::ALL.len(), "all but mthca");
+    assert_eq!(trapped.len() + 2, interfaces::ALL.len(), "all but mthca and connectx");
     for interface in trapped {
         let name = interface.key;
         let (_folder, mut command) = daemon(&json!({ name: {} }), &[]);

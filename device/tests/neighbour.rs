@@ -6,6 +6,8 @@
 //! if HCAD_DAILY is set.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod long_lists;
+
 use std::fs;
 use std::io::{IoSlice, Read as _};
 use std::mem::MaybeUninit;
@@ -18,6 +20,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use self::long_lists::LongLists;
 use crate::common::{Daemon, hcad};
 use drivers::Bus;
 use drivers::jingzhao::{Driver, Queues, cqc, data_unit, qpc, region, remote_unit, signalled};
@@ -28,7 +31,7 @@ use protocol::hca::e810::rdma::hmc::FpmCommand;
 use protocol::hca::e810::regs::Register;
 use protocol::hca::jingzhao::mpt::MptFlags;
 use protocol::hca::jingzhao::qpc::Qpc;
-use protocol::ids::{Iova, Qpn};
+use protocol::ids::{Iova, Lid, Qpn};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::{pread, pwrite};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -40,6 +43,8 @@ use vfio_user::Client;
 const NEIGHBOUR: [u16; 2] = [1, 2];
 const FIRST_HOSTILE: u16 = 3;
 const HOSTILE: u16 = 16;
+/// The hostile client with long key lists.
+const LONG_LISTS: u16 = HOSTILE - 1;
 
 /// Maximum number of memory mappings of the daemon. Without attacks, it has about 300. `vm.max_map_count` is 65,530.
 const MAX_MAPPINGS: usize = 1000;
@@ -79,7 +84,11 @@ fn start() -> Daemon {
     let neighbours = [(1, 2), (2, 1)].map(|(id, peer)| device(id, json!({ "jingzhao": {} }), peer));
     let hostile = (0..HOSTILE).map(|n| {
         let id = FIRST_HOSTILE + n;
-        let frontend = if n % 2 == 0 { json!({ "e810": {} }) } else { json!({ "mthca": {} }) };
+        let frontend = match n {
+            LONG_LISTS => json!({ "connectx": { "port": "infiniband" } }),
+            _ if n % 2 == 0 => json!({ "e810": {} }),
+            _ => json!({ "mthca": {} }),
+        };
         let mut device = device(id, frontend, 1);
         if n % 2 == 0 {
             device.as_object_mut().unwrap().remove("default_peer");
@@ -513,6 +522,9 @@ fn attack(n: u16, path: &Path, rounds: &AtomicU32, stop: &AtomicBool) {
     let memory = file(LOST_LEN);
     // On Linux, this changes only the priority of this thread.
     setpriority_process(None, 19).unwrap();
+    if n == LONG_LISTS {
+        return LongLists::new(path, Lid::new(FIRST_HOSTILE + n)).run(rounds, stop);
+    }
     while !stop.load(Ordering::Relaxed) {
         let result = match n / 2 % 5 {
             0 => access_lost_file(path, &state, &memory, true),

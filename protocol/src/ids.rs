@@ -131,6 +131,14 @@ id! {
     pub struct Sqn(u32, mask 0xff_ffff, "sqn");
 }
 id! {
+    /// Number of a DevX user context, 16 bits. Each command names the user context on whose behalf it is sent.
+    pub struct UserId(u16, mask u16::MAX, "user");
+}
+id! {
+    /// Number of a user memory, which holds queues and doorbell records of a DevX user.
+    pub struct UmemId(u32, mask u32::MAX, "umem");
+}
+id! {
     /// Flow label of an IPv6 header or a global route header, 20 bits.
     pub struct FlowLabel(u32, mask 0xf_ffff, "flow");
 }

@@ -31,6 +31,7 @@ use protocol::hca::mlx5::resource::{
 };
 use protocol::hca::mlx5::status::Status;
 use protocol::hca::mlx5::syndrome::Syndrome;
+use protocol::hca::mlx5::user_context::UserRights;
 use protocol::hca::mlx5::vport::{QueriedVport, QueriedVportPkey};
 use protocol::hca::mlx5::wqe::{self, DataItem, Operation, RecvWqe, SendWqe, Translation};
 use protocol::ids::{Lid, MkeyIndex, Qpn, UserIndex};
@@ -376,9 +377,16 @@ fn capabilities_match_traces() {
         let area = &record.output[OutputHeader::LEN..];
         match query.cap_type() {
             Some(CapType::General) => {
-                // The recorded device offered BlueFlame but no fast teardown (mlx5 interface, section 6.1).
-                let caps =
-                    GeneralCaps { blue_flame: true, fast_teardown: false, ..GeneralCaps::infiniband() };
+                // The recorded device offered BlueFlame but neither fast teardown nor DevX (mlx5 interface, section
+                // 6.1).
+                let caps = GeneralCaps {
+                    blue_flame: true,
+                    fast_teardown: false,
+                    log_max_user_contexts: 0,
+                    log_max_user_memories: 0,
+                    user_rights: UserRights::empty(),
+                    ..GeneralCaps::infiniband()
+                };
                 assert_eq!(caps.area(), *area);
                 assert_eq!(GeneralCaps::parse_prefix(area), Some(caps));
                 assert_eq!(PortType::from_code(caps.port_type), Some(PortType::InfiniBand));

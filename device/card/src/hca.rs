@@ -91,6 +91,9 @@ pub struct Explanation {
     pub situation: Option<QpStatus>,
     /// Ignored packets and requests of the QP.
     pub ignored: Option<IgnoredRow>,
+    /// Lines of text about a queue of a NIC that has this number instead of a QP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Vec<String>>,
 }
 
 /// A device: HCA, NIC or both.
@@ -437,10 +440,11 @@ impl<F: Frontend> Hca<F> {
         self.page(T::TABLE, from).rows.of()
     }
 
-    /// Returns what a QP is waiting for, and its ignored packets and requests.
+    /// Returns what a QP or a queue of a NIC is waiting for, and its ignored packets and requests.
     pub fn explain(&self, qpn: Qpn) -> Explanation {
         let ignored = self.monitor.ignored_of(qpn).map(IgnoredRow::from);
-        Explanation { situation: self.engine.explain(self.now, qpn), ignored }
+        let queue = self.frontend.explain_queue(qpn);
+        Explanation { situation: self.engine.explain(self.now, qpn), ignored, queue }
     }
 
     pub fn frontend_counters(&self) -> F::Counters {

@@ -6,4 +6,4 @@ pub mod pages;
 pub mod pci;
 pub mod server;
 
-pub use function::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
+pub use function::{Bar, BarRange, Bars, MemoryBar, MsixLayout, PciFunction};

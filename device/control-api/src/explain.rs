@@ -33,15 +33,16 @@ impl fmt::Display for UnknownQpError {
 
 impl Error for UnknownQpError {}
 
-/// Returns the lines that explain the queue pair `qpn`.
+/// Returns the lines that explain the queue pair `qpn`, or a queue of a NIC that has this number.
 ///
 /// # Errors
-/// Fails if the queue pair does not exist or is in RESET.
+/// Fails if the queue does not exist, or if the queue pair is in RESET.
 pub fn lines(qpn: u32, explanation: &Explanation) -> Result<Vec<String>, UnknownQpError> {
-    let Some(situation) = &explanation.situation else {
-        return Err(UnknownQpError { qpn, ignored: explanation.ignored.clone() });
+    let mut lines = match (&explanation.situation, &explanation.queue) {
+        (Some(situation), _) => of(qpn, situation),
+        (None, Some(queue)) => queue.clone(),
+        (None, None) => return Err(UnknownQpError { qpn, ignored: explanation.ignored.clone() }),
     };
-    let mut lines = of(qpn, situation);
     if let Some(IgnoredRow { count, last }) = &explanation.ignored {
         lines.push(format!("ignored: {}, most recent reason: {last}", times(*count)));
     }
@@ -291,7 +292,7 @@ mod tests {
     };
 
     fn said(situation: QpStatus) -> Vec<String> {
-        lines(0x15, &Explanation { situation: Some(situation), ignored: None }).unwrap()
+        lines(0x15, &Explanation { situation: Some(situation), ignored: None, queue: None }).unwrap()
     }
 
     #[test]
@@ -377,7 +378,9 @@ mod tests {
 
     #[test]
     fn unknown_qp_error_reports_ignored_doorbells() {
-        let error = |ignored| lines(0x15, &Explanation { situation: None, ignored }).unwrap_err().to_string();
+        let error = |ignored| {
+            lines(0x15, &Explanation { situation: None, ignored, queue: None }).unwrap_err().to_string()
+        };
         assert_eq!(error(None), "QP 0x15 does not exist or is in RESET");
         assert_eq!(
             error(Some(IgnoredRow { count: 2, last: "qp_reset".to_owned() })),
@@ -388,8 +391,16 @@ mod tests {
     #[test]
     fn last_line_counts_ignored_doorbells() {
         let ignored = Some(IgnoredRow { count: 2, last: "no_receive".to_owned() });
-        let lines = lines(0x15, &Explanation { situation: Some(IDLE), ignored }).unwrap();
+        let lines = lines(0x15, &Explanation { situation: Some(IDLE), ignored, queue: None }).unwrap();
         assert_eq!(lines.last().unwrap(), "ignored: twice, most recent reason: no_receive");
+    }
+
+    #[test]
+    fn nic_queue_is_explained_by_its_device() {
+        let queue = Some(vec!["RQ 0x4001: ready".to_owned()]);
+        let ignored = Some(IgnoredRow { count: 2, last: "foreign_page".to_owned() });
+        let lines = lines(0x4001, &Explanation { situation: None, ignored, queue }).unwrap();
+        assert_eq!(lines, ["RQ 0x4001: ready", "ignored: twice, most recent reason: foreign_page"]);
     }
 
     /// `hcactl` reads durations from JSON, so they must keep their precision.
@@ -397,7 +408,8 @@ mod tests {
     fn json_keeps_microseconds() {
         let left = Duration::from_micros(600);
         let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: None };
-        let explanation = Explanation { situation: Some(QpStatus { send, ..IDLE }), ignored: None };
+        let explanation =
+            Explanation { situation: Some(QpStatus { send, ..IDLE }), ignored: None, queue: None };
         let value = serde_json::to_value(&explanation).unwrap();
         let expected = serde_json::json!({ "left_us": 600, "refusals": 2, "most": null });
         assert_eq!(value["situation"]["send"]["receiver_not_ready"], expected);

@@ -26,6 +26,9 @@ pub const ARM_EQ: u64 = 0x40;
 pub const UPDATE_EQ: u64 = 0x48;
 pub const SEND: u64 = 0x800;
 
+/// Number of reads of an owner byte after which a command is lost. A device in the same thread needs a single one.
+const MAX_POLLS: usize = 1 << 20;
+
 /// Bus addresses of the command queue and the mailboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -63,6 +66,8 @@ pub struct Mlx5 {
     /// Token of the next command.
     pub token: u8,
     pub layout: Layout,
+    /// DevX user context on whose behalf commands are sent, or 0 for the kernel.
+    pub user: u16,
 }
 
 pub type Driver<B> = crate::Driver<Mlx5, B>;
@@ -70,7 +75,7 @@ pub type Driver<B> = crate::Driver<Mlx5, B>;
 impl<B: Bus> Driver<B> {
     /// Creates a driver for a device that has just been powered on.
     pub const fn new(bus: B, layout: Layout) -> Self {
-        Self { bus, interface: Mlx5 { token: 1, layout } }
+        Self { bus, interface: Mlx5 { token: 1, layout, user: 0 } }
     }
 
     /// Starts the command interface by writing the address of the command queue.
@@ -94,7 +99,7 @@ impl<B: Bus> Driver<B> {
 
     /// Writes a command to a slot without ringing the doorbell.
     pub fn post(&mut self, slot: usize, input: &[u8], output_len: usize) {
-        let Mlx5 { token, layout } = self.interface;
+        let Mlx5 { token, layout, .. } = self.interface;
         self.interface.token = token.wrapping_add(1);
         let (inline, rest) = input.split_at(input.len().min(INLINE_LEN));
         let count = blocks(input.len());
@@ -150,16 +155,22 @@ impl<B: Bus> Driver<B> {
         output
     }
 
-    /// Executes a command in slot 0. Returns its output.
+    /// Executes a command in slot 0. Returns its output. Stops waiting for a device that does not complete the command.
     pub fn execute(&mut self, input: &[u8], output_len: usize) -> Vec<u8> {
         self.post(0, input, output_len);
         self.submit(1);
+        for _ in 0..MAX_POLLS {
+            if self.owner_byte(0) & 1 == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
         self.output(0, output_len)
     }
 
     /// Executes a command. Returns the output header and the whole output.
     pub fn command(&mut self, command: &Command<'_>) -> (OutputHeader, Vec<u8>) {
-        let output = self.execute(&command.emit(0), command.output_len());
+        let output = self.execute(&command.emit(self.interface.user), command.output_len());
         (OutputHeader::parse_prefix(&output).unwrap_or_default(), output)
     }
 }

@@ -10,11 +10,23 @@ use mlx5::{Mlx5, Options, Setup};
 use protocol::hca::mlx5::cq::{CqContext, CreateCq};
 use protocol::hca::mlx5::device::{Function, InitHca, NoArguments};
 use protocol::hca::mlx5::eq::{CreateEq, EqContext};
+use protocol::hca::mlx5::flow_counter::AllocFlowCounter;
+use protocol::hca::mlx5::flow_entry::{FlowActions, FlowContext, FlowEntrySelector, SetFlowTableEntry};
+use protocol::hca::mlx5::flow_group::CreateFlowGroup;
+use protocol::hca::mlx5::flow_table::{CreateFlowTable, FlowTableContext, SetFlowTableRoot};
 use protocol::hca::mlx5::input::{Bytes, Command, Pages};
 use protocol::hca::mlx5::mkey::{ANY_QP, CreateMkey, MkeyContext};
 use protocol::hca::mlx5::path::Path;
 use protocol::hca::mlx5::qp::{CreateQp, ModifyQp, QpContext};
-use protocol::ids::{Cqn, Eqn, Iova, Lid, Pdn, Qpn, UarIndex};
+use protocol::hca::mlx5::rq::{CreateRq, ModifyRq, RqContext};
+use protocol::hca::mlx5::rqt::{CreateRqt, RqNumbers, RqtContext};
+use protocol::hca::mlx5::sq::{CreateSq, ModifySq, SqContext, WorkQueueState};
+use protocol::hca::mlx5::srq::WorkQueue;
+use protocol::hca::mlx5::tir::{CreateTir, TirContext};
+use protocol::hca::mlx5::tis::{CreateTis, TisContext};
+use protocol::ids::{
+    Cqn, Eqn, FlowGroupId, FlowTableId, Iova, Lid, Pdn, Qpn, Rqn, Sqn, Tisn, TransportDomain, UarIndex,
+};
 
 use super::input::Input;
 use super::machine::{Aim, LIDS, Machine};
@@ -22,12 +34,18 @@ use super::{OPERATIONS, TURNS};
 
 /// Numbers of the first objects that a device creates.
 const UAR: UarIndex = UarIndex::new(0x10);
+/// Second UAR page of a device with trapped doorbells, and of one with mapped doorbells.
+const TRAPPED: UarIndex = UarIndex::new(0x11);
+const MAPPED: UarIndex = UarIndex::new(0x20);
 const EQN: Eqn = Eqn::new(1);
 const CQN: Cqn = Cqn::new(0x40);
 const PD: Pdn = Pdn::new(1);
 /// Numbers of an RC QP connected to itself, and of QP1.
 const QPNS: [u32; 2] = [0x80, 0x81];
 const KEY: u32 = 0x801;
+const SQN: Sqn = Sqn::new(0x4000);
+const RQN: Rqn = Rqn::new(0x4001);
+const TABLE: FlowTableId = FlowTableId::new(1);
 
 const AIM: Aim = Aim { qpns: &QPNS, key: KEY, va: 0x3_0000, ends: LIDS };
 
@@ -40,51 +58,53 @@ type Guest = Driver<Machine<Mlx5>>;
 
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
-    let mut guest = start(input.byte());
+    let watched = input.byte();
+    // One bit selects the type of the port, and the next one maps doorbells.
+    let port = if watched & 8 == 0 { Port::InfiniBand } else { Port::Ethernet };
+    let page = if watched & 16 == 0 { TRAPPED } else { MAPPED };
+    let mut guest = start(port, watched & 7 | watched >> 1 & 8, page);
     for _ in 0..OPERATIONS {
         let Some(operation) = input.next_byte() else { break };
         if !guest.operate(operation % 28, &mut input) {
-            operate(&mut guest, operation % 28, &mut input);
+            operate(&mut guest, operation % 28, &mut input, page);
         }
         guest.turns(TURNS);
     }
-    check_new_client(&mut guest);
+    check_new_client(&mut guest, page);
 }
 
-fn start(watched: u8) -> Guest {
+fn start(port: Port, watched: u8, page: UarIndex) -> Guest {
     let [own, peer] = [1, 2].map(|lid| Identity::from_lid(Lid::new(lid)));
     let addresses = Addresses { own, peers: Vec::new(), default_peer: Some(peer) };
-    // This interface always traps doorbells, so the bit that would map them selects the type of the port.
-    let port = if watched & 8 == 0 { Port::InfiniBand } else { Port::Ethernet };
     let options = Options { port, ..Options::default() };
     let setup = Setup { options, mac: own.mac, engine: engine::Config::default() };
-    let mut guest = Driver::new(Machine::of(Mlx5::new(setup), addresses, watched & !8, AIM), LAYOUT);
-    bring_up(&mut guest);
+    let mut guest = Driver::new(Machine::of(Mlx5::new(setup), addresses, watched, AIM), LAYOUT);
+    bring_up(&mut guest, page);
     guest
 }
 
 /// Initialises the device as a driver does after the bus scan. Ignores errors, because memory may be unmapped.
-fn bring_up(guest: &mut Guest) {
+fn bring_up(guest: &mut Guest, page: UarIndex) {
     guest.enable();
     guest.start();
     let list = RINGS.to_be_bytes();
-    for command in usual(&list) {
+    for command in usual(&list, page) {
         guest.command(&command);
     }
 }
 
-/// Returns the commands that a well-behaved driver uses to create connected QPs.
-fn usual(list: &[u8]) -> Vec<Command<'_>> {
+/// Returns the commands that a well-behaved driver uses to create connected QPs. Their doorbells are in UAR page `page`.
+fn usual(list: &[u8], page: UarIndex) -> Vec<Command<'_>> {
     let none = NoArguments::default();
     let pages = Pages::parse(list);
     let eq = EqContext { log_entries: 6, uar: UAR, ..EqContext::default() };
-    let cq = CqContext { log_entries: 6, uar: UAR, eqn: EQN, record: RECORD, ..CqContext::default() };
+    let cq = CqContext { log_entries: 6, uar: page, eqn: EQN, record: RECORD, ..CqContext::default() };
     let key = MkeyContext { qpn: ANY_QP, key: 1, pd: PD, length64: true, ..MkeyContext::default() };
     let key = MkeyContext { local_write: true, remote_write: true, remote_read: true, atomic: true, ..key };
     let qp = |service| QpContext {
         service,
         pd: PD,
-        uar: UAR,
+        uar: page,
         log_rq_entries: 4,
         log_sq_blocks: 4,
         send_cqn: CQN,
@@ -99,7 +119,8 @@ fn usual(list: &[u8]) -> Vec<Command<'_>> {
         Command::InitHca(InitHca::default()),
         Command::AllocUar(none),
         Command::CreateEq(CreateEq { context: eq, events: [0x1f_06be, 0, 0, 0] }, pages),
-        Command::CreateCq(CreateCq { context: cq }, pages),
+        Command::AllocUar(none),
+        Command::CreateCq(CreateCq { context: cq, ..CreateCq::default() }, pages),
         Command::AllocPd(none),
         Command::CreateMkey(CreateMkey { context: key, ..CreateMkey::default() }, Bytes::default()),
         create_qp(0),
@@ -117,19 +138,86 @@ fn usual(list: &[u8]) -> Vec<Command<'_>> {
             Command::Rtr2RtsQp(modify),
         ]);
     }
+    commands.extend(netdev(list));
     commands
 }
 
-fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
+/// Returns the commands that create the netdev's queues and steer all frames to them. A device with an InfiniBand port
+/// rejects them.
+fn netdev(list: &[u8]) -> [Command<'_>; 15] {
+    let none = NoArguments::default();
+    let pages = Pages::parse(list);
+    let domain = TransportDomain::new(1);
+    let queue =
+        WorkQueue { kind: 1, pd: PD, uar: UAR, record: RECORD, log_entries: 6, ..WorkQueue::default() };
+    let sq = SqContext {
+        flush_in_error: true,
+        cqn: CQN,
+        tis_count: 1,
+        tisn: Tisn::new(1),
+        queue: WorkQueue { log_stride: 6, ..queue },
+        ..SqContext::default()
+    };
+    let queue = WorkQueue { log_stride: 5, ..queue };
+    let rq = RqContext { flush_in_error: true, cqn: CQN, queue, ..RqContext::default() };
+    let tir = TirContext { rqn: RQN, domain, unicast_loopback: true, ..TirContext::default() };
+    let table = FlowTableContext { level: 9, log_size: 8, ..FlowTableContext::default() };
+    let group =
+        CreateFlowGroup { table: TABLE, first: 2, last: 99, criteria: 1, ..CreateFlowGroup::default() };
+    let context = FlowContext {
+        group: FlowGroupId::new(1),
+        actions: FlowActions::FORWARD | FlowActions::COUNT,
+        destination_count: 1,
+        counter_count: 1,
+        ..FlowContext::default()
+    };
+    let entry = SetFlowTableEntry { table: TABLE, index: 3, context, ..SetFlowTableEntry::default() };
+    let ready = WorkQueueState::Ready.code();
+    [
+        Command::AllocTransportDomain(none),
+        Command::CreateTis(CreateTis { context: TisContext { domain, ..TisContext::default() } }),
+        Command::CreateSq(CreateSq { context: sq }, pages),
+        Command::ModifySq(ModifySq {
+            sqn: SQN,
+            context: SqContext { state: ready, ..SqContext::default() },
+            ..ModifySq::default()
+        }),
+        Command::CreateRq(CreateRq { context: rq }, pages),
+        Command::ModifyRq(ModifyRq {
+            rqn: RQN,
+            context: RqContext { state: ready, ..RqContext::default() },
+            ..ModifyRq::default()
+        }),
+        Command::CreateRqt(
+            CreateRqt { context: RqtContext { max_entries: 4, entries: 1 } },
+            RqNumbers::parse(&[0, 0, 0x40, 1]),
+        ),
+        Command::CreateTir(CreateTir { context: tir }),
+        Command::AllocFlowCounter(AllocFlowCounter::default()),
+        Command::CreateFlowTable(CreateFlowTable { table_type: 0, context: table }),
+        Command::CreateFlowGroup(group),
+        // One TIR and one flow counter.
+        Command::SetFlowTableEntry(entry, Bytes::parse(&[2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0])),
+        Command::SetFlowTableRoot(SetFlowTableRoot { table: TABLE, ..SetFlowTableRoot::default() }),
+        Command::DeleteFlowTableEntry(FlowEntrySelector { table: TABLE, index: 3, ..<_>::default() }),
+        Command::SetFlowTableEntry(entry, Bytes::parse(&[2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0])),
+    ]
+}
+
+fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>, page: UarIndex) {
     match operation {
-        2 | 3 | 5..=7 => command(guest, input),
+        2 | 3 | 5..=7 => command(guest, input, page),
         14 => {
             if guest.reset_or_disconnect(input) {
-                bring_up(guest);
+                bring_up(guest, page);
             }
         }
         16 | 17 => {
-            let page = if input.byte() < 192 { UAR } else { UarIndex::new(input.half().into()) };
+            let page = match input.byte() {
+                0..128 => page,
+                128..192 => UAR,
+                _ => UarIndex::new(input.half().into()),
+            };
             let offset =
                 if input.byte() < 192 { [0x20, ARM_EQ, 0x48, SEND] } else { [0x24, 0x804, 0x900, 0xff8] };
             let offset = offset[usize::from(input.byte() % 4)];
@@ -140,6 +228,17 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             guest.write(QUEUE_LOW, value);
         }
         24 => guest.write(COMMAND_DOORBELL, input.word()),
+        26 => {
+            // Write a WQE or a receive, and ring the doorbell of the SQ. The queues share their memory.
+            let at = RINGS + 64 * u64::from(input.byte() % 64);
+            guest.poke(
+                at,
+                &[0, 0, 0, [0x0a, 0x0e][usize::from(input.byte() % 2)], 0, 0x40, 0, input.byte() % 8],
+            );
+            guest.poke(at + 8, input.bytes(56));
+            guest.poke(RECORD.get(), &[0, 0, 0, input.byte(), 0, 0, 0, input.byte()]);
+            guest.ring(UAR, SEND, &(u64::from(SQN.get()) << 8).to_be_bytes());
+        }
         25 => {
             // Overwrite part of a mailbox block. The block is then rarely valid.
             let block = usize::from(input.byte() % 4);
@@ -152,9 +251,9 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
 }
 
 /// Executes a well-behaved driver's command, or a command without arguments, with some bytes changed.
-fn command(guest: &mut Guest, input: &mut Input<'_>) {
+fn command(guest: &mut Guest, input: &mut Input<'_>, page: UarIndex) {
     let list = RINGS.to_be_bytes();
-    let usual = usual(&list);
+    let usual = usual(&list, page);
     let choice = usize::from(input.byte());
     let mut bytes = match usual.get(choice) {
         Some(command) => command.emit(0),
@@ -177,11 +276,11 @@ fn command(guest: &mut Guest, input: &mut Input<'_>) {
     guest.execute(&bytes, len);
 }
 
-fn check_new_client(guest: &mut Guest) {
+fn check_new_client(guest: &mut Guest, page: UarIndex) {
     guest.hca.disconnect();
     guest.hca.set_link(true);
     guest.map_memory();
-    bring_up(guest);
+    bring_up(guest, page);
     let (header, _) = guest.command(&Command::Nop(NoArguments::default()));
     assert_eq!(header.status, 0);
     let (header, _) = guest.command(&Command::AllocPd(NoArguments::default()));

@@ -4,6 +4,7 @@
 //! mlx5 interface, sections 5, 8.1 and 10.1.
 
 use card::memory::GuestMemory;
+use card::memory::region::PageShift;
 use engine::AccessError;
 use protocol::hca::mlx5::input::Pages;
 use protocol::hca::mlx5::{page_len, page_offset};
@@ -46,6 +47,12 @@ impl QueueBuffer {
             return None;
         }
         Some(Self { pages: pages.iter().take(needed).collect(), page_len, start, len })
+    }
+
+    /// Creates the buffer of a `len`-byte queue that starts at byte `start` of the first page. Accesses past the end of
+    /// the pages fail.
+    pub fn within(pages: &[Iova], page_shift: PageShift, start: u64, len: u64) -> Self {
+        Self { pages: pages.into(), page_len: 1 << page_shift.get(), start, len }
     }
 
     pub fn pages(&self) -> usize {

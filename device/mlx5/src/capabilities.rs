@@ -10,6 +10,10 @@ use super::check::{Check, Rejection};
 use super::limits::ROCE_GIDS;
 use super::options::{Options, Port};
 
+/// Types whose areas are all zero: on-demand paging, quality of service and device memory. Programs query them to learn
+/// that the device does not have these.
+const ABSENT: [u16; 3] = [2, 0xc, 0xf];
+
 #[derive(Debug)]
 pub struct Capabilities {
     port: Port,
@@ -51,6 +55,7 @@ impl Capabilities {
                 CapType::FlowTable => FlowTableCaps::largest().area(),
                 CapType::General | CapType::Atomic => return Err(Check::CapType.rejects(query.cap_type)),
             },
+            (None, _) if ABSENT.contains(&query.cap_type) => [0; AREA_LEN],
             _ => return Err(Check::CapType.rejects(query.cap_type)),
         })
     }

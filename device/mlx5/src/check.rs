@@ -98,6 +98,8 @@ checks! {
     EqPages = 0x0605 BadParameter "page list is too short for the EQ, log2 of the EQ size",
     EqUar = 0x0606 BadResource "EQ refers to an unknown UAR page",
     EqVector = 0x0607 BadParameter "EQ refers to an unknown MSI-X vector",
+    // Mapped doorbells.
+    EqMappedUar = 0x0610 BadParameter "EQ refers to a UAR page whose doorbells are mapped",
 
     // Completion queues.
     CqLimit = 0x0701 ExceedsLimit "limit of CQs reached",
@@ -275,6 +277,25 @@ checks! {
     RqCounterSet = 0x160b BadResource "RQ refers to an unknown counter set",
     RqChange = 0x160c BadParameter "unsupported MODIFY_RQ fields",
     RqTransition = 0x160d BadResourceState "transition not allowed in RQ state, new state",
+
+    // User contexts.
+    UserLimit = 0x1a01 ExceedsLimit "limit of user contexts reached",
+    UserCommand = 0x1a02 BadOpcode "command is not available to user contexts, opcode",
+    UserObject = 0x1a03 BadResource "object does not belong to the user context",
+    UserEq = 0x1a04 BadResource "CQ of a user context refers to an EQ for other events",
+    UserService = 0x1a05 BadParameter "user contexts cannot create QPs of this service",
+    UserReservedKey = 0x1a06 BadParameter "user contexts cannot use the reserved L_Key, PD",
+    UserFastRegistration = 0x1a07 BadParameter "QPs of user contexts cannot register memory, PD",
+    UserRawTransmit = 0x1a08 BadParameter "user context has no right to send raw frames",
+    UserMkey = 0x1a09 BadParameter "user contexts cannot create such a key, access mode",
+    UmemLimit = 0x1b01 ExceedsLimit "limit of user memories reached",
+    Umem = 0x1b02 BadResource "unknown user memory",
+    UmemInUse = 0x1b03 BadResourceState "user memory in use",
+    UmemList = 0x1b04 BadInputLength "page list is shorter than the number of pages of the user memory",
+    UmemPages = 0x1b05 BadParameter "user memory has no bytes, offset of the first byte",
+    UmemPageSize = 0x1b06 BadParameter "unsupported log2 page size of a user memory",
+    UmemRange = 0x1b07 BadParameter "queue or region is not in its user memory, offset",
+    UmemRecord = 0x1b08 BadParameter "doorbell record is misaligned or not in its user memory, offset",
 }
 
 impl Check {

@@ -25,11 +25,16 @@ mod sq;
 mod tir;
 mod tis;
 
+mod ownership;
+mod user;
+
 use card::frontend::Context;
 use protocol::hca::mlx5::capability::AREA_LEN;
 use protocol::hca::mlx5::command::{InputHeader, OutputHeader};
 use protocol::hca::mlx5::input::Command;
 use protocol::hca::mlx5::opcode::Opcode;
+use protocol::hca::mlx5::user_context::User;
+use protocol::ids::UserId;
 
 use super::check::{Check, Rejection};
 use super::function::{Enabled, Function};
@@ -43,16 +48,14 @@ fn nothing() -> Output {
     vec![0; OutputHeader::LEN]
 }
 
-/// Parses the input of a command.
+/// Parses the input of a command. Also returns the user on whose behalf the kernel sends it.
 ///
 /// # Errors
-/// Fails if the opcode is unknown, the input is too short for the command, or the command specifies a user context.
-pub fn parse(input: &[u8]) -> Result<Command<'_>, Rejection> {
-    // User contexts exist only with DevX, which this device does not support.
-    if let Some(InputHeader { user: user @ 1.., .. }) = InputHeader::parse_prefix(input) {
-        return Err(Check::UserContext.rejects(user));
-    }
-    Ok(Command::parse(input)?)
+/// Fails if the opcode is unknown or the input is too short for the command.
+pub fn parse(input: &[u8]) -> Result<(User, Command<'_>), Rejection> {
+    let command = Command::parse(input)?;
+    let InputHeader { user, .. } = InputHeader::parse_prefix(input).unwrap_or_default();
+    Ok((User::from_code(user), command))
 }
 
 /// Executes a command. `output_len` is the length of the output that the driver expects.
@@ -63,10 +66,14 @@ pub fn execute(
     function: &mut Function,
     setup: &Setup,
     cx: &mut Context<'_>,
+    user: User,
     command: &Command<'_>,
     output_len: usize,
 ) -> Result<Output, Rejection> {
     let opcode = command.opcode().code();
+    if let User::Context(user) = user {
+        check_user(function, user, command)?;
+    }
     if let Command::EnableHca(arguments) = command {
         return device::enable(function, setup, cx, arguments);
     }
@@ -92,14 +99,26 @@ pub fn execute(
             let Enabled { resources, issi, .. } = &mut **enabled;
             match resources {
                 Some(resources) => {
-                    let call = Call { resources, issi: *issi, opcode: command.opcode(), setup, cx };
+                    let opcode = command.opcode();
+                    let call = Call { resources: &mut *resources, issi: *issi, opcode, setup, cx, user };
                     call.check_port()?;
-                    on_resources(call, command)
+                    let output = on_resources(call, command)?;
+                    ownership::update(resources, user, command, &output);
+                    Ok(output)
                 }
                 None => Err(Check::NotInitialised.rejects(opcode)),
             }
         }
     }
+}
+
+/// Checks a command of a user context.
+fn check_user(function: &Function, user: UserId, command: &Command<'_>) -> Result<(), Rejection> {
+    let unknown = Check::UserContext.rejects(user.get());
+    let resources = function.resources().ok_or(unknown)?;
+    resources.users.rights(user).ok_or(unknown)?;
+    ownership::check(resources, user, command)?;
+    user::check(resources, user, command)
 }
 
 /// State available to commands that require INIT_HCA.
@@ -109,6 +128,8 @@ struct Call<'a, 'cx> {
     opcode: Opcode,
     setup: &'a Setup,
     cx: &'a mut Context<'cx>,
+    /// User on whose behalf the kernel sends the command.
+    user: User,
 }
 
 fn on_resources(call: Call<'_, '_>, command: &Command<'_>) -> Result<Output, Rejection> {
@@ -197,6 +218,11 @@ fn on_resources(call: Call<'_, '_>, command: &Command<'_>) -> Result<Output, Rej
         Command::ModifyRq(modify) => rq::modify(call, modify),
         Command::DestroyRq(number) => rq::destroy(call, number.rqn),
         Command::QueryRq(number) => rq::query(call, number.rqn),
+
+        Command::CreateUctx(create) => user::create(call, create),
+        Command::DestroyUctx(number) => user::destroy(call, number.user),
+        Command::CreateUmem(create, list) => user::create_umem(call, create, *list),
+        Command::DestroyUmem(number) => user::destroy_umem(call, number.umem),
 
         _ => match command.transition() {
             Some((transition, modify)) => qp::modify(call, transition, &modify),

@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use super::buffer::QueueBuffer;
 use super::check::{Check, Rejection};
+use super::umem::Umems;
 use super::uses::{Object, Used};
 
 /// Mask for the 24-bit indices in contexts, doorbells and doorbell records.
@@ -62,8 +63,11 @@ pub struct CompletionQueue {
     /// Index of the newest entry that is solicited or reports a failure.
     solicited: Option<u32>,
     fault: Option<Fault>,
+    /// The last arm request found in the doorbell record, if doorbells are polled.
+    recorded_arm: Option<ArmCq>,
     /// Event counts for strict mode.
     pub sequence: ArmSequence,
+    pub umems: Umems,
 }
 
 impl CompletionQueue {
@@ -78,7 +82,9 @@ impl CompletionQueue {
             armed: Armed::No,
             solicited: None,
             fault: None,
+            recorded_arm: None,
             sequence: ArmSequence::new(0),
+            umems: Umems::default(),
         }
     }
 
@@ -137,7 +143,9 @@ impl CompletionQueue {
     }
 
     pub fn uses(&self) -> Used {
-        Used::from_slice(&[Object::Uar(self.uar().get()), Object::Eq(self.eqn().get())])
+        let mut used = self.umems.uses();
+        used.extend([Object::Uar(self.uar().get()), Object::Eq(self.eqn().get())]);
+        used
     }
 
     /// Returns the consumer index in the doorbell record, or `None` if the record is not accessible.
@@ -147,6 +155,22 @@ impl CompletionQueue {
 
     const fn unread(&self) -> u32 {
         self.producer.wrapping_sub(self.consumer) & INDEX
+    }
+
+    /// Marks the doorbell record of a new queue as never armed. A record that is not accessible stays unmarked, but the
+    /// device cannot poll it either.
+    pub fn mark_never_armed(&self, dma: &GuestMemory) {
+        let [.., a, b, c, d] = CqRecord { never_armed: true, ..CqRecord::default() }.emit();
+        let arm_word = Iova::new(self.context.record.get() | 4);
+        let _ = dma.write(arm_word, &[a, b, c, d]);
+    }
+
+    /// Returns the arm request in the doorbell record, unless the previous poll returned the same request.
+    pub fn rearmed(&mut self, dma: &GuestMemory) -> Option<ArmCq> {
+        let record = self.read_record(dma).filter(|record| !record.never_armed)?;
+        let CqRecord { sequence, solicited_only, armed_at, .. } = record;
+        let arm = ArmCq { sequence, solicited_only, consumer: armed_at, cqn: self.cqn };
+        (self.recorded_arm.replace(arm) != Some(arm)).then_some(arm)
     }
 
     /// Arms the queue for one event. If an unread entry of the requested kind already exists, returns true without

@@ -12,8 +12,8 @@ use card::limited;
 use card::management::NodeProfile;
 use card::telemetry::monitor::Rule;
 use card::telemetry::reason::IgnoreReason;
-use card::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
-use engine::Event;
+use card::vfio::{Bar, BarRange, Bars, MemoryBar, MsixLayout, PciFunction};
+use engine::{Event, Instant};
 use protocol::describe::Visitor;
 use protocol::hca::mlx5::command::SLOTS;
 use protocol::hca::mlx5::eqe::{Eqe, EventMask};
@@ -33,7 +33,7 @@ use super::host::Mlx5Host;
 use super::init_segment::{Effect, InitSegment};
 use super::limits::{GIDS, PKEYS};
 use super::netdev::steer::Link;
-use super::options::{Options, Port, Setup};
+use super::options::{self, Options, Port, Setup};
 use super::port::EthernetPort;
 use super::reason::{self, NO_COMMAND_QUEUE, NO_UAR, NOT_INITIALISED, SLOT_NOT_OWNED};
 use super::resources::Resources;
@@ -41,6 +41,7 @@ use super::send_queue::SendTag;
 use super::snapshot;
 use super::strict::{self, Strict};
 use super::trace::{self, Executed};
+use super::{mapped, uar};
 
 /// Counters specific to this interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -68,8 +69,7 @@ impl Interface for Mlx5 {
     const NAME: &'static str = "mlx5";
     const DRIVERS: &'static [&'static str] = &["mlx5_core", "mlx5_ib"];
     const RULES: &'static [&'static Rule] = strict::rules::ALL;
-    const NEEDS_TRAPS: Option<&'static str> =
-        Some("include those of event queues, whose consumer index is not in guest memory");
+    const NEEDS_TRAPS: Option<&'static str> = None;
 
     fn new(setup: Setup) -> Self {
         Self {
@@ -146,10 +146,11 @@ impl Mlx5 {
         let command = commands::parse(&request.input);
         let Self { function, setup, .. } = self;
         let checked = command.as_ref().ok().filter(|_| cx.monitor.is_strict());
-        let checked = checked.map(|command| strict::command(function, command, cx.dma));
-        let result =
-            command.and_then(|command| commands::execute(function, setup, cx, &command, request.output_len));
-        let command = command.ok();
+        let checked = checked.map(|(_, command)| strict::command(function, command, cx.dma));
+        let result = command.and_then(|(user, command)| {
+            commands::execute(function, setup, cx, user, &command, request.output_len)
+        });
+        let command = command.ok().map(|(_, command)| command);
         let name = command.map_or("unknown", |command| command.opcode().name());
         match &result {
             Ok(_) => limited!(debug, command = name, "command completed"),
@@ -234,6 +235,9 @@ impl Mlx5 {
             return cx.monitor.ignored_store(NO_UAR, Bar::Bar0.number(), bar_offset);
         }
         match self.doorbells.store(page, offset, data) {
+            Ok(Some(doorbell)) if resources.uars.is_mapped(page) => {
+                resources.handle_mapped_doorbell(cx, page, &doorbell);
+            }
             Ok(Some(doorbell)) => resources.handle_doorbell(cx, page, &doorbell),
             Ok(None) => {}
             Err(reason) => cx.monitor.ignored_store(reason, Bar::Bar0.number(), bar_offset),
@@ -293,6 +297,17 @@ impl Frontend for Mlx5 {
         })
     }
 
+    fn map_doorbells(&mut self) -> Option<BarRange> {
+        self.setup.options.doorbells = options::Doorbells::Mapped;
+        Some(BarRange { bar: Bar::Bar0, offsets: uar::mapped_offsets(&self.setup.options) })
+    }
+
+    fn doorbell_words(&self, words: &mut Vec<u64>) {
+        if let Some(resources) = self.function.resources() {
+            mapped::words(&resources.polled, words);
+        }
+    }
+
     fn bar_read(&mut self, cx: &mut Context<'_>, _: Bar, offset: u64, data: &mut [u8]) {
         match doorbell::place(offset) {
             // Doorbells are write-only.
@@ -335,6 +350,10 @@ impl Frontend for Mlx5 {
         self.function.resources_mut().is_some_and(|resources| resources.can_receive(qpn, dma))
     }
 
+    fn explain_queue(&self, number: Qpn) -> Option<Vec<String>> {
+        self.function.resources()?.explain_queue(number.get())
+    }
+
     fn handle_event(&mut self, cx: &mut Context<'_>, event: Event) {
         let Some(resources) = self.function.resources_mut() else { return };
         match event {
@@ -356,13 +375,22 @@ impl Frontend for Mlx5 {
         resources.is_some_and(|resources| resources.next_frame(cx, out, link, Resources::steer))
     }
 
-    fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
+    fn next_deadline(&self) -> Option<Instant> {
+        self.function.resources()?.netdev.flushed.deadline()
+    }
+
+    fn handle_deadline(&mut self, cx: &mut Context<'_>) {
         if let Some(resources) = self.function.resources_mut() {
-            resources.end_turn(cx);
+            resources.netdev.poll_flushed(cx.now);
         }
+    }
+
+    fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         // Changed QPs need no action: a QP's context is updated from the engine when software queries it.
         while cx.engine.poll_dirty().is_some() {}
-        self.function.resources().is_some_and(|resources| resources.netdev.has_more())
+        let Some(resources) = self.function.resources_mut() else { return false };
+        resources.end_turn(cx);
+        resources.poll_rounds(cx) || resources.netdev.has_more()
     }
 
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool) {

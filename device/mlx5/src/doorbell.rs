@@ -165,12 +165,12 @@ impl Resources {
         qpn: Qpn,
         head: Option<WqeHead>,
     ) -> Result<(), IgnoreReason> {
-        let sqn = Sqn::new(qpn.get());
+        let (sqn, dma) = (Sqn::new(qpn.get()), cx.dma);
         if self.netdev.sq(sqn).is_some() {
+            cx.monitor.check(|| strict::sq_doorbell(&self.netdev, page, sqn, head, dma));
             return self.send_frames(cx, page, sqn);
         }
         self.observe(cx.engine, qpn);
-        let dma = cx.dma;
         cx.monitor.check(|| strict::send_doorbell(&self.qps, page, qpn, head, dma));
         let qp = self.qps.get_mut(qpn.get()).ok_or(NO_QP)?;
         if qp.context.uar != page {

@@ -4,11 +4,12 @@ use card::frontend::{Context, HostContext};
 use card::memory::GuestMemory;
 use card::memory::translate::{AccessTarget, RegionAccess};
 use engine::{
-    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, ReceivedNak,
-    RecvRequest, RecvSource, Retry, SendRequest, XrcError,
+    Access, AccessError, AtomicOp, DropReason, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify,
+    ReceivedNak, RecvRequest, RecvSource, Retry, RetryCause, SendRequest, XrcError,
 };
+use protocol::hca::mlx5::counter::QCounters;
 use protocol::hca::mlx5::qp::ReceiveKind;
-use protocol::ids::{Lkey, Pdn, Qpn, Rkey, Srqn, Va};
+use protocol::ids::{Lkey, MacAddr, Pdn, Qpn, Rkey, Srqn, Va};
 use smallvec::SmallVec;
 
 use super::check::{Check, Rejection};
@@ -36,6 +37,29 @@ impl Resources {
     pub(super) fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
         let Some(qp) = self.qps.get_mut(qpn.get()) else { return false };
         qp.srqn().is_some() || qp.is_posted(dma)
+    }
+
+    /// Returns the QPs that receive a multicast datagram. `own` is the MAC of the port.
+    ///
+    /// Section 10.1: a QP with "block multicast loopback" does not receive its own datagrams.
+    fn group_members(&self, datagram: &GroupDatagram, own: MacAddr) -> SmallVec<[Qpn; 8]> {
+        let mut members = self.groups.members(&datagram.gid);
+        let sender = self.qps.get(datagram.src_qp.get());
+        if sender.is_some_and(|sender| sender.context.block_multicast_loopback)
+            && self.port.is_own_mac(own, datagram.src_mac)
+        {
+            members.retain(|member| *member != datagram.src_qp);
+        }
+        members
+    }
+
+    /// Increments a counter of the set that a QP names, if it names one.
+    fn count(&mut self, qpn: Qpn, counter: impl FnOnce(&mut QCounters) -> &mut u32) {
+        let Some(qp) = self.qps.get(qpn.get()) else { return };
+        if let Some(counters) = self.counter_sets.get_mut(qp.context.counter_set.get().into()) {
+            let counter = counter(counters);
+            *counter = counter.wrapping_add(1);
+        }
     }
 
     fn next_recv(&mut self, source: RecvSource, dma: &GuestMemory) -> Fetch<RecvRequest> {
@@ -97,7 +121,9 @@ impl engine::Host for Mlx5Host<'_> {
     }
 
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
-        self.resources.as_ref().map_or_else(SmallVec::new, |all| all.groups.members(&datagram.gid))
+        self.resources
+            .as_ref()
+            .map_or_else(SmallVec::new, |all| all.group_members(datagram, self.cx.addresses.own.mac))
     }
 
     fn check(&self, who: Initiator, key: Lkey, va: Va, len: u64, access: Access) -> Result<(), AccessError> {
@@ -144,6 +170,15 @@ impl engine::Host for Mlx5Host<'_> {
     }
 
     fn dropped(&mut self, dropped: &Dropped) {
+        if let Some(resources) = &mut self.resources {
+            match dropped.reason {
+                DropReason::NoReceive => resources.count(dropped.qpn, |counters| &mut counters.out_of_buffer),
+                DropReason::OutOfSequence => {
+                    resources.count(dropped.qpn, |counters| &mut counters.out_of_sequence);
+                }
+                _ => {}
+            }
+        }
         self.cx.monitor.packet_dropped(dropped);
     }
 
@@ -152,6 +187,15 @@ impl engine::Host for Mlx5Host<'_> {
     }
 
     fn retrying(&mut self, retry: &Retry) {
+        if let Some(resources) = &mut self.resources {
+            // Section 17.2: NAKs and timeouts count only if the retry limit permits another attempt.
+            resources.count(retry.qpn, |counters| match retry.cause {
+                RetryCause::RnrNak => &mut counters.rnr_nak_retry_err,
+                RetryCause::SequenceNak => &mut counters.packet_seq_err,
+                RetryCause::ImpliedNak => &mut counters.implied_nak_seq_err,
+                RetryCause::AckTimeout => &mut counters.local_ack_timeout_err,
+            });
+        }
         self.cx.monitor.retrying(retry);
     }
 }

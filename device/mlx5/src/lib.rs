@@ -2,7 +2,8 @@
 //! and rdma-core's `libmlx5`.
 //!
 //! [`Mlx5`] decodes accesses to BAR0. On a store to the command doorbell, it fetches commands from the slots of the
-//! [`command_queue`] and executes them ([`commands`]) on the [`function`]. A store to a UAR page is a [`doorbell`].
+//! [`command_queue`] and executes them ([`commands`]) on the [`function`]. A store to a UAR page is a [`doorbell`]. If
+//! UAR pages are mapped into the guest, the device polls doorbell records instead ([`mapped`]).
 //! Events become entries of event queues ([`events`]). Contexts are kept in the device. Only queues and doorbell
 //! records are in guest memory.
 //!
@@ -33,6 +34,7 @@ pub mod health;
 pub mod host;
 pub mod init_segment;
 pub mod limits;
+pub mod mapped;
 pub mod mkey;
 pub mod netdev;
 pub mod numbered;
@@ -52,10 +54,14 @@ pub mod strict;
 mod tests;
 mod trace;
 pub mod translation_list;
+pub mod uar;
 pub mod umr;
 pub mod uses;
 pub mod work;
 pub mod work_queue;
+
+pub mod umem;
+pub mod user;
 
 pub use device::{Counters, Mlx5, Mlx5 as Device};
 pub use options::{Options, Setup};

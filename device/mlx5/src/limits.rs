@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub const MAX_EQS: u32 = 64;
+/// Speed of the Ethernet port that PTYS reports, in Gbit/s.
+pub const GBPS: u16 = 100;
 /// Number of GIDs in an InfiniBand port's table.
 pub const GIDS: u8 = 8;
 /// Number of GIDs in an Ethernet port's table. Every combination of an IP address and a VLAN has one.
@@ -31,12 +33,20 @@ const LOG_MAX_CQES: u8 = 22;
 /// Log2 of the maximum SRQ entry size in bytes. Such an entry has room for a link and at least 32 scatter entries.
 pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
 
+/// Maximum number of DevX user contexts. Each program that opens the device has one.
+pub const MAX_USER_CONTEXTS: u32 = 1 << 10;
+pub const MAX_UMEMS: u32 = 1 << 12;
+
 /// Maximum number of pages that the driver can give to the device. The addresses of these pages occupy 512 KiB. A
 /// correct driver gives no pages, because QUERY_PAGES requests no pages.
 pub const MAX_GIVEN_PAGES: usize = 1 << 16;
-/// Maximum total number of pages of all queues and keys. The addresses of these pages occupy 128 MiB. With 4 KiB pages,
+/// Maximum total number of pages of all queues, keys and user memories. The addresses of these pages occupy 128 MiB. With 4 KiB pages,
 /// queues and keys can cover 64 GiB in total.
 pub const MAX_QUEUE_PAGES: usize = 1 << 24;
+
+/// Number of UAR pages whose doorbells trap even if doorbells are mapped. The driver of Linux allocates one page for its
+/// EQs.
+pub const TRAPPED_UARS: u32 = 16;
 
 /// Limits of flow tables. [`resources`](super::resources) shows the memory that they allow.
 ///

@@ -12,14 +12,16 @@ use card::memory::translate::{KeyRange, PageTable, RegionAccess};
 use card::sparse::TableFull;
 use engine::{AccessError, Initiator, Rights};
 use protocol::hca::mlx5::mkey::{ANY_QP, AccessMode, MkeyContext, Mtt, UNIT};
-use protocol::hca::mlx5::umr::UmrControl;
-use protocol::ids::{Iova, Lkey, MkeyIndex, Pdn, Rkey};
+use protocol::hca::mlx5::umr::{MkeyMask, UmrControl};
+use protocol::hca::mlx5::user_memory::UmemPlace;
+use protocol::ids::{Iova, Lkey, MkeyIndex, Pdn, Rkey, Va};
 
 use super::buffer::PageBudget;
 use super::check::{Check, Rejection};
 use super::limits::first;
 use super::numbered::Numbered;
 use super::translation_list::{TranslationList, UNIT_PAGES};
+use super::umem::Part;
 use super::uses::{Object, Used};
 
 /// The high bits of a page table entry number are the index of a key. The low `LIST_BITS` bits are a position in the
@@ -33,6 +35,8 @@ pub struct Mkey {
     list: TranslationList,
     /// Low byte that the key had when it was last valid. Strict mode uses it to detect reuse.
     pub last_valid: Option<u8>,
+    /// Place of the region if it is in a user memory.
+    umem: Option<UmemPlace>,
 }
 
 impl Mkey {
@@ -41,7 +45,9 @@ impl Mkey {
     }
 
     pub fn uses(&self) -> Used {
-        Used::from_slice(&[Object::Pd(self.context.pd.get())])
+        let mut used = Used::from_slice(&[Object::Pd(self.context.pd.get())]);
+        used.extend(self.umem.map(|place| Object::Umem(place.umem.get())));
+        used
     }
 }
 
@@ -55,6 +61,8 @@ pub struct Change<'a> {
     pub list: Option<&'a [u8]>,
     /// Whether the request may change a key in any protection domain, and move the key to another domain.
     pub any_pd: bool,
+    /// Whether the request may map guest pages. Otherwise it can only invalidate a key with a page list.
+    pub maps_pages: bool,
 }
 
 /// All memory keys. The upper 24 bits of a key are its index, and the driver chooses the low byte.
@@ -83,17 +91,50 @@ impl Mkeys {
     /// # Errors
     /// Fails if the context is not supported or the table is full.
     pub fn insert(&mut self, context: MkeyContext, pages: Box<[Iova]>) -> Result<MkeyIndex, Rejection> {
-        let full = Check::MkeyLimit.rejects(self.objects.count() as u64);
-        let number = self.objects.next().ok_or(full)?;
-        let index = MkeyIndex::new(number);
+        let index = MkeyIndex::new(self.objects.next().ok_or_else(|| self.full())?);
         let region = created_region(index, &context, &pages)?;
-        self.set(index, &context, region).map_err(|_| full)?;
         let list = match TranslationList::new(context.access_mode()) {
             TranslationList::Pages(_) => TranslationList::Pages(pages.into_vec()),
             ranges @ TranslationList::Ranges(_) => ranges,
         };
         let last_valid = (!context.free).then_some(context.key);
-        self.objects.insert(Mkey { context, list, last_valid });
+        self.add(index, region, Mkey { context, list, last_valid, umem: None })
+    }
+
+    /// Creates a key for a region in a user memory.
+    ///
+    /// # Errors
+    /// Fails if the context is not that of such a key or the table is full.
+    pub fn insert_in(
+        &mut self,
+        context: MkeyContext,
+        place: UmemPlace,
+        part: &Part<'_>,
+    ) -> Result<MkeyIndex, Rejection> {
+        if context.access_mode() != Some(AccessMode::Pages) || context.free || context.length64 {
+            return Err(unsupported(&context));
+        }
+        let index = MkeyIndex::new(self.objects.next().ok_or_else(|| self.full())?);
+        let translation = Translation::paged(part.page_shift, first_entry(index), Va::new(part.start));
+        let region = region(index, &context, translation);
+        let list = TranslationList::Pages(part.pages.to_vec());
+        let mkey = Mkey { context, list, last_valid: Some(context.key), umem: Some(place) };
+        self.add(index, Some(region), mkey)
+    }
+
+    fn full(&self) -> Rejection {
+        Check::MkeyLimit.rejects(self.objects.count() as u64)
+    }
+
+    /// Adds a key whose index is the next one of the table.
+    fn add(
+        &mut self,
+        index: MkeyIndex,
+        region: Option<MemoryRegion>,
+        mkey: Mkey,
+    ) -> Result<MkeyIndex, Rejection> {
+        self.set(index, &mkey.context, region).map_err(|_| self.full())?;
+        self.objects.insert(mkey);
         Ok(index)
     }
 
@@ -125,7 +166,7 @@ impl Mkeys {
         change: &Change<'_>,
         budget: &mut PageBudget,
     ) -> Result<[Pdn; 2], AccessError> {
-        let Change { control, context, list, any_pd } = change;
+        let Change { control, context, list, any_pd, maps_pages } = change;
         let index = MkeyIndex::of(key);
         let mkey = self.objects.get_mut(index.get()).ok_or(AccessError::Key)?;
         let old = mkey.context;
@@ -145,6 +186,12 @@ impl Mkeys {
         let new = old.updated(control.mask, context);
         if !any_pd && (old.pd != initiator.pd || new.pd != initiator.pd) {
             return Err(AccessError::Pd);
+        }
+        // Section 23.3: a user program could otherwise map any guest page.
+        let is_invalidation = control.mask == MkeyMask::FREE && new.free && list.is_none_or(<[u8]>::is_empty);
+        let has_ranges = matches!(old.access_mode(), Some(AccessMode::Ranges | AccessMode::FixedRanges));
+        if !maps_pages && !has_ranges && !is_invalidation {
+            return Err(AccessError::Right);
         }
         let region = changed_region(index, &new)?;
         if let Some(list) = list {
@@ -357,7 +404,7 @@ mod tests {
     use card::memory::translate::AccessTarget;
     use engine::{Access, AccessError, Initiator};
     use protocol::hca::mlx5::mkey::ANY_QP;
-    use protocol::ids::{Pdn, Qpn, Va};
+    use protocol::ids::{Pdn, Qpn};
 
     use super::*;
 

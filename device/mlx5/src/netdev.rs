@@ -7,6 +7,7 @@
 //! mlx5 interface, section 16.
 
 pub mod counters;
+pub mod explain;
 pub mod gather;
 pub mod hash;
 pub mod offload;
@@ -14,15 +15,18 @@ pub mod receive;
 pub mod rq;
 pub mod rqt;
 pub mod sq;
+pub mod status;
 pub mod steer;
 pub mod tir;
 pub mod transmit;
 
 use std::collections::VecDeque;
 
+use card::frontend::poll_set::PollSet;
+use engine::Instant;
 use protocol::hca::mlx5::sq::WorkQueueState;
 use protocol::hca::mlx5::tis::TisContext;
-use protocol::ids::{Cqn, Rqn, Sqn, TransportDomain};
+use protocol::ids::{Cqn, Iova, Rqn, Sqn, TransportDomain};
 
 use self::counters::NetdevCounters;
 use self::rq::Rq;
@@ -44,6 +48,14 @@ impl Queue {
         match self {
             Self::Send(sq) => sq.cqn(),
             Self::Receive(rq) => rq.cqn(),
+        }
+    }
+
+    /// Returns the address of the doorbell record.
+    pub const fn record(&self) -> Iova {
+        match self {
+            Self::Send(sq) => sq.context().queue.record,
+            Self::Receive(rq) => rq.context().queue.record,
         }
     }
 
@@ -69,6 +81,9 @@ pub struct Netdev {
     ready: VecDeque<u32>,
     /// Whether the last poll ended early.
     has_more: bool,
+    /// RQs in the error state that complete all receives with an error. They are polled for new receives, which have no
+    /// doorbell (section 20, M-12).
+    pub flushed: PollSet<10>,
     pub counters: NetdevCounters,
 }
 
@@ -81,6 +96,7 @@ impl Default for Netdev {
             queues: Numbered::new(first::WORK_QUEUE, limits::LAST_WORK_QUEUE),
             ready: VecDeque::new(),
             has_more: false,
+            flushed: PollSet::default(),
             counters: NetdevCounters::default(),
         }
     }
@@ -124,7 +140,18 @@ impl Netdev {
     /// Removes a queue. Afterwards, the device does not access its memory.
     pub fn remove_queue(&mut self, number: u32) -> Option<Queue> {
         self.ready.retain(|waiting| *waiting != number);
+        self.flushed.remove(number);
         self.queues.remove(number)
+    }
+
+    /// Schedules the failed RQs whose doorbell records must be read again.
+    pub fn poll_flushed(&mut self, now: Instant) {
+        for number in self.flushed.take_due(now) {
+            match self.rq(Rqn::new(number)) {
+                Some(rq) if rq.flushes() => self.schedule(number),
+                _ => self.flushed.remove(number),
+            }
+        }
     }
 
     /// Adds a queue to those that the next polls serve.

@@ -31,6 +31,19 @@ pub struct Options {
     pub board_id: BoardId,
     /// Limits that the device reports to the driver in its reply to QUERY_HCA_CAP.
     pub limits: Limits,
+    /// How doorbells reach the device. Set from the option that all interfaces have in common.
+    #[serde(skip)]
+    pub doorbells: Doorbells,
+}
+
+/// How doorbells reach the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Doorbells {
+    /// The device processes every store.
+    #[default]
+    Trapped,
+    /// The VMM may map UAR pages into the guest. The device polls them and the doorbell records.
+    Mapped,
 }
 
 impl Default for Options {
@@ -42,6 +55,7 @@ impl Default for Options {
             vectors: Vectors(32),
             board_id: BoardId::default(),
             limits: Limits::default(),
+            doorbells: Doorbells::default(),
         }
     }
 }

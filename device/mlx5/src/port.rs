@@ -60,6 +60,12 @@ impl PortState {
         }
     }
 
+    /// Returns whether packets with this source MAC are those of the device itself. `own` is the MAC of the port. The
+    /// entries of a GID table can have other MACs, such as those of macvlan devices.
+    pub fn is_own_mac(&self, own: MacAddr, mac: MacAddr) -> bool {
+        mac == own || self.ethernet().is_some_and(|port| port.gids.addresses().any(|of| of.mac == mac))
+    }
+
     /// Returns the resolver for the paths of QPs.
     pub fn resolver<'a>(&'a self, addresses: &'a Addresses) -> Resolver<'a> {
         match self {
@@ -106,6 +112,11 @@ impl EthernetPort {
         usize::from(self.mtu.saturating_sub(FCS_LEN))
     }
 
+    /// Returns whether the driver has set neither the port nor the vport down.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled && self.admin != AdminState::Down
+    }
+
     /// Makes the port receive RoCE packets to the entries of the GID table, if RoCE is enabled.
     pub fn publish_gids(&self, port: &mut FabricPort) {
         if self.vport.context().roce {
@@ -121,7 +132,7 @@ impl Resources {
     /// state of the vport when it receives the event.
     pub fn update_link(&mut self, cx: &mut Context<'_>) {
         let Some(port) = self.port.ethernet() else { return };
-        let enabled = port.enabled && port.admin != AdminState::Down;
+        let enabled = port.is_enabled();
         let was_up = cx.port.is_up();
         cx.port.set_link(Link { enabled, ..cx.port.link() });
         if cx.port.is_up() != was_up {

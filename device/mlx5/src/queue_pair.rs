@@ -21,9 +21,10 @@ use super::address::Resolver;
 use super::buffer::QueueBuffer;
 use super::recv_queue::RecvQueue;
 use super::send_queue::{SendQueue, SendTag, WqeBytes};
+use super::umem::Umems;
 use super::uses::{Object, Used};
 use super::work;
-use super::work_queue::TooMany;
+use super::work_queue::{Advance, TooMany};
 
 /// Log2 of the maximum message length in bytes. A larger value in a QP context is reduced to this one.
 const LOG_MAX_MESSAGE: u8 = 30;
@@ -38,6 +39,7 @@ pub struct QueuePair {
     /// Memory of the receive queue, followed by that of the send queue.
     pub buffer: QueueBuffer,
     pub counters: QpCounters,
+    pub umems: Umems,
     send: SendQueue,
     recv: RecvQueue,
     service: Service,
@@ -57,6 +59,7 @@ impl QueuePair {
             context,
             buffer,
             counters: QpCounters::default(),
+            umems: Umems::default(),
             send: SendQueue::new(context.rq_len() as u64, blocks),
             recv: RecvQueue::new(entries, context.log_rq_stride + 4),
             service,
@@ -94,6 +97,11 @@ impl QueuePair {
             Some(record) => self.send.learn(record.sent),
             None => Ok(()),
         }
+    }
+
+    /// Updates the send counter from a doorbell record that was polled.
+    pub fn poll(&mut self, record: QueueRecord) -> Advance {
+        self.send.poll(record.sent)
     }
 
     /// Fetches the next request from the send queue. The request's `wr_id` is a [`SendTag`].

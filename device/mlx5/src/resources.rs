@@ -13,15 +13,20 @@
 //! | page of a queue or key | 8 B | 2^24 | 128 MiB |
 //! | reference to an object | 50 B | 2^18 | 13 MiB |
 //! | multicast group | 250 B | 2^13 | 2 MiB |
-//! | flow table entry | 330 B | 2^20 | 330 MiB |
+//! | flow table entry | 340 B | 2^20 | 340 MiB |
 //! | destination of a flow table entry | 12 B | 2^21 | 24 MiB |
 //! | flow group | 250 B | 2^13 | 2 MiB |
 //! | flow counter | 30 B | 2^16 | 2 MiB |
-//! | SQ or RQ | 450 B | 2^13 | 4 MiB |
+//! | SQ or RQ | 500 B | 2^13 | 4 MiB |
+//! | failed RQ that is polled | 50 B | 2^13 | 400 KiB |
 //! | LSO in progress of an SQ | 6 KiB | 2^13 | 48 MiB |
 //! | TIR | 450 B | 2^12 | 2 MiB |
 //! | TIS | 50 B | 2^12 | 200 KiB |
 //! | RQT | 1 KiB | 2^10 | 1 MiB |
+//! | queue with a polled doorbell | 40 B | 2^18 | 10 MiB |
+//! | doorbell that queues share | 150 B | 2^14 | 3 MiB |
+//! | user memory | 60 B | 2^12 | 240 KiB |
+//! | owner of an object | 40 B | 2^21 | 80 MiB |
 //!
 //! # Spec
 //! mlx5 interface, section 5.
@@ -37,7 +42,8 @@ use super::completion_queue::CompletionQueue;
 use super::event_queue::EventQueue;
 use super::groups::Groups;
 use super::limits::netdev::LAST_WORK_QUEUE;
-use super::limits::{MAX_COUNTER_SETS, MAX_EQS, first};
+use super::limits::{MAX_COUNTER_SETS, MAX_EQS, MAX_UMEMS, first};
+use super::mapped::PolledQueues;
 use super::mkey::Mkeys;
 use super::netdev::Netdev;
 use super::numbered::Numbered;
@@ -46,11 +52,14 @@ use super::port::PortState;
 use super::queue_pair::QueuePair;
 use super::srq::SharedReceiveQueue;
 use super::steering::Steering;
+use super::uar::UarPages;
+use super::umem::Umem;
+use super::user::Users;
 use super::uses::Uses;
 
 #[derive(Debug)]
 pub struct Resources {
-    pub uars: Numbered<()>,
+    pub uars: UarPages,
     pub pds: Numbered<()>,
     pub xrcds: Numbered<()>,
     pub domains: Numbered<()>,
@@ -62,6 +71,10 @@ pub struct Resources {
     pub srqs: Numbered<Box<SharedReceiveQueue>>,
     pub groups: Groups,
     pub uses: Uses,
+    /// Queues whose doorbells are in mapped UAR pages.
+    ///
+    /// Bound: each queue with a doorbell occurs once, in the slot of its UAR page.
+    pub polled: PolledQueues,
     /// SRQs that fell below their limit in this turn of the worker thread.
     ///
     /// Bound: each command that arms a limit adds at most one entry.
@@ -72,6 +85,9 @@ pub struct Resources {
     /// State of the port. That of an Ethernet port occupies about 10 KiB.
     pub port: PortState,
     pub netdev: Netdev,
+
+    pub users: Users,
+    pub umems: Numbered<Umem>,
 }
 
 /// Returns an empty table of QPs. Section 20, M-22: the doorbells of an Ethernet port name QPs, SQs and RQs alike, so
@@ -90,10 +106,9 @@ impl Resources {
     pub fn new(setup: &Setup) -> Self {
         let limits = &setup.options.limits;
         let caps = limits.caps();
-        let [first_uar, last_uar] = limits.uar_pages();
         let count = |log: u8| 1_u32 << log;
         Self {
-            uars: Numbered::new(first_uar, last_uar),
+            uars: UarPages::new(&setup.options),
             pds: Numbered::new(1, count(caps.log_max_pds)),
             xrcds: Numbered::new(1, count(caps.log_max_xrcds)),
             domains: Numbered::new(1, count(caps.log_max_transport_domains)),
@@ -105,11 +120,15 @@ impl Resources {
             srqs: Numbered::new(first::SRQ, first::SRQ + count(caps.log_max_srqs) - 1),
             groups: Groups::new(caps.log_max_groups),
             uses: Uses::default(),
+            polled: PolledQueues::default(),
             low_srqs: Vec::new(),
             budget: PageBudget::default(),
             steering: Steering::default(),
             port: PortState::new(setup.options.port, setup.mac),
             netdev: Netdev::default(),
+
+            users: Users::default(),
+            umems: Numbered::new(1, MAX_UMEMS),
         }
     }
 

@@ -10,7 +10,7 @@ use protocol::hca::mlx5::wqe::{BLOCK, ControlSegment, UNIT};
 use smallvec::SmallVec;
 
 use super::buffer::QueueBuffer;
-use super::work_queue::{Counters, TooMany};
+use super::work_queue::{Advance, Counters, TooMany};
 
 /// Number of 16-byte units in a block. WQE sizes are given in these units.
 const UNITS: u8 = 4;
@@ -73,12 +73,14 @@ pub struct SendQueue {
     /// Number of blocks whose WQEs have completed, modulo 2^16. Strict mode checks that software does not reuse the
     /// blocks of WQEs that have not completed.
     completed: u16,
+    /// The last implausible producer counter that a poll found. A poll reports each such counter once.
+    rejected: Option<u16>,
 }
 
 impl SendQueue {
     /// Creates an empty queue of `blocks` blocks that begins at offset `start` in its buffer.
     pub fn new(start: u64, blocks: u32) -> Self {
-        Self { start, blocks, counters: Counters::default(), completed: 0 }
+        Self { start, blocks, counters: Counters::default(), completed: 0, rejected: None }
     }
 
     pub const fn blocks(&self) -> u32 {
@@ -108,7 +110,7 @@ impl SendQueue {
 
     /// Drops all requests, and resets the counters to 0.
     pub fn clear(&mut self) {
-        (self.counters, self.completed) = (Counters::default(), 0);
+        (self.counters, self.completed, self.rejected) = (Counters::default(), 0, None);
     }
 
     /// Updates the producer counter from the doorbell record.
@@ -117,6 +119,21 @@ impl SendQueue {
     /// Fails if the record announces more blocks than the queue has.
     pub fn learn(&mut self, posted: u16) -> Result<(), TooMany> {
         self.counters.learn(posted, self.blocks)
+    }
+
+    /// Like [`SendQueue::learn`], for a doorbell record that is polled. `posted` may be unchanged.
+    pub fn poll(&mut self, posted: u16) -> Advance {
+        if posted == self.counters.posted() {
+            return Advance::Nothing;
+        }
+        match self.learn(posted) {
+            Ok(()) => {
+                self.rejected = None;
+                Advance::More
+            }
+            Err(TooMany) if self.rejected.replace(posted) == Some(posted) => Advance::Nothing,
+            Err(TooMany) => Advance::TooMany,
+        }
     }
 
     /// Fetches the next WQE. A WQE with an invalid size is rejected, and consumes at least one block (section 20, M-1).
@@ -248,6 +265,31 @@ mod tests {
         }
         assert_eq!(queue.take(&buffer, &dma), Fetch::Empty);
         assert!(queue.learn(8).is_err());
+    }
+
+    #[test]
+    fn poll_finds_each_change_once() {
+        let (mut queue, _) = queue();
+        queue.counters = Counters::default();
+        queue.learn(4).unwrap();
+        queue.counters.take(4);
+        let polled = [4, 5, 5, 9, 9, 10, 9, 6].map(|posted| queue.poll(posted));
+        let (more, too_many, nothing) = (Advance::More, Advance::TooMany, Advance::Nothing);
+        assert_eq!(polled, [nothing, more, nothing, too_many, nothing, too_many, too_many, more]);
+    }
+
+    #[test]
+    fn poll_follows_counter_across_wraparound() {
+        let (mut queue, _) = queue();
+        for posted in 1..=u16::MAX {
+            assert_eq!(queue.poll(posted), Advance::More);
+            queue.counters.take(1);
+        }
+        assert_eq!(
+            [queue.poll(0), queue.poll(0), queue.poll(3)],
+            [Advance::More, Advance::Nothing, Advance::More]
+        );
+        assert_eq!(queue.waiting(), 4);
     }
 
     #[test]

@@ -1,15 +1,21 @@
 //! Tables of the device's objects, printed by `hcactl`.
 
-use card::frontend::snapshot::{CqRow, EqRow, MrRow, QpRow};
-use card::frontend::table::{Row as _, Table, TableContext};
+mod flow;
+mod matches;
+mod netdev;
+
+use card::frontend::snapshot::{CqRow, EqRow, LinkRow, MrRow, QpRow};
+use card::frontend::table::{Page, Row as _, Table, TableContext};
 use engine::State;
 
+use self::flow::{FlowEntryRow, FlowGroupRow, FlowTableRow};
+use self::netdev::{RqRow, RqtRow, SqRow, TirRow};
 use super::event_queue::EventQueue;
 use super::function::Function;
 use super::resources::Resources;
 
 /// Returns the tables for a device. UMR QPs are omitted, because they have no transport service.
-pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {
+pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 12] {
     [
         Table::new(QpRow::TABLE, |device, cx| {
             let all =
@@ -30,6 +36,35 @@ pub(super) const fn tables<F: AsRef<Function>>() -> [Table<F>; 4] {
         Table::new(MrRow::TABLE, |device, cx| {
             let all = objects(device, cx).flat_map(|(all, from)| all.mkeys.regions_from(from));
             cx.page(all.map(|(number, region)| (number, MrRow::from(region))))
+        }),
+        Table::new(LinkRow::TABLE, |device, cx| {
+            let link = device.as_ref().resources().and_then(|all| netdev::link(all, cx.addresses));
+            link.map_or(Page::empty(LinkRow::TABLE), |link| cx.single(link))
+        }),
+        Table::new(SqRow::TABLE, |device, cx| {
+            cx.page(objects(device, cx).flat_map(|(all, from)| netdev::sqs(all, from)))
+        }),
+        Table::new(RqRow::TABLE, |device, cx| {
+            cx.page(objects(device, cx).flat_map(|(all, from)| netdev::rqs(all, from)))
+        }),
+        Table::new(TirRow::TABLE, |device, cx| {
+            let all = objects(device, cx).flat_map(|(all, from)| all.netdev.tirs.iter_from(from));
+            cx.page(all.map(|(number, tir)| (number, TirRow::new(number, tir))))
+        }),
+        Table::new(RqtRow::TABLE, |device, cx| {
+            let all = objects(device, cx).flat_map(|(all, from)| all.netdev.rqts.iter_from(from));
+            cx.page(all.map(|(number, rqt)| (number, RqtRow::new(number, rqt))))
+        }),
+        Table::new(FlowTableRow::TABLE, |device, cx| {
+            cx.page(objects(device, cx).flat_map(|(all, from)| flow::tables(&all.steering, from)))
+        }),
+        Table::new(FlowGroupRow::TABLE, |device, cx| {
+            let all = device.as_ref().resources().into_iter();
+            cx.page(all.flat_map(|all| flow::groups(&all.steering, cx.from)))
+        }),
+        Table::new(FlowEntryRow::TABLE, |device, cx| {
+            let all = device.as_ref().resources().into_iter();
+            cx.page(all.flat_map(|all| flow::entries(&all.steering, cx.from)))
         }),
     ]
 }

@@ -14,6 +14,7 @@ use protocol::ids::{Iova, Pdn};
 
 use super::buffer::{Placement, QueueBuffer};
 use super::recv_queue::{Entry, request};
+use super::umem::Umems;
 use super::uses::{Object, Used};
 use super::work_queue::Counters;
 
@@ -87,11 +88,19 @@ pub struct SharedReceiveQueue {
     head: u16,
     /// Whether an event has already reported that the queue cannot be read.
     reported_broken: bool,
+    pub umems: Umems,
 }
 
 impl SharedReceiveQueue {
     pub fn new(context: Context, buffer: QueueBuffer) -> Self {
-        Self { context, buffer, counters: Counters::default(), head: 0, reported_broken: false }
+        Self {
+            context,
+            buffer,
+            counters: Counters::default(),
+            head: 0,
+            reported_broken: false,
+            umems: Umems::default(),
+        }
     }
 
     pub const fn created_by(&self) -> Opcode {
@@ -122,7 +131,9 @@ impl SharedReceiveQueue {
     }
 
     pub fn uses(&self) -> Used {
-        self.context.uses()
+        let mut used = self.context.uses();
+        used.extend(self.umems.uses());
+        used
     }
 
     /// Returns the context of an XRC SRQ, or `None` for other queues.

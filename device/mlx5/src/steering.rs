@@ -81,6 +81,20 @@ impl Steering {
         self.counters.count()
     }
 
+    pub const fn root(&self) -> Option<FlowTableId> {
+        self.root
+    }
+
+    /// Returns the tables in ascending order of their numbers, starting at `first`.
+    pub fn tables_from(&self, first: u32) -> impl Iterator<Item = (u32, &Table)> {
+        self.tables.iter_from(first).map(|(number, table)| (number, &**table))
+    }
+
+    /// Returns the counts of a counter, or `None` if it does not exist.
+    pub fn traffic(&self, id: FlowCounterId) -> Option<TrafficCounter> {
+        Some(self.counters.get(id.get())?.traffic)
+    }
+
     /// # Errors
     /// Fails if the table does not exist.
     pub fn table(&self, id: FlowTableId) -> Result<&Table, Rejection> {

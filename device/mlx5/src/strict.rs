@@ -13,6 +13,7 @@
 mod commands;
 mod doorbells;
 mod keys;
+mod netdev;
 mod queues;
 mod registers;
 pub mod rules;
@@ -24,8 +25,11 @@ use protocol::ids::Qpn;
 use self::rules::TOKEN_REUSED;
 
 pub(super) use self::commands::command;
-pub(super) use self::doorbells::{arm_doorbell, eq_doorbell, send_doorbell, uar_write};
+pub(super) use self::doorbells::{
+    arm_doorbell, arm_record, eq_doorbell, send_doorbell, send_record, sq_doorbell, uar_write,
+};
 pub(super) use self::keys::umr;
+pub(super) use self::netdev::{frame_done, frame_not_received, frame_receives, frame_wqe};
 pub(super) use self::queues::{cqe, receives};
 pub(super) use self::registers::write;
 pub(super) use self::work::{completion, send_wqe};
@@ -57,5 +61,15 @@ fn is_past(index: u32, end: u32) -> bool {
 }
 
 fn wqe_at(index: u16, qpn: Qpn) -> String {
-    format!("the WQE at block {index:#x} of QP {qpn}")
+    wqe_of(index, &format!("QP {qpn}"))
+}
+
+fn wqe_of(index: u16, queue: &str) -> String {
+    format!("the WQE at block {index:#x} of {queue}")
+}
+
+/// Whether a 16-bit producer counter is behind the consumer counter. An SQ or an RQ has at most 2^14 units, so the
+/// distance is unambiguous.
+const fn has_moved_back(posted: u16, taken: u16) -> bool {
+    posted.wrapping_sub(taken).cast_signed() < 0
 }

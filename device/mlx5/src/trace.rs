@@ -1,6 +1,7 @@
 //! Trace records of this interface: registers, commands, work requests, completions and events.
 
 use std::borrow::Cow;
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use card::frontend::RegisterAccess;
@@ -13,15 +14,15 @@ use protocol::hca::mlx5::eqe::Eqe;
 use protocol::hca::mlx5::input::Command;
 use protocol::hca::mlx5::regs::{NicState, QueueWord, Register};
 use protocol::hca::mlx5::status::Status;
-use protocol::hca::mlx5::wqe::{DataSegment, Opcode};
-use protocol::ids::{Cqn, Eqn, Qpn};
+use protocol::hca::mlx5::wqe::{DataItem, DataSegment, FrameOperation, FrameWqe, Opcode, RecvWqe};
+use protocol::ids::{Cqn, Eqn, Qpn, Rqn, Sqn};
 
 use super::check::Rejection;
 use super::completion_queue::LostEntry;
 use super::doorbell;
 use super::event_queue::WriteError;
 use super::failure;
-use super::send_queue::SendTag;
+use super::send_queue::{FetchedWqe, SendTag};
 
 /// Returns the name of the register in which an access starts.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
@@ -183,6 +184,44 @@ pub(super) fn recv_wqe(trace: &mut Trace, source: RecvSource, fetch: &Fetch<Recv
         source.srqn().show("srqn", to);
         request.wr_id.show("wr", to);
         to.objects("sge", &mut data(&request.sges).iter().map(|data| data as &dyn Describe));
+    });
+}
+
+/// Records a WQE of an SQ.
+pub(super) fn frame_wqe(trace: &mut Trace, sqn: Sqn, fetch: &Fetch<FetchedWqe>) {
+    let (tag, wqe) = match fetch {
+        Fetch::Ready(wqe) => (wqe.tag, FrameWqe::parse(&wqe.bytes, sqn).map_err(|error| error.to_string())),
+        Fetch::Refused { wr_id, .. } => (SendTag::from_bits(*wr_id), Err("invalid size".to_owned())),
+        Fetch::Empty | Fetch::Broken => return,
+    };
+    trace.record(Kind::Wqe, "transmit", |to| {
+        sqn.show("sqn", to);
+        tag.index().show("wr", to);
+        Opcode::word(tag.opcode()).show("opcode", to);
+        tag.signaled().show("signaled", to);
+        match &wqe {
+            Ok(FrameWqe { operation: FrameOperation::Send { segment, mss, header, data }, .. }) => {
+                let payload: usize = data.iter().map(DataItem::len).sum();
+                (header.len() + payload).show("len", to);
+                header.len().show("header_len", to);
+                mss.map(NonZeroU16::get).show("mss", to);
+                segment.l3_checksum.show("l3_checksum", to);
+                segment.l4_checksum.show("l4_checksum", to);
+                segment.insert_vlan.then_some(Hex(segment.vlan_tag)).show("vlan_tag", to);
+                to.objects("data", &mut data.iter().map(|item| item as &dyn Describe));
+            }
+            Ok(FrameWqe { operation: FrameOperation::Nop, .. }) => {}
+            Err(defect) => defect.as_str().show("refused", to),
+        }
+    });
+}
+
+/// Records a receive of an RQ that the device has consumed for a frame.
+pub(super) fn frame_receive(trace: &mut Trace, rqn: Rqn, number: u16, wqe: &RecvWqe) {
+    trace.record(Kind::Wqe, "receive", |to| {
+        rqn.show("rqn", to);
+        number.show("wr", to);
+        wqe.describe(to);
     });
 }
 

@@ -54,6 +54,8 @@ impl Resources {
             list,
             // Only the kernel has a UMR QP. It uses this QP to move keys between protection domains.
             any_pd: service == Service::Umr,
+            // The kernel permits fast registration only to its own QPs.
+            maps_pages: service == Service::Umr || qp.context.fast_registration,
         };
         let Self { mkeys, budget, uses, .. } = self;
         let [old, new] = mkeys.change(initiator, wqe.control.key(), &change, budget)?;

@@ -22,6 +22,40 @@ pub enum Object {
     Tis(u32),
     Rqt(u32),
     Rq(u32),
+
+    Umem(u32),
+    // Other objects are never counted here, but have owners.
+    Qp(u32),
+    Sq(u32),
+    Mkey(u32),
+    CounterSet(u32),
+    FlowTable(u32),
+    FlowCounter(u32),
+}
+
+impl Object {
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Pd(number)
+            | Self::Uar(number)
+            | Self::Xrcd(number)
+            | Self::Eq(number)
+            | Self::Cq(number)
+            | Self::Srq(number)
+            | Self::Domain(number)
+            | Self::Tir(number)
+            | Self::Tis(number)
+            | Self::Rqt(number)
+            | Self::Rq(number)
+            | Self::Umem(number)
+            | Self::Qp(number)
+            | Self::Sq(number)
+            | Self::Mkey(number)
+            | Self::CounterSet(number)
+            | Self::FlowTable(number)
+            | Self::FlowCounter(number) => number,
+        }
+    }
 }
 
 pub type Used = SmallVec<[Object; 6]>;

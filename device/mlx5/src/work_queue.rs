@@ -16,7 +16,22 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
 
+/// Result of polling a doorbell record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advance {
+    More,
+    /// The counter is the one already learned, or the implausible one already reported.
+    Nothing,
+    /// The counter is ignored, because it announces more units than the queue has.
+    TooMany,
+}
+
 impl Counters {
+    /// Returns the producer counter, as last learned from the doorbell record.
+    pub const fn posted(self) -> u16 {
+        self.posted
+    }
+
     /// Returns the number of units that are posted but not yet consumed.
     pub const fn waiting(self) -> u16 {
         self.posted.wrapping_sub(self.taken)

@@ -12,7 +12,7 @@ use card::management::NodeProfile;
 use card::memory::GuestMemory;
 use card::telemetry::monitor::Rule;
 use card::telemetry::reason::IgnoreReason;
-use card::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
+use card::vfio::{Bar, BarRange, Bars, MemoryBar, MsixLayout, PciFunction};
 use engine::Event;
 use hcr::command::{self, CommandSet};
 use hcr::host::DeviceHost;
@@ -38,7 +38,7 @@ use super::reason;
 use super::resources::{DeviceState, Resources};
 use super::snapshot::icm_rows;
 use super::strict::{self, Strict};
-use super::trace;
+use super::{trace, uar};
 
 /// First dword of the catastrophic error buffer. Section 2.6: the dword must not be 0. Its top byte is the error type,
 /// which is 0 for an internal error.
@@ -213,14 +213,14 @@ impl Frontend for Mthca {
         })
     }
 
-    fn map_doorbells(&mut self) -> Option<Bar> {
+    fn map_doorbells(&mut self) -> Option<BarRange> {
         self.mapped = true;
-        Some(Bar::Bar2)
+        Some(BarRange { bar: Bar::Bar2, offsets: 0..self.setup.options.limits.bar2_len() })
     }
 
     fn doorbell_words(&self, words: &mut Vec<u64>) {
         if let Some(resources) = self.state.resources() {
-            resources.uar.words(self.setup.options.limits.uar_pages(), words);
+            uar::words(&resources.uar, self.setup.options.limits.uar_pages(), words);
         }
     }
 

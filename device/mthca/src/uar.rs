@@ -9,11 +9,8 @@
 //! # Spec
 //! mthca interface, sections 5.1 to 5.4.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound::{Excluded, Unbounded};
-
 use card::frontend::Context;
+use card::frontend::poll_rounds::{POLLS_AT_ONCE, POLLS_PER_TURN, PollRounds};
 use engine::State;
 use hcr::host::notify_send;
 use hcr::notify::Notify;
@@ -25,76 +22,15 @@ use super::observed::Observed;
 use super::resources::Resources;
 use super::work_queue::Advance;
 
-/// Maximum number of records polled as soon as a word is found. If the page has no more queues than that, all of them
-/// are polled in the same turn.
-const POLLS_AT_ONCE: usize = 16;
-/// Maximum number of records polled at the end of a turn of the worker thread.
-const POLLS_PER_TURN: usize = 256;
-
-/// A register in a UAR page, called a slot here. Each slot has its own set of queues.
+/// A register in a UAR page. Each has its own set of queues.
 type UarSlot = (u32, UarRegister);
 
-#[derive(Debug, Default)]
-pub struct UarQueues {
-    places: BTreeMap<UarSlot, Queues>,
-    /// Slots with an active round, and possibly slots whose round has already ended.
-    rounds: VecDeque<UarSlot>,
-}
+pub type UarQueues = PollRounds<UarSlot>;
 
-/// The queues of one slot, and the progress of the current round.
-#[derive(Debug, Default)]
-struct Queues {
-    all: BTreeSet<u32>,
-    round: bool,
-    /// The last queue polled in this round, or `None` at the start of the round.
-    last: Option<u32>,
-    /// Whether another word was found during the round. If so, all queues are polled again.
-    again: bool,
-}
-
-impl UarQueues {
-    pub fn add(&mut self, page: u32, register: UarRegister, index: u32) {
-        self.places.entry((page, register)).or_default().all.insert(index);
-    }
-
-    pub fn remove(&mut self, page: u32, register: UarRegister, index: u32) {
-        if let Entry::Occupied(mut queues) = self.places.entry((page, register)) {
-            queues.get_mut().all.remove(&index);
-            if queues.get().all.is_empty() {
-                queues.remove();
-            }
-        }
-    }
-
-    /// Appends the BAR2 offset of each doorbell register that has queues. BAR2 has `pages` pages.
-    pub fn words(&self, pages: u32, words: &mut Vec<u64>) {
-        let word = |(page, register): &UarSlot| u64::from(*page) * UAR_PAGE + register.offset();
-        words.extend(self.places.range(..(pages, UarRegister::Send)).map(|(place, _)| word(place)));
-    }
-
-    /// Starts a round over all queues of a slot, unless the only queue is `seen`, which has just been polled.
-    fn begin(&mut self, place: UarSlot, seen: Option<u32>) {
-        let Some(queues) = self.places.get_mut(&place) else { return };
-        if queues.round {
-            queues.again = true;
-        } else if queues.all.len() > 1 || queues.all.first().copied() != seen {
-            (queues.round, queues.last) = (true, None);
-            self.rounds.push_back(place);
-        }
-    }
-
-    /// Returns the next queue to poll, or `None` if the round has ended.
-    fn next(&mut self, place: UarSlot) -> Option<u32> {
-        let queues = self.places.get_mut(&place).filter(|queues| queues.round)?;
-        let from = queues.last.map_or(Unbounded, Excluded);
-        let mut next = queues.all.range((from, Unbounded)).next();
-        if next.is_none() && std::mem::take(&mut queues.again) {
-            next = queues.all.first();
-        }
-        queues.last = next.copied();
-        queues.round = next.is_some();
-        queues.last
-    }
+/// Appends the BAR2 offset of each doorbell register that has queues. BAR2 has `pages` pages.
+pub fn words(queues: &UarQueues, pages: u32, words: &mut Vec<u64>) {
+    let slots = queues.slots().take_while(|(page, _)| *page < pages);
+    words.extend(slots.map(|(page, register)| u64::from(page) * UAR_PAGE + register.offset()));
 }
 
 impl Resources {
@@ -116,27 +52,21 @@ impl Resources {
         }
         self.uar.begin(place, named);
         for _ in 0..POLLS_AT_ONCE {
-            let Some(index) = self.uar.next(place) else { return };
+            let Some(index) = self.uar.next_of(place) else { return };
             self.poll_record(cx, place.1, index);
         }
     }
 
     /// Continues the active rounds. Returns whether a round was active, in which case another turn is needed.
     pub fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.uar.rounds.is_empty() {
+        if !self.uar.is_active() {
             return false;
         }
         for _ in 0..POLLS_PER_TURN {
-            let Some(place) = self.uar.rounds.front().copied() else { break };
-            match self.uar.next(place) {
-                Some(index) => self.poll_record(cx, place.1, index),
-                None => drop(self.uar.rounds.pop_front()),
-            }
+            let Some(((_, register), index)) = self.uar.next_active() else { break };
+            self.poll_record(cx, register, index);
         }
-        // Rotate the slots, so that the next turn starts with a different one.
-        if self.uar.rounds.len() > 1 {
-            self.uar.rounds.rotate_left(1);
-        }
+        self.uar.rotate();
         true
     }
 
@@ -190,63 +120,14 @@ impl Resources {
 mod tests {
     use super::*;
 
-    const PLACE: UarSlot = (2, UarRegister::Send);
-
-    fn queues<const N: usize>(indices: [u32; N]) -> UarQueues {
-        let mut queues = UarQueues::default();
-        indices.into_iter().for_each(|index| queues.add(PLACE.0, PLACE.1, index));
-        queues
-    }
-
-    fn rest(queues: &mut UarQueues) -> Vec<u32> {
-        std::iter::from_fn(|| queues.next(PLACE)).collect()
-    }
-
     #[test]
     fn only_doorbell_words_with_queues_are_polled() {
-        let mut queues = queues([1, 2]);
-        queues.add(7, UarRegister::ArmCq, 1);
-        queues.add(8, UarRegister::Send, 1);
-        let mut words = Vec::new();
-        queues.words(8, &mut words);
-        assert_eq!(words, [0x2010, 0x7020]);
-        queues.remove(2, UarRegister::Send, 1);
-        queues.remove(7, UarRegister::ArmCq, 1);
-        queues.remove(9, UarRegister::ArmCq, 1);
-        words.clear();
-        queues.words(8, &mut words);
-        assert_eq!(words, [0x2010]);
-    }
-
-    #[test]
-    fn single_queue_needs_no_polling_round() {
-        let mut queues = queues([5]);
-        queues.begin(PLACE, Some(5));
-        assert!(queues.rounds.is_empty() && rest(&mut queues).is_empty());
-        queues.begin(PLACE, None);
-        assert_eq!(rest(&mut queues), [5]);
-    }
-
-    #[test]
-    fn doorbell_during_polling_round_triggers_another() {
-        let mut queues = queues([1, 2, 3, 4]);
-        queues.begin(PLACE, Some(1));
-        assert_eq!([queues.next(PLACE), queues.next(PLACE)], [Some(1), Some(2)]);
-        queues.begin(PLACE, Some(1));
-        queues.begin(PLACE, Some(3));
-        assert_eq!(rest(&mut queues), [3, 4, 1, 2, 3, 4]);
-        assert_eq!(queues.rounds, [PLACE], "it began once");
-    }
-
-    #[test]
-    fn queues_may_change_during_polling_round() {
-        let mut queues = queues([1, 3, 5]);
-        queues.begin(PLACE, None);
-        assert_eq!([queues.next(PLACE), queues.next(PLACE)], [Some(1), Some(3)]);
-        queues.remove(PLACE.0, PLACE.1, 3);
-        queues.add(PLACE.0, PLACE.1, 4);
-        assert_eq!(rest(&mut queues), [4, 5]);
-        [1, 4, 5].into_iter().for_each(|index| queues.remove(PLACE.0, PLACE.1, index));
-        assert_eq!(queues.next(PLACE), None);
+        let mut queues = UarQueues::default();
+        for slot in [(2, UarRegister::Send), (7, UarRegister::ArmCq), (8, UarRegister::Send)] {
+            queues.add(slot, 1);
+        }
+        let mut found = Vec::new();
+        words(&queues, 8, &mut found);
+        assert_eq!(found, [0x2010, 0x7020]);
     }
 }

@@ -61,6 +61,7 @@ pub(crate) fn page() -> String {
     mthca(&mut page);
     jingzhao(&mut page);
     connectx(&mut page);
+    connectx_ethernet(&mut page);
     process(&mut page);
     page.0
 }
@@ -400,6 +401,51 @@ fn connectx(page: &mut Page) {
     page.row("pages given to the device, which requests none", given, FIXED, "", UNKNOWN, LIM_ERR);
     let pages = power(mlx5::limits::MAX_QUEUE_PAGES as u64);
     page.row("pages of all queues and keys", pages, FIXED, "", UNKNOWN, LIM_ERR);
+}
+
+fn connectx_ethernet(page: &mut Page) {
+    use mlx5::limits::{MAX_LIST, ROCE_GIDS, flow, netdev};
+
+    page.table(
+        "ConnectX: Ethernet port",
+        "These limits apply to a ConnectX with an Ethernet port, in addition to those above.",
+    );
+    let queues = power((netdev::LAST_WORK_QUEUE - mlx5::limits::first::WORK_QUEUE + 1).into());
+    page.row("send and receive queues (SQs and RQs)", queues, FIXED, "", UNKNOWN, LIM_ERR);
+    page.log("blocks of an SQ, entries of an RQ", netdev::LOG_MAX_WORK_QUEUE, UNKNOWN, LIM_ERR);
+    page.row("transmit objects (TISs)", netdev::MAX_TISS, FIXED, "", UNKNOWN, LIM_ERR);
+    page.row("receive objects (TIRs)", netdev::MAX_TIRS, FIXED, "", UNKNOWN, LIM_ERR);
+    page.row("receive queue tables (RQTs)", netdev::MAX_RQTS, FIXED, "", UNKNOWN, LIM_ERR);
+    page.row("entries per RQT", netdev::MAX_RQT_ENTRIES, FIXED, "", UNKNOWN, LIM_ERR);
+    let lso = power(netdev::MAX_LSO_PAYLOAD.into());
+    page.row("payload of a segmentation request (LSO) in bytes", lso, FIXED, "", UNKNOWN, "LOCAL_QP_OP_ERR");
+    page.row(
+        "frame in bytes, without its check sequence",
+        netdev::MAX_FRAME,
+        FIXED,
+        "",
+        UNKNOWN,
+        "the frame is dropped and counted as `oversize`",
+    );
+    page.row("flow tables", flow::MAX_TABLES, FIXED, "", UNKNOWN, LIM_ERR);
+    page.row("flow groups", power(flow::MAX_GROUPS.into()), FIXED, "", UNKNOWN, LIM_ERR);
+    page.row("flow groups per table", flow::MAX_TABLE_GROUPS, FIXED, "", UNKNOWN, LIM_ERR);
+    page.row("entries of all flow tables", power(flow::MAX_ENTRIES as u64), FIXED, "", UNKNOWN, LIM_ERR);
+    page.row("destinations per entry", flow::MAX_ENTRY_DESTINATIONS, FIXED, "", UNKNOWN, LIM_ERR);
+    page.row(
+        "destinations of all entries",
+        power(flow::MAX_DESTINATIONS as u64),
+        FIXED,
+        "",
+        UNKNOWN,
+        LIM_ERR,
+    );
+    page.row("counters per entry", flow::MAX_ENTRY_COUNTERS, FIXED, "", UNKNOWN, LIM_ERR);
+    page.row("flow counters", power(flow::MAX_COUNTERS.into()), FIXED, "", UNKNOWN, LIM_ERR);
+    page.row("flow tables that a frame visits", flow::MAX_HOPS, FIXED, "", UNKNOWN, "the frame is dropped");
+    page.row("copies of a frame", flow::MAX_DELIVERIES, FIXED, "", UNKNOWN, "further copies are dropped");
+    page.row("GIDs of the Ethernet port", ROCE_GIDS, FIXED, "", UNKNOWN, "BAD_INDEX");
+    page.row("addresses in each list of the port", MAX_LIST, FIXED, "", UNKNOWN, LIM_ERR);
 }
 
 fn process(page: &mut Page) {

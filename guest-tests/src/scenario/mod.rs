@@ -6,6 +6,7 @@ mod codes;
 mod connection;
 mod connectx;
 pub mod demo;
+mod doorbells;
 mod driver;
 mod e810;
 mod endpoint;
@@ -184,7 +185,7 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "mthca-doorbells",
         "ib_mthca with mapped doorbells: content, strict mode, and speed compared with trapped doorbells",
-        |lab, report| Box::pin(mthca::doorbells::run(lab, report)),
+        |lab, report| Box::pin(doorbells::run(lab, report, &doorbells::MTHCA)),
     )
     .alone(),
     Scenario::new("mthca-pyverbs", "rdma-core's device tests in a guest with ib_mthca", |lab, report| {
@@ -251,6 +252,12 @@ pub const ALL: &[Scenario] = &[
         "connectx-perftest with all sizes, both directions and many queue pairs; takes minutes",
         |lab, report| Box::pin(connectx::perftest::run(lab, report, Device::ConnectxIb, Extent::Full)),
     ),
+    Scenario::new(
+        "connectx-doorbells",
+        "mlx5_ib with mapped doorbells: content, strict mode, and speed compared with trapped doorbells",
+        |lab, report| Box::pin(doorbells::run(lab, report, &doorbells::CONNECTX)),
+    )
+    .alone(),
     Scenario::new(
         "connectx-cm",
         "IPoIB in both modes, rdma_cm and subnet diagnostics between two guests with mlx5_ib",

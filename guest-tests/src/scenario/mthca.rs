@@ -1,7 +1,6 @@
 //! Tests an HCA in guests, using the stock driver `ib_mthca` and Debian's RDMA tools.
 
 mod counters;
-pub(super) mod doorbells;
 pub(super) mod errors;
 pub(super) mod ipoib;
 pub(super) mod opensm;

@@ -168,8 +168,8 @@ impl Layers {
         let network_at = frame.len() - rest.len();
         let ether_type = EtherType::from_number(ether_type);
         let ip = match ether_type {
-            EtherType::Ipv4 => Ip::parse_v4(rest),
-            EtherType::Ipv6 => Ip::parse_v6(rest),
+            EtherType::Ipv4 => Ip::parse_v4(rest, Lengths::Valid),
+            EtherType::Ipv6 => Ip::parse_v6(rest, Lengths::Valid),
             EtherType::Arp | EtherType::Other(_) => None,
         };
         Ok(Self {
@@ -179,8 +179,20 @@ impl Layers {
             inner_tag,
             ether_type,
             network_at,
-            ip: ip.map(|ip| Ip { payload_at: ip.payload_at + network_at, end: ip.end + network_at, ..ip }),
+            ip: ip.map(|ip| ip.behind(network_at)),
         })
+    }
+
+    /// Returns the IP header, even if the datagram is longer than the rest of the frame. The datagram then ends with the
+    /// frame.
+    pub fn any_ip(&self, frame: &[u8]) -> Option<Ip> {
+        let rest = frame.get(self.network_at..).unwrap_or_default();
+        let cut = || match self.ether_type {
+            EtherType::Ipv4 => Ip::parse_v4(rest, Lengths::Any),
+            EtherType::Ipv6 => Ip::parse_v6(rest, Lengths::Any),
+            EtherType::Arp | EtherType::Other(_) => None,
+        };
+        self.ip.or_else(|| cut().map(|ip| ip.behind(self.network_at)))
     }
 
     /// Returns the IP header, including options and extension headers.
@@ -189,15 +201,37 @@ impl Layers {
     }
 }
 
+/// Which datagram lengths are accepted.
+#[derive(Clone, Copy)]
+enum Lengths {
+    /// Lengths that the frame can hold.
+    Valid,
+    /// All lengths. A datagram that is too long ends with the frame.
+    Any,
+}
+
+impl Lengths {
+    fn end(self, stated: usize, bytes: &[u8]) -> usize {
+        match self {
+            Self::Valid => stated,
+            Self::Any => stated.min(bytes.len()),
+        }
+    }
+}
+
 impl Ip {
+    fn behind(self, network_at: usize) -> Self {
+        Self { payload_at: self.payload_at + network_at, end: self.end + network_at, ..self }
+    }
+
     /// Parses an IPv4 datagram. Offsets in the result are relative to the first byte of the datagram.
-    fn parse_v4(bytes: &[u8]) -> Option<Self> {
+    fn parse_v4(bytes: &[u8], lengths: Lengths) -> Option<Self> {
         let (raw, _) = view::<RawIpv4>(bytes, "IPv4").ok()?;
         let payload_at = usize::from(raw.version_ihl & 0xf) * 4;
         if raw.version_ihl >> 4 != 4 || payload_at < size_of::<RawIpv4>() {
             return None;
         }
-        let end = usize::from(raw.total_len.get());
+        let end = lengths.end(raw.total_len.get().into(), bytes);
         let payload = bytes.get(payload_at..end)?;
         let fragment = raw.fragment.more() || raw.fragment.offset() != 0;
         Some(Self {
@@ -213,12 +247,12 @@ impl Ip {
 
     /// Parses an IPv6 datagram. Offsets in the result are relative to the first byte of the datagram. An extension
     /// header is treated as payload if it does not fit into the datagram, or if it follows [`MAX_EXTENSIONS`] others.
-    fn parse_v6(bytes: &[u8]) -> Option<Self> {
+    fn parse_v6(bytes: &[u8], lengths: Lengths) -> Option<Self> {
         let (raw, _) = view::<RawIpv6>(bytes, "IPv6").ok()?;
         if raw.flow.version() != 6 {
             return None;
         }
-        let end = size_of::<RawIpv6>() + usize::from(raw.payload_len.get());
+        let end = lengths.end(size_of::<RawIpv6>() + usize::from(raw.payload_len.get()), bytes);
         let mut payload = bytes.get(size_of::<RawIpv6>()..end)?;
         let mut protocol = raw.next_header;
         let mut fragment = false;

@@ -7,6 +7,7 @@
 pub mod arm_sequence;
 pub mod count;
 pub mod observe;
+pub mod poll_rounds;
 pub mod poll_set;
 pub mod reason;
 pub mod snapshot;
@@ -32,7 +33,7 @@ use crate::telemetry::reason::IgnoreReason;
 use crate::telemetry::trace::Kind;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::ConfigSpace;
-use crate::vfio::{Bar, PciFunction};
+use crate::vfio::{Bar, BarRange, PciFunction};
 
 /// Parameters of a device, fixed when it is created.
 #[derive(Clone, Debug)]
@@ -254,13 +255,13 @@ pub trait Frontend: Sized + 'static {
         let _ = cx;
     }
 
-    /// Prepares for doorbells that do not trap. Returns the BAR of the doorbells, or `None` if the interface
-    /// must process every store. Called once, after power-on.
+    /// Prepares for doorbells that do not trap. Returns the part of a BAR that the client may map, or `None` if the
+    /// interface must process every store. Called once, after power-on.
     ///
-    /// Once a client has mapped the BAR, the guest stores to it without a VM exit. The HCA polls for these stores, so
-    /// it may find a store late, or miss a store that has been overwritten. Such a doorbell is only a hint that guest
-    /// memory has changed.
-    fn map_doorbells(&mut self) -> Option<Bar> {
+    /// Once a client has mapped this range, the guest stores to it without a VM exit. The HCA polls for these stores,
+    /// so it may find a store late, or miss a store that has been overwritten. Such a doorbell is only a hint that
+    /// guest memory has changed. Stores to the rest of the BAR still trap.
+    fn map_doorbells(&mut self) -> Option<BarRange> {
         None
     }
 
@@ -295,6 +296,13 @@ pub trait Frontend: Sized + 'static {
     fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
         let _ = (qpn, dma);
         true
+    }
+
+    /// Explains the state of a NIC queue that shares the number space of QPs, in lines of text. Returns `None` if no
+    /// such queue has this number.
+    fn explain_queue(&self, number: Qpn) -> Option<Vec<String>> {
+        let _ = number;
+        None
     }
 
     /// Reports an engine event to the guest.

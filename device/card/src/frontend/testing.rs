@@ -19,8 +19,8 @@ use crate::net::address::Addresses;
 use crate::record::Recorder;
 use crate::replay::testing as session;
 use crate::telemetry::testing::Written;
-use crate::vfio::Bar;
-use crate::vfio::server::{Device as _, Region};
+use crate::vfio::server::{Device as _, Region, RegionFile};
+use crate::vfio::{Bar, BarRange};
 
 /// Length of guest memory in bytes. Guest memory starts at bus address 0.
 pub const MEMORY: u64 = 1 << 30;
@@ -90,8 +90,8 @@ pub struct Guest<F: Frontend> {
     pub now: Instant,
     /// Eventfds, indexed by MSI-X vector.
     vectors: Vec<OwnedFd>,
-    /// A BAR that is mapped into the guest, so that stores to it do not trap.
-    pages: Option<(Bar, MmapRegion)>,
+    /// A BAR of which a part is mapped into the guest, so that stores to that part do not trap.
+    pages: Option<(BarRange, MmapRegion)>,
     /// Keeps the recording of the session open.
     _record: Option<Recorder>,
 }
@@ -131,14 +131,17 @@ impl<F: Frontend> Guest<F> {
         self.hca.map_doorbells();
         self.pages = Bar::ALL.into_iter().find_map(|bar| {
             let region = Region::Bar(bar);
-            let file = File::from(self.hca.region_file(region)?.try_clone().unwrap());
+            let RegionFile { file, offsets } = self.hca.region_file(region)?;
+            let file = File::from(file.try_clone().unwrap());
             let len = usize::try_from(self.hca.region_len(region)).unwrap();
-            Some((bar, MmapRegion::from_file(FileOffset::new(file, 0), len).unwrap()))
+            let pages = MmapRegion::from_file(FileOffset::new(file, 0), len).unwrap();
+            Some((BarRange { bar, offsets }, pages))
         });
     }
 
     pub fn store(&mut self, bar: Bar, offset: u64, bytes: &[u8]) {
-        if let Some((_, pages)) = self.pages.as_ref().filter(|(mapped, _)| *mapped == bar) {
+        let is_mapped = |range: &BarRange| range.bar == bar && range.offsets.contains(&offset);
+        if let Some((_, pages)) = self.pages.as_ref().filter(|(range, _)| is_mapped(range)) {
             let at = usize::try_from(offset).unwrap();
             return pages.as_volatile_slice().write_slice(bytes, at).unwrap();
         }

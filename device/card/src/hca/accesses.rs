@@ -2,8 +2,6 @@
 //! resets.
 
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use super::{Hca, trace};
 use crate::frontend::reason::MEMORY_SPACE_OFF;
@@ -14,7 +12,7 @@ use crate::record::Input;
 use crate::vfio::Bar;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::{CONFIG_LEN, Effect};
-use crate::vfio::server::{Device, Region};
+use crate::vfio::server::{Device, Region, RegionFile};
 
 /// Widest access passed to a front-end, in bytes.
 const ACCESS_LEN: u64 = 8;
@@ -114,7 +112,7 @@ impl<F: Frontend> Device for Hca<F> {
         }
     }
 
-    fn region_file(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
+    fn region_file(&mut self, region: Region) -> Option<RegionFile> {
         self.doorbells.as_mut()?.share(region)
     }
 

@@ -5,8 +5,6 @@
 //! client had written it, so records and traces show it like any other store. The front-end must tolerate
 //! stores that were overwritten between two polls; see [`Frontend::map_doorbells`].
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 use engine::Instant;
@@ -14,9 +12,9 @@ use engine::Instant;
 use super::Hca;
 use crate::frontend::Frontend;
 use crate::limited;
-use crate::vfio::Bar;
+use crate::vfio::BarRange;
 use crate::vfio::pages::SharedPages;
-use crate::vfio::server::{Device as _, Region};
+use crate::vfio::server::{Device as _, Region, RegionFile};
 
 /// Maximum number of doorbells handled in one turn. Without this limit, a guest that stores to all its pages
 /// could delay its client and its peers.
@@ -40,9 +38,11 @@ fn interval(idle: Duration) -> Duration {
 /// The doorbell pages, and the times at which to poll them.
 #[derive(Debug)]
 pub(super) struct Doorbells {
-    bar: Bar,
+    /// Part of the BAR that the client may map.
+    mapped: BarRange,
+    /// Length of the BAR in bytes.
     len: u64,
-    /// The pages, created when a client maps them.
+    /// The BAR as shared memory, created when a client maps it.
     pages: Option<SharedPages>,
     /// Time of the last activity of the guest or on the wire.
     last_active: Instant,
@@ -56,10 +56,10 @@ pub(super) struct Doorbells {
 }
 
 impl Doorbells {
-    fn new(bar: Bar, len: u64) -> Self {
+    fn new(mapped: BarRange, len: u64) -> Self {
         let last_active = Instant::ZERO;
         Self {
-            bar,
+            mapped,
             len,
             pages: None,
             last_active,
@@ -72,8 +72,8 @@ impl Doorbells {
 
     /// Returns the file that the client can map for a region, if any. Without a file, the client sends a message for
     /// each doorbell.
-    pub(super) fn share(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
-        if region != Region::Bar(self.bar) {
+    pub(super) fn share(&mut self, region: Region) -> Option<RegionFile> {
+        if region != Region::Bar(self.mapped.bar) {
             return None;
         }
         if self.pages.is_none() {
@@ -85,7 +85,8 @@ impl Doorbells {
                 )
                 .ok();
         }
-        self.pages.as_ref().map(SharedPages::file)
+        let pages = self.pages.as_ref()?;
+        Some(RegionFile { file: pages.file(), offsets: self.mapped.offsets.clone() })
     }
 
     /// Drops the pages of a client that has disconnected. The next client gets new ones.
@@ -124,14 +125,17 @@ impl<F: Frontend> Hca<F> {
     /// Lets clients map the doorbell pages, unless the interface relies on trapped stores. May only be called
     /// on a device in its power-on state.
     pub fn map_doorbells(&mut self) {
-        let bar = self.frontend.map_doorbells();
-        self.doorbells = bar.map(|bar| Doorbells::new(bar, self.pci.bars.len_of(bar)));
+        let mapped = self.frontend.map_doorbells();
+        self.doorbells = mapped.map(|mapped| {
+            let len = self.pci.bars.len_of(mapped.bar);
+            Doorbells::new(mapped, len)
+        });
     }
 
     /// Handles doorbells that the guest has written without a message from the client.
     pub fn poll_doorbells(&mut self) {
         let Self { doorbells: Some(doorbells), frontend, now, .. } = self else { return };
-        let bar = doorbells.bar;
+        let bar = doorbells.mapped.bar;
         let mut found = doorbells.poll(*now, |words| frontend.doorbell_words(words));
         for (offset, word) in found.drain(..) {
             self.region_write(Region::Bar(bar), offset, &word);
@@ -166,8 +170,13 @@ mod tests {
     use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
 
     use super::*;
+    use crate::vfio::Bar;
 
     const LEN: u64 = 1 << 20;
+
+    fn unmapped() -> Doorbells {
+        Doorbells::new(BarRange { bar: Bar::Bar2, offsets: 0x4000..LEN }, LEN)
+    }
 
     fn at(micros: u64) -> Instant {
         Instant::ZERO + Duration::from_micros(micros)
@@ -175,8 +184,9 @@ mod tests {
 
     /// Returns doorbells, and a client's mapping of their pages.
     fn mapped() -> (Doorbells, MmapRegion) {
-        let mut doorbells = Doorbells::new(Bar::Bar2, LEN);
-        let file = doorbells.share(Region::Bar(Bar::Bar2)).unwrap();
+        let mut doorbells = unmapped();
+        let RegionFile { file, offsets } = doorbells.share(Region::Bar(Bar::Bar2)).unwrap();
+        assert_eq!(offsets, 0x4000..LEN);
         let file = FileOffset::new(File::from(file.try_clone().unwrap()), 0);
         (doorbells, MmapRegion::from_file(file, LEN.try_into().unwrap()).unwrap())
     }
@@ -194,7 +204,7 @@ mod tests {
 
     #[test]
     fn nothing_is_polled_without_pages_or_queues() {
-        let mut doorbells = Doorbells::new(Bar::Bar2, LEN);
+        let mut doorbells = unmapped();
         assert!(doorbells.poll(at(0), |words| words.push(0x10)).is_empty());
         assert_eq!(doorbells.next, None);
         assert!(doorbells.share(Region::Bar(Bar::Bar0)).is_none());

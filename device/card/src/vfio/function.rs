@@ -1,5 +1,7 @@
 //! Description of a PCI function: its IDs, BARs and MSI-X layout.
 
+use std::ops::Range;
+
 /// A base address register. A 64-bit BAR is identified by the lower of its two registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bar {
@@ -60,6 +62,14 @@ impl Bars {
     pub fn iter(&self) -> impl Iterator<Item = (Bar, MemoryBar)> {
         Bar::ALL.into_iter().zip(self.0).filter_map(|(bar, memory)| Some((bar, memory?)))
     }
+}
+
+/// Part of a BAR that a client may map. It begins and ends on page boundaries, and contains no MSI-X structure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BarRange {
+    pub bar: Bar,
+    /// Offsets in the BAR, in bytes.
+    pub offsets: Range<u64>,
 }
 
 /// Location of the MSI-X structures.

@@ -27,11 +27,21 @@ pub use listener::{Access, ListenError, Listener, Source, keep_probe};
 pub use message::{MAX_TRANSFER_LEN, Region};
 pub use stats::MessageStats;
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::msix::Interrupts;
 use crate::memory::GuestMemory;
+
+/// The file behind a region.
+#[derive(Clone, Debug)]
+pub struct RegionFile {
+    /// Offsets in the file equal offsets in the region.
+    pub file: Arc<OwnedFd>,
+    /// Offsets that the client may map. Accesses to the rest of the region cause messages.
+    pub offsets: Range<u64>,
+}
 
 /// A device exposed through the protocol.
 ///
@@ -41,9 +51,9 @@ pub trait Device {
     /// Returns the length of a region in bytes, or 0 if the region does not exist.
     fn region_len(&self, region: Region) -> u64;
 
-    /// Returns the file behind a region if the client may map it. The mapping covers the whole region from
-    /// the start of the file. Stores to the mapping do not cause messages.
-    fn region_file(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
+    /// Returns the file behind a region if the client may map the region or a part of it. Stores to the mapping do not
+    /// cause messages.
+    fn region_file(&mut self, region: Region) -> Option<RegionFile> {
         let _ = region;
         None
     }

@@ -14,6 +14,8 @@ use super::{Call, Output, nothing};
 use crate::buffer::Placement;
 use crate::check::{Check, Rejection};
 use crate::completion_queue::CompletionQueue;
+use crate::mapped::Word;
+use crate::umem::Umems;
 use crate::uses::Object;
 
 fn unknown(cqn: Cqn) -> Rejection {
@@ -25,8 +27,10 @@ fn placement(context: &CqContext) -> Placement {
 }
 
 pub(super) fn create(call: Call<'_, '_>, create: &CreateCq, pages: Pages<'_>) -> Result<Output, Rejection> {
-    let Call { resources, setup, .. } = call;
-    let context = create.context;
+    let Call { resources, setup, cx, .. } = call;
+    let mut context = create.context;
+    let umems = Umems { queue: create.place(), record: context.record_place() };
+    resources.resolve_record(&umems, &mut context.record)?;
     let size = context.cqe_size().ok_or_else(|| Check::CqEntrySize.rejects(context.cqe_size))?;
     if context.log_entries > setup.options.limits.caps().log_max_cq_entries {
         return Err(Check::CqSize.rejects(context.log_entries));
@@ -44,10 +48,15 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateCq, pages: Pages<'_>) ->
     let cqn = Cqn::new(resources.cqs.next().ok_or(full)?);
     let len = CompletionQueue::ring_len(size, context.log_entries);
     let too_few = Check::CqPages.rejects(context.log_entries);
-    let buffer = resources.buffer(pages, placement(&context), len, too_few)?;
-    let queue = CompletionQueue::new(cqn, context, size, buffer);
+    let buffer = resources.buffer_in(&umems, pages, placement(&context), len, too_few)?;
+    let mut queue = CompletionQueue::new(cqn, context, size, buffer);
+    queue.umems = umems;
+    if resources.uars.is_mapped(context.uar) {
+        queue.mark_never_armed(cx.dma);
+    }
     resources.uses.add(&queue.uses());
     resources.cqs.insert(Box::new(queue)).ok_or(full)?;
+    resources.poll_queue(context.uar, Word::ArmCq, cqn.get());
     Ok(CqNumber { cqn }.emit().to_vec())
 }
 
@@ -57,13 +66,16 @@ pub(super) fn destroy(call: Call<'_, '_>, cqn: Cqn) -> Result<Output, Rejection>
     let resources = call.resources;
     let queue = resources.cqs.remove(cqn.get()).ok_or_else(|| unknown(cqn))?;
     resources.uses.remove(&queue.uses());
+    resources.polled.remove((queue.uar(), Word::ArmCq), cqn.get());
     resources.release_pages(queue.pages());
     Ok(nothing())
 }
 
 pub(super) fn query(call: Call<'_, '_>, cqn: Cqn) -> Result<Output, Rejection> {
     let queue = call.resources.cqs.get(cqn.get()).ok_or_else(|| unknown(cqn))?;
-    Ok(QueriedCq { context: queue.context(call.cx.dma) }.emit().to_vec())
+    let mut context = queue.context(call.cx.dma);
+    context.record = queue.umems.specified(context.record);
+    Ok(QueriedCq { context }.emit().to_vec())
 }
 
 pub(super) fn modify(call: Call<'_, '_>, modify: &ModifyCq, pages: Pages<'_>) -> Result<Output, Rejection> {
@@ -76,13 +88,19 @@ pub(super) fn modify(call: Call<'_, '_>, modify: &ModifyCq, pages: Pages<'_>) ->
             if new.log_entries > setup.options.limits.caps().log_max_cq_entries {
                 return Err(Check::CqSize.rejects(new.log_entries));
             }
-            let (old_pages, size) = (queue.pages(), queue.size());
+            let (old_pages, size, old) = (queue.pages(), queue.size(), queue.umems);
+            let umems = Umems { queue: modify.place(), ..old };
             let len = CompletionQueue::ring_len(size, new.log_entries);
             let too_few = Check::CqPages.rejects(new.log_entries);
-            let buffer = resources.buffer(pages, placement(new), len, too_few)?;
+            let buffer = resources.buffer_in(&umems, pages, placement(new), len, too_few)?;
             let new_pages = buffer.pages();
             let queue = resources.cqs.get_mut(modify.cqn.get()).ok_or_else(|| unknown(modify.cqn))?;
             let resized = queue.resize(new, buffer, cx.dma);
+            if resized.is_ok() {
+                queue.umems = umems;
+                resources.uses.add(&umems.uses());
+                resources.uses.remove(&old.uses());
+            }
             resources.release_pages(if resized.is_ok() { old_pages } else { new_pages });
             resized?;
         }

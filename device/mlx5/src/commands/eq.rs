@@ -24,6 +24,10 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateEq, pages: Pages<'_>) ->
     if !resources.uars.contains(context.uar.get()) {
         return Err(Check::EqUar.rejects(context.uar.get()));
     }
+    // Section 7.4: EQs have no doorbell record, so their doorbells must trap.
+    if resources.uars.is_mapped(context.uar) {
+        return Err(Check::EqMappedUar.rejects(context.uar.get()));
+    }
     if context.vector >= setup.options.vectors.get() {
         return Err(Check::EqVector.rejects(context.vector));
     }

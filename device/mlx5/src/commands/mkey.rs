@@ -4,13 +4,15 @@
 //! mlx5 interface, sections 5.3 and 13.1.
 
 use protocol::hca::mlx5::device::SpecialContexts;
-use protocol::hca::mlx5::mkey::{CreateMkey, QueriedMkey, TERMINATE_KEY};
+use protocol::hca::mlx5::mkey::{CreateMkey, MkeyContext, QueriedMkey, TERMINATE_KEY};
 use protocol::hca::mlx5::resource::MkeyNumber;
+use protocol::hca::mlx5::user_memory::UmemPlace;
 use protocol::ids::{Lkey, MkeyIndex};
 
 use super::{Call, Output, nothing};
 use crate::check::{Check, Rejection};
 use crate::mkey::{self, Mkey};
+use crate::resources::Resources;
 
 /// Returns the special keys. Only the terminate key exists. Drivers do not use the others, because no capability
 /// advertises them.
@@ -25,6 +27,9 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Re
     if !resources.pds.contains(context.pd.get()) {
         return Err(Check::MkeyPd.rejects(context.pd.get()));
     }
+    if let Some(place) = create.place() {
+        return create_in(resources, &context, place);
+    }
     // Section 13.1: the input contains a list if the list length is not 0, regardless of the "page access" bit.
     let pages = mkey::list(create.translation_units, list)?;
     let count = pages.len();
@@ -36,6 +41,27 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Re
     let index = inserted?;
     if let Some(mkey) = resources.mkeys.get(index) {
         resources.uses.add(&mkey.uses());
+    }
+    Ok(MkeyNumber { index }.emit().to_vec())
+}
+
+/// Creates a key for a region in a user memory.
+fn create_in(
+    resources: &mut Resources,
+    context: &MkeyContext,
+    place: UmemPlace,
+) -> Result<Output, Rejection> {
+    let Resources { umems, mkeys, budget, uses, .. } = resources;
+    let umem = umems.get(place.umem.get()).ok_or_else(|| Check::Umem.rejects(place.umem.get()))?;
+    let outside = || Check::UmemRange.rejects(place.offset);
+    let part = umem.part(place.offset, context.length).ok_or_else(outside)?;
+    let pages = part.pages.len();
+    if !budget.take(pages) {
+        return Err(Check::QueueMemory.rejects(pages as u64));
+    }
+    let index = mkeys.insert_in(*context, place, &part).inspect_err(|_| budget.give_back(pages))?;
+    if let Some(mkey) = mkeys.get(index) {
+        uses.add(&mkey.uses());
     }
     Ok(MkeyNumber { index }.emit().to_vec())
 }

@@ -9,6 +9,7 @@ use protocol::hca::mlx5::input::Pages;
 use protocol::hca::mlx5::qp::{CreateQp, ModifyQp, QpContext, QueriedQp, ReceiveKind, Service};
 use protocol::hca::mlx5::resource::QpNumber;
 use protocol::hca::mlx5::transition::Transition;
+use protocol::hca::mlx5::user_context::User;
 use protocol::ids::Qpn;
 
 use super::{Call, Output, nothing};
@@ -16,8 +17,10 @@ use crate::buffer::Placement;
 use crate::check::{Check, Rejection};
 use crate::host;
 use crate::limits::{LOG_MAX_RECV_ENTRY, Limits};
+use crate::mapped::Word;
 use crate::queue_pair::QueuePair;
 use crate::resources::Resources;
+use crate::umem::Umems;
 
 fn unknown(qpn: Qpn) -> Rejection {
     Check::Qp.rejects(qpn.get())
@@ -25,7 +28,9 @@ fn unknown(qpn: Qpn) -> Rejection {
 
 pub(super) fn create(call: Call<'_, '_>, create: &CreateQp, pages: Pages<'_>) -> Result<Output, Rejection> {
     let Call { resources, setup, cx, .. } = call;
-    let context = create.context;
+    let mut context = create.context;
+    let umems = Umems { queue: create.place(), record: context.record_place() };
+    resources.resolve_record(&umems, &mut context.record)?;
     let service = service(&context)?;
     // Section 15.3: an Ethernet port has no QP0.
     if service == Service::Qp0 && resources.port.ethernet().is_some() {
@@ -45,9 +50,10 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateQp, pages: Pages<'_>) ->
     let qpn = Qpn::new(resources.qps.next().ok_or(full)?);
     let place = Placement { log_page_size: context.log_page_size, page_offset: context.page_offset };
     let len = (context.rq_len() + context.sq_len()) as u64;
-    let buffer = resources.buffer(pages, place, len, Check::QpPages.rejects(len))?;
+    let buffer = resources.buffer_in(&umems, pages, place, len, Check::QpPages.rejects(len))?;
     let kept = buffer.pages();
-    let qp = QueuePair::new(qpn, service, context, buffer);
+    let mut qp = QueuePair::new(qpn, service, context, buffer);
+    qp.umems = umems;
     if let Some(attributes) = qp.attributes(resources.port.resolver(cx.port.addresses()))
         && cx.engine.create_qp(qpn, attributes).is_err()
     {
@@ -60,7 +66,11 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateQp, pages: Pages<'_>) ->
         _ => {}
     }
     resources.uses.add(&QueuePair::uses(&context));
+    resources.uses.add(&umems.uses());
     resources.qps.insert(Box::new(qp)).ok_or(full)?;
+    if !context.no_sq {
+        resources.poll_queue(context.uar, Word::Send, qpn.get());
+    }
     Ok(QpNumber { qpn }.emit().to_vec())
 }
 
@@ -141,7 +151,9 @@ pub(super) fn destroy(call: Call<'_, '_>, qpn: Qpn) -> Result<Output, Rejection>
         _ => {}
     }
     cx.monitor.forget_qp(qpn);
+    resources.polled.remove((qp.context.uar, Word::Send), qpn.get());
     resources.uses.remove(&QueuePair::uses(&qp.context));
+    resources.uses.remove(&qp.umems.uses());
     resources.release_pages(qp.buffer.pages());
     Ok(nothing())
 }
@@ -150,7 +162,8 @@ pub(super) fn query(call: Call<'_, '_>, qpn: Qpn) -> Result<Output, Rejection> {
     let Call { resources, cx, .. } = call;
     resources.observe(cx.engine, qpn);
     let qp = resources.qps.get(qpn.get()).ok_or_else(|| unknown(qpn))?;
-    Ok(QueriedQp { context: qp.context }.emit().to_vec())
+    let context = QpContext { record: qp.umems.specified(qp.context.record), ..qp.context };
+    Ok(QueriedQp { context }.emit().to_vec())
 }
 
 /// Executes a transition. Only the context fields defined by the transition or selected by the mask change.
@@ -159,13 +172,17 @@ pub(super) fn modify(
     transition: Transition,
     modify: &ModifyQp,
 ) -> Result<Output, Rejection> {
-    let Call { resources, cx, .. } = call;
+    let Call { resources, cx, user, .. } = call;
     let qpn = modify.qpn;
     resources.observe(cx.engine, qpn);
     let qp = resources.qps.get(qpn.get()).ok_or_else(|| unknown(qpn))?;
     let (old, service) = (qp.context, qp.service());
     let next = old.modified(transition, modify.optional, &modify.context);
-    let next = next.map_err(|_| Check::QpTransition.rejects(old.state))?;
+    let mut next = next.map_err(|_| Check::QpTransition.rejects(old.state))?;
+    // Section 23.2: a user program cannot move the doorbell record to another address.
+    if matches!(user, User::Context(_)) {
+        next.record = old.record;
+    }
     check_modified(resources, transition, &next, service)?;
     resources.uses.remove(&QueuePair::uses(&old));
     resources.uses.add(&QueuePair::uses(&next));

@@ -9,6 +9,7 @@ use protocol::ids::{Pdn, TransportDomain, UarIndex, XrcDomain};
 use super::{Call, Output, nothing};
 use crate::check::{Check, Rejection};
 use crate::numbered::Numbered;
+use crate::resources::Resources;
 use crate::uses::Object;
 
 fn alloc(table: &mut Numbered<()>, limit: Check) -> Result<u32, Rejection> {
@@ -21,18 +22,7 @@ fn dealloc(table: &mut Numbered<()>, number: u32, unknown: Check) -> Result<Outp
 
 /// Rejects a command that would destroy an object used by other objects.
 pub(super) fn check_unused(call: &Call<'_, '_>, object: Object, check: Check) -> Result<(), Rejection> {
-    let (Object::Pd(number)
-    | Object::Uar(number)
-    | Object::Xrcd(number)
-    | Object::Eq(number)
-    | Object::Cq(number)
-    | Object::Srq(number)
-    | Object::Domain(number)
-    | Object::Tir(number)
-    | Object::Tis(number)
-    | Object::Rqt(number)
-    | Object::Rq(number)) = object;
-    if call.resources.uses.is_used(object) { Err(check.rejects(number)) } else { Ok(()) }
+    if call.resources.uses.is_used(object) { Err(check.rejects(object.number())) } else { Ok(()) }
 }
 
 pub(super) fn alloc_pd(call: Call<'_, '_>) -> Result<Output, Rejection> {
@@ -46,13 +36,15 @@ pub(super) fn dealloc_pd(call: Call<'_, '_>, pd: Pdn) -> Result<Output, Rejectio
 }
 
 pub(super) fn alloc_uar(call: Call<'_, '_>) -> Result<Output, Rejection> {
-    let uar = alloc(&mut call.resources.uars, Check::UarLimit)?;
-    Ok(UarNumber { uar: UarIndex::new(uar) }.emit().to_vec())
+    let Resources { uars, eqs, .. } = call.resources;
+    let uar = uars.alloc(eqs.count() != 0);
+    let uar = uar.ok_or_else(|| Check::UarLimit.rejects(uars.count() as u64))?;
+    Ok(UarNumber { uar }.emit().to_vec())
 }
 
 pub(super) fn dealloc_uar(call: Call<'_, '_>, uar: UarIndex) -> Result<Output, Rejection> {
     check_unused(&call, Object::Uar(uar.get()), Check::UarInUse)?;
-    dealloc(&mut call.resources.uars, uar.get(), Check::Uar)
+    if call.resources.uars.dealloc(uar) { Ok(nothing()) } else { Err(Check::Uar.rejects(uar.get())) }
 }
 
 pub(super) fn alloc_xrcd(call: Call<'_, '_>) -> Result<Output, Rejection> {

@@ -20,6 +20,7 @@ use crate::limits::netdev::{LOG_MAX_WORK_QUEUE, LOG_MIN_RECV_ENTRY};
 use crate::netdev::Queue;
 use crate::netdev::rq::Rq;
 use crate::resources::Resources;
+use crate::umem::Umems;
 use crate::uses::Object;
 
 fn unknown(rqn: Rqn) -> Rejection {
@@ -28,17 +29,21 @@ fn unknown(rqn: Rqn) -> Rejection {
 
 pub(super) fn create(call: Call<'_, '_>, create: &CreateRq, pages: Pages<'_>) -> Result<Output, Rejection> {
     let Call { resources, .. } = call;
-    let context = create.context;
+    let mut context = create.context;
+    let umems = Umems { queue: context.queue.place(), record: context.queue.record_place() };
+    resources.resolve_record(&umems, &mut context.queue.record)?;
     check_geometry(&context)?;
     check_objects(resources, &context)?;
     let full = Check::WorkQueueLimit.rejects(resources.netdev.queues.count() as u64);
     let rqn = Rqn::new(resources.netdev.queues.next().ok_or(full)?);
     let len = 1 << (context.queue.log_entries + context.queue.log_stride);
     let too_few = Check::RqPages.rejects(context.queue.log_entries);
-    let buffer = resources.buffer(pages, placement(&context.queue), len, too_few)?;
-    let queue = Queue::Receive(Box::new(Rq::new(rqn, context, buffer)));
+    let buffer = resources.buffer_in(&umems, pages, placement(&context.queue), len, too_few)?;
+    let mut queue = Rq::new(rqn, context, buffer);
+    queue.umems = umems;
     resources.uses.add(&Rq::uses(&context));
-    resources.netdev.queues.insert(queue).ok_or(full)?;
+    resources.uses.add(&umems.uses());
+    resources.netdev.queues.insert(Queue::Receive(Box::new(queue))).ok_or(full)?;
     Ok(RqNumber { rqn }.emit().to_vec())
 }
 
@@ -109,14 +114,17 @@ pub(super) fn destroy(call: Call<'_, '_>, rqn: Rqn) -> Result<Output, Rejection>
     check_unused(&call, Object::Rq(rqn.get()), Check::RqInUse)?;
     let resources = call.resources;
     let rq = resources.netdev.rq(rqn).ok_or_else(|| unknown(rqn))?;
-    let (used, pages) = (Rq::uses(&rq.context()), rq.pages());
+    let (used, umems, pages) = (Rq::uses(&rq.context()), rq.umems, rq.pages());
     resources.netdev.remove_queue(rqn.get());
     resources.uses.remove(&used);
+    resources.uses.remove(&umems.uses());
     resources.release_pages(pages);
     Ok(nothing())
 }
 
 pub(super) fn query(call: Call<'_, '_>, rqn: Rqn) -> Result<Output, Rejection> {
     let rq = call.resources.netdev.rq(rqn).ok_or_else(|| unknown(rqn))?;
-    Ok(QueriedRq { context: rq.context() }.emit().to_vec())
+    let mut context = rq.context();
+    context.queue.record = rq.umems.specified(context.queue.record);
+    Ok(QueriedRq { context }.emit().to_vec())
 }

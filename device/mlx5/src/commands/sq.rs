@@ -15,9 +15,11 @@ use super::{Call, Output, nothing};
 use crate::buffer::Placement;
 use crate::check::{Check, Rejection};
 use crate::limits::netdev::LOG_MAX_WORK_QUEUE;
+use crate::mapped::Word;
 use crate::netdev::Queue;
 use crate::netdev::sq::Sq;
 use crate::resources::Resources;
+use crate::umem::Umems;
 
 fn unknown(sqn: Sqn) -> Rejection {
     Check::Sq.rejects(sqn.get())
@@ -36,17 +38,22 @@ pub(super) const fn is_transition(from: WorkQueueState, to: WorkQueueState) -> b
 
 pub(super) fn create(call: Call<'_, '_>, create: &CreateSq, pages: Pages<'_>) -> Result<Output, Rejection> {
     let Call { resources, .. } = call;
-    let context = create.context;
+    let mut context = create.context;
+    let umems = Umems { queue: context.queue.place(), record: context.queue.record_place() };
+    resources.resolve_record(&umems, &mut context.queue.record)?;
     check_geometry(&context.queue)?;
     check_objects(resources, &context)?;
     let full = Check::WorkQueueLimit.rejects(resources.netdev.queues.count() as u64);
     let sqn = Sqn::new(resources.netdev.queues.next().ok_or(full)?);
     let len = (BLOCK as u64) << context.queue.log_entries;
     let too_few = Check::SqPages.rejects(context.queue.log_entries);
-    let buffer = resources.buffer(pages, placement(&context.queue), len, too_few)?;
-    let queue = Queue::Send(Box::new(Sq::new(sqn, context, buffer)));
+    let buffer = resources.buffer_in(&umems, pages, placement(&context.queue), len, too_few)?;
+    let mut queue = Sq::new(sqn, context, buffer);
+    queue.umems = umems;
     resources.uses.add(&Sq::uses(&context));
-    resources.netdev.queues.insert(queue).ok_or(full)?;
+    resources.uses.add(&umems.uses());
+    resources.netdev.queues.insert(Queue::Send(Box::new(queue))).ok_or(full)?;
+    resources.poll_queue(context.queue.uar, Word::Send, sqn.get());
     Ok(SqNumber { sqn }.emit().to_vec())
 }
 
@@ -104,14 +111,18 @@ pub(super) fn modify(call: Call<'_, '_>, modify: &ModifySq) -> Result<Output, Re
 pub(super) fn destroy(call: Call<'_, '_>, sqn: Sqn) -> Result<Output, Rejection> {
     let resources = call.resources;
     let sq = resources.netdev.sq(sqn).ok_or_else(|| unknown(sqn))?;
-    let (used, pages) = (Sq::uses(&sq.context()), sq.pages());
+    let (used, umems, pages, uar) = (Sq::uses(&sq.context()), sq.umems, sq.pages(), sq.uar());
     resources.netdev.remove_queue(sqn.get());
+    resources.polled.remove((uar, Word::Send), sqn.get());
     resources.uses.remove(&used);
+    resources.uses.remove(&umems.uses());
     resources.release_pages(pages);
     Ok(nothing())
 }
 
 pub(super) fn query(call: Call<'_, '_>, sqn: Sqn) -> Result<Output, Rejection> {
     let sq = call.resources.netdev.sq(sqn).ok_or_else(|| unknown(sqn))?;
-    Ok(QueriedSq { context: sq.context() }.emit().to_vec())
+    let mut context = sq.context();
+    context.queue.record = sq.umems.specified(context.queue.record);
+    Ok(QueriedSq { context }.emit().to_vec())
 }

@@ -18,6 +18,7 @@ use crate::check::{Check, Rejection};
 use crate::limits::LOG_MAX_SRQ_ENTRY;
 use crate::resources::Resources;
 use crate::srq::{Context, SharedReceiveQueue};
+use crate::umem::Umems;
 use crate::uses::Object;
 
 /// Value of `op_mod` that makes an arm command set the limit.
@@ -32,7 +33,10 @@ pub(super) fn create_rmp(
     if WorkQueueKind::from_code(kind) != Some(WorkQueueKind::Linked) || create.context.cyclic {
         return Err(Check::SrqKind.rejects(kind));
     }
-    self::create(call, Context::Rmp(create.context), pages)
+    let mut context = create.context;
+    let umems = Umems { queue: context.queue.place(), record: context.queue.record_place() };
+    call.resources.resolve_record(&umems, &mut context.queue.record)?;
+    self::create(call, Context::Rmp(context), umems, pages)
 }
 
 pub(super) fn create_xrc(
@@ -47,7 +51,7 @@ pub(super) fn create_xrc(
     if !call.resources.cqs.contains(cqn.get()) {
         return Err(Check::SrqCq.rejects(cqn.get()));
     }
-    self::create(call, Context::Xrc(create.context), pages)
+    self::create(call, Context::Xrc(create.context), Umems::default(), pages)
 }
 
 /// Executes CREATE_SRQ, which requires ISSI 0. With ISSI 1, the driver uses RMPs instead.
@@ -59,10 +63,10 @@ pub(super) fn create_basic(
     if call.issi != 0 {
         return Err(Check::SrqStep.rejects(Opcode::CreateSrq.code()));
     }
-    self::create(call, Context::Basic(create.context), pages)
+    self::create(call, Context::Basic(create.context), Umems::default(), pages)
 }
 
-fn create(call: Call<'_, '_>, context: Context, pages: Pages<'_>) -> Result<Output, Rejection> {
+fn create(call: Call<'_, '_>, context: Context, umems: Umems, pages: Pages<'_>) -> Result<Output, Rejection> {
     let Call { resources, setup, .. } = call;
     let [log_entries, log_stride] = context.logs();
     if log_entries > setup.options.limits.caps().log_max_srq_entries {
@@ -86,10 +90,13 @@ fn create(call: Call<'_, '_>, context: Context, pages: Pages<'_>) -> Result<Outp
     let full = Check::SrqLimit.rejects(resources.srqs.count() as u64);
     resources.srqs.next().ok_or(full)?;
     let too_few = Check::SrqPages.rejects(log_entries);
-    let buffer = resources.buffer(pages, context.placement(), 1 << (log_entries + log_stride), too_few)?;
-    let queue = SharedReceiveQueue::new(context, buffer);
+    let buffer =
+        resources.buffer_in(&umems, pages, context.placement(), 1 << (log_entries + log_stride), too_few)?;
+    let mut queue = SharedReceiveQueue::new(context, buffer);
+    queue.umems = umems;
     let srqn = Srqn::new(resources.srqs.insert(Box::new(queue)).ok_or(full)?);
     resources.uses.add(&used);
+    resources.uses.add(&umems.uses());
     Ok(SrqNumber { srqn }.emit().to_vec())
 }
 
@@ -113,7 +120,10 @@ pub(super) fn destroy(call: Call<'_, '_>, by: Opcode, srqn: Srqn) -> Result<Outp
 pub(super) fn query(call: Call<'_, '_>, by: Opcode, srqn: Srqn) -> Result<Output, Rejection> {
     let queue = find(call.resources, by, srqn)?;
     Ok(match queue.context(call.cx.dma) {
-        Context::Rmp(context) => QueriedRmp { context }.emit().to_vec(),
+        Context::Rmp(mut context) => {
+            context.queue.record = queue.umems.specified(context.queue.record);
+            QueriedRmp { context }.emit().to_vec()
+        }
         Context::Xrc(context) | Context::Basic(context) => QueriedSrq { context }.emit().to_vec(),
     })
 }

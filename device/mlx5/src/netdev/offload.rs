@@ -75,6 +75,11 @@ pub fn segments(
     Segments::new(headers, offloads, Segmentation { segment_len: mss, payload_len, max_frame })
 }
 
+/// Returns whether the headers are those of TCP or UDP, so that the data behind them can be segmented.
+pub fn is_segmentable(headers: &[u8]) -> bool {
+    header_offloads(headers).is_some()
+}
+
 fn header_offloads(headers: &[u8]) -> Option<Offloads> {
     let mut headers = headers.to_vec();
     let network_at = Layers::parse(&headers).ok()?.network_at;

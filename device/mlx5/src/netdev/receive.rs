@@ -11,6 +11,7 @@ use engine::Status;
 use protocol::describe::Field as _;
 use protocol::hca::mlx5::cqe::{Cqe, Failure};
 use protocol::hca::mlx5::eqe::{Eqe, QueueEvent, QueueKind};
+use protocol::hca::mlx5::wqe::RecvWqe;
 use protocol::ids::{Qpn, Rqn, TransportDomain};
 use protocol::net::layers::Layers;
 
@@ -20,6 +21,7 @@ use crate::failure;
 use crate::init_segment;
 use crate::reason::{FRAME_OVERSIZE, FRAME_UNPARSED, LONGER_THAN_RECEIVE, NO_TIR, RQ_EMPTY, RQ_STATE};
 use crate::resources::Resources;
+use crate::{strict, trace};
 
 impl Resources {
     /// Handles a frame from the wire. `steer` evaluates the flow tables.
@@ -92,7 +94,14 @@ impl Resources {
     fn deliver_to_rq(&mut self, cx: &mut Context<'_>, rqn: Rqn, received: &Received<'_>) -> bool {
         let Self { netdev, mkeys, counter_sets, .. } = self;
         let Some(rq) = netdev.rq_mut(rqn) else { return false };
-        let error = match rq.deliver(&mkeys.access(cx.dma), cx.dma, received) {
+        let (dma, monitor) = (cx.dma, &mut *cx.monitor);
+        monitor.check(|| strict::frame_receives(rq, dma));
+        let trace = |number, wqe: &RecvWqe| {
+            monitor.write_trace(|trace| trace::frame_receive(trace, rqn, number, wqe));
+        };
+        let result = rq.deliver(&mkeys.access(dma), dma, received, trace);
+        rq.count(received.frame.len(), result.as_ref());
+        let error = match result {
             Ok(receipt) => {
                 let cqn = rq.cqn();
                 self.write(cx, (Qpn::new(rqn.get()), cqn), &Cqe::Frame(receipt), false);
@@ -118,6 +127,8 @@ impl Resources {
             RxError::Protection(number, error) => {
                 limited!(warn, %rqn, "cannot write to receive buffers: {error}");
                 netdev.schedule(rqn.get());
+                let failed = RxError::Protection(number, error);
+                cx.monitor.check(|| strict::frame_not_received(self, rqn, failed, dma));
                 self.fail_receive(cx, rqn, number, Status::LocalProtection(error));
             }
         }

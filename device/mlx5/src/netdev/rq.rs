@@ -7,7 +7,7 @@ use card::memory::GuestMemory;
 use card::memory::translate::{AccessTarget, RegionAccess};
 use card::nic::receive::{self, ChecksumStatus};
 use card::nic::vlan;
-use engine::{Access, AccessError, Initiator};
+use engine::{Access, AccessError, Initiator, Status};
 use protocol::hca::mlx5::doorbell::QueueRecord;
 use protocol::hca::mlx5::frame_cqe::{FrameFields, FrameReceipt, L3Type, L4Type};
 use protocol::hca::mlx5::rq::{RqContext, rq_fields};
@@ -18,9 +18,12 @@ use protocol::net::checksum::Checksum;
 use protocol::net::layers::{Addresses, Layers, TagKind, Transport};
 
 use super::hash::Hashed;
+use super::status::{FailedAt, QueueCounters, QueueStatus};
 use crate::buffer::QueueBuffer;
+use crate::failure;
 use crate::mkey::Mkeys;
 use crate::recv_queue::RecvQueue;
+use crate::umem::Umems;
 use crate::uses::{Object, Used};
 
 /// TCP flag ACK: RFC 9293, section 3.1.
@@ -60,6 +63,11 @@ pub struct Rq {
     buffer: QueueBuffer,
     queue: RecvQueue,
     pub(super) is_scheduled: bool,
+    pub counters: QueueCounters,
+    failure: Option<FailedAt>,
+    /// Whether the last frame found no posted receive.
+    is_starved: bool,
+    pub umems: Umems,
 }
 
 impl Rq {
@@ -71,6 +79,35 @@ impl Rq {
             buffer,
             queue: RecvQueue::new(1 << context.queue.log_entries, context.queue.log_stride),
             is_scheduled: false,
+            counters: QueueCounters::default(),
+            failure: None,
+            is_starved: false,
+            umems: Umems::default(),
+        }
+    }
+
+    pub fn status(&self) -> QueueStatus {
+        let ready = if self.is_starved { QueueStatus::NoReceive } else { QueueStatus::Idle };
+        QueueStatus::unless_ready(self.state, self.context.flush_in_error).unwrap_or(ready)
+    }
+
+    /// Returns the receive that moved the RQ to the error state, if one did.
+    pub const fn failure(&self) -> Option<FailedAt> {
+        self.failure
+    }
+
+    /// Counts a frame for the RQ.
+    pub fn count(&mut self, len: usize, result: Result<&FrameReceipt, &RxError>) {
+        self.is_starved = matches!(result, Err(RxError::NoBuffer));
+        match result {
+            Ok(_) => self.counters.count(len),
+            Err(error) => {
+                self.counters.dropped += 1;
+                if let RxError::Protection(index, cause) = *error {
+                    let syndrome = failure::syndrome(Status::LocalProtection(cause));
+                    self.failure = Some(FailedAt { index, syndrome });
+                }
+            }
         }
     }
 
@@ -112,6 +149,7 @@ impl Rq {
         self.state = state;
         if state == WorkQueueState::Reset {
             self.queue.clear();
+            (self.failure, self.is_starved) = (None, false);
         }
     }
 
@@ -125,19 +163,37 @@ impl Rq {
         }
     }
 
+    pub const fn rqn(&self) -> Rqn {
+        self.rqn
+    }
+
+    pub const fn queue(&self) -> &RecvQueue {
+        &self.queue
+    }
+
+    pub const fn buffer(&self) -> &QueueBuffer {
+        &self.buffer
+    }
+
+    /// Returns the doorbell record, or `None` if it is not accessible.
+    pub fn record(&self, dma: &GuestMemory) -> Option<QueueRecord> {
+        record(&self.context, dma)
+    }
+
     fn is_posted(&mut self, dma: &GuestMemory) -> bool {
-        let record = self.context.queue.record;
-        self.queue.is_posted(|| {
-            let mut bytes = [0; QueueRecord::LEN];
-            dma.read(record, &mut bytes).ok()?;
-            Some(QueueRecord::parse(&bytes).received)
-        })
+        let Self { queue, context, .. } = self;
+        queue.is_posted(|| Some(record(context, dma)?.received))
+    }
+
+    /// Whether posted receives complete with an error.
+    pub fn flushes(&self) -> bool {
+        self.state == WorkQueueState::Error && self.context.flush_in_error
     }
 
     /// Removes the next posted receive of a failed RQ. Returns its counter, or `None` if there are no more receives to
     /// flush.
     pub fn flush(&mut self, dma: &GuestMemory) -> Option<u16> {
-        if self.state != WorkQueueState::Error || !self.context.flush_in_error || !self.is_posted(dma) {
+        if !self.flushes() || !self.is_posted(dma) {
             return None;
         }
         let number = self.queue.taken();
@@ -145,7 +201,8 @@ impl Rq {
         Some(number)
     }
 
-    /// Writes a frame to the next posted receive. Returns the content of its CQE.
+    /// Writes a frame to the next posted receive. Returns the content of its CQE. `observe` receives the counter and
+    /// the buffers of the receive if it is consumed.
     ///
     /// # Errors
     /// See [`RxError`]. Unless the RQ can continue, it moves to the error state.
@@ -154,6 +211,7 @@ impl Rq {
         memory: &RegionAccess<'_, &Mkeys>,
         dma: &GuestMemory,
         received: &Received<'_>,
+        observe: impl FnOnce(u16, &RecvWqe),
     ) -> Result<FrameReceipt, RxError> {
         if self.state != WorkQueueState::Ready {
             return Err(RxError::NotReady);
@@ -180,6 +238,7 @@ impl Rq {
             return Err(RxError::TooLong);
         }
         self.queue.consume();
+        observe(number, &wqe);
         if let Err(error) = scatter(&wqe, self.initiator(), memory, parts) {
             self.set_state(WorkQueueState::Error);
             return Err(RxError::Protection(number, error));
@@ -201,13 +260,20 @@ impl Rq {
         }))
     }
 
-    const fn initiator(&self) -> Initiator {
+    /// Returns the identity of accesses to the buffers of receives.
+    pub const fn initiator(&self) -> Initiator {
         Initiator {
             pd: self.context.queue.pd,
             qpn: Qpn::new(self.rqn.get()),
             reserved_lkey: self.context.reserved_lkey,
         }
     }
+}
+
+fn record(context: &RqContext, dma: &GuestMemory) -> Option<QueueRecord> {
+    let mut bytes = [0; QueueRecord::LEN];
+    dma.read(context.queue.record, &mut bytes).ok()?;
+    Some(QueueRecord::parse(&bytes))
 }
 
 /// Writes the parts of a frame to the buffers of a receive, which are large enough.

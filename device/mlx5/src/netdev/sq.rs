@@ -19,15 +19,18 @@ use protocol::ids::{Cqn, Qpn, Sqn, UarIndex, UserIndex};
 
 use super::gather::Gather;
 use super::offload;
+use super::status::{FailedAt, QueueCounters, QueueStatus};
 use crate::buffer::QueueBuffer;
+use crate::failure;
 use crate::limits::netdev::MAX_LSO_PAYLOAD;
 use crate::mkey::Mkeys;
 use crate::send_queue::{FetchedWqe, SendQueue, SendTag};
+use crate::umem::Umems;
 use crate::uses::{Object, Used};
-use crate::work_queue::TooMany;
+use crate::work_queue::{Advance, TooMany};
 
 /// Length of an Ethernet header: IEEE 802.3-2022, clause 3.1.1.
-const ETHERNET_LEN: usize = 14;
+pub const ETHERNET_LEN: usize = 14;
 
 /// Effect of a poll on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +70,9 @@ pub struct Sq {
     queue: SendQueue,
     lso: Option<Lso>,
     pub(super) is_scheduled: bool,
+    pub counters: QueueCounters,
+    failure: Option<FailedAt>,
+    pub umems: Umems,
 }
 
 /// An LSO in progress.
@@ -114,7 +120,20 @@ impl Sq {
             queue: SendQueue::new(0, 1 << context.queue.log_entries),
             lso: None,
             is_scheduled: false,
+            counters: QueueCounters::default(),
+            failure: None,
+            umems: Umems::default(),
         }
+    }
+
+    pub fn status(&self) -> QueueStatus {
+        let ready = if self.has_work() { QueueStatus::Busy } else { QueueStatus::Idle };
+        QueueStatus::unless_ready(self.state, self.context.flush_in_error).unwrap_or(ready)
+    }
+
+    /// Returns the WQE that moved the SQ to the error state, if one did.
+    pub const fn failure(&self) -> Option<FailedAt> {
+        self.failure
     }
 
     /// Returns the context with the current state.
@@ -138,6 +157,30 @@ impl Sq {
         self.context.user_index
     }
 
+    pub const fn sqn(&self) -> Sqn {
+        self.sqn
+    }
+
+    /// Returns the doorbell record, or `None` if it is not accessible.
+    pub fn record(&self, dma: &GuestMemory) -> Option<QueueRecord> {
+        let mut record = [0; QueueRecord::LEN];
+        dma.read(self.context.queue.record, &mut record).ok()?;
+        Some(QueueRecord::parse(&record))
+    }
+
+    pub const fn queue(&self) -> &SendQueue {
+        &self.queue
+    }
+
+    pub const fn buffer(&self) -> &QueueBuffer {
+        &self.buffer
+    }
+
+    /// Records that software can know about the completion of a WQE and of all WQEs before it.
+    pub fn complete(&mut self, tag: SendTag) {
+        self.queue.complete(tag);
+    }
+
     pub fn pages(&self) -> usize {
         self.buffer.pages()
     }
@@ -159,6 +202,15 @@ impl Sq {
         self.lso = None;
         if state == WorkQueueState::Reset {
             self.queue.clear();
+            self.failure = None;
+        }
+    }
+
+    /// Polls the send counter of the doorbell record. In the reset state, the record may contain an older counter.
+    pub fn poll_record(&mut self, dma: &GuestMemory) -> Advance {
+        match self.record(dma) {
+            Some(record) if self.state != WorkQueueState::Reset => self.queue.poll(record.sent),
+            _ => Advance::Nothing,
         }
     }
 
@@ -167,11 +219,7 @@ impl Sq {
     /// # Errors
     /// Fails if the record announces more blocks than the SQ has.
     pub fn learn(&mut self, dma: &GuestMemory) -> Result<(), TooMany> {
-        let mut record = [0; QueueRecord::LEN];
-        match dma.read(self.context.queue.record, &mut record) {
-            Ok(()) => self.queue.learn(QueueRecord::parse(&record).sent),
-            Err(_) => Ok(()),
-        }
+        self.record(dma).map_or(Ok(()), |record| self.queue.learn(record.sent))
     }
 
     /// Whether another poll may make progress.
@@ -183,8 +231,14 @@ impl Sq {
         }
     }
 
-    /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`.
-    pub fn poll(&mut self, env: &Environment<'_>, out: &mut Vec<u8>) -> (Step, Option<Done>) {
+    /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`. `observe`
+    /// receives the WQE if one is fetched.
+    pub fn poll(
+        &mut self,
+        env: &Environment<'_>,
+        out: &mut Vec<u8>,
+        observe: impl FnOnce(&Self, &Fetch<FetchedWqe>),
+    ) -> (Step, Option<Done>) {
         let start = out.len();
         if let Some(mut lso) = self.lso.take() {
             return match lso.send(env, out) {
@@ -205,7 +259,9 @@ impl Sq {
             // Section 20, M-12: the record may be newer than the doorbell. An implausible counter is ignored.
             let _ = self.learn(env.dma);
         }
-        let (tag, wqe) = match self.queue.take(&self.buffer, env.dma) {
+        let fetch = self.queue.take(&self.buffer, env.dma);
+        observe(self, &fetch);
+        let (tag, wqe) = match fetch {
             Fetch::Empty => return (Step::NoFrame, None),
             Fetch::Broken => {
                 // Without access to the WQEs, the device cannot flush them.
@@ -239,6 +295,7 @@ impl Sq {
     /// Section 16.1: an SQ whose WQE fails moves to the error state.
     fn fail(&mut self, tag: SendTag, Failed(status): Failed) -> Done {
         self.set_state(WorkQueueState::Error);
+        self.failure = Some(FailedAt { index: tag.index(), syndrome: failure::syndrome(status) });
         Done { tag, result: Err(status) }
     }
 
@@ -286,7 +343,8 @@ impl Sq {
         }
     }
 
-    const fn initiator(&self) -> Initiator {
+    /// Returns the identity of accesses to the data of WQEs.
+    pub const fn initiator(&self) -> Initiator {
         Initiator {
             pd: self.context.queue.pd,
             qpn: Qpn::new(self.sqn.get()),

@@ -81,7 +81,11 @@ impl Tir {
             Target::Direct(rqn) => Object::Rq(rqn.get()),
             Target::Indirect(rqtn) => Object::Rqt(rqtn.get()),
         };
-        Used::from_slice(&[target, Object::Domain(self.context.domain.get())])
+        let domain = self.context.domain.get();
+        let mut used = Used::from_slice(&[target]);
+        // Section 23.1: a DevX program may create a TIR without a transport domain.
+        used.extend((domain != 0).then_some(Object::Domain(domain)));
+        used
     }
 
     /// Returns whether the TIR receives frames from an SQ of this device. `from` is the transport domain of the SQ.

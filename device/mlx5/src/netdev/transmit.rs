@@ -22,6 +22,7 @@ use crate::failure;
 use crate::init_segment;
 use crate::reason::{FOREIGN_PAGE, FRAME_OVERSIZE, NO_SQ, OVERFLOW, SQ_STATE};
 use crate::resources::Resources;
+use crate::{strict, trace};
 
 /// Bound: maximum number of WQEs that a poll executes before it returns. Without this bound, SQs full of WQEs that send
 /// no frame would block the device.
@@ -78,6 +79,9 @@ impl Resources {
                 }
                 Step::Oversize => {
                     self.netdev.counters.tx_oversize += 1;
+                    if let Some(sq) = self.netdev.sq_mut(Sqn::new(number)) {
+                        sq.counters.dropped += 1;
+                    }
                     discard(cx.monitor, FRAME_OVERSIZE, &[]);
                 }
                 Step::Broken => {
@@ -96,14 +100,19 @@ impl Resources {
 
     fn poll_sq(&mut self, cx: &mut Context<'_>, sqn: Sqn, link: Link, out: &mut Vec<u8>) -> Step {
         let Self { netdev, mkeys, .. } = self;
-        let env = Environment { memory: mkeys.access(cx.dma), dma: cx.dma, max_frame: link.max_frame };
+        let (dma, monitor) = (cx.dma, &mut *cx.monitor);
+        let env = Environment { memory: mkeys.access(dma), dma, max_frame: link.max_frame };
         let Some(sq) = netdev.sq_mut(sqn) else { return Step::NoFrame };
         sq.is_scheduled = false;
-        let (step, done) = sq.poll(&env, out);
+        let (step, done) = sq.poll(&env, out, |sq, fetch| {
+            monitor.check(|| strict::frame_wqe(sq, fetch));
+            monitor.write_trace(|trace| trace::frame_wqe(trace, sqn, fetch));
+        });
         if sq.has_work() {
             netdev.schedule(sqn.get());
         }
         if let Some(done) = done {
+            cx.monitor.check(|| strict::frame_done(self, sqn, &done, dma));
             self.complete_frame(cx, sqn, done);
         }
         step
@@ -115,7 +124,8 @@ impl Resources {
         if result.is_ok() && !tag.signaled() {
             return;
         }
-        let Some(sq) = self.netdev.sq(sqn) else { return };
+        let Some(sq) = self.netdev.sq_mut(sqn) else { return };
+        sq.complete(tag);
         let (qpn, cqn, user_index) = (Qpn::new(sqn.get()), sq.cqn(), sq.user_index());
         let (entry, solicited) = match result {
             Ok(()) => {
@@ -157,7 +167,14 @@ impl Resources {
         if let Some(number) = rq.flush(cx.dma) {
             self.netdev.schedule(rqn.get());
             self.fail_receive(cx, rqn, number, Status::Flushed);
+        } else if rq.flushes() {
+            self.netdev.flushed.insert(rqn.get(), cx.now);
         }
+    }
+
+    /// Section 15.2: the vport can disable the loopback of all TIRs.
+    fn loops_back(&self, layers: &Layers) -> bool {
+        self.port.ethernet().is_none_or(|port| port.vport.loops_back(layers.dst.is_multicast()))
     }
 
     /// Section 16.3: a frame that an SQ sends also passes through the own receive tables. Returns whether the frame
@@ -170,11 +187,19 @@ impl Resources {
         link: Link,
         steer: impl Fn(&mut Self, &[u8], &Layers) -> Deliveries,
     ) -> bool {
-        if let (Some(domain), Ok(layers)) = (self.netdev.domain(sqn), Layers::parse(frame)) {
+        if let (Some(domain), Ok(layers)) = (self.netdev.domain(sqn), Layers::parse(frame))
+            && self.loops_back(&layers)
+        {
             for delivery in steer(self, frame, &layers) {
                 if self.deliver(cx, frame, &layers, &delivery, Some(domain)) {
                     self.netdev.counters.looped(frame);
                 }
+            }
+        }
+        if let Some(sq) = self.netdev.sq_mut(sqn) {
+            match link.is_up {
+                true => sq.counters.count(frame.len()),
+                false => sq.counters.dropped += 1,
             }
         }
         if !link.is_up {

@@ -36,6 +36,11 @@ impl Frames {
         counter.bytes += frame.len() as u64;
     }
 
+    /// Returns the number of frames of all kinds.
+    pub const fn packets(&self) -> u64 {
+        self.unicast.packets + self.multicast.packets + self.broadcast.packets
+    }
+
     /// Returns the counters of all kinds together.
     fn all(&self) -> TrafficCounter {
         let Self { unicast, multicast, broadcast } = self;

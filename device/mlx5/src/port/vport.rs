@@ -47,6 +47,14 @@ impl NicVport {
         &self.context
     }
 
+    /// Returns whether frames that the network device sends also pass through its own receive tables.
+    pub const fn loops_back(&self, is_multicast: bool) -> bool {
+        match is_multicast {
+            true => !self.context.disable_multicast_loopback,
+            false => !self.context.disable_unicast_loopback,
+        }
+    }
+
     /// Returns the MAC of the network device, or `None` if the driver has not set one. It is the first entry of the
     /// unicast list.
     pub fn mac(&self) -> Option<MacAddr> {

@@ -3,17 +3,34 @@
 //! # Spec
 //! mlx5 interface, section 16.4.
 
+use std::cmp::Ordering;
+
 use protocol::hca::mlx5::match_parameters::OuterHeaders;
 use protocol::net::layers::{Addresses, Layers, TagKind, Transport};
 
 /// The fields of [`OuterHeaders`] in wire format, as eight big-endian words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Fields([u64; 8]);
+
+impl Ord for Fields {
+    fn cmp(&self, other: &Self) -> Ordering {
+        #[cfg(test)]
+        super::tests::steps::count_comparison();
+        self.0.cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Fields {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl Fields {
     /// Returns the fields of a frame. `layers` must be the layers of this frame.
     ///
-    /// A frame without a valid IP header has no IP fields, and a fragment has no ports or TCP flags.
+    /// A frame without an IP header has no IP fields, and a fragment has no ports or TCP flags. The lengths in the headers
+    /// do not matter: rdma-core's tests match frames whose IPv6 payload length includes the IPv6 header.
     pub fn of(frame: &[u8], layers: &Layers) -> Self {
         let tag = layers.outer_tag;
         let tci = tag.map_or(0, |tag| tag.tci.into_bits());
@@ -33,7 +50,7 @@ impl Fields {
             0,
         ];
         let [_, _, protocol, ttl, addresses @ ..] = &mut words;
-        let Some(ip) = layers.ip else { return Self(words) };
+        let Some(ip) = layers.any_ip(frame) else { return Self(words) };
         let header = frame.get(layers.network_at..).unwrap_or_default();
         let [version, service, lifetime] = match ip.addresses {
             Addresses::V4 { src, dst } => {

@@ -70,6 +70,17 @@ impl Parts {
         })
     }
 
+    /// Returns the objects that the lists name.
+    pub fn references(&self) -> Used {
+        let destinations = self.destinations.iter().filter_map(FlowDestination::destination);
+        let destinations = destinations.map(|destination| match destination {
+            Destination::Table(table) => Object::FlowTable(table.get()),
+            Destination::Tir(tirn) => Object::Tir(tirn.get()),
+        });
+        let counters = self.counters.iter().map(|counter| Object::FlowCounter(counter.get()));
+        destinations.chain(counters).collect()
+    }
+
     /// Replaces the selected parts with those of `new`.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 //! # Spec
 //! mlx5 interface, section 16.4.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::hca::mlx5::flow_group::{CreateFlowGroup, QueriedFlowGroup};
@@ -26,6 +27,8 @@ pub struct Table {
     groups: Vec<Group>,
     /// Number of miss actions and destinations that refer to the table.
     pub(super) references: usize,
+    /// Number of frames that matched no entry.
+    missed: Cell<u64>,
 }
 
 #[derive(Debug)]
@@ -45,6 +48,8 @@ pub struct Entry {
     /// Value under the mask of the group.
     value: Fields,
     pub rule: Rule,
+    /// Number of frames that the entry has decided.
+    matched: Cell<u64>,
 }
 
 impl Table {
@@ -57,7 +62,7 @@ impl Table {
         if log_size > LOG_MAX_TABLE_SIZE {
             return Err(Check::FlowTableSize.rejects(log_size));
         }
-        Ok(Self { level, log_size, miss, groups: Vec::new(), references: 0 })
+        Ok(Self { level, log_size, miss, groups: Vec::new(), references: 0, missed: Cell::new(0) })
     }
 
     pub const fn level(&self) -> u8 {
@@ -154,9 +159,32 @@ impl Table {
         entry.ok_or_else(|| Check::FlowEntry.rejects(index))
     }
 
-    /// Returns the rule of the entry with the lowest index that matches the fields of a frame.
+    /// Returns the indices of all entries.
+    pub fn entries(&self) -> impl Iterator<Item = u32> {
+        self.groups.iter().flat_map(|group| group.entries.keys().copied())
+    }
+
+    /// Returns the rule of the entry with the lowest index that matches the fields of a frame, and counts the frame.
     pub(super) fn find(&self, fields: &Fields) -> Option<&Rule> {
-        self.groups.iter().find_map(|group| group.find(fields))
+        let found = self.groups.iter().find_map(|group| group.find(fields));
+        let counter = found.map_or(&self.missed, |entry| &entry.matched);
+        counter.set(counter.get().wrapping_add(1));
+        found.map(|entry| &entry.rule)
+    }
+
+    /// Returns the groups in ascending order of their indices.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// Returns the miss table; `None` if frames that match no entry are dropped.
+    pub const fn miss(&self) -> Option<FlowTableId> {
+        self.miss
+    }
+
+    /// Returns the number of frames that matched no entry.
+    pub fn missed(&self) -> u64 {
+        self.missed.get()
     }
 }
 
@@ -208,7 +236,7 @@ impl Group {
 
     fn set(&mut self, index: u32, value: &Fields, rule: Rule) -> Option<Rule> {
         let value = value.masked(&self.mask);
-        let old = self.entries.insert(index, Box::new(Entry { value, rule }));
+        let old = self.entries.insert(index, Box::new(Entry { value, rule, matched: Cell::new(0) }));
         if let Some(old) = &old {
             self.by_value.remove(&(old.value, index));
         }
@@ -222,18 +250,44 @@ impl Group {
         Some(entry.rule)
     }
 
-    fn find(&self, fields: &Fields) -> Option<&Rule> {
+    fn find(&self, fields: &Fields) -> Option<&Entry> {
+        #[cfg(test)]
+        super::tests::steps::count_lookup();
         let value = fields.masked(&self.mask);
         let (found, index) = self.by_value.range((value, 0)..).next()?;
         if *found != value {
             return None;
         }
-        self.entries.get(index).map(|entry| &entry.rule)
+        self.entries.get(index).map(|entry| &**entry)
+    }
+
+    /// Returns the first and the last index of the group.
+    pub const fn range(&self) -> [u32; 2] {
+        [self.first, self.last]
+    }
+
+    pub const fn mask(&self) -> &Fields {
+        &self.mask
+    }
+
+    /// Returns the number of entries.
+    pub fn entry_count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Returns the entries in ascending order of their indices, starting at `first`.
+    pub fn entries_from(&self, first: u32) -> impl Iterator<Item = (u32, &Entry)> {
+        self.entries.range(first..).map(|(index, entry)| (*index, &**entry))
     }
 }
 
 impl Entry {
     pub const fn value(&self) -> &Fields {
         &self.value
+    }
+
+    /// Returns the number of frames that the entry has decided.
+    pub fn matched(&self) -> u64 {
+        self.matched.get()
     }
 }

@@ -60,6 +60,10 @@ fn teardown(resources: &Resources, name: &str, found: &mut Findings) {
         ("counter sets", resources.counter_sets.count()),
         ("flow tables", resources.steering.tables()),
         ("flow counters", resources.steering.counters()),
+        ("SQs and RQs", resources.netdev.queues.count()),
+        ("TIRs", resources.netdev.tirs.count()),
+        ("TISs", resources.netdev.tiss.count()),
+        ("RQTs", resources.netdev.rqts.count()),
     ];
     let left: Vec<_> = counts
         .iter()

@@ -2,22 +2,27 @@
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
-use protocol::hca::mlx5::doorbell::{ArmCq, CqRecord, EqDoorbell};
+use protocol::hca::mlx5::doorbell::{ArmCq, CqRecord, EqDoorbell, QueueRecord};
 use protocol::hca::mlx5::qp::QpState;
+use protocol::hca::mlx5::sq::WorkQueueState;
 use protocol::hca::mlx5::wqe::ControlSegment;
-use protocol::ids::{Qpn, UarIndex};
+use protocol::ids::{Qpn, Sqn, UarIndex};
 
-use super::is_past;
 use super::rules::{
     ARM_RECORD, ARM_SEQUENCE, CQ_CONSUMER, DOORBELL_NOTHING, DOORBELL_RECORD, DOORBELL_STATE, DOORBELL_WQE,
-    EQ_CONSUMER, SQ_OVERRUN,
+    EQ_CONSUMER, RECORD_BACK, SQ_OVERRUN,
 };
+use super::{has_moved_back, is_past};
+use crate::buffer::QueueBuffer;
+use crate::completion_queue::CompletionQueue;
 use crate::doorbell::WqeHead;
 use crate::event_queue::EventQueue;
+use crate::netdev::Netdev;
+use crate::netdev::sq::Sq;
 use crate::numbered::Numbered;
 use crate::queue_pair::QueuePair;
 use crate::resources::Resources;
-use crate::send_queue::blocks;
+use crate::send_queue::{SendQueue, blocks};
 
 /// Checks that the UAR page of a write is allocated. `resources` is `None` if the device is not initialised.
 pub(in super::super) fn uar_write(resources: Option<&Resources>, page: UarIndex) -> Findings {
@@ -80,13 +85,7 @@ pub(in super::super) fn arm_doorbell(
         return found;
     }
     let Some(cq) = cq else { return found };
-    let producer = cq.context(dma).producer;
-    if is_past(consumer, producer) {
-        found.add(
-            &CQ_CONSUMER,
-            format!("CQ {cqn} armed at consumer index {consumer:#x}, past producer index {producer:#x}"),
-        );
-    }
+    armed_at(cq, arm, dma, &mut found);
     if let Some(record) = cq.read_record(dma).filter(|record| is_older(record, arm)) {
         let CqRecord { armed_at, sequence: recorded, .. } = record;
         found.add(
@@ -96,6 +95,33 @@ pub(in super::super) fn arm_doorbell(
             ),
         );
     }
+    arm_sequence(cq, eqs, arm, &mut found);
+    found
+}
+
+/// Checks an arm request found in a doorbell record. With mapped doorbells, there may be no doorbell to check.
+pub(in super::super) fn arm_record(resources: &mut Resources, arm: &ArmCq, dma: &GuestMemory) -> Findings {
+    let mut found = Findings::default();
+    let Resources { cqs, eqs, .. } = resources;
+    if let Some(cq) = cqs.get_mut(arm.cqn.get()) {
+        armed_at(cq, arm, dma, &mut found);
+        arm_sequence(cq, eqs, arm, &mut found);
+    }
+    found
+}
+
+fn armed_at(cq: &CompletionQueue, arm: &ArmCq, dma: &GuestMemory, found: &mut Findings) {
+    let (ArmCq { cqn, consumer, .. }, producer) = (*arm, cq.context(dma).producer);
+    if is_past(consumer, producer) {
+        found.add(
+            &CQ_CONSUMER,
+            format!("CQ {cqn} armed at consumer index {consumer:#x}, past producer index {producer:#x}"),
+        );
+    }
+}
+
+fn arm_sequence(cq: &mut CompletionQueue, eqs: &Numbered<EventQueue>, arm: &ArmCq, found: &mut Findings) {
+    let ArmCq { cqn, sequence, .. } = *arm;
     // The EQ's consumer index shows which events the driver has read. It is used only for the driver's own CQs, which
     // are in the UAR page of its EQs. For the CQ of a user program, the driver may have read an event that the program
     // has not received yet.
@@ -112,7 +138,6 @@ pub(in super::super) fn arm_doorbell(
             format!("CQ {cqn} armed with sequence number {sequence}, expected {first}{unseen}"),
         );
     }
-    found
 }
 
 /// Whether a doorbell record holds an earlier arm request than the doorbell.
@@ -142,51 +167,108 @@ pub(in super::super) fn send_doorbell(
         return found;
     }
     let Some(record) = qp.record(dma) else { return found };
+    let posted = Posted { queue: qp.send_queue(), buffer: &qp.buffer, sent: record.sent };
     if let Some(head) = head {
-        announced(qp, head, record.sent, dma, &mut found);
+        posted.announced(&format!("QP {qpn}"), head, dma, &mut found);
     }
-    let queue = qp.send_queue();
-    let (posted, blocks) = (record.sent.wrapping_sub(queue.completed()), queue.blocks());
-    if u32::from(posted) > blocks {
-        found.add(
-            &SQ_OVERRUN,
-            format!(
-                "the send queue of QP {qpn} has {blocks} blocks, but {posted} are posted and not completed"
-            ),
-        );
-    }
+    posted.overrun(&format!("the send queue of QP {qpn}"), &mut found);
     found
 }
 
-/// Checks the WQE that a doorbell announces. `sent` is the send counter in the doorbell record.
-fn announced(qp: &QueuePair, head: WqeHead, sent: u16, dma: &GuestMemory, found: &mut Findings) {
-    const BEHIND: u16 = 1 << 15;
-    let qpn = qp.qpn;
-    let mut control = [0; ControlSegment::LEN];
-    control.iter_mut().zip(head).for_each(|(to, from)| *to = from);
-    let ControlSegment { index, size, .. } = ControlSegment::parse(&control);
-    let end = index.wrapping_add(blocks(size));
-    if (1..BEHIND).contains(&end.wrapping_sub(sent)) {
-        found.add(
-            &DOORBELL_RECORD,
-            format!("QP {qpn}: doorbell announces {end:#x} blocks, but the doorbell record has {sent:#x}"),
-        );
-        return;
+/// Checks a send counter found in a doorbell record. With mapped doorbells, there may be no doorbell to check.
+pub(in super::super) fn send_record(qp: &QueuePair, record: QueueRecord) -> Findings {
+    let mut found = Findings::default();
+    let posted = Posted { queue: qp.send_queue(), buffer: &qp.buffer, sent: record.sent };
+    posted.overrun(&format!("the send queue of QP {}", qp.qpn), &mut found);
+    found
+}
+
+/// Checks a doorbell of an SQ. `head` is the start of the last WQE, if the doorbell is a single store.
+pub(in super::super) fn sq_doorbell(
+    netdev: &Netdev,
+    page: UarIndex,
+    sqn: Sqn,
+    head: Option<WqeHead>,
+    dma: &GuestMemory,
+) -> Findings {
+    let mut found = Findings::default();
+    let (sq, name) = (netdev.sq(sqn), format!("SQ {sqn}"));
+    if !reaches(&name, sq.map(Sq::uar), page, &mut found) {
+        return found;
     }
-    let queue = qp.send_queue();
-    let (ahead, waiting) = (index.wrapping_sub(queue.taken()), sent.wrapping_sub(queue.taken()));
-    // Compare only if the device has not fetched the WQE yet. Later, its blocks may hold another WQE.
-    if ahead < waiting
-        && u32::from(waiting) <= queue.blocks()
-        && let Ok(stored) = queue.head::<{ size_of::<WqeHead>() }>(index, &qp.buffer, dma)
-        && stored != head
-    {
-        let [said, stored] = [head, stored].map(u64::from_be_bytes);
+    let Some(sq) = sq else { return found };
+    if sq.state() == WorkQueueState::Reset {
+        found.add(&DOORBELL_STATE, format!("doorbell for {name}, which is in reset"));
+        return found;
+    }
+    let Some(record) = sq.record(dma) else { return found };
+    let taken = sq.queue().taken();
+    if has_moved_back(record.sent, taken) {
         found.add(
-            &DOORBELL_WQE,
+            &RECORD_BACK,
             format!(
-                "QP {qpn}: the doorbell for block {index:#x} is {said:#018x}, but the WQE there starts with {stored:#018x}"
+                "{name}: the send counter in its doorbell record is {:#x}, but {taken:#x} blocks are consumed",
+                record.sent
             ),
         );
+        return found;
+    }
+    let posted = Posted { queue: sq.queue(), buffer: sq.buffer(), sent: record.sent };
+    if let Some(head) = head {
+        posted.announced(&name, head, dma, &mut found);
+    }
+    posted.overrun(&name, &mut found);
+    found
+}
+
+/// A send queue whose doorbell is rung.
+struct Posted<'a> {
+    queue: &'a SendQueue,
+    buffer: &'a QueueBuffer,
+    /// Send counter in the doorbell record.
+    sent: u16,
+}
+
+impl Posted<'_> {
+    fn overrun(&self, queue: &str, found: &mut Findings) {
+        let (posted, blocks) = (self.sent.wrapping_sub(self.queue.completed()), self.queue.blocks());
+        if u32::from(posted) > blocks {
+            found.add(
+                &SQ_OVERRUN,
+                format!("{queue} has {blocks} blocks, but {posted} are posted and not completed"),
+            );
+        }
+    }
+
+    /// Checks the WQE that a doorbell announces.
+    fn announced(&self, name: &str, head: WqeHead, dma: &GuestMemory, found: &mut Findings) {
+        const BEHIND: u16 = 1 << 15;
+        let Self { queue, buffer, sent } = *self;
+        let mut control = [0; ControlSegment::LEN];
+        control.iter_mut().zip(head).for_each(|(to, from)| *to = from);
+        let ControlSegment { index, size, .. } = ControlSegment::parse(&control);
+        let end = index.wrapping_add(blocks(size));
+        if (1..BEHIND).contains(&end.wrapping_sub(sent)) {
+            found.add(
+                &DOORBELL_RECORD,
+                format!("{name}: doorbell announces {end:#x} blocks, but the doorbell record has {sent:#x}"),
+            );
+            return;
+        }
+        let (ahead, waiting) = (index.wrapping_sub(queue.taken()), sent.wrapping_sub(queue.taken()));
+        // Compare only if the device has not fetched the WQE yet. Later, its blocks may hold another WQE.
+        if ahead < waiting
+            && u32::from(waiting) <= queue.blocks()
+            && let Ok(stored) = queue.head::<{ size_of::<WqeHead>() }>(index, buffer, dma)
+            && stored != head
+        {
+            let [said, stored] = [head, stored].map(u64::from_be_bytes);
+            found.add(
+                &DOORBELL_WQE,
+                format!(
+                    "{name}: the doorbell for block {index:#x} is {said:#018x}, but the WQE there starts with {stored:#018x}"
+                ),
+            );
+        }
     }
 }

@@ -16,6 +16,7 @@ use super::rules::{CQ_CONSUMER, CQ_OVERRUN, ENTRY_OWNER, RECORD_SHARED, RQ_OVERR
 use crate::buffer::{Placement, QueueBuffer};
 use crate::completion_queue::CompletionQueue;
 use crate::event_queue::EventQueue;
+use crate::netdev::Queue;
 use crate::queue_pair::QueuePair;
 use crate::resources::Resources;
 use crate::srq::SharedReceiveQueue;
@@ -28,15 +29,30 @@ pub(super) fn created(resources: &Resources, command: &Command<'_>, dma: &GuestM
         }
         Command::CreateCq(create, pages) => {
             cq_entries(resources, &create.context, *pages, dma, found);
-            Some(create.context.record)
+            Some(create.context.record).filter(|_| !create.context.record_in_umem)
         }
-        Command::CreateQp(create, _) => Some(create.context.record).filter(|_| has_queue(&create.context)),
-        Command::CreateRmp(create, _) => Some(create.context.queue.record),
+        Command::CreateQp(create, _) => {
+            let context = &create.context;
+            Some(context.record).filter(|_| has_queue(context) && !context.record_in_umem)
+        }
+        Command::CreateRmp(create, _) => {
+            let queue = &create.context.queue;
+            Some(queue.record).filter(|_| !queue.record_in_umem)
+        }
         Command::CreateXrcSrq(create, _) | Command::CreateSrq(create, _) => Some(create.context.record),
+        Command::CreateSq(create, _) => Some(create.context.queue.record),
+        Command::CreateRq(create, _) => Some(create.context.queue.record),
         _ => None,
     };
+    // An SQ and an RQ use different halves of a record. libmlx5 makes those of a raw QP share one.
+    let is_shareable = |queue: &Queue| {
+        matches!(
+            (command, queue),
+            (Command::CreateSq(..), Queue::Receive(_)) | (Command::CreateRq(..), Queue::Send(_))
+        )
+    };
     if let Some(record) = record
-        && let Some(user) = user_of(resources, record)
+        && let Some(user) = user_of(resources, record, is_shareable)
     {
         found.add(
             &RECORD_SHARED,
@@ -50,8 +66,9 @@ fn has_queue(context: &QpContext) -> bool {
     !context.no_sq || context.receive_kind() == Some(ReceiveKind::Own)
 }
 
-/// Returns the name of the queue that already uses a doorbell record, if any.
-fn user_of(resources: &Resources, record: Iova) -> Option<String> {
+/// Returns the name of the queue that already uses a doorbell record, if any. SQs and RQs for which `is_shareable` is
+/// true are ignored.
+fn user_of(resources: &Resources, record: Iova, is_shareable: impl Fn(&Queue) -> bool) -> Option<String> {
     let mut qps = resources.qps.iter_from(0).filter(|(_, qp)| has_queue(&qp.context));
     let qp = qps.find(|(_, qp)| qp.context.record == record).map(|(qpn, _)| format!("QP {qpn:#x}"));
     let cq = || {
@@ -62,7 +79,15 @@ fn user_of(resources: &Resources, record: Iova) -> Option<String> {
         let found = resources.srqs.iter_from(0).find(|(_, srq)| srq.record() == record);
         found.map(|(srqn, _)| format!("SRQ {srqn:#x}"))
     };
-    qp.or_else(cq).or_else(srq)
+    let work_queue = || {
+        let mut queues = resources.netdev.queues.iter_from(0).filter(|(_, queue)| !is_shareable(queue));
+        let found = queues.find(|(_, queue)| queue.record() == record);
+        found.map(|(number, queue)| match queue {
+            Queue::Send(_) => format!("SQ {number:#x}"),
+            Queue::Receive(_) => format!("RQ {number:#x}"),
+        })
+    };
+    qp.or_else(cq).or_else(srq).or_else(work_queue)
 }
 
 fn eq_entries(

@@ -56,4 +56,11 @@ strict_rules! {
     UMR_CONTROL "umr_control" "13.1, 13.3";
     /// A UMR on a QP other than the kernel's UMR QP that makes a key valid again with the same low byte.
     KEY_REUSED "key_reused" "13.3";
+
+    /// A doorbell record of an SQ or RQ whose counter is behind the work requests that the device has consumed.
+    RECORD_BACK "record_back" "7.3";
+    /// An LSO whose inline header does not end with a TCP or UDP header, or that has no payload or too much of it.
+    LSO_HEADER "lso_header" "16.1, 16.5";
+    /// A frame sent by an SQ that has no TIS.
+    SQ_WITHOUT_TIS "sq_without_tis" "16.1";
 }

@@ -3,7 +3,7 @@
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
 use card::memory::translate::AccessTarget;
-use engine::{Access, Completion, Fetch, Initiator, Queue, SendRequest, Status};
+use engine::{Access, AccessError, Completion, Fetch, Initiator, Queue, SendRequest, Status};
 use protocol::hca::mlx5::wqe::{ControlSegment, DataItem, DataSegment, SendWqe, WqeError};
 use protocol::ids::Pdn;
 
@@ -43,11 +43,34 @@ fn defect(qp: &QueuePair, bytes: &[u8]) -> String {
     }
 }
 
-struct LocalAccess {
-    place: String,
-    pd: Pdn,
-    access: Access,
-    list: Vec<DataSegment>,
+/// The accesses to local memory of a work request.
+pub(super) struct LocalAccess {
+    pub(super) place: String,
+    pub(super) initiator: Initiator,
+    pub(super) access: Access,
+    pub(super) list: Vec<DataSegment>,
+}
+
+/// Describes why a work request failed with a local protection error.
+pub(super) fn denial(
+    resources: &Resources,
+    accessed: &LocalAccess,
+    cause: AccessError,
+    dma: &GuestMemory,
+) -> String {
+    let LocalAccess { place, initiator, access, list } = accessed;
+    let memory = resources.mkeys.access(dma);
+    let denied = list.iter().enumerate().find_map(|(n, data)| {
+        let target = AccessTarget::address(*initiator, data.lkey, data.va);
+        Some((n, data, memory.check(target, data.byte_count.into(), *access).err()?))
+    });
+    let pd = initiator.pd;
+    match denied {
+        Some((n, DataSegment { byte_count, lkey, va }, error)) => format!(
+            "element {n} of {place}: {access} of {byte_count} bytes at {va} with key {lkey} in PD {pd}: {error}"
+        ),
+        None => format!("{place}: {cause}"),
+    }
 }
 
 /// Checks a completed request, before software sees the CQE and reuses the WQE.
@@ -64,24 +87,17 @@ pub(in super::super) fn completion(
         Queue::Send => sent(qp, completion, dma),
         Queue::Recv => received(resources, qp, completion, dma),
     };
-    let Some(LocalAccess { place, pd, access, list }) = accessed else {
-        found.add(&WQE_KEY, format!("a request of QP {qpn}: {cause}"));
-        return found;
-    };
-    let who = Initiator { pd, qpn, reserved_lkey: qp.context.reserved_lkey };
-    let memory = resources.mkeys.access(dma);
-    let denied = list.iter().enumerate().find_map(|(n, data)| {
-        let target = AccessTarget::address(who, data.lkey, data.va);
-        Some((n, data, memory.check(target, data.byte_count.into(), access).err()?))
-    });
-    let what = match denied {
-        Some((n, DataSegment { byte_count, lkey, va }, error)) => format!(
-            "element {n} of {place}: {access} of {byte_count} bytes at {va} with key {lkey} in PD {pd}: {error}"
-        ),
-        None => format!("{place}: {cause}"),
+    let what = match accessed {
+        Some(access) => denial(resources, &access, cause, dma),
+        None => format!("a request of QP {qpn}: {cause}"),
     };
     found.add(&WQE_KEY, what);
     found
+}
+
+/// Returns the identity of a QP's local accesses.
+const fn initiator(qp: &QueuePair, pd: Pdn) -> Initiator {
+    Initiator { pd, qpn: qp.qpn, reserved_lkey: qp.context.reserved_lkey }
 }
 
 fn sent(qp: &QueuePair, completion: &Completion, dma: &GuestMemory) -> Option<LocalAccess> {
@@ -94,7 +110,7 @@ fn sent(qp: &QueuePair, completion: &Completion, dma: &GuestMemory) -> Option<Lo
     };
     Some(LocalAccess {
         place: wqe_at(index, qp.qpn),
-        pd: qp.context.pd,
+        initiator: initiator(qp, qp.context.pd),
         access: if wqe.opcode.scatters() { Access::LocalWrite } else { Access::LocalRead },
         list: wqe.data.iter().filter_map(pointer).collect(),
     })
@@ -112,12 +128,14 @@ fn received(
         Some(srqn) => {
             let srq = resources.srqs.get(srqn.get())?;
             let place = format!("entry {number:#x} of SRQ {srqn}");
-            LocalAccess { place, pd: srq.pd(), access, list: srq.entry(number, dma)?.wqe.scatter.into_vec() }
+            let initiator = initiator(qp, srq.pd());
+            LocalAccess { place, initiator, access, list: srq.entry(number, dma)?.wqe.scatter.into_vec() }
         }
         None => {
             let place = format!("receive {number:#x} of QP {qpn}");
             let wqe = qp.recv_queue().read(number, &qp.buffer, dma).ok()?;
-            LocalAccess { place, pd: qp.context.pd, access, list: wqe.scatter.into_vec() }
+            let initiator = initiator(qp, qp.context.pd);
+            LocalAccess { place, initiator, access, list: wqe.scatter.into_vec() }
         }
     })
 }

@@ -88,7 +88,13 @@ fn interrupt_waits_for_eventfd() {
 fn complete(driver: &mut Driver, cqn: Cqn) {
     let list = pages(RING + 0x8000, 1);
     let context = CqContext { log_entries: 6, ..CqContext::default() };
-    let modify = ModifyCq { change: CqChange::Resize.code(), cqn, fields: CqFields::RESIZE, context };
+    let modify = ModifyCq {
+        change: CqChange::Resize.code(),
+        cqn,
+        fields: CqFields::RESIZE,
+        context,
+        ..ModifyCq::default()
+    };
     driver.ok(&Command::ModifyCq(modify, Pages::parse(&list)));
 }
 

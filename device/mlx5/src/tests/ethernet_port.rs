@@ -1,5 +1,7 @@
 //! The Ethernet port: link, registers, vport, GIDs and RoCE (mlx5 interface, section 15).
 
+mod multicast;
+
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use card::frontend::testing::{exchange, pattern};

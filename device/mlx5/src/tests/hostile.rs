@@ -1,8 +1,11 @@
 //! Tests with a driver that writes random commands, mailboxes and doorbells. The device must complete every command and
 //! stay usable.
 
+mod ethernet;
+
 use drivers::mlx5::Layout;
 
+use super::user_contexts::world::World;
 use super::*;
 
 struct Random(u64);
@@ -75,6 +78,69 @@ fn random_commands_complete() {
     }
     driver.ok(&Command::EnableHca(Function { function: 0 }));
     driver.ok(&Command::InitHca(InitHca::default()));
+}
+
+/// Like [`random_commands_complete`], but most commands are sent for three user contexts with objects of their own.
+#[test]
+fn random_commands_of_users_complete() {
+    let mut random = Random(0x0dd0_57ab_1e5e_ed01);
+    let mut driver = with_users();
+    for round in 0..20_000 {
+        if round % 500 == 0 {
+            driver = with_users();
+        }
+        let mut input = input(&mut random);
+        let user = [0, 1, 2, 3, 3, 4, 0xffff][random.below(7)];
+        input[2..4].copy_from_slice(&u16::to_be_bytes(user));
+        driver.post(0, &input, random.below(600));
+        driver.submit(1);
+        assert_eq!(driver.owner_byte(0) & 1, 0, "round {round}");
+    }
+    driver.ok(&Command::EnableHca(Function { function: 0 }));
+    driver.ok(&Command::InitHca(InitHca::default()));
+}
+
+/// Random commands of one user leave the objects of another user as they were.
+#[test]
+fn random_commands_do_not_reach_other_users() {
+    let mut random = Random(0x5eed_0f0e_75ca_9a11);
+    for round in 0..20 {
+        let mut driver = with_users();
+        let before = user_objects(&mut driver, 1);
+        for _ in 0..500 {
+            let mut input = input(&mut random);
+            input[2..4].copy_from_slice(&[0, 2]);
+            driver.execute(&input, random.below(600));
+        }
+        assert_eq!(user_objects(&mut driver, 1), before, "round {round}");
+    }
+}
+
+fn with_users() -> Driver {
+    let mut driver = initialised_with_ethernet();
+    let uar = driver.alloc_uar();
+    let eqn = driver.create_eq(uar, 0, EventMask::empty(), 0x40_0000);
+    for _ in 0..3 {
+        World::new(&mut driver, eqn);
+    }
+    driver
+}
+
+/// Returns the outputs of all queries for the objects of a user, in ascending order of the opcodes.
+fn user_objects(driver: &mut Driver, user: u16) -> Vec<Vec<u8>> {
+    let mut outputs = Vec::new();
+    for opcode in Command::OPCODES.iter().filter(|opcode| opcode.name().starts_with("QUERY")) {
+        for number in (0..4).chain(0x10..0x13).chain(0x40..0x43).chain(0x80..0x83).chain(0x4000..0x4006) {
+            let mut input = [0; 0x40];
+            input[..2].copy_from_slice(&opcode.code().to_be_bytes());
+            input[2..4].copy_from_slice(&user.to_be_bytes());
+            input[8..12].copy_from_slice(&u32::to_be_bytes(number));
+            input[0x14..0x18].copy_from_slice(&u32::to_be_bytes(number));
+            input[0x1c..0x20].copy_from_slice(&u32::to_be_bytes(number));
+            outputs.push(driver.execute(&input, 0x200));
+        }
+    }
+    outputs
 }
 
 #[test]

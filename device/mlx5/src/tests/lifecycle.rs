@@ -148,6 +148,8 @@ fn query_hca_cap_returns_set_capabilities() {
     assert_eq!(driver.execute(&query(true), 4112)[16..], area);
     let ethernet = Command::QueryHcaCap(Query { cap_type: 1, current: true });
     assert_eq!(driver.rejected(&ethernet), Check::CapType);
+    let paging = Command::QueryHcaCap(Query { cap_type: 2, current: true });
+    assert_eq!(driver.execute(&paging.emit(0), 4112), [0; 4112]);
     let short = Command::SetHcaCap(SetHcaCap { cap_type: 0 }, Bytes::parse(&area[..100]));
     assert_eq!(driver.rejected(&short), Check::CapArea);
 }

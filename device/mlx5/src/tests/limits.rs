@@ -118,7 +118,7 @@ fn object_limits_are_enforced() {
     let objects = Objects::new();
     let (list, rmp) = (pages(QUEUE, 1), objects.rmp(0, 5));
     let Objects { mut driver, uar, eqn, qp, .. } = objects;
-    let cq = CreateCq { context: cq_context(uar, eqn) };
+    let cq = CreateCq { context: cq_context(uar, eqn), ..CreateCq::default() };
     // Each case contains the number of objects to create and the number assigned to the last one.
     for (command, count, last, check) in [
         (create_qp(qp, &list), QPS - 128, QPS - 1, Check::QpLimit),

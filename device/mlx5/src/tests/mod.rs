@@ -1,5 +1,6 @@
 //! Tests of a whole device with a driver, without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
 
+mod counters;
 mod doorbells;
 mod ethernet_port;
 mod flow;
@@ -8,6 +9,7 @@ mod hostile;
 mod lifecycle;
 mod limits;
 mod mailboxes;
+mod mapped;
 mod netdev;
 mod objects;
 mod port;
@@ -18,6 +20,9 @@ mod trace;
 mod traffic;
 mod umr;
 mod user;
+
+mod user_contexts;
+mod user_memories;
 
 use card::frontend::Interface as _;
 use card::frontend::testing::Guest;
@@ -157,7 +162,10 @@ impl<B: drivers::Bus> Commands for driver::Driver<B> {
 
     fn create_cq(&mut self, uar: UarIndex, eqn: Eqn, ring: u64) -> Cqn {
         let list = pages(ring, 1);
-        let command = Command::CreateCq(CreateCq { context: cq_context(uar, eqn) }, Pages::parse(&list));
+        let command = Command::CreateCq(
+            CreateCq { context: cq_context(uar, eqn), ..CreateCq::default() },
+            Pages::parse(&list),
+        );
         CqNumber::parse(&output(&self.ok(&command))).cqn
     }
 }

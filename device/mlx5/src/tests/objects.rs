@@ -98,7 +98,7 @@ fn largest_cq_fits_in_4_kib_pages() {
     let eqn = driver.create_eq(uar, 0, EventMask::empty(), RING);
     let context = CqContext { cqe_size: 1, log_entries: 22, ..cq_context(uar, eqn) };
     let list = pages(0x2000_0000, (128 << 22) >> 12);
-    driver.ok(&Command::CreateCq(CreateCq { context }, Pages::parse(&list)));
+    driver.ok(&Command::CreateCq(CreateCq { context, ..CreateCq::default() }, Pages::parse(&list)));
 }
 
 #[test]
@@ -107,8 +107,9 @@ fn create_cq_rejects_invalid_context_fields() {
     let uar = driver.alloc_uar();
     let eqn = driver.create_eq(uar, 0, EventMask::empty(), RING);
     let list = pages(RING, 1);
-    let mut check =
-        |context: CqContext| driver.rejected(&Command::CreateCq(CreateCq { context }, Pages::parse(&list)));
+    let mut check = |context: CqContext| {
+        driver.rejected(&Command::CreateCq(CreateCq { context, ..CreateCq::default() }, Pages::parse(&list)))
+    };
     let context = cq_context(uar, eqn);
     assert_eq!(check(CqContext { cqe_size: 3, ..context }), Check::CqEntrySize);
     assert_eq!(check(CqContext { log_entries: 23, ..context }), Check::CqSize);
@@ -133,8 +134,13 @@ fn modify_cq_changes_only_selected_fields() {
     let cqn = driver.create_cq(uar, eqn, RING);
     let new =
         CqContext { moderation_period: 7, moderation_count: 9, ignore_overrun: true, ..CqContext::default() };
-    let modify =
-        ModifyCq { change: 0, cqn, fields: CqFields::COUNT | CqFields::IGNORE_OVERRUN, context: new };
+    let modify = ModifyCq {
+        change: 0,
+        cqn,
+        fields: CqFields::COUNT | CqFields::IGNORE_OVERRUN,
+        context: new,
+        ..ModifyCq::default()
+    };
     driver.ok(&Command::ModifyCq(modify, Pages::default()));
     let context = QueriedCq::parse(&output(&driver.ok(&Command::QueryCq(CqNumber { cqn })))).context;
     assert_eq!((context.moderation_period, context.moderation_count), (0, 9));
@@ -154,7 +160,13 @@ fn resized_cq_keeps_producer_index() {
     let list = pages(NEW, 2);
     let resize = |driver: &mut Driver, log_entries| {
         let context = CqContext { log_entries, ..CqContext::default() };
-        let modify = ModifyCq { change: CqChange::Resize.code(), cqn, fields: CqFields::RESIZE, context };
+        let modify = ModifyCq {
+            change: CqChange::Resize.code(),
+            cqn,
+            fields: CqFields::RESIZE,
+            context,
+            ..ModifyCq::default()
+        };
         driver.command(&Command::ModifyCq(modify, Pages::parse(&list))).0
     };
     let status = |check: Check| OutputHeader { status: check.status().code(), syndrome: check.syndrome() };

@@ -101,6 +101,27 @@ fn write(a: &mut User, b: &mut User, [key, len]: [u32; 2], va: u64) -> u8 {
     execute(a, b, &wqe)
 }
 
+/// Section 23.3: a user program could otherwise map any guest page.
+#[test]
+fn only_fast_registration_maps_pages() {
+    let change = |fast_registration, mask| {
+        let (mut a, mut b) = (User::new(1), User::new(2));
+        a.connect(&QpContext { fast_registration, ..a.context(Service::Rc) }, 2);
+        b.connect(&b.context(Service::Rc), 1);
+        let context =
+            MkeyContext { free: false, umr_enabled: true, log_page: 12, ..a.mkey(AccessMode::Pages) };
+        let list = pages(PAGES, 2);
+        let key = a.create_mkey(MkeyContext { length: 0x1000, ..context }, &list);
+        let control = UmrControl { inline: true, mask, ..UmrControl::default() };
+        let mkey = MkeyContext { free: true, length: 0x2000, log_page: 20, ..context };
+        execute(&mut a, &mut b, &umr(key, control, mkey, Translation::Inline(&[])))
+    };
+    for mask in [MkeyMask::LENGTH, MkeyMask::PAGE_SIZE, MkeyMask::FREE | MkeyMask::LENGTH] {
+        assert_eq!((change(false, mask), change(true, mask)), (FAILED, 0), "{mask:?}");
+    }
+    assert_eq!(change(false, MkeyMask::FREE), 0, "invalidation");
+}
+
 #[test]
 fn peer_can_access_registered_pages_until_invalidation() {
     let (mut a, mut b) = User::pair(Service::Rc);

@@ -23,12 +23,12 @@ use super::*;
 
 const EVENTS: u64 = 0x40_0000;
 const COMPLETIONS: u64 = 0x40_8000;
-const CQ: u64 = 0x41_0000;
+pub(super) const CQ: u64 = 0x41_0000;
 /// The EQ for completions, which is created second.
 pub(super) const COMPLETION_EQ: Eqn = Eqn::new(2);
 const CQ_ENTRIES: u32 = 64;
 /// Address of a QP's queues: 16 receive entries of 64 bytes each, followed by 32 send queue blocks.
-const QP: u64 = 0x42_0000;
+pub(super) const QP: u64 = 0x42_0000;
 pub(super) const BLOCKS: u16 = 32;
 pub(super) const RECEIVES: u16 = 16;
 /// Address of an SRQ of eight entries of 64 bytes.
@@ -38,19 +38,22 @@ pub(super) const SRQ_RECORD: Iova = Iova::new(RECORD.get() + 0x80);
 /// Start address of the data region, inside the first of four pages. The pages have descending bus addresses.
 pub(super) const DATA_VA: u64 = 0x7f00_0000_0800;
 pub(super) const DATA_LEN: u64 = 0x3000;
-const LAST_PAGE: u64 = 0x50_3000;
+pub(super) const LAST_PAGE: u64 = 0x50_3000;
 pub(super) const QKEY: Qkey = Qkey::new(0x1111);
 pub(super) const USER_INDEX: UserIndex = UserIndex::new(0x77);
 
 /// A program with a CQ, a data region, and one QP.
 pub(super) struct User {
     driver: Driver,
+    /// Page of the EQs' doorbells.
+    eq_uar: UarIndex,
+    /// Page of the program's doorbells.
     pub(super) uar: UarIndex,
     pub(super) pd: Pdn,
     pub(super) cqn: Cqn,
     pub(super) qpn: Qpn,
     /// Bus address of the send queue, which follows the receive queue.
-    send_queue: u64,
+    pub(super) send_queue: u64,
     pub(super) key: u32,
     /// Number of send queue blocks posted.
     sent: u16,
@@ -100,13 +103,25 @@ impl User {
     }
 
     pub(super) fn with(lid: u16, options: Options) -> Self {
-        let mut driver = powered_on_with(lid, options);
+        Self::of(powered_on_with(lid, options), |_, eq_uar| eq_uar)
+    }
+
+    /// Creates a program whose UAR page is mapped, so that its doorbells do not trap.
+    pub(super) fn mapped(lid: u16) -> Self {
+        let mut driver = powered_on_with(lid, infiniband());
+        driver.map_doorbells();
+        Self::of(driver, |driver, _| driver.alloc_uar())
+    }
+
+    /// Creates a program on a device that has been powered on. `uar` returns its UAR page, given the page of the EQs.
+    fn of(mut driver: Driver, uar: impl FnOnce(&mut Driver, UarIndex) -> UarIndex) -> Self {
         driver.ok(&Command::EnableHca(Function { function: 0 }));
         driver.ok(&Command::InitHca(InitHca::default()));
-        let uar = driver.alloc_uar();
+        let eq_uar = driver.alloc_uar();
         let all = EventMask::from_bits_retain(0x1f_00be);
-        driver.create_eq(uar, 0, all, EVENTS);
-        let eqn = driver.create_eq(uar, 1, EventMask::empty(), COMPLETIONS);
+        driver.create_eq(eq_uar, 0, all, EVENTS);
+        let eqn = driver.create_eq(eq_uar, 1, EventMask::empty(), COMPLETIONS);
+        let uar = uar(&mut driver, eq_uar);
         let cqn = driver.create_cq(uar, eqn, CQ);
         for entry in 0..u64::from(CQ_ENTRIES) {
             driver.poke(CQ + entry * 64 + 63, &[INITIAL_OWNER_BYTE]);
@@ -115,6 +130,7 @@ impl User {
         let qpn = Qpn::new(0);
         let mut user = Self {
             driver,
+            eq_uar,
             uar,
             pd,
             cqn,
@@ -175,6 +191,7 @@ impl User {
             send_cqn: self.cqn,
             recv_cqn: self.cqn,
             record: QP_RECORD,
+            fast_registration: true,
             qkey: QKEY,
             ..QpContext::default()
         }
@@ -348,7 +365,7 @@ impl User {
 
     /// Reads all completion events and updates the EQ's consumer index.
     pub(super) fn receive_events(&mut self) {
-        let (uar, events) = (self.uar, u32::try_from(self.completion_events()).unwrap());
+        let (uar, events) = (self.eq_uar, u32::try_from(self.completion_events()).unwrap());
         self.sequence = u8::try_from(events & 3).unwrap();
         self.ring(uar, driver::UPDATE_EQ, &EqDoorbell { eqn: COMPLETION_EQ, consumer: events }.emit());
     }

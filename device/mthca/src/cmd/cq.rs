@@ -24,7 +24,7 @@ pub(super) fn sw2hw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     }
     let full = |TableFull| CmdError::new(CmdStatus::ExceedLim, "limit of CQs reached at index", index.into());
     resources.cqs.insert(index, Box::new(CompletionQueue::new(cqn, &cqc))).map_err(full)?;
-    resources.uar.add(cqc.page, UarRegister::ArmCq, index);
+    resources.uar.add((cqc.page, UarRegister::ArmCq), index);
     Ok(Answer::Nothing)
 }
 
@@ -34,7 +34,7 @@ pub(super) fn hw2sw(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let page = find(resources, command)?.page();
     let index = resources.cq_index(command.cqn());
     resources.cqs.remove(index);
-    resources.uar.remove(page, UarRegister::ArmCq, index);
+    resources.uar.remove((page, UarRegister::ArmCq), index);
     Ok(Answer::Nothing)
 }
 

@@ -45,7 +45,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
             cx.engine.destroy_qp(qpn);
             cx.monitor.forget_qp(qpn);
             resources.qps.remove(index);
-            resources.uar.remove(current.page, UarRegister::Send, index);
+            resources.uar.remove((current.page, UarRegister::Send), index);
             let wanted = command.requests_context().then(|| ModifyQp::outbox(&current).to_vec());
             return Ok(wanted.map_or(Answer::Nothing, Answer::Mailbox));
         }
@@ -75,7 +75,7 @@ fn create(resources: &mut Resources, cx: &mut Context<'_>, qpn: Qpn, qpc: Qpc) -
         cx.engine.destroy_qp(qpn);
         return Err(exceeded);
     }
-    resources.uar.add(page, UarRegister::Send, index);
+    resources.uar.add((page, UarRegister::Send), index);
     Ok(())
 }
 

@@ -35,7 +35,7 @@ const PROGRAM: &str = include_str!("../../../guest/xdp.py");
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Program {
     pub(super) name: &'static str,
-    /// Argument of [`PROGRAM`].
+    /// The ACTION with which [`PROGRAM`] is started.
     action: &'static str,
     /// Counter of the driver that counts the program's packets.
     counter: &'static str,

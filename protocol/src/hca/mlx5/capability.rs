@@ -9,6 +9,7 @@
 use super::code::codes;
 use super::command::OutputHeader;
 use super::ethernet_capability::{EthernetCaps, FlowTableCaps, RoceCaps};
+use super::user_context::UserRights;
 use crate::describe::{Describe, Field as _, Value, Visitor};
 use crate::layout;
 
@@ -256,6 +257,10 @@ layout! {
         @0x7c[12:8]   log_max_multicast_list: u8,
         /// Log2 of the maximum length of the unicast list in the vport context.
         @0x7c[4:0]    log_max_unicast_list: u8,
+        /// Log2 of the number of DevX user contexts. 0 disables DevX.
+        @0x8c[28:24]  log_max_user_contexts: u8,
+        /// Log2 of the number of user memories.
+        @0x8c[20:16]  log_max_user_memories: u8,
         @0x8c[15:0]   max_eqs: u16,
         /// Frequency of the internal timer in MHz.
         @0x98         timer_mhz: u32,
@@ -267,6 +272,8 @@ layout! {
         @0xb4[0]      cqe_compression: bool,
         /// Maximum number of completions in a compressed CQE.
         @0xb8[15:0]   max_mini_cqes: u16,
+        /// Rights that a DevX user context can have.
+        @0xd4         user_rights: UserRights as u32,
     }
 }
 
@@ -340,6 +347,9 @@ impl GeneralCaps {
             log_max_transport_domains: 10,
             log_max_pds: 16,
             log_max_xrcds: 16,
+            log_max_user_contexts: 10,
+            log_max_user_memories: 12,
+            user_rights: UserRights::RAW_TRANSMIT,
             max_eqs: 64,
             timer_mhz: 156,
             timer_khz: 156_250,
@@ -426,10 +436,11 @@ mod tests {
             (0x5c, 56),
             (0x60, 13),
             (0x64, 0x0a10_0010),
-            (0x8c, 64),
+            (0x8c, 0x0a0c_0040),
             (0x98, 156),
             (0x9c, 156_250),
             (0xa4, 1),
+            (0xd4, 1),
         ]);
         assert_eq!(GeneralCaps::infiniband().emit(), expected);
         assert_eq!(GeneralCaps::parse(&expected), GeneralCaps::infiniband());

@@ -190,7 +190,8 @@ layout! {
     pub struct InputHeader[16] big_endian {
         /// A value of [`Opcode`].
         @0x00  opcode: u16 => Opcode::word,
-        /// User context of a DevX command, or 0 for any other command.
+        /// Raw code of a [`User`](super::user_context::User). The kernel sets it to the user context on whose behalf it
+        /// sends the command.
         @0x02  user: u16,
         /// Variant of the command.
         @0x06  op_mod: u16 => Hex,

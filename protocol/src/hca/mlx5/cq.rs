@@ -6,8 +6,9 @@
 use bitflags::bitflags;
 
 use super::code::codes;
+use super::user_memory::UmemPlace;
 use crate::describe::{Field, Visitor, show_flags};
-use crate::ids::{Cqn, Eqn, Iova, UarIndex};
+use crate::ids::{Cqn, Eqn, Iova, UarIndex, UmemId};
 use crate::layout;
 
 codes! {
@@ -55,6 +56,10 @@ layout! {
         /// Whether the device may compress CQEs. This device never compresses CQEs.
         @0x00[14]     compression: bool,
         @0x00[11:8]   state: u8,
+        /// Whether the doorbell record is in a user memory. Its address is then an offset.
+        @0x00[25]     record_in_umem: bool,
+        /// User memory that holds the doorbell record.
+        @0x04         record_umem: UmemId,
         /// Offset of the first entry in its page; see [`super::page_offset`].
         @0x08[11:6]   page_offset: u8,
         /// Log2 of the number of entries.
@@ -83,12 +88,29 @@ impl CqContext {
     pub const fn cqe_size(&self) -> Option<CqeSize> {
         CqeSize::from_code(self.cqe_size)
     }
+
+    /// Returns the place of the doorbell record in a user memory, or `None` if its address is a DMA address.
+    pub fn record_place(&self) -> Option<UmemPlace> {
+        UmemPlace::new(self.record_in_umem, self.record_umem, self.record.get())
+    }
 }
 
 layout! {
-    /// Fixed part of the CREATE_CQ input. The page addresses of the ring follow.
+    /// Fixed part of the CREATE_CQ input. The page addresses of the ring follow, unless it is in a user memory.
     pub struct CreateCq[0x110] big_endian {
-        @0x10  context: CqContext,
+        @0x10      context: CqContext,
+        /// Where the ring starts in its user memory.
+        @0x50      umem_offset: u64 => Hex,
+        @0x58      umem: UmemId,
+        /// Whether the ring is in a user memory.
+        @0x5c[31]  in_umem: bool,
+    }
+}
+
+impl CreateCq {
+    /// Returns the place of the ring in a user memory, or `None` if the input lists its pages.
+    pub fn place(&self) -> Option<UmemPlace> {
+        UmemPlace::new(self.in_umem, self.umem, self.umem_offset)
     }
 }
 
@@ -158,10 +180,20 @@ layout! {
         @0x0c        fields: CqFields as u32,
         /// Context with the new values.
         @0x10        context: CqContext,
+        /// Where a new ring starts in its user memory.
+        @0x50        umem_offset: u64 => Hex,
+        @0x58        umem: UmemId,
+        /// Whether a new ring is in a user memory.
+        @0x5c[31]    in_umem: bool,
     }
 }
 
 impl ModifyCq {
+    /// Returns the place of a new ring in a user memory, or `None` if the input lists its pages.
+    pub fn place(&self) -> Option<UmemPlace> {
+        UmemPlace::new(self.in_umem, self.umem, self.umem_offset)
+    }
+
     /// Returns the kind of change, or `None` if the code is unknown.
     pub const fn change(&self) -> Option<CqChange> {
         CqChange::from_code(self.change)
@@ -193,9 +225,12 @@ mod tests {
             consumer: 0x11_2233,
             producer: 0x44_5566,
             record: Iova::new(0x1_194e_e000),
+            record_in_umem: true,
+            record_umem: UmemId::new(0x1122_3344),
         };
         let expected = words(&[
-            (0x00, 0x0037_c900),
+            (0x00, 0x0237_c900),
+            (0x04, 0x1122_3344),
             (0x08, 32 << 6),
             (0x0c, 0x0900_0012),
             (0x10, 0x0abc_1234),

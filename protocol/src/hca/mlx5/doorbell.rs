@@ -3,6 +3,7 @@
 //! # Spec
 //! mlx5 interface, section 7.
 
+use super::PAGE;
 use crate::ids::{Cqn, Eqn, Qpn};
 use crate::layout;
 
@@ -36,15 +37,26 @@ pub enum UarRegister {
 }
 
 impl UarRegister {
+    /// Offset of the register that arms CQs.
+    pub const ARM_CQ: u64 = 0x20;
+    /// Offset of the first send doorbell register.
+    pub const SEND: u64 = 0x800;
+
+    /// Returns the offsets of all send doorbells: one for each half of each register.
+    pub fn sends() -> impl Iterator<Item = u64> {
+        const BUFFERS: u64 = (PAGE as u64 - UarRegister::SEND) / BLUE_FLAME_LEN;
+        (0..BUFFERS).map(|buffer| Self::SEND + buffer * BLUE_FLAME_LEN)
+    }
+
     /// Decodes the offset of a write to a UAR page.
     pub const fn at(offset: u64) -> Option<Self> {
         match offset {
-            0x20 => Some(Self::ArmCq(false)),
+            Self::ARM_CQ => Some(Self::ArmCq(false)),
             0x24 => Some(Self::ArmCq(true)),
             0x40 => Some(Self::ArmEq),
             0x48 => Some(Self::UpdateEq),
-            0x800..0x1000 => {
-                let [.., high, low] = (offset - 0x800).to_be_bytes();
+            Self::SEND..0x1000 => {
+                let [.., high, low] = (offset - Self::SEND).to_be_bytes();
                 let (register, second) = (high >> 1, high & 1 != 0);
                 Some(Self::Send { register, second, offset: low as u16 })
             }
@@ -98,6 +110,9 @@ layout! {
     pub struct CqRecord[8] big_endian {
         /// Consumer index. The driver has read all entries before it.
         @0x00[23:0]   consumer: u32,
+        /// Whether software has never armed the CQ. Only the device sets this bit, when it creates a CQ whose doorbells
+        /// it polls (hcad).
+        @0x04[31]     never_armed: bool,
         /// Number of events that the driver has received, as in [`ArmCq`].
         @0x04[29:28]  sequence: u8,
         /// Whether only solicited completions and errors raise an event.
@@ -151,6 +166,17 @@ mod tests {
         assert_eq!((record.received, record.sent), (3, 0x102));
         let record = CqRecord::parse(&[0, 0, 0, 5, 0x31, 0, 0, 4]);
         assert_eq!((record.consumer, record.armed_at, record.sequence), (5, 4, 3));
-        assert!(record.solicited_only);
+        assert!(record.solicited_only && !record.never_armed);
+        let fresh = CqRecord { never_armed: true, ..CqRecord::default() };
+        assert_eq!(fresh.emit(), [0, 0, 0, 0, 0x80, 0, 0, 0]);
+    }
+
+    #[test]
+    fn every_send_doorbell_starts_a_buffer() {
+        let all: Vec<u64> = UarRegister::sends().collect();
+        assert_eq!(all, [0x800, 0x900, 0xa00, 0xb00, 0xc00, 0xd00, 0xe00, 0xf00]);
+        assert!(
+            all.iter().all(|at| matches!(UarRegister::at(*at), Some(UarRegister::Send { offset: 0, .. })))
+        );
     }
 }

@@ -42,6 +42,9 @@ use super::sq::{CreateSq, ModifySq, QueriedSq};
 use super::tir::{CreateTir, ModifyTir, QueriedTir};
 use super::tis::{CreateTis, ModifyTis, QueriedTis};
 
+use super::user_context::{CreateUctx, UctxNumber};
+use super::user_memory::{CreateUmem, UmemNumber};
+
 use crate::describe::{Describe, Field, Value, Visitor};
 use crate::ids::Iova;
 
@@ -377,6 +380,14 @@ commands! {
     ModifyRq(ModifyRq) -> OutputHeader;
     DestroyRq(RqNumber) -> OutputHeader;
     QueryRq(RqNumber) -> QueriedRq;
+
+    /// Creates a DevX user context.
+    CreateUctx(CreateUctx) -> UctxNumber;
+    /// Destroys a DevX user context and drops its objects.
+    DestroyUctx(UctxNumber) -> OutputHeader;
+    /// Registers guest memory for the queues of a DevX user.
+    CreateUmem(CreateUmem, pages: Pages) -> UmemNumber;
+    DestroyUmem(UmemNumber) -> OutputHeader;
 }
 
 impl Command<'_> {

@@ -4,8 +4,9 @@
 //! mlx5 interface, sections 5.3, 13.1 and 13.2.
 
 use super::code::codes;
+use super::user_memory::UmemPlace;
 use crate::describe::describe;
-use crate::ids::{Iova, Pdn, Qpn, Va};
+use crate::ids::{Iova, Pdn, Qpn, UmemId, Va};
 use crate::layout;
 
 /// Length in bytes of a translation unit, which holds two page addresses or one [`Klm`].
@@ -106,9 +107,21 @@ layout! {
         /// Whether the entries of a translation list are page addresses. A list is present if `translation_units` is
         /// not 0.
         @0x0c[31]  page_access: bool,
+        /// Whether the region is in a user memory.
+        @0x0c[30]  in_umem: bool,
         @0x10      context: MkeyContext,
         /// Size of the list that follows, in units of 16 bytes, or 0 if a UMR will provide the list.
         @0x60      translation_units: u32,
+        @0x64      umem: UmemId,
+        /// Where the region starts in its user memory.
+        @0x68      umem_offset: u64 => Hex,
+    }
+}
+
+impl CreateMkey {
+    /// Returns the place of the region in a user memory, or `None` if it is not in one.
+    pub fn place(&self) -> Option<UmemPlace> {
+        UmemPlace::new(self.in_umem, self.umem, self.umem_offset)
     }
 }
 

@@ -55,6 +55,9 @@ pub mod sq;
 pub mod tir;
 pub mod tis;
 
+pub mod user_context;
+pub mod user_memory;
+
 /// Length of a guest page and of a UAR page in bytes.
 pub const PAGE: usize = 4096;
 

@@ -119,6 +119,11 @@ codes! {
         DeallocFlowCounter = 0x93a "DEALLOC_FLOW_COUNTER",
         QueryFlowCounter = 0x93b "QUERY_FLOW_COUNTER",
         ModifyFlowTable = 0x93c "MODIFY_FLOW_TABLE",
+
+        CreateUctx = 0xa04 "CREATE_UCTX",
+        DestroyUctx = 0xa06 "DESTROY_UCTX",
+        CreateUmem = 0xa08 "CREATE_UMEM",
+        DestroyUmem = 0xa0a "DESTROY_UMEM",
     }
 }
 

@@ -8,8 +8,9 @@
 use super::code::codes;
 use super::path::Path;
 use super::transition::QpAttributes;
+use super::user_memory::UmemPlace;
 use crate::Psn;
-use crate::ids::{CounterSet, Cqn, Iova, Pdn, Qkey, Qpn, Srqn, UarIndex, UserIndex, XrcDomain};
+use crate::ids::{CounterSet, Cqn, Iova, Pdn, Qkey, Qpn, Srqn, UarIndex, UmemId, UserIndex, XrcDomain};
 use crate::layout;
 
 codes! {
@@ -188,6 +189,10 @@ layout! {
         @0xc4[7:0]    inline_response: u8 => Hex,
         /// Access key for DC. Not used.
         @0xc8         dc_key: u64 => Hex,
+        /// Whether the doorbell record is in a user memory. Its address is then an offset.
+        @0xd0[28]     record_in_umem: bool,
+        /// User memory that holds the doorbell record.
+        @0xe4         record_umem: UmemId,
     }
 }
 
@@ -207,6 +212,11 @@ impl QpContext {
         ReceiveKind::from_code(self.receive_kind)
     }
 
+    /// Returns the place of the doorbell record in a user memory, or `None` if its address is a DMA address.
+    pub fn record_place(&self) -> Option<UmemPlace> {
+        UmemPlace::new(self.record_in_umem, self.record_umem, self.record.get())
+    }
+
     /// Returns the length of the receive queue in bytes, or 0 if the QP has none. The receive queue is at the start of
     /// the buffer.
     pub const fn rq_len(&self) -> usize {
@@ -224,13 +234,25 @@ impl QpContext {
 }
 
 layout! {
-    /// Fixed part of the CREATE_QP input. The page addresses of the queues follow.
+    /// Fixed part of the CREATE_QP input. The page addresses of the queues follow, unless they are in a user memory.
     pub struct CreateQp[0x110] big_endian {
         /// QP number. Reserved in this command; must be 0.
         @0x08[23:0]  qpn: Qpn,
         /// Attribute mask. Not used by this command.
         @0x10        optional: QpAttributes as u32,
         @0x18        context: QpContext,
+        /// Where the queues start in their user memory.
+        @0x100       umem_offset: u64 => Hex,
+        @0x108       umem: UmemId,
+        /// Whether the queues are in a user memory.
+        @0x10c[31]   in_umem: bool,
+    }
+}
+
+impl CreateQp {
+    /// Returns the place of the queues in a user memory, or `None` if the input lists their pages.
+    pub fn place(&self) -> Option<UmemPlace> {
+        UmemPlace::new(self.in_umem, self.umem, self.umem_offset)
     }
 }
 
@@ -325,6 +347,8 @@ mod tests {
             inline_request: 0x11,
             inline_response: 0x22,
             dc_key: 0x0102_0304_0506_0708,
+            record_in_umem: true,
+            record_umem: UmemId::new(0x99aa_bbcc),
         };
         let bytes = words(&[
             (0x00, 0x300c_1854),
@@ -356,6 +380,8 @@ mod tests {
             (0xc4, 0x1122),
             (0xc8, 0x0102_0304),
             (0xcc, 0x0506_0708),
+            (0xd0, 0x1000_0000),
+            (0xe4, 0x99aa_bbcc),
         ]);
         assert_eq!(context.emit(), bytes);
         assert_eq!(QpContext::parse(&bytes), context);

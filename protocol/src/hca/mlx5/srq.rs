@@ -4,7 +4,8 @@
 //! mlx5 interface, sections 5.4, 12.2 and 12.3.
 
 use super::code::codes;
-use crate::ids::{Cqn, Iova, Pdn, Srqn, UarIndex, UserIndex, XrcDomain};
+use super::user_memory::UmemPlace;
+use crate::ids::{Cqn, Iova, Pdn, Srqn, UarIndex, UmemId, UserIndex, XrcDomain};
 use crate::layout;
 
 codes! {
@@ -41,6 +42,28 @@ layout! {
         @0x20[12:8]   log_page_size: u8,
         /// Log2 of the number of entries.
         @0x20[4:0]    log_entries: u8,
+        /// Whether the doorbell record is in a user memory. Its address is then an offset.
+        @0x24[31]     record_in_umem: bool,
+        /// Whether the queue is in a user memory. The input then lists no pages.
+        @0x24[30]     in_umem: bool,
+        /// User memory that holds the doorbell record.
+        @0x28         record_umem: UmemId,
+        /// User memory that holds the queue.
+        @0x2c         umem: UmemId,
+        /// Where the queue starts in its user memory.
+        @0x30         umem_offset: u64 => Hex,
+    }
+}
+
+impl WorkQueue {
+    /// Returns the place of the doorbell record in a user memory, or `None` if its address is a DMA address.
+    pub fn record_place(&self) -> Option<UmemPlace> {
+        UmemPlace::new(self.record_in_umem, self.record_umem, self.record.get())
+    }
+
+    /// Returns the place of the queue in a user memory, or `None` if the input lists its pages.
+    pub fn place(&self) -> Option<UmemPlace> {
+        UmemPlace::new(self.in_umem, self.umem, self.umem_offset)
     }
 }
 
@@ -218,6 +241,7 @@ mod tests {
             log_stride: 5,
             log_page_size: 3,
             log_entries: 9,
+            ..WorkQueue::default()
         };
         let context = RmpContext { state: 1, cyclic: true, queue };
         let bytes = CreateRmp { context }.emit();

@@ -14,7 +14,7 @@ use super::qp::{QpContext, QpState, Service};
 use super::status::Status;
 use crate::Psn;
 use crate::describe::{Field, Visitor, show_flags};
-use crate::ids::{Cqn, Iova, Srqn};
+use crate::ids::{Cqn, Iova, Pdn, Srqn};
 
 bitflags! {
     /// QP attributes that can be selected in a command's mask.
@@ -95,7 +95,7 @@ bitflags! {
     /// Attributes that have no bit in the mask. The transition alone determines whether they are copied.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FixedAttributes: u32 {
-        /// Protection domain, CQs and doorbell record. A CQ number or record address of 0 is not copied.
+        /// Protection domain, CQs and doorbell record. A number or record address of 0 is not copied.
         const OBJECTS = 1 << 0;
         /// Path MTU and maximum message length.
         const MTU = 1 << 1;
@@ -250,7 +250,10 @@ impl QpContext {
         if has(FixedAttributes::OBJECTS) {
             // Section 10.2: the UMR QP is created without a PD, so RST2INIT must set the PD. For this QP, the driver
             // passes 0 as the receive CQ and the doorbell record, which therefore keep their values from CREATE_QP.
-            self.pd = new.pd;
+            // DevX programs pass none of them.
+            if new.pd != Pdn::default() {
+                self.pd = new.pd;
+            }
             if new.send_cqn != Cqn::default() {
                 self.send_cqn = new.send_cqn;
             }

@@ -185,6 +185,19 @@ fn invalid_lengths_yield_no_ip_header() {
 }
 
 #[test]
+fn overlong_datagram_ends_with_the_frame() {
+    for datagram in [ipv4(6, [0, 0], &[], &transport(20)), ipv6(6, &transport(20))] {
+        let whole = frame(&[&datagram]);
+        let mut longer = whole.clone();
+        let at = if whole[12] == 0x08 { 17 } else { 19 };
+        longer[at] += 40;
+        let expected = parsed(&whole).ip;
+        assert_eq!(parsed(&longer).any_ip(&longer), expected);
+        assert_eq!(parsed(&whole).any_ip(&whole), expected);
+    }
+}
+
+#[test]
 fn rejects_truncated_header_or_tag() {
     let tagged = frame(&[&[0x81, 0x00, 0x00, 0x07, 0x08, 0x06]]);
     assert_eq!(parsed(&tagged).ether_type, EtherType::Arp);

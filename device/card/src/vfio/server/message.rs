@@ -130,6 +130,20 @@ pub(super) struct RegionInfo {
     pub(super) offset: u64,
 }
 
+/// Sparse mmap capability with one area, which follows [`RegionInfo`]: `vfio_region_info_cap_sparse_mmap`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct SparseMmap {
+    pub(super) id: u16,
+    pub(super) version: u16,
+    /// Offset of the next capability, or 0 if there is none.
+    pub(super) next: u32,
+    pub(super) areas: u32,
+    pub(super) reserved: u32,
+    pub(super) offset: u64,
+    pub(super) size: u64,
+}
+
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct IrqInfo {

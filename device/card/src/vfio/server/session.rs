@@ -9,21 +9,21 @@ use serde::{Deserialize, Serialize};
 use vfio_bindings::bindings::vfio::{
     VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_DMA_UNMAP_FLAG_ALL, VFIO_IRQ_INFO_EVENTFD,
     VFIO_IRQ_INFO_MASKABLE, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS,
-    VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_MMAP, VFIO_REGION_INFO_FLAG_READ,
-    VFIO_REGION_INFO_FLAG_WRITE,
+    VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_CAP_SPARSE_MMAP, VFIO_REGION_INFO_FLAG_CAPS,
+    VFIO_REGION_INFO_FLAG_MMAP, VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
 };
 use vfio_user::{DmaMapFlags, DmaUnmapFlags};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::Device;
 use super::input::{OutOfDescriptors, ProtocolError};
 use super::irqs;
 use super::message::{
     Command, DeviceInfo, DmaMap, DmaUnmap, FLAG_ERROR, FLAG_NO_REPLY, FLAG_REPLY, FLAG_TYPE, HEADER_LEN,
     Header, IrqInfo, IrqSet, MAX_FDS, MAX_SMALL_WRITES, MAX_TRANSFER_LEN, Region, RegionAccess, RegionInfo,
-    SmallWrite, Version,
+    SmallWrite, SparseMmap, Version,
 };
 use super::stats::MessageStats;
+use super::{Device, RegionFile};
 use crate::limited;
 use crate::memory::dma::PAGE_LEN;
 use crate::memory::limits::MAX_WINDOWS;
@@ -264,6 +264,9 @@ fn get_info(request: &DeviceInfo, out: &mut Vec<u8>) -> Result<(), Errno> {
 
 /// Describes a region, and returns its file if the client may map it. If any region can be mapped, QEMU does not post
 /// writes, because stores to the mapping are not ordered with posted writes.
+///
+/// If only a part of the region can be mapped, a capability describes this part. A client whose buffer is too small for
+/// the capability learns the required length, and must ask again. Until then, it may map nothing.
 fn get_region_info(
     request: &RegionInfo,
     device: &mut impl Device,
@@ -275,14 +278,39 @@ fn get_region_info(
     }
     let region = Region::from_index(request.index);
     let size = region.map_or(0, |region| device.region_len(region));
-    let file = region.and_then(|region| device.region_file(region));
-    let mut flags = if size == 0 { 0 } else { VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE };
-    if file.is_some() {
-        flags |= VFIO_REGION_INFO_FLAG_MMAP;
-    }
+    let flags = if size == 0 { 0 } else { VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE };
     let info = RegionInfo { argsz, flags, index: request.index, cap_offset: 0, size, offset: 0 };
-    out.extend_from_slice(info.as_bytes());
-    Ok(file)
+    let Some(RegionFile { file, offsets }) = region.and_then(|region| device.region_file(region)) else {
+        out.extend_from_slice(info.as_bytes());
+        return Ok(None);
+    };
+    let mappable = RegionInfo { flags: flags | VFIO_REGION_INFO_FLAG_MMAP, ..info };
+    if offsets == (0..size) {
+        out.extend_from_slice(mappable.as_bytes());
+        return Ok(Some(file));
+    }
+    let with_area = RegionInfo {
+        argsz: argsz.saturating_add(length_of::<SparseMmap>()?),
+        flags: mappable.flags | VFIO_REGION_INFO_FLAG_CAPS,
+        cap_offset: argsz,
+        ..mappable
+    };
+    if request.argsz < with_area.argsz {
+        out.extend_from_slice(RegionInfo { argsz: with_area.argsz, ..info }.as_bytes());
+        return Ok(None);
+    }
+    let area = SparseMmap {
+        id: u16::try_from(VFIO_REGION_INFO_CAP_SPARSE_MMAP).map_err(|_| Errno::INVALID)?,
+        version: 1,
+        next: 0,
+        areas: 1,
+        reserved: 0,
+        offset: offsets.start,
+        size: offsets.end.saturating_sub(offsets.start),
+    };
+    out.extend_from_slice(with_area.as_bytes());
+    out.extend_from_slice(area.as_bytes());
+    Ok(Some(file))
 }
 
 fn get_irq_info(request: &IrqInfo, device: &mut impl Device, out: &mut Vec<u8>) -> Result<(), Errno> {
@@ -349,9 +377,13 @@ fn parse<T: FromBytes + KnownLayout + Immutable>(payload: &[u8]) -> Result<T, Er
     T::read_from_prefix(payload).map(|(value, _)| value).map_err(|_| Errno::INVALID)
 }
 
+fn length_of<T>() -> Result<u32, Errno> {
+    u32::try_from(size_of::<T>()).map_err(|_| Errno::INVALID)
+}
+
 /// Returns the length of a reply of type `T`, if the client accepts that many bytes.
 fn reply_len<T>(argsz: u32) -> Result<u32, Errno> {
-    let len = u32::try_from(size_of::<T>()).map_err(|_| Errno::INVALID)?;
+    let len = length_of::<T>()?;
     if argsz >= len { Ok(len) } else { Err(Errno::INVALID) }
 }
 

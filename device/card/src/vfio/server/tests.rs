@@ -26,7 +26,7 @@ struct Stub {
     memory: GuestMemory,
     interrupts: Interrupts,
     /// File that backs BAR 2.
-    file: Option<Arc<OwnedFd>>,
+    file: Option<RegionFile>,
 }
 
 impl Device for Stub {
@@ -39,7 +39,7 @@ impl Device for Stub {
         }
     }
 
-    fn region_file(&mut self, region: Region) -> Option<Arc<OwnedFd>> {
+    fn region_file(&mut self, region: Region) -> Option<RegionFile> {
         self.file.clone().filter(|_| region == Region::Bar(Bar::Bar2))
     }
 
@@ -273,7 +273,7 @@ fn info_replies_describe_regions_and_interrupts() {
 fn region_file_is_sent_with_its_reply() {
     let mut bench = Bench::new();
     let file = Arc::new(memfd(4 << 20));
-    bench.device.file = Some(file.clone());
+    bench.device.file = Some(RegionFile { file: file.clone(), offsets: 0..4 << 20 });
     let request = |id, index: u32, flags| {
         let payload = [words(&[32, 0, index, 0]), longs(&[0, 0])].concat();
         message(id, 5, flags, &payload)
@@ -308,6 +308,21 @@ fn region_file_is_sent_with_its_reply() {
         assert_eq!(payload[4], if index == 2 { 7 } else { 3 }, "flags of region {index}");
     }
     assert_eq!(bench.answer(), None);
+}
+
+/// A client that gives too little room for the capability must not map the whole region by mistake.
+#[test]
+fn sparse_area_describes_mappable_part() {
+    let mut bench = Bench::new();
+    bench.device.file = Some(RegionFile { file: Arc::new(memfd(4 << 20)), offsets: 0x4000..4 << 20 });
+    let request = |argsz| [words(&[argsz, 0, 2, 0]), longs(&[0, 0])].concat();
+    let short = [words(&[64, 3, 2, 0]), longs(&[4 << 20, 0])].concat();
+    for argsz in [32, 63] {
+        assert_eq!(bench.call(5, &request(argsz)).payload, short, "{argsz}");
+    }
+    let area = [words(&[1 << 16 | 1, 0, 1, 0]), longs(&[0x4000, (4 << 20) - 0x4000])].concat();
+    let whole = [words(&[64, 0xf, 2, 32]), longs(&[4 << 20, 0]), area].concat();
+    assert_eq!(bench.call(5, &request(64)).payload, whole);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod hostile;
 mod parsing;
 mod properties;
 mod sequences;
+pub(in crate::steering) mod steps;
 mod tables;
 
 use protocol::hca::mlx5::flow_entry::{Destination, FlowActions, FlowTag};

@@ -90,6 +90,14 @@ fn extension_headers_are_skipped() {
 }
 
 #[test]
+fn overlong_datagrams_are_matched() {
+    let mut frame = udp6(OWN, &[]);
+    let udp = headers(&frame);
+    frame[19] += 40;
+    assert_eq!(headers(&frame), udp);
+}
+
+#[test]
 fn sctp_and_short_headers_have_no_ports() {
     let sctp = ethernet(OWN, &[], 0x0800, &ipv4(132, 0, &[1; 12]));
     assert_eq!(headers(&sctp), OuterHeaders { ip_protocol: 132, ..ip4() });

@@ -1,5 +1,6 @@
 //! A device without an HCA around it, so that a test can decide which TIRs receive a frame.
 
+use card::frontend::table::{Page, TableContext};
 use card::frontend::{Context, Frontend as _};
 use card::memory::GuestMemory;
 use card::net::Port;
@@ -30,12 +31,13 @@ pub(super) struct Bench {
     /// TIRs that receive every frame, unless the flow tables select the TIRs.
     pub(super) tirs: Vec<Tirn>,
     pub(super) uses_flow_tables: bool,
+    now: Instant,
 }
 
 macro_rules! context {
     ($bench:ident) => {
         Context {
-            now: Instant::ZERO,
+            now: $bench.now,
             config: &$bench.config,
             engine: &mut $bench.engine,
             dma: &$bench.dma,
@@ -67,12 +69,47 @@ impl Bench {
             link: UP,
             tirs: Vec::new(),
             uses_flow_tables: false,
+            now: Instant::ZERO,
             mlx5,
         }
     }
 
+    /// Creates a device with mapped doorbells.
+    pub(super) fn mapped() -> Self {
+        let mut bench = Self::new();
+        bench.mlx5.map_doorbells().unwrap();
+        bench
+    }
+
     pub(super) fn resources(&mut self) -> &mut Resources {
         self.mlx5.resources_mut().unwrap()
+    }
+
+    /// Advances the clock to the next deadline. Panics if there is none.
+    pub(super) fn expire(&mut self) {
+        self.now = self.next_deadline().unwrap();
+        let cx = &mut context!(self);
+        self.mlx5.handle_deadline(cx);
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.mlx5.next_deadline()
+    }
+
+    pub(super) fn explain(&self, number: u32) -> Vec<String> {
+        self.mlx5.explain_queue(Qpn::new(number)).unwrap_or_default()
+    }
+
+    /// Returns the page of a table that starts at `from`.
+    pub(super) fn page(&self, name: &str, from: u64) -> Page {
+        let table = Mlx5::TABLES.iter().find(|table| table.spec.name == name).unwrap();
+        let Self { engine, monitor, port, .. } = self;
+        (table.page)(&self.mlx5, &TableContext { engine, addresses: port.addresses(), monitor, from })
+    }
+
+    /// Returns the cells of the first page of a table, with each row joined by spaces.
+    pub(super) fn table(&self, name: &str) -> Vec<String> {
+        self.page(name, 0).rows.cells().iter().map(|row| row.join(" ")).collect()
     }
 
     fn steering(&self) -> impl Fn(&mut Resources, &[u8], &Layers) -> Deliveries + use<> {

@@ -3,16 +3,26 @@
 mod bench;
 mod golden;
 mod hostile;
+mod loopback;
 mod objects;
 mod receive;
+pub(super) mod strict;
+mod tables;
+mod trace;
 mod transmit;
 
 use std::num::NonZeroU16;
 
 use protocol::hca::mlx5::counter::{QCounters, QueryQCounter};
 use protocol::hca::mlx5::cqe::{Cqe, INITIAL_OWNER_BYTE};
+use protocol::hca::mlx5::flow_entry::{
+    Destination, FlowActions, FlowContext, FlowDestination, FlowTag, SetFlowTableEntry,
+};
+use protocol::hca::mlx5::flow_group::{CreateFlowGroup, FlowGroupNumber};
+use protocol::hca::mlx5::flow_table::{CreateFlowTable, FlowTableContext, FlowTableNumber, SetFlowTableRoot};
 use protocol::hca::mlx5::frame_cqe::{FrameFields, FrameReceipt};
 use protocol::hca::mlx5::input::Bytes;
+use protocol::hca::mlx5::match_parameters::{MatchParameters, OuterHeaders};
 use protocol::hca::mlx5::mkey::{ANY_QP, CreateMkey, MkeyContext};
 use protocol::hca::mlx5::resource::{
     CounterSetNumber, MkeyNumber, RqNumber, RqtNumber, SqNumber, TirNumber, TisNumber, TransportDomainNumber,
@@ -26,7 +36,7 @@ use protocol::hca::mlx5::tis::{CreateTis, TisContext};
 use protocol::hca::mlx5::wqe::{
     BLOCK, ControlSegment, DataItem, DataSegment, EthernetSegment, FrameOperation, FrameWqe, Opcode, RecvWqe,
 };
-use protocol::ids::{CounterSet, Lkey, Qpn, Rqn, Rqtn, Sqn, Tirn, Tisn, TransportDomain, Va};
+use protocol::ids::{CounterSet, FlowTableId, Lkey, Qpn, Rqn, Rqtn, Sqn, Tirn, Tisn, TransportDomain, Va};
 
 use self::bench::Bench;
 use super::*;
@@ -65,6 +75,11 @@ fn work_queue(pd: Pdn, uar: UarIndex, record: u64, log_stride: u8) -> WorkQueue 
     WorkQueue { kind: 1, pd, uar, record, log_stride, log_entries: LOG_ENTRIES, ..WorkQueue::default() }
 }
 
+/// Returns the address of the doorbell record of the send CQ (0) or the receive CQ (1).
+const fn cq_record(number: u64) -> Iova {
+    Iova::new(RECORD.get() + 8 * number)
+}
+
 impl Net {
     fn new() -> Self {
         Self::with_data_segments(1)
@@ -72,18 +87,27 @@ impl Net {
 
     /// Creates a device whose receives have `count` data segments, a power of two.
     fn with_data_segments(count: u8) -> Self {
-        let mut driver = driver::Driver::new(Bench::new(), driver::Layout::LARGE);
+        Self::of(Bench::new(), count)
+    }
+
+    /// Creates a device on a bench. The UAR page of the SQ is not that of the EQ.
+    fn of(bench: Bench, count: u8) -> Self {
+        let mut driver = driver::Driver::new(bench, driver::Layout::LARGE);
         driver.enable();
         driver.start();
         driver.ok(&Command::EnableHca(Function { function: 0 }));
         driver.ok(&Command::InitHca(InitHca::default()));
-        let (uar, pd) = (driver.alloc_uar(), driver.alloc_pd());
-        let eqn = driver.create_eq(uar, 0, EventMask::default(), 0x40_0000);
-        let cqs = [SEND_CQ, RECV_CQ].map(|ring| {
+        let (eq_uar, pd) = (driver.alloc_uar(), driver.alloc_pd());
+        let eqn = driver.create_eq(eq_uar, 0, EventMask::default(), 0x40_0000);
+        let uar = driver.alloc_uar();
+        let cqs = [(SEND_CQ, 0), (RECV_CQ, 1)].map(|(ring, number)| {
             for entry in 0..64 {
                 driver.poke(ring + entry * 64 + 63, &[INITIAL_OWNER_BYTE]);
             }
-            driver.create_cq(uar, eqn, ring)
+            let list = pages(ring, 1);
+            let context = CqContext { record: cq_record(number), ..cq_context(uar, eqn) };
+            let create = Command::CreateCq(CreateCq { context, ..CreateCq::default() }, Pages::parse(&list));
+            CqNumber::parse(&output(&driver.ok(&create))).cqn
         });
         let domain =
             TransportDomainNumber::parse(&output(&driver.ok(&Command::AllocTransportDomain(BARE)))).domain;
@@ -224,6 +248,34 @@ impl Net {
         self.driver.ring(self.uar, driver::SEND, &doorbell.to_be_bytes());
     }
 
+    /// Creates a flow table of this level that becomes the root, with one entry, which decides all frames of an
+    /// EtherType.
+    fn create_flow_table(&mut self, level: u8, ether_type: u16, to: Destination) -> FlowTableId {
+        let context = FlowTableContext { level, log_size: 4, ..FlowTableContext::default() };
+        let create = Command::CreateFlowTable(CreateFlowTable { table_type: 0, context });
+        let table = FlowTableNumber::parse(&output(&self.driver.ok(&create))).table;
+        let outer = OuterHeaders { ether_type: 0xffff, ..OuterHeaders::default() };
+        let mask = MatchParameters { outer, ..MatchParameters::default() };
+        let create = CreateFlowGroup { table, first: 2, last: 5, criteria: 1, mask, ..<_>::default() };
+        let created = self.driver.ok(&Command::CreateFlowGroup(create));
+        let group = FlowGroupNumber::parse(&output(&created)).group;
+        let outer = OuterHeaders { ether_type, ..OuterHeaders::default() };
+        let context = FlowContext {
+            group,
+            tag: FlowTag::new(7),
+            actions: FlowActions::FORWARD,
+            destination_count: 1,
+            value: MatchParameters { outer, ..MatchParameters::default() },
+            ..FlowContext::default()
+        };
+        let set = SetFlowTableEntry { table, index: 3, context, ..SetFlowTableEntry::default() };
+        let list = FlowDestination::from(to).emit();
+        self.driver.ok(&Command::SetFlowTableEntry(set, Bytes::parse(&list)));
+        self.driver.ok(&Command::SetFlowTableRoot(SetFlowTableRoot { table, ..SetFlowTableRoot::default() }));
+        self.driver.uses_flow_tables = true;
+        table
+    }
+
     fn restart_sq(&mut self) {
         self.modify_sq(WorkQueueState::Reset);
         self.driver.poke(SQ_RECORD, &[0; 8]);
@@ -258,7 +310,7 @@ impl Net {
             return None;
         }
         self.reaped[queue] += 1;
-        self.driver.poke(RECORD.get(), &self.reaped[queue].to_be_bytes());
+        self.driver.poke(cq_record(queue as u64).get(), &self.reaped[queue].to_be_bytes());
         Some(entry)
     }
 

@@ -204,6 +204,27 @@ fn inaccessible_buffer_moves_rq_to_error() {
     assert!(net.received().is_empty());
 }
 
+/// Section 20, M-12: receives have no doorbell, so the device polls the doorbell record of a failed RQ.
+#[test]
+fn receives_posted_to_failed_rq_are_flushed() {
+    let mut net = Net::new();
+    net.rqn = net.create_rq(RqContext { flush_in_error: true, ..net.rq_context(4) });
+    net.modify_rq(WorkQueueState::Ready);
+    assert_eq!(net.driver.next_deadline(), None);
+    net.modify_rq(WorkQueueState::Error);
+    net.driver.frames();
+    for round in 0..3 {
+        net.post_receive(&[1522]);
+        net.post_receive(&[1522]);
+        net.driver.expire();
+        net.driver.frames();
+        assert_eq!(net.receive_errors(), [(2 * round, FLUSHED), (2 * round + 1, FLUSHED)]);
+    }
+    net.modify_rq(WorkQueueState::Reset);
+    net.driver.expire();
+    assert_eq!(net.driver.next_deadline(), None);
+}
+
 #[test]
 fn rq_in_reset_receives_nothing() {
     let mut net = Net::new();
@@ -232,36 +253,6 @@ fn hash_spreads_flows_over_queue_table() {
     for cqe in received {
         assert_eq!((cqe.hashed_ports, cqe.hashed_addresses, cqe.rss_hash % 2), (1, 1, 0));
     }
-}
-
-/// Section 16.3: a TIR receives frames of its own domain only if its loopback bit allows them.
-#[test]
-fn own_frames_need_loopback_bit_or_other_domain() {
-    let mut net = Net::new();
-    let own = TirContext { rqn: net.rqn, ..TirContext::default() };
-    let (unicast, multicast) = (plain(2, 60), plain(0xff, 60));
-    for (context, frame, expected) in [
-        (own, &unicast, 0),
-        (own, &multicast, 0),
-        (TirContext { unicast_loopback: true, ..own }, &unicast, 1),
-        (TirContext { unicast_loopback: true, ..own }, &multicast, 0),
-        (TirContext { multicast_loopback: true, ..own }, &multicast, 1),
-    ] {
-        net.driver.tirs.clear();
-        net.create_tir(context);
-        net.post_receive(&[1522]);
-        net.post(&net.wqe(EthernetSegment::default(), frame, 0));
-        assert_eq!(net.driver.frames(), [frame.as_slice()], "the frame also goes to the wire");
-        assert_eq!(net.received().len(), expected, "{context:?}");
-    }
-    net.domain =
-        TransportDomainNumber::parse(&output(&net.driver.ok(&Command::AllocTransportDomain(BARE)))).domain;
-    net.driver.tirs.clear();
-    net.create_tir(own);
-    net.post(&net.wqe(EthernetSegment::default(), &unicast, 0));
-    net.driver.frames();
-    assert_eq!(net.received().len(), 1);
-    assert_eq!(net.driver.resources().netdev.counters.loopback.packets, 3);
 }
 
 #[test]

@@ -305,6 +305,34 @@ fn doorbells_for_stopped_sqs_are_ignored() {
     assert_eq!(counts, [("foreign_page", 1), ("overflow", 1), ("sq_state", 1)]);
 }
 
+/// Section 7.4: the doorbell of another queue of the page may be the only one that the device finds.
+#[test]
+fn foreign_doorbell_polls_record_of_sq() {
+    let mut net = Net::of(Bench::mapped(), 1);
+    assert!(net.driver.resources().uars.is_mapped(net.uar));
+    let (sqn, frame) = (net.sqn, plain(2, 64));
+    for number in 0..200 {
+        let wqe = net.wqe(EthernetSegment::default(), &frame, 0);
+        // No queue has this number, so the doorbell of `post` names no queue.
+        net.sqn = Sqn::new(0x77);
+        net.post(&wqe);
+        net.sqn = sqn;
+        // Each WQE has two blocks.
+        assert_eq!((net.driver.frames().len(), results(&net.send_cqes())), (1, vec![(2 * number, 0)]));
+    }
+    net.ring();
+    assert_eq!(net.driver.frames().len(), 0, "the record is unchanged");
+    net.modify_sq(WorkQueueState::Reset);
+    net.ring();
+    assert_eq!(net.driver.frames().len(), 0, "the record is older than the reset");
+    assert_eq!(net.driver.monitor.doorbells().get("send"), Some(&200));
+    assert_eq!(net.driver.monitor.ignored_counts().count(), 0);
+    let destroyed = SqNumber { sqn };
+    net.driver.ok(&Command::DestroySq(destroyed));
+    net.ring();
+    assert_eq!(net.driver.frames().len(), 0);
+}
+
 #[test]
 fn unreadable_sq_moves_to_error() {
     let mut net = Net::new();

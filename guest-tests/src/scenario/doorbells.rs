@@ -4,12 +4,14 @@
 
 use anyhow::Result;
 
-use super::super::perftest::{self, FIGURES};
-use super::super::stock_pair::StockPair;
-use super::pingpong::ping_pong;
+use super::DOORBELL_RECORD_REMAPS;
+use super::mthca::pingpong::ping_pong;
+use super::perftest::{self, FIGURES};
+use super::stock_pair::StockPair;
 use crate::daemon::{Explained, Fabric, HcaSpec};
 use crate::lab::Lab;
 use crate::report::{Report, line};
+use crate::testbed::kind::Device;
 
 /// Command lines to run in strict mode. The programs check message content. They use both polling and events, so the
 /// device must detect each arming of a CQ.
@@ -37,21 +39,33 @@ const PERFTESTS: &[(&str, usize)] = &[
     ("ib_send_lat -s 64 -n 500", 1),
 ];
 
-/// Violations that strict mode may report without failing the scenario.
-const EXPLAINED: &[Explained] = &super::DOORBELL_RECORD_REMAPS;
+/// A kind of device to test.
+#[derive(Debug)]
+pub(super) struct Subject {
+    scenario: &'static str,
+    device: Device,
+    /// Violations that strict mode may report without failing the scenario.
+    explained: &'static [Explained],
+}
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    let strict = |spec| HcaSpec { strict: true, explained: EXPLAINED, ..spec };
-    let mut pair = start(lab, "mthca-doorbells", true, strict).await?;
+pub(super) const MTHCA: Subject =
+    Subject { scenario: "mthca-doorbells", device: Device::Mthca, explained: &DOORBELL_RECORD_REMAPS };
+pub(super) const CONNECTX: Subject =
+    Subject { scenario: "connectx-doorbells", device: Device::ConnectxIb, explained: &[] };
+
+pub(super) async fn run(lab: &Lab, report: &mut Report, subject: &Subject) -> Result<()> {
+    let Subject { scenario, device, explained } = *subject;
+    let strict = |spec| HcaSpec { strict: true, explained, ..spec };
+    let mut pair = start(lab, scenario, device, true, strict).await?;
     let hint = pair.hint();
     report.case("both ports are active, doorbells mapped", &hint, pair.load()).await?;
     for case in PING_PONGS {
-        let command = format!("{case} -c -d mthca0");
+        let command = format!("{case} -c -d {}", pair.a.rdma_device());
         report.case(case, &hint, async { ping_pong(&mut pair, &command).await.map(drop) }).await?;
     }
-    let device = pair.perftest_device();
+    let named = pair.perftest_device();
     for &(case, sizes) in PERFTESTS {
-        report.case(case, &hint, perftest::complete(&mut pair.ends(), case, sizes, &device)).await?;
+        report.case(case, &hint, perftest::complete(&mut pair.ends(), case, sizes, &named)).await?;
     }
     report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await?;
@@ -59,7 +73,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     let mut taken = Vec::new();
     let mut devices = Vec::new();
     for (mapped, title) in [(true, "mapped"), (false, "trapped")] {
-        let mut pair = start(lab, &format!("mthca-doorbells-{title}"), mapped, |spec| spec).await?;
+        let mut pair = start(lab, &format!("{scenario}-{title}"), device, mapped, |spec| spec).await?;
         let hint = pair.hint();
         report.case(&format!("both ports are active, doorbells {title}"), &hint, pair.load()).await?;
         let mut figures = Vec::new();
@@ -82,13 +96,14 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 async fn start(
     lab: &Lab,
     name: &str,
+    device: Device,
     mapped: bool,
     change: impl Fn(HcaSpec) -> HcaSpec,
 ) -> Result<StockPair> {
     let run = lab.new_run(name)?;
     let fabric = Fabric::Ring(run.socket("ring"));
     let change = |spec| change(HcaSpec { fabric: fabric.clone(), mapped, ..spec });
-    StockPair::start_with(lab, run, change).await
+    StockPair::start_of(device, lab, run, change).await
 }
 
 /// Runs all benchmarks, and adds one result for each.

@@ -1,0 +1,212 @@
+//! Commands for DevX user contexts and user memories, and restrictions on the commands of user contexts.
+//!
+//! # Spec
+//! mlx5 interface, section 23.
+
+use protocol::hca::mlx5::eqe::EventMask;
+use protocol::hca::mlx5::flow_counter::FlowCounterNumber;
+use protocol::hca::mlx5::flow_entry::FlowEntrySelector;
+use protocol::hca::mlx5::flow_group::FlowGroupSelector;
+use protocol::hca::mlx5::flow_table::{FlowTableSelector, TableType};
+use protocol::hca::mlx5::input::{Command, Pages};
+use protocol::hca::mlx5::mkey::AccessMode;
+use protocol::hca::mlx5::opcode::Opcode;
+use protocol::hca::mlx5::qp::Service;
+use protocol::hca::mlx5::resource::{
+    CounterSetNumber, CqNumber, MkeyNumber, PdNumber, QpNumber, RqNumber, RqtNumber, SqNumber, SrqNumber,
+    TirNumber, TisNumber, TransportDomainNumber, UarNumber, XrcDomainNumber,
+};
+use protocol::hca::mlx5::user_context::{CreateUctx, UctxNumber, UserRights};
+use protocol::hca::mlx5::user_memory::{CreateUmem, UmemNumber};
+use protocol::ids::{
+    CounterSet, Cqn, FlowCounterId, FlowTableId, MkeyIndex, Pdn, Qpn, Rqn, Rqtn, Sqn, Srqn, Tirn, Tisn,
+    TransportDomain, UarIndex, UmemId, UserId, XrcDomain,
+};
+
+use super::resource::check_unused;
+use super::{Call, Output, nothing, on_resources};
+use crate::check::{Check, Rejection};
+use crate::resources::Resources;
+use crate::umem::Umem;
+use crate::uses::Object;
+
+/// Checks what the objects of a user context may do. Ownership has its own check.
+///
+/// # Errors
+/// Section 23.3: fails if the new object would give the user access to all of guest memory or to the port.
+pub(super) fn check(resources: &Resources, user: UserId, command: &Command<'_>) -> Result<(), Rejection> {
+    match command {
+        Command::CreateCq(create, _) => {
+            let eqn = create.context.eqn.get();
+            // A CQ must not fill the EQ that receives the events of the kernel.
+            let is_shared = resources.eqs.get(eqn).is_some_and(|eq| eq.mask() != EventMask::empty());
+            if is_shared { Err(Check::UserEq.rejects(eqn)) } else { Ok(()) }
+        }
+        Command::CreateMkey(create, _) => {
+            let context = &create.context;
+            let is_allowed = match context.access_mode() {
+                Some(AccessMode::Pages) => create.in_umem && !context.free && !context.length64,
+                Some(AccessMode::Ranges | AccessMode::FixedRanges) => context.free,
+                _ => false,
+            };
+            let mode = context.mode_high << 2 | context.mode_low;
+            if is_allowed { Ok(()) } else { Err(Check::UserMkey.rejects(mode)) }
+        }
+        Command::CreateQp(create, _) => {
+            let context = &create.context;
+            let pd = context.pd.get();
+            if !matches!(context.service(), Some(Service::Rc | Service::Uc | Service::Ud)) {
+                return Err(Check::UserService.rejects(context.service));
+            }
+            if context.fast_registration {
+                return Err(Check::UserFastRegistration.rejects(pd));
+            }
+            reserved_key(context.reserved_lkey, pd)
+        }
+        Command::CreateSq(create, _) => {
+            let rights = resources.users.rights(user).unwrap_or_default();
+            if !rights.contains(UserRights::RAW_TRANSMIT) {
+                return Err(Check::UserRawTransmit.rejects(user.get()));
+            }
+            reserved_key(create.context.reserved_lkey, create.context.queue.pd.get())
+        }
+        Command::CreateRq(create, _) => {
+            reserved_key(create.context.reserved_lkey, create.context.queue.pd.get())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The reserved L_Key addresses all of guest memory.
+fn reserved_key(is_used: bool, pd: u32) -> Result<(), Rejection> {
+    if is_used { Err(Check::UserReservedKey.rejects(pd)) } else { Ok(()) }
+}
+
+pub(super) fn create(call: Call<'_, '_>, create: &CreateUctx) -> Result<Output, Rejection> {
+    let users = &mut call.resources.users;
+    let user = users.insert(create.rights & UserRights::RAW_TRANSMIT);
+    let user = user.ok_or_else(|| Check::UserLimit.rejects(users.count() as u64))?;
+    Ok(UctxNumber { user }.emit().to_vec())
+}
+
+/// Destroys a user context and its objects. An object that an object of another user still uses passes to the kernel.
+pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Rejection> {
+    let Call { resources, issi, setup, cx, user: by, .. } = call;
+    if resources.users.rights(user).is_none() {
+        return Err(Check::UserContext.rejects(user.get()));
+    }
+    let mut objects = resources.users.objects(user);
+    objects.sort_by_key(|object| rank(resources, *object));
+    for object in objects {
+        let commands = match object {
+            Object::FlowTable(number) => clear(resources, FlowTableId::new(number)),
+            _ => Vec::new(),
+        };
+        for command in commands.into_iter().chain(destroy_command(resources, object)) {
+            let opcode = command.opcode();
+            let call = Call { resources: &mut *resources, issi, opcode, setup, cx: &mut *cx, user: by };
+            // The only reason for a rejection is another user's object.
+            let _ = on_resources(call, &command);
+        }
+    }
+    resources.users.remove(user);
+    Ok(nothing())
+}
+
+/// Order in which the objects of a user are destroyed: each object before those that it uses. A flow table refers only to
+/// tables of higher levels.
+fn rank(resources: &Resources, object: Object) -> (u8, u8) {
+    let rank = match object {
+        Object::FlowTable(number) => {
+            let level = resources.steering.table(FlowTableId::new(number)).map_or(0, |table| table.level());
+            return (0, level);
+        }
+        Object::Tir(_) => 1,
+        Object::Rqt(_) | Object::Sq(_) | Object::Qp(_) | Object::Mkey(_) => 2,
+        Object::Rq(_) | Object::Tis(_) | Object::Srq(_) => 3,
+        Object::Cq(_) | Object::FlowCounter(_) | Object::CounterSet(_) => 4,
+        Object::Eq(_) => 5,
+        Object::Pd(_) | Object::Uar(_) | Object::Xrcd(_) | Object::Domain(_) | Object::Umem(_) => 6,
+    };
+    (rank, 0)
+}
+
+const NIC_RECEIVE: u8 = TableType::NicReceive.code();
+
+/// Returns the commands that delete the entries and groups of a flow table.
+fn clear(resources: &Resources, id: FlowTableId) -> Vec<Command<'static>> {
+    let Ok(table) = resources.steering.table(id) else { return Vec::new() };
+    let entries = table.entries().map(|index| {
+        Command::DeleteFlowTableEntry(FlowEntrySelector { table_type: NIC_RECEIVE, table: id, index })
+    });
+    let groups = table.groups().iter().map(|group| {
+        Command::DestroyFlowGroup(FlowGroupSelector { table_type: NIC_RECEIVE, table: id, group: group.id() })
+    });
+    entries.chain(groups).collect()
+}
+
+/// Returns the command that destroys an object of a user, or `None` if users cannot have such an object.
+fn destroy_command(resources: &Resources, object: Object) -> Option<Command<'static>> {
+    Some(match object {
+        Object::Pd(number) => Command::DeallocPd(PdNumber { pd: Pdn::new(number) }),
+        Object::Uar(number) => Command::DeallocUar(UarNumber { uar: UarIndex::new(number) }),
+        Object::Xrcd(number) => Command::DeallocXrcd(XrcDomainNumber { xrcd: XrcDomain::new(number) }),
+        Object::Domain(number) => {
+            let domain = TransportDomain::new(number);
+            Command::DeallocTransportDomain(TransportDomainNumber { domain })
+        }
+        Object::CounterSet(number) => {
+            let set = CounterSet::new(u8::try_from(number).ok()?);
+            Command::DeallocQCounter(CounterSetNumber { set })
+        }
+        Object::FlowCounter(number) => {
+            let counter = FlowCounterId::new(number);
+            Command::DeallocFlowCounter(FlowCounterNumber { counter })
+        }
+        Object::Umem(number) => Command::DestroyUmem(UmemNumber { umem: UmemId::new(number) }),
+        Object::Cq(number) => Command::DestroyCq(CqNumber { cqn: Cqn::new(number) }),
+        Object::Mkey(number) => Command::DestroyMkey(MkeyNumber { index: MkeyIndex::new(number) }),
+        Object::Qp(number) => Command::DestroyQp(QpNumber { qpn: Qpn::new(number) }),
+        Object::Srq(number) => {
+            let srq = SrqNumber { srqn: Srqn::new(number) };
+            match resources.srqs.get(number)?.created_by() {
+                Opcode::CreateXrcSrq => Command::DestroyXrcSrq(srq),
+                Opcode::CreateSrq => Command::DestroySrq(srq),
+                _ => Command::DestroyRmp(srq),
+            }
+        }
+        Object::Tir(number) => Command::DestroyTir(TirNumber { tirn: Tirn::new(number) }),
+        Object::Tis(number) => Command::DestroyTis(TisNumber { tisn: Tisn::new(number) }),
+        Object::Rqt(number) => Command::DestroyRqt(RqtNumber { rqtn: Rqtn::new(number) }),
+        Object::Sq(number) => Command::DestroySq(SqNumber { sqn: Sqn::new(number) }),
+        Object::Rq(number) => Command::DestroyRq(RqNumber { rqn: Rqn::new(number) }),
+        Object::FlowTable(number) => {
+            let table = FlowTableId::new(number);
+            Command::DestroyFlowTable(FlowTableSelector { table_type: NIC_RECEIVE, table })
+        }
+        Object::Eq(_) => return None,
+    })
+}
+
+pub(super) fn create_umem(
+    call: Call<'_, '_>,
+    create: &CreateUmem,
+    list: Pages<'_>,
+) -> Result<Output, Rejection> {
+    let resources = call.resources;
+    let full = Check::UmemLimit.rejects(resources.umems.count() as u64);
+    resources.umems.next().ok_or(full)?;
+    let umem = Umem::new(create, list)?;
+    resources.take_pages(umem.pages())?;
+    let umem = UmemId::new(resources.umems.insert(umem).ok_or(full)?);
+    Ok(UmemNumber { umem }.emit().to_vec())
+}
+
+/// Destroys a user memory. A queue keeps its user memory in use, because the kernel unpins the pages afterwards.
+pub(super) fn destroy_umem(call: Call<'_, '_>, umem: UmemId) -> Result<Output, Rejection> {
+    check_unused(&call, Object::Umem(umem.get()), Check::UmemInUse)?;
+    let resources = call.resources;
+    let removed = resources.umems.remove(umem.get()).ok_or_else(|| Check::Umem.rejects(umem.get()))?;
+    resources.release_pages(removed.pages());
+    Ok(nothing())
+}

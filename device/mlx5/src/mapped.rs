@@ -1,0 +1,204 @@
+//! Doorbells in UAR pages that are mapped into the guest. Stores to these pages do not trap.
+//!
+//! A doorbell in a mapped page is a word in memory, which the device finds later. The doorbell of another queue may have
+//! overwritten it by then. A word therefore shows only that software has used the page. The device polls the doorbell
+//! records of all queues of the page that share the word, first that of the queue that the word names. It acts on the
+//! records alone. The contents of BlueFlame registers are not needed either, because the WQE is in the queue too.
+//!
+//! No doorbell is lost:
+//! - Software writes the WQE, then the record, then the doorbell. The device takes the word with acquire ordering before
+//!   it reads a record, and loads the record with acquire ordering before it reads a WQE. A record that the device reads
+//!   too early belongs to a doorbell that is not stored yet, so a later poll finds that doorbell.
+//! - A doorbell that overwrites another was stored after the other one's record was written. The device polls that record
+//!   too, because it polls all queues that share the word.
+//! - A send counter announces requests if it differs from the counter that the device has learned. Neither depends on how
+//!   many doorbells the device has missed.
+//! - An arm request is a level. It raises an event at once if the CQ has a matching entry at or after its consumer index,
+//!   so an entry written between the request and the poll raises the event too.
+//! - An arm request that equals the last one needs no action. Its sequence number counts the events that software has
+//!   received. The number is the same, so either the CQ is still armed, or the event is not received yet.
+//!
+//! No event is raised without an arm request. The record of a CQ that was never armed is all zeros, like the first arm
+//! request for any completion. CREATE_CQ marks the record, so that the device can tell them apart.
+//!
+//! # Spec
+//! mlx5 interface, sections 7.2 to 7.4 and 9.2.
+
+use card::frontend::Context;
+use card::frontend::poll_rounds::{POLLS_AT_ONCE, POLLS_PER_TURN, PollRounds};
+use protocol::hca::mlx5::PAGE;
+use protocol::hca::mlx5::doorbell::UarRegister;
+use protocol::hca::mlx5::qp::QpState;
+use protocol::ids::{Qpn, Sqn, UarIndex};
+
+use super::doorbell::Doorbell;
+use super::host;
+use super::reason::OVERFLOW;
+use super::resources::Resources;
+use super::strict;
+use super::work_queue::Advance;
+
+/// Doorbells of a mapped page that share a set of queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Word {
+    /// The register that arms CQs.
+    ArmCq,
+    /// All send registers. Software may use any of them for any queue of the page. SQs share the number space of QPs.
+    Send,
+}
+
+/// Queues with doorbells in mapped pages.
+pub type PolledQueues = PollRounds<(UarIndex, Word)>;
+
+/// Appends the BAR0 offset of each doorbell in a mapped page that has queues.
+pub fn words(queues: &PolledQueues, words: &mut Vec<u64>) {
+    for (page, word) in queues.slots() {
+        let start = u64::from(page.get()) * PAGE as u64;
+        match word {
+            Word::ArmCq => words.push(start + UarRegister::ARM_CQ),
+            Word::Send => words.extend(UarRegister::sends().map(|offset| start + offset)),
+        }
+    }
+}
+
+impl Resources {
+    /// Starts to poll the doorbell record of a new queue, if the queue's UAR page is mapped.
+    pub fn poll_queue(&mut self, page: UarIndex, word: Word, number: u32) {
+        if self.uars.is_mapped(page) {
+            self.polled.add((page, word), number);
+        }
+    }
+
+    /// Handles a word that was found in a mapped page.
+    pub fn handle_mapped_doorbell(&mut self, cx: &mut Context<'_>, page: UarIndex, doorbell: &Doorbell) {
+        let (word, number, own) = match *doorbell {
+            Doorbell::ArmCq(arm) => {
+                let number = arm.cqn.get();
+                (Word::ArmCq, number, self.cqs.get(number).map(|cq| cq.uar()))
+            }
+            Doorbell::Send { qpn, .. } => (Word::Send, qpn.get(), self.sender_page(qpn)),
+            // The device does not poll for these doorbells, because no EQ has a mapped page. A client that has not
+            // mapped the page can still send them.
+            Doorbell::ArmEq(_) | Doorbell::UpdateEq(_) => return self.handle_doorbell(cx, page, doorbell),
+        };
+        let slot = (page, word);
+        let named = (own == Some(page)).then_some(number);
+        if let Some(number) = named {
+            self.poll_record(cx, slot, number);
+        }
+        self.polled.begin(slot, named);
+        for _ in 0..POLLS_AT_ONCE {
+            let Some(number) = self.polled.next_of(slot) else { return };
+            self.poll_record(cx, slot, number);
+        }
+    }
+
+    /// Continues the active rounds. Returns whether a round was active, in which case another turn is needed.
+    pub fn poll_rounds(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.polled.is_active() {
+            return false;
+        }
+        for _ in 0..POLLS_PER_TURN {
+            let Some((slot, number)) = self.polled.next_active() else { break };
+            self.poll_record(cx, slot, number);
+        }
+        self.polled.rotate();
+        true
+    }
+
+    /// Returns the UAR page of the QP or SQ with this number.
+    fn sender_page(&self, qpn: Qpn) -> Option<UarIndex> {
+        let sq = self.netdev.sq(Sqn::new(qpn.get())).map(|sq| sq.uar());
+        sq.or_else(|| self.qps.get(qpn.get()).map(|qp| qp.context.uar))
+    }
+
+    fn poll_record(&mut self, cx: &mut Context<'_>, (page, word): (UarIndex, Word), number: u32) {
+        let advance = match word {
+            Word::ArmCq => return self.poll_arm_record(cx, number),
+            Word::Send if self.netdev.sq(Sqn::new(number)).is_some() => {
+                self.poll_sq_record(cx, Sqn::new(number))
+            }
+            Word::Send => self.poll_qp_record(cx, Qpn::new(number)),
+        };
+        match advance {
+            Advance::Nothing => {}
+            Advance::More => cx.monitor.count_doorbell("send"),
+            Advance::TooMany => {
+                let page = page.get();
+                cx.monitor.ignored(
+                    OVERFLOW,
+                    Some(Qpn::new(number)),
+                    format_args!("UAR[{page}].send"),
+                    |_| {},
+                );
+            }
+        }
+    }
+
+    fn poll_sq_record(&mut self, cx: &Context<'_>, sqn: Sqn) -> Advance {
+        let Some(sq) = self.netdev.sq_mut(sqn) else { return Advance::Nothing };
+        let advance = sq.poll_record(cx.dma);
+        if advance == Advance::More {
+            self.netdev.schedule(sqn.get());
+        }
+        advance
+    }
+
+    fn poll_qp_record(&mut self, cx: &mut Context<'_>, qpn: Qpn) -> Advance {
+        self.observe(cx.engine, qpn);
+        let Some(qp) = self.qps.get_mut(qpn.get()) else { return Advance::Nothing };
+        // Software posts nothing before RTS. Until then, the record may still contain the counter from before a reset.
+        if !matches!(
+            qp.context.state(),
+            Some(QpState::Rts | QpState::SqError | QpState::SqDrain | QpState::Error)
+        ) {
+            return Advance::Nothing;
+        }
+        let Some(record) = qp.record(cx.dma) else { return Advance::Nothing };
+        let advance = qp.poll(record);
+        if advance == Advance::Nothing {
+            return advance;
+        }
+        cx.monitor.check(|| strict::send_record(qp, record));
+        if advance == Advance::More {
+            qp.counters.doorbells += 1;
+            host::notify_send(cx, self, qpn);
+        }
+        advance
+    }
+
+    fn poll_arm_record(&mut self, cx: &mut Context<'_>, number: u32) {
+        let dma = cx.dma;
+        let Some(arm) = self.cqs.get_mut(number).and_then(|cq| cq.rearmed(dma)) else { return };
+        cx.monitor.check(|| strict::arm_record(self, &arm, dma));
+        cx.monitor.count_doorbell("arm_cq");
+        let Some(queue) = self.cqs.get_mut(number) else { return };
+        if queue.arm(&arm) {
+            let eqn = queue.eqn();
+            self.notify(cx, eqn, arm.cqn);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_has_nine_doorbell_words() {
+        let mut queues = PolledQueues::default();
+        let page = UarIndex::new(0x20);
+        queues.add((page, Word::Send), 0x80);
+        queues.add((page, Word::Send), 0x81);
+        queues.add((UarIndex::new(0x21), Word::ArmCq), 0x40);
+        let mut found = Vec::new();
+        words(&queues, &mut found);
+        let sends = (0..8).map(|buffer| 0x2_0800 + buffer * 0x100);
+        assert_eq!(found, sends.chain([0x2_1020]).collect::<Vec<u64>>());
+        queues.remove((page, Word::Send), 0x80);
+        queues.remove((page, Word::Send), 0x81);
+        found.clear();
+        words(&queues, &mut found);
+        assert_eq!(found, [0x2_1020]);
+    }
+}

@@ -1,0 +1,80 @@
+//! State and activity of an SQ or RQ, as an operator sees them.
+
+use protocol::hca::mlx5::sq::WorkQueueState;
+use protocol::hca::mlx5::syndrome::Syndrome;
+use serde::Serialize;
+
+/// Frames of a queue since its creation. Bytes do not include the frame check sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounters {
+    pub frames: u64,
+    pub bytes: u64,
+    pub dropped: u64,
+}
+
+impl QueueCounters {
+    pub const fn count(&mut self, len: usize) {
+        self.frames += 1;
+        self.bytes += len as u64;
+    }
+}
+
+/// Work request that moved a queue to the error state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedAt {
+    /// Counter of the WQE, as in its CQE.
+    pub index: u16,
+    pub syndrome: Syndrome,
+}
+
+/// What a queue is doing or waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QueueStatus {
+    Reset,
+    /// Ready, with nothing to do.
+    Idle,
+    /// The SQ has WQEs to execute.
+    Busy,
+    /// The last frame for the RQ was dropped, because no receive was posted.
+    NoReceive,
+    /// In the error state, in which work requests complete with an error.
+    Flushing,
+    /// In the error state, in which work requests do not complete.
+    Stopped,
+}
+
+impl QueueStatus {
+    /// Returns the status of a queue that is not ready, or `None` if the queue is ready.
+    pub const fn unless_ready(state: WorkQueueState, flush_in_error: bool) -> Option<Self> {
+        match (state, flush_in_error) {
+            (WorkQueueState::Reset, _) => Some(Self::Reset),
+            (WorkQueueState::Error, true) => Some(Self::Flushing),
+            (WorkQueueState::Error, false) => Some(Self::Stopped),
+            (WorkQueueState::Ready, _) => None,
+        }
+    }
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reset => "reset",
+            Self::Idle => "idle",
+            Self::Busy => "busy",
+            Self::NoReceive => "no_receive",
+            Self::Flushing => "flushing",
+            Self::Stopped => "stopped",
+        }
+    }
+
+    /// Explains the status in a clause that can follow "status:".
+    pub const fn explanation(self) -> &'static str {
+        match self {
+            Self::Reset => "in reset; the queue ignores doorbells and frames until the driver makes it ready",
+            Self::Idle => "ready; all announced work requests are done",
+            Self::Busy => "ready; posted WQEs wait for their turn",
+            Self::NoReceive => "ready, but the last frame found no posted receive and was dropped",
+            Self::Flushing => "in the error state; posted work requests complete with a flush error",
+            Self::Stopped => "in the error state; posted work requests do not complete",
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Counts the steps of the evaluation, so that its bounds can be tested without a clock.
+
+use std::cell::Cell;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Steps {
+    pub(super) lookups: usize,
+    /// Comparisons of the values of entries.
+    pub(super) comparisons: usize,
+}
+
+thread_local! {
+    static STEPS: Cell<Steps> = const { Cell::new(Steps { lookups: 0, comparisons: 0 }) };
+}
+
+pub(in crate::steering) fn count_lookup() {
+    STEPS.set(Steps { lookups: STEPS.get().lookups + 1, ..STEPS.get() });
+}
+
+pub(in crate::steering) fn count_comparison() {
+    STEPS.set(Steps { comparisons: STEPS.get().comparisons + 1, ..STEPS.get() });
+}
+
+/// Returns the steps of this thread since the last call.
+pub(super) fn take() -> Steps {
+    STEPS.take()
+}

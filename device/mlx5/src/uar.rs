@@ -1,0 +1,129 @@
+//! UAR pages by number. Pages whose doorbells are mapped into the guest have numbers of their own.
+//!
+//! The VMM maps a fixed range of BAR0 when it creates the device, long before software allocates a page. The number of a
+//! page therefore determines whether stores to it trap. EQs need pages that trap, because EQ doorbells have no doorbell
+//! record. Software allocates the page of its EQs before it creates any EQ, so the device allocates pages that trap until
+//! an EQ exists.
+//!
+//! # Spec
+//! mlx5 interface, sections 5.2 and 7.4.
+
+use protocol::hca::mlx5::PAGE;
+use protocol::ids::UarIndex;
+
+use super::limits::TRAPPED_UARS;
+use super::numbered::Numbered;
+use super::options::{Doorbells, Options};
+
+/// The allocated UAR pages.
+#[derive(Debug)]
+pub struct UarPages {
+    trapped: Numbered<()>,
+    /// Pages in the range that the VMM can map, or `None` if all doorbells trap.
+    mapped: Option<Numbered<()>>,
+}
+
+/// Returns the numbers of the first and the last page in the range that the VMM can map.
+const fn mapped_pages(options: &Options) -> [u32; 2] {
+    let [first, last] = options.limits.uar_pages();
+    [first + TRAPPED_UARS, last]
+}
+
+/// Returns the offsets in BAR0 of the range that the VMM can map.
+pub fn mapped_offsets(options: &Options) -> std::ops::Range<u64> {
+    let [first, last] = mapped_pages(options);
+    let offset = |page: u32| u64::from(page) * PAGE as u64;
+    offset(first)..offset(last + 1)
+}
+
+impl UarPages {
+    pub fn new(options: &Options) -> Self {
+        let [first, last] = options.limits.uar_pages();
+        match options.doorbells {
+            Doorbells::Trapped => Self { trapped: Numbered::new(first, last), mapped: None },
+            Doorbells::Mapped => {
+                let [first_mapped, last_mapped] = mapped_pages(options);
+                Self {
+                    trapped: Numbered::new(first, first_mapped - 1),
+                    mapped: Some(Numbered::new(first_mapped, last_mapped)),
+                }
+            }
+        }
+    }
+
+    /// Allocates a page, or returns `None` if no page is free. Before the first EQ exists, the page traps if possible.
+    /// Afterwards, it is mapped if possible.
+    pub fn alloc(&mut self, has_eqs: bool) -> Option<UarIndex> {
+        let Self { trapped, mapped } = self;
+        let page = match mapped {
+            None => trapped.insert(()),
+            Some(mapped) if has_eqs => mapped.insert(()).or_else(|| trapped.insert(())),
+            Some(mapped) => trapped.insert(()).or_else(|| mapped.insert(())),
+        };
+        page.map(UarIndex::new)
+    }
+
+    /// Frees a page. Returns false if the page is not allocated.
+    pub fn dealloc(&mut self, page: UarIndex) -> bool {
+        let mapped = self.mapped.as_mut().and_then(|mapped| mapped.remove(page.get()));
+        mapped.or_else(|| self.trapped.remove(page.get())).is_some()
+    }
+
+    pub fn contains(&self, page: u32) -> bool {
+        self.trapped.contains(page) || self.mapped.as_ref().is_some_and(|mapped| mapped.contains(page))
+    }
+
+    /// Whether a page is allocated, and the VMM may have mapped it.
+    pub fn is_mapped(&self, page: UarIndex) -> bool {
+        self.mapped.as_ref().is_some_and(|mapped| mapped.contains(page.get()))
+    }
+
+    pub fn count(&self) -> usize {
+        self.trapped.count() + self.mapped.as_ref().map_or(0, Numbered::count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device with the smallest BAR, which has pages 16 to 255.
+    fn small(doorbells: Doorbells) -> Options {
+        let limits = serde_json::from_str(r#"{"bar_mib": 1}"#).unwrap();
+        Options { doorbells, limits, ..Options::default() }
+    }
+
+    #[test]
+    fn pages_trap_until_first_eq_exists() {
+        let mut pages = UarPages::new(&small(Doorbells::Mapped));
+        let mut alloc = |has_eqs| pages.alloc(has_eqs).unwrap();
+        let [first, second, third, last] = [alloc(false), alloc(true), alloc(true), alloc(false)];
+        assert_eq!([first, second, third, last].map(UarIndex::get), [16, 32, 33, 17]);
+        assert_eq!(
+            [first, second, third, last].map(|page| pages.is_mapped(page)),
+            [false, true, true, false]
+        );
+        assert_eq!(mapped_offsets(&small(Doorbells::Mapped)), 32 << 12..1 << 20);
+        assert!(pages.dealloc(second) && !pages.dealloc(second) && !pages.is_mapped(second));
+        assert!(!pages.contains(32) && pages.contains(33) && pages.count() == 3);
+    }
+
+    #[test]
+    fn full_range_falls_back_to_other() {
+        for has_eqs in [false, true] {
+            let mut pages = UarPages::new(&small(Doorbells::Mapped));
+            let all: Vec<u32> = std::iter::from_fn(|| pages.alloc(has_eqs)).map(UarIndex::get).collect();
+            let mut sorted = all.clone();
+            sorted.sort_unstable();
+            assert_eq!((sorted, all[0]), ((16..256).collect(), if has_eqs { 32 } else { 16 }));
+        }
+    }
+
+    #[test]
+    fn trapped_device_has_no_mapped_pages() {
+        let mut pages = UarPages::new(&small(Doorbells::Trapped));
+        let all: Vec<UarIndex> = std::iter::from_fn(|| pages.alloc(true)).collect();
+        assert_eq!((all.len(), all[0].get()), (240, 16));
+        assert!(!all.into_iter().any(|page| pages.is_mapped(page)));
+    }
+}

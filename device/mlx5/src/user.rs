@@ -1,0 +1,120 @@
+//! DevX user contexts and the objects that they own.
+//!
+//! The kernel sends the commands of a user program unread, with the number of the program's user context. The device
+//! therefore keeps the objects of different user contexts apart.
+//!
+//! # Spec
+//! mlx5 interface, section 23.1.
+
+use std::collections::BTreeMap;
+
+use protocol::hca::mlx5::user_context::{User, UserRights};
+use protocol::ids::UserId;
+
+use super::limits::MAX_USER_CONTEXTS;
+use super::numbered::Numbered;
+use super::uses::Object;
+
+#[derive(Debug)]
+pub struct Users {
+    contexts: Numbered<UserRights>,
+    /// Owners of all objects that do not belong to the kernel.
+    ///
+    /// Bound: at most one entry per object.
+    owners: BTreeMap<Object, User>,
+}
+
+impl Default for Users {
+    fn default() -> Self {
+        Self { contexts: Numbered::new(1, MAX_USER_CONTEXTS), owners: BTreeMap::new() }
+    }
+}
+
+impl Users {
+    /// Creates a user context. Returns `None` if there are too many.
+    pub fn insert(&mut self, rights: UserRights) -> Option<UserId> {
+        self.contexts.insert(rights).and_then(|number| u16::try_from(number).ok()).map(UserId::new)
+    }
+
+    /// Removes a user context. Its remaining objects pass to the kernel.
+    pub fn remove(&mut self, user: UserId) {
+        self.contexts.remove(user.get().into());
+        self.owners.retain(|_, owner| *owner != User::Context(user));
+    }
+
+    pub fn count(&self) -> usize {
+        self.contexts.count()
+    }
+
+    /// Returns the rights of a user context, or `None` if it does not exist.
+    pub fn rights(&self, user: UserId) -> Option<UserRights> {
+        self.contexts.get(user.get().into()).copied()
+    }
+
+    pub fn owner(&self, object: Object) -> User {
+        self.owners.get(&object).copied().unwrap_or(User::Kernel)
+    }
+
+    /// Whether a user context may change, query and destroy an object.
+    pub fn may_change(&self, user: UserId, object: Object) -> bool {
+        self.owner(object) == User::Context(user)
+    }
+
+    /// Whether objects of a user context may refer to an object.
+    pub fn may_refer(&self, user: UserId, object: Object) -> bool {
+        self.may_change(user, object) || self.owner(object) == User::Shared
+    }
+
+    pub fn set_owner(&mut self, object: Object, owner: User) {
+        match owner {
+            User::Kernel => self.owners.remove(&object),
+            User::Shared | User::Context(_) => self.owners.insert(object, owner),
+        };
+    }
+
+    /// Returns the objects of a user context.
+    pub fn objects(&self, user: UserId) -> Vec<Object> {
+        let owned = self.owners.iter().filter(|(_, owner)| **owner == User::Context(user));
+        owned.map(|(object, _)| *object).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PD: Object = Object::Pd(1);
+
+    #[test]
+    fn object_is_reachable_only_by_its_owner() {
+        let mut users = Users::default();
+        let [first, second] = [UserRights::empty(); 2].map(|rights| users.insert(rights).unwrap());
+        assert!(!users.may_refer(first, PD), "the kernel's");
+        users.set_owner(PD, User::Context(first));
+        assert!(users.may_change(first, PD) && !users.may_refer(second, PD));
+        assert!(!users.may_refer(first, Object::Cq(1)), "another kind of object");
+        users.set_owner(PD, User::Shared);
+        assert!(users.may_refer(second, PD) && !users.may_change(second, PD));
+        users.set_owner(PD, User::Kernel);
+        assert!(users.owners.is_empty());
+    }
+
+    #[test]
+    fn objects_of_removed_user_pass_to_kernel() {
+        let mut users = Users::default();
+        let user = users.insert(UserRights::RAW_TRANSMIT).unwrap();
+        users.set_owner(PD, User::Context(user));
+        assert_eq!(users.objects(user), [PD]);
+        users.remove(user);
+        assert_eq!((users.owner(PD), users.rights(user), users.count()), (User::Kernel, None, 0));
+        let next = users.insert(UserRights::empty()).unwrap();
+        assert_ne!(next, user, "freed numbers are reused last");
+    }
+
+    #[test]
+    fn number_of_user_contexts_is_limited() {
+        let mut users = Users::default();
+        let created = (0..=MAX_USER_CONTEXTS).map_while(|_| users.insert(UserRights::empty())).count();
+        assert_eq!(created, usize::try_from(MAX_USER_CONTEXTS).unwrap());
+    }
+}
