@@ -55,18 +55,18 @@ pub(super) const PROGRAMS: &[Program] = &[
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Socket {
     pub(super) name: &'static str,
-    /// Arguments of DPDK's device.
+    /// Arguments of DPDK's device. Without busy polling, because it arms the CQs all the time.
     arguments: &'static str,
     /// Counters of the driver that count the echo requests and, if the driver sends them, the replies.
     counters: &'static [&'static str],
 }
 
 pub(super) const SOCKETS: &[Socket] = &[
-    Socket { name: "AF_XDP, copied packets", arguments: ",force_copy=1", counters: &["rx_xdp_redirect"] },
+    Socket { name: "AF_XDP, copied packets", arguments: ",force_copy=1,busy_budget=0", counters: &["rx_xdp_redirect"] },
     Socket {
         name: "AF_XDP, zero copy",
-        arguments: "",
-        counters: &["rx_xsk_packets", "rx_xsk_xdp_redirect", "tx_xsk_xmit"],
+        arguments: ",busy_budget=0",
+        counters: &["rx_xsk_xdp_redirect", "tx_xsk_xmit"],
     },
 ];
 

@@ -162,7 +162,7 @@ proptest! {
         if let Ok(layers) = Layers::parse(&frame) {
             let headers = Fields::of(&frame, &layers).headers();
             prop_assert_eq!(&headers.dst_mac.0[..], &frame[..6]);
-            prop_assert_eq!(headers.ip_version != 0, layers.ip.is_some());
+            prop_assert_eq!(headers.ip_version != 0, layers.any_ip(&frame).is_some());
         }
     }
 }
