@@ -56,6 +56,8 @@ struct Bench {
     b: Vm,
     /// The daemon of guest `a`'s cards and that of guest `b`'s.
     daemons: [Daemon; 2],
+    /// Number of warnings of each guest that have nothing to do with its cards.
+    old_warnings: [usize; 2],
 }
 
 impl Bench {
@@ -79,11 +81,12 @@ impl Bench {
             least_memory_mib: memory,
             ..Guest::default()
         };
-        let (a, b) = tokio::try_join!(
+        let (mut a, mut b) = tokio::try_join!(
             lab.boot(run, &image, guest("a", &daemons[0], 2 * least_memory_mib)),
             lab.boot(run, &image, guest("b", &daemons[1], least_memory_mib)),
         )?;
-        Ok(Self { a, b, daemons })
+        let old_warnings = [warnings(&mut a).await?.len(), warnings(&mut b).await?.len()];
+        Ok(Self { a, b, daemons, old_warnings })
     }
 
     /// Loads the drivers. A guest with several cards must reply to ARP only on the card that has the address.
@@ -158,7 +161,7 @@ impl Bench {
     async fn bonded(&mut self, options: &str) -> Result<()> {
         let mut ports = Vec::new();
         let line = format!(
-            "modprobe bonding && ip link add bond0 type bond mode active-backup miimon 100 {options}"
+            "modprobe bonding max_bonds=0 && ip link add bond0 type bond mode active-backup miimon 100 {options}"
         );
         sh(&mut self.b, &line).await?;
         for id in PEERS {
@@ -212,9 +215,8 @@ impl Bench {
     }
 
     async fn no_warnings(&mut self) -> Result<()> {
-        for vm in [&mut self.a, &mut self.b] {
-            let mut lines = super::super::kernel_log::warnings(vm).await?;
-            lines.retain(|line| !messages::is_normal(line));
+        for (vm, old) in [&mut self.a, &mut self.b].into_iter().zip(self.old_warnings) {
+            let lines: Vec<_> = warnings(vm).await?.into_iter().skip(old).collect();
             ensure!(lines.is_empty(), "the kernel of guest {} logged {lines:#?}", vm.name());
         }
         Ok(())
@@ -228,6 +230,13 @@ impl Bench {
         }
         Ok(())
     }
+}
+
+/// Returns the unexpected kernel warnings.
+async fn warnings(vm: &mut Vm) -> Result<Vec<String>> {
+    let mut lines = super::super::kernel_log::warnings(vm).await?;
+    lines.retain(|line| !messages::is_normal(line));
+    Ok(lines)
 }
 
 async fn sh(vm: &mut Vm, line: &str) -> Result<String> {

@@ -62,7 +62,11 @@ pub(super) struct Socket {
 }
 
 pub(super) const SOCKETS: &[Socket] = &[
-    Socket { name: "AF_XDP, copied packets", arguments: ",force_copy=1,busy_budget=0", counters: &["rx_xdp_redirect"] },
+    Socket {
+        name: "AF_XDP, copied packets",
+        arguments: ",force_copy=1,busy_budget=0",
+        counters: &["rx_xdp_redirect"],
+    },
     Socket {
         name: "AF_XDP, zero copy",
         arguments: ",busy_budget=0",
