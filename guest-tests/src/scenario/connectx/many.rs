@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use tokio::process::Command;
 
-use super::super::kernel_log::warnings;
 use super::super::nic::station::{Address, bring_up, carrier, device, load, strict_card};
 use super::messages;
 use crate::daemon::{Daemon, HcaSpec};
@@ -57,8 +56,8 @@ struct Bench {
     b: Vm,
     /// The daemon of guest `a`'s cards and that of guest `b`'s.
     daemons: [Daemon; 2],
-    /// Number of warnings that the guests have logged while booting.
-    booting: [usize; 2],
+    /// Number of warnings of each guest that have nothing to do with its cards.
+    old_warnings: [usize; 2],
 }
 
 impl Bench {
@@ -86,8 +85,8 @@ impl Bench {
             lab.boot(run, &image, guest("a", &daemons[0], 2 * least_memory_mib)),
             lab.boot(run, &image, guest("b", &daemons[1], least_memory_mib)),
         )?;
-        let booting = [warnings(&mut a).await?.len(), warnings(&mut b).await?.len()];
-        Ok(Self { a, b, daemons, booting })
+        let old_warnings = [warnings(&mut a).await?.len(), warnings(&mut b).await?.len()];
+        Ok(Self { a, b, daemons, old_warnings })
     }
 
     /// Loads the drivers. A guest with several cards must reply to ARP only on the card that has the address.
@@ -216,9 +215,8 @@ impl Bench {
     }
 
     async fn no_warnings(&mut self) -> Result<()> {
-        for (vm, booting) in [&mut self.a, &mut self.b].into_iter().zip(self.booting) {
-            let lines: Vec<String> = warnings(vm).await?.into_iter().skip(booting).collect();
-            let lines: Vec<_> = lines.iter().filter(|line| !messages::is_normal(line)).collect();
+        for (vm, old) in [&mut self.a, &mut self.b].into_iter().zip(self.old_warnings) {
+            let lines: Vec<_> = warnings(vm).await?.into_iter().skip(old).collect();
             ensure!(lines.is_empty(), "the kernel of guest {} logged {lines:#?}", vm.name());
         }
         Ok(())
@@ -232,6 +230,13 @@ impl Bench {
         }
         Ok(())
     }
+}
+
+/// Returns the unexpected kernel warnings.
+async fn warnings(vm: &mut Vm) -> Result<Vec<String>> {
+    let mut lines = super::super::kernel_log::warnings(vm).await?;
+    lines.retain(|line| !messages::is_normal(line));
+    Ok(lines)
 }
 
 async fn sh(vm: &mut Vm, line: &str) -> Result<String> {

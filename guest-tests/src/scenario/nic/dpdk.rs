@@ -150,7 +150,7 @@ impl Bench {
     }
 
     /// Prepares both NICs for DPDK and starts forwarding. `net_ice` replaces Linux's driver. `net_mlx5` uses the verbs
-    /// of Linux's driver, whose network devices must stay silent for the counters to match.
+    /// of Linux's driver, whose network devices must be up, and silent for the counters to match.
     async fn start_forwarder(&mut self) -> Result<()> {
         let queues = self.queues();
         let vm = &mut self.forwarder;
@@ -158,7 +158,8 @@ impl Bench {
             Package::Synthetic.install(vm).await?;
             "modprobe uio_pci_generic && echo 8086 1592 > /sys/bus/pci/drivers/uio_pci_generic/new_id"
         } else {
-            "sysctl -qw net.ipv6.conf.default.disable_ipv6=1 && modprobe -a mlx5_core mlx5_ib ib_uverbs"
+            "sysctl -qw net.ipv6.conf.default.disable_ipv6=1 && modprobe -a mlx5_core mlx5_ib ib_uverbs && \
+             for d in /sys/class/net/eth*; do ip link set ${d##*/} up; done"
         };
         let prepare = format!(
             "{drivers} && \

@@ -50,6 +50,10 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("nk_netns.py", "needs a BPF program in C"),
     ("nk_qlease.py", "needs a BPF program in C"),
     ("userns_devmem.py", "needs a helper in C"),
+    ("nk_devmem.py", "needs a helper in C"),
+    ("gro_hw.py", "needs a helper in C"),
+    ("xdp_metadata.py", "needs a BPF program in C"),
+    ("devmem_lib.py", "is a library, not a program"),
 ];
 
 /// Tests that fail for a reason other than the device.

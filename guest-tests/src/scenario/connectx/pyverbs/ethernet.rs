@@ -101,7 +101,7 @@ const SKIPS: &[Skip] = &[
         NO_ODP,
     ),
     skip("tests.test_mlx5_devx", "scapy package is needed", NO_SCAPY),
-    skip("tests.test_mlx5_dm_ops", "", NO_DM),
+    skip("tests.test_mlx5_dm_ops", "MEMIC atomic operations are not supported", NO_DM),
     skip("tests.test_mlx5_dma_memcpy", "Create Mlx5DV QP is not supported", "the device copies no memory"),
     skip("tests.test_mlx5_dmabuf", "cuda-python 12.0+ must be installed", NO_CUDA),
     skip("tests.test_mlx5_dr.Mlx5DrTest.test_dest_ib_port", "must be in switchdev mode", NO_SWITCH),
