@@ -20,6 +20,9 @@ pub struct PollRounds<S> {
     slots: BTreeMap<S, Queues>,
     /// Slots with an active round, and possibly slots whose round has already ended.
     active: VecDeque<S>,
+    /// The slots in `active`, each of which is there once. Software could otherwise ring a doorbell whose rounds end at
+    /// once, and fill the queue behind long rounds.
+    queued: BTreeSet<S>,
 }
 
 /// The queues of one slot, and the progress of the current round.
@@ -35,7 +38,7 @@ struct Queues {
 
 impl<S> Default for PollRounds<S> {
     fn default() -> Self {
-        Self { slots: BTreeMap::new(), active: VecDeque::new() }
+        Self { slots: BTreeMap::new(), active: VecDeque::new(), queued: BTreeSet::new() }
     }
 }
 
@@ -65,7 +68,9 @@ impl<S: Copy + Ord> PollRounds<S> {
             queues.again = true;
         } else if queues.all.len() > 1 || queues.all.first().copied() != seen {
             (queues.round, queues.last) = (true, None);
-            self.active.push_back(slot);
+            if self.queued.insert(slot) {
+                self.active.push_back(slot);
+            }
         }
     }
 
@@ -92,7 +97,10 @@ impl<S: Copy + Ord> PollRounds<S> {
         while let Some(slot) = self.active.front().copied() {
             match self.next_of(slot) {
                 Some(queue) => return Some((slot, queue)),
-                None => drop(self.active.pop_front()),
+                None => {
+                    self.active.pop_front();
+                    self.queued.remove(&slot);
+                }
             }
         }
         None
@@ -151,6 +159,21 @@ mod tests {
         queues.begin(SLOT, Some(3));
         assert_eq!(rest(&mut queues), [3, 4, 1, 2, 3, 4]);
         assert_eq!(queues.active, [SLOT], "it began once");
+    }
+
+    #[test]
+    fn ended_rounds_do_not_accumulate() {
+        let mut queues = queues([1, 2]);
+        for _ in 0..3 {
+            queues.begin(SLOT, None);
+            assert_eq!(rest(&mut queues), [1, 2]);
+            [1, 2].into_iter().for_each(|index| queues.remove(SLOT, index));
+            [1, 2].into_iter().for_each(|index| queues.add(SLOT, index));
+        }
+        assert_eq!(queues.active, [SLOT]);
+        assert_eq!((queues.next_active(), queues.is_active()), (None, false));
+        queues.begin(SLOT, None);
+        assert_eq!(queues.next_active(), Some((SLOT, 1)));
     }
 
     #[test]

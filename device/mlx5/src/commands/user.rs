@@ -19,14 +19,15 @@ use protocol::hca::mlx5::resource::{
 use protocol::hca::mlx5::user_context::{CreateUctx, UctxNumber, UserRights};
 use protocol::hca::mlx5::user_memory::{CreateUmem, UmemNumber};
 use protocol::ids::{
-    CounterSet, Cqn, FlowCounterId, FlowTableId, MkeyIndex, Pdn, Qpn, Rqn, Rqtn, Sqn, Srqn, Tirn, Tisn,
-    TransportDomain, UarIndex, UmemId, UserId, XrcDomain,
+    CounterSet, Cqn, FlowCounterId, FlowGroupId, FlowTableId, MkeyIndex, Pdn, Qpn, Rqn, Rqtn, Sqn, Srqn,
+    Tirn, Tisn, TransportDomain, UarIndex, UmemId, UserId, XrcDomain,
 };
 
 use super::resource::check_unused;
 use super::{Call, Output, nothing, on_resources};
 use crate::check::{Check, Rejection};
 use crate::resources::Resources;
+use crate::steering::table::Group;
 use crate::umem::Umem;
 use crate::uses::Object;
 
@@ -99,10 +100,10 @@ pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Reject
     objects.sort_by_key(|object| rank(resources, *object));
     for object in objects {
         let commands = match object {
-            Object::FlowTable(number) => clear(resources, FlowTableId::new(number)),
-            _ => Vec::new(),
+            Object::FlowTable(number) => Some(clear(resources, FlowTableId::new(number))),
+            _ => None,
         };
-        for command in commands.into_iter().chain(destroy_command(resources, object)) {
+        for command in commands.into_iter().flatten().chain(destroy_command(resources, object)) {
             let opcode = command.opcode();
             let call = Call { resources: &mut *resources, issi, opcode, setup, cx: &mut *cx, user: by };
             // The only reason for a rejection is another user's object.
@@ -133,16 +134,20 @@ fn rank(resources: &Resources, object: Object) -> (u8, u8) {
 
 const NIC_RECEIVE: u8 = TableType::NicReceive.code();
 
-/// Returns the commands that delete the entries and groups of a flow table.
-fn clear(resources: &Resources, id: FlowTableId) -> Vec<Command<'static>> {
-    let Ok(table) = resources.steering.table(id) else { return Vec::new() };
-    let entries = table.entries().map(|index| {
-        Command::DeleteFlowTableEntry(FlowEntrySelector { table_type: NIC_RECEIVE, table: id, index })
-    });
-    let groups = table.groups().iter().map(|group| {
-        Command::DestroyFlowGroup(FlowGroupSelector { table_type: NIC_RECEIVE, table: id, group: group.id() })
-    });
-    entries.chain(groups).collect()
+/// Returns the commands that delete the entries and groups of a flow table. Each command is made when it is needed,
+/// because a table can have a million entries.
+fn clear(resources: &Resources, table: FlowTableId) -> impl Iterator<Item = Command<'static>> + use<> {
+    let found = resources.steering.table(table).ok();
+    let entries: Vec<u32> = found.iter().flat_map(|found| found.entries()).collect();
+    let groups: Vec<FlowGroupId> = found.iter().flat_map(|found| found.groups()).map(Group::id).collect();
+    let table_type = NIC_RECEIVE;
+    let entries = entries
+        .into_iter()
+        .map(move |index| Command::DeleteFlowTableEntry(FlowEntrySelector { table_type, table, index }));
+    let groups = groups
+        .into_iter()
+        .map(move |group| Command::DestroyFlowGroup(FlowGroupSelector { table_type, table, group }));
+    entries.chain(groups)
 }
 
 /// Returns the command that destroys an object of a user, or `None` if users cannot have such an object.

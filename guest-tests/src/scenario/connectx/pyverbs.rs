@@ -76,9 +76,15 @@ async fn prepare(hca: Device, node: &mut StockNode) -> Result<()> {
     suite::prepare(&mut node.vm).await
 }
 
-const KNOWN: Known =
-    Known { modules: &[MODULES], device: "mlx5_0", failures: FAILURES, skips: &[SKIPS], turns: &[] };
-const NEWEST: Known = Known { modules: &[MODULES, NEWER_MODULES], skips: &[SKIPS, NEWER_SKIPS], ..KNOWN };
+const KNOWN: Known = Known {
+    modules: &[MODULES],
+    device: "mlx5_0",
+    failures: FAILURES,
+    skips: &[COMMON_SKIPS, SKIPS],
+    turns: &[],
+};
+const NEWEST: Known =
+    Known { modules: &[MODULES, NEWER_MODULES], skips: &[COMMON_SKIPS, SKIPS, NEWER_SKIPS], ..KNOWN };
 
 const FAILURES: &[Failure] = &[];
 
@@ -88,27 +94,16 @@ const NO_DMABUF: &str = "the guest has no GPU";
 const NO_FLUSH: &str = "mlx5_ib has no FLUSH";
 const IS_IB: &str = "the port is InfiniBand's";
 
-const SKIPS: &[Skip] = &[
-    skip("tests.test_addr.AHTest.test_create_ah_roce", "Link layer of port=1 is InfiniBand", IS_IB),
+/// Tests that skip themselves on either port.
+const COMMON_SKIPS: &[Skip] = &[
     skip("tests.test_cuda_dmabuf", "cuda-python 12.0+ must be installed", NO_DMABUF),
     skip("tests.test_device.DMTest", "Device memory is not supported", NO_DM),
     skip("tests.test_device.SharedDMTest", "Device memory is not supported", NO_DM),
-    skip(
-        "tests.test_device.DeviceTest.test_query_gid_ex_bad_flow",
-        "All gid indices populated",
-        "the driver makes a GID of the subnet's prefix and every entry of the table, used or not",
-    ),
-    skip("tests.test_flow", "on Ethernet link layer", IS_IB),
     skip("tests.test_mr.DeviceMemoryAPITest", "Device memory is not supported", NO_DM),
     skip("tests.test_mr.DeviceMemoryTest", "Device memory is not supported", NO_DM),
     skip("tests.test_mr.DmaBufMRTest", "Device /dev/dri/renderD128 is not present", NO_DMABUF),
     skip("tests.test_mr.DmaBufTestCase", "Device /dev/dri/renderD128 is not present", NO_DMABUF),
     skip("tests.test_odp.OdpTestCase", "ODP is not supported", NO_ODP),
-    skip("tests.test_qp.QPTest.test_create_raw_qp_ex_no_attr", "Ethernet link layer", IS_IB),
-    skip("tests.test_qp.QPTest.test_create_raw_qp_ex_with_attr", "Ethernet link layer", IS_IB),
-    skip("tests.test_qp.QPTest.test_create_raw_qp_no_attr", "Ethernet link layer", IS_IB),
-    skip("tests.test_qp.QPTest.test_create_raw_qp_with_attr", "Ethernet link layer", IS_IB),
-    skip("tests.test_qp.QPTest.test_query_raw_qp", "Ethernet link layer", IS_IB),
     skip(
         "tests.test_qpex.QpExTestCase.test_qp_ex_rc_atomic_write",
         "Extended QP is not supported on this device",
@@ -120,7 +115,6 @@ const SKIPS: &[Skip] = &[
         "additional access flags 258",
         NO_FLUSH,
     ),
-    skip("tests.test_rss_traffic", "on Ethernet link layer", IS_IB),
     skip(
         "tests.test_srq.SrqTestCase.test_resize_srq",
         "SRQ resize is not supported",
@@ -131,6 +125,22 @@ const SKIPS: &[Skip] = &[
         "Tag matching is not supported",
         "the device does not offer it (section 6)",
     ),
+];
+
+const SKIPS: &[Skip] = &[
+    skip("tests.test_addr.AHTest.test_create_ah_roce", "Link layer of port=1 is InfiniBand", IS_IB),
+    skip(
+        "tests.test_device.DeviceTest.test_query_gid_ex_bad_flow",
+        "All gid indices populated",
+        "the driver makes a GID of the subnet's prefix and every entry of the table, used or not",
+    ),
+    skip("tests.test_flow", "on Ethernet link layer", IS_IB),
+    skip("tests.test_qp.QPTest.test_create_raw_qp_ex_no_attr", "Ethernet link layer", IS_IB),
+    skip("tests.test_qp.QPTest.test_create_raw_qp_ex_with_attr", "Ethernet link layer", IS_IB),
+    skip("tests.test_qp.QPTest.test_create_raw_qp_no_attr", "Ethernet link layer", IS_IB),
+    skip("tests.test_qp.QPTest.test_create_raw_qp_with_attr", "Ethernet link layer", IS_IB),
+    skip("tests.test_qp.QPTest.test_query_raw_qp", "Ethernet link layer", IS_IB),
+    skip("tests.test_rss_traffic", "on Ethernet link layer", IS_IB),
 ];
 
 const NO_BOUNCE: &str = "the guest is not a confidential VM";

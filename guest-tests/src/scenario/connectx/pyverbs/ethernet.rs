@@ -1,6 +1,6 @@
 //! Known results of the whole suite on an Ethernet port.
 
-use super::{Known, MODULES, NO_DM, NO_DMABUF, NO_FLUSH, NO_ODP, Skip, skip};
+use super::{COMMON_SKIPS, Known, MODULES, NO_DM, NO_DMABUF, NO_ODP, Skip, skip};
 
 /// Modules that test the interface of libmlx5.
 const MLX5_MODULES: &[&str] = &[
@@ -30,10 +30,14 @@ const MLX5_MODULES: &[&str] = &[
     "test_mlx5_vfio",
 ];
 
-pub(super) const KNOWN: Known =
-    Known { modules: &[MODULES, MLX5_MODULES], device: "mlx5_0", failures: &[], skips: &[SKIPS], turns: &[] };
+pub(super) const KNOWN: Known = Known {
+    modules: &[MODULES, MLX5_MODULES],
+    device: "mlx5_0",
+    failures: &[],
+    skips: &[COMMON_SKIPS, SKIPS],
+    turns: &[],
+};
 
-const NO_CUDA: &str = "the guest has no GPU";
 const NO_DC: &str = "the device does not offer DC (mlx5 interface, section 6)";
 const NO_SCAPY: &str = "Debian's scapy would add a hundred packages to the guest";
 const NO_LAYOUT: &str = "the device does not offer CQEs of 128 bytes with compression or padding";
@@ -43,35 +47,6 @@ const NO_SWITCH: &str = "the device has no switch (mlx5 interface, section 6)";
 const NO_SCHEDULING: &str = "the device does not offer QoS (mlx5 interface, section 6)";
 
 const SKIPS: &[Skip] = &[
-    skip("tests.test_cuda_dmabuf", "cuda-python 12.0+ must be installed", NO_DMABUF),
-    skip("tests.test_device.DMTest", "Device memory is not supported", NO_DM),
-    skip("tests.test_device.SharedDMTest", "Device memory is not supported", NO_DM),
-    skip("tests.test_mr.DeviceMemoryAPITest", "Device memory is not supported", NO_DM),
-    skip("tests.test_mr.DeviceMemoryTest", "Device memory is not supported", NO_DM),
-    skip("tests.test_mr.DmaBufMRTest", "Device /dev/dri/renderD128 is not present", NO_DMABUF),
-    skip("tests.test_mr.DmaBufTestCase", "Device /dev/dri/renderD128 is not present", NO_DMABUF),
-    skip("tests.test_odp.OdpTestCase", "ODP is not supported", NO_ODP),
-    skip(
-        "tests.test_qpex.QpExTestCase.test_qp_ex_rc_atomic_write",
-        "Extended QP is not supported on this device",
-        "libmlx5 has no atomic WRITE",
-    ),
-    skip("tests.test_qpex.QpExTestCase.test_qp_ex_rc_flush", "additional access flags 258", NO_FLUSH),
-    skip(
-        "tests.test_qpex.QpExTestCase.test_qp_ex_rc_flush_type_violate",
-        "additional access flags 258",
-        NO_FLUSH,
-    ),
-    skip(
-        "tests.test_srq.SrqTestCase.test_resize_srq",
-        "SRQ resize is not supported",
-        "the driver has it not",
-    ),
-    skip(
-        "tests.test_tag_matching",
-        "Tag matching is not supported",
-        "the device does not offer it (section 6)",
-    ),
     skip(
         "tests.test_mlx5_cq.DvCqTest.test_scatter_to_cqe_control_by_qp",
         "Create DC QP is not supported",
@@ -85,7 +60,7 @@ const SKIPS: &[Skip] = &[
         NO_LAYOUT,
     ),
     skip("tests.test_mlx5_crypto", "Crypto login details must be supplied", "the device has no encryption"),
-    skip("tests.test_mlx5_cuda_umem", "cuda-python 12.0+ must be installed", NO_CUDA),
+    skip("tests.test_mlx5_cuda_umem", "cuda-python 12.0+ must be installed", NO_DMABUF),
     skip(
         "tests.test_mlx5_dc.DCTest.test_odp_dc_traffic",
         "additional access flags 64 is not supported",
@@ -103,7 +78,7 @@ const SKIPS: &[Skip] = &[
     skip("tests.test_mlx5_devx", "scapy package is needed", NO_SCAPY),
     skip("tests.test_mlx5_dm_ops", "MEMIC atomic operations are not supported", NO_DM),
     skip("tests.test_mlx5_dma_memcpy", "Create Mlx5DV QP is not supported", "the device copies no memory"),
-    skip("tests.test_mlx5_dmabuf", "cuda-python 12.0+ must be installed", NO_CUDA),
+    skip("tests.test_mlx5_dmabuf", "cuda-python 12.0+ must be installed", NO_DMABUF),
     skip("tests.test_mlx5_dr.Mlx5DrTest.test_dest_ib_port", "must be in switchdev mode", NO_SWITCH),
     skip("tests.test_mlx5_dr.Mlx5DrTest.test_dest_vport", "must be in switchdev mode", NO_SWITCH),
     skip("tests.test_mlx5_dr.Mlx5DrTest.test_roce_bth_match_rx", "ROCE must be disabled", "RoCE is enabled"),
