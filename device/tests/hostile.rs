@@ -35,9 +35,12 @@ fn every_interface_works_after_fuzzed_input() {
     let fuzzed: Vec<_> = device_fuzz::INTERFACES.iter().map(|(key, ..)| *key).collect();
     let all: Vec<_> = interfaces::ALL.iter().map(|interface| interface.key).collect();
     assert_eq!(fuzzed, all);
-    for (_, run, size) in device_fuzz::INTERFACES {
-        random_inputs(200, *size, run);
-    }
+    // One thread per interface, because together they take longer than all other tests.
+    std::thread::scope(|scope| {
+        for (_, run, size) in device_fuzz::INTERFACES {
+            scope.spawn(|| random_inputs(200, *size, run));
+        }
+    });
 }
 
 #[test]

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::report::{Figure, Figures, print};
 
 /// Each scenario, with the name of the results file in its run directory.
-const SCENARIOS: [(&str, &str); 2] = [("speed-guests", "speed.jsonl"), ("e810-speed", "speed.jsonl")];
+const SCENARIOS: [(&str, &str); 2] = [("speed-guests", "speed.jsonl"), ("nic-speed", "speed.jsonl")];
 
 pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
     let programs = std::env::current_exe()?;
@@ -46,10 +46,10 @@ mod tests {
 
     #[test]
     fn scenario_figures_are_imported() {
-        let line = r#"{"name":"nic_tcp_rr_rate","value":900.5,"unit":"round trips/s","against":"virtio-net","reference":1000.0,"ratio":0.9005,"spread":[890.0,910.0]}"#;
+        let line = r#"{"name":"guest_e810_tcp_rr_rate","value":900.5,"unit":"round trips/s","against":"virtio-net","reference":1000.0,"ratio":0.9005,"spread":[890.0,910.0]}"#;
         let figures = parse(&format!("{line}\n\n{line}\n")).unwrap();
         assert_eq!(figures.len(), 2);
-        assert_eq!((figures[0].name.as_str(), figures[0].ratio), ("nic_tcp_rr_rate", 0.9005));
+        assert_eq!((figures[0].name.as_str(), figures[0].ratio), ("guest_e810_tcp_rr_rate", 0.9005));
         assert!(parse("").is_err());
     }
 }

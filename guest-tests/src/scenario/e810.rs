@@ -1,7 +1,6 @@
 //! Tests an E810 in guests, using the stock drivers `ice` and `irdma` and Debian's network, RDMA and storage tools.
 
 mod answers;
-mod effort;
 pub(super) mod errors;
 mod lifecycle;
 pub(super) mod limits;
@@ -15,4 +14,3 @@ pub(super) mod probe;
 pub(super) mod pyverbs;
 pub(super) mod rdma_probe;
 pub(super) mod selftest;
-pub(super) mod speed;

@@ -331,6 +331,11 @@ pub const ALL: &[Scenario] = &[
     )
     .alone(),
     Scenario::new(
+        "connectx-soak",
+        "an hour of TCP, UDP and files with verified content between two ConnectX, without a kernel warning",
+        |lab, report| Box::pin(nic::soak::run(lab, report, Device::Connectx)),
+    ),
+    Scenario::new(
         "connectx-features",
         "ethtool, XDP, AF_XDP and tunnels between two ConnectX with an Ethernet port, with counted traffic",
         |lab, report| Box::pin(nic::features::run(lab, report, Device::Connectx)),
@@ -545,15 +550,15 @@ pub const ALL: &[Scenario] = &[
         |lab, report| Box::pin(nic::net::run(lab, report, Device::E810, nic::net::Extent::Control)),
     ),
     Scenario::new(
-        "e810-speed",
-        "E810, virtio-net and e1000e in the same guests: throughput and round trips as ratios",
-        |lab, report| Box::pin(e810::speed::run(lab, report, e810::speed::Extent::All)),
+        "nic-speed",
+        "ConnectX, E810, virtio-net and e1000e in the same guests: throughput and round trips as ratios",
+        |lab, report| Box::pin(nic::speed::run(lab, report, nic::speed::Extent::All)),
     )
     .alone(),
     Scenario::new(
-        "e810-round-trips",
-        "e810-speed for round trips only, with more samples and the host's CPU time for each",
-        |lab, report| Box::pin(e810::speed::run(lab, report, e810::speed::Extent::RoundTrips)),
+        "nic-round-trips",
+        "nic-speed for round trips only, with more samples and the host's CPU time for each",
+        |lab, report| Box::pin(nic::speed::run(lab, report, nic::speed::Extent::RoundTrips)),
     )
     .alone(),
     Scenario::new(

@@ -25,6 +25,8 @@ use crate::vm::Vm;
 /// Number of 2 MiB pages for DPDK's buffers.
 const HUGE_PAGES: u32 = 100;
 const MEMORY_MIB: u32 = 1024;
+/// Number of entries of each queue. All receive queues together need fewer buffers than `testpmd` has.
+const ENTRIES: u32 = 512;
 /// Time limit for `testpmd` to start, which includes probing every PCI device and setting up both ports.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
 const END_TIMEOUT: Duration = Duration::from_secs(60);
@@ -169,11 +171,11 @@ impl Bench {
         vm.run(&["sh", "-c", &prepare]).await?;
         let command = format!(
             "dpdk-testpmd -l 0,1 --in-memory -- --forward-mode=io --auto-start --total-num-mbufs=8192 \
-             --rxq={queues} --txq={queues} --nb-cores=1 --stats-period=1"
+             --rxq={queues} --txq={queues} --rxd={ENTRIES} --txd={ENTRIES} --nb-cores=1 --stats-period=1"
         );
         let testpmd = spawn(vm, &command).await?;
         self.testpmd = Some(testpmd);
-        match line(vm, testpmd, "NIC statistics", START_TIMEOUT).await {
+        match line(vm, testpmd, "NIC statistics for port 1 ", START_TIMEOUT).await {
             Ok(_) => Ok(()),
             Err(error) => {
                 signal(vm, testpmd, libc::SIGKILL).await?;

@@ -1,6 +1,6 @@
-//! Compares an E810 with QEMU's own NICs. Each of two guests has one NIC of each kind, connected to the NIC of the same
-//! kind in the other guest. The kinds are measured in turn, and no result counts as a failure. One table shows results
-//! and ratios, another the CPU time of a round trip.
+//! Compares a ConnectX, an E810 and QEMU's own NICs. Each of two guests has one NIC of each kind, connected to the NIC of
+//! the same kind in the other guest. The kinds are measured in turn, and no result counts as a failure. One table shows
+//! results and ratios, another the CPU time of a round trip.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,14 +13,15 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::effort::Effort;
-use super::package::Package;
+use super::station::{self, Address, strict_card};
 use crate::daemon::{Daemon, HcaSpec, free_udp_ports};
 use crate::lab::{Guest, Lab};
 use crate::qemu::{Nic, NicModel};
 use crate::report::{Report, line};
 use crate::run_dir::RunDir;
-use crate::scenario::nic::station::{self, Address, e810_without_strict};
+use crate::scenario::e810::package::Package;
 use crate::scenario::rxe_interop::mac;
+use crate::testbed::kind::Device;
 use crate::tools::{Exchange, Ready, spawn, stop};
 use crate::vm::{Image, Vm};
 
@@ -36,8 +37,8 @@ pub(in super::super) enum Extent {
 impl Extent {
     const fn name(self) -> &'static str {
         match self {
-            Self::All => "e810-speed",
-            Self::RoundTrips => "e810-round-trips",
+            Self::All => "nic-speed",
+            Self::RoundTrips => "nic-round-trips",
         }
     }
 
@@ -66,17 +67,19 @@ const PINGS: u32 = 2000;
 /// The NICs to be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Card {
-    E810,
+    Hca(Device),
     Qemu(NicModel),
 }
 
-/// All NICs. The first is compared with each of the others.
-const CARDS: [Card; 3] = [Card::E810, Card::Qemu(NicModel::Virtio), Card::Qemu(NicModel::E1000e)];
+/// All NICs. Each of the HCAs is compared with all the NICs after it.
+const CARDS: [Card; 4] =
+    [Card::Hca(HCAS[0]), Card::Hca(HCAS[1]), Card::Qemu(NicModel::Virtio), Card::Qemu(NicModel::E1000e)];
+const HCAS: [Device; 2] = [Device::Connectx, Device::E810];
 
 impl Card {
     const fn name(self) -> &'static str {
         match self {
-            Self::E810 => "e810",
+            Self::Hca(hca) => hca.name(),
             Self::Qemu(NicModel::Virtio) => "virtio-net",
             Self::Qemu(NicModel::E1000e) => "e1000e",
         }
@@ -84,7 +87,8 @@ impl Card {
 
     const fn module(self) -> &'static str {
         match self {
-            Self::E810 => "ice",
+            Self::Hca(Device::E810) => "ice",
+            Self::Hca(_) => "mlx5_core",
             Self::Qemu(model) => model.module(),
         }
     }
@@ -92,7 +96,8 @@ impl Card {
     /// Returns the number of the NIC's network.
     const fn network(self) -> u16 {
         match self {
-            Self::E810 => 0,
+            Self::Hca(Device::E810) => 0,
+            Self::Hca(_) => 3,
             Self::Qemu(NicModel::Virtio) => 1,
             Self::Qemu(NicModel::E1000e) => 2,
         }
@@ -125,10 +130,10 @@ impl Measure {
     fn name(self) -> String {
         match self {
             Self::Tcp { streams, back } => {
-                format!("nic_tcp_{streams}_stream{}{}_bw", plural(streams), if back { "_back" } else { "" })
+                format!("tcp_{streams}_stream{}{}_bw", plural(streams), if back { "_back" } else { "" })
             }
-            Self::TcpRoundTrips => "nic_tcp_rr_rate".into(),
-            Self::FloodPing => "nic_ping_flood_rate".into(),
+            Self::TcpRoundTrips => "tcp_rr_rate".into(),
+            Self::FloodPing => "ping_flood_rate".into(),
         }
     }
 
@@ -194,7 +199,7 @@ const fn plural(count: u32) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// The guests and the daemons of their E810s.
+/// The guests and the daemons of their HCAs.
 struct Bench {
     a: Vm,
     b: Vm,
@@ -277,10 +282,14 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
 impl Bench {
     async fn start(lab: &Lab, run: RunDir) -> Result<Self> {
         let image = lab.debian_image(&run).await?;
-        let specs = HcaSpec::pair()?.map(|spec| e810_without_strict(lab, spec));
         let mut daemons = Vec::new();
-        for spec in &specs {
-            daemons.push(Daemon::start(&lab.hcad()?, spec, &run).await?);
+        for hca in HCAS {
+            for spec in HcaSpec::pair()? {
+                let name = format!("{}-{}", hca.name(), spec.name);
+                let id = Card::Hca(hca).id(spec.id);
+                let spec = HcaSpec { name, id, strict: false, ..strict_card(hca, lab, spec) };
+                daemons.push(Daemon::start(&lab.hcad()?, &spec, &run).await?);
+            }
         }
         let [virtio, virtio_peer, e1000e, e1000e_peer] = free_udp_ports()?;
         let wires = [(NicModel::Virtio, virtio, virtio_peer), (NicModel::E1000e, e1000e, e1000e_peer)];
@@ -291,10 +300,12 @@ impl Bench {
             };
             wires.iter().map(nic).collect::<Vec<_>>()
         };
-        let cards: Vec<PathBuf> = daemons.iter().map(|daemon| daemon.socket().to_owned()).collect();
+        let cards = |guest: usize| {
+            daemons.iter().skip(guest - 1).step_by(2).map(|daemon| daemon.socket().to_owned()).collect()
+        };
         let (a, b) = tokio::try_join!(
-            boot(lab, &run, &image, "a", nics(1), cards[..1].to_vec(), 1),
-            boot(lab, &run, &image, "b", nics(2), cards[1..].to_vec(), 2),
+            boot(lab, &run, &image, "a", nics(1), cards(1), 1),
+            boot(lab, &run, &image, "b", nics(2), cards(2), 2),
         )?;
         Ok(Self { a, b, daemons, run })
     }
@@ -387,7 +398,7 @@ async fn qperf(vm: &mut Vm) -> Result<ProgramId> {
 }
 
 /// Returns a table with one line per measurement. For each NIC, the line shows the median and the spread of the rounds,
-/// and the ratio of the E810's median to that NIC's.
+/// and the ratio of the first NIC's median to that NIC's.
 fn table(all: &[Results]) -> String {
     let mut text = format!("{:26}", "measure");
     for card in CARDS {
@@ -409,7 +420,7 @@ fn table(all: &[Results]) -> String {
         }
         write!(text, "  {}", first.measure.unit()).expect("a String takes every write");
     }
-    text + "\nxN: N times as much on the E810"
+    text + "\nxN: N times as much on the first NIC"
 }
 
 /// Returns a table of the CPU time of a round trip, with one line per NIC and round-trip measurement.
@@ -439,18 +450,19 @@ fn costs(all: &[Results]) -> String {
 fn keep(all: &[Results], file: PathBuf) -> Result<()> {
     let mut lines = String::new();
     for found in all.chunks(CARDS.len()) {
-        let (first, others) = found.split_first().context("no card was measured")?;
-        for other in others {
-            let (value, reference) = (first.median(), other.median());
-            let result = json!({
-                "name": first.measure.name(),
-                "value": value,
-                "unit": first.measure.unit(),
-                "against": other.card.name(),
-                "reference": reference,
-                "ratio": value / reference,
-            });
-            writeln!(lines, "{result}")?;
+        for (number, hca) in found.iter().take(HCAS.len()).enumerate() {
+            for other in found.iter().skip(number + 1) {
+                let (value, reference) = (hca.median(), other.median());
+                let result = json!({
+                    "name": format!("guest_{}_{}", hca.card.name(), hca.measure.name()),
+                    "value": value,
+                    "unit": hca.measure.unit(),
+                    "against": other.card.name(),
+                    "reference": reference,
+                    "ratio": value / reference,
+                });
+                writeln!(lines, "{result}")?;
+            }
         }
     }
     ensure!(!lines.is_empty(), "nothing was measured");
