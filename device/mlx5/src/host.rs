@@ -162,7 +162,11 @@ impl engine::Host for Mlx5Host<'_> {
         let dma = cx.dma;
         let resources = resources.as_deref_mut().ok_or(AccessError::Key)?;
         cx.monitor.check(|| strict::umr(resources, who, token, dma));
-        resources.run_umr(dma, who, token)
+        let result = resources.run_umr(dma, who, token);
+        if let Some(trace) = cx.monitor.trace() {
+            trace::umr(trace, resources, who.qpn, token, dma, result.err());
+        }
+        result
     }
 
     fn remote_invalidate(&mut self, who: Initiator, key: Rkey) -> Result<(), AccessError> {

@@ -53,8 +53,7 @@ pub mod strict;
 #[cfg(test)]
 mod tests;
 mod trace;
-pub mod translation_list;
-pub mod uar;
+pub pub mod uar;
 pub mod umr;
 pub mod uses;
 pub mod work;

@@ -310,6 +310,27 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
     }
 }
 
+/// Why a part of a granted range cannot be accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denied {
+    pub error: AccessError,
+    /// Key in a list of keys that was looked up last. `None` if the range has no list.
+    pub listed_key: Option<Lkey>,
+}
+
+impl<P: PageTable> RegionAccess<'_, P> {
+    /// Finds the first part of a granted range that cannot be accessed. Used to explain an access that has failed.
+    ///
+    /// # Errors
+    /// Fails as `check` does, or with the error of that part.
+    pub fn explain(&self, at: AccessTarget, len: usize, access: Access) -> Result<(), Denied> {
+        let segments = self.segments(at, len, access);
+        let mut segments = segments.map_err(|error| Denied { error, listed_key: None })?;
+        let error = segments.find_map(Result::err);
+        error.map_or(Ok(()), |error| Err(Denied { error, listed_key: segments.walk.listed_key }))
+    }
+}
+
 /// Iterates over the bus segments of a granted range. Pages that are contiguous on the bus form one segment.
 #[derive(Debug)]
 pub struct Segments<'a, P> {

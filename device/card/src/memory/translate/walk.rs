@@ -21,7 +21,7 @@
 //! regions that grant peers none.
 
 use engine::{Access, AccessError, Initiator, Rights};
-use protocol::ids::Va;
+use protocol::ids::{Lkey, Va};
 
 use super::{KeyRange, PageTable};
 use crate::memory::keys::{KeyTable, ListCursor};
@@ -63,6 +63,8 @@ pub(super) struct Walk<'a, P> {
     initiator: Initiator,
     /// Access that keys in lists must grant.
     listed_access: Access,
+    /// Key that was looked up last in a list.
+    pub(super) listed_key: Option<Lkey>,
     /// Number of list entries that the access may still read.
     entries_left: u32,
     /// Latest position in the list at each nesting level.
@@ -89,7 +91,8 @@ impl<'a, P: PageTable> Walk<'a, P> {
             Access::LocalWrite | Access::RemoteWrite | Access::RemoteAtomic => Access::LocalWrite,
         };
         let cursors = [None; MAX_NESTING];
-        Self { keys, pages, initiator, listed_access, entries_left: MAX_ENTRIES, cursors }
+        let entries_left = MAX_ENTRIES;
+        Self { keys, pages, initiator, listed_access, listed_key: None, entries_left, cursors }
     }
 
     /// Locates the byte at `offset` of a region.
@@ -121,6 +124,7 @@ impl<'a, P: PageTable> Walk<'a, P> {
             };
             let (key, va) = found.entry.target.ok_or(AccessError::Unmapped)?;
             let va = va.get().checked_add(found.within).ok_or(AccessError::Bounds)?;
+            self.listed_key = Some(key);
             let listed = keys.find(key)?;
             offset = listed.grant(self.initiator, Va::new(va), Origin::Zero, 1, self.listed_access)?;
             before = before.min(found.within).min(offset);
