@@ -197,6 +197,7 @@ mod tests {
         assert_eq!(parse("{}").unwrap().caps(), caps);
         let limits = Limits::default();
         assert_eq!((limits.bar_len(), limits.uar_pages()), (32 << 20, [16, 8191]));
+        assert_eq!(1 << caps.log_max_transport_domains, MAX_TRANSPORT_DOMAINS);
     }
 
     #[test]

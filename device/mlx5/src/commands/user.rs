@@ -94,7 +94,13 @@ fn check_quota(resources: &Resources, user: UserId, command: &Command<'_>) -> Re
     };
     let (kind, [own, all]) = match command {
         Command::CreateFlowGroup(_) => (Scarce::FlowGroup, tables(|table| table.groups().len())),
-        Command::SetFlowTableEntry(..) => (Scarce::FlowEntry, tables(Table::entry_count)),
+        Command::SetFlowTableEntry(set, _) => {
+            let table = resources.steering.table(set.table);
+            if table.is_ok_and(|table| table.entry(set.index).is_ok()) {
+                return Ok(());
+            }
+            (Scarce::FlowEntry, tables(Table::entry_count))
+        }
         _ => {
             let created = ownership::created(command).and_then(|object| Scarce::of(object(0)));
             let Some(kind) = created else { return Ok(()) };
