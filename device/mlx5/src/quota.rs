@@ -88,7 +88,7 @@ impl Scarce {
 pub struct Owned {
     /// Bound: at most one entry per user context and kind.
     by_user: BTreeMap<(UserId, Scarce), usize>,
-    /// Sums of `by_user`.
+    /// Number of objects of each kind that belong to any user context.
     totals: BTreeMap<Scarce, usize>,
 }
 

@@ -175,7 +175,7 @@ fn changed_key_in_strided_layout_affects_next_access() {
     assert_eq!(execute(&mut a, &mut b, &write), Syndrome::RemoteAccess.code());
 }
 
-/// Section 20, M-34.
+/// Section 20, M-34: the WQE checks the QPN, although the key belongs to no QP.
 #[test]
 fn local_invalidate_frees_indirect_key() {
     for strided in [false, true] {
