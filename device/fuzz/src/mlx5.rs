@@ -109,9 +109,15 @@ fn usual(list: &[u8], page: UarIndex) -> Vec<Command<'_>> {
     let cq = CqContext { log_entries: 6, uar: page, eqn: EQN, record: RECORD, ..CqContext::default() };
     let key = MkeyContext { qpn: ANY_QP, key: 1, pd: PD, length64: true, ..MkeyContext::default() };
     let key = MkeyContext { local_write: true, remote_write: true, remote_read: true, atomic: true, ..key };
-    let indirect =
-        MkeyContext { qpn: ANY_QP, pd: PD, free: true, umr_enabled: true, translation_units: 4, ..<_>::default() }
-            .with_access_mode(AccessMode::Ranges);
+    let indirect = MkeyContext {
+        qpn: ANY_QP,
+        pd: PD,
+        free: true,
+        umr_enabled: true,
+        translation_units: 4,
+        ..<_>::default()
+    }
+    .with_access_mode(AccessMode::Ranges);
     let qp = |service| QpContext {
         service,
         pd: PD,

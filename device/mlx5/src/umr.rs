@@ -39,7 +39,9 @@ impl Resources {
         let wqe = SendWqe::parse(&bytes, service, initiator.qpn).map_err(|_| AccessError::Kind)?;
         let Operation::Umr(umr) = wqe.operation else { return Err(AccessError::Kind) };
         let copy = match umr.translation {
-            Translation::Pointer(segment) => Some(self.umr_list(dma, initiator, umr.control.units, &segment)?),
+            Translation::Pointer(segment) => {
+                Some(self.umr_list(dma, initiator, umr.control.units, &segment)?)
+            }
             Translation::None | Translation::Inline(_) => None,
         };
         let list = match umr.translation {

@@ -41,12 +41,8 @@ fn mkey_translates_through_its_page_list() {
     let dma = guest_memory(0x4000, 4);
     let pages = [0x7000_u64 | 3, 0x4000 | 3].map(u64::to_be_bytes).concat();
     let mut keys = Mkeys::new(18);
-    let paged = MkeyContext {
-        start: Va::new(0x1_0f00),
-        length: 0x1000,
-        log_page: 12,
-        ..context(AccessMode::Pages)
-    };
+    let paged =
+        MkeyContext { start: Va::new(0x1_0f00), length: 0x1000, log_page: 12, ..context(AccessMode::Pages) };
     let index = keys.insert(paged, list(1, &pages).unwrap()).unwrap();
     keys.insert(MkeyContext { pd: Pdn::new(2), ..paged }, list(1, &pages).unwrap()).unwrap();
     let key = index.key(paged.key);

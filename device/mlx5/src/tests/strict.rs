@@ -286,8 +286,7 @@ const CASES: &[Case] = &[
 ];
 
 /// Header of a strided list with one entry of 8 bytes, for a key of 24 bytes.
-const SOUND_HEADER: RepeatBlock =
-    RepeatBlock { byte_count: 8, key: REPEAT_KEY, repetitions: 3, entries: 1 };
+const SOUND_HEADER: RepeatBlock = RepeatBlock { byte_count: 8, key: REPEAT_KEY, repetitions: 3, entries: 1 };
 
 /// Registers a strided layout with this header.
 fn strided(a: &mut User, b: &mut User, header: RepeatBlock) {

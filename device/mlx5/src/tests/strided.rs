@@ -38,8 +38,7 @@ fn indirect_key(user: &mut User) -> u32 {
 /// Returns the UMR of `mlx5dv_wr_mr_interleaved` and `mlx5dv_wr_mr_list`: an inline list, the length and the rights.
 /// Bits that are 0 in the mask keep the address of the first byte, which is 0.
 fn layout(key: u32, length: u64, list: &[u8]) -> SendWqe<'_> {
-    let rights =
-        MkeyMask::LOCAL_WRITE | MkeyMask::REMOTE_READ | MkeyMask::REMOTE_WRITE | MkeyMask::ATOMIC;
+    let rights = MkeyMask::LOCAL_WRITE | MkeyMask::REMOTE_READ | MkeyMask::REMOTE_WRITE | MkeyMask::ATOMIC;
     let control = UmrControl {
         inline: true,
         units: u16::try_from(list.len() / 16).unwrap(),
@@ -144,7 +143,8 @@ fn changed_key_in_strided_layout_affects_next_access() {
     let key = indirect_key(&mut b);
     let inner = indirect_key(&mut b);
     let klm = |user: &User, offset: u64| {
-        let mut list = Klm { byte_count: 0x100, key: user.key, va: Va::new(DATA_VA + offset) }.emit().to_vec();
+        let mut list =
+            Klm { byte_count: 0x100, key: user.key, va: Va::new(DATA_VA + offset) }.emit().to_vec();
         list.resize(64, 0);
         list
     };

@@ -20,8 +20,7 @@ fn strided_tables(pattern: Pattern, ranges: &[(KeyRange, u64)]) -> Tables {
 fn strided_list_repeats_its_pattern() {
     let [low, high] = low_and_high();
     let pattern = Pattern { ranges: 2, len: 12, repetitions: 3 };
-    let tables =
-        strided_tables(pattern, &[(range(LOW, 0x1_0000, 8), 10), (range(HIGH, 0x2_0100, 4), 0x100)]);
+    let tables = strided_tables(pattern, &[(range(LOW, 0x1_0000, 8), 10), (range(HIGH, 0x2_0100, 4), 0x100)]);
     let keys = table([low, high, strided(OUTER, 36, 3)]);
     let all = [(0, 8), (0x8100, 4), (10, 8), (0x8200, 4), (20, 8), (0x8300, 4)];
     assert_eq!(read(&keys, &tables, 0, 36), Ok(all.to_vec()));
