@@ -142,19 +142,21 @@ mod tests {
     fn counts_follow_owners() {
         let mut owned = Owned::default();
         let [first, second] = USERS.map(User::Context);
-        let (table, queue) = (Object::FlowTable(1), [Object::Sq(2), Object::Rq(3)]);
+        let (table, queues) = (Object::FlowTable(1), [Object::Sq(2), Object::Rq(3)]);
         owned.pass(table, User::Kernel, first);
-        queue.map(|queue| owned.pass(queue, User::Kernel, second));
+        for queue in queues {
+            owned.pass(queue, User::Kernel, second);
+        }
         owned.pass(Object::Cq(4), User::Kernel, second);
         let count = |owned: &Owned, kind| (USERS.map(|user| owned.by(user, kind)), owned.total(kind));
         assert_eq!(count(&owned, Scarce::FlowTable), ([1, 0], 1));
         assert_eq!(count(&owned, Scarce::WorkQueue), ([0, 2], 2));
         owned.pass(table, first, second);
-        owned.pass(queue[0], second, User::Shared);
+        owned.pass(queues[0], second, User::Shared);
         assert_eq!(count(&owned, Scarce::FlowTable), ([0, 1], 1));
         assert_eq!(count(&owned, Scarce::WorkQueue), ([0, 1], 1));
         owned.pass(table, second, User::Kernel);
-        owned.pass(queue[1], second, User::Kernel);
+        owned.pass(queues[1], second, User::Kernel);
         assert!(owned.by_user.is_empty() && owned.totals.is_empty());
     }
 }
