@@ -216,6 +216,7 @@ pub enum PeerRequest {
     Write,
     /// An RDMA READ, reported before its first response.
     Read,
+    /// An atomic operation.
     Atomic,
     /// A packet of a request that had been executed before. It was acknowledged or answered again.
     Duplicate,

@@ -110,7 +110,7 @@ fn strided_search_length_is_limited() {
         }
 
         fn range(self, entry: u64) -> Option<KeyRange> {
-            Some(range(LOW, 0, u64::from(entry == 1 || entry == self.0.into())))
+            Some(range(LOW, 0, u64::from(entry == 1 || entry == u64::from(self.0))))
         }
 
         fn pattern(self, _: u64) -> Option<Pattern> {
