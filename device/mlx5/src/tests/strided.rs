@@ -132,7 +132,8 @@ fn access_past_last_repetition_fails() {
         assert_eq!(execute(&mut b, &mut a, &layout(key, 0x1000, &list)), 0);
         let mut remote = a.remote(0);
         (remote.va, remote.rkey) = (Va::new(va), Rkey::new(key));
-        execute(&mut a, &mut b, &request(Opcode::Write, Operation::Write(remote), a.data(0, 8)))
+        let write = request(Opcode::Write, Operation::Write(remote), a.data(0, 8));
+        execute(&mut a, &mut b, &write)
     };
     assert_eq!((reach(40), reach(41)), (0, Syndrome::RemoteAccess.code()));
 }
