@@ -216,7 +216,7 @@ pub enum PeerRequest {
     Write,
     /// An RDMA READ, reported before its first response.
     Read,
-    /// An atomic operation.
+    /// A compare and swap or a fetch and add, reported after it has modified memory.
     Atomic,
     /// A packet of a request that had been executed before. It was acknowledged or answered again.
     Duplicate,
