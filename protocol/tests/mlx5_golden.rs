@@ -377,12 +377,13 @@ fn capabilities_match_traces() {
         let area = &record.output[OutputHeader::LEN..];
         match query.cap_type() {
             Some(CapType::General) => {
-                // The recorded device offered BlueFlame, but no fast teardown, DevX or change of the moderation mode
-                // (mlx5 interface, section 6.1).
+                // The recorded device offered BlueFlame, but no fast teardown, DevX, change of the moderation mode or
+                // report of the repeat key (mlx5 interface, section 6.1).
                 let caps = GeneralCaps {
                     blue_flame: true,
                     cq_period_mode: false,
                     fast_teardown: false,
+                    repeated_key: false,
                     log_max_user_contexts: 0,
                     log_max_user_memories: 0,
                     user_rights: UserRights::empty(),

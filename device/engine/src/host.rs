@@ -209,6 +209,19 @@ pub struct GroupDatagram {
     pub src_qp: Qpn,
 }
 
+/// Request that a responder has executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerRequest {
+    /// An RDMA WRITE, reported after its last packet.
+    Write,
+    /// An RDMA READ, reported before its first response.
+    Read,
+    /// A compare and swap or a fetch and add, reported after it has modified memory.
+    Atomic,
+    /// A packet of a request that had been executed before. It was acknowledged or answered again.
+    Duplicate,
+}
+
 /// Work queues and memory, provided by the owner of the engine.
 ///
 /// Ranges passed to `read`, `write` and `atomic` can cross pages; the implementation splits them. Lengths are never 0.
@@ -336,6 +349,12 @@ pub trait Host {
     /// Called for each packet that was dropped or rejected. The engine has already counted the packet.
     fn dropped(&mut self, dropped: &Dropped) {
         let _ = dropped;
+    }
+
+    /// Called for each request of the peer that the responder of `qpn` has executed, except for SENDs, and for each
+    /// duplicate that it has answered. An unreliable QP reports its WRITEs only.
+    fn request_executed(&mut self, qpn: Qpn, request: PeerRequest) {
+        let _ = (qpn, request);
     }
 
     /// Called for each NAK that a requester handles.

@@ -45,7 +45,9 @@ pub use durations::Durations;
 pub use engine::{Config, Engine, QpError, Transmit};
 pub use event::{AsyncEvent, Completion, Event, Queue, RecvDone, SendDone, Status, Success};
 pub use explain::{Ended, EndedBy, Expecting, QpStatus, Unanswered, WaitReason};
-pub use host::{Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator, RecvSource, XrcError};
+pub use host::{
+    Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator, PeerRequest, RecvSource, XrcError,
+};
 pub use local::{LocalOp, LocalToken};
 pub use pooled_slots::PooledSlots;
 pub use qp::attr::{

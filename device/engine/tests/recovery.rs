@@ -1,4 +1,4 @@
-//! Tests the reports of received NAKs and of retransmissions.
+//! Tests the reports of received NAKs, of retransmissions and of executed requests.
 
 use std::time::Duration;
 
@@ -83,6 +83,36 @@ fn lost_read_response_is_reported_as_implied_nak() {
     pair.lose(B, 0);
     assert_eq!(retries(&mut pair), [retry(RetryCause::ImpliedNak, 0x100, 2, 1)]);
     assert_eq!(naks(&mut pair), []);
+}
+
+#[test]
+fn executed_requests_are_reported_once() {
+    let mut pair = Pair::new();
+    let add = request(3, SendOp::FetchAdd { remote: remote(0x9000), add: 1 }, &[sge(0, 8)]);
+    pair.post_recv(B, 9, 0, 64);
+    for wr in [write(1, 0x8000, 3000), read(2, 0x9000, 3000), add, send(4, 10)] {
+        pair.post(A, wr);
+    }
+    pair.flow();
+    let executed = [PeerRequest::Write, PeerRequest::Read, PeerRequest::Atomic];
+    assert_eq!((pair.a.sends(), &pair.b.host.executed[..]), (ok(1..5), &executed[..]));
+    assert_eq!(pair.a.host.executed, []);
+}
+
+#[test]
+fn answered_duplicate_is_reported() {
+    for (wr, request) in
+        [(write(1, 0x8000, 10), PeerRequest::Write), (read(1, 0x9000, 10), PeerRequest::Read)]
+    {
+        let mut pair = Pair::new();
+        pair.post(A, wr);
+        // The answer is lost, and the requester sends the request again.
+        pair.lose(B, 0);
+        pair.advance(TIMEOUT);
+        pair.flow();
+        assert_eq!(pair.b.host.executed, [request, PeerRequest::Duplicate]);
+        assert_eq!(pair.a.sends(), ok([1]));
+    }
 }
 
 #[test]

@@ -15,17 +15,23 @@ use protocol::hca::mlx5::flow_entry::{FlowActions, FlowContext, FlowEntrySelecto
 use protocol::hca::mlx5::flow_group::CreateFlowGroup;
 use protocol::hca::mlx5::flow_table::{CreateFlowTable, FlowTableContext, SetFlowTableRoot};
 use protocol::hca::mlx5::input::{Bytes, Command, Pages};
-use protocol::hca::mlx5::mkey::{ANY_QP, CreateMkey, MkeyContext};
+use protocol::hca::mlx5::mkey::{ANY_QP, AccessMode, CreateMkey, MkeyContext};
 use protocol::hca::mlx5::path::Path;
 use protocol::hca::mlx5::qp::{CreateQp, ModifyQp, QpContext};
 use protocol::hca::mlx5::rq::{CreateRq, ModifyRq, RqContext};
 use protocol::hca::mlx5::rqt::{CreateRqt, RqNumbers, RqtContext};
 use protocol::hca::mlx5::sq::{CreateSq, ModifySq, SqContext, WorkQueueState};
 use protocol::hca::mlx5::srq::WorkQueue;
+use protocol::hca::mlx5::strided::{REPEAT_KEY, RepeatBlock, StridedEntry};
 use protocol::hca::mlx5::tir::{CreateTir, TirContext};
 use protocol::hca::mlx5::tis::{CreateTis, TisContext};
+use protocol::hca::mlx5::umr::{MkeyMask, UmrControl};
+use protocol::hca::mlx5::wqe::{
+    ControlSegment, DataItem, DataSegment, Opcode, Operation, SendWqe, Translation, Umr,
+};
 use protocol::ids::{
-    Cqn, Eqn, FlowGroupId, FlowTableId, Iova, Lid, Pdn, Qpn, Rqn, Sqn, Tisn, TransportDomain, UarIndex,
+    Cqn, Eqn, FlowGroupId, FlowTableId, Iova, Lid, Lkey, Pdn, Qpn, Rqn, Sqn, Tisn, TransportDomain, UarIndex,
+    Va,
 };
 
 use super::input::Input;
@@ -43,6 +49,8 @@ const PD: Pdn = Pdn::new(1);
 /// Numbers of an RC QP connected to itself, and of QP1.
 const QPNS: [u32; 2] = [0x80, 0x81];
 const KEY: u32 = 0x801;
+/// An indirect key that UMRs can change.
+const INDIRECT_KEY: u32 = 0x900;
 const SQN: Sqn = Sqn::new(0x4000);
 const RQN: Rqn = Rqn::new(0x4001);
 const TABLE: FlowTableId = FlowTableId::new(1);
@@ -65,8 +73,8 @@ pub fn run(input: &[u8]) {
     let mut guest = start(port, watched & 7 | watched >> 1 & 8, page);
     for _ in 0..OPERATIONS {
         let Some(operation) = input.next_byte() else { break };
-        if !guest.operate(operation % 28, &mut input) {
-            operate(&mut guest, operation % 28, &mut input, page);
+        if !guest.operate(operation % 29, &mut input) {
+            operate(&mut guest, operation % 29, &mut input, page);
         }
         guest.turns(TURNS);
     }
@@ -101,6 +109,15 @@ fn usual(list: &[u8], page: UarIndex) -> Vec<Command<'_>> {
     let cq = CqContext { log_entries: 6, uar: page, eqn: EQN, record: RECORD, ..CqContext::default() };
     let key = MkeyContext { qpn: ANY_QP, key: 1, pd: PD, length64: true, ..MkeyContext::default() };
     let key = MkeyContext { local_write: true, remote_write: true, remote_read: true, atomic: true, ..key };
+    let indirect = MkeyContext {
+        qpn: ANY_QP,
+        pd: PD,
+        free: true,
+        umr_enabled: true,
+        translation_units: 4,
+        ..<_>::default()
+    }
+    .with_access_mode(AccessMode::Ranges);
     let qp = |service| QpContext {
         service,
         pd: PD,
@@ -123,6 +140,7 @@ fn usual(list: &[u8], page: UarIndex) -> Vec<Command<'_>> {
         Command::CreateCq(CreateCq { context: cq, ..CreateCq::default() }, pages),
         Command::AllocPd(none),
         Command::CreateMkey(CreateMkey { context: key, ..CreateMkey::default() }, Bytes::default()),
+        Command::CreateMkey(CreateMkey { context: indirect, ..CreateMkey::default() }, Bytes::default()),
         create_qp(0),
         create_qp(8),
     ];
@@ -228,6 +246,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>, page: UarInd
             guest.write(QUEUE_LOW, value);
         }
         24 => guest.write(COMMAND_DOORBELL, input.word()),
+        28 => change_key(guest, input, page),
         26 => {
             // Write a WQE or a receive, and ring the doorbell of the SQ. The queues share their memory.
             let at = RINGS + 64 * u64::from(input.byte() % 64);
@@ -248,6 +267,60 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>, page: UarInd
         }
         _ => guest.hca.fail(),
     }
+}
+
+/// Registers a layout of four units under the indirect key, usually a strided one, and sends through the key.
+fn change_key(guest: &mut Guest, input: &mut Input<'_>, page: UarIndex) {
+    let [qpn, _] = QPNS;
+    // The send queue has 16 blocks and follows a receive queue of 256 bytes.
+    let first = input.byte() % 16;
+    let header = RepeatBlock {
+        byte_count: u32::from(input.byte()),
+        key: if input.byte() < 224 { REPEAT_KEY } else { KEY },
+        repetitions: u32::from(input.byte()),
+        entries: u16::from(input.byte() % 5),
+    };
+    let mut list = header.emit().to_vec();
+    for _ in 0..3 {
+        let key = if input.byte() < 224 { KEY } else { INDIRECT_KEY };
+        let (stride, byte_count) = (input.half() % 0x400, u16::from(input.byte()));
+        list.extend(StridedEntry { stride, byte_count, key, va: Va::new(AIM.va) }.emit());
+    }
+    let control = UmrControl {
+        inline: true,
+        check_qpn: input.byte() < 64,
+        units: 4,
+        mask: MkeyMask::FREE | MkeyMask::LENGTH | MkeyMask::LOCAL_WRITE,
+        ..UmrControl::default()
+    };
+    let mkey = MkeyContext {
+        free: input.byte() < 32,
+        length: u64::from(input.half()),
+        local_write: true,
+        ..MkeyContext::default()
+    };
+    let umr = Operation::Umr(Umr { control, mkey, translation: Translation::Inline(&list) });
+    let data = DataSegment {
+        byte_count: u32::from(input.half() % 0x1000),
+        lkey: Lkey::new(INDIRECT_KEY),
+        va: Va::new(input.byte().into()),
+    };
+    let wqe = |opcode, operation, data: &[DataItem<'static>]| {
+        let control = ControlSegment {
+            qpn: Qpn::new(qpn),
+            immediate: INDIRECT_KEY.to_be_bytes(),
+            ..ControlSegment::default()
+        };
+        SendWqe { control, opcode, xrc_srqn: None, operation, data: data.iter().copied().collect() }.emit()
+    };
+    let mut blocks = wqe(Opcode::Umr, umr, &[]);
+    blocks.extend(wqe(Opcode::Send, Operation::Send, &[DataItem::Pointer(data)]));
+    blocks.resize(256, 0);
+    for (block, bytes) in (u64::from(first)..).zip(blocks.chunks(64)) {
+        guest.poke(RINGS + 256 + 64 * (block % 16), bytes);
+    }
+    guest.poke(RECORD.get() + 4, &u32::from(first + 4).to_be_bytes());
+    guest.ring(page, SEND, &(u64::from(qpn) << 8).to_be_bytes());
 }
 
 /// Executes a well-behaved driver's command, or a command without arguments, with some bytes changed.

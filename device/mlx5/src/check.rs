@@ -288,6 +288,7 @@ checks! {
     UserFastRegistration = 0x1a07 BadParameter "QPs of user contexts cannot register memory, PD",
     UserRawTransmit = 0x1a08 BadParameter "user context has no right to send raw frames",
     UserMkey = 0x1a09 BadParameter "user contexts cannot create such a key, access mode",
+    UserQuota = 0x1a0a ExceedsLimit "user contexts have their share of such objects, number",
     UmemLimit = 0x1b01 ExceedsLimit "limit of user memories reached",
     Umem = 0x1b02 BadResource "unknown user memory",
     UmemInUse = 0x1b03 BadResourceState "user memory in use",

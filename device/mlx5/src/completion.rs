@@ -126,6 +126,9 @@ impl Resources {
             }
         };
         let qpn = qp.qpn;
+        if let Err(status) = completion.result {
+            self.count_failure(qpn, completion.queue, status);
+        }
         self.write(cx, (qpn, cqn), &entry, solicited);
     }
 

@@ -4,10 +4,9 @@ use card::frontend::{Context, HostContext};
 use card::memory::GuestMemory;
 use card::memory::translate::{AccessTarget, RegionAccess};
 use engine::{
-    Access, AccessError, AtomicOp, DropReason, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify,
-    ReceivedNak, RecvRequest, RecvSource, Retry, RetryCause, SendRequest, XrcError,
+    Access, AccessError, AtomicOp, Dropped, Fetch, GroupDatagram, Initiator, LocalToken, Modify, PeerRequest,
+    ReceivedNak, RecvRequest, RecvSource, Retry, SendRequest, XrcError,
 };
-use protocol::hca::mlx5::counter::QCounters;
 use protocol::hca::mlx5::qp::ReceiveKind;
 use protocol::ids::{Lkey, MacAddr, Pdn, Qpn, Rkey, Srqn, Va};
 use smallvec::SmallVec;
@@ -51,15 +50,6 @@ impl Resources {
             members.retain(|member| *member != datagram.src_qp);
         }
         members
-    }
-
-    /// Increments a counter of the set that a QP names, if it names one.
-    fn count(&mut self, qpn: Qpn, counter: impl FnOnce(&mut QCounters) -> &mut u32) {
-        let Some(qp) = self.qps.get(qpn.get()) else { return };
-        if let Some(counters) = self.counter_sets.get_mut(qp.context.counter_set.get().into()) {
-            let counter = counter(counters);
-            *counter = counter.wrapping_add(1);
-        }
     }
 
     fn next_recv(&mut self, source: RecvSource, dma: &GuestMemory) -> Fetch<RecvRequest> {
@@ -162,7 +152,11 @@ impl engine::Host for Mlx5Host<'_> {
         let dma = cx.dma;
         let resources = resources.as_deref_mut().ok_or(AccessError::Key)?;
         cx.monitor.check(|| strict::umr(resources, who, token, dma));
-        resources.run_umr(dma, who, token)
+        let result = resources.run_umr(dma, who, token);
+        if let Some(trace) = cx.monitor.trace() {
+            trace::umr(trace, resources, who.qpn, token, dma, result.err());
+        }
+        result
     }
 
     fn remote_invalidate(&mut self, who: Initiator, key: Rkey) -> Result<(), AccessError> {
@@ -171,15 +165,15 @@ impl engine::Host for Mlx5Host<'_> {
 
     fn dropped(&mut self, dropped: &Dropped) {
         if let Some(resources) = &mut self.resources {
-            match dropped.reason {
-                DropReason::NoReceive => resources.count(dropped.qpn, |counters| &mut counters.out_of_buffer),
-                DropReason::OutOfSequence => {
-                    resources.count(dropped.qpn, |counters| &mut counters.out_of_sequence);
-                }
-                _ => {}
-            }
+            resources.count_drop(dropped.qpn, dropped.reason);
         }
         self.cx.monitor.packet_dropped(dropped);
+    }
+
+    fn request_executed(&mut self, qpn: Qpn, request: PeerRequest) {
+        if let Some(resources) = &mut self.resources {
+            resources.count_request(qpn, request);
+        }
     }
 
     fn nak_received(&mut self, nak: &ReceivedNak) {
@@ -188,13 +182,7 @@ impl engine::Host for Mlx5Host<'_> {
 
     fn retrying(&mut self, retry: &Retry) {
         if let Some(resources) = &mut self.resources {
-            // Section 17.2: NAKs and timeouts count only if the retry limit permits another attempt.
-            resources.count(retry.qpn, |counters| match retry.cause {
-                RetryCause::RnrNak => &mut counters.rnr_nak_retry_err,
-                RetryCause::SequenceNak => &mut counters.packet_seq_err,
-                RetryCause::ImpliedNak => &mut counters.implied_nak_seq_err,
-                RetryCause::AckTimeout => &mut counters.local_ack_timeout_err,
-            });
+            resources.count_retry(retry.qpn, retry.cause);
         }
         self.cx.monitor.retrying(retry);
     }

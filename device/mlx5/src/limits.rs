@@ -36,6 +36,8 @@ pub const LOG_MAX_SRQ_ENTRY: u8 = 11;
 /// Maximum number of DevX user contexts. Each program that opens the device has one.
 pub const MAX_USER_CONTEXTS: u32 = 1 << 10;
 pub const MAX_UMEMS: u32 = 1 << 12;
+/// Maximum number of transport domains. Each user context of a verbs program has one.
+pub const MAX_TRANSPORT_DOMAINS: u32 = 1 << 10;
 
 /// Maximum number of pages that the driver can give to the device. The addresses of these pages occupy 512 KiB. A
 /// correct driver gives no pages, because QUERY_PAGES requests no pages.
@@ -102,7 +104,8 @@ pub mod first {
     pub const CQ: u32 = 0x40;
     /// First QP number. QPs 0 and 1 belong to the port.
     pub const QP: u32 = 0x80;
-    /// First memory key index. Index 1 must not be used, because its key, 100h, terminates scatter/gather lists.
+    /// First memory key index. Indices 1 and 4 must not be used, because their keys 100h and 400h terminate
+    /// scatter/gather lists and begin strided lists.
     pub const MKEY: u32 = 8;
     pub const SRQ: u32 = 0x10;
     /// First number of an SQ or RQ.
@@ -194,6 +197,7 @@ mod tests {
         assert_eq!(parse("{}").unwrap().caps(), caps);
         let limits = Limits::default();
         assert_eq!((limits.bar_len(), limits.uar_pages()), (32 << 20, [16, 8191]));
+        assert_eq!(1 << caps.log_max_transport_domains, MAX_TRANSPORT_DOMAINS);
     }
 
     #[test]

@@ -27,6 +27,7 @@
 //! | doorbell that queues share | 150 B | 2^14 | 3 MiB |
 //! | user memory | 60 B | 2^12 | 240 KiB |
 //! | owner of an object | 40 B | 2^21 | 80 MiB |
+//! | count of a user's objects of one kind | 30 B | 2^14 | 500 KiB |
 //!
 //! # Spec
 //! mlx5 interface, section 5.
@@ -42,7 +43,7 @@ use super::completion_queue::CompletionQueue;
 use super::event_queue::EventQueue;
 use super::groups::Groups;
 use super::limits::netdev::LAST_WORK_QUEUE;
-use super::limits::{MAX_COUNTER_SETS, MAX_EQS, MAX_UMEMS, first};
+use super::limits::{MAX_COUNTER_SETS, MAX_EQS, MAX_TRANSPORT_DOMAINS, MAX_UMEMS, first};
 use super::mapped::PolledQueues;
 use super::mkey::Mkeys;
 use super::netdev::Netdev;
@@ -111,7 +112,7 @@ impl Resources {
             uars: UarPages::new(&setup.options),
             pds: Numbered::new(1, count(caps.log_max_pds)),
             xrcds: Numbered::new(1, count(caps.log_max_xrcds)),
-            domains: Numbered::new(1, count(caps.log_max_transport_domains)),
+            domains: Numbered::new(1, MAX_TRANSPORT_DOMAINS),
             counter_sets: Numbered::new(1, MAX_COUNTER_SETS),
             eqs: Numbered::new(1, MAX_EQS),
             cqs: Numbered::new(first::CQ, first::CQ + count(caps.log_max_cqs) - 1),

@@ -5,8 +5,11 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use card::frontend::RegisterAccess;
+use card::memory::GuestMemory;
 use card::telemetry::trace::{Kind, Trace};
-use engine::{Fence, Fetch, Payload, Piece, RecvRequest, RecvSource, SendRequest, Sge};
+use engine::{
+    AccessError, Fence, Fetch, LocalToken, Payload, Piece, RecvRequest, RecvSource, SendRequest, Sge,
+};
 use protocol::describe::{Describe, Field as _, Hex, Value, Visitor};
 use protocol::hca::mlx5::cqe::{Cqe, Failure};
 use protocol::hca::mlx5::doorbell::{ArmCq, EqDoorbell, SendDoorbell, UarRegister};
@@ -14,7 +17,9 @@ use protocol::hca::mlx5::eqe::Eqe;
 use protocol::hca::mlx5::input::Command;
 use protocol::hca::mlx5::regs::{NicState, QueueWord, Register};
 use protocol::hca::mlx5::status::Status;
-use protocol::hca::mlx5::wqe::{DataItem, DataSegment, FrameOperation, FrameWqe, Opcode, RecvWqe};
+use protocol::hca::mlx5::wqe::{
+    DataItem, DataSegment, FrameOperation, FrameWqe, Opcode, Operation, RecvWqe, SendWqe,
+};
 use protocol::ids::{Cqn, Eqn, Qpn, Rqn, Sqn};
 
 use super::check::Rejection;
@@ -22,7 +27,9 @@ use super::completion_queue::LostEntry;
 use super::doorbell;
 use super::event_queue::WriteError;
 use super::failure;
+use super::resources::Resources;
 use super::send_queue::{FetchedWqe, SendTag};
+use super::work;
 
 /// Returns the name of the register in which an access starts.
 pub(super) fn register_name(access: &RegisterAccess<'_>) -> Option<String> {
@@ -173,6 +180,28 @@ pub(super) fn send_wqe(trace: &mut Trace, qpn: Qpn, fetch: &Fetch<SendRequest>) 
             request.remote_srq.show("srqn", to);
         }
         refused.map(|status| failure::syndrome(status).name()).show("refused", to);
+    });
+}
+
+/// Records a UMR that has been executed or has failed.
+pub(super) fn umr(
+    trace: &mut Trace,
+    resources: &Resources,
+    qpn: Qpn,
+    token: &LocalToken,
+    dma: &GuestMemory,
+    error: Option<AccessError>,
+) {
+    let (Some(qp), Some(index)) = (resources.qps.get(qpn.get()), work::index_of(token)) else { return };
+    let Ok(bytes) = qp.reread(index, dma) else { return };
+    let Ok(wqe) = SendWqe::parse(&bytes, qp.service(), qpn) else { return };
+    let Operation::Umr(umr) = &wqe.operation else { return };
+    trace.record(Kind::Wqe, "umr", |to| {
+        qpn.show("qpn", to);
+        index.show("wr", to);
+        Hex(wqe.control.key()).show("key", to);
+        error.map(AccessError::name).show("refused", to);
+        umr.describe(to);
     });
 }
 

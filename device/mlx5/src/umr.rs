@@ -6,6 +6,7 @@
 //! # Spec
 //! mlx5 interface, section 13.3.
 
+use card::limited;
 use card::memory::GuestMemory;
 use card::memory::translate::AccessTarget;
 use engine::{Access, AccessError, Initiator, LocalToken};
@@ -13,6 +14,7 @@ use protocol::hca::mlx5::mkey::UNIT;
 use protocol::hca::mlx5::qp::Service;
 use protocol::hca::mlx5::umr::MkeyMask;
 use protocol::hca::mlx5::wqe::{DataSegment, Operation, SendWqe, Translation};
+use protocol::ids::Lkey;
 
 use super::mkey::Change;
 use super::resources::Resources;
@@ -37,7 +39,9 @@ impl Resources {
         let wqe = SendWqe::parse(&bytes, service, initiator.qpn).map_err(|_| AccessError::Kind)?;
         let Operation::Umr(umr) = wqe.operation else { return Err(AccessError::Kind) };
         let copy = match umr.translation {
-            Translation::Pointer(segment) => Some(self.list(dma, initiator, umr.control.units, &segment)?),
+            Translation::Pointer(segment) => {
+                Some(self.umr_list(dma, initiator, umr.control.units, &segment)?)
+            }
             Translation::None | Translation::Inline(_) => None,
         };
         let list = match umr.translation {
@@ -58,14 +62,19 @@ impl Resources {
             maps_pages: service == Service::Umr || qp.context.fast_registration,
         };
         let Self { mkeys, budget, uses, .. } = self;
-        let [old, new] = mkeys.change(initiator, wqe.control.key(), &change, budget)?;
+        let key = wqe.control.key();
+        let changed = mkeys.change(initiator, key, &change, budget).inspect_err(|error| {
+            let key = Lkey::new(key);
+            limited!(debug, qpn = %initiator.qpn, wr = index, %key, "cannot change a memory key: {error}");
+        });
+        let [old, new] = changed?;
         uses.add(&Used::from_slice(&[Object::Pd(new.get())]));
         uses.remove(&Used::from_slice(&[Object::Pd(old.get())]));
         Ok(())
     }
 
     /// Reads a translation list from memory. Section 13.4: the PD of `segment`'s key is not checked.
-    fn list(
+    pub(super) fn umr_list(
         &self,
         dma: &GuestMemory,
         initiator: Initiator,

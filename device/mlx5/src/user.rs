@@ -9,10 +9,11 @@
 use std::collections::BTreeMap;
 
 use protocol::hca::mlx5::user_context::{User, UserRights};
-use protocol::ids::UserId;
+use protocol::ids::{FlowTableId, UserId};
 
 use super::limits::MAX_USER_CONTEXTS;
 use super::numbered::Numbered;
+use super::quota::{Owned, Scarce};
 use super::uses::Object;
 
 #[derive(Debug)]
@@ -22,11 +23,13 @@ pub struct Users {
     ///
     /// Bound: at most one entry per object.
     owners: BTreeMap<Object, User>,
+    owned: Owned,
 }
 
 impl Default for Users {
     fn default() -> Self {
-        Self { contexts: Numbered::new(1, MAX_USER_CONTEXTS), owners: BTreeMap::new() }
+        let contexts = Numbered::new(1, MAX_USER_CONTEXTS);
+        Self { contexts, owners: BTreeMap::new(), owned: Owned::default() }
     }
 }
 
@@ -39,7 +42,14 @@ impl Users {
     /// Removes a user context. Its remaining objects pass to the kernel.
     pub fn remove(&mut self, user: UserId) {
         self.contexts.remove(user.get().into());
-        self.owners.retain(|_, owner| *owner != User::Context(user));
+        let Self { owners, owned, .. } = self;
+        owners.retain(|object, owner| {
+            let is_other = *owner != User::Context(user);
+            if !is_other {
+                owned.pass(*object, *owner, User::Kernel);
+            }
+            is_other
+        });
     }
 
     pub fn count(&self) -> usize {
@@ -66,10 +76,25 @@ impl Users {
     }
 
     pub fn set_owner(&mut self, object: Object, owner: User) {
-        match owner {
+        let old = match owner {
             User::Kernel => self.owners.remove(&object),
             User::Shared | User::Context(_) => self.owners.insert(object, owner),
         };
+        self.owned.pass(object, old.unwrap_or(User::Kernel), owner);
+    }
+
+    /// Returns the number of objects of a kind that a user context owns, and that all user contexts own.
+    pub fn owned(&self, user: UserId, kind: Scarce) -> [usize; 2] {
+        [self.owned.by(user, kind), self.owned.total(kind)]
+    }
+
+    /// Returns the flow tables of all user contexts, with their owners. There are few, because they have a quota.
+    pub fn flow_tables(&self) -> impl Iterator<Item = (FlowTableId, UserId)> {
+        let tables = self.owners.range(Object::FlowTable(0)..=Object::FlowTable(u32::MAX));
+        tables.filter_map(|(table, owner)| match owner {
+            User::Context(user) => Some((FlowTableId::new(table.number()), *user)),
+            User::Kernel | User::Shared => None,
+        })
     }
 
     /// Returns the objects of a user context.
@@ -97,6 +122,21 @@ mod tests {
         assert!(users.may_refer(second, PD) && !users.may_change(second, PD));
         users.set_owner(PD, User::Kernel);
         assert!(users.owners.is_empty());
+    }
+
+    #[test]
+    fn flow_tables_are_listed_with_owners() {
+        let mut users = Users::default();
+        let user = users.insert(UserRights::empty()).unwrap();
+        for object in [PD, Object::FlowTable(0), Object::FlowTable(9), Object::FlowCounter(1)] {
+            users.set_owner(object, User::Context(user));
+        }
+        users.set_owner(Object::FlowTable(3), User::Shared);
+        let tables: Vec<_> = users.flow_tables().map(|(table, owner)| (table.get(), owner)).collect();
+        assert_eq!(tables, [(0, user), (9, user)]);
+        assert_eq!(users.owned(user, Scarce::FlowTable), [2, 2]);
+        users.remove(user);
+        assert_eq!(users.owned(user, Scarce::FlowTable), [0, 0]);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use crate::key_op::{Bind, FastRegister, KeyOp, WindowKind};
 use engine::{
-    Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator, Instant, LocalToken, ReceivedNak,
-    RecvRequest, RecvSource, Retry, Rights, SendRequest, Sge, XrcError,
+    Access, AccessError, AtomicOp, Fetch, GroupDatagram, Host, Initiator, Instant, LocalToken, PeerRequest,
+    ReceivedNak, RecvRequest, RecvSource, Retry, Rights, SendRequest, Sge, XrcError,
 };
 
 #[derive(Clone, Debug)]
@@ -202,6 +202,8 @@ pub struct SimHost {
     pub host_events: Option<Vec<HostEvent>>,
     pub naks: Vec<ReceivedNak>,
     pub retries: Vec<Retry>,
+    /// Requests of the peer that a responder has executed or answered again.
+    pub executed: Vec<PeerRequest>,
 }
 
 impl SimHost {
@@ -502,6 +504,10 @@ impl Host for SimHost {
         }
         self.record(|| HostEvent::Invalidated { qpn: initiator.qpn, key: key.get() });
         Ok(())
+    }
+
+    fn request_executed(&mut self, _: Qpn, request: PeerRequest) {
+        self.executed.push(request);
     }
 
     fn nak_received(&mut self, nak: &ReceivedNak) {

@@ -13,6 +13,7 @@ use protocol::hca::mlx5::mkey::{Klm, MkeyContext};
 use protocol::hca::mlx5::qp::{QpContext, Service};
 use protocol::hca::mlx5::regs::{QueueWord, Register};
 use protocol::hca::mlx5::srq::{RmpContext, SrqContext};
+use protocol::hca::mlx5::strided::{RepeatBlock, StridedEntry, StridedList};
 use protocol::hca::mlx5::transition::{QpAttributes, Transition};
 use protocol::hca::mlx5::umr::MkeyMask;
 use protocol::hca::mlx5::wqe::{ControlSegment, Operation, RecvWqe, SendWqe, SrqEntry};
@@ -64,12 +65,18 @@ pub fn decode_mlx5_context(input: &[u8]) {
         GeneralCaps,
         AtomicCaps,
         Klm,
+        RepeatBlock,
+        StridedEntry,
         ArmCq,
         CqRecord,
         EqDoorbell,
         QueueRecord,
         SendDoorbell,
     );
+    if let Some(strided) = StridedList::parse(input) {
+        assert!(strided.entries().count() <= usize::from(strided.header.entries));
+        seen.of(&strided);
+    }
     let qp = QpContext::parse(&padded(input));
     let _ = (qp.rq_len(), qp.sq_len());
     let [a, b, c, d, e, f, g, h] = padded(input);

@@ -52,6 +52,11 @@ pub enum EntryLen {
     PerEntry,
     /// All entries have this length. Lengths stated in the entries are ignored.
     Fixed(PageShift),
+    /// Each entry states its own length, and the whole list is repeated. The first entry of the list is a header, which
+    /// [`PageTable::pattern`] returns.
+    ///
+    /// [`PageTable::pattern`]: super::translate::PageTable::pattern
+    Strided,
 }
 
 impl Translation {

@@ -31,8 +31,14 @@ pub trait PageTable: Copy {
         None
     }
 
+    /// Returns the header of a strided list, or `None` if the entry is not such a header.
+    fn pattern(self, entry: u64) -> Option<Pattern> {
+        let _ = entry;
+        None
+    }
+
     /// Returns the version of the table, or `None` if entries may change unnoticed. While the version is
-    /// unchanged, all entries (pages, lists and ranges) are unchanged as well.
+    /// unchanged, all entries (pages, lists, ranges and patterns) are unchanged as well.
     fn generation(self) -> Option<Generation> {
         None
     }
@@ -45,6 +51,19 @@ pub struct KeyRange {
     pub target: Option<(Lkey, Va)>,
     /// Length in bytes, possibly 0.
     pub len: u64,
+    /// In a strided list, the distance in bytes between two repetitions of the range. In other lists, 0.
+    pub stride: u64,
+}
+
+/// Header of a strided list of keys. The entries after the header form a pattern of ranges, which is repeated. Every
+/// range advances by its own stride from one repetition to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// Number of ranges in the pattern.
+    pub ranges: u32,
+    /// Number of bytes in one repetition. The header states it, so it can differ from the sum of the ranges.
+    pub len: u64,
+    pub repetitions: u64,
 }
 
 /// A range of bytes that is contiguous on the bus.
@@ -288,6 +307,27 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
             AtomicOp::FetchAdd { add } => Some(current.wrapping_add(add)),
         };
         self.dma.update_u64(iova, update).map_err(|_| AccessError::Unmapped)
+    }
+}
+
+/// Why a part of a granted range cannot be accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denied {
+    pub error: AccessError,
+    /// Key in a list of keys that was looked up last. `None` if the range has no list.
+    pub listed_key: Option<Lkey>,
+}
+
+impl<P: PageTable> RegionAccess<'_, P> {
+    /// Finds the first part of a granted range that cannot be accessed. Used to explain an access that has failed.
+    ///
+    /// # Errors
+    /// Fails as `check` does, or with the error of that part.
+    pub fn explain(&self, at: AccessTarget, len: usize, access: Access) -> Result<(), Denied> {
+        let segments = self.segments(at, len, access);
+        let mut segments = segments.map_err(|error| Denied { error, listed_key: None })?;
+        let error = segments.find_map(Result::err);
+        error.map_or(Ok(()), |error| Err(Denied { error, listed_key: segments.walk.listed_key }))
     }
 }
 

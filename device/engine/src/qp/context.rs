@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use protocol::Psn;
 use protocol::ids::{MacAddr, Qpn, Srqn};
-use protocol::roce::{Bth, Encap, Ext, FrameWriter, IcrcField, Opcode, Operation};
+use protocol::roce::{Bth, Encap, Ext, FrameWriter, IcrcField, Kind, Opcode, Operation};
 
 use super::attr::{Flush, QpAttrs, Service, State};
 use crate::pkeys::Pkeys;
@@ -12,7 +12,7 @@ use crate::pooled_slots::PooledSlots;
 use crate::stats::Stats;
 use crate::{
     AccessError, AsyncEvent, Completion, DropReason, Dropped, Event, Host, Initiator, Instant, NakKind,
-    Queue, ReceivedNak, RecvSource, SendDone, SendOp, SendRequest, Status, Success,
+    PeerRequest, Queue, ReceivedNak, RecvSource, SendDone, SendOp, SendRequest, Status, Success,
 };
 
 #[derive(Debug)]
@@ -132,6 +132,23 @@ impl Core {
 }
 
 impl<H: Host> Ctx<'_, H> {
+    /// Counts a request that the responder has executed.
+    pub(crate) fn count_executed(&mut self, core: &Core, kind: Kind) {
+        self.stats.executed.count(kind);
+        let request = match kind {
+            Kind::Write => PeerRequest::Write,
+            Kind::Read => PeerRequest::Read,
+            Kind::Atomic => PeerRequest::Atomic,
+            // The device takes part in SENDs, because it provides their receive requests.
+            Kind::Send
+            | Kind::ReadResponse
+            | Kind::Acknowledge
+            | Kind::AtomicAcknowledge
+            | Kind::Reserved => return,
+        };
+        self.host.request_executed(core.qpn, request);
+    }
+
     /// Reports a completion for a queue of the QP; see [`Ctx::complete_from`].
     pub(crate) fn complete(
         &mut self,

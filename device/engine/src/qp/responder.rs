@@ -33,7 +33,7 @@ use super::{Core, Ctx, FatalError, RequestContext, Step};
 use crate::segment::packet_count;
 use crate::{
     Access, AccessError, AsyncEvent, AtomicOp, DropReason, Dropped, Expecting, Host, Initiator, Instant,
-    Queue, RecvSource, Status, XrcError, limits,
+    PeerRequest, Queue, RecvSource, Status, XrcError, limits,
 };
 
 enum ExecuteError {
@@ -284,7 +284,7 @@ impl Responder {
             (Kind::Send | Kind::Write, _) => {
                 if self.inbound.accept(core, ctx, on, packet)? {
                     self.msn = self.msn.next();
-                    ctx.stats.executed.count(operation.kind());
+                    ctx.count_executed(core, operation.kind());
                 }
                 Ok(1)
             }
@@ -325,7 +325,7 @@ impl Responder {
             return Err(ExecuteError::Overflow);
         }
         self.msn = self.msn.next();
-        ctx.stats.executed.count(Kind::Read);
+        ctx.count_executed(core, Kind::Read);
         self.history.save_read(*reth, core.attrs.max_dest_rd_atomic);
         self.replies.push_read(psn, self.msn, reth, core.mtu(), on.srq_pd(), ReplyKind::Original);
         Ok(packet_count(reth.dma_len, core.mtu()))
@@ -358,7 +358,7 @@ impl Responder {
             .map_err(RequestError::NoAccess)?;
         self.history.save_atomic(original, core.attrs.max_dest_rd_atomic);
         self.msn = self.msn.next();
-        ctx.stats.executed.count(Kind::Atomic);
+        ctx.count_executed(core, Kind::Atomic);
         self.replies.push_atomic(bth.psn, self.msn, original, ReplyKind::Original);
         Ok(1)
     }
@@ -385,6 +385,7 @@ impl Responder {
         };
         if answered {
             ctx.stats.recovery.duplicates += 1;
+            ctx.host.request_executed(core.qpn, PeerRequest::Duplicate);
         } else {
             ctx.drop_packet(&Dropped::new(core.qpn, packet, DropReason::StaleDuplicate));
         }

@@ -6,6 +6,7 @@
 use protocol::hca::mlx5::device::SpecialContexts;
 use protocol::hca::mlx5::mkey::{CreateMkey, MkeyContext, QueriedMkey, TERMINATE_KEY};
 use protocol::hca::mlx5::resource::MkeyNumber;
+use protocol::hca::mlx5::strided::REPEAT_KEY;
 use protocol::hca::mlx5::user_memory::UmemPlace;
 use protocol::ids::{Lkey, MkeyIndex};
 
@@ -14,11 +15,12 @@ use crate::check::{Check, Rejection};
 use crate::mkey::{self, Mkey};
 use crate::resources::Resources;
 
-/// Returns the special keys. Only the terminate key exists. Drivers do not use the others, because no capability
-/// advertises them.
+/// Returns the special keys: those that end scatter lists and begin strided lists. Drivers do not use the others,
+/// because no capability advertises them.
 pub(super) fn special() -> Output {
     let terminate_key = Lkey::new(TERMINATE_KEY);
-    SpecialContexts { terminate_key, ..SpecialContexts::default() }.emit().to_vec()
+    let repeat_key = Lkey::new(REPEAT_KEY);
+    SpecialContexts { terminate_key, repeat_key, ..SpecialContexts::default() }.emit().to_vec()
 }
 
 pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Result<Output, Rejection> {

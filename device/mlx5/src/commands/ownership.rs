@@ -76,7 +76,7 @@ pub(super) fn update(resources: &mut Resources, user: User, command: &Command<'_
 }
 
 /// Returns the kind of object that a command creates.
-fn created(command: &Command<'_>) -> Option<fn(u32) -> Object> {
+pub(super) fn created(command: &Command<'_>) -> Option<fn(u32) -> Object> {
     Some(match command {
         Command::AllocPd(_) => Object::Pd,
         Command::AllocUar(_) => Object::Uar,

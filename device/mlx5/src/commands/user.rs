@@ -24,18 +24,21 @@ use protocol::ids::{
 };
 
 use super::resource::check_unused;
-use super::{Call, Output, nothing, on_resources};
+use super::{Call, Output, nothing, on_resources, ownership};
 use crate::check::{Check, Rejection};
+use crate::quota::Scarce;
 use crate::resources::Resources;
-use crate::steering::table::Group;
+use crate::steering::table::{Group, Table};
 use crate::umem::Umem;
 use crate::uses::Object;
 
 /// Checks what the objects of a user context may do. Ownership has its own check.
 ///
 /// # Errors
-/// Section 23.3: fails if the new object would give the user access to all of guest memory or to the port.
+/// Section 23.3: fails if the new object would give the user access to all of guest memory or to the port. Section 23.1:
+/// also fails if user contexts already own their share of such objects.
 pub(super) fn check(resources: &Resources, user: UserId, command: &Command<'_>) -> Result<(), Rejection> {
+    check_quota(resources, user, command)?;
     match command {
         Command::CreateCq(create, _) => {
             let eqn = create.context.eqn.get();
@@ -76,6 +79,35 @@ pub(super) fn check(resources: &Resources, user: UserId, command: &Command<'_>) 
         }
         _ => Ok(()),
     }
+}
+
+/// Checks that user contexts do not take all objects of the kind that a command creates.
+fn check_quota(resources: &Resources, user: UserId, command: &Command<'_>) -> Result<(), Rejection> {
+    let tables = |count: fn(&Table) -> usize| {
+        let (mut own, mut all) = (0, 0);
+        for (table, owner) in resources.users.flow_tables() {
+            let count = resources.steering.table(table).map_or(0, count);
+            all += count;
+            own += if owner == user { count } else { 0 };
+        }
+        [own, all]
+    };
+    let (kind, [own, all]) = match command {
+        Command::CreateFlowGroup(_) => (Scarce::FlowGroup, tables(|table| table.groups().len())),
+        Command::SetFlowTableEntry(set, _) => {
+            let table = resources.steering.table(set.table);
+            if table.is_ok_and(|table| table.entry(set.index).is_ok()) {
+                return Ok(());
+            }
+            (Scarce::FlowEntry, tables(Table::entry_count))
+        }
+        _ => {
+            let created = ownership::created(command).and_then(|object| Scarce::of(object(0)));
+            let Some(kind) = created else { return Ok(()) };
+            (kind, resources.users.owned(user, kind))
+        }
+    };
+    if kind.has_room(own, all) { Ok(()) } else { Err(Check::UserQuota.rejects(own as u64)) }
 }
 
 /// The reserved L_Key addresses all of guest memory.

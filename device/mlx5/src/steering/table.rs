@@ -164,6 +164,11 @@ impl Table {
         self.groups.iter().flat_map(|group| group.entries.keys().copied())
     }
 
+    /// Returns the number of entries.
+    pub fn entry_count(&self) -> usize {
+        self.groups.iter().map(Group::entry_count).sum()
+    }
+
     /// Returns the rule of the entry with the lowest index that matches the fields of a frame, and counts the frame.
     pub(super) fn find(&self, fields: &Fields) -> Option<&Rule> {
         let found = self.groups.iter().find_map(|group| group.find(fields));

@@ -3,12 +3,14 @@
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
 use engine::{Initiator, LocalToken};
+use protocol::hca::mlx5::mkey::{AccessMode, MkeyContext};
 use protocol::hca::mlx5::qp::Service;
+use protocol::hca::mlx5::strided::{RepeatBlock, StridedList};
 use protocol::hca::mlx5::umr::MkeyMask;
-use protocol::hca::mlx5::wqe::{Operation, SendWqe, Umr};
+use protocol::hca::mlx5::wqe::{Operation, SendWqe, Translation, Umr};
 use protocol::ids::MkeyIndex;
 
-use super::rules::{KEY_REUSED, UMR_CONTROL};
+use super::rules::{KEY_REUSED, UMR_CONTROL, UMR_STRIDED};
 use super::wqe_at;
 use crate::resources::Resources;
 use crate::work;
@@ -37,6 +39,19 @@ pub(in super::super) fn umr(
         );
     }
     let new = mkey.context.updated(umr.control.mask, &umr.mkey);
+    if new.access_mode() == Some(AccessMode::Ranges) && umr.control.offset() == 0 {
+        let copy = match umr.translation {
+            Translation::Pointer(at) => resources.umr_list(dma, initiator, umr.control.units, &at).ok(),
+            Translation::None | Translation::Inline(_) => None,
+        };
+        let list = match umr.translation {
+            Translation::Inline(list) => Some(list),
+            Translation::None | Translation::Pointer(_) => copy.as_deref(),
+        };
+        if let Some(strided) = list.and_then(StridedList::parse) {
+            strided_list(&strided, &new, &place, &mut found);
+        }
+    }
     // The kernel's UMR QP is exempt, because it keeps the low byte of a key when it reuses the key for another region.
     if qp.service() != Service::Umr
         && umr.control.mask.contains(MkeyMask::KEY)
@@ -47,6 +62,27 @@ pub(in super::super) fn umr(
         found.add(&KEY_REUSED, format!("{place} makes key {key:#x} valid again with the same low byte"));
     }
     found
+}
+
+fn strided_list(strided: &StridedList<'_>, mkey: &MkeyContext, place: &str, found: &mut Findings) {
+    let RepeatBlock { byte_count, repetitions, entries, .. } = strided.header;
+    let room = mkey.translation_units.saturating_sub(1);
+    if u32::from(entries) > room {
+        let what = format!("{place} counts {entries} strided entries, but the key has room for {room}");
+        return found.add(&UMR_STRIDED, what);
+    }
+    let sum: u64 = strided.entries().map(|entry| u64::from(entry.byte_count)).sum();
+    // Entries that this WQE does not write are already in the key's list.
+    if strided.entries().count() == usize::from(entries) && sum != u64::from(byte_count) {
+        let what = format!("{place} states {byte_count} bytes for strided entries that have {sum}");
+        found.add(&UMR_STRIDED, what);
+    }
+    let total = u64::from(byte_count) * u64::from(repetitions);
+    if total < mkey.length {
+        let len = mkey.length;
+        let what = format!("{place} describes {total} bytes of a key that has {len}");
+        found.add(&UMR_STRIDED, what);
+    }
 }
 
 fn control(umr: &Umr<'_>, key: u32, place: &str, found: &mut Findings) {

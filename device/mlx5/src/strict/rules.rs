@@ -54,6 +54,9 @@ strict_rules! {
     /// A UMR that requires a key to be both free and in use, whose mask has undefined bits, or that names a key in use
     /// with a wrong low byte.
     UMR_CONTROL "umr_control" "13.1, 13.3";
+    /// A UMR that writes a strided list whose header does not match its entries: the header counts more entries than the
+    /// key's list has room for, states a byte count other than their sum, or describes fewer bytes than the key has.
+    UMR_STRIDED "umr_strided" "13.2, 13.3";
     /// A UMR on a QP other than the kernel's UMR QP that makes a key valid again with the same low byte.
     KEY_REUSED "key_reused" "13.3";
 

@@ -2,7 +2,7 @@
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
-use card::memory::translate::AccessTarget;
+use card::memory::translate::{AccessTarget, Denied};
 use engine::{Access, AccessError, Completion, Fetch, Initiator, Queue, SendRequest, Status};
 use protocol::hca::mlx5::wqe::{ControlSegment, DataItem, DataSegment, SendWqe, WqeError};
 use protocol::ids::Pdn;
@@ -62,13 +62,18 @@ pub(super) fn denial(
     let memory = resources.mkeys.access(dma);
     let denied = list.iter().enumerate().find_map(|(n, data)| {
         let target = AccessTarget::address(*initiator, data.lkey, data.va);
-        Some((n, data, memory.check(target, data.byte_count.into(), *access).err()?))
+        Some((n, data, memory.explain(target, data.byte_count as usize, *access).err()?))
     });
     let pd = initiator.pd;
     match denied {
-        Some((n, DataSegment { byte_count, lkey, va }, error)) => format!(
-            "element {n} of {place}: {access} of {byte_count} bytes at {va} with key {lkey} in PD {pd}: {error}"
-        ),
+        Some((n, DataSegment { byte_count, lkey, va }, Denied { error, listed_key })) => {
+            // An indirect key grants the access, but one of the keys in its list does not.
+            let listed = listed_key.map_or_else(String::new, |key| format!(", through listed key {key}"));
+            format!(
+                "element {n} of {place}: {access} of {byte_count} bytes at {va} with key {lkey}{listed} \
+                 in PD {pd}: {error}"
+            )
+        }
         None => format!("{place}: {cause}"),
     }
 }

@@ -5,9 +5,10 @@ use protocol::hca::mlx5::counter::{QCounters, QueryQCounter};
 use protocol::hca::mlx5::qp::{QpContext, Service};
 use protocol::hca::mlx5::resource::CounterSetNumber;
 use protocol::hca::mlx5::syndrome::Syndrome;
+use protocol::hca::mlx5::wqe::{AtomicSegment, Opcode, Operation};
 use protocol::ids::CounterSet;
 
-use super::user::{User, syndromes};
+use super::user::{User, request, syndromes};
 use super::*;
 
 /// Creates two connected QPs that name a counter set each.
@@ -49,7 +50,13 @@ fn timeouts_count_while_retries_are_left() {
     a.post(&a.send(0, 8));
     wait(&mut a, &mut b);
     assert_eq!(syndromes(&a.reap()), [Syndrome::RetryExceeded.code()]);
-    assert_eq!(counters(&mut a, set_a), QCounters { local_ack_timeout_err: 2, ..QCounters::default() });
+    let expected = QCounters {
+        local_ack_timeout_err: 2,
+        req_transport_retries_exceeded: 1,
+        req_cqe_error: 1,
+        ..QCounters::default()
+    };
+    assert_eq!(counters(&mut a, set_a), expected);
 }
 
 #[test]
@@ -68,6 +75,68 @@ fn lost_packet_counts_on_both_sides() {
     assert_eq!(received, QCounters { out_of_sequence: received.out_of_sequence, ..QCounters::default() });
     assert_ne!(received.out_of_sequence, 0);
     assert_eq!(counters(&mut a, set_a), QCounters { packet_seq_err: 1, ..QCounters::default() });
+}
+
+#[test]
+fn executed_requests_count_by_operation() {
+    let ([mut a, mut b], [set_a, set_b]) = pair(Service::Rc);
+    let remote = a.remote(0x40);
+    let write = request(Opcode::Write, Operation::Write(remote), a.data(0, 5000));
+    let read = request(Opcode::Read, Operation::Read(remote), a.data(0, 64));
+    let operands = AtomicSegment { swap_or_add: 1, compare: 0 };
+    let atomic = request(Opcode::FetchAdd, Operation::Atomic(remote, operands), a.data(0, 8));
+    b.post_recv(0x1000, 64);
+    for wqe in [&write, &read, &write, &atomic, &a.send(0, 8), &write] {
+        a.post(wqe);
+    }
+    exchange(&mut *a, &mut *b);
+    assert_eq!(syndromes(&a.reap()), [0; 6]);
+    let expected = QCounters {
+        rx_write_requests: 3,
+        rx_read_requests: 1,
+        rx_atomic_requests: 1,
+        ..QCounters::default()
+    };
+    assert_eq!(counters(&mut b, set_b), expected);
+    assert_eq!(counters(&mut a, set_a), QCounters::default());
+}
+
+/// The acknowledgement is lost, so the requester sends the request again.
+#[test]
+fn duplicate_request_is_counted() {
+    let ([mut a, mut b], [_, set_b]) = pair(Service::Rc);
+    b.impair(r#"{"direction": "tx", "action": "drop", "nth": 1}"#);
+    let write = request(Opcode::Write, Operation::Write(a.remote(0x40)), a.data(0, 8));
+    a.post(&write);
+    wait(&mut a, &mut b);
+    assert_eq!(syndromes(&a.reap()), [0]);
+    let expected = QCounters { rx_write_requests: 1, duplicate_request: 1, ..QCounters::default() };
+    assert_eq!(counters(&mut b, set_b), expected);
+}
+
+#[test]
+fn error_completions_count_by_status() {
+    let ([mut a, mut b], [set_a, set_b]) = pair(Service::Rc);
+    b.post_recv(0, 4);
+    b.post_recv(0, 4);
+    a.post(&a.send(0, 8));
+    a.post(&a.send(0, 8));
+    exchange(&mut *a, &mut *b);
+    assert_eq!((a.reap().len(), b.reap().len()), (2, 2));
+    let requester = QCounters {
+        req_cqe_error: 2,
+        req_remote_invalid_request: 1,
+        req_cqe_flush_error: 1,
+        ..QCounters::default()
+    };
+    assert_eq!(counters(&mut a, set_a), requester);
+    let responder = QCounters {
+        resp_cqe_error: 2,
+        resp_local_length_error: 1,
+        resp_cqe_flush_error: 1,
+        ..QCounters::default()
+    };
+    assert_eq!(counters(&mut b, set_b), responder);
 }
 
 #[test]

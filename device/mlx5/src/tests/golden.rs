@@ -134,10 +134,11 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
         Command::QueryHcaCap(query) => match (query.cap_type(), heading.split(' ').next()) {
             // Section 6.1: this device does not offer BlueFlame. The third query of the general capabilities needs no
             // change, because it returns the values that the recorded driver set.
-            // It offers fast teardown, DevX, and a change of the mode of CQ moderation.
+            // It offers fast teardown, DevX, a change of the mode of CQ moderation, and the repeat key.
             (Some(CapType::General), Some("6" | "7")) => {
                 output[0x10 + 0x4c] &= 0x7f;
                 output[0x10 + 0x44] |= 0x10;
+                output[0x10 + 0x1e] |= 1;
                 output[0x10 + 0x1f] |= 0x10;
                 output[0x10 + 0x8c..][..2].copy_from_slice(&[10, 12]);
                 output[0x10 + 0xd7] |= 1;

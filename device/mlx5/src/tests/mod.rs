@@ -16,6 +16,7 @@ mod port;
 mod qps;
 mod shared;
 mod strict;
+mod strided;
 mod trace;
 mod traffic;
 mod umr;

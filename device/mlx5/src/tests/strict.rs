@@ -10,13 +10,14 @@ use protocol::hca::mlx5::mkey::{AccessMode, MkeyContext};
 use protocol::hca::mlx5::pages::{ManagePages, PageOperation};
 use protocol::hca::mlx5::qp::{QpContext, Service};
 use protocol::hca::mlx5::resource::{MkeyNumber, QpNumber};
+use protocol::hca::mlx5::strided::{REPEAT_KEY, RepeatBlock, StridedEntry};
 use protocol::hca::mlx5::umr::{MkeyMask, UmrControl};
 use protocol::hca::mlx5::wqe::{DataItem, Opcode, Operation, SendWqe, Translation};
-use protocol::ids::{Lkey, MkeyIndex};
+use protocol::ids::{Lkey, MkeyIndex, Va};
 use smallvec::smallvec;
 
 use super::umr::{execute, free_key, mtts, registered, registration, umr};
-use super::user::{BLOCKS, COMPLETION_EQ, QP_RECORD, RECEIVES, SRQ, User};
+use super::user::{BLOCKS, COMPLETION_EQ, DATA_VA, QP_RECORD, RECEIVES, SRQ, User};
 use super::*;
 use crate::strict::rules::{self, *};
 
@@ -273,6 +274,9 @@ const CASES: &[Case] = &[
         let key = register(a, b, key, context, 9);
         invalidate(a, b, key ^ 1);
     }),
+    (&UMR_STRIDED, |a, b| strided(a, b, RepeatBlock { entries: 2, ..SOUND_HEADER })),
+    (&UMR_STRIDED, |a, b| strided(a, b, RepeatBlock { byte_count: 9, ..SOUND_HEADER })),
+    (&UMR_STRIDED, |a, b| strided(a, b, RepeatBlock { repetitions: 2, ..SOUND_HEADER })),
     (&KEY_REUSED, |a, b| {
         let (key, context) = free_key(a, AccessMode::Pages);
         let key = register(a, b, key, context, 9);
@@ -280,6 +284,28 @@ const CASES: &[Case] = &[
         register(a, b, key, context, 9);
     }),
 ];
+
+/// Header of a strided list with one entry of 8 bytes, for a key of 24 bytes.
+const SOUND_HEADER: RepeatBlock = RepeatBlock { byte_count: 8, key: REPEAT_KEY, repetitions: 3, entries: 1 };
+
+/// Registers a strided layout with this header.
+fn strided(a: &mut User, b: &mut User, header: RepeatBlock) {
+    let (key, context) = free_key(a, AccessMode::Ranges);
+    a.ok(&Command::DestroyMkey(MkeyNumber { index: MkeyIndex::of(key) }));
+    let key = a.create_mkey(MkeyContext { translation_units: 2, ..context }, &[]);
+    let entry = StridedEntry { stride: 10, byte_count: 8, key: a.key, va: Va::new(DATA_VA) };
+    let mut list = [header.emit(), entry.emit()].concat();
+    list.resize(64, 0);
+    let control = UmrControl {
+        inline: true,
+        check_free: true,
+        units: 4,
+        mask: MkeyMask::FREE | MkeyMask::LENGTH,
+        ..UmrControl::default()
+    };
+    let mkey = MkeyContext { free: false, length: 24, ..context };
+    assert_eq!(execute(a, b, &umr(key, control, mkey, Translation::Inline(&list))), 0);
+}
 
 #[test]
 fn correct_software_is_not_reported() {
@@ -303,6 +329,7 @@ fn correct_software_is_not_reported() {
         let key = register(&mut b, &mut a, key, context, low);
         invalidate(&mut b, &mut a, key);
     }
+    strided(&mut b, &mut a, SOUND_HEADER);
     create_cq(&mut b, UNUSED_RECORD, INITIAL_OWNER_BYTE);
     give_pages(&mut b, &[RING, RING + 0x1000]);
     release(&mut a);

@@ -2,6 +2,10 @@
 
 pub(super) mod world;
 
+use protocol::hca::mlx5::flow_group::CreateFlowGroup;
+use protocol::hca::mlx5::flow_table::{
+    CreateFlowTable, FlowTableContext, FlowTableNumber, FlowTableSelector,
+};
 use protocol::hca::mlx5::input::Bytes;
 use protocol::hca::mlx5::mkey::{AccessMode, CreateMkey, MkeyContext};
 use protocol::hca::mlx5::qp::{CreateQp, QpContext, Service};
@@ -9,7 +13,7 @@ use protocol::hca::mlx5::resource::{CounterSetNumber, QpNumber};
 use protocol::hca::mlx5::rq::{CreateRq, RqContext};
 use protocol::hca::mlx5::sq::{CreateSq, SqContext};
 use protocol::hca::mlx5::user_context::{CreateUctx, UctxNumber, UserRights};
-use protocol::ids::{CounterSet, Qpn, UserId};
+use protocol::ids::{CounterSet, FlowTableId, Qpn, UserId};
 
 use self::world::{World, creators, targets};
 use super::*;
@@ -89,6 +93,55 @@ fn objects_of_kernel_are_unreachable() {
         let check = driver.check_of(own.user.get(), &input);
         assert_eq!(check, Some(Check::UserObject), "{}", opcode(&input).name());
     }
+}
+
+/// Section 23.1: a user context can own 64 of the 256 flow tables, and all user contexts 192.
+#[test]
+fn user_contexts_share_flow_tables() {
+    let mut driver = initialised_with_ethernet();
+    let rights = UserRights::empty();
+    let [first, second, third, fourth] = [(); 4].map(|()| driver.create_user(rights).get());
+    let create = Command::CreateFlowTable(CreateFlowTable::default()).emit(0);
+    let fill = |driver: &mut Driver, user: u16| {
+        (0..300).take_while(|_| driver.check_of(user, &create).is_none()).count()
+    };
+    assert_eq!([first, second].map(|user| fill(&mut driver, user)), [64, 64]);
+    assert_eq!(driver.check_of(first, &create), Some(Check::UserQuota));
+    assert_eq!([third, fourth].map(|user| fill(&mut driver, user)), [64, 0], "three quarters for all");
+    assert_eq!(fill(&mut driver, 0), 64, "the rest is the kernel's");
+    let table = FlowTableSelector { table: FlowTableId::new(1), ..FlowTableSelector::default() };
+    assert_eq!(driver.check_of(first, &Command::DestroyFlowTable(table).emit(0)), None);
+    assert_eq!((fill(&mut driver, fourth), fill(&mut driver, first)), (1, 0));
+    driver.destroy_user(UserId::new(second));
+    assert_eq!((fill(&mut driver, second), fill(&mut driver, first)), (0, 1), "the context is gone");
+    assert_eq!(fill(&mut driver, fourth), 63);
+}
+
+/// A user context that owns its share of flow groups and entries can still change its entries.
+#[test]
+fn flow_groups_and_entries_of_user_are_limited() {
+    let mut driver = initialised_with_ethernet();
+    let user = driver.create_user(UserRights::empty()).get();
+    let tables: Vec<FlowTableId> = (0..17)
+        .map(|_| {
+            let context = FlowTableContext { log_size: 15, ..FlowTableContext::default() };
+            let create = Command::CreateFlowTable(CreateFlowTable { context, ..<_>::default() });
+            let mut input = create.emit(0);
+            input[2..4].copy_from_slice(&user.to_be_bytes());
+            FlowTableNumber::parse(&output(&driver.execute(&input, 0x400))).table
+        })
+        .collect();
+    // Each table can have 128 groups, so 16 tables have as many as the share of one user context.
+    let group = |table, n: u32| {
+        let group = CreateFlowGroup { table, first: n * 200, last: n * 200 + 199, ..<_>::default() };
+        Command::CreateFlowGroup(group).emit(0)
+    };
+    for table in &tables[..16] {
+        for n in 0..128 {
+            assert_eq!(driver.check_of(user, &group(*table, n)), None);
+        }
+    }
+    assert_eq!(driver.check_of(user, &group(tables[16], 0)), Some(Check::UserQuota));
 }
 
 #[test]

@@ -109,7 +109,7 @@ layout! {
         @0x1c[21:16]  log_max_mkeys: u8,
         /// Whether the device reports the terminate-list key.
         @0x1c[9]      terminate_list_key: bool,
-        /// Whether the device supports strided memory keys.
+        /// Whether the device reports the key in the header of a strided list.
         @0x1c[8]      repeated_key: bool,
         /// Whether the device reports the dump-fill key.
         @0x1c[7]      dump_fill_key: bool,
@@ -166,6 +166,8 @@ layout! {
         @0x3c[3:0]    cqe_version: u8,
         /// Whether an entry of a receive queue can hold several packets.
         @0x40[30]     striding_rq: bool,
+        /// Set if the device does not support strided memory keys.
+        @0x40[25]     strided_mkey_disabled: bool,
         /// Set if UMRs cannot change the size of a key's translation list.
         @0x40[24]     umr_entity_size_disabled: bool,
         /// Set if UMRs cannot change the atomic access right.
@@ -300,6 +302,7 @@ impl GeneralCaps {
             log_max_eq_entries: 22,
             // The driver of Linux 6.12 creates about 6,100 keys when it loads (section 20, M-17).
             log_max_mkeys: 18,
+            repeated_key: true,
             // The driver uses it at power-off. Without it, Linux 6.12 destroys its 6,100 keys one by one.
             fast_teardown: true,
             log_max_eqs: 6,
@@ -419,7 +422,7 @@ mod tests {
             (0x10, 0x0f0f_0011),
             (0x14, 0x0010_0000),
             (0x18, 0x1e10_0010),
-            (0x1c, 0x1612_0016),
+            (0x1c, 0x1612_0116),
             (0x20, 0x04a8_0010),
             (0x28, 0x0004_0004),
             (0x30, 0xe100_0000),

@@ -126,6 +126,8 @@ layout! {
         @0x10  null_mkey: Rkey,
         /// Key that terminates scatter lists.
         @0x14  terminate_key: Lkey,
+        /// Key in the header of a strided list.
+        @0x18  repeat_key: Lkey,
     }
 }
 

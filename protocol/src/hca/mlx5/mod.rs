@@ -40,6 +40,7 @@ pub mod resource;
 pub mod roce_address;
 pub mod srq;
 pub mod status;
+pub mod strided;
 pub mod syndrome;
 #[cfg(test)]
 mod testing;

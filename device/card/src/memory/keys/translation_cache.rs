@@ -101,12 +101,12 @@ impl TlbEntry {
 }
 
 /// A position in a list of keys from which a search can continue. It is used only for lists whose entries state their
-/// own lengths.
+/// own lengths. In a strided list, it is a position in the pattern, regardless of the repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::memory) struct ListCursor {
     /// Key to which the list belongs.
     pub(in crate::memory) key: Lkey,
-    /// Index of the entry in the list, from 0.
+    /// Index of the entry in the list, from 0. The header of a strided list does not count.
     pub(in crate::memory) entry: u32,
     /// Total length of all earlier entries.
     pub(in crate::memory) start: u64,

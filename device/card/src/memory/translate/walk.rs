@@ -4,6 +4,10 @@
 //! The keys in a list are checked when their bytes are accessed, not when the list is written. An access therefore
 //! fails if a listed key has been invalidated in the meantime.
 //!
+//! A strided list has a header and is repeated. The division of an offset by the length of one repetition gives the
+//! repetition, and the remainder is searched for in a single copy of the list. The number of repetitions therefore does
+//! not affect the cost of an access.
+//!
 //! | check | key of the request | keys in lists |
 //! |---|---|---|
 //! | exists, valid | yes | yes |
@@ -17,7 +21,7 @@
 //! regions that grant peers none.
 
 use engine::{Access, AccessError, Initiator, Rights};
-use protocol::ids::Va;
+use protocol::ids::{Lkey, Va};
 
 use super::{KeyRange, PageTable};
 use crate::memory::keys::{KeyTable, ListCursor};
@@ -59,6 +63,8 @@ pub(super) struct Walk<'a, P> {
     initiator: Initiator,
     /// Access that keys in lists must grant.
     listed_access: Access,
+    /// Key that was looked up last in a list.
+    pub(super) listed_key: Option<Lkey>,
     /// Number of list entries that the access may still read.
     entries_left: u32,
     /// Latest position in the list at each nesting level.
@@ -85,7 +91,8 @@ impl<'a, P: PageTable> Walk<'a, P> {
             Access::LocalWrite | Access::RemoteWrite | Access::RemoteAtomic => Access::LocalWrite,
         };
         let cursors = [None; MAX_NESTING];
-        Self { keys, pages, initiator, listed_access, entries_left: MAX_ENTRIES, cursors }
+        let entries_left = MAX_ENTRIES;
+        Self { keys, pages, initiator, listed_access, listed_key: None, entries_left, cursors }
     }
 
     /// Locates the byte at `offset` of a region.
@@ -107,6 +114,7 @@ impl<'a, P: PageTable> Walk<'a, P> {
             let list = List { count, first_entry };
             let found = match entry_len {
                 EntryLen::PerEntry => self.search(level, region, list, linear)?,
+                EntryLen::Strided => self.search_strided(level, region, list, linear)?,
                 EntryLen::Fixed(shift) => {
                     let index = linear >> shift.get();
                     let entry = self.entry(list, index)?.ok_or(AccessError::Unmapped)?;
@@ -116,6 +124,7 @@ impl<'a, P: PageTable> Walk<'a, P> {
             };
             let (key, va) = found.entry.target.ok_or(AccessError::Unmapped)?;
             let va = va.get().checked_add(found.within).ok_or(AccessError::Bounds)?;
+            self.listed_key = Some(key);
             let listed = keys.find(key)?;
             offset = listed.grant(self.initiator, Va::new(va), Origin::Zero, 1, self.listed_access)?;
             before = before.min(found.within).min(offset);
@@ -198,12 +207,52 @@ impl<'a, P: PageTable> Walk<'a, P> {
         }
     }
 
+    /// Finds the entry that contains byte `linear` of a strided list. The entry found is at its place in the repetition
+    /// that contains the byte.
+    fn search_strided(
+        &mut self,
+        level: usize,
+        region: &MemoryRegion,
+        list: List,
+        linear: u64,
+    ) -> Result<Found, AccessError> {
+        self.count_entry()?;
+        let pattern = self.pages.pattern(list.first_entry).ok_or(AccessError::Unmapped)?;
+        let (Some(repetition), Some(within)) =
+            (linear.checked_div(pattern.len), linear.checked_rem(pattern.len))
+        else {
+            return Err(AccessError::Unmapped);
+        };
+        if repetition >= pattern.repetitions {
+            return Err(AccessError::Unmapped);
+        }
+        let first_entry = list.first_entry.checked_add(1).ok_or(AccessError::Unmapped)?;
+        let ranges = List { count: pattern.ranges.min(list.count.saturating_sub(1)), first_entry };
+        let mut found = self.search(level, region, ranges, within)?;
+        // The header can state fewer bytes than its ranges have. A repetition then ends inside a range.
+        found.len = found.len.min(found.within.saturating_add(pattern.len - within));
+        if let Some((_, va)) = &mut found.entry.target {
+            let distance = repetition.checked_mul(found.entry.stride);
+            *va = distance
+                .and_then(|distance| va.get().checked_add(distance))
+                .map(Va::new)
+                .ok_or(AccessError::Bounds)?;
+        }
+        Ok(found)
+    }
+
+    /// Counts an entry that is about to be read.
+    fn count_entry(&mut self) -> Result<(), AccessError> {
+        self.entries_left = self.entries_left.checked_sub(1).ok_or(AccessError::Indirection)?;
+        Ok(())
+    }
+
     /// Reads an entry of a list. Returns `None` beyond the end of the list.
     fn entry(&mut self, list: List, index: u64) -> Result<Option<KeyRange>, AccessError> {
         if index >= list.count.into() {
             return Ok(None);
         }
-        self.entries_left = self.entries_left.checked_sub(1).ok_or(AccessError::Indirection)?;
+        self.count_entry()?;
         Ok(list.first_entry.checked_add(index).and_then(|entry| self.pages.range(entry)))
     }
 }

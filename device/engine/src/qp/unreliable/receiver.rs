@@ -145,7 +145,7 @@ impl Receiver {
         }
         if self.inbound.accept(core, ctx, core.request_context(), packet)? {
             self.msn = self.msn.next();
-            ctx.stats.executed.count(operation.kind());
+            ctx.count_executed(core, operation.kind());
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use super::{MAX_SEND, Opcode, UNIT};
 use crate::describe::{Describe, Field as _, Value, Visitor};
 use crate::hca::mlx5::mkey::MkeyContext;
 use crate::hca::mlx5::qp::Service;
+use crate::hca::mlx5::strided::StridedList;
 use crate::hca::mlx5::syndrome::Syndrome;
 use crate::hca::mlx5::umr::UmrControl;
 use crate::ids::{Qpn, Srqn};
@@ -281,7 +282,10 @@ impl Describe for Umr<'_> {
         self.mkey.show("mkey", to);
         match self.translation {
             Translation::None => {}
-            Translation::Inline(list) => to.value("translation", Value::Bytes(list)),
+            Translation::Inline(list) => match StridedList::parse(list) {
+                Some(strided) => to.object("strided", &strided),
+                None => to.value("translation", Value::Bytes(list)),
+            },
             Translation::Pointer(segment) => segment.show("translation", to),
         }
     }

@@ -3,12 +3,13 @@
 //! # Spec
 //! mlx5 interface, sections 13.1 to 13.3.
 
-use card::memory::translate::KeyRange;
+use card::memory::translate::{KeyRange, Pattern};
 use engine::AccessError;
 use protocol::hca::mlx5::mkey::{AccessMode, Klm, Mtt, TERMINATE_KEY, UNIT};
+use protocol::hca::mlx5::strided::{RepeatBlock, StridedEntry};
 use protocol::ids::{Iova, Lkey};
 
-use super::buffer::PageBudget;
+use crate::buffer::PageBudget;
 
 pub const UNIT_PAGES: usize = UNIT / Mtt::LEN;
 /// Work requests pad a list to a multiple of this number of units.
@@ -18,7 +19,8 @@ const PADDING: u64 = 4;
 #[derive(Debug)]
 pub enum TranslationList {
     Pages(Vec<Iova>),
-    /// List of ranges within other keys (KLM or KSM).
+    /// List of ranges within other keys (KLM or KSM). If the list is strided, the first element is a [`RepeatBlock`],
+    /// and the others are [`StridedEntry`]s.
     Ranges(Vec<Klm>),
 }
 
@@ -51,7 +53,29 @@ impl TranslationList {
     pub fn range(&self, place: usize) -> Option<KeyRange> {
         let Self::Ranges(ranges) = self else { return None };
         let klm = ranges.get(place).filter(|klm| klm.key != TERMINATE_KEY)?;
-        Some(KeyRange { target: Some((Lkey::new(klm.key), klm.va)), len: klm.len() })
+        let target = Some((Lkey::new(klm.key), klm.va));
+        if self.is_strided() {
+            let StridedEntry { stride, byte_count, .. } = StridedEntry::of(klm);
+            return Some(KeyRange { target, len: byte_count.into(), stride: stride.into() });
+        }
+        Some(KeyRange { target, len: klm.len(), stride: 0 })
+    }
+
+    fn header(&self) -> Option<RepeatBlock> {
+        match self {
+            Self::Pages(_) => None,
+            Self::Ranges(ranges) => ranges.first().and_then(RepeatBlock::of),
+        }
+    }
+
+    fn is_strided(&self) -> bool {
+        self.header().is_some()
+    }
+
+    /// Returns the pattern that a strided list repeats, or `None` if the list is not strided.
+    pub fn pattern(&self) -> Option<Pattern> {
+        let RepeatBlock { byte_count, repetitions, entries, .. } = self.header()?;
+        Some(Pattern { ranges: entries.into(), len: byte_count.into(), repetitions: repetitions.into() })
     }
 
     /// Writes units to a list of `capacity` units, starting at `offset`. Padding past the capacity is not stored.
@@ -102,6 +126,7 @@ fn replace<T: Copy>(all: &mut Vec<T>, first: usize, end: usize, empty: T, new: i
 
 #[cfg(test)]
 mod tests {
+    use protocol::hca::mlx5::strided::REPEAT_KEY;
     use protocol::ids::Va;
 
     use super::*;
@@ -134,7 +159,24 @@ mod tests {
         let end = Klm { key: TERMINATE_KEY, ..Klm::default() };
         let bytes = [klm.emit(), end.emit()].concat();
         list.write(0, &bytes, 2, &mut PageBudget::default()).unwrap();
-        let expected = KeyRange { target: Some((Lkey::new(0xf08), Va::new(0x1000))), len: 0x20 };
+        let expected = KeyRange { target: Some((Lkey::new(0xf08), Va::new(0x1000))), len: 0x20, stride: 0 };
         assert_eq!((list.range(0), list.range(1), list.pages()), (Some(expected), None, 4));
+    }
+
+    /// The list is strided while its first element is a header, no matter which write completed it.
+    #[test]
+    fn first_element_determines_whether_list_is_strided() {
+        let mut list = TranslationList::new(Some(AccessMode::Ranges));
+        let mut budget = PageBudget::default();
+        let header = RepeatBlock { byte_count: 16, key: REPEAT_KEY, repetitions: 3, entries: 1 };
+        let entry = StridedEntry { stride: 10, byte_count: 8, key: 0xf08, va: Va::new(0x1000) };
+        list.write(1, &entry.emit(), 2, &mut budget).unwrap();
+        assert_eq!((list.pattern(), list.range(1).map(|range| range.len)), (None, Some(0xa_0008)));
+        list.write(0, &header.emit(), 2, &mut budget).unwrap();
+        assert_eq!(list.pattern(), Some(Pattern { ranges: 1, len: 16, repetitions: 3 }));
+        let target = Some((Lkey::new(0xf08), Va::new(0x1000)));
+        assert_eq!(list.range(1), Some(KeyRange { target, len: 8, stride: 10 }));
+        list.write(0, &Klm { byte_count: 8, key: 0xf08, va: Va::new(0) }.emit(), 2, &mut budget).unwrap();
+        assert_eq!((list.pattern(), list.range(1).map(|range| range.stride)), (None, Some(0)));
     }
 }

@@ -1,0 +1,103 @@
+//! Counts events of QPs in the Q counter sets that the QPs name.
+//!
+//! # Spec
+//! mlx5 interface, section 17.2.
+
+use engine::{DropReason, PeerRequest, Queue, RetryCause, Status};
+use protocol::hca::mlx5::counter::QCounters;
+use protocol::ids::Qpn;
+
+use super::resources::Resources;
+
+impl Resources {
+    /// Increments a counter of the set that a QP names, if it names one.
+    fn count(&mut self, qpn: Qpn, counter: impl FnOnce(&mut QCounters) -> &mut u32) {
+        self.count_if(qpn, |counters| Some(counter(counters)));
+    }
+
+    fn count_if(&mut self, qpn: Qpn, counter: impl FnOnce(&mut QCounters) -> Option<&mut u32>) {
+        let Some(qp) = self.qps.get(qpn.get()) else { return };
+        if let Some(counters) = self.counter_sets.get_mut(qp.context.counter_set.get().into())
+            && let Some(counter) = counter(counters)
+        {
+            *counter = counter.wrapping_add(1);
+        }
+    }
+
+    /// Counts a request that a QP's responder has executed or answered again.
+    pub(super) fn count_request(&mut self, qpn: Qpn, request: PeerRequest) {
+        self.count(qpn, |counters| match request {
+            PeerRequest::Write => &mut counters.rx_write_requests,
+            PeerRequest::Read => &mut counters.rx_read_requests,
+            PeerRequest::Atomic => &mut counters.rx_atomic_requests,
+            PeerRequest::Duplicate => &mut counters.duplicate_request,
+        });
+    }
+
+    pub(super) fn count_drop(&mut self, qpn: Qpn, reason: DropReason) {
+        match reason {
+            DropReason::NoReceive => self.count(qpn, |counters| &mut counters.out_of_buffer),
+            DropReason::OutOfSequence => self.count(qpn, |counters| &mut counters.out_of_sequence),
+            // The duplicate of a request that is no longer in the responder's history.
+            DropReason::StaleDuplicate => self.count(qpn, |counters| &mut counters.duplicate_request),
+            _ => {}
+        }
+    }
+
+    /// NAKs and timeouts count only if the retry limit permits another attempt.
+    pub(super) fn count_retry(&mut self, qpn: Qpn, cause: RetryCause) {
+        self.count(qpn, |counters| match cause {
+            RetryCause::RnrNak => &mut counters.rnr_nak_retry_err,
+            RetryCause::SequenceNak => &mut counters.packet_seq_err,
+            RetryCause::ImpliedNak => &mut counters.implied_nak_seq_err,
+            RetryCause::AckTimeout => &mut counters.local_ack_timeout_err,
+        });
+    }
+
+    /// Counts a work request that completes with an error, once in total and once by status.
+    pub(super) fn count_failure(&mut self, qpn: Qpn, queue: Queue, status: Status) {
+        match queue {
+            Queue::Send => {
+                self.count(qpn, |counters| &mut counters.req_cqe_error);
+                self.count(qpn, |counters| requester(counters, status));
+            }
+            Queue::Recv => {
+                self.count(qpn, |counters| &mut counters.resp_cqe_error);
+                self.count_if(qpn, |counters| responder(counters, status));
+            }
+        }
+    }
+}
+
+fn requester(counters: &mut QCounters, status: Status) -> &mut u32 {
+    match status {
+        Status::LocalLength => &mut counters.req_local_length_error,
+        Status::LocalQpOperation => &mut counters.req_local_qp_error,
+        Status::LocalProtection(_) => &mut counters.req_local_protection,
+        Status::MemoryManagement(_) => &mut counters.req_mw_binding,
+        Status::Flushed => &mut counters.req_cqe_flush_error,
+        Status::BadResponse => &mut counters.req_bad_response,
+        Status::RemoteInvalidRequest | Status::RemoteInvalidRdRequest => {
+            &mut counters.req_remote_invalid_request
+        }
+        Status::RemoteAccess => &mut counters.req_remote_access_errors,
+        Status::RemoteOperational => &mut counters.req_remote_operation_errors,
+        Status::RetryExceeded => &mut counters.req_transport_retries_exceeded,
+        Status::RnrRetryExceeded => &mut counters.req_rnr_retries_exceeded,
+    }
+}
+
+/// Returns `None` if the status is not one of a receive.
+fn responder(counters: &mut QCounters, status: Status) -> Option<&mut u32> {
+    Some(match status {
+        Status::LocalLength => &mut counters.resp_local_length_error,
+        Status::LocalQpOperation => &mut counters.resp_local_qp_error,
+        Status::LocalProtection(_) => &mut counters.resp_local_protection,
+        Status::Flushed => &mut counters.resp_cqe_flush_error,
+        Status::RemoteInvalidRequest | Status::RemoteInvalidRdRequest => {
+            &mut counters.resp_remote_invalid_request
+        }
+        Status::RemoteAccess => &mut counters.resp_remote_access_errors,
+        _ => return None,
+    })
+}

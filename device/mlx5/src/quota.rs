@@ -1,0 +1,162 @@
+//! Quotas of DevX user contexts. All programs of a guest share the device's objects with the kernel, so the device limits
+//! how many of the scarce ones a single program, and all programs together, can own.
+//!
+//! Objects that every verbs program creates have no quota, because a program may rely on the maximum numbers that the
+//! device reports: QPs, CQs, SRQs, PDs, XRC domains and UAR pages.
+//!
+//! # Spec
+//! mlx5 interface, section 23.1.
+
+use std::collections::BTreeMap;
+
+use protocol::hca::mlx5::user_context::User;
+use protocol::ids::UserId;
+
+use super::limits::flow::{MAX_COUNTERS, MAX_ENTRIES, MAX_GROUPS, MAX_TABLES};
+use super::limits::netdev::{LAST_WORK_QUEUE, MAX_RQTS, MAX_TIRS, MAX_TISS};
+use super::limits::{MAX_COUNTER_SETS, MAX_TRANSPORT_DOMAINS, MAX_UMEMS, first};
+use super::uses::Object;
+
+/// Kind of object that has a quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scarce {
+    CounterSet,
+    Domain,
+    FlowCounter,
+    FlowEntry,
+    FlowGroup,
+    FlowTable,
+    Rqt,
+    Tir,
+    Tis,
+    Umem,
+    WorkQueue,
+}
+
+impl Scarce {
+    /// Returns the kind of an object, or `None` if it has no quota. Flow groups and flow table entries have no owners of
+    /// their own.
+    pub const fn of(object: Object) -> Option<Self> {
+        Some(match object {
+            Object::CounterSet(_) => Self::CounterSet,
+            Object::Domain(_) => Self::Domain,
+            Object::FlowCounter(_) => Self::FlowCounter,
+            Object::FlowTable(_) => Self::FlowTable,
+            Object::Rqt(_) => Self::Rqt,
+            Object::Tir(_) => Self::Tir,
+            Object::Tis(_) => Self::Tis,
+            Object::Umem(_) => Self::Umem,
+            Object::Rq(_) | Object::Sq(_) => Self::WorkQueue,
+            Object::Pd(_)
+            | Object::Uar(_)
+            | Object::Xrcd(_)
+            | Object::Eq(_)
+            | Object::Cq(_)
+            | Object::Srq(_)
+            | Object::Qp(_)
+            | Object::Mkey(_) => return None,
+        })
+    }
+
+    /// Returns the number of objects that the device can have.
+    const fn capacity(self) -> usize {
+        (match self {
+            Self::CounterSet => MAX_COUNTER_SETS,
+            Self::Domain => MAX_TRANSPORT_DOMAINS,
+            Self::FlowCounter => MAX_COUNTERS,
+            Self::FlowEntry => return MAX_ENTRIES,
+            Self::FlowGroup => MAX_GROUPS,
+            Self::FlowTable => MAX_TABLES,
+            Self::Rqt => MAX_RQTS,
+            Self::Tir => MAX_TIRS,
+            Self::Tis => MAX_TISS,
+            Self::Umem => MAX_UMEMS,
+            Self::WorkQueue => LAST_WORK_QUEUE - first::WORK_QUEUE + 1,
+        }) as usize
+    }
+
+    /// Whether a user context that owns `own` of the `all` objects of user contexts can have another one. One user
+    /// context can own a quarter of the device's objects, and all user contexts three quarters. The rest is left for the
+    /// kernel.
+    pub const fn has_room(self, own: usize, all: usize) -> bool {
+        own < self.capacity() / 4 && all < self.capacity() / 4 * 3
+    }
+}
+
+/// Numbers of scarce objects that user contexts own.
+#[derive(Debug, Default)]
+pub struct Owned {
+    /// Bound: at most one entry per user context and kind.
+    by_user: BTreeMap<(UserId, Scarce), usize>,
+    /// Number of objects of each kind that belong to any user context.
+    totals: BTreeMap<Scarce, usize>,
+}
+
+impl Owned {
+    /// Counts an object whose owner changes from `old` to `new`.
+    pub fn pass(&mut self, object: Object, old: User, new: User) {
+        let Some(kind) = Scarce::of(object) else { return };
+        if let User::Context(user) = old {
+            decrement(&mut self.by_user, (user, kind));
+            decrement(&mut self.totals, kind);
+        }
+        if let User::Context(user) = new {
+            *self.by_user.entry((user, kind)).or_default() += 1;
+            *self.totals.entry(kind).or_default() += 1;
+        }
+    }
+
+    pub fn by(&self, user: UserId, kind: Scarce) -> usize {
+        self.by_user.get(&(user, kind)).copied().unwrap_or(0)
+    }
+
+    pub fn total(&self, kind: Scarce) -> usize {
+        self.totals.get(&kind).copied().unwrap_or(0)
+    }
+}
+
+/// Decrements a count, and drops it when it reaches 0.
+fn decrement<K: Ord + Copy>(counts: &mut BTreeMap<K, usize>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USERS: [UserId; 2] = [UserId::new(1), UserId::new(2)];
+
+    #[test]
+    fn shares_leave_a_quarter_for_the_kernel() {
+        assert!(Scarce::FlowTable.has_room(63, 191));
+        assert!(!Scarce::FlowTable.has_room(64, 64) && !Scarce::FlowTable.has_room(0, 192));
+        assert!(Scarce::WorkQueue.has_room(2047, 2047) && !Scarce::WorkQueue.has_room(2048, 2048));
+    }
+
+    #[test]
+    fn counts_follow_owners() {
+        let mut owned = Owned::default();
+        let [first, second] = USERS.map(User::Context);
+        let (table, queues) = (Object::FlowTable(1), [Object::Sq(2), Object::Rq(3)]);
+        owned.pass(table, User::Kernel, first);
+        for queue in queues {
+            owned.pass(queue, User::Kernel, second);
+        }
+        owned.pass(Object::Cq(4), User::Kernel, second);
+        let count = |owned: &Owned, kind| (USERS.map(|user| owned.by(user, kind)), owned.total(kind));
+        assert_eq!(count(&owned, Scarce::FlowTable), ([1, 0], 1));
+        assert_eq!(count(&owned, Scarce::WorkQueue), ([0, 2], 2));
+        owned.pass(table, first, second);
+        owned.pass(queues[0], second, User::Shared);
+        assert_eq!(count(&owned, Scarce::FlowTable), ([0, 1], 1));
+        assert_eq!(count(&owned, Scarce::WorkQueue), ([0, 1], 1));
+        owned.pass(table, second, User::Kernel);
+        owned.pass(queues[1], second, User::Kernel);
+        assert!(owned.by_user.is_empty() && owned.totals.is_empty());
+    }
+}
