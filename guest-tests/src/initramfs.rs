@@ -49,6 +49,15 @@ impl Initramfs {
             .collect()
     }
 
+    /// Adds a file and its parent directories. The path is relative to the root.
+    pub fn add_file(&mut self, path: &str, content: &[u8]) {
+        for (end, _) in path.match_indices('/') {
+            // An entry for a directory that exists already changes nothing.
+            self.folder(&path[..end]);
+        }
+        self.file(path, 0o644, content);
+    }
+
     /// Returns the finished cpio archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[], (0, 0));
