@@ -80,7 +80,6 @@ impl Pair {
 /// A testbed that is stopped on drop.
 #[derive(Debug)]
 pub struct Testbed {
-    /// Path of `guest-lab`.
     program: PathBuf,
     name: String,
 }
@@ -128,7 +127,6 @@ impl Drop for Testbed {
 /// A running guest of a testbed.
 #[derive(Clone, Debug)]
 pub struct Guest {
-    /// Path of `guest-lab`.
     program: PathBuf,
     testbed: String,
     description: GuestDescription,

@@ -250,7 +250,7 @@ impl Vm {
         }
         if image.disks.is_some() {
             // `Lab` defines the order of the disks.
-            let step = 
+            let step =
                 EnterRoot { system: System::Disk("/dev/vda".into()), modules: Some("/dev/vdb".into()) };
             self.call_within(PROGRAM_TIMEOUT, step).await.context("cannot mount the root filesystem")?;
             self.run(&["ip", "link", "set", "lo", "up"]).await?;

@@ -14,7 +14,8 @@ fn pair_exchanges_messages_and_runs_programs() -> anyhow::Result<()> {
     assert_eq!((pair.a.name().as_str(), pair.b.name().as_str()), ("a", "b"));
     assert_eq!(pair.a.rdma_device(), Some("mthca0"));
 
-    let server = pair.a.command("ibv_rc_pingpong").args(["-c", "-n", "100"]).stdout(Stdio::piped()).spawn()?;
+    let server =
+        pair.a.command("ibv_rc_pingpong").args(["-c", "-n", "100"]).stdout(Stdio::piped()).spawn()?;
     let client = pair.b.run_until_success(&["ibv_rc_pingpong", "-c", "-n", "100", "a"])?;
     let server = server.wait_with_output()?;
     assert!(server.status.success() && client.contains("100 iters in "), "{client}");
@@ -27,6 +28,9 @@ fn pair_exchanges_messages_and_runs_programs() -> anyhow::Result<()> {
     assert_eq!(answer, "to guest b");
 
     let error = pair.a.run(&["sh", "-c", "echo why >&2; exit 3"]).unwrap_err().to_string();
-    assert!(error.contains("guest a") && error.contains("exit status: 3") && error.contains("why"), "{error}");
+    assert!(
+        error.contains("guest a") && error.contains("exit status: 3") && error.contains("why"),
+        "{error}"
+    );
     Ok(())
 }

@@ -233,7 +233,8 @@ impl GuestBoot<'_> {
             if place.device.is_card() { (Vec::new(), sockets) } else { (sockets, Vec::new()) };
         let (least_cpus, least_memory_mib) = place.device.least();
         let root = self.wanted.host_root.iter().flat_map(HostRoot::devices);
-        let shares = self.wanted.shares.iter().enumerate().map(|(n, share)| share.device(n)).chain(root).collect();
+        let shares =
+            self.wanted.shares.iter().enumerate().map(|(n, share)| share.device(n)).chain(root).collect();
         let guest = Guest {
             name: &name,
             hcas,
@@ -297,11 +298,8 @@ impl GuestBoot<'_> {
     /// Sets up the Ethernet between the guests.
     async fn add_addresses(&self, place: Place, ports: &Ports) -> Result<()> {
         let (ip, find) = (place.ip(), find_interface(place.mac()));
-        sh(
-            ports,
-            &format!("{find} ip link set $n mtu {ETHERNET_MTU} up && ip address add {ip}/16 dev $n"),
-        )
-        .await
+        sh(ports, &format!("{find} ip link set $n mtu {ETHERNET_MTU} up && ip address add {ip}/16 dev $n"))
+            .await
     }
 
     /// Makes the names of all guests resolve to their addresses.

@@ -65,7 +65,8 @@ impl HostRoot {
         let step = EnterRoot { system: System::Shared(ROOT_TAG.to_owned()), modules: None };
         vm.call(step).await.context("cannot mount the host's root file system")?;
         if let Some(folder) = &self.writable {
-            let at = folder.to_str().with_context(|| format!("the path {} is not UTF-8", folder.display()))?;
+            let at =
+                folder.to_str().with_context(|| format!("the path {} is not UTF-8", folder.display()))?;
             let step = MountShare { tag: WRITABLE_TAG.to_owned(), at: at.to_owned(), read_only: false };
             vm.call(step).await.with_context(|| format!("cannot mount {at}"))?;
         }
@@ -84,7 +85,10 @@ mod tests {
             read_only.check(Path::new(folder)).unwrap();
         }
         for folder in ["/dev/shm/x", "/run/user/1000", "/proc"] {
-            assert!(read_only.check(Path::new(folder)).unwrap_err().to_string().contains("--write"), "{folder}");
+            assert!(
+                read_only.check(Path::new(folder)).unwrap_err().to_string().contains("--write"),
+                "{folder}"
+            );
         }
         let writable = HostRoot { writable: Some("/run/user/1000".into()) };
         writable.check(Path::new("/run/user/1000")).unwrap();
@@ -93,7 +97,8 @@ mod tests {
     #[test]
     fn only_writable_directory_is_shared_for_writing() {
         let shares = HostRoot { writable: Some("/home/me".into()) }.devices();
-        let shares: Vec<_> = shares.iter().map(|share| (share.folder.to_str().unwrap(), share.read_only)).collect();
+        let shares: Vec<_> =
+            shares.iter().map(|share| (share.folder.to_str().unwrap(), share.read_only)).collect();
         assert_eq!(shares, [("/", true), ("/home/me", false)]);
     }
 }

@@ -35,7 +35,7 @@ pub(super) struct Missing {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
-    /// The library `libibverbs`.
+    /// The library `libibverbs.so.1`, which all verbs programs use.
     Verbs,
     /// The provider library for the device, such as `libmlx5-rdmav*.so`.
     Provider { library: String, searched: PathBuf },
@@ -184,7 +184,8 @@ mod tests {
     fn similar_name_is_no_provider() {
         let names = ["libmlx5.so.1", "libmlx5-rdmav34.so.bak", "libmlx55-rdmav34.so"];
         let files: Vec<String> = names.iter().map(|name| format!("usr/lib64/libibverbs/{name}")).collect();
-        let files: Vec<&str> = files.iter().map(String::as_str).chain(["usr/lib64/libibverbs.so.1"]).collect();
+        let files: Vec<&str> =
+            files.iter().map(String::as_str).chain(["usr/lib64/libibverbs.so.1"]).collect();
         let root = root(&files, "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n");
         let text = check(root.path(), Device::Connectx).unwrap_err().to_string();
         assert!(text.contains("usr/lib64/libibverbs contains no"), "{text}");

@@ -196,8 +196,8 @@ fn with_default_signals(command: &mut Command) {
     }
 }
 
-/// Runs the command as this user, who may lock any amount of memory. Memory regions are locked memory, and RDMA hosts are
-/// set up without a limit for users.
+/// Runs the command as this user, without a limit on locked memory. Memory regions are locked memory, and RDMA hosts are
+/// usually set up without this limit.
 fn as_user(command: &mut Command, user: &User) {
     let User { uid, gid, groups } = user.clone();
     // SAFETY: between fork and exec, only system calls are made. The list of groups and the limit outlive the calls. The

@@ -119,7 +119,12 @@ async fn same_as_here(user: &User, folder: &Path) -> Result<()> {
     ensure!(!changed.iter().any(|path| path.exists()), "{changed:?}");
 
     let mut script = Command::new(folder.join("seen.sh"));
-    script.current_dir(folder).envs(variables).env("GIVEN", "one").env_remove("SECRET").env_remove("HCAD_GUEST");
+    script
+        .current_dir(folder)
+        .envs(variables)
+        .env("GIVEN", "one")
+        .env_remove("SECRET")
+        .env_remove("HCAD_GUEST");
     let input_file = folder.join("input");
     fs::write(&input_file, &input)?;
     let expected = script.stdin(fs::File::open(&input_file)?).output().await?;
@@ -151,16 +156,21 @@ async fn pair(user: &User) -> Result<()> {
     outcome.succeeded()?;
     let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     for guest in ["a", "b"] {
-        let has_result =
-            text.lines().any(|line| line.starts_with(&format!("{guest}| 100 iters in ")));
+        let has_result = text.lines().any(|line| line.starts_with(&format!("{guest}| 100 iters in ")));
         ensure!(has_result, "guest {guest} has no result: {outcome:?}");
     }
     Ok(())
 }
 
 async fn terminated(user: &User) -> Result<()> {
-    let mut running =
-        user.start(&["here", "mthca", "--", "sh", "-c", "trap 'echo caught; exit 7' TERM; echo on; sleep 777 & wait"])?;
+    let mut running = user.start(&[
+        "here",
+        "mthca",
+        "--",
+        "sh",
+        "-c",
+        "trap 'echo caught; exit 7' TERM; echo on; sleep 777 & wait",
+    ])?;
     running.line("on").await?;
     let testbed = format!("here-{}", running.id()?);
     let processes = user.wait_for_processes(&testbed, START).await?;
