@@ -37,6 +37,19 @@ class LabError(Exception):
     """The guests cannot be booted."""
 
 
+class Program(subprocess.Popen):
+    """A program that runs in a guest. A `with` block waits for it at its end, and kills it if the block fails."""
+
+    def __exit__(self, kind, value, traceback):
+        try:
+            if kind is None:
+                self.wait(RUN_TIMEOUT)
+        finally:
+            if self.poll() is None:
+                self.kill()
+            super().__exit__(kind, value, traceback)
+
+
 @dataclass(frozen=True)
 class Guest:
     """A running guest.
@@ -52,12 +65,12 @@ class Guest:
     rdma_device: str | None
 
     def popen(self, *argv, **options):
-        """Starts a program in the guest, and returns a subprocess.Popen. It runs as root.
+        """Starts a program in the guest, as root, and returns a Program. The options are those of subprocess.Popen.
 
-        The options are those of Popen. Killing the process also ends the program in the guest.
+        Killing the process also ends the program in the guest.
         """
         options.setdefault("stdin", subprocess.DEVNULL)
-        return subprocess.Popen(self._command(argv), **options)
+        return Program(self._command(argv), **options)
 
     def run(self, *argv, check=True, timeout=RUN_TIMEOUT, **options):
         """Runs a program in the guest, and returns a subprocess.CompletedProcess with its output as text.
