@@ -126,6 +126,16 @@ mod tests {
         assert_eq!(archive.bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
     }
 
+    /// The kernel unpacks entries in order, and does not create missing directories.
+    #[test]
+    fn parent_directories_precede_added_file() {
+        let mut archive = Initramfs::default();
+        archive.add_file("lib/firmware/a.pkg", b"abc");
+        let at = |name: &[u8]| archive.bytes.windows(name.len()).position(|window| window == name).unwrap();
+        assert!(at(b"lib\0") < at(b"lib/firmware\0"));
+        assert!(at(b"lib/firmware\0") < at(b"lib/firmware/a.pkg\0"));
+    }
+
     #[test]
     fn modules_are_listed_in_loading_order() {
         let mut archive = Initramfs::new(b"agent");
