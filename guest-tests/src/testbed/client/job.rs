@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{LineWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use agent::wire::ExitStatus;
 use agent::wire::exec::Start;
