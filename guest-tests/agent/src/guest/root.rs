@@ -1,6 +1,8 @@
 //! Switches from the initramfs to another root file system, and mounts shared directories.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -12,6 +14,14 @@ use crate::wire::{EnterRoot, MountShare, System};
 const LOWER: &str = "/lower";
 const UPPER: &str = "/upper";
 const ROOT: &str = "/newroot";
+
+/// Names of a process's open files. The kernel does not create these links, but shells and scripts rely on them.
+const STREAMS: [(&str, &str); 4] = [
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+];
 
 /// Mount options of every shared directory. With `access=any`, the guest sends all requests as one user, because QEMU
 /// performs them as its own user anyway.
@@ -57,6 +67,15 @@ pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
     for (kind, folder) in [("devpts", "/dev/pts"), ("tmpfs", "/dev/shm")] {
         fs::create_dir_all(at(folder)).with_context(|| format!("cannot create {folder}"))?;
         mount(kind, &at(folder), kind, 0, "")?;
+    }
+    for (link, target) in STREAMS {
+        let link = at(link);
+        match symlink(target, &link) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(error).with_context(|| format!("cannot create {link}"));
+            }
+            _ => {}
+        }
     }
     std::env::set_current_dir(ROOT).context("cannot enter the new root")?;
     mount(".", "/", "", libc::MS_MOVE, "")?;

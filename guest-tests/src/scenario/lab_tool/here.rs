@@ -98,7 +98,7 @@ async fn hello(user: &User, folder: &Path) -> Result<()> {
 
 async fn hello_from(user: &User, kind: &str, device: &str) -> Result<()> {
     let outcome = user.run(&["here", kind, "--", "./hello"]).await?;
-    outcome.printed(&format!("hello from {device}: port PORT_ACTIVE\n"))
+    outcome.printed(&format!("hello from {device}: port active\n"))
 }
 
 /// Runs the same script on this machine, in a copy of the directory, and in a guest.
