@@ -29,6 +29,8 @@ has() {
         return $status
         ;;
     venv) python3 -c 'import ensurepip' 2>/dev/null ;;
+    # The development files of libibverbs, and its providers.
+    verbs) cc -E -x c - <<<'#include <infiniband/verbs.h>' >/dev/null 2>&1 && compgen -G '/usr/lib*/*/libibverbs/*.so' >/dev/null ;;
     certificates) [ -e "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" ] || [ ! -e /etc/debian_version ] ;;
     *) command -v "$1" >/dev/null ;;
     esac

@@ -49,6 +49,15 @@ impl Initramfs {
             .collect()
     }
 
+    /// Adds a file and its parent directories. The path is relative to the root.
+    pub fn add_file(&mut self, path: &str, content: &[u8]) {
+        for (end, _) in path.match_indices('/') {
+            // An entry for a directory that exists already changes nothing.
+            self.folder(&path[..end]);
+        }
+        self.file(path, 0o644, content);
+    }
+
     /// Returns the finished cpio archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[], (0, 0));
@@ -115,6 +124,16 @@ mod tests {
             81a400000000000000000000000100000000000000030000000000000000000000000000000000000002\
             00000000a\0abc\0";
         assert_eq!(archive.bytes.escape_ascii().to_string(), expected.escape_ascii().to_string());
+    }
+
+    /// The kernel unpacks entries in order, and does not create missing directories.
+    #[test]
+    fn parent_directories_precede_added_file() {
+        let mut archive = Initramfs::default();
+        archive.add_file("lib/firmware/a.pkg", b"abc");
+        let at = |name: &[u8]| archive.bytes.windows(name.len()).position(|window| window == name).unwrap();
+        assert!(at(b"lib\0") < at(b"lib/firmware\0"));
+        assert!(at(b"lib/firmware\0") < at(b"lib/firmware/a.pkg\0"));
     }
 
     #[test]

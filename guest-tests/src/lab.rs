@@ -31,6 +31,8 @@ const KERNEL_ARGS: &str = "loglevel=5 mitigations=off no_timer_check tsc=nowatch
 const IOMMU_ARGS: &str = "intel_iommu=on";
 /// Modules that a guest needs for its disks.
 const DISK_MODULES: &[&str] = &["virtio_blk", "ext4", "overlay"];
+/// Modules that a guest needs to mount shared directories of the host.
+const SHARE_MODULES: &[&str] = &["9pnet_virtio", "9p", "overlay"];
 /// Modules that ext4 requests through an alias, if the kernel has them.
 const DISK_MODULES_IF_ANY: &[&str] = &["crc32c_generic", "crc32c_cryptoapi"];
 
@@ -305,7 +307,22 @@ impl Lab {
     /// # Errors
     /// A module or a file is missing.
     pub fn image(&self, run: &RunDir, module_names: &[&str]) -> Result<Image> {
-        self.pack(run, "initramfs", module_names, &[], None)
+        let image = self.pack(run, "initramfs", module_names, &[], &[])?;
+        Ok(Image { iommu: true, ..image })
+    }
+
+    /// Returns the image for a guest whose root will be a shared directory of the host. Such a root has no modules for
+    /// the lab's kernel, so the image contains the named modules and `files`, which the modules may load as firmware.
+    ///
+    /// # Errors
+    /// A module or a file is missing.
+    pub fn shared_root_image(
+        &self,
+        run: &RunDir,
+        module_names: &[&str],
+        files: &[(&str, &[u8])],
+    ) -> Result<Image> {
+        self.pack(run, "initramfs-shared", &[SHARE_MODULES, module_names].concat(), &[], files)
     }
 
     /// Returns the image for a guest with a Debian root file system, whose tools can load all modules of the kernel.
@@ -315,7 +332,7 @@ impl Lab {
     pub async fn debian_image(&self, run: &RunDir) -> Result<Image> {
         let artifacts = self.artifacts.clone();
         let disks = tokio::task::spawn_blocking(move || artifacts.disks()).await??;
-        self.pack(run, "initramfs-debian", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
+        self.pack_for_disks(run, "initramfs-debian", disks)
     }
 
     /// Returns the image for a guest with a Debian root file system and DPDK's `testpmd`.
@@ -325,7 +342,7 @@ impl Lab {
     pub async fn dpdk_image(&self, run: &RunDir) -> Result<Image> {
         let artifacts = self.artifacts.clone();
         let disks = tokio::task::spawn_blocking(move || artifacts.dpdk_disks()).await??;
-        self.pack(run, "initramfs-dpdk", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
+        self.pack_for_disks(run, "initramfs-dpdk", disks)
     }
 
     /// Returns the image for a guest that runs the kernel's self-tests of network drivers.
@@ -335,7 +352,7 @@ impl Lab {
     pub async fn self_test_image(&self, run: &RunDir) -> Result<Image> {
         let artifacts = self.artifacts.clone();
         let disks = tokio::task::spawn_blocking(move || artifacts.self_test_disks()).await??;
-        self.pack(run, "initramfs-selftest", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
+        self.pack_for_disks(run, "initramfs-selftest", disks)
     }
 
     /// Returns a disk with the kernel's self-tests of network drivers, at their places in the Linux sources.
@@ -354,7 +371,7 @@ impl Lab {
     pub async fn newest_rdma_core_image(&self, run: &RunDir) -> Result<Image> {
         let artifacts = self.artifacts.clone();
         let disks = tokio::task::spawn_blocking(move || artifacts.newest_rdma_core_disks()).await??;
-        self.pack(run, "initramfs-newest", DISK_MODULES, DISK_MODULES_IF_ANY, Some(disks))
+        self.pack_for_disks(run, "initramfs-newest", disks)
     }
 
     /// Returns a disk with Debian's DDP package as `ice.pkg`.
@@ -430,16 +447,25 @@ impl Lab {
         .await?
     }
 
+    fn pack_for_disks(&self, run: &RunDir, name: &str, disks: Disks) -> Result<Image> {
+        let image = self.pack(run, name, DISK_MODULES, DISK_MODULES_IF_ANY, &[])?;
+        Ok(Image { disks: Some(disks), ..image })
+    }
+
     fn pack(
         &self,
         run: &RunDir,
         name: &str,
         needed: &[&str],
         if_any: &[&str],
-        disks: Option<Disks>,
+        files: &[(&str, &[u8])],
     ) -> Result<Image> {
         let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut wanted = ModuleList::new(&self.artifacts.kernel.modules)?;
+        // The user's own modules may replace dependencies of the others, so they are loaded first.
+        for file in &self.own_modules {
+            wanted.add_file(file)?;
+        }
         for module in if_any {
             if wanted.exists(module) {
                 wanted.add(module)?;
@@ -448,18 +474,18 @@ impl Lab {
         for module in needed {
             wanted.add(module)?;
         }
-        for file in &self.own_modules {
-            wanted.add_file(file)?;
-        }
         let modules = wanted.finish();
         let agent = self.agent.as_deref().map(read).transpose()?;
         let mut archive = Initramfs::new(agent.as_deref().unwrap_or(programs::AGENT));
         archive.add_busybox(&read(&self.artifacts.busybox)?, applets(&self.artifacts.busybox)?.lines());
         let modules = archive.add_modules(&modules);
+        for (path, content) in files {
+            archive.add_file(path, content);
+        }
         let initramfs = run.scratch(name);
         fs::write(&initramfs, archive.finish())
             .with_context(|| format!("cannot write {}", initramfs.display()))?;
-        Ok(Image { initramfs, modules, disks })
+        Ok(Image { initramfs, modules, disks: None, iommu: false })
     }
 
     /// Boots one guest.
@@ -478,7 +504,7 @@ impl Lab {
         guest: Guest<'_>,
     ) -> Result<Vm> {
         // Kernel drivers work without an IOMMU. With an IOMMU, each DMA mapping would cause a VM exit.
-        let iommu = image.disks.is_none();
+        let iommu = image.iommu;
         let machine = Machine {
             name: guest.name.to_owned(),
             memory_mib: self.memory_mib.max(guest.least_memory_mib),

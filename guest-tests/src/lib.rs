@@ -2,6 +2,8 @@
 //!
 //! A [`testbed`] is a set of guests that stay up for a user's own tests.
 //!
+//! A [`fixture`] boots a testbed for a Rust test and stops it when the test ends.
+//!
 //! A [`scenario`] is one of the project's tests. It starts daemons ([`daemon`]) and guests ([`vm`]) from the programs
 //! and images that the [`lab`] provides. It then sends requests to the agents in the guests ([`agent_link`]), and
 //! compares the results with the specification.
@@ -11,6 +13,7 @@ pub mod artifacts;
 mod bounded_log;
 pub mod daemon;
 pub mod doctor;
+pub mod fixture;
 pub mod initramfs;
 mod kvm;
 pub mod lab;

@@ -201,7 +201,7 @@ fn run(command: Command) -> Result<ExitCode> {
                 agent::serve::Agent::default().serve(input, stream).map(|()| ExitCode::SUCCESS)
             }
             Command::Supervise(supervise) => {
-                supervisor::run(supervise.wanted, lease()?).await.map(|()| ExitCode::SUCCESS)
+                supervisor::run(supervise.wanted()?, lease()?).await.map(|()| ExitCode::SUCCESS)
             }
             Command::Fetch { options } => {
                 until_signal(async {

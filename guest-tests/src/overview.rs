@@ -8,7 +8,7 @@ use crate::Cli;
 
 /// All commands, in the order of the help text.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Guests", &["up", "exec", "shell", "hcactl", "cp", "ps", "logs", "down", "ci"]),
+    ("Guests", &["up", "exec", "shell", "hcactl", "cp", "ps", "logs", "down", "ci", "here"]),
     ("Drivers", &["build", "reload"]),
     ("Scenarios", &["list", "run"]),
     ("Machine", &["doctor", "demo", "fetch", "root", "qemu"]),
@@ -22,6 +22,7 @@ Examples:
   guest-lab hcactl lab:a qps                    list the queue pairs of the device of guest a
   guest-lab down lab                            stop both guests
   guest-lab ci connectx -- ./test.sh            run a script in two new guests
+  guest-lab here connectx -- ./hello            run a program of this machine in a new guest
   guest-lab run mthca-probe                     run one of the project's own tests";
 
 /// Returns the command line parser, whose help text lists the commands in groups.

@@ -36,6 +36,14 @@ pub fn hcactl() -> Result<PathBuf> {
     beside("hcactl")
 }
 
+/// Returns the path of `guest-lab`, in `HCAD_PROGRAMS` or, if that is unset, next to this program.
+///
+/// # Errors
+/// `guest-lab` was not built.
+pub fn guest_lab() -> Result<PathBuf> {
+    beside("guest-lab")
+}
+
 /// The guest agent, a static executable.
 pub const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guest-agent"));
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use agent::wire::{
-    Call, EnterRoot, ExitStatus, Failure, LoadModules, Ping, ProgramEnd, Run, Shutdown, ShutdownKind,
+    Call, EnterRoot, ExitStatus, Failure, LoadModules, Ping, ProgramEnd, Run, Shutdown, ShutdownKind, System,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::net::{UnixListener, UnixStream};
@@ -59,6 +59,8 @@ pub struct Image {
     pub modules: Vec<String>,
     /// Disks of a guest with a root file system. Without disks, the guest contains only the agent and busybox.
     pub disks: Option<Disks>,
+    /// Whether devices are behind an IOMMU, for user-space drivers.
+    pub iommu: bool,
 }
 
 /// A running guest. QEMU is killed on drop.
@@ -248,7 +250,8 @@ impl Vm {
         }
         if image.disks.is_some() {
             // `Lab` defines the order of the disks.
-            let step = EnterRoot { system: "/dev/vda".into(), modules: Some("/dev/vdb".into()) };
+            let step =
+                EnterRoot { system: System::Disk("/dev/vda".into()), modules: Some("/dev/vdb".into()) };
             self.call_within(PROGRAM_TIMEOUT, step).await.context("cannot mount the root filesystem")?;
             self.run(&["ip", "link", "set", "lo", "up"]).await?;
         }

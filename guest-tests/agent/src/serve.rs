@@ -105,6 +105,7 @@ impl Agent {
             Step::LoadModules(s) => answer(&s, |s| guest::load_modules(&s.paths)),
             Step::LoadCrashKernel(s) => answer(&s, |s| done(guest::load_crash_kernel(s))),
             Step::EnterRoot(s) => answer(&s, |s| done(guest::enter_root(s))),
+            Step::MountShare(s) => answer(&s, |s| done(guest::mount_share(s))),
             Step::Run(s) => answer(&s, Programs::run),
             Step::Spawn(s) => answer(&s, |s| self.programs.spawn(s)),
             Step::Ask(s) => answer(&s, |s| self.programs.ask(s)),

@@ -1,5 +1,6 @@
 //! Tests `guest-lab` itself, by running its commands as a user would type them, mostly on two guests with `ib_mthca`.
 
+pub(super) mod here;
 mod stuck;
 mod user;
 

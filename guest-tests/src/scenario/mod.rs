@@ -612,6 +612,14 @@ pub const ALL: &[Scenario] = &[
         |lab, report| Box::pin(lab_tool::run(lab, report, Extent::Full)),
     ),
     Scenario::new(
+        "here",
+        "guest-lab here: guests with the files of this machine run programs that were built on it",
+        |lab, report| Box::pin(lab_tool::here::run(lab, report, Extent::Core)),
+    ),
+    Scenario::new("here-full", "here with all kinds of devices", |lab, report| {
+        Box::pin(lab_tool::here::run(lab, report, Extent::Full))
+    }),
+    Scenario::new(
         "wire-rc",
         "RC tested with single packets built by scapy: every fault of a link or a peer",
         |lab, report| Box::pin(wire_rc::run(lab, report)),

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use super::UpOptions;
 use super::commands::{MOST_COMMANDS, Ports};
+use super::host_root::HostRoot;
 use super::kind::{Device, Kind};
 use super::name::GuestName;
 use super::protocol::{Event, Stage};
@@ -55,7 +56,7 @@ impl Place {
     pub(super) fn all(wanted: &UpOptions) -> Vec<Self> {
         let among_hcas = wanted.kind == Kind::Mixed;
         let place = |(name, id)| Self { name, id, device: wanted.kind.of_guest(id), among_hcas };
-        GuestName::first(wanted.count).zip(1..).map(place).collect()
+        GuestName::first(wanted.count()).zip(1..).map(place).collect()
     }
 
     /// Returns the guest's address on the Ethernet between the guests.
@@ -104,8 +105,11 @@ pub(super) async fn all(
     wanted: &UpOptions,
     events: &mpsc::UnboundedSender<Event>,
 ) -> Result<(Vec<Booted>, Switch)> {
-    let image = lab.debian_image(run).await?;
     let places = Place::all(wanted);
+    let image = match &wanted.host_root {
+        None => lab.debian_image(run).await?,
+        Some(_) => shared_root_image(lab, run, &places)?,
+    };
     let specs = fabric(&places)?;
     let ethernet = free_ports(places.len())?;
     let switch = Switch::start(&ethernet).await?;
@@ -116,6 +120,17 @@ pub(super) async fn all(
         boots.push(guest.boot(place, end, nic));
     }
     Ok((try_all(boots).await?, switch))
+}
+
+/// Returns the image for guests with the host's root file system. It contains the drivers of all guests.
+fn shared_root_image(lab: &Lab, run: &RunDir, places: &[Place]) -> Result<Image> {
+    let drivers = places.iter().flat_map(|place| place.device.modules()).copied();
+    let modules: Vec<&str> = std::iter::once(NicModel::Virtio.module()).chain(drivers).collect();
+    let (path, package) = (format!("lib/firmware/{}/ice.pkg", ddp::FOLDER), ddp::synthetic());
+    let is_e810 = |place: &Place| place.device == Device::E810;
+    let files: &[(&str, &[u8])] =
+        if places.iter().any(is_e810) { &[(path.as_str(), package.as_slice())] } else { &[] };
+    lab.shared_root_image(run, &modules, files)
 }
 
 /// The device that connects a guest to the fabric.
@@ -217,12 +232,15 @@ impl GuestBoot<'_> {
         let (hcas, cards) =
             if place.device.is_card() { (Vec::new(), sockets) } else { (sockets, Vec::new()) };
         let (least_cpus, least_memory_mib) = place.device.least();
+        let root = self.wanted.host_root.iter().flat_map(HostRoot::devices);
+        let shares =
+            self.wanted.shares.iter().enumerate().map(|(n, share)| share.device(n)).chain(root).collect();
         let guest = Guest {
             name: &name,
             hcas,
             cards,
             nics,
-            shares: self.wanted.shares.iter().enumerate().map(|(n, share)| share.device(n)).collect(),
+            shares,
             commands: MOST_COMMANDS,
             least_cpus,
             least_memory_mib,
@@ -245,37 +263,63 @@ impl GuestBoot<'_> {
             ),
         )
         .await?;
-        let hosts: String =
-            self.places.iter().map(|other| format!("{} {}\n", other.ip(), other.name)).collect();
-        ports.run(&["sh", "-c", "cat >> /etc/hosts && mkdir -p -m 700 /root"], hosts.as_bytes()).await?;
-        let (ip, find) = (place.ip(), find_interface(place.mac()));
-        sh(
-            ports,
-            &format!(
-                "modprobe virtio_net && {find} \
-                 ip link set $n mtu {ETHERNET_MTU} up && ip address add {ip}/16 dev $n"
-            ),
-        )
-        .await?;
-        for (number, share) in self.wanted.shares.iter().enumerate() {
-            let (tag, at, options) = (share.device(number).tag, share.at(), share.mount_options());
-            let steps: [&[&str]; 3] = [
-                &["modprobe", "-a", "9pnet_virtio", "9p"],
-                &["mkdir", "-p", at],
-                &["mount", "-t", "9p", "-o", &options, &tag, at],
-            ];
-            for step in steps {
-                ports
-                    .run(step, b"")
-                    .await
-                    .with_context(|| format!("cannot mount a shared directory at {}", share.at()))?;
+        match &self.wanted.host_root {
+            None => {
+                self.load(vm, &["virtio_net"]).await?;
+                self.add_addresses(place, ports).await?;
+                self.add_names(ports).await?;
+                if !self.wanted.shares.is_empty() {
+                    self.load(vm, &["9pnet_virtio", "9p"]).await?;
+                }
+                self.mount_shares(vm).await?;
+                self.load_drivers(place, vm, ports).await?;
+                self.set_up_port(place, vm, ports).await
+            }
+            Some(root) => {
+                // The drivers are in the initramfs, and are loaded already.
+                sh(ports, "ip link set lo up").await?;
+                self.add_addresses(place, ports).await?;
+                // Only the host has the program that creates a soft-RoCE device.
+                let on_host = place.device == Device::Rxe;
+                if !on_host {
+                    self.set_up_port(place, vm, ports).await?;
+                }
+                root.enter(vm).await?;
+                self.add_names(ports).await?;
+                self.mount_shares(vm).await?;
+                if on_host {
+                    self.set_up_port(place, vm, ports).await?;
+                }
+                Ok(())
             }
         }
-        self.drive(place, vm, ports).await
     }
 
-    /// Loads the drivers, and waits until the port of the RDMA device is active.
-    async fn drive(&self, place: Place, vm: &mut Vm, ports: &Ports) -> Result<()> {
+    /// Sets up the Ethernet between the guests.
+    async fn add_addresses(&self, place: Place, ports: &Ports) -> Result<()> {
+        let (ip, find) = (place.ip(), find_interface(place.mac()));
+        sh(ports, &format!("{find} ip link set $n mtu {ETHERNET_MTU} up && ip address add {ip}/16 dev $n"))
+            .await
+    }
+
+    /// Makes the names of all guests resolve to their addresses.
+    async fn add_names(&self, ports: &Ports) -> Result<()> {
+        let hosts: String =
+            self.places.iter().map(|other| format!("{} {}\n", other.ip(), other.name)).collect();
+        let script = "cat >> /etc/hosts && mkdir -p -m 700 /root";
+        ports.run(&["sh", "-c", script], hosts.as_bytes()).await.map(drop)
+    }
+
+    async fn mount_shares(&self, vm: &mut Vm) -> Result<()> {
+        for (number, share) in self.wanted.shares.iter().enumerate() {
+            vm.call(share.mount(number))
+                .await
+                .with_context(|| format!("cannot mount a shared directory at {}", share.at()))?;
+        }
+        Ok(())
+    }
+
+    async fn load_drivers(&self, place: Place, vm: &mut Vm, ports: &Ports) -> Result<()> {
         if place.device == Device::E810 {
             let folder = format!("/lib/firmware/{}", ddp::FOLDER);
             let save = format!("mkdir -p {folder} && cat > {folder}/ice.pkg");
@@ -284,20 +328,26 @@ impl GuestBoot<'_> {
                 .await
                 .context("cannot write the DDP package for the ice driver")?;
         }
-        vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], place.device.modules()].concat()).await?;
-        if let Some(device) = place.device.rdma_device() {
-            if let Some(script) = network(place) {
-                let save = format!("mkdir -p {} && cat > {NETWORK_SCRIPT}", folder_of(NETWORK_SCRIPT));
-                ports.run(&["sh", "-c", &save], script.as_bytes()).await?;
-                ports
-                    .run(&["sh", NETWORK_SCRIPT], b"")
-                    .await
-                    .context("cannot configure the network interface of the RDMA device")?;
-            }
-            let path = format!("/sys/class/infiniband/{device}/ports/1/state");
-            await_text(vm, &[&path], &["4: ACTIVE"], PORT_TIMEOUT).await?;
+        self.load(vm, place.device.modules()).await
+    }
+
+    async fn load(&self, vm: &mut Vm, modules: &[&str]) -> Result<()> {
+        vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], modules].concat()).await.map(drop)
+    }
+
+    /// Sets up the network interface of the RDMA device, and waits until the device's port is active.
+    async fn set_up_port(&self, place: Place, vm: &mut Vm, ports: &Ports) -> Result<()> {
+        let Some(device) = place.device.rdma_device() else { return Ok(()) };
+        if let Some(script) = network(place) {
+            let save = format!("mkdir -p {} && cat > {NETWORK_SCRIPT}", folder_of(NETWORK_SCRIPT));
+            ports.run(&["sh", "-c", &save], script.as_bytes()).await?;
+            ports
+                .run(&["sh", NETWORK_SCRIPT], b"")
+                .await
+                .context("cannot configure the network interface of the RDMA device")?;
         }
-        Ok(())
+        let path = format!("/sys/class/infiniband/{device}/ports/1/state");
+        await_text(vm, &[&path], &["4: ACTIVE"], PORT_TIMEOUT).await
     }
 
     fn report(&self, place: Place, stage: Stage) {

@@ -25,10 +25,12 @@ pub mod client;
 mod commands;
 mod frames;
 mod guest;
+pub mod host_root;
 pub mod kind;
 pub mod name;
 pub mod progress;
 pub mod protocol;
+mod providers;
 pub mod share;
 mod state;
 pub mod supervisor;
@@ -37,6 +39,7 @@ mod switch;
 use std::num::NonZeroU32;
 
 use crate::lab::Options;
+use host_root::HostRoot;
 use kind::Kind;
 use name::TestbedName;
 use share::SharedFolder;
@@ -47,23 +50,23 @@ pub const MOST_GUESTS: u8 = 8;
 /// Cache subdirectory that contains the logs of testbeds.
 const LOGS: &str = "testbeds";
 
-/// Options of `up`: the guests to boot.
+/// Options of `up`, `ci` and `here`: the guests to boot.
 #[derive(Clone, Debug, clap::Args)]
 pub struct UpOptions {
     /// Type of RDMA device in the guests
     #[arg(value_enum, default_value = "connectx")]
     pub kind: Kind,
-    /// Name of the testbed, for use in later commands [default: KIND, or a unique name for `guest-lab ci`]
+    /// Name of the testbed, for use in later commands [default: KIND for `guest-lab up`, otherwise a unique name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<TestbedName>,
-    /// Number of guests (1 to 8); they are named a, b, c, ...
-    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_GUESTS)))]
-    pub count: u8,
+    /// Number of guests (1 to 8); they are named a, b, c, ... [default: 1 for `guest-lab here`, otherwise 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_GUESTS)))]
+    pub count: Option<u8>,
     /// Mount the host directory DIR at /AT in all guests; append `:ro` to mount it read-only (repeatable)
     #[arg(long = "share", value_name = "DIR:/AT[:ro]")]
     pub shares: Vec<SharedFolder>,
-    /// Enable strict mode: report driver violations of the device interface, and make `guest-lab down` and
-    /// `guest-lab ci` fail if any occurred
+    /// Enable strict mode: report driver violations of the device interface, and make `guest-lab down`,
+    /// `guest-lab ci` and `guest-lab here` fail if any occurred
     #[arg(long)]
     pub strict: bool,
     /// Capture each RDMA device's frames to a pcapng file next to the logs
@@ -78,6 +81,9 @@ pub struct UpOptions {
     /// Options that select QEMU, the kernel and other guest components
     #[command(flatten)]
     pub options: Options,
+    /// Set by `guest-lab here`, whose guests do not have the lab's root file system.
+    #[arg(skip)]
+    pub host_root: Option<HostRoot>,
 }
 
 /// Returns the directory that contains the state of running testbeds. It is created if it does not exist.
@@ -89,9 +95,14 @@ pub fn state_dir() -> anyhow::Result<std::path::PathBuf> {
 }
 
 impl UpOptions {
+    /// Returns the number of guests.
+    fn count(&self) -> u8 {
+        self.count.unwrap_or(if self.host_root.is_some() { 1 } else { 2 })
+    }
+
     /// Returns the minimum memory of a guest in MiB.
     fn memory_mib(&self) -> u32 {
         let least = |number| self.kind.of_guest(number).least().1;
-        (1..=u16::from(self.count)).map(least).min().unwrap_or_default().max(self.options.memory)
+        (1..=u16::from(self.count())).map(least).min().unwrap_or_default().max(self.options.memory)
     }
 }

@@ -3,6 +3,8 @@
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
+use agent::wire::MountShare;
+
 use crate::qemu::Share;
 
 /// A shared directory, parsed from `DIR:/AT` or `DIR:/AT:ro`.
@@ -24,11 +26,10 @@ impl SharedFolder {
         &self.at
     }
 
-    /// Returns the mount options in the guest.
-    pub(super) fn mount_options(&self) -> String {
-        // Disable caching, because files may also change on the host.
-        let mode = if self.read_only { "ro" } else { "rw" };
-        format!("trans=virtio,version=9p2000.L,msize=262144,cache=none,{mode}")
+    /// Returns the step that mounts the share in a guest.
+    pub(super) fn mount(&self, number: usize) -> MountShare {
+        let Share { tag, read_only, .. } = self.device(number);
+        MountShare { tag, at: self.at.clone(), read_only }
     }
 }
 
@@ -84,7 +85,8 @@ mod tests {
         assert_eq!((share.folder.as_path(), share.at(), share.read_only), (Path::new("/usr"), "/t", false));
         let share: SharedFolder = "/usr:/t/tests:ro".parse().unwrap();
         assert_eq!((share.at(), share.read_only), ("/t/tests", true));
-        assert!(share.mount_options().ends_with(",ro"));
+        let mount = MountShare { tag: "share3".into(), at: "/t/tests".into(), read_only: true };
+        assert_eq!(share.mount(3), mount);
         for wrong in [
             "/usr",
             "/usr:",

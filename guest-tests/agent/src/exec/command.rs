@@ -17,7 +17,7 @@ use super::terminal::{self, Terminal};
 use crate::error::bad_step;
 use crate::guest::{PATH, pidfd, wait_for};
 use crate::wire::ExitStatus;
-use crate::wire::exec::{INPUT_WINDOW, Start, StartError, StartErrorKind, ToGuest, ToHost};
+use crate::wire::exec::{INPUT_WINDOW, Start, StartError, StartErrorKind, ToGuest, ToHost, User};
 
 /// Default working directory of commands, used if it exists.
 const HOME: &str = "/root";
@@ -155,6 +155,9 @@ fn prepare(start: &Start) -> Result<(Command, Option<(Terminal, OwnedFd)>)> {
         None => command.current_dir(if Path::new(HOME).is_dir() { HOME } else { "/" }),
     };
     with_default_signals(&mut command);
+    if let Some(user) = &start.user {
+        as_user(&mut command, user);
+    }
     let terminal = start.terminal.map(Terminal::open).transpose().context("cannot open a terminal")?;
     match &terminal {
         Some((_, other)) => terminal::control(&mut command, other)?,
@@ -189,6 +192,30 @@ fn with_default_signals(command: &mut Command) {
                 libc::signal(number, libc::SIG_DFL);
             }
             Ok(())
+        });
+    }
+}
+
+/// Runs the command as this user, without a limit on locked memory. Memory regions are locked memory, and RDMA hosts are
+/// usually set up without this limit.
+fn as_user(command: &mut Command, user: &User) {
+    let User { uid, gid, groups } = user.clone();
+    // SAFETY: between fork and exec, only system calls are made. The list of groups and the limit outlive the calls. The
+    // user ID is changed last, because the new user may not change the others.
+    unsafe {
+        command.pre_exec(move || {
+            // Opening /dev/stdout fails if a pipe belongs to another user. Other kinds of files do not need this.
+            for stream in 0..=2 {
+                libc::fchown(stream, uid, gid);
+            }
+            let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+            let results = [
+                libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit),
+                libc::setgroups(groups.len(), groups.as_ptr()),
+                libc::setgid(gid),
+                libc::setuid(uid),
+            ];
+            if results.contains(&-1) { Err(io::Error::last_os_error()) } else { Ok(()) }
         });
     }
 }

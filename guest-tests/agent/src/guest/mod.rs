@@ -9,4 +9,4 @@ mod root;
 
 pub(crate) use kernel::{info, load_crash_kernel, load_modules, messages, say, shell, shutdown, uptime};
 pub(crate) use program::{PATH, Programs, pidfd, wait_for};
-pub(crate) use root::enter as enter_root;
+pub(crate) use root::{enter as enter_root, mount_share};

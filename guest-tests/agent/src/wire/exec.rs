@@ -38,6 +38,17 @@ pub struct Start {
     pub folder: Option<String>,
     /// Size of the terminal, if the command has one. Standard output and standard error are then merged.
     pub terminal: Option<Size>,
+    /// User that runs the command. `None` means root.
+    pub user: Option<User>,
+}
+
+/// The IDs of a user that runs a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+    /// IDs of all supplementary groups.
+    pub groups: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -88,15 +88,40 @@ pub struct LoadedModules {
     pub present: Vec<String>,
 }
 
-/// Permanently replaces the guest's root with a file system on a disk. The disk is mounted read-only under a tmpfs
-/// overlay. The system disk and the modules disk must contain ext4, and their drivers must be loaded.
+/// Permanently replaces the guest's root. The new root is mounted read-only under a tmpfs overlay, and the drivers that
+/// it needs must be loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EnterRoot {
-    /// Block device that contains the system.
-    pub system: String,
-    /// Block device that contains `/lib/modules/<release>`.
+    pub system: System,
+    /// Block device that contains `/lib/modules/<release>` as an ext4 file system.
     pub modules: Option<String>,
+}
+
+/// The file system that becomes a guest's root.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum System {
+    /// A block device with an ext4 file system.
+    Disk(String),
+    /// The mount tag of a host directory that is shared over 9P. Unlike with a disk, the root keeps its own `/tmp`.
+    Shared(String),
+}
+
+impl Default for System {
+    fn default() -> Self {
+        Self::Disk(String::new())
+    }
+}
+
+/// Mounts a host directory that is shared over 9P. The mount point is created if it does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountShare {
+    /// Mount tag of the shared directory.
+    pub tag: String,
+    /// Absolute path of the mount point.
+    pub at: String,
+    pub read_only: bool,
 }
 
 /// Runs a shell (`/bin/sh`) on the guest's console and waits until it exits.

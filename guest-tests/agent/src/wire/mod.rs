@@ -33,7 +33,8 @@ pub use events::{
 pub use file::{AwaitText, FillFile, PeekFile, VerifyFile};
 pub use guest::{
     BarInfo, BindVfio, Bound, DeviceInfo, DeviceSelector, Dmesg, DmesgLines, Done, EnterRoot, GuestInfo,
-    Info, LoadCrashKernel, LoadModules, LoadedModules, Ping, Pong, Shell, Shutdown, ShutdownKind,
+    Info, LoadCrashKernel, LoadModules, LoadedModules, MountShare, Ping, Pong, Shell, Shutdown, ShutdownKind,
+    System,
 };
 pub use hca::{
     CloseHca, CommandResult, CommandResults, ContextBytes, ContextTable, HcaInfo, HcrBase, IcmOptions,
@@ -205,6 +206,7 @@ steps! {
     LoadModules => LoadedModules,
     LoadCrashKernel => Done,
     EnterRoot => Done,
+    MountShare => Done,
     Run => ProgramEnd,
     Spawn => Spawned,
     Ask => Said,

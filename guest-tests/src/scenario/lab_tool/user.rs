@@ -26,6 +26,7 @@ const END: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
 /// A simulated user with its own testbed directory.
+#[derive(Clone)]
 pub(super) struct User {
     program: PathBuf,
     state: PathBuf,
@@ -33,6 +34,10 @@ pub(super) struct User {
     options: Vec<String>,
     /// Cache to use instead of the caller's cache.
     cache: Option<PathBuf>,
+    /// Working directory, if it differs from the caller's.
+    folder: Option<PathBuf>,
+    /// Environment variables in addition to the caller's.
+    variables: Vec<(String, String)>,
 }
 
 /// Exit status and output of a finished command.
@@ -50,7 +55,16 @@ impl User {
             state,
             options: lab.given().to_vec(),
             cache: None,
+            folder: None,
+            variables: Vec::new(),
         })
+    }
+
+    /// Returns the same user in another directory, with additional environment variables.
+    pub(super) fn in_folder(&self, folder: &Path, variables: &[(&str, &str)]) -> Self {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let folder = Some(folder.to_owned());
+        Self { folder, variables: variables.iter().map(owned).collect(), ..self.clone() }
     }
 
     /// Returns a user with its own cache in this directory. Initially, the cache contains links to the entries of the
@@ -63,8 +77,7 @@ impl User {
                 symlink(entry.path(), folder.join(entry.file_name()))?;
             }
         }
-        let (program, state, options) = (self.program.clone(), self.state.clone(), self.options.clone());
-        Ok(Self { program, state, options, cache: Some(folder.to_owned()) })
+        Ok(Self { cache: Some(folder.to_owned()), ..self.clone() })
     }
 
     /// Builds the module in this directory against the lab's kernel.
@@ -83,9 +96,20 @@ impl User {
         }
         let (first, others) = arguments.split_at(arguments.len().min(1));
         command.args(first);
-        if matches!(first, ["up" | "ci"]) {
-            command.args(&self.options);
+        match first {
+            ["up" | "ci"] => {
+                command.args(&self.options);
+            }
+            // Its guests have the root file system of this machine.
+            ["here"] => {
+                command.args(self.options.iter().filter(|option| !option.starts_with("--root")));
+            }
+            _ => {}
         }
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder);
+        }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.args(others);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command

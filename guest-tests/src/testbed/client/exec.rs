@@ -65,39 +65,47 @@ impl Exec {
     /// # Errors
     /// The command could not be started, or its exit status is unknown.
     pub async fn run(self) -> Result<ExitCode> {
-        let with_terminal =
-            self.tty.unwrap_or_else(|| io::stdin().is_terminal() && io::stdout().is_terminal());
-        let size = with_terminal.then(terminal::size).flatten();
-        let mut start = Start {
+        let start = Start {
             argv: self.command,
             env: self.environment.into_iter().collect(),
             folder: self.folder,
-            terminal: with_terminal
-                .then_some(size.unwrap_or(agent::wire::exec::Size { rows: 24, columns: 80 })),
+            ..Start::default()
         };
-        if with_terminal {
-            let term = std::env::var("TERM").unwrap_or_else(|_| TERM.into());
-            start.env.entry("TERM".into()).or_insert(term);
-        }
-        let session = Session::start(&self.target, start).await?;
-        let controls = controls(with_terminal)?;
-        let raw = if with_terminal { Some(RawTerminal::enter()?) } else { None };
-        let (output, printed) = channel();
-        let printing = std::thread::spawn(move || print(printed));
-        let result = session.run(Pipes { input: typed(), controls, output }).await;
-        // Write all output before restoring the terminal and returning the status.
-        let printed = tokio::task::spawn_blocking(move || printing.join()).await?;
-        drop(raw);
-        match printed {
-            // A local program that writes to a closed pipe has the same exit status.
-            Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                return Ok(ExitCode::from(exit_code(ExitStatus::Signal(libc::SIGPIPE))));
-            }
-            Ok(Err(error)) => return Err(error).context("cannot write the command's output"),
-            Ok(Ok(())) | Err(_) => {}
-        }
-        Ok(ExitCode::from(exit_code(result?)))
+        run_as_local(&self.target, start, self.tty).await.map(ExitCode::from)
     }
+}
+
+/// Runs a command with this program's input, output and signals, and with a terminal if `tty` or the standard streams
+/// say so. Returns its exit status, or 128 plus the number of the signal that ended it.
+///
+/// # Errors
+/// The command could not be started, or its exit status is unknown.
+pub(super) async fn run_as_local(target: &Target, mut start: Start, tty: Option<bool>) -> Result<u8> {
+    let with_terminal = tty.unwrap_or_else(|| io::stdin().is_terminal() && io::stdout().is_terminal());
+    if with_terminal {
+        let size = terminal::size().unwrap_or(agent::wire::exec::Size { rows: 24, columns: 80 });
+        start.terminal = Some(size);
+        let term = std::env::var("TERM").unwrap_or_else(|_| TERM.into());
+        start.env.entry("TERM".into()).or_insert(term);
+    }
+    let session = Session::start(target, start).await?;
+    let controls = controls(with_terminal)?;
+    let raw = if with_terminal { Some(RawTerminal::enter()?) } else { None };
+    let (output, printed) = channel();
+    let printing = std::thread::spawn(move || print(printed));
+    let result = session.run(Pipes { input: typed(), controls, output }).await;
+    // Write all output before restoring the terminal and returning the status.
+    let printed = tokio::task::spawn_blocking(move || printing.join()).await?;
+    drop(raw);
+    match printed {
+        // A local program that writes to a closed pipe has the same exit status.
+        Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            return Ok(exit_code(ExitStatus::Signal(libc::SIGPIPE)));
+        }
+        Ok(Err(error)) => return Err(error).context("cannot write the command's output"),
+        Ok(Ok(())) | Err(_) => {}
+    }
+    result.map(exit_code)
 }
 
 /// Reads standard input in a separate thread, because a blocking read cannot be cancelled.

@@ -5,6 +5,8 @@ mod copy;
 mod down;
 mod exec;
 mod hcactl;
+mod here;
+mod job;
 mod list;
 mod logs;
 mod reload;
@@ -31,6 +33,7 @@ pub use self::copy::Copy;
 pub use self::down::Down;
 pub use self::exec::{Exec, shell};
 pub use self::hcactl::Hcactl;
+pub use self::here::Here;
 pub use self::list::List;
 pub use self::logs::Logs;
 pub use self::reload::Reload;
@@ -51,6 +54,12 @@ pub enum Command {
     /// First copies a directory into each guest. Exits with the command's status, or with 125 if the lab
     /// itself failed.
     Ci(Ci),
+    /// Boot a guest that has this machine's files, run a command in it, and stop it
+    ///
+    /// The command runs in the current directory, as the current user, with the programs and libraries of this
+    /// machine. Its changes to files are discarded. Exits with the command's status, or with 125 if the lab itself
+    /// failed.
+    Here(Here),
     /// Run a command in a guest
     ///
     /// Forwards input, output, signals and the terminal. Exits with the command's status, with 127 if the guest
@@ -86,6 +95,7 @@ pub async fn run(command: Command) -> Result<ExitCode> {
         Command::Up(up) => until_signal(up.run()).await.map(success),
         // `ci` handles signals itself, because it collects the logs first.
         Command::Ci(ci) => Ok(or_failure_of_lab(ci.run().await)),
+        Command::Here(here) => Ok(or_failure_of_lab(here.run().await)),
         Command::Hcactl(hcactl) => until_signal(hcactl.run()).await,
         Command::Cp(copy) => until_signal(copy.run()).await.map(success),
         Command::Reload(reload) => until_signal(reload.run()).await.map(success),

@@ -14,6 +14,7 @@ use tokio::io::BufReader;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
+use super::here::Place;
 use super::{list, print_json};
 use crate::artifacts::{Added, cache_dir};
 use crate::lab::Lab;
@@ -45,7 +46,16 @@ pub struct Up {
 pub struct Supervise {
     /// Guests to boot (accepts the same options as `guest-lab up`)
     #[command(flatten)]
-    pub wanted: UpOptions,
+    wanted: UpOptions,
+    /// Boot guests for `guest-lab here`
+    #[arg(long)]
+    here: bool,
+    #[command(flatten)]
+    place: Place,
+    #[arg(long)]
+    no_check: bool,
+    #[arg(long = "env")]
+    environment: Vec<String>,
     #[arg(long)]
     foreground: bool,
     #[arg(long)]
@@ -58,6 +68,16 @@ pub struct Supervise {
     timeout: Option<u64>,
     #[arg(last = true)]
     command: Vec<String>,
+}
+
+impl Supervise {
+    /// Returns the guests to boot.
+    ///
+    /// # Errors
+    /// The working directory of `guest-lab here` is invalid.
+    pub fn wanted(self) -> Result<UpOptions> {
+        if self.here { self.place.apply(self.wanted) } else { Ok(self.wanted) }
+    }
 }
 
 impl Up {
@@ -149,10 +169,12 @@ impl Leased {
             );
         }
         let lab = Lab::prepare_with(&wanted.options, Added::read(&cache_dir()?)?).await?;
-        progress.show("locating the root filesystem");
-        lab.fetch_user_space().await?;
+        if wanted.host_root.is_none() {
+            progress.show("locating the root filesystem");
+            lab.fetch_user_space().await?;
+        }
         lab.hcad()?;
-        Supervisor::start(wanted.name.is_none().then_some(&name))
+        Supervisor::start(wanted.name.is_none().then_some(&name), wanted.host_root.is_some())
     }
 
     /// Keeps the guests running after this program has exited.
@@ -177,8 +199,8 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn start(name: Option<&TestbedName>) -> Result<Self> {
-        let (process, stream) = start_supervisor(name)?;
+    fn start(name: Option<&TestbedName>, here: bool) -> Result<Self> {
+        let (process, stream) = start_supervisor(name, here)?;
         let (reader, writer) = stream.into_split();
         Ok(Self { process, reader: BufReader::new(reader), writer, is_kept: false })
     }
@@ -206,8 +228,8 @@ impl Drop for Supervisor {
 
 /// Starts this program as a supervisor with the same command line. The supervisor runs in a new session, so it is not
 /// affected by Ctrl-C or by the closing of the terminal. If `name` is given, it is added to the command line as the
-/// testbed's name.
-fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
+/// testbed's name. The command line of `guest-lab here` is marked, because its defaults differ.
+fn start_supervisor(name: Option<&TestbedName>, here: bool) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create a socket pair for the supervisor")?;
     ours.set_nonblocking(true)?;
     let program = std::env::current_exe().context("cannot determine the path to the guest-lab binary")?;
@@ -217,6 +239,9 @@ fn start_supervisor(name: Option<&TestbedName>) -> Result<(Child, UnixStream)> {
     command.arg(SUPERVISE);
     if let Some(name) = name {
         command.args(["--name", name.as_str()]);
+    }
+    if here {
+        command.arg("--here");
     }
     command.args(std::env::args_os().skip(2));
     command.stdin(Stdio::from(OwnedFd::from(theirs)));

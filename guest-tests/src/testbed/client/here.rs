@@ -1,0 +1,183 @@
+//! `here` runs a command in a guest that has the host's own files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use agent::wire::exec::{Start, User};
+use anyhow::{Context as _, Result, ensure};
+use rustix::process::{getegid, geteuid, getgroups};
+
+use super::ci::can_start;
+use super::exec::run_as_local;
+use super::job::{self, Job};
+use super::until_signal;
+use crate::testbed::UpOptions;
+use crate::testbed::boot::Place as GuestPlace;
+use crate::testbed::host_root::HostRoot;
+use crate::testbed::name::Target;
+use crate::testbed::protocol::Description;
+use crate::testbed::providers;
+
+/// Name prefix of testbeds started by `here`.
+const NAME: &str = "here-";
+/// Environment variables that the command always inherits: those that find programs, the user's files and languages.
+const INHERITED: &[&str] =
+    &["HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TZ", "USER", "VIRTUAL_ENV"];
+
+/// Arguments of [`super::Command::Here`].
+#[derive(Clone, Debug, clap::Args)]
+pub struct Here {
+    #[command(flatten)]
+    wanted: UpOptions,
+    #[command(flatten)]
+    place: Place,
+    /// Environment variable to set, or to copy from this command's environment (repeatable)
+    #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = variable)]
+    environment: Vec<Variable>,
+    /// Boot even if no library for the RDMA device is installed on this machine
+    #[arg(long)]
+    no_check: bool,
+    /// Collect console output, kernel messages, logs, traces and captures in this directory
+    #[arg(long, value_name = "DIR")]
+    logs: Option<PathBuf>,
+    /// Command to run; with several guests, it runs in all of them simultaneously
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// The options of `here` that affect the boot, so that the supervisor also needs them.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(super) struct Place {
+    /// Boot two guests, a and b, and run the command in both (same as --count 2)
+    #[arg(long, conflicts_with = "count")]
+    pair: bool,
+    /// Let the command change the files in the current directory
+    #[arg(long)]
+    write: bool,
+}
+
+/// An environment variable. Without a value, it is copied from this program's environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Variable {
+    name: String,
+    value: Option<String>,
+}
+
+fn variable(text: &str) -> Result<Variable, String> {
+    let (name, value) = match text.split_once('=') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None => (text, None),
+    };
+    if name.is_empty() || text.contains('\0') {
+        return Err(format!("'{text}' is not of the form NAME or NAME=VALUE, or contains a NUL byte"));
+    }
+    Ok(Variable { name: name.to_owned(), value })
+}
+
+impl Place {
+    /// Applies the options to those of the guests.
+    ///
+    /// # Errors
+    /// Guests do not see the current directory.
+    pub(super) fn apply(self, mut wanted: UpOptions) -> Result<UpOptions> {
+        let folder = current_folder()?;
+        let root = HostRoot { writable: self.write.then(|| folder.clone()) };
+        root.check(&folder)?;
+        wanted.host_root = Some(root);
+        if self.pair {
+            wanted.count = Some(2);
+        }
+        Ok(wanted)
+    }
+}
+
+fn current_folder() -> Result<PathBuf> {
+    std::env::current_dir().context("cannot determine the current directory")
+}
+
+impl Here {
+    /// Boots the guests, runs the command in them, and stops them. A single command has this program's input, output and
+    /// signals. The output of several commands is printed line by line, and the first failure ends all of them.
+    ///
+    /// # Errors
+    /// The command could not be run.
+    pub(super) async fn run(self) -> Result<ExitCode> {
+        ensure!(
+            self.wanted.options.root.is_none(),
+            "the guests of 'guest-lab here' have this machine's root filesystem; --root selects one for 'guest-lab up' and 'guest-lab ci'"
+        );
+        let wanted = self.place.apply(self.wanted)?;
+        let folder = current_folder()?;
+        can_start(&self.command, &folder)?;
+        if !self.no_check {
+            for place in GuestPlace::all(&wanted) {
+                providers::check(Path::new("/"), place.device)?;
+            }
+        }
+        let host = |name: &str| std::env::var(name).ok();
+        let start = Start {
+            argv: self.command,
+            env: environment(&self.environment, host),
+            folder: folder.to_str().map(str::to_owned),
+            user: Some(current_user()?),
+            terminal: None,
+        };
+        let job = Job { wanted: &wanted, prefix: NAME, logs: self.logs.as_deref() };
+        let code = job.run(async |description| in_guests(description, start).await).await?;
+        Ok(ExitCode::from(code))
+    }
+}
+
+async fn in_guests(description: &Description, start: Start) -> Result<u8> {
+    match description.guests.as_slice() {
+        [guest] => {
+            let target = Target { testbed: description.name.clone(), guest: guest.name };
+            run_as_local(&target, start, None).await
+        }
+        _ => until_signal(job::run_in_all(description, &start)).await,
+    }
+}
+
+fn current_user() -> Result<User> {
+    let groups = getgroups().context("cannot determine the user's groups")?;
+    Ok(User {
+        uid: geteuid().as_raw(),
+        gid: getegid().as_raw(),
+        groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect(),
+    })
+}
+
+/// Returns the command's environment. Variables that `host` does not have are not set.
+fn environment(chosen: &[Variable], host: impl Fn(&str) -> Option<String>) -> BTreeMap<String, String> {
+    let inherited = INHERITED.iter().map(|&name| (name.to_owned(), host(name)));
+    let chosen = chosen
+        .iter()
+        .map(|variable| (variable.name.clone(), variable.value.clone().or_else(|| host(&variable.name))));
+    inherited.chain(chosen).filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn environment_contains_inherited_and_chosen_variables() {
+        let host = |name: &str| match name {
+            "PATH" => Some("/venv/bin:/bin".to_owned()),
+            "SECRET" | "TOKEN" => Some("s".to_owned()),
+            _ => None,
+        };
+        let chosen = ["TOKEN", "ABSENT", "A=b=c", "PATH=/bin"].map(|text| variable(text).unwrap());
+        let pairs = |variables: BTreeMap<String, String>| variables.into_iter().collect::<Vec<_>>();
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(pairs(environment(&[], host)), [pair("PATH", "/venv/bin:/bin")]);
+        let expected = [pair("A", "b=c"), pair("PATH", "/bin"), pair("TOKEN", "s")];
+        assert_eq!(pairs(environment(&chosen, host)), expected);
+    }
+
+    #[test]
+    fn variable_name_must_not_be_empty() {
+        assert!(variable("=x").is_err() && variable("").is_err());
+    }
+}

@@ -1,0 +1,226 @@
+//! A testbed that exists only while commands run in its guests.
+
+use std::fs::{self, File};
+use std::io::{LineWriter, Write as _};
+use std::path::Path;
+
+use agent::wire::ExitStatus;
+use agent::wire::exec::Start;
+use anyhow::{Context as _, Result};
+use tokio::task::JoinSet;
+
+use super::down::Stopped;
+use super::session::{Pipes, Printed, Session, channel};
+use super::up::Leased;
+use super::{down, exit_code, logs, until_signal};
+use crate::artifacts::cache_dir;
+use crate::report::line;
+use crate::run_dir;
+use crate::testbed::name::{GuestName, Target, TestbedName};
+use crate::testbed::protocol::Description;
+use crate::testbed::state::States;
+use crate::testbed::{LOGS, UpOptions};
+
+/// Number of failed runs whose logs are kept.
+const KEPT: usize = 3;
+/// Maximum size of an incomplete line in bytes.
+const LONGEST_LINE: usize = 64 << 10;
+
+/// A testbed for one run of `ci` or `here`.
+pub(super) struct Job<'a> {
+    pub(super) wanted: &'a UpOptions,
+    /// Prefix of the testbed's default name. The process ID follows it.
+    pub(super) prefix: &'static str,
+    /// Directory in which the logs are collected.
+    pub(super) logs: Option<&'a Path>,
+}
+
+impl Job<'_> {
+    /// Boots the guests, calls `run`, collects the logs and stops the guests. Returns the status that `run` returned, or
+    /// 1 if that is 0 but a driver has violated strict rules. A signal during the boot cancels it. After the boot, `run`
+    /// handles signals.
+    ///
+    /// # Errors
+    /// The guests do not boot, or `run` fails. The logs are collected nevertheless.
+    pub(super) async fn run(&self, run: impl AsyncFnOnce(&Description) -> Result<u8>) -> Result<u8> {
+        let all = cache_dir()?.join(LOGS);
+        remove_old_logs(&all, self.prefix)?;
+        let name: TestbedName = format!("{}{}", self.prefix, std::process::id()).parse()?;
+        let booted = until_signal(async { Ok(Leased::boot(self.wanted, name.clone()).await) }).await;
+        let (folder, result) = match booted {
+            Ok(Ok(leased)) => {
+                let description = &leased.description;
+                (Some(description.folder.clone()), self.in_testbed(description, run).await)
+            }
+            Ok(Err(not_up)) => {
+                self.copy_logs(not_up.folder.as_deref())?;
+                (not_up.folder, Err(not_up.error))
+            }
+            // A CI system may cancel a job whose guests do not boot. The logs then show the cause.
+            Err(cancelled) => {
+                self.copy_logs(run_dir::latest(&all, name.as_str()).as_deref())?;
+                (None, Err(cancelled))
+            }
+        };
+        if let Some(folder) = folder {
+            if self.logs.is_some() || matches!(result, Ok(0)) {
+                // Remove the parent directory, which contains all runs of this testbed.
+                let _ = fs::remove_dir_all(folder.parent().unwrap_or(&folder));
+            } else {
+                tracing::info!("the logs are in {}", folder.display());
+            }
+        }
+        result
+    }
+
+    /// Copies the logs of guests that did not boot.
+    fn copy_logs(&self, from: Option<&Path>) -> Result<()> {
+        if let (Some(from), Some(to)) = (from, self.logs) {
+            logs::copy(from, to)?;
+        }
+        Ok(())
+    }
+
+    async fn in_testbed(
+        &self,
+        description: &Description,
+        run: impl AsyncFnOnce(&Description) -> Result<u8>,
+    ) -> Result<u8> {
+        let testbed = &description.name;
+        let result = run(description).await;
+        if let Some(to) = self.logs
+            && let Err(error) = logs::collect(testbed, to).await
+        {
+            tracing::warn!("cannot save the logs to {}: {error:#}", to.display());
+        }
+        let Stopped { complaints, strict } = down::end(testbed).await?;
+        for complaint in &complaints {
+            tracing::error!("{complaint}");
+        }
+        if strict && complaints.is_empty() {
+            tracing::info!("strict mode found no unexpected violations");
+        }
+        Ok(match result? {
+            0 if !complaints.is_empty() => 1,
+            code => code,
+        })
+    }
+}
+
+/// Runs a command in all guests simultaneously. Returns the exit status of the first command that fails, and terminates
+/// the others. Dropping the future terminates all commands.
+pub(super) async fn run_in_all(description: &Description, start: &Start) -> Result<u8> {
+    let mut running = JoinSet::new();
+    for guest in &description.guests {
+        let target = Target { testbed: description.name.clone(), guest: guest.name };
+        let transcript = Transcript::create(&description.folder, guest.name)?;
+        running.spawn(run_in_one(target, start.clone(), transcript));
+    }
+    while let Some(ended) = running.join_next().await {
+        let code = exit_code(ended??);
+        if code != 0 {
+            return Ok(code);
+        }
+    }
+    Ok(0)
+}
+
+/// Prints the output of a guest's command, each line after the guest's name, and writes it to a file among the logs.
+struct Transcript {
+    guest: GuestName,
+    file: LineWriter<File>,
+}
+
+impl Transcript {
+    fn create(logs: &Path, guest: GuestName) -> Result<Self> {
+        let path = logs.join(format!("guest-{guest}.output"));
+        let file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Self { guest, file: LineWriter::new(file) })
+    }
+
+    fn line(&mut self, text: &str) -> Result<()> {
+        line(&format!("{}| {text}", self.guest))?;
+        writeln!(self.file, "{text}").context("cannot write the command's output to the logs")
+    }
+}
+
+/// Runs the command in one guest.
+async fn run_in_one(target: Target, start: Start, mut transcript: Transcript) -> Result<ExitStatus> {
+    let session = Session::start(&target, start).await?;
+    let (feed, input) = channel();
+    drop(feed);
+    let (_controls, controls) = channel();
+    let (output, mut printed) = channel();
+    let show = async {
+        let (mut lines, mut errors) = (Vec::new(), Vec::new());
+        while let Some(piece) = printed.recv().await {
+            let (kept, bytes) = match piece {
+                Printed::Output(bytes) => (&mut lines, bytes),
+                Printed::Errors(bytes) => (&mut errors, bytes),
+            };
+            kept.extend(bytes);
+            for text in take_lines(kept) {
+                transcript.line(&text)?;
+            }
+        }
+        for rest in [lines, errors].into_iter().filter(|rest| !rest.is_empty()) {
+            transcript.line(&String::from_utf8_lossy(&rest))?;
+        }
+        anyhow::Ok(())
+    };
+    let (status, shown) = tokio::join!(session.run(Pipes { input, controls, output }), show);
+    shown?;
+    let status = status?;
+    if status != ExitStatus::Code(0) {
+        let guest = target.guest;
+        tracing::error!("guest {guest}: the command failed with {status}");
+    }
+    Ok(status)
+}
+
+/// Removes the logs of all but the most recent failed runs, without touching runs in progress.
+fn remove_old_logs(all: &Path, prefix: &str) -> Result<()> {
+    let running = States::open()?.running()?;
+    let mut old = Vec::new();
+    for entry in fs::read_dir(all).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_str().and_then(|name| name.parse::<TestbedName>().ok());
+        if name.is_some_and(|name| name.as_str().starts_with(prefix) && !running.contains(&name))
+            // Another run may be removing the same directory.
+            && let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified())
+        {
+            old.push((modified, entry.path()));
+        }
+    }
+    old.sort();
+    for (_, folder) in old.iter().rev().skip(KEPT) {
+        let _ = fs::remove_dir_all(folder);
+    }
+    Ok(())
+}
+
+/// Takes all complete lines from the buffer. Also takes an incomplete line if it is too long.
+fn take_lines(kept: &mut Vec<u8>) -> Vec<String> {
+    let end = match kept.iter().rposition(|&byte| byte == b'\n') {
+        Some(end) => end + 1,
+        None if kept.len() > LONGEST_LINE => kept.len(),
+        None => return Vec::new(),
+    };
+    let whole: Vec<u8> = kept.drain(..end).collect();
+    String::from_utf8_lossy(&whole).lines().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn take_lines_returns_complete_or_overlong_lines() {
+        let mut kept = b"one\ntwo\r\nthr".to_vec();
+        assert_eq!(take_lines(&mut kept), ["one", "two"]);
+        assert_eq!(kept, b"thr");
+        assert!(take_lines(&mut kept).is_empty());
+        let mut long = vec![b'x'; LONGEST_LINE + 1];
+        assert_eq!(take_lines(&mut long).len(), 1);
+        assert!(long.is_empty());
+    }
+}
