@@ -158,7 +158,7 @@ mod tests {
         .unwrap();
         let [device] = &config.devices[..] else { panic!("{config:?}") };
         assert_eq!((device.identity.lid.get(), device.frontend.key(), device.strict), (1, "mthca", true));
-        let FabricConfig::Udp { bind, peers } = &device.fabric else { panic!("{device:?}") };
+        let FabricConfig::Udp { bind, peers, .. } = &device.fabric else { panic!("{device:?}") };
         assert_eq!(bind.to_string(), "127.0.0.1:47911");
         let peers: Vec<_> =
             peers.iter().map(|peer| (peer.addr.port(), peer.mac.is_some(), peer.leaf)).collect();
