@@ -90,7 +90,7 @@ pub async fn serve(resolver: Option<Resolver>, mut registry: DeviceRegistry) {
     }
 }
 
-/// A finished lookup.
+/// The name of a finished lookup, and its outcome.
 enum Found {
     Addresses(Arc<str>, Result<Answer<IpAddr>, LookupError>),
     Targets(Arc<str>, Result<Answer<Target>, LookupError>),

@@ -1,4 +1,4 @@
-//! The DNS client.
+//! The DNS client: sends requests to the configured name servers, or to those of the system.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -105,7 +105,7 @@ pub struct Switch {
     by_addr: HashMap<SocketAddr, usize>,
     macs: MacTable<Owner>,
     /// MACs of the peers that the configuration specifies by name. They stay reserved while such a peer has no
-    /// address, so that nobody else can use them.
+    /// address, so that no other peer can use them.
     reserved: BTreeSet<MacAddr>,
     /// Number of reserved MACs whose peer has no address.
     absent: usize,
