@@ -211,8 +211,10 @@ impl Switch {
             let _ = self.take(addr);
         }
         let mut left_out = Vec::new();
-        for found in resolved.iter().filter(|found| !self.by_addr.contains_key(&found.peer.addr)) {
-            left_out.extend(self.insert(found.peer, Some(found.name.clone())).err());
+        for found in resolved {
+            if !self.by_addr.contains_key(&found.peer.addr) {
+                left_out.extend(self.insert(found.peer, Some(found.name.clone())).err());
+            }
         }
         self.count_absent();
         left_out
