@@ -23,6 +23,7 @@ use thiserror::Error;
 use crate::clock;
 use crate::config::{CaptureConfig, DeviceConfig, Doorbells, FabricConfig, TraceConfig};
 use crate::inherited::Inherited;
+use crate::peer_names::ResolvedPeers;
 use crate::worker::{Run, Worker};
 
 /// Why a device cannot be created.
@@ -69,6 +70,8 @@ pub struct DeviceBuilder {
     key: String,
     /// The device's network, if it uses the local fabric.
     network: Option<Arc<Network>>,
+    /// Peers found through DNS.
+    resolved: ResolvedPeers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,12 +87,17 @@ impl DeviceBuilder {
             FabricConfig::Local { network } => Some(networks.network(network)),
             FabricConfig::Udp { .. } | FabricConfig::Ring { .. } | FabricConfig::Tap { .. } => None,
         };
-        Self { device: device.clone(), key: key.to_owned(), network }
+        Self { device: device.clone(), key: key.to_owned(), network, resolved: ResolvedPeers::default() }
     }
 
     /// Returns the name of the device's thread, which is also the name of the interface in captures.
     pub fn name(&self) -> String {
         name(&self.device)
+    }
+
+    /// Returns the list of peers found through DNS, which each build of the worker uses.
+    pub fn resolved(&self) -> &ResolvedPeers {
+        &self.resolved
     }
 
     /// Returns the source of the device's clients: an inherited socket or a new one.
@@ -192,9 +200,17 @@ impl DeviceBuilder {
             source,
         };
         Ok(match (&self.device.fabric, &self.network) {
-            (FabricConfig::Udp { bind, peers }, _) => {
-                let fabric = UdpFabric::bind(*bind, mac, peers);
-                Box::new(fabric.map_err(|source| failed("udp.bind", bind.to_string(), source))?)
+            (FabricConfig::Udp { bind, peers, named }, _) => {
+                let failed = |source| failed("udp.bind", bind.to_string(), source);
+                let mut fabric = UdpFabric::bind(*bind, mac, peers).map_err(failed)?;
+                if let Some(switch) = fabric.switch() {
+                    let mut macs = named.iter().filter_map(|peer| peer.mac);
+                    macs.try_for_each(|mac| switch.reserve(mac))
+                        .map_err(|error| failed(io::Error::other(error)))?;
+                    // Peers that are left out have been logged already.
+                    let _ = switch.set_resolved(&self.resolved.get());
+                }
+                Box::new(fabric)
             }
             (FabricConfig::Ring { folder, .. }, _) => {
                 let fabric = RingFabric::join(folder, &self.device.identity);
@@ -262,7 +278,8 @@ impl<'a> ConfiguredDevice<'a> {
             FabricConfig::Udp { peers, .. } => peers.as_slice(),
             FabricConfig::Local { .. } | FabricConfig::Ring { .. } | FabricConfig::Tap { .. } => &[],
         };
-        peers.iter().filter_map(|peer| peer.mac)
+        let named = self.0.fabric.named_peers().iter().filter_map(|peer| peer.mac);
+        peers.iter().filter_map(|peer| peer.mac).chain(named)
     }
 }
 

@@ -4,12 +4,13 @@
 mod access;
 mod confinement;
 mod device;
+mod dns;
 mod fabric;
 mod files;
 mod host;
 mod memory;
 mod metrics;
-mod peer_addr;
+mod named_peer;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,10 +32,13 @@ pub use self::confinement::ConfinementEntry;
 pub use self::device::{
     ADDED, CaptureConfig, DeviceConfig, DeviceEntry, Doorbells, PeerEntry, TraceConfig, TraceEntry,
 };
+pub use self::dns::DnsEntry;
+pub(crate) use self::fabric::is_unicast;
 pub use self::fabric::{FabricConfig, FabricEntry, LocalEntry, RingEntry, TapEntry, UdpEntry, check_peer};
 pub(crate) use self::files::{Use, check_paths};
 pub use self::memory::GuestMemoryEntry;
 pub use self::metrics::MetricsConfig;
+pub use self::named_peer::{NamedPeer, PeerName};
 
 /// The hcad configuration file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -60,6 +64,9 @@ pub struct ConfigFile {
     /// Group that owns the devices' VMM sockets, by name or number. A device can override this with its own
     /// `socket_group`. Default: the group of the hcad process.
     pub socket_group: Option<GroupEntry>,
+    /// DNS settings.
+    #[serde(default)]
+    pub dns: DnsEntry,
     /// Sandbox settings: restrictions that hcad applies to itself.
     #[serde(default)]
     pub confinement: ConfinementEntry,
@@ -72,6 +79,7 @@ pub struct Config {
     pub devices: Vec<DeviceConfig>,
     pub control_socket: Option<PathBuf>,
     pub metrics: Option<MetricsConfig>,
+    pub dns: DnsEntry,
     pub confinement: ConfinementEntry,
     /// Default socket permissions for devices that do not set their own.
     pub sockets: SocketsEntry,
@@ -80,7 +88,7 @@ pub struct Config {
 }
 
 /// Keys of the settings that cannot change while the process runs.
-const PROCESS_KEYS: [&str; 4] = ["log", "control_socket", "metrics", "confinement"];
+const PROCESS_KEYS: [&str; 5] = ["log", "control_socket", "metrics", "dns", "confinement"];
 
 /// A configuration error, described in one line that names the key.
 #[derive(Debug, Error)]
@@ -227,11 +235,13 @@ impl TryFrom<ConfigFile> for Config {
         check_together(&named)?;
         EnvFilter::try_new(&file.log.filter)
             .map_err(|error| value("log.filter", format!("{:?}: {error}", file.log.filter)))?;
+        file.dns.check()?;
         let config = Self {
             log: file.log,
             devices,
             control_socket: file.control_socket,
             metrics: file.metrics.map(|text| MetricsConfig::check(&text, "metrics")).transpose()?,
+            dns: file.dns,
             confinement: file.confinement,
             sockets,
             process_settings: Vec::new(),
@@ -408,13 +418,15 @@ mod tests {
         }
     }
 
+    /// A replay must not depend on DNS. It needs the MACs of named peers, which are in the entry, but not their addresses.
     #[test]
-    fn recorded_configuration_contains_resolved_peer_address() {
-        let udp = r#"{"udp": {"bind": "127.0.0.1:7000", "peers": [{"addr": "localhost:9"}]}}"#;
+    fn recorded_configuration_contains_peer_names() {
+        let udp = r#"{"udp": {"bind": "127.0.0.1:7000", "peers": [{"addr": "nobody.invalid:9", "id": 9}]}}"#;
         let text =
             format!(r#"{{"devices": [{{"id": 1, "frontend": {{"jingzhao": {{}}}}, "fabric": {udp}}}]}}"#);
         let config = Config::from_text(&text, Path::new("x")).unwrap();
-        assert_eq!(config.devices[0].entry["fabric"]["udp"]["peers"][0]["addr"], "127.0.0.1:9");
+        let again = Config::of_device(config.devices[0].entry.clone()).unwrap();
+        assert_eq!(again.devices[0].fabric.named_peers(), config.devices[0].fabric.named_peers());
     }
 
     /// If this test fails, run it with HCAD_UPDATE_SCHEMA=1 to update the file.

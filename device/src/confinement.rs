@@ -13,6 +13,7 @@
 mod calls;
 mod paths;
 
+use std::collections::BTreeSet;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -55,11 +56,11 @@ struct Sandbox {
 
 /// Begins to confine the process, unless the configuration disables the sandbox: sets no_new_privs, and restricts file
 /// access to what `config` needs. Call this before creating other threads. `file` is the configuration file, which must
-/// remain readable for reloads.
+/// remain readable for reloads. `dns_ports` are the ports of the name servers.
 ///
 /// # Errors
 /// Fails if a configured directory cannot be opened.
-pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
+pub fn begin(config: &Config, file: Option<&Path>, dns_ports: &BTreeSet<u16>) -> Result<(), ConfigError> {
     if !config.confinement.enabled {
         return Ok(());
     }
@@ -72,10 +73,12 @@ pub fn begin(config: &Config, file: Option<&Path>) -> Result<(), ConfigError> {
     join(&groups);
     let kept = needed(config, &groups, &grants);
     let no_new_privileges = rustix::thread::set_no_new_privs(true).is_ok();
-    let paths = paths::restrict(config, grants);
+    let dns = config.may_have_names();
+    let dns_ports = dns_ports.iter().copied().filter(|_| dns);
+    let paths = paths::restrict(config, grants, dns_ports);
     let groups = groups.iter().map(|group| group.as_raw()).collect();
-    let permitted =
-        calls::Permitted { groups, ring: config.may_have_rings(), udp: config.may_have_udp(), probe };
+    let (ring, udp) = (config.may_have_rings(), config.may_have_udp());
+    let permitted = calls::Permitted { groups, ring, udp, dns, probe };
     let _ = SANDBOX.set(Sandbox { no_new_privileges, paths, permitted, kept });
     Ok(())
 }
@@ -187,6 +190,10 @@ pub fn check_device(device: &DeviceConfig, name: &str) -> Result<(), ConfigError
     if matches!(device.fabric, FabricConfig::Udp { .. }) && !sandbox.permitted.udp {
         let problem = "no device used the UDP fabric, and `confinement.udp` was false";
         return refused(format!("{name}.fabric.udp"), problem.to_owned());
+    }
+    if !device.fabric.named_peers().is_empty() && !sandbox.permitted.dns {
+        let problem = "no device had a peer with a DNS name, and `confinement.dns` was false";
+        return refused(format!("{name}.fabric.udp.peers"), problem.to_owned());
     }
     let Ok(paths) = &sandbox.paths else { return Ok(()) };
     for (key, path, used) in device.paths_of(name) {

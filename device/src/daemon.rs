@@ -1,5 +1,5 @@
 //! Runs the daemon. The main thread handles signals and manages the devices. Separate tasks on this thread serve the
-//! control socket and the metrics.
+//! control socket and the metrics, and follow the DNS names of peers.
 
 use std::future;
 use std::io;
@@ -21,6 +21,7 @@ use crate::inherited::{Inherited, InheritedError};
 use crate::metrics;
 use crate::metrics::process::Process;
 use crate::notify::Notify;
+use crate::peer_names::{self, Resolver};
 
 /// Why the daemon failed to start, or stopped with an error.
 #[derive(Debug, Error)]
@@ -41,7 +42,7 @@ pub enum DaemonError {
 
 /// Serves all devices until SIGTERM or SIGINT, or until the last device has ended on its own. A device whose client was
 /// inherited ends when that client disconnects. SIGHUP reloads the configuration if it came from a file, and stops the
-/// daemon otherwise. The service manager is notified of the daemon's state.
+/// daemon otherwise. The service manager is notified of the daemon's state. `resolver` looks up the DNS names of peers.
 ///
 /// # Errors
 /// Fails if a configured resource cannot be opened, if a device with an inherited client fails, or if a device hangs at
@@ -51,6 +52,7 @@ pub fn run(
     inherited: Inherited,
     notify: &Notify,
     origin: Option<Origin>,
+    resolver: Option<Resolver>,
 ) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Install the handlers before creating the first socket, because another process may send SIGTERM as soon as a
@@ -82,6 +84,7 @@ pub fn run(
         let serving = [
             tokio::spawn(serve_control(control, fleet.registry(), changer.clone(), fleet.file())),
             tokio::spawn(serve_metrics(metrics_listener, fleet.registry())),
+            tokio::spawn(peer_names::serve(resolver, fleet.registry())),
         ];
         let ended = tokio::select! {
             name = signals.recv() => Err(name),

@@ -33,6 +33,7 @@ use crate::confinement;
 use crate::control::call::{self, Mailbox};
 use crate::control::registry::{Change, Device, DeviceRegistry, Devices};
 use crate::inherited::{Inherited, InheritedError};
+use crate::peer_names::PeerNames;
 use crate::supervisor::{Failure, Rebuild, supervise};
 use crate::worker::{Ended, Run};
 
@@ -532,6 +533,7 @@ impl Fleet {
             trace_max_bytes: config.trace_max_bytes,
             record_max_bytes: config.record_max_bytes,
             header: builder::header(&config),
+            names: PeerNames::of(&config, builder.resolved()),
             handle,
         });
         let rebuild = listener

@@ -17,6 +17,7 @@ pub mod inherited;
 pub mod interfaces;
 pub mod metrics;
 pub mod notify;
+pub mod peer_names;
 pub mod replay;
 pub mod supervisor;
 pub mod worker;

@@ -11,13 +11,14 @@ use clap::{CommandFactory as _, Parser as _};
 use control_api::manual;
 use device::builder::MakeError;
 use device::cli::{self, Cli, Command, ReplayArgs};
-use device::config;
+use device::config::{self, Config};
 use device::confinement;
 use device::daemon::{self, DaemonError};
 use device::descriptors;
 use device::fleet::{FleetError, Origin};
 use device::inherited::Inherited;
 use device::notify::Notify;
+use device::peer_names::{Resolver, ResolverError};
 
 /// Maximum time that the process waits at exit for queued log lines to be written to standard error.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
@@ -71,9 +72,11 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
     config.make_runtime_folder()?;
     // Initialising the log creates a thread, so both calls must come first.
     descriptors::raise_limit();
-    confinement::begin(&config, file.as_deref()).map_err(|error| error.in_file(origin))?;
+    let resolver = resolver(&config).context("dns").with_context(|| config::shown(origin).to_string())?;
+    let dns_ports = resolver.as_ref().map(Resolver::ports).unwrap_or_default();
+    confinement::begin(&config, file.as_deref(), &dns_ports).map_err(|error| error.in_file(origin))?;
     subscriber::init(&config.log).map_err(anyhow::Error::msg)?;
-    match daemon::run(config, inherited, &notify, again) {
+    match daemon::run(config, inherited, &notify, again, resolver) {
         Err(
             error @ (DaemonError::Make(
                 MakeError::Listen { .. } | MakeError::Fabric { .. } | MakeError::File { .. },
@@ -83,6 +86,17 @@ fn run(cli: &Cli) -> anyhow::Result<()> {
             ))),
         ) => Err(anyhow::Error::new(error).context(config::shown(origin).to_string())),
         ended => Ok(ended?),
+    }
+}
+
+/// Creates the DNS client if a device needs it, or may need it later. It reads files, so it must be created before the
+/// sandbox begins.
+fn resolver(config: &Config) -> Result<Option<Resolver>, ResolverError> {
+    match (Resolver::new(&config.dns), config.may_have_names()) {
+        (Err(error), true) => Err(error),
+        (Ok(resolver), true) => Ok(Some(resolver)),
+        (Ok(resolver), false) if !config.confinement.enabled => Ok(Some(resolver)),
+        (_, false) => Ok(None),
     }
 }
 

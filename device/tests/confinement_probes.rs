@@ -7,7 +7,7 @@
 use std::ffi::c_long;
 use std::fs::{self, File};
 use std::io;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
@@ -129,7 +129,8 @@ fn confine(folder: &Path, outside: &Path, user: Option<u32>, more: Value) -> Int
     }
     let config = Config::from_text(&config.to_string(), Path::new("hcad.json")).unwrap();
     let (abi, notify) = (landlock_abi(), UnixDatagram::unbound().unwrap());
-    confinement::begin(&config, None).unwrap();
+    let dns_ports = config.dns.servers.iter().map(SocketAddr::port).collect();
+    confinement::begin(&config, None, &dns_ports).unwrap();
     std::mem::forget(Listener::bind(&folder.join("control.sock")).unwrap());
     confinement::complete();
     let has_landlock = confinement::is_in_force();
@@ -339,6 +340,16 @@ probes! {
         let [from, to] = ["127.0.0.1:0", "127.0.0.2:0"].map(|address| UdpSocket::bind(address).unwrap());
         from.send_to(b"x", to.local_addr().unwrap()).unwrap();
         assert_eq!(to.recv(&mut [0; 2]).unwrap(), 1);
+    };
+    can_connect_only_to_ports_of_name_servers with {
+        "confinement": { "dns": true }, "dns": { "servers": ["127.0.0.1:1"] }
+    }: |intruder| {
+        // Nothing listens on these ports.
+        let error = |port: u16| TcpStream::connect(("127.0.0.1", port)).unwrap_err().raw_os_error();
+        assert_eq!(error(1), Some(libc::ECONNREFUSED));
+        let restricts_tcp = intruder.has_landlock && landlock_abi() >= 4;
+        assert_eq!(error(2), Some(if restricts_tcp { libc::EACCES } else { libc::ECONNREFUSED }));
+        assert_eq!(socket(AddressFamily::NETLINK, SocketType::RAW, None).map(drop), Err(rustix::io::Errno::NOSYS));
     };
     cannot_create_unix_datagram_sockets: |_| {
         assert_eq!(UnixDatagram::unbound().unwrap_err().raw_os_error(), Some(libc::ENOSYS));

@@ -16,6 +16,7 @@ mod hostile;
 mod layering;
 mod log_limits;
 mod neighbour;
+mod peer_names;
 mod replay;
 mod ring;
 mod service;

@@ -1,205 +1,34 @@
 //! Tests `hcad` processes that communicate through shared memory, in the default sandbox.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Daemon, Guest, hcactl_program, hcad, until};
-use drivers::Bus;
-use drivers::jingzhao::{self, Driver, Queues, cqc, data_unit, region, remote_unit, signalled};
-use protocol::hca::jingzhao::mpt::MptFlags;
-use protocol::hca::jingzhao::qpc::Qpc;
-use protocol::ids::{Lid, Qpn};
-use serde_json::{Value, json};
+use crate::common::machine::{Machine, WRITE, exchange, write_to};
+use crate::common::{hcactl_program, until};
+use serde_json::json;
 use tempfile::TempDir;
 
-/// Size of guest memory in bytes. Pages are allocated on first use.
-const MEMORY: u64 = 0x2000_0000;
-const PAGE: u64 = 0x1000;
-
-/// Base address of the queues, one page per QP, and the offset of each queue in its page.
-const QUEUES: u64 = 0x200_0000;
-const SQ: u64 = 0;
-const RQ: u64 = 0x400;
-const CQ: u64 = 0x800;
-const LOG_CQES: u8 = 5;
-/// Number of QPs in each process.
-const QPS: u32 = 20;
-const FIRST_QPN: u32 = 16;
-
-/// The memory region for messages: bus address, length, key, page table index and virtual address.
-const DATA: u64 = 0x400_0000;
-const DATA_LEN: u32 = 4 << 20;
-const DATA_KEY: u32 = 0xf0;
-const DATA_MTT: u64 = 64;
-const VA: u64 = 0x7f00_0000_0000;
-
-const WRITE: u8 = 0x08;
-const SEND: u8 = 0x0a;
-
-/// A daemon with one HCA on the ring, and the HCA's driver.
-struct Machine {
-    // The driver is declared before the daemon, so that it disconnects first.
-    driver: Driver<Guest>,
-    daemon: Daemon,
-    control: PathBuf,
+/// Starts a daemon with the device `id` on the ring.
+fn start(ring: &TempDir, id: u16) -> Machine {
+    Machine::start(id, &json!({ "ring": { "folder": ring.path().join("ring") } }), &[])
 }
 
-impl Machine {
-    fn start(ring: &TempDir, id: u16) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let (socket, control) = (folder.path().join("hca.sock"), folder.path().join("control.sock"));
-        let device = json!({
-            "id": id,
-            "socket_path": socket,
-            "frontend": { "jingzhao": {} },
-            "fabric": { "ring": { "folder": ring.path().join("ring") } },
-        });
-        let config = folder.path().join("hcad.json");
-        std::fs::write(&config, json!({ "control_socket": control, "devices": [device] }).to_string())
-            .unwrap();
-        let mut command = hcad();
-        command.arg("--config").arg(config);
-        let mut daemon = Daemon::of(command.spawn().unwrap(), folder, socket);
-        let line = daemon.wait_for_line("sandbox active: ");
-        assert!(line.contains("seccomp"), "{line}");
-        daemon.wait_for_line("ready");
-        let driver = drive(&daemon.socket);
-        Self { driver, daemon, control }
-    }
-
-    /// Connects QP `n` to QP `n` of another process.
-    fn connect(&mut self, n: u32, peer: u16) {
-        let (sq, rq, cq) = (3 * n + 1, 3 * n + 2, 3 * n + 3);
-        let driver = &mut self.driver;
-        driver.poke(page(n) + CQ, &[0x80; 32 << LOG_CQES]);
-        driver.register(&region(sq, n.into(), SQ, 0x400, MptFlags::empty()));
-        driver.register(&region(rq, n.into(), RQ, 0x400, MptFlags::empty()));
-        driver.register(&region(cq, n.into(), CQ, 0x400, MptFlags::LOCAL_WRITE));
-        driver.create_cq(&cqc(n, cq, LOG_CQES));
-        // The local ACK timeout is 67 ms (IBTA volume 1, section 9.7.6.1.3).
-        let mut qpc = Qpc {
-            mtu: 5,
-            ack_timeout: 14,
-            remote_qpn: Qpn::new(FIRST_QPN + n),
-            dlid: Lid::new(peer),
-            ..jingzhao::qpc(n, [sq, rq], 0x400)
-        };
-        qpc.set_retry_count(7);
-        driver.connect(FIRST_QPN + n, &qpc);
-    }
-
-    fn send(&mut self, n: u32, slot: u32, opcode: u8, units: &[Vec<u8>]) {
-        self.driver.post_send(&queues(n), slot, opcode, &signalled(&units.concat()));
-    }
-
-    fn post_recv(&mut self, n: u32, slot: u32, at: u64, len: u32) {
-        self.driver.post_recv(&queues(n), slot, &data_unit(DATA_KEY, VA + at, len));
-    }
-
-    fn fill(&mut self, at: u64, bytes: &[u8]) {
-        self.driver.poke(DATA + at, bytes);
-    }
-
-    fn data(&mut self, at: u64, len: usize) -> Vec<u8> {
-        self.driver.peek(DATA + at, len)
-    }
-
-    /// Waits for a completion of QP `n` and returns its syndrome.
-    fn completion(&mut self, n: u32, index: u64) -> u8 {
-        until("a completion", || {
-            let entry = self.driver.peek(page(n) + CQ + 32 * index, 32);
-            (entry[0x1f] == 0).then(|| drivers::syndrome(&entry))
-        })
-    }
-
-    /// Runs `hcactl` and returns its JSON output.
-    fn ask(&self, arguments: &[&str]) -> Value {
-        let mut command = Command::new(hcactl_program());
-        let output =
-            command.arg("--socket").arg(&self.control).arg("--json").args(arguments).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    fn fabric(&self, counter: &str) -> u64 {
-        self.ask(&["counters"])["fabric"][counter].as_u64().unwrap()
-    }
-
-    /// Waits until the other members of the ring are exactly these devices.
-    fn wait_for_members(&self, ids: &[u16]) {
-        let wanted: Vec<_> = ids.iter().map(|id| format!("02:00:00:00:00:{id:02x}")).collect();
-        until("members of the ring", || {
-            let rows = self.ask(&["peer", "list"]);
-            let macs = rows.as_array().unwrap().iter().map(|row| row["mac"].as_str().unwrap());
-            macs.eq(wanted.iter().map(String::as_str)).then_some(())
-        });
-    }
-
-    fn signal(&self, signal: libc::c_int) {
-        let pid = libc::pid_t::try_from(self.daemon.child.id()).unwrap();
-        // SAFETY: sends a signal to a child that has not been reaped, so its process ID is still valid.
-        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-    }
-}
-
-/// Returns the driver of an initialised device with a memory region for messages.
-fn drive(socket: &Path) -> Driver<Guest> {
-    let mut driver = Driver::new(Guest::attach(socket, MEMORY));
-    driver.enable();
-    driver.initialise(4);
-    driver.write_mtt(0, (0..QPS).map(page));
-    driver.write_mtt(DATA_MTT, (0..u64::from(DATA_LEN) / PAGE).map(|page| DATA + page * PAGE));
-    let rights = MptFlags::LOCAL_WRITE | MptFlags::REMOTE_WRITE;
-    driver.register(&region(DATA_KEY, DATA_MTT, VA, DATA_LEN.into(), rights));
-    driver
-}
-
-fn page(n: u32) -> u64 {
-    QUEUES + u64::from(n) * PAGE
-}
-
-fn queues(n: u32) -> Queues {
-    Queues { qpn: FIRST_QPN + n, page: 1, sq: page(n) + SQ, rq: page(n) + RQ }
-}
-
-/// Returns the WQE segments of a WRITE from the start of the local region to offset `at` in the peer's region.
-fn write_to(at: u64, len: u32) -> [Vec<u8>; 2] {
-    [remote_unit(DATA_KEY, VA + at), data_unit(DATA_KEY, VA, len)]
-}
-
-/// Returns a byte pattern that depends on `seed`.
-fn pattern(seed: u32, len: usize) -> Vec<u8> {
-    (0..).map(|at: u32| (at ^ seed).wrapping_mul(0x9e37_79b1).to_le_bytes()[3]).take(len).collect()
-}
-
-/// Transfers messages of several lengths by SEND, and a message of 1 MiB by WRITE. QP `n` must be unused.
-fn exchange(from: &mut Machine, to: &mut Machine, n: u32) {
-    const AT: u64 = 2 << 20;
-    let lens = [1, 64, 4096, 4097, 100_000];
-    for (slot, len) in (0..).zip(lens) {
-        let bytes = pattern(n << 8 | slot, len);
-        let len = u32::try_from(len).unwrap();
-        from.fill(0, &bytes);
-        to.post_recv(n, slot, AT, len);
-        from.send(n, slot, SEND, &[data_unit(DATA_KEY, VA, len)]);
-        assert_eq!(from.completion(n, slot.into()), 0, "SEND of {len} bytes");
-        assert_eq!(to.completion(n, slot.into()), 0);
-        assert_eq!(to.data(AT, bytes.len()), bytes);
-    }
-    let bytes = pattern(n, 1 << 20);
-    from.fill(0, &bytes);
-    from.send(n, 5, WRITE, &write_to(AT, 1 << 20));
-    assert_eq!(from.completion(n, 5), 0, "WRITE");
-    assert_eq!(to.data(AT, bytes.len()), bytes);
+/// Waits until the other members of the ring are exactly these devices.
+fn wait_for_members(machine: &Machine, ids: &[u16]) {
+    let wanted: Vec<_> = ids.iter().map(|id| format!("02:00:00:00:00:{id:02x}")).collect();
+    until("members of the ring", || {
+        let rows = machine.ask(&["peer", "list"]);
+        let macs = rows.as_array().unwrap().iter().map(|row| row["mac"].as_str().unwrap());
+        macs.eq(wanted.iter().map(String::as_str)).then_some(())
+    });
 }
 
 #[test]
 fn processes_with_same_folder_exchange_frames() {
     let ring = tempfile::tempdir().unwrap();
-    let (mut a, mut b) = (Machine::start(&ring, 1), Machine::start(&ring, 2));
-    a.wait_for_members(&[2]);
-    b.wait_for_members(&[1]);
+    let (mut a, mut b) = (start(&ring, 1), start(&ring, 2));
+    wait_for_members(&a, &[2]);
+    wait_for_members(&b, &[1]);
     for n in 0..2 {
         a.connect(n, 2);
         b.connect(n, 1);
@@ -227,13 +56,13 @@ fn restarted_process_is_reachable_again() {
     let ring = tempfile::tempdir().unwrap();
     // One process creates the memory of a link, and the other receives it. Kill each of them once.
     for (stays, killed) in [(1, 2), (2, 1)] {
-        let (mut a, b) = (Machine::start(&ring, stays), Machine::start(&ring, killed));
-        a.wait_for_members(&[killed]);
+        let (mut a, b) = (start(&ring, stays), start(&ring, killed));
+        wait_for_members(&a, &[killed]);
         b.signal(libc::SIGKILL);
-        a.wait_for_members(&[]);
+        wait_for_members(&a, &[]);
         drop(b);
-        let mut b = Machine::start(&ring, killed);
-        a.wait_for_members(&[killed]);
+        let mut b = start(&ring, killed);
+        wait_for_members(&a, &[killed]);
         a.connect(0, killed);
         b.connect(0, stays);
         exchange(&mut a, &mut b, 0);
@@ -246,9 +75,9 @@ fn stopped_process_does_not_block_others() {
     /// Number of QPs that send to the stopped process. Together, their messages exceed the size of the ring.
     const MANY: u32 = 16;
     let ring = tempfile::tempdir().unwrap();
-    let mut machines = [1, 2, 3].map(|id| Machine::start(&ring, id));
+    let mut machines = [1, 2, 3].map(|id| start(&ring, id));
     let [a, b, c] = &mut machines;
-    a.wait_for_members(&[2, 3]);
+    wait_for_members(a, &[2, 3]);
     for n in 0..MANY + 1 {
         a.connect(n, 3);
         c.connect(n, 1);

@@ -198,8 +198,8 @@ pub struct FabricStats {
     /// NIC frames dropped because their source IP address belongs to another member.
     #[serde(default)]
     pub tx_foreign_ip: u64,
-    /// Frames without a destination: no peer exists, the frame is a reply to an unknown peer, or the frame is
-    /// addressed to its own sender.
+    /// Frames without a destination: no peer exists, the frame is a reply to an unknown peer, the peer's name has no
+    /// address in DNS, or the frame is addressed to its own sender.
     pub tx_no_peer: u64,
     /// Frames from an address that is not configured as a peer.
     pub rx_stranger: u64,

@@ -211,6 +211,7 @@ impl Bench {
                 _ if count == 1 => assert_eq!(route, Route::Peer(0)),
                 (_, Some(owner)) => assert_eq!(route, Route::Peer(owner), "{mac} is configured"),
                 (Route::Flood, None) => {}
+                (Route::Absent, None) => panic!("{mac} is reserved, but no peer is specified by name"),
                 (Route::Own | Route::Peer(_), None) => {
                     let sender = self.model.senders.get(&mac).expect("the MAC has no sender");
                     let from = self.model.number(sender.from).map_or(Route::Own, Route::Peer);

@@ -12,7 +12,7 @@ use control_api::peer::UdpPeerEntry;
 /// Commands of `hcactl peer`.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Peer {
-    /// List peers: addresses, frame counts, MACs
+    /// List peers: addresses, frame counts, MACs, DNS names
     List,
     /// Add a peer; takes effect immediately
     Add {
@@ -77,6 +77,7 @@ pub(crate) fn cells(row: &PeerRow) -> Vec<String> {
         row.rx_foreign_mac.to_string(),
         row.tx_frames.to_string(),
         if row.macs.is_empty() { "-".to_owned() } else { row.macs.join(",") },
+        row.name.clone().unwrap_or_else(|| "-".to_owned()),
     ]
 }
 

@@ -115,7 +115,7 @@ pub(crate) fn devices(rows: &[DeviceRow]) -> String {
 
 pub(crate) fn peers(rows: &[PeerRow]) -> String {
     let mut text = Text::default();
-    text.head(&["ADDRESS", "KIND", "RX-FRAMES", "OVER-RATE", "FOREIGN-MAC", "TX-FRAMES", "MACS"]);
+    text.head(&["ADDRESS", "KIND", "RX-FRAMES", "OVER-RATE", "FOREIGN-MAC", "TX-FRAMES", "MACS", "NAME"]);
     text.lines.extend(rows.iter().map(crate::peer::cells));
     text.finish()
 }

@@ -35,6 +35,8 @@ pub struct DeviceArgs {
 
     /// Add a UDP peer (repeatable)
     ///
+    /// The peer has an address or a DNS name. All addresses of a DNS name are peers, as with `addr` in the configuration.
+    ///
     /// `mac=MAC` reserves a MAC address for the peer: frames with this source MAC are dropped if they come from another
     /// peer. `id=ID` does the same for the MAC derived from the peer's device number. Add `leaf` if the peer sends only
     /// to this device, as QEMU's -netdev dgram does. The device then forwards frames between that peer and all others.
@@ -158,7 +160,7 @@ mod tests {
         .unwrap();
         let [device] = &config.devices[..] else { panic!("{config:?}") };
         assert_eq!((device.identity.lid.get(), device.frontend.key(), device.strict), (1, "mthca", true));
-        let FabricConfig::Udp { bind, peers } = &device.fabric else { panic!("{device:?}") };
+        let FabricConfig::Udp { bind, peers, .. } = &device.fabric else { panic!("{device:?}") };
         assert_eq!(bind.to_string(), "127.0.0.1:47911");
         let peers: Vec<_> =
             peers.iter().map(|peer| (peer.addr.port(), peer.mac.is_some(), peer.leaf)).collect();

@@ -35,6 +35,9 @@ pub struct ConfinementEntry {
     /// Allow devices that are added at run time to use the UDP fabric. The UDP fabric is always allowed if a
     /// device in this file uses it.
     pub udp: bool,
+    /// Allow devices that are added at run time to specify peers by DNS name. This is always allowed if a device in
+    /// this file does. hcad can then also send DNS requests, over UDP and TCP.
+    pub dns: bool,
 }
 
 impl Default for ConfinementEntry {
@@ -47,6 +50,7 @@ impl Default for ConfinementEntry {
             tap: false,
             ring: false,
             udp: true,
+            dns: false,
         }
     }
 }

@@ -397,14 +397,6 @@ impl DeviceConfig {
         {
             tap["path_mtu"] = json!(path_mtu.bytes());
         }
-        // Replace host names with the addresses to which they resolved.
-        if let FabricConfig::Udp { peers, .. } = &self.fabric {
-            let entries = entry.get_mut("fabric").and_then(|fabric| fabric.pointer_mut("/udp/peers"));
-            let entries = entries.and_then(Value::as_array_mut).into_iter().flatten();
-            for (addr, peer) in entries.filter_map(|entry| entry.get_mut("addr")).zip(peers) {
-                *addr = json!(peer.addr);
-            }
-        }
         self.entry = entry;
     }
 

@@ -16,7 +16,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::device::{lid, unicast_mac};
-use super::{ConfigError, peer_addr, value};
+use super::named_peer::NamedPeer;
+use super::{ConfigError, value};
 
 /// The fabric that connects a device to its peers.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -91,6 +92,8 @@ pub enum FabricConfig {
     Udp {
         bind: SocketAddr,
         peers: Vec<UdpPeer>,
+        /// Peers that are specified by DNS name.
+        named: Vec<NamedPeer>,
     },
     Local {
         network: String,
@@ -113,7 +116,7 @@ pub enum FabricConfig {
 pub fn check_peer(entry: &UdpPeerEntry, key: &str) -> Result<UdpPeer, ConfigError> {
     let addr = match &entry.addr {
         PeerAddr::Address(addr) => *addr,
-        PeerAddr::Name { .. } => {
+        PeerAddr::Host { .. } | PeerAddr::Service(_) => {
             return Err(value(
                 &format!("{key}addr"),
                 format!("{} is not of the form ADDRESS:PORT", entry.addr),
@@ -123,21 +126,31 @@ pub fn check_peer(entry: &UdpPeerEntry, key: &str) -> Result<UdpPeer, ConfigErro
     if addr.port() == 0 {
         return Err(value(&format!("{key}addr"), "port 0 is not a valid destination"));
     }
-    let by_id = entry.id.map(|id| lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
     let ip = addr.ip();
-    if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+    if !is_unicast(ip) {
         return Err(value(&format!("{key}addr"), format!("{ip} is not a unicast address")));
     }
+    Ok(UdpPeer {
+        addr,
+        mac: check_mac(entry, key)?,
+        leaf: entry.leaf,
+        max_frames_per_second: entry.max_frames_per_second,
+    })
+}
+
+/// Returns whether an address can be the address of a peer.
+pub(crate) fn is_unicast(ip: IpAddr) -> bool {
+    !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
+}
+
+/// Returns the MAC that an entry reserves for its peer, if any.
+pub(super) fn check_mac(entry: &UdpPeerEntry, key: &str) -> Result<Option<MacAddr>, ConfigError> {
+    let by_id = entry.id.map(|id| lid(id, &format!("{key}id")).map(MacAddr::from_lid)).transpose()?;
     let mac = entry.mac.as_deref().map(|text| unicast_mac(text, &format!("{key}mac"))).transpose()?;
     if by_id.is_some() && mac.is_some() {
         return Err(value(&format!("{key}mac"), "conflicts with `id`, which already determines the MAC"));
     }
-    Ok(UdpPeer {
-        addr,
-        mac: mac.or(by_id),
-        leaf: entry.leaf,
-        max_frames_per_second: entry.max_frames_per_second,
-    })
+    Ok(mac.or(by_id))
 }
 
 impl FabricConfig {
@@ -178,28 +191,36 @@ impl FabricConfig {
             return Err(value(&format!("{key}.bind"), format!("{} is not a unicast address", bind.ip())));
         }
         let mut peers: Vec<UdpPeer> = Vec::with_capacity(udp.peers.len());
+        let mut named: Vec<NamedPeer> = Vec::new();
         let mut macs = HashMap::new();
         for (index, entry) in udp.peers.iter().enumerate() {
             let key = format!("{key}.peers[{index}].");
             let wrong = |name, problem| Err(value(&format!("{key}{name}"), problem));
-            let addr = match peer_addr::resolve(&entry.addr, bind) {
-                Ok(addr) => addr,
-                Err(problem) => return wrong("addr", problem),
+            let mac = if let Some(peer) = NamedPeer::check(entry, &key)? {
+                if named.iter().any(|earlier| earlier.name == peer.name) {
+                    return wrong("addr", format!("{} is already a peer", entry.addr));
+                }
+                named.push(peer);
+                named.last().and_then(|peer| peer.mac)
+            } else {
+                let peer = check_peer(entry, &key)?;
+                let addr = peer.addr;
+                if addr.is_ipv4() != bind.is_ipv4() {
+                    return wrong("addr", format!("{addr} and `bind` {bind} must have the same IP version"));
+                }
+                // A socket bound to the unspecified address also receives on loopback addresses.
+                let is_bound =
+                    addr.ip() == bind.ip() || bind.ip().is_unspecified() && addr.ip().is_loopback();
+                if is_bound && addr.port() == bind.port() {
+                    return wrong("addr", format!("{addr} is this device's own address"));
+                }
+                if peers.iter().any(|earlier| earlier.addr == addr) {
+                    return wrong("addr", format!("{addr} is already a peer"));
+                }
+                peers.push(peer);
+                peer.mac
             };
-            let entry = UdpPeerEntry { addr: addr.into(), ..entry.clone() };
-            if addr.is_ipv4() != bind.is_ipv4() {
-                return wrong("addr", format!("{addr} and `bind` {bind} must have the same IP version"));
-            }
-            let peer = check_peer(&entry, &key)?;
-            // A socket bound to the unspecified address also receives on loopback addresses.
-            let is_bound = addr.ip() == bind.ip() || bind.ip().is_unspecified() && addr.ip().is_loopback();
-            if is_bound && addr.port() == bind.port() {
-                return wrong("addr", format!("{addr} is this device's own address"));
-            }
-            if peers.iter().any(|earlier| earlier.addr == addr) {
-                return wrong("addr", format!("{addr} is already a peer"));
-            }
-            if let Some(mac) = peer.mac {
+            if let Some(mac) = mac {
                 if mac == own {
                     return wrong("mac", format!("{mac} is this device's own MAC"));
                 }
@@ -207,9 +228,16 @@ impl FabricConfig {
                     return wrong("mac", format!("{mac} is already used by peers[{other}]"));
                 }
             }
-            peers.push(peer);
         }
-        Ok(Self::Udp { bind, peers })
+        Ok(Self::Udp { bind, peers, named })
+    }
+
+    /// Returns the peers that are specified by DNS name.
+    pub fn named_peers(&self) -> &[NamedPeer] {
+        match self {
+            Self::Udp { named, .. } => named,
+            Self::Local { .. } | Self::Ring { .. } | Self::Tap { .. } => &[],
+        }
     }
 }
 

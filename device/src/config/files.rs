@@ -119,6 +119,11 @@ impl Config {
             || self.devices.iter().any(|device| matches!(device.fabric, FabricConfig::Udp { .. }))
     }
 
+    /// Returns whether any device specifies peers by DNS name, or a device added later is allowed to.
+    pub fn may_have_names(&self) -> bool {
+        self.confinement.dns || self.devices.iter().any(|device| !device.fabric.named_peers().is_empty())
+    }
+
     /// Returns the default directory for files that hcad writes at the request of `hcactl`.
     pub(crate) fn own_folder(&self) -> Option<PathBuf> {
         match (&self.confinement.writable, &self.control_socket) {

@@ -174,6 +174,8 @@ pub(super) struct Permitted {
     /// Whether devices may use rings. The members of a ring connect to each other's sockets.
     pub(super) ring: bool,
     pub(super) udp: bool,
+    /// Whether the process may send DNS requests: over UDP, and over TCP if an answer is too long for a datagram.
+    pub(super) dns: bool,
     /// Descriptor of the socket that probes whether other sockets are in use. It may connect but cannot send data.
     pub(super) probe: Option<RawFd>,
 }
@@ -199,9 +201,10 @@ fn filter(permitted: &Permitted) -> Result<BpfProgram, BackendError> {
     for call in ANY_ARGUMENTS.iter().chain(LEGACY_CALLS) {
         rules.insert(*call, Vec::new());
     }
-    if permitted.ring {
-        // The filter cannot inspect the destination, but permits only Unix and UDP sockets. The destination is
-        // restricted by Landlock if the kernel supports that, and otherwise by file permissions.
+    if permitted.ring || permitted.dns {
+        // The filter cannot inspect the destination. It permits only Unix and UDP sockets, and TCP sockets for DNS. The
+        // destination is restricted by Landlock if the kernel supports that. Otherwise, only file permissions restrict
+        // it, and nothing restricts TCP connections.
         rules.insert(libc::SYS_connect, Vec::new());
     }
     if permitted.probe.is_none() {
@@ -250,11 +253,15 @@ fn limited(permitted: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let given = |group: &u32| {
         vec![masked(2, -1, -1), masked(3, -1, group.cast_signed()), masked(4, -1, libc::AT_EMPTY_PATH)]
     };
-    // TCP, raw and netlink sockets are not permitted. Unix datagram sockets are not permitted either, because they can
+    // TCP sockets are permitted only for DNS. Raw and netlink sockets are not permitted. Unix datagram sockets are not permitted either, because they can
     // send each message to a different destination.
     let mut sockets = vec![socket(libc::AF_UNIX, libc::SOCK_STREAM)];
-    if permitted.udp {
-        sockets.extend([libc::AF_INET, libc::AF_INET6].map(|family| socket(family, libc::SOCK_DGRAM)));
+    for (kind, is_permitted) in
+        [(libc::SOCK_DGRAM, permitted.udp || permitted.dns), (libc::SOCK_STREAM, permitted.dns)]
+    {
+        if is_permitted {
+            sockets.extend([libc::AF_INET, libc::AF_INET6].map(|family| socket(family, kind)));
+        }
     }
     let mut calls = vec![
         (libc::SYS_openat, open(2, 3)),
@@ -291,7 +298,7 @@ fn limited(permitted: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
         calls.extend([(libc::SYS_close, other(0)), (libc::SYS_dup3, other(1))]);
         #[cfg(target_arch = "x86_64")]
         calls.push((libc::SYS_dup2, other(1)));
-        if !permitted.ring {
+        if !permitted.ring && !permitted.dns {
             calls.push((libc::SYS_connect, vec![is(0, probe)]));
         }
     }
@@ -315,7 +322,9 @@ mod tests {
 
     /// Runs `test` in a new thread with the filter applied only to that thread.
     fn confined<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
-        let filter = filter(&Permitted { groups: vec![GROUP], ring: false, udp: true, probe: None }).unwrap();
+        let filter =
+            filter(&Permitted { groups: vec![GROUP], ring: false, udp: true, dns: false, probe: None })
+                .unwrap();
         let thread = thread::spawn(move || {
             seccompiler::apply_filter(&filter).unwrap();
             test()

@@ -176,8 +176,12 @@ fn port(config: &Config) -> Option<u16> {
     }
 }
 
-/// Restricts this thread, and the threads that it creates, to the granted rights.
-pub(super) fn restrict(config: &Config, grants: Vec<Grant>) -> Outcome<Paths> {
+/// Restricts this thread, and the threads that it creates, to the granted rights, and to TCP connections to `dns_ports`.
+pub(super) fn restrict(
+    config: &Config,
+    grants: Vec<Grant>,
+    dns_ports: impl Iterator<Item = u16>,
+) -> Outcome<Paths> {
     let each = |folder: fn(&Grant) -> Option<PathBuf>| {
         let mut folders: Vec<_> = grants.iter().filter_map(folder).collect();
         folders.sort();
@@ -187,7 +191,7 @@ pub(super) fn restrict(config: &Config, grants: Vec<Grant>) -> Outcome<Paths> {
     let (folders, sockets) = (each(|grant| grant.folder.clone()), each(|grant| grant.sockets.clone()));
     let files = each(|grant| grant.file.clone());
     let (tap, port) = (has_tap(config), port(config));
-    let status = apply(grants, port).map_err(|error| Missing::Refused(error.to_string()))?;
+    let status = apply(grants, port, dns_ports).map_err(|error| Missing::Refused(error.to_string()))?;
     match (status.ruleset, status.landlock) {
         (RulesetStatus::NotEnforced, _)
         | (_, LandlockStatus::NotEnabled | LandlockStatus::NotImplemented) => Err(Missing::Kernel),
@@ -198,8 +202,12 @@ pub(super) fn restrict(config: &Config, grants: Vec<Grant>) -> Outcome<Paths> {
 }
 
 /// Applies all restrictions that Landlock supports. In addition to file access, they cover TCP (only binding to `port`
-/// is permitted), signals to other processes, and connections to other processes' abstract sockets.
-fn apply(grants: Vec<Grant>, port: Option<u16>) -> Result<RestrictionStatus, RulesetError> {
+/// and connecting to `dns_ports` is permitted), signals to other processes, and connections to other processes' abstract sockets.
+fn apply(
+    grants: Vec<Grant>,
+    port: Option<u16>,
+    dns_ports: impl Iterator<Item = u16>,
+) -> Result<RestrictionStatus, RulesetError> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK_ABI))?
         .handle_access(AccessNet::from_all(LANDLOCK_ABI))?
@@ -210,6 +218,9 @@ fn apply(grants: Vec<Grant>, port: Option<u16>) -> Result<RestrictionStatus, Rul
     }
     if let Some(port) = port {
         rules = rules.add_rule(NetPort::new(port, AccessNet::BindTcp))?;
+    }
+    for port in dns_ports {
+        rules = rules.add_rule(NetPort::new(port, AccessNet::ConnectTcp))?;
     }
     rules.restrict_self()
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use card::fabric::Fabric;
 use card::fabric::ring::MemberRow;
-use card::fabric::switch::{PeerError, PeerRow};
+use card::fabric::switch::{PeerError, PeerRow, ResolvedPeer};
 use card::fabric::udp::UdpPeer;
 use card::frontend::Frontend;
 use card::hca::Hca;
@@ -19,6 +19,8 @@ pub enum PeerCall {
     List(oneshot::Sender<Result<PeerList, PeersError>>),
     Add(UdpPeer, oneshot::Sender<Result<(), PeersError>>),
     Remove(SocketAddr, oneshot::Sender<Result<(), PeersError>>),
+    /// Replaces the peers found through DNS. Returns why peers were left out.
+    Resolve(Vec<ResolvedPeer>, oneshot::Sender<Result<Vec<PeerError>, PeersError>>),
 }
 
 /// The peers of a UDP fabric, or the members of a ring.
@@ -53,6 +55,7 @@ impl PeerCall {
             Self::List(answer) => answer.is_closed(),
             Self::Add(_, answer) => answer.is_closed(),
             Self::Remove(_, answer) => answer.is_closed(),
+            Self::Resolve(_, answer) => answer.is_closed(),
         }
     }
 
@@ -87,6 +90,10 @@ impl PeerCall {
                     hca.remove_static_neighbour(mac);
                 }
                 let _ = answer.send(removed.map(drop));
+            }
+            // The port has static neighbour entries for the MACs of named peers from the start.
+            Self::Resolve(peers, answer) => {
+                let _ = answer.send(switch.map(|switch| switch.set_resolved(&peers)));
             }
         }
     }

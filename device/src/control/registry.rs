@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::call::Handle;
+use crate::peer_names::PeerNames;
 
 /// Maximum number of pending changes. Each control client waits for one change at a time, so the limit equals the
 /// maximum number of clients.
@@ -29,6 +30,8 @@ pub struct Device {
     pub trace_max_bytes: u64,
     pub record_max_bytes: u64,
     pub header: Header,
+    /// Peers that are specified by DNS name, if there are any.
+    pub names: Option<PeerNames>,
     pub handle: Handle,
 }
 

@@ -1,7 +1,9 @@
 //! Helpers for tests that run `hcad`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub(crate) mod dns;
 mod guest;
+pub(crate) mod machine;
 
 use std::ffi::c_long;
 use std::io::{BufRead, BufReader};

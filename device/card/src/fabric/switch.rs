@@ -7,8 +7,9 @@
 //!
 //! The table of MACs and their owners is implemented in `macs`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use engine::Instant;
 use protocol::ids::MacAddr;
@@ -20,7 +21,7 @@ use super::udp::UdpPeer;
 use crate::rate::Bucket;
 
 /// Maximum number of peers. A flooded frame is sent to each of them.
-const MAX_PEERS: usize = 256;
+pub const MAX_PEERS: usize = 256;
 
 /// Maximum number of MACs listed per peer.
 const MACS_SHOWN: usize = 16;
@@ -32,6 +33,8 @@ pub enum Route {
     Flood,
     /// The HCA itself. The frame does not leave the device.
     Own,
+    /// A peer that is specified by name and has no address at the moment. The frame is dropped.
+    Absent,
 }
 
 /// Why a frame is dropped.
@@ -56,8 +59,20 @@ pub enum PeerError {
     IpVersion(SocketAddr),
     #[error("MAC {0} is already reserved for peer {1}")]
     KnownMac(MacAddr, SocketAddr),
+    #[error("MAC {0} is reserved for a peer that the configuration specifies by name")]
+    NamedMac(MacAddr),
+    #[error("{0} was found through DNS and can only be removed from DNS or from the configuration")]
+    Resolved(SocketAddr),
     #[error("too many peers (maximum {MAX_PEERS})")]
     TooMany,
+}
+
+/// A peer found through DNS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedPeer {
+    pub peer: UdpPeer,
+    /// Name that has the peer's address.
+    pub name: Arc<str>,
 }
 
 /// A peer and its counters, as listed by `hcactl`.
@@ -65,6 +80,9 @@ pub enum PeerError {
 pub struct PeerRow {
     /// Address and UDP port on which the peer receives.
     pub addr: SocketAddr,
+    /// DNS name through which the peer was found, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Whether the peer sends only to this HCA.
     pub leaf: bool,
     /// MACs reached through the peer, at most 16: the configured MAC and learned ones.
@@ -86,6 +104,11 @@ pub struct Switch {
     peers: Vec<Peer>,
     by_addr: HashMap<SocketAddr, usize>,
     macs: MacTable<Owner>,
+    /// MACs of the peers that the configuration specifies by name. They stay reserved while such a peer has no
+    /// address, so that no other peer can use them.
+    reserved: BTreeSet<MacAddr>,
+    /// Number of reserved MACs whose peer has no address.
+    absent: usize,
     leaves: usize,
     last: Option<Last>,
     /// Source MAC of the last frame from the HCA's NIC, and the time at which this MAC was looked up.
@@ -97,6 +120,8 @@ enum Owner {
     /// This HCA. It also owns the MACs that its NIC's driver uses.
     Own,
     Peer(usize),
+    /// A peer that is specified by name and has no address at the moment.
+    Absent,
 }
 
 /// The last admitted sender. Most frames have the same sender as the preceding frame.
@@ -112,6 +137,8 @@ struct Last {
 #[derive(Debug)]
 struct Peer {
     config: UdpPeer,
+    /// Name of a peer found through DNS.
+    name: Option<Arc<str>>,
     bucket: Option<Bucket>,
     rx_frames: u64,
     rx_over_rate: u64,
@@ -130,6 +157,8 @@ impl Switch {
             peers: Vec::new(),
             by_addr: HashMap::new(),
             macs: MacTable::default(),
+            reserved: BTreeSet::new(),
+            absent: 0,
             leaves: 0,
             last: None,
             last_own: None,
@@ -138,11 +167,60 @@ impl Switch {
         Ok(switch)
     }
 
+    /// Reserves the MAC of a peer that is specified by name. Until the peer has an address, frames from this MAC are
+    /// rejected and frames to it are dropped.
+    ///
+    /// # Errors
+    /// [`PeerError::KnownMac`] if the MAC belongs to another peer.
+    pub fn reserve(&mut self, mac: MacAddr) -> Result<(), PeerError> {
+        match self.macs.fixed(mac) {
+            Some(Owner::Peer(peer)) => {
+                self.addr(peer).map_or(Ok(()), |addr| Err(PeerError::KnownMac(mac, addr)))?
+            }
+            Some(Owner::Own | Owner::Absent) | None => {}
+        }
+        self.reserved.insert(mac);
+        self.set_absent(mac);
+        self.count_absent();
+        Ok(())
+    }
+
     /// Adds a peer.
     ///
     /// # Errors
     /// [`PeerError`].
     pub fn add(&mut self, peer: UdpPeer) -> Result<(), PeerError> {
+        match peer.mac {
+            Some(mac) if self.reserved.contains(&mac) => Err(PeerError::NamedMac(mac)),
+            _ => self.insert(peer, None),
+        }
+    }
+
+    /// Replaces the peers found through DNS. A peer that was and still is among them keeps its learned MACs and its
+    /// counters. Peers added with [`Switch::add`] take precedence: if DNS also has the address of such a peer, nothing
+    /// changes for it. Returns why peers were left out.
+    pub fn set_resolved(&mut self, resolved: &[ResolvedPeer]) -> Vec<PeerError> {
+        let by_addr: HashMap<_, _> = resolved.iter().map(|found| (found.peer.addr, found)).collect();
+        let is_same = |peer: &Peer| {
+            let found = by_addr.get(&peer.config.addr);
+            found.is_some_and(|found| found.peer == peer.config && peer.name.as_ref() == Some(&found.name))
+        };
+        let gone = self.peers.iter().filter(|peer| peer.name.is_some() && !is_same(peer));
+        // Removing the old peers first frees their MACs, which a peer keeps when it moves to another address.
+        for addr in gone.map(|peer| peer.config.addr).collect::<Vec<_>>() {
+            let _ = self.take(addr);
+        }
+        let mut left_out = Vec::new();
+        for found in resolved {
+            if !self.by_addr.contains_key(&found.peer.addr) {
+                left_out.extend(self.insert(found.peer, Some(found.name.clone())).err());
+            }
+        }
+        self.count_absent();
+        left_out
+    }
+
+    fn insert(&mut self, peer: UdpPeer, name: Option<Arc<str>>) -> Result<(), PeerError> {
         if peer.addr.is_ipv4() != self.ipv4 {
             return Err(PeerError::IpVersion(peer.addr));
         }
@@ -153,7 +231,7 @@ impl Switch {
             return Err(PeerError::TooMany);
         }
         let fixed = |mac| match self.macs.fixed(mac)? {
-            Owner::Own => None,
+            Owner::Own | Owner::Absent => None,
             Owner::Peer(peer) => self.addr(peer),
         };
         let owner = peer.mac.and_then(|mac| Some((mac, fixed(mac)?)));
@@ -169,6 +247,7 @@ impl Switch {
         self.leaves += usize::from(peer.leaf);
         self.peers.push(Peer {
             config: peer,
+            name,
             bucket: peer.max_frames_per_second.map(Bucket::new),
             rx_frames: 0,
             rx_over_rate: 0,
@@ -182,8 +261,16 @@ impl Switch {
     /// Removes and returns a peer. From then on, it counts as an unknown sender.
     ///
     /// # Errors
-    /// [`PeerError::Unknown`].
+    /// [`PeerError::Unknown`], or [`PeerError::Resolved`] if the peer was found through DNS.
     pub fn remove(&mut self, addr: SocketAddr) -> Result<UdpPeer, PeerError> {
+        let peer = self.by_addr.get(&addr).and_then(|index| self.peers.get(*index));
+        match peer.is_some_and(|peer| peer.name.is_some()) {
+            true => Err(PeerError::Resolved(addr)),
+            false => self.take(addr),
+        }
+    }
+
+    fn take(&mut self, addr: SocketAddr) -> Result<UdpPeer, PeerError> {
         let gone = self.by_addr.remove(&addr).ok_or(PeerError::Unknown(addr))?;
         let peer = self.peers.remove(gone);
         self.leaves -= usize::from(peer.config.leaf);
@@ -194,8 +281,21 @@ impl Switch {
             Owner::Peer(peer) if peer > gone => Some(Owner::Peer(peer - 1)),
             other => Some(other),
         });
+        if let Some(mac) = peer.config.mac.filter(|mac| self.reserved.contains(mac)) {
+            self.set_absent(mac);
+        }
         self.last = None;
         Ok(peer.config)
+    }
+
+    fn set_absent(&mut self, mac: MacAddr) {
+        self.macs.set_fixed(mac, Owner::Absent);
+        (self.last, self.last_own) = (None, None);
+    }
+
+    fn count_absent(&mut self) {
+        let is_absent = |mac: &&MacAddr| self.macs.fixed(**mac) == Some(Owner::Absent);
+        self.absent = self.reserved.iter().filter(is_absent).count();
     }
 
     /// Returns the peers and their counters.
@@ -212,6 +312,7 @@ impl Switch {
             macs.sort_unstable_by_key(|mac| mac.0);
             PeerRow {
                 addr: peer.config.addr,
+                name: peer.name.as_deref().map(str::to_owned),
                 leaf: peer.config.leaf,
                 macs: macs.iter().take(MACS_SHOWN).map(MacAddr::to_string).collect(),
                 rx_frames: peer.rx_frames,
@@ -228,7 +329,7 @@ impl Switch {
         self.peers.len()
     }
 
-    /// Returns the configured MACs of peers.
+    /// Returns the configured MACs of peers, including those of absent peers.
     pub fn configured_macs(&self) -> impl Iterator<Item = MacAddr> {
         self.macs.all_fixed()
     }
@@ -296,13 +397,15 @@ impl Switch {
 
     /// Returns the destination of a frame from the HCA.
     pub fn route(&self, now: Instant, dst: MacAddr) -> Route {
-        // If there is only one peer, every frame goes to it. Flooding would cost more.
-        if self.peers.len() == 1 {
+        // If there is only one peer, every frame goes to it. Flooding would cost more. However, no peer may receive the
+        // frames to an absent peer.
+        if self.peers.len() == 1 && self.absent == 0 {
             return Route::Peer(0);
         }
         match self.macs.owner(now, dst) {
             Some(Owner::Peer(peer)) => Route::Peer(peer),
             Some(Owner::Own) => Route::Own,
+            Some(Owner::Absent) => Route::Absent,
             None => Route::Flood,
         }
     }
@@ -323,178 +426,4 @@ impl Switch {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::num::NonZeroU32;
-
-    use super::*;
-    use crate::fabric::macs::MAX_LEARNED;
-
-    const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-    const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-
-    fn addr(port: u16) -> SocketAddr {
-        ([127, 0, 0, 1], port).into()
-    }
-
-    fn peer(port: u16) -> UdpPeer {
-        UdpPeer::at(addr(port))
-    }
-
-    fn switch() -> Switch {
-        Switch::new(true, &[UdpPeer { mac: Some(A), ..peer(1) }, peer(2)]).unwrap()
-    }
-
-    fn at(millis: u64) -> Instant {
-        Instant::from_nanos(millis * 1_000_000)
-    }
-
-    fn admit(switch: &mut Switch, src: MacAddr, from: u16) -> Result<usize, AdmitError> {
-        switch.admit(at(0), src, addr(from))
-    }
-
-    fn route(switch: &Switch, dst: MacAddr) -> Route {
-        switch.route(at(0), dst)
-    }
-
-    #[test]
-    fn frames_to_unknown_and_group_addresses_are_flooded() {
-        let switch = switch();
-        assert_eq!(route(&switch, B), Route::Flood);
-        assert_eq!(route(&switch, MacAddr::BROADCAST), Route::Flood);
-        assert_eq!(route(&switch, A), Route::Peer(0));
-    }
-
-    #[test]
-    fn learned_mac_moves_after_hold_time() {
-        let mut switch = switch();
-        // The frames at 100 and 400 ms do not refresh the entry of B, but the frame at 900 ms does.
-        for millis in [0, 100, 400, 900] {
-            assert_eq!(switch.admit(at(millis), B, addr(2)), Ok(1));
-        }
-        assert_eq!(route(&switch, B), Route::Peer(1));
-        for millis in [901, 2300] {
-            assert_eq!(switch.admit(at(millis), B, addr(1)), Err(AdmitError::ForeignMac), "{millis}");
-            assert_eq!(route(&switch, B), Route::Peer(1));
-        }
-        assert_eq!((switch.rows()[0].rx_frames, switch.rows()[0].rx_foreign_mac), (0, 2));
-        assert_eq!(switch.admit(at(2900), B, addr(1)), Ok(0));
-        assert_eq!(route(&switch, B), Route::Peer(0));
-        assert_eq!(switch.admit(at(2900), B, addr(2)), Err(AdmitError::ForeignMac));
-    }
-
-    #[test]
-    fn learned_mac_ages_out() {
-        let mut switch = switch();
-        switch.admit(at(0), B, addr(2)).unwrap();
-        switch.admit(at(1000), B, addr(2)).unwrap();
-        assert_eq!(switch.route(at(300_999), B), Route::Peer(1));
-        assert_eq!(switch.route(at(301_000), B), Route::Flood);
-        assert_eq!(switch.route(at(301_000), A), Route::Peer(0), "configured MACs do not age out");
-        switch.admit(at(400_000), B, addr(2)).unwrap();
-        assert_eq!(switch.route(at(400_000), B), Route::Peer(1));
-    }
-
-    #[test]
-    fn unknown_senders_are_not_learned() {
-        let mut switch = switch();
-        assert_eq!(admit(&mut switch, B, 9), Err(AdmitError::Stranger));
-        assert_eq!(route(&switch, B), Route::Flood);
-    }
-
-    #[test]
-    fn configured_mac_cannot_be_taken_over() {
-        let mut switch = switch();
-        for millis in [0, 1_000_000] {
-            assert_eq!(switch.admit(at(millis), A, addr(2)), Err(AdmitError::ForeignMac));
-            assert_eq!(switch.route(at(millis), A), Route::Peer(0));
-        }
-        assert_eq!(admit(&mut switch, A, 1), Ok(0));
-        assert_eq!(switch.rows()[1].rx_foreign_mac, 2);
-    }
-
-    #[test]
-    fn sender_of_random_macs_evicts_only_its_own_entries() {
-        let mut switch = switch();
-        admit(&mut switch, B, 1).unwrap();
-        let invented = |n: u16| {
-            let [hi, lo] = n.to_be_bytes();
-            MacAddr([6, 0, 0, 0, hi, lo])
-        };
-        for n in 0..10_000 {
-            admit(&mut switch, invented(n), 2).unwrap();
-            assert_eq!(route(&switch, invented(n)), Route::Peer(1), "the last sender is known");
-        }
-        assert_eq!((switch.macs.len(), switch.macs.learned(Owner::Peer(1))), (MAX_LEARNED + 2, MAX_LEARNED));
-        assert_eq!(route(&switch, invented(9_487)), Route::Flood, "the oldest entry was evicted");
-        assert_eq!(route(&switch, B), Route::Peer(0), "another's address is kept");
-    }
-
-    #[test]
-    fn removed_peer_loses_its_macs() {
-        let mut switch = Switch::new(true, &[peer(1), peer(2), peer(3)]).unwrap();
-        admit(&mut switch, A, 1).unwrap();
-        admit(&mut switch, B, 3).unwrap();
-        switch.remove(addr(1)).unwrap();
-        assert_eq!(switch.remove(addr(1)), Err(PeerError::Unknown(addr(1))));
-        assert_eq!((route(&switch, A), route(&switch, B)), (Route::Flood, Route::Peer(1)));
-        assert_eq!(admit(&mut switch, A, 1), Err(AdmitError::Stranger));
-        assert_eq!(admit(&mut switch, B, 3), Ok(1));
-        switch.add(peer(1)).unwrap();
-        assert_eq!(admit(&mut switch, A, 1), Ok(2));
-        assert_eq!(switch.addr(2), Some(addr(1)));
-    }
-
-    #[test]
-    fn invalid_peers_are_rejected() {
-        let mut switch = switch();
-        let v6: SocketAddr = "[::1]:5".parse().unwrap();
-        assert_eq!(switch.add(peer(2)), Err(PeerError::Known(addr(2))));
-        assert_eq!(switch.add(UdpPeer::at(v6)), Err(PeerError::IpVersion(v6)));
-        let twin = UdpPeer { mac: Some(A), ..peer(3) };
-        assert_eq!(switch.add(twin), Err(PeerError::KnownMac(A, addr(1))));
-        assert_eq!((switch.peer_count(), route(&switch, A)), (2, Route::Peer(0)));
-        while switch.peer_count() < MAX_PEERS {
-            switch.add(peer(1000 + u16::try_from(switch.peer_count()).unwrap())).unwrap();
-        }
-        assert_eq!(switch.add(peer(9)), Err(PeerError::TooMany));
-    }
-
-    #[test]
-    fn configured_mac_replaces_learned_one() {
-        let mut switch = switch();
-        admit(&mut switch, B, 1).unwrap();
-        switch.add(UdpPeer { mac: Some(B), ..peer(3) }).unwrap();
-        assert_eq!(route(&switch, B), Route::Peer(2));
-        assert_eq!(switch.macs.learned(Owner::Peer(0)), 0);
-    }
-
-    #[test]
-    fn rate_limit_drops_excess_frames() {
-        let limit = NonZeroU32::new(100);
-        let mut switch =
-            Switch::new(true, &[UdpPeer { max_frames_per_second: limit, ..peer(1) }, peer(2)]).unwrap();
-        let admitted = (0..50).filter(|_| admit(&mut switch, A, 1).is_ok()).count();
-        assert_eq!(admitted, 10);
-        assert_eq!(admit(&mut switch, A, 1), Err(AdmitError::OverRate));
-        assert!((0..50).all(|_| admit(&mut switch, B, 2).is_ok()));
-        let rows = switch.rows();
-        assert_eq!((rows[0].rx_frames, rows[0].rx_over_rate), (10, 41));
-        assert_eq!((rows[1].rx_frames, rows[1].macs.clone()), (50, vec![B.to_string()]));
-    }
-
-    #[test]
-    fn frames_are_forwarded_only_from_or_to_leaves() {
-        let leaf = |port| UdpPeer { leaf: true, ..peer(port) };
-        let switch = Switch::new(true, &[peer(1), peer(2), leaf(3), leaf(4)]).unwrap();
-        for (from, to, passes) in
-            [(0, 1, false), (0, 2, true), (2, 0, true), (2, 3, true), (2, 2, false), (1, 0, false)]
-        {
-            assert_eq!(switch.passes(from, to), passes, "{from} to {to}");
-        }
-        assert!(switch.may_pass(0) && switch.may_pass(2));
-        let mesh = Switch::new(true, &[peer(1), peer(2)]).unwrap();
-        assert!(!mesh.may_pass(0));
-        let one_nic = Switch::new(true, &[leaf(1)]).unwrap();
-        assert!(!one_nic.may_pass(0));
-    }
-}
+mod tests;

@@ -159,6 +159,10 @@ impl UdpFabric {
         }
         match self.switch.route(now, dst) {
             Route::Own => true,
+            Route::Absent => {
+                self.stats.tx_no_peer += 1;
+                false
+            }
             Route::Peer(to) if !self.switch.passes(from, to) => true,
             Route::Peer(to) => {
                 self.stats.passed_on += 1;
@@ -215,7 +219,7 @@ impl Fabric for UdpFabric {
                     self.stats.tx_no_peer += 1;
                     batch.run(1, MAX_SEND_LEN)
                 }
-                Route::Own => {
+                Route::Own | Route::Absent => {
                     self.stats.tx_no_peer += 1;
                     batch.run(1, MAX_SEND_LEN)
                 }

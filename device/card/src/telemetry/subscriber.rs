@@ -7,6 +7,7 @@ use std::thread;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tracing_subscriber::filter::{Directive, LevelFilter, ParseError};
 use tracing_subscriber::{EnvFilter, reload};
 
 use super::{line, non_blocking};
@@ -52,8 +53,7 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
         Ok(directives) => (EnvFilter::DEFAULT_ENV, directives),
         Err(_) => ("log.filter", config.filter.clone()),
     };
-    let filter =
-        EnvFilter::try_new(&directives).map_err(|error| format!("{source} {directives:?}: {error}"))?;
+    let filter = filter(&directives).map_err(|error| format!("{source} {directives:?}: {error}"))?;
     let writer =
         non_blocking::standard_error().map_err(|error| format!("cannot start the log thread: {error}"))?;
     writer.set_format(config.format);
@@ -82,11 +82,22 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
     Ok(())
 }
 
+/// Returns the filter that the directives describe. Unless they mention the DNS client, its log is off: it logs every
+/// unexpected datagram, so that anyone on the network could flood the log.
+fn filter(directives: &str) -> Result<EnvFilter, ParseError> {
+    let filter = EnvFilter::try_new(directives)?;
+    if directives.contains("hickory") {
+        return Ok(filter);
+    }
+    let off = |target: &str| format!("{target}={}", LevelFilter::OFF).parse::<Directive>();
+    Ok(filter.add_directive(off("hickory_net")?).add_directive(off("hickory_resolver")?))
+}
+
 /// Replaces the log filter. Returns false if the directives are invalid, RUST_LOG overrides them, or the log has not
 /// been set up.
 pub fn set_filter(directives: &str) -> bool {
     let is_ours = std::env::var_os(EnvFilter::DEFAULT_ENV).is_none();
-    match (SET_FILTER.get(), EnvFilter::try_new(directives)) {
+    match (SET_FILTER.get(), filter(directives)) {
         (Some(set), Ok(filter)) if is_ours => set(filter).is_ok(),
         _ => false,
     }

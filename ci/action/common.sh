@@ -1,0 +1,19 @@
+# Sourced by the scripts of the action in .github/actions/rdma. They need nothing from the repository except this folder.
+set -euo pipefail
+
+die() {
+    # The hosting service shows this line in the summary of the job.
+    printf '::error::%s\n' "$*"
+    exit 1
+}
+
+# output NAME VALUE: sets an output of this step.
+output() {
+    printf '%s=%s\n' "$1" "$2" >>"$GITHUB_OUTPUT"
+}
+
+# Options of `guest-lab` that select the guests, from the inputs of the action.
+guests() {
+    printf '%s\n' "$KIND" --count "$COUNT"
+    [ -z "${KERNEL-}" ] || printf '%s\n' --kernel "$KERNEL"
+}

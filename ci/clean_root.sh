@@ -1,0 +1,58 @@
+# Sourced by scripts that run commands in a clean Debian root, as another machine would. The root has this checkout, this
+# machine's Rust toolchain, and this machine's access to the package registries. `ci/common.sh` must be sourced first.
+# `inside` uses the variable `root`, the directory of the root.
+
+# Environment variables that configure the clients of package registries. The certificates are placed at a path to which
+# no package writes.
+certificates=/etc/ssl/host.crt
+environment=()
+while IFS= read -r line; do environment+=("$line"); done < <(
+    env | grep -E '^(CARGO_(HTTP|NET|SOURCE|REGISTR)[A-Z0-9_]*|PIP_[A-Z_]*|(http|https|no)_proxy|(HTTP|HTTPS|NO)_PROXY)=' |
+        grep -vE '^PIP_(CERT|FIND_LINKS)=')
+for variable in SSL_CERT_FILE PIP_CERT CARGO_HTTP_CAINFO; do environment+=("$variable=$certificates"); done
+
+# furnish ROOT: adds a mount point for the toolchain, a checkout, and this machine's access to its registries.
+furnish() {
+    local root=$1 home
+    mkdir -p "$root/opt/rust" "$root/etc/ssl"
+    cp --dereference "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" "$root$certificates"
+    cp --dereference /etc/resolv.conf /etc/hosts "$root/etc/"
+    apt-config dump Acquire >"$root/etc/apt/apt.conf.d/99host"
+    [ ! -e /etc/pip.conf ] || cp /etc/pip.conf "$root/etc/"
+    chroot "$root" useradd --create-home user
+    for home in root home/user; do
+        mkdir -p "$root/$home/hcad" "$root/$home/.cargo" "$root/$home/.config"
+        for file in .cargo/config.toml .config/pip; do
+            [ ! -e "$HOME/$file" ] || cp -r "$HOME/$file" "$root/$home/$file"
+        done
+        git ls-files -z --cached --others --exclude-standard | tar --null --files-from=- --ignore-failed-read -c |
+            tar -C "$root/$home/hcad" -x
+    done
+    chroot "$root" chown -R user: /home/user
+}
+
+# enter ROOT TOOLCHAIN USER ENVIRONMENT... -- COMMAND...: runs the command in its own namespaces, with this root. Uses
+# pivot_root instead of chroot, because no namespaces can be created inside a chroot.
+enter() {
+    local root=$1 toolchain=$2 user=$3
+    shift 3
+    mount --make-rprivate /
+    mount --bind "$root" "$root"
+    mount -t proc proc "$root/proc"
+    mount --rbind /sys "$root/sys"
+    mount --rbind /dev "$root/dev"
+    mount --bind "$toolchain" "$root/opt/rust"
+    cd "$root"
+    pivot_root . .
+    umount --lazy .
+    cd "$(getent passwd "$user" | cut -d: -f6)/hcad"
+    local home=${PWD%/hcad} path=/opt/rust/bin:/usr/local/bin:/usr/bin:/bin
+    [ "$user" != root ] || path=$path:/usr/sbin:/sbin
+    exec setpriv --reuid="$user" --regid="$user" --init-groups \
+        env -i HOME="$home" USER="$user" LANG=C.UTF-8 PATH="$path" "$@"
+}
+toolchain=$(rustc --print sysroot)
+inside() {
+    unshare --mount --pid --fork --kill-child bash -euc "$(declare -f enter); enter \"\$@\"" enter \
+        "$root" "$toolchain" "$1" "${environment[@]}" "${@:2}"
+}
