@@ -11,13 +11,13 @@ use protocol::ids::{Iova, Lkey};
 
 use crate::buffer::PageBudget;
 
-pub const UNIT_PAGES: usize = UNIT / Mtt::LEN;
+pub(super) const UNIT_PAGES: usize = UNIT / Mtt::LEN;
 /// Work requests pad a list to a multiple of this number of units.
 const PADDING: u64 = 4;
 
 /// A key's translation list. It extends to the last element that has been written.
 #[derive(Debug)]
-pub enum TranslationList {
+pub(super) enum TranslationList {
     Pages(Vec<Iova>),
     /// List of ranges within other keys (KLM or KSM). If the list is strided, the first element is a [`RepeatBlock`],
     /// and the others are [`StridedEntry`]s.
@@ -25,7 +25,7 @@ pub enum TranslationList {
 }
 
 impl TranslationList {
-    pub fn new(mode: Option<AccessMode>) -> Self {
+    pub(super) fn new(mode: Option<AccessMode>) -> Self {
         match mode {
             Some(AccessMode::Ranges | AccessMode::FixedRanges) => Self::Ranges(Vec::new()),
             _ => Self::Pages(Vec::new()),
@@ -33,7 +33,7 @@ impl TranslationList {
     }
 
     /// Returns the size of the list, counted in page addresses.
-    pub fn pages(&self) -> usize {
+    pub(super) fn pages(&self) -> usize {
         match self {
             Self::Pages(pages) => pages.len(),
             Self::Ranges(ranges) => ranges.len() * UNIT_PAGES,
@@ -41,7 +41,7 @@ impl TranslationList {
     }
 
     /// Returns the page address at an index. Returns `None` past the end of the list, or if the list contains ranges.
-    pub fn page(&self, place: usize) -> Option<Iova> {
+    pub(super) fn page(&self, place: usize) -> Option<Iova> {
         match self {
             Self::Pages(pages) => pages.get(place).copied(),
             Self::Ranges(_) => None,
@@ -50,7 +50,7 @@ impl TranslationList {
 
     /// Returns a range of the list, or `None` past the end of the list. The terminate key ends the list (section 20,
     /// M-19).
-    pub fn range(&self, place: usize) -> Option<KeyRange> {
+    pub(super) fn range(&self, place: usize) -> Option<KeyRange> {
         let Self::Ranges(ranges) = self else { return None };
         let klm = ranges.get(place).filter(|klm| klm.key != TERMINATE_KEY)?;
         let target = Some((Lkey::new(klm.key), klm.va));
@@ -73,7 +73,7 @@ impl TranslationList {
     }
 
     /// Returns the pattern that a strided list repeats, or `None` if the list is not strided.
-    pub fn pattern(&self) -> Option<Pattern> {
+    pub(super) fn pattern(&self) -> Option<Pattern> {
         let RepeatBlock { byte_count, repetitions, entries, .. } = self.header()?;
         Some(Pattern { ranges: entries.into(), len: byte_count.into(), repetitions: repetitions.into() })
     }
@@ -83,7 +83,7 @@ impl TranslationList {
     /// # Errors
     /// Fails with [`AccessError::Bounds`] if the units do not fit or the budget has too few pages. In either case,
     /// nothing is written.
-    pub fn write(
+    pub(super) fn write(
         &mut self,
         offset: u64,
         list: &[u8],

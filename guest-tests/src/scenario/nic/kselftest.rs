@@ -28,6 +28,8 @@ const REMOTE: &str = "remote";
 const SOURCES: &str = "/sources";
 /// Folders of the programs, below `tools/testing/selftests`.
 const FOLDERS: [&str; 2] = ["drivers/net", "drivers/net/hw"];
+/// Number of CPUs, and thus of queues. Many tests need four.
+const CPUS: u32 = 4;
 /// Minimum number of tests that must pass on a card.
 const LEAST_PASSED: usize = 65;
 
@@ -56,8 +58,16 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("devmem_lib.py", "is a library, not a program"),
 ];
 
+/// Texts with which a program without results says that it cannot test this device or this kernel.
+const NOT_STARTED: &[&str] = &["KsftSkipEx", "Test not started"];
+
 /// Tests that fail for a reason other than the device.
-const KNOWN: &[(&str, &str)] = &[];
+const KNOWN: &[(&str, &str)] = &[
+    ("drivers/net/hds.py hds.set_hds_disable", "reads tcp-data-split, which the driver does not report"),
+    ("drivers/net/napi_threaded.py", "needs an ethtool that prints channels as JSON"),
+    ("drivers/net/queues.py queues.check_xsk", "needs a helper in C"),
+    ("drivers/net/hw/irq.py irq.check_reconfig_xdp", "needs a BPF program in C"),
+];
 
 /// The NICs under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +126,7 @@ impl Bench {
     async fn start(lab: &Lab, run: &RunDir, nics: Nics) -> Result<Self> {
         let image = lab.self_test_image(run).await?;
         let disks = vec![lab.self_tests().await?];
-        let guest = Guest { disks, ..shape("a") };
+        let guest = Guest { disks, least_cpus: CPUS, ..shape("a") };
         let (guest, daemon) = match nics {
             Nics::Cards(hca) => {
                 let specs = HcaSpec::pair()?.map(|spec| strict_card(hca, lab, spec));
@@ -148,8 +158,9 @@ impl Bench {
         let remote = device(vm, 2).await?;
         bring_up(vm, &self.device, &Address::on(0, 1)).await?;
         let Address { ipv4, ipv6 } = Address::on(0, 2);
+        // Programs take links down, which would remove IPv6 addresses.
         let line = format!(
-            "ip netns add {REMOTE} && ip link set {remote} netns {REMOTE} && \
+            "sysctl -qw net.ipv6.conf.all.keep_addr_on_down=1 && ip netns add {REMOTE} && ip link set {remote} netns {REMOTE} && \
              ip -n {REMOTE} address add {ipv4}/24 dev {remote} && \
              ip -n {REMOTE} address add {ipv6}/64 dev {remote} nodad && \
              ip -n {REMOTE} link set {remote} up && ip -n {REMOTE} link set lo up && \
@@ -183,7 +194,8 @@ impl Bench {
         let end = self.vm.program(LIMIT, &line).await?;
         writeln!(log, "{program}: {:?}\n{}{}", end.status, end.stdout, end.stderr)?;
         let found: Vec<_> = end.stdout.lines().filter_map(|line| parse(program, line)).collect();
-        ensure!(!found.is_empty(), "no results: {}{}", end.stdout, end.stderr);
+        let skips_itself = NOT_STARTED.iter().any(|text| end.stdout.contains(text) || end.stderr.contains(text));
+        ensure!(skips_itself || !found.is_empty(), "no results: {}{}", end.stdout, end.stderr);
         let is_known = |name: &str| KNOWN.iter().any(|(known, _)| name.starts_with(known));
         let failed: Vec<_> = found
             .iter()
