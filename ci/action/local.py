@@ -13,7 +13,6 @@ import argparse
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -196,7 +195,7 @@ class Runner:
         if path.is_symlink():
             path.unlink()
         elif path.exists():
-            shutil.rmtree(path)
+            raise SystemExit(f"{path} exists; it would be replaced by the entry, so use another HOME, or omit --cache")
         path.symlink_to(entry)
 
 

@@ -1,4 +1,4 @@
-//! Tests `hcad` processes that find each other through DNS, in the default sandbox. The name server belongs to the test.
+//! Tests `hcad` processes that find each other through DNS, in the default sandbox. The tests run the name server.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;

@@ -35,7 +35,8 @@ pub struct DeviceArgs {
 
     /// Add a UDP peer (repeatable)
     ///
-    /// The peer has an address or a DNS name. All addresses of a DNS name are peers, as with `addr` in the configuration.
+    /// The peer has an address or a DNS name. All addresses of a DNS name are peers, as with `addr` in the
+    /// configuration.
     ///
     /// `mac=MAC` reserves a MAC address for the peer: frames with this source MAC are dropped if they come from another
     /// peer. `id=ID` does the same for the MAC derived from the peer's device number. Add `leaf` if the peer sends only

@@ -32,8 +32,8 @@ pub enum PeerName {
 }
 
 impl NamedPeer {
-    /// Checks an entry. Returns `None` if the entry has an address instead of a name. `key` is the prefix of the entry's
-    /// configuration keys, for error messages.
+    /// Checks an entry. Returns `None` if the entry has an address instead of a name. `key` is the prefix of the
+    /// entry's configuration keys, for error messages.
     pub(super) fn check(entry: &UdpPeerEntry, key: &str) -> Result<Option<Self>, ConfigError> {
         let lower = |name: &str| name.to_ascii_lowercase().into();
         let name = match &entry.addr {

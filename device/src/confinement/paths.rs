@@ -176,7 +176,8 @@ fn port(config: &Config) -> Option<u16> {
     }
 }
 
-/// Restricts this thread, and the threads that it creates, to the granted rights, and to TCP connections to `dns_ports`.
+/// Restricts this thread, and the threads that it creates, to the granted rights, and to TCP connections to
+/// `dns_ports`.
 pub(super) fn restrict(
     config: &Config,
     grants: Vec<Grant>,
@@ -202,7 +203,8 @@ pub(super) fn restrict(
 }
 
 /// Applies all restrictions that Landlock supports. In addition to file access, they cover TCP (only binding to `port`
-/// and connecting to `dns_ports` is permitted), signals to other processes, and connections to other processes' abstract sockets.
+/// and connecting to `dns_ports` is permitted), signals to other processes, and connections to other processes' abstract
+/// sockets.
 fn apply(
     grants: Vec<Grant>,
     port: Option<u16>,

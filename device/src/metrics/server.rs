@@ -286,6 +286,7 @@ mod tests {
                 trace_max_bytes: 0,
                 record_max_bytes: 0,
                 header: Header::new("", serde_json::Map::new()),
+                names: None,
                 handle,
             })
         };

@@ -212,8 +212,8 @@ impl Directory {
         self.peers.values().cloned().collect()
     }
 
-    /// Derives the peers from all answers. Returns what has changed since the last call, if anything has. `is_own` tells
-    /// which addresses belong to the device itself.
+    /// Derives the peers from all answers. Returns what has changed since the last call, if anything has. `is_own`
+    /// returns whether an address belongs to the device itself.
     pub(super) fn refresh(&mut self, is_own: impl Fn(SocketAddr) -> bool) -> Option<Change> {
         let mut peers = BTreeMap::new();
         for entry in &self.entries {

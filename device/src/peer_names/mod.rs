@@ -1,7 +1,8 @@
 //! Keeps the peers of devices up to date with DNS.
 //!
 //! This runs on the main thread. A device's thread never looks up a name: it receives the resulting peers in a call,
-//! between two turns of its event loop. `directory` decides when to look up which name, and `resolver` is the DNS client.
+//! between two turns of its event loop. `directory` decides when to look up which name, and `resolver` is the DNS
+//! client.
 
 mod directory;
 mod resolver;
