@@ -38,7 +38,7 @@ fn every_interface_works_after_fuzzed_input() {
     // One thread per interface, because together they take longer than all other tests.
     std::thread::scope(|scope| {
         for (_, run, size) in device_fuzz::INTERFACES {
-            scope.spawn(|| random_inputs(200, *size, run));
+            scope.spawn(move || random_inputs(200, *size, run));
         }
     });
 }
