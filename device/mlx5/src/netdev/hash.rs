@@ -96,7 +96,8 @@ fn input(fields: HashFields, symmetric: bool, frame: &[u8], layers: &Layers) -> 
     };
     add(fields.source_ip, addresses[0]);
     add(fields.destination_ip, addresses[1]);
-    if let Some((Ports { src, dst }, kind)) = ports.filter(|_| fields.source_port || fields.destination_port) {
+    if let Some((Ports { src, dst }, kind)) = ports.filter(|_| fields.source_port || fields.destination_port)
+    {
         let (src, dst) = (src.get(), dst.get());
         let ports = if symmetric && src > dst { [dst, src] } else { [src, dst] };
         hashed.ports = kind;

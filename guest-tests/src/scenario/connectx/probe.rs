@@ -66,7 +66,7 @@ const DEVINFO: &[(&str, &str)] = &[
 const CYCLES: Cycles<'static> = Cycles {
     commands: "modprobe -r mlx5_ib mlx5_core && modprobe mlx5_ib && \
                until grep -q ACTIVE /sys/class/infiniband/mlx5_0/ports/1/state 2>/dev/null; do sleep 0.05; done",
-    batches: 3,
+    batches: 1,
     batch: 1,
     timeout: Duration::from_secs(600),
 };

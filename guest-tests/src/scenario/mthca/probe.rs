@@ -126,7 +126,9 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
     let name = format!("{} unload and load cycles", repeated.times());
     report.case(&name, &hint, cycles(&mut pair.a, repeated)).await?;
     report.case("the driver recovers from a catastrophic error", &hint, recovers(&mut pair.a)).await?;
-    report.case("the guest restarts", &hint, restarts(&mut pair)).await?;
+    if extent == Extent::Full {
+        report.case("the guest restarts", &hint, restarts(&mut pair)).await?;
+    }
     report.case("the guest is killed and replaced by another", &hint, replaced(lab, &mut pair)).await?;
     report.case("no kernel warnings", &hint, pair.no_warnings()).await?;
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await

@@ -194,7 +194,8 @@ impl Bench {
         let end = self.vm.program(LIMIT, &line).await?;
         writeln!(log, "{program}: {:?}\n{}{}", end.status, end.stdout, end.stderr)?;
         let found: Vec<_> = end.stdout.lines().filter_map(|line| parse(program, line)).collect();
-        let skips_itself = NOT_STARTED.iter().any(|text| end.stdout.contains(text) || end.stderr.contains(text));
+        let skips_itself =
+            NOT_STARTED.iter().any(|text| end.stdout.contains(text) || end.stderr.contains(text));
         ensure!(skips_itself || !found.is_empty(), "no results: {}{}", end.stdout, end.stderr);
         let is_known = |name: &str| KNOWN.iter().any(|(known, _)| name.starts_with(known));
         let failed: Vec<_> = found
