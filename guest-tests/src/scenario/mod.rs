@@ -159,7 +159,7 @@ pub const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "mthca-probe-full",
-        "mthca-probe with 50 unload and load cycles; takes minutes",
+        "mthca-probe with 50 unload and load cycles and a restarted guest; takes minutes",
         |lab, report| Box::pin(mthca::probe::run(lab, report, Extent::Full)),
     ),
     Scenario::new(
