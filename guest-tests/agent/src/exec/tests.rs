@@ -119,7 +119,7 @@ fn command_uses_requested_environment_and_directory() {
     let mut port = Port::open();
     let argv = ["sh", "-c", "echo $X; pwd"].map(str::to_owned).to_vec();
     let env = [("X".to_owned(), "a b".to_owned())].into();
-    port.send(&ToGuest::Start(Start { argv, env, folder: Some("/usr".into()), terminal: None }));
+    port.send(&ToGuest::Start(Start { argv, env, folder: Some("/usr".into()), ..Start::default() }));
     assert_eq!(port.next(), ToHost::Started);
     assert_eq!(port.rest().0, "a b\n/usr\n");
 }
