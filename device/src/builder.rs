@@ -22,8 +22,8 @@ use thiserror::Error;
 
 use crate::clock;
 use crate::config::{CaptureConfig, DeviceConfig, Doorbells, FabricConfig, TraceConfig};
+use crate::control::named_peers::ResolvedPeers;
 use crate::inherited::Inherited;
-use crate::peer_names::ResolvedPeers;
 use crate::worker::{Run, Worker};
 
 /// Why a device cannot be created.

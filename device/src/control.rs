@@ -7,6 +7,7 @@
 
 pub mod call;
 pub mod impair;
+pub mod named_peers;
 pub mod peers;
 pub mod registry;
 pub mod server;

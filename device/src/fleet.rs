@@ -31,9 +31,9 @@ use crate::builder::{self, DeviceBuilder, MakeError};
 use crate::config::{ADDED, Config, ConfigError, DeviceConfig, check_paths, check_together};
 use crate::confinement;
 use crate::control::call::{self, Mailbox};
+use crate::control::named_peers::PeerNames;
 use crate::control::registry::{Change, Device, DeviceRegistry, Devices};
 use crate::inherited::{Inherited, InheritedError};
-use crate::peer_names::PeerNames;
 use crate::supervisor::{Failure, Rebuild, supervise};
 use crate::worker::{Ended, Run};
 

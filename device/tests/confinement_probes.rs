@@ -44,6 +44,8 @@ struct Intruder {
     has_landlock: bool,
     /// Whether Landlock restricts connections and datagrams to Unix sockets.
     has_landlock_for_sockets: bool,
+    /// Whether Landlock restricts TCP, which it does from ABI 4.
+    has_landlock_for_tcp: bool,
 }
 
 impl Intruder {
@@ -140,6 +142,7 @@ fn confine(folder: &Path, outside: &Path, user: Option<u32>, more: Value) -> Int
         notify,
         has_landlock,
         has_landlock_for_sockets: has_landlock && abi >= 9,
+        has_landlock_for_tcp: has_landlock && abi >= 4,
     }
 }
 
@@ -347,7 +350,7 @@ probes! {
         // Nothing listens on these ports.
         let error = |port: u16| TcpStream::connect(("127.0.0.1", port)).unwrap_err().raw_os_error();
         assert_eq!(error(1), Some(libc::ECONNREFUSED));
-        let restricts_tcp = intruder.has_landlock && landlock_abi() >= 4;
+        let restricts_tcp = intruder.has_landlock_for_tcp;
         assert_eq!(error(2), Some(if restricts_tcp { libc::EACCES } else { libc::ECONNREFUSED }));
         assert_eq!(socket(AddressFamily::NETLINK, SocketType::RAW, None).map(drop), Err(rustix::io::Errno::NOSYS));
     };

@@ -57,12 +57,26 @@ const DEVICE: &[(&str, &[&str])] = &[
     ("confinement", &["config"]),
     ("control", &["clock", "descriptors", "interfaces", "config", "confinement"]),
     ("metrics", &["descriptors", "control"]),
+    ("peer_names", &["clock", "config", "control"]),
     ("worker", &["clock", "descriptors", "control"]),
-    ("builder", &["clock", "inherited", "config", "worker"]),
+    ("builder", &["clock", "inherited", "config", "control", "worker"]),
     ("replay", &["descriptors", "config", "builder"]),
     ("supervisor", &["control", "worker"]),
     ("fleet", &["inherited", "config", "confinement", "control", "worker", "builder", "supervisor"]),
-    ("daemon", &["inherited", "notify", "config", "confinement", "control", "metrics", "builder", "fleet"]),
+    (
+        "daemon",
+        &[
+            "inherited",
+            "notify",
+            "config",
+            "confinement",
+            "control",
+            "metrics",
+            "peer_names",
+            "builder",
+            "fleet",
+        ],
+    ),
 ];
 
 /// The interfaces with a host command register. Each of them has its own strict mode.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::call::Handle;
-use crate::peer_names::PeerNames;
+use super::named_peers::PeerNames;
 
 /// Maximum number of pending changes. Each control client waits for one change at a time, so the limit equals the
 /// maximum number of clients.

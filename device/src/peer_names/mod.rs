@@ -8,7 +8,7 @@ mod directory;
 mod resolver;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use card::fabric::switch::{PeerError, ResolvedPeer};
@@ -19,8 +19,8 @@ use self::directory::{Answer, Change, Directory, MAX_RECORDS, Outcome, Question,
 use self::resolver::LookupError;
 pub use self::resolver::{Resolver, ResolverError};
 use crate::clock::now;
-use crate::config::{DeviceConfig, FabricConfig, NamedPeer};
 use crate::control::call::Call;
+use crate::control::named_peers::PeerNames;
 use crate::control::peers::PeerCall;
 use crate::control::registry::{Device, DeviceRegistry};
 
@@ -29,40 +29,6 @@ const MAX_LOOKUPS: usize = 8;
 
 /// Pause before the peers are sent again to a device that did not accept them.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-
-/// The named peers of a device.
-#[derive(Debug)]
-pub struct PeerNames {
-    bind: SocketAddr,
-    entries: Vec<NamedPeer>,
-    pub resolved: ResolvedPeers,
-}
-
-impl PeerNames {
-    /// Returns the named peers of a device, if it has any. `resolved` receives the peers that are found.
-    pub fn of(device: &DeviceConfig, resolved: &ResolvedPeers) -> Option<Self> {
-        match &device.fabric {
-            FabricConfig::Udp { bind, named, .. } if !named.is_empty() => {
-                Some(Self { bind: *bind, entries: named.clone(), resolved: resolved.clone() })
-            }
-            _ => None,
-        }
-    }
-}
-
-/// The peers of a device that DNS currently has. A device that is re-created after a failure starts with them.
-#[derive(Clone, Debug, Default)]
-pub struct ResolvedPeers(Arc<Mutex<Vec<ResolvedPeer>>>);
-
-impl ResolvedPeers {
-    pub fn get(&self) -> Vec<ResolvedPeer> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set(&self, peers: Vec<ResolvedPeer>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = peers;
-    }
-}
 
 /// Follows the names of all devices. Never returns.
 pub async fn serve(resolver: Option<Resolver>, mut registry: DeviceRegistry) {
