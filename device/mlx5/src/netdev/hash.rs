@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn symmetric_hash_ignores_exchanged_addresses_and_exchanged_ports() {
+    fn symmetric_hash_ignores_exchange_of_addresses_or_ports() {
         let [from, to] = THERE;
         let back = frame(6, [to, from]);
         assert_eq!(of(&toeplitz(ALL, true), &back).0, 0xeaef_677c);
