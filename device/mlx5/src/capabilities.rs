@@ -10,9 +10,9 @@ use super::check::{Check, Rejection};
 use super::limits::ROCE_GIDS;
 use super::options::{Options, Port};
 
-/// Types whose areas are all zero: on-demand paging, quality of service and device memory. Programs query them to learn
-/// that the device does not have these.
-const ABSENT: [u16; 3] = [2, 0xc, 0xf];
+/// Types whose areas are all zero: on-demand paging, quality of service, device memory, and the second area of general
+/// capabilities. Programs query them to learn that the device does not have these.
+const ABSENT: [u16; 4] = [2, 0xc, 0xf, 0x20];
 
 #[derive(Debug)]
 pub struct Capabilities {

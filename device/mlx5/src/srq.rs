@@ -8,7 +8,7 @@ use card::memory::GuestMemory;
 use engine::{Fetch, RecvRequest};
 use protocol::hca::mlx5::doorbell::QueueRecord;
 use protocol::hca::mlx5::opcode::Opcode;
-use protocol::hca::mlx5::srq::{RmpContext, SrqContext, WorkQueue};
+use protocol::hca::mlx5::srq::{RmpContext, SrqContext, WorkQueue, WorkQueueKind};
 use protocol::hca::mlx5::wqe::SrqEntry;
 use protocol::ids::{Iova, Pdn};
 
@@ -64,6 +64,14 @@ impl Context {
         }
     }
 
+    /// Returns whether the entries are used in ascending order. If not, each entry links to the next.
+    fn is_cyclic(&self) -> bool {
+        match self {
+            Self::Rmp(context) => WorkQueueKind::from_code(context.queue.kind) == Some(WorkQueueKind::Cyclic),
+            Self::Xrc(_) | Self::Basic(_) => false,
+        }
+    }
+
     const fn limit(&self) -> u16 {
         match self {
             Self::Rmp(context) => context.queue.limit,
@@ -84,7 +92,7 @@ pub struct SharedReceiveQueue {
     context: Context,
     buffer: QueueBuffer,
     counters: Counters,
-    /// Number of the entry at the head of the list. The device consumes this entry next.
+    /// Number of the entry that the device consumes next: the head of the list, or of the ring.
     head: u16,
     /// Whether an event has already reported that the queue cannot be read.
     reported_broken: bool,
@@ -144,9 +152,8 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Fetches the entry at the head of the list, if one is posted. The request's `wr_id` is the entry number.
+    /// Fetches the entry at the head, if one is posted. The request's `wr_id` is the entry number.
     pub fn take(&mut self, dma: &GuestMemory) -> Fetch<RecvRequest> {
-        let [log_entries, _] = self.context.logs();
         // The limit counts all entries posted so far. Read the record again before reporting that too few entries are
         // left.
         if self.counters.waiting() <= self.context.limit() {
@@ -158,7 +165,9 @@ impl SharedReceiveQueue {
         let number = self.head;
         let Some(entry) = self.entry(number, dma) else { return Fetch::Broken };
         self.counters.take(1);
-        self.head = entry.next & ((1 << log_entries) - 1);
+        let [log_entries, _] = self.context.logs();
+        let next = self.link(&entry).unwrap_or_else(|| number.wrapping_add(1));
+        self.head = next & ((1 << log_entries) - 1);
         Fetch::Ready(request(number, &entry.wqe))
     }
 
@@ -168,6 +177,11 @@ impl SharedReceiveQueue {
         let mut entry = Entry::from_elem(0, 1 << log_stride);
         self.buffer.read(dma, u64::from(number) << log_stride, &mut entry).ok()?;
         SrqEntry::parse(&entry)
+    }
+
+    /// Returns the number of the entry to which this entry links, or `None` if the queue is cyclic.
+    pub fn link(&self, entry: &SrqEntry) -> Option<u16> {
+        (!self.context.is_cyclic()).then_some(entry.next)
     }
 
     pub const fn entries(&self) -> u32 {

@@ -147,6 +147,7 @@ fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
         | Command::QueryAdapter(_)
         | Command::QueryIssi(_)
         | Command::Nop(_)
+        | Command::QueryLag(_)
         | Command::QueryHcaVportContext(_)
         | Command::QueryVportState(_)
         | Command::QueryNicVportContext(_)

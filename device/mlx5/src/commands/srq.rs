@@ -30,7 +30,9 @@ pub(super) fn create_rmp(
     pages: Pages<'_>,
 ) -> Result<Output, Rejection> {
     let kind = create.context.queue.kind;
-    if WorkQueueKind::from_code(kind) != Some(WorkQueueKind::Linked) || create.context.cyclic {
+    if !matches!(WorkQueueKind::from_code(kind), Some(WorkQueueKind::Linked | WorkQueueKind::Cyclic))
+        || create.context.without_links
+    {
         return Err(Check::SrqKind.rejects(kind));
     }
     let mut context = create.context;

@@ -207,7 +207,7 @@ fn shared(srq: &SharedReceiveQueue, srqn: Srqn, dma: &GuestMemory, found: &mut F
         return;
     }
     if posted != 0
-        && let Some(next) = srq.entry(head, dma).map(|entry| entry.next)
+        && let Some(next) = srq.entry(head, dma).and_then(|entry| srq.link(&entry))
         && u32::from(next) >= entries
     {
         found.add(

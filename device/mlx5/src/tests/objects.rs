@@ -295,7 +295,10 @@ fn modify_rmp_sets_srq_limit() {
         rmp.context.queue.kind = kind;
         rmp
     };
-    assert_eq!(driver.rejected(&create(kind(1))), Check::SrqKind);
+    assert_eq!(driver.rejected(&create(kind(2))), Check::SrqKind);
+    let mut without_links = kind(1);
+    without_links.context.without_links = true;
+    assert_eq!(driver.rejected(&create(without_links)), Check::SrqKind);
     let mut large = rmp(pd);
     large.context.queue.log_stride = 12;
     assert_eq!(driver.rejected(&create(large)), Check::SrqSize);

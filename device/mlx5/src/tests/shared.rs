@@ -5,7 +5,7 @@ use protocol::hca::mlx5::cqe::Cqe;
 use protocol::hca::mlx5::eqe::{Eqe, QueueEvent, QueueKind};
 use protocol::hca::mlx5::qp::{QpContext, Service};
 use protocol::hca::mlx5::resource::{QpNumber, SrqNumber, XrcDomainNumber};
-use protocol::hca::mlx5::srq::{CreateSrq, ModifyRmp, SrqContext};
+use protocol::hca::mlx5::srq::{CreateSrq, ModifyRmp, SrqContext, WorkQueueKind};
 use protocol::hca::mlx5::syndrome::Syndrome;
 use protocol::hca::mlx5::wqe::{Opcode, Operation};
 use protocol::ids::{Srqn, UserIndex, XrcDomain};
@@ -15,9 +15,13 @@ use super::*;
 
 /// Creates two devices with connected QPs. The QP of the second device receives from an SRQ.
 fn pair() -> (User, User, Srqn) {
+    pair_with(WorkQueueKind::Linked)
+}
+
+fn pair_with(kind: WorkQueueKind) -> (User, User, Srqn) {
     let (mut a, mut b) = (User::new(1), User::new(2));
     a.connect(&a.context(Service::Rc), 2);
-    let srqn = b.create_rmp();
+    let srqn = b.create_rmp(kind);
     b.connect(&QpContext { receive_kind: 1, srqn, ..b.context(Service::Rc) }, 1);
     (a, b, srqn)
 }
@@ -41,6 +45,22 @@ fn srq_entries_are_consumed_in_list_order() {
         exchange(&mut *a, &mut *b);
         assert_eq!(b.get(0x80, 64), message);
         assert_eq!(entries(&b.reap()), [u16::try_from((800 - n) % 8).unwrap()]);
+        a.reap();
+    }
+}
+
+/// Section 12.2. The links of the entries lead astray.
+#[test]
+fn cyclic_rmp_entries_are_consumed_in_ascending_order() {
+    let (mut a, mut b, _) = pair_with(WorkQueueKind::Cyclic);
+    for n in 0..20_u16 {
+        b.post_shared_entry(n & 7, n & 3, 0x80, 64);
+        let message = pattern(64, n.to_le_bytes()[0]);
+        a.put(0, &message);
+        a.post(&a.send(0, 64));
+        exchange(&mut *a, &mut *b);
+        assert_eq!(b.get(0x80, 64), message);
+        assert_eq!(entries(&b.reap()), [n & 7]);
         a.reap();
     }
 }

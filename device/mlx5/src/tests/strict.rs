@@ -10,6 +10,7 @@ use protocol::hca::mlx5::mkey::{AccessMode, MkeyContext};
 use protocol::hca::mlx5::pages::{ManagePages, PageOperation};
 use protocol::hca::mlx5::qp::{QpContext, Service};
 use protocol::hca::mlx5::resource::{MkeyNumber, QpNumber};
+use protocol::hca::mlx5::srq::WorkQueueKind;
 use protocol::hca::mlx5::strided::{REPEAT_KEY, RepeatBlock, StridedEntry};
 use protocol::hca::mlx5::umr::{MkeyMask, UmrControl};
 use protocol::hca::mlx5::wqe::{DataItem, Opcode, Operation, SendWqe, Translation};
@@ -43,7 +44,7 @@ fn pair() -> (User, User) {
 /// Creates a pair in which the first program receives from an SRQ.
 fn sharing_pair() -> (User, User) {
     let (mut a, mut b) = (program(1), program(2));
-    let srqn = a.create_rmp();
+    let srqn = a.create_rmp(WorkQueueKind::Linked);
     a.connect(&QpContext { receive_kind: 1, srqn, ..a.context(Service::Rc) }, 2);
     b.connect(&b.context(Service::Rc), 1);
     (a, b)

@@ -246,10 +246,10 @@ impl User {
     }
 
     /// Creates an RMP with eight 64-byte entries.
-    pub(super) fn create_rmp(&mut self) -> Srqn {
+    pub(super) fn create_rmp(&mut self, kind: WorkQueueKind) -> Srqn {
         let list = pages(SRQ, 1);
         let queue = WorkQueue {
-            kind: WorkQueueKind::Linked.code(),
+            kind: kind.code(),
             pd: self.pd,
             record: SRQ_RECORD,
             log_stride: 6,
@@ -316,10 +316,15 @@ impl User {
     /// Posts a receive to the SRQ. The list of entries starts at entry 0 and runs backwards.
     pub(super) fn post_shared(&mut self, offset: u64, len: u32) {
         let number = |count: u16| (800 - count) & 7;
+        let [entry, next] = [self.shared, self.shared + 1].map(number);
+        self.post_shared_entry(entry, next, offset, len);
+    }
+
+    /// Posts this entry of the SRQ, with a link to `next`.
+    pub(super) fn post_shared_entry(&mut self, number: u16, next: u16, offset: u64, len: u32) {
         let wqe = RecvWqe { scatter: smallvec![self.data(offset, len)] };
-        let entry = SrqEntry { next: number(self.shared + 1), wqe };
-        let at = SRQ + u64::from(number(self.shared)) * 64;
-        self.poke(at, &entry.emit(64));
+        let at = SRQ + u64::from(number) * 64;
+        self.poke(at, &SrqEntry { next, wqe }.emit(64));
         self.shared += 1;
         let shared = self.shared;
         self.poke(SRQ_RECORD.get() + 2, &shared.to_be_bytes());

@@ -154,6 +154,7 @@ fn every_command_has_an_ownership_rule() {
         Opcode::QueryAdapter,
         Opcode::QueryIssi,
         Opcode::Nop,
+        Opcode::QueryLag,
         Opcode::QueryHcaVportContext,
         Opcode::QueryVportState,
         Opcode::QueryNicVportContext,

@@ -246,6 +246,8 @@ commands! {
     /// Reports the version of the driver.
     SetDriverVersion(SetDriverVersion) -> OutputHeader;
     Nop(NoArguments) -> OutputHeader;
+    /// Reads the state of link aggregation. Zeros mean that no ports are aggregated.
+    QueryLag(NoArguments) -> OutputHeader;
     /// Reads the special memory keys.
     QuerySpecialContexts(NoArguments) -> SpecialContexts;
 

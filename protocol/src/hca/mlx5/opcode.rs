@@ -81,6 +81,7 @@ codes! {
         DeallocXrcd = 0x80f "DEALLOC_XRCD",
         AllocTransportDomain = 0x816 "ALLOC_TRANSPORT_DOMAIN",
         DeallocTransportDomain = 0x817 "DEALLOC_TRANSPORT_DOMAIN",
+        QueryLag = 0x842 "QUERY_LAG",
         CreateTir = 0x900 "CREATE_TIR",
         ModifyTir = 0x901 "MODIFY_TIR",
         DestroyTir = 0x902 "DESTROY_TIR",

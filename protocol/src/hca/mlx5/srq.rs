@@ -72,8 +72,8 @@ layout! {
     pub struct RmpContext[0xf0] big_endian {
         /// State of the queue; 1 means ready.
         @0x00[23:20]  state: u8,
-        /// Whether the queue is cyclic.
-        @0x04[31]     cyclic: bool,
+        /// Whether the entries of a cyclic queue have no link at their start. Not supported.
+        @0x04[31]     without_links: bool,
         @0x30         queue: WorkQueue,
     }
 }
@@ -243,7 +243,7 @@ mod tests {
             log_entries: 9,
             ..WorkQueue::default()
         };
-        let context = RmpContext { state: 1, cyclic: true, queue };
+        let context = RmpContext { state: 1, without_links: true, queue };
         let bytes = CreateRmp { context }.emit();
         let expected = words(&[
             (0x20, 0x0010_0000),
