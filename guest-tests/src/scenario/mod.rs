@@ -154,7 +154,7 @@ pub const ALL: &[Scenario] = &[
     .alone(),
     Scenario::new(
         "mthca-probe",
-        "Debian's ib_mthca binds and shows every attribute as on hardware; reloads, restarts, recovery",
+        "Debian's ib_mthca binds and shows every attribute as on hardware; reloads, a replaced guest, recovery",
         |lab, report| Box::pin(mthca::probe::run(lab, report, Extent::Core)),
     ),
     Scenario::new(
