@@ -26,6 +26,8 @@ pub struct Options {
     /// Number of MSI-X vectors, 2 to 64. The driver uses one per guest CPU, plus one.
     #[schemars(with = "u16", range(min = 2, max = 64))]
     pub vectors: Vectors,
+    /// Whether user programs may send commands of their own through DevX.
+    pub devx: bool,
     /// Board ID that QUERY_ADAPTER returns and `ibv_devinfo` shows: at most 16 ASCII characters.
     #[schemars(with = "String", length(max = 16))]
     pub board_id: BoardId,
@@ -53,6 +55,7 @@ impl Default for Options {
             model: Model::ConnectX5,
             virtual_function: false,
             vectors: Vectors(32),
+            devx: true,
             board_id: BoardId::default(),
             limits: Limits::default(),
             doorbells: Doorbells::default(),
@@ -64,6 +67,7 @@ impl Options {
     /// Returns the maximum general capabilities.
     pub fn caps(&self) -> GeneralCaps {
         let caps = self.limits.caps();
+        let caps = if self.devx { caps } else { caps.without_devx() };
         match self.port {
             Port::Ethernet => caps.with_ethernet_port(),
             Port::InfiniBand => caps,
@@ -162,6 +166,8 @@ impl TryFrom<String> for BoardId {
 
 #[cfg(test)]
 mod tests {
+    use protocol::hca::mlx5::user_context::UserRights;
+
     use super::*;
 
     fn parse(text: &str) -> Result<Options, String> {
@@ -183,6 +189,15 @@ mod tests {
         let infiniband = parse(r#"{"port": "infiniband"}"#).unwrap();
         assert_eq!(infiniband.port, Port::InfiniBand);
         assert_eq!(infiniband.caps(), infiniband.limits.caps());
+    }
+
+    #[test]
+    fn device_without_devx_has_no_user_contexts() {
+        let caps = |text| parse(text).unwrap().caps();
+        assert_eq!(caps("{}").log_max_user_contexts, 10);
+        let without = caps(r#"{"devx": false}"#);
+        assert_eq!((without.log_max_user_contexts, without.log_max_user_memories), (0, 0));
+        assert_eq!(without.user_rights, UserRights::empty());
     }
 
     #[test]

@@ -363,7 +363,12 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "connectx-dpdk",
         "DPDK's testpmd forwards frames between two ConnectX over 4 queues each, and so connects two guests",
-        |lab, report| Box::pin(nic::dpdk::run(lab, report, Device::Connectx)),
+        |lab, report| Box::pin(nic::dpdk::run(lab, report, nic::dpdk::Driver::Mlx5)),
+    ),
+    Scenario::new(
+        "connectx-dpdk-verbs",
+        "connectx-dpdk without DevX, so that net_mlx5 creates its queues through verbs",
+        |lab, report| Box::pin(nic::dpdk::run(lab, report, nic::dpdk::Driver::Mlx5WithoutDevx)),
     ),
     Scenario::new(
         "connectx-roce-pingpong",
@@ -445,7 +450,7 @@ pub const ALL: &[Scenario] = &[
     Scenario::new(
         "dpdk",
         "DPDK's testpmd forwards frames between two E810s, and so connects two guests that use Debian's ice",
-        |lab, report| Box::pin(nic::dpdk::run(lab, report, Device::E810)),
+        |lab, report| Box::pin(nic::dpdk::run(lab, report, nic::dpdk::Driver::Ice)),
     ),
     Scenario::new(
         "netboot",

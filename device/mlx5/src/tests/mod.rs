@@ -81,15 +81,16 @@ fn powered_on() -> Driver {
 }
 
 fn initialised() -> Driver {
-    let mut driver = powered_on();
-    driver.ok(&Command::EnableHca(Function { function: 0 }));
-    driver.ok(&Command::InitHca(InitHca::default()));
-    driver
+    initialised_with(infiniband())
 }
 
 /// Like [`initialised`], but with an Ethernet port.
 fn initialised_with_ethernet() -> Driver {
-    let mut driver = powered_on_with(1, Options::default());
+    initialised_with(Options::default())
+}
+
+fn initialised_with(options: Options) -> Driver {
+    let mut driver = powered_on_with(1, options);
     driver.ok(&Command::EnableHca(Function { function: 0 }));
     driver.ok(&Command::InitHca(InitHca::default()));
     driver

@@ -322,6 +322,12 @@ fn too_many_user_contexts_are_rejected() {
 }
 
 #[test]
+fn device_without_devx_rejects_user_contexts() {
+    let mut driver = initialised_with(Options { devx: false, ..Options::default() });
+    assert_eq!(driver.rejected(&Command::CreateUctx(CreateUctx::default())), Check::UserLimit);
+}
+
+#[test]
 fn reset_drops_user_contexts() {
     let mut driver = initialised();
     let user = driver.create_user(UserRights::empty());

@@ -23,7 +23,11 @@ struct Transport {
 
 /// UCX's transports on a ConnectX that does not offer the dynamically connected (DC) transport.
 const TRANSPORTS: &[Transport] = &[
-    Transport { name: "rc_mlx5", protocols: "rc_mlx5,ud_mlx5:aux", tests: &[MESSAGES, REMOTE_ACCESS] },
+    Transport {
+        name: "rc_mlx5",
+        protocols: "rc_mlx5,ud_mlx5:aux",
+        tests: &[MESSAGES, REMOTE_ACCESS, ATOMICS],
+    },
     Transport {
         name: "rc_verbs",
         protocols: "rc_verbs,ud_verbs:aux",
@@ -49,9 +53,11 @@ const REMOTE_ACCESS: &[&str] = &[
     "-t get -D zcopy -s 65536 -n 100",
 ];
 
-/// Arguments for UCX tests of atomics. They fail over `rc_mlx5`: UCX adds the offset of an indirect key to each address
-/// (`uct_ib_resolve_atomic_rkey` in `ib_md.h`), but it can create indirect keys only through DevX, which this device
-/// does not offer.
+/// Setting with which UCX does not use DevX. Without it, UCX cannot use atomics over `rc_mlx5`: it adds the offset of an
+/// indirect key to each address (`uct_ib_resolve_atomic_rkey` in `ib_md.h`), and creates indirect keys through DevX.
+const WITHOUT_DEVX: &[&str] = &["UCX_IB_MLX5_DEVX=n"];
+
+/// Arguments for UCX tests of atomics.
 const ATOMICS: &[&str] = &["-t fadd -D short -s 8 -n 500", "-t cswap -D short -s 8 -n 500"];
 
 /// Arguments for UCX protocol tests over each transport.
@@ -86,6 +92,12 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device) -
             report.case(&name, &hint, pair.ucx(protocols, gid, test)).await?;
         }
     }
+    pair.settings = WITHOUT_DEVX;
+    for test in [MESSAGES, REMOTE_ACCESS].concat() {
+        let name = format!("ucx_perftest -x rc_mlx5 {test}, without DevX");
+        report.case(&name, &hint, pair.ucx_transport("rc_mlx5", gid, test)).await?;
+    }
+    pair.settings = &[];
     for &(provider, endpoint, largest) in FABRIC {
         let name = format!("fi_pingpong -p {provider} -e {endpoint} up to {largest}, verified content");
         report.case(&name, &hint, pair.fi_pingpong(provider, endpoint, largest)).await?;

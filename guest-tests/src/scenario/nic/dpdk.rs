@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use agent::wire::ProgramId;
 use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
 
 use super::content;
 use super::flows;
@@ -61,10 +62,43 @@ const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Strea
     Streams { protocol, count, back, ipv6, amount: Amount::Seconds(2) }
 }
 
-pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device) -> Result<()> {
-    let run = lab.new_run(if hca == Device::E810 { "dpdk" } else { "connectx-dpdk" })?;
+/// The driver with which `testpmd` forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Driver {
+    /// `net_ice` on an E810.
+    Ice,
+    /// `net_mlx5` on a ConnectX. It creates its queues through DevX.
+    Mlx5,
+    /// `net_mlx5` on a ConnectX without DevX. It creates its queues through verbs.
+    Mlx5WithoutDevx,
+}
+
+impl Driver {
+    const fn scenario(self) -> &'static str {
+        match self {
+            Self::Ice => "dpdk",
+            Self::Mlx5 => "connectx-dpdk",
+            Self::Mlx5WithoutDevx => "connectx-dpdk-verbs",
+        }
+    }
+
+    const fn hca(self) -> Device {
+        match self {
+            Self::Ice => Device::E810,
+            Self::Mlx5 | Self::Mlx5WithoutDevx => Device::Connectx,
+        }
+    }
+
+    /// Returns the options of the forwarder's NICs.
+    fn options(self) -> Value {
+        if self == Self::Mlx5WithoutDevx { json!({"devx": false}) } else { json!({}) }
+    }
+}
+
+pub(in super::super) async fn run(lab: &Lab, report: &mut Report, driver: Driver) -> Result<()> {
+    let run = lab.new_run(driver.scenario())?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
-    let mut bench = Bench::start(lab, &run, hca).await.context(hint.clone())?;
+    let mut bench = Bench::start(lab, &run, driver).await.context(hint.clone())?;
     report
         .case_within(START_TIMEOUT * 2, "testpmd starts both ports", &hint, bench.start_forwarder())
         .await?;
@@ -121,7 +155,8 @@ struct Bench {
 }
 
 impl Bench {
-    async fn start(lab: &Lab, run: &RunDir, hca: Device) -> Result<Self> {
+    async fn start(lab: &Lab, run: &RunDir, driver: Driver) -> Result<Self> {
+        let hca = driver.hca();
         let image = lab.debian_image(run).await?;
         let dpdk = lab.dpdk_image(run).await?;
         let facing =
@@ -130,7 +165,8 @@ impl Bench {
         let [to_b, b] = HcaSpec::pair()?;
         let (a, b) = (facing("a", a, 1), facing("b", b, 2));
         let [to_a, to_b] = [facing("to-a", to_a, 3), facing("to-b", to_b, 4)]
-            .map(|spec| HcaSpec { explained: if hca == Device::E810 { EXPLAINED } else { &[] }, ..spec });
+            .map(|spec| HcaSpec { explained: if hca == Device::E810 { EXPLAINED } else { &[] }, ..spec })
+            .map(|spec| HcaSpec { options: driver.options(), ..spec });
         let hcad = lab.hcad()?;
         let daemons = [Daemon::start(&hcad, &to_a, run).await?, Daemon::start(&hcad, &to_b, run).await?];
         let cards = daemons.iter().map(|daemon| daemon.socket().to_owned()).collect();
@@ -171,7 +207,7 @@ impl Bench {
         vm.run(&["sh", "-c", &prepare]).await?;
         let command = format!(
             "dpdk-testpmd -l 0,1 --in-memory -- --forward-mode=io --auto-start --total-num-mbufs=8192 \
-             --rxq={queues} --txq={queues} --rxd={ENTRIES} --txd={ENTRIES} --nb-cores=1 --stats-period=1"
+             --rss-udp --rxq={queues} --txq={queues} --rxd={ENTRIES} --txd={ENTRIES} --nb-cores=1 --stats-period=1"
         );
         let testpmd = spawn(vm, &command).await?;
         self.testpmd = Some(testpmd);

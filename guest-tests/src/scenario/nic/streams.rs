@@ -41,6 +41,9 @@ pub(super) enum Amount {
 /// Total rate of all UDP streams in bits per second.
 const UDP_RATE: u32 = 20_000_000;
 
+/// Size of a TCP socket's send and receive buffers in bytes, as iperf3 requests it. The kernel doubles it.
+const SOCKET_BUFFER: u32 = 64 << 10;
+
 impl Streams {
     /// Runs iperf3 over a network, and returns the number of bytes that arrived.
     async fn run(self, client: &mut Station, server: &mut Station, network: u16) -> Result<u64> {
@@ -54,7 +57,9 @@ impl Streams {
         if self.back {
             line += " -R";
         }
-        if self.protocol == Protocol::Udp {
+        if self.protocol == Protocol::Tcp {
+            line += &format!(" -w {SOCKET_BUFFER}");
+        } else {
             line += &format!(" -u -l 1400 -b {}", UDP_RATE / self.count);
         }
         let exchange = Exchange {
@@ -82,9 +87,9 @@ impl Streams {
         network: u16,
         wire: Wire,
     ) -> Result<()> {
-        /// Maximum size of a TCP send buffer by default (`net.ipv4.tcp_wmem`). That many bytes of each stream may
-        /// still be on the way at the end.
-        const SEND_BUFFER: u64 = 4 << 20;
+        /// Maximum number of bytes of a stream that may still be on the way at the end: both sockets' buffers and the
+        /// block that iperf3 is about to write.
+        const LATE: u64 = 4 * SOCKET_BUFFER as u64 + (128 << 10);
         /// Maximum number of runs that may fail because a stream's first datagram, or the reply to it, was lost. With
         /// eight streams, this happens to one run in seven.
         const GREETINGS_LOST: usize = 4;
@@ -97,7 +102,7 @@ impl Streams {
         }
         let arrived = arrived?;
         if let (Protocol::Tcp, Amount::Mib(mib)) = (self.protocol, self.amount) {
-            let late = u64::from(self.count) * SEND_BUFFER;
+            let late = u64::from(self.count) * LATE;
             ensure!(arrived + late >= u64::from(mib) << 20, "{arrived} bytes of {mib} MiB arrived");
         }
         ensure!(arrived > 0, "nothing arrived");

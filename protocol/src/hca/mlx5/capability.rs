@@ -288,6 +288,12 @@ codes! {
 }
 
 impl GeneralCaps {
+    /// Returns these capabilities without DevX.
+    #[must_use]
+    pub fn without_devx(self) -> Self {
+        Self { log_max_user_contexts: 0, log_max_user_memories: 0, user_rights: UserRights::empty(), ..self }
+    }
+
     /// Returns the capabilities of this device with an InfiniBand port.
     pub fn infiniband() -> Self {
         Self {
