@@ -74,17 +74,14 @@ impl Mkeys {
         }
     }
 
-    /// Creates a key.
+    /// Creates a key with a translation list.
     ///
     /// # Errors
     /// Fails if the context is not supported or the table is full.
-    pub fn insert(&mut self, context: MkeyContext, pages: Box<[Iova]>) -> Result<MkeyIndex, Rejection> {
+    pub fn insert(&mut self, context: MkeyContext, list: &[u8]) -> Result<MkeyIndex, Rejection> {
         let index = MkeyIndex::new(self.objects.next().ok_or_else(|| self.full())?);
-        let region = created_region(index, &context, &pages)?;
-        let list = match TranslationList::new(context.access_mode()) {
-            TranslationList::Pages(_) => TranslationList::Pages(pages.into_vec()),
-            ranges @ TranslationList::Ranges(_) => ranges,
-        };
+        let list = TranslationList::parse(context.access_mode(), list);
+        let region = created_region(index, &context, &list)?;
         let last_valid = (!context.free).then_some(context.key);
         self.add(index, region, Mkey { context, list, last_valid, umem: None })
     }
@@ -200,15 +197,14 @@ impl Mkeys {
     }
 }
 
-/// Reads the page addresses from a list in the CREATE_MKEY input.
+/// Returns the translation list in the CREATE_MKEY input, and its size, counted in page addresses.
 ///
 /// # Errors
-/// Fails if the list is shorter than `units` units of 16 bytes.
-pub fn list(units: u32, bytes: &[u8]) -> Result<Box<[Iova]>, Rejection> {
+/// Fails if the input is shorter than `units` units of 16 bytes.
+pub fn list(units: u32, bytes: &[u8]) -> Result<(&[u8], usize), Rejection> {
     let len = usize::try_from(units).ok().and_then(|units| units.checked_mul(UNIT));
-    let bytes = len.and_then(|len| bytes.get(..len)).ok_or_else(|| Check::MkeyList.rejects(units))?;
-    let (entries, _) = bytes.as_chunks::<{ Mtt::LEN }>();
-    Ok(entries.iter().map(|entry| Mtt::parse(*entry).page).collect())
+    let list = len.and_then(|len| bytes.get(..len)).ok_or_else(|| Check::MkeyList.rejects(units))?;
+    Ok((list, list.len() / Mtt::LEN))
 }
 
 #[cfg(test)]

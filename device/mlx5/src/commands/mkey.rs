@@ -33,13 +33,12 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Re
         return create_in(resources, &context, place);
     }
     // Section 13.1: the input contains a list if the list length is not 0, regardless of the "page access" bit.
-    let pages = mkey::list(create.translation_units, list)?;
-    let count = pages.len();
-    resources.take_pages(count)?;
-    let inserted = resources.mkeys.insert(context, pages);
-    // The list is dropped if the key's access mode uses ranges, or if the key cannot be created.
-    let kept = inserted.as_ref().ok().and_then(|index| resources.mkeys.get(*index)).map_or(0, Mkey::pages);
-    resources.release_pages(count.saturating_sub(kept));
+    let (list, pages) = mkey::list(create.translation_units, list)?;
+    resources.take_pages(pages)?;
+    let inserted = resources.mkeys.insert(context, list);
+    if inserted.is_err() {
+        resources.release_pages(pages);
+    }
     let index = inserted?;
     if let Some(mkey) = resources.mkeys.get(index) {
         resources.uses.add(&mkey.uses());

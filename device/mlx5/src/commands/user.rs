@@ -50,7 +50,7 @@ pub(super) fn check(resources: &Resources, user: UserId, command: &Command<'_>) 
             let context = &create.context;
             let is_allowed = match context.access_mode() {
                 Some(AccessMode::Pages) => create.in_umem && !context.free && !context.length64,
-                Some(AccessMode::Ranges | AccessMode::FixedRanges) => context.free,
+                Some(AccessMode::Ranges | AccessMode::FixedRanges) => !create.in_umem,
                 _ => false,
             };
             let mode = context.mode_high << 2 | context.mode_low;

@@ -32,6 +32,20 @@ impl TranslationList {
         }
     }
 
+    /// Reads a list from whole units.
+    pub(super) fn parse(mode: Option<AccessMode>, list: &[u8]) -> Self {
+        match Self::new(mode) {
+            Self::Pages(_) => {
+                let (entries, _) = list.as_chunks::<{ Mtt::LEN }>();
+                Self::Pages(entries.iter().map(|entry| Mtt::parse(*entry).page).collect())
+            }
+            Self::Ranges(_) => {
+                let (units, _) = list.as_chunks::<UNIT>();
+                Self::Ranges(units.iter().map(Klm::parse).collect())
+            }
+        }
+    }
+
     /// Returns the size of the list, counted in page addresses.
     pub(super) fn pages(&self) -> usize {
         match self {

@@ -23,7 +23,7 @@ pub(super) fn capacity(context: &MkeyContext) -> u64 {
 pub(super) fn created_region(
     index: MkeyIndex,
     context: &MkeyContext,
-    pages: &[Iova],
+    list: &TranslationList,
 ) -> Result<Option<MemoryRegion>, Rejection> {
     let mode = context.access_mode().ok_or_else(|| unsupported(context))?;
     if context.free {
@@ -32,26 +32,32 @@ pub(super) fn created_region(
             _ => Err(unsupported(context)),
         };
     }
+    let page_shift =
+        || PageShift::new(context.log_page).ok_or_else(|| Check::MkeyPageSize.rejects(context.log_page));
     let translation = match mode {
         AccessMode::Physical => Translation::Contiguous { bus: Iova::new(context.start.get()) },
         AccessMode::Pages => {
-            let size = || Check::MkeyPageSize.rejects(context.log_page);
-            let page_shift = PageShift::new(context.log_page).ok_or_else(size)?;
+            let page_shift = page_shift()?;
             // Section 13.2: the first byte of the region has the same page offset as the start address.
             let offset = context.start.get() & page_shift.offset_mask();
-            let covered = (pages.len() as u64).checked_shl(page_shift.get().into()).unwrap_or(u64::MAX);
+            let covered = (list.pages() as u64).checked_shl(page_shift.get().into()).unwrap_or(u64::MAX);
             if context.length64 || offset.checked_add(context.length).is_none_or(|end| end > covered) {
                 return Err(Check::MkeyRange.rejects(context.length));
             }
             Translation::paged(page_shift, first_entry(index), context.start)
         }
+        AccessMode::Ranges | AccessMode::FixedRanges if context.length64 => {
+            return Err(Check::MkeyRange.rejects(context.length));
+        }
+        AccessMode::Ranges => indirect(index, context, EntryLen::PerEntry),
+        AccessMode::FixedRanges => indirect(index, context, EntryLen::Fixed(page_shift()?)),
         _ => return Err(unsupported(context)),
     };
     if context.length64 {
         let key = Lkey::new(index.key(context.key));
         return Ok(Some(MemoryRegion::whole_memory(key, context.pd, rights(context))));
     }
-    Ok(Some(region(index, context, translation)))
+    Ok(Some(with_layout(region(index, context, translation), list)))
 }
 
 /// Returns the region of a key after a UMR, or `None` if the key is free. The region may be longer than the translation
@@ -67,20 +73,19 @@ pub(super) fn changed_region(
         return Ok(None);
     }
     let page_shift = || PageShift::new(context.log_page).ok_or(AccessError::Kind);
-    let ranges = |entry_len| Translation::Indirect {
-        entry_len,
-        count: context.translation_units,
-        first_entry: first_entry(index),
-        offset: 0,
-    };
     let translation = match context.access_mode() {
         _ if context.length64 => return Err(AccessError::Bounds),
         Some(AccessMode::Pages) => Translation::paged(page_shift()?, first_entry(index), context.start),
-        Some(AccessMode::Ranges) => ranges(EntryLen::PerEntry),
-        Some(AccessMode::FixedRanges) => ranges(EntryLen::Fixed(page_shift()?)),
+        Some(AccessMode::Ranges) => indirect(index, context, EntryLen::PerEntry),
+        Some(AccessMode::FixedRanges) => indirect(index, context, EntryLen::Fixed(page_shift()?)),
         _ => return Err(AccessError::Kind),
     };
     Ok(Some(region(index, context, translation)))
+}
+
+fn indirect(index: MkeyIndex, context: &MkeyContext, entry_len: EntryLen) -> Translation {
+    let count = context.translation_units;
+    Translation::Indirect { entry_len, count, first_entry: first_entry(index), offset: 0 }
 }
 
 pub(super) fn first_entry(index: MkeyIndex) -> u64 {

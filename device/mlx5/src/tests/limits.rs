@@ -163,7 +163,7 @@ fn limits_of_large_tables_are_enforced() {
     }
     // Indices 0 to 7 are unused, and the last key is created below.
     for _ in 9..MKEYS {
-        resources.mkeys.insert(physical.context, Box::default()).unwrap();
+        resources.mkeys.insert(physical.context, &[]).unwrap();
     }
     for (command, last, check) in [
         (Command::AllocPd(BARE), PDS, Check::PdLimit),

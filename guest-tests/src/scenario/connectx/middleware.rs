@@ -5,6 +5,7 @@ use anyhow::{Context as _, Result};
 
 use super::super::middleware::{ALL_RANKS, MPI_OVER_LIBFABRIC, Pair, mpi_over_ucx};
 use super::super::nic::roce::{self, Gid};
+use crate::daemon::Explained;
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::run_dir::RunDir;
@@ -36,6 +37,13 @@ const TRANSPORTS: &[Transport] = &[
     Transport { name: "ud_mlx5", protocols: "ud_mlx5", tests: &[MESSAGES] },
     Transport { name: "ud_verbs", protocols: "ud_verbs", tests: &[MESSAGES] },
 ];
+
+/// Known violations of the interface by UCX.
+const EXPLAINED: &[Explained] = &[Explained {
+    rule: "blue_flame",
+    why: "with DevX, UCX assumes that every device has BlueFlame (it passes `UCT_IB_MLX5_BF_REG_SIZE` to \
+          `uct_ib_mlx5_get_mmio_mode`)",
+}];
 
 /// Arguments for UCX tests of active messages, which every transport supports.
 const MESSAGES: &[&str] = &[
@@ -116,7 +124,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device) -
 
 async fn start(hca: Device, lab: &Lab, run: &RunDir) -> Result<Pair> {
     let image = lab.debian_image(run).await?;
-    let [a, b] = roce::pair_of(hca, lab, run, &image).await?;
+    let [a, b] = roce::pair_of(hca, lab, run, &image, EXPLAINED).await?;
     let mut pair = Pair { a, b, device: DEVICE, settings: &[] };
     if hca == Device::Connectx {
         roce::start(&mut pair.a).await?;

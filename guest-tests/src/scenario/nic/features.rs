@@ -13,7 +13,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device) -
     let run = lab.new_run(&format!("{}-features", hca.name()))?;
     let hint = format!("console output, logs and command lines: {}", run.path().display());
     let image = lab.dpdk_image(&run).await?;
-    let [mut a, mut b] = roce::pair_of(hca, lab, &run, &image).await.context(hint.clone())?;
+    let [mut a, mut b] = roce::pair_of(hca, lab, &run, &image, &[]).await.context(hint.clone())?;
     let (from, to) = (&mut a, &mut b);
     report.case("ethtool -t", &hint, ethtool::self_test(to)).await?;
     for &(feature, case) in ethtool::OFFLOADS {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::station::{Station, load, shape, strict_card, strict_e810};
-use crate::daemon::{Daemon, HcaSpec};
+use crate::daemon::{Daemon, Explained, HcaSpec};
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
 use crate::testbed::kind;
@@ -35,17 +35,18 @@ pub(in super::super) enum Gid {
 
 /// Starts two connected stations with an E810 each, without `irdma`.
 pub(in crate::scenario) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Station; 2]> {
-    pair_of(kind::Device::E810, lab, run, image).await
+    pair_of(kind::Device::E810, lab, run, image, &[]).await
 }
 
-/// Starts two connected stations with a card each, without the RDMA drivers.
+/// Starts two connected stations with a card each, without the RDMA drivers. The rules in `explained` may be violated.
 pub(in super::super) async fn pair_of(
     hca: kind::Device,
     lab: &Lab,
     run: &RunDir,
     image: &Image,
+    explained: &'static [Explained],
 ) -> Result<[Station; 2]> {
-    let [a, b] = HcaSpec::pair()?.map(|spec| strict_card(hca, lab, spec));
+    let [a, b] = HcaSpec::pair()?.map(|spec| HcaSpec { explained, ..strict_card(hca, lab, spec) });
     let (a, b) = tokio::try_join!(
         Station::with_hca(hca, lab, run, image, &a, shape(&a.name)),
         Station::with_hca(hca, lab, run, image, &b, shape(&b.name)),
