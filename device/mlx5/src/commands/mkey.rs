@@ -12,7 +12,7 @@ use protocol::ids::{Lkey, MkeyIndex};
 
 use super::{Call, Output, nothing};
 use crate::check::{Check, Rejection};
-use crate::mkey::{self, Mkey};
+use crate::mkey;
 use crate::resources::Resources;
 
 /// Returns the special keys: those that end scatter lists and begin strided lists. Drivers do not use the others,
