@@ -32,6 +32,10 @@ const TRANSFERS: usize = 10;
 /// Number of bytes that NIXL's example writes from one agent to the other.
 const EXAMPLE_BYTES: u64 = 8;
 
+/// Setting with which UCX does not load its module for EFA. The module needs libefa, which the wheel lacks. Debian's
+/// libefa would load a second copy of libnl, and the two copies crash when the program exits.
+const WITHOUT_EFA: &str = "UCX_MODULES=^efa";
+
 struct Transport {
     name: &'static str,
     /// UCX settings. Reliable connections also need a datagram transport (`:aux`), over which UCX sets them up.
@@ -140,7 +144,7 @@ impl Pair {
 async fn environment(station: &mut Station, transport: &Transport) -> Result<String> {
     let device = station.rdma_device()?;
     let gid = roce::gid_index(station, Gid::V4).await?;
-    Ok(format!("env {} UCX_NET_DEVICES={device}:1 UCX_IB_GID_INDEX={gid}", transport.settings))
+    Ok(format!("env {WITHOUT_EFA} {} UCX_NET_DEVICES={device}:1 UCX_IB_GID_INDEX={gid}", transport.settings))
 }
 
 /// Returns the program's lines about transfers. NIXL logs to the same stream.
