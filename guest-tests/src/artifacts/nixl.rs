@@ -1,4 +1,4 @@
-//! NIXL, NVIDIA's transfer library for inference servers. Debian does not package it, so the lab fetches its wheel, which
+//! NIXL, NVIDIA's transfer library for inference servers. Debian does not package it. The lab fetches its wheel, which
 //! includes UCX, from the Python package index that the machine's pip uses.
 
 use std::fs;
