@@ -16,7 +16,7 @@ from nixl_cu12 import nixl_agent, nixl_agent_config
 ROLE, PORT = sys.argv[1], int(sys.argv[2])
 PEER = "initiator" if ROLE == "target" else "target"
 # Time limit in seconds for the peer's next step, in an emulated guest.
-LIMIT = 240
+LIMIT = 600
 MIB = 1 << 20
 # Size of each agent's memory region: 64 MiB, and the gaps between descriptors.
 REGION = 66 * MIB

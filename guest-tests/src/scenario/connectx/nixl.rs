@@ -18,7 +18,8 @@ use crate::tools::{Exchange, Ready};
 
 /// TCP port for the metadata of NIXL's agents.
 const PORT: u16 = 8888;
-const LIMIT: Duration = Duration::from_secs(400);
+/// Time limit for a program. The longest takes a minute in emulated guests on an idle host.
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// Directory where the guests mount the disk with NIXL.
 const FOLDER: &str = "/mnt";
