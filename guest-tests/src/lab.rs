@@ -419,6 +419,15 @@ impl Lab {
         tokio::task::spawn_blocking(move || artifacts.rdma_core_tests(rdma_core)).await?
     }
 
+    /// Returns a disk with NIXL and its Python modules.
+    ///
+    /// # Errors
+    /// The wheels cannot be fetched.
+    pub async fn nixl(&self) -> Result<PathBuf> {
+        let artifacts = self.artifacts.clone();
+        tokio::task::spawn_blocking(move || artifacts.nixl()).await?
+    }
+
     /// Builds a Linux driver for the guests' kernel from source, after applying `change` to the source.
     ///
     /// # Errors

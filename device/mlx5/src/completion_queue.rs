@@ -60,6 +60,10 @@ pub struct CompletionQueue {
     /// 24-bit consumer index, as last read from the doorbell record.
     consumer: u32,
     armed: Armed,
+    /// Sequence number of the last arm request that took effect.
+    arm_sequence: u8,
+    /// Sequence number of the arm request whose event was last written.
+    answered: Option<u8>,
     /// Index of the newest entry that is solicited or reports a failure.
     solicited: Option<u32>,
     fault: Option<Fault>,
@@ -80,6 +84,8 @@ impl CompletionQueue {
             producer: 0,
             consumer: 0,
             armed: Armed::No,
+            arm_sequence: 0,
+            answered: None,
             solicited: None,
             fault: None,
             recorded_arm: None,
@@ -177,6 +183,12 @@ impl CompletionQueue {
     /// arming the queue, and the caller must raise the event.
     #[must_use]
     pub fn arm(&mut self, arm: &ArmCq) -> bool {
+        // Section 9.2: software has not received the event for this number yet. A program that arms in a loop would
+        // otherwise fill the EQ, which it shares with other programs.
+        if self.answered == Some(arm.sequence) {
+            return false;
+        }
+        self.arm_sequence = arm.sequence;
         let is_unread = |index: u32| index.wrapping_sub(arm.consumer) & INDEX < 1 << 23;
         let (armed, due) = match arm.solicited_only {
             false => (Armed::Any, self.producer & INDEX != arm.consumer),
@@ -184,6 +196,12 @@ impl CompletionQueue {
         };
         self.armed = if due { Armed::No } else { armed };
         due
+    }
+
+    /// Records that an event was written to the EQ at this free-running index.
+    pub fn event_written(&mut self, place: u32) {
+        self.answered = Some(self.arm_sequence);
+        self.sequence.event_written(place);
     }
 
     /// Writes an entry. Returns whether the entry raises an event.
@@ -330,6 +348,10 @@ mod tests {
         ArmCq { sequence: 0, solicited_only, consumer, cqn: Cqn::new(0x40) }
     }
 
+    fn numbered(sequence: u8) -> ArmCq {
+        ArmCq { sequence, ..arm(0, false) }
+    }
+
     fn consume(dma: &GuestMemory, consumer: u32) {
         dma.write(RECORD, &consumer.to_be_bytes()).unwrap();
     }
@@ -361,6 +383,30 @@ mod tests {
         assert!(queue.arm(&arm(1, true)), "entry 1 is solicited and unread");
         assert!(!queue.arm(&arm(2, true)));
         assert!(queue.arm(&arm(1, false)));
+    }
+
+    #[test]
+    fn arming_with_answered_sequence_number_has_no_effect() {
+        let dma = guest_memory(0, 3);
+        let mut queue = queue(4);
+        assert!(!queue.arm(&numbered(0)));
+        assert_eq!(queue.push(&sent(0), false, &dma), Ok(true));
+        queue.event_written(0);
+        assert!(!queue.arm(&numbered(0)), "the event for this number is on its way");
+        assert_eq!(queue.push(&sent(1), false, &dma), Ok(false));
+        assert!(queue.arm(&numbered(1)), "software has received the event");
+        queue.event_written(1);
+        assert!(!queue.arm(&numbered(1)));
+        assert!(queue.arm(&numbered(0)), "the number has wrapped");
+    }
+
+    #[test]
+    fn arming_after_lost_event_raises_event() {
+        let dma = guest_memory(0, 3);
+        let mut queue = queue(4);
+        assert!(!queue.arm(&numbered(0)));
+        assert_eq!(queue.push(&sent(0), false, &dma), Ok(true));
+        assert!(queue.arm(&numbered(0)), "the event was not written");
     }
 
     #[test]

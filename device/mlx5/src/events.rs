@@ -30,7 +30,7 @@ impl Resources {
         if let Some(place) = self.report(cx, Some(eqn), &Eqe::Completion(cqn))
             && let Some(queue) = self.cqs.get_mut(cqn.get())
         {
-            queue.sequence.event_written(place);
+            queue.event_written(place);
         }
     }
 

@@ -12,6 +12,7 @@ mod ipxe;
 mod kbuild;
 mod kernel;
 mod linux_source;
+mod nixl;
 mod packages;
 mod python;
 mod rdma_core;
@@ -175,6 +176,14 @@ impl Artifacts {
     /// The tests cannot be fetched, or the image cannot be created.
     pub fn rdma_core_tests(&self, rdma_core: RdmaCore) -> Result<PathBuf> {
         rdma_core::tests(&self.cache, rdma_core)
+    }
+
+    /// Returns a disk with NIXL, its UCX, and numpy, at the paths that Python expects below an entry of its search path.
+    ///
+    /// # Errors
+    /// The wheels cannot be fetched, or the image cannot be created.
+    pub fn nixl(&self) -> Result<PathBuf> {
+        nixl::image(&self.cache)
     }
 }
 

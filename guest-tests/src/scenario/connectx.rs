@@ -5,6 +5,7 @@ pub(super) mod errors;
 pub(super) mod many;
 pub(super) mod messages;
 pub(super) mod middleware;
+pub(super) mod nixl;
 pub(super) mod perftest;
 pub(super) mod pingpong;
 pub(super) mod probe;

@@ -427,6 +427,11 @@ pub const ALL: &[Scenario] = &[
         |lab, report| Box::pin(connectx::middleware::run(lab, report, Device::Connectx)),
     ),
     Scenario::new(
+        "connectx-nixl",
+        "NIXL with its own UCX over two ConnectX with an Ethernet port: its example, and WRITE and READ up to 64 MiB",
+        |lab, report| Box::pin(connectx::nixl::run(lab, report)),
+    ),
+    Scenario::new(
         "connectx-roce-pyverbs",
         "rdma-core's whole suite, with the tests of libmlx5, in a guest with an Ethernet port",
         |lab, report| Box::pin(connectx::pyverbs::run(lab, report, Suite::Ethernet)),

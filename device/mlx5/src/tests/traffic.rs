@@ -374,6 +374,7 @@ fn completions_raise_events_when_armed() {
         exchange(&mut *a, &mut *b);
         assert_eq!(b.completion_events(), events);
         b.reap();
+        b.receive_events();
         b.arm(arm_solicited);
     }
 }

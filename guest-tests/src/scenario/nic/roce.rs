@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use super::station::{Station, load, shape, strict_card, strict_e810};
 use crate::daemon::{Daemon, Explained, HcaSpec};
-use crate::lab::Lab;
+use crate::lab::{Guest, Lab};
 use crate::run_dir::RunDir;
 use crate::testbed::kind;
 use crate::tools::await_text;
@@ -46,10 +46,23 @@ pub(in super::super) async fn pair_of(
     image: &Image,
     explained: &'static [Explained],
 ) -> Result<[Station; 2]> {
+    pair_with(hca, lab, run, image, explained, &[]).await
+}
+
+/// Like [`pair_of`], with additional disks.
+pub(in super::super) async fn pair_with(
+    hca: kind::Device,
+    lab: &Lab,
+    run: &RunDir,
+    image: &Image,
+    explained: &'static [Explained],
+    disks: &[PathBuf],
+) -> Result<[Station; 2]> {
     let [a, b] = HcaSpec::pair()?.map(|spec| HcaSpec { explained, ..strict_card(hca, lab, spec) });
+    let guest = |spec| Guest { disks: disks.to_vec(), ..shape(spec) };
     let (a, b) = tokio::try_join!(
-        Station::with_hca(hca, lab, run, image, &a, shape(&a.name)),
-        Station::with_hca(hca, lab, run, image, &b, shape(&b.name)),
+        Station::with_hca(hca, lab, run, image, &a, guest(&a.name)),
+        Station::with_hca(hca, lab, run, image, &b, guest(&b.name)),
     )?;
     Ok([a, b])
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::daemon::{Daemon, HcaSpec, Interface};
@@ -265,6 +265,19 @@ impl Station {
         let mut lines = warnings(&mut self.vm).await?;
         lines.retain(|line| !(is_connectx && connectx::messages::is_normal(line)));
         Ok(lines)
+    }
+
+    /// Returns the number of payload bytes that the card has received over RDMA.
+    pub(in crate::scenario) async fn rdma_received(&self) -> Result<u64> {
+        let daemon = self.daemon.as_ref().context("the station has no daemon")?;
+        daemon.counter("/engine/received_payload_bytes").await
+    }
+
+    /// Checks that the card has received at least `bytes` bytes over RDMA since its counter was at `before`.
+    pub(in crate::scenario) async fn has_received(&self, before: u64, bytes: u64) -> Result<()> {
+        let by_rdma = self.rdma_received().await?.saturating_sub(before);
+        ensure!(by_rdma >= bytes, "{by_rdma} of {bytes} bytes arrived in guest {} over RDMA", self.vm.name());
+        Ok(())
     }
 
     /// Shuts the guest down, then stops its daemon cleanly.

@@ -8,7 +8,6 @@ use anyhow::{Result, ensure};
 use super::super::station::{Address, Station};
 use super::Pair;
 use super::kernel::Config;
-use super::target::received;
 use crate::report::Report;
 use crate::tools::{line, stop, wait};
 
@@ -77,7 +76,7 @@ async fn transfer(pair: &mut Pair, family: Family) -> Result<()> {
         let all = ["python3", "-u", "-c", PROGRAM, family.name, role, &from, &to, &bytes];
         all.map(str::to_owned).to_vec()
     };
-    let before = received(server).await?;
+    let before = server.rdma_received().await?;
     let waiting = server.vm.call(Spawn { argv: words("receive") }).await?.program;
     let sent = async {
         line(&mut server.vm, waiting, "ready", START).await?;
@@ -95,7 +94,7 @@ async fn transfer(pair: &mut Pair, family: Family) -> Result<()> {
     };
     let end = wait(&mut server.vm, waiting, LIMIT).await?;
     ensure!(end.stdout.contains(sent.trim()), "sent {sent}, received {}{}", end.stdout, end.stderr);
-    let by_rdma = received(server).await? - before;
+    let by_rdma = server.rdma_received().await? - before;
     ensure!(by_rdma >= BYTES, "{by_rdma} of {BYTES} bytes arrived over RDMA");
     client.no_warnings_but(family.tells).await?;
     server.no_warnings_but(family.tells).await

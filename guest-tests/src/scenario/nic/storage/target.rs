@@ -35,8 +35,6 @@ const NO_ANSWER: &str = "abnormal ae_id = 0x50a ";
 const KEY_GONE: &str = "abnormal ae_id = 0x103 ";
 /// The message that irdma prints for a request with the previous key of a region that has been registered again.
 const KEY_REPLACED: &str = "abnormal ae_id = 0x102 ";
-/// Path of the counter of payload bytes received by an RDMA device.
-const RECEIVED: &str = "/engine/received_payload_bytes";
 
 /// Kinds of server outages.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +159,7 @@ impl Target {
     /// server. The data must have been transferred over RDMA.
     pub(super) async fn content(&self, pair: &mut Pair, seed: u64) -> Result<()> {
         let Amount { parts, part_mib, .. } = self.amount;
-        let before = [received(&pair.client).await?, received(&pair.server).await?];
+        let before = [pair.client.rdma_received().await?, pair.server.rdma_received().await?];
         let mut sums = Vec::new();
         for part in 0..parts {
             sums.push(self.write(&mut pair.client, part, seed + u64::from(part)).await?);
@@ -186,8 +184,8 @@ impl Target {
             }
         }
         let all = u64::from(self.amount.mib()) << 20;
-        came(&pair.client, before[0], all).await?;
-        came(&pair.server, before[1], all).await
+        pair.client.has_received(before[0], all).await?;
+        pair.server.has_received(before[1], all).await
     }
 
     /// Writes a part and returns its checksum.
@@ -212,11 +210,11 @@ impl Target {
 
     /// Runs fio with verification. The data must have been transferred over RDMA.
     pub(super) async fn verify(&self, pair: &mut Pair) -> Result<()> {
-        let before = [received(&pair.client).await?, received(&pair.server).await?];
+        let before = [pair.client.rdma_received().await?, pair.server.rdma_received().await?];
         let program = pair.client.vm.call(Spawn { argv: self.fio() }).await?.program;
         let moved = fio::judge(&wait(&mut pair.client.vm, program, self.limit()).await?)?;
-        came(&pair.client, before[0], moved.read).await?;
-        came(&pair.server, before[1], moved.written).await
+        pair.client.has_received(before[0], moved.read).await?;
+        pair.server.has_received(before[1], moved.written).await
     }
 
     /// Runs the content check and fio on a link that loses frames in both directions.
@@ -247,7 +245,7 @@ impl Target {
 
     /// Causes an outage of the server while fio runs. fio must continue, and all data must be correct.
     pub(super) async fn survives_outage(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
-        let before = received(&pair.client).await?;
+        let before = pair.client.rdma_received().await?;
         let program = pair.client.vm.call(Spawn { argv: self.fio() }).await?.program;
         let gone = self.execute_outage(pair, outage).await;
         if gone.is_err() {
@@ -255,15 +253,15 @@ impl Target {
         }
         gone?;
         let moved = fio::judge(&wait(&mut pair.client.vm, program, self.limit() + RECONNECT).await?)?;
-        came(&pair.client, before, moved.read).await?;
+        pair.client.has_received(before, moved.read).await?;
         self.content(pair, outage.seed()).await?;
         self.judge(pair, &[self.protocol.loss, &[NO_ANSWER]].concat()).await
     }
 
     async fn execute_outage(&self, pair: &mut Pair, outage: Outage<'_>) -> Result<()> {
-        let before = received(&pair.server).await?;
+        let before = pair.server.rdma_received().await?;
         let moving = async {
-            while received(&pair.server).await? < before + UNDER_WAY {
+            while pair.server.rdma_received().await? < before + UNDER_WAY {
                 sleep(POLL).await;
             }
             anyhow::Ok(())
@@ -300,16 +298,4 @@ impl Target {
 
 fn daemon(station: &Station) -> Result<&Daemon> {
     station.daemon.as_ref().context("the station has no daemon")
-}
-
-/// Checks that a station has received at least `bytes` bytes over RDMA since its counter was at `before`.
-async fn came(station: &Station, before: u64, bytes: u64) -> Result<()> {
-    let by_rdma = received(station).await?.saturating_sub(before);
-    ensure!(by_rdma >= bytes, "{by_rdma} of {bytes} bytes arrived in guest {} over RDMA", station.vm.name());
-    Ok(())
-}
-
-/// Returns the number of payload bytes that a station has received over RDMA.
-pub(super) async fn received(station: &Station) -> Result<u64> {
-    daemon(station)?.counter(RECEIVED).await
 }
