@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use super::UpOptions;
 use super::commands::{MOST_COMMANDS, Ports};
 use super::host_root::HostRoot;
+use super::impair::Link;
 use super::kind::{Device, Kind};
 use super::name::GuestName;
 use super::protocol::{Event, Stage};
@@ -40,6 +41,14 @@ pub(super) struct Booted {
     pub(super) vm: Vm,
     pub(super) daemon: Option<Daemon>,
     pub(super) ports: Ports,
+}
+
+impl Booted {
+    /// Returns the guest's device on the fabric, if the guest has an HCA.
+    pub(super) fn link(&self) -> Option<Link> {
+        let control = self.daemon.as_ref()?.controls();
+        Some(Link { guest: self.place.name, mac: self.place.mac_on_fabric(), control })
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +97,7 @@ impl Place {
         [2, 0, 0, 1, high, low]
     }
 
-    /// Returns the MAC address of the guest's NIC on the fabric, derived like the HCAs' MAC addresses.
+    /// Returns the MAC address of the guest's HCA, or of its NIC on the fabric.
     fn mac_on_fabric(self) -> [u8; 6] {
         let [high, low] = self.id.to_be_bytes();
         [2, 0, 0, 0, high, low]

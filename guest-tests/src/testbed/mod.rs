@@ -26,6 +26,7 @@ mod commands;
 mod frames;
 mod guest;
 pub mod host_root;
+pub mod impair;
 pub mod kind;
 pub mod name;
 pub mod progress;
@@ -40,6 +41,7 @@ use std::num::NonZeroU32;
 
 use crate::lab::Options;
 use host_root::HostRoot;
+use impair::Impairment;
 use kind::Kind;
 use name::TestbedName;
 use share::SharedFolder;
@@ -75,6 +77,10 @@ pub struct UpOptions {
     /// Write a session record for each RDMA device next to the logs, for use with `hcad replay`
     #[arg(long)]
     pub record: bool,
+    /// Impair the network of the RDMA devices: lossy, slow, reordering, flapping, partition, congested, corrupting,
+    /// random or random:SEED (repeatable)
+    #[arg(long = "impair", value_name = "PROFILE")]
+    pub impairments: Vec<Impairment>,
     /// Stop the guests when the process with this ID exits (for example, `$$` in a CI job's shell)
     #[arg(long, value_name = "PID")]
     pub for_pid: Option<NonZeroU32>,
@@ -98,6 +104,21 @@ impl UpOptions {
     /// Returns the number of guests.
     fn count(&self) -> u8 {
         self.count.unwrap_or(if self.host_root.is_some() { 1 } else { 2 })
+    }
+
+    /// Checks options that depend on each other.
+    ///
+    /// # Errors
+    /// The network of a guest cannot be impaired.
+    fn check(&self) -> anyhow::Result<()> {
+        let has_hca = |number| self.kind.of_guest(number).interface().is_some();
+        anyhow::ensure!(
+            self.impairments.is_empty() || (1..=u16::from(self.count())).all(has_hca),
+            "--impair needs an RDMA device in each guest, but some guests of '{}' use soft-RoCE; to impair the network of \
+             soft-RoCE, run 'tc qdisc add ... netem' in the guests",
+            self.kind.name()
+        );
+        Ok(())
     }
 
     /// Returns the minimum memory of a guest in MiB.

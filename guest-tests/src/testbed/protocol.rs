@@ -122,6 +122,9 @@ pub struct Description {
     /// Seconds since the testbed was started.
     pub seconds: u64,
     pub guests: Vec<GuestDescription>,
+    /// Values of `--impair`, with the seeds that were chosen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub impairments: Vec<String>,
 }
 
 /// A guest, as printed by `ps --json`.

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use super::boot::{self, Booted, Place};
 use super::commands::Taken;
 use super::guest::RunningGuest;
+use super::impair::{Impairment, Keeper, seed_of_now};
 use super::name::{GuestName, TestbedName};
 use super::protocol::{Description, Event, GuestDescription, Keep, Reply, Request, Stage, receive, send};
 use super::state::{State, States};
@@ -50,12 +51,17 @@ pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
 type LeaseReader = BufReader<tokio::net::unix::OwnedReadHalf>;
 
 async fn supervise(
-    wanted: UpOptions,
+    mut wanted: UpOptions,
     reader: &mut LeaseReader,
     writer: &mut OwnedWriteHalf,
     folder: &mut Option<PathBuf>,
 ) -> Result<()> {
     let name = wanted.name.clone().context("'guest-lab supervise' requires --name")?;
+    for impairment in &mut wanted.impairments {
+        if let Impairment::Random(seed) = impairment {
+            *seed = seed.or_else(|| Some(seed_of_now()));
+        }
+    }
     let state = States::open()?.claim(&name)?;
     let listener = UnixListener::bind(state.socket())
         .with_context(|| format!("cannot listen on {}", state.socket().display()))?;
@@ -100,7 +106,9 @@ async fn supervise(
         bed.note(&event);
         send(writer, &event).await.context("'guest-lab up' has exited")?;
     }
+    let links = guests.iter().filter_map(Booted::link).collect();
     bed.enter_root(guests);
+    let keeper = Keeper::start(&wanted.impairments, links, run.path()).await?;
     send(writer, &Event::Up(bed.description().await)).await.context("'guest-lab up' has exited")?;
     tracing::info!("all guests are ready");
 
@@ -118,6 +126,7 @@ async fn supervise(
         }
     };
     server.abort();
+    drop(keeper);
     let (complaints, strict) = (bed.end().await, bed.wanted.strict);
     drop(switch);
     for complaint in &complaints {
@@ -303,6 +312,7 @@ impl Testbed {
             supervisor: std::process::id(),
             seconds: self.begun.elapsed().as_secs(),
             guests,
+            impairments: self.wanted.impairments.iter().map(ToString::to_string).collect(),
         }
     }
 

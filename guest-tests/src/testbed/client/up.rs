@@ -152,7 +152,12 @@ impl Leased {
                         tracing::info!("guest {name}: {stage}");
                     }
                 }
-                Event::Up(description) => return Ok(Self { description, supervisor }),
+                Event::Up(description) => {
+                    for impairment in &description.impairments {
+                        tracing::info!("the network is impaired; to repeat this, use --impair {impairment}");
+                    }
+                    return Ok(Self { description, supervisor });
+                }
                 Event::Failed { reason, folder } => return Err(NotUp { error: anyhow!(reason), folder }),
             }
         }
@@ -160,6 +165,7 @@ impl Leased {
 
     /// Performs all checks that are possible before the boot, and starts the supervisor.
     async fn begin(wanted: &UpOptions, default_name: TestbedName) -> Result<Supervisor> {
+        wanted.check()?;
         let progress = Line::begin(wanted.kind.name());
         progress.show("locating QEMU and the kernel");
         let name = wanted.name.clone().unwrap_or(default_name);
