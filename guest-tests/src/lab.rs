@@ -578,6 +578,12 @@ impl Lab {
     }
 }
 
+/// Returns the number of guests that boot at the same time. Each booting guest needs a CPU, and a boot that shares the
+/// CPUs with too many others exceeds its time limit. Guests wait for devices for part of the time.
+pub fn guests_per_wave() -> usize {
+    std::thread::available_parallelism().map_or(2, |cpus| 2 * cpus.get())
+}
+
 fn mebibytes(text: &str) -> Result<u32, String> {
     /// Minimum memory with which Debian's kernel can unpack its initramfs.
     const LEAST_MIB: u32 = 128;

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::UpOptions;
 use super::commands::{MOST_COMMANDS, Ports};
@@ -17,7 +17,7 @@ use super::protocol::{Event, Stage};
 use super::switch::Switch;
 use crate::artifacts::ddp;
 use crate::daemon::{Daemon, HcaSpec, Peer, free_ports};
-use crate::lab::{Guest, Lab};
+use crate::lab::{Guest, Lab, guests_per_wave};
 use crate::qemu::{Nic, NicModel};
 use crate::run_dir::RunDir;
 use crate::tools::await_text;
@@ -104,7 +104,7 @@ impl Place {
     }
 }
 
-/// Boots all guests concurrently, and reports their progress to `events`.
+/// Boots the guests in waves, and reports their progress to `events`.
 ///
 /// # Errors
 /// A guest does not boot.
@@ -122,11 +122,16 @@ pub(super) async fn all(
     let specs = fabric(&places)?;
     let ethernet = free_ports(places.len())?;
     let switch = Switch::start(&ethernet).await?;
+    let waves = Semaphore::new(guests_per_wave());
     let mut boots = Vec::new();
     for (((&place, end), &bind), &peer) in places.iter().zip(specs).zip(&ethernet).zip(switch.ends()) {
         let guest = GuestBoot { lab, run, image: &image, wanted, places: &places, events };
         let nic = Nic { model: NicModel::Virtio, mac: place.mac(), bind, peer };
-        boots.push(guest.boot(place, end, nic));
+        let waves = &waves;
+        boots.push(async move {
+            let _turn = waves.acquire().await.context("the boot was cancelled")?;
+            guest.boot(place, end, nic).await
+        });
     }
     Ok((try_all(boots).await?, switch))
 }

@@ -46,8 +46,8 @@ use kind::Kind;
 use name::TestbedName;
 use share::SharedFolder;
 
-/// Maximum number of guests in a testbed. The guests are named by letters, and each has its own QEMU.
-pub const MOST_GUESTS: u8 = 8;
+/// Maximum number of guests in a testbed. Each has its own QEMU and its own daemon.
+pub const MOST_GUESTS: u8 = 32;
 
 /// Cache subdirectory that contains the logs of testbeds.
 const LOGS: &str = "testbeds";
@@ -61,7 +61,7 @@ pub struct UpOptions {
     /// Name of the testbed, for use in later commands [default: KIND for `guest-lab up`, otherwise a unique name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<TestbedName>,
-    /// Number of guests (1 to 8); they are named a, b, c, ... [default: 1 for `guest-lab here`, otherwise 2]
+    /// Number of guests (1 to 32); they are named a, b, c, ... [default: 1 for `guest-lab here`, otherwise 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_GUESTS)))]
     pub count: Option<u8>,
     /// Mount the host directory DIR at /AT in all guests; append `:ro` to mount it read-only (repeatable)
