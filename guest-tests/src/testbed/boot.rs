@@ -63,9 +63,14 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn all(wanted: &UpOptions) -> Vec<Self> {
-        let among_hcas = wanted.kind == Kind::Mixed;
-        let place = |(name, id)| Self { name, id, device: wanted.kind.of_guest(id), among_hcas };
+        let among_hcas = wanted.kind() == Kind::Mixed;
+        let place = |(name, id)| Self { name, id, device: wanted.kind().of_guest(id), among_hcas };
         GuestName::first(wanted.count()).zip(1..).map(place).collect()
+    }
+
+    /// Returns whether this is the testbed's first guest.
+    pub(super) const fn is_first(self) -> bool {
+        self.id == 1
     }
 
     /// Returns the guest's address on the Ethernet between the guests.
@@ -249,11 +254,16 @@ impl GuestBoot<'_> {
         let root = self.wanted.host_root.iter().flat_map(HostRoot::devices);
         let shares =
             self.wanted.shares.iter().enumerate().map(|(n, share)| share.device(n)).chain(root).collect();
+        let own_disk = match self.wanted.choice.template() {
+            Some(template) => template.disk(place, self.run)?,
+            None => None,
+        };
         let guest = Guest {
             name: &name,
             hcas,
             cards,
             nics,
+            own_disk,
             shares,
             commands: MOST_COMMANDS,
             least_cpus,

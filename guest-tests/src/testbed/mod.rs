@@ -36,6 +36,7 @@ pub mod share;
 mod state;
 pub mod supervisor;
 mod switch;
+pub mod template;
 
 use std::num::NonZeroU32;
 
@@ -45,6 +46,7 @@ use impair::Impairment;
 use kind::Kind;
 use name::TestbedName;
 use share::SharedFolder;
+use template::Choice;
 
 /// Maximum number of guests in a testbed. Each has its own QEMU and its own daemon.
 pub const MOST_GUESTS: u8 = 32;
@@ -55,9 +57,9 @@ const LOGS: &str = "testbeds";
 /// Options of `up`, `ci` and `here`: the guests to boot.
 #[derive(Clone, Debug, clap::Args)]
 pub struct UpOptions {
-    /// Type of RDMA device in the guests
-    #[arg(value_enum, default_value = "connectx")]
-    pub kind: Kind,
+    /// Type of RDMA device in the guests, or a template whose guests already run services over RDMA
+    #[arg(value_enum, value_name = "KIND", default_value = "connectx")]
+    pub choice: Choice,
     /// Name of the testbed, for use in later commands [default: KIND for `guest-lab up`, otherwise a unique name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<TestbedName>,
@@ -101,6 +103,11 @@ pub fn state_dir() -> anyhow::Result<std::path::PathBuf> {
 }
 
 impl UpOptions {
+    /// Returns the kind of the guests' RDMA devices.
+    fn kind(&self) -> Kind {
+        self.choice.kind()
+    }
+
     /// Returns the number of guests.
     fn count(&self) -> u8 {
         self.count.unwrap_or(if self.host_root.is_some() { 1 } else { 2 })
@@ -109,21 +116,26 @@ impl UpOptions {
     /// Checks options that depend on each other.
     ///
     /// # Errors
-    /// The network of a guest cannot be impaired.
+    /// The network of a guest cannot be impaired, or a template's services are not in the guests.
     fn check(&self) -> anyhow::Result<()> {
-        let has_hca = |number| self.kind.of_guest(number).interface().is_some();
+        anyhow::ensure!(
+            self.choice.template().is_none() || self.host_root.is_none(),
+            "the services of '{}' need the lab's root filesystem; use 'guest-lab up' or 'guest-lab ci'",
+            self.choice.name()
+        );
+        let has_hca = |number| self.kind().of_guest(number).interface().is_some();
         anyhow::ensure!(
             self.impairments.is_empty() || (1..=u16::from(self.count())).all(has_hca),
             "--impair needs an RDMA device in each guest, but some guests of '{}' use soft-RoCE; to impair the network of \
              soft-RoCE, run 'tc qdisc add ... netem' in the guests",
-            self.kind.name()
+            self.choice.name()
         );
         Ok(())
     }
 
     /// Returns the minimum memory of a guest in MiB.
     fn memory_mib(&self) -> u32 {
-        let least = |number| self.kind.of_guest(number).least().1;
+        let least = |number| self.kind().of_guest(number).least().1;
         (1..=u16::from(self.count())).map(least).min().unwrap_or_default().max(self.options.memory)
     }
 }

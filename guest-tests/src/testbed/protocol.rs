@@ -111,6 +111,9 @@ impl Stage {
 pub struct Description {
     pub name: TestbedName,
     pub kind: Kind,
+    /// Name of the template, if the guests run its services.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
     /// Release of the guests' kernel.
     pub kernel: String,
     /// Directory of the kernel's modules on the host.

@@ -29,6 +29,9 @@ use crate::artifacts::{Added, cache_dir};
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
 
+/// Index of the GID that a RoCE port derives from its IPv4 address.
+pub(super) const IPV4_GID: &str = "1";
+
 /// Boots guests and keeps them running until `down`, a signal, the exit of the watched process, or the loss of the
 /// lease, which is the connection to `guest-lab up`.
 ///
@@ -75,7 +78,13 @@ async fn supervise(
 
     let (events, mut guest_events) = mpsc::unbounded_channel();
     let booted = {
-        let boot = boot::all(&lab, &run, &wanted, &events);
+        let boot = async {
+            let booted = boot::all(&lab, &run, &wanted, &events).await?;
+            if let Some(template) = wanted.choice.template() {
+                template.start(&booted.0).await?;
+            }
+            Ok(booted)
+        };
         tokio::pin!(boot);
         loop {
             tokio::select! {
@@ -305,7 +314,8 @@ impl Testbed {
         let guests = join_all(Place::all(&self.wanted).into_iter().map(|place| self.describe(place))).await;
         Description {
             name: self.name.clone(),
-            kind: self.wanted.kind,
+            kind: self.wanted.kind(),
+            template: self.wanted.choice.template().map(|template| template.name().to_owned()),
             kernel: self.kernel.0.clone(),
             modules: self.kernel.1.clone(),
             folder: self.folder.clone(),
@@ -351,8 +361,11 @@ impl Testbed {
         if let Some(device) = guest.place.device.rdma_device() {
             environment.insert("HCAD_RDMA_DEVICE".into(), device.to_owned());
             // The first GID of a RoCE port is its link-local address, the second its IPv4 address.
-            let gid_index = if guest.place.rdma_ip().is_some() { "1" } else { "0" };
+            let gid_index = if guest.place.rdma_ip().is_some() { IPV4_GID } else { "0" };
             environment.insert("HCAD_GID_INDEX".into(), gid_index.to_owned());
+        }
+        if let Some(template) = self.wanted.choice.template() {
+            environment.extend(template.environment(guest.place));
         }
         for place in places {
             let letter = place.name.to_string().to_uppercase();
