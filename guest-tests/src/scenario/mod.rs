@@ -26,6 +26,7 @@ mod jingzhao_services;
 mod kernel_log;
 mod lab_tool;
 mod leak;
+mod many_guests;
 mod middleware;
 mod mixed_fabric;
 mod mthca;
@@ -616,6 +617,22 @@ pub const ALL: &[Scenario] = &[
         "guest-lab here: guests with the files of this machine run programs that were built on it",
         |lab, report| Box::pin(lab_tool::here::run(lab, report, Extent::Core)),
     ),
+    Scenario::new(
+        "impair",
+        "guest-lab --impair: content on impaired networks, partitions, flapping links, repeated random trouble",
+        |lab, report| Box::pin(lab_tool::impair::run(lab, report)),
+    ),
+    Scenario::new(
+        "templates",
+        "guest-lab up nvme-of, nfs and ucx: the services are running, and content is exact",
+        |lab, report| Box::pin(lab_tool::templates::run(lab, report)),
+    ),
+    Scenario::new(
+        "many-guests",
+        "sixteen guests of 256 MiB: all pairs and incasts, with killed and replaced daemons and guests",
+        |lab, report| Box::pin(many_guests::run(lab, report)),
+    )
+    .alone(),
     Scenario::new("here-full", "here with all kinds of devices", |lab, report| {
         Box::pin(lab_tool::here::run(lab, report, Extent::Full))
     }),
