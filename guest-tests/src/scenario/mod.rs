@@ -598,6 +598,11 @@ pub const ALL: &[Scenario] = &[
         |lab, report| Box::pin(operator::run(lab, report)),
     ),
     Scenario::new(
+        "hot-unplug",
+        "a card is unplugged during its traffic and plugged in again, if QEMU supports it",
+        |lab, report| Box::pin(operator::hot_unplug::run(lab, report)),
+    ),
+    Scenario::new(
         "mixed-fabric",
         "ib_mthca, JingZhao, E810, ConnectX with both ports and soft-RoCE on one fabric, with verified content",
         |lab, report| Box::pin(mixed_fabric::run(lab, report)),
