@@ -23,7 +23,7 @@ pub(super) struct Site<'a> {
     pub(super) image: &'a Image,
 }
 
-/// What is killed.
+/// The process that a disturbance kills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Victim {
     /// QEMU. The daemon keeps running, and serves the next guest.

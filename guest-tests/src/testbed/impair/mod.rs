@@ -24,11 +24,11 @@ pub enum Impairment {
 /// A kind of network trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// Frames are lost.
+    /// The fabric drops a small fraction of the frames.
     Lossy,
-    /// Frames are delayed.
+    /// The fabric delays all frames.
     Slow,
-    /// Frames are overtaken by others.
+    /// The fabric delivers some frames after later ones.
     Reordering,
     /// Links go down for a short time.
     Flapping,
