@@ -85,8 +85,8 @@ impl<'a> Host<'a> {
             spec.capture = false;
         }
         let boots = specs.into_iter().map(|spec| Member::start(site, spec));
-        let members: Vec<Member> = stream::iter(boots).buffered(guests_per_wave()).try_collect().await?;
-        let begun = members.iter().map(Member::usage).collect::<Result<_>>()?;
+        let mut members: Vec<Member> = stream::iter(boots).buffered(guests_per_wave()).try_collect().await?;
+        let begun = members.iter_mut().map(Member::usage).collect::<Result<_>>()?;
         let members = members.into_iter().map(Some).collect();
         Ok(Self { site, members, begun, killed: BTreeSet::new(), messages: 0, incast_messages: 0 })
     }
@@ -197,10 +197,10 @@ impl<'a> Host<'a> {
     }
 
     /// Returns a table of the memory and CPU time of each guest and its daemon.
-    fn table(&self) -> Result<String> {
+    fn table(&mut self) -> Result<String> {
         let mut rows = vec!["      guest  QEMU MiB  hcad MiB  QEMU CPU s  hcad CPU s".to_owned()];
         for (index, begun) in self.begun.iter().enumerate() {
-            let Some(Some(member)) = self.members.get(index) else { continue };
+            let Some(Some(member)) = self.members.get_mut(index) else { continue };
             let row = member.usage()?.since(begun).row();
             let note = if self.killed.contains(&index) { "  replaced" } else { "" };
             rows.push(format!("      {:5}  {row}{note}", index + 1));

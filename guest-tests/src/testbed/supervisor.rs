@@ -83,7 +83,7 @@ async fn supervise(
             if let Some(template) = wanted.choice.template() {
                 template.start(&booted.0).await?;
             }
-            Ok(booted)
+            anyhow::Ok(booted)
         };
         tokio::pin!(boot);
         loop {

@@ -45,11 +45,11 @@ struct Line {
 pub(super) async fn talk(members: &mut [Member], flows: &[(usize, usize)]) -> Result<u64> {
     let lines = connect(members, flows).await?;
     let work = work(members, &lines, COUNT)?;
-    let run = |(member, flows): (&mut Member, Vec<Flow>)| async move {
+    let calls = members.iter_mut().zip(work).map(|(member, flows)| async move {
         member.vm.call_within(LIMIT, Traffic { flows, timeout_ms: TRAFFIC_MS }).await
-    };
+    });
     // Wait for all members, because a cancelled call would leave an agent in an unknown state.
-    let reports = join_all(members.iter_mut().zip(work).map(run)).await;
+    let reports = join_all(calls).await;
     let mut verified = 0;
     for report in reports {
         verified += report?.flows.iter().map(|flow| flow.verified).sum::<u64>();
