@@ -16,6 +16,8 @@ use crate::services::storage::{NFS, NVME, Protocol};
 
 /// Size of the server's disk. The image is sparse.
 const DISK_MIB: u64 = 256;
+/// TCP port of `ucx_perftest`.
+const UCX_PORT: u16 = 13337;
 
 /// A testbed of two or more guests with a ConnectX and running services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -175,10 +177,13 @@ fn messaging(place: Place) -> String {
         .into_iter()
         .map(|(name, value)| format!("export {name}={value}\n"))
         .collect();
-    let shell = background(&remote_shell::serve(&place.ip().to_string()));
+    let shell = serve(&remote_shell::serve(&place.ip().to_string()), remote_shell::PORT);
     // Without `-P 0`, the server would wait for MPI. It serves one client, and then exits.
-    let server =
-        if place.is_first() { background("while true; do ucx_perftest -P 0; done") } else { String::new() };
+    let server = if place.is_first() {
+        serve("while true; do ucx_perftest -P 0; done", UCX_PORT)
+    } else {
+        String::new()
+    };
     format!(
         "set -e\n{environment}{}{}{shell}{server}",
         remote_shell::install_client(),
@@ -186,9 +191,13 @@ fn messaging(place: Place) -> String {
     )
 }
 
-/// Returns shell code that runs a command which outlives the shell.
-fn background(line: &str) -> String {
-    format!("setsid sh -c '{line}' </dev/null >/dev/null 2>&1 &\n")
+/// Returns shell code that starts a server which outlives the shell, and waits until it listens on a TCP port.
+fn serve(line: &str, port: u16) -> String {
+    format!(
+        "setsid sh -c '{line}' </dev/null >/dev/null 2>&1 &
+until ss -Hltn sport = :{port} | grep -q .; do sleep 0.1; done
+"
+    )
 }
 
 #[cfg(test)]

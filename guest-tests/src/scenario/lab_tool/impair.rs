@@ -41,7 +41,7 @@ pub(in crate::scenario) async fn run(lab: &Lab, report: &mut Report) -> Result<(
     let hint = format!("transcripts of all commands: {}", run.path().display());
     let folder = run.file("folder");
     fs::create_dir_all(&folder)?;
-    let user = User::new(lab, &run)?.in_folder(&folder, &[]);
+    let user = User::new(lab, &run)?.bound().in_folder(&folder, &[]);
     report.case("problems are reported before anything boots", &hint, refusals(&user)).await?;
     let case = permanent(&user);
     report.case("content is exact on a lossy, slow, reordering and corrupting network", &hint, case).await?;

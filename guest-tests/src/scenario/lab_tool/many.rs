@@ -12,7 +12,7 @@ const COUNT: usize = 16;
 const MEMORY: &str = "256";
 
 pub(in crate::scenario) async fn run(lab: &Lab, run: &RunDir) -> Result<()> {
-    let user = User::new(lab, run)?;
+    let user = User::new(lab, run)?.bound();
     let count = COUNT.to_string();
     let up =
         user.run(&["up", "mthca", "--name", "many", "--count", &count, "--memory", MEMORY, "--json"]).await?;

@@ -13,13 +13,15 @@ use crate::report::Report;
 const MIB: u32 = 16;
 /// Path of the counter of payload bytes received by an RDMA device.
 const RECEIVED: &str = "/engine/received_payload_bytes";
+/// Bandwidth test of UCX's tag matching, with guest a's server.
+const TEST: &str = "ucx_perftest -P 0 a -t tag_bw -s 65536 -n 100 -f";
 /// MPI program that exchanges verified data between all ranks.
 const EXCHANGE: &str = include_str!("../../../guest/mpi_exchange.py");
 
 pub(in crate::scenario) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     let run = lab.new_run("templates")?;
     let hint = format!("transcripts of all commands: {}", run.path().display());
-    let user = User::new(lab, &run)?;
+    let user = User::new(lab, &run)?.bound();
     let case = storage(&user, "nvme-of", "/dev/nvme0n1", "/dev/vdc", "oflag=direct");
     report.case("nvme-of: guest a stores what guest b writes to its disk", &hint, case).await?;
     let case = storage(&user, "nfs", "/mnt/file", "/export/file", "conv=fsync");
@@ -55,26 +57,11 @@ async fn received(user: &User, guest: &str) -> Result<u64> {
 
 async fn ucx(user: &User, folder: &Path) -> Result<()> {
     user.run(&["up", "ucx"]).await?.succeeded()?;
-    let test = [
-        "exec",
-        "ucx:b",
-        "--",
-        "ucx_perftest",
-        "-P",
-        "0",
-        "a",
-        "-t",
-        "tag_bw",
-        "-s",
-        "65536",
-        "-n",
-        "100",
-        "-f",
-    ];
-    // The server is restarted after each test.
-    for _ in 0..2 {
-        user.run(&test).await?.succeeded()?;
-    }
+    let test = ["exec", "ucx:b", "--", "sh", "-c", TEST];
+    user.run(&test).await?.succeeded()?;
+    // The server starts again after each test.
+    let again = format!("until {TEST}; do sleep 0.5; done");
+    user.run(&["exec", "ucx:b", "--", "timeout", "60", "sh", "-c", &again]).await?.succeeded()?;
     let program = folder.join("exchange.py");
     fs::write(&program, EXCHANGE)?;
     for guest in ["a", "b"] {

@@ -67,6 +67,12 @@ impl User {
         Self { folder, variables: variables.iter().map(owned).collect(), ..self.clone() }
     }
 
+    /// Returns the same user, whose guests stop when this program exits, so that failed cases leave nothing behind.
+    pub(super) fn bound(&self) -> Self {
+        let own = format!("--for-pid={}", std::process::id());
+        Self { options: self.options.iter().cloned().chain([own]).collect(), ..self.clone() }
+    }
+
     /// Returns a user with its own cache in this directory. Initially, the cache contains links to the entries of the
     /// caller's cache.
     pub(super) fn with_cache(&self, folder: &Path) -> Result<Self> {

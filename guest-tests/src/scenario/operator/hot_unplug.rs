@@ -8,20 +8,20 @@ use agent::wire::{Dmesg, ExitStatus};
 use anyhow::{Context as _, Error, Result, ensure};
 use tokio::time::{Instant, sleep};
 
-use super::{MESSAGES_LIMIT, PLUG_LIMIT, PORT, SECOND, Site};
+use super::{MESSAGES_LIMIT, PLUG_LIMIT, PORT, RunningProgram, SECOND, Site};
 use crate::lab::Lab;
 use crate::report::{Report, Skip};
 use crate::scenario::stock_pair::MTHCA;
-use crate::tools::{Ready, spawn, wait};
+use crate::tools::{Ready, spawn, stop, wait};
 use crate::vm::LastState;
 
 /// TCP port of the program that uses the unplugged card.
 const OTHER_PORT: u16 = PORT + 1;
-/// Time after which the program that uses the unplugged card exits. `ib_mthca` waits for it before it releases the card.
-const TRAFFIC: &str = "20";
-/// Number of packets that the card receives before it is unplugged.
+/// Path of the counter of RoCE packets received by a device.
+const RECEIVED: &str = "/port/roce";
+/// Number of packets that prove progress.
 const UNDER_WAY: u64 = 100;
-const BEGIN: Duration = Duration::from_secs(60);
+const PROGRESS: Duration = Duration::from_secs(60);
 /// QEMU releases the memory of a card some time after it reports that the card is deleted.
 const RELEASE: Duration = Duration::from_secs(3);
 /// Message of a QEMU that lacks the change.
@@ -75,28 +75,50 @@ fn has_aborted(error: &Error) -> bool {
 }
 
 impl Site {
+    /// Unplugs the second card of guest `a` while both cards of the guest communicate with guest `b`.
     async fn unplug_during_traffic(&mut self) -> Result<()> {
-        let bystanders = self.begin().await?;
-        let server = format!("timeout {TRAFFIC} ibv_rc_pingpong -d {MTHCA} -p {OTHER_PORT} -n 10000000");
-        let client = format!("timeout {TRAFFIC} ibv_rc_pingpong -d {SECOND} -p {OTHER_PORT} -n 10000000");
-        let at_server = spawn(&mut self.b, &server).await?;
-        Ready::Tcp(OTHER_PORT).wait(&mut self.b, at_server, &server).await?;
-        let at_client = spawn(&mut self.a, &format!("{client} {}", self.server)).await?;
-        let card = self.daemon.controls_of(3);
-        let deadline = Instant::now() + BEGIN;
-        while card.counter("/port/roce").await? < UNDER_WAY {
-            ensure!(Instant::now() < deadline, "no traffic started within {BEGIN:?}");
-            sleep(Duration::from_millis(100)).await;
-        }
+        let bystanders = self.start_traffic("", MTHCA, PORT).await?;
+        // `ib_mthca` releases a card only after the programs that use it have exited.
+        let users = self.start_traffic("timeout 20 ", SECOND, OTHER_PORT).await?;
+        self.await_packets(3).await?;
         self.a.unplug(1, PLUG_LIMIT).await?;
         sleep(RELEASE).await;
         self.a.call(Dmesg { level: None }).await?;
         let device = format!("/sys/class/infiniband/{SECOND}");
         let gone = self.a.program(PLUG_LIMIT, &format!("test ! -e {device}")).await?;
         ensure!(gone.status == ExitStatus::Code(0), "{device} still exists");
-        for (vm, program) in [(&mut self.a, at_client), (&mut self.b, at_server)] {
-            wait(vm, program, MESSAGES_LIMIT).await?;
+        wait(&mut self.a, users.client, MESSAGES_LIMIT).await?;
+        wait(&mut self.b, users.server, MESSAGES_LIMIT).await?;
+        self.await_packets(1).await.context("the other card of guest a")?;
+        for (vm, program) in [(&mut self.a, bystanders.client), (&mut self.b, bystanders.server)] {
+            let end = stop(vm, program).await?;
+            let is_intact =
+                end.status == ExitStatus::Signal(libc::SIGKILL) && !end.stdout.contains("invalid data");
+            ensure!(is_intact, "{}{}", end.stdout, end.stderr);
         }
-        self.end(Some(&bystanders)).await.context("messages between the other cards")
+        Ok(())
+    }
+
+    /// Starts an endless exchange of verified messages between a card of guest `a` and guest `b`. `prefix` precedes the
+    /// commands.
+    async fn start_traffic(&mut self, prefix: &str, card: &str, port: u16) -> Result<RunningProgram> {
+        let command = |card| format!("{prefix}ibv_rc_pingpong -c -d {card} -p {port} -n 1000000000");
+        let line = command(MTHCA);
+        let server = spawn(&mut self.b, &line).await?;
+        Ready::Tcp(port).wait(&mut self.b, server, &line).await?;
+        let client = spawn(&mut self.a, &format!("{} {}", command(card), self.server)).await?;
+        Ok(RunningProgram { server, client })
+    }
+
+    /// Waits until a device has received further packets.
+    async fn await_packets(&self, device: u16) -> Result<()> {
+        let control = self.daemon.controls_of(device);
+        let before = control.counter(RECEIVED).await?;
+        let deadline = Instant::now() + PROGRESS;
+        while control.counter(RECEIVED).await? < before + UNDER_WAY {
+            ensure!(Instant::now() < deadline, "no traffic within {PROGRESS:?}");
+            sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
     }
 }
