@@ -1,5 +1,7 @@
 //! Tests `guest-lab up --count 16`.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
@@ -8,11 +10,13 @@ use crate::lab::Lab;
 use crate::run_dir::RunDir;
 
 const COUNT: usize = 16;
+/// Time limit for sixteen emulated guests to boot in waves.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
 /// Memory of each guest in MiB.
 const MEMORY: &str = "256";
 
 pub(in crate::scenario) async fn run(lab: &Lab, run: &RunDir) -> Result<()> {
-    let user = User::new(lab, run)?.bound();
+    let user = User::new(lab, run)?.bound().within(LIMIT);
     let count = COUNT.to_string();
     let up =
         user.run(&["up", "mthca", "--name", "many", "--count", &count, "--memory", MEMORY, "--json"]).await?;
