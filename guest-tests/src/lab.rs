@@ -163,6 +163,8 @@ pub struct Guest<'a> {
     pub least_cpus: u32,
     /// Minimum memory in MiB, regardless of the user's choice.
     pub least_memory_mib: u32,
+    /// Memory in MiB, instead of the user's choice.
+    pub memory_mib: Option<u32>,
     /// Boot loader for a network boot. It fetches the files created by [`Lab::boot_files`].
     pub boot_loader: Option<PathBuf>,
 }
@@ -516,7 +518,7 @@ impl Lab {
         let iommu = image.iommu;
         let machine = Machine {
             name: guest.name.to_owned(),
-            memory_mib: self.memory_mib.max(guest.least_memory_mib),
+            memory_mib: guest.memory_mib.unwrap_or_else(|| self.memory_mib.max(guest.least_memory_mib)),
             cpus: self.cpus.max(guest.least_cpus),
             accelerator: self.accelerator,
             kernel_args: kernel_args(iommu, guest.crash_memory_mib),
@@ -585,6 +587,12 @@ impl Lab {
         let guest = Guest { name: "probe", ..Guest::default() };
         self.boot_within(kvm::BOOT_TIMEOUT, &run, &image, guest).await.map(drop)
     }
+}
+
+/// Returns the number of guests that boot at the same time. Each booting guest needs a CPU, and a boot that shares the
+/// CPUs with too many others exceeds its time limit. Guests wait for devices for part of the time.
+pub fn guests_per_wave() -> usize {
+    std::thread::available_parallelism().map_or(2, |cpus| 2 * cpus.get())
 }
 
 fn mebibytes(text: &str) -> Result<u32, String> {

@@ -28,6 +28,7 @@ pub mod qemu;
 pub mod report;
 pub mod run_dir;
 pub mod scenario;
+mod services;
 pub mod stock_verbs;
 pub mod testbed;
 mod times;

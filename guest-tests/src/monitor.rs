@@ -58,14 +58,30 @@ impl Monitor {
         }
     }
 
+    /// Waits for an event about a device. Events that QEMU sent before this call may be missed.
+    ///
+    /// # Errors
+    /// The event does not occur within `limit`, or QEMU has exited.
+    pub async fn event(&mut self, name: &str, device: &str, limit: Duration) -> Result<()> {
+        let search = async {
+            loop {
+                let message = self.message_within(limit).await?;
+                if message["event"] == name && message["data"]["device"] == device {
+                    return Ok(());
+                }
+            }
+        };
+        timeout(limit, search).await.with_context(|| format!("QEMU sent no {name} within {limit:?}"))?
+    }
+
     async fn message(&mut self) -> Result<Value> {
+        self.message_within(ANSWER_TIMEOUT).await
+    }
+
+    async fn message_within(&mut self, limit: Duration) -> Result<Value> {
         let mut line = String::new();
-        let read = timeout(ANSWER_TIMEOUT, self.lines.read_line(&mut line));
-        if read
-            .await
-            .with_context(|| format!("the QEMU monitor did not respond within {ANSWER_TIMEOUT:?}"))??
-            == 0
-        {
+        let read = timeout(limit, self.lines.read_line(&mut line));
+        if read.await.with_context(|| format!("the QEMU monitor did not respond within {limit:?}"))?? == 0 {
             bail!("QEMU closed its monitor socket");
         }
         serde_json::from_str(&line).with_context(|| format!("the QEMU monitor sent invalid JSON: {line:?}"))

@@ -10,6 +10,7 @@ use agent::wire::{
     Call, EnterRoot, ExitStatus, Failure, LoadModules, Ping, ProgramEnd, Run, Shutdown, ShutdownKind, System,
 };
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde_json::json;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -290,8 +291,26 @@ impl Vm {
     /// QEMU rejects the device, or the guest was started without a free hot-plug slot.
     pub async fn plug(&mut self, number: usize, socket: &Path) -> Result<()> {
         let monitor = self.monitor.as_mut().context("the guest was started without a free hot-plug slot")?;
-        let added = monitor.execute("device_add", vfio_user_behind(socket, &slot(number))).await;
+        let mut device = vfio_user_behind(socket, &slot(number));
+        device["id"] = card(number).into();
+        let added = monitor.execute("device_add", device).await;
         self.explained(added.map(drop)).await
+    }
+
+    /// Unplugs the HCA that [`Self::plug`] has plugged into the slot with this number, and waits until the guest has
+    /// released it.
+    ///
+    /// # Errors
+    /// The guest does not release the HCA within `limit`, or QEMU rejects the request or exits.
+    pub async fn unplug(&mut self, number: usize, limit: Duration) -> Result<()> {
+        let monitor = self.monitor.as_mut().context("the guest was started without a free hot-plug slot")?;
+        let id = card(number);
+        let removed = async {
+            monitor.execute("device_del", json!({ "id": id })).await?;
+            monitor.event("DEVICE_DELETED", &id, limit).await
+        }
+        .await;
+        self.explained(removed).await
     }
 
     /// Returns the exit status of QEMU if it has exited.
@@ -479,6 +498,11 @@ async fn boot_again_after_panic<T>(
         Ok(vm) => Ok(vm),
         Err(_) => boot().await.context("cannot boot the guest again after a kernel panic"),
     }
+}
+
+/// Returns the ID of the card in the slot with this number.
+fn card(number: usize) -> String {
+    format!("card{number}")
 }
 
 fn listen(path: &Path) -> Result<UnixListener> {

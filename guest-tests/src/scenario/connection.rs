@@ -119,7 +119,14 @@ impl End {
         Ok(Self { qp, cq })
     }
 
-    async fn connect(&self, vm: &mut Vm, peer: &Self, attributes: &Attributes, own: usize) -> Result<()> {
+    /// Moves the queue pair from RESET to RTS, connected to `peer`. `own` is this guest's index.
+    pub(super) async fn connect(
+        &self,
+        vm: &mut Vm,
+        peer: &Self,
+        attributes: &Attributes,
+        own: usize,
+    ) -> Result<()> {
         self.ready_to_receive(vm, peer, attributes, own).await?;
         self.ready_to_send(vm, attributes, own).await
     }

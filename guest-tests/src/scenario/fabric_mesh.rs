@@ -13,6 +13,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use self::rounds::Station;
+pub(super) use self::rounds::rounds;
 use super::endpoint::jingzhao::{InProcess, Jingzhao};
 use super::rxe_interop::{boot_rxe, ip, mac};
 use crate::daemon::{Daemon, Fabric, HcaSpec, Peer, free_udp_ports};

@@ -1,7 +1,10 @@
 //! Tests `guest-lab` itself, by running its commands as a user would type them, mostly on two guests with `ib_mthca`.
 
 pub(super) mod here;
+pub(super) mod impair;
+pub(super) mod many;
 mod stuck;
+pub(super) mod templates;
 mod user;
 
 use std::fs;

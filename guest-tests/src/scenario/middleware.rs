@@ -8,13 +8,13 @@ use anyhow::{Result, ensure};
 
 use super::nic::roce::{Gid, gid_index_of};
 use super::nic::station::Station;
+use crate::services::remote_shell;
 use crate::tools::{Exchange, Ready, spawn, stop};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Ports on which `ucx_perftest` and `fi_pingpong` listen.
 const UCX_PORT: u16 = 13337;
 const PINGPONG_PORT: u16 = 47592;
-const SHELL_PORT: u16 = 5140;
 
 /// Number of messages of each size, in each direction.
 const PINGPONGS: usize = 2;
@@ -25,7 +25,6 @@ const RANKS: usize = 2;
 pub(super) const ALL_RANKS: usize = 2 * RANKS;
 
 const EXCHANGE: &str = include_str!("../../guest/mpi_exchange.py");
-const REMOTE_SHELL: &str = include_str!("../../guest/remote_shell.py");
 
 /// Arguments that select libfabric as Open MPI's only transport to the other guest.
 ///
@@ -131,13 +130,12 @@ impl Pair {
 
     /// Installs programs and host names in both guests.
     pub(super) async fn prepare_mpi(&mut self) -> Result<()> {
-        let agent =
-            format!("#!/bin/sh\nhost=$1\nshift\nprintf '%s\\n' \"$*\" | nc.openbsd -N $host {SHELL_PORT}\n");
         let names = format!("{} a\n{} b\n", self.a.address(0).ipv4, self.b.address(0).ipv4);
         for (name, station) in [("a", &mut self.a), ("b", &mut self.b)] {
             let line = format!(
-                "echo {name} > /proc/sys/kernel/hostname && cat >> /etc/hosts <<'END' && cat > /tmp/exchange.py \
-                 <<'END2' && cat > /tmp/shell <<'END3' && chmod +x /tmp/shell\n{names}END\n{EXCHANGE}END2\n{agent}END3\n"
+                "set -e\necho {name} > /proc/sys/kernel/hostname\ncat >> /etc/hosts <<'END'\n{names}END\n\
+                 cat > /tmp/exchange.py <<'END'\n{EXCHANGE}END\n{}",
+                remote_shell::install_client()
             );
             station.sh(&line).await?;
         }
@@ -148,10 +146,10 @@ impl Pair {
     pub(super) async fn spawn_shell(&mut self) -> Result<ProgramId> {
         let station = &mut self.b;
         let address = station.address(0).ipv4;
-        station.sh(&format!("cat > /tmp/remote_shell.py <<'END'\n{REMOTE_SHELL}END\n")).await?;
-        let line = format!("python3 /tmp/remote_shell.py {address} {SHELL_PORT}");
+        station.sh(&remote_shell::install_server()).await?;
+        let line = remote_shell::serve(&address);
         let program = spawn(&mut station.vm, &line).await?;
-        Ready::Tcp(SHELL_PORT).wait(&mut station.vm, program, &line).await?;
+        Ready::Tcp(remote_shell::PORT).wait(&mut station.vm, program, &line).await?;
         Ok(program)
     }
 
@@ -165,8 +163,9 @@ impl Pair {
         let settings: String = self.settings.iter().map(|setting| format!(" -x {setting}")).collect();
         let line = format!(
             "env HOME=/tmp mpirun.openmpi --allow-run-as-root --map-by slot:OVERSUBSCRIBE --bind-to none -np \
-             {ALL_RANKS} --host a:{RANKS},b:{RANKS} --prtemca plm_ssh_agent /tmp/shell {arguments} \
+             {ALL_RANKS} --host a:{RANKS},b:{RANKS} --prtemca plm_ssh_agent {} {arguments} \
              -x UCX_NET_DEVICES={}:1{settings} python3 /tmp/exchange.py",
+            remote_shell::CLIENT,
             self.device
         );
         let end = self.a.vm.program(LIMIT, &line).await?;

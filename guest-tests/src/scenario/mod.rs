@@ -26,6 +26,7 @@ mod jingzhao_services;
 mod kernel_log;
 mod lab_tool;
 mod leak;
+mod many_guests;
 mod middleware;
 mod mixed_fabric;
 mod mthca;
@@ -607,6 +608,11 @@ pub const ALL: &[Scenario] = &[
         |lab, report| Box::pin(operator::run(lab, report)),
     ),
     Scenario::new(
+        "hot-unplug",
+        "a card is unplugged during its traffic and plugged in again, if QEMU supports it",
+        |lab, report| Box::pin(operator::hot_unplug::run(lab, report)),
+    ),
+    Scenario::new(
         "mixed-fabric",
         "ib_mthca, JingZhao, E810, ConnectX with both ports and soft-RoCE on one fabric, with verified content",
         |lab, report| Box::pin(mixed_fabric::run(lab, report)),
@@ -626,6 +632,22 @@ pub const ALL: &[Scenario] = &[
         "guest-lab here: guests with the files of this machine run programs that were built on it",
         |lab, report| Box::pin(lab_tool::here::run(lab, report, Extent::Core)),
     ),
+    Scenario::new(
+        "impair",
+        "guest-lab --impair: content on impaired networks, partitions, flapping links, repeated random trouble",
+        |lab, report| Box::pin(lab_tool::impair::run(lab, report)),
+    ),
+    Scenario::new(
+        "templates",
+        "guest-lab up nvme-of, nfs and ucx: the services are running, and content is exact",
+        |lab, report| Box::pin(lab_tool::templates::run(lab, report)),
+    ),
+    Scenario::new(
+        "many-guests",
+        "sixteen guests of 256 MiB: all pairs and incasts, with killed and replaced daemons and guests",
+        |lab, report| Box::pin(many_guests::run(lab, report)),
+    )
+    .alone(),
     Scenario::new("here-full", "here with all kinds of devices", |lab, report| {
         Box::pin(lab_tool::here::run(lab, report, Extent::Full))
     }),

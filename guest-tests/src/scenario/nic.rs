@@ -5,7 +5,7 @@ mod bridge;
 pub(super) mod cm;
 pub(super) mod content;
 pub(super) mod dpdk;
-mod effort;
+pub(super) mod effort;
 mod ethtool;
 pub(super) mod features;
 pub(super) mod filter;

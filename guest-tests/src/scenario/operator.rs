@@ -3,6 +3,8 @@
 //! One process serves guests `a` and `b`, which exchange messages and check them throughout. Neither guest may be
 //! disturbed.
 
+pub(super) mod hot_unplug;
+
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -5,18 +5,19 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::UpOptions;
 use super::commands::{MOST_COMMANDS, Ports};
 use super::host_root::HostRoot;
+use super::impair::Link;
 use super::kind::{Device, Kind};
 use super::name::GuestName;
 use super::protocol::{Event, Stage};
 use super::switch::Switch;
 use crate::artifacts::ddp;
 use crate::daemon::{Daemon, HcaSpec, Peer, free_ports};
-use crate::lab::{Guest, Lab};
+use crate::lab::{Guest, Lab, guests_per_wave};
 use crate::qemu::{Nic, NicModel};
 use crate::run_dir::RunDir;
 use crate::tools::await_text;
@@ -42,6 +43,14 @@ pub(super) struct Booted {
     pub(super) ports: Ports,
 }
 
+impl Booted {
+    /// Returns the guest's device on the fabric, if the guest has an HCA.
+    pub(super) fn link(&self) -> Option<Link> {
+        let control = self.daemon.as_ref()?.controls();
+        Some(Link { guest: self.place.name, mac: self.place.mac_on_fabric(), control })
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) name: GuestName,
@@ -54,9 +63,14 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn all(wanted: &UpOptions) -> Vec<Self> {
-        let among_hcas = wanted.kind == Kind::Mixed;
-        let place = |(name, id)| Self { name, id, device: wanted.kind.of_guest(id), among_hcas };
+        let among_hcas = wanted.kind() == Kind::Mixed;
+        let place = |(name, id)| Self { name, id, device: wanted.kind().of_guest(id), among_hcas };
         GuestName::first(wanted.count()).zip(1..).map(place).collect()
+    }
+
+    /// Returns whether this is the testbed's first guest.
+    pub(super) const fn is_first(self) -> bool {
+        self.id == 1
     }
 
     /// Returns the guest's address on the Ethernet between the guests.
@@ -88,14 +102,14 @@ impl Place {
         [2, 0, 0, 1, high, low]
     }
 
-    /// Returns the MAC address of the guest's NIC on the fabric, derived like the HCAs' MAC addresses.
+    /// Returns the MAC address of the guest's HCA, or of its NIC on the fabric.
     fn mac_on_fabric(self) -> [u8; 6] {
         let [high, low] = self.id.to_be_bytes();
         [2, 0, 0, 0, high, low]
     }
 }
 
-/// Boots all guests concurrently, and reports their progress to `events`.
+/// Boots the guests in waves, and reports their progress to `events`.
 ///
 /// # Errors
 /// A guest does not boot.
@@ -113,11 +127,16 @@ pub(super) async fn all(
     let specs = fabric(&places)?;
     let ethernet = free_ports(places.len())?;
     let switch = Switch::start(&ethernet).await?;
+    let waves = Semaphore::new(guests_per_wave());
     let mut boots = Vec::new();
     for (((&place, end), &bind), &peer) in places.iter().zip(specs).zip(&ethernet).zip(switch.ends()) {
         let guest = GuestBoot { lab, run, image: &image, wanted, places: &places, events };
         let nic = Nic { model: NicModel::Virtio, mac: place.mac(), bind, peer };
-        boots.push(guest.boot(place, end, nic));
+        let waves = &waves;
+        boots.push(async move {
+            let _turn = waves.acquire().await.context("the boot was cancelled")?;
+            guest.boot(place, end, nic).await
+        });
     }
     Ok((try_all(boots).await?, switch))
 }
@@ -235,11 +254,16 @@ impl GuestBoot<'_> {
         let root = self.wanted.host_root.iter().flat_map(HostRoot::devices);
         let shares =
             self.wanted.shares.iter().enumerate().map(|(n, share)| share.device(n)).chain(root).collect();
+        let own_disk = match self.wanted.choice.template() {
+            Some(template) => template.disk(place, self.run)?,
+            None => None,
+        };
         let guest = Guest {
             name: &name,
             hcas,
             cards,
             nics,
+            own_disk,
             shares,
             commands: MOST_COMMANDS,
             least_cpus,

@@ -137,6 +137,7 @@ impl Device {
             // With two CPUs, the driver uses two queue pairs or channels.
             Self::E810 | Self::Connectx => (2, 1024),
             Self::ConnectxIb => (1, 1024),
+            Self::Mthca => (1, 256),
             _ => (1, 512),
         }
     }

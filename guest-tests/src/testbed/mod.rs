@@ -26,6 +26,7 @@ mod commands;
 mod frames;
 mod guest;
 pub mod host_root;
+pub mod impair;
 pub mod kind;
 pub mod name;
 pub mod progress;
@@ -35,17 +36,20 @@ pub mod share;
 mod state;
 pub mod supervisor;
 mod switch;
+pub mod template;
 
 use std::num::NonZeroU32;
 
 use crate::lab::Options;
 use host_root::HostRoot;
+use impair::Impairment;
 use kind::Kind;
 use name::TestbedName;
 use share::SharedFolder;
+use template::Choice;
 
-/// Maximum number of guests in a testbed. The guests are named by letters, and each has its own QEMU.
-pub const MOST_GUESTS: u8 = 8;
+/// Maximum number of guests in a testbed. Each has its own QEMU and its own daemon.
+pub const MOST_GUESTS: u8 = 32;
 
 /// Cache subdirectory that contains the logs of testbeds.
 const LOGS: &str = "testbeds";
@@ -53,13 +57,13 @@ const LOGS: &str = "testbeds";
 /// Options of `up`, `ci` and `here`: the guests to boot.
 #[derive(Clone, Debug, clap::Args)]
 pub struct UpOptions {
-    /// Type of RDMA device in the guests
-    #[arg(value_enum, default_value = "connectx")]
-    pub kind: Kind,
+    /// Type of RDMA device in the guests, or a template whose guests already run services over RDMA
+    #[arg(value_enum, value_name = "KIND", default_value = "connectx")]
+    pub choice: Choice,
     /// Name of the testbed, for use in later commands [default: KIND for `guest-lab up`, otherwise a unique name]
     #[arg(long, value_name = "NAME")]
     pub name: Option<TestbedName>,
-    /// Number of guests (1 to 8); they are named a, b, c, ... [default: 1 for `guest-lab here`, otherwise 2]
+    /// Number of guests (1 to 32); they are named a, b, c, ... [default: 1 for `guest-lab here`, otherwise 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=i64::from(MOST_GUESTS)))]
     pub count: Option<u8>,
     /// Mount the host directory DIR at /AT in all guests; append `:ro` to mount it read-only (repeatable)
@@ -75,6 +79,10 @@ pub struct UpOptions {
     /// Write a session record for each RDMA device next to the logs, for use with `hcad replay`
     #[arg(long)]
     pub record: bool,
+    /// Impair the network of the RDMA devices: lossy, slow, reordering, flapping, partition, congested, corrupting,
+    /// random or random:SEED (repeatable)
+    #[arg(long = "impair", value_name = "PROFILE")]
+    pub impairments: Vec<Impairment>,
     /// Stop the guests when the process with this ID exits (for example, `$$` in a CI job's shell)
     #[arg(long, value_name = "PID")]
     pub for_pid: Option<NonZeroU32>,
@@ -95,14 +103,39 @@ pub fn state_dir() -> anyhow::Result<std::path::PathBuf> {
 }
 
 impl UpOptions {
+    /// Returns the kind of the guests' RDMA devices.
+    fn kind(&self) -> Kind {
+        self.choice.kind()
+    }
+
     /// Returns the number of guests.
     fn count(&self) -> u8 {
         self.count.unwrap_or(if self.host_root.is_some() { 1 } else { 2 })
     }
 
+    /// Checks options that depend on each other.
+    ///
+    /// # Errors
+    /// The network of a guest cannot be impaired, or a template's services are not in the guests.
+    fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.choice.template().is_none() || self.host_root.is_none(),
+            "the services of '{}' need the lab's root filesystem; use 'guest-lab up' or 'guest-lab ci'",
+            self.choice.name()
+        );
+        let has_hca = |number| self.kind().of_guest(number).interface().is_some();
+        anyhow::ensure!(
+            self.impairments.is_empty() || (1..=u16::from(self.count())).all(has_hca),
+            "--impair needs an RDMA device in each guest, but some guests of '{}' use soft-RoCE; to impair the network of \
+             soft-RoCE, run 'tc qdisc add ... netem' in the guests",
+            self.choice.name()
+        );
+        Ok(())
+    }
+
     /// Returns the minimum memory of a guest in MiB.
     fn memory_mib(&self) -> u32 {
-        let least = |number| self.kind.of_guest(number).least().1;
+        let least = |number| self.kind().of_guest(number).least().1;
         (1..=u16::from(self.count())).map(least).min().unwrap_or_default().max(self.options.memory)
     }
 }

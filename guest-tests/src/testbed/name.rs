@@ -68,15 +68,17 @@ impl fmt::Display for TestbedName {
     }
 }
 
-/// Name of a guest in a testbed: a single letter, starting with `a`.
+/// Name of a guest in a testbed: `a` to `z`, then `aa`, `ab` and so on. The value counts from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct GuestName(char);
+pub struct GuestName(u8);
+
+const LETTERS: u8 = 26;
 
 impl GuestName {
     /// Yields the names of the first `count` guests.
     pub fn first(count: u8) -> impl Iterator<Item = Self> {
-        ('a'..='z').take(count.min(MOST_GUESTS).into()).map(Self)
+        (0..count.min(MOST_GUESTS)).map(Self)
     }
 }
 
@@ -85,7 +87,7 @@ impl FromStr for GuestName {
 
     fn from_str(text: &str) -> Result<Self, BadName> {
         Self::first(MOST_GUESTS)
-            .find(|name| text.chars().eq([name.0]))
+            .find(|name| name.to_string() == text)
             .ok_or_else(|| BadName(format!("'{text}' is not a guest name; guests are named a, b, c, ...")))
     }
 }
@@ -100,13 +102,17 @@ impl TryFrom<String> for GuestName {
 
 impl From<GuestName> for String {
     fn from(name: GuestName) -> Self {
-        name.0.into()
+        name.to_string()
     }
 }
 
 impl fmt::Display for GuestName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
+        let letter = |index: u8| char::from(b'a' + index % LETTERS);
+        if let Some(index) = self.0.checked_sub(LETTERS) {
+            write!(f, "{}", letter(index / LETTERS))?;
+        }
+        write!(f, "{}", letter(self.0))
     }
 }
 
@@ -201,8 +207,18 @@ mod tests {
             "ci".parse::<Target>().unwrap_err().to_string(),
             "'ci' does not name a guest; use NAME:GUEST, such as 'ci:a'"
         );
-        assert!("ci:z".parse::<Target>().is_err() && "ci:ab".parse::<Target>().is_err());
+        assert!("ci:ag".parse::<Target>().is_err() && "ci:aaa".parse::<Target>().is_err());
         assert_eq!("ci".parse::<Targets>().unwrap().guest, None);
+    }
+
+    #[test]
+    fn guest_names_continue_after_z() {
+        let names: Vec<String> = GuestName::first(MOST_GUESTS).map(|name| name.to_string()).collect();
+        assert_eq!((names.len(), names[0].as_str(), names[25].as_str()), (32, "a", "z"));
+        assert_eq!(names[26..], ["aa", "ab", "ac", "ad", "ae", "af"]);
+        for (name, text) in GuestName::first(MOST_GUESTS).zip(&names) {
+            assert_eq!(text.parse(), Ok(name));
+        }
     }
 
     #[test]

@@ -111,6 +111,9 @@ impl Stage {
 pub struct Description {
     pub name: TestbedName,
     pub kind: Kind,
+    /// Name of the template, if the guests run its services.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
     /// Release of the guests' kernel.
     pub kernel: String,
     /// Directory of the kernel's modules on the host.
@@ -122,6 +125,9 @@ pub struct Description {
     /// Seconds since the testbed was started.
     pub seconds: u64,
     pub guests: Vec<GuestDescription>,
+    /// Values of `--impair`, with the seeds that were chosen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub impairments: Vec<String>,
 }
 
 /// A guest, as printed by `ps --json`.

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use super::boot::{self, Booted, Place};
 use super::commands::Taken;
 use super::guest::RunningGuest;
+use super::impair::{Impairment, Keeper, seed_of_now};
 use super::name::{GuestName, TestbedName};
 use super::protocol::{Description, Event, GuestDescription, Keep, Reply, Request, Stage, receive, send};
 use super::state::{State, States};
@@ -27,6 +28,9 @@ use super::{LOGS, UpOptions};
 use crate::artifacts::{Added, cache_dir};
 use crate::lab::Lab;
 use crate::run_dir::RunDir;
+
+/// Index of the GID that a RoCE port derives from its IPv4 address.
+pub(super) const IPV4_GID: &str = "1";
 
 /// Boots guests and keeps them running until `down`, a signal, the exit of the watched process, or the loss of the
 /// lease, which is the connection to `guest-lab up`.
@@ -50,12 +54,17 @@ pub async fn run(wanted: UpOptions, lease: StdUnixStream) -> Result<()> {
 type LeaseReader = BufReader<tokio::net::unix::OwnedReadHalf>;
 
 async fn supervise(
-    wanted: UpOptions,
+    mut wanted: UpOptions,
     reader: &mut LeaseReader,
     writer: &mut OwnedWriteHalf,
     folder: &mut Option<PathBuf>,
 ) -> Result<()> {
     let name = wanted.name.clone().context("'guest-lab supervise' requires --name")?;
+    for impairment in &mut wanted.impairments {
+        if let Impairment::Random(seed) = impairment {
+            *seed = seed.or_else(|| Some(seed_of_now()));
+        }
+    }
     let state = States::open()?.claim(&name)?;
     let listener = UnixListener::bind(state.socket())
         .with_context(|| format!("cannot listen on {}", state.socket().display()))?;
@@ -69,7 +78,13 @@ async fn supervise(
 
     let (events, mut guest_events) = mpsc::unbounded_channel();
     let booted = {
-        let boot = boot::all(&lab, &run, &wanted, &events);
+        let boot = async {
+            let booted = boot::all(&lab, &run, &wanted, &events).await?;
+            if let Some(template) = wanted.choice.template() {
+                template.start(&booted.0).await?;
+            }
+            anyhow::Ok(booted)
+        };
         tokio::pin!(boot);
         loop {
             tokio::select! {
@@ -100,7 +115,9 @@ async fn supervise(
         bed.note(&event);
         send(writer, &event).await.context("'guest-lab up' has exited")?;
     }
+    let links = guests.iter().filter_map(Booted::link).collect();
     bed.enter_root(guests);
+    let keeper = Keeper::start(&wanted.impairments, links, run.path()).await?;
     send(writer, &Event::Up(bed.description().await)).await.context("'guest-lab up' has exited")?;
     tracing::info!("all guests are ready");
 
@@ -118,6 +135,7 @@ async fn supervise(
         }
     };
     server.abort();
+    drop(keeper);
     let (complaints, strict) = (bed.end().await, bed.wanted.strict);
     drop(switch);
     for complaint in &complaints {
@@ -296,13 +314,15 @@ impl Testbed {
         let guests = join_all(Place::all(&self.wanted).into_iter().map(|place| self.describe(place))).await;
         Description {
             name: self.name.clone(),
-            kind: self.wanted.kind,
+            kind: self.wanted.kind(),
+            template: self.wanted.choice.template().map(|template| template.name().to_owned()),
             kernel: self.kernel.0.clone(),
             modules: self.kernel.1.clone(),
             folder: self.folder.clone(),
             supervisor: std::process::id(),
             seconds: self.begun.elapsed().as_secs(),
             guests,
+            impairments: self.wanted.impairments.iter().map(ToString::to_string).collect(),
         }
     }
 
@@ -341,8 +361,11 @@ impl Testbed {
         if let Some(device) = guest.place.device.rdma_device() {
             environment.insert("HCAD_RDMA_DEVICE".into(), device.to_owned());
             // The first GID of a RoCE port is its link-local address, the second its IPv4 address.
-            let gid_index = if guest.place.rdma_ip().is_some() { "1" } else { "0" };
+            let gid_index = if guest.place.rdma_ip().is_some() { IPV4_GID } else { "0" };
             environment.insert("HCAD_GID_INDEX".into(), gid_index.to_owned());
+        }
+        if let Some(template) = self.wanted.choice.template() {
+            environment.extend(template.environment(guest.place));
         }
         for place in places {
             let letter = place.name.to_string().to_uppercase();

@@ -81,7 +81,7 @@ pub(super) async fn talk(a: &mut Station, b: &mut Station, seed: u64) -> Result<
 
 /// Computes the rounds with the circle method: the last station stays in place, and the others rotate by one place per
 /// round.
-fn rounds(count: usize) -> Vec<Vec<(usize, usize)>> {
+pub(in super::super) fn rounds(count: usize) -> Vec<Vec<(usize, usize)>> {
     let others = count - 1;
     let partner = |round: usize, place: usize| match place {
         0 => (round, others),

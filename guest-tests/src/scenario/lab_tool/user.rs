@@ -38,6 +38,8 @@ pub(super) struct User {
     folder: Option<PathBuf>,
     /// Environment variables in addition to the caller's.
     variables: Vec<(String, String)>,
+    /// Time limit for a command.
+    limit: Duration,
 }
 
 /// Exit status and output of a finished command.
@@ -57,6 +59,7 @@ impl User {
             cache: None,
             folder: None,
             variables: Vec::new(),
+            limit: MAX_WAIT,
         })
     }
 
@@ -65,6 +68,17 @@ impl User {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let folder = Some(folder.to_owned());
         Self { folder, variables: variables.iter().map(owned).collect(), ..self.clone() }
+    }
+
+    /// Returns the same user, whose guests stop when this program exits, so that failed cases leave nothing behind.
+    pub(super) fn bound(&self) -> Self {
+        let own = format!("--for-pid={}", std::process::id());
+        Self { options: self.options.iter().cloned().chain([own]).collect(), ..self.clone() }
+    }
+
+    /// Returns the same user with another time limit for commands.
+    pub(super) fn within(&self, limit: Duration) -> Self {
+        Self { limit, ..self.clone() }
     }
 
     /// Returns a user with its own cache in this directory. Initially, the cache contains links to the entries of the
@@ -128,8 +142,9 @@ impl User {
             let _ = stdin.write_all(input).await;
             drop(stdin);
         };
-        let ended = timeout(MAX_WAIT, async { tokio::join!(feed, child.wait_with_output()).1 }).await;
-        let output = ended.with_context(|| format!("{arguments:?} did not exit within {MAX_WAIT:?}"))??;
+        let limit = self.limit;
+        let ended = timeout(limit, async { tokio::join!(feed, child.wait_with_output()).1 }).await;
+        let output = ended.with_context(|| format!("{arguments:?} did not exit within {limit:?}"))??;
         Ok(Outcome {
             code: output.status.code(),
             stdout: output.stdout,

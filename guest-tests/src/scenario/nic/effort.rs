@@ -12,9 +12,9 @@ const VCPU: &str = "CPU ";
 
 /// Scheduling statistics of a set of threads, summed over the threads since each of them started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Effort {
+pub(in crate::scenario) struct Effort {
     /// Time that the threads spent on a CPU.
-    pub(super) ran: Duration,
+    pub(in crate::scenario) ran: Duration,
     /// Time during which the threads were runnable but waited for a CPU.
     pub(super) waited: Duration,
     /// Number of voluntary context switches, each of which ends with a wake-up.
@@ -34,7 +34,7 @@ impl Effort {
     }
 
     /// Reads the resource usage of a process.
-    pub(super) fn of_process(process: u32) -> Result<Self> {
+    pub(in crate::scenario) fn of_process(process: u32) -> Result<Self> {
         Ok(threads(process)?.into_iter().fold(Self::default(), |sum, (_, effort)| sum + effort))
     }
 

@@ -4,7 +4,6 @@
 
 mod fio;
 mod kernel;
-mod protocol;
 mod server;
 mod sockets;
 mod target;
@@ -14,12 +13,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use self::kernel::Config;
-use self::protocol::Protocol;
 use self::server::Place;
 use self::target::{Amount, Outage, Target};
 use super::station::Station;
 use crate::lab::Lab;
 use crate::report::Report;
+use crate::services::storage::{self as protocol, Protocol};
 use crate::testbed::kind::Device;
 
 /// Selects which tests to run.

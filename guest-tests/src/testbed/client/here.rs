@@ -108,6 +108,7 @@ impl Here {
             "the guests of 'guest-lab here' have this machine's root filesystem; --root selects one for 'guest-lab up' and 'guest-lab ci'"
         );
         let wanted = self.place.apply(self.wanted)?;
+        wanted.check()?;
         let folder = current_folder()?;
         can_start(&self.command, &folder)?;
         if !self.no_check {

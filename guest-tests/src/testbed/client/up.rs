@@ -87,7 +87,7 @@ impl Up {
     /// A component is missing, an option is invalid, or a guest does not boot. If possible, problems are detected
     /// before the boot.
     pub(super) async fn run(self) -> Result<()> {
-        let booted = Leased::boot(&self.wanted, self.wanted.kind.name().parse()?).await;
+        let booted = Leased::boot(&self.wanted, self.wanted.choice.name().parse()?).await;
         let mut leased = booted.map_err(NotUp::into_error)?;
         if self.json {
             print_json(&leased.description)?;
@@ -152,7 +152,12 @@ impl Leased {
                         tracing::info!("guest {name}: {stage}");
                     }
                 }
-                Event::Up(description) => return Ok(Self { description, supervisor }),
+                Event::Up(description) => {
+                    for impairment in &description.impairments {
+                        tracing::info!("the network is impaired; to repeat this, use --impair {impairment}");
+                    }
+                    return Ok(Self { description, supervisor });
+                }
                 Event::Failed { reason, folder } => return Err(NotUp { error: anyhow!(reason), folder }),
             }
         }
@@ -160,7 +165,8 @@ impl Leased {
 
     /// Performs all checks that are possible before the boot, and starts the supervisor.
     async fn begin(wanted: &UpOptions, default_name: TestbedName) -> Result<Supervisor> {
-        let progress = Line::begin(wanted.kind.name());
+        wanted.check()?;
+        let progress = Line::begin(wanted.choice.name());
         progress.show("locating QEMU and the kernel");
         let name = wanted.name.clone().unwrap_or(default_name);
         if States::open()?.running()?.contains(&name) {

@@ -8,11 +8,11 @@ use tokio::time::{sleep, timeout};
 
 use super::Pair;
 use super::fio;
-use super::protocol::Protocol;
 use super::server::Place;
 use crate::daemon::Daemon;
 use crate::scenario::impairments::Impairments;
 use crate::scenario::nic::station::Station;
+use crate::services::storage::Protocol;
 use crate::tools::{stop, wait};
 
 /// Path of the generated content.
@@ -118,6 +118,9 @@ impl Target {
         self.serve(pair).await?;
         let script = self.script(pair, self.protocol.connect).await?;
         pair.client.within(SOON, &script).await?;
+        if self.protocol.file {
+            pair.client.within(SOON, &format!("truncate -s 0 {}", self.protocol.at_client)).await?;
+        }
         let kind = if self.protocol.file { "-f" } else { "-b" };
         let there = format!("until [ {kind} {} ]; do sleep 0.1; done", self.protocol.at_client);
         pair.client.within(SOON, &there).await.map(drop)

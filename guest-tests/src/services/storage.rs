@@ -1,43 +1,43 @@
-//! Shell commands for the server and client of each protocol. The server's disk is `/dev/vdc`.
+//! Shell commands for the server and client of each storage protocol. The server's disk is `/dev/vdc`.
 
 /// A protocol whose client accesses a file or a block device.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Protocol {
-    pub(super) name: &'static str,
-    /// Path at which the client reads and writes the data.
-    pub(super) at_client: &'static str,
+pub(crate) struct Protocol {
+    pub(crate) name: &'static str,
+    /// Path at which the client reads and writes the data. A file is created by the client.
+    pub(crate) at_client: &'static str,
     /// Path of the same data on the server.
-    pub(super) at_server: &'static str,
+    pub(crate) at_server: &'static str,
     /// Whether the path is a file, which can grow, rather than a device.
-    pub(super) file: bool,
+    pub(crate) file: bool,
     /// Command that prepares the server's disk once.
-    pub(super) prepare: &'static str,
+    pub(crate) prepare: &'static str,
     /// Command that starts serving the disk at address `{server}`. It must also work in a freshly booted guest.
     /// `{client_guid}` is the GUID of the client's RDMA port.
-    pub(super) serve: &'static str,
-    /// Command that connects to the server at `{server}`. The file or device appears soon afterwards. `{server_guid}` is
-    /// the node GUID of the server's RDMA device.
-    pub(super) connect: &'static str,
+    pub(crate) serve: &'static str,
+    /// Command that connects to the server at `{server}`. The device appears soon afterwards. `{server_guid}` is the node
+    /// GUID of the server's RDMA device.
+    pub(crate) connect: &'static str,
     /// Command with which the server disconnects all clients.
-    pub(super) pause: &'static str,
+    pub(crate) pause: &'static str,
     /// Command that resumes the service.
-    pub(super) resume: &'static str,
+    pub(crate) resume: &'static str,
     /// Command that succeeds once the client has detected the disconnection.
-    pub(super) noticed: &'static str,
+    pub(crate) noticed: &'static str,
     /// Command that disconnects the client.
-    pub(super) disconnect: &'static str,
+    pub(crate) disconnect: &'static str,
     /// Command that stops the service permanently.
-    pub(super) end: &'static str,
+    pub(crate) end: &'static str,
     /// Kernel messages that are expected in the absence of errors.
-    pub(super) messages: &'static [&'static str],
+    pub(crate) messages: &'static [&'static str],
     /// Kernel messages that are expected when the server disconnects.
-    pub(super) loss: &'static [&'static str],
+    pub(crate) loss: &'static [&'static str],
     /// Whether connections may fail on a lossy link and then recover.
-    pub(super) may_fail: bool,
+    pub(crate) may_fail: bool,
 }
 
 /// NVMe over RDMA with `nvmet` and `nvme-rdma`.
-pub(super) const NVME: Protocol = Protocol {
+pub(crate) const NVME: Protocol = Protocol {
     name: "NVMe",
     at_client: "/dev/nvme0n1",
     at_server: "/dev/vdc",
@@ -73,7 +73,7 @@ pub(super) const NVME: Protocol = Protocol {
 };
 
 /// iSER with LIO's target and open-iscsi.
-pub(super) const ISER: Protocol = Protocol {
+pub(crate) const ISER: Protocol = Protocol {
     name: "iSER",
     at_client: "/dev/sda",
     at_server: "/dev/vdc",
@@ -129,7 +129,7 @@ pub(super) const ISER: Protocol = Protocol {
 };
 
 /// SRP with LIO's target `ib_srpt` and `ib_srp`. The connection is set up by `rdma_cm`.
-pub(super) const SRP: Protocol = Protocol {
+pub(crate) const SRP: Protocol = Protocol {
     name: "SRP",
     at_client: "/dev/sda",
     at_server: "/dev/vdc",
@@ -181,7 +181,7 @@ pub(super) const SRP: Protocol = Protocol {
 };
 
 /// NFS version 4.2 over RDMA with `nfsd` and `nfs`.
-pub(super) const NFS: Protocol = Protocol {
+pub(crate) const NFS: Protocol = Protocol {
     name: "NFS",
     at_client: "/mnt/file",
     at_server: "/export/file",
@@ -204,8 +204,7 @@ pub(super) const NFS: Protocol = Protocol {
         rpc.nfsd -N 3 --rdma=20049 2",
     connect: "modprobe -a nfsv4 rpcrdma
         mkdir -p /mnt
-        mount -t nfs4 -o proto=rdma,port=20049,vers=4.2 {server}:/ /mnt
-        truncate -s 0 /mnt/file",
+        mount -t nfs4 -o proto=rdma,port=20049,vers=4.2 {server}:/ /mnt",
     pause: "rpc.nfsd 0",
     resume: "rpc.nfsd -N 3 --rdma=20049 2",
     // The kernel does not report the disconnection, so there is nothing to wait for.
