@@ -58,11 +58,7 @@ pub(in crate::scenario) async fn run(lab: &Lab, report: &mut Report) -> Result<(
 }
 
 fn skip() -> Error {
-    Skip(
-        "this QEMU aborts on device_del; the book's page 'Build QEMU for hot unplug' describes the fix"
-            .into(),
-    )
-    .into()
+    Skip("this QEMU aborts on device_del; the book's page 'Hot unplug' describes the fix".into()).into()
 }
 
 /// Returns whether QEMU has aborted because it lacks the change.
