@@ -6,6 +6,7 @@
 mod added;
 mod apt;
 mod cache;
+mod clang;
 pub mod ddp;
 mod debian;
 mod ipxe;
@@ -15,6 +16,7 @@ mod linux_source;
 mod packages;
 mod python;
 mod rdma_core;
+mod self_tests;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -142,7 +144,7 @@ impl Artifacts {
     /// # Errors
     /// The source cannot be fetched, or the kernel is not Debian's.
     pub fn self_tests(&self, kernel: &KernelChoice) -> Result<PathBuf> {
-        linux_source::self_tests(&self.cache, kernel)
+        self_tests::image(&self.cache, kernel)
     }
 
     /// Returns a disk with Debian's DDP package for `ice`. The machine's archive must have non-free firmware.
