@@ -142,9 +142,9 @@ impl Artifacts {
     /// Returns a disk with the kernel's self-tests of network drivers, at their places in the Linux sources.
     ///
     /// # Errors
-    /// The source cannot be fetched, or the kernel is not Debian's.
-    pub fn self_tests(&self, kernel: &KernelChoice) -> Result<PathBuf> {
-        self_tests::image(&self.cache, kernel)
+    /// The source or the compiler cannot be fetched, or a program does not compile.
+    pub fn self_tests(&self) -> Result<PathBuf> {
+        self_tests::image(&self.cache)
     }
 
     /// Returns a disk with Debian's DDP package for `ice`. The machine's archive must have non-free firmware.

@@ -30,7 +30,7 @@ const BPF_FOLDERS: &[&str] = &["net/lib", "drivers/net/hw"];
 
 /// A program in C that a test starts.
 struct Helper {
-    /// Path below [`TESTS`], without the suffix. Older kernels lack some programs.
+    /// Path below [`TESTS`], without the suffix. The sources of some kernels lack some programs.
     path: &'static str,
     /// Netlink families that the program uses. Their code is generated from their specifications.
     families: &'static [&'static str],
@@ -49,10 +49,13 @@ const HELPERS: &[Helper] = &[
 
 /// Returns an image with the tests and their compiled programs, at their places in the Linux sources.
 ///
+/// The tests are those of the default kernel for all guests. The kernel's documentation recommends the newest tests for
+/// older kernels as well (`Documentation/dev-tools/kselftest.rst`).
+///
 /// # Errors
-/// The source or the compiler cannot be fetched, the kernel is not Debian's, or a program does not compile.
-pub(super) fn image(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
-    let source = Source::of(cache, choice)?;
+/// The source or the compiler cannot be fetched, or a program does not compile.
+pub(super) fn image(cache: &Path) -> Result<PathBuf> {
+    let source = Source::of(cache, &KernelChoice::default())?;
     let tools = debian(cache)?.join("root");
     let system = with_self_test_programs(cache)?.join("root");
     let entry = cache::entry(cache, &format!("{}-selftests-2", source.package), |work| {
@@ -69,7 +72,7 @@ pub(super) fn image(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
 
 struct Build<'a> {
     work: &'a Work,
-    /// The Linux sources.
+    /// Root of the unpacked Linux sources, which also receives the compiled programs.
     tree: &'a Path,
     /// A system with Python and its YAML parser.
     system: &'a Path,
