@@ -38,15 +38,23 @@ const LEAST_PASSED: usize = 65;
 /// Lets the programs parse YAML with libyaml, because the pure Python parser takes half a minute in an emulated guest.
 const FAST_YAML: &str = "import yaml\nyaml.safe_load = lambda text: yaml.load(text, yaml.CSafeLoader)\n";
 
-/// Programs that are left out.
-const LEFT_OUT: &[(&str, &str)] = &[
-    ("devmem_lib.py", "is a library, not a program"),
-    ("iou-zcrx.py", "needs liburing 2.10, which is newer than the stable release's"),
-    ("netpoll_basic.py", "needs bpftrace"),
+/// Programs that are left out: name, beginning of the kernel's release, and reason.
+const LEFT_OUT: &[(&str, &str, &str)] = &[
+    ("devmem_lib.py", "", "is a library, not a program"),
+    (
+        "gro.py",
+        "6.12",
+        "tests the software GRO of the default kernel, whose rules differ from those of older kernels",
+    ),
+    ("iou-zcrx.py", "", "needs liburing 2.10, which is newer than the stable release's"),
+    ("netpoll_basic.py", "", "needs bpftrace"),
 ];
 
 /// Texts with which a program without results says that it cannot test this device or this kernel.
 const NOT_STARTED: &[&str] = &["KsftSkipEx", "Test not started", "not supported by the kernel"];
+
+/// Names of all NICs.
+const ALL: &[&str] = &["connectx", "e810", "virtio"];
 
 /// Tests that fail for a reason other than the device. A test in this list that passes is an error as well, so that the
 /// list stays short.
@@ -91,6 +99,19 @@ const KNOWN: &[Known] = &[
         kernel: "",
         // mlx5e_ethtool_set_tcp_data_split in mlx5/core/en_ethtool.c.
         reason: "the driver splits headers only with hardware GRO, which the device does not have",
+    },
+    Known {
+        tests: &["drivers/net/hds.py hds.enabled_set_xdp", "drivers/net/hds.py hds.ioctl_enabled_set_xdp"],
+        nics: &["connectx"],
+        kernel: "6.12",
+        // supported_ring_params of mlx5e_ethtool_ops in mlx5/core/en_ethtool.c.
+        reason: "the test expects that the driver accepts a setting of tcp-data-split",
+    },
+    Known {
+        tests: &["drivers/net/napi_threaded.py"],
+        nics: ALL,
+        kernel: "6.12",
+        reason: "the kernel does not report whether a NAPI has a thread",
     },
 ];
 
@@ -231,7 +252,10 @@ impl Bench {
         for folder in FOLDERS {
             let line = format!("cd {SOURCES}/tools/testing/selftests/{folder} && ls *.py");
             let names = self.sh(&line).await?;
-            let wanted = names.lines().filter(|name| !LEFT_OUT.iter().any(|(out, _)| out == name));
+            let is_out = |name: &str| {
+                LEFT_OUT.iter().any(|(out, kernel, _)| *out == name && self.kernel.starts_with(kernel))
+            };
+            let wanted = names.lines().filter(|name| !is_out(name));
             all.extend(wanted.map(|name| format!("{folder}/{name}")));
         }
         Ok(all)
