@@ -108,10 +108,16 @@ const KNOWN: &[Known] = &[
         reason: "the test expects that the driver accepts a setting of tcp-data-split",
     },
     Known {
-        tests: &["drivers/net/napi_threaded.py"],
+        tests: &["drivers/net/napi_threaded.py", "drivers/net/queues.py queues.check_xsk"],
         nics: ALL,
         kernel: "6.12",
-        reason: "the kernel does not report whether a NAPI has a thread",
+        reason: "the kernel does not report whether a NAPI has a thread, or a queue an AF_XDP socket",
+    },
+    Known {
+        tests: &["drivers/net/napi_threaded.py"],
+        nics: &["virtio"],
+        kernel: "",
+        reason: "the test needs two queues, and QEMU's NIC has one on this network",
     },
 ];
 
