@@ -108,6 +108,18 @@ const KNOWN: &[Known] = &[
         reason: "the test expects that the driver accepts a setting of tcp-data-split",
     },
     Known {
+        tests: &[
+            "drivers/net/xdp.py xdp.test_xdp_native_pass_",
+            "drivers/net/xdp.py xdp.test_xdp_native_drop_",
+            "drivers/net/xdp.py xdp.test_xdp_native_tx_",
+            "drivers/net/xdp.py xdp.test_xdp_native_adjst_",
+            "drivers/net/xdp.py xdp.test_xdp_native_qstats.",
+        ],
+        nics: ALL,
+        kernel: "6.12",
+        reason: "the kernel's verifier rejects the BPF program",
+    },
+    Known {
         tests: &["drivers/net/napi_threaded.py", "drivers/net/queues.py queues.check_xsk"],
         nics: ALL,
         kernel: "6.12",
@@ -125,6 +137,7 @@ const KNOWN: &[Known] = &[
 /// print if they exceed their limit. For any other reason, they must not fail.
 const TIMED: &[(&str, &str)] = &[
     ("drivers/net/so_txtime.py", "exceeds variance (8000 us)"),
+    ("drivers/net/so_txtime.py", "start time already passed"),
     ("drivers/net/hw/rss_ctx.py rss_ctx.test_hitless_key_update", "total_seconds(), 0.15)"),
     ("drivers/net/hw/toeplitz.py", "too few frames for verification"),
 ];
