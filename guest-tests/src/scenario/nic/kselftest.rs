@@ -74,7 +74,10 @@ const KNOWN: &[Known] = &[
         reason: "the NIC pads the frame to 60 bytes, and the kernel does not merge a packet that is shorter than its frame",
     },
     Known {
-        tests: &["drivers/net/gro.py gro.test_gro_capacity.sw_isolated"],
+        tests: &[
+            "drivers/net/gro.py gro.test_gro_capacity.sw_isolated",
+            "drivers/net/xdp.py xdp.test_xdp_native_qstats.",
+        ],
         nics: &["e810"],
         kernel: "",
         reason: "ice has no netdev_stat_ops, and so no statistics of queues",
@@ -118,6 +121,12 @@ const KNOWN: &[Known] = &[
         nics: ALL,
         kernel: "6.12",
         reason: "the BPF program calls bpf_xdp_pull_data, which the kernel does not have",
+    },
+    Known {
+        tests: &["drivers/net/hw/nk_qlease.py"],
+        nics: ALL,
+        kernel: "6.12",
+        reason: "the kernel does not lease queues to netkit",
     },
     Known {
         tests: &["drivers/net/napi_threaded.py", "drivers/net/queues.py queues.check_xsk"],
