@@ -83,6 +83,13 @@ const KNOWN: &[Known] = &[
         reason: "ice has no netdev_stat_ops, and so no statistics of queues",
     },
     Known {
+        tests: &["drivers/net/hw/nic_timestamp.py"],
+        nics: &["e810"],
+        kernel: "",
+        // ice_ptp_hwtstamp_get in ice/ice_ptp.c.
+        reason: "the device has no PTP, so the driver answers requests for its time stamps with EIO",
+    },
+    Known {
         tests: &[
             "drivers/net/xdp.py xdp.test_xdp_native_qstats.drop_",
             "drivers/net/xdp.py xdp.test_xdp_native_qstats.tx_",
@@ -121,6 +128,18 @@ const KNOWN: &[Known] = &[
         nics: ALL,
         kernel: "6.12",
         reason: "the BPF program calls bpf_xdp_pull_data, which the kernel does not have",
+    },
+    Known {
+        tests: &[
+            "drivers/net/hw/rss_api.py rss_api.test_rxfh_nl_set_indir",
+            "drivers/net/hw/rss_api.py rss_api.test_rxfh_indir_",
+            "drivers/net/hw/rss_api.py rss_api.test_rxfh_nl_set_key",
+            "drivers/net/hw/rss_api.py rss_api.test_rxfh_fields",
+            "drivers/net/hw/rss_api.py rss_api.test_rss_ctx_",
+        ],
+        nics: ALL,
+        kernel: "6.12",
+        reason: "the kernel does not set RSS over netlink, and sends no notifications of changes",
     },
     Known {
         tests: &["drivers/net/hw/nk_qlease.py"],
