@@ -77,10 +77,17 @@ const KNOWN: &[Known] = &[
         tests: &[
             "drivers/net/gro.py gro.test_gro_capacity.sw_isolated",
             "drivers/net/xdp.py xdp.test_xdp_native_qstats.",
+            "drivers/net/hw/ntuple.py",
         ],
         nics: &["e810"],
         kernel: "",
         reason: "ice has no netdev_stat_ops, and so no statistics of queues",
+    },
+    Known {
+        tests: &["drivers/net/hw/nk_qlease.py"],
+        nics: &["e810"],
+        kernel: "",
+        reason: "ice has no queue_mgmt_ops, and so cannot lease queues",
     },
     Known {
         tests: &["drivers/net/hw/nic_timestamp.py"],
