@@ -360,10 +360,10 @@ impl Lab {
     /// Returns a disk with the kernel's self-tests of network drivers, at their places in the Linux sources.
     ///
     /// # Errors
-    /// The source cannot be fetched, or the kernel is not Debian's.
+    /// The source or the compiler cannot be fetched, or a program does not compile.
     pub async fn self_tests(&self) -> Result<PathBuf> {
-        let (artifacts, kernel) = (self.artifacts.clone(), self.kernel.clone());
-        tokio::task::spawn_blocking(move || artifacts.self_tests(&kernel)).await?
+        let artifacts = self.artifacts.clone();
+        tokio::task::spawn_blocking(move || artifacts.self_tests()).await?
     }
 
     /// Returns the image for a guest with the newest rdma-core.

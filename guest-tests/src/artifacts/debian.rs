@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::added::Added;
 use super::apt::{Component, Release, Suite, run};
-use super::cache;
+use super::cache::{self, Work};
 use super::kernel::Kernel;
 use super::packages::{self, Set, Unpacked};
 use super::python;
@@ -192,9 +192,7 @@ impl Disks {
     /// # Errors
     /// Same as for [`Disks::obtain`].
     pub fn with_self_test_programs(cache: &Path, kernel: &Kernel) -> Result<Self> {
-        const PACKAGES: &[&str] = &["bpftool", "python3-yaml", "socat", "tcpdump"];
-        let runs = |name: &str| !WITHOUT.contains(&name);
-        Self::of(cache, kernel, &with(cache, PACKAGES, &runs)?)
+        Self::of(cache, kernel, &with_self_test_programs(cache)?)
     }
 
     /// Returns the disks with the newest rdma-core instead of that of the stable release.
@@ -266,7 +264,16 @@ fn finish(tools: &Path, root: &Path, image: &Path) -> Result<()> {
 /// Returns the cache entry for the system with the user's added packages and all their dependencies.
 pub(super) fn with_added(cache: &Path, added: &Added) -> Result<PathBuf> {
     let names: Vec<&str> = added.names().collect();
-    if names.is_empty() { debian(cache) } else { with(cache, &names, &|_| true) }
+    if names.is_empty() { debian(cache) } else { with(cache, &names, &[], &|_| true) }
+}
+
+/// Returns the cache entry for the system with the programs that the kernel's self-tests of network drivers need.
+///
+/// The tests of recent kernels need an `ethtool` that prints channels as JSON, and that hashes IPv6 flow labels. The
+/// stable release's `ethtool` does neither.
+pub(super) fn with_self_test_programs(cache: &Path) -> Result<PathBuf> {
+    const PACKAGES: &[&str] = &["bpftool", "python3-jsonschema", "python3-yaml", "socat", "tcpdump"];
+    with(cache, PACKAGES, &["ethtool"], &|name| !WITHOUT.contains(&name))
 }
 
 /// Returns the cache entry for the system with DPDK's `testpmd` and its drivers. Debian ships `testpmd` in the
@@ -274,20 +281,33 @@ pub(super) fn with_added(cache: &Path, added: &Added) -> Result<PathBuf> {
 pub(super) fn with_dpdk(cache: &Path) -> Result<PathBuf> {
     const PACKAGE: &str = "dpdk-dev";
     let runs = |name: &str| name == PACKAGE || !name.ends_with("-dev") && !WITHOUT.contains(&name);
-    with(cache, &[PACKAGE], &runs)
+    with(cache, &[PACKAGE], &[], &runs)
 }
 
 /// Returns the cache entry for the system with the packages `names`, and with those of their dependencies that `wanted`
-/// accepts.
-fn with(cache: &Path, names: &[&str], wanted: &dyn Fn(&str) -> bool) -> Result<PathBuf> {
+/// accepts. The packages `unstable` come from the unstable release, without their dependencies.
+fn with(cache: &Path, names: &[&str], unstable: &[&str], wanted: &dyn Fn(&str) -> bool) -> Result<PathBuf> {
     let system = debian(cache)?;
     let base = system.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let name = format!("debian-added-1-{:016x}", digest(names.iter().copied().chain([base])));
+    let parts = names.iter().chain(unstable).copied().chain([base]);
+    let name = format!("debian-added-1-{:016x}", digest(parts));
     let present = packages::packages(&system)?;
     cache::entry(cache, &name, |work| {
         let mut copy = Command::new("cp");
         copy.args(["-a", "--reflink=auto"]).arg(system.join("root")).arg(&work.entry);
         run(&mut copy).context("cannot copy the root filesystem")?;
+        if !unstable.is_empty() {
+            let set = Set {
+                name: "root filesystem (unstable)",
+                install: unstable,
+                release: Release::Unstable,
+                component: Component::Main,
+                wanted: &|package| unstable.contains(&package.name.as_str()),
+            };
+            // The state of an apt instance belongs to one release.
+            let scratch = work.scratch.join("unstable");
+            set.fetch(&Work { entry: work.entry.clone(), scratch })?;
+        }
         let set = Set {
             name: "root filesystem",
             install: names,

@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail};
 
 use super::apt::{Component, Package, Release, Suite, run};
 use super::cache::{self, Work};
-use super::debian::{IMAGE, debian, make_image};
 use super::kernel::{Kernel, KernelChoice};
 use super::packages::Set;
 
@@ -27,41 +26,20 @@ pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Res
     Ok(entry.join(name))
 }
 
-/// Directories of the Linux sources that the self-tests of network drivers need.
-const SELF_TESTS: &[&str] = &[
-    "Documentation/netlink/specs",
-    "tools/net/ynl",
-    "tools/testing/selftests/drivers/net",
-    "tools/testing/selftests/kselftest",
-    "tools/testing/selftests/net",
-];
-
-/// Returns an image with the self-tests of network drivers, at their places in the Linux sources.
-///
-/// # Errors
-/// The source cannot be fetched, or the kernel is not Debian's.
-pub(super) fn self_tests(cache: &Path, choice: &KernelChoice) -> Result<PathBuf> {
-    let source = Source::of(cache, choice)?;
-    let tools = debian(cache)?.join("root");
-    let entry = cache::entry(cache, &format!("{}-selftests-1", source.package), |work| {
-        let tree = work.scratch.join("tree");
-        fs::create_dir_all(&tree).with_context(|| tree.display().to_string())?;
-        source.unpack(cache, work, &tree, SELF_TESTS, 0)?;
-        make_image(&tools, &tree, &work.entry.join(IMAGE))
-    })?;
-    Ok(entry.join(IMAGE))
-}
-
 /// The package with the sources of a kernel.
-struct Source {
-    package: String,
-    suite: Suite,
+pub(super) struct Source {
+    pub(super) package: String,
+    pub(super) suite: Suite,
     /// Release of the kernel.
     release: String,
 }
 
 impl Source {
-    fn of(cache: &Path, choice: &KernelChoice) -> Result<Self> {
+    /// Finds the package with the source of a kernel.
+    ///
+    /// # Errors
+    /// The kernel is not Debian's, or cannot be fetched.
+    pub(super) fn of(cache: &Path, choice: &KernelChoice) -> Result<Self> {
         let KernelChoice::Stock(suite) = choice else {
             bail!(
                 "the source is only available for Debian kernels; use --kernel trixie or --kernel trixie-backports"
@@ -75,7 +53,17 @@ impl Source {
     }
 
     /// Unpacks directories of the sources into `to`, without the first `parents` parts of their paths.
-    fn unpack(&self, cache: &Path, work: &Work, to: &Path, folders: &[&str], parents: usize) -> Result<()> {
+    ///
+    /// # Errors
+    /// The package cannot be fetched, or lacks a directory.
+    pub(super) fn unpack(
+        &self,
+        cache: &Path,
+        work: &Work,
+        to: &Path,
+        folders: &[&str],
+        parents: usize,
+    ) -> Result<()> {
         let Self { package, suite, release } = self;
         let is_wanted = |found: &Package| found.name == *package;
         let set = Set {

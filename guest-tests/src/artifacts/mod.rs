@@ -6,6 +6,7 @@
 mod added;
 mod apt;
 mod cache;
+mod clang;
 pub mod ddp;
 mod debian;
 mod ipxe;
@@ -16,6 +17,7 @@ mod nixl;
 mod packages;
 mod python;
 mod rdma_core;
+mod self_tests;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -141,9 +143,9 @@ impl Artifacts {
     /// Returns a disk with the kernel's self-tests of network drivers, at their places in the Linux sources.
     ///
     /// # Errors
-    /// The source cannot be fetched, or the kernel is not Debian's.
-    pub fn self_tests(&self, kernel: &KernelChoice) -> Result<PathBuf> {
-        linux_source::self_tests(&self.cache, kernel)
+    /// The source or the compiler cannot be fetched, or a program does not compile.
+    pub fn self_tests(&self) -> Result<PathBuf> {
+        self_tests::image(&self.cache)
     }
 
     /// Returns a disk with Debian's DDP package for `ice`. The machine's archive must have non-free firmware.

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
@@ -23,16 +24,26 @@ pub(super) fn compile_system(root: &Path) -> Result<()> {
 /// # Errors
 /// The system has no Python, or a module does not compile.
 pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result<()> {
+    let mut command = command(system)?;
+    command.args(["-S", "-m", "compileall", "-q"]);
+    // Disable Python's check of the source files, because modules never change and their times in the image may differ.
+    command.args(["--invalidation-mode", "unchecked-hash", "-s"]).arg(tree).args(["-p", "/"]).args(folders);
+    run(&mut command).context("cannot compile Python modules").map(drop)
+}
+
+/// Returns the command that starts the Python of `system`, without arguments.
+///
+/// # Errors
+/// The system has no Python.
+pub(super) fn command(system: &Path) -> Result<Command> {
     let programs = versioned(&system.join("usr/bin"))?;
     // `python3` is a symbolic link to the interpreter, which is a regular file.
     let program = programs.iter().find(|path| fs::symlink_metadata(path).is_ok_and(|there| there.is_file()));
     let program = program.and_then(|path| path.strip_prefix(system).ok()?.to_str());
     let program = program.with_context(|| format!("{} contains no Python interpreter", system.display()))?;
     let mut command = Unpacked::new(system, program, None).command();
-    command.env("PYTHONHOME", system.join("usr")).args(["-S", "-m", "compileall", "-q"]);
-    // Disable Python's check of the source files, because modules never change and their times in the image may differ.
-    command.args(["--invalidation-mode", "unchecked-hash", "-s"]).arg(tree).args(["-p", "/"]).args(folders);
-    run(&mut command).context("cannot compile Python modules").map(drop)
+    command.env("PYTHONHOME", system.join("usr"));
+    Ok(command)
 }
 
 /// Returns the directory entries whose names denote a version of Python 3.

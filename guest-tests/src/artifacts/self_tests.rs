@@ -1,0 +1,144 @@
+//! The kernel's self-tests of network drivers, together with the programs in C and BPF that they start.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use super::apt::run;
+use super::cache::{self, Work};
+use super::clang::{Clang, Target};
+use super::debian::{IMAGE, debian, make_image, with_self_test_programs};
+use super::kernel::KernelChoice;
+use super::linux_source::Source;
+use super::python;
+
+/// Directories of the Linux sources that the tests need.
+const FOLDERS: &[&str] = &[
+    "Documentation/netlink",
+    "tools/net/ynl",
+    "tools/testing/selftests/drivers/net",
+    "tools/testing/selftests/kselftest",
+    "tools/testing/selftests/kselftest.h",
+    "tools/testing/selftests/net",
+];
+/// Directory of the tests in the Linux sources.
+const TESTS: &str = "tools/testing/selftests";
+/// Directories, below [`TESTS`], with BPF programs.
+const BPF_FOLDERS: &[&str] = &["net/lib", "drivers/net/hw"];
+
+/// A program in C that a test starts.
+struct Helper {
+    /// Path below [`TESTS`], without the suffix. The sources of some kernels lack some programs.
+    path: &'static str,
+    /// Netlink families that the program uses. Their code is generated from their specifications.
+    families: &'static [&'static str],
+}
+
+const HELPERS: &[Helper] = &[
+    Helper { path: "drivers/net/hw/ncdevmem", families: &["ethtool", "netdev"] },
+    Helper { path: "drivers/net/hw/toeplitz", families: &["ethtool"] },
+    Helper { path: "drivers/net/napi_id_helper", families: &[] },
+    Helper { path: "drivers/net/psp_responder", families: &["psp"] },
+    Helper { path: "drivers/net/so_txtime", families: &[] },
+    Helper { path: "net/lib/csum", families: &[] },
+    Helper { path: "net/lib/gro", families: &[] },
+    Helper { path: "net/lib/xdp_helper", families: &[] },
+];
+
+/// Returns an image with the tests and their compiled programs, at their places in the Linux sources.
+///
+/// The tests are those of the default kernel for all guests. The kernel's documentation recommends the newest tests for
+/// older kernels as well (`Documentation/dev-tools/kselftest.rst`).
+///
+/// # Errors
+/// The source or the compiler cannot be fetched, or a program does not compile.
+pub(super) fn image(cache: &Path) -> Result<PathBuf> {
+    let source = Source::of(cache, &KernelChoice::default())?;
+    let tools = debian(cache)?.join("root");
+    let system = with_self_test_programs(cache)?.join("root");
+    let entry = cache::entry(cache, &format!("{}-selftests-2", source.package), |work| {
+        let tree = work.scratch.join("tree");
+        fs::create_dir_all(&tree).with_context(|| tree.display().to_string())?;
+        source.unpack(cache, work, &tree, FOLDERS, 0)?;
+        let clang = Clang::fetch(work, source.suite)?;
+        Build { work, tree: &tree, system: &system, clang: &clang }.run()?;
+        clang.remove()?;
+        make_image(&tools, &tree, &work.entry.join(IMAGE))
+    })?;
+    Ok(entry.join(IMAGE))
+}
+
+struct Build<'a> {
+    work: &'a Work,
+    /// Root of the unpacked Linux sources, which also receives the compiled programs.
+    tree: &'a Path,
+    /// A system with Python and its YAML parser.
+    system: &'a Path,
+    clang: &'a Clang,
+}
+
+impl Build<'_> {
+    fn run(&self) -> Result<()> {
+        let tests = self.tree.join(TESTS);
+        let netlink = self.work.scratch.join("netlink");
+        fs::create_dir_all(&netlink).with_context(|| netlink.display().to_string())?;
+        for Helper { path, families } in HELPERS {
+            let source = tests.join(path).with_extension("c");
+            if source.is_file() {
+                let objects = self.netlink_objects(families, &netlink)?;
+                let object = netlink.join("program.o");
+                let ynl = self.tree.join("tools/net/ynl/lib");
+                let includes = [tests.as_path(), &tests.join("kselftest"), &ynl, &netlink];
+                self.clang.compile(Target::Guest, &source, &includes, &object)?;
+                self.clang.link(&object, &objects, &tests.join(path))?;
+            }
+        }
+        for folder in BPF_FOLDERS {
+            let folder = tests.join(folder);
+            for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+                let source = entry?.path();
+                if source.file_name().is_some_and(|name| name.as_encoded_bytes().ends_with(b".bpf.c")) {
+                    self.clang.compile(Target::Bpf, &source, &[], &source.with_extension("o"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Generates and compiles the code of Netlink families and the library that it calls. Returns the object files.
+    fn netlink_objects(&self, families: &[&str], folder: &Path) -> Result<Vec<PathBuf>> {
+        if families.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ynl = self.tree.join("tools/net/ynl");
+        // The generator searches the parent directories for this file, without end if it is missing.
+        let marker = self.tree.join("MAINTAINERS");
+        fs::write(&marker, "").with_context(|| marker.display().to_string())?;
+        let mut sources = vec![ynl.join("lib/ynl.c")];
+        for family in families {
+            let specification = self.tree.join(format!("Documentation/netlink/specs/{family}.yaml"));
+            for (kind, suffix) in [("--header", "h"), ("--source", "c")] {
+                let output = folder.join(format!("{family}-user.{suffix}"));
+                let mut command = python::command(self.system)?;
+                command.arg(ynl.join("pyynl/ynl_gen_c.py")).args(["--mode", "user", kind]);
+                command.arg("--spec").arg(&specification).arg("-o").arg(&output);
+                if *family == "ethtool" {
+                    // The kernel's makefile passes these options as well.
+                    command.args(["--user-header", "linux/ethtool_netlink.h", "--exclude-op", "stats-get"]);
+                }
+                run(&mut command).with_context(|| format!("cannot generate code for {family}"))?;
+            }
+            sources.push(folder.join(format!("{family}-user.c")));
+        }
+        let mut objects = Vec::new();
+        for source in sources {
+            let name = source.file_stem().unwrap_or(OsStr::new("library"));
+            let object = folder.join(name).with_extension("o");
+            self.clang.compile(Target::Guest, &source, &[&ynl.join("lib"), folder], &object)?;
+            objects.push(object);
+        }
+        Ok(objects)
+    }
+}
