@@ -211,6 +211,9 @@ impl<F: Frontend> Hca<F> {
             self.port.refuse(DropReason::LinkDown);
             return self.report_drop(frame);
         }
+        if let Some(received) = self.port.receive_in_flow(frame, icrc) {
+            return self.handle_packet(frame, &received);
+        }
         if self.is_nic && self.port.is_for_nic(frame) {
             return self.deliver_to_nic(&sealed(frame, icrc));
         }
@@ -227,9 +230,14 @@ impl<F: Frontend> Hca<F> {
             self.send_frame(|| About::note("delayed until its destination MAC was resolved"));
         }
         let Some(received) = received else { return self.report_drop(frame) };
+        self.handle_packet(frame, &received);
+    }
+
+    /// Handles a packet that the port has accepted from the fabric.
+    fn handle_packet(&mut self, frame: &[u8], received: &RoceFrame<'_>) {
         self.port.count_received(frame);
-        if self.admit(&received) {
-            self.accept(&received);
+        if self.admit(received) {
+            self.accept(received);
         }
     }
 
