@@ -168,6 +168,13 @@ impl TxBatch {
         Some(taken)
     }
 
+    /// Drops the last frame, but keeps the memory.
+    pub fn drop_last(&mut self) {
+        if let Some(frame) = self.frames.pop_back() {
+            self.bytes.truncate(frame.start);
+        }
+    }
+
     /// Drops all but the last `frames` frames.
     pub fn keep_last(&mut self, frames: usize) {
         self.advance(self.frames.len().saturating_sub(frames));

@@ -347,17 +347,31 @@ impl Port {
         &self.stats
     }
 
-    /// Handles a frame from this HCA to itself, which does not pass through the fabric.
-    pub fn receive_own<'a>(&mut self, frame: &'a [u8]) -> Option<RoceFrame<'a>> {
+    /// Handles a frame from this HCA to itself, which does not pass through the fabric. The frame may lack its ICRC.
+    pub fn receive_own<'a>(&mut self, frame: &'a [u8], icrc: IcrcField) -> Option<RoceFrame<'a>> {
+        let known = self.accepted_own.as_ref();
+        if let Some(roce) = known.and_then(|flow| RoceFrame::parse_in_flow(flow, frame, icrc)) {
+            self.stats.roce += 1;
+            return Some(roce);
+        }
         let (ether, tag) = EtherFrame::parse_tagged(frame).ok()?;
         let Self { addresses: Addresses { own, .. }, owner, .. } = self;
         let sorted = check_destination(&ether, |mac| mac == own.mac || owner.has_mac(mac)).and_then(|()| {
-            let roce = RoceFrame::parse(frame)?;
+            let roce = RoceFrame::parse_with(frame, icrc)?;
             owner.check_destination(own, (ether.dst, tag), roce.encap.ip.dst())?;
             Ok(roce)
         });
-        self.stats.roce += u64::from(sorted.is_ok());
-        sorted.inspect_err(|reason| self.stats.count_drop(*reason)).ok()
+        match sorted {
+            Ok(roce) => {
+                self.stats.roce += 1;
+                self.accepted_own = FlowHeaders::of(frame, &roce.encap);
+                Some(roce)
+            }
+            Err(reason) => {
+                self.stats.count_drop(reason);
+                None
+            }
+        }
     }
 
     /// Returns the reason for the latest drop since the last call, if any.
