@@ -51,6 +51,7 @@ use super::numbered::Numbered;
 use super::options::{Port, Setup};
 use super::port::PortState;
 use super::queue_pair::QueuePair;
+use super::send_queue::PostedBlocks;
 use super::srq::SharedReceiveQueue;
 use super::steering::Steering;
 use super::uar::UarPages;
@@ -86,6 +87,8 @@ pub struct Resources {
     /// State of the port. That of an Ethernet port occupies about 10 KiB.
     pub port: PortState,
     pub netdev: Netdev,
+    /// Blocks of the send queue that was read last. Shared by the send queues of QPs and the SQs.
+    pub posted: PostedBlocks,
 
     pub users: Users,
     pub umems: Numbered<Umem>,
@@ -127,6 +130,7 @@ impl Resources {
             steering: Steering::default(),
             port: PortState::new(setup.options.port, setup.mac),
             netdev: Netdev::default(),
+            posted: PostedBlocks::default(),
 
             users: Users::default(),
             umems: Numbered::new(1, MAX_UMEMS),
