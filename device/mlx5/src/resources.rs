@@ -40,6 +40,7 @@ use protocol::ids::{Qpn, Srqn};
 use super::buffer::{PageBudget, Placement, QueueBuffer};
 use super::check::{Check, Rejection};
 use super::completion_queue::CompletionQueue;
+use super::counter_sets::ExecutedRequests;
 use super::event_queue::EventQueue;
 use super::groups::Groups;
 use super::limits::netdev::LAST_WORK_QUEUE;
@@ -66,6 +67,7 @@ pub struct Resources {
     pub xrcds: Numbered<()>,
     pub domains: Numbered<()>,
     pub counter_sets: Numbered<QCounters>,
+    pub executed: Option<ExecutedRequests>,
     pub eqs: Numbered<EventQueue>,
     pub cqs: Numbered<Box<CompletionQueue>>,
     pub mkeys: Mkeys,
@@ -117,6 +119,7 @@ impl Resources {
             xrcds: Numbered::new(1, count(caps.log_max_xrcds)),
             domains: Numbered::new(1, MAX_TRANSPORT_DOMAINS),
             counter_sets: Numbered::new(1, MAX_COUNTER_SETS),
+            executed: None,
             eqs: Numbered::new(1, MAX_EQS),
             cqs: Numbered::new(first::CQ, first::CQ + count(caps.log_max_cqs) - 1),
             mkeys: Mkeys::new(caps.log_max_mkeys),
