@@ -9,8 +9,8 @@ use protocol::ids::Qpn;
 
 use super::resources::Resources;
 
-/// Requests of one kind that the responder of a QP has executed, and that no counter set contains yet. Requests arrive in
-/// runs, and the look-ups of the QP and its counter set cost more than the count.
+/// Requests of one kind that the responder of a QP has executed, and that no counter set contains yet. Requests arrive
+/// in runs, and the look-ups of the QP and its counter set cost more than the count.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecutedRequests {
     qpn: Qpn,
@@ -33,8 +33,8 @@ impl Resources {
         }
     }
 
-    /// Counts a request that a QP's responder has executed or answered again. The counter set contains the request after
-    /// the next [`Resources::add_executed`].
+    /// Counts a request that a QP's responder has executed or answered again. The counter set contains the request
+    /// after the next [`Resources::add_executed`].
     pub(super) fn count_request(&mut self, qpn: Qpn, request: PeerRequest) {
         match &mut self.executed {
             Some(run) if run.qpn == qpn && run.request == request => run.count = run.count.wrapping_add(1),
@@ -45,8 +45,8 @@ impl Resources {
         }
     }
 
-    /// Adds the executed requests to their counter set. Required before a command, which may read the counters or assign
-    /// another set to the QP.
+    /// Adds the executed requests to their counter set. Required before a command, which may read the counters or
+    /// assign another set to the QP.
     pub(super) fn add_executed(&mut self) {
         let Some(ExecutedRequests { qpn, request, count }) = self.executed.take() else { return };
         self.add(qpn, count, |counters| {

@@ -31,8 +31,8 @@ const LOG_MAX_MESSAGE: u8 = 30;
 /// Log2 of a QP's maximum number of outstanding READs and atomics in one direction.
 const LOG_MAX_DEPTH: u8 = 4;
 
-/// Number of send queue blocks to copy at once. The engine fetches the WQEs of a QP in runs, and a WQE has at most as many
-/// blocks.
+/// Number of send queue blocks to copy at once. The engine fetches the WQEs of a QP in runs, and a WQE has at most as
+/// many blocks.
 const READ_AHEAD: u16 = 16;
 
 #[derive(Debug)]

@@ -166,8 +166,8 @@ impl SendQueue {
         }
     }
 
-    /// Fetches the next WQE. A WQE with an invalid size is rejected, and consumes at least one block (section 20, M-1). If
-    /// `posted` does not contain the WQE, up to `ahead` posted blocks are copied to `posted`.
+    /// Fetches the next WQE. A WQE with an invalid size is rejected, and consumes at least one block (section 20, M-1).
+    /// If `posted` does not contain the WQE, up to `ahead` posted blocks are copied to `posted`.
     pub fn take<'a>(
         &mut self,
         buffer: &QueueBuffer,

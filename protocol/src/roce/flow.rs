@@ -54,8 +54,8 @@ impl FlowHeaders {
         Some(Self { words: masked(frame)?, encap: *encap })
     }
 
-    /// Parses the headers of a frame, with the same result as [`Encap::unwrap`]. Returns `None` if the frame is not part
-    /// of the flow or is malformed.
+    /// Parses the headers of a frame, with the same result as [`Encap::unwrap`]. Returns `None` if the frame is not
+    /// part of the flow or is malformed.
     pub(super) fn unwrap<'a>(&self, frame: &'a [u8]) -> Option<Unwrapped<'a>> {
         if masked(frame)? != self.words {
             return None;

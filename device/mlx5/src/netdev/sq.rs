@@ -32,8 +32,8 @@ use crate::work_queue::{Advance, TooMany};
 /// Length of an Ethernet header: IEEE 802.3-2022, clause 3.1.1.
 pub const ETHERNET_LEN: usize = 14;
 
-/// Number of send queue blocks to copy at once. SQs take turns after each frame, so the copy of an SQ often serves only one
-/// WQE.
+/// Number of send queue blocks to copy at once. SQs take turns after each frame, so the copy of an SQ often serves only
+/// one WQE.
 const READ_AHEAD: u16 = 4;
 
 /// Effect of a poll on the wire.
