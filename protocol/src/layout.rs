@@ -163,8 +163,8 @@ fn word_of(object: &[u8], first: usize, width: usize) -> Option<(u32, usize)> {
     (width != 0 && within + width <= 32).then(|| (u32::from_ne_bytes(*word), within))
 }
 
-/// Sets bits of the aligned 32-bit word that contains bit `first` of an object. `bits` has the byte order of the object.
-/// Returns false if the object ends inside the word.
+/// Sets bits of the aligned 32-bit word that contains bit `first` of an object. `bits` has the byte order of the
+/// object. Returns false if the object ends inside the word.
 #[inline(always)]
 fn set_in_word(object: &mut [u8], first: usize, bits: u32) -> bool {
     match object.get_mut(first / 32 * 4..).and_then(<[u8]>::first_chunk_mut) {

@@ -26,8 +26,8 @@ pub struct Port {
     /// Whether the port is in loopback, disconnected from the wire.
     loopback: bool,
     stats: PortStats,
-    /// Headers of the last packet from the fabric that was accepted. A packet with the same headers needs no more checks
-    /// than its ICRC. Every change to the addresses, the owner or the static neighbours discards them.
+    /// Headers of the last packet from the fabric that was accepted. A packet with the same headers needs no checks
+    /// except that of its ICRC. Every change to the addresses, the owner or the static neighbours discards them.
     accepted: Option<FlowHeaders>,
     /// Like `accepted`, for packets from this HCA to itself, to which other checks apply.
     accepted_own: Option<FlowHeaders>,
@@ -262,9 +262,8 @@ impl Port {
         untagged.inspect_err(|_| self.stats.count_drop(DropReason::Vlan)).ok()
     }
 
-    /// Handles a frame from the fabric whose headers are those of the last packet that [`Port::receive`] returned, except
-    /// for fields that the checks do not depend on. Returns the packet. Returns `None` for any other frame, to which this
-    /// function does nothing.
+    /// Checks a frame from the fabric that is in the flow of the last packet that [`Port::receive`] returned, and
+    /// returns its packet. Returns `None` for any other frame, which must be passed to [`Port::receive`].
     pub fn receive_in_flow<'a>(&mut self, frame: &'a [u8], icrc: IcrcField) -> Option<RoceFrame<'a>> {
         let flow = self.accepted.as_ref().filter(|_| self.link.is_up())?;
         let roce = RoceFrame::parse_in_flow(flow, frame, icrc)?;

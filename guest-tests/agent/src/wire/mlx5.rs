@@ -80,7 +80,6 @@ pub struct Mlx5Streamed {
 pub struct PingByWrite {
     /// Length of a message in bytes, at least 1.
     pub len: u32,
-    /// Number of messages.
     pub rounds: u32,
 }
 
