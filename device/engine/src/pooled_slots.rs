@@ -33,8 +33,8 @@ impl PooledSlots {
     }
 }
 
-/// Factor by which a full queue grows. It is high because a burst of messages often fills a queue that was just shrunk, and
-/// because each growth moves all elements.
+/// Factor by which a full queue grows. It is high because a burst of messages often fills a queue that has just been
+/// shrunk, and because each growth moves all elements.
 const GROWTH: usize = 8;
 
 /// Appends an element to a queue. If the queue is full, it grows to at least `kept` and at most `most` slots.

@@ -1,6 +1,6 @@
 //! Recognises the frames of a flow, whose headers need not be parsed again.
 
-use zerocopy::{FromBytes as _, IntoBytes as _};
+use zerocopy::FromBytes as _;
 
 use super::encap::{RawHeaders, Unwrapped};
 use super::{Encap, IpAddrs};
@@ -40,6 +40,8 @@ const MASK: [u64; WORDS] = {
 #[derive(Clone, Copy, Debug)]
 pub struct FlowHeaders {
     words: [u64; WORDS],
+    /// Value of [`differing_sum`].
+    sum: u16,
     encap: Encap,
 }
 
@@ -51,7 +53,7 @@ impl FlowHeaders {
         if !is_plain || raw.udp.checksum.get() != 0 {
             return None;
         }
-        Some(Self { words: masked(frame)?, encap: *encap })
+        Some(Self { words: masked(frame)?, sum: differing_sum(&raw.ip), encap: *encap })
     }
 
     /// Parses the headers of a frame, with the same result as [`Encap::unwrap`]. Returns `None` if the frame is not
@@ -62,7 +64,7 @@ impl FlowHeaders {
         }
         let (raw, rest) = RawHeaders::ref_from_prefix(frame).ok()?;
         let (total, udp_len) = (usize::from(raw.ip.total_len.get()), usize::from(raw.udp.len.get()));
-        if total != size_of::<RawIpv4>() + udp_len || Checksum::new().with(raw.ip.as_bytes()).value() != 0 {
+        if total != size_of::<RawIpv4>() + udp_len || differing_sum(&raw.ip) != self.sum {
             return None;
         }
         let transport = rest.get(..udp_len.checked_sub(size_of::<RawUdp>())?)?;
@@ -74,6 +76,13 @@ impl FlowHeaders {
         let ip_and_udp = frame.get(encap.ether_len()..size_of::<RawHeaders>())?;
         Some(Unwrapped { encap, ip_and_udp, transport })
     }
+}
+
+/// Returns the checksum of the fields in which the IPv4 headers of a flow differ. One of them is the header checksum, so
+/// if one header is valid, exactly the headers with the same value are valid.
+fn differing_sum(ip: &RawIpv4) -> u16 {
+    let fields = [ip.total_len, ip.id, ip.checksum];
+    fields.iter().fold(Checksum::new(), |sum, field| sum.with_u16(field.get())).value()
 }
 
 /// Returns the words at the front of a frame, without the bits that differ between the frames of a flow.
