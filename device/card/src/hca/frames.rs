@@ -152,8 +152,9 @@ impl<F: Frontend> Hca<F> {
                 return made;
             };
             drop(host);
-            self.outbound.commit(sent.dst_mac);
-            self.outbound.mark_icrc(icrc);
+            // A packet without a work request is a response.
+            let origin = if sent.wr_id.is_none() { Origin::Answer } else { Origin::Own };
+            self.outbound.commit_with(sent.dst_mac, origin, icrc);
             let to_self = self.port.is_own_mac(sent.dst_mac);
             let for_management =
                 self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac));
@@ -163,10 +164,6 @@ impl<F: Frontend> Hca<F> {
                 self.outbound.seal_last();
             }
             let wr = sent.wr_id.map(|wr_id| self.frontend.work_request(wr_id));
-            // A packet without a work request is a response.
-            if sent.wr_id.is_none() {
-                self.outbound.mark_answer();
-            }
             // The device's own QPs may also be members of the group.
             if sent.dst_mac.is_multicast()
                 && let Some(frame) = self.outbound.last()
