@@ -40,7 +40,7 @@ const MASK: [u64; WORDS] = {
 #[derive(Clone, Copy, Debug)]
 pub struct FlowHeaders {
     words: [u64; WORDS],
-    /// Value of [`differing_sum`].
+    /// Result of [`differing_sum`] for a valid IPv4 header of the flow.
     sum: u16,
     encap: Encap,
 }
