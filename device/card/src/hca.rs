@@ -36,6 +36,7 @@ macro_rules! host_context {
 mod accesses;
 mod doorbells;
 mod frames;
+mod looped;
 mod management;
 mod recording;
 #[cfg(any(test, feature = "testing"))]
@@ -51,6 +52,7 @@ use serde::{Deserialize, Serialize};
 
 use self::doorbells::Doorbells;
 use self::frames::Sender;
+use self::looped::LoopedFrames;
 use self::recording::Outgoing;
 use crate::capture::Capture;
 use crate::fabric::impair::{Impairments, Rule, TooManyRulesError};
@@ -122,7 +124,7 @@ pub struct Hca<F: Frontend> {
     /// The sender that builds the next frames.
     sender: Sender,
     /// Frames of one turn that this HCA sent to itself, to be delivered in the next turn.
-    looped: Vec<Vec<u8>>,
+    looped: LoopedFrames,
     /// Frames of one turn returned by the port's loopback, to be delivered in the next turn.
     looped_back: Vec<Vec<u8>>,
     now: Instant,
@@ -162,7 +164,7 @@ impl<F: Frontend> Hca<F> {
             needs_icrc: true,
             turn_bytes: MEMORY_TURN_BYTES,
             sender: Sender::default(),
-            looped: Vec::new(),
+            looped: LoopedFrames::default(),
             looped_back: Vec::new(),
             now: Instant::ZERO,
             sink: None,
@@ -237,9 +239,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     fn end_turn(&mut self) -> WorkLeft {
-        for frame in std::mem::take(&mut self.looped) {
-            self.deliver_looped(&frame);
-        }
+        self.deliver_looped();
         for frame in std::mem::take(&mut self.looped_back) {
             self.handle_inbound(&frame, IcrcField::Computed);
         }

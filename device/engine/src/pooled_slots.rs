@@ -33,6 +33,20 @@ impl PooledSlots {
     }
 }
 
+/// Factor by which a full queue grows. It is high because a burst of messages often fills a queue that has just been
+/// shrunk, and because each growth moves all elements.
+const GROWTH: usize = 8;
+
+/// Appends an element to a queue. If the queue is full, it grows to at least `kept` and at most `most` slots.
+pub(crate) fn push_back<T>(queue: &mut VecDeque<T>, element: T, [kept, most]: [usize; 2]) {
+    let len = queue.len();
+    if len == queue.capacity() {
+        let slots = (len * GROWTH).clamp(kept, most.max(kept)).max(len + 1);
+        queue.reserve_exact(slots - len);
+    }
+    queue.push_back(element);
+}
+
 /// Shrinks an empty queue to `kept` slots to release its memory.
 pub(crate) fn shrink_if_empty<T>(queue: &mut VecDeque<T>, kept: usize) {
     if queue.is_empty() && queue.capacity() > kept {

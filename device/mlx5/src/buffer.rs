@@ -15,6 +15,10 @@ use super::limits::MAX_QUEUE_PAGES;
 /// Largest supported `log_page_size`, for pages of 8 TiB. No guest has memory for larger pages.
 const MAX_LOG_PAGE: u8 = 31;
 
+/// Log2 of the smallest page size in bytes.
+const PAGE_SHIFT: u8 = 12;
+const _: () = assert!(page_len(0) == 1 << PAGE_SHIFT);
+
 /// Position of a queue within its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
@@ -27,7 +31,8 @@ pub struct Placement {
 #[derive(Debug, PartialEq, Eq)]
 pub struct QueueBuffer {
     pages: Box<[Iova]>,
-    page_len: u64,
+    /// Log2 of the page size in bytes.
+    page_shift: u8,
     /// Offset of the queue in its first page, in bytes.
     start: u64,
     len: u64,
@@ -41,18 +46,18 @@ impl QueueBuffer {
         if log_page_size > MAX_LOG_PAGE {
             return None;
         }
-        let (page_len, start) = (page_len(log_page_size), page_offset(log_page_size, offset));
-        let needed = usize::try_from(start.checked_add(len)?.div_ceil(page_len)).ok()?;
+        let (page_shift, start) = (PAGE_SHIFT + log_page_size, page_offset(log_page_size, offset));
+        let needed = usize::try_from(start.checked_add(len)?.div_ceil(1 << page_shift)).ok()?;
         if needed > pages.len() {
             return None;
         }
-        Some(Self { pages: pages.iter().take(needed).collect(), page_len, start, len })
+        Some(Self { pages: pages.iter().take(needed).collect(), page_shift, start, len })
     }
 
     /// Creates the buffer of a `len`-byte queue that starts at byte `start` of the first page. Accesses past the end of
     /// the pages fail.
     pub fn within(pages: &[Iova], page_shift: PageShift, start: u64, len: u64) -> Self {
-        Self { pages: pages.into(), page_len: 1 << page_shift.get(), start, len }
+        Self { pages: pages.into(), page_shift: page_shift.get(), start, len }
     }
 
     pub fn pages(&self) -> usize {
@@ -111,11 +116,12 @@ impl QueueBuffer {
     /// Returns the address of a byte, and the number of bytes from there to the end of its page.
     fn locate(&self, offset: u64) -> Result<(Iova, usize), AccessError> {
         let linear = self.start + offset;
-        let (page, within) = (linear / self.page_len, linear % self.page_len);
+        let page_len = 1 << self.page_shift;
+        let (page, within) = (linear >> self.page_shift, linear & (page_len - 1));
         let page = usize::try_from(page).ok().and_then(|page| self.pages.get(page));
         let page = page.ok_or(AccessError::Bounds)?;
         let iova = page.get().checked_add(within).ok_or(AccessError::Unmapped)?;
-        let room = usize::try_from(self.page_len - within).unwrap_or(usize::MAX);
+        let room = usize::try_from(page_len - within).unwrap_or(usize::MAX);
         Ok((Iova::new(iova), room))
     }
 }

@@ -99,6 +99,7 @@ pub fn execute(
             let Enabled { resources, issi, .. } = &mut **enabled;
             match resources {
                 Some(resources) => {
+                    resources.add_executed();
                     let opcode = command.opcode();
                     let call = Call { resources: &mut *resources, issi: *issi, opcode, setup, cx, user };
                     call.check_port()?;

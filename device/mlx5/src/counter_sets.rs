@@ -9,28 +9,53 @@ use protocol::ids::Qpn;
 
 use super::resources::Resources;
 
+/// Requests of one kind that the responder of a QP has executed, and that no counter set contains yet. Requests arrive
+/// in runs, and the look-ups of the QP and its counter set cost more than the count.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecutedRequests {
+    qpn: Qpn,
+    request: PeerRequest,
+    count: u32,
+}
+
 impl Resources {
     /// Increments a counter of the set that a QP names, if it names one.
     fn count(&mut self, qpn: Qpn, counter: impl FnOnce(&mut QCounters) -> &mut u32) {
-        self.count_if(qpn, |counters| Some(counter(counters)));
+        self.add(qpn, 1, |counters| Some(counter(counters)));
     }
 
-    fn count_if(&mut self, qpn: Qpn, counter: impl FnOnce(&mut QCounters) -> Option<&mut u32>) {
+    fn add(&mut self, qpn: Qpn, count: u32, counter: impl FnOnce(&mut QCounters) -> Option<&mut u32>) {
         let Some(qp) = self.qps.get(qpn.get()) else { return };
         if let Some(counters) = self.counter_sets.get_mut(qp.context.counter_set.get().into())
             && let Some(counter) = counter(counters)
         {
-            *counter = counter.wrapping_add(1);
+            *counter = counter.wrapping_add(count);
         }
     }
 
-    /// Counts a request that a QP's responder has executed or answered again.
+    /// Counts a request that a QP's responder has executed or answered again. The counter set contains the request
+    /// after the next [`Resources::add_executed`].
     pub(super) fn count_request(&mut self, qpn: Qpn, request: PeerRequest) {
-        self.count(qpn, |counters| match request {
-            PeerRequest::Write => &mut counters.rx_write_requests,
-            PeerRequest::Read => &mut counters.rx_read_requests,
-            PeerRequest::Atomic => &mut counters.rx_atomic_requests,
-            PeerRequest::Duplicate => &mut counters.duplicate_request,
+        match &mut self.executed {
+            Some(run) if run.qpn == qpn && run.request == request => run.count = run.count.wrapping_add(1),
+            _ => {
+                self.add_executed();
+                self.executed = Some(ExecutedRequests { qpn, request, count: 1 });
+            }
+        }
+    }
+
+    /// Adds the executed requests to their counter set. Required before a command, which may read the counters or
+    /// assign another set to the QP.
+    pub(super) fn add_executed(&mut self) {
+        let Some(ExecutedRequests { qpn, request, count }) = self.executed.take() else { return };
+        self.add(qpn, count, |counters| {
+            Some(match request {
+                PeerRequest::Write => &mut counters.rx_write_requests,
+                PeerRequest::Read => &mut counters.rx_read_requests,
+                PeerRequest::Atomic => &mut counters.rx_atomic_requests,
+                PeerRequest::Duplicate => &mut counters.duplicate_request,
+            })
         });
     }
 
@@ -63,7 +88,7 @@ impl Resources {
             }
             Queue::Recv => {
                 self.count(qpn, |counters| &mut counters.resp_cqe_error);
-                self.count_if(qpn, |counters| responder(counters, status));
+                self.add(qpn, 1, |counters| responder(counters, status));
             }
         }
     }

@@ -80,10 +80,10 @@ impl Resources {
 impl engine::Host for Mlx5Host<'_> {
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest> {
         let Self { resources, cx } = self;
-        let Some(Resources { qps, port, .. }) = resources.as_deref_mut() else { return Fetch::Empty };
+        let Some(Resources { qps, port, posted, .. }) = resources.as_deref_mut() else { return Fetch::Empty };
         let Some(qp) = qps.get_mut(qpn.get()) else { return Fetch::Empty };
         let dma = cx.dma;
-        let fetch = qp.next_send(dma, port.resolver(cx.addresses));
+        let fetch = qp.next_send(dma, posted, port.resolver(cx.addresses));
         cx.monitor.check(|| strict::send_wqe(qp, &fetch, dma));
         if let Some(trace) = cx.monitor.trace() {
             trace::send_wqe(trace, qpn, &fetch);

@@ -20,7 +20,7 @@ use protocol::roce::Encap;
 use super::address::Resolver;
 use super::buffer::QueueBuffer;
 use super::recv_queue::RecvQueue;
-use super::send_queue::{SendQueue, SendTag, WqeBytes};
+use super::send_queue::{PostedBlocks, SendQueue, SendTag, WqeBytes};
 use super::umem::Umems;
 use super::uses::{Object, Used};
 use super::work;
@@ -30,6 +30,10 @@ use super::work_queue::{Advance, TooMany};
 const LOG_MAX_MESSAGE: u8 = 30;
 /// Log2 of a QP's maximum number of outstanding READs and atomics in one direction.
 const LOG_MAX_DEPTH: u8 = 4;
+
+/// Number of send queue blocks to copy at once. The engine fetches the WQEs of a QP in runs, and a WQE has at most as
+/// many blocks.
+const READ_AHEAD: u16 = 16;
 
 #[derive(Debug)]
 pub struct QueuePair {
@@ -105,13 +109,18 @@ impl QueuePair {
     }
 
     /// Fetches the next request from the send queue. The request's `wr_id` is a [`SendTag`].
-    pub fn next_send(&mut self, dma: &GuestMemory, resolver: Resolver<'_>) -> Fetch<SendRequest> {
+    pub fn next_send(
+        &mut self,
+        dma: &GuestMemory,
+        posted: &mut PostedBlocks,
+        resolver: Resolver<'_>,
+    ) -> Fetch<SendRequest> {
         if self.send.waiting() == 0 {
             // Section 7: the record can be ahead of the doorbell, so it may already announce more requests. An
             // implausible counter is ignored.
             let _ = self.learn(dma);
         }
-        let taken = match self.send.take(&self.buffer, dma) {
+        let taken = match self.send.take(&self.buffer, dma, posted, READ_AHEAD) {
             Fetch::Ready(taken) => taken,
             Fetch::Refused { wr_id, status } => {
                 self.counters.sends += 1;

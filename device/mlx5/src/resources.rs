@@ -40,6 +40,7 @@ use protocol::ids::{Qpn, Srqn};
 use super::buffer::{PageBudget, Placement, QueueBuffer};
 use super::check::{Check, Rejection};
 use super::completion_queue::CompletionQueue;
+use super::counter_sets::ExecutedRequests;
 use super::event_queue::EventQueue;
 use super::groups::Groups;
 use super::limits::netdev::LAST_WORK_QUEUE;
@@ -51,6 +52,7 @@ use super::numbered::Numbered;
 use super::options::{Port, Setup};
 use super::port::PortState;
 use super::queue_pair::QueuePair;
+use super::send_queue::PostedBlocks;
 use super::srq::SharedReceiveQueue;
 use super::steering::Steering;
 use super::uar::UarPages;
@@ -65,6 +67,7 @@ pub struct Resources {
     pub xrcds: Numbered<()>,
     pub domains: Numbered<()>,
     pub counter_sets: Numbered<QCounters>,
+    pub executed: Option<ExecutedRequests>,
     pub eqs: Numbered<EventQueue>,
     pub cqs: Numbered<Box<CompletionQueue>>,
     pub mkeys: Mkeys,
@@ -86,6 +89,8 @@ pub struct Resources {
     /// State of the port. That of an Ethernet port occupies about 10 KiB.
     pub port: PortState,
     pub netdev: Netdev,
+    /// Blocks of the send queue that was read last. Shared by the send queues of QPs and the SQs.
+    pub posted: PostedBlocks,
 
     pub users: Users,
     pub umems: Numbered<Umem>,
@@ -114,6 +119,7 @@ impl Resources {
             xrcds: Numbered::new(1, count(caps.log_max_xrcds)),
             domains: Numbered::new(1, MAX_TRANSPORT_DOMAINS),
             counter_sets: Numbered::new(1, MAX_COUNTER_SETS),
+            executed: None,
             eqs: Numbered::new(1, MAX_EQS),
             cqs: Numbered::new(first::CQ, first::CQ + count(caps.log_max_cqs) - 1),
             mkeys: Mkeys::new(caps.log_max_mkeys),
@@ -127,6 +133,7 @@ impl Resources {
             steering: Steering::default(),
             port: PortState::new(setup.options.port, setup.mac),
             netdev: Netdev::default(),
+            posted: PostedBlocks::default(),
 
             users: Users::default(),
             umems: Numbered::new(1, MAX_UMEMS),

@@ -56,11 +56,39 @@ pub fn blocks(size: u8) -> u16 {
     size.div_ceil(UNITS).into()
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FetchedWqe {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FetchedWqe<'a> {
     pub tag: SendTag,
     /// The WQE, with the length specified in its control segment.
-    pub bytes: WqeBytes,
+    pub bytes: &'a [u8],
+}
+
+/// Copy of posted blocks of one send queue. Software must not modify a WQE after it has announced it, so a WQE can be
+/// copied long before it is executed.
+///
+/// Several send queues can share a copy: each of them replaces the blocks of another.
+#[derive(Debug, Default)]
+pub struct PostedBlocks {
+    /// Number of times that the blocks were replaced. A send queue knows its blocks by this number.
+    version: u64,
+    /// Index of the first block.
+    first: u16,
+    bytes: Vec<u8>,
+}
+
+impl PostedBlocks {
+    /// Returns the blocks from `index` on.
+    fn since(&self, index: u16) -> &[u8] {
+        let start = usize::from(index.wrapping_sub(self.first)) * BLOCK;
+        self.bytes.get(start..).unwrap_or_default()
+    }
+
+    /// Starts a copy. Returns its version, which is never 0.
+    fn replace(&mut self, first: u16) -> u64 {
+        self.bytes.clear();
+        (self.first, self.version) = (first, self.version.wrapping_add(1));
+        self.version
+    }
 }
 
 /// Send queue of one QP. It follows the receive queue in the QP's buffer.
@@ -70,6 +98,8 @@ pub struct SendQueue {
     /// Number of blocks; 0 if the QP has no send queue.
     blocks: u32,
     counters: Counters,
+    /// Version of the [`PostedBlocks`] that belong to this queue; 0 if there are none.
+    copied: u64,
     /// Number of blocks whose WQEs have completed, modulo 2^16. Strict mode checks that software does not reuse the
     /// blocks of WQEs that have not completed.
     completed: u16,
@@ -80,7 +110,7 @@ pub struct SendQueue {
 impl SendQueue {
     /// Creates an empty queue of `blocks` blocks that begins at offset `start` in its buffer.
     pub fn new(start: u64, blocks: u32) -> Self {
-        Self { start, blocks, counters: Counters::default(), completed: 0, rejected: None }
+        Self { start, blocks, counters: Counters::default(), copied: 0, completed: 0, rejected: None }
     }
 
     pub const fn blocks(&self) -> u32 {
@@ -110,7 +140,7 @@ impl SendQueue {
 
     /// Drops all requests, and resets the counters to 0.
     pub fn clear(&mut self) {
-        (self.counters, self.completed, self.rejected) = (Counters::default(), 0, None);
+        *self = Self::new(self.start, self.blocks);
     }
 
     /// Updates the producer counter from the doorbell record.
@@ -137,23 +167,74 @@ impl SendQueue {
     }
 
     /// Fetches the next WQE. A WQE with an invalid size is rejected, and consumes at least one block (section 20, M-1).
-    pub fn take(&mut self, buffer: &QueueBuffer, dma: &GuestMemory) -> Fetch<FetchedWqe> {
-        if self.waiting() == 0 {
+    /// If `posted` does not contain the WQE, up to `ahead` posted blocks are copied to `posted`.
+    pub fn take<'a>(
+        &mut self,
+        buffer: &QueueBuffer,
+        dma: &GuestMemory,
+        posted: &'a mut PostedBlocks,
+        ahead: u16,
+    ) -> Fetch<FetchedWqe<'a>> {
+        let waiting = self.waiting();
+        if waiting == 0 {
             return Fetch::Empty;
         }
         let index = self.counters.taken;
-        let Ok(head) = self.head(index, buffer, dma) else { return Fetch::Broken };
-        let control = ControlSegment::parse(&head);
-        let tag = SendTag::of(index, &control);
-        let refused = Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation };
-        let blocks = blocks(control.size);
-        if blocks == 0 || blocks > self.waiting() {
-            self.counters.take(blocks.max(1));
-            return refused;
+        if self.copied != posted.version || posted.since(index).is_empty() {
+            self.copy_posted(index, ahead.clamp(1, waiting), buffer, dma, posted);
         }
-        let Ok(bytes) = self.copy(index, control.size, buffer, dma) else { return Fetch::Broken };
-        self.counters.take(blocks);
-        Fetch::Ready(FetchedWqe { tag, bytes })
+        let Some(control) = ControlSegment::parse_prefix(posted.since(index)) else { return Fetch::Broken };
+        let missing = blocks(control.size).min(waiting);
+        if posted.since(index).len() < usize::from(missing) * BLOCK {
+            self.copy_posted(index, missing, buffer, dma, posted);
+        }
+        // Use only the final copy, because software may have modified the WQE since the first one.
+        let wqe = posted.since(index);
+        let Some(control) = ControlSegment::parse_prefix(wqe) else { return Fetch::Broken };
+        let (tag, blocks) = (SendTag::of(index, &control), blocks(control.size));
+        let is_valid = (1..=waiting).contains(&blocks);
+        self.counters.take(blocks.max(1));
+        match wqe.get(..usize::from(control.size) * UNIT).filter(|_| is_valid) {
+            Some(bytes) => Fetch::Ready(FetchedWqe { tag, bytes }),
+            None => Fetch::Refused { wr_id: tag.into_bits(), status: Status::LocalQpOperation },
+        }
+    }
+
+    /// Copies `count` posted blocks, starting at block `index`. If they are not all accessible, copies only the WQE at
+    /// `index`. If the WQE is not accessible either, the copy is empty.
+    fn copy_posted(
+        &mut self,
+        index: u16,
+        count: u16,
+        buffer: &QueueBuffer,
+        dma: &GuestMemory,
+        posted: &mut PostedBlocks,
+    ) {
+        self.copied = posted.replace(index);
+        // The queue may wrap around to its start.
+        let to_end = self.blocks - (u32::from(index) & self.blocks.saturating_sub(1));
+        let before_wrap = u32::from(count).min(to_end) as usize * BLOCK;
+        posted.bytes.resize(usize::from(count) * BLOCK, 0);
+        let (head, tail) = posted.bytes.split_at_mut(before_wrap);
+        let head = buffer.read(dma, self.block(index), head);
+        if head.and_then(|()| buffer.read(dma, self.start, tail)).is_err() {
+            posted.bytes.clear();
+            // The copy is not for later WQEs, because it may end inside a block.
+            self.copied = 0;
+            if let Ok(wqe) = self.copy_one(index, buffer, dma) {
+                posted.bytes.extend_from_slice(&wqe);
+            }
+        }
+    }
+
+    /// Copies a WQE, or only its control segment if its size is invalid.
+    fn copy_one(&self, index: u16, buffer: &QueueBuffer, dma: &GuestMemory) -> Result<WqeBytes, AccessError> {
+        let head: [u8; ControlSegment::LEN] = self.head(index, buffer, dma)?;
+        let size = ControlSegment::parse(&head).size;
+        if !(1..=self.waiting()).contains(&blocks(size)) {
+            return Ok(WqeBytes::from_slice(&head));
+        }
+        self.copy(index, size, buffer, dma)
     }
 
     /// Copies the first bytes of a block.
@@ -236,19 +317,22 @@ mod tests {
     fn wqe_wraps_around_end_of_queue() {
         let dma = guest_memory(0, 1);
         let (mut queue, buffer) = queue();
+        let mut posted = PostedBlocks::default();
         put(&dma, 0, 3);
         queue.learn(1).unwrap();
-        assert!(matches!(queue.take(&buffer, &dma), Fetch::Ready(taken) if taken.bytes.len() == 48));
+        let fetch = queue.take(&buffer, &dma, &mut posted, 2);
+        assert!(matches!(fetch, Fetch::Ready(taken) if taken.bytes.len() == 48));
         put(&dma, 1, 4);
         put(&dma, 2, 9);
         dma.write(Iova::new(64), &[7; 16]).unwrap();
         queue.learn(5).unwrap();
-        assert!(matches!(queue.take(&buffer, &dma), Fetch::Ready(taken) if taken.tag.index() == 1));
-        let Fetch::Ready(taken) = queue.take(&buffer, &dma) else { panic!("no WQE") };
+        let fetch = queue.take(&buffer, &dma, &mut posted, 2);
+        assert!(matches!(fetch, Fetch::Ready(taken) if taken.tag.index() == 1));
+        let Fetch::Ready(taken) = queue.take(&buffer, &dma, &mut posted, 2) else { panic!("no WQE") };
         assert_eq!((taken.tag.index(), taken.bytes.len(), &taken.bytes[128..]), (2, 144, &[7; 16][..]));
         assert!(taken.tag.signaled() && !taken.tag.event());
-        assert_eq!(queue.take(&buffer, &dma), Fetch::Empty);
-        assert_eq!(queue.reread(2, &buffer, &dma), Ok(taken.bytes));
+        assert_eq!(queue.reread(2, &buffer, &dma).as_deref(), Ok(taken.bytes));
+        assert_eq!(queue.take(&buffer, &dma, &mut posted, 2), Fetch::Empty);
     }
 
     /// Section 20, M-1: a WQE of size 0 must not stop the queue or make the device loop.
@@ -259,12 +343,67 @@ mod tests {
         put(&dma, 0, 0);
         put(&dma, 1, 9);
         queue.learn(3).unwrap();
+        let mut posted = PostedBlocks::default();
         for index in [0, 1] {
-            let Fetch::Refused { wr_id, status } = queue.take(&buffer, &dma) else { panic!("accepted") };
+            let fetch = queue.take(&buffer, &dma, &mut posted, 4);
+            let Fetch::Refused { wr_id, status } = fetch else { panic!("accepted") };
             assert_eq!((SendTag::from_bits(wr_id).index(), status), (index, Status::LocalQpOperation));
         }
-        assert_eq!(queue.take(&buffer, &dma), Fetch::Empty);
+        assert_eq!(queue.take(&buffer, &dma, &mut posted, 4), Fetch::Empty);
         assert!(queue.learn(8).is_err());
+    }
+
+    fn take_qpn(
+        queue: &mut SendQueue,
+        buffer: &QueueBuffer,
+        dma: &GuestMemory,
+        posted: &mut PostedBlocks,
+    ) -> u64 {
+        let fetch = queue.take(buffer, dma, posted, 4);
+        let Fetch::Ready(taken) = fetch else { panic!("{fetch:?}") };
+        ControlSegment::parse_prefix(taken.bytes).unwrap().qpn.get().into()
+    }
+
+    /// A queue uses neither the blocks of another queue, nor those that it copied before it was reset.
+    #[test]
+    fn copied_blocks_belong_to_one_queue() {
+        let dma = guest_memory(0, 1);
+        let (mut near, buffer) = queue();
+        let mut far = SendQueue::new(64 + 2 * 64, 2);
+        let put = |block: u64, qpn| {
+            let control = ControlSegment { qpn: Qpn::new(qpn), size: 1, ..ControlSegment::default() };
+            dma.write(Iova::new(64 + 64 * block), &control.emit()).unwrap();
+        };
+        (0..4).for_each(|block| put(block, u32::try_from(block).unwrap()));
+        let mut posted = PostedBlocks::default();
+        near.learn(2).unwrap();
+        far.learn(2).unwrap();
+        let mut take = |queue: &mut SendQueue| take_qpn(queue, &buffer, &dma, &mut posted);
+        assert_eq!([take(&mut near), take(&mut far), take(&mut near), take(&mut far)], [0, 2, 1, 3]);
+        near.clear();
+        near.learn(2).unwrap();
+        assert_eq!(take(&mut near), 0);
+        near.clear();
+        put(0, 9);
+        put(1, 10);
+        near.learn(2).unwrap();
+        assert_eq!([take(&mut near), take(&mut near)], [9, 10]);
+    }
+
+    /// The pages of blocks that are posted later may not be mapped yet, although the counter announces them.
+    #[test]
+    fn wqe_before_unmapped_page_is_fetched() {
+        let dma = guest_memory(0, 1);
+        let pages = [0_u64, 0x10_0000].map(u64::to_be_bytes).concat();
+        let placement = Placement { log_page_size: 0, page_offset: 0 };
+        let buffer = QueueBuffer::new(Pages::parse(&pages), placement, 0x2000).unwrap();
+        let mut queue = SendQueue::new(0x1000 - 64, 2);
+        put(&dma, 62, 3);
+        queue.learn(2).unwrap();
+        let mut posted = PostedBlocks::default();
+        let fetch = queue.take(&buffer, &dma, &mut posted, 2);
+        assert!(matches!(fetch, Fetch::Ready(taken) if taken.bytes.len() == 48));
+        assert_eq!(queue.take(&buffer, &dma, &mut posted, 2), Fetch::Broken);
     }
 
     #[test]

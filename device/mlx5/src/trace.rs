@@ -217,9 +217,9 @@ pub(super) fn recv_wqe(trace: &mut Trace, source: RecvSource, fetch: &Fetch<Recv
 }
 
 /// Records a WQE of an SQ.
-pub(super) fn frame_wqe(trace: &mut Trace, sqn: Sqn, fetch: &Fetch<FetchedWqe>) {
+pub(super) fn frame_wqe(trace: &mut Trace, sqn: Sqn, fetch: &Fetch<FetchedWqe<'_>>) {
     let (tag, wqe) = match fetch {
-        Fetch::Ready(wqe) => (wqe.tag, FrameWqe::parse(&wqe.bytes, sqn).map_err(|error| error.to_string())),
+        Fetch::Ready(wqe) => (wqe.tag, FrameWqe::parse(wqe.bytes, sqn).map_err(|error| error.to_string())),
         Fetch::Refused { wr_id, .. } => (SendTag::from_bits(*wr_id), Err("invalid size".to_owned())),
         Fetch::Empty | Fetch::Broken => return,
     };

@@ -24,12 +24,12 @@ use super::send_queue::FetchedWqe;
 /// # Errors
 /// Fails with the completion status if the WQE is malformed.
 pub fn request(
-    taken: &FetchedWqe,
+    taken: &FetchedWqe<'_>,
     service: Service,
     qpn: Qpn,
     resolver: Resolver<'_>,
 ) -> Result<SendRequest, Status> {
-    let wqe = SendWqe::parse(&taken.bytes, service, qpn).map_err(|_| malformed(taken))?;
+    let wqe = SendWqe::parse(taken.bytes, service, qpn).map_err(|_| malformed(taken))?;
     let (control, imm) = (&wqe.control, Imm(wqe.control.immediate));
     let remote = |of: &RemoteSegment| Remote { va: of.va, rkey: of.rkey };
     let op = match (&wqe.operation, wqe.opcode) {
@@ -71,7 +71,7 @@ pub fn request(
 }
 
 /// Returns the completion status of a WQE that cannot be parsed. Section 9.4: every failed UMR has the same syndrome.
-fn malformed(taken: &FetchedWqe) -> Status {
+fn malformed(taken: &FetchedWqe<'_>) -> Status {
     if taken.tag.opcode() == Opcode::Umr.code() {
         Status::MemoryManagement(AccessError::Kind)
     } else {

@@ -212,9 +212,9 @@ impl Agent {
                 self.mlx5 = Some(mlx5);
                 Ok(info)
             }),
-            Step::CopyByWrite(s) => {
-                answer(&s, |s| self.mlx5.as_mut().ok_or_else(|| bad_step("no ConnectX is open"))?.copy(s))
-            }
+            Step::CopyByWrite(s) => answer(&s, |s| self.mlx5()?.copy(s)),
+            Step::StreamWrites(s) => answer(&s, |s| self.mlx5()?.stream(s)),
+            Step::PingByWrite(s) => answer(&s, |s| self.mlx5()?.ping(s)),
             Step::CloseMlx5(s) => answer(&s, |s| {
                 done(self.mlx5.take().ok_or_else(|| bad_step("no ConnectX is open"))?.close(*s))
             }),
@@ -223,6 +223,10 @@ impl Agent {
 
     fn hca(&mut self) -> Result<&mut Hca> {
         self.hca.as_mut().ok_or_else(|| bad_step("no HCA is open"))
+    }
+
+    fn mlx5(&mut self) -> Result<&mut Mlx5> {
+        self.mlx5.as_mut().ok_or_else(|| bad_step("no ConnectX is open"))
     }
 
     fn open(&mut self, step: &OpenHca) -> Result<wire::HcaInfo> {

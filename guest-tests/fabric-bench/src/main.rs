@@ -9,6 +9,7 @@ mod fabric;
 mod flows;
 mod guests;
 mod history;
+mod loopback;
 mod many;
 mod node;
 mod pair;
@@ -94,6 +95,9 @@ enum Part {
     Mrs,
     /// Message rate by number of HCAs; CPU time of idle daemons
     Hcas,
+    /// One ConnectX with a queue pair that is connected to itself: rate, latency and bandwidth, with trapped and with
+    /// mapped doorbells
+    Loopback,
 }
 
 impl Cli {
@@ -132,6 +136,9 @@ fn main() -> Result<()> {
         for wire in cli.wires(Wire::value_variants()) {
             many::measure(&cli, wire, &mut figures)?;
         }
+    }
+    if cli.has(Part::Loopback) {
+        loopback::measure(&cli, &yardstick, &mut figures)?;
     }
     if cli.guests {
         guests::measure(&mut figures)?;

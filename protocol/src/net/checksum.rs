@@ -37,11 +37,12 @@ impl Checksum {
 }
 
 /// Folds the sum to 16 bits with end-around carry.
+#[allow(clippy::cast_possible_truncation, reason = "the halves are added separately")]
 fn fold(sum: u64) -> u16 {
-    let once = |sum: u64| (sum >> 16) + (sum & 0xffff);
-    // The sum shrinks from 64 bits to 49, 34, 19, 17 and finally 16 bits.
-    let folded = once(once(once(once(once(sum)))));
-    u16::try_from(folded & 0xffff).unwrap_or_default()
+    let (word, carry) = (sum as u32).overflowing_add((sum >> 32) as u32);
+    let word = word.wrapping_add(carry.into());
+    let (half, carry) = (word as u16).overflowing_add((word >> 16) as u16);
+    half.wrapping_add(carry.into())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use zerocopy::byteorder::network_endian::U16;
-use zerocopy::{Immutable, IntoBytes, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::WireError;
 use crate::ids::{FlowLabel, MacAddr};
@@ -48,11 +48,11 @@ pub struct Encap {
 
 /// Headers of an untagged IPv4 frame.
 #[repr(C)]
-#[derive(IntoBytes, Immutable, Unaligned)]
-struct RawHeaders {
-    ether: RawEther,
-    ip: RawIpv4,
-    udp: RawUdp,
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub(super) struct RawHeaders {
+    pub(super) ether: RawEther,
+    pub(super) ip: RawIpv4,
+    pub(super) udp: RawUdp,
 }
 
 impl IpAddrs {

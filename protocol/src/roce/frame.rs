@@ -9,7 +9,7 @@ use super::encap::Unwrapped;
 use super::ext::{RawXrceth, XRCETH_LEN};
 use super::icrc::{ICRC_LEN, IcrcField, icrc};
 use super::packet::pad_count;
-use super::{Bth, Encap, Ext, IpAddrs, Packet};
+use super::{Bth, Encap, Ext, FlowHeaders, IpAddrs, Packet};
 use crate::WireError;
 use crate::ids::Srqn;
 use crate::net::udp::RawUdp;
@@ -46,7 +46,17 @@ impl<'a> RoceFrame<'a> {
     /// # Errors
     /// Fails in the same cases as [`RoceFrame::parse`], except for a wrong ICRC if the ICRC is not verified.
     pub fn parse_with(frame: &'a [u8], field: IcrcField) -> Result<Self, WireError> {
-        let Unwrapped { encap, ip_and_udp, transport } = Encap::unwrap(frame)?;
+        Self::of(&Encap::unwrap(frame)?, field)
+    }
+
+    /// Parses a frame of a flow, with the same result as [`RoceFrame::parse_with`]. Returns `None` if the frame is not
+    /// part of the flow or has an error.
+    pub fn parse_in_flow(flow: &FlowHeaders, frame: &'a [u8], field: IcrcField) -> Option<Self> {
+        Self::of(&flow.unwrap(frame)?, field).ok()
+    }
+
+    fn of(unwrapped: &Unwrapped<'a>, field: IcrcField) -> Result<Self, WireError> {
+        let Unwrapped { encap, ip_and_udp, transport } = *unwrapped;
         let Some((covered, found)) = transport.split_last_chunk::<ICRC_LEN>() else {
             return Err(WireError::Short { what: "ICRC", need: ICRC_LEN, have: transport.len() });
         };

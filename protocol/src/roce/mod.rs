@@ -6,6 +6,7 @@
 pub mod bth;
 pub mod encap;
 pub mod ext;
+pub mod flow;
 pub mod frame;
 pub mod icrc;
 pub mod opcode;
@@ -15,6 +16,7 @@ pub mod packet;
 pub use bth::Bth;
 pub use encap::{Encap, IpAddrs};
 pub use ext::{Aeth, AtomicEth, Deth, Ext, ExtKind, Imm, NakCode, Reth, Syndrome, XRCETH_LEN};
+pub use flow::FlowHeaders;
 pub use frame::{FrameWriter, MAX_PAYLOAD, RoceFrame, seal};
 pub use icrc::IcrcField;
 pub use opcode::{Kind, Opcode, Operation, Position, Transport};

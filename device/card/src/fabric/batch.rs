@@ -55,9 +55,13 @@ impl TxBatch {
 
     /// Commits the bytes appended since the last commit as a frame for `dst`.
     pub fn commit(&mut self, dst: MacAddr) {
+        self.commit_with(dst, Origin::Own, IcrcField::Computed);
+    }
+
+    /// Like [`TxBatch::commit`], for a frame of this origin, which may lack its ICRC.
+    pub fn commit_with(&mut self, dst: MacAddr, origin: Origin, icrc: IcrcField) {
         let start = self.frames.back().map_or(0, |frame| frame.end);
-        let icrc = IcrcField::Computed;
-        self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin: Origin::Own, icrc });
+        self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin, icrc });
     }
 
     /// Marks the last frame as a reply, which must reach only the requester. A fabric that has not learned the
@@ -71,13 +75,6 @@ impl TxBatch {
     pub fn mark(&mut self, origin: Origin) {
         if let Some(frame) = self.frames.back_mut() {
             frame.origin = origin;
-        }
-    }
-
-    /// Sets whether the last frame contains an ICRC.
-    pub fn mark_icrc(&mut self, icrc: IcrcField) {
-        if let Some(frame) = self.frames.back_mut() {
-            frame.icrc = icrc;
         }
     }
 
@@ -166,6 +163,13 @@ impl TxBatch {
         let frame = self.frames.pop_back()?;
         let taken = self.bytes.split_off(frame.start);
         Some(taken)
+    }
+
+    /// Drops the last frame, but keeps the memory.
+    pub fn drop_last(&mut self) {
+        if let Some(frame) = self.frames.pop_back() {
+            self.bytes.truncate(frame.start);
+        }
     }
 
     /// Drops all but the last `frames` frames.

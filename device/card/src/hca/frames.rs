@@ -152,26 +152,23 @@ impl<F: Frontend> Hca<F> {
                 return made;
             };
             drop(host);
-            self.outbound.commit(sent.dst_mac);
-            self.outbound.mark_icrc(icrc);
+            // A packet without a work request is a response.
+            let origin = if sent.wr_id.is_none() { Origin::Answer } else { Origin::Own };
+            self.outbound.commit_with(sent.dst_mac, origin, icrc);
             let to_self = self.port.is_own_mac(sent.dst_mac);
             let for_management =
                 self.management.as_ref().is_some_and(|management| management.serves(sent.dst_mac));
             // These frames need an ICRC even if the fabric requires none. Members of a group may be on a wire, and
-            // frames that are looped back, passed to management or queued are in wire format.
-            if sent.dst_mac.is_multicast() || for_management || to_self || sent.dst_mac == UNRESOLVED {
+            // frames that are passed to management or queued are in wire format.
+            if sent.dst_mac.is_multicast() || for_management || sent.dst_mac == UNRESOLVED {
                 self.outbound.seal_last();
             }
             let wr = sent.wr_id.map(|wr_id| self.frontend.work_request(wr_id));
-            // A packet without a work request is a response.
-            if sent.wr_id.is_none() {
-                self.outbound.mark_answer();
-            }
             // The device's own QPs may also be members of the group.
             if sent.dst_mac.is_multicast()
                 && let Some(frame) = self.outbound.last()
             {
-                self.looped.push(frame.to_vec());
+                self.looped.push(frame, IcrcField::Computed);
             }
             if for_management {
                 let Some(frame) = self.outbound.take_last() else { continue };
@@ -179,9 +176,7 @@ impl<F: Frontend> Hca<F> {
                 self.port.count_sent(&frame);
                 self.manage(&frame);
             } else if to_self {
-                let Some(frame) = self.outbound.take_last() else { continue };
-                self.record(Direction::Outbound, &frame, || about(sent.qpn, wr));
-                self.looped.push(frame);
+                self.loop_last(icrc, || about(sent.qpn, wr));
             } else if sent.dst_mac == UNRESOLVED {
                 self.count_sent();
                 self.resolve_and_send(|| about(sent.qpn, wr));
@@ -211,6 +206,9 @@ impl<F: Frontend> Hca<F> {
             self.port.refuse(DropReason::LinkDown);
             return self.report_drop(frame);
         }
+        if let Some(received) = self.port.receive_in_flow(frame, icrc) {
+            return self.handle_packet(frame, &received);
+        }
         if self.is_nic && self.port.is_for_nic(frame) {
             return self.deliver_to_nic(&sealed(frame, icrc));
         }
@@ -227,9 +225,14 @@ impl<F: Frontend> Hca<F> {
             self.send_frame(|| About::note("delayed until its destination MAC was resolved"));
         }
         let Some(received) = received else { return self.report_drop(frame) };
+        self.handle_packet(frame, &received);
+    }
+
+    /// Handles a packet that the port has accepted from the fabric.
+    fn handle_packet(&mut self, frame: &[u8], received: &RoceFrame<'_>) {
         self.port.count_received(frame);
-        if self.admit(&received) {
-            self.accept(&received);
+        if self.admit(received) {
+            self.accept(received);
         }
     }
 
@@ -242,12 +245,33 @@ impl<F: Frontend> Hca<F> {
         self.report_events();
     }
 
-    /// Delivers a frame that this HCA or its management has sent to the HCA itself.
-    pub(super) fn deliver_looped(&mut self, frame: &[u8]) {
-        match self.port.receive_own(frame) {
-            Some(received) if self.admit_own(&received) => self.accept(&received),
-            Some(_) => {}
-            None => self.report_drop(frame),
+    /// Moves the last frame of the batch to the frames that this HCA has sent to itself.
+    fn loop_last(&mut self, icrc: IcrcField, about: impl FnOnce() -> About) {
+        let is_active = self.is_port_active();
+        let Some(frame) = self.outbound.last() else { return };
+        if let Some(capture) = self.capture.as_mut().filter(|_| is_active) {
+            capture.record(Direction::Outbound, frame, about());
+        }
+        self.looped.push(frame, icrc);
+        self.outbound.drop_last();
+    }
+
+    /// Delivers the frames that this HCA or its management has sent to the HCA itself.
+    pub(super) fn deliver_looped(&mut self) {
+        if self.looped.is_empty() {
+            return;
+        }
+        let mut frames = std::mem::take(&mut self.looped);
+        for (frame, icrc) in frames.iter() {
+            match self.port.receive_own(frame, icrc) {
+                Some(received) if self.admit_own(&received) => self.accept(&received),
+                Some(_) => {}
+                None => self.report_drop(frame),
+            }
+        }
+        if self.looped.is_empty() {
+            frames.clear();
+            self.looped = frames;
         }
     }
 

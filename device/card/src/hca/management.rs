@@ -3,7 +3,7 @@
 use protocol::ids::{FlowLabel, MacAddr};
 use protocol::net::icmpv6;
 use protocol::net::ipv4::Fragmentation;
-use protocol::roce::{Encap, IpAddrs, RoceFrame};
+use protocol::roce::{Encap, IcrcField, IpAddrs, RoceFrame};
 
 use super::Hca;
 use crate::capture::{About, Direction};
@@ -150,7 +150,7 @@ impl<F: Frontend> Hca<F> {
         let mut frame = Vec::new();
         datagram.emit(&encap, &mut frame);
         self.record(Direction::Inbound, &frame, || About::note("management"));
-        self.looped.push(frame);
+        self.looped.push(&frame, IcrcField::Computed);
     }
 
     fn send_out(&mut self, datagram: &Datagram) {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use engine::Instant;
 use protocol::ids::MacAddr;
 use protocol::net::ether::{self, EtherFrame, group_mac};
-use protocol::roce::{IcrcField, IpAddrs, RoceFrame};
+use protocol::roce::{FlowHeaders, IcrcField, IpAddrs, RoceFrame};
 
 use super::address::Addresses;
 use super::classify::{Class, check_destination, classify, is_valid_source};
@@ -26,6 +26,11 @@ pub struct Port {
     /// Whether the port is in loopback, disconnected from the wire.
     loopback: bool,
     stats: PortStats,
+    /// Headers of the last packet from the fabric that was accepted. A packet with the same headers needs no checks
+    /// except that of its ICRC. Every change to the addresses, the owner or the static neighbours discards them.
+    accepted: Option<FlowHeaders>,
+    /// Like `accepted`, for packets from this HCA to itself, to which other checks apply.
+    accepted_own: Option<FlowHeaders>,
 }
 
 /// Owner of the port's non-RoCE traffic.
@@ -102,7 +107,20 @@ impl Port {
     }
 
     fn of(addresses: Addresses, owner: PortOwner) -> Self {
-        Self { link: Link::default(), addresses, owner, loopback: false, stats: PortStats::default() }
+        Self {
+            link: Link::default(),
+            addresses,
+            owner,
+            loopback: false,
+            stats: PortStats::default(),
+            accepted: None,
+            accepted_own: None,
+        }
+    }
+
+    /// Discards the headers of accepted packets, because other packets may be accepted from now on.
+    fn discard_flows(&mut self) {
+        (self.accepted, self.accepted_own) = (None, None);
     }
 
     pub fn addresses(&self) -> &Addresses {
@@ -110,6 +128,7 @@ impl Port {
     }
 
     pub fn addresses_mut(&mut self) -> &mut Addresses {
+        self.discard_flows();
         &mut self.addresses
     }
 
@@ -132,6 +151,7 @@ impl Port {
     /// other frames. While it is enabled, the engine receives RoCE to the port's MAC. Has no effect on an HCA without a
     /// NIC.
     pub fn set_rdma(&mut self, in_use: bool) {
+        self.discard_flows();
         if let PortOwner::Nic { rdma, .. } = &mut self.owner {
             *rdma = if in_use { RdmaHalf::OfMac } else { RdmaHalf::Disabled };
         }
@@ -139,6 +159,7 @@ impl Port {
 
     /// Enables the RDMA half of a NIC for RoCE to these addresses. Has no effect on an HCA without a NIC.
     pub fn set_roce_addresses(&mut self, addresses: Vec<RoceAddress>) {
+        self.discard_flows();
         if let PortOwner::Nic { rdma, .. } = &mut self.owner {
             *rdma = RdmaHalf::OfAddresses(addresses);
         }
@@ -152,6 +173,7 @@ impl Port {
     /// Sets the MAC of a NIC until the next [`Port::reset`]. Has no effect on an HCA without a NIC, whose MAC is fixed
     /// by its configuration.
     pub fn set_mac(&mut self, mac: MacAddr) {
+        self.discard_flows();
         if let PortOwner::Nic { .. } = self.owner {
             self.addresses.own.mac = mac;
         }
@@ -168,6 +190,7 @@ impl Port {
 
     /// Resets the port. Discards the driver's settings and the frames that wait for address resolution.
     pub fn reset(&mut self) {
+        self.discard_flows();
         self.loopback = false;
         match &mut self.owner {
             PortOwner::HostStack(host_stack) => host_stack.clear_waiting(),
@@ -239,6 +262,15 @@ impl Port {
         untagged.inspect_err(|_| self.stats.count_drop(DropReason::Vlan)).ok()
     }
 
+    /// Checks a frame from the fabric that is in the flow of the last packet that [`Port::receive`] returned, and
+    /// returns its packet. Returns `None` for any other frame, which must be passed to [`Port::receive`].
+    pub fn receive_in_flow<'a>(&mut self, frame: &'a [u8], icrc: IcrcField) -> Option<RoceFrame<'a>> {
+        let flow = self.accepted.as_ref().filter(|_| self.link.is_up())?;
+        let roce = RoceFrame::parse_in_flow(flow, frame, icrc)?;
+        self.stats.roce += 1;
+        Some(roce)
+    }
+
     /// Handles a frame from the fabric. If the frame is a packet for a QP, checks the packet, including its
     /// ICRC if present, and returns it. For other frames, appends an answer to `answers`, updates the
     /// neighbour table, or drops and counts the frame.
@@ -250,7 +282,12 @@ impl Port {
         answers: &mut TxBatch,
     ) -> Option<RoceFrame<'a>> {
         match self.sort(now, frame, icrc, answers) {
-            Ok(roce) => roce,
+            Ok(roce) => {
+                if let Some(roce) = &roce {
+                    self.accepted = FlowHeaders::of(frame, &roce.encap);
+                }
+                roce
+            }
             Err(reason) => {
                 self.stats.count_drop(reason);
                 None
@@ -291,6 +328,7 @@ impl Port {
 
     /// Reserves the addresses of another host for that host's MAC. Addresses that are already reserved are skipped.
     pub fn add_static_neighbour(&mut self, other: &Identity) {
+        self.discard_flows();
         if let PortOwner::HostStack(host_stack) = &mut self.owner {
             host_stack.add_static_neighbour(&self.addresses.own, other);
         }
@@ -298,6 +336,7 @@ impl Port {
 
     /// Releases the addresses reserved by [`Port::add_static_neighbour`].
     pub fn remove_static_neighbour(&mut self, other: &Identity) {
+        self.discard_flows();
         if let Some(host_stack) = self.host_stack() {
             host_stack.remove_static_neighbour(other);
         }
@@ -307,17 +346,31 @@ impl Port {
         &self.stats
     }
 
-    /// Handles a frame from this HCA to itself, which does not pass through the fabric.
-    pub fn receive_own<'a>(&mut self, frame: &'a [u8]) -> Option<RoceFrame<'a>> {
+    /// Handles a frame from this HCA to itself, which does not pass through the fabric. The frame may lack its ICRC.
+    pub fn receive_own<'a>(&mut self, frame: &'a [u8], icrc: IcrcField) -> Option<RoceFrame<'a>> {
+        let known = self.accepted_own.as_ref();
+        if let Some(roce) = known.and_then(|flow| RoceFrame::parse_in_flow(flow, frame, icrc)) {
+            self.stats.roce += 1;
+            return Some(roce);
+        }
         let (ether, tag) = EtherFrame::parse_tagged(frame).ok()?;
         let Self { addresses: Addresses { own, .. }, owner, .. } = self;
         let sorted = check_destination(&ether, |mac| mac == own.mac || owner.has_mac(mac)).and_then(|()| {
-            let roce = RoceFrame::parse(frame)?;
+            let roce = RoceFrame::parse_with(frame, icrc)?;
             owner.check_destination(own, (ether.dst, tag), roce.encap.ip.dst())?;
             Ok(roce)
         });
-        self.stats.roce += u64::from(sorted.is_ok());
-        sorted.inspect_err(|reason| self.stats.count_drop(*reason)).ok()
+        match sorted {
+            Ok(roce) => {
+                self.stats.roce += 1;
+                self.accepted_own = FlowHeaders::of(frame, &roce.encap);
+                Some(roce)
+            }
+            Err(reason) => {
+                self.stats.count_drop(reason);
+                None
+            }
+        }
     }
 
     /// Returns the reason for the latest drop since the last call, if any.

@@ -215,9 +215,10 @@ impl Inbound {
             return Err(RequestError::Invalid);
         }
         let (initiator, key) = (on.initiator, rkey.as_lkey());
-        if begins && len > 0 {
-            // Check the whole range at the first packet, so that an invalid WRITE changes no memory. The host checks
-            // the range of each packet again.
+        // Check the whole range at the first packet, so that an invalid WRITE changes no memory. The host checks the
+        // range of each packet again, so a message of one packet needs no other check. With immediate data, the check
+        // must come before the receive request is fetched.
+        if begins && len > 0 && (!ends || operation.has_imm()) {
             ctx.host
                 .check(initiator, key, va, u64::from(len), Access::RemoteWrite)
                 .map_err(RequestError::NoAccess)?;

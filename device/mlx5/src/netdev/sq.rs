@@ -24,13 +24,17 @@ use crate::buffer::QueueBuffer;
 use crate::failure;
 use crate::limits::netdev::MAX_LSO_PAYLOAD;
 use crate::mkey::Mkeys;
-use crate::send_queue::{FetchedWqe, SendQueue, SendTag};
+use crate::send_queue::{FetchedWqe, PostedBlocks, SendQueue, SendTag};
 use crate::umem::Umems;
 use crate::uses::{Object, Used};
 use crate::work_queue::{Advance, TooMany};
 
 /// Length of an Ethernet header: IEEE 802.3-2022, clause 3.1.1.
 pub const ETHERNET_LEN: usize = 14;
+
+/// Number of send queue blocks to copy at once. SQs take turns after each frame, so the copy of an SQ often serves only
+/// one WQE.
+const READ_AHEAD: u16 = 4;
 
 /// Effect of a poll on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,13 +235,14 @@ impl Sq {
         }
     }
 
-    /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`. `observe`
-    /// receives the WQE if one is fetched.
+    /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`. `posted` is the
+    /// memory for WQEs that are copied in advance. `observe` receives the WQE if one is fetched.
     pub fn poll(
         &mut self,
         env: &Environment<'_>,
+        posted: &mut PostedBlocks,
         out: &mut Vec<u8>,
-        observe: impl FnOnce(&Self, &Fetch<FetchedWqe>),
+        observe: impl FnOnce(&Self, &Fetch<FetchedWqe<'_>>),
     ) -> (Step, Option<Done>) {
         let start = out.len();
         if let Some(mut lso) = self.lso.take() {
@@ -259,7 +264,7 @@ impl Sq {
             // Section 20, M-12: the record may be newer than the doorbell. An implausible counter is ignored.
             let _ = self.learn(env.dma);
         }
-        let fetch = self.queue.take(&self.buffer, env.dma);
+        let fetch = self.queue.take(&self.buffer, env.dma, posted, READ_AHEAD);
         observe(self, &fetch);
         let (tag, wqe) = match fetch {
             Fetch::Empty => return (Step::NoFrame, None),
@@ -301,11 +306,11 @@ impl Sq {
 
     fn execute(
         &self,
-        wqe: &FetchedWqe,
+        wqe: &FetchedWqe<'_>,
         env: &Environment<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Executed, Failed> {
-        let parsed = FrameWqe::parse(&wqe.bytes, self.sqn).map_err(|_| MALFORMED)?;
+        let parsed = FrameWqe::parse(wqe.bytes, self.sqn).map_err(|_| MALFORMED)?;
         let FrameOperation::Send { segment, mss, header, data } = parsed.operation else {
             return Ok(Executed::NoFrame);
         };

@@ -99,12 +99,12 @@ impl Resources {
     }
 
     fn poll_sq(&mut self, cx: &mut Context<'_>, sqn: Sqn, link: Link, out: &mut Vec<u8>) -> Step {
-        let Self { netdev, mkeys, .. } = self;
+        let Self { netdev, mkeys, posted, .. } = self;
         let (dma, monitor) = (cx.dma, &mut *cx.monitor);
         let env = Environment { memory: mkeys.access(dma), dma, max_frame: link.max_frame };
         let Some(sq) = netdev.sq_mut(sqn) else { return Step::NoFrame };
         sq.is_scheduled = false;
-        let (step, done) = sq.poll(&env, out, |sq, fetch| {
+        let (step, done) = sq.poll(&env, posted, out, |sq, fetch| {
             monitor.check(|| strict::frame_wqe(sq, fetch));
             monitor.write_trace(|trace| trace::frame_wqe(trace, sqn, fetch));
         });

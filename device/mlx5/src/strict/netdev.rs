@@ -18,11 +18,11 @@ use crate::resources::Resources;
 use crate::send_queue::{FetchedWqe, SendTag};
 
 /// Checks a WQE that the device has fetched from an SQ. The WQEs of a failed SQ are not executed, and so not checked.
-pub(in super::super) fn frame_wqe(sq: &Sq, fetch: &Fetch<FetchedWqe>) -> Findings {
+pub(in super::super) fn frame_wqe(sq: &Sq, fetch: &Fetch<FetchedWqe<'_>>) -> Findings {
     let mut found = Findings::default();
     let (tag, wqe) = match fetch {
         Fetch::Ready(wqe) => {
-            (wqe.tag, FrameWqe::parse(&wqe.bytes, sq.sqn()).map_err(|error| error.to_string()))
+            (wqe.tag, FrameWqe::parse(wqe.bytes, sq.sqn()).map_err(|error| error.to_string()))
         }
         Fetch::Refused { wr_id, .. } => {
             (SendTag::from_bits(*wr_id), Err("its size is 0 or exceeds the posted blocks".to_owned()))

@@ -8,6 +8,7 @@
 
 mod bytes;
 mod command;
+mod measure;
 mod objects;
 mod queue;
 
@@ -100,7 +101,7 @@ impl Mlx5 {
             self.arena.set(destination, 0, bytes.len());
         }
         if step.interrupt {
-            self.events.arm(&self.device, self.objects.uar, self.objects.eqn)?;
+            self.events.arm(&self.device, self.objects.event_uar, self.objects.eqn)?;
             self.completions.arm(&self.device, &self.arena, self.objects.uar, self.objects.cqn)?;
         }
         let syndrome = self.write(step)?;
@@ -193,7 +194,7 @@ impl Mlx5 {
         ensure!(interrupts > 0, "no interrupt within {TIMEOUT:?}");
         let cqn = self.events.next(&self.arena)?.context("an interrupt was raised without an event")?;
         ensure!(cqn == self.objects.cqn, "event for CQ {cqn:#x}, expected {:#x}", self.objects.cqn);
-        self.events.update(&self.device, self.objects.uar, self.objects.eqn)?;
+        self.events.update(&self.device, self.objects.event_uar, self.objects.eqn)?;
         Ok(interrupts)
     }
 }

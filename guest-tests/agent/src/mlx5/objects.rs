@@ -27,6 +27,10 @@ const MIGRATED: u32 = 3 << 11;
 
 #[derive(Debug)]
 pub(super) struct Objects {
+    /// Page of the event queue's doorbells.
+    pub(super) event_uar: u32,
+    /// Page of the other doorbells. The device can map it into the driver's memory, because it was allocated after the
+    /// event queue was created.
     pub(super) uar: u32,
     pub(super) eqn: u32,
     pd: u32,
@@ -51,10 +55,11 @@ impl Objects {
             let output = commands.run_long(device, arena, op, input, 16)?;
             anyhow::Ok(get_u32(&output, 0x08) & NUMBER)
         };
-        let uar = number(Op::AllocUar, vec![0; 16])?;
+        let event_uar = number(Op::AllocUar, vec![0; 16])?;
         let mut input = with_pages(arena, events.place());
-        put_u32(&mut input, CONTEXT + 0x0c, u32::from(Events::LOG) << 24 | uar);
+        put_u32(&mut input, CONTEXT + 0x0c, u32::from(Events::LOG) << 24 | event_uar);
         let eqn = number(Op::CreateEq, input)?;
+        let uar = number(Op::AllocUar, vec![0; 16])?;
         let pd = number(Op::AllocPd, vec![0; 16])?;
         // A physical key covers the whole address space. It permits local and remote reads and writes.
         let mut input = vec![0; INPUT];
@@ -80,7 +85,7 @@ impl Objects {
         // The QP has no receive queue.
         put_u32(&mut input, at(0xac), 3 << 24);
         let qpn = number(Op::CreateQp, input)?;
-        let objects = Self { uar, eqn, pd, mkey, key: mkey << 8 | KEY_BYTE, cqn, qpn, lid };
+        let objects = Self { event_uar, uar, eqn, pd, mkey, key: mkey << 8 | KEY_BYTE, cqn, qpn, lid };
         objects.connect(device, arena, commands, sends)?;
         Ok(objects)
     }
@@ -137,6 +142,7 @@ impl Objects {
             (Op::DeallocPd, self.pd),
             (Op::DestroyEq, self.eqn),
             (Op::DeallocUar, self.uar),
+            (Op::DeallocUar, self.event_uar),
         ] {
             commands.run(device, arena, op, &[(0x08, number)], 16)?;
         }

@@ -178,6 +178,7 @@ pub(super) struct Sends {
 impl Sends {
     /// Log2 of the number of entries.
     pub(super) const LOG: u8 = 6;
+    pub(super) const ENTRIES: u32 = 1 << Self::LOG;
 
     pub(super) fn new(arena: &mut Arena) -> Result<Self> {
         let offset = arena.alloc((ENTRY << Self::LOG) / PAGE, PAGE)?;

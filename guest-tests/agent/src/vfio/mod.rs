@@ -8,6 +8,8 @@ mod bind;
 mod device;
 mod ioctl;
 mod kernel;
+#[cfg(feature = "vfio-user")]
+mod mapped;
 mod signal;
 #[cfg(feature = "vfio-user")]
 mod socket;

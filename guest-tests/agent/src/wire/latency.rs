@@ -41,7 +41,8 @@ impl Default for PingPong {
     }
 }
 
-/// Answer to [`PingPong`]: times from sending a message to receiving the peer's answer.
+/// Answer to [`PingPong`]: times from sending a message to receiving the peer's answer. Also the answer to
+/// [`PingByWrite`](super::PingByWrite), whose messages return to their sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundTrips {
     /// Shortest round trip, in nanoseconds.

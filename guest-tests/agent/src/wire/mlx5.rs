@@ -55,6 +55,34 @@ pub struct Mlx5Copied {
     pub interrupts: u64,
 }
 
+/// Writes `count` messages from one half of the memory for copies to the other half, and measures the time. Each batch
+/// has one doorbell and one completion, and up to two batches are outstanding.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamWrites {
+    /// Length of a message in bytes.
+    pub len: u32,
+    pub count: u32,
+    /// Number of messages in a batch, 1 to 32.
+    pub batch: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mlx5Streamed {
+    /// Time from the first post to the last completion, in nanoseconds.
+    pub elapsed_ns: u64,
+}
+
+/// Writes one message at a time, and measures the time from the doorbell until the driver finds the last byte at the
+/// destination.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PingByWrite {
+    /// Length of a message in bytes, at least 1.
+    pub len: u32,
+    pub rounds: u32,
+}
+
 /// Stops the device and closes the function.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -43,7 +43,9 @@ pub use hca::{
 };
 pub use hex::Hex;
 pub use latency::{PingPong, RoundTrips};
-pub use mlx5::{CloseMlx5, CopyByWrite, Mlx5Copied, Mlx5Info, OpenMlx5};
+pub use mlx5::{
+    CloseMlx5, CopyByWrite, Mlx5Copied, Mlx5Info, Mlx5Streamed, OpenMlx5, PingByWrite, StreamWrites,
+};
 pub use program::{Ask, ExitStatus, Kill, ProgramEnd, ProgramId, Run, Said, Spawn, Spawned, Wait};
 pub use qp::{
     Changes, CreateQp, DestroyQp, ModifyQp, Path, QpAttributes, QpId, QpInfo, QueryQp, RecvStyle, Service,
@@ -258,6 +260,8 @@ steps! {
     PingPong => RoundTrips,
     OpenMlx5 => Mlx5Info,
     CopyByWrite => Mlx5Copied,
+    StreamWrites => Mlx5Streamed,
+    PingByWrite => RoundTrips,
     CloseMlx5 => Done,
 }
 

@@ -87,6 +87,24 @@ fn roce_packets_are_delivered() {
     assert_eq!((out.len(), port.stats().roce), (0, 1));
 }
 
+#[test]
+fn changed_address_ends_flow() {
+    let (mut port, mut out) = (port(), TxBatch::default());
+    let mut frame = roce("rc_write_only");
+    // A flow has no UDP checksum. The ICRC does not cover it.
+    frame[40..42].fill(0);
+    assert_eq!(port.receive_in_flow(&frame, IcrcField::Computed), None);
+    let first = port.receive(NOW, &frame, IcrcField::Computed, &mut out);
+    assert!(first.is_some());
+    assert_eq!(port.receive_in_flow(&frame, IcrcField::Computed), first);
+    let mut damaged = frame.clone();
+    damaged[60] ^= 1;
+    assert_eq!(port.receive_in_flow(&damaged, IcrcField::Computed), None);
+    port.addresses_mut().own = Identity::from_lid(Lid::new(3));
+    assert_eq!(port.receive_in_flow(&frame, IcrcField::Computed), None);
+    assert_eq!(port.stats().roce, 2);
+}
+
 /// A hub or bridge may reflect a multicast to its sender. A sender that is a member of the group would receive it
 /// twice.
 #[test]
@@ -97,10 +115,11 @@ fn reflected_frames_are_dropped_unless_looped_back() {
     }
     let mut port = port();
     for frame in [roce("rc_write_only"), datagram_to_group()] {
-        assert!(port.receive_own(&own(frame)).is_some());
+        assert!(port.receive_own(&own(frame), IcrcField::Computed).is_some());
     }
-    assert_eq!(port.receive_own(&replace_mac(roce("rc_write_only"), 0, mac(3))), None);
-    assert_eq!(port.receive_own(&arp_request()), None);
+    for frame in [replace_mac(roce("rc_write_only"), 0, mac(3)), arp_request()] {
+        assert_eq!(port.receive_own(&frame, IcrcField::Computed), None);
+    }
     assert_eq!(port.stats().roce, 2);
 }
 

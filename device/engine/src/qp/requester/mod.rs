@@ -35,7 +35,7 @@ use self::rnr::RnrState;
 use super::attr::{RnrRetry, Service, State};
 use super::congestion::Window;
 use super::{Core, Ctx, FatalError, ahead};
-use crate::pooled_slots::{PooledSlots, shrink_if_empty};
+use crate::pooled_slots::{PooledSlots, push_back, shrink_if_empty};
 use crate::segment::packet_count;
 use crate::{Fetch, Host, Instant, Queue, Retry, RetryCause, SendOp, SendRequest, Status, limits};
 
@@ -261,7 +261,7 @@ impl Requester {
         self.end = first.advance(packets);
         self.recv_seq_assigned =
             self.recv_seq_assigned.wrapping_add(u32::from(failure.is_none() && wr.op.consumes_receive()));
-        self.queue.push_back(Request {
+        let request = Request {
             wr,
             since: ctx.now,
             len,
@@ -273,7 +273,8 @@ impl Requester {
             is_chunked: false,
             recv_seq: self.recv_seq_assigned,
             failure,
-        });
+        };
+        push_back(&mut self.queue, request, [limits::KEPT_REQUESTS, limits::OUTSTANDING_REQUESTS]);
         Ok(true)
     }
 

@@ -1,0 +1,39 @@
+//! Frames that a device has sent to itself.
+
+use std::ops::Range;
+
+use protocol::roce::IcrcField;
+
+/// Frames to be delivered in the next turn, back to back in a reused buffer.
+#[derive(Debug, Default)]
+pub(super) struct LoopedFrames {
+    bytes: Vec<u8>,
+    frames: Vec<(Range<usize>, IcrcField)>,
+}
+
+impl LoopedFrames {
+    pub(super) fn push(&mut self, frame: &[u8], icrc: IcrcField) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(frame);
+        self.frames.push((start..self.bytes.len(), icrc));
+    }
+
+    /// Returns the frames in the order in which they were sent, and whether each contains its ICRC.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], IcrcField)> {
+        self.frames.iter().map(|(range, icrc)| (&self.bytes[range.clone()], *icrc))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Drops all frames, but keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.frames.clear();
+        self.bytes.clear();
+    }
+}
