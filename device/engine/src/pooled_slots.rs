@@ -27,24 +27,27 @@ impl PooledSlots {
         self.requests >= limits::POOLED_REQUESTS
     }
 
+    /// Returns the factor by which a full request queue grows. While most of the pool is free, it is high, because a
+    /// burst of messages often fills a queue that has just been shrunk, and because each growth moves all requests.
+    fn growth_of_requests(self) -> usize {
+        if self.requests < limits::POOLED_REQUESTS / 2 { 8 } else { 2 }
+    }
+
     /// Returns whether the reply pool is exhausted. If so, each QP can use only its reserved slots.
     pub(crate) fn no_replies_left(&self) -> bool {
         self.replies >= limits::POOLED_REPLIES
     }
 }
 
-/// Factor by which a full queue grows. It is high because a burst of messages often fills a queue that has just been
-/// shrunk, and because each growth moves all elements.
-const GROWTH: usize = 8;
-
-/// Appends an element to a queue. If the queue is full, it grows to at least `kept` and at most `most` slots.
-pub(crate) fn push_back<T>(queue: &mut VecDeque<T>, element: T, [kept, most]: [usize; 2]) {
+/// Appends a request to the queue of a QP. If the queue is full, it grows.
+pub(crate) fn push_request<T>(queue: &mut VecDeque<T>, request: T, pooled: PooledSlots) {
     let len = queue.len();
     if len == queue.capacity() {
-        let slots = (len * GROWTH).clamp(kept, most.max(kept)).max(len + 1);
+        let slots = len * pooled.growth_of_requests();
+        let slots = slots.clamp(limits::KEPT_REQUESTS, limits::OUTSTANDING_REQUESTS).max(len + 1);
         queue.reserve_exact(slots - len);
     }
-    queue.push_back(element);
+    queue.push_back(request);
 }
 
 /// Shrinks an empty queue to `kept` slots to release its memory.

@@ -67,6 +67,7 @@ pub struct Resources {
     pub xrcds: Numbered<()>,
     pub domains: Numbered<()>,
     pub counter_sets: Numbered<QCounters>,
+    /// Requests to be added to a counter set before the next command.
     pub executed: Option<ExecutedRequests>,
     pub eqs: Numbered<EventQueue>,
     pub cqs: Numbered<Box<CompletionQueue>>,

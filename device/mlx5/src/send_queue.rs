@@ -63,13 +63,13 @@ pub struct FetchedWqe<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Copy of posted blocks of one send queue. Software must not modify a WQE after it has announced it, so a WQE can be
-/// copied long before it is executed.
+/// Copy of posted blocks of one send queue. Software does not modify a WQE after it has announced it (section 7.3), so a
+/// WQE can be copied long before it is executed.
 ///
 /// Several send queues can share a copy: each of them replaces the blocks of another.
 #[derive(Debug, Default)]
 pub struct PostedBlocks {
-    /// Number of times that the blocks were replaced. A send queue knows its blocks by this number.
+    /// Number of times that the blocks were replaced. A send queue compares it with the number of its own copy.
     version: u64,
     /// Index of the first block.
     first: u16,
@@ -78,7 +78,7 @@ pub struct PostedBlocks {
 
 impl PostedBlocks {
     /// Returns the blocks from `index` on.
-    fn since(&self, index: u16) -> &[u8] {
+    fn starting_at(&self, index: u16) -> &[u8] {
         let start = usize::from(index.wrapping_sub(self.first)) * BLOCK;
         self.bytes.get(start..).unwrap_or_default()
     }
@@ -180,16 +180,18 @@ impl SendQueue {
             return Fetch::Empty;
         }
         let index = self.counters.taken;
-        if self.copied != posted.version || posted.since(index).is_empty() {
+        if self.copied != posted.version || posted.starting_at(index).is_empty() {
             self.copy_posted(index, ahead.clamp(1, waiting), buffer, dma, posted);
         }
-        let Some(control) = ControlSegment::parse_prefix(posted.since(index)) else { return Fetch::Broken };
+        let Some(control) = ControlSegment::parse_prefix(posted.starting_at(index)) else {
+            return Fetch::Broken;
+        };
         let missing = blocks(control.size).min(waiting);
-        if posted.since(index).len() < usize::from(missing) * BLOCK {
+        if posted.starting_at(index).len() < usize::from(missing) * BLOCK {
             self.copy_posted(index, missing, buffer, dma, posted);
         }
         // Use only the final copy, because software may have modified the WQE since the first one.
-        let wqe = posted.since(index);
+        let wqe = posted.starting_at(index);
         let Some(control) = ControlSegment::parse_prefix(wqe) else { return Fetch::Broken };
         let (tag, blocks) = (SendTag::of(index, &control), blocks(control.size));
         let is_valid = (1..=waiting).contains(&blocks);

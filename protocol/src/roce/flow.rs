@@ -78,8 +78,8 @@ impl FlowHeaders {
     }
 }
 
-/// Returns the checksum of the fields in which the IPv4 headers of a flow differ. One of them is the header checksum, so
-/// if one header is valid, exactly the headers with the same value are valid.
+/// Returns the checksum of the fields in which the IPv4 headers of a flow differ. One of them is the header checksum.
+/// Therefore, if one header is valid, exactly the headers with the same value are valid.
 fn differing_sum(ip: &RawIpv4) -> u16 {
     let fields = [ip.total_len, ip.id, ip.checksum];
     fields.iter().fold(Checksum::new(), |sum, field| sum.with_u16(field.get())).value()

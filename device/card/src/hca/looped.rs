@@ -31,7 +31,7 @@ impl LoopedFrames {
         self.frames.is_empty()
     }
 
-    /// Drops all frames, but keeps the memory.
+    /// Drops all frames, but keeps the memory, which is at most that of the frames of one turn.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
         self.bytes.clear();

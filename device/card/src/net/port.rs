@@ -263,7 +263,8 @@ impl Port {
     }
 
     /// Checks a frame from the fabric that is in the flow of the last packet that [`Port::receive`] returned, and
-    /// returns its packet. Returns `None` for any other frame, which must be passed to [`Port::receive`].
+    /// returns its packet. Returns `None` for any other frame, which must be passed to [`Port::receive`]. Such a frame
+    /// may be of the flow too, with a wrong ICRC.
     pub fn receive_in_flow<'a>(&mut self, frame: &'a [u8], icrc: IcrcField) -> Option<RoceFrame<'a>> {
         let flow = self.accepted.as_ref().filter(|_| self.link.is_up())?;
         let roce = RoceFrame::parse_in_flow(flow, frame, icrc)?;
@@ -348,8 +349,8 @@ impl Port {
 
     /// Handles a frame from this HCA to itself, which does not pass through the fabric. The frame may lack its ICRC.
     pub fn receive_own<'a>(&mut self, frame: &'a [u8], icrc: IcrcField) -> Option<RoceFrame<'a>> {
-        let known = self.accepted_own.as_ref();
-        if let Some(roce) = known.and_then(|flow| RoceFrame::parse_in_flow(flow, frame, icrc)) {
+        let accepted = self.accepted_own.as_ref();
+        if let Some(roce) = accepted.and_then(|flow| RoceFrame::parse_in_flow(flow, frame, icrc)) {
             self.stats.roce += 1;
             return Some(roce);
         }

@@ -116,9 +116,11 @@ fn reserved_key(is_used: bool, pd: u32) -> Result<(), Rejection> {
 }
 
 pub(super) fn create(call: Call<'_, '_>, create: &CreateUctx) -> Result<Output, Rejection> {
+    if !call.setup.options.devx {
+        return Err(Check::Opcode.rejects(call.opcode.code()));
+    }
     let users = &mut call.resources.users;
-    let rights = create.rights & UserRights::RAW_TRANSMIT;
-    let user = if call.setup.options.devx { users.insert(rights) } else { None };
+    let user = users.insert(create.rights & UserRights::RAW_TRANSMIT);
     let user = user.ok_or_else(|| Check::UserLimit.rejects(users.count() as u64))?;
     Ok(UctxNumber { user }.emit().to_vec())
 }

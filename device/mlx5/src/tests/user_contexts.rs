@@ -324,7 +324,7 @@ fn too_many_user_contexts_are_rejected() {
 #[test]
 fn device_without_devx_rejects_user_contexts() {
     let mut driver = initialised_with(Options { devx: false, ..Options::default() });
-    assert_eq!(driver.rejected(&Command::CreateUctx(CreateUctx::default())), Check::UserLimit);
+    assert_eq!(driver.rejected(&Command::CreateUctx(CreateUctx::default())), Check::Opcode);
 }
 
 #[test]

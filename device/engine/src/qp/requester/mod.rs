@@ -35,7 +35,7 @@ use self::rnr::RnrState;
 use super::attr::{RnrRetry, Service, State};
 use super::congestion::Window;
 use super::{Core, Ctx, FatalError, ahead};
-use crate::pooled_slots::{PooledSlots, push_back, shrink_if_empty};
+use crate::pooled_slots::{PooledSlots, push_request, shrink_if_empty};
 use crate::segment::packet_count;
 use crate::{Fetch, Host, Instant, Queue, Retry, RetryCause, SendOp, SendRequest, Status, limits};
 
@@ -274,7 +274,7 @@ impl Requester {
             recv_seq: self.recv_seq_assigned,
             failure,
         };
-        push_back(&mut self.queue, request, [limits::KEPT_REQUESTS, limits::OUTSTANDING_REQUESTS]);
+        push_request(&mut self.queue, request, ctx.pooled);
         Ok(true)
     }
 
