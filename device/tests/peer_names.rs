@@ -150,7 +150,7 @@ fn broadcast_from(from: u8) -> Vec<u8> {
 }
 
 #[test]
-fn named_peer_keeps_its_identity() {
+fn peer_identity_follows_its_dns_name() {
     let [own, other, first, second] = [1, 2, 3, 4].map(|host| loopback(2, host));
     let server = NameServer::start();
     let entries = json!([{ "addr": format!("b.lab.test:{PORT}"), "id": 2 }, { "addr": at(other) }]);

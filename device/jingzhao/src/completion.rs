@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_cqe_has_syndrome_and_queue_opcode() {
+    fn error_cqe_has_syndrome_and_opcode_of_failed_queue() {
         let failed = |queue, status| Completion { queue, result: Err(status), ..sent(true) };
         for (status, code) in [
             (Status::LocalLength, 0x01),

@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn doctor_reports_missing_kvm_as_limited() {
+    fn doctor_reports_unusable_kvm_as_limited() {
         let denied = Findings { kvm: Kvm::Denied, ..well() };
         assert_eq!(state(&denied, "KVM"), State::Limited);
         assert!(line(&denied, "KVM").contains("usermod -aG kvm"));

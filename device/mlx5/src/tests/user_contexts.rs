@@ -117,9 +117,8 @@ fn user_contexts_share_flow_tables() {
     assert_eq!(fill(&mut driver, fourth), 63);
 }
 
-/// A user context that owns its share of flow groups and entries can still change its entries.
 #[test]
-fn flow_groups_and_entries_of_user_are_limited() {
+fn flow_groups_of_user_are_limited() {
     let mut driver = initialised_with_ethernet();
     let user = driver.create_user(UserRights::empty()).get();
     let tables: Vec<FlowTableId> = (0..17)

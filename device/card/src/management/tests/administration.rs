@@ -267,7 +267,7 @@ fn unsupported_sa_requests_return_specified_status() {
 }
 
 #[test]
-fn responses_and_other_classes_are_ignored() {
+fn sa_ignores_responses_and_other_mad_classes() {
     let mut management = open(1);
     assert_eq!(ask(&mut management, QP1, sa(0x81, PATH, 0, &[])), [] as [Mad; 0]);
     assert_eq!(
