@@ -79,7 +79,7 @@ fn kvm(kvm: &Kvm) -> Check {
         Kvm::Absent => limited(
             NAME,
             format!("/dev/kvm does not exist, {SLOWER}"),
-            "Enable virtualization in the firmware or the hypervisor, and load kvm_intel or kvm_amd",
+            "Enable virtualisation in the firmware or the hypervisor, and load kvm_intel or kvm_amd",
         ),
         Kvm::Denied => limited(
             NAME,
