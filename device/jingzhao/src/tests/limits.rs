@@ -145,7 +145,7 @@ fn context_memory_beyond_reported_size_works() {
     }
 }
 
-/// The source address of a packet comes from the port, so the device does not use the index.
+/// The source address of a packet comes from the port, so the device does not use the source GID index.
 #[test]
 fn source_gid_index_is_not_checked() {
     let mut machine = initialised(Options::default());

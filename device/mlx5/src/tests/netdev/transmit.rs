@@ -313,7 +313,7 @@ fn doorbell_of_unknown_queue_polls_sq_record() {
     let (sqn, frame) = (net.sqn, plain(2, 64));
     for number in 0..200 {
         let wqe = net.wqe(EthernetSegment::default(), &frame, 0);
-        // No queue has this number, so the doorbell of `post` names no queue.
+        // No queue has this number, so the doorbell that `post` rings selects no queue.
         net.sqn = Sqn::new(0x77);
         net.post(&wqe);
         net.sqn = sqn;
