@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn restart_pause_grows() {
+    fn restart_pause_doubles_after_each_failure() {
         let began = Instant::now();
         let (handle, made, thread) = supervised(vec![Some(Act::Panic), Some(Act::Fail), Some(Act::Serve)]);
         let made = [(); 2].map(|()| made.recv_timeout(TIMEOUT).unwrap());

@@ -54,7 +54,7 @@ const MIN_RELATIVE_RATE: f64 = 0.8;
 /// Maximum latency of a reply to the neighbour. Checked only if HCAD_DAILY is set.
 const MAX_REPLY_LATENCY: Duration = Duration::from_millis(100);
 
-/// Time limit that is reached only because of a bug.
+/// Timeout for each wait. Only a bug makes a wait take this long.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the duration of the attacks. The measurement without attacks takes half as long.
@@ -363,8 +363,8 @@ impl Hostile {
     }
 }
 
-/// Length and bus address of the lost file. The pages of this file become inaccessible. The queues are in another file,
-/// at bus address 0.
+/// Length and bus address of the lost file, whose pages become inaccessible. The queues are in another file, at bus
+/// address 0.
 const LOST_LEN: u64 = 256 << 20;
 const LOST: u64 = 1 << 30;
 const QUEUES_LEN: u64 = 16 << 20;
@@ -587,7 +587,8 @@ fn hostile_clients_do_not_disturb_neighbour() {
         }
         let (rate, most) = measured(attack_duration(), &rounds);
         stop.store(true, Ordering::Relaxed);
-        // The neighbour's thread drops the sender even if it panics, so `join` does not block afterwards.
+        // The neighbour's thread drops `_over` even if it panics. Once the channel is disconnected, `join` returns at
+        // once.
         assert_eq!(
             is_over.recv_timeout(TIMEOUT),
             Err::<(), _>(mpsc::RecvTimeoutError::Disconnected),

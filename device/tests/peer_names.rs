@@ -42,7 +42,7 @@ fn wait_for_peers(machine: &Machine, wanted: &[(IpAddr, &str)]) {
     until("peers found in DNS", || (peers(machine) == wanted).then_some(()));
 }
 
-/// The transfers between two devices that must not notice what happens to a third one.
+/// The transfers between two devices. Changes to a third device must not disturb them.
 struct Traffic<'a> {
     from: &'a mut Machine,
     to: &'a mut Machine,
@@ -89,7 +89,7 @@ fn traffic_of_others_continues_while_dns_changes() {
     traffic.run_until("frames of the peer", |a| a.fabric("rx_frames") > 0);
     let before = traffic.frames_from(b_ip);
 
-    // The third host dies. Its name goes away, and comes back with a different address.
+    // The third host is killed. Its name is removed, and later added with a different address.
     c.signal(libc::SIGKILL);
     drop(c);
     server.set_hosts("c.lab.test", &[]);
@@ -150,7 +150,7 @@ fn broadcast_from(from: u8) -> Vec<u8> {
 }
 
 #[test]
-fn named_peer_keeps_its_identity() {
+fn peer_identity_follows_its_dns_name() {
     let [own, other, first, second] = [1, 2, 3, 4].map(|host| loopback(2, host));
     let server = NameServer::start();
     let entries = json!([{ "addr": format!("b.lab.test:{PORT}"), "id": 2 }, { "addr": at(other) }]);

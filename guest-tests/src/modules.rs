@@ -28,7 +28,7 @@ pub struct ModuleList {
 }
 
 impl ModuleList {
-    /// Creates an empty list for the kernel whose modules are below `folder`.
+    /// Creates an empty list for the kernel whose modules are under `folder`.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -44,7 +44,7 @@ impl ModuleList {
     /// Adds a module and its dependencies. Built-in modules are skipped.
     ///
     /// # Errors
-    /// A module is neither available nor built in, or cannot be read.
+    /// A module cannot be read, or does not exist and is not built in.
     pub fn add(&mut self, name: &str) -> Result<()> {
         let name = canonical(name);
         // The recursion ends, because module dependencies have no cycles.
@@ -109,7 +109,7 @@ impl ModuleList {
     }
 }
 
-/// Returns the name of the module in a file, which is derived from the name of the file.
+/// Derives a module's name from its file name.
 ///
 /// # Errors
 /// The path has no file name, or the file name is not UTF-8.
@@ -120,7 +120,7 @@ pub fn name_of(file: &Path) -> Result<String> {
     })?))
 }
 
-/// Finds the file of a module below `folder`.
+/// Finds the file of a module under `folder`.
 ///
 /// # Errors
 /// The module does not exist.
@@ -140,7 +140,7 @@ pub fn open(file: &Path) -> Result<(Vec<u8>, Vec<String>)> {
     Ok((object, needs))
 }
 
-/// Start of the names of the sections that contain symbol checksums. An object that contains this text has checksums.
+/// Common prefix of the names of checksum sections. An object that contains it has symbol checksums.
 const VERSIONS: &[u8] = b"\0__version";
 
 /// Converts dashes to underscores, as the kernel does. File names may contain either.
@@ -188,7 +188,7 @@ fn dependencies(object: &[u8]) -> Vec<String> {
     list.split(',').filter(|name| !name.is_empty()).map(canonical).collect()
 }
 
-/// Returns an entry of the object's `.modinfo` section, which is a list of zero-terminated `key=value` strings.
+/// Returns an entry of the object's `.modinfo` section, which is a list of NUL-terminated `key=value` strings.
 fn modinfo(object: &[u8], key: &str) -> Option<String> {
     let key = format!("\0{key}=");
     let start = object.windows(key.len()).position(|window| window == key.as_bytes())?;

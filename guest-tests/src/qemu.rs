@@ -17,7 +17,7 @@ const FREE_SLOT_MEMORY: &str = "32M";
 pub enum Accelerator {
     /// Emulation, on any host
     Tcg,
-    /// Hardware virtualization
+    /// Hardware virtualisation
     Kvm,
 }
 
@@ -131,8 +131,8 @@ impl Machine {
         // The daemon accesses guest memory directly, so the memory must have a shared backend. With graphics=off,
         // firmware and boot loader use the serial port.
         let graphics = if self.boot_loader.is_some() { ",graphics=off" } else { "" };
-        // Without a PIT, Linux calibrates the TSC against the HPET. On a busy host, calibration of an emulated CPU against
-        // the PIT can be wrong by a factor of ten, and the guest's clock then runs that much too fast.
+        // Without a PIT, Linux calibrates the TSC against the HPET. Calibrating an emulated CPU against the PIT on a
+        // busy host can be off by a factor of ten, and the guest's clock then runs up to ten times too fast.
         let timer = match self.accelerator {
             Accelerator::Tcg if self.boot_loader.is_none() => ",pit=off",
             _ => "",
@@ -158,8 +158,7 @@ impl Machine {
             }
         }
 
-        // QEMU must open the log in append mode, because otherwise it would write at its old offset after the lab has
-        // truncated the log.
+        // Append mode is required. Otherwise QEMU would keep writing at its old offset after the lab truncates the log.
         let console_log = escaped(&endpoints.console_log);
         args.pair(
             "-chardev",

@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn big_endian_fields_match_table() {
+    fn big_endian_fields_round_trip_at_declared_bits() {
         let big = Big {
             narrow: 0x1f,
             wide: 0x401,

@@ -4,8 +4,8 @@
 //! obtain the frames to send. All work happens inside these calls, on one thread. The effects of an access are
 //! therefore complete when its call returns, and guest memory is not accessed between an unmap and the next call.
 
-/// The parts of an [`Hca`] that a front-end borrows. This is a macro, because the front-end itself is borrowed at the
-/// same time.
+/// The parts of an [`Hca`] that a front-end borrows. This is a macro, because a method would borrow the whole [`Hca`],
+/// and the front-end itself is borrowed at the same time.
 macro_rules! context {
     ($hca:ident) => {
         Context {
@@ -21,7 +21,7 @@ macro_rules! context {
     };
 }
 
-/// The parts of an [`Hca`] that the engine's view of a front-end borrows.
+/// The parts of an [`Hca`] that the front-end borrows while it acts as the engine's host.
 macro_rules! host_context {
     ($hca:ident) => {
         HostContext {
@@ -77,7 +77,7 @@ use crate::vfio::pci::ConfigSpace;
 /// access for long.
 const EVENTS_PER_TURN: usize = 4096;
 
-/// Work left after a turn that can continue without new input.
+/// Work that remains after a turn and needs no further input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkLeft {
     /// Whether more frames can be built once those in the batch have been sent.
@@ -86,14 +86,14 @@ pub struct WorkLeft {
     pub other: bool,
 }
 
-/// State of one QP for `hcactl explain`.
+/// State of one QP or NIC queue for `hcactl explain`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// Why the QP is waiting. `None` if the QP does not exist.
     pub situation: Option<QpStatus>,
     /// Ignored packets and requests of the QP.
     pub ignored: Option<IgnoredRow>,
-    /// Lines of text about a queue of a NIC that has this number instead of a QP.
+    /// Text lines that explain the NIC queue with this number. NIC queues share the number space of QPs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<Vec<String>>,
 }
@@ -330,7 +330,7 @@ impl<F: Frontend> Hca<F> {
         }
         self.clear_impairments(None);
         for rule in other.impairments.rules() {
-            // This cannot fail, because the other device accepted as many rules.
+            // This cannot fail, because `other` has the same limit, and its rules did not exceed it.
             let _ = self.impair(rule.clone());
         }
     }
@@ -440,7 +440,8 @@ impl<F: Frontend> Hca<F> {
         self.page(T::TABLE, from).rows.of()
     }
 
-    /// Returns what a QP or a queue of a NIC is waiting for, and its ignored packets and requests.
+    /// Explains what the QP or NIC queue with this number is waiting for. Includes the QP's ignored packets and
+    /// requests.
     pub fn explain(&self, qpn: Qpn) -> Explanation {
         let ignored = self.monitor.ignored_of(qpn).map(IgnoredRow::from);
         let queue = self.frontend.explain_queue(qpn);

@@ -1,8 +1,8 @@
-//! One port on the fabric: its link, its addresses, frame classification, and the protocols that the port
-//! answers itself.
+//! One port on the fabric: its link, its addresses, frame classification, and the protocols that the port handles
+//! itself.
 //!
-//! This module owns neither a socket nor a clock. Frames, the time and the batch for answers are passed as
-//! parameters.
+//! This module owns neither a socket nor a clock. Callers pass in frames, the current time and the batch that receives
+//! replies.
 
 pub mod address;
 pub(crate) mod classify;

@@ -26,13 +26,13 @@ pub const ARM_EQ: u64 = 0x40;
 pub const UPDATE_EQ: u64 = 0x48;
 pub const SEND: u64 = 0x800;
 
-/// Number of reads of an owner byte after which a command is lost. A device in the same thread needs a single one.
+/// Maximum number of polls of the owner byte before a command counts as lost. A device on this thread needs only one.
 const MAX_POLLS: usize = 1 << 20;
 
 /// Bus addresses of the command queue and the mailboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Bus address of the command queue, which has 4 KiB.
+    /// Bus address of the 4 KiB command queue.
     pub queue: u32,
     /// Bus address of the input mailbox of slot 0. The output mailbox of slot 0 follows it.
     pub mailboxes: u64,
@@ -155,7 +155,7 @@ impl<B: Bus> Driver<B> {
         output
     }
 
-    /// Executes a command in slot 0. Returns its output. Stops waiting for a device that does not complete the command.
+    /// Executes a command in slot 0 and returns its output. Gives up after [`MAX_POLLS`] polls.
     pub fn execute(&mut self, input: &[u8], output_len: usize) -> Vec<u8> {
         self.post(0, input, output_len);
         self.submit(1);

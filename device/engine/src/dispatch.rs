@@ -2,9 +2,10 @@
 //!
 //! | destination | receiver |
 //! |---|---|
-//! | QP 0 or 1 | the QP declared as QP0 or QP1, if one is declared |
-//! | QP 0xffffff and a multicast address | every UD QP attached to the group |
-//! | any other | the QP with that number or alias; never QP0 or QP1 |
+//! | QP 0xffffff at a multicast address | every UD QP attached to the group |
+//! | any other QP at a multicast address | none; the packet is dropped |
+//! | QP 0 or 1 at a unicast address | the QP declared as QP0 or QP1, if one is declared |
+//! | any other QP at a unicast address | the QP with that number or alias; never QP0 or QP1 |
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.6.1.1 (checks of the BTH), 10.5.2 (multicast) and 13.5 (management QPs).

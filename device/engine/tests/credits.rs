@@ -113,7 +113,7 @@ fn write_imm_beyond_credits_probes_with_last_packet() {
 }
 
 #[test]
-fn write_read_and_atomic_ignore_credits() {
+fn writes_reads_and_atomics_ignore_credits() {
     let mut pair = pair_with_credits(0);
     pair.post(A, write(1, 0x8000, 300));
     pair.post(A, read(2, 0x9000, 10));

@@ -119,7 +119,7 @@ fn software_supplied_headers_are_sent_unchanged() {
 }
 
 #[test]
-fn mad_without_supplied_header_uses_values_of_qp() {
+fn mad_without_supplied_header_uses_qp_values() {
     let mut pair = managed();
     pair.a.engine.set_pkeys(&[Pkey::new(0x8042)]);
     pair.post_on(A, GSI, mad(1, 1, None));

@@ -103,7 +103,7 @@ fn packets_to_qp_number_or_its_alias_are_accepted() {
 }
 
 #[test]
-fn qp_functions_require_all_24_bits_of_qp_number() {
+fn qp_lookup_compares_all_24_bits_of_qpn() {
     let mut pair = with_successor(|_| {});
     let now = pair.now;
     let side = &mut pair.b;

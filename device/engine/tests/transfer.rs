@@ -171,7 +171,7 @@ fn message_longer_than_window_is_sent_in_full() {
 }
 
 #[test]
-fn long_read_uses_half_window_chunks() {
+fn long_read_is_split_into_half_window_requests() {
     let mut pair = Pair::with_window(4);
     pair.post(A, read(1, 0x8000, 256 * 7 + 1));
     let trace = pair.flow();

@@ -13,7 +13,7 @@ use protocol::roce::{
 };
 use sim::host::{Key, KeyKind, Mapping, XrcSrq};
 
-/// XRC SRQs in the target's XRC domain, in the protection domain of the memory.
+/// XRC SRQs in the target's XRC domain and in the memory region's protection domain.
 const SRQ: Srqn = Srqn::new(5);
 const SECOND_SRQ: Srqn = Srqn::new(6);
 /// XRC SRQ in the target's XRC domain, but in another protection domain.
@@ -24,7 +24,7 @@ const PLAIN_SRQ: Srqn = Srqn::new(9);
 const UNKNOWN: Srqn = Srqn::new(0xff_ffff);
 
 const DOMAIN: u32 = 1;
-/// Protection domain of the target, which contains no memory.
+/// Protection domain of the target. No memory region belongs to it.
 const KERNEL_PD: u32 = 99;
 
 /// Returns the attributes of an initiator at A or a target at B.

@@ -83,7 +83,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             guest.write(EQ_ARM, 1 << eqn);
         }
         26 => {
-            // Write the headers and the payload that a management WQE sends from the data region.
+            // Write to the data region the headers and payload that a management WQE sends.
             let dlid = [2, 1, 0xffff, 0xbfff][usize::from(input.byte() % 4)];
             let bytes = guest::management(dlid, input.byte() % 2, input.bytes(255));
             guest.poke(DATA, &bytes);
@@ -92,7 +92,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     }
 }
 
-/// Executes a well-behaved guest's command with some bytes of its mailbox changed.
+/// Executes a valid command after changing some bytes of its mailbox.
 fn command(guest: &mut Guest, input: &mut Input<'_>) {
     let code = COMMANDS[usize::from(input.byte()) % COMMANDS.len()];
     let op = Op::from_code(code).unwrap_or(Op::Nop);

@@ -21,7 +21,8 @@ const OTHER: u16 = 1;
 /// Maximum length of the random part of a frame.
 const BODY: u8 = 200;
 
-/// Length of the option that an advertisement contains but the shortest probe does not (RFC 4861, section 7.2.4).
+/// Maximum number of bytes by which an answer exceeds its request: the option that an advertisement contains but the
+/// shortest probe does not (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
 
 pub fn run(input: &[u8]) {
@@ -97,7 +98,7 @@ fn frame(operation: u8, input: &mut Input<'_>) -> Vec<u8> {
         1 => ipv4(&mut frame, from, to, input),
         _ => ipv6(&mut frame, from, to, input),
     }
-    // Change some bytes. Only some of the frames then get correct checksums.
+    // Change some bytes, then correct the checksums of about half of the frames.
     for _ in 0..input.byte() % 4 {
         let at = usize::from(input.byte()) % frame.len();
         frame[at] = input.byte();

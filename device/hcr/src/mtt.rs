@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn mtt_entries_translate_at_unaligned_base_address() {
+    fn mtt_lookup_works_with_unaligned_table_base() {
         let mtt = written(0x180_0ff4, &[0, 1, 2, 514]);
         for entry in [0, 1, 2, 514] {
             assert_eq!(mtt.page(entry), Some(Iova::new(entry << 12)));

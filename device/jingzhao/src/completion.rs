@@ -46,7 +46,7 @@ pub fn cqe(
         },
         Err(status) => Outcome::Error { syndrome: syndrome(status), vendor: vendor_code(status) },
     };
-    // The tag of a receive contains only the WQE offset, in the same bits as the tag of a send.
+    // The tag of a receive holds only the WQE offset, at the same bit position as in the tag of a send.
     Cqe { qpn, queue, wqe: tag.wqe(), outcome }
 }
 
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_cqe_has_syndrome_and_queue_opcode() {
+    fn error_cqe_has_syndrome_and_opcode_of_failed_queue() {
         let failed = |queue, status| Completion { queue, result: Err(status), ..sent(true) };
         for (status, code) in [
             (Status::LocalLength, 0x01),

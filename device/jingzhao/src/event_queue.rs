@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_armed_by_context_interrupts_every_event() {
+    fn eq_armed_by_context_interrupts_on_every_event() {
         let (mem, mut eq) = queue(true);
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));

@@ -1,5 +1,5 @@
-//! Quotas of DevX user contexts. All programs of a guest share the device's objects with the kernel, so the device limits
-//! how many of the scarce ones a single program, and all programs together, can own.
+//! Quotas of DevX user contexts. All programs of a guest share the device's objects with the kernel. The device
+//! therefore limits the number of scarce objects that one program can own, and that all programs together can own.
 //!
 //! Objects that every verbs program creates have no quota, because a program may rely on the maximum numbers that the
 //! device reports: QPs, CQs, SRQs, PDs, XRC domains and UAR pages.
@@ -34,8 +34,8 @@ pub enum Scarce {
 }
 
 impl Scarce {
-    /// Returns the kind of an object, or `None` if it has no quota. Flow groups and flow table entries have no owners of
-    /// their own.
+    /// Returns the kind of an object, or `None` if it has no quota. Flow groups and flow table entries are counted
+    /// through the owner of their table.
     pub const fn of(object: Object) -> Option<Self> {
         Some(match object {
             Object::CounterSet(_) => Self::CounterSet,
@@ -75,25 +75,25 @@ impl Scarce {
         }) as usize
     }
 
-    /// Whether a user context that owns `own` of the `all` objects of user contexts can have another one. One user
-    /// context can own a quarter of the device's objects, and all user contexts three quarters. The rest is left for the
-    /// kernel.
-    pub const fn has_room(self, own: usize, all: usize) -> bool {
-        own < self.capacity() / 4 && all < self.capacity() / 4 * 3
+    /// Returns whether a user context can create another object of this kind. It owns `owned` of them, and all user
+    /// contexts together own `total`. One user context can own a quarter of the device's objects, and all together
+    /// three quarters. The rest is reserved for the kernel.
+    pub const fn has_room(self, owned: usize, total: usize) -> bool {
+        owned < self.capacity() / 4 && total < self.capacity() / 4 * 3
     }
 }
 
 /// Numbers of scarce objects that user contexts own.
 #[derive(Debug, Default)]
 pub struct Owned {
-    /// Bound: at most one entry per user context and kind.
+    /// Number of objects of each kind that each user context owns. Zero counts are removed, which bounds the map.
     by_user: BTreeMap<(UserId, Scarce), usize>,
     /// Number of objects of each kind that belong to any user context.
     totals: BTreeMap<Scarce, usize>,
 }
 
 impl Owned {
-    /// Counts an object whose owner changes from `old` to `new`.
+    /// Updates the counts when the owner of an object changes from `old` to `new`.
     pub fn pass(&mut self, object: Object, old: User, new: User) {
         let Some(kind) = Scarce::of(object) else { return };
         if let User::Context(user) = old {

@@ -13,7 +13,7 @@ use protocol::ids::Qpn;
 use smallvec::SmallVec;
 
 /// Maximum number of entries visited for one packet. The limit is necessary because software can link a chain to
-/// itself. The longest chain that is likely to occur by chance among 2^12 groups is far shorter.
+/// itself. Hash collisions among 2^12 groups are unlikely to produce a chain anywhere near this long.
 const MAX_CHAIN: usize = 256;
 
 /// Entries of the multicast table.
@@ -59,8 +59,8 @@ mod tests {
 
     const GID: [u8; GID_LEN] = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 
-    /// Another group in the same bucket. Its GID has the words of [`GID`] in a different order, and the hash is the XOR
-    /// of the words.
+    /// Another group in the same bucket. Its GID consists of the words of [`GID`] in a different order, so the hash,
+    /// which is the XOR of the words, is the same.
     const SAME_BUCKET: [u8; GID_LEN] =
         [0xff, 0x12, 0xff, 0xff, 0x40, 0x1b, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
 

@@ -29,7 +29,7 @@ use super::work_queue::WorkQueue;
 /// Maximum payload of a management datagram in bytes. The datagram must fit in a single packet.
 const MAX_MANAGEMENT_LEN: usize = 2048;
 
-/// A QP outside RESET.
+/// A QP that is not in RESET.
 #[derive(Debug)]
 pub struct QueuePair {
     /// QPN, including its generation.
@@ -127,7 +127,7 @@ impl QueuePair {
         })
     }
 
-    /// Converts a management datagram, which is sent with the headers that software has built.
+    /// Converts the WQE of a management datagram. The datagram keeps the headers built by software.
     fn management(
         &self,
         wr_id: u64,
@@ -201,7 +201,7 @@ impl QueuePair {
         }
     }
 
-    /// Returns the modification to make in the engine for a transition that has already been applied to the context.
+    /// Returns the engine's modification for a transition. The context must already reflect the transition.
     pub fn modification(
         &self,
         transition: Transition,

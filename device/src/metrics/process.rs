@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_scrape_reads_proc_again() {
+    fn every_scrape_rereads_proc() {
         let mut process = Process::new();
         // Other tests open and close descriptors concurrently, so a single attempt may fail.
         let are_counted = (0..100).any(|_| {

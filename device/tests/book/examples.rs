@@ -78,7 +78,7 @@ fn without_groups(mut config: Value) -> Value {
 }
 
 #[test]
-fn configurations_in_book_load() {
+fn config_examples_in_book_are_valid() {
     let mut count = 0;
     for path in pages(Path::new(REPOSITORY)) {
         let text = std::fs::read_to_string(&path).unwrap();

@@ -1,4 +1,4 @@
-//! A guest with an HCA in this process, and a driver that can create very many objects.
+//! An in-process guest with an HCA, and a driver that can create large numbers of objects.
 
 use std::iter;
 
@@ -26,7 +26,7 @@ pub(crate) const PAGE: u64 = 0x1000;
 /// First free address for buffers.
 pub(crate) const BUFFERS: u64 = 0x2000_0000;
 
-/// Number of commands per turn. A command takes eight VMM messages, and a turn serves 64 messages.
+/// Number of commands per turn. A command takes eight VMM messages, and one turn handles 64.
 const COMMANDS_PER_TURN: u32 = 8;
 
 pub(crate) type Machine = Driver<Guest>;

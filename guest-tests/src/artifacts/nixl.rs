@@ -16,8 +16,8 @@ use crate::testbed::progress::Line;
 /// Versions and hashes of the wheels.
 const REQUIREMENTS: &str = include_str!("../../guest/nixl-requirements.txt");
 
-/// Options that select wheels for Python 3.13 of Debian's stable release, regardless of the host's Python. pip compares
-/// a wheel's `Requires-Python` with the host's version, so it must ignore this field.
+/// Options that select wheels for Python 3.13 of Debian's stable release, regardless of the host's Python. pip would
+/// compare a wheel's `Requires-Python` with the host's version, so that check is disabled.
 const FOR_GUEST: &[&str] = &[
     "--only-binary=:all:",
     "--ignore-requires-python",
@@ -50,8 +50,8 @@ pub(super) fn image(cache: &Path) -> Result<PathBuf> {
     Ok(entry.join(IMAGE))
 }
 
-/// Unpacks the wheels into `tree`. Dependencies are omitted, because NIXL declares PyTorch as one, but uses it only for
-/// the tensors of programs that have loaded it.
+/// Unpacks the wheels into `tree`, without their dependencies. NIXL lists PyTorch as a dependency, but uses it only for
+/// tensors from programs that have already loaded it.
 fn install(scratch: &Path, tree: &Path) -> Result<()> {
     let (venv, list) = (scratch.join("venv"), scratch.join("requirements.txt"));
     fs::write(&list, REQUIREMENTS).with_context(|| list.display().to_string())?;

@@ -79,7 +79,7 @@ fn kvm(kvm: &Kvm) -> Check {
         Kvm::Absent => limited(
             NAME,
             format!("/dev/kvm does not exist, {SLOWER}"),
-            "Enable virtualization in the firmware or the hypervisor, and load kvm_intel or kvm_amd",
+            "Enable virtualisation in the firmware or the hypervisor, and load kvm_intel or kvm_amd",
         ),
         Kvm::Denied => limited(
             NAME,
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn doctor_reports_missing_kvm_as_limited() {
+    fn doctor_reports_unusable_kvm_as_limited() {
         let denied = Findings { kvm: Kvm::Denied, ..well() };
         assert_eq!(state(&denied, "KVM"), State::Limited);
         assert!(line(&denied, "KVM").contains("usermod -aG kvm"));

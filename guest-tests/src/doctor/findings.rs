@@ -20,7 +20,7 @@ pub(super) struct Findings {
     pub(super) cache: Result<Cache, String>,
     /// Result of contacting the Debian archive, or `None` if it was not contacted.
     pub(super) archive: Option<Result<(), NoArchive>>,
-    /// Memory that can be allocated, in bytes.
+    /// Available memory in bytes.
     pub(super) memory: Option<u64>,
     /// Directory for the sockets of running guests.
     pub(super) runtime: Result<PathBuf, String>,
@@ -175,7 +175,7 @@ fn version_of(program: &Path) -> Result<String, String> {
 }
 
 fn program(found: anyhow::Result<PathBuf>) -> Result<Program, String> {
-    // Drop the remedy after the semicolon, because the check adds its own.
+    // Drop the suggested fix after the semicolon, because the check adds its own.
     let path = found.map_err(|error| error.to_string().split(';').next().unwrap_or_default().to_owned())?;
     let version = version_of(&path)?;
     let version = version.rsplit(' ').next().unwrap_or_default().to_owned();

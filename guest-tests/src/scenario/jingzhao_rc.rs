@@ -18,7 +18,7 @@ pub(super) const OPS: [(&str, SendOp); 5] = [
     ("WRITE_IMM", SendOp::WriteImm),
     ("READ", SendOp::Read),
 ];
-/// Message sizes in bytes: zero, one, odd numbers, and sizes of up to thousands of packets.
+/// Message sizes in bytes, from empty messages to messages of several thousand packets.
 pub(super) const SIZES: [u32; 8] = [0, 1, 17, 256, 4096, 65536, 1 << 20, 16 << 20];
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

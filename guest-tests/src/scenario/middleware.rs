@@ -67,8 +67,8 @@ impl Pair {
                 self.settings.join(" ")
             )
         });
-        // The server learns the test from the client, but not the transport. Without `-P 0`, client and server would
-        // run as MPI ranks, because their input is not a terminal.
+        // The client sends the server the test parameters, but not the transport. Without `-P 0`, client and server
+        // would run as MPI ranks, because their input is not a terminal.
         let transport = test.split_once(" -t ").map_or("", |(transport, _)| transport);
         let server = format!("{of_b} {transport}");
         let client = format!("{of_a} {} {test} -f", self.b.address(0).ipv4);
@@ -88,7 +88,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Runs a UCX transport test, which uses the transport directly.
+    /// Runs a UCT test, which uses a transport directly, without UCX's protocol layer (UCP).
     pub(super) async fn ucx_transport(
         &mut self,
         transport: &str,
@@ -142,7 +142,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Starts a program in guest `b` that executes Open MPI's commands.
+    /// Starts the remote shell server in guest `b`, through which Open MPI starts its daemons.
     pub(super) async fn spawn_shell(&mut self) -> Result<ProgramId> {
         let station = &mut self.b;
         let address = station.address(0).ipv4;

@@ -14,8 +14,8 @@ const LOCK: &str = "lock";
 const ALIVE: &str = "alive";
 const SOCKET: &str = "socket";
 
-/// The parent directory of all testbeds' directories: `$HCAD_LAB_STATE`, or else a subdirectory of `$XDG_RUNTIME_DIR`
-/// or of the directory for temporary files. Only its owner can write to it.
+/// The parent directory of all testbeds' directories: `$HCAD_LAB_STATE` if set, or else a subdirectory of
+/// `$XDG_RUNTIME_DIR` or of the temporary directory. Only its owner can write to it.
 #[derive(Clone, Debug)]
 pub(super) struct States(PathBuf);
 
@@ -23,7 +23,7 @@ impl States {
     /// Finds or creates the parent directory.
     ///
     /// # Errors
-    /// The directory cannot be created, belongs to another user, or can be written by other users.
+    /// The directory cannot be created, belongs to another user, or is writable by other users.
     pub(super) fn open() -> Result<Self> {
         let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let user = rustix::process::getuid().as_raw();
@@ -159,7 +159,7 @@ fn remove_if_dead(folder: &Path) -> Result<bool> {
         Ok(Err(TryLockError::Error(error))) => {
             return Err(error).with_context(|| format!("cannot lock {}", folder.display()));
         }
-        // The lock is free, or the supervisor was killed before creating it.
+        // No supervisor is running: the lock is free, or the supervisor was killed before creating it.
         Ok(Ok(())) | Err(_) => {}
     }
     fs::remove_dir_all(folder).with_context(|| {

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn udp_source_ports_are_dynamic_and_vary() {
+    fn udp_source_ports_vary_within_dynamic_range() {
         let ports: std::collections::BTreeSet<_> =
             (0..64).map(|n| source_port(Qpn::new(n), Qpn::new(9))).collect();
         assert!(ports.iter().all(|port| *port >= 0xc000));

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_fields_are_zero() {
+    fn absent_header_fields_are_hashed_as_zero() {
         let fields = [
             None,
             Some(Field::Ipv6(0)),

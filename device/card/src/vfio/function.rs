@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "Bar5 has no room")]
-    fn bar_cannot_start_at_last_register() {
+    fn last_register_cannot_hold_64_bit_bar() {
         let _ = Bars::new([(Bar::Bar5, MEMORY)]);
     }
 }

@@ -130,7 +130,7 @@ impl ConfigSpace {
         space
     }
 
-    /// Returns to the power-on state.
+    /// Restores the power-on state.
     pub fn reset(&mut self) {
         self.bytes.clone_from(&self.power_on);
     }

@@ -45,7 +45,7 @@ impl EventQueues {
     /// Executes "Create CEQ".
     ///
     /// # Errors
-    /// The number is out of range, the CEQ exists, or the ring parameters are invalid.
+    /// The number is out of range, the CEQ already exists, or the ring parameters are invalid.
     pub(super) fn create_ceq(&mut self, command: &CreateCeq) -> Outcome {
         if command.ceq >= MAX_CEQS {
             return Err(CqpError::invalid("completion event queue", command.ceq.into()));
@@ -70,7 +70,7 @@ impl EventQueues {
     /// Executes "Create AEQ".
     ///
     /// # Errors
-    /// The AEQ exists, or the ring parameters are invalid.
+    /// The AEQ already exists, or the ring parameters are invalid.
     pub(super) fn create_aeq(&mut self, command: &CreateAeq) -> Outcome {
         if self.aeq.is_some() {
             return Err(CqpError::new(CqpErrorCode::Exists, "asynchronous event queue", 0));

@@ -65,7 +65,7 @@ fn default_branch_has_nine_layers() {
 }
 
 #[test]
-fn queue_at_default_leaf_becomes_its_sibling() {
+fn leaf_added_at_default_leaf_becomes_its_sibling() {
     let mut scheduler = Scheduler::default();
     let queue = scheduler.add_leaf(Teid::new(9), ElementData::default()).unwrap();
     assert_eq!(get(&scheduler, queue.get()).unwrap().parent, Teid::new(8));

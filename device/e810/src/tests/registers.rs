@@ -46,7 +46,7 @@ fn unknown_registers_read_as_zero() {
 }
 
 #[test]
-fn stored_registers_keep_value_until_reset() {
+fn read_write_registers_keep_value_until_reset() {
     let mut driver = powered_on(Options::default());
     let kept =
         [Register::GlintVect2func(3), Register::GlintRate(5), Register::GlqfHmask(3), Register::GlintCtl];

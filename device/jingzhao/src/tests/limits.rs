@@ -145,7 +145,7 @@ fn context_memory_beyond_reported_size_works() {
     }
 }
 
-/// The source address of a packet comes from the port, so the device does not use the index.
+/// The source address of a packet comes from the port, so the device does not use the source GID index.
 #[test]
 fn source_gid_index_is_not_checked() {
     let mut machine = initialised(Options::default());
@@ -207,7 +207,7 @@ fn send_wqe_longer_than_1024_bytes_fails() {
 
 /// The driver enforces the reported limits. The device reads all elements in a slot.
 #[test]
-fn scatter_list_beyond_reported_limits_works() {
+fn scatter_list_beyond_reported_limits_is_accepted() {
     let mut a = peer(1, Options::default());
     let mut b = peer(2, options(r#"{"max_recv_sges": 2, "max_recv_wqe_len": 48}"#));
     let message = pattern(12, 5);

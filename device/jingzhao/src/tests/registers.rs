@@ -88,7 +88,7 @@ fn undefined_registers_read_as_zero() {
 }
 
 #[test]
-fn either_reset_register_resets_hcr_objects_and_icm() {
+fn either_reset_register_clears_hcr_icm_and_objects() {
     for register in [0xf10, 0xf_0010] {
         let mut machine = initialised(Options::default());
         machine.write32(0, register, 2);

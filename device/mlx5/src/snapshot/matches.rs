@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_masked_fields_are_shown() {
+    fn only_fields_in_mask_are_shown() {
         let mut src_ip = [0; 16];
         src_ip[12..].fill(0xff);
         let mask = OuterHeaders {

@@ -1,4 +1,4 @@
-//! Checks the WQEs of SQs and the receives of RQs.
+//! Checks the WQEs of SQs and the receive WQEs of RQs.
 
 use card::frontend::strict::Findings;
 use card::memory::GuestMemory;
@@ -17,7 +17,8 @@ use crate::netdev::sq::{Done, ETHERNET_LEN, Sq};
 use crate::resources::Resources;
 use crate::send_queue::{FetchedWqe, SendTag};
 
-/// Checks a WQE that the device has fetched from an SQ. The WQEs of a failed SQ are not executed, and so not checked.
+/// Checks a WQE that the device has fetched from an SQ. The WQEs of a failed SQ are not executed, so they are not
+/// checked either.
 pub(in super::super) fn frame_wqe(sq: &Sq, fetch: &Fetch<FetchedWqe<'_>>) -> Findings {
     let mut found = Findings::default();
     let (tag, wqe) = match fetch {
@@ -123,7 +124,7 @@ pub(in super::super) fn frame_receives(rq: &Rq, dma: &GuestMemory) -> Findings {
     found
 }
 
-/// Checks a receive that has failed. `list` are its buffers.
+/// Checks a failed receive: whether the RQ may access the buffers in its WQE.
 pub(in super::super) fn frame_not_received(
     resources: &Resources,
     rqn: Rqn,

@@ -103,7 +103,7 @@ fn write(a: &mut User, b: &mut User, [key, len]: [u32; 2], va: u64) -> u8 {
 
 /// Section 23.3: a user program could otherwise map any guest page.
 #[test]
-fn only_fast_registration_maps_pages() {
+fn umr_mapping_change_requires_fast_registration() {
     let change = |fast_registration, mask| {
         let (mut a, mut b) = (User::new(1), User::new(2));
         a.connect(&QpContext { fast_registration, ..a.context(Service::Rc) }, 2);

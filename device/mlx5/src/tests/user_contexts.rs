@@ -1,4 +1,4 @@
-//! DevX user contexts: which commands they may send, and which objects they reach (mlx5 interface, section 23).
+//! DevX user contexts: which commands they may send, and which objects they may access (mlx5 interface, section 23).
 
 pub(super) mod world;
 
@@ -19,7 +19,7 @@ use self::world::{World, creators, targets};
 use super::*;
 use crate::limits::MAX_USER_CONTEXTS;
 
-/// Users that have created a [`World`] each.
+/// Returns a driver and two users, each of which has created a [`World`].
 fn two_worlds() -> (Driver, [World; 2]) {
     let mut driver = initialised_with_ethernet();
     let uar = driver.alloc_uar();
@@ -28,7 +28,7 @@ fn two_worlds() -> (Driver, [World; 2]) {
     (driver, worlds)
 }
 
-/// Commands on behalf of users.
+/// Commands that a driver executes on behalf of users.
 pub(super) trait UserCommands {
     fn create_user(&mut self, rights: UserRights) -> UserId;
     fn destroy_user(&mut self, user: UserId);
@@ -74,7 +74,7 @@ fn objects_of_other_users_are_unreachable() {
         let input = (creator.input)(&mixed);
         let check = driver.check_of(own.user.get(), &input);
         assert_eq!(check, Some(Check::UserObject), "{} with {}", opcode(&input).name(), creator.reference);
-        // The same command without the foreign object.
+        // Without the foreign object, the same command passes the ownership check.
         let check = driver.check_of(own.user.get(), &(creator.input)(&own));
         assert_ne!(check, Some(Check::UserObject), "{}", opcode(&input).name());
         driver.check_of(own.user.get(), &Command::ToRstQp(QpNumber { qpn: own.qpn }).emit(0));
@@ -87,7 +87,7 @@ fn objects_of_kernel_are_unreachable() {
     driver.interface.user = 0;
     let pd = PdNumber { pd: driver.alloc_pd() };
     assert_eq!(driver.check_of(own.user.get(), &Command::DeallocPd(pd).emit(0)), Some(Check::UserObject));
-    // Numbers that do not exist look the same.
+    // Numbers of objects that do not exist are rejected by the same check.
     driver.destroy_user(other.user);
     for input in targets(&other) {
         let check = driver.check_of(own.user.get(), &input);
@@ -95,7 +95,7 @@ fn objects_of_kernel_are_unreachable() {
     }
 }
 
-/// Section 23.1: a user context can own 64 of the 256 flow tables, and all user contexts 192.
+/// Section 23.1: a user context can own 64 of the 256 flow tables, and all user contexts together 192.
 #[test]
 fn user_contexts_share_flow_tables() {
     let mut driver = initialised_with_ethernet();
@@ -117,9 +117,8 @@ fn user_contexts_share_flow_tables() {
     assert_eq!(fill(&mut driver, fourth), 63);
 }
 
-/// A user context that owns its share of flow groups and entries can still change its entries.
 #[test]
-fn flow_groups_and_entries_of_user_are_limited() {
+fn flow_groups_of_user_are_limited() {
     let mut driver = initialised_with_ethernet();
     let user = driver.create_user(UserRights::empty()).get();
     let tables: Vec<FlowTableId> = (0..17)
@@ -131,7 +130,7 @@ fn flow_groups_and_entries_of_user_are_limited() {
             FlowTableNumber::parse(&output(&driver.execute(&input, 0x400))).table
         })
         .collect();
-    // Each table can have 128 groups, so 16 tables have as many as the share of one user context.
+    // A table holds at most 128 groups, so 16 full tables exhaust the quota of one user context.
     let group = |table, n: u32| {
         let group = CreateFlowGroup { table, first: n * 200, last: n * 200 + 199, ..<_>::default() };
         Command::CreateFlowGroup(group).emit(0)
@@ -222,14 +221,14 @@ fn destroying_user_context_drops_its_objects() {
     assert_eq!(driver.check_of(first.user.get(), &driver::bare(0x800)), Some(Check::UserContext));
     driver.interface.user = 0;
     assert_eq!(driver.rejected(&Command::DestroyUctx(UctxNumber { user: first.user })), Check::UserContext);
-    // More rounds than there are counter sets and flow tables, so that a leak reaches a limit.
+    // Run more rounds than the device has counter sets or flow tables, so that a leak would reach a limit.
     for _ in 0..600 {
         let world = World::new(&mut driver, second.eqn);
         driver.destroy_user(world.user);
     }
 }
 
-/// The kernel creates XRC initiators without a user, but with the CQ of one.
+/// The kernel creates XRC initiator QPs outside any user context, but they use a CQ that a user context owns.
 #[test]
 fn object_in_use_by_kernel_outlives_user_context() {
     let (mut driver, [own, other]) = two_worlds();

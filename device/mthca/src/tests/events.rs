@@ -1,8 +1,8 @@
-//! Event queues (sections 2.4, 7.7 and 7.8).
+//! Event queues (mthca interface, sections 2.4, 7.7 and 7.8).
 
 use super::*;
 
-/// Section 13.3 lists the contents of this event.
+/// Section 13.3 gives the bytes of the port event.
 #[test]
 fn map_eq_selects_eq_for_port_events() {
     let mut driver = with_port();
@@ -30,7 +30,7 @@ fn armed_eq_interrupts_only_once() {
     change(&mut driver, false);
     change(&mut driver, true);
     assert_eq!(driver.interrupts(1), 1, "armed from the start, once");
-    // Arming other queues, known or unknown, does not arm this queue.
+    // Arming other queues, whether they exist or not, does not arm this one.
     driver.write(EQ_ARM, 0xffff_fff9);
     assert_eq!(driver.interrupts(1), 0);
     driver.write(EQ_SET_CI + 16, 1);

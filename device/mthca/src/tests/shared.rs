@@ -93,7 +93,7 @@ fn unreadable_srq_raises_one_catastrophic_event() {
 }
 
 #[test]
-fn rejects_srq_number_in_use_or_unknown() {
+fn rejects_duplicate_and_unknown_srq_numbers() {
     let mut user = User::new(1);
     let context = [3 << 24 | SRQN, 0x2300, 32765, 2 << 29 | 2, 0, 0, 1, 0, 0, 0, 0, 0].map(u32::to_be_bytes);
     assert_eq!(user.with_inbox(0x035, &context.concat(), SRQN), CmdStatus::BadResState.code());

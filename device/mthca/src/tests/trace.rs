@@ -1,5 +1,5 @@
-//! Tests of command traces. They cover the commands of a probe (section 14.3), the commands for a program's objects,
-//! and rejected commands.
+//! Tests of command traces. They cover the commands that the driver executes in its probe function (mthca interface,
+//! section 14.3), commands for a program's objects, and rejected commands.
 
 use card::frontend::testing::assert_golden;
 use card::telemetry::testing::Written;
@@ -34,8 +34,8 @@ fn objects(user: &mut Driver) {
     user.ok(0x2021, &[], QPN);
     user.ok(0x00c, &[0, 0, 0, 1, 2, 0x51, 0x0a, 0x68], 1);
     assert_eq!(user.command(0xff9, MTT, 64).0, 0);
-    // The device rejects these commands for an MPT index that does not match the key, an invalid page size, an unknown
-    // opcode, and an inaccessible mailbox.
+    // The device rejects each of these commands. The causes are, in order: an MPT index that does not match the key, an
+    // invalid page size, an unknown opcode, and an inaccessible mailbox.
     let region = Mpt { key: 0x30, ..Mpt::everything() };
     assert_eq!(user.with_inbox(0x00d, &region.bytes(), 0x31), CmdStatus::BadIndex.code());
     let pages = Mpt { log_pages: 20, ..region };

@@ -1,4 +1,4 @@
-//! Checks that a reliable connection writes every byte and word exactly once, in order.
+//! Checks that every memory effect of a reliable connection happens exactly once and in order.
 
 use protocol::ids::Rkey;
 
@@ -21,7 +21,7 @@ pub(super) enum Role {
     Reader,
 }
 
-/// Progress through the memory effects that the requests in one direction must have, in order.
+/// Progress through the memory effects of the requests in one direction. The effects must happen in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
     role: Role,
@@ -192,8 +192,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a local key operation. Key operations must execute once, in posting order, and not before earlier
-    /// requests permit it.
+    /// Checks a local key operation. Key operations must execute once and in posting order. An invalidation or fenced
+    /// operation must not execute while earlier requests are outstanding.
     pub(super) fn on_key_access(&mut self, id: SideId, op: &KeyOp) -> Result<(), Violation> {
         let (ops, side) = (self.ops(id), self.side_mut(id));
         let ops = &ops[..side.sends.posted];

@@ -64,15 +64,15 @@ pub(super) struct Side {
     flush: Flush,
     /// Whether a receive request was needed when none was posted.
     pub(super) missed_receive: bool,
-    /// Progress in the peer's requests.
+    /// Progress of the peer's requests at this side.
     pub(super) executed: Cursor,
     /// Original value that each of the peer's atomics must return. Set when the atomic has been executed.
     pub(super) originals: Vec<Option<u64>>,
-    /// Progress in the response data for the side's own requests.
+    /// Progress of the responses to the side's own requests.
     pub(super) returned: Cursor,
-    /// Progress in the side's own key operations.
+    /// Progress of the side's own key operations.
     pub(super) worked: Cursor,
-    /// Progress in the key invalidations at the end of the side's READs.
+    /// Progress of the key invalidations that end the side's READs.
     pub(super) ended: Cursor,
     pub(super) flight: Flight,
     pub(super) received: Received,
@@ -282,8 +282,8 @@ impl Checker<'_> {
                     side.flight.transmissions()
                 );
                 if let Some(unreachable) = unreachable.filter(|_| retries == 7) {
-                    // The sum of all timeouts, plus the time for packets that were in flight or for an RNR wait when
-                    // the connection was cut.
+                    // Upper bound: the sum of all timeouts, plus slack for packets in flight or an RNR wait when the
+                    // connection was cut.
                     let timeouts: Duration =
                         (0..=life.retry_count).map(|retries| pair.ack_timeout.after(retries)).sum();
                     let longest = timeouts
@@ -412,7 +412,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks that the engine has not fetched requests unnecessarily if its owner flushes the requests of the side.
+    /// Checks that a QP in ERR whose owner flushes its requests has not fetched more requests than necessary.
     pub(super) fn check_unfetched_requests(&self, id: SideId, host: &SimHost) -> Result<(), Violation> {
         let (pair, side) = (self.pair(id), self.side(id));
         let taken = host.queues.get(&pair.ends[id.side].qpn.get()).map_or([0; 2], |queues| queues.taken);
@@ -420,7 +420,7 @@ impl Checker<'_> {
             let ops = &self.ops(id)[..side.sends.posted];
             let worked = (0..ops.len()).rfind(|&nth| ops[nth].is_local() && side.worked.has_done(ops, nth));
             let begun = side.sends.done.max(side.started).max(worked.map_or(0, |nth| nth + 1));
-            // The engine may have fetched one more request that is not a NOP, and not started it yet.
+            // The engine may have consumed the NOPs that follow, and fetched one more request without starting it.
             let idle = ops[begun..].iter().take_while(|op| op.request.op == SendOp::Nop).count();
             let most = begun + idle + 1;
             ensure!(taken[0] <= most, "{} send requests were fetched (maximum {most})", taken[0]);

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn disagreeing_go_bits_are_rejected() {
+    fn mismatched_go_bits_are_rejected() {
         let registers = script(&[0x0080_0003]);
         assert!(execute(&registers, 0, &Command { op: 3, ..Command::default() }).is_err());
     }

@@ -2,8 +2,8 @@
 //! at a time.
 //!
 //! Besides the port for steps, a guest may have ports whose names consist of [`EXEC_PORT_PREFIX`] and a number. On each
-//! of these ports, the host starts a command with [`ToGuest::Start`]. The guest answers [`ToHost::Started`] and later
-//! [`ToHost::Ended`], or it answers [`ToHost::Failed`]. The port is then free for the next command. Frames for a
+//! of these ports, the host starts a command with [`ToGuest::Start`]. The guest replies with [`ToHost::Started`] and
+//! later [`ToHost::Ended`], or with [`ToHost::Failed`]. The port is then free for the next command. Frames for a
 //! command that has ended are ignored.
 //!
 //! A frame consists of a kind byte, the payload length as a 32-bit little-endian number, and at most [`MAX_PAYLOAD`]
@@ -104,7 +104,7 @@ pub struct StartError {
 pub enum StartErrorKind {
     /// The program does not exist.
     NotFound,
-    /// The program exists, but the kernel does not execute it.
+    /// The program exists, but the kernel cannot execute it.
     NotExecutable,
     /// Any other error, such as a lack of memory.
     Other,

@@ -83,7 +83,7 @@ async fn masked_types(driver: &mut impl Driver) -> Result<()> {
     nop(driver, 1).await?;
     let other = Watch::create(driver, 10, &[kind::COMMAND, kind::CQ_ERROR]).await?;
     let event = nop(driver, 2).await?;
-    // Only this event must arrive, because no queue was mapped to command events at the time of the first command.
+    // The first command must cause no event, because command events were not mapped to any queue at that time.
     other.expect(driver, event).await?;
     other.unmap(driver, &[kind::COMMAND]).await?;
     nop(driver, 3).await?;
@@ -143,8 +143,8 @@ async fn overflow(driver: &mut impl Driver) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// Checks that, if software has not initialised the queue, the device does not detect an overflow but overwrites unread
-/// entries (sections 7 and 8.2).
+/// Checks that the overflow of a queue that software has not initialised goes undetected, so that unread entries are
+/// overwritten (sections 7 and 8.2).
 async fn unprepared(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { log_entries: 1, vector: 16, prepared: false, ..CreateEq::default() };
     let eq = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;

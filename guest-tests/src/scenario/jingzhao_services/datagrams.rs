@@ -78,7 +78,7 @@ impl Link {
         }
     }
 
-    /// Returns the address of the receiving queue pair, reached through the sender's default peer.
+    /// Returns the address of the receiving queue pair. Its path is empty, which selects the sender's default peer.
     fn peer(&self) -> Datagram {
         Datagram { qpn: self.ends().1.qp.qpn, qkey: QKEY, path: Path::default() }
     }

@@ -1,4 +1,4 @@
-//! Runs a driver with planted bugs, each of which must be reported as exactly the expected violations.
+//! Runs a driver with planted bugs, and checks that each bug causes exactly the expected violation reports.
 //!
 //! The driver (`guest/planted_driver.py`) runs in the guest's user space in place of the kernel driver, and performs
 //! the same steps: reset, firmware, context memory, commands, queues and doorbells. For each bug, it reinitialises the
@@ -19,7 +19,7 @@ use crate::report::Report;
 use crate::testbed::kind::Device;
 
 const PROGRAM: &str = include_str!("../../../guest/planted_driver.py");
-/// Time limit for one bug, including about forty preceding commands in an emulated guest.
+/// Time limit for one bug in an emulated guest, including the roughly forty commands that precede the bug.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A planted bug, identified by its name in the program.

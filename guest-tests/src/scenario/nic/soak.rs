@@ -1,5 +1,5 @@
-//! An hour of traffic between two ConnectX: TCP in both directions, UDP, and files with verified content. The kernel's
-//! transmit watchdog reports a queue whose completions stop, so no warning may appear.
+//! An hour of traffic between two ConnectX cards: TCP in both directions, UDP, and files with verified content. Any
+//! kernel warning fails the run, because the transmit watchdog warns about a queue whose completions have stopped.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::testbed::kind::Device;
 
 /// Default duration of a run, in minutes.
 const MINUTES: u64 = 60;
-/// Time limit for what follows the last round of streams.
+/// Time allowed beyond the configured duration, mainly for the round in progress when it ends.
 const MARGIN: Duration = Duration::from_secs(600);
 /// Seed of the file's content.
 const SEED: u64 = 34;
@@ -53,7 +53,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device) -
     report.case("the daemons exit cleanly on SIGTERM", &hint, stop).await
 }
 
-/// Repeats the round until the time is over, at least once.
+/// Runs rounds until `length` has elapsed, but at least one.
 async fn traffic(a: &mut Station, b: &mut Station, length: Duration) -> Result<()> {
     let checksum = content::make(a, SEED).await?;
     let begun = Instant::now();

@@ -11,9 +11,9 @@ use super::streams::{Amount, Protocol, Streams};
 pub(super) struct Tunnel {
     pub(super) name: &'static str,
     module: &'static str,
-    /// Type and options of the tunnel's device, except for the addresses.
+    /// Link type and options of the tunnel device, without its addresses.
     link: &'static str,
-    /// Number of the tunnel's network.
+    /// Number of the network inside the tunnel, from which the stations' addresses are derived.
     network: u16,
 }
 
@@ -25,11 +25,11 @@ pub(super) const ALL: &[Tunnel] = &[
     Tunnel { name: "IP over IP", module: "ipip", link: "ipip", network: 605 },
 ];
 
-/// Name of the tunnel's device.
+/// Name of the tunnel device.
 const DEVICE: &str = "tunnel";
 
 impl Tunnel {
-    /// Checks that packets of all lengths and streams in both directions pass through the tunnel.
+    /// Checks ping with several packet sizes, TCP streams in both directions and UDP streams in one direction.
     pub(super) async fn carries(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         self.add(a, b).await?;
         self.add(b, a).await?;

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_swapped_within_group() {
+    fn icm_entries_are_swapped_within_group() {
         let entries = [
             entry(0, 0x1_0000_0000, 64),
             entry(0x4_0000, 0x1_0004_0000, 32),

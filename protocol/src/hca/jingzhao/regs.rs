@@ -21,9 +21,9 @@ pub enum Register {
     InitDone,
 }
 
-/// Offsets of the HCR: first that of the specification, then that of the public driver.
+/// Offsets of the HCR in the specification and in the public driver.
 pub const HCR: [u32; 2] = [0x8_0000, 0];
-/// Offsets of the reset register: first that of the specification, then that of the public RTL.
+/// Offsets of the reset register in the specification and in the public RTL.
 pub const RESET: [u32; 2] = [0xf_0010, 0x0_0f10];
 /// Offset of the init_done register.
 pub const INIT_DONE: u32 = 0x0_0f20;

@@ -18,7 +18,7 @@ use crate::layout;
 pub const LEN: usize = 64;
 /// Offset in [`Fields`] of the byte that contains the owner bit. The device writes this byte last.
 pub const OWNER_BYTE: usize = 0x3f;
-/// Last byte of an entry that the driver has initialized: opcode [`CqeOpcode::Invalid`] and owner bit 1.
+/// Last byte of an entry that the driver has initialised: opcode [`CqeOpcode::Invalid`] and owner bit 1.
 pub const INITIAL_OWNER_BYTE: u8 = 0xf1;
 
 codes! {
@@ -211,8 +211,8 @@ pub enum Cqe {
     Failed(Failure),
     /// The CQ continues in its new ring.
     Resize,
-    /// A frame was received. [`Cqe::parse`] does not return this variant, because the CQE has the same opcode as that
-    /// of a message.
+    /// A frame was received. [`Cqe::parse`] never returns this variant, because CQEs of frames and of messages have the
+    /// same opcode.
     Frame(FrameReceipt),
 }
 
@@ -248,7 +248,7 @@ impl Cqe {
         }
     }
 
-    /// Returns the fields of the CQE, with the given owner bit. The CQE of a frame has other fields; see
+    /// Returns the fields of the CQE, with the given owner bit. The CQE of a frame has a different layout; see
     /// [`FrameReceipt::fields`].
     pub fn fields(&self, owner: bool) -> Fields {
         let fields = Fields { opcode: self.opcode().code(), owner, ..Fields::default() };

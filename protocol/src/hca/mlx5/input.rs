@@ -53,7 +53,7 @@ use crate::ids::Iova;
 pub struct Pages<'a>(&'a [[u8; 8]]);
 
 impl<'a> Pages<'a> {
-    /// Reads a list that fills `bytes`. An incomplete address at the end is ignored.
+    /// Parses all of `bytes` as a list. A trailing partial address is ignored.
     pub const fn parse(bytes: &'a [u8]) -> Self {
         Self(bytes.as_chunks().0)
     }
@@ -328,7 +328,7 @@ commands! {
     /// Reads the counters of the port.
     QueryVportCounter(QueryVportCounter) -> VportCounters;
 
-    /// Selects the flow table in which the evaluation of a frame starts.
+    /// Sets the root flow table, where the evaluation of each frame starts.
     SetFlowTableRoot(SetFlowTableRoot) -> OutputHeader;
     CreateFlowTable(CreateFlowTable) -> FlowTableNumber;
     DestroyFlowTable(FlowTableSelector) -> OutputHeader;

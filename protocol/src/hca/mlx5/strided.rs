@@ -7,8 +7,9 @@
 //! | repeat block | entry | entry | ... |
 //! ```
 //!
-//! The region consists of all ranges in order, followed by all ranges one stride further on, and so on. For example, two
-//! ranges of 8 bytes with strides of 10 bytes describe every first 8 of 10 bytes at two places in turn.
+//! The region consists of all ranges in order, followed by all ranges one stride further on, and so on. For example,
+//! two ranges of 8 bytes with strides of 10 bytes describe the first 8 of every 10 bytes at two addresses, alternating
+//! between the two.
 //!
 //! # Spec
 //! mlx5 interface, section 13.2.
@@ -18,7 +19,7 @@ use crate::describe::{Describe, Field as _, Visitor};
 use crate::ids::Va;
 use crate::layout;
 
-/// Value of [`RepeatBlock::key`]. It is the whole key of no region, because the device reserves the first indices.
+/// Value of [`RepeatBlock::key`]. No region has this key, because the device reserves the lowest key indices.
 pub const REPEAT_KEY: u32 = 0x400;
 
 layout! {
@@ -26,7 +27,7 @@ layout! {
     pub struct RepeatBlock[16] big_endian {
         /// Number of bytes in one repetition, which is the sum of the byte counts of all entries.
         @0x00        byte_count: u32,
-        /// [`REPEAT_KEY`], where a KLM has its key.
+        /// [`REPEAT_KEY`] in every strided list. In a KLM, the key is at this offset.
         @0x04        key: u32 => Hex,
         @0x08        repetitions: u32,
         /// Number of entries that follow the header.
@@ -71,15 +72,16 @@ pub struct StridedList<'a> {
 }
 
 impl<'a> StridedList<'a> {
-    /// Interprets a translation list. Returns `None` if the list is not strided. In a list of page addresses, the bytes
-    /// where a header has [`REPEAT_KEY`] are the low half of an address, and [`REPEAT_KEY`] is no page address.
+    /// Interprets a translation list. Returns `None` if the list is not strided. In a list of page addresses, the low
+    /// half of the first address is at the position of the key. It never equals [`REPEAT_KEY`], which is not
+    /// page-aligned.
     pub fn parse(list: &'a [u8]) -> Option<Self> {
         let (header, rest) = list.split_first_chunk()?;
         let header = RepeatBlock::parse(header);
         (header.key == REPEAT_KEY).then_some(Self { header, rest })
     }
 
-    /// Returns the entries that the header counts and that the list contains.
+    /// Returns the entries after the header: as many as the header states, or fewer if the list is shorter.
     pub fn entries(&self) -> impl Iterator<Item = StridedEntry> + use<'a> {
         let (units, _) = self.rest.as_chunks::<UNIT>();
         units.iter().take(self.header.entries.into()).map(StridedEntry::parse)
@@ -100,8 +102,8 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The header and the two entries that libmlx5 writes for two ranges of 8 bytes, each followed by 2 bytes that are
-    /// skipped, and three repetitions.
+    /// Header and entries that libmlx5 writes for three repetitions of two 8-byte ranges, each followed by a 2-byte
+    /// gap.
     fn list() -> Vec<u8> {
         let header: [u8; 16] = words(&[(0x0, 16), (0x4, 0x400), (0x8, 3), (0xc, 2)]);
         let entry = |va| -> [u8; 16] { words(&[(0x0, 0x000a_0008), (0x4, 0xb04), (0x8, 0x5567), (0xc, va)]) };

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn parses_published_arm_doorbell() {
+    fn parses_arm_doorbell_from_specification() {
         let expected = ArmCq { arm_for: Some(ArmFor::Any), cqn: Cqn::new(0x11), consumer: 5, sequence: 1 };
         assert_eq!(ArmCq::parse([0x12, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00, 0x05]), expected);
         let solicited = ArmCq::parse([0x31, 0x00, 0x00, 0x11, 0xff, 0xff, 0xff, 0xff]);

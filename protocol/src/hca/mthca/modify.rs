@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn inbox_and_outbox_contain_context_after_mask() {
+    fn context_follows_mask_in_inbox_and_outbox() {
         let mut inbox = [0; ModifyQp::LEN];
         inbox[3] = 0x20;
         inbox[8..].copy_from_slice(&full().emit());

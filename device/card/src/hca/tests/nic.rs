@@ -249,7 +249,7 @@ fn rdma_half_with_addresses_receives_only_these() {
         (hca.port_stats().roce, hca.frontend.received.len())
     };
     assert_eq!([counts(&roce), counts(&tagged(0)), counts(&tagged(5))], [(1, 0), (2, 0), (2, 1)]);
-    // An address can have another MAC than the port.
+    // The MAC of a RoCE address can differ from the port's MAC.
     let other = RoceAddress { mac: mac(7), vlan: Some(5), ..address };
     hca.port.set_roce_addresses(vec![other]);
     let mut to_other = tagged(5);
@@ -262,7 +262,7 @@ fn rdma_half_with_addresses_receives_only_these() {
     assert!(hca.port.is_own_mac(mac(7)) && hca.port.is_own_mac(mac(1)) && !hca.port.is_own_mac(mac(2)));
 }
 
-/// The guest's own RoCE software, such as soft-RoCE, checks the ICRC.
+/// The guest's own RoCE software, such as soft-RoCE, checks the ICRC, so frames to the NIC must have one.
 #[test]
 fn frames_to_nic_have_icrc() {
     let mut hca = nic(2);
@@ -321,8 +321,8 @@ fn nic_frames_are_unmodified_and_length_checked() {
 #[test]
 fn engine_and_nic_alternate_after_at_most_32_frames() {
     let mut hca = nic(9);
-    // The doorbell sends one packet from QP 1 to LID 1. The packet's length differs from that of the NIC's
-    // frames.
+    // The doorbell sends one packet from QP 1 to LID 1. It can be recognised by its length, which differs from that of
+    // the NIC's frames.
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
     hca.frontend.to_send = vec![plain(mac(1), mac(9), 1000); 300].into();
     let turns = turns(&mut hca);
@@ -330,7 +330,7 @@ fn engine_and_nic_alternate_after_at_most_32_frames() {
     assert_ne!(turns[0][0], 1000, "the engine began");
     assert!(turns.concat()[1..].iter().all(|len| *len == 1000));
 
-    // Even if the NIC has more frames, the engine's turn comes after 32 NIC frames.
+    // The engine sends after at most 32 NIC frames, even if the NIC has more.
     let mut hca = nic(9);
     hca.sender = Sender::Nic;
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
@@ -339,7 +339,7 @@ fn engine_and_nic_alternate_after_at_most_32_frames() {
     assert_eq!((sent.iter().position(|len| *len != 1000), sent.len()), (Some(32), 101));
 }
 
-/// Returns a device whose NIC has more long frames than one turn sends to shared memory.
+/// Returns a device whose NIC has more long frames queued than one turn may send to a shared-memory fabric.
 fn nic_with_long_frames() -> Hca<Nic> {
     let mut hca = nic(9);
     hca.frontend.to_send = vec![plain(mac(1), mac(9), 9000); 70].into();
@@ -508,8 +508,8 @@ fn nics_exchange_frames_over_every_fabric() {
             serde_json::from_str(r#"{"direction": "tx", "action": "drop", "nth": 2}"#).unwrap();
         a.impair(Rule::try_from(rule).unwrap()).unwrap();
 
-        // The frames go to the other device, to an unknown MAC, and to all members. Some come from a guest behind the
-        // NIC. The frames include runs of equal length, a frame as long as a jumbo frame with two tags, and more frames
+        // The destinations are the other device, an unknown MAC and all members. Some frames come from a guest behind
+        // the NIC. There are runs of equal length, one frame as long as a double-tagged jumbo frame, and more frames
         // than fit into one turn.
         let unknown = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
         let behind = MacAddr([0x52, 0x54, 0, 0, 0, 1]);

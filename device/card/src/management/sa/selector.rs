@@ -68,18 +68,20 @@ impl Bound {
         has_value.then_some(Self { quantity, selector, code })
     }
 
-    /// Returns whether the value with code `is` lies within the bound. Returns false for every value if the bound's own
-    /// code is not defined.
-    pub(super) fn admits(self, is: u8) -> bool {
+    /// Returns whether the bound admits the value that code `candidate` encodes. Selector 3 admits every value. Any
+    /// other bound whose own code is undefined admits none.
+    pub(super) fn admits(self, candidate: u8) -> bool {
         let Self { quantity, selector, code } = self;
         if selector > EXACTLY {
             return true;
         }
-        let (Some(bound), Some(is)) = (quantity.rank(code), quantity.rank(is)) else { return false };
+        let (Some(bound), Some(candidate)) = (quantity.rank(code), quantity.rank(candidate)) else {
+            return false;
+        };
         match selector {
-            0 => is > bound,
-            1 => is < bound,
-            _ => is == bound,
+            0 => candidate > bound,
+            1 => candidate < bound,
+            _ => candidate == bound,
         }
     }
 

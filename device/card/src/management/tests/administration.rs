@@ -149,7 +149,7 @@ fn undefined_group_parameter_codes_are_rejected() {
         (mtu, 1, 5, 4),
         (mtu, 3, 0, 4),
         (rate, 2, 23, 23),
-        // 5 Gb/s has a larger code than 10 Gb/s.
+        // 5 Gb/s is less than 10 Gb/s, although its code is larger.
         (rate, 0, 5, 3),
         (rate, 3, 63, 6),
         (life_time, 2, 0, 0),
@@ -267,7 +267,7 @@ fn unsupported_sa_requests_return_specified_status() {
 }
 
 #[test]
-fn responses_and_other_classes_are_ignored() {
+fn sa_ignores_responses_and_other_mad_classes() {
     let mut management = open(1);
     assert_eq!(ask(&mut management, QP1, sa(0x81, PATH, 0, &[])), [] as [Mad; 0]);
     assert_eq!(
@@ -296,11 +296,11 @@ fn services_are_registered_found_and_removed() {
     assert_eq!(status(&ask(GET, 1, &record[..8])), 0x0300);
 }
 
-/// Returns an acknowledgement as sent by the kernel: version 1, type 2, active, with the segment and the end of
-/// the window.
+/// Returns an RMPP ACK as the kernel sends it: version 1, type 2, active, with a segment number and the end of the
+/// window.
 fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
     let mut mad = *table;
-    // Linux acknowledges segments with the method of its request.
+    // Linux puts the method of its original request into the acknowledgement, not that of the response.
     mad[3] = GET_TABLE;
     mad[24..28].copy_from_slice(&[1, 2, 0x01, 0]);
     mad[28..32].copy_from_slice(&segment.to_be_bytes());

@@ -267,7 +267,7 @@ fn atomics_return_the_original_word() {
 }
 
 #[test]
-fn unmapped_memory_fails_access() {
+fn access_to_unmapped_memory_fails() {
     let (mut dma, keys, pages) = swapped();
     dma.unmap(Iova::new(0x1000), 0x1000).unwrap();
     let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };

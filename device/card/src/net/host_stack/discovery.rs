@@ -84,8 +84,8 @@ impl HostStack {
             return Err(DropReason::BadSource);
         }
         let probe = ip.src.is_unspecified();
-        // RFC 4861, section 7.1.1: a probe is addressed to the group of its target. Section 4.3: a multicast
-        // solicitation contains the sender's MAC.
+        // RFC 4861, section 7.1.1: a probe is sent to a solicited-node multicast address. Section 4.3: any other
+        // multicast solicitation contains the sender's MAC.
         if probe && !ip.dst.is_multicast()
             || !probe && ip.dst.is_multicast() && solicitation.source_mac.is_none()
         {
@@ -101,14 +101,14 @@ impl HostStack {
         self.allow_answer(now, ether.src, answers)?;
         let reply = Advertisement {
             target: solicitation.target,
-            // A unicast solicitation without its sender's MAC is answered without this MAC, which the sender already
-            // has (RFC 4861, section 7.2.4).
+            // RFC 4861, section 7.2.4: a unicast solicitation without a source link-layer address is answered without a
+            // target link-layer address, because the sender already has the port's MAC.
             target_mac: (ip.dst.is_multicast() || solicitation.source_mac.is_some()).then_some(own.mac),
             solicited: !probe,
         };
-        // The sender of a probe for a duplicate address (RFC 4862) has no address yet, so the answer is
-        // addressed to all nodes. The frame itself is sent only to the prober's MAC, as RFC 6085 permits, so
-        // that a probe does not cause a broadcast.
+        // A duplicate address detection probe (RFC 4862) comes from the unspecified address, so the answer is addressed
+        // to all nodes. As RFC 6085 permits, the frame goes only to the prober's MAC, so that a probe causes no
+        // broadcast.
         let dst = if probe { icmpv6::ALL_NODES } else { ip.src };
         reply.emit_frame(own.mac, ether.src, dst, answers.buffer());
         commit_answer(answers, ether.src);

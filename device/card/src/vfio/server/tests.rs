@@ -310,7 +310,7 @@ fn region_file_is_sent_with_its_reply() {
     assert_eq!(bench.answer(), None);
 }
 
-/// A client that gives too little room for the capability must not map the whole region by mistake.
+/// A client whose argsz leaves no room for the capability must not be led to map the whole region.
 #[test]
 fn sparse_area_describes_mappable_part() {
     let mut bench = Bench::new();
@@ -510,8 +510,7 @@ fn each_range_gets_its_own_descriptor() {
     let files = [memfd(0x2000), memfd(0x2000)];
     rustix::io::pwrite(&files[0], b"first", 0x1000).unwrap();
     rustix::io::pwrite(&files[1], b"other", 0).unwrap();
-    // All messages are in the socket before the server reads. The first and the last message have no
-    // descriptors.
+    // All messages are in the socket before the server reads. The first and last messages carry no descriptors.
     bench.send(&message(1, 9, 0, &access(0, 0, 4, &[])));
     bench.send_fds(&message(2, 2, 0, &dma_map(3, 0x1000, 0x10_0000, 0x1000)), &[files[0].as_fd()]);
     bench.send_fds(&message(3, 2, 0, &dma_map(1, 0, 0x20_0000, 0x2000)), &[files[1].as_fd()]);

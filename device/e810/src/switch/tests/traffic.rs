@@ -142,7 +142,7 @@ fn destination_override_selects_target() {
 }
 
 #[test]
-fn loopback_and_lan_bits_control_local_forwarding() {
+fn loopback_and_lan_bits_select_destinations() {
     let cases = [
         (LOOPBACK, (false, vec![2])),
         (LOOPBACK | LAN, (true, vec![2])),

@@ -76,7 +76,7 @@ fn longest_path_costs_one_lookup_per_group() {
 
 /// Tables that forward many copies of a frame to each other do not multiply the cost.
 #[test]
-fn copies_do_not_multiply_lookups() {
+fn forwarded_copies_do_not_multiply_lookups() {
     let mut steering = Steering::default();
     let mut root = steering.catch_all(255, forward(&[tir(1); 32]));
     for level in (0..40).rev() {

@@ -62,7 +62,7 @@ fn tcp_fields_include_ports_and_flags() {
 }
 
 #[test]
-fn first_tag_decides_vlan_fields() {
+fn outermost_tag_determines_vlan_fields() {
     let udp = OuterHeaders { ip_protocol: 17, udp_src_port: 0x1234, udp_dst_port: 53, ..ip6() };
     assert_eq!(headers(&udp6(OWN, &[])), udp);
     let tagged = OuterHeaders { service_tag: true, vlan_id: 7, ..udp };

@@ -55,7 +55,7 @@ fn blocked_qp_is_recognised_by_gid_mac() {
 
 /// Only the QP that has sent a datagram is excluded, even if the QP of another device has the same number.
 #[test]
-fn blocking_applies_to_sender_only() {
+fn loopback_blocking_excludes_only_sending_qp() {
     let (mut a, mut b) = (member(1, false), member(2, true));
     assert_eq!(a.qpn, b.qpn);
     b.post(&request(WqeOpcode::Send, Operation::Datagram(to_group()), b.data(0, 100)));

@@ -107,7 +107,7 @@ fn invalid_rq_contexts_are_rejected() {
 }
 
 #[test]
-fn invalid_tirs_and_queue_tables_are_rejected() {
+fn invalid_tirs_tiss_and_rqts_are_rejected() {
     let mut net = Net::new();
     let good = TirContext { rqn: net.rqn, domain: net.domain, ..TirContext::default() };
     for (context, check) in [

@@ -150,7 +150,7 @@ fn frames_without_receive_are_dropped_and_counted() {
 }
 
 #[test]
-fn frame_longer_than_receive_is_dropped() {
+fn frame_longer_than_receive_buffer_is_dropped() {
     let mut net = Net::new();
     net.create_direct_tir();
     net.post_receive(&[1000]);

@@ -58,7 +58,7 @@ fn unsignaled(wqe: FrameWqe<'static>) -> FrameWqe<'static> {
     FrameWqe { control: ControlSegment { completion: 0, ..wqe.control }, ..wqe }
 }
 
-/// A WQE with this index, which is not posted.
+/// Returns a WQE with this index, without posting it.
 fn bytes(net: &Net, index: u16) -> Vec<u8> {
     let wqe = frame(net);
     FrameWqe { control: ControlSegment { index, ..wqe.control }, ..wqe }.emit()
@@ -119,7 +119,7 @@ const CASES: &[Case] = &[
         net.driver.poke(SQ_RECORD + 6, &[0, 65]);
         ring(net, &output(&wqe));
     }),
-    // The WQEs are executed, but none of them has a CQE, so software cannot know that.
+    // The WQEs are executed, but none of them has a CQE, so software cannot know that the blocks are free.
     (&SQ_OVERRUN, |net| {
         for _ in 0..65 {
             send(net, |net| unsignaled(frame(net)));
@@ -197,7 +197,7 @@ fn each_netdev_violation_is_reported_once() {
 }
 
 #[test]
-fn correct_netdev_software_is_not_reported() {
+fn correct_netdev_driver_causes_no_violations() {
     let mut net = strict();
     for round in 0..200 {
         net.post_receive(&[1522]);

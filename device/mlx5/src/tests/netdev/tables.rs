@@ -38,7 +38,7 @@ fn hash_fields() -> protocol::hca::mlx5::tir::HashFields {
 }
 
 #[test]
-fn flow_tables_are_listed_from_any_position() {
+fn flow_table_rows_are_listed_from_any_index() {
     let mut net = Net::new();
     let tirn = net.create_direct_tir();
     let tables = [55, 54].map(|level| net.create_flow_table(level, 0x0806, Destination::Tir(tirn)).get());

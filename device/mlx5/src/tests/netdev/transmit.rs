@@ -84,7 +84,7 @@ fn short_frames_are_padded() {
 }
 
 #[test]
-fn only_signaled_wqes_have_cqes() {
+fn only_signalled_wqes_generate_cqes() {
     let mut net = Net::new();
     let control = net.control(Opcode::Nop);
     for completion in [0, 1, 2, 3] {
@@ -307,13 +307,13 @@ fn doorbells_for_stopped_sqs_are_ignored() {
 
 /// Section 7.4: the doorbell of another queue of the page may be the only one that the device finds.
 #[test]
-fn foreign_doorbell_polls_record_of_sq() {
+fn doorbell_of_unknown_queue_polls_sq_record() {
     let mut net = Net::of(Bench::mapped(), 1);
     assert!(net.driver.resources().uars.is_mapped(net.uar));
     let (sqn, frame) = (net.sqn, plain(2, 64));
     for number in 0..200 {
         let wqe = net.wqe(EthernetSegment::default(), &frame, 0);
-        // No queue has this number, so the doorbell of `post` names no queue.
+        // No queue has this number, so the doorbell that `post` rings selects no queue.
         net.sqn = Sqn::new(0x77);
         net.post(&wqe);
         net.sqn = sqn;
