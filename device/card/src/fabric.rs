@@ -115,7 +115,7 @@ pub trait Fabric {
         None
     }
 
-    /// Returns the members of a ring, if the fabric is a ring.
+    /// Returns the members of the network, or `None` if the fabric is not `ring`.
     fn members(&self) -> Option<Vec<MemberRow>> {
         None
     }

@@ -29,9 +29,9 @@
 //!   performance management requests themselves ([`NodeProfile::always_answers_perf`]). A directed-route packet passes
 //!   through the switch of the sender's HCA, and is then sent as a frame to the HCA at the end of the route. The
 //!   response passes through the switch of the responding HCA.
-//! - **Setting attributes.** The subnet manager is built in, so no peer is one. A remote Set is therefore rejected
-//!   unless the guest has configured an M_Key and the request carries it. A port that is down, or that software has not
-//!   opened, answers nothing.
+//! - **Setting attributes.** The subnet manager is built in, so no peer may act as one. A remote Set is therefore
+//!   rejected unless the guest has configured an M_Key and the request carries it. A port that is down, or that
+//!   software has not opened, answers nothing.
 //!
 //! This module owns neither a socket nor a clock. A MAD from the guest arrives through MAD_IFC, or as a frame
 //! to one of the two MACs accepted by [`Management::serves`]. The owner polls the outputs.
@@ -245,7 +245,7 @@ impl Management {
         }
     }
 
-    /// Returns to the power-on state, except for counters and discovered nodes.
+    /// Restores the power-on state, except for counters and discovered nodes.
     pub fn reset(&mut self) {
         self.port.reset();
         self.administration = SubnetAdministration::new(self.port.mtu());
@@ -414,10 +414,10 @@ impl Management {
         Admitted::Taken
     }
 
-    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in, so no peer is one. A remote
-    /// Set must therefore carry the M_Key configured by the guest, and is rejected if the guest has configured none.
-    /// Set(SMInfo) is exempt, because SMInfo belongs to the subnet manager software, which the port's M_Key does not
-    /// protect.
+    /// Returns whether an SMP from the wire is permitted. The subnet manager is built in, so no peer may act as one. A
+    /// remote Set must therefore carry the M_Key configured by the guest, and is rejected if the guest has configured
+    /// none. Set(SMInfo) is exempt, because SMInfo belongs to the subnet manager software, which the port's M_Key does
+    /// not protect.
     fn is_permitted(&mut self, received: &Datagram) -> bool {
         let header = protocol::mad::header(&received.mad);
         let sets = received.destination_qp == QP0
@@ -556,7 +556,7 @@ fn to_guest(own: Lid, source: Lid, source_qp: Qpn, qpn: Qpn, mad: Mad) -> Output
     Output::ToGuest(Datagram { source, source_qp, destination: own, destination_qp: qpn, mad })
 }
 
-/// Returns the GID of a GUID.
+/// Returns the GID that consists of the default prefix and a GUID.
 fn gid(guid: u64) -> [u8; 16] {
     (u128::from(GID_PREFIX) << 64 | u128::from(guid)).to_be_bytes()
 }

@@ -229,7 +229,7 @@ impl Members {
 }
 
 impl LocalFabric {
-    /// Checks whether the NIC may send from `source`, which its driver chose. If so, learns the source MAC.
+    /// Returns whether the NIC may send from `source`, which its driver chose. If so, learns the source MAC.
     fn admit(&mut self, now: engine::Instant, source: Source) -> bool {
         let joins = self.network.joins.load(Ordering::Relaxed);
         let is_alike = |last: Admitted| {
@@ -577,7 +577,7 @@ mod tests {
         c.send(&mut batch(&[(MACS[1], 1)]));
         assert_eq!(all_received(&mut b).count(), 19);
 
-        // Once the owner of an address has joined, no other member may use it.
+        // Once the owner of an address has joined, no other member may send from this address.
         let late = MacAddr([2, 0, 0, 0, 0, 9]);
         let _late = a.network.join(&member(9)).unwrap();
         a.send(&mut of(frames_from(MACS[0], MACS[1], &member(9))));

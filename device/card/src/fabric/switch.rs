@@ -71,7 +71,7 @@ pub enum PeerError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedPeer {
     pub peer: UdpPeer,
-    /// Name that has the peer's address.
+    /// Name that resolves to the peer's address.
     pub name: Arc<str>,
 }
 
@@ -196,9 +196,9 @@ impl Switch {
         }
     }
 
-    /// Replaces the peers found through DNS. A peer that was and still is among them keeps its learned MACs and its
-    /// counters. Peers added with [`Switch::add`] take precedence: if DNS also has the address of such a peer, nothing
-    /// changes for it. Returns why peers were left out.
+    /// Replaces the peers found through DNS. A peer that DNS still returns keeps its learned MACs and its counters.
+    /// Peers added with [`Switch::add`] take precedence: they stay unchanged even if DNS returns their addresses.
+    /// Returns an error for each peer that could not be added.
     pub fn set_resolved(&mut self, resolved: &[ResolvedPeer]) -> Vec<PeerError> {
         let by_addr: HashMap<_, _> = resolved.iter().map(|found| (found.peer.addr, found)).collect();
         let is_same = |peer: &Peer| {
@@ -397,8 +397,8 @@ impl Switch {
 
     /// Returns the destination of a frame from the HCA.
     pub fn route(&self, now: Instant, dst: MacAddr) -> Route {
-        // If there is only one peer, every frame goes to it. Flooding would cost more. However, no peer may receive the
-        // frames to an absent peer.
+        // If there is only one peer, every frame goes to it, because flooding would cost more. This does not apply
+        // while other peers are absent, because frames to an absent peer must not reach any other peer.
         if self.peers.len() == 1 && self.absent == 0 {
             return Route::Peer(0);
         }

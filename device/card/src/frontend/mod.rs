@@ -80,7 +80,7 @@ pub enum PortKind {
 }
 
 impl PortKind {
-    /// Whether the port belongs to a NIC.
+    /// Returns whether the port belongs to a NIC.
     pub const fn is_nic(&self) -> bool {
         matches!(self, Self::Nic)
     }
@@ -342,8 +342,8 @@ pub trait Interface: Frontend + Send {
     /// Requirements on software. In strict mode, the device reports violations of them.
     const RULES: &'static [&'static Rule];
 
-    /// Reason why the doorbells must trap, worded to follow "its doorbells". `None` if the interface supports
-    /// [`Frontend::map_doorbells`].
+    /// Why the doorbells must trap, phrased to continue a sentence after "its doorbells". `None` if the interface
+    /// supports [`Frontend::map_doorbells`].
     const NEEDS_TRAPS: Option<&'static str>;
 
     /// Creates a device in its power-on state.

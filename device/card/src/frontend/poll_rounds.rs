@@ -8,20 +8,20 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
-/// Maximum number of records polled as soon as a doorbell is found. If no more queues than that share the doorbell, all
+/// Maximum number of records polled as soon as a doorbell is found. If at most this many queues share the doorbell, all
 /// of them are polled in the same turn.
 pub const POLLS_AT_ONCE: usize = 16;
 /// Maximum number of records polled at the end of a turn of the worker thread.
 pub const POLLS_PER_TURN: usize = 256;
 
-/// Queues by slot, and the active rounds. A slot identifies a doorbell, or several doorbells, that queues share.
+/// Queues by slot, and the active rounds. A slot identifies one or more doorbells that its queues share.
 #[derive(Debug)]
 pub struct PollRounds<S> {
     slots: BTreeMap<S, Queues>,
     /// Slots with an active round, and possibly slots whose round has already ended.
     active: VecDeque<S>,
-    /// The slots in `active`, each of which is there once. Software could otherwise ring a doorbell whose rounds end at
-    /// once, and fill the queue behind long rounds.
+    /// The slots in `active`, which contains each slot at most once. Otherwise, software could make `active` grow during
+    /// a long round by ringing a doorbell with short rounds again and again.
     queued: BTreeSet<S>,
 }
 
@@ -87,7 +87,7 @@ impl<S: Copy + Ord> PollRounds<S> {
         queues.last
     }
 
-    /// Whether a round is active, so that another turn is needed.
+    /// Returns whether another turn is needed, because a round may be active.
     pub fn is_active(&self) -> bool {
         !self.active.is_empty()
     }

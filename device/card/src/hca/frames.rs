@@ -228,7 +228,7 @@ impl<F: Frontend> Hca<F> {
         self.handle_packet(frame, &received);
     }
 
-    /// Handles a packet that the port has accepted from the fabric.
+    /// Handles a packet that arrived at the port and was accepted.
     fn handle_packet(&mut self, frame: &[u8], received: &RoceFrame<'_>) {
         self.port.count_received(frame);
         if self.admit(received) {
@@ -330,7 +330,8 @@ impl<F: Frontend> Hca<F> {
         self.release_outbound();
     }
 
-    /// Sends the last frame, after resolving its destination IP address to a MAC.
+    /// Resolves the destination IP address of the last frame to a MAC, and sends the frame. If the MAC is not known
+    /// yet, queues the frame until it is known.
     fn resolve_and_send(&mut self, about: impl FnOnce() -> About) {
         let ip = self
             .outbound

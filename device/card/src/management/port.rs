@@ -117,7 +117,7 @@ impl ManagedPort {
         }
     }
 
-    /// Returns to the power-on state, except for counters.
+    /// Restores the power-on state, except for counters.
     pub(super) fn reset(&mut self) {
         *self = Self {
             link_up: self.link_up,
@@ -351,7 +351,7 @@ impl ManagedPort {
 
     /// Executes Set(PortInfo) (section 14.2.5.6). Fields determined by the fabric cannot be set, and a LID other than
     /// the configured one is rejected. PortInfo keeps the LID and the service level of the built-in subnet manager,
-    /// even if another one runs in the guest.
+    /// even if the guest runs a subnet manager of its own.
     fn set_port_info(
         &mut self,
         view: &View,

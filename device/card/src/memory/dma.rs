@@ -433,7 +433,8 @@ impl Piece<'_> {
     }
 }
 
-/// Stores the last byte of an entry after all others, with release order.
+/// Stores the last byte of an entry after all others, with release order. Returns false if the entry is empty or does
+/// not fit.
 fn hand_over(to: &VolatileSlice<'_>, entry: &[u8]) -> bool {
     let Some((&owner, body)) = entry.split_last() else { return false };
     to.copy_from(body);

@@ -115,7 +115,7 @@ impl KeyTable {
         &mut self.slots
     }
 
-    /// Returns a cached translation of the key that may cover `va`. The caller must check whether it does.
+    /// Returns a cached translation for the key, if any. The caller must check whether the translation covers `va`.
     #[inline]
     pub(super) fn lookup(&self, key: Lkey, va: Va) -> Option<TlbEntry> {
         self.cache.get(key, self.index(key), va)

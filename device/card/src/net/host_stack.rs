@@ -28,9 +28,9 @@ use crate::identity::Identity;
 /// Maximum number of pending answers. Answers accumulate while the fabric is blocked. Answers beyond this limit are
 /// dropped.
 ///
-/// A frame causes at most one answer, which goes to the frame's source and is not longer than the frame, so that a peer
-/// cannot use this port to amplify traffic. Only the advertisement that answers a probe is longer, by an option of
-/// eight bytes (RFC 4861, section 7.2.4).
+/// A frame causes at most one answer, which goes to the frame's source and is not longer than the frame. A peer
+/// therefore cannot use this port to amplify traffic. Only the advertisement that answers a probe is longer, by an
+/// option of eight bytes (RFC 4861, section 7.2.4).
 pub(super) const MAX_WAITING: usize = 256;
 
 const HOP_LIMIT: u8 = 64;

@@ -262,9 +262,9 @@ impl Port {
         untagged.inspect_err(|_| self.stats.count_drop(DropReason::Vlan)).ok()
     }
 
-    /// Checks a frame from the fabric that is in the flow of the last packet that [`Port::receive`] returned, and
-    /// returns its packet. Returns `None` for any other frame, which must be passed to [`Port::receive`]. Such a frame
-    /// may be of the flow too, with a wrong ICRC.
+    /// Checks a frame from the fabric that belongs to the flow of the last packet returned by [`Port::receive`], and
+    /// returns its packet. Returns `None` for a frame outside the flow, or with a wrong ICRC. Such a frame must be
+    /// passed to [`Port::receive`].
     pub fn receive_in_flow<'a>(&mut self, frame: &'a [u8], icrc: IcrcField) -> Option<RoceFrame<'a>> {
         let flow = self.accepted.as_ref().filter(|_| self.link.is_up())?;
         let roce = RoceFrame::parse_in_flow(flow, frame, icrc)?;

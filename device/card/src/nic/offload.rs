@@ -281,7 +281,7 @@ impl L4Header {
             .with_u16(u16::try_from(segment.len()).unwrap_or(u16::MAX))
             .with(segment)
             .value();
-        // RFC 768: a computed sum of 0 is transmitted as 0xFFFF, since 0 means "no checksum".
+        // RFC 768: a computed sum of 0 is transmitted as 0xFFFF, because 0 means "no checksum".
         let value = if sum == 0 && self.protocol == L4Protocol::Udp { u16::MAX } else { sum };
         put_u16(frame, field, value);
     }

@@ -21,14 +21,15 @@ pub(super) const TAIL: usize = 4;
 
 const PAGE: u64 = 4096;
 
-/// Multiplier for choosing slots. It is odd, so that different parts of a page also get different slots.
+/// Multiplier for the offset in a page when a slot is chosen. It is odd, so that different offsets in a page get
+/// different slots.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Number of payload bytes that determine the payload's slot.
 const SAMPLE: usize = 64;
 
-/// The cached runs. The address of a read from guest memory selects the slot of the data read. The first
-/// bytes of a frame payload select the payload's slot. The choice of slots is part of the file format.
+/// The cached runs. For a read from guest memory, the address selects the slot. For a frame, the first bytes of
+/// the payload select it. The choice of slots is part of the file format.
 #[derive(Default)]
 pub(super) struct DedupCache {
     pub(super) reads: Runs,
@@ -44,7 +45,7 @@ impl Runs {
         self.0.get(place).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the slot that contains a run, which is either the given slot or its neighbour.
+    /// Searches the given slot and its neighbour for a run. Returns the slot that contains the run.
     pub(super) fn find(&self, place: usize, run: &[u8]) -> Option<usize> {
         [place, place ^ 1].into_iter().find(|place| self.get(*place) == run)
     }
@@ -89,7 +90,7 @@ pub(super) struct FrameParts<'a> {
 }
 
 impl<'a> FrameParts<'a> {
-    /// Returns `None` if the payload is too short or too long for the cache.
+    /// Splits a frame. Returns `None` if the payload is too short or too long for the cache.
     pub(super) fn of(frame: &'a [u8]) -> Option<Self> {
         let (head, rest) = frame.split_first_chunk()?;
         let (payload, tail) = rest.split_last_chunk()?;

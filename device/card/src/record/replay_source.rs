@@ -286,7 +286,7 @@ impl fmt::Display for Finish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ended(ending) => write!(f, "recording ended: {ending}"),
-            // The record of a running hcad looks the same as that of a killed one.
+            // Neither a record that is still being written nor that of a killed hcad has an end entry.
             Self::Stopped { cut_off: false } => f.write_str(
                 "recording is incomplete: hcad was killed or is still recording, so the last steps may be \
                  missing",

@@ -121,7 +121,7 @@ mod tests {
     const LINES: u64 = BURST_LEN / MAX_LEN as u64 + 100;
 
     /// Logs [`LINES`] lines of twice the maximum length on a new thread. Returns the first line, and whether the thread
-    /// may log another one.
+    /// may log another line.
     fn log_long_lines(log: fn(&str)) -> (String, bool) {
         let (reader, sink) = UnixStream::pair().unwrap();
         let writer: &'static NonBlockingWriter = Box::leak(Box::new(NonBlockingWriter::start(sink).unwrap()));

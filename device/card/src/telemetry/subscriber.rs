@@ -82,8 +82,8 @@ pub fn init(config: &LogConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the filter that the directives describe. Unless they mention the DNS client, its log is off: it logs every
-/// unexpected datagram, so that anyone on the network could flood the log.
+/// Returns the filter that the directives describe. Unless they mention the DNS client, its log is off. The client logs
+/// every unexpected datagram, so anyone on the network could flood the log.
 fn filter(directives: &str) -> Result<EnvFilter, ParseError> {
     let filter = EnvFilter::try_new(directives)?;
     if directives.contains("hickory") {

@@ -337,7 +337,7 @@ mod tests {
 
     /// Compares config space with the output of `lspci -xxx` for this function after power-on.
     #[test]
-    fn power_on_state_matches_dump() {
+    fn power_on_config_space_matches_lspci_dump() {
         let mut bytes = [0; 0xa0];
         space().read(0, &mut bytes);
         #[rustfmt::skip]

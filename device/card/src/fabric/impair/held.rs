@@ -12,7 +12,7 @@ use crate::fabric::Origin;
 const MAX_FRAMES: usize = 8192;
 const MAX_BYTES: usize = 32 << 20;
 
-/// Maximum number of frames that wait to be overtaken. Each passing frame updates all of them.
+/// Maximum number of frames that wait to be overtaken. It is low, because each passing frame updates all of them.
 const MAX_WAITING: usize = 256;
 
 /// The held frames of one direction.

@@ -237,7 +237,7 @@ fn roce_frames_go_to_rdma_while_rdma_is_enabled() {
 }
 
 #[test]
-fn rdma_half_with_addresses_receives_only_these() {
+fn rdma_half_receives_only_packets_to_its_addresses() {
     let mut hca = nic(1);
     let ip = Identity::from_lid(Lid::new(1)).ipv4.into();
     let address = RoceAddress { mac: mac(1), ip, vlan: None };

@@ -48,8 +48,8 @@ impl Quantity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     quantity: Quantity,
-    /// How a value compares with `code`: greater (0), less (1) or equal (2). Selector 3 requests the best available
-    /// value.
+    /// How a value must compare with the value of `code`: greater (0), less (1) or equal (2). Selector 3 requests the
+    /// best available value.
     selector: u8,
     code: u8,
 }
@@ -68,8 +68,8 @@ impl Bound {
         has_value.then_some(Self { quantity, selector, code })
     }
 
-    /// Returns whether the bound admits the value that code `candidate` encodes. Selector 3 admits every value. Any
-    /// other bound whose own code is undefined admits none.
+    /// Returns whether the bound admits the value that code `candidate` encodes. Selector 3 admits every value. With
+    /// any other selector, a bound admits no value if its own code is undefined.
     pub(super) fn admits(self, candidate: u8) -> bool {
         let Self { quantity, selector, code } = self;
         if selector > EXACTLY {

@@ -211,7 +211,7 @@ extern "C" fn on_sigbus(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     }
 }
 
-/// Replaces the mapping of a slot with zeros, if the mapping contains the address.
+/// Replaces the mapping of a slot with zeros, if the mapping contains the address. Returns whether it was replaced.
 fn replace(slot: &Slot, address: usize) -> bool {
     let Some((start, len)) = slot.mapping_with(address) else { return false };
     if slot.losses.fetch_add(1, Ordering::SeqCst) >= MAX_LOSSES {

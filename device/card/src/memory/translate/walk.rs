@@ -4,8 +4,8 @@
 //! The keys in a list are checked when their bytes are accessed, not when the list is written. An access therefore
 //! fails if a listed key has been invalidated in the meantime.
 //!
-//! A strided list has a header and is repeated. The division of an offset by the length of one repetition gives the
-//! repetition, and the remainder is searched for in a single copy of the list. The number of repetitions therefore does
+//! A strided list has a header and is repeated. An offset divided by the length of one repetition gives the number of
+//! the repetition. The remainder is looked up in a single copy of the list. The number of repetitions therefore does
 //! not affect the cost of an access.
 //!
 //! | check | key of the request | keys in lists |

@@ -44,7 +44,7 @@ impl HostStack {
             return Err(DropReason::BadSource);
         }
         let for_us = arp.target_ip == own.ipv4;
-        // An ARP probe (RFC 5227) has no sender address yet.
+        // An ARP probe (RFC 5227) has no sender IP address yet, so there is nothing to check or to learn.
         if !arp.sender_ip.is_unspecified() {
             // This also rejects a sender with the port's own address: either another host claims the address,
             // or the port's own request was reflected.

@@ -91,7 +91,8 @@ fn roce_packets_are_delivered() {
 fn changed_address_ends_flow() {
     let (mut port, mut out) = (port(), TxBatch::default());
     let mut frame = roce("rc_write_only");
-    // A flow has no UDP checksum. The ICRC does not cover it.
+    // Clear the UDP checksum, because only packets without one form a flow. The ICRC stays valid, because it does not
+    // cover the checksum.
     frame[40..42].fill(0);
     assert_eq!(port.receive_in_flow(&frame, IcrcField::Computed), None);
     let first = port.receive(NOW, &frame, IcrcField::Computed, &mut out);

@@ -177,7 +177,8 @@ fn no_wakeup_is_lost() {
                     left.read_exact(&mut [0]).expect("the wake-up for free space was lost");
                 }
             }
-            // Other frames are published when the ring is full.
+            // Publish only some of the frames immediately. The others stay unpublished until the ring is full or a
+            // later frame is published.
             if number % 3000 > 2000 && producer.publish() {
                 left.write_all(&[1]).unwrap();
             }
