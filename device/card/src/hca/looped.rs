@@ -31,7 +31,8 @@ impl LoopedFrames {
         self.frames.is_empty()
     }
 
-    /// Drops all frames, but keeps the memory, which is at most that of the frames of one turn.
+    /// Drops all frames, but keeps the memory. Its size is limited, because the buffer holds the frames of only one
+    /// turn.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
         self.bytes.clear();

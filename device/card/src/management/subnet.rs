@@ -33,7 +33,7 @@ const FIRST_SWEEPS: u8 = 3;
 /// Interval between sweeps when the guest does not trigger any. OpenSM uses the same interval.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Maximum number of consecutive sweeps that an HCA may leave unanswered.
+/// Number of consecutive unanswered sweeps after which an HCA is removed.
 pub(super) const MAX_MISSED_SWEEPS: u8 = 3;
 
 /// Returns the switch port to which an HCA is attached.

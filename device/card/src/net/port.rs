@@ -26,8 +26,8 @@ pub struct Port {
     /// Whether the port is in loopback, disconnected from the wire.
     loopback: bool,
     stats: PortStats,
-    /// Headers of the last packet from the fabric that was accepted. A packet with the same headers needs no checks
-    /// except that of its ICRC. Every change to the addresses, the owner or the static neighbours discards them.
+    /// Headers of the last packet from the fabric that was accepted. For a packet with the same headers, only the ICRC
+    /// is checked. Every change to the addresses, the owner or the static neighbours discards these headers.
     accepted: Option<FlowHeaders>,
     /// Like `accepted`, for packets from this HCA to itself, to which other checks apply.
     accepted_own: Option<FlowHeaders>,
@@ -99,7 +99,7 @@ impl Port {
         Self::of(addresses, PortOwner::HostStack(host_stack.into()))
     }
 
-    /// Creates the port of a NIC, with its link up and its RDMA half not in use.
+    /// Creates the port of a NIC, with its link up and its RDMA half disabled.
     pub fn of_nic(addresses: impl Into<Addresses>) -> Self {
         let addresses = addresses.into();
         let permanent = addresses.own.mac;
@@ -201,7 +201,7 @@ impl Port {
         }
     }
 
-    /// Returns whether a frame is for the NIC, if there is one. While the RDMA half is in use, RoCE to a group or to
+    /// Returns whether a frame is for the NIC, if there is one. While the RDMA half is enabled, RoCE to a group or to
     /// the RDMA half is for the engine instead.
     pub fn is_for_nic(&self, frame: &[u8]) -> bool {
         match &self.owner {
@@ -217,7 +217,7 @@ impl Port {
         }
     }
 
-    /// Counts a RoCE packet returned by [`Port::receive`].
+    /// Counts a RoCE packet returned by [`Port::receive`] or [`Port::receive_in_flow`].
     pub fn count_received(&mut self, frame: &[u8]) {
         self.stats.receive.count(frame);
     }

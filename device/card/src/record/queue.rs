@@ -84,7 +84,7 @@ impl Queue {
     }
 
     /// Appends an entry. `now` is the device's clock in nanoseconds if the entry begins a step. Returns false
-    /// if this call ends the record for lack of space.
+    /// if the entry does not fit, which ends the record.
     pub(super) fn append(&self, now: Option<u64>, entry: &Entry<'_>) -> bool {
         let mut state = self.lock();
         if state.phase != Phase::Open {

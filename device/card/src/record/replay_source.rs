@@ -170,8 +170,8 @@ impl ReplaySource {
         .unwrap_or(false)
     }
 
-    /// Replays a compare-and-swap. Returns the old value, or `None` if the access was denied or differs from
-    /// the record.
+    /// Replays a compare-and-swap. Returns the old value, or `None` if the access was denied or its result differs
+    /// from the record.
     pub(super) fn update(&mut self, iova: u64, mut update: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
         let mut now = None;
         let recorded = self.exchange(

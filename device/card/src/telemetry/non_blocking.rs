@@ -213,7 +213,8 @@ impl<W: Write + AsFd> WriterThread<W> {
         0
     }
 
-    /// Writes as many bytes as the sink accepts, and waits if it accepts none. Returns `None` on an error.
+    /// Writes as many bytes as the sink accepts, and waits if it accepts none. Returns the number of bytes written, or
+    /// `None` on an error.
     fn write_some(&mut self, bytes: &[u8]) -> Option<usize> {
         loop {
             match self.sink.write(bytes) {

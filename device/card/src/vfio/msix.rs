@@ -92,8 +92,8 @@ impl Interrupts {
         }
     }
 
-    /// Sets the recording or replay of the client's changes to vectors and of the signals to the client. `None` ends
-    /// it.
+    /// Starts recording the client's changes to vectors and the signals sent to the client, or comparing these signals
+    /// with a record. `None` ends either mode.
     pub fn set_record_sink(&mut self, sink: Option<RecordSink>) {
         self.sink = sink;
     }

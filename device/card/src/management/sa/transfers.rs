@@ -148,7 +148,7 @@ impl Transfer {
         u32::try_from(self.payload.len().div_ceil(DATA_LEN)).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Handles an acknowledgement. Returns whether segments are left.
+    /// Handles an acknowledgement. Returns false if it is invalid or completes the transfer.
     fn acknowledge(&mut self, now: Instant, rmpp: &Rmpp) -> bool {
         // Acknowledging a segment that was not sent, or narrowing the window, is an error (section 13.6.2.3).
         if rmpp.segment > self.sent || rmpp.length_or_window < rmpp.segment {

@@ -300,7 +300,7 @@ fn services_are_registered_found_and_removed() {
 /// window.
 fn acknowledge(table: &Mad, segment: u32, window: u32) -> Mad {
     let mut mad = *table;
-    // Linux puts the method of its original request into the acknowledgement, not that of the response.
+    // Linux puts the method of its original request, not the method of the response, into the acknowledgement.
     mad[3] = GET_TABLE;
     mad[24..28].copy_from_slice(&[1, 2, 0x01, 0]);
     mad[28..32].copy_from_slice(&segment.to_be_bytes());

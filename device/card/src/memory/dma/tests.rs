@@ -393,7 +393,7 @@ fn empty_accesses_succeed_anywhere() {
 }
 
 #[test]
-fn distant_file_parts_are_mapped() {
+fn one_file_may_back_distant_addresses() {
     let fd = memfd(4);
     let top = u64::MAX - PAGE_LEN + 1;
     let mut memory = GuestMemory::default();

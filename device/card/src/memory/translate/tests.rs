@@ -137,7 +137,7 @@ fn each_access_kind_requires_own_right() {
 }
 
 #[test]
-fn each_page_size_uses_own_mask() {
+fn translation_supports_every_page_size() {
     for shift in 12..=31 {
         let page_shift = PageShift::new(shift).unwrap();
         let size = 1u64 << shift;
@@ -279,7 +279,7 @@ fn access_to_unmapped_memory_fails() {
 }
 
 #[test]
-fn any_range_is_located_or_rejected() {
+fn any_range_is_translated_or_rejected() {
     let mut state = 1u64;
     let mut draw = || {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);

@@ -207,7 +207,7 @@ impl<'a, P: PageTable> Walk<'a, P> {
         }
     }
 
-    /// Finds the entry that contains byte `linear` of a strided list. The entry found is at its place in the repetition
+    /// Finds the entry that contains byte `linear` of a strided list. Advances the entry's address to the repetition
     /// that contains the byte.
     fn search_strided(
         &mut self,

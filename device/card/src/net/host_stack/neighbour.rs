@@ -14,7 +14,7 @@ const MAX_ENTRIES: usize = 1024;
 /// Minimum interval between requests for one address (RFC 1122, section 2.3.2.1; RFC 4861, section 10).
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Age from which using an entry triggers a new request. The entry stays usable in the meantime.
+/// Age at which the use of an entry triggers a new request. The entry stays usable in the meantime.
 const CONFIRM_AFTER: Duration = Duration::from_secs(60);
 
 /// Result of a look-up.

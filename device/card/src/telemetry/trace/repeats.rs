@@ -35,7 +35,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Returns the group in which events beyond [`MAX_GROUPS`] are counted.
+    /// Returns the group in which the events of groups beyond [`MAX_GROUPS`] are counted.
     fn rest(self) -> Self {
         Self { qpn: None, opcode: None, reason: None, ..self }
     }
