@@ -55,8 +55,8 @@ struct ReadReply {
     next: u32,
     /// Number of response packets.
     packets: u32,
-    /// Index of the first response packet to send; greater than 0 if the peer has requested only the rest of the READ
-    /// again.
+    /// Index of the first response packet to send; greater than 0 if the peer has repeated the READ from a later packet
+    /// on.
     begin: u32,
     msn: Msn,
     /// Protection domain of the SRQ named by the request (XRC).

@@ -134,7 +134,8 @@ impl Input {
             return Ok(Received::End);
         }
         self.end += received.bytes;
-        // Unless descriptors have arrived, a read that ends early has emptied the socket.
+        // A read that returns fewer bytes than requested has emptied the socket, unless it stopped because of
+        // descriptors.
         Ok(Received::Some { all: self.end < limit && self.has_no_fds() })
     }
 

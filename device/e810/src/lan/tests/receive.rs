@@ -296,7 +296,7 @@ fn queue_context_takes_effect_on_enable() {
 }
 
 #[test]
-fn enabling_twice_changes_nothing() {
+fn enabling_enabled_queue_has_no_effect() {
     let mut bench = Bench::enabled();
     bench.receive_frame(&[2; 60], PLAIN);
     bench.write(Register::QrxCtrl(QUEUE), 1);
