@@ -90,7 +90,7 @@ impl CompletionQueue {
     /// Creates an empty queue.
     ///
     /// # Errors
-    /// The ring parameters are invalid.
+    /// Fails if the ring parameters are invalid.
     pub(super) fn new(command: &CqCommand) -> Result<Self, CqpError> {
         Ok(Self {
             cqn: command.cqn,
@@ -149,7 +149,7 @@ impl CompletionQueue {
     /// Switches to another ring. Software drains the old ring (section 12.5).
     ///
     /// # Errors
-    /// The ring parameters are invalid; the queue is unchanged.
+    /// Fails if the ring parameters are invalid, in which case the queue is unchanged.
     pub(super) fn resize(&mut self, command: &CqCommand) -> Result<(), CqpError> {
         const RESIZE_MASK: u16 = (1 << 14) - 1;
         self.ring = ring(command)?;
@@ -167,7 +167,7 @@ impl CompletionQueue {
     /// write, if one is due.
     ///
     /// # Errors
-    /// The entry is lost, and all later entries will be lost too.
+    /// Fails if the entry cannot be written. It is then lost, and so are all later entries.
     pub(super) fn push(
         &mut self,
         pages: Pages<'_>,

@@ -33,7 +33,7 @@ impl Regions {
     /// Executes "Allocate STag".
     ///
     /// # Errors
-    /// The table entry is in use or the table is full.
+    /// Fails if the table entry is in use or the table is full.
     pub(super) fn allocate(&mut self, command: &AllocateStag) -> Outcome {
         let AllocateStag { index, pd, len, .. } = *command;
         let purpose = match (command.region, command.wide) {
@@ -61,7 +61,7 @@ impl Regions {
     /// Executes "Deallocate STag".
     ///
     /// # Errors
-    /// The STag is not allocated, or windows are bound to it.
+    /// Fails if the STag is not allocated, or windows are bound to it.
     pub(super) fn deallocate(&mut self, command: &DeallocateStag) -> Outcome {
         let unknown = CqpError::no_object("STag", command.index.into());
         let index = self.keys.index(Lkey::new(command.index << KEY_BITS));

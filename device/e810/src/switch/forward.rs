@@ -76,7 +76,7 @@ impl Switch {
     /// Selects the destinations of a frame sent by a VSI. `layers` describes the frame after VLAN insertion.
     ///
     /// # Errors
-    /// The reason why the frame is discarded.
+    /// Returns the reason if the frame is discarded.
     pub(in super::super) fn transmit(
         &self,
         vsis: &Vsis,
