@@ -96,7 +96,7 @@ impl EventQueues {
     /// Writes a completion event with the cookie of an armed CQ. The valid bit replaces the top bit of the
     /// cookie.
     pub(super) fn notify(&mut self, pages: Pages<'_>, monitor: &mut Monitor, ceq: u16, cookie: u64) {
-        // Software may destroy a CEQ before the CQs that report to it.
+        // Software may destroy a CEQ before the CQs that report to it. Events of these CQs are then dropped.
         let Some(ring) = self.ceqs.get_mut(&ceq) else { return };
         let event = CompletionEvent { cookie, valid: false };
         let pushed = ring.push(pages, event.emit());

@@ -118,7 +118,8 @@ impl QueuePair {
         let from = self.state;
         let to = match to {
             QpState::Same => from,
-            // In iWARP, this transition sends a TERMINATE message. RoCE has no such message.
+            // In iWARP, this transition sends a TERMINATE message. RoCE has no such message, so the QP only enters the
+            // error state.
             QpState::Terminate => QpState::Error,
             to => to,
         };

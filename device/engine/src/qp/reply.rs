@@ -255,7 +255,7 @@ impl Replies {
         let len = match sent {
             Ok(len) => len,
             Err(reason) => {
-                // The key became invalid after the READ was accepted.
+                // The access was permitted when the READ was accepted, but no longer is.
                 let drop = |why| Dropped {
                     qpn: core.qpn,
                     opcode: Opcode {

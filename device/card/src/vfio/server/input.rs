@@ -38,7 +38,7 @@ pub enum ProtocolError {
 /// Outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// Bytes were read. `all` indicates that the socket is probably empty.
+    /// Bytes were read. `all` is true if the socket is probably empty.
     Some {
         all: bool,
     },

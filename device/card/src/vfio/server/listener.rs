@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(mode(), 0o600);
         UnixStream::connect(&path).unwrap();
         drop(private);
-        // This mode permits more than the usual umask does.
+        // The usual umask would remove permissions from this mode.
         let access = Access { mode: Mode::from_raw_mode(0o666), group: Some(rustix::process::getegid()) };
         let _shared = Listener::bind_for(&path, access).unwrap();
         assert_eq!(mode(), 0o666);

@@ -234,7 +234,7 @@ fn frame_without_buffer_is_dropped() {
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 2);
     assert!(!bench.entry(u64::from(RING_LEN) - 1).done(), "the entry at the tail is software's");
 
-    // Post two buffers.
+    // Post two more descriptors, one at a time.
     bench.give(0);
     bench.write(Register::QrxTail(QUEUE), 0);
     bench.receive_frame(&[6; 60], PLAIN);

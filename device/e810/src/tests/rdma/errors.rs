@@ -75,7 +75,7 @@ fn flushing_empty_queues_writes_no_cqe() {
         flush(driver, 1, 1);
         nothing(driver);
     }
-    // If software itself moved a queue pair to the error state, software flushes again after each post.
+    // If software itself has moved a queue pair to the error state, it flushes again after each post.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.settle();
