@@ -92,8 +92,8 @@ fn region(command: &RegisterMr) -> Result<MemoryRegion, CqpError> {
     let page_shift = command.page.shift().and_then(PageShift::new);
     let page_shift = page_shift.ok_or(CqpError::invalid("page size", u8::from(command.page).into()))?;
     let key = Lkey::new(command.stag);
-    // Section 13.7: length 0 registers all memory, for the kernel's DMA region.
     let rights = rights(command.rights);
+    // Section 13.7: length 0 registers all memory, for the kernel's DMA region.
     if command.len == 0 {
         return Ok(MemoryRegion::whole_memory(key, command.pd, rights));
     }

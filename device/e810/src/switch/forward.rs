@@ -145,7 +145,7 @@ impl Switch {
         ] {
             self.apply(key, origin, &mut verdict);
         }
-        // If no other rule forwards the frame, the default VSI receives it.
+        // If no other rule forwards the frame to a VSI, the default VSI receives it.
         if verdict.vsis.is_empty() {
             self.apply(Key::Default(direction), origin, &mut verdict);
         }

@@ -438,8 +438,8 @@ impl Qp {
         Frame { len, dst_mac: encap.dst_mac, wr_id: None }
     }
 
-    /// Runs after every input and every transmit step. Applies the state transition that an error requires, and reports
-    /// when the send queue has drained.
+    /// Runs after every packet, timeout and transmit step. Applies the state transition that an error requires, and
+    /// reports when the send queue has drained.
     fn apply_failure<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, result: Result<(), FatalError>) {
         match result {
             Ok(()) => self.check_drained(ctx),
