@@ -178,7 +178,8 @@ impl Replies {
     }
 
     /// Restarts the responses to the pending READ that covers `psn`, beginning with a FIRST or ONLY packet with this
-    /// PSN. Returns false if no pending READ covers `psn`.
+    /// PSN. Changes nothing if the responses have not reached this PSN yet. Returns false if no pending READ covers
+    /// `psn`.
     pub(crate) fn rewind_read(&mut self, psn: Psn) -> bool {
         for reply in &mut self.queue {
             if let Reply::Read(read) = reply {
