@@ -33,7 +33,7 @@ impl fmt::Display for UnknownQpError {
 
 impl Error for UnknownQpError {}
 
-/// Returns the lines that explain the queue pair `qpn`, or a queue of a NIC that has this number.
+/// Returns the lines that explain the queue pair or NIC queue with the number `qpn`.
 ///
 /// # Errors
 /// Fails if the queue does not exist, or if the queue pair is in RESET.
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn explanation_of_xrc_qp_names_missing_half() {
+    fn explanation_of_xrc_qp_lists_absent_side_as_none() {
         let initiator = QpStatus { service: Service::XrcIni, receive: Expecting::NoReceive, ..IDLE };
         let lines = said(initiator);
         assert_eq!(

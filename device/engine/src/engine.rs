@@ -118,7 +118,7 @@ pub enum QpError {
 ///     }
 /// }
 ///
-/// /// Ends a round. Returns when to begin the next one if no input arrives before. A past time means immediately.
+/// /// Ends a round. Returns when the next round begins if no input arrives earlier. A past time means immediately.
 /// fn drain(
 ///     engine: &mut Engine,
 ///     host: &mut impl Host,
@@ -147,7 +147,7 @@ pub struct Engine {
     smi: Option<Qpn>,
     /// The QP that serves as QP1 on the wire.
     gsi: Option<Qpn>,
-    /// QPs that may have something to send. It is the front QP's turn.
+    /// QPs that may have something to send, in the order of their turns. The current turn is that of the front QP.
     ready: VecDeque<u32>,
     /// Number of frames that the front QP can still send in its turn; 0 before the turn starts.
     turn_left: u32,
@@ -403,7 +403,7 @@ impl Engine {
     }
 
     /// Returns the time at which [`Engine::handle_timeout`] must be called next. That time can be earlier than the next
-    /// deadline. A time in the past means immediately.
+    /// deadline. If it has already passed, call immediately.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.unfinished {
             return Some(Instant::ZERO);

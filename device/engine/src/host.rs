@@ -287,7 +287,7 @@ pub trait Host {
     /// Appends `len` bytes of a region to `out`.
     ///
     /// # Errors
-    /// The errors of `check`, or [`AccessError::Unmapped`]. On error, part of the range may have been appended.
+    /// Returns the errors of `check`, or [`AccessError::Unmapped`]. On error, part of the range may have been appended.
     fn read(
         &self,
         initiator: Initiator,
@@ -301,7 +301,7 @@ pub trait Host {
     /// Copies `data` into a region.
     ///
     /// # Errors
-    /// The errors of `read`. Even on error, nothing outside the permitted range is written.
+    /// Returns the errors of `read`. Even on error, nothing outside the permitted range is written.
     fn write(
         &mut self,
         initiator: Initiator,
@@ -315,7 +315,7 @@ pub trait Host {
     /// in memory, but `op` and the returned value are native integers.
     ///
     /// # Errors
-    /// The same errors as for `read`.
+    /// Returns the same errors as `read`.
     fn atomic(&mut self, initiator: Initiator, key: Lkey, va: Va, op: AtomicOp) -> Result<u64, AccessError>;
 
     /// Executes a local operation, which takes effect for all later accesses.

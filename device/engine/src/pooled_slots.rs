@@ -27,8 +27,8 @@ impl PooledSlots {
         self.requests >= limits::POOLED_REQUESTS
     }
 
-    /// Returns the factor by which a full request queue grows. While most of the pool is free, it is high, because a
-    /// burst of messages often fills a queue that has just been shrunk, and because each growth moves all requests.
+    /// Returns the factor by which a full request queue grows. The factor is high while more than half of the pool is
+    /// free: each growth moves all requests, and a burst of messages often fills a queue that has just been shrunk.
     fn growth_of_requests(self) -> usize {
         if self.requests < limits::POOLED_REQUESTS / 2 { 8 } else { 2 }
     }

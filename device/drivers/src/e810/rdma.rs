@@ -66,7 +66,7 @@ impl<B: Bus> Driver<B> {
     /// Starts the control queue.
     ///
     /// # Panics
-    /// If the queue does not start.
+    /// Panics if the queue does not start.
     #[track_caller]
     pub fn start_cqp(&mut self) {
         let context = HostContext {
@@ -111,8 +111,8 @@ impl<B: Bus> Driver<B> {
     /// Executes an operation.
     ///
     /// # Panics
-    /// If the doorbell write does not complete the operation, or, once CQ 0 exists, if the next entry of CQ 0 is not
-    /// the operation's completion.
+    /// Panics if the doorbell write does not complete the operation. Once CQ 0 exists, also panics if its next entry is
+    /// not the operation's completion.
     #[track_caller]
     pub fn perform(&mut self, operation: &Operation) -> Performed {
         let wqe = operation.emit(self.interface.rdma.polarity);
@@ -122,7 +122,7 @@ impl<B: Bus> Driver<B> {
     /// Executes an operation given as a raw 64-byte WQE.
     ///
     /// # Panics
-    /// Under the same conditions as [`Driver::perform`].
+    /// Panics under the same conditions as [`Driver::perform`].
     #[track_caller]
     pub fn perform_raw(&mut self, wqe: &[u8; WQE_LEN]) -> Performed {
         let index = self.interface.rdma.next;
@@ -142,7 +142,7 @@ impl<B: Bus> Driver<B> {
     /// Executes an operation that must succeed, and returns its result.
     ///
     /// # Panics
-    /// If the operation fails.
+    /// Panics if the operation fails.
     #[track_caller]
     pub fn perform_well(&mut self, operation: &Operation) -> u32 {
         let performed = self.perform(operation);
@@ -168,7 +168,7 @@ impl<B: Bus> Driver<B> {
     /// Sets up context memory, CEQ 0, CQ 0 and the AEQ, as `irdma` does (E810 interface, section 9.2).
     ///
     /// # Panics
-    /// If any step fails.
+    /// Panics if any step fails.
     #[track_caller]
     pub fn bring_up_rdma(&mut self) {
         self.start_cqp();
@@ -195,7 +195,7 @@ impl<B: Bus> Driver<B> {
     /// Creates CQ 0, which reports its events to CEQ 0.
     ///
     /// # Panics
-    /// If the operation fails.
+    /// Panics if the operation fails.
     #[track_caller]
     pub fn create_ccq(&mut self) {
         let cq = CqCommand {
@@ -217,7 +217,7 @@ impl<B: Bus> Driver<B> {
     /// PBLEs start.
     ///
     /// # Panics
-    /// If the operation fails, or the PBLEs do not start at a segment boundary.
+    /// Panics if the operation fails, or the PBLEs do not start at a segment boundary.
     #[track_caller]
     pub fn commit_fpm(&mut self) -> u16 {
         /// Offset in the buffer and object count, per object type.

@@ -80,7 +80,7 @@ fn outer(tunnel: &Tunnel) -> Option<offload::Tunnel> {
 /// Starts segmentation of a frame with these headers (section 8.2, "TSO").
 ///
 /// # Errors
-/// The MSS is out of range, or the frame cannot be segmented.
+/// Fails if the MSS is out of range, or the frame cannot be segmented.
 pub(super) fn segments(
     headers: Vec<u8>,
     offloads: Offloads,

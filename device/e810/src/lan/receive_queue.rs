@@ -123,7 +123,7 @@ impl ReceiveQueue {
     /// Sets the tail, which posts the descriptors before it.
     ///
     /// # Errors
-    /// The index is outside the ring.
+    /// Fails if the index is outside the ring.
     pub(super) fn set_tail(&mut self, tail: u32) -> Result<(), DriverError> {
         match u16::try_from(tail) {
             Ok(tail) if tail < self.context.ring_len => {

@@ -147,7 +147,7 @@ impl TransmitQueue {
     /// Handles a doorbell, which posts the descriptors before `tail`.
     ///
     /// # Errors
-    /// The index is outside the ring.
+    /// Fails if the index is outside the ring.
     pub(super) fn set_tail(&mut self, tail: u32) -> Result<(), DriverError> {
         match u16::try_from(tail) {
             Ok(tail) if tail < self.context.ring_len => {
@@ -167,7 +167,7 @@ impl TransmitQueue {
     /// descriptors to `done`.
     ///
     /// # Errors
-    /// A driver violation, which stops the queue. `out` is unchanged.
+    /// Fails on a driver violation, which stops the queue. `out` is then unchanged.
     pub(super) fn poll(
         &mut self,
         (memory, monitor): (&GuestMemory, &mut Monitor),

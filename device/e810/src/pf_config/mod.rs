@@ -37,7 +37,7 @@ impl PfConfig {
     /// Selects the destinations of a frame sent by a VSI. `layers` describes the frame after VLAN insertion.
     ///
     /// # Errors
-    /// The reason why the frame is discarded.
+    /// Returns the reason if the frame is discarded.
     pub(super) fn transmit(
         &self,
         from: VsiNumber,

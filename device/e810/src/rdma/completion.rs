@@ -117,8 +117,8 @@ fn received(qp: &QueuePair, wqe_index: u16, done: &RecvDone) -> (Cqe, Option<Ext
     (entry, entry.extended.then_some(more))
 }
 
-/// Writes a CQE. If the CQ has been destroyed, the completion is dropped. If the CQ is in the error state,
-/// the QP is stopped.
+/// Writes a CQE. If the CQ has been destroyed, the completion is dropped. If the CQE cannot be written, the QP is
+/// stopped.
 pub(super) fn push(
     rdma: &mut Rdma,
     cx: &mut Context<'_>,
@@ -154,7 +154,8 @@ pub(super) fn push(
     }
 }
 
-/// Reports a QP event that has no completion.
+/// Handles a QP event that has no completion. Such an event moves the QP to the error state, unless it only reports
+/// that the send queue has drained.
 fn qp_event(rdma: &mut Rdma, cx: &mut Context<'_>, qpn: Qpn, event: AsyncEvent) {
     let inbound = |code| QpFailure { code, source: EventSource::Inbound, wqe: 0 };
     let cause = match event {

@@ -90,7 +90,7 @@ impl CompletionQueue {
     /// Creates an empty queue.
     ///
     /// # Errors
-    /// The ring parameters are invalid.
+    /// Fails if the ring parameters are invalid.
     pub(super) fn new(command: &CqCommand) -> Result<Self, CqpError> {
         Ok(Self {
             cqn: command.cqn,
@@ -149,7 +149,7 @@ impl CompletionQueue {
     /// Switches to another ring. Software drains the old ring (section 12.5).
     ///
     /// # Errors
-    /// The ring parameters are invalid; the queue is unchanged.
+    /// Fails if the ring parameters are invalid, in which case the queue is unchanged.
     pub(super) fn resize(&mut self, command: &CqCommand) -> Result<(), CqpError> {
         const RESIZE_MASK: u16 = (1 << 14) - 1;
         self.ring = ring(command)?;
@@ -167,7 +167,7 @@ impl CompletionQueue {
     /// write, if one is due.
     ///
     /// # Errors
-    /// The entry is lost, and all later entries will be lost too.
+    /// Fails if the entry cannot be written. It is then lost, and so are all later entries.
     pub(super) fn push(
         &mut self,
         pages: Pages<'_>,
@@ -210,8 +210,8 @@ impl CompletionQueue {
         };
         // Section 12.3: an unread entry may have been written while the arm request was in flight.
         let missed = match self.armed {
-            // Software still uses the old ring. Its consumer index does not show whether it has read entries
-            // of the new ring.
+            // Software still uses the old ring, so its consumer index does not show whether the new ring has unread
+            // entries. Raise the event anyway, because a spurious event is harmless.
             _ if shadow.moves != self.resizes => true,
             Armed::Next => self.unread != 0,
             Armed::Solicited => self.unread_solicited != 0,

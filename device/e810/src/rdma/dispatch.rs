@@ -148,7 +148,8 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
         Operation::DestroyGroup(command) => rdma.groups.destroy(command),
         Operation::ManageNode(command) => rdma.nodes.manage(command),
         Operation::GatherStatistics(command) => rdma.counts.gather(dma, cx.engine.stats(), command),
-        // Section 15.1: a page number below 1024 would make software copy WQEs into BAR space.
+        // Section 15.1: report that no page was allocated. A page number below 1024 would make software copy WQEs into
+        // BAR space.
         Operation::ManagePushPages(_) => Ok(Done::Value(NO_PUSH_PAGE)),
         Operation::Nop(_)
         | Operation::ManageQuadHash(_)
@@ -158,5 +159,5 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
     }
 }
 
-/// Push page number meaning that no page was allocated.
+/// Push page number that means that no page was allocated.
 const NO_PUSH_PAGE: u32 = 1024;

@@ -45,7 +45,7 @@ impl EventQueues {
     /// Executes "Create CEQ".
     ///
     /// # Errors
-    /// The number is out of range, the CEQ already exists, or the ring parameters are invalid.
+    /// Fails if the number is out of range, the CEQ already exists, or the ring parameters are invalid.
     pub(super) fn create_ceq(&mut self, command: &CreateCeq) -> Outcome {
         if command.ceq >= MAX_CEQS {
             return Err(CqpError::invalid("completion event queue", command.ceq.into()));
@@ -61,7 +61,7 @@ impl EventQueues {
     /// Executes "Destroy CEQ".
     ///
     /// # Errors
-    /// The CEQ does not exist.
+    /// Fails if the CEQ does not exist.
     pub(super) fn destroy_ceq(&mut self, command: &DestroyCeq) -> Outcome {
         let was = self.ceqs.remove(&command.ceq);
         was.map(|_| Done::Plain).ok_or(CqpError::no_object("completion event queue", command.ceq.into()))
@@ -70,7 +70,7 @@ impl EventQueues {
     /// Executes "Create AEQ".
     ///
     /// # Errors
-    /// The AEQ already exists, or the ring parameters are invalid.
+    /// Fails if the AEQ already exists, or the ring parameters are invalid.
     pub(super) fn create_aeq(&mut self, command: &CreateAeq) -> Outcome {
         if self.aeq.is_some() {
             return Err(CqpError::new(CqpErrorCode::Exists, "asynchronous event queue", 0));
@@ -84,7 +84,7 @@ impl EventQueues {
     /// Executes "Destroy AEQ".
     ///
     /// # Errors
-    /// The AEQ does not exist.
+    /// Fails if the AEQ does not exist.
     pub(super) fn destroy_aeq(&mut self) -> Outcome {
         self.aeq.take().map(|_| Done::Plain).ok_or(CqpError::no_object("asynchronous event queue", 0))
     }
@@ -96,7 +96,7 @@ impl EventQueues {
     /// Writes a completion event with the cookie of an armed CQ. The valid bit replaces the top bit of the
     /// cookie.
     pub(super) fn notify(&mut self, pages: Pages<'_>, monitor: &mut Monitor, ceq: u16, cookie: u64) {
-        // Software may destroy a CEQ before the CQs that report to it.
+        // Software may destroy a CEQ before the CQs that report to it. Events of these CQs are then dropped.
         let Some(ring) = self.ceqs.get_mut(&ceq) else { return };
         let event = CompletionEvent { cookie, valid: false };
         let pushed = ring.push(pages, event.emit());

@@ -24,7 +24,7 @@ const HARDWARE: HardwareFeature = HardwareFeature { minor: 0, major: 2, kind: HA
 /// Executes "query features".
 ///
 /// # Errors
-/// The buffer is too short or not in mapped memory.
+/// Fails if the buffer is too short or not in mapped memory.
 pub(super) fn query(dma: &GuestMemory, command: &QueryFeatures) -> Outcome {
     if usize::try_from(command.len).is_ok_and(|len| len < LEN) {
         return Err(CqpError::invalid("buffer length", command.len.into()));

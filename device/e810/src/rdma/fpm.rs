@@ -16,8 +16,8 @@ use super::dispatch::{Done, Outcome};
 use super::hmc::{Hmc, Pbles};
 use crate::limits::{Limits, MAX_CEQS, MAX_TIMERS};
 
-/// Number of segments for objects other than PBLEs. The objects that the device offers need at most ten
-/// segments, but drivers commit more objects of some kinds.
+/// Number of segments for objects other than PBLEs. The objects that the device offers need at most ten segments. The
+/// rest is a reserve, because drivers commit more objects of some kinds than the device offers.
 const OTHER_SEGMENTS: u16 = 63;
 /// Number of context memory objects per multicast group.
 const OBJECTS_PER_GROUP: u32 = 8;
@@ -129,7 +129,7 @@ const COMMIT_LEN: usize = 176;
 /// Executes "Query FPM".
 ///
 /// # Errors
-/// The buffer is not in mapped memory.
+/// Fails if the buffer is not in mapped memory.
 pub(super) fn query(limits: &Limits, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
     dma.write(command.buffer, &offered(limits).emit()).map_err(|_| unreachable(command))?;
     Ok(Done::Plain)
@@ -138,7 +138,7 @@ pub(super) fn query(limits: &Limits, dma: &GuestMemory, command: &FpmCommand) ->
 /// Executes "Commit FPM": replies with the address of the objects of each kind.
 ///
 /// # Errors
-/// The objects do not fit in the address space, or the buffer is too short or not in mapped memory.
+/// Fails if the objects do not fit in the address space, or the buffer is too short or not in mapped memory.
 pub(super) fn commit(limits: &Limits, hmc: &mut Hmc, dma: &GuestMemory, command: &FpmCommand) -> Outcome {
     if command.len < u32::try_from(COMMIT_LEN).unwrap_or(u32::MAX) {
         return Err(CqpError::invalid("buffer length", command.len.into()));

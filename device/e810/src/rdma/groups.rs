@@ -80,7 +80,7 @@ impl Groups {
     /// of this command's members, the stored state is used instead.
     ///
     /// # Errors
-    /// The index is out of range, or the member list is not in mapped memory.
+    /// Fails if the index is out of range, or the member list is not in mapped memory.
     pub(super) fn create(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
         let created = self.read(dma, command)?;
         let modified = self.modified.remove(&command.group).filter(|modified| modified.extends(&created));
@@ -96,7 +96,7 @@ impl Groups {
     /// does not exist therefore succeeds, and takes effect when the group is created.
     ///
     /// # Errors
-    /// The index is out of range, or the member list is not in mapped memory.
+    /// Fails if the index is out of range, or the member list is not in mapped memory.
     pub(super) fn modify(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
         let modified = self.read(dma, command)?;
         let is_there = self.groups.contains_key(&command.group);
@@ -108,7 +108,7 @@ impl Groups {
     /// Executes "Destroy multicast group".
     ///
     /// # Errors
-    /// The group does not exist.
+    /// Fails if the group does not exist.
     pub(super) fn destroy(&mut self, command: &GroupCommand) -> Outcome {
         let unknown = CqpError::no_object("multicast group", command.group.into());
         self.groups.remove(&command.group).map(|_| Done::Plain).ok_or(unknown)

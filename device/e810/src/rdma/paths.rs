@@ -110,7 +110,7 @@ impl Paths {
     /// Executes "Manage ARP".
     ///
     /// # Errors
-    /// The index is out of range, or the entry to delete does not exist.
+    /// Fails if the index is out of range, or the entry to delete does not exist.
     pub(super) fn manage_arp(&mut self, command: &ManageArp) -> Outcome {
         let index = command.index;
         if u32::from(index.get()) >= self.max_arp_entries {
@@ -127,7 +127,7 @@ impl Paths {
     /// Executes "Create AH".
     ///
     /// # Errors
-    /// The index is out of range, or the handle already exists.
+    /// Fails if the index is out of range, or the handle already exists.
     pub(super) fn create(&mut self, command: &AddressHandleCommand) -> Outcome {
         let index = command.index;
         if index.get() >= self.max_handles {
@@ -143,7 +143,7 @@ impl Paths {
     /// Executes "Modify AH".
     ///
     /// # Errors
-    /// The handle does not exist.
+    /// Fails if the handle does not exist.
     pub(super) fn modify(&mut self, command: &AddressHandleCommand) -> Outcome {
         let handle = self.handles.get_mut(&command.index).ok_or(unknown(command.index))?;
         *handle = AddressHandle::new(command);
@@ -153,7 +153,7 @@ impl Paths {
     /// Executes "Destroy AH".
     ///
     /// # Errors
-    /// The handle does not exist.
+    /// Fails if the handle does not exist.
     pub(super) fn destroy(&mut self, command: &DestroyAddressHandle) -> Outcome {
         self.handles.remove(&command.index).map(|_| Done::Plain).ok_or(unknown(command.index))
     }

@@ -76,7 +76,7 @@ impl QueuePair {
     /// Creates a QP in the idle state with empty queues.
     ///
     /// # Errors
-    /// The QP type or a queue size is invalid.
+    /// Fails if the QP type or a queue size is invalid.
     pub(super) fn new(command: &QpCommand, context: QpContext) -> Result<Self, CqpError> {
         let service = match command.kind {
             QpKind::Rc => send_wqe::Service::Connection,
@@ -108,7 +108,7 @@ impl QueuePair {
     /// change. Returns the modification to make in the engine.
     ///
     /// # Errors
-    /// The state transition is not permitted.
+    /// Fails if the state transition is not permitted.
     pub(super) fn modify(
         &mut self,
         to: QpState,
@@ -118,7 +118,8 @@ impl QueuePair {
         let from = self.state;
         let to = match to {
             QpState::Same => from,
-            // In iWARP, this transition sends a TERMINATE message. RoCE has no such message.
+            // In iWARP, this transition sends a TERMINATE message. RoCE has no such message, so the QP only enters the
+            // error state.
             QpState::Terminate => QpState::Error,
             to => to,
         };

@@ -215,8 +215,8 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
     let qp = rdma.queues.qp_mut(qpn).ok_or(unknown(qpn))?;
     qp.flushed.sends |= command.sq;
     qp.flushed.receives |= command.rq;
-    // Privileged QPs are not polled for later WQEs. The kernel itself completes their remaining WQEs, and
-    // discards a QP's CQEs before it destroys the QP.
+    // Do not poll privileged QPs for later WQEs. The kernel itself completes their remaining WQEs. It also discards a
+    // QP's CQEs before it destroys the QP, so the device must not write another CQE after that.
     if qp.state == QpState::Error && !qp.context.privileged {
         rdma.queues.flushed.insert(qpn.get(), cx.now);
     }

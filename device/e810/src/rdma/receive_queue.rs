@@ -42,7 +42,7 @@ impl ReceiveQueue {
     /// Fetches the next WQE, if one is posted.
     ///
     /// # Errors
-    /// The ring is not in mapped memory.
+    /// Fails if the ring is not in mapped memory.
     pub(super) fn fetch(&mut self, pages: Pages<'_>) -> Result<Option<Slot>, UnreachableError> {
         let Some(word) = self.ring.peek(pages)? else { return Ok(None) };
         let mut copy = [0; MAX_LEN];

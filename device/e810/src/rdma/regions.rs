@@ -33,7 +33,7 @@ impl Regions {
     /// Executes "Allocate STag".
     ///
     /// # Errors
-    /// The table entry is in use or the table is full.
+    /// Fails if the table entry is in use or the table is full.
     pub(super) fn allocate(&mut self, command: &AllocateStag) -> Outcome {
         let AllocateStag { index, pd, len, .. } = *command;
         let purpose = match (command.region, command.wide) {
@@ -61,7 +61,7 @@ impl Regions {
     /// Executes "Deallocate STag".
     ///
     /// # Errors
-    /// The STag is not allocated, or windows are bound to it.
+    /// Fails if the STag is not allocated, or windows are bound to it.
     pub(super) fn deallocate(&mut self, command: &DeallocateStag) -> Outcome {
         let unknown = CqpError::no_object("STag", command.index.into());
         let index = self.keys.index(Lkey::new(command.index << KEY_BITS));
@@ -92,8 +92,8 @@ fn region(command: &RegisterMr) -> Result<MemoryRegion, CqpError> {
     let page_shift = command.page.shift().and_then(PageShift::new);
     let page_shift = page_shift.ok_or(CqpError::invalid("page size", u8::from(command.page).into()))?;
     let key = Lkey::new(command.stag);
-    // Section 13.7: length 0 registers all memory, for the kernel's DMA region.
     let rights = rights(command.rights);
+    // Section 13.7: length 0 registers all memory, for the kernel's DMA region.
     if command.len == 0 {
         return Ok(MemoryRegion::whole_memory(key, command.pd, rights));
     }

@@ -27,7 +27,7 @@ impl Location {
     /// Converts the location fields of a create operation.
     ///
     /// # Errors
-    /// The page list level is invalid.
+    /// Fails if the page list level is invalid.
     pub(super) fn new(
         in_pages: bool,
         level: ListLevel,
@@ -48,7 +48,7 @@ impl Location {
     /// is set, and an address otherwise.
     ///
     /// # Errors
-    /// The PBLE index is out of range.
+    /// Fails if the PBLE index is out of range.
     pub(super) fn from_qp_context(in_pages: bool, ring: u64) -> Result<Self, CqpError> {
         if !in_pages {
             return Ok(Self::Contiguous(Iova::new(ring)));
@@ -93,8 +93,8 @@ impl<const LEN: usize> EntryRing<LEN> {
     /// Creates an empty ring.
     ///
     /// # Errors
-    /// The ring has no entries, or its address is not a multiple of the entry length, so that entries would cross page
-    /// boundaries.
+    /// Fails if the ring has no entries, or if its address is not a multiple of the entry length, because entries would
+    /// then cross page boundaries.
     pub(super) fn new(location: Location, entries: u32) -> Result<Self, CqpError> {
         if entries == 0 {
             return Err(CqpError::invalid("ring entries", 0));
@@ -128,7 +128,7 @@ impl<const LEN: usize> EntryRing<LEN> {
     /// Writes the next entry with the current polarity.
     ///
     /// # Errors
-    /// The ring is not in mapped memory.
+    /// Fails if the ring is not in mapped memory.
     pub(super) fn push(&mut self, pages: Pages<'_>, entry: [u8; LEN]) -> Result<(), UnreachableError> {
         let at = self.position();
         self.advance();

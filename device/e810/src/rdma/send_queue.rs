@@ -120,8 +120,8 @@ impl SendQueue {
         }
     }
 
-    /// Returns the control word of the next WQE. If none is posted, publishes the consumer index and polls
-    /// once more.
+    /// Returns the control word of the next WQE. If none is posted, publishes the consumer index unless it is
+    /// unchanged, and then polls once more.
     fn poll(&mut self, pages: Pages<'_>) -> Result<Option<ControlWord>, UnreachableError> {
         let posted = self.ring.peek(pages)?;
         if posted.is_some() || self.published_index == self.ring.next() {

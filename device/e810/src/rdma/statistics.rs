@@ -45,7 +45,7 @@ impl Counts {
     /// Executes "Gather statistics".
     ///
     /// # Errors
-    /// The buffer is not in mapped memory.
+    /// Fails if the buffer is not in mapped memory.
     pub(super) fn gather(&self, dma: &GuestMemory, now: &Stats, command: &GatherStatistics) -> Outcome {
         let unreachable = |_| CqpError::new(CqpErrorCode::Unreachable, "buffer at", command.buffer.get());
         dma.write(command.buffer, &self.since(now).emit()).map_err(unreachable)?;

@@ -24,7 +24,7 @@ use crate::strict::rules::{
 /// Checks a register write before it takes effect.
 pub(super) fn write(rdma: &Rdma, register: Register, value: u32) -> Findings {
     let mut found = Findings::default();
-    // While the control queue is not running, no objects exist.
+    // While the control queue is not running, no objects exist, so there is nothing to check.
     let entries = rdma.cqp.entries();
     if entries == 0 {
         return found;

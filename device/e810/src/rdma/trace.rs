@@ -14,8 +14,7 @@ use protocol::ids::{Cqn, Qpn};
 use super::completion_queue::PushError;
 use super::send_queue::SendTag;
 
-/// Records a request fetched from a send queue. If the request cannot be executed, `reject_code` is the
-/// reason.
+/// Records a request fetched from a send queue. If the request cannot be executed, `reject_code` states the reason.
 pub(super) fn send(
     monitor: &mut Monitor,
     qpn: Qpn,

@@ -56,7 +56,7 @@ impl WorkRing {
     /// Returns the control word of the next WQE, or `None` if no WQE is posted.
     ///
     /// # Errors
-    /// The ring is not in mapped memory.
+    /// Fails if the ring is not in mapped memory.
     pub(super) fn peek(&self, pages: Pages<'_>) -> Result<Option<ControlWord>, UnreachableError> {
         let mut word = [0; Control::LEN];
         self.copy(pages, CONTROL_OFFSET, &mut word)?;
@@ -69,7 +69,7 @@ impl WorkRing {
     /// Fills `wqe` with the first bytes of the next WQE.
     ///
     /// # Errors
-    /// The ring is not in mapped memory.
+    /// Fails if the ring is not in mapped memory.
     pub(super) fn read(&self, pages: Pages<'_>, wqe: &mut [u8]) -> Result<(), UnreachableError> {
         self.copy(pages, 0, wqe)
     }

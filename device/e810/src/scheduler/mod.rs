@@ -68,7 +68,7 @@ impl Default for Scheduler {
             let kind = match layer {
                 0 => ElementKind::RootPort,
                 CLASS_LAYER => ElementKind::TrafficClass,
-                // `ice` requires the entry point to be below the branch's first element.
+                // `ice` requires that the entry point is not the first element of the branch.
                 2 => ElementKind::EntryPoint,
                 LEAF_LAYER => ElementKind::Leaf,
                 _ => ElementKind::Generic,

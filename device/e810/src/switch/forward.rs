@@ -76,7 +76,7 @@ impl Switch {
     /// Selects the destinations of a frame sent by a VSI. `layers` describes the frame after VLAN insertion.
     ///
     /// # Errors
-    /// The reason why the frame is discarded.
+    /// Returns the reason if the frame is discarded.
     pub(in super::super) fn transmit(
         &self,
         vsis: &Vsis,
@@ -145,7 +145,7 @@ impl Switch {
         ] {
             self.apply(key, origin, &mut verdict);
         }
-        // If no other rule forwards the frame, the default VSI receives it.
+        // If no other rule forwards the frame to a VSI, the default VSI receives it.
         if verdict.vsis.is_empty() {
             self.apply(Key::Default(direction), origin, &mut verdict);
         }

@@ -61,7 +61,7 @@ fn refused(driver: &mut Driver, command: &AdminCommand, status: AdminStatus) {
     assert!(text.contains(name), "{text}");
 }
 
-/// Returns the number of stores ignored because the register does not exist.
+/// Returns the number of register writes ignored because the register does not exist.
 fn unknown_registers(driver: &Driver) -> u64 {
     let mut counts = driver.bus.hca.monitor().ignored_counts();
     counts.find(|(name, _)| *name == "no_register").map_or(0, |(_, count)| count)

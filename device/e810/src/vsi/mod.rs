@@ -20,8 +20,7 @@ use super::rss::{FunctionTable, VsiRss};
 
 /// Maximum number of VSIs that the driver can add.
 ///
-/// Bounds the memory that a driver can make the device allocate (about 300 bytes per VSI). Reported to drivers in
-/// device capability 0017.
+/// Bounds the memory that a driver can make the device allocate. Reported to drivers in device capability 0017.
 pub(super) const MAX_VSIS: u16 = 768;
 
 /// VSI types that a driver may add: VMDq (for subfunctions) and physical function.

@@ -139,7 +139,7 @@ impl<H: Host> Ctx<'_, H> {
             Kind::Write => PeerRequest::Write,
             Kind::Read => PeerRequest::Read,
             Kind::Atomic => PeerRequest::Atomic,
-            // The device takes part in SENDs, because it provides their receive requests.
+            // SENDs are not reported: the device takes part in them anyway, because it provides their receive requests.
             Kind::Send
             | Kind::ReadResponse
             | Kind::Acknowledge

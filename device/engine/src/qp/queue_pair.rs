@@ -438,8 +438,8 @@ impl Qp {
         Frame { len, dst_mac: encap.dst_mac, wr_id: None }
     }
 
-    /// Runs after every input and every transmit step. Applies the state transition that an error requires, and reports
-    /// when the send queue has drained.
+    /// Runs after every packet, timeout and transmit step. Applies the state transition that an error requires, and
+    /// reports when the send queue has drained.
     fn apply_failure<H: Host>(&mut self, ctx: &mut Ctx<'_, H>, result: Result<(), FatalError>) {
         match result {
             Ok(()) => self.check_drained(ctx),
@@ -609,8 +609,8 @@ fn with_ecn(mut attrs: QpAttrs) -> QpAttrs {
 }
 
 /// Returns whether a packet came from the address and VLAN of the connected peer. If only one direction of an
-/// InfiniBand connection carries a GRH, the IP versions differ, and the source MAC is compared instead. Until the path
-/// has been resolved, it has no MAC address, and this comparison fails.
+/// InfiniBand connection carries a GRH, the packet and the path have different IP versions, and their MAC addresses are
+/// compared instead. This comparison fails until the MAC address of the path has been resolved.
 fn is_from(encap: &Encap, path: &Encap) -> bool {
     let vlan = |encap: &Encap| encap.tag.map_or(0, |tag| tag.vid());
     let by_address = match (encap.ip, path.ip) {

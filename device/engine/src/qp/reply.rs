@@ -55,8 +55,8 @@ struct ReadReply {
     next: u32,
     /// Number of response packets.
     packets: u32,
-    /// Index of the first response packet to send; greater than 0 if the peer has requested only the rest of the READ
-    /// again.
+    /// Index of the first response packet to send; greater than 0 if the peer has repeated the READ from a later packet
+    /// on.
     begin: u32,
     msn: Msn,
     /// Protection domain of the SRQ named by the request (XRC).
@@ -178,7 +178,8 @@ impl Replies {
     }
 
     /// Restarts the responses to the pending READ that covers `psn`, beginning with a FIRST or ONLY packet with this
-    /// PSN. Returns false if no pending READ covers `psn`.
+    /// PSN. Changes nothing if the responses have not reached this PSN yet. Returns false if no pending READ covers
+    /// `psn`.
     pub(crate) fn rewind_read(&mut self, psn: Psn) -> bool {
         for reply in &mut self.queue {
             if let Reply::Read(read) = reply {
@@ -255,7 +256,7 @@ impl Replies {
         let len = match sent {
             Ok(len) => len,
             Err(reason) => {
-                // The key became invalid after the READ was accepted.
+                // The access was permitted when the READ was accepted, but no longer is.
                 let drop = |why| Dropped {
                     qpn: core.qpn,
                     opcode: Opcode {

@@ -318,8 +318,8 @@ impl Responder {
         if reth.dma_len > limits::MAX_RDMA_LEN || self.at_rd_atomic_limit(core) {
             return Err(INVALID);
         }
-        // Check the whole range now, so that a bad READ fails before its first response. Each response checks its part
-        // again.
+        // Check the whole range now, so that an invalid READ fails before its first response. Each response checks its
+        // part again.
         check_read(on.initiator, ctx, reth).map_err(RequestError::NoAccess)?;
         if !self.replies.has_room() {
             return Err(ExecuteError::Overflow);

@@ -52,7 +52,7 @@ pub enum ConnectionError {
 pub struct Served {
     pub messages: usize,
     /// Whether messages are left, because the budget or the space for replies was used up. If so, call
-    /// [`Connection::serve`] again once all replies have been sent, without waiting for the socket.
+    /// [`Connection::serve`] again once all replies have been sent, without waiting for the socket to become readable.
     pub more: bool,
 }
 
@@ -73,8 +73,8 @@ impl Connection {
         })
     }
 
-    /// Serves up to `budget` messages in order. [`Connection::reply`] sends the replies. Call it once the work started
-    /// by the messages is done.
+    /// Serves up to `budget` messages in order. Once the work that they have started is done, call
+    /// [`Connection::reply`] to send the replies.
     ///
     /// # Errors
     /// Fails if the client is disconnected or has violated the protocol.

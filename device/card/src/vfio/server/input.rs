@@ -38,7 +38,7 @@ pub enum ProtocolError {
 /// Outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// Bytes were read. `all` indicates that the socket is probably empty.
+    /// Bytes were read. `all` is true if the socket is probably empty.
     Some {
         all: bool,
     },
@@ -134,7 +134,8 @@ impl Input {
             return Ok(Received::End);
         }
         self.end += received.bytes;
-        // Unless descriptors have arrived, a read that ends early has emptied the socket.
+        // A read that returns fewer bytes than requested has emptied the socket, unless it stopped because of
+        // descriptors.
         Ok(Received::Some { all: self.end < limit && self.has_no_fds() })
     }
 

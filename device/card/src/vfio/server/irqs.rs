@@ -61,7 +61,7 @@ pub(super) fn set(
                 execute(interrupts, vector);
             }
         }
-        // Eventfds that mask or unmask vectors are not supported. The client masks vectors by messages.
+        // Eventfds that mask or unmask vectors are not supported. Clients mask vectors with messages instead.
         VFIO_IRQ_SET_DATA_EVENTFD if action != VFIO_IRQ_SET_ACTION_TRIGGER => {
             return Err(Errno::NOT_SUPPORTED);
         }

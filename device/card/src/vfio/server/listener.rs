@@ -179,14 +179,14 @@ impl Source {
         if fd <= 2 {
             return Err(wrong("is a standard stream"));
         }
-        // This also checks that the descriptor is open, before anything owns it.
+        // This also checks that the descriptor is open, before an `OwnedFd` takes it over.
         std::fs::metadata(format!("/proc/self/fd/{fd}"))
             .ok()
             .filter(|metadata| metadata.file_type().is_socket())
             .ok_or(wrong("is not an open socket"))?;
-        // SAFETY: the descriptor is open, as just checked. It was inherited for this use, and no other code
-        // knows its number. This code runs once, from the command line, before another descriptor could get
-        // that number.
+        // SAFETY: the descriptor is open, as just checked. It was inherited for this use, and no other code uses its
+        // number. This code runs once, for a number from the command line, before another descriptor could get that
+        // number.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
         if !socket_domain(&owned).is_ok_and(|family| family == AddressFamily::UNIX) {
             return Err(wrong("is not a Unix socket"));
@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(mode(), 0o600);
         UnixStream::connect(&path).unwrap();
         drop(private);
-        // This mode permits more than the usual umask does.
+        // The usual umask would remove permissions from this mode.
         let access = Access { mode: Mode::from_raw_mode(0o666), group: Some(rustix::process::getegid()) };
         let _shared = Listener::bind_for(&path, access).unwrap();
         assert_eq!(mode(), 0o666);

@@ -320,7 +320,8 @@ fn get_irq_info(request: &IrqInfo, device: &mut impl Device, out: &mut Vec<u8>) 
             let vectors = u32::try_from(device.interrupts().count()).map_err(|_| Errno::INVALID)?;
             (VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_MASKABLE, vectors)
         }
-        // Without an error interrupt, QEMU warns that it cannot recover from errors.
+        // Report an error interrupt, although the device never raises it. Otherwise, QEMU warns that it cannot recover
+        // from errors.
         VFIO_PCI_ERR_IRQ_INDEX => (VFIO_IRQ_INFO_EVENTFD, 1),
         index if index < VFIO_PCI_NUM_IRQS => (0, 0),
         _ => return Err(Errno::INVALID),

@@ -234,7 +234,7 @@ fn frame_without_buffer_is_dropped() {
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 2);
     assert!(!bench.entry(u64::from(RING_LEN) - 1).done(), "the entry at the tail is software's");
 
-    // Post two buffers.
+    // Post two more descriptors, one at a time.
     bench.give(0);
     bench.write(Register::QrxTail(QUEUE), 0);
     bench.receive_frame(&[6; 60], PLAIN);
@@ -296,7 +296,7 @@ fn queue_context_takes_effect_on_enable() {
 }
 
 #[test]
-fn enabling_twice_changes_nothing() {
+fn enabling_enabled_queue_has_no_effect() {
     let mut bench = Bench::enabled();
     bench.receive_frame(&[2; 60], PLAIN);
     bench.write(Register::QrxCtrl(QUEUE), 1);

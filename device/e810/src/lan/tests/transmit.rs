@@ -68,9 +68,9 @@ impl Ring {
         place
     }
 
-    /// Writes the descriptors of a frame, with buffers of at most `size` bytes. The last descriptor has
-    /// `command` and EOP. The other descriptors have `command` without EOP and RS. Returns the address of the
-    /// last descriptor.
+    /// Writes the descriptors of a frame, with buffers of at most `size` bytes. The last descriptor has the bits of
+    /// `command` plus EOP. The other descriptors have the bits of `command` except EOP and RS. Returns the address of
+    /// the last descriptor.
     fn frame(&mut self, bench: &Bench, frame: &[u8], size: usize, command: u64, rest: u64) -> u64 {
         let count = frame.len().div_ceil(size);
         let mut place = 0;

@@ -26,7 +26,7 @@ fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) -> u16 {
     performed.completion.unwrap().codes.minor
 }
 
-/// Returns the error flag and the major and minor code of each completion in a CQ.
+/// Returns the error flag and the major and minor codes of each completion in a CQ.
 fn codes(driver: &mut Driver, cqn: Cqn) -> Vec<(bool, u16, u16)> {
     std::iter::from_fn(|| driver.poll_cq(cqn))
         .map(|Polled { cqe, .. }| (cqe.error, cqe.major, cqe.minor))
@@ -75,7 +75,7 @@ fn flushing_empty_queues_writes_no_cqe() {
         flush(driver, 1, 1);
         nothing(driver);
     }
-    // If software itself moved a queue pair to the error state, software flushes again after each post.
+    // If software itself has moved a queue pair to the error state, it flushes again after each post.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.settle();
@@ -92,7 +92,7 @@ const PERIOD_US: u64 = 10_000;
 
 /// The kernel itself completes WQEs that it posts to a flushed queue pair, and may destroy the queue pair at any time.
 #[test]
-fn device_does_not_flush_kernel_qp() {
+fn late_requests_of_kernel_qp_are_not_flushed() {
     let mut pair = Pair::connected();
     flush(&mut pair.a, 1, 1);
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));

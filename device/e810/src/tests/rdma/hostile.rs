@@ -58,7 +58,7 @@ impl Hostile {
         let mut pair = Pair::connected();
         pair.b.create_cq(PEERS_CQ, 256);
         let mut dice = ChaCha8Rng::seed_from_u64(seed);
-        // Each page in the PBLEs is in the arena or in unmapped memory.
+        // Each PBLE refers to a page in the arena or in unmapped memory.
         let pages: Vec<u8> = (0..1 << 18)
             .flat_map(|_| {
                 match dice.random_range(0..1000) {

@@ -66,10 +66,10 @@ fn inline_data_of_every_length_arrives() {
     }
 }
 
-/// Section 13.4: a list has up to 13 fragments. In send and receive WQEs alike, a list with an even number of fragments
-/// is padded with an empty fragment.
+/// Section 13.4: a list has up to 13 fragments, in send and receive WQEs alike. An empty fragment pads the list if the
+/// number of fragments, plus one for immediate data, is even.
 #[test]
-fn transfers_sge_lists_of_every_length() {
+fn sge_lists_of_every_length_are_transferred() {
     let mut pair = Pair::connected();
     for count in 1..=13_u32 {
         for imm in [None, Some(count)] {

@@ -50,7 +50,7 @@ impl Window {
     }
 
     /// Records a loss detected while `outstanding` packets were unacknowledged. All losses among those packets count as
-    /// one. Returns whether the window shrank.
+    /// one. Returns false if an earlier loss among them has already counted.
     pub(crate) fn on_loss(&mut self, outstanding: u32) -> bool {
         if self.recovering > 0 {
             return false;

@@ -80,7 +80,7 @@ impl Requester {
                 if !self.acknowledge(core, ctx, psn) {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
-                // Ignore a copy of the RNR NAK, and an RNR NAK for a packet sent before the wait.
+                // Ignore a copy of the RNR NAK already handled, and an RNR NAK for a packet sent before the wait.
                 if self.rnr_state.ignores_rnr_nak() {
                     return Ok(());
                 }

@@ -222,7 +222,7 @@ impl Requester {
         if self.rd_atomics_in_flight() >= u32::from(most) {
             return Some(WaitReason::Reads { most });
         }
-        // An older chunk is still outstanding.
+        // If the oldest unacknowledged PSN is before the newest chunk, an older chunk is still outstanding as well.
         let two_under_way =
             self.cursor == 0 && self.next > 0 && ahead(self.unacked, request.first) < request.chunk_start;
         (matches!(request.wr.op, SendOp::Read { .. }) && two_under_way).then_some(WaitReason::ReadPieces)
