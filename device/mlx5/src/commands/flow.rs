@@ -25,7 +25,7 @@ use crate::steering::fields::Fields;
 use crate::steering::rule::{Parts, Rule};
 use crate::steering::table::Group;
 
-/// Only tables for received frames exist, because no capability announces other types.
+/// Rejects all table types except that of tables for received frames. No capability announces other types.
 fn check_type(table_type: u8) -> Result<(), Rejection> {
     match TableType::from_code(table_type) {
         Some(TableType::NicReceive) => Ok(()),

@@ -260,7 +260,7 @@ fn queue_umems(queue: &WorkQueue) -> Used {
     Umems { queue: queue.place(), record: queue.record_place() }.uses()
 }
 
-/// Set 0 does not exist. It means that the queue has no set.
+/// Returns the counter set with this number, or `None` for number 0, which means that the queue has no set.
 fn counter_set(set: u8) -> Option<Object> {
     (set != 0).then_some(Object::CounterSet(set.into()))
 }

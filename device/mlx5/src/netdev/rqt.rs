@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn table_size_is_checked() {
+    fn rejects_rqt_with_invalid_size_or_entry_list() {
         let list = RqNumbers::parse(&LIST);
         let of = |max, count| Rqt::new(&context(max, count), list).map(drop).unwrap_err().check;
         assert_eq!(of(257, 1), Check::RqtSize);

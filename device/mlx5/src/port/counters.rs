@@ -1,4 +1,4 @@
-//! Counters of the frames of the network device, by the kind of their destination and by length.
+//! Counters of the network device's frames, by kind of destination and by length.
 //!
 //! # Spec
 //! mlx5 interface, section 17.1.

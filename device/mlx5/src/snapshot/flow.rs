@@ -49,7 +49,7 @@ pub(super) struct FlowEntryRow {
     pub(super) actions: Vec<String>,
     /// Tag in the CQE of frames that the entry forwards.
     pub(super) tag: u32,
-    /// Number of frames that the entry has decided.
+    /// Number of frames whose handling the entry has decided.
     pub(super) frames: u64,
     pub(super) counters: Vec<FlowCount>,
 }
@@ -89,7 +89,8 @@ fn position(table: u32, index: u32) -> u64 {
     u64::from(table) << 32 | u64::from(index)
 }
 
-/// Returns the groups of all tables whose ranges reach a position, and the first index in which they do.
+/// Returns the groups of all tables that contain positions at or after `from`. For each group, also returns the number
+/// of its table and the index in that table at which the page starts.
 fn groups_from(steering: &Steering, from: u64) -> impl Iterator<Item = (u32, u32, &Group)> {
     let (first_table, first_index) = split(from);
     steering.tables_from(first_table).flat_map(move |(number, table): (u32, &Table)| {
