@@ -26,7 +26,7 @@ use super::uses::{Object, Used};
 use super::work;
 use super::work_queue::{Advance, TooMany};
 
-/// Log2 of the maximum message length in bytes. A larger value in a QP context is reduced to this one.
+/// Log2 of the maximum message length in bytes. A larger value in a QP context is reduced to this maximum.
 const LOG_MAX_MESSAGE: u8 = 30;
 /// Log2 of a QP's maximum number of outstanding READs and atomics in one direction.
 const LOG_MAX_DEPTH: u8 = 4;
@@ -261,7 +261,8 @@ impl QueuePair {
                 read: self.context.remote_read,
                 write: self.context.remote_write,
                 atomic: self.context.remote_atomic,
-                // Section 13.3: the key itself determines whether a peer may invalidate it.
+                // Section 13.3: the key itself determines whether a peer may invalidate it, so the QP always permits
+                // invalidation.
                 invalidate: true,
             },
             grh_area: if resolver.is_ethernet() { GrhArea::Roce } else { GrhArea::InfiniBand },

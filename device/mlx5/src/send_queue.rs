@@ -128,7 +128,8 @@ impl SendQueue {
 
     /// Records that a WQE and all WQEs before it have completed.
     pub fn complete(&mut self, tag: SendTag) {
-        // A WQE with an invalid size can end past the blocks that were consumed.
+        // A WQE with an invalid size can end past the blocks that were consumed. The count stops there, because later
+        // blocks are not consumed yet.
         let (end, taken) = (tag.end(), self.counters.taken);
         self.completed = if end.wrapping_sub(taken).cast_signed() > 0 { taken } else { end };
     }

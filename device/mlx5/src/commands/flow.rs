@@ -100,7 +100,7 @@ pub(super) fn set_entry(
     let new = Parts::parse(&set.context, lists)?;
     let (value, parts) = match EntryChange::from_code(set.change) {
         Some(EntryChange::Set) => (Fields::from(&set.context.value.outer), new),
-        // The value of an entry cannot be modified.
+        // An entry keeps its value, because the value cannot be modified.
         Some(EntryChange::Modify) => {
             let (_, entry) = table.entry(set.index)?;
             let mut parts = Parts::from(&entry.rule);

@@ -190,7 +190,7 @@ fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
             Named::target(Object::FlowTable(selector.table.get()))
         }
 
-        // Commands that make an object refer to others.
+        // Commands that make an object refer to other objects.
         Command::ModifyCq(modify, _) => {
             Named::target(Object::Cq(modify.cqn.get())).with(umem(modify.place()))
         }
@@ -212,7 +212,8 @@ fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
             Named::target(Object::FlowTable(set.table.get())).with(parts.iter().flat_map(Parts::references))
         }
 
-        // Commands that create an object which refers to others. The EQ of a CQ belongs to the kernel.
+        // Commands that create an object that refers to other objects. The EQ of a CQ is not listed, because EQs belong
+        // to the kernel.
         Command::CreateCq(create, _) => {
             let umems = Umems { queue: create.place(), record: create.context.record_place() };
             Named::references([Object::Uar(create.context.uar.get())]).with(umems.uses())

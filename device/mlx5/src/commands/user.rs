@@ -141,7 +141,7 @@ pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Reject
         for command in commands.into_iter().flatten().chain(destroy_command(resources, object)) {
             let opcode = command.opcode();
             let call = Call { resources: &mut *resources, issi, opcode, setup, cx: &mut *cx, user: by };
-            // A command is rejected only if another user's object still uses this one.
+            // A command is rejected only if another user's object still uses this object.
             let _ = on_resources(call, &command);
         }
     }

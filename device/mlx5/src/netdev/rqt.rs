@@ -40,7 +40,7 @@ impl Rqt {
     }
 
     pub fn context(&self) -> RqtContext {
-        // The number of entries does not exceed `max_entries`.
+        // This conversion cannot fail, because the number of entries does not exceed `max_entries`.
         let entries = u16::try_from(self.queues.len()).unwrap_or(self.max_entries);
         RqtContext { max_entries: self.max_entries, entries }
     }

@@ -270,7 +270,7 @@ impl Sq {
         let (tag, wqe) = match fetch {
             Fetch::Empty => return (Step::NoFrame, None),
             Fetch::Broken => {
-                // Without access to the WQEs, the device cannot flush them.
+                // Without access to the WQEs, the device cannot flush them, so it discards them.
                 self.queue.clear();
                 self.set_state(WorkQueueState::Error);
                 return (Step::Broken, None);

@@ -29,9 +29,9 @@ pub(super) struct FlowTableRow {
 pub(super) struct FlowGroupRow {
     pub(super) table: u32,
     pub(super) group: u32,
-    /// Index of the first entry.
+    /// Lowest index in the range of the group.
     pub(super) first: u32,
-    /// Index of the last entry.
+    /// Highest index in the range of the group.
     pub(super) last: u32,
     /// Fields that all entries of the group compare.
     pub(super) fields: Vec<String>,
@@ -111,7 +111,7 @@ pub(super) fn groups(steering: &Steering, from: u64) -> impl Iterator<Item = (u6
             fields: selects(&group.mask().headers()),
             entries: group.entry_count(),
         };
-        // A page that starts at the last index of a group starts with this group.
+        // The position of a group is its last index, so a page that starts there starts with this group.
         (position(table, last), row)
     })
 }

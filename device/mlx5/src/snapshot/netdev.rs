@@ -275,7 +275,7 @@ impl Row for RqtRow {
         columns: &["RQT", "ENTRIES", "MAX", "QUEUES"],
     };
 
-    /// The text shows each RQ with its number of entries.
+    /// Formats the row as text. Each RQ is shown with its number of entries.
     fn cells(&self) -> Vec<String> {
         let mut shares: Vec<(u32, usize)> = Vec::new();
         for rqn in &self.queues {
