@@ -87,7 +87,7 @@ fn mismatched_response_type_completes_with_bad_response() {
     }
 }
 
-/// Returns a pair with an outstanding READ of three packets, of which the first `index` responses have arrived.
+/// Returns a pair with an outstanding READ of three packets. The first `index` responses have arrived.
 fn read_up_to(index: u32) -> Pair {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 600));

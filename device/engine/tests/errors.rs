@@ -366,7 +366,8 @@ fn packet_with_wrong_pkey_qp_service_or_source_is_dropped() {
     let drops = pair.b.engine.stats().drops;
     assert_eq!((drops.wrong_pkey, drops.unknown_qp, drops.wrong_service, drops.wrong_source), (1, 1, 1, 1));
     assert_eq!(pair.b.recvs(), []);
-    // A limited member of a partition can communicate with a full member. MigReq, FECN and BECN are ignored.
+    // A limited member of a partition can communicate with a full member, and MigReq, FECN and BECN are ignored, so
+    // this packet is delivered.
     send(&mut pair, |bth| {
         (bth.pkey, bth.mig_req, bth.fecn, bth.becn) = (protocol::ids::Pkey::new(0x7fff), false, true, true);
     });

@@ -319,7 +319,7 @@ fn status_during_incomplete_message_names_expected_packet() {
         let frames = pair.frames(A);
         pair.deliver(B, &frames[0]);
         assert_eq!(explain(&mut pair, B).receive, Expecting::Rest { psn, received: 256 });
-        // This packet follows a missing one.
+        // This packet follows a missing packet.
         pair.deliver(B, &frames[2]);
         let reason = explain(&mut pair, B);
         if service == Service::Rc {

@@ -1,4 +1,4 @@
-//! Tests local key operations, SENDs with invalidate, and queues whose owner flushes requests.
+//! Tests local key operations, SENDs with invalidate, and QPs whose requests are flushed by the engine's owner.
 
 use crate::common::*;
 use engine::{

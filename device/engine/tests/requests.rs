@@ -457,7 +457,7 @@ fn rejects_excess_reads_and_atomics() {
         let send_request = |pair: &mut Pair, n, operation, ext| {
             pair.inject(B, operation, psn_a().advance(n), ext, b"");
         };
-        // Answered requests do not count.
+        // Requests that have been answered do not count.
         for n in [0, 2] {
             send_request(&mut pair, n, O::ReadRequest, one);
             send_request(&mut pair, n + 1, operation, ext);

@@ -186,8 +186,8 @@ fn duplicate_rnr_nak_costs_no_retry() {
     assert_eq!(pair.a.sends(), [(1, Err(Status::RnrRetryExceeded))]);
 }
 
-/// The packet was retransmitted after the wait, so a second RNR NAK is a new one, even if it arrives after the ACK
-/// timeout.
+/// The packet was retransmitted after the wait, so a second RNR NAK is not a duplicate, even if it arrives after the
+/// ACK timeout.
 #[test]
 fn rnr_nak_after_timeout_consumes_rnr_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));

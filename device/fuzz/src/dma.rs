@@ -126,7 +126,7 @@ impl Bench {
             }
             allowed = windows(&after) <= MAX_WINDOWS && files(&after) <= MAX_FILES;
         }
-        // The model does not cover the addresses between the two ends.
+        // The model does not cover the addresses between the two ends, so a range across them is skipped.
         if end > side_end && first < SIDE {
             return;
         }

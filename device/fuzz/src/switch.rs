@@ -19,8 +19,8 @@ use super::input::Input;
 const LEARNED: usize = 512;
 /// Time after which a learned MAC ages out.
 const AGEING: Duration = Duration::from_secs(300);
-/// How long a recently used MAC cannot move to another peer: the hold time of 2 s, minus the refresh interval of 500
-/// ms.
+/// Time during which a recently used MAC cannot move to another peer: the hold time of 2 s, minus the refresh interval
+/// of 500 ms.
 const HELD: Duration = Duration::from_millis(1500);
 
 /// Number of sender addresses. Only some of them belong to peers.
@@ -73,12 +73,12 @@ fn address(choice: u8) -> SocketAddr {
     ([127, 0, 0, 1], 1000 + u16::from(choice % ADDRESSES)).into()
 }
 
-/// Returns the address that stands for the HCA as a sender.
+/// Returns the sender address that represents the HCA.
 fn own() -> SocketAddr {
     ([127, 0, 0, 1], 1).into()
 }
 
-/// Returns one of a few MACs, which may be a group address.
+/// Returns one of a few MACs. Some of them are group addresses.
 fn mac(choice: u8) -> MacAddr {
     match choice % MACS {
         0 => MacAddr::BROADCAST,

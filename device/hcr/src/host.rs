@@ -62,7 +62,7 @@ impl<Q: Queues> engine::Host for DeviceHost<'_, Q> {
 
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest> {
         let Self { queues, cx } = self;
-        // HCR interfaces do not support XRC.
+        // HCR interfaces do not support XRC, so the source is always a QP.
         let RecvSource::Qp(qpn) = source else { return Fetch::Empty };
         queues.as_mut().map_or(Fetch::Empty, |queues| queues.next_recv(qpn, cx))
     }

@@ -141,9 +141,9 @@ fn overlaps(
     for (start, length) in old {
         let last = start.saturating_add(length.saturating_sub(1));
         let behind = sorted.partition_point(|(range, _)| span(range).0 <= last);
-        // Of the new ranges that start before the old range ends, only the last needs a check. If that last range ends
-        // before the old range starts, any earlier range that reaches the old range contains the last one, which has
-        // then been marked above.
+        // Of the new ranges that start before the old range ends, only the last needs a check. If the last one ends
+        // before the old range starts, an earlier one can reach the old range only by containing the last one. The loop
+        // above has then already marked the last one.
         if let Some((range, met)) = sorted.get_mut(..behind).and_then(<[_]>::last_mut) {
             let (first, length) = span(range);
             *met |= first.saturating_add(length.saturating_sub(1)) >= start;

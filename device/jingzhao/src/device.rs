@@ -254,7 +254,7 @@ impl Frontend for JingZhao {
         cx.monitor.check(|| strict::read(&mut self.strict, bar, offset, data.len()));
         match bar {
             Bar::Bar0 => regs::read(offset, data, |word| self.read_register(word)),
-            // Doorbells are write-only.
+            // Doorbells are write-only, so they read as 0.
             _ => data.fill(0),
         }
     }

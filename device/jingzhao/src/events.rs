@@ -110,7 +110,7 @@ impl Resources {
             AsyncEvent::WqCatastrophic => QpEvent::WqCatastrophic,
             AsyncEvent::InvalidRequest => QpEvent::WqInvalidRequest,
             AsyncEvent::AccessError(_) => QpEvent::WqAccess,
-            // This interface has no SRQs and no XRC.
+            // These events do not occur, because this interface has no SRQs and no XRC.
             AsyncEvent::SrqCatastrophic
             | AsyncEvent::LastWqeReached
             | AsyncEvent::InvalidXrceth(_)

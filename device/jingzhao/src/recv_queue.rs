@@ -17,8 +17,8 @@
 //!
 //! Until then, the slot counts as free: the peer gets an RNR NAK (RC), or its message is dropped (UC, UD).
 //!
-//! While the maximum is unknown, the device cannot always tell whether a list is complete. RC then waits until the list
-//! has not changed for `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when the
+//! While the maximum is unknown, the device cannot always determine whether a list is complete. RC then waits until the
+//! list has not changed for `SETTLE_TIME`. The settle time starts when the slot is polled (`recv_watch`), not when the
 //! message arrives, so a receive that software posted early enough is ready when its message arrives. UC and UD do not
 //! wait, because the message would be lost. Instead, the slot is read a few more times and then used as it is. Its list
 //! may then be too short, but never contains a wrong element. Receives posted before the QP enters RTR are known to be

@@ -1,9 +1,9 @@
 //! Polls receive queues before a message arrives.
 //!
-//! Receives are posted without a doorbell. For some lists of receive WQEs, the device knows that a list is complete
-//! only after the list has not changed for a while, the *settle time*. If the device did not check such a list before a
-//! message arrives, the peer would get an RNR NAK even if the receive had been posted long before. QPs with such lists
-//! are therefore polled until the maximum list length is known (see [`RecvQueue::watch`]).
+//! Receives are posted without a doorbell. Some lists of receive WQEs count as complete only after they have not
+//! changed for a while, the *settle time*. If the device did not check such a list before a message arrives, the peer
+//! would get an RNR NAK even if the receive had been posted long before. QPs with such lists are therefore polled until
+//! the maximum list length is known (see [`RecvQueue::watch`]).
 //!
 //! [`RecvQueue::watch`]: super::recv_queue::RecvQueue::watch
 //!
@@ -17,7 +17,8 @@ use protocol::hca::jingzhao::qpc::QpState;
 use super::ctxmgt::message::RdQpState;
 use super::resources::Resources;
 
-/// The period of 50 ms is short compared with the settle time of a list, and long compared with the cost of a poll.
+/// QPs whose receive queues are polled. The period of 50 ms is short compared with the settle time of a list, and long
+/// compared with the cost of a poll.
 pub(super) type RecvWatch = PollSet<50>;
 
 impl Resources {

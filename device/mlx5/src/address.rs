@@ -110,8 +110,8 @@ impl Resolver<'_> {
 }
 
 impl RocePath {
-    /// Returns the headers of packets, or `None` if the entry of the GID table is empty or of another IP version than
-    /// the destination.
+    /// Returns the headers of packets, or `None` if the entry of the GID table is empty or its IP version differs from
+    /// that of the destination.
     fn headers(&self, gids: &GidTable, local: Qpn, remote: Qpn) -> Option<Encap> {
         let source = gids.get(self.gid_index.into())?;
         let ip = match (source.ip, IpAddr::from(Ipv6Addr::from(self.gid)).to_canonical()) {

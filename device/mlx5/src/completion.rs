@@ -132,7 +132,8 @@ impl Resources {
         self.write(cx, (qpn, cqn), &entry, solicited);
     }
 
-    /// Writes a CQE of a QP, SQ or RQ. If the CQE cannot be written, the queues that use the CQ move to the error state.
+    /// Writes a CQE of a QP, SQ or RQ. If the CQE cannot be written, the queues that use the CQ move to the error
+    /// state.
     pub(super) fn write(
         &mut self,
         cx: &mut Context<'_>,

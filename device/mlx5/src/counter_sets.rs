@@ -9,8 +9,8 @@ use protocol::ids::Qpn;
 
 use super::resources::Resources;
 
-/// Requests of one kind that the responder of a QP has executed, and that no counter set contains yet. Requests arrive
-/// in runs, and the look-ups of the QP and its counter set cost more than the count.
+/// Consecutive requests of one kind that a QP's responder has executed, and that have not been added to a counter set
+/// yet. They are added together, because the look-ups of the QP and its counter set cost more than counting.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecutedRequests {
     qpn: Qpn,
@@ -33,8 +33,8 @@ impl Resources {
         }
     }
 
-    /// Counts a request that a QP's responder has executed or answered again. The counter set contains the request
-    /// after the next [`Resources::add_executed`].
+    /// Counts a request that a QP's responder has executed or answered again. The next [`Resources::add_executed`] adds
+    /// the request to the counter set.
     pub(super) fn count_request(&mut self, qpn: Qpn, request: PeerRequest) {
         match &mut self.executed {
             Some(run) if run.qpn == qpn && run.request == request => run.count = run.count.wrapping_add(1),
@@ -69,7 +69,7 @@ impl Resources {
         }
     }
 
-    /// NAKs and timeouts count only if the retry limit permits another attempt.
+    /// Counts a retry by its cause. A NAK or a timeout counts only if the retry limit permits another attempt.
     pub(super) fn count_retry(&mut self, qpn: Qpn, cause: RetryCause) {
         self.count(qpn, |counters| match cause {
             RetryCause::RnrNak => &mut counters.rnr_nak_retry_err,
@@ -112,7 +112,7 @@ fn requester(counters: &mut QCounters, status: Status) -> &mut u32 {
     }
 }
 
-/// Returns `None` if the status is not one of a receive.
+/// Returns the counter for a failed receive, or `None` if no receive fails with this status.
 fn responder(counters: &mut QCounters, status: Status) -> Option<&mut u32> {
     Some(match status {
         Status::LocalLength => &mut counters.resp_local_length_error,

@@ -224,7 +224,8 @@ impl Mlx5 {
     fn write_uar(&mut self, cx: &mut Context<'_>, bar_offset: u64, data: &[u8]) {
         let Some((page, offset)) = doorbell::place(bar_offset) else { return };
         let resources = self.function.resources_mut();
-        // A driver that has stopped the device may still arm its event queues once.
+        // Writes to a stopped device are not checked, because a driver that has stopped the device may still arm its
+        // event queues once.
         if self.segment.health.nic_state() == NicState::Normal.code() {
             cx.monitor.check(|| strict::uar_write(resources.as_deref(), page));
         }
@@ -310,7 +311,7 @@ impl Frontend for Mlx5 {
 
     fn bar_read(&mut self, cx: &mut Context<'_>, _: Bar, offset: u64, data: &mut [u8]) {
         match doorbell::place(offset) {
-            // Doorbells are write-only.
+            // Doorbells are write-only, so they read as 0.
             Some(_) => data.fill(0),
             None => words::read(offset, data, |word| self.read_register(cx, word).to_be_bytes()),
         }

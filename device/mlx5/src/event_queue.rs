@@ -75,7 +75,7 @@ impl EventQueue {
         self.producer.wrapping_sub(self.unread())
     }
 
-    /// Whether the next event raises an interrupt.
+    /// Returns whether the next event raises an interrupt.
     pub const fn is_armed(&self) -> bool {
         self.armed
     }

@@ -32,7 +32,7 @@ impl Mlx5Host<'_> {
 }
 
 impl Resources {
-    /// Whether a QP has a posted receive. Always true for a QP with an SRQ.
+    /// Returns whether a QP has a posted receive. Always true for a QP with an SRQ.
     pub(super) fn can_receive(&mut self, qpn: Qpn, dma: &GuestMemory) -> bool {
         let Some(qp) = self.qps.get_mut(qpn.get()) else { return false };
         qp.srqn().is_some() || qp.is_posted(dma)

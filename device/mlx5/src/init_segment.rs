@@ -59,7 +59,7 @@ impl InitSegment {
                 }
             },
             Register::CommandDoorbell => return Effect::Commands(value),
-            // The other registers are read-only.
+            // The other registers are read-only, so writes to them are ignored.
             _ => {}
         }
         Effect::None

@@ -1,5 +1,5 @@
-//! Front-end for the NVIDIA ConnectX with an Ethernet or InfiniBand port, as driven by Linux's `mlx5_core` and `mlx5_ib`
-//! and rdma-core's `libmlx5`.
+//! Front-end for the NVIDIA ConnectX with an Ethernet or InfiniBand port, as driven by Linux's `mlx5_core` and
+//! `mlx5_ib` and rdma-core's `libmlx5`.
 //!
 //! [`Mlx5`] decodes accesses to BAR0. On a store to the command doorbell, it fetches commands from the slots of the
 //! [`command_queue`] and executes them ([`commands`]) on the [`function`]. A store to a UAR page is a [`doorbell`]. If

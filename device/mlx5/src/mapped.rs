@@ -1,22 +1,23 @@
 //! Doorbells in UAR pages that are mapped into the guest. Stores to these pages do not trap.
 //!
-//! A doorbell in a mapped page is a word in memory, which the device finds later. The doorbell of another queue may have
-//! overwritten it by then. A word therefore shows only that software has used the page. The device polls the doorbell
-//! records of all queues of the page that share the word, first that of the queue that the word names. It acts on the
-//! records alone. The contents of BlueFlame registers are not needed either, because the WQE is in the queue too.
+//! A doorbell in a mapped page is a word in memory, which the device finds later. The doorbell of another queue may
+//! have overwritten it by then. A word therefore shows only that software has used the page. The device polls the
+//! doorbell records of all queues of the page that share the word, first that of the queue that the word names. It acts
+//! on the records alone. The contents of BlueFlame registers are not needed either, because the WQE is in the queue
+//! too.
 //!
 //! No doorbell is lost:
-//! - Software writes the WQE, then the record, then the doorbell. The device takes the word with acquire ordering before
-//!   it reads a record, and loads the record with acquire ordering before it reads a WQE. A record that the device reads
-//!   too early belongs to a doorbell that is not stored yet, so a later poll finds that doorbell.
-//! - A doorbell that overwrites another was stored after the other one's record was written. The device polls that record
-//!   too, because it polls all queues that share the word.
-//! - A send counter announces requests if it differs from the counter that the device has learned. Neither depends on how
-//!   many doorbells the device has missed.
-//! - An arm request is a level. It raises an event at once if the CQ has a matching entry at or after its consumer index,
-//!   so an entry written between the request and the poll raises the event too.
+//! - Software writes the WQE, then the record, then the doorbell. The device takes the word with acquire ordering
+//!   before it reads a record, and loads the record with acquire ordering before it reads a WQE. A record that the
+//!   device reads too early belongs to a doorbell that is not stored yet, so a later poll finds that doorbell.
+//! - A doorbell that overwrites an earlier one was stored after the record of the earlier one was written. The device
+//!   polls that record too, because it polls all queues that share the word.
+//! - A send counter announces requests if it differs from the counter that the device has learned. Neither depends on
+//!   how many doorbells the device has missed.
+//! - An arm request is a level. It raises an event at once if the CQ has a matching entry at or after its consumer
+//!   index, so an entry written between the request and the poll raises the event too.
 //! - An arm request that equals the last one needs no action. Its sequence number counts the events that software has
-//!   received. The number is the same, so either the CQ is still armed, or the event is not received yet.
+//!   received. The number is the same, so either the CQ is still armed, or software has not received the event yet.
 //!
 //! No event is raised without an arm request. The record of a CQ that was never armed is all zeros, like the first arm
 //! request for any completion. CREATE_CQ marks the record, so that the device can tell them apart.

@@ -89,7 +89,7 @@ impl Mkeys {
     /// Creates a key for a region in a user memory.
     ///
     /// # Errors
-    /// Fails if the context is not that of such a key or the table is full.
+    /// Fails if the context does not describe such a key, or if the table is full.
     pub fn insert_in(
         &mut self,
         context: MkeyContext,
@@ -111,7 +111,7 @@ impl Mkeys {
         Check::MkeyLimit.rejects(self.objects.count() as u64)
     }
 
-    /// Adds a key whose index is the next one of the table.
+    /// Adds a key at the next index of the table.
     fn add(
         &mut self,
         index: MkeyIndex,

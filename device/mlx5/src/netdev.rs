@@ -1,7 +1,7 @@
 //! The netdev's data path: send queues (SQ), receive queues (RQ) and the objects that assign frames to them.
 //!
-//! [`transmit`] turns WQEs into frames, and [`receive`] writes frames to receive buffers. The flow tables select the TIRs
-//! of a frame ([`steer`]).
+//! [`transmit`] turns WQEs into frames, and [`receive`] writes frames to receive buffers. The flow tables select the
+//! TIRs of a frame ([`steer`]).
 //!
 //! # Spec
 //! mlx5 interface, section 16.
@@ -166,7 +166,7 @@ impl Netdev {
         }
     }
 
-    /// Whether the last poll left work, which requires another turn.
+    /// Returns whether the last poll left work, which requires another turn.
     pub const fn has_more(&self) -> bool {
         self.has_more
     }

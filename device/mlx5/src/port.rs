@@ -1,4 +1,4 @@
-//! The port: what depends on its type, and the state of an Ethernet port.
+//! The port: the behaviour that depends on its type, and the state of an Ethernet port.
 //!
 //! # Spec
 //! mlx5 interface, section 15.
@@ -60,7 +60,7 @@ impl PortState {
         }
     }
 
-    /// Returns whether packets with this source MAC are those of the device itself. `own` is the MAC of the port. The
+    /// Returns whether packets with this source MAC were sent by the device itself. `own` is the MAC of the port. The
     /// entries of a GID table can have other MACs, such as those of macvlan devices.
     pub fn is_own_mac(&self, own: MacAddr, mac: MacAddr) -> bool {
         mac == own || self.ethernet().is_some_and(|port| port.gids.addresses().any(|of| of.mac == mac))
@@ -117,7 +117,7 @@ impl EthernetPort {
         self.enabled && self.admin != AdminState::Down
     }
 
-    /// Makes the port receive RoCE packets to the entries of the GID table, if RoCE is enabled.
+    /// Makes the port receive RoCE packets to the addresses in the GID table, if RoCE is enabled.
     pub fn publish_gids(&self, port: &mut FabricPort) {
         if self.vport.context().roce {
             port.set_roce_addresses(self.gids.addresses().collect());

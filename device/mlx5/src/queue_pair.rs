@@ -26,12 +26,12 @@ use super::uses::{Object, Used};
 use super::work;
 use super::work_queue::{Advance, TooMany};
 
-/// Log2 of the maximum message length in bytes. A larger value in a QP context is reduced to this one.
+/// Log2 of the maximum message length in bytes. A larger value in a QP context is reduced to this maximum.
 const LOG_MAX_MESSAGE: u8 = 30;
 /// Log2 of a QP's maximum number of outstanding READs and atomics in one direction.
 const LOG_MAX_DEPTH: u8 = 4;
 
-/// Number of send queue blocks to copy at once. The engine fetches the WQEs of a QP in runs, and a WQE has at most as
+/// Number of send queue blocks to copy at once. The engine fetches the WQEs of a QP in runs, and a WQE has at most this
 /// many blocks.
 const READ_AHEAD: u16 = 16;
 
@@ -143,7 +143,7 @@ impl QueuePair {
         self.send.reread(index, &self.buffer, dma)
     }
 
-    /// Whether a receive is posted to the QP's own queue.
+    /// Returns whether a receive is posted to the QP's own queue.
     pub fn is_posted(&mut self, dma: &GuestMemory) -> bool {
         let Self { context, recv, .. } = self;
         recv.is_posted(|| Some(record(context, dma)?.received))
@@ -242,7 +242,7 @@ impl QueuePair {
             max_message_len: 1 << self.context.log_max_message.min(LOG_MAX_MESSAGE),
             remote_qpn: self.context.remote_qpn,
             path: self.peer_path(resolver),
-            // The GID table tells which address a peer on Ethernet uses.
+            // On Ethernet, the source address comes from the GID table, and the peer sends to this address.
             own_address: resolver.is_ethernet(),
             pkey_index: primary.pkey_index,
             qkey: self.context.qkey,
@@ -261,7 +261,8 @@ impl QueuePair {
                 read: self.context.remote_read,
                 write: self.context.remote_write,
                 atomic: self.context.remote_atomic,
-                // Section 13.3: the key itself determines whether a peer may invalidate it.
+                // Section 13.3: the key itself determines whether a peer may invalidate it, so the QP always permits
+                // invalidation.
                 invalidate: true,
             },
             grh_area: if resolver.is_ethernet() { GrhArea::Roce } else { GrhArea::InfiniBand },

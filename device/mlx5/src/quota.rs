@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_follow_owners() {
+    fn owner_change_moves_object_between_counts() {
         let mut owned = Owned::default();
         let [first, second] = USERS.map(User::Context);
         let (table, queues) = (Object::FlowTable(1), [Object::Sq(2), Object::Rq(3)]);

@@ -44,8 +44,8 @@ impl RecvQueue {
         self.counters = Counters::default();
     }
 
-    /// Whether an entry is posted. `record` reads the receive counter from the doorbell record, and returns `None` if
-    /// the record is not accessible.
+    /// Returns whether an entry is posted. `record` reads the receive counter from the doorbell record, and returns
+    /// `None` if the record is not accessible.
     pub fn is_posted(&mut self, record: impl FnOnce() -> Option<u16>) -> bool {
         if self.counters.waiting() == 0
             && let Some(posted) = record()

@@ -63,10 +63,10 @@ pub struct FetchedWqe<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Copy of posted blocks of one send queue. Software does not modify a WQE after it has announced it (section 7.3), so a
-/// WQE can be copied long before it is executed.
+/// Copy of posted blocks of one send queue. Software does not modify a WQE after it has announced it (section 7.3), so
+/// a WQE can be copied long before it is executed.
 ///
-/// Several send queues can share a copy: each of them replaces the blocks of another.
+/// Several send queues can share a copy. Each of them then replaces the blocks that another one has copied.
 #[derive(Debug, Default)]
 pub struct PostedBlocks {
     /// Number of times that the blocks were replaced. A send queue compares it with the number of its own copy.
@@ -128,7 +128,8 @@ impl SendQueue {
 
     /// Records that a WQE and all WQEs before it have completed.
     pub fn complete(&mut self, tag: SendTag) {
-        // A WQE with an invalid size can end past the blocks that were consumed.
+        // A WQE with an invalid size can end past the blocks that were consumed. The count stops there, because later
+        // blocks are not consumed yet.
         let (end, taken) = (tag.end(), self.counters.taken);
         self.completed = if end.wrapping_sub(taken).cast_signed() > 0 { taken } else { end };
     }
@@ -221,7 +222,7 @@ impl SendQueue {
         let head = buffer.read(dma, self.block(index), head);
         if head.and_then(|()| buffer.read(dma, self.start, tail)).is_err() {
             posted.bytes.clear();
-            // The copy is not for later WQEs, because it may end inside a block.
+            // Later WQEs must not use this copy, because it may end inside a block.
             self.copied = 0;
             if let Ok(wqe) = self.copy_one(index, buffer, dma) {
                 posted.bytes.extend_from_slice(&wqe);
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn poll_finds_each_change_once() {
+    fn poll_reports_each_change_of_counter_once() {
         let (mut queue, _) = queue();
         queue.counters = Counters::default();
         queue.learn(4).unwrap();

@@ -49,7 +49,7 @@ struct Counter {
     references: usize,
 }
 
-/// Place of an entry.
+/// Table, group and index of an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub table: FlowTableId,

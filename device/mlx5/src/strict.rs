@@ -53,7 +53,7 @@ impl Strict {
     }
 }
 
-/// Whether a 24-bit index is past `end`, taking wraparound into account.
+/// Returns whether a 24-bit index is past `end`, taking wraparound into account.
 fn is_past(index: u32, end: u32) -> bool {
     const INDEX: u32 = 0xff_ffff;
     const HALF: u32 = 1 << 23;
@@ -68,8 +68,8 @@ fn wqe_of(index: u16, queue: &str) -> String {
     format!("the WQE at block {index:#x} of {queue}")
 }
 
-/// Whether a 16-bit producer counter is behind the consumer counter. An SQ or an RQ has at most 2^14 units, so the
-/// distance is unambiguous.
+/// Returns whether a 16-bit producer counter is behind the consumer counter. An SQ or an RQ has at most 2^14 units, so
+/// the distance is unambiguous.
 const fn has_moved_back(posted: u16, taken: u16) -> bool {
     posted.wrapping_sub(taken).cast_signed() < 0
 }

@@ -43,7 +43,7 @@ pub(in super::super) fn send_wqe(qpn: Qpn, fetched: &FetchedWqe<'_>) -> Findings
 /// Checks the WQE last fetched from a receive queue, at byte offset `at`.
 pub(in super::super) fn recv_wqe(qp: &QueuePair, at: u64) -> Findings {
     let mut found = Findings::default();
-    // J-23: the kernel driver does not use the valid bit.
+    // J-23: the kernel driver does not use the valid bit, so only user queues are checked.
     let of_user = qp.key.context().image.usr_page != 0;
     if of_user && !qp.recv.was_marked() {
         found.add(

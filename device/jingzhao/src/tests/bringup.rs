@@ -34,7 +34,7 @@ const EQ: &str = "
 fn probe(hcr: u64) -> Machine {
     let mut machine = powered_on(1, Options::default());
     machine.interface.hcr = hcr;
-    // The driver reuses one mailbox without clearing it.
+    // The driver reuses one mailbox without clearing it, so the outbox contains stale bytes.
     machine.poke(OUTBOX, &[0xff; 0x100]);
     machine.ok(Op::QueryAdapter, 0, 0, &[]);
     assert_eq!(machine.peek(OUTBOX, 0x20), dump(ADAPTER, 0x20));

@@ -240,7 +240,7 @@ fn qp_in_err_can_move_only_to_err_or_reset() {
     assert_eq!(query(&mut machine, QPN)[8] >> 4, 6);
     machine.ok(Op::ToRst, 3, QPN, &[]);
 
-    // The public driver moves QPs from RESET to ERR.
+    // The public driver moves QPs from RESET to ERR, so this transition is permitted.
     machine.ok(Op::ToErr, 0, 6, &[0; 0xc0]);
     assert_eq!(query(&mut machine, 6)[8] >> 4, 6);
     machine.ok(Op::ToRst, 0, 6, &[0; 0xc0]);

@@ -168,7 +168,7 @@ fn driver_can_be_removed_and_probed_again() {
     }
 }
 
-/// The driver ignores the advertised limits.
+/// The driver ignores the advertised limits, so the device must support numbers beyond them.
 #[test]
 fn numbers_beyond_advertised_limits_work() {
     let few = |options: &mut Options| {
@@ -358,7 +358,7 @@ fn datagrams_to_shared_lid_reach_default_peer() {
     ]);
     settle(&mut a, &mut b);
     assert_eq!((polled(&mut a), polled(&mut a)), ((8, 0, SEND, 1), (7, 0x80, SEND, 1)));
-    // Applications reserve 40 bytes for the GRH.
+    // The data follows the 40 bytes that applications reserve for the GRH.
     assert_eq!(
         (b.get(DATA + 40, 8), b.get(DATA + 0x200 + 40, 7)),
         (b"datagram".to_vec(), b"another".to_vec())

@@ -80,9 +80,9 @@ pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -
     Ok(nothing())
 }
 
-/// Executes TEARDOWN_HCA. The graceful profile drops all objects. The device keeps the driver's pages until MANAGE_PAGES
-/// returns them. The fast profile drops nothing, because the driver still needs the EQ of the command and arms it. The
-/// driver then requests a reset through the NIC state.
+/// Executes TEARDOWN_HCA. The graceful profile drops all objects. The device keeps the driver's pages until
+/// MANAGE_PAGES returns them. The fast profile drops nothing, because the driver still needs the EQ of the command and
+/// arms it. The driver then requests a reset through the NIC state.
 pub(super) fn teardown(
     enabled: &mut Enabled,
     setup: &Setup,

@@ -15,7 +15,7 @@ use crate::check::{Check, Rejection};
 use crate::mkey;
 use crate::resources::Resources;
 
-/// Returns the special keys: those that end scatter lists and begin strided lists. Drivers do not use the others,
+/// Returns the special keys that end scatter lists and begin strided lists. Drivers do not use the other special keys,
 /// because no capability advertises them.
 pub(super) fn special() -> Output {
     let terminate_key = Lkey::new(TERMINATE_KEY);

@@ -190,7 +190,7 @@ fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
             Named::target(Object::FlowTable(selector.table.get()))
         }
 
-        // Commands that make an object refer to others.
+        // Commands that make an object refer to other objects.
         Command::ModifyCq(modify, _) => {
             Named::target(Object::Cq(modify.cqn.get())).with(umem(modify.place()))
         }
@@ -212,7 +212,8 @@ fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
             Named::target(Object::FlowTable(set.table.get())).with(parts.iter().flat_map(Parts::references))
         }
 
-        // Commands that create an object which refers to others. The EQ of a CQ belongs to the kernel.
+        // Commands that create an object that refers to other objects. The EQ of a CQ is not listed, because EQs belong
+        // to the kernel.
         Command::CreateCq(create, _) => {
             let umems = Umems { queue: create.place(), record: create.context.record_place() };
             Named::references([Object::Uar(create.context.uar.get())]).with(umems.uses())
@@ -260,7 +261,7 @@ fn queue_umems(queue: &WorkQueue) -> Used {
     Umems { queue: queue.place(), record: queue.record_place() }.uses()
 }
 
-/// Set 0 does not exist. It means that the queue has no set.
+/// Returns the counter set with this number, or `None` for number 0, which means that the queue has no set.
 fn counter_set(set: u8) -> Option<Object> {
     (set != 0).then_some(Object::CounterSet(set.into()))
 }

@@ -227,7 +227,7 @@ fn check_modified(
         }
         _ => {}
     }
-    // The mask can select a receive CQ or an SRQ in any transition.
+    // The mask can select a receive CQ or an SRQ in any transition, so both are always checked.
     if next.recv_cqn.get() != 0 && !resources.cqs.contains(next.recv_cqn.get()) {
         return Err(Check::QpRecvCq.rejects(next.recv_cqn.get()));
     }

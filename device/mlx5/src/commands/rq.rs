@@ -69,7 +69,7 @@ fn check_geometry(context: &RqContext) -> Result<(), Rejection> {
 
 fn check_objects(resources: &Resources, context: &RqContext) -> Result<(), Rejection> {
     let pd = context.queue.pd.get();
-    // The driver creates its RQ that drops all frames with PD 0.
+    // PD 0 is accepted, because the driver uses it for the RQ that drops all frames.
     if pd != 0 && !resources.pds.contains(pd) {
         return Err(Check::RqPd.rejects(pd));
     }
@@ -87,8 +87,8 @@ fn check_counter_set(resources: &Resources, set: CounterSet) -> Result<(), Rejec
     }
 }
 
-/// Changes the state and the selected fields of an RQ. The present state in the input is ignored, because software may
-/// not know yet that the RQ has failed.
+/// Changes the state and the selected fields of an RQ. The present state in the input is ignored, because it is out of
+/// date if the RQ has just failed.
 pub(super) fn modify(call: Call<'_, '_>, modify: &ModifyRq) -> Result<Output, Rejection> {
     let resources = call.resources;
     let ModifyRq { rqn, fields, context, .. } = modify;

@@ -93,8 +93,8 @@ fn check_objects(resources: &Resources, context: &SqContext) -> Result<(), Rejec
     }
 }
 
-/// Changes the state of an SQ. The present state in the input is ignored, because software may not know yet that the SQ
-/// has failed.
+/// Changes the state of an SQ. The present state in the input is ignored, because it is out of date if the SQ has just
+/// failed.
 pub(super) fn modify(call: Call<'_, '_>, modify: &ModifySq) -> Result<Output, Rejection> {
     let netdev = &mut call.resources.netdev;
     let sq = netdev.sq_mut(modify.sqn).ok_or_else(|| unknown(modify.sqn))?;

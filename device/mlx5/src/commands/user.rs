@@ -35,8 +35,8 @@ use crate::uses::Object;
 /// Checks what the objects of a user context may do. Ownership has its own check.
 ///
 /// # Errors
-/// Section 23.3: fails if the new object would give the user access to all of guest memory or to the port. Section 23.1:
-/// also fails if user contexts already own their share of such objects.
+/// Section 23.3: fails if the new object would give the user access to all of guest memory or to the port. Section
+/// 23.1: also fails if user contexts already own their share of such objects.
 pub(super) fn check(resources: &Resources, user: UserId, command: &Command<'_>) -> Result<(), Rejection> {
     check_quota(resources, user, command)?;
     match command {
@@ -110,7 +110,7 @@ fn check_quota(resources: &Resources, user: UserId, command: &Command<'_>) -> Re
     if kind.has_room(own, all) { Ok(()) } else { Err(Check::UserQuota.rejects(own as u64)) }
 }
 
-/// The reserved L_Key addresses all of guest memory.
+/// Rejects a user's object that uses the reserved L_Key, which gives access to all of guest memory.
 fn reserved_key(is_used: bool, pd: u32) -> Result<(), Rejection> {
     if is_used { Err(Check::UserReservedKey.rejects(pd)) } else { Ok(()) }
 }
@@ -141,7 +141,7 @@ pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Reject
         for command in commands.into_iter().flatten().chain(destroy_command(resources, object)) {
             let opcode = command.opcode();
             let call = Call { resources: &mut *resources, issi, opcode, setup, cx: &mut *cx, user: by };
-            // The only reason for a rejection is another user's object.
+            // A command is rejected only if another user's object still uses this object.
             let _ = on_resources(call, &command);
         }
     }
@@ -149,8 +149,8 @@ pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Reject
     Ok(nothing())
 }
 
-/// Order in which the objects of a user are destroyed: each object before those that it uses. A flow table refers only to
-/// tables of higher levels.
+/// Returns the sort key for destroying a user's objects. Each object is destroyed before those that it uses. A flow
+/// table refers only to tables of higher levels.
 fn rank(resources: &Resources, object: Object) -> (u8, u8) {
     let rank = match object {
         Object::FlowTable(number) => {
@@ -169,8 +169,8 @@ fn rank(resources: &Resources, object: Object) -> (u8, u8) {
 
 const NIC_RECEIVE: u8 = TableType::NicReceive.code();
 
-/// Returns the commands that delete the entries and groups of a flow table. Each command is made when it is needed,
-/// because a table can have a million entries.
+/// Returns the commands that delete the entries and groups of a flow table. Each command is built only when it is
+/// needed, because a table can have a million entries.
 fn clear(resources: &Resources, table: FlowTableId) -> impl Iterator<Item = Command<'static>> + use<> {
     let found = resources.steering.table(table).ok();
     let entries: Vec<u32> = found.iter().flat_map(|found| found.entries()).collect();
@@ -242,7 +242,7 @@ pub(super) fn create_umem(
     Ok(UmemNumber { umem }.emit().to_vec())
 }
 
-/// Destroys a user memory. A queue keeps its user memory in use, because the kernel unpins the pages afterwards.
+/// Destroys a user memory. Fails while a queue uses the memory, because the kernel unpins the pages afterwards.
 pub(super) fn destroy_umem(call: Call<'_, '_>, umem: UmemId) -> Result<Output, Rejection> {
     check_unused(&call, Object::Umem(umem.get()), Check::UmemInUse)?;
     let resources = call.resources;

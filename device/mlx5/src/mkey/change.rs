@@ -112,8 +112,8 @@ impl Mkeys {
 /// Checks whether a QP may invalidate a key.
 ///
 /// # Errors
-/// Section 20, M-34: a key that any QP can use passes while it is valid. libmlx5 invalidates indirect keys with the
-/// same WQE as windows. A window that is not bound belongs to no QP.
+/// Fails if the key belongs to another QP or is an unbound window, which belongs to no QP. Section 20, M-34: a valid
+/// key that any QP can use is accepted, because libmlx5 invalidates indirect keys with the same WQE as windows.
 fn check_qp(context: &MkeyContext, initiator: Initiator) -> Result<(), AccessError> {
     let is_shared = context.qpn == ANY_QP && !context.free;
     if is_shared || context.qpn == initiator.qpn { Ok(()) } else { Err(AccessError::Qp) }

@@ -129,7 +129,7 @@ impl TranslationList {
     }
 }
 
-/// Overwrites the elements from `first` with `new`. The vector first grows to at least `end` elements.
+/// Overwrites elements with `new`, starting at index `first`. Before that, the vector grows to at least `end` elements.
 fn replace<T: Copy>(all: &mut Vec<T>, first: usize, end: usize, empty: T, new: impl Iterator<Item = T>) {
     if all.len() < end {
         all.resize(end, empty);
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!((list.range(0), list.range(1), list.pages()), (Some(expected), None, 4));
     }
 
-    /// The list is strided while its first element is a header, no matter which write completed it.
+    /// A list is strided as long as its first element is a header, whether or not other elements were written earlier.
     #[test]
     fn first_element_determines_whether_list_is_strided() {
         let mut list = TranslationList::new(Some(AccessMode::Ranges));

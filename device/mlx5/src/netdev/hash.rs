@@ -87,7 +87,8 @@ fn input(fields: HashFields, symmetric: bool, frame: &[u8], layers: &Layers) -> 
         _ => return (bytes, hashed),
     };
     // Section 16.3 leaves the symmetric function to the device, but mlx5e reports it as RXH_XFRM_SYM_OR_XOR: exchanging
-    // only the addresses, or only the ports, must not change the hash. This order gives the hashes of the golden traces.
+    // only the addresses, or only the ports, must not change the hash. This order gives the hashes of the golden
+    // traces.
     let addresses = if symmetric && src < dst { [dst, src] } else { [src, dst] };
     let mut add = |selected: bool, field: &[u8]| {
         if selected {
@@ -164,7 +165,7 @@ mod tests {
         Hash::toeplitz(&TirContext { key: KEY, fields, symmetric, ..TirContext::default() })
     }
 
-    /// Hash of a segment in golden trace eth-5.
+    /// The expected hash is that of a segment in golden trace eth-5.
     #[test]
     fn tcp_hash_matches_recording() {
         let expected =

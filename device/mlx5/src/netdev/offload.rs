@@ -23,7 +23,7 @@ pub fn tags(segment: &EthernetSegment) -> Insertion {
     Insertion::new(segment.insert_vlan.then_some(tag), None)
 }
 
-/// Computes the requested checksums of a frame. Nothing happens if the frame has no such header.
+/// Computes the requested checksums of a frame. Headers that the frame does not have are skipped.
 pub fn fill_checksums(frame: &mut [u8], segment: &EthernetSegment) {
     if !segment.l3_checksum && !segment.l4_checksum {
         return;
@@ -83,7 +83,8 @@ pub fn is_segmentable(headers: &[u8]) -> bool {
 fn header_offloads(headers: &[u8]) -> Option<Offloads> {
     let mut headers = headers.to_vec();
     let network_at = Layers::parse(&headers).ok()?.network_at;
-    // Section 16.5: the length fields may be 0 or wrong. The parser checks them, so they get the length of the headers.
+    // Section 16.5: the length fields may be 0 or wrong. The parser checks them, so they are set to the length of the
+    // headers.
     let (field, length) = match headers.get(network_at)? >> 4 {
         4 => (network_at + 2, headers.len().checked_sub(network_at)?),
         6 => (network_at + 4, headers.len().checked_sub(network_at + IPV6_LEN)?),

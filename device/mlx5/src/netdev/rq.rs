@@ -136,7 +136,8 @@ impl Rq {
         self.buffer.pages()
     }
 
-    /// PD 0 does not exist. The driver uses it for the RQ that drops all frames.
+    /// Returns the objects that an RQ with this context uses. PD 0 does not exist, but is the PD of the RQ that drops
+    /// all frames.
     pub fn uses(context: &RqContext) -> Used {
         let pd = context.queue.pd.get();
         let mut used = Used::from_slice(&[Object::Cq(context.cqn.get())]);
@@ -185,7 +186,7 @@ impl Rq {
         queue.is_posted(|| Some(record(context, dma)?.received))
     }
 
-    /// Whether posted receives complete with an error.
+    /// Returns whether posted receives complete with an error.
     pub fn flushes(&self) -> bool {
         self.state == WorkQueueState::Error && self.context.flush_in_error
     }
@@ -260,7 +261,7 @@ impl Rq {
         }))
     }
 
-    /// Returns the identity of accesses to the buffers of receives.
+    /// Returns the initiator of accesses to receive buffers.
     pub const fn initiator(&self) -> Initiator {
         Initiator {
             pd: self.context.queue.pd,

@@ -40,7 +40,7 @@ impl Rqt {
     }
 
     pub fn context(&self) -> RqtContext {
-        // The number of entries does not exceed `max_entries`.
+        // This conversion cannot fail, because the number of entries does not exceed `max_entries`.
         let entries = u16::try_from(self.queues.len()).unwrap_or(self.max_entries);
         RqtContext { max_entries: self.max_entries, entries }
     }
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn table_size_is_checked() {
+    fn rejects_rqt_with_invalid_size_or_entry_list() {
         let list = RqNumbers::parse(&LIST);
         let of = |max, count| Rqt::new(&context(max, count), list).map(drop).unwrap_err().check;
         assert_eq!(of(257, 1), Check::RqtSize);

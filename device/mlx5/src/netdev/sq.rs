@@ -180,7 +180,7 @@ impl Sq {
         &self.buffer
     }
 
-    /// Records that software can know about the completion of a WQE and of all WQEs before it.
+    /// Records that software can detect the completion of a WQE and of all WQEs before it.
     pub fn complete(&mut self, tag: SendTag) {
         self.queue.complete(tag);
     }
@@ -210,7 +210,8 @@ impl Sq {
         }
     }
 
-    /// Polls the send counter of the doorbell record. In the reset state, the record may contain an older counter.
+    /// Polls the send counter of the doorbell record. In the reset state, the record is ignored, because it may contain
+    /// an older counter.
     pub fn poll_record(&mut self, dma: &GuestMemory) -> Advance {
         match self.record(dma) {
             Some(record) if self.state != WorkQueueState::Reset => self.queue.poll(record.sent),
@@ -226,7 +227,7 @@ impl Sq {
         self.record(dma).map_or(Ok(()), |record| self.queue.learn(record.sent))
     }
 
-    /// Whether another poll may make progress.
+    /// Returns whether another poll may make progress.
     pub fn has_work(&self) -> bool {
         match self.state {
             WorkQueueState::Reset => false,
@@ -269,7 +270,7 @@ impl Sq {
         let (tag, wqe) = match fetch {
             Fetch::Empty => return (Step::NoFrame, None),
             Fetch::Broken => {
-                // Without access to the WQEs, the device cannot flush them.
+                // Without access to the WQEs, the device cannot flush them, so it discards them.
                 self.queue.clear();
                 self.set_state(WorkQueueState::Error);
                 return (Step::Broken, None);
@@ -297,7 +298,7 @@ impl Sq {
         }
     }
 
-    /// Section 16.1: an SQ whose WQE fails moves to the error state.
+    /// Moves the SQ to the error state because a WQE has failed (section 16.1). Returns the completion of the WQE.
     fn fail(&mut self, tag: SendTag, Failed(status): Failed) -> Done {
         self.set_state(WorkQueueState::Error);
         self.failure = Some(FailedAt { index: tag.index(), syndrome: failure::syndrome(status) });
@@ -348,7 +349,7 @@ impl Sq {
         }
     }
 
-    /// Returns the identity of accesses to the data of WQEs.
+    /// Returns the initiator of accesses to the data of WQEs.
     pub const fn initiator(&self) -> Initiator {
         Initiator {
             pd: self.context.queue.pd,
@@ -383,7 +384,7 @@ fn append_frame(
     if tags.is_empty() {
         data.take(&env.memory, len, out)?;
     } else {
-        // A tag is inserted only if there is no inline header.
+        // A tag is inserted only if there is no inline header, so the data starts with the MAC addresses.
         data.take(&env.memory, ADDRESSES_LEN, out)?;
         out.extend_from_slice(tags);
         data.take(&env.memory, len, out)?;

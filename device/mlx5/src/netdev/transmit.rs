@@ -1,5 +1,5 @@
 //! Sends the frames of the SQs: polls them in turn, completes their WQEs, and passes the frames to the wire and to the
-//! own receive tables.
+//! device's own receive tables.
 //!
 //! # Spec
 //! mlx5 interface, sections 16.1 and 16.3.
@@ -49,7 +49,7 @@ impl Resources {
     }
 
     /// Appends the next frame for the wire to `out`. Returns whether a frame was appended. `steer` evaluates the flow
-    /// tables for the own frames.
+    /// tables for the frames that the SQs send.
     pub fn next_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -172,13 +172,14 @@ impl Resources {
         }
     }
 
-    /// Section 15.2: the vport can disable the loopback of all TIRs.
+    /// Returns whether a frame from an SQ can reach the TIRs. Section 15.2: the vport can disable the loopback of all
+    /// TIRs.
     fn loops_back(&self, layers: &Layers) -> bool {
         self.port.ethernet().is_none_or(|port| port.vport.loops_back(layers.dst.is_multicast()))
     }
 
-    /// Section 16.3: a frame that an SQ sends also passes through the own receive tables. Returns whether the frame
-    /// goes to the wire.
+    /// Forwards a frame of an SQ. Section 16.3: the frame also passes through the device's own receive tables. Returns
+    /// whether the frame goes to the wire.
     fn forward(
         &mut self,
         cx: &mut Context<'_>,

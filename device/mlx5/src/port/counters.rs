@@ -1,4 +1,4 @@
-//! Counters of the frames of the network device, by the kind of their destination and by length.
+//! Counters of the network device's frames, by kind of destination and by length.
 //!
 //! # Spec
 //! mlx5 interface, section 17.1.
@@ -100,7 +100,7 @@ impl FrameCounters {
             }
             .emit(),
             (CounterGroup::Rfc2819, _) => Rfc2819Counters { rx_by_length: self.received_by_length }.emit(),
-            // The device does not sort frames by priority.
+            // The device does not sort frames by priority, so all frames count as priority 0.
             (CounterGroup::Priority, 0) => {
                 PriorityCounters { rx_bytes, rx_packets, tx_bytes, tx_packets, rx_pause: 0 }.emit()
             }

@@ -29,9 +29,9 @@ pub(super) struct FlowTableRow {
 pub(super) struct FlowGroupRow {
     pub(super) table: u32,
     pub(super) group: u32,
-    /// Index of the first entry.
+    /// Lowest index in the range of the group.
     pub(super) first: u32,
-    /// Index of the last entry.
+    /// Highest index in the range of the group.
     pub(super) last: u32,
     /// Fields that all entries of the group compare.
     pub(super) fields: Vec<String>,
@@ -49,7 +49,7 @@ pub(super) struct FlowEntryRow {
     pub(super) actions: Vec<String>,
     /// Tag in the CQE of frames that the entry forwards.
     pub(super) tag: u32,
-    /// Number of frames that the entry has decided.
+    /// Number of frames whose handling the entry has decided.
     pub(super) frames: u64,
     pub(super) counters: Vec<FlowCount>,
 }
@@ -89,7 +89,8 @@ fn position(table: u32, index: u32) -> u64 {
     u64::from(table) << 32 | u64::from(index)
 }
 
-/// Returns the groups of all tables whose ranges reach a position, and the first index in which they do.
+/// Returns the groups of all tables that contain positions at or after `from`. For each group, also returns the number
+/// of its table and the index in that table at which the page starts.
 fn groups_from(steering: &Steering, from: u64) -> impl Iterator<Item = (u32, u32, &Group)> {
     let (first_table, first_index) = split(from);
     steering.tables_from(first_table).flat_map(move |(number, table): (u32, &Table)| {
@@ -110,7 +111,7 @@ pub(super) fn groups(steering: &Steering, from: u64) -> impl Iterator<Item = (u6
             fields: selects(&group.mask().headers()),
             entries: group.entry_count(),
         };
-        // A page that starts at the last index of a group starts with this group.
+        // The position of a group is its last index, so a page that starts there starts with this group.
         (position(table, last), row)
     })
 }

@@ -32,7 +32,7 @@ pub(super) struct SqRow {
     pub(super) waiting: u16,
     pub(super) frames: u64,
     pub(super) bytes: u64,
-    /// Number of frames that exceeded the MTU or met a link that was down.
+    /// Number of frames dropped because they exceeded the MTU or because the link was down.
     pub(super) dropped: u64,
 }
 
@@ -73,7 +73,7 @@ impl Failure {
     }
 }
 
-/// Returns the SQs from a number on.
+/// Returns the SQs in ascending order of their numbers, starting at `from`.
 pub(super) fn sqs(all: &Resources, from: u32) -> impl Iterator<Item = (u32, SqRow)> {
     all.netdev.queues.iter_from(from).filter_map(|(number, queue)| match queue {
         Queue::Send(sq) => Some((number, SqRow::new(sq))),
@@ -81,7 +81,7 @@ pub(super) fn sqs(all: &Resources, from: u32) -> impl Iterator<Item = (u32, SqRo
     })
 }
 
-/// Returns the RQs from a number on.
+/// Returns the RQs in ascending order of their numbers, starting at `from`.
 pub(super) fn rqs(all: &Resources, from: u32) -> impl Iterator<Item = (u32, RqRow)> {
     all.netdev.queues.iter_from(from).filter_map(|(number, queue)| match queue {
         Queue::Receive(rq) => Some((number, RqRow::new(rq))),
@@ -275,7 +275,7 @@ impl Row for RqtRow {
         columns: &["RQT", "ENTRIES", "MAX", "QUEUES"],
     };
 
-    /// The text shows each RQ with its number of entries.
+    /// Formats the row as text. Each RQ is shown with its number of entries.
     fn cells(&self) -> Vec<String> {
         let mut shares: Vec<(u32, usize)> = Vec::new();
         for rqn in &self.queues {

@@ -17,7 +17,7 @@ use crate::limits::flow::{MAX_DELIVERIES, MAX_HOPS};
 /// What happens to a frame. The frame is dropped if it has no deliveries.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Verdict {
-    /// Bound: [`MAX_DELIVERIES`]. Further ones are dropped.
+    /// Bound: [`MAX_DELIVERIES`]. Further deliveries are dropped.
     pub deliveries: SmallVec<[Delivery; 1]>,
     /// Counters of all entries that the frame has matched.
     pub counters: SmallVec<[FlowCounterId; 4]>,
@@ -29,7 +29,7 @@ pub struct Delivery {
     pub tirn: Tirn,
     /// Tag of the entry that forwards to the TIR. The CQE reports it.
     pub tag: FlowTag,
-    /// Changes of this copy.
+    /// VLAN edits of this copy.
     pub edits: VlanEdits,
 }
 

@@ -224,7 +224,7 @@ impl Rule {
         self.tirs().map(|tirn| Object::Tir(tirn.get())).collect()
     }
 
-    /// Returns the edits of a frame. A tag is removed before another one is inserted.
+    /// Returns the VLAN edits that the rule makes. A tag is removed before another tag is inserted.
     pub fn vlan_edits(&self) -> impl Iterator<Item = VlanEdit> {
         let pop = self.pop_vlan.then_some(VlanEdit::Pop);
         pop.into_iter().chain(self.push_vlan.map(VlanEdit::Push))

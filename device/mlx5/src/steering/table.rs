@@ -39,7 +39,7 @@ pub struct Group {
     criteria: u8,
     mask: Fields,
     entries: BTreeMap<u32, Box<Entry>>,
-    /// Values and indices of all entries. The first index of a value is that of the entry which matches.
+    /// Values and indices of all entries. Of the entries with the same value, the one with the lowest index matches.
     by_value: BTreeSet<(Fields, u32)>,
 }
 
@@ -48,7 +48,7 @@ pub struct Entry {
     /// Value under the mask of the group.
     value: Fields,
     pub rule: Rule,
-    /// Number of frames that the entry has decided.
+    /// Number of frames whose handling the entry has decided.
     matched: Cell<u64>,
 }
 
@@ -84,7 +84,7 @@ impl Table {
         self.groups.len() + self.references
     }
 
-    /// Returns the position for a group.
+    /// Returns the position at which to insert a new group.
     ///
     /// # Errors
     /// Fails if the range is outside of the table or overlaps with another group, or if a limit is reached.
@@ -291,7 +291,7 @@ impl Entry {
         &self.value
     }
 
-    /// Returns the number of frames that the entry has decided.
+    /// Returns the number of frames whose handling the entry has decided.
     pub fn matched(&self) -> u64 {
         self.matched.get()
     }

@@ -140,7 +140,7 @@ fn arm_sequence(cq: &mut CompletionQueue, eqs: &Numbered<EventQueue>, arm: &ArmC
     }
 }
 
-/// Whether a doorbell record holds an earlier arm request than the doorbell.
+/// Returns whether a doorbell record holds an earlier arm request than the doorbell.
 fn is_older(record: &CqRecord, arm: &ArmCq) -> bool {
     match record.armed_at == arm.consumer {
         true => arm.sequence.wrapping_sub(record.sequence) & 3 == 1,

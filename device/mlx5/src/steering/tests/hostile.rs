@@ -7,7 +7,7 @@ use crate::limits::flow::{
     MAX_TABLES,
 };
 
-/// All fields that the device evaluates.
+/// Returns a mask that selects all fields that the device evaluates.
 fn everything() -> OuterHeaders {
     OuterHeaders { unsupported: 0, ..OuterHeaders::parse(&[0xff; OuterHeaders::LEN]) }
 }

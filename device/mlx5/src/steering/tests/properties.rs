@@ -32,7 +32,7 @@ fn frames() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A mask that selects a few fields, or arbitrary bits.
+/// Generates a mask that selects a few fields, or arbitrary bits.
 fn mask() -> impl Strategy<Value = OuterHeaders> {
     let fields = prop::sample::select(vec![
         ANY,
@@ -50,7 +50,7 @@ fn mask() -> impl Strategy<Value = OuterHeaders> {
     prop_oneof![3 => fields, 1 => bits]
 }
 
-/// The fields of one of the frames, so that most entries can match.
+/// Generates the fields of one of the frames, so that most entries can match.
 fn value() -> impl Strategy<Value = OuterHeaders> {
     let values = frames().into_iter().map(|frame| {
         let layers = Layers::parse(&frame).unwrap();
@@ -65,7 +65,7 @@ fn table() -> impl Strategy<Value = Model> {
     (any::<bool>(), prop::collection::vec(group, 0..5)).prop_map(|(miss, groups)| Model { miss, groups })
 }
 
-/// Destinations of an entry: bits 1:0 select TIRs, and bits 3:2 select tables with a distance of 1 or 2.
+/// Returns the destinations of an entry: bits 1:0 select TIRs, and bits 3:2 select tables with a distance of 1 or 2.
 fn destinations(bits: u8, at: usize, ids: &[FlowTableId]) -> Vec<Destination> {
     let tirs = [(1, 10), (2, 20)].into_iter().filter(|(bit, _)| bits & bit != 0);
     let tables = [(4, 1), (8, 2)].into_iter().filter(|(bit, _)| bits & bit != 0);
