@@ -73,7 +73,7 @@ impl UarPages {
         self.trapped.contains(page) || self.mapped.as_ref().is_some_and(|mapped| mapped.contains(page))
     }
 
-    /// Whether a page is allocated, and the VMM may have mapped it.
+    /// Returns whether a page is allocated and the VMM may have mapped it.
     pub fn is_mapped(&self, page: UarIndex) -> bool {
         self.mapped.as_ref().is_some_and(|mapped| mapped.contains(page.get()))
     }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn full_range_falls_back_to_other() {
+    fn pages_come_from_other_range_if_preferred_is_full() {
         for has_eqs in [false, true] {
             let mut pages = UarPages::new(&small(Doorbells::Mapped));
             let all: Vec<u32> = std::iter::from_fn(|| pages.alloc(has_eqs)).map(UarIndex::get).collect();

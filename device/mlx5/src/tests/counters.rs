@@ -11,7 +11,7 @@ use protocol::ids::CounterSet;
 use super::user::{User, request, syndromes};
 use super::*;
 
-/// Creates two connected QPs that name a counter set each.
+/// Creates two connected QPs, each with its own counter set.
 fn pair(service: Service) -> ([User; 2], [CounterSet; 2]) {
     let mut users = [User::new(1), User::new(2)];
     let sets = users
