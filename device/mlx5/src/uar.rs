@@ -1,4 +1,4 @@
-//! UAR pages by number. Pages whose doorbells are mapped into the guest have numbers of their own.
+//! UAR pages by number. Pages whose doorbells are mapped into the guest have a separate range of numbers.
 //!
 //! The VMM maps a fixed range of BAR0 when it creates the device, long before software allocates a page. The number of a
 //! page therefore determines whether stores to it trap. EQs need pages that trap, because EQ doorbells have no doorbell
@@ -87,7 +87,7 @@ impl UarPages {
 mod tests {
     use super::*;
 
-    /// A device with the smallest BAR, which has pages 16 to 255.
+    /// Returns the options of a device with the smallest BAR, which has pages 16 to 255.
     fn small(doorbells: Doorbells) -> Options {
         let limits = serde_json::from_str(r#"{"bar_mib": 1}"#).unwrap();
         Options { doorbells, limits, ..Options::default() }

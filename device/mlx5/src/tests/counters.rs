@@ -42,7 +42,7 @@ fn rnr_naks_count_as_retries_and_missing_buffers() {
     assert_eq!(counters(&mut b, set_b), QCounters::default());
 }
 
-/// The third timeout exceeds the limit of two retries, and so does not count.
+/// The third timeout exceeds the limit of two retries, so it is not counted.
 #[test]
 fn timeouts_count_while_retries_are_left() {
     let ([mut a, mut b], [set_a, _]) = pair(Service::Rc);

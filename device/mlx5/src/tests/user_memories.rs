@@ -177,7 +177,7 @@ fn user_memory_in_use_cannot_be_destroyed() {
     assert_eq!(a.user.rejected(&destroy), Check::UmemInUse);
     let (cqn, key) = (a.user.cqn, a.user.key);
     a.user.ok(&Command::DestroyMkey(MkeyNumber { index: protocol::ids::MkeyIndex::of(key) }));
-    // The new ring is in another user memory, but the doorbell record stays.
+    // The new ring is in a different user memory, but the doorbell record remains in the first one.
     let other = create_umem(&mut a.user, &[0x44_0000, 0x44_1000]);
     let context = CqContext { log_entries: 7, ..CqContext::default() };
     let modify = ModifyCq { change: 1, cqn, context, in_umem: true, umem: other, ..ModifyCq::default() };
