@@ -1,4 +1,4 @@
-//! UAR pages by number. Pages whose doorbells are mapped into the guest have numbers of their own.
+//! UAR pages by number. Pages whose doorbells are mapped into the guest have a separate range of numbers.
 //!
 //! The VMM maps a fixed range of BAR0 when it creates the device, long before software allocates a page. The number of a
 //! page therefore determines whether stores to it trap. EQs need pages that trap, because EQ doorbells have no doorbell
@@ -73,7 +73,7 @@ impl UarPages {
         self.trapped.contains(page) || self.mapped.as_ref().is_some_and(|mapped| mapped.contains(page))
     }
 
-    /// Whether a page is allocated, and the VMM may have mapped it.
+    /// Returns whether a page is allocated and the VMM may have mapped it.
     pub fn is_mapped(&self, page: UarIndex) -> bool {
         self.mapped.as_ref().is_some_and(|mapped| mapped.contains(page.get()))
     }
@@ -87,7 +87,7 @@ impl UarPages {
 mod tests {
     use super::*;
 
-    /// A device with the smallest BAR, which has pages 16 to 255.
+    /// Returns the options of a device with the smallest BAR, which has pages 16 to 255.
     fn small(doorbells: Doorbells) -> Options {
         let limits = serde_json::from_str(r#"{"bar_mib": 1}"#).unwrap();
         Options { doorbells, limits, ..Options::default() }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn full_range_falls_back_to_other() {
+    fn pages_come_from_other_range_if_preferred_is_full() {
         for has_eqs in [false, true] {
             let mut pages = UarPages::new(&small(Doorbells::Mapped));
             let all: Vec<u32> = std::iter::from_fn(|| pages.alloc(has_eqs)).map(UarIndex::get).collect();

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn part_is_relative_to_first_byte() {
+    fn offset_of_part_counts_from_first_byte() {
         let umem = umem(1, 0x1040, &[0x2000, 0x8000, 0x1_0000]).unwrap();
         let part = umem.part(0xfc0, 0x2000).unwrap();
         assert_eq!((part.pages, part.start), (&[Iova::new(0x8000)][..], 0));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn record_is_aligned_and_inside() {
+    fn record_must_be_aligned_and_inside_user_memory() {
         let umem = umem(0, 0x10, &[0x2000, 0x8000]).unwrap();
         assert_eq!(umem.record(0x18), Some(Iova::new(0x2028)));
         assert_eq!(umem.record(0x1fe8), Some(Iova::new(0x8ff8)));

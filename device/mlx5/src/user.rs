@@ -1,7 +1,7 @@
 //! DevX user contexts and the objects that they own.
 //!
-//! The kernel sends the commands of a user program unread, with the number of the program's user context. The device
-//! therefore keeps the objects of different user contexts apart.
+//! The kernel forwards the commands of a user program unchecked, with the number of the program's user context. The
+//! device therefore keeps the objects of different user contexts apart.
 //!
 //! # Spec
 //! mlx5 interface, section 23.1.
@@ -65,12 +65,12 @@ impl Users {
         self.owners.get(&object).copied().unwrap_or(User::Kernel)
     }
 
-    /// Whether a user context may change, query and destroy an object.
+    /// Returns whether a user context may change, query and destroy an object.
     pub fn may_change(&self, user: UserId, object: Object) -> bool {
         self.owner(object) == User::Context(user)
     }
 
-    /// Whether objects of a user context may refer to an object.
+    /// Returns whether objects of a user context may refer to an object.
     pub fn may_refer(&self, user: UserId, object: Object) -> bool {
         self.may_change(user, object) || self.owner(object) == User::Shared
     }
@@ -83,12 +83,12 @@ impl Users {
         self.owned.pass(object, old.unwrap_or(User::Kernel), owner);
     }
 
-    /// Returns the number of objects of a kind that a user context owns, and that all user contexts own.
+    /// Returns how many objects of a kind a user context owns, and how many all user contexts own together.
     pub fn owned(&self, user: UserId, kind: Scarce) -> [usize; 2] {
         [self.owned.by(user, kind), self.owned.total(kind)]
     }
 
-    /// Returns the flow tables of all user contexts, with their owners. There are few, because they have a quota.
+    /// Returns the flow tables of all user contexts, with their owners. There are few, because a quota limits them.
     pub fn flow_tables(&self) -> impl Iterator<Item = (FlowTableId, UserId)> {
         let tables = self.owners.range(Object::FlowTable(0)..=Object::FlowTable(u32::MAX));
         tables.filter_map(|(table, owner)| match owner {

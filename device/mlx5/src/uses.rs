@@ -24,7 +24,7 @@ pub enum Object {
     Rq(u32),
 
     Umem(u32),
-    // Other objects are never counted here, but have owners.
+    // Objects of the kinds below are never counted here, but have owners.
     Qp(u32),
     Sq(u32),
     Mkey(u32),

@@ -20,7 +20,7 @@ pub struct TooMany;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advance {
     More,
-    /// The counter is the one already learned, or the implausible one already reported.
+    /// The record contains the counter already learned, or an implausible counter already reported.
     Nothing,
     /// The counter is ignored, because it announces more units than the queue has.
     TooMany,

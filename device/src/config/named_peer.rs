@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_kept_for_later() {
+    fn peers_specified_by_dns_name_are_parsed() {
         let found = named(
             r#"{"addr": "Host-B.lab:47911", "id": 2}, {"addr": "_hcad._udp.lab", "leaf": true}, {"addr": "127.0.0.1:9"}"#,
         )

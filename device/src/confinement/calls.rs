@@ -253,8 +253,8 @@ fn limited(permitted: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let given = |group: &u32| {
         vec![masked(2, -1, -1), masked(3, -1, group.cast_signed()), masked(4, -1, libc::AT_EMPTY_PATH)]
     };
-    // TCP sockets are permitted only for DNS. Raw and netlink sockets are not permitted. Unix datagram sockets are not permitted either, because they can
-    // send each message to a different destination.
+    // TCP sockets are permitted only for DNS, and raw and netlink sockets are not permitted at all. Unix datagram
+    // sockets are not permitted either, because they can send each message to a different destination.
     let mut sockets = vec![socket(libc::AF_UNIX, libc::SOCK_STREAM)];
     for (kind, is_permitted) in
         [(libc::SOCK_DGRAM, permitted.udp || permitted.dns), (libc::SOCK_STREAM, permitted.dns)]

@@ -27,7 +27,8 @@ impl PeerNames {
     }
 }
 
-/// The peers of a device that DNS currently has. A device that is re-created after a failure starts with them.
+/// The peers of a device that were last found through DNS. A device that is re-created after a failure starts with
+/// these peers.
 #[derive(Clone, Debug, Default)]
 pub struct ResolvedPeers(Arc<Mutex<Vec<ResolvedPeer>>>);
 

@@ -3,8 +3,8 @@
 //! The directory performs no I/O and reads no clock. Its owner asks for the next [`Question`], looks it up, and passes
 //! on the answer and the time. [`Directory::refresh`] then returns the peers that joined and left.
 //!
-//! An answer is used until the next answer to the same question, even if the lookups in between fail (RFC 8767,
-//! section 4). That a name has no records is an answer, not a failure.
+//! An answer is used until the next answer to the same question, even if the lookups in between fail (RFC 8767, section
+//! 4). The response that a name has no records is an answer, not a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -60,13 +60,13 @@ pub(super) struct Target {
     pub(super) port: u16,
 }
 
-/// What the outcome of a lookup means for the name.
+/// Result of a lookup, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Answered {
         /// Whether the previous lookup failed.
         recovered: bool,
-        /// Number of records beyond [`MAX_RECORDS`], if the previous answer had none.
+        /// Number of records beyond [`MAX_RECORDS`], or 0 if the previous answer also had too many.
         ignored: usize,
     },
     /// The lookup failed. The previous answer is still used.

@@ -93,7 +93,7 @@ pub(super) struct ControlBudget {
     data: Duration,
     /// Elapsed time of turns in this interval that moved no data.
     control: Duration,
-    /// Since when the client's messages have been waiting, and when to check again.
+    /// Time at which the client's messages began to wait, and time of the next check.
     paused: Option<(Instant, Instant)>,
 }
 

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn unproductive_spinning_backs_off() {
+    fn unproductive_polling_without_yield_backs_off() {
         let mut busy_poll = after(8 * BULK, Duration::ZERO);
         assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
         assert_eq!(skipped(&mut busy_poll, 10), 0);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn yielding_polls_do_not_delay_spinning() {
+    fn yielding_polls_do_not_delay_polls_without_yield() {
         let mut busy_poll = after(8 * BULK, Duration::ZERO);
         assert_eq!(busy_poll.pause(at(0)), YIELDING);
         (0..10).for_each(|_| busy_poll.found_nothing());

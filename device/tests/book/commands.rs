@@ -75,7 +75,7 @@ pub(crate) fn blocks(page: &str) -> Vec<(usize, &str, String)> {
     found
 }
 
-/// Returns the commands in a block. If any line has a prompt, lines without a prompt are output.
+/// Returns the commands in a block. If any line has a prompt, lines without a prompt count as output.
 fn commands(block: &str) -> Vec<Vec<String>> {
     let joined = block.replace("\\\n", " ");
     let has_prompts = joined.lines().any(|line| line.starts_with("$ "));

@@ -13,10 +13,10 @@ use hickory_proto::rr::{Name, RData, Record};
 
 use super::TIMEOUT;
 
-/// TTL of all records in seconds, also of the fact that a name has none.
+/// TTL in seconds of all records, and of the answer that a name has no records.
 const TTL: u32 = 1;
 
-/// Maximum number of records in a UDP answer. A client has to ask for more of them over TCP.
+/// Maximum number of records in a UDP answer. To receive more records, a client must use TCP.
 const MAX_UDP_RECORDS: usize = 8;
 
 /// The name server. Its threads end with the test process.

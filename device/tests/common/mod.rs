@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 pub(crate) use guest::Guest;
 
-/// Time limit that is reached only because of a bug.
+/// Timeout for each wait. Only a bug makes a wait take this long.
 #[allow(dead_code, reason = "not every test waits")]
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -1,7 +1,7 @@
-//! A hostile ConnectX driver whose requests read as many entries of key lists as one access may read.
+//! A hostile ConnectX driver whose requests read as many key list entries as a single access may read.
 //!
-//! The outer list alternates between the last and the first byte of the inner list, so that each byte at the end needs
-//! a search through the whole inner list.
+//! The entries of the outer list refer alternately to the last and the first byte of the inner list. Each access to the
+//! last byte searches the whole inner list.
 
 use std::path::Path as FilePath;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -44,7 +44,7 @@ const LOG_BLOCKS: u8 = 5;
 const NONE: NoArguments = NoArguments { op_mod: 0 };
 /// Number of entries of the inner list. Each entry is one byte of the data page.
 const INNER: u32 = 2048;
-/// Length of a request, and number of entries of the outer list. Searching the inner list for each second byte stays
+/// Length of a request, and number of entries of the outer list. Searching the inner list for every second byte stays
 /// below the limit of one access.
 const LEN: u32 = 1000;
 /// Number of requests that are posted at once.

@@ -124,7 +124,7 @@ pub(in super::super) fn frame_receives(rq: &Rq, dma: &GuestMemory) -> Findings {
     found
 }
 
-/// Checks a failed receive: whether the RQ may access the buffers in its WQE.
+/// Checks, after a failed receive, whether the RQ may access the buffers in the WQE.
 pub(in super::super) fn frame_not_received(
     resources: &Resources,
     rqn: Rqn,

@@ -44,7 +44,7 @@ pub(super) fn created(resources: &Resources, command: &Command<'_>, dma: &GuestM
         Command::CreateRq(create, _) => Some(create.context.queue.record),
         _ => None,
     };
-    // An SQ and an RQ use different halves of a record. libmlx5 makes those of a raw QP share one.
+    // An SQ and an RQ can share a record, because they use different halves of it. libmlx5 does this for a raw QP.
     let is_shareable = |queue: &Queue| {
         matches!(
             (command, queue),
@@ -61,7 +61,7 @@ pub(super) fn created(resources: &Resources, command: &Command<'_>, dma: &GuestM
     }
 }
 
-/// Whether a QP has queues of its own, and so uses its doorbell record. An XRC target has none.
+/// Returns whether a QP has queues of its own, and so uses its doorbell record. An XRC target has no queues.
 fn has_queue(context: &QpContext) -> bool {
     !context.no_sq || context.receive_kind() == Some(ReceiveKind::Own)
 }

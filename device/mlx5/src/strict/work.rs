@@ -43,7 +43,7 @@ fn defect(qp: &QueuePair, bytes: &[u8]) -> String {
     }
 }
 
-/// The accesses to local memory of a work request.
+/// The local memory accesses of a work request.
 pub(super) struct LocalAccess {
     pub(super) place: String,
     pub(super) initiator: Initiator,
@@ -100,7 +100,7 @@ pub(in super::super) fn completion(
     found
 }
 
-/// Returns the identity of a QP's local accesses.
+/// Returns the identity with which a QP accesses local memory.
 const fn initiator(qp: &QueuePair, pd: Pdn) -> Initiator {
     Initiator { pd, qpn: qp.qpn, reserved_lkey: qp.context.reserved_lkey }
 }

@@ -11,7 +11,7 @@ use protocol::ids::CounterSet;
 use super::user::{User, request, syndromes};
 use super::*;
 
-/// Creates two connected QPs that name a counter set each.
+/// Creates two connected QPs, each with its own counter set.
 fn pair(service: Service) -> ([User; 2], [CounterSet; 2]) {
     let mut users = [User::new(1), User::new(2)];
     let sets = users
@@ -42,7 +42,7 @@ fn rnr_naks_count_as_retries_and_missing_buffers() {
     assert_eq!(counters(&mut b, set_b), QCounters::default());
 }
 
-/// The third timeout exceeds the limit of two retries, and so does not count.
+/// The third timeout exceeds the limit of two retries, so it is not counted.
 #[test]
 fn timeouts_count_while_retries_are_left() {
     let ([mut a, mut b], [set_a, _]) = pair(Service::Rc);

@@ -161,7 +161,7 @@ fn multicast_datagram_reaches_attached_qp() {
     assert_eq!(syndromes(&b.reap()), [0]);
 }
 
-/// Section 15.3: only RoCE packets to a GID of the port are for the engine.
+/// Section 15.3: only RoCE packets to a GID of the port go to the engine.
 #[test]
 fn roce_packets_to_other_addresses_reach_netdev() {
     let (mut a, mut b) = pair(Service::Ud, None);
@@ -182,7 +182,7 @@ fn roce_packets_to_other_addresses_reach_netdev() {
     assert_eq!(count(&mut a, &mut b, (2, ipv4(2))), (1, 0));
     assert_eq!(count(&mut a, &mut b, (2, ipv4(3))), (1, 1));
     assert_eq!(count(&mut a, &mut b, (3, ipv4(2))), (1, 2));
-    // The same address in a VLAN is another GID.
+    // The same address in a VLAN is a different GID.
     b.ok(&Command::SetRoceAddress(SetRoceAddress { index: INDEX, entry: entry(2, Some(5)) }));
     assert_eq!(count(&mut a, &mut b, (2, ipv4(2))), (1, 3));
     b.ok(&Command::SetRoceAddress(SetRoceAddress { index: INDEX, entry: entry(2, None) }));
@@ -191,7 +191,7 @@ fn roce_packets_to_other_addresses_reach_netdev() {
     assert_eq!(count(&mut a, &mut b, (2, ipv4(2))), (2, 4));
 }
 
-/// A GID can have another MAC than the port, as that of a macvlan device does.
+/// The MAC of a GID, for example that of a macvlan device, can differ from that of the port.
 #[test]
 fn gid_mac_can_differ_from_port_mac() {
     let (mut a, mut b) = (user(1, None), user(2, None));
@@ -349,7 +349,7 @@ fn commands_of_other_port_type_are_rejected() {
     ] {
         assert_eq!(driver.rejected(&command), Check::PortType, "{}", command.opcode().name());
     }
-    // Objects of the netdev, but not RMPs, and flow tables.
+    // Flow tables and the objects of the netdev, except RMPs.
     let netdev = |opcode: &&Opcode| matches!(opcode.code(), 0x900..=0x90b | 0x912..=0x93c);
     for opcode in Opcode::ALL.iter().filter(netdev) {
         let mut input = vec![0; 0x600];
@@ -360,9 +360,9 @@ fn commands_of_other_port_type_are_rejected() {
     }
 }
 
-/// Section 20, M-22: only an Ethernet port has SQs and RQs, with which QPs do not share numbers.
+/// Section 20, M-22: QPs, SQs and RQs must not share numbers. Only an Ethernet port has SQs and RQs.
 #[test]
-fn work_queue_numbers_are_withheld_from_qps() {
+fn numbers_of_sqs_and_rqs_are_not_assigned_to_qps() {
     for (port, next) in [(Port::Ethernet, 0x6000), (Port::InfiniBand, 0x4000)] {
         let setup = setup(1, Options { port, ..Options::default() });
         let mut qps = crate::resources::qp_numbers(&setup);

@@ -60,7 +60,7 @@ fn replay(driver: &mut Driver, trace: &str, numbers: std::ops::RangeInclusive<u3
     count
 }
 
-/// Returns a device with an Ethernet port and TIRs 1 to `count`, all of one RQ.
+/// Returns a device with an Ethernet port and TIRs 1 to `count`, which all deliver to one RQ.
 fn with_tirs(count: u32) -> Driver {
     let mut driver = initialised_with_ethernet();
     let uar = driver.alloc_uar();
@@ -128,7 +128,7 @@ fn frames_reach_tirs_of_recorded_guest() {
     check_frames(&mut driver, &untagged);
     check_frames(&mut driver, &dropped);
     check_frames(&mut driver, &[("no VLAN yet", tagged.1.clone(), &[])]);
-    // An S-TAG is no C-TAG, and the only VLAN entry so far accepts frames without a C-TAG.
+    // An S-TAG is not a C-TAG, so the frame matches the only VLAN entry so far, which accepts frames without a C-TAG.
     check_frames(&mut driver, &[("S-TAG", udp6(OWN, &[S_TAG]), &[4])]);
 
     assert_eq!(replay(&mut driver, TRACES[2], 0..=270), 3);
@@ -155,7 +155,8 @@ fn frames_reach_tirs_of_recorded_guest() {
     assert!((1..=12).all(|tirn| !resources(&mut driver).uses.is_used(Object::Tir(tirn))));
 }
 
-/// Creates a table of level 5 with 16 entries and a group for entries 0 to 7, which compare the destination MAC.
+/// Creates a table of level 5 with 16 entries. Also returns the command to create a group of entries 0 to 7, which
+/// match on the destination MAC.
 fn table(driver: &mut Driver) -> (FlowTableId, CreateFlowGroup) {
     let context = FlowTableContext { level: 5, log_size: 4, ..FlowTableContext::default() };
     let create = Command::CreateFlowTable(CreateFlowTable { context, ..CreateFlowTable::default() });
@@ -202,7 +203,7 @@ fn queries_return_contexts_as_set() {
 }
 
 #[test]
-fn modified_entry_keeps_value() {
+fn modified_flow_entry_keeps_its_match_value() {
     let mut driver = with_tirs(12);
     let (table, create) = table(&mut driver);
     let number = FlowGroupNumber::parse(&output(&driver.ok(&Command::CreateFlowGroup(create))));
@@ -284,7 +285,7 @@ fn invalid_flow_commands_are_rejected() {
 }
 
 #[test]
-fn entry_requires_and_keeps_its_tir() {
+fn flow_entry_requires_tir_and_prevents_its_destruction() {
     let mut driver = with_tirs(2);
     let (table, create) = table(&mut driver);
     let number = FlowGroupNumber::parse(&output(&driver.ok(&Command::CreateFlowGroup(create))));

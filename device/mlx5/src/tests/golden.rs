@@ -133,8 +133,8 @@ fn expected(heading: &str, command: &Command<'_>, recorded: &[u8], ours: &[u8]) 
     match command {
         Command::QueryHcaCap(query) => match (query.cap_type(), heading.split(' ').next()) {
             // Section 6.1: this device does not offer BlueFlame. The third query of the general capabilities needs no
-            // change, because it returns the values that the recorded driver set.
-            // It offers fast teardown, DevX, a change of the mode of CQ moderation, and the repeat key.
+            // change, because it returns the values that the recorded driver set. This device also offers fast
+            // teardown, DevX, changes of the CQ moderation mode, and repeat keys.
             (Some(CapType::General), Some("6" | "7")) => {
                 output[0x10 + 0x4c] &= 0x7f;
                 output[0x10 + 0x44] |= 0x10;

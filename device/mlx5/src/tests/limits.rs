@@ -141,7 +141,7 @@ fn object_limits_are_enforced() {
         driver.ok(&query);
     }
     driver.create_eq(UarIndex::new(LAST_UAR), 0, EventMask::empty(), RING);
-    // A destroyed object makes room for another one.
+    // Destroying an object makes room for a new one.
     driver.ok(&Command::DestroyQp(QpNumber { qpn: Qpn::new(0x80) }));
     driver.ok(&create_qp(qp, &list));
 }

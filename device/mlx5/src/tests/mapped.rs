@@ -259,8 +259,8 @@ fn queues_destroyed_during_round_are_skipped() {
     assert_eq!((a.reap().len(), ignored(&a)), (0, vec![]));
 }
 
-/// Steps of a CQ and its device. Software writes the arm record, then its doorbell, and another CQ of the page may
-/// overwrite the doorbell. A completion can arrive, and the device can poll, before or after each step.
+/// Software writes the arm record and then the doorbell, and the doorbell of another CQ on the page may overwrite this
+/// doorbell. A completion can arrive, and the device can poll, before or after each of these steps.
 #[test]
 fn no_interleaving_loses_an_arm_request() {
     const STEPS: usize = 3;
@@ -314,7 +314,8 @@ fn solicited_arm_request_ignores_other_completions() {
     assert_eq!(b.completion_events(), 1);
 }
 
-/// The record of a CQ that was never armed is like that of the first request. The doorbell of another CQ must not arm it.
+/// The arm record of a CQ that was never armed is the same as after the first arm request. The doorbell of another CQ
+/// must nevertheless not arm this CQ.
 #[test]
 fn never_armed_cq_raises_no_event() {
     let (mut a, mut b) = pair();

@@ -19,7 +19,7 @@ use super::*;
 const RING: u64 = 0x40_0000;
 
 #[test]
-fn object_numbers_start_as_recorded() {
+fn first_object_numbers_match_recording() {
     let mut driver = initialised();
     assert_eq!((driver.alloc_pd(), driver.alloc_pd()), (Pdn::new(1), Pdn::new(2)));
     let uar = driver.alloc_uar();

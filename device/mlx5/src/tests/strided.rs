@@ -1,4 +1,4 @@
-//! Memory keys with strided layouts, and the invalidation of indirect keys, in the way of libmlx5 (mlx5 interface,
+//! Memory keys with strided layouts, and the invalidation of indirect keys, as libmlx5 uses them (mlx5 interface,
 //! sections 13.2 and 13.3).
 
 use card::frontend::testing::{exchange, pattern};
@@ -35,8 +35,8 @@ fn indirect_key(user: &mut User) -> u32 {
     user.create_mkey(context, &[])
 }
 
-/// Returns the UMR of `mlx5dv_wr_mr_interleaved` and `mlx5dv_wr_mr_list`: an inline list, the length and the rights.
-/// Bits that are 0 in the mask keep the address of the first byte, which is 0.
+/// Returns the UMR that `mlx5dv_wr_mr_interleaved` and `mlx5dv_wr_mr_list` post. It sets an inline list, the length and
+/// the rights. The mask does not select the start address, so the address stays 0.
 fn layout(key: u32, length: u64, list: &[u8]) -> SendWqe<'_> {
     let rights = MkeyMask::LOCAL_WRITE | MkeyMask::REMOTE_READ | MkeyMask::REMOTE_WRITE | MkeyMask::ATOMIC;
     let control = UmrControl {
@@ -88,7 +88,7 @@ fn send_through<'data>(key: u32, offset: u64, len: u32) -> SendWqe<'data> {
     SendWqe { data: smallvec![DataItem::Pointer(data)], ..request(Opcode::Send, Operation::Send, data) }
 }
 
-/// This is what rdma-core's test of interleaved layouts does: three repetitions of two ranges.
+/// As in rdma-core's test of interleaved layouts, the list has three repetitions of two ranges.
 #[test]
 fn send_gathers_strided_layout() {
     let (mut a, mut b) = User::pair(Service::Rc);
@@ -176,7 +176,7 @@ fn changed_key_in_strided_layout_affects_next_access() {
     assert_eq!(execute(&mut a, &mut b, &write), Syndrome::RemoteAccess.code());
 }
 
-/// Section 20, M-34: the WQE checks the QPN, although the key belongs to no QP.
+/// Section 20, M-34: the WQE checks the key's QPN, although no QP owns the key.
 #[test]
 fn local_invalidate_frees_indirect_key() {
     for strided in [false, true] {

@@ -24,7 +24,7 @@ use super::*;
 const EVENTS: u64 = 0x40_0000;
 const COMPLETIONS: u64 = 0x40_8000;
 pub(super) const CQ: u64 = 0x41_0000;
-/// The EQ for completions, which is created second.
+/// The EQ for completions, which is the second EQ to be created.
 pub(super) const COMPLETION_EQ: Eqn = Eqn::new(2);
 const CQ_ENTRIES: u32 = 64;
 /// Address of a QP's queues: 16 receive entries of 64 bytes each, followed by 32 send queue blocks.

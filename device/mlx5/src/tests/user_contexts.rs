@@ -195,7 +195,7 @@ fn kernel_reaches_objects_of_all_users() {
 
 /// mlx5_ib allocates the counter set of a port for all users.
 #[test]
-fn shared_counter_set_is_referable_but_unchangeable() {
+fn users_can_refer_to_but_not_change_shared_counter_set() {
     let (mut driver, [own, _]) = two_worlds();
     driver.interface.user = 0xffff;
     let allocated = driver.ok(&Command::AllocQCounter(BARE));
@@ -257,7 +257,7 @@ fn object_in_use_by_kernel_outlives_user_context() {
 }
 
 #[test]
-fn user_gets_no_access_to_all_memory() {
+fn user_cannot_request_access_to_all_memory() {
     let (mut driver, [own, _]) = two_worlds();
     let user = own.user.get();
     let qp =

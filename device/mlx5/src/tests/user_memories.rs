@@ -19,7 +19,7 @@ use crate::limits::MAX_UMEMS;
 /// Offsets in the user memory of [`DevxUser`].
 const RECORDS_AT: u64 = 0x2000;
 const DATA_AT: u64 = 0x3800;
-/// Start address of the region, which has another offset in its page than the memory.
+/// Start address of the region. Its offset within the page differs from that of the user memory.
 const KEY_VA: u64 = 0x10;
 
 fn create_umem(driver: &mut Driver, pages: &[u64]) -> UmemId {
@@ -94,7 +94,7 @@ impl DevxUser {
         let context = self.user.context(Service::Rc);
         self.user.qpn = QpNumber::parse(&output(&self.user.ok(&create))).qpn;
         self.user.send_queue = QP + context.rq_len() as u64;
-        // As `test_mlx5_devx.py` does: RST2INIT names no objects.
+        // As in `test_mlx5_devx.py`, RST2INIT names no objects.
         let unnamed = QpContext {
             pd: Pdn::default(),
             send_cqn: Cqn::default(),
@@ -177,7 +177,7 @@ fn user_memory_in_use_cannot_be_destroyed() {
     assert_eq!(a.user.rejected(&destroy), Check::UmemInUse);
     let (cqn, key) = (a.user.cqn, a.user.key);
     a.user.ok(&Command::DestroyMkey(MkeyNumber { index: protocol::ids::MkeyIndex::of(key) }));
-    // The new ring is in another user memory, but the doorbell record stays.
+    // The new ring is in a different user memory, but the doorbell record remains in the first one.
     let other = create_umem(&mut a.user, &[0x44_0000, 0x44_1000]);
     let context = CqContext { log_entries: 7, ..CqContext::default() };
     let modify = ModifyCq { change: 1, cqn, context, in_umem: true, umem: other, ..ModifyCq::default() };

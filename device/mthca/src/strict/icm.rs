@@ -96,8 +96,8 @@ pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, f
     }
 }
 
-/// Returns the name of an object with a doorbell record that satisfies `is`. The closure receives the UAR page and the
-/// index of a record.
+/// Returns the name of an object that uses a doorbell record for which `is` returns true. The closure receives the UAR
+/// page and the index of a record.
 fn user_of(resources: &Resources, is: impl Fn((u32, u32)) -> bool) -> Option<String> {
     let Resources { qps, cqs, srqs, .. } = resources;
     let of_qp = |qpc: &protocol::hca::mthca::qpc::Qpc| {

@@ -27,7 +27,7 @@ fn pair() -> (User, User) {
     (a, b)
 }
 
-/// Returns the number of the CQ's events at the start of its EQ.
+/// Returns the number of events in the EQ before the first entry that is not an event of the CQ.
 fn events(user: &mut User) -> usize {
     (0..).take_while(|number| user.eqe(1, *number)[4..8] == CQN.to_be_bytes()).count()
 }

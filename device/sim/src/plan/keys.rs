@@ -94,7 +94,7 @@ pub(super) fn draw_poison(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) ->
     (Op { fails: vec![fails], ..op }, None)
 }
 
-/// Registers a region repeatedly, each time with a different key and different memory.
+/// Draws requests that register a region repeatedly, each time with a different key and different memory.
 fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let number = new_key(pair, side, KeyKind::Fast, None);
     let mut work = Vec::new();
@@ -150,7 +150,8 @@ fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<
     work
 }
 
-/// Uses a key of the peer that is valid from the start, and then invalidates it unless it belongs to a type 1 window.
+/// Draws requests that use a key of the peer, which is valid from the start. The last request invalidates the key
+/// unless it belongs to a type 1 window.
 fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let windows = [WindowKind::Type1, WindowKind::Type2B].map(KeyKind::Window);
     let kind = *pick(rng, &[KeyKind::Fast, windows[0], windows[1], windows[1]]);
@@ -185,8 +186,8 @@ fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     work
 }
 
-/// Binds a window repeatedly to different memory. The memory is part of an ordinary region, or of a region that is
-/// registered for each binding and invalidated after the window.
+/// Draws requests that bind a window repeatedly to different memory. The memory is part of an ordinary region, or of a
+/// region that is registered for each binding and invalidated after the window.
 fn binding(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let kind = *pick(rng, &[WindowKind::Type1, WindowKind::Type2B]);
     let number = new_key(pair, side, KeyKind::Window(kind), None);

@@ -59,7 +59,7 @@ fn expected_of_ethernet(heading: &str, command: &Command<'_>, recorded: &[u8], o
         Command::QueryVportCounter(_) => output[OutputHeader::LEN..].fill(0),
         Command::AccessReg(access, _) => match PortRegister::from_code(access.register) {
             Some(PortRegister::NodeDescription) => take_own(&mut output, AccessReg::LEN, 64),
-            // The recorded device ignored writes of the MTU and of the state of the port.
+            // The recorded device ignored writes of the MTU and of the port state.
             Some(PortRegister::Pmtu) => take_own(&mut output, AccessReg::LEN + 8, 8),
             Some(PortRegister::Paos) => take_own(&mut output, AccessReg::LEN + 2, 2),
             // The recorded device reported the mode of a link that the driver had brought down.
@@ -80,7 +80,7 @@ fn is_port_event(line: &str) -> bool {
     line.starts_with("EQE eqn=2 ")
 }
 
-/// Returns whether a line belongs to a command, or is a doorbell for the EQs of commands and of port events.
+/// Returns whether a line belongs to a command, or is a doorbell for the EQ of commands or of port events.
 fn is_replayed(line: &str) -> bool {
     let other = ["ETHWQE ", "ETHRX ", "FRAME ", "CQE ", "EQE "].iter().any(|kind| line.starts_with(kind));
     let is_doorbell = line.starts_with("DB ");
@@ -106,7 +106,7 @@ impl Session<'_> {
     /// Changes the link as in the recording, and checks the event.
     fn port_event(&mut self, line: &'static str) {
         let ([number, index], words) = fields(line.strip_prefix("EQE ").unwrap(), [16, 10]);
-        // This device has raised events when the driver disabled and enabled the port with PAOS.
+        // This device has raised two more events, because the driver disabled and enabled the port with PAOS.
         let entry = Entry { kind: Kind::Eqe, number, index: index + 2, bytes: bytes(words) };
         let (event, _) = Eqe::parse(&output(&entry.bytes)).unwrap();
         self.driver.hca.set_link(matches!(event, Eqe::Port { change: PortChange::Up, .. }));

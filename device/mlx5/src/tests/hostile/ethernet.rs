@@ -28,7 +28,7 @@ const TABLE: FlowTableId = FlowTableId::new(1);
 const GROUP: FlowGroupId = FlowGroupId::new(1);
 const TIRN: Tirn = Tirn::new(1);
 const RQTN: Rqtn = Rqtn::new(1);
-/// Number of the first commands, which create objects. The others use or destroy them.
+/// The list starts with this many commands that create objects. The remaining commands use or destroy these objects.
 const CREATING: usize = 14;
 
 /// Returns the inputs of correct commands, in an order in which all of them succeed.
@@ -183,7 +183,7 @@ fn random_ethernet_objects_never_stop_device() {
         work(&mut random, &mut driver);
         let frame = &frames[random.below(frames.len())];
         driver.hca.handle_frame(frame);
-        // A turn sends a limited number of frames, and a random LSO can have many.
+        // A random LSO can have more frames than the device sends in one turn.
         driver.hca.drain();
         driver.hca.outbound().clear();
         if let Some(deadline) = driver.hca.next_deadline().filter(|_| round % 16 == 0) {

@@ -85,7 +85,7 @@ struct Replay {
     sqs: BTreeMap<u32, Ring>,
     rqs: BTreeMap<u32, Ring>,
     cqs: BTreeMap<u32, Ring>,
-    /// Frames that the device has sent and the recording has not shown yet.
+    /// Frames that the device has sent, but that have not yet been found in the recording.
     frames: Vec<Vec<u8>>,
     compared: usize,
 }
@@ -192,8 +192,8 @@ impl Replay {
         self.frames.extend(self.driver.frames());
     }
 
-    /// Writes the data of a WQE to memory. The recording contains only the first bytes of each frame. The others are
-    /// zeros, except for one word of each segment that makes the recorded TCP checksum correct.
+    /// Writes the data of a WQE to memory. The recording contains only the first bytes of each frame. The remaining
+    /// bytes are zeros, except for one word of each segment that makes the recorded TCP checksum correct.
     fn fill(&mut self, wqe: &[u8], sqn: Sqn, frames: &[&str]) {
         let FrameOperation::Send { header, data, .. } = FrameWqe::parse(wqe, sqn).unwrap().operation else {
             return;
@@ -267,8 +267,8 @@ impl Replay {
     }
 }
 
-/// Replaces the bytes that the recording does not contain. `header` are known bytes behind the recorded ones. The word
-/// at `at` makes the TCP checksum correct.
+/// Fills in bytes that the recording does not contain. `header` contains the known bytes that follow the recorded ones.
+/// The word at `at` is set so that the TCP checksum is correct.
 fn complete(frame: &mut [u8], header: &[u8], at: usize) {
     if !header.is_empty() {
         frame[RECORDED..RECORDED + header.len()].copy_from_slice(header);

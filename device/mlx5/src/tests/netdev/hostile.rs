@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Bytes of which the WQEs consist. Small and special values pass more checks than random ones.
+/// Generates the bytes of WQEs. Small and special values pass more checks than random ones.
 fn words(len: usize) -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         any::<u32>(),
@@ -41,7 +41,7 @@ proptest! {
         }
         let is_failed = net.sq_state() == Some(WorkQueueState::Error);
         let has_work = net.driver.resources().netdev.sq(net.sqn).is_some_and(|sq| sq.has_work());
-        // An LSO with a small MSS has more segments than the polls above.
+        // An LSO with a small MSS can have more segments than the loop above sends.
         prop_assert!(is_failed || !has_work || opcode == 0x0e);
         net.restart_sq();
         net.post(&net.wqe(EthernetSegment::default(), &plain(2, 60), 0));

@@ -1,4 +1,4 @@
-//! Frames of an SQ that the own receive tables deliver (mlx5 interface, sections 15.2 and 16.3).
+//! Frames from an SQ that the device's own receive tables deliver (mlx5 interface, sections 15.2 and 16.3).
 
 use protocol::hca::mlx5::nic_vport::{ModifyNicVport, NicVportContext, VportFields};
 

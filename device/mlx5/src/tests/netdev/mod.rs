@@ -85,12 +85,12 @@ impl Net {
         Self::with_data_segments(1)
     }
 
-    /// Creates a device whose receives have `count` data segments, a power of two.
+    /// Creates a device whose receive WQEs have `count` data segments. `count` must be a power of two.
     fn with_data_segments(count: u8) -> Self {
         Self::of(Bench::new(), count)
     }
 
-    /// Creates a device on a bench. The UAR page of the SQ is not that of the EQ.
+    /// Creates a device on a bench. The SQ and the EQ use different UAR pages.
     fn of(bench: Bench, count: u8) -> Self {
         let mut driver = driver::Driver::new(bench, driver::Layout::LARGE);
         driver.enable();
@@ -179,7 +179,7 @@ impl Net {
         self.driver.ok(&Command::ModifyRq(ModifyRq { rqn: self.rqn, context, ..ModifyRq::default() }));
     }
 
-    /// Creates a TIR, to which all frames go from now on.
+    /// Creates a TIR that receives all frames from now on.
     fn create_tir(&mut self, context: TirContext) -> Tirn {
         let context = TirContext { domain: self.domain, ..context };
         let command = Command::CreateTir(CreateTir { context });
@@ -206,7 +206,7 @@ impl Net {
         DataItem::Pointer(DataSegment { byte_count, lkey: self.key, va: Va::new(at) })
     }
 
-    /// Returns a WQE that sends `len` bytes at [`DATA`] behind an inline header.
+    /// Returns a WQE that sends an inline header followed by `len` bytes at [`DATA`].
     fn wqe<'a>(&self, segment: EthernetSegment, header: &'a [u8], len: usize) -> FrameWqe<'a> {
         let mss = NonZeroU16::new(segment.mss);
         let opcode = if mss.is_some() { Opcode::Lso } else { Opcode::Send };
@@ -248,8 +248,8 @@ impl Net {
         self.driver.ring(self.uar, driver::SEND, &doorbell.to_be_bytes());
     }
 
-    /// Creates a flow table of this level that becomes the root, with one entry, which decides all frames of an
-    /// EtherType.
+    /// Creates a flow table of this level and makes it the root. Its only entry sends all frames of an EtherType to
+    /// `to`.
     fn create_flow_table(&mut self, level: u8, ether_type: u16, to: Destination) -> FlowTableId {
         let context = FlowTableContext { level, log_size: 4, ..FlowTableContext::default() };
         let create = Command::CreateFlowTable(CreateFlowTable { table_type: 0, context });

@@ -68,7 +68,7 @@ fn frame_is_scattered_over_data_segments() {
         received.extend(net.driver.peek(*place, len as usize));
     }
     assert_eq!(received[..8914], frame);
-    // Bytes behind the frame are unchanged.
+    // Bytes after the frame are unchanged.
     assert!(received[8914..].iter().all(|byte| *byte == 0));
 }
 
@@ -256,7 +256,7 @@ fn hash_spreads_flows_over_queue_table() {
 }
 
 #[test]
-fn edited_frame_replaces_original() {
+fn rq_receives_edited_frame_instead_of_original() {
     use crate::netdev::steer::Delivery;
     let mut net = Net::new();
     let tirn = net.create_direct_tir();

@@ -34,7 +34,7 @@ use protocol::ids::{
 use super::super::*;
 use super::UserCommands as _;
 
-/// Length of the user memory, which is one page for each queue and record.
+/// Bus address of the user memory, which has a page for each queue and record.
 const UMEM: u64 = 0x60_0000;
 const UMEM_PAGES: u64 = 16;
 
@@ -67,7 +67,7 @@ pub(in super::super) struct World {
 /// A command that makes a new or changed object refer to another object.
 pub(super) struct Creator {
     pub(super) reference: &'static str,
-    /// Replaces the reference with one of another world.
+    /// Replaces the number of the referenced object in the first world with that in the second.
     pub(super) replace: fn(&mut World, &World),
     pub(super) input: fn(&World) -> Vec<u8>,
 }
@@ -259,14 +259,15 @@ impl World {
         Command::ModifyRqt(modify, RqNumbers::parse(&list)).emit(0)
     }
 
-    /// Dispatch 0 is direct, to the RQ, and 1 is indirect, to the RQT.
+    /// Returns the input that creates a TIR. Dispatch type 0 is direct (to the RQ), and 1 is indirect (to the RQT).
     fn create_tir(&self, dispatch: u8) -> Vec<u8> {
         let (domain, rqn, rqtn) = (self.domain, self.rqn, self.rqtn);
         let context = TirContext { dispatch, domain, rqn, rqtn, ..TirContext::default() };
         Command::CreateTir(CreateTir { context }).emit(0)
     }
 
-    /// Returns the input that forwards frames to destinations, each with its kind, and counts them `counters` times.
+    /// Returns the input that sets a flow table entry. The entry forwards frames to destinations, each given as its
+    /// kind and number, and counts the frames in `counters` flow counters.
     fn set_entry(&self, destinations: &[(u8, u32)], counters: u32) -> Vec<u8> {
         let list =
             destinations.iter().map(|(kind, number)| FlowDestination { kind: *kind, number: *number }.emit());
@@ -376,7 +377,8 @@ pub(super) fn targets(world: &World) -> Vec<Vec<u8>> {
     commands.iter().map(|command| command.emit(0)).collect()
 }
 
-/// Returns all commands that make an object refer to another one, once for each reference.
+/// Returns all commands that make an object refer to another object. A command with several references is listed once
+/// for each.
 pub(super) fn creators() -> Vec<Creator> {
     let creator = |reference, replace, input| Creator { reference, replace, input };
     vec![
@@ -432,7 +434,7 @@ pub(super) fn creators() -> Vec<Creator> {
             "new miss table",
             |to, from| to.group = FlowGroupId::new(from.table.get()),
             |world| {
-                // The group is not used here, and so carries the number of a foreign table.
+                // The command does not use the world's group, so this field holds the number of the miss table.
                 let miss = FlowTableId::new(world.group.get());
                 let context = table_context(3, Some(miss));
                 let fields = FlowTableFields::MISS;
