@@ -43,8 +43,8 @@ pub struct CreateMr {
     pub page_size: u32,
     /// Offset of the region's start within its first page.
     pub page_offset: u32,
-    /// First virtual address. Its offset in its page must equal `page_offset`, unless `page_offset` is 0. `None` means
-    /// that the agent chooses an address that differs from the bus address.
+    /// First virtual address. The address's offset within its page must equal `page_offset`, unless `page_offset` is 0.
+    /// `None` means that the agent chooses an address that differs from the bus address.
     pub va: Option<u64>,
     /// Whether adjacent pages of the region have non-adjacent bus addresses.
     pub scattered: bool,
