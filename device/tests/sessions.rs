@@ -101,8 +101,8 @@ fn irdma_error_recording_replays() {
     );
 }
 
-/// Strings which show that frames were lost, duplicated, delayed and reordered during the recording, and that sends
-/// completed nevertheless.
+/// Strings that appear if frames were lost, duplicated, delayed and reordered during the recording, and if sends
+/// completed.
 const IMPAIRMENTS: &[&str] = &[
     r#"impairment {"direction":"tx","action":"drop""#,
     r#"impairment {"direction":"rx","action":"drop""#,

@@ -37,8 +37,8 @@ impl FromStr for PackageName {
         let is_good = text.len() >= 2
             && text.starts_with(begins)
             && text.chars().all(|c| begins(c) || matches!(c, '+' | '-' | '.'));
-        // Reject names that end in a dash or a plus, because apt-get would take the dash as a request to remove the
-        // package and the plus as a request to install it. `g++` is the only useful package name of this kind.
+        // Reject names that end in a dash or a plus. apt-get takes a final dash as a request to remove the package, and
+        // a final plus as a request to install it. `g++` is the only useful package name of this kind.
         if is_good && !text.ends_with(['-', '+']) || text == "g++" {
             Ok(Self(text.to_owned()))
         } else {

@@ -359,7 +359,8 @@ pub struct Poll {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completions {
-    /// CQEs in the order in which the device wrote them. If the time limit expired, there are fewer than requested.
+    /// CQEs in the order in which the device wrote them. If the time limit expired, there are fewer CQEs than
+    /// requested.
     pub cqes: Vec<Cqe>,
     /// Time spent waiting, in nanoseconds.
     pub waited_ns: u64,
