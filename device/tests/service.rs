@@ -69,7 +69,7 @@ fn unreachable_notify_socket_is_error() {
 }
 
 /// Returns an `hcad --config` command with these arguments. The process inherits `sockets` from descriptor 3 onwards,
-/// as from a service manager.
+/// as it would from a service manager.
 fn passed(sockets: &[&UnixListener], arguments: &[&Path]) -> Command {
     let mut command = Command::new("sh");
     let program = r#"LISTEN_PID=$$ exec "$0" "$@""#;

@@ -1,5 +1,5 @@
 //! Replays sessions of the stock drivers `ib_mthca`, `ice` and `irdma`, recorded in guests of `guest-lab`. A failure
-//! means that the device no longer behaves exactly as in the recording, when the driver worked with it.
+//! means that the device no longer behaves exactly as it did during the recording, when the driver worked with it.
 //!
 //! If a change alters the behaviour intentionally, record the sessions again: `guest-lab run replay-sessions` prints
 //! where it stores them.
@@ -101,7 +101,8 @@ fn irdma_error_recording_replays() {
     );
 }
 
-/// Impairments in the recordings: frames are lost, duplicated, delayed and reordered.
+/// Strings that appear if frames were lost, duplicated, delayed and reordered during the recording, and if sends
+/// completed.
 const IMPAIRMENTS: &[&str] = &[
     r#"impairment {"direction":"tx","action":"drop""#,
     r#"impairment {"direction":"rx","action":"drop""#,

@@ -77,7 +77,7 @@ impl Stopped {
         let mut tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.child.id())).unwrap();
         let task = tasks.find_map(|task| {
             let path = task.unwrap().path();
-            // Other threads may end before their names are read.
+            // Another thread may end before its name is read, so errors are ignored.
             let is_it = std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);
             is_it.then(|| path.file_name().unwrap().to_str().unwrap().parse().unwrap())
         });

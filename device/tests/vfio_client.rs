@@ -125,7 +125,7 @@ fn command_writes_mailbox_in_client_memory() {
 }
 
 #[test]
-fn unmapped_memory_fails_only_the_command() {
+fn command_fails_while_mailbox_is_inaccessible() {
     const INTERNAL_ERR: u32 = 1;
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
@@ -247,7 +247,7 @@ fn early_client_waits_for_previous_one() {
     }
 }
 
-/// On a busy host, the kernel takes time to close the descriptors of a killed QEMU.
+/// On a busy host, the kernel takes time to close the descriptors of a killed QEMU, so the next QEMU may connect first.
 #[test]
 fn next_client_waits_for_slow_disconnect() {
     let daemon = Daemon::start();

@@ -276,7 +276,7 @@ impl Lab {
         Self { chance, ..self }
     }
 
-    /// Runs scenarios without guests where they support it.
+    /// Makes scenarios run without guests if they support this.
     #[must_use]
     pub fn without_guests(self) -> Self {
         Self { without_guests: true, ..self }
@@ -473,7 +473,7 @@ impl Lab {
     ) -> Result<Image> {
         let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut wanted = ModuleList::new(&self.artifacts.kernel.modules)?;
-        // The user's own modules may replace dependencies of the others, so they are loaded first.
+        // The user's own modules may replace dependencies of other modules, so they are loaded first.
         for file in &self.own_modules {
             wanted.add_file(file)?;
         }
@@ -590,7 +590,8 @@ impl Lab {
 }
 
 /// Returns the number of guests that boot at the same time. Each booting guest needs a CPU, and a boot that shares the
-/// CPUs with too many others exceeds its time limit. Guests wait for devices for part of the time.
+/// CPUs with too many others exceeds its time limit. Guests wait for devices for part of the time, so two of them can
+/// share a CPU.
 pub fn guests_per_wave() -> usize {
     std::thread::available_parallelism().map_or(2, |cpus| 2 * cpus.get())
 }

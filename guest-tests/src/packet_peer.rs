@@ -242,7 +242,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // The process may have exited on its own.
+        // The process may already have exited, so errors are ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// The fuzz target also checks that a second device on the same fabric can still exchange frames.
+/// `endure` also checks that a second device on the same fabric can still exchange frames.
 #[test]
 fn memory_use_under_hostile_driver_is_bounded() {
     let _alone = alone();
@@ -37,7 +37,8 @@ fn memory_use_under_hostile_driver_is_bounded() {
     let began = work_time();
     device_fuzz::e810::endure(operations, |bytes| {
         done += 1;
-        // By now, the device probably stores the maximum number of objects of every kind.
+        // By now, the device probably stores the maximum number of objects of every kind, so its memory use should no
+        // longer grow.
         if done == operations / 4 {
             settled = own_memory();
         }

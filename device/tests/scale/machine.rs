@@ -26,7 +26,7 @@ pub(crate) const PAGE: u64 = 0x1000;
 /// First free address for buffers.
 pub(crate) const BUFFERS: u64 = 0x2000_0000;
 
-/// Number of commands per turn. A command takes eight VMM messages, and one turn handles 64.
+/// Number of commands per turn. A command takes eight VMM messages, and one turn handles 64 messages.
 const COMMANDS_PER_TURN: u32 = 8;
 
 pub(crate) type Machine = Driver<Guest>;

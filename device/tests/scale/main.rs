@@ -166,7 +166,7 @@ fn every_uar_page_accepts_doorbells() {
     assert!(rung.into_iter().eq(0..PAGES), "one completion for each QP");
 }
 
-/// With an emulated IOMMU, each page is a separate range that is mapped and unmapped.
+/// With an emulated IOMMU, the VMM maps and unmaps each page as a separate range.
 #[test]
 fn maximum_dma_ranges_can_be_mapped() {
     const RANGES: u64 = 65_535;
@@ -192,7 +192,7 @@ fn maximum_dma_ranges_can_be_mapped() {
     assert_eq!(memory.window_count() as u64, RANGES);
 }
 
-/// JingZhao interface, section 3.3: the largest tables, with only a few entries in use.
+/// JingZhao interface, section 3.3. The tables have their largest sizes, but only a few entries are in use.
 #[test]
 fn unused_table_entries_use_no_memory() {
     let _alone = alone();

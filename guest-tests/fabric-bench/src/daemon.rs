@@ -78,7 +78,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // The daemon may have exited on its own.
+        // The daemon may already have exited, so errors are ignored.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -110,7 +110,7 @@ pub(crate) fn run_both(nodes: &mut [Node; 2], near: Vec<Flow>, far: Vec<Flow>) -
     let posted = nodes[1].announce()?;
     both(nodes, [(near, Some(posted)), (far, None)], |node, (flows, posted)| {
         if let Some(posted) = posted {
-            // If the far node has failed, its own result reports the error.
+            // An error means that the far node has failed. The failure is reported with that node's result.
             let _ = posted.recv();
         }
         node.run(flows)

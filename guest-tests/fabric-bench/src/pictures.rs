@@ -164,7 +164,7 @@ fn extent(values: impl Iterator<Item = f64> + Clone, room: f64) -> Range<f64> {
     least / room..most * room
 }
 
-/// Formats a number for readers, such as 1, 10k or 2.5M.
+/// Formats a number for display, such as 1, 10k or 2.5M.
 fn label(value: f64) -> String {
     match value {
         _ if value >= 1e6 => format!("{}M", value / 1e6),

@@ -37,8 +37,8 @@ impl FromStr for PackageName {
         let is_good = text.len() >= 2
             && text.starts_with(begins)
             && text.chars().all(|c| begins(c) || matches!(c, '+' | '-' | '.'));
-        // apt-get removes a package if a dash follows its name, and installs it if a plus follows. `g++` is the only
-        // useful package name that ends in one of these characters.
+        // Reject names that end in a dash or a plus. apt-get takes a final dash as a request to remove the package, and
+        // a final plus as a request to install it. `g++` is the only useful package name of this kind.
         if is_good && !text.ends_with(['-', '+']) || text == "g++" {
             Ok(Self(text.to_owned()))
         } else {

@@ -96,9 +96,10 @@ impl Clang {
             .map(drop)
     }
 
-    /// Links a program with those of the `others` that it needs.
+    /// Links an object file into a program, together with those object files in `others` that it needs.
     ///
-    /// The linker is started directly, because the compiler would start it without its own loader.
+    /// The linker is started directly with the loader of its own release. The compiler would start it without that
+    /// loader.
     ///
     /// # Errors
     /// A symbol is missing.
@@ -126,7 +127,8 @@ impl Clang {
         self.root.join(format!("usr/lib/llvm-{VERSION}"))
     }
 
-    /// Returns the directory with the headers `asm/*.h`, which Clang does not search for other processors.
+    /// Returns the directory with the headers `asm/*.h`. Clang does not search this directory when it compiles for
+    /// another processor.
     fn headers(&self) -> PathBuf {
         self.root.join("usr/include/x86_64-linux-gnu")
     }

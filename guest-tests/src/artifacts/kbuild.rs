@@ -72,6 +72,7 @@ impl ModuleBuild {
                 made
             } else {
                 // The kernel was cached by an earlier version of the lab, which did not fetch headers with kernels.
+                // Fetch the headers now.
                 fetch(work, suite, &[&headers, "binutils", "make"]).with_context(|| {
                     format!(
                         "cannot download the headers of kernel {release}. If the archive only has a newer kernel, remove '{}/linux-*'; the lab then downloads that kernel and its headers",

@@ -25,14 +25,14 @@ const FOLDERS: &[&str] = &[
 ];
 /// Directory of the tests in the Linux sources.
 const TESTS: &str = "tools/testing/selftests";
-/// Directories, below [`TESTS`], with BPF programs.
+/// Directories below [`TESTS`] that contain BPF programs.
 const BPF_FOLDERS: &[&str] = &["net/lib", "drivers/net/hw"];
 
 /// A program in C that a test starts.
 struct Helper {
-    /// Path below [`TESTS`], without the suffix. The sources of some kernels lack some programs.
+    /// Path below [`TESTS`], without the suffix. A program that a kernel's sources lack is skipped.
     path: &'static str,
-    /// Netlink families that the program uses. Their code is generated from their specifications.
+    /// Netlink families that the program uses. Code for them is generated from the families' specifications.
     families: &'static [&'static str],
 }
 

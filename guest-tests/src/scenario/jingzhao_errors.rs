@@ -30,7 +30,8 @@ const RNR_NAKS: &str = "/engine/naks_received/rnr";
 const TIMEOUTS: &str = "/engine/recovery/timeouts";
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    // The public user library needs this option, because it sets a WQE's valid bit before it writes the scatter list.
+    // The public user library needs `rq_valid_bit`, because it sets a WQE's valid bit before it writes the scatter
+    // list.
     let options = [json!({}), json!({ "queues": { "rq_valid_bit": true } })];
     let mut pair = Pair::start_open_as(lab, "jingzhao-errors", options).await?;
     let hint = pair.hint();
@@ -204,7 +205,7 @@ async fn unterminated_receives(pair: &mut Pair) -> Result<()> {
         let (at_a, at_b) = connection.towards(Direction::AToB);
         let source = region(&mut pair.a.vm, LEN.into(), 7).await?;
         let sink = region(&mut pair.b.vm, LEN.into(), 11).await?;
-        // Send two messages: from the first, the device learns the length of such a list.
+        // Send two messages, because the device learns the length of unterminated lists from the first one.
         for seed in [21, 22] {
             fill(&mut pair.a.vm, &source, seed).await?;
             pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![vec![sink.sge(0, LEN)]] }).await?;

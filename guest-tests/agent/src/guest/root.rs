@@ -15,7 +15,8 @@ const LOWER: &str = "/lower";
 const UPPER: &str = "/upper";
 const ROOT: &str = "/newroot";
 
-/// Names of a process's open files. The kernel does not create these links, but shells and scripts rely on them.
+/// Links to a process's open files, with their targets. The kernel does not create these links, but shells and scripts
+/// rely on them.
 const STREAMS: [(&str, &str); 4] = [
     ("/dev/fd", "/proc/self/fd"),
     ("/dev/stdin", "/proc/self/fd/0"),
@@ -26,10 +27,11 @@ const STREAMS: [(&str, &str); 4] = [
 /// Mount options of every shared directory. With `access=any`, the guest sends all requests as one user, because QEMU
 /// performs them as its own user anyway.
 const SHARED: &str = "trans=virtio,version=9p2000.L,access=any,msize=262144";
-/// Caching of a shared root. It does not change while the guest runs, and without a cache, each look-up of a file would
-/// be a round trip to QEMU. `noxattr` avoids a further round trip for the capabilities of each program.
+/// Cache options for a shared root. The root can be cached, because it does not change while the guest runs. Without a
+/// cache, each look-up of a file would be a round trip to QEMU. `noxattr` avoids a further round trip for the
+/// capabilities of each program.
 const CACHED: &str = "cache=loose,noxattr";
-/// Caching of a shared directory, whose files may also change on the host.
+/// Cache option for a shared directory, whose files may also change on the host.
 const UNCACHED: &str = "cache=none";
 
 pub(crate) fn enter(step: &EnterRoot) -> Result<()> {

@@ -43,7 +43,7 @@ fn get16(bytes: &[u8], offset: usize) -> u16 {
 /// The fields of QUERY_DEV_LIM's output mailbox that this driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DevLim {
-    /// Log2 of the number of reserved QPs, of reserved CQs and of reserved EQs.
+    /// Log2 of the numbers of reserved QPs, CQs and EQs, in this order.
     pub(crate) log_reserved: [u8; 3],
     /// Size of a QP context in bytes.
     pub(crate) qpc_entry: u16,

@@ -466,7 +466,7 @@ impl Hca {
             flow.pump(self)?;
         }
         if let Some(posted) = posted {
-            // Sending fails if the receiver no longer waits.
+            // If the receiver no longer waits, sending fails, which does no harm.
             let _ = posted.send(());
         }
         // With thousands of flows, look-ups and counts must take constant time per completion.

@@ -172,7 +172,7 @@ fn push_sge(bytes: &mut Vec<u8>, sge: &Sge) {
 
 fn ud_unit(datagram: &Datagram) -> Result<[u8; 48]> {
     let path = &datagram.path;
-    // Returns the LID or the low two bytes of the MAC address, and the high four bytes of the MAC address.
+    // For a LID, returns the LID and 0. For a MAC address, returns its last two bytes and its first four bytes.
     let address = |lid: Option<u16>, mac: Option<[u8; 6]>| match (lid, mac) {
         (Some(_), Some(_)) => Err(bad_step("a LID and a MAC share a field")),
         (lid, None) => Ok((lid.unwrap_or(0), 0)),

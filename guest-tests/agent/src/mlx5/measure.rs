@@ -1,5 +1,5 @@
-//! Measures RDMA WRITEs through the queue pair that is connected to itself. The device of a host without guests is
-//! measured with a single driver thread in this way.
+//! Measures RDMA WRITEs through the queue pair that is connected to itself. On a host without guests, a single driver
+//! thread can measure the device in this way.
 
 use std::hint::spin_loop;
 use std::thread;

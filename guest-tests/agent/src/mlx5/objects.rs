@@ -29,8 +29,8 @@ const MIGRATED: u32 = 3 << 11;
 pub(super) struct Objects {
     /// Page of the event queue's doorbells.
     pub(super) event_uar: u32,
-    /// Page of the other doorbells. The device can map it into the driver's memory, because it was allocated after the
-    /// event queue was created.
+    /// Page of the other doorbells. It is allocated after the event queue has been created, because only then
+    /// does the device provide a page that the driver can map.
     pub(super) uar: u32,
     pub(super) eqn: u32,
     pd: u32,

@@ -19,7 +19,7 @@ pub(super) struct MappedRegion {
 
 // SAFETY: the region owns its mapping, and every access to it is atomic.
 unsafe impl Send for MappedRegion {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for MappedRegion {}
 
 impl MappedRegion {
@@ -57,7 +57,7 @@ impl MappedRegion {
         Some(map().context("cannot map a region"))
     }
 
-    /// Stores eight bytes at once. Returns false if their offset is not shared, so that the store needs a message.
+    /// Stores eight bytes at once. Returns `false` if their offset is not shared. The store then needs a message.
     pub(super) fn store(&self, offset: u64, bytes: [u8; 8]) -> bool {
         let is_shared = |area: &Range<u64>| area.contains(&offset) && area.end - offset >= 8;
         let Ok(at) = usize::try_from(offset) else { return false };

@@ -23,10 +23,10 @@ impl Signal {
     }
 
     /// Waits for an interrupt. Returns the number of interrupts since the last call, or 0 if the time limit expires.
-    pub(crate) fn wait(&self, patience: Duration) -> io::Result<u64> {
+    pub(crate) fn wait(&self, limit: Duration) -> io::Result<u64> {
         let mut wanted = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let timeout = libc::c_int::try_from(patience.as_millis()).unwrap_or(libc::c_int::MAX);
-        // SAFETY: `wanted` is a single entry, and outlives the call.
+        let timeout = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX);
+        // SAFETY: `wanted` is a single entry, which outlives the call.
         if unsafe { libc::poll(&raw mut wanted, 1, timeout) } < 0 {
             return Err(io::Error::last_os_error());
         }

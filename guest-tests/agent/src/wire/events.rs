@@ -76,7 +76,8 @@ pub struct PollEq {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// Events in the order in which the device wrote them. If the time limit expired, there are fewer than requested.
+    /// Events in the order in which the device wrote them. If the time limit expired, there are fewer events than
+    /// requested.
     pub eqes: Vec<Eqe>,
 }
 

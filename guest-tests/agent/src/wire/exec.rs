@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_frame_is_rejected_before_payload() {
+    fn frame_with_invalid_header_or_payload_is_rejected() {
         let error = |bytes: &[u8]| ToHost::read(&mut &*bytes).unwrap_err().to_string();
         assert_eq!(error(&[3, 1, 0, 1, 0]), "frame of kind 3 has an invalid length of 65537 bytes");
         assert_eq!(error(&[9, 0, 0, 0, 0]), "frame 9 to the host with 0 bytes");

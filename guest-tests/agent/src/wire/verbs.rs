@@ -43,8 +43,8 @@ pub struct CreateMr {
     pub page_size: u32,
     /// Offset of the region's start within its first page.
     pub page_offset: u32,
-    /// First virtual address. Its offset in its page must equal `page_offset`, unless `page_offset` is 0. `None` means
-    /// that the agent chooses an address that differs from the bus address.
+    /// First virtual address. The address's offset within its page must equal `page_offset`, unless `page_offset` is 0.
+    /// `None` means that the agent chooses an address that differs from the bus address.
     pub va: Option<u64>,
     /// Whether adjacent pages of the region have non-adjacent bus addresses.
     pub scattered: bool,
@@ -359,7 +359,8 @@ pub struct Poll {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completions {
-    /// CQEs in the order in which the device wrote them. If the time limit expired, there are fewer than requested.
+    /// CQEs in the order in which the device wrote them. If the time limit expired, there are fewer CQEs than
+    /// requested.
     pub cqes: Vec<Cqe>,
     /// Time spent waiting, in nanoseconds.
     pub waited_ns: u64,

@@ -1,4 +1,5 @@
-//! A guest with eight ConnectX, and a guest whose only network is a bond of two ConnectX. All have an Ethernet port.
+//! A guest with eight ConnectX cards, and a guest whose only network is a bond of two ConnectX cards. All cards have an
+//! Ethernet port.
 
 use std::time::Duration;
 
@@ -16,11 +17,11 @@ use crate::tools::{Exchange, Ready, await_text, spawn, stop, wait};
 use crate::vm::Vm;
 
 const HCA: Device = Device::Connectx;
-/// Number of the cards of guest `a`, which are numbered from 1.
+/// Number of cards in guest `a`. The cards are numbered from 1.
 const CARDS: u16 = 8;
 /// Numbers of the cards of guest `b`.
 const PEERS: [u16; 2] = [CARDS + 1, CARDS + 2];
-/// Network of the bond. Each card of guest `a` has a network of its own, with the card's number.
+/// Number of the bond's network. Each card of guest `a` has its own network, whose number is that of the card.
 const BOND: u16 = 100;
 /// Prefix of the addresses that the DHCP server assigns.
 const DHCP: &str = "10.83.0";
@@ -54,9 +55,9 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 struct Bench {
     a: Vm,
     b: Vm,
-    /// The daemon of guest `a`'s cards and that of guest `b`'s.
+    /// The daemons that serve the cards of guest `a` and of guest `b`, in that order.
     daemons: [Daemon; 2],
-    /// Number of warnings of each guest that have nothing to do with its cards.
+    /// Number of warnings that each guest logged before the drivers of its cards were loaded.
     old_warnings: [usize; 2],
 }
 

@@ -25,16 +25,16 @@ const LIMIT: Duration = Duration::from_secs(900);
 const FOLDER: &str = "/mnt";
 const PROGRAM: &str = include_str!("../../../guest/nixl_transfer.py");
 
-/// Minimum number of bytes of the program's transfers in each direction: twice 64 MiB.
+/// Minimum number of bytes that the program transfers in each direction. Two of the transfers have 64 MiB each.
 const BYTES: u64 = 128 << 20;
-/// Number of the program's transfers: five in each direction.
+/// Number of transfers that the program performs: five in each direction.
 const TRANSFERS: usize = 10;
 
 /// Number of bytes that NIXL's example writes from one agent to the other.
 const EXAMPLE_BYTES: u64 = 8;
 
-/// Setting with which UCX does not load its module for EFA. The module needs libefa, which the wheel lacks. Debian's
-/// libefa would load a second copy of libnl, and the two copies crash when the program exits.
+/// Setting that keeps UCX from loading its module for EFA. The module needs libefa, which the wheel lacks. Debian's
+/// libefa would load a second copy of libnl, and the two copies would make the program crash on exit.
 const WITHOUT_EFA: &str = "UCX_MODULES=^efa";
 
 struct Transport {
@@ -90,7 +90,8 @@ impl Pair {
     async fn example(&mut self, transport: &Transport) -> Result<()> {
         let before = self.a.rdma_received().await?;
         let environment = environment(&mut self.a, transport).await?;
-        // The wheel's programs are not executable, and do not find the libraries in the first directory.
+        // The wheel's programs are not executable, so the dynamic loader is called directly. The programs do not find
+        // the libraries in the first directory by themselves.
         let line = format!(
             "{environment} LD_LIBRARY_PATH={FOLDER}/.nixl_cu12.mesonpy.libs /lib64/ld-linux-x86-64.so.2 \
              {FOLDER}/nixl_cu12.scripts/nixl_example UCX"

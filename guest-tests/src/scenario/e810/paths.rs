@@ -20,7 +20,8 @@ use crate::scenario::nic::station::{Station, bring_up};
 const SECOND: u16 = 50;
 /// VLAN ID of the tagged interfaces.
 const VLAN: u16 = 100;
-/// VLAN egress mapping from Linux priority 2, that of packets in the tested traffic class, to VLAN priority 5.
+/// VLAN egress mapping from Linux priority 2 to VLAN priority 5. Packets in the tested traffic class have Linux
+/// priority 2.
 const PRIORITIES: &str = "egress-qos-map 2:5";
 
 pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {

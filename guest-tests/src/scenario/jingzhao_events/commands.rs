@@ -143,8 +143,8 @@ async fn overflow(driver: &mut impl Driver) -> Result<()> {
     eq.destroy(driver).await
 }
 
-/// Checks that the overflow of a queue that software has not initialised goes undetected, so that unread entries are
-/// overwritten (sections 7 and 8.2).
+/// Checks that the device does not detect the overflow of a queue whose entries software has not initialised, and that
+/// it then overwrites unread entries (sections 7 and 8.2).
 async fn unprepared(driver: &mut impl Driver) -> Result<()> {
     let shape = CreateEq { log_entries: 1, vector: 16, prepared: false, ..CreateEq::default() };
     let eq = Watch::create_as(driver, shape, &[kind::COMMAND]).await?;

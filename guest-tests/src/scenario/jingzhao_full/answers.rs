@@ -62,7 +62,7 @@ impl Script {
 /// Maximum number of commands per round trip to the guest.
 const AT_ONCE: usize = 256;
 
-/// Binary logarithm of the event queue's size, which exceeds [`AT_ONCE`].
+/// Binary logarithm of the event queue's size. The queue has room for more than [`AT_ONCE`] events.
 pub(super) const LOG_EVENTS: u8 = 9;
 
 /// Issues commands with the E bit. Each command, even a failed one, completes with one event that contains the

@@ -198,7 +198,7 @@ pub(super) fn required_mask(service: Service, op: u16) -> u32 {
     rows.flat_map(|row| row.req).fold(0, |mask, attribute| mask | 1 << attribute.bit)
 }
 
-/// Returns whether QPs of this type can be in the state. RC has no row for SQE and never enters it.
+/// Returns whether QPs of this type can be in the state. RC has no row for SQE, because RC QPs never enter that state.
 pub(super) fn occurs(service: Service, state: State) -> bool {
     (service, state) != (RC, Sqe)
 }

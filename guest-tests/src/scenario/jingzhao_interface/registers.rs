@@ -91,8 +91,8 @@ async fn read_only(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the device writes back state and PSNs but leaves all other fields as software wrote them (section 4.3).
-/// Also checks that a context is cleared when its object is destroyed (section 3.11).
+/// Checks that the device writes back the state and the PSNs, but leaves all other fields as software wrote them
+/// (section 4.3). Also checks that a context is cleared when its object is destroyed (section 3.11).
 async fn contexts(pair: &mut Pair) -> Result<()> {
     let attributes = Attributes { psn: [5, 7], ..Attributes::default() };
     let connection = Connection::create(pair, &attributes).await?;
