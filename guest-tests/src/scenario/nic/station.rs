@@ -80,8 +80,8 @@ pub(in crate::scenario) fn e810_without_strict(lab: &Lab, spec: HcaSpec) -> HcaS
 }
 
 impl Station {
-    /// Boots a guest with an E810 as a card and with additional disks. The E810's driver loads the lab's own DDP
-    /// package.
+    /// Boots a guest that has an E810 as a plug-in card, and additional disks. The E810's driver loads the lab's own
+    /// DDP package.
     pub(in crate::scenario) async fn with_e810(
         lab: &Lab,
         run: &RunDir,
@@ -103,7 +103,7 @@ impl Station {
         Self::with_hca(kind::Device::E810, lab, run, image, spec, guest).await
     }
 
-    /// Boots a guest with an E810 or a ConnectX as a card, and the given configuration.
+    /// Boots a guest with the given configuration, and with an E810 or a ConnectX as a plug-in card.
     pub(in crate::scenario) async fn with_hca(
         hca: kind::Device,
         lab: &Lab,
