@@ -222,7 +222,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Starts or stops capturing the E810s' frames.
+    /// Starts or stops capturing the cards' frames.
     async fn capture(&mut self, on: bool) -> Result<()> {
         for station in std::iter::once(&self.a).chain(self.peers.iter().map(|(_, peer)| peer)) {
             station.capture(on).await?;

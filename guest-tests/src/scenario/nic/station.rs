@@ -1,5 +1,5 @@
-//! A guest with one NIC and its IP addresses. The NIC is an E810, IPoIB on a ConnectX, or a NIC emulated by QEMU. A
-//! daemon serves the E810 or the ConnectX.
+//! A guest with one NIC and its IP addresses. The NIC is an E810, a ConnectX (with IPoIB if its port is an InfiniBand
+//! port), or a NIC emulated by QEMU. A daemon serves the E810 or the ConnectX.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -229,7 +229,7 @@ impl Station {
         self.vm.run_within(limit, &["sh", "-c", line]).await
     }
 
-    /// Starts or stops capturing an E810's frames.
+    /// Starts or stops capturing the card's frames. Does nothing if QEMU emulates the NIC.
     pub(in crate::scenario) async fn capture(&self, on: bool) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let file = daemon.capture().display().to_string();
@@ -280,7 +280,7 @@ impl Station {
         Ok(())
     }
 
-    /// Shuts the guest down, then stops its daemon cleanly.
+    /// Kills the guest, then shuts its daemon down cleanly.
     pub(in crate::scenario) async fn stop(mut self) -> Result<()> {
         self.vm.kill().await?;
         match self.daemon {
