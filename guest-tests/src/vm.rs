@@ -98,7 +98,8 @@ impl GuestPorts {
 }
 
 impl Vm {
-    /// Starts a guest, waits up to `limit` for its agent, and loads the image's modules.
+    /// Starts a guest, waits up to `limit` for its agent, loads the image's modules, and enters the root file system
+    /// if the image has one.
     ///
     /// # Errors
     /// One of these steps fails. The error contains the last lines of the guest's console and of QEMU's log.
