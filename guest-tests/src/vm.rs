@@ -87,7 +87,7 @@ pub struct GuestPorts {
     pub console: bool,
     /// Number of exec ports (at most [`Self::MOST_COMMANDS`]).
     pub commands: usize,
-    /// Whether the lab changes the machine at run time.
+    /// Whether the lab plugs and unplugs devices at run time, through QEMU's monitor.
     pub monitor: bool,
 }
 
@@ -98,7 +98,8 @@ impl GuestPorts {
 }
 
 impl Vm {
-    /// Starts a guest, waits up to `limit` for its agent, and loads the image's modules.
+    /// Starts a guest, waits up to `limit` for its agent, loads the image's modules, and enters the root file system
+    /// if the image has one.
     ///
     /// # Errors
     /// One of these steps fails. The error contains the last lines of the guest's console and of QEMU's log.
@@ -250,7 +251,7 @@ impl Vm {
                 .context("cannot load kernel modules")?;
         }
         if image.disks.is_some() {
-            // `Lab` defines the order of the disks.
+            // These names depend on the order of the disks, which `Lab` defines.
             let step =
                 EnterRoot { system: System::Disk("/dev/vda".into()), modules: Some("/dev/vdb".into()) };
             self.call_within(PROGRAM_TIMEOUT, step).await.context("cannot mount the root filesystem")?;

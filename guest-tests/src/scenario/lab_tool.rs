@@ -56,7 +56,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("a module is edited, built and reloaded, and its message appears", &hint, case).await?;
     report.case("a stock driver is reloaded and works again", &hint, reload(&user, lab)).await?;
     report.case("logs are collected in one directory", &hint, logs(&user, run.path())).await?;
-    // This case waits for timeouts to expire.
+    // This case is slow, because it waits for timeouts to expire.
     if extent == Extent::Full {
         report.case("commands fail if their guest does not answer", &hint, suspended(&user)).await?;
     }
@@ -76,7 +76,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report, extent: Extent) -> Resul
     report.case("ci: the NVMe example without driver violations", &hint, case).await?;
     let case = ci_failures(&user, &shared, run.path());
     report.case("ci: failures of the lab have a distinct status", &hint, case).await?;
-    // The last of these cases contacts a package archive on each run.
+    // These cases run only in the full extent, because the last one contacts a package archive each time.
     if extent == Extent::Full {
         report.case("guests stop when the process of --for-pid exits", &hint, bound(&user)).await?;
         report.case("a guest without its hcad is listed as such", &hint, device_lost(&user)).await?;

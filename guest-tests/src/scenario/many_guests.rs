@@ -29,7 +29,7 @@ use crate::lab::{Lab, guests_per_wave};
 use crate::report::{Report, line};
 
 const GUESTS: usize = 16;
-/// Kills, in this order. Guests at regular distances are killed, each at most once.
+/// Kinds of kills, in order. The victims are guests at regular distances, and none is killed twice.
 const KILLS: [Victim; 6] =
     [Victim::Guest, Victim::Daemon, Victim::Guest, Victim::Daemon, Victim::Guest, Victim::Daemon];
 const DISTANCE: usize = 5;
@@ -69,7 +69,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
 
 struct Host<'a> {
     site: Site<'a>,
-    /// All guests and daemons. A member is taken while it communicates.
+    /// All guests and daemons. An entry is `None` while the member communicates.
     members: Vec<Option<Member>>,
     /// Processes and resource usage of each member before the traffic.
     begun: Vec<Usage>,

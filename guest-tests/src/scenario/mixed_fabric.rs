@@ -1,6 +1,6 @@
 //! Six endpoints that share only the fabric: guests with `ib_mthca`, with a JingZhao HCA, with `irdma` on an E810, with
-//! `mlx5_ib` on a ConnectX with either kind of port, and with soft-RoCE on an ordinary NIC. Each pair communicates over every service that
-//! both support, and every byte is checked at both ends.
+//! `mlx5_ib` on a ConnectX with either kind of port, and with soft-RoCE on an ordinary NIC. Each pair communicates over
+//! every service that both support, and every byte is checked at both ends.
 
 use agent::wire::Service;
 use anyhow::{Context, Result};

@@ -53,8 +53,8 @@ impl Pair {
         Ok(Self { a, b, image, run })
     }
 
-    /// Starts the pair and initialises both HCAs. Node `a` uses the HCR address of the public driver, and node `b` the
-    /// one of the interface document.
+    /// Starts the pair and initialises both HCAs. Node `a` uses the HCR address of the public driver, and node `b` that
+    /// of the interface document.
     pub(super) async fn start_open(lab: &Lab, scenario: &str) -> Result<Self> {
         Self::start_open_as(lab, scenario, [json!({}), json!({})]).await
     }

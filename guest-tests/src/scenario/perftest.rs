@@ -85,7 +85,7 @@ const fn bounded(figure: Figure) -> Figure {
     Figure { rounds: 5, ..figure }
 }
 
-/// The result is the mean of several runs, because each run depends on thread placement.
+/// Creates a latency benchmark. Its result is the mean of several runs, because each run depends on thread placement.
 const fn latency(program: &'static str, bound: Option<Bound>) -> Figure {
     typical(5, bandwidth(program, 64, [3000, 300], bound))
 }

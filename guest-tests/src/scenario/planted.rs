@@ -21,7 +21,7 @@ use crate::testbed::kind::Device;
 const LIMIT: Duration = Duration::from_secs(180);
 /// Disk that contains the module. It follows the disks of the root file system.
 const DISK: &str = "/dev/vdc";
-/// The disk image is padded to whole sectors. The kernel ignores the bytes after the module.
+/// Sector size in bytes. The disk image is padded to whole sectors, and the kernel ignores the bytes after the module.
 const SECTOR: usize = 512;
 
 /// A text replacement in a source file of a driver: file, old text and new text. Every occurrence is replaced.

@@ -46,7 +46,7 @@ pub(super) struct StockNode {
     /// Kind of the HCA, which also determines the driver.
     hca: kind::Device,
     place: Place,
-    /// Index of the IPv4 GID if the port is an Ethernet port, known once the driver is loaded.
+    /// Index of the IPv4 GID if the port is an Ethernet port. It is set when the driver is loaded.
     gid: Option<usize>,
     /// Number of kernel warnings that have already been checked.
     old_warnings: usize,
@@ -317,7 +317,8 @@ impl StockNode {
         load(&mut self.vm, self.hca).await
     }
 
-    /// Loads the drivers of an Ethernet port, whose state is that of its network device.
+    /// Loads the drivers of an Ethernet port. The port has the state of its network device, which is therefore brought
+    /// up first.
     async fn load_nic(&mut self) -> Result<()> {
         station::load(&mut self.vm, &["mlx5_core"]).await?;
         let device = station::device(&mut self.vm, self.id).await?;

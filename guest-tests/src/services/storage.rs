@@ -15,8 +15,8 @@ pub(crate) struct Protocol {
     /// Command that starts serving the disk at address `{server}`. It must also work in a freshly booted guest.
     /// `{client_guid}` is the GUID of the client's RDMA port.
     pub(crate) serve: &'static str,
-    /// Command that connects to the server at `{server}`. The device appears soon afterwards. `{server_guid}` is the node
-    /// GUID of the server's RDMA device.
+    /// Command that connects to the server at `{server}`. The device appears soon afterwards. `{server_guid}` is the
+    /// node GUID of the server's RDMA device.
     pub(crate) connect: &'static str,
     /// Command with which the server disconnects all clients.
     pub(crate) pause: &'static str,
@@ -173,7 +173,7 @@ pub(crate) const SRP: Protocol = Protocol {
         "MODE SENSE: unimplemented",
         "T10-PI",
         "Optimal transfer size",
-        // `ib_srpt` halves the length of the send queue until the QP can be created.
+        // Logged because `ib_srpt` halves the length of the send queue until the QP can be created.
         "Create QP type 2 failed",
     ],
     loss: &["srp", "scsi", "sd "],

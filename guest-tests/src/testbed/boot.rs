@@ -82,7 +82,7 @@ impl Place {
     /// Returns the IP address of the RDMA device's network interface, if the device has one.
     pub(super) fn rdma_ip(self) -> Option<Ipv4Addr> {
         let [high, low] = self.id.to_be_bytes();
-        // HCAs derive each other's IP addresses from their numbers.
+        // HCAs derive a peer's IP address from its number, so the guest must use that address.
         let on_fabric = Ipv4Addr::new(10, 77, high, low);
         match self.device {
             Device::Rxe if !self.among_hcas => Some(self.ip()),
@@ -300,10 +300,11 @@ impl GuestBoot<'_> {
                 self.set_up_port(place, vm, ports).await
             }
             Some(root) => {
-                // The drivers are in the initramfs, and are loaded already.
+                // The drivers need not be loaded here. They are in the initramfs and have already been loaded.
                 sh(ports, "ip link set lo up").await?;
                 self.add_addresses(place, ports).await?;
-                // Only the host has the program that creates a soft-RoCE device.
+                // The program that creates a soft-RoCE device is only in the host's root file system, so the guest must
+                // enter it first.
                 let on_host = place.device == Device::Rxe;
                 if !on_host {
                     self.set_up_port(place, vm, ports).await?;

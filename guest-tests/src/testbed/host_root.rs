@@ -1,8 +1,8 @@
 //! Guests whose root file system is the host's own.
 //!
-//! QEMU shares the host's whole root read-only over 9P, with the permissions of the user that runs it. In the guest, the
-//! root is the lower layer of an overlay, so that programs can change all files. The changes are in the guest's memory
-//! and are lost when it stops.
+//! QEMU shares the host's whole root read-only over 9P, with the permissions of the user that runs it. In the guest,
+//! the root is the lower layer of an overlay, so that programs can change all files. The changes are in the guest's
+//! memory and are lost when it stops.
 //!
 //! The host need not have programs such as `ip` and `modprobe`. The guest is therefore set up by the initramfs, which
 //! contains busybox and all drivers, before it enters the host's root.
@@ -30,7 +30,7 @@ pub struct HostRoot {
 }
 
 impl HostRoot {
-    /// Checks that a directory of the host exists at the same path in the guests.
+    /// Checks that a directory of the host is available at the same path in the guests.
     ///
     /// # Errors
     /// The guests have other files there, or the path is not UTF-8.
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rejects_directories_that_guests_do_not_see() {
+    fn rejects_directories_not_available_in_guests() {
         let read_only = HostRoot::default();
         for folder in ["/home/me", "/tmp/x", "/devel", "/"] {
             read_only.check(Path::new(folder)).unwrap();

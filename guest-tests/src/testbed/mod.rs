@@ -116,7 +116,7 @@ impl UpOptions {
     /// Checks options that depend on each other.
     ///
     /// # Errors
-    /// The network of a guest cannot be impaired, or a template's services are not in the guests.
+    /// The network of a guest cannot be impaired, or the guests cannot run the template's services.
     fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.choice.template().is_none() || self.host_root.is_none(),

@@ -1,7 +1,7 @@
 //! Checks that the host's RDMA libraries can drive a device, before a guest with the host's root file system boots.
 //!
-//! `libibverbs` loads a provider library for each kind of device. Without it, verbs programs report that the machine has
-//! no RDMA devices, which does not tell the user what is missing.
+//! `libibverbs` loads a provider library for each kind of device. Without it, verbs programs report that the machine
+//! has no RDMA devices, but not that a library is missing.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -85,8 +85,8 @@ const fn provider(device: Device) -> Option<&'static str> {
     }
 }
 
-/// Returns whether the directory contains the provider. The number after `rdmav` is the version of the interface between
-/// `libibverbs` and its providers.
+/// Returns whether the directory contains the provider. The number after `rdmav` is the version of the interface
+/// between `libibverbs` and its providers.
 fn has_provider(folder: &Path, provider: &str) -> bool {
     let is_provider = |name: OsString| {
         let name = name.to_str().and_then(|name| name.strip_prefix("lib")?.strip_prefix(provider));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn similar_name_is_no_provider() {
+    fn file_with_similar_name_is_not_provider() {
         let names = ["libmlx5.so.1", "libmlx5-rdmav34.so.bak", "libmlx55-rdmav34.so"];
         let files: Vec<String> = names.iter().map(|name| format!("usr/lib64/libibverbs/{name}")).collect();
         let files: Vec<&str> =

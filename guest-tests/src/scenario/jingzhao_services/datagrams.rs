@@ -223,7 +223,7 @@ async fn several(pair: &mut Pair) -> Result<()> {
         link.send(pair, SendOp::SendImm, 500, to).await?;
         link.expect_arrival(pair, SendOp::SendImm, 500, *end).await?;
     }
-    // Queue pairs of the same HCA can also communicate, using the HCA's own address.
+    // Two queue pairs of the same HCA can also communicate. The destination is then the HCA's own address.
     let own = Path { dlid: Some(2), ..Path::default() };
     let [first, second] = others[..] else { anyhow::bail!("expected two datagrams") };
     first.ready_to_send(&mut pair.b.vm, &attributes(), 1).await?;
@@ -261,7 +261,7 @@ async fn wrong_qkey(pair: &mut Pair) -> Result<()> {
     link.destroy(pair).await
 }
 
-/// Checks that a Q_Key that is 0 or has its high bit set is replaced by the sender's own Q_Key (section 11.1).
+/// Checks that a request whose Q_Key is 0 or has its high bit set is sent with the sender's own Q_Key (section 11.1).
 async fn own_qkey(pair: &mut Pair) -> Result<()> {
     let mut link = Link::create(pair, Direction::AToB).await?;
     for qkey in [0, 1 << 31, 0xffff_ffff] {

@@ -1,5 +1,5 @@
-//! Tests `guest-lab here` with programs of this machine, which needs a C compiler, `libibverbs-dev`, `ibverbs-providers`
-//! and `ibverbs-utils`.
+//! Tests `guest-lab here` with programs of this machine. The machine must have a C compiler, `libibverbs-dev`,
+//! `ibverbs-providers` and `ibverbs-utils`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,8 +20,8 @@ const HELLO: &str = include_str!("../../../examples/here/hello.c");
 /// Time limit for starting a guest on a busy host.
 const START: Duration = Duration::from_secs(120);
 
-/// Prints what a command sees of its machine: user, directory, environment, files, compiler, Python environment and
-/// input. Also changes files, which must not reach this machine.
+/// Prints what is visible to a command: user, directory, environment, files, compiler, Python environment and input.
+/// Also changes files. The changes must not reach this machine.
 const SEEN: &str = r#"#!/bin/sh -e
 id -u; id -g; id -G
 pwd

@@ -13,7 +13,7 @@ use crate::report::Report;
 
 /// Profiles that are in effect from the start.
 const PERMANENT: [&str; 5] = ["lossy", "slow", "reordering", "congested", "corrupting"];
-/// Number of log lines of random trouble that are compared.
+/// Number of log lines to compare when random trouble is repeated with the same seed.
 const COMPARED: usize = 8;
 /// Time limit for these lines to appear, and for a partition to begin or end.
 const EPISODES: Duration = Duration::from_secs(120);
@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_millis(200);
 /// Verified messages from guest b to guest a, whose server starts first.
 const PING_PONG: &str = "ibv_rc_pingpong -d $HCAD_RDMA_DEVICE -c -n 500";
 
-/// Waits until the other guest's RDMA address does not answer, and then until it answers again. Then waits until the
+/// Waits until the other guest's RDMA address stops answering, and then until it answers again. Then waits until the
 /// link has gone down at least once.
 const LOST_AND_BACK: &str = r#"
 answers() { ping -c 1 -W 1 "$HCAD_RDMA_IP_A" >/dev/null; }

@@ -70,13 +70,14 @@ impl User {
         Self { folder, variables: variables.iter().map(owned).collect(), ..self.clone() }
     }
 
-    /// Returns the same user, whose guests stop when this program exits, so that failed cases leave nothing behind.
+    /// Returns the same user, but with guests that stop when this program exits, so that failed cases leave nothing
+    /// behind.
     pub(super) fn bound(&self) -> Self {
         let own = format!("--for-pid={}", std::process::id());
         Self { options: self.options.iter().cloned().chain([own]).collect(), ..self.clone() }
     }
 
-    /// Returns the same user with another time limit for commands.
+    /// Returns the same user with a different time limit for commands.
     pub(super) fn within(&self, limit: Duration) -> Self {
         Self { limit, ..self.clone() }
     }
@@ -114,7 +115,7 @@ impl User {
             ["up" | "ci"] => {
                 command.args(&self.options);
             }
-            // Its guests have the root file system of this machine.
+            // The guests of `here` have this machine's root file system, so options for the lab's root do not apply.
             ["here"] => {
                 command.args(self.options.iter().filter(|option| !option.starts_with("--root")));
             }

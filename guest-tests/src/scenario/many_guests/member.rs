@@ -15,7 +15,7 @@ use crate::vm::{Image, Vm};
 
 const MEMORY_MIB: u32 = 256;
 
-/// The parts from which guests are started.
+/// Lab, run directory and image with which all guests are started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site<'a> {
     pub(super) lab: &'a Lab,
@@ -70,7 +70,7 @@ impl Member {
         Ipv4Addr::new(10, 77, high, low)
     }
 
-    /// Returns the process ID of what would be killed.
+    /// Returns the ID of the process that a disturbance of this kind kills.
     pub(super) fn process(&mut self, victim: Victim) -> Result<u32> {
         match victim {
             Victim::Guest => self.vm.process_id(),
@@ -82,7 +82,7 @@ impl Member {
         Usage::of(self.vm.process_id()?, self.daemon.process().id()?)
     }
 
-    /// Checks that the device was not restarted by its daemon, and that the guest is connected to it.
+    /// Checks that the daemon has not restarted the device, and that the guest is connected to the device.
     pub(super) async fn is_well(&self) -> Result<()> {
         let rows = self.daemon.control(&["devices"]).await?;
         ensure!(rows[0]["restarts"] == 0 && rows[0]["connected"] == true, "{rows}");

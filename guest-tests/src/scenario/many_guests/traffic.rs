@@ -40,8 +40,8 @@ struct Line {
     seed: u64,
 }
 
-/// Connects the members, sends [`COUNT`] messages on each flow, and disconnects. Returns the number of messages, each of
-/// which the receiver has compared.
+/// Connects the members, sends [`COUNT`] messages on each flow, and disconnects. Returns the number of messages. The
+/// receivers have checked the content of each.
 pub(super) async fn talk(members: &mut [Member], flows: &[(usize, usize)]) -> Result<u64> {
     let lines = connect(members, flows).await?;
     let work = work(members, &lines, COUNT)?;
@@ -92,7 +92,7 @@ pub(super) async fn strike(pair: &mut [Member; 2], kind: Victim) -> Result<()> {
         if !struck.get() {
             return result;
         }
-        // The guest is replaced, so that the result does not matter.
+        // The guest is replaced, so the result does not matter.
         std::future::pending().await
     };
     let peer_ends =

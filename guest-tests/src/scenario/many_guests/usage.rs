@@ -28,7 +28,7 @@ impl Usage {
         self.0.map(|process| process.id) == other.0.map(|process| process.id)
     }
 
-    /// Subtracts the CPU time until `begun`, except for processes that were started later.
+    /// Subtracts the CPU time in `begun`, except for processes that were started later.
     pub(super) fn since(self, begun: &Self) -> Self {
         let mut processes = self.0;
         for (now, before) in processes.iter_mut().zip(&begun.0).filter(|(now, before)| now.id == before.id) {

@@ -35,8 +35,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Runs the cases for any HCA in a [`StockPair`]. When a CQ overflows, the HCA's driver must log one warning, which contains
-/// the text `overrun`.
+/// Runs the cases for any HCA in a [`StockPair`]. When a CQ overflows, the HCA's driver must log one warning, which
+/// contains the text `overrun`.
 pub(in super::super) async fn cases(
     lab: &Lab,
     report: &mut Report,

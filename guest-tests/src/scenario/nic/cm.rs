@@ -1,5 +1,6 @@
-//! Connections set up by `rdma_cm` on NICs. Debian's programs run between two E810s or two ConnectX, and between one of
-//! them and soft-RoCE or, for a ConnectX, an E810 in both directions, over IPv4, IPv6 and a VLAN.
+//! Connections set up by `rdma_cm` on NICs. Debian's programs run between two E810s or two ConnectX, and in both
+//! directions between one of these cards and soft-RoCE. A ConnectX is also paired with an E810. All pairs use IPv4,
+//! IPv6 and a VLAN.
 
 mod bench;
 mod programs;
@@ -13,17 +14,16 @@ use crate::report::Report;
 use crate::scenario::extent::Extent;
 use crate::testbed::kind::Device;
 
-/// Returns the programs to run between a client and a server. The core extent runs all programs only over untagged IPv4
-/// with the tested device as the client, and a few otherwise.
-const fn programs(extent: Extent, network: Network, back: bool) -> &'static [Program] {
-    match (extent, network, back) {
+/// Returns the programs to run between a client and a server. In the core extent, all programs run only over untagged
+/// IPv4, and only if `few` is not set. Otherwise, only a few programs run.
+const fn programs(extent: Extent, network: Network, few: bool) -> &'static [Program] {
+    match (extent, network, few) {
         (Extent::Full, ..) | (Extent::Core, Network::V4, false) => ALL,
         (Extent::Core, ..) => FEW,
     }
 }
 
-/// Pairs of client and server with their names. The last part is whether the second side of an earlier pair is now the
-/// client.
+/// Pairs of client and server: name, client, server, and whether the core extent runs only a few programs.
 type Pairs = &'static [(&'static str, Side, Side, bool)];
 
 /// Two E810s, and an E810 with soft-RoCE as either the client or the server.
@@ -53,10 +53,11 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device, e
     let hint = format!("console output, logs, captures and command lines: {}", run.path().display());
     let mut bench = Bench::start(lab, &run, hca).await.context(hint.clone())?;
     bench.capture(true).await?;
-    for &(pair, client, server, back) in pairs {
+    for &(pair, client, server, few) in pairs {
         for network in Network::ALL {
-            for program in programs(extent, network, back) {
-                // Soft-RoCE reports that it sent 200 datagrams to a group, but only three reach the fabric.
+            for program in programs(extent, network, few) {
+                // Skip programs in which soft-RoCE sends to a group. It reports that it sent 200 datagrams, but only
+                // three reach the fabric.
                 if client == Side::C && program.is_of_group() {
                     continue;
                 }

@@ -40,8 +40,8 @@ const MAX_SEGMENT: u64 = 1460;
 
 const FILE_MIB: u64 = 32;
 
-/// Number of flows that `testpmd` must spread over its queues, and of datagrams in each. With 64 flows, a queue of four
-/// stays empty once in a hundred million runs.
+/// Number of flows that `testpmd` must spread over its queues, and of datagrams in each. With 64 flows and four queues,
+/// any given queue stays empty once in a hundred million runs.
 const FLOWS: u32 = 64;
 const DATAGRAMS: u32 = 4;
 
@@ -188,7 +188,8 @@ impl Bench {
     }
 
     /// Prepares both NICs for DPDK and starts forwarding. `net_ice` replaces Linux's driver. `net_mlx5` uses the verbs
-    /// of Linux's driver, whose network devices must be up, and silent for the counters to match.
+    /// of Linux's driver. The driver's network devices must be up, but must send nothing, or the counters would not
+    /// match.
     async fn start_forwarder(&mut self) -> Result<()> {
         let queues = self.queues();
         let vm = &mut self.forwarder;

@@ -10,7 +10,8 @@ use anyhow::{Context, Result};
 /// Name prefix of the QEMU threads that execute guest code.
 const VCPU: &str = "CPU ";
 
-/// Scheduling statistics of a set of threads, summed over the threads since each of them started.
+/// Scheduling statistics of a set of threads. Each value is a sum over all threads, and covers the time from the start
+/// of each thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::scenario) struct Effort {
     /// Time that the threads spent on a CPU.

@@ -9,7 +9,7 @@ use super::ping;
 use super::station::{Station, carrier};
 use super::streams::{Amount, Protocol, Streams};
 
-/// Offloads to disable and the names of the cases. The kernel then does the work itself.
+/// Offloads to disable, each with the name of its case. The kernel does the work of a disabled offload.
 pub(super) const OFFLOADS: &[(&str, &str)] = &[
     ("rx", "no receive checksums"),
     ("tx", "no transmit checksums"),
@@ -35,7 +35,7 @@ const OTHERS: u64 = 64;
 const STEERED: u32 = 7777;
 const DROPPED: u32 = 7778;
 
-/// Which queues of the receiver flows of random ports must reach.
+/// The receiver's queues that flows with random ports must reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
     All,
@@ -110,7 +110,7 @@ pub(super) async fn hash_fields(a: &mut Station, b: &mut Station) -> Result<()> 
     reach(a, b, flows::PORT, Reach::All).await
 }
 
-/// Checks indirection tables with one queue, another key, and both hash functions.
+/// Checks indirection tables with a single queue, a different hash key, and both hash functions.
 pub(super) async fn indirection(a: &mut Station, b: &mut Station) -> Result<()> {
     const KEY_BYTES: usize = 40;
     let key: Vec<String> = (0..KEY_BYTES).map(|n| format!("{:02x}", (n * 37 + 11) % 256)).collect();
@@ -132,7 +132,7 @@ pub(super) async fn indirection(a: &mut Station, b: &mut Station) -> Result<()> 
     Ok(())
 }
 
-/// Checks small rings, and the default ones afterwards.
+/// Checks traffic with small rings, then with large ones.
 pub(super) async fn rings(a: &mut Station, b: &mut Station) -> Result<()> {
     for (setting, rx, tx) in [("rx 64 tx 128", 64, 128), ("rx 1024 tx 1024", 1024, 1024)] {
         set(b, &format!("-G {{}} {setting}")).await?;
@@ -149,7 +149,7 @@ pub(super) async fn rings(a: &mut Station, b: &mut Station) -> Result<()> {
     Ok(())
 }
 
-/// Checks one channel, and both channels afterwards.
+/// Checks traffic with one channel, then with both.
 pub(super) async fn channels(a: &mut Station, b: &mut Station) -> Result<()> {
     for (setting, expected) in [("combined 1", Reach::Only(0)), ("combined 2", Reach::All)] {
         set(b, &format!("-L {{}} {setting}")).await?;
@@ -198,7 +198,7 @@ async fn since(before: &[u64], station: &mut Station) -> Result<Vec<u64>> {
     Ok(by_queue(station).await?.iter().zip(before).map(|(now, before)| now - before).collect())
 }
 
-/// Sends flows of random source ports, and checks which queues of guest `b` receive them.
+/// Sends flows with random source ports, and checks which queues of guest `b` receive them.
 async fn reach(a: &mut Station, b: &mut Station, port: u32, expected: Reach) -> Result<()> {
     let before = by_queue(b).await?;
     flows::send_to(a, b, port, FLOWS, DATAGRAMS).await?;

@@ -62,7 +62,7 @@ pub(super) async fn send(a: &mut Station, b: &Station, flows: u32, datagrams: u3
     send_to(a, b, PORT, flows, datagrams).await
 }
 
-/// Like [`send`], to any port.
+/// Like [`send`], but to the given port.
 pub(super) async fn send_to(
     a: &mut Station,
     b: &Station,

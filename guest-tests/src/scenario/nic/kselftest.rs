@@ -30,7 +30,7 @@ const PREFIX: &str = "fd82::/64";
 const SOURCES: &str = "/sources";
 /// Folders of the programs, below `tools/testing/selftests`.
 const FOLDERS: [&str; 2] = ["drivers/net", "drivers/net/hw"];
-/// Number of CPUs, and thus of queues. Some tests need ten queues, and others two CPUs beside eight queues.
+/// Number of CPUs, and thus of queues. Some tests need ten queues. Others need eight queues and two further CPUs.
 const CPUS: u32 = 10;
 /// Minimum number of tests that must pass on a card.
 const LEAST_PASSED: usize = 65;
@@ -50,7 +50,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("netpoll_basic.py", "", "needs bpftrace"),
 ];
 
-/// Texts with which a program without results says that it cannot test this device or this kernel.
+/// Texts by which a program that prints no results reports that it cannot test this device or this kernel.
 const NOT_STARTED: &[&str] = &["KsftSkipEx", "Test not started", "not supported by the kernel"];
 
 /// Names of all NICs.
@@ -305,7 +305,7 @@ impl Bench {
         self.sh(&format!("cat > {SOURCES}/sitecustomize.py <<'END'\n{FAST_YAML}END\n")).await.map(drop)
     }
 
-    /// Returns the programs in Python that are not left out.
+    /// Returns the Python programs that are not left out.
     async fn programs(&mut self) -> Result<Vec<String>> {
         let mut all = Vec::new();
         for folder in FOLDERS {

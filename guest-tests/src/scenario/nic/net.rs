@@ -1,5 +1,5 @@
-//! Network traffic between two E810s or two ConnectX, and between one of them and an emulated NIC. The link is lossless,
-//! or it loses 1% of the frames.
+//! Network traffic between two E810s or two ConnectX, and between one of them and an emulated NIC. The link is
+//! lossless, or it loses 1% of the frames.
 
 use anyhow::{Context, Result, ensure};
 
@@ -25,8 +25,8 @@ pub(in crate::scenario) enum Wire {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// Two devices and a virtio NIC on a link without loss, with one case per kind of traffic, and only pings, streams
-    /// and VLANs between a device and the virtio NIC.
+    /// Two devices and a virtio NIC on a link without loss, with one case per kind of traffic. Between a device and the
+    /// virtio NIC, only pings, streams and VLANs are tested.
     Core,
     /// Two devices and a virtio NIC on a link without loss.
     Full,
@@ -222,7 +222,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Starts or stops capturing the E810s' frames.
+    /// Starts or stops capturing the cards' frames.
     async fn capture(&mut self, on: bool) -> Result<()> {
         for station in std::iter::once(&self.a).chain(self.peers.iter().map(|(_, peer)| peer)) {
             station.capture(on).await?;

@@ -1,6 +1,6 @@
-//! Compares a ConnectX, an E810 and QEMU's own NICs. Each of two guests has one NIC of each kind, connected to the NIC of
-//! the same kind in the other guest. The kinds are measured in turn, and no result counts as a failure. One table shows
-//! results and ratios, another the CPU time of a round trip.
+//! Compares a ConnectX, an E810 and QEMU's own NICs. Each of two guests has one NIC of each kind, connected to the NIC
+//! of the same kind in the other guest. The kinds are measured in turn, and no result counts as a failure. One table
+//! shows results and ratios, another the CPU time of a round trip.
 
 use std::fmt::Write as _;
 use std::fs;

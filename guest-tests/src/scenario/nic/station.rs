@@ -1,5 +1,5 @@
-//! A guest with one NIC and its IP addresses. The NIC is an E810, IPoIB on a ConnectX, or a NIC emulated by QEMU. A
-//! daemon serves the E810 or the ConnectX.
+//! A guest with one NIC and its IP addresses. The NIC is an E810, a ConnectX (with IPoIB if its port is an InfiniBand
+//! port), or a NIC emulated by QEMU. A daemon serves the E810 or the ConnectX.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -80,8 +80,8 @@ pub(in crate::scenario) fn e810_without_strict(lab: &Lab, spec: HcaSpec) -> HcaS
 }
 
 impl Station {
-    /// Boots a guest with an E810 as a card and with additional disks. The E810's driver loads the lab's own DDP
-    /// package.
+    /// Boots a guest that has an E810 as a plug-in card, and additional disks. The E810's driver loads the lab's own
+    /// DDP package.
     pub(in crate::scenario) async fn with_e810(
         lab: &Lab,
         run: &RunDir,
@@ -103,7 +103,7 @@ impl Station {
         Self::with_hca(kind::Device::E810, lab, run, image, spec, guest).await
     }
 
-    /// Boots a guest with an E810 or a ConnectX as a card, and the given configuration.
+    /// Boots a guest with the given configuration, and with an E810 or a ConnectX as a plug-in card.
     pub(in crate::scenario) async fn with_hca(
         hca: kind::Device,
         lab: &Lab,
@@ -229,7 +229,7 @@ impl Station {
         self.vm.run_within(limit, &["sh", "-c", line]).await
     }
 
-    /// Starts or stops capturing an E810's frames.
+    /// Starts or stops capturing the card's frames. Does nothing if QEMU emulates the NIC.
     pub(in crate::scenario) async fn capture(&self, on: bool) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         let file = daemon.capture().display().to_string();
@@ -280,7 +280,7 @@ impl Station {
         Ok(())
     }
 
-    /// Shuts the guest down, then stops its daemon cleanly.
+    /// Kills the guest, then shuts its daemon down cleanly.
     pub(in crate::scenario) async fn stop(mut self) -> Result<()> {
         self.vm.kill().await?;
         match self.daemon {

@@ -1,5 +1,5 @@
 //! Storage over RDMA between two guests that run Debian's kernel and tools. Each guest has an E810 or a ConnectX. The
-//! tests cover NVMe over RDMA, iSER, NFS over RDMA, and RDS and SMC sockets. Data is written, read back bypassing
+//! tests cover NVMe over RDMA, iSER, SRP, NFS over RDMA, and RDS and SMC sockets. Data is written, read back bypassing
 //! caches, and checked on the other node. This is repeated over a lossy link and after a server outage.
 
 mod fio;

@@ -1,5 +1,5 @@
-//! XDP programs in a driver's receive path, and AF_XDP sockets of DPDK's `testpmd`. Debian's `xdp-bench` cannot be used,
-//! because it needs a trace point that kernel 7.3 no longer has.
+//! XDP programs in a driver's receive path, and AF_XDP sockets of DPDK's `testpmd`. Debian's `xdp-bench` cannot be
+//! used, because it needs a trace point that kernel 7.3 no longer has.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ const ECHOES: u32 = 50;
 /// The program that attaches XDP programs.
 const PROGRAM: &str = include_str!("../../../guest/xdp.py");
 
-/// An XDP program that does the same with every packet.
+/// An XDP program that takes the same action on every packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Program {
     pub(super) name: &'static str,
@@ -55,7 +55,7 @@ pub(super) const PROGRAMS: &[Program] = &[
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Socket {
     pub(super) name: &'static str,
-    /// Arguments of DPDK's device. Without busy polling, because it arms the CQs all the time.
+    /// Arguments of DPDK's device. Busy polling is disabled, because it arms the CQs all the time.
     arguments: &'static str,
     /// Counters of the driver that count the echo requests and, if the driver sends them, the replies.
     counters: &'static [&'static str],
@@ -82,7 +82,7 @@ pub(super) async fn prepare(b: &mut Station) -> Result<()> {
 impl Program {
     /// Runs the program in guest `b`, and checks that it handles all datagrams from guest `a`.
     pub(super) async fn counts(&self, a: &mut Station, b: &mut Station) -> Result<()> {
-        // Without replies to ARP, guest `a` would not learn the address.
+        // The XDP program may prevent replies to ARP requests, so guest `a` needs a permanent neighbour entry.
         let (device, address) = (a.device.clone(), b.address(0).ipv4);
         let neighbour = format!("{address} lladdr {} dev {device}", mac_text(b.id));
         a.sh(&format!("ip neighbour replace {neighbour} nud permanent")).await?;
@@ -155,7 +155,7 @@ impl Socket {
         for counter in self.counters {
             before.push(count(b, counter).await?);
         }
-        // testpmd also answers ARP requests.
+        // Make guest `a` resolve the address again, because testpmd must also answer ARP requests.
         a.sh(&format!("ip neighbour flush dev {device}")).await?;
         ping::until_answered(a, &address).await?;
         let text = a.sh(&format!("ping -n -q -c {ECHOES} -i 0.05 -W 5 -s 1400 {address}")).await?;

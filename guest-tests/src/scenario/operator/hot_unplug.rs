@@ -1,5 +1,5 @@
-//! Unplugs a card during its traffic, and plugs it in again. QEMU aborts during the unplug unless it has the change
-//! "vfio-user: Do not delete the subregion". The cases are then skipped.
+//! Unplugs a card during its traffic, and plugs it in again. A QEMU without the change "vfio-user: Do not delete the
+//! subregion" aborts during the unplug. The cases are then skipped.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const RECEIVED: &str = "/port/roce";
 /// Number of packets that prove progress.
 const UNDER_WAY: u64 = 100;
 const PROGRESS: Duration = Duration::from_secs(60);
-/// QEMU releases the memory of a card some time after it reports that the card is deleted.
+/// Time allowed for QEMU to release a card's memory after it reports that the card is deleted.
 const RELEASE: Duration = Duration::from_secs(3);
 /// Message of a QEMU that lacks the change.
 const ASSERTION: &str = "subregion->container == mr";

@@ -75,8 +75,9 @@ impl Exec {
     }
 }
 
-/// Runs a command with this program's input, output and signals, and with a terminal if `tty` or the standard streams
-/// say so. Returns its exit status, or 128 plus the number of the signal that ended it.
+/// Runs a command with this program's input, output and signals. The command gets a terminal if `tty` is true, or if
+/// `tty` is `None` and standard input and output are terminals. Returns the command's exit status, or 128 plus the
+/// number of the signal that ended it.
 ///
 /// # Errors
 /// The command could not be started, or its exit status is unknown.

@@ -21,7 +21,8 @@ use crate::testbed::providers;
 
 /// Name prefix of testbeds started by `here`.
 const NAME: &str = "here-";
-/// Environment variables that the command always inherits: those that find programs, the user's files and languages.
+/// Environment variables that the command always inherits. They describe the user, the locale, the time zone, and where
+/// programs are found.
 const INHERITED: &[&str] =
     &["HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TZ", "USER", "VIRTUAL_ENV"];
 
@@ -76,10 +77,10 @@ fn variable(text: &str) -> Result<Variable, String> {
 }
 
 impl Place {
-    /// Applies the options to those of the guests.
+    /// Adds these options to the guests' options.
     ///
     /// # Errors
-    /// Guests do not see the current directory.
+    /// The current directory is unknown or is not available in guests.
     pub(super) fn apply(self, mut wanted: UpOptions) -> Result<UpOptions> {
         let folder = current_folder()?;
         let root = HostRoot { writable: self.write.then(|| folder.clone()) };
@@ -97,8 +98,8 @@ fn current_folder() -> Result<PathBuf> {
 }
 
 impl Here {
-    /// Boots the guests, runs the command in them, and stops them. A single command has this program's input, output and
-    /// signals. The output of several commands is printed line by line, and the first failure ends all of them.
+    /// Boots the guests, runs the command in them, and stops them. A single command has this program's input, output
+    /// and signals. The output of several commands is printed line by line, and the first failure ends all of them.
     ///
     /// # Errors
     /// The command could not be run.

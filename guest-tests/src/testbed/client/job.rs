@@ -36,9 +36,9 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Boots the guests, calls `run`, collects the logs and stops the guests. Returns the status that `run` returned, or
-    /// 1 if that is 0 but a driver has violated strict rules. A signal during the boot cancels it. After the boot, `run`
-    /// handles signals.
+    /// Boots the guests, calls `run`, collects the logs and stops the guests. Returns the status that `run` returned,
+    /// or 1 if that is 0 but a driver has violated strict rules. A signal during the boot cancels it. After the boot,
+    /// `run` handles signals.
     ///
     /// # Errors
     /// The guests do not boot, or `run` fails. The logs are collected nevertheless.
@@ -185,7 +185,7 @@ fn remove_old_logs(all: &Path, prefix: &str) -> Result<()> {
     for entry in fs::read_dir(all).into_iter().flatten().flatten() {
         let name = entry.file_name().to_str().and_then(|name| name.parse::<TestbedName>().ok());
         if name.is_some_and(|name| name.as_str().starts_with(prefix) && !running.contains(&name))
-            // Another run may be removing the same directory.
+            // Ignore errors, because another run may be removing the same directory.
             && let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified())
         {
             old.push((modified, entry.path()));

@@ -48,7 +48,8 @@ fn write_entries(archive: impl Read, folder: &Path, limit: u64) -> Result<()> {
     // The permissions of a directory may forbid creating files in it, so directories come last, deepest first.
     let mut folders = Vec::new();
     let mut entries = archive.entries()?;
-    // Allowance that the previous entry left unused. If its content was not unpacked, the next read skips that content.
+    // Part of the allowance that the previous entry has not used. If the entry's content was not unpacked, the next
+    // read skips that content.
     let mut unread = 0;
     loop {
         allowance.set(LONGEST_METADATA + unread);

@@ -218,7 +218,8 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// Closes the lease and waits for the supervisor to exit, so that no guest outlives this program.
+    /// Closes the lease and waits up to [`STOP_TIMEOUT`] for the supervisor to exit, so that no guest outlives this
+    /// program.
     fn drop(&mut self) {
         if self.is_kept {
             return;

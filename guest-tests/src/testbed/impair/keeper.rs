@@ -144,7 +144,7 @@ impl Network {
     }
 }
 
-/// A log of all changes, each after the time in seconds since the start.
+/// A log of all changes. Each line begins with the time in seconds since the start of the log.
 #[derive(Debug)]
 struct Log {
     begun: Instant,

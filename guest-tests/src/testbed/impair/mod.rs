@@ -1,7 +1,7 @@
 //! Network trouble that `--impair` requests, implemented with the impairment rules of `hcad`.
 //!
-//! A [`Plan`] is a sequence of [`Episode`]s, each of which adds rules or takes links down, and later reverts this. Plans
-//! depend only on their profile, their seed and the guests, so they can be repeated. The `keeper` executes them.
+//! A [`Plan`] is a sequence of [`Episode`]s, each of which adds rules or takes links down, and later reverts this.
+//! Plans depend only on their profile, their seed and the guests, so they can be repeated. The `keeper` executes them.
 
 mod keeper;
 mod plan;

@@ -49,7 +49,7 @@ pub enum Fault {
     },
 }
 
-/// An infinite or finite sequence of episodes, which do not overlap.
+/// A finite or infinite sequence of episodes that do not overlap.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// MAC addresses of the guests' devices, in the order of the guests.
@@ -155,7 +155,8 @@ fn partition(macs: &[String], is_near: impl Fn(usize) -> bool) -> Vec<Fault> {
 
 /// Draws an episode that starts after `end`.
 fn random(rng: &mut ChaCha8Rng, end: Duration, macs: &[String]) -> Episode {
-    // All values are drawn in every episode, so that none depends on the use of another.
+    // Draw every value in every episode, even if its profile does not use the value. Later values then do not depend on
+    // the profile.
     let pause = rng.random_range(PAUSE_MS);
     let profile = Profile::ALL[rng.random_range(0..Profile::ALL.len())];
     let length = rng.random_range(LENGTH_MS);

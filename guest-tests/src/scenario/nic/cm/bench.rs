@@ -77,7 +77,7 @@ pub(super) enum Side {
     A,
     B,
     C,
-    /// The station with an E810, if the tested kind is another.
+    /// The station with an E810. It exists only if the tested cards are of a different kind.
     D,
 }
 

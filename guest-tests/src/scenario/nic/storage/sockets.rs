@@ -100,8 +100,8 @@ async fn transfer(pair: &mut Pair, family: Family) -> Result<()> {
     server.no_warnings_but(family.tells).await
 }
 
-/// Routes a station's packets to another station through a router, which is the other station itself at its address in
-/// a separate network.
+/// Routes a station's packets to another station through a router. The router is the other station itself, at its
+/// address in a separate network.
 async fn route(from: &mut Station, to: &Station) -> Result<()> {
     const ROUTERS: u16 = 0x100;
     let (own, router) = (Address::on(ROUTERS, from.id).ipv4, Address::on(ROUTERS, to.id).ipv4);

@@ -16,7 +16,7 @@ layout! {
 layout! {
     /// One record of a capability list.
     pub struct Capability[32] {
-        /// Capability ID, see [`id`].
+        /// Capability ID; see [`id`].
         @0   id: u16 => Hex,
         /// Major version of the record.
         @2   major: u8,

@@ -21,11 +21,11 @@ layout! {
     pub struct Descriptor[32] {
         /// Type and completion state of the descriptor.
         @0   flags: Flags as u16,
-        /// Opcode of the command or event, see [`super::opcode::Opcode`].
+        /// Opcode of the command or event; see [`super::opcode::Opcode`].
         @2   opcode: u16 => Hex,
         /// Length of the buffer in bytes. In a completion, the number of bytes written.
         @4   buffer_len: u16,
-        /// Return value, see [`super::status::AdminStatus`].
+        /// Return value; see [`super::status::AdminStatus`].
         @6   status: u16,
         /// Opaque to the device.
         @8   cookie: u64 => Hex,

@@ -115,7 +115,7 @@ layout! {
         @0   recipe: u16,
         /// Source port or VSI of the frames.
         @2   source: u16,
-        /// Action for matching frames, see [`SingleAction`].
+        /// Action for matching frames; see [`SingleAction`].
         @4   action: u32 => Hex,
         /// Rule number, chosen by the device.
         @8   index: u16,
@@ -183,7 +183,7 @@ layout! {
         [16]    ingress: bool,
         /// Forward: the action is valid.
         [17]    valid: bool,
-        /// Forward: drop the frame. Prune: this is a large action, see [`SingleAction::large`].
+        /// Forward: drop the frame. Prune: this is a large action; see [`SingleAction::large`].
         [18]    drop: bool,
     }
 }
