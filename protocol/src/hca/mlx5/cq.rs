@@ -122,7 +122,7 @@ layout! {
 }
 
 codes! {
-    /// Kind of change that MODIFY_CQ makes, which is its op_mod.
+    /// Kind of change that MODIFY_CQ makes, given by its op_mod.
     pub enum CqChange(u16) {
         /// Changes the moderation fields selected by [`CqFields`].
         Moderation = 0 "moderation",

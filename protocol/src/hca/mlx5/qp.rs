@@ -25,7 +25,7 @@ codes! {
         Rts = 3 "RTS",
         /// The send queue has failed.
         SqError = 4 "SQER",
-        /// The send queue is drained (SQD). No command enters this state.
+        /// The send queue is drained (SQD). No command moves a QP to this state.
         SqDrain = 5 "SQD",
         Error = 6 "ERR",
         Suspended = 9 "SUSPENDED",
