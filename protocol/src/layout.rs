@@ -154,8 +154,9 @@ impl Value for MacAddr {
 /// Maximum number of bytes that a field of up to 64 bits can span.
 const MAX_FIELD_BYTES: usize = 9;
 
-/// Returns the aligned 32-bit word of an object that contains a field, and the number of the field's first bit in that
-/// word. Most fields are inside such a word, and a word takes fewer instructions to access than separate bytes.
+/// Returns the aligned 32-bit word that contains a field, and the number of the field's first bit in that word. Returns
+/// `None` if no such word contains the whole field. Most fields are inside one word, and a word takes fewer
+/// instructions to access than separate bytes.
 #[inline(always)]
 fn word_of(object: &[u8], first: usize, width: usize) -> Option<(u32, usize)> {
     let within = first % 32;

@@ -36,7 +36,7 @@ impl Psn {
         Self::new(self.0.wrapping_sub(n))
     }
 
-    /// Returns the signed distance from `base`, -2^23 to 2^23 - 1. It is positive if `self` is newer.
+    /// Returns the signed distance from `base`, -2^23 to 2^23 - 1. It is positive if `self` is later than `base`.
     pub const fn since(self, base: Self) -> i32 {
         (self.0.wrapping_sub(base.0) << 8).cast_signed() >> 8
     }

@@ -257,7 +257,7 @@ fn every_traced_output_is_emitted_unchanged() {
             Command::QueryQp(_) => emitted!(QueriedQp),
             Command::MadIfc(_) => emitted!(MadAnswer),
             Command::QueryHcaVportContext(_) => emitted!(QueriedVport),
-            // Checked by other tests.
+            // Other tests check the outputs of these commands.
             Command::QueryHcaCap(_) | Command::AccessReg(..) => continue,
             _ => {
                 assert_eq!(command.output_len(), OutputHeader::LEN, "{}", record.name);
@@ -565,7 +565,8 @@ fn every_traced_cqe_is_emitted_unchanged() {
                 let entry: &[u8; cqe::LEN] = record.bytes.as_slice().try_into().unwrap();
                 let (cqe, owner) = Cqe::parse(entry).unwrap();
                 assert_eq!(cqe.emit(owner), *entry);
-                // The driver resized CQ 48h from 128 to 512 entries before the CQ wrapped around.
+                // The driver resized CQ 48h from 128 to 512 entries before the CQ wrapped around, so the owner bits are
+                // the same as without the resize.
                 let index = u32::try_from(record.decimal("index")).unwrap();
                 assert_eq!(owner, cqe::owner(index, log_entries[&record.hex("cqn")]));
                 *opcodes.entry(cqe.opcode().name()).or_insert(0) += 1;

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_other_address_types() {
+    fn rejects_address_types_other_than_ethernet_and_ipv4() {
         for offset in [1, 2, 4, 5, 7] {
             let mut bytes = REQUEST;
             bytes[14 + offset] ^= 8;

@@ -40,7 +40,7 @@ pub enum Icmpv6<'a> {
     Solicitation(Solicitation),
     /// Neighbour advertisement: announces the link-layer address of a target.
     Advertisement(Advertisement),
-    /// A message of another type.
+    /// A message of any other type.
     Other,
 }
 

@@ -115,7 +115,7 @@ pub enum Transport {
     Sctp(Ports),
     /// ICMP over IPv4, or ICMPv6 over IPv6.
     Icmp,
-    /// Another protocol, a fragment, or a payload that is too short for its transport header. Transport headers of
+    /// Any other protocol, a fragment, or a payload that is too short for its transport header. Transport headers of
     /// fragments are not parsed: only the first fragment has one, and its checksum covers the whole datagram.
     Other,
 }
@@ -183,8 +183,8 @@ impl Layers {
         })
     }
 
-    /// Returns the IP header, even if the datagram is longer than the rest of the frame. The datagram then ends with the
-    /// frame.
+    /// Returns the IP header, even if the datagram is longer than the rest of the frame. In that case, the datagram is
+    /// truncated at the end of the frame.
     pub fn any_ip(&self, frame: &[u8]) -> Option<Ip> {
         let rest = frame.get(self.network_at..).unwrap_or_default();
         let cut = || match self.ether_type {
@@ -206,7 +206,7 @@ impl Layers {
 enum Lengths {
     /// Lengths that the frame can hold.
     Valid,
-    /// All lengths. A datagram that is too long ends with the frame.
+    /// All lengths. A datagram that is too long is truncated at the end of the frame.
     Any,
 }
 

@@ -1,4 +1,4 @@
-//! Recognises the frames of a flow, whose headers need not be parsed again.
+//! Recognises the frames of a known flow, so that their headers need not be parsed again.
 
 use zerocopy::FromBytes as _;
 
@@ -17,7 +17,8 @@ const MASK: [u64; WORDS] = {
     let mut bytes = [0; COMPARED];
     let mut at = 0;
     while at < size_of::<RawHeaders>() {
-        // The total length and the identification, the header checksum, the UDP source port, and the UDP length.
+        // These bytes differ: the total length and the identification, the header checksum, the UDP source port, and
+        // the UDP length.
         bytes[at] = if matches!(at, 16..20 | 24..26 | 34..36 | 38..40) { 0 } else { 0xff };
         at += 1;
     }
@@ -33,10 +34,10 @@ const MASK: [u64; WORDS] = {
     mask
 };
 
-/// Headers of a frame that was parsed. A frame with the same headers, apart from lengths, IPv4 identification and UDP
-/// source port, is parsed with a few comparisons.
+/// Headers of a parsed frame. Further frames with the same headers, apart from lengths, IPv4 identification and UDP
+/// source port, are parsed with a few comparisons.
 ///
-/// Only untagged IPv4 frames without a UDP checksum have such headers, as almost all RoCE frames do.
+/// Only untagged IPv4 frames without a UDP checksum are supported. Almost all RoCE frames are of this kind.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowHeaders {
     words: [u64; WORDS],
@@ -46,7 +47,8 @@ pub struct FlowHeaders {
 }
 
 impl FlowHeaders {
-    /// Returns the headers of a frame that was parsed as `encap`. Returns `None` if the frame has another form.
+    /// Returns the headers of a frame that was parsed as `encap`. Returns `None` unless the frame is an untagged IPv4
+    /// frame without a UDP checksum.
     pub fn of(frame: &[u8], encap: &Encap) -> Option<Self> {
         let (raw, _) = RawHeaders::ref_from_prefix(frame).ok()?;
         let is_plain = encap.tag.is_none() && matches!(encap.ip, IpAddrs::V4 { .. });
@@ -78,8 +80,8 @@ impl FlowHeaders {
     }
 }
 
-/// Returns the checksum of the fields in which the IPv4 headers of a flow differ. One of them is the header checksum.
-/// Therefore, if one header is valid, exactly the headers with the same value are valid.
+/// Returns the checksum of the fields in which the IPv4 headers of a flow differ, including the header checksum. A
+/// header of the flow is valid if and only if this value is the same as for a header that is known to be valid.
 fn differing_sum(ip: &RawIpv4) -> u16 {
     let fields = [ip.total_len, ip.id, ip.checksum];
     fields.iter().fold(Checksum::new(), |sum, field| sum.with_u16(field.get())).value()
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_flow_differ_in_length_and_source_port() {
+    fn frames_of_flow_may_differ_in_length_and_source_port() {
         let encap = Encap { src_port: 0xd234, ..ENCAP };
         let bytes = frame(&encap, &[7; 100]);
         let found = RoceFrame::parse_in_flow(&flow(), &bytes, IcrcField::Computed);
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn other_frames_are_not_part_of_flow() {
+    fn frame_with_different_headers_is_not_part_of_flow() {
         for other in [
             Encap { src_mac: MacAddr([2, 0, 0, 0, 0, 9]), ..ENCAP },
             Encap { traffic_class: 3, ..ENCAP },
@@ -167,9 +169,10 @@ mod tests {
     }
 
     proptest! {
-        /// A damaged frame is either rejected, or parsed as without a flow.
+        /// A damaged frame is either not recognised as part of the flow, or parsed with the same result as without a
+        /// flow.
         #[test]
-        fn damaged_frame_is_parsed_as_without_flow(
+        fn parse_in_flow_agrees_with_parse_on_damaged_frames(
             payload in proptest::collection::vec(any::<u8>(), 0..40),
             damage in proptest::collection::vec((0..60_usize, any::<u8>()), 0..3),
             cut in 0..80_usize,

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn teardown_needs_inbox_only_without_modifier() {
+    fn teardown_requires_inbox_only_if_op_modifier_is_0() {
         for code in [0x01e, 0x021] {
             assert_eq!(status(&latched(code, 0, 5, 0, 0), true), CmdStatus::BadParam);
             assert_eq!(status(&latched(code, 1, 5, 0x1000, 0), true), CmdStatus::BadParam);

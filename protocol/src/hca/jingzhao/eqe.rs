@@ -1,5 +1,5 @@
-//! Event queue entries (EQE). The documents of JingZhao do not define their format. Section 8.4 of the interface
-//! specification does.
+//! Event queue entries (EQE). The JingZhao documents do not define the format of an EQE, but section 8.4 of the
+//! interface specification does.
 //!
 //! # Spec
 //! JingZhao interface, sections 8.2 to 8.4.

@@ -407,8 +407,8 @@ mod tests {
         Qpc { opt_param_mask: named.bits(), ..mailbox }
     }
 
-    /// Returns the context after RST2INIT and `commands` with the fields of `others`, from a driver that uses
-    /// `numbering`.
+    /// Returns the context after RST2INIT and `commands`, all with the fields that `others` returns, from a driver that
+    /// uses `numbering`.
     fn full(numbering: Numbering, service: ServiceType, commands: &[Transition]) -> StoredQpc {
         let opt_param_mask = match numbering {
             Numbering::Document => Attributes::PORT.bits(),

@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn other_fields_are_at_specified_offsets() {
+    fn qp_context_fields_are_at_specified_offsets() {
         let qpc = Qpc {
             state: 7,
             flags_27_24: 0xa,

@@ -13,8 +13,8 @@ use crate::describe::{Field, Visitor, show_flags};
 pub use crate::hca::qp::Transition;
 
 bitflags! {
-    /// QP attributes, with the bits of opt_param_mask as the specification numbers them. The public driver uses
-    /// [another numbering](Numbering::Driver).
+    /// QP attributes, with the bits of opt_param_mask as the specification numbers them. The public driver uses a
+    /// [different numbering](Numbering::Driver).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Attributes: u32 {
         /// State after the transition.
@@ -73,9 +73,9 @@ pub enum Numbering {
 }
 
 impl Numbering {
-    /// Detects the numbering from the mask of RST2INIT. This command requires the port for all services. The port is
-    /// bit 5 in the specification and bit 11 in the driver's numbering. In the specification, RST2INIT does not use bit
-    /// 11.
+    /// Detects the numbering from the mask of RST2INIT, which requires the port for every service type. The port is bit
+    /// 5 in the specification's numbering and bit 11 in the driver's. In the specification's numbering, RST2INIT does
+    /// not use bit 11.
     pub const fn of_rst2init(mask: u32) -> Self {
         const DRIVERS_PORT: u32 = 1 << 11;
         if mask & DRIVERS_PORT != 0 && mask & Attributes::PORT.bits() == 0 {
@@ -88,7 +88,7 @@ impl Numbering {
     /// Returns the attributes selected by a mask.
     pub fn named(self, mask: u32) -> Attributes {
         use Attributes as A;
-        /// Bits in the driver's numbering. Bits 13 (another RNR retry count) and 16 are omitted because the QPC has no
+        /// Bits in the driver's numbering. Bits 13 (a second RNR retry count) and 16 are omitted because the QPC has no
         /// field for them.
         const DRIVER: [(u32, Attributes); 15] = [
             (0, A::ALT_PATH),

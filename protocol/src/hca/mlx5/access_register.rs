@@ -9,7 +9,7 @@ use crate::describe::{Describe, Value, Visitor};
 use crate::layout;
 
 codes! {
-    /// Register that drivers access.
+    /// A register that drivers access with ACCESS_REG.
     pub enum PortRegister(u16) {
         /// InfiniBand: capability mask of a port.
         Pcap = 0x5001 "PCAP",
@@ -33,7 +33,7 @@ codes! {
 }
 
 codes! {
-    /// Direction of an access, which is the op_mod of ACCESS_REG.
+    /// Direction of an access, given by the op_mod of ACCESS_REG.
     pub enum Direction(u16) {
         /// Writes the register and returns its data.
         Write = 0 "write",

@@ -1,7 +1,7 @@
 //! Device capabilities: QUERY_HCA_CAP, SET_HCA_CAP, and the general and atomic capability areas.
 //!
-//! A capability bit that is 0 disables a driver feature. [`GeneralCaps`] therefore names only the bits that the device
-//! sets and those that must stay 0 for a known reason.
+//! A capability bit that is 0 disables a driver feature. [`GeneralCaps`] therefore has fields only for the bits that
+//! the device sets and for those that must stay 0 for a known reason.
 //!
 //! # Spec
 //! mlx5 interface, section 6.
@@ -200,7 +200,7 @@ layout! {
         @0x44[9]      qkey_violation_counter: bool,
         /// Whether the device counts P_Key violations.
         @0x44[8]      pkey_violation_counter: bool,
-        /// Whether QPs can send datagrams with another source QP number.
+        /// Whether QPs can send datagrams with a source QP number other than their own.
         @0x44[7]      set_deth_qpn: bool,
         /// Whether the device supports XRC, which drivers require.
         @0x44[3]      xrc: bool,
@@ -270,7 +270,7 @@ layout! {
         @0x9c         timer_khz: u32,
         /// Number of UAR pages in a system page.
         @0xa4[15:0]   uars_per_page: u16,
-        /// Whether CQs may be created for compressed CQEs. The device may still write none.
+        /// Whether CQs may be created with CQE compression. The device is not required to compress any CQEs.
         @0xb4[0]      cqe_compression: bool,
         /// Maximum number of completions in a compressed CQE.
         @0xb8[15:0]   max_mini_cqes: u16,
@@ -309,7 +309,7 @@ impl GeneralCaps {
             // The driver of Linux 6.12 creates about 6,100 keys when it loads (section 20, M-17).
             log_max_mkeys: 18,
             repeated_key: true,
-            // The driver uses it at power-off. Without it, Linux 6.12 destroys its 6,100 keys one by one.
+            // The driver uses the fast teardown at power-off. Otherwise, Linux 6.12 destroys its 6,100 keys one by one.
             fast_teardown: true,
             log_max_eqs: 6,
             max_indirection: 4,

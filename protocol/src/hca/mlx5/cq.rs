@@ -56,7 +56,7 @@ layout! {
         /// Whether the device may compress CQEs. This device never compresses CQEs.
         @0x00[14]     compression: bool,
         @0x00[11:8]   state: u8,
-        /// Whether the doorbell record is in a user memory. Its address is then an offset.
+        /// Whether the doorbell record is in a user memory. If so, `record` is an offset in the user memory.
         @0x00[25]     record_in_umem: bool,
         /// User memory that holds the doorbell record.
         @0x04         record_umem: UmemId,
@@ -122,7 +122,7 @@ layout! {
 }
 
 codes! {
-    /// Kind of change that MODIFY_CQ makes, which is its op_mod.
+    /// Kind of change that MODIFY_CQ makes, given by its op_mod.
     pub enum CqChange(u16) {
         /// Changes the moderation fields selected by [`CqFields`].
         Moderation = 0 "moderation",

@@ -39,7 +39,7 @@ codes! {
         Graceful = 0 "graceful",
         /// The device stops even if objects still exist.
         Forced = 1 "forced",
-        /// The driver is about to reboot.
+        /// The guest is about to power off or reboot, and the driver destroys no objects.
         Fast = 2 "fast",
     }
 }

@@ -22,7 +22,7 @@ pub enum UarRegister {
     ArmCq(bool),
     /// 40h, 4 bytes: reports the consumer index of an EQ and arms the EQ.
     ArmEq,
-    /// 48h, 4 bytes: reports the consumer index of an EQ.
+    /// 48h, 4 bytes: reports the consumer index of an EQ without arming the EQ.
     UpdateEq,
     /// 800h to FFFh: send doorbells. Drivers alternate between the two halves of each register.
     Send {
@@ -110,8 +110,8 @@ layout! {
     pub struct CqRecord[8] big_endian {
         /// Consumer index. The driver has read all entries before it.
         @0x00[23:0]   consumer: u32,
-        /// Whether software has never armed the CQ. Only the device sets this bit, when it creates a CQ whose doorbells
-        /// it polls (hcad).
+        /// Whether the driver has never armed the CQ. The device sets this bit when it creates a CQ whose doorbells it
+        /// polls (specific to this device). Drivers never set it.
         @0x04[31]     never_armed: bool,
         /// Number of events that the driver has received, as in [`ArmCq`].
         @0x04[29:28]  sequence: u8,

@@ -95,13 +95,13 @@ codes! {
 }
 
 codes! {
-    /// Kind of port change, which is the event subtype.
+    /// Kind of port change, given by the event subtype.
     pub enum PortChange(u8) {
         /// The port is down.
         Down = 1 "down",
         /// The port is active.
         Up = 4 "up",
-        /// The port is initialized.
+        /// The port is initialised.
         Initialized = 5 "initialized",
         /// The LID of the port has changed.
         Lid = 6 "lid",

@@ -32,7 +32,7 @@ impl GeneralCaps {
             log_max_vlan_list: 7,
             log_max_multicast_list: 7,
             log_max_unicast_list: 7,
-            // DPDK creates its CQs for compressed CQEs.
+            // DPDK creates its CQs with CQE compression. This device permits it, but never compresses CQEs.
             cqe_compression: true,
             max_mini_cqes: 64,
             ..self
@@ -50,13 +50,14 @@ layout! {
         @0x00[30]     vlan: bool,
         /// Whether the device coalesces received TCP segments (LRO).
         @0x00[29]     lro: bool,
-        /// Whether the Ethernet segment of a WQE can name a VLAN tag to insert.
+        /// Whether the Ethernet segment of a WQE can contain a VLAN tag to insert.
         @0x00[24]     wqe_vlan_insert: bool,
         /// Whether MODIFY_TIR can change the loopback bits of a TIR.
         @0x00[23]     self_loopback_modifiable: bool,
         /// Log2 of the maximum length of an LSO message in bytes.
         @0x00[20:16]  log_max_lso: u8,
-        /// Headers that a send WQE must have inline: 0 those of layer 2, 1 as in the vport context, 2 none.
+        /// Headers that a send WQE must have inline: 0 for those of layer 2, 1 for those that the vport context
+        /// specifies, 2 for none.
         @0x00[13:12]  inline_mode: u8,
         /// Log2 of the maximum number of entries in an RQT for RSS.
         @0x00[11:8]   log_max_rss_entries: u8,
@@ -131,9 +132,9 @@ layout! {
         @0x40[28]     modify_entries: bool,
         /// Whether SET_FLOW_TABLE_ROOT can change the root table.
         @0x40[27]     modify_root: bool,
-        /// Whether a table can name the table for frames that match no entry.
+        /// Whether a table can have a miss table for frames that match no entry.
         @0x40[26]     miss_table: bool,
-        /// Whether MODIFY_FLOW_TABLE can change that table.
+        /// Whether MODIFY_FLOW_TABLE can change the miss table.
         @0x40[25]     modify_tables: bool,
         /// Log2 of the maximum number of entries in a table. With 12, the driver cannot create its tables (section 20,
         /// M-9).
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn other_areas_match_published_words() {
+    fn ethernet_only_areas_match_published_words() {
         assert_eq!(EthernetCaps::largest().emit(), words(&[(0, 0xc090_2800)]));
         let roce = [(0x10, 0x0006_0004), (0x14, 0x12b7), (0x18, 0xffff_c000), (0x1c, 16)];
         assert_eq!(RoceCaps::with_gids(16).emit(), words(&roce));

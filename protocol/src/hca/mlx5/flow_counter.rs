@@ -10,8 +10,8 @@ use crate::layout;
 layout! {
     /// Input of the command ALLOC_FLOW_COUNTER.
     pub struct AllocFlowCounter[16] big_endian {
-        /// Number of counters in units of 128, or 0 for a single counter. Drivers use it only if a capability announces
-        /// it.
+        /// Number of counters in units of 128, or 0 for a single counter. Drivers allocate several counters at once
+        /// only if a capability announces support for this.
         @0x0c[7:0]  bulk: u8,
     }
 }

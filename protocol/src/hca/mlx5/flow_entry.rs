@@ -33,7 +33,7 @@ bitflags! {
         const COUNT = 1 << 3;
         /// Removes the outermost VLAN tag.
         const POP_VLAN = 1 << 7;
-        /// Inserts a VLAN tag in front of the others.
+        /// Inserts a VLAN tag in front of any existing tags.
         const PUSH_VLAN = 1 << 8;
         const _ = !0;
     }
@@ -79,7 +79,7 @@ macro_rules! flags {
 flags! { FlowActions(u16), EntryFields(u8), }
 
 codes! {
-    /// Change that SET_FLOW_TABLE_ENTRY makes, which is its op_mod.
+    /// Change that SET_FLOW_TABLE_ENTRY makes, given by its op_mod.
     pub enum EntryChange(u16) {
         /// Sets the whole entry.
         Set = 0 "set",
@@ -118,7 +118,7 @@ layout! {
 codes! {
     /// Kind of a destination to which an entry forwards frames.
     pub enum DestinationKind(u8) {
-        /// The evaluation goes on in another flow table.
+        /// The evaluation continues in another flow table.
         Table = 1 "table",
         /// The frame is delivered to a TIR.
         Tir = 2 "tir",

@@ -18,7 +18,8 @@ layout! {
         @0x1c         first: u32,
         /// Index of the last entry, inclusive.
         @0x24         last: u32,
-        /// One bit per set of match parameters; see [`Criteria`](super::match_parameters::Criteria).
+        /// Mask of the sets of match parameters that the entries compare; see
+        /// [`Criteria`](super::match_parameters::Criteria).
         @0x3c[7:0]    criteria: u8 => Hex,
         /// Bits of a frame's fields that the entries compare.
         @0x40         mask: MatchParameters,
@@ -49,7 +50,7 @@ layout! {
         @0x1c       first: u32,
         /// Index of the last entry, inclusive.
         @0x24       last: u32,
-        /// One bit per set of match parameters.
+        /// Mask of the sets of match parameters that the entries compare.
         @0x3c[7:0]  criteria: u8 => Hex,
         /// Bits of a frame's fields that the entries compare.
         @0x40       mask: MatchParameters,

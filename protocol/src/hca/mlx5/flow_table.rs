@@ -23,7 +23,7 @@ codes! {
     pub enum MissAction(u8) {
         /// The table type decides. Frames that miss in a receive table are dropped.
         Default = 0 "default",
-        /// The evaluation goes on in the miss table.
+        /// The evaluation continues in the miss table.
         Table = 1 "table",
     }
 }
@@ -33,7 +33,7 @@ layout! {
     pub struct FlowTableContext[40] big_endian {
         /// A value of [`MissAction`].
         @0x00[27:24]  miss_action: u8 => MissAction::word,
-        /// Level of the table. Frames can only go to tables of higher levels.
+        /// Level of the table. A table can forward frames only to tables of higher levels.
         @0x00[23:16]  level: u8,
         /// Log2 of the number of entries.
         @0x00[7:0]    log_size: u8,
@@ -116,7 +116,7 @@ layout! {
 }
 
 codes! {
-    /// Change that SET_FLOW_TABLE_ROOT makes, which is its op_mod.
+    /// Change that SET_FLOW_TABLE_ROOT makes, given by its op_mod.
     pub enum RootChange(u16) {
         /// The table becomes the root.
         Set = 0 "set",

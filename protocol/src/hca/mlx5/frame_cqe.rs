@@ -52,7 +52,7 @@ codes! {
 layout! {
     /// Fields of the CQE of a received frame.
     pub struct FrameFields[64] big_endian {
-        /// RSS hash, if the following fields are not both 0.
+        /// RSS hash. It is valid unless `hashed_ports` and `hashed_addresses` are both 0.
         @0x0c         rss_hash: u32 => Hex,
         /// A value of [`HashedPorts`].
         @0x10[31:30]  hashed_ports: u8 => HashedPorts::word,
@@ -84,7 +84,7 @@ layout! {
         @0x38[23:0]   flow_tag: u32 => Hex,
         /// Counter of the receive WQE.
         @0x3c[31:16]  wqe_counter: u16,
-        /// This is always [`CqeOpcode::Send`].
+        /// The opcode is always [`CqeOpcode::Send`].
         @0x3c[7:4]    opcode: u8 => CqeOpcode::word,
         /// Owner bit, as in other CQEs.
         @0x3c[0]      owner: bool,
@@ -102,7 +102,7 @@ impl FrameReceipt {
     }
 
     /// Parses the CQE of a received frame. Returns its fields, including the owner bit. Returns `None` if the CQE has
-    /// another opcode.
+    /// any other opcode.
     pub fn parse(entry: &[u8; LEN]) -> Option<FrameFields> {
         let fields = FrameFields::parse(entry);
         (fields.opcode == CqeOpcode::Send.code()).then_some(fields)

@@ -8,7 +8,7 @@ use crate::ids::MacAddr;
 use crate::layout;
 
 layout! {
-    /// Fields of the outermost headers of a frame. Fields that the frame does not have are 0.
+    /// Fields of the outermost headers of a frame. Fields that are absent from the frame are 0.
     pub struct OuterHeaders[64] big_endian {
         @0x00         src_mac: MacAddr,
         /// EtherType of the data after the VLAN tags.
@@ -30,7 +30,7 @@ layout! {
         @0x10[14]     service_tag: bool,
         /// Whether the IP datagram is a fragment.
         @0x10[13]     fragment: bool,
-        /// 4 or 6, or 0 without a valid IP header.
+        /// IP version, 4 or 6, or 0 if the frame has no valid IP header.
         @0x10[12:9]   ip_version: u8,
         /// Flags of the TCP header: NS in bit 8, then CWR to FIN.
         @0x10[8:0]    tcp_flags: u16 => Hex,
@@ -50,7 +50,7 @@ layout! {
 }
 
 layout! {
-    /// Value or mask with all sets of match parameters.
+    /// All sets of match parameters. They are either the values of an entry or the mask of a group.
     pub struct MatchParameters[512] big_endian {
         @0x00  outer: OuterHeaders,
         /// The other sets of 64 bytes each, in the order of the bits of [`Criteria`].

@@ -15,7 +15,7 @@ pub const UNIT: usize = 16;
 /// Value of [`MkeyContext::qpn`] for a key that any QP of its PD can use.
 pub const ANY_QP: Qpn = Qpn::new(0xff_ffff);
 
-/// Key that ends the scatter list of a receive WQE if the entry's byte count is 0.
+/// Key of the entry that ends the scatter list of a receive WQE. The byte count of such an entry is 0.
 pub const TERMINATE_KEY: u32 = 0x100;
 
 codes! {

@@ -10,7 +10,7 @@ use crate::ids::MacAddr;
 use crate::layout;
 
 codes! {
-    /// State that software sets for a vport.
+    /// Administrative state of a vport, which software sets.
     pub enum AdminState(u8) {
         Down = 0 "down",
         Up = 1 "up",
@@ -38,7 +38,7 @@ layout! {
 }
 
 codes! {
-    /// List of addresses in a NIC vport context.
+    /// Type of the list that follows a NIC vport context.
     pub enum ListType(u8) {
         /// Unicast MAC addresses. The first is that of the network device.
         Unicast = 0 "unicast",
@@ -105,7 +105,7 @@ bitflags! {
     pub struct VportFields: u32 {
         /// Whether RoCE is enabled.
         const ROCE = 1 << 1;
-        /// The list that the context names.
+        /// The list that follows the context.
         const LIST = 1 << 2;
         /// The permanent MAC address.
         const PERMANENT_MAC = 1 << 3;

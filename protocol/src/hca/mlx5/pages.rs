@@ -7,7 +7,7 @@ use super::code::codes;
 use crate::layout;
 
 codes! {
-    /// Purpose of requested pages, which is the op_mod of QUERY_PAGES.
+    /// Purpose of requested pages, given by the op_mod of QUERY_PAGES.
     pub enum PageUse(u16) {
         /// Boot pages, requested before INIT_HCA.
         Boot = 1 "boot",
@@ -19,7 +19,7 @@ codes! {
 }
 
 codes! {
-    /// Operation of MANAGE_PAGES, which is its op_mod.
+    /// Operation of MANAGE_PAGES, given by its op_mod.
     pub enum PageOperation(u16) {
         /// The driver could not allocate the pages.
         CannotGive = 0 "cannot_give",

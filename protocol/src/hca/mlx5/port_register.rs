@@ -65,7 +65,7 @@ layout! {
 }
 
 layout! {
-    /// Data of PFCC. This device has no flow control, so only the port number is named.
+    /// Data of PFCC. This device has no flow control, so only the port number is defined here.
     pub struct Pfcc[32] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,
@@ -73,7 +73,7 @@ layout! {
 }
 
 layout! {
-    /// Data of PMLP. This device has no pluggable module, so only the port number is named.
+    /// Data of PMLP. This device has no pluggable module, so only the port number is defined here.
     pub struct Pmlp[64] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,

@@ -25,7 +25,7 @@ codes! {
         Rts = 3 "RTS",
         /// The send queue has failed.
         SqError = 4 "SQER",
-        /// The send queue is drained (SQD). No command enters this state.
+        /// The send queue is drained (SQD). No command moves a QP to this state.
         SqDrain = 5 "SQD",
         Error = 6 "ERR",
         Suspended = 9 "SUSPENDED",
@@ -189,7 +189,7 @@ layout! {
         @0xc4[7:0]    inline_response: u8 => Hex,
         /// Access key for DC. Not used.
         @0xc8         dc_key: u64 => Hex,
-        /// Whether the doorbell record is in a user memory. Its address is then an offset.
+        /// Whether the doorbell record is in a user memory. If so, `record` is an offset in the user memory.
         @0xd0[28]     record_in_umem: bool,
         /// User memory that holds the doorbell record.
         @0xe4         record_umem: UmemId,

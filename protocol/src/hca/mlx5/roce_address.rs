@@ -24,7 +24,8 @@ codes! {
 }
 
 layout! {
-    /// Entry of the GID table: the source of packets that use it, and a destination of packets that the port receives.
+    /// Entry of the GID table. Packets sent with the entry have this source address, and the port accepts packets with
+    /// this destination address.
     pub struct RoceEntry[32] big_endian {
         /// IP address. IPv4 addresses are in the last four bytes.
         @0x00         gid: [u8; 16],

@@ -42,7 +42,7 @@ layout! {
         @0x00[18]     flush_in_error: bool,
         @0x04[23:0]   user_index: UserIndex,
         @0x08[23:0]   cqn: Cqn,
-        /// Set in which the RQ counts frames without a buffer, or 0.
+        /// Q counter set that counts the frames dropped for lack of a receive buffer, or 0 for none.
         @0x0c[31:24]  counter_set: CounterSet,
         /// RMP from which the RQ takes its entries.
         @0x10[23:0]   rmpn: Srqn,
@@ -61,7 +61,7 @@ layout! {
 layout! {
     /// Input of the MODIFY_RQ command.
     pub struct ModifyRq[0x110] big_endian {
-        /// State of the RQ, as far as the driver knows.
+        /// Current state of the RQ, as assumed by the driver.
         @0x08[31:28]  present_state: u8 => WorkQueueState::word,
         @0x08[23:0]   rqn: Rqn,
         /// Selects fields to change; see [`rq_fields`].

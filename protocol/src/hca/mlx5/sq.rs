@@ -29,7 +29,7 @@ layout! {
         @0x00[28]     flush_in_error: bool,
         /// Whether WQEs with several frames are allowed. Not supported.
         @0x00[27]     multi_packet: bool,
-        /// Amount of headers that the driver must put inline. Not enforced.
+        /// Headers that the driver must put inline. Not enforced.
         @0x00[26:24]  min_inline_mode: u8,
         /// A value of [`WorkQueueState`].
         @0x00[23:20]  state: u8 => WorkQueueState::word,
@@ -64,7 +64,7 @@ layout! {
 layout! {
     /// Input of the MODIFY_SQ command.
     pub struct ModifySq[0x110] big_endian {
-        /// State of the SQ, as far as the driver knows.
+        /// Current state of the SQ, as assumed by the driver.
         @0x08[31:28]  present_state: u8 => WorkQueueState::word,
         @0x08[23:0]   sqn: Sqn,
         /// Selects fields to change. None of them has an effect on this device.

@@ -42,7 +42,7 @@ layout! {
         @0x20[12:8]   log_page_size: u8,
         /// Log2 of the number of entries.
         @0x20[4:0]    log_entries: u8,
-        /// Whether the doorbell record is in a user memory. Its address is then an offset.
+        /// Whether the doorbell record is in a user memory. If so, `record` is an offset in the user memory.
         @0x24[31]     record_in_umem: bool,
         /// Whether the queue is in a user memory. The input then lists no pages.
         @0x24[30]     in_umem: bool,

@@ -46,7 +46,7 @@ layout! {
 }
 
 layout! {
-    /// Context of a TIR, as in commands.
+    /// Context of a TIR, as it appears in commands.
     pub struct TirContext[0xf0] big_endian {
         /// A value of [`Dispatch`].
         @0x04[31:28]  dispatch: u8 => Dispatch::word,
@@ -86,7 +86,7 @@ pub mod tir_fields {
     pub const LRO: u64 = 1 << 0;
     /// Hash function, key and fields.
     pub const HASH: u64 = 1 << 2;
-    /// Self loopback bits of both kinds.
+    /// Multicast and unicast loopback bits.
     pub const LOOPBACK: u64 = 1 << 4;
 }
 

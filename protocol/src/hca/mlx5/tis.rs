@@ -7,7 +7,7 @@ use crate::ids::{Pdn, Tisn, TransportDomain};
 use crate::layout;
 
 layout! {
-    /// Context of a TIS, as in commands.
+    /// Context of a TIS, as it appears in commands.
     pub struct TisContext[0xa0] big_endian {
         /// Priority of the frames. It has no effect on this device.
         @0x00[19:16]  priority: u8,

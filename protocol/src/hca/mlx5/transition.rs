@@ -250,7 +250,7 @@ impl QpContext {
         if has(FixedAttributes::OBJECTS) {
             // Section 10.2: the UMR QP is created without a PD, so RST2INIT must set the PD. For this QP, the driver
             // passes 0 as the receive CQ and the doorbell record, which therefore keep their values from CREATE_QP.
-            // DevX programs pass none of them.
+            // DevX programs pass 0 in all of these fields.
             if new.pd != Pdn::default() {
                 self.pd = new.pd;
             }

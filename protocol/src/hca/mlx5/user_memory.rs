@@ -1,4 +1,5 @@
-//! User memories: guest pages that the kernel has pinned for a DevX user, in place of the page lists of queues.
+//! User memories: guest pages that the kernel has pinned for a DevX user. A queue can be in a user memory instead of in
+//! pages that its command lists.
 //!
 //! # Spec
 //! mlx5 interface, section 23.
@@ -29,7 +30,7 @@ layout! {
 /// Position of a queue or a doorbell record in a user memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UmemPlace {
-    /// The user memory, which need not exist.
+    /// Number of the user memory. It is not checked, so the user memory need not exist.
     pub umem: UmemId,
     /// Offset in bytes from the start of the user memory.
     pub offset: u64,
@@ -58,7 +59,7 @@ mod tests {
         assert_eq!(UmemNumber { umem: UmemId::new(7) }.emit(), words(&[(0x08, 7)]));
     }
 
-    /// Offsets from section 23. The flag selects the user memory.
+    /// The offsets are from section 23. If the flag is clear, the object is not in a user memory.
     #[test]
     fn places_are_at_specified_offsets() {
         let place = |umem, offset| Some(UmemPlace { umem: UmemId::new(umem), offset });

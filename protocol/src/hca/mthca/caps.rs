@@ -408,14 +408,14 @@ impl Adapter {
     }
 }
 
-/// Callers pass only offsets inside the outbox.
+/// Writes a field of the outbox. Callers pass only offsets inside the outbox.
 fn put<const N: usize>(out: &mut [u8; LEN], at: usize, field: [u8; N]) {
     if let Some(place) = out.get_mut(at..at + N) {
         place.copy_from_slice(&field);
     }
 }
 
-/// Callers pass only offsets inside the outbox.
+/// Returns a field of the outbox. Callers pass only offsets inside the outbox.
 fn get<const N: usize>(out: &[u8; LEN], at: usize) -> [u8; N] {
     out.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn resize_parses_size_and_key() {
+    fn resize_cq_inbox_contains_size_and_lkey() {
         let mut bytes = [0; ResizeCq::LEN];
         bytes[0x09] = 0x30;
         bytes[0x0c] = 8;

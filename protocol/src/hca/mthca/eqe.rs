@@ -172,7 +172,7 @@ mod tests {
 
     /// Examples from section 13.3: the completion of the first NOP, and the port becoming active.
     #[test]
-    fn emits_published_entries() {
+    fn emitted_eqes_match_published_bytes() {
         check(Eqe::Command { token: 0x20, status: 0, out_param: 0 }, &[(1, 0x0a), (7, 0x20)]);
         check(Eqe::PortChange { port: 1, active: true }, &[(1, 0x09), (3, 0x04), (0x0c, 0x10)]);
     }

@@ -115,7 +115,7 @@ fn limit(value: u8, max: u8, what: &'static str) -> Result<u8, CmdError> {
     if value > max { Err(CmdError::new(CmdStatus::ExceedLim, what, value.into())) } else { Ok(value) }
 }
 
-/// Callers pass only offsets inside the inbox.
+/// Returns a field of the inbox. Callers pass only offsets inside the inbox.
 fn field<const N: usize>(inbox: &[u8; InitHca::LEN], at: usize) -> [u8; N] {
     inbox.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
 }

@@ -133,7 +133,7 @@ fn transport_is_parsed_in_ipv6_atomic_fragment() {
 }
 
 #[test]
-fn later_fragment_is_not_parsed_as_header() {
+fn data_of_later_fragment_is_not_parsed_as_header() {
     // A fragment of a destination options header. Its data looks like another extension header.
     let payload = [&[60, 0, 0x00, 0x10, 0, 0, 0, 9][..], &[6, 0, 0, 0, 0, 0, 0, 0], &transport(20)].concat();
     let ip = ip(&frame(&[&ipv6(44, &payload)]));
@@ -160,7 +160,7 @@ fn routing_header_with_segments_left_hides_transport() {
 }
 
 #[test]
-fn extension_headers_are_limited() {
+fn extension_headers_past_limit_are_payload() {
     let headers = [60, 0, 1, 4, 0, 0, 0, 0].repeat(MAX_EXTENSIONS + 1);
     let ip = ip(&frame(&[&ipv6(60, &headers)]));
     assert_eq!((ip.protocol, ip.payload_at), (60, 54 + 8 * MAX_EXTENSIONS));
@@ -185,7 +185,7 @@ fn invalid_lengths_yield_no_ip_header() {
 }
 
 #[test]
-fn overlong_datagram_ends_with_the_frame() {
+fn overlong_datagram_is_truncated_at_end_of_frame() {
     for datagram in [ipv4(6, [0, 0], &[], &transport(20)), ipv6(6, &transport(20))] {
         let whole = frame(&[&datagram]);
         let mut longer = whole.clone();

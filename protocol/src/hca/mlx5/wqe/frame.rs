@@ -29,7 +29,7 @@ layout! {
     }
 }
 
-/// Length in bytes of the header bytes that the Ethernet segment itself contains.
+/// Number of header bytes that the Ethernet segment itself contains.
 const FIRST: usize = 2;
 
 /// Operation of a frame WQE.
