@@ -18,8 +18,8 @@ pub const GIDS: u8 = 8;
 pub const ROCE_GIDS: u16 = 128;
 /// Maximum number of entries in each list of the NIC vport context.
 pub const MAX_LIST: u16 = 128;
-/// Number of P_Keys in an InfiniBand port's table. The table is small, because the driver sends one query for each P_Key
-/// when it is loaded.
+/// Number of P_Keys in an InfiniBand port's table. The table is small, because the driver sends one query for each
+/// P_Key when it is loaded.
 pub const PKEYS: u16 = 128;
 /// Number of Q counter sets. Set numbers have eight bits, and set 0 does not exist.
 pub const MAX_COUNTER_SETS: u32 = 255;
@@ -42,12 +42,12 @@ pub const MAX_TRANSPORT_DOMAINS: u32 = 1 << 10;
 /// Maximum number of pages that the driver can give to the device. The addresses of these pages occupy 512 KiB. A
 /// correct driver gives no pages, because QUERY_PAGES requests no pages.
 pub const MAX_GIVEN_PAGES: usize = 1 << 16;
-/// Maximum total number of pages of all queues, keys and user memories. The addresses of these pages occupy 128 MiB. With 4 KiB pages,
-/// queues and keys can cover 64 GiB in total.
+/// Maximum total number of pages of all queues, keys and user memories. The addresses of these pages occupy 128 MiB.
+/// With 4 KiB pages, queues and keys can cover 64 GiB in total.
 pub const MAX_QUEUE_PAGES: usize = 1 << 24;
 
-/// Number of UAR pages whose doorbells trap even if doorbells are mapped. The driver of Linux allocates one page for its
-/// EQs.
+/// Number of UAR pages whose doorbells trap even if doorbells are mapped. The driver of Linux allocates one page for
+/// its EQs.
 pub const TRAPPED_UARS: u32 = 16;
 
 /// Limits of flow tables. [`resources`](super::resources) shows the memory that they allow.
