@@ -233,7 +233,7 @@ fn emitted_frames_equal_scapy_frames() {
 }
 
 #[test]
-fn seal_completes_frame_without_icrc() {
+fn seal_adds_missing_icrc() {
     for ((name, bytes), (_, encap, bth, ext, payload)) in frames().zip(expected_frames()) {
         let mut out = Vec::new();
         let mut writer = FrameWriter::new(&mut out, &encap, &bth, &ext, payload.len());

@@ -84,7 +84,7 @@ fn sendable_request_is_reported_as_waiting_for_its_turn() {
 }
 
 #[test]
-fn status_counts_timeouts_and_retries_until_retry_exceeded() {
+fn status_reports_retries_until_retry_exceeded() {
     let mut pair = Pair::with(|_, attrs| attrs.retry_count = 2);
     pair.post(A, write(1, 0x8000, 300));
     lose_all(&mut pair);

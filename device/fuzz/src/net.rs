@@ -21,8 +21,8 @@ const OTHER: u16 = 1;
 /// Maximum length of the random part of a frame.
 const BODY: u8 = 200;
 
-/// Maximum number of bytes by which an answer exceeds its request: the option that an advertisement contains but the
-/// shortest probe does not (RFC 4861, section 7.2.4).
+/// Maximum number of bytes by which a reply exceeds its request. An advertisement contains an 8-byte option that the
+/// shortest probe lacks (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
 
 pub fn run(input: &[u8]) {

@@ -300,7 +300,7 @@ checks! {
 }
 
 impl Check {
-    /// Returns the rejection of a command for which `value` fails this check.
+    /// Returns the rejection of a command whose `value` fails this check.
     pub fn rejects(self, value: impl Into<u64>) -> Rejection {
         Rejection { check: self, value: value.into() }
     }

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn tap_name_is_valid_interface_name() {
+    fn tap_name_must_be_valid_interface_name() {
         let tap = |name: &str| {
             let device = format!(
                 r#"{{"id": 1, "frontend": {{"jingzhao": {{}}}}, "fabric": {{"tap": {{"interface": "{name}"}}}}}}"#

@@ -30,7 +30,7 @@ const BPF_FOLDERS: &[&str] = &["net/lib", "drivers/net/hw"];
 
 /// A program in C that a test starts.
 struct Helper {
-    /// Path below [`TESTS`], without the suffix. A program that a kernel's sources lack is skipped.
+    /// Path below [`TESTS`], without the suffix. If a kernel's sources lack the program, it is skipped.
     path: &'static str,
     /// Netlink families that the program uses. Code for them is generated from the families' specifications.
     families: &'static [&'static str],
@@ -113,7 +113,7 @@ impl Build<'_> {
             return Ok(Vec::new());
         }
         let ynl = self.tree.join("tools/net/ynl");
-        // The generator searches the parent directories for this file, without end if it is missing.
+        // Without this file, the generator's search through the parent directories would never end.
         let marker = self.tree.join("MAINTAINERS");
         fs::write(&marker, "").with_context(|| marker.display().to_string())?;
         let mut sources = vec![ynl.join("lib/ynl.c")];

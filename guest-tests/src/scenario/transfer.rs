@@ -95,7 +95,7 @@ pub(super) struct Planned<'a> {
 pub(super) struct Transfer {
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// Time from the first post to the last completion, without filling and checking the buffers.
+    /// Time from the first post to the last completion, excluding the time spent filling and checking the buffers.
     pub(super) time: Duration,
 }
 

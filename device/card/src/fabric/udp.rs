@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn only_frames_to_unknown_mac_are_flooded() {
+    fn frames_to_learned_mac_are_not_flooded() {
         let [mut a, mut b, mut c] = mesh();
         let mut batch = TxBatch::default();
         push(&mut batch, B, A, 64, 1);

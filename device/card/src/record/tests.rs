@@ -130,7 +130,7 @@ fn digest_distinguishes_frames_with_valid_crcs() {
 }
 
 #[test]
-fn record_has_header_and_ending() {
+fn recording_has_header_and_end_entry() {
     let record = record_of(3);
     assert_eq!(record[..8], MAGIC);
     assert_eq!(reader(&record).unwrap().header(), &header());

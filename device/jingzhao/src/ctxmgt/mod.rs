@@ -10,15 +10,15 @@
 //! | 5.3 ctxmdata: ICM pages | [`ctxmdata`] |
 //! | 5.6 writectx: writes to guest memory | `writectx` |
 //!
-//! A unit reads key data with a message that has exactly the fields that the unit may read ([`CtxMgt::read`]). A unit
-//! has no other way to read key data, so only accesses that the document permits compile. A write by a unit changes the
-//! key data at once, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]). A
-//! write-back always writes the latest value. A turn is one pass of the device's event loop.
+//! Each message type has exactly the fields that its unit may read ([`CtxMgt::read`]). Messages are the only way for a
+//! unit to read key data, so a read that the document forbids does not compile. A write by a unit changes the key data
+//! at once, and is queued for write-back to guest memory ([`CtxMgt::observe`], [`CtxMgt::serve`]). A write-back always
+//! writes the latest value. A turn is one pass of the device's event loop.
 //!
 //! ```text
 //!   command ---------------------------> key data, guest memory      at once
 //!   engine  -- observe: WR_QP_* -------> key data                    at the end of a turn, or before a command reads
-//!                       request controller --serve--> guest memory   at the end of a turn, a bounded number
+//!                       request controller --serve--> guest memory   at the end of a turn, in bounded batches
 //! ```
 //!
 //! # Differences

@@ -125,7 +125,7 @@ fn polled(program: &mut Program) -> (u32, u32, u8, u8) {
 /// Checks that the configuration has the settings that the driver and the library require, including settings left at
 /// their defaults. The tests below use this configuration.
 #[test]
-fn hgrnic_configuration_has_options_that_driver_requires() {
+fn hgrnic_configuration_has_required_options() {
     use crate::options::{QueueOptions, SqAddr, UarPages};
 
     /// The driver reports this LID for every port.

@@ -24,8 +24,8 @@ use crate::reason::{FOREIGN_PAGE, FRAME_OVERSIZE, NO_SQ, OVERFLOW, SQ_STATE};
 use crate::resources::Resources;
 use crate::{strict, trace};
 
-/// Bound: maximum number of WQEs that a poll executes before it returns. Without this bound, SQs full of WQEs that send
-/// no frame would block the device.
+/// Bound: maximum number of queue polls in one call of `next_frame`. Without this bound, SQs full of WQEs that send no
+/// frame would block the device.
 const MAX_POLLS_PER_FRAME: usize = 64;
 
 impl Resources {
@@ -118,7 +118,7 @@ impl Resources {
         step
     }
 
-    /// Writes the CQE of a WQE. Section 16.1: a successful WQE has a CQE only if it requests one.
+    /// Writes the CQE of a WQE. Section 16.1: a successful WQE generates a CQE only if it requests one.
     fn complete_frame(&mut self, cx: &mut Context<'_>, sqn: Sqn, done: Done) {
         let Done { tag, result } = done;
         if result.is_ok() && !tag.signaled() {

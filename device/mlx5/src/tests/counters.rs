@@ -1,4 +1,4 @@
-//! Counters of Q counter sets that QPs increment (mlx5 interface, section 17.2).
+//! Q counters that QPs increment (mlx5 interface, section 17.2).
 
 use card::frontend::testing::{exchange, wait};
 use protocol::hca::mlx5::counter::{QCounters, QueryQCounter};

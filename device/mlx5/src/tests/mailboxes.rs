@@ -21,7 +21,7 @@ fn enabled() -> Driver {
 fn submit(driver: &mut Driver) -> (Option<Delivery>, u32) {
     driver.submit(1);
     let byte = driver.owner_byte(0);
-    assert_eq!(byte & 1, 0, "the slot is the driver's again");
+    assert_eq!(byte & 1, 0, "the driver owns the slot again");
     let header = OutputHeader::parse(&output(&driver.output(0, 16)));
     (Delivery::from_code(byte >> 1), header.syndrome)
 }
@@ -30,7 +30,7 @@ fn failed(delivery: Delivery, check: Check) -> (Option<Delivery>, u32) {
     (Some(delivery), check.syndrome())
 }
 
-/// Section 20, M-31: the driver may expect an output that is shorter than its header.
+/// Section 20, M-31: the driver may request fewer bytes of output than the output header has.
 #[test]
 fn output_shorter_than_header_is_truncated() {
     let mut driver = powered_on();
@@ -110,7 +110,7 @@ fn invalid_slots_are_rejected() {
     assert_eq!(unmapped, failed(Delivery::InputPointer, Check::InputBlock));
 }
 
-/// A circular chain reaches a block a second time at a position that does not match the number of the block.
+/// When a circular chain returns to a block, the block's number no longer matches its position in the chain.
 #[test]
 fn circular_mailbox_chain_causes_block_number_error() {
     let mut driver = enabled();

@@ -179,7 +179,7 @@ fn resized_cq_keeps_producer_index() {
     assert_eq!(resize(&mut driver, 0), status(Check::CqUnread));
     driver.poke(RECORD.get(), &1_u32.to_be_bytes());
     assert_eq!(resize(&mut driver, 0), OutputHeader::default());
-    assert_eq!(driver.peek(NEW + 64 + 63, 1), [0x50], "the running index goes on");
+    assert_eq!(driver.peek(NEW + 64 + 63, 1), [0x50], "the producer index continues");
     let context = QueriedCq::parse(&output(&driver.ok(&Command::QueryCq(CqNumber { cqn })))).context;
     assert_eq!((context.log_entries, context.producer), (0, 2));
 }
@@ -338,7 +338,8 @@ fn create_xrc_srq_requires_domain_and_cq() {
     driver.ok(&Command::DeallocXrcd(XrcDomainNumber { xrcd }));
 }
 
-/// Section 12.2: with ISSI 1 (interface step sequence ID), an ordinary SRQ is an RMP.
+/// Section 12.2: with interface step sequence ID (ISSI) 1, drivers create an ordinary SRQ as an RMP, not with
+/// CREATE_SRQ.
 #[test]
 fn create_srq_is_rejected_with_issi_1() {
     let mut driver = initialised();

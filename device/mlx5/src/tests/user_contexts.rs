@@ -186,7 +186,7 @@ fn user_queries_its_own_objects() {
 }
 
 #[test]
-fn kernel_reaches_objects_of_all_users() {
+fn kernel_can_query_objects_of_all_users() {
     let (mut driver, worlds) = two_worlds();
     for input in worlds.iter().flat_map(targets).filter(|input| opcode(input).name().starts_with("QUERY")) {
         assert_eq!(driver.check_of(0, &input), None, "{}", opcode(&input).name());

@@ -79,7 +79,7 @@ fn create(resources: &mut Resources, cx: &mut Context<'_>, qpn: Qpn, qpc: Qpc) -
     Ok(())
 }
 
-/// Executes QUERY_QP. Returns zeros for a QP that is in RESET or never existed. No QP number is rejected.
+/// Executes QUERY_QP, which accepts any QP number. Returns zeros for a QP that is in RESET or never existed.
 pub(super) fn query(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { resources, cx, command, .. } = call;
     let qpn = command.qpn();

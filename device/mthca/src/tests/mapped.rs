@@ -27,7 +27,7 @@ fn pair() -> (User, User) {
     (a, b)
 }
 
-/// Returns the number of events in the EQ before the first entry that is not an event of the CQ.
+/// Returns the number of consecutive events of the CQ at the start of the EQ.
 fn events(user: &mut User) -> usize {
     (0..).take_while(|number| user.eqe(1, *number)[4..8] == CQN.to_be_bytes()).count()
 }
@@ -47,7 +47,7 @@ fn messages_complete_with_untrapped_doorbells() {
     }
 }
 
-/// The device may find the later of two doorbells, one half of a doorbell from a 32-bit guest, or a meaningless word.
+/// The word that the device reads may be the later of two doorbells, half a doorbell from a 32-bit guest, or garbage.
 #[test]
 fn any_doorbell_word_polls_whole_page() {
     let (mut a, mut b) = pair();

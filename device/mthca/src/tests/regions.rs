@@ -1,9 +1,9 @@
-//! Tests of keys and page table entries (sections 4.4, 4.5, 6.1 and 6.2). The device accesses regions by writing events
-//! to event queue buffers.
+//! Tests of keys and page table entries (sections 4.4, 4.5, 6.1 and 6.2). To access a region, the tests make the device
+//! write events to an event queue buffer inside it.
 
 use super::*;
 
-/// Makes the region for EQ 4 valid, in MPT slot 0x14. Returns the status.
+/// Executes SW2HW_MPT for the region of EQ 4 in MPT slot 0x14, and returns the status.
 fn queue(driver: &mut Driver, mpt: &Mpt) -> u8 {
     driver.with_inbox(0x00d, &mpt.bytes(), 0x14)
 }

@@ -103,7 +103,7 @@ impl Function {
         }
     }
 
-    /// Enables MSI-X and connects each counter in `signals` to the vector with the same index.
+    /// Enables MSI-X. Each vector signals the eventfd with the same index in `signals`.
     pub(super) fn enable_interrupts(&self, signals: &[Signal]) -> Result<()> {
         let eventfds: Vec<_> = signals.iter().map(Signal::as_fd).collect();
         let count = u32::try_from(eventfds.len())?;

@@ -26,7 +26,7 @@ pub(in crate::scenario) enum Wire {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
     /// Two devices and a virtio NIC on a link without loss, with one case per kind of traffic. Between a device and the
-    /// virtio NIC, only pings, streams and VLANs are tested.
+    /// virtio NIC, only pings, congestion marks, streams and VLANs are tested.
     Core,
     /// Two devices and a virtio NIC on a link without loss.
     Full,
@@ -55,7 +55,8 @@ const LOSS: &[[&str; 6]] = &[
     ["rx", "--probability", "0.01", "--seed", "8", "drop"],
 ];
 
-/// TCP and UDP, each with one and with eight streams, in both directions.
+/// TCP and UDP, each with one and with eight streams, in both directions. A single TCP stream also runs over IPv6. A
+/// single UDP stream runs over IPv4 forward and over IPv6 in reverse.
 const STREAMS: &[(&str, Streams)] = &[
     ("TCP", stream(Protocol::Tcp, 1, false, false)),
     ("TCP, reverse", stream(Protocol::Tcp, 1, true, false)),

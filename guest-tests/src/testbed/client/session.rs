@@ -73,7 +73,7 @@ impl Session {
         let Connection { mut reader, mut writer } = self.connection;
         let Pipes { mut input, mut controls, output } = pipes;
         let (sender, mut frames) = channel();
-        // Reading a frame is not cancel-safe, so a separate task reads the frames instead of `select!`.
+        // Reading a frame is not cancel-safe, so a dedicated task reads frames instead of a branch of the `select!`.
         let reading = tokio::spawn(async move {
             while let Ok(Some(frame)) = frames::read::<ToHost>(&mut reader).await {
                 if sender.send(frame).await.is_err() {

@@ -290,7 +290,7 @@ fn links(member: &RingFabric) -> Vec<MacAddr> {
 }
 
 #[test]
-fn process_without_socket_of_claimed_mac_is_rejected() {
+fn mac_claim_without_socket_is_rejected() {
     let folder = folder();
     let (mut b, mut c) = (join(&folder, B), join(&folder, C));
     settle(&mut [&mut b, &mut c]);
@@ -323,8 +323,8 @@ fn socket_owner_replaces_link_of_impostor() {
     let folder = folder();
     let mut b = join(&folder, B);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
-    // Each stranger starts with the socket of an absent member, and later keeps only its link. One stranger creates the
-    // memory for its link, and the other receives it.
+    // Each stranger first owns the socket of an absent member, and keeps only its link once that socket is removed. The
+    // stranger with the larger MAC creates the shared memory of its link, and the other one receives it.
     let greater = Stranger::new(&folder, of(C));
     let mut spare = greater.call(&mut b);
     let kept_greater = greater.link(&mut b, &memfd);

@@ -178,7 +178,7 @@ fn found(port: u16, mac: Option<MacAddr>, name: &str) -> ResolvedPeer {
 }
 
 #[test]
-fn resolved_peers_that_stay_keep_macs_and_counters() {
+fn unchanged_resolved_peers_keep_macs_and_counters() {
     let mut switch = switch();
     assert_eq!(switch.set_resolved(&[found(3, None, "lab"), found(4, None, "lab")]), []);
     admit(&mut switch, B, 4).unwrap();

@@ -426,7 +426,7 @@ fn unmap_beyond_range_limit_is_rejected() {
 }
 
 #[test]
-fn ranges_without_descriptor_count_towards_range_limit() {
+fn unbacked_ranges_count_towards_range_limit() {
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 1 << 48, RO, None).unwrap();
     let refused = (0..100_000).find(|hole| memory.unmap(iova((2 * hole + 1) * PAGE_LEN), PAGE_LEN).is_err());
@@ -629,7 +629,7 @@ mod cached_windows {
         memory.unmap(iova(PAGE_LEN), PAGE_LEN).unwrap();
         memory.map(iova(PAGE_LEN), PAGE_LEN, RO, Some((dup(&new), 0))).unwrap();
         assert_eq!((byte_at(&memory, 0), byte_at(&memory, PAGE_LEN)), (Some(1), Some(11)));
-        assert!(memory.write(iova(PAGE_LEN), &[9]).is_err(), "with the permissions of then");
+        assert!(memory.write(iova(PAGE_LEN), &[9]).is_err(), "the new permissions apply");
 
         // This unmap removes the first file from the list of files, and the second file takes its index.
         memory.unmap(iova(0), PAGE_LEN).unwrap();

@@ -305,7 +305,7 @@ fn enabling_enabled_queue_has_no_effect() {
 }
 
 #[test]
-fn driver_error_stops_only_its_queue() {
+fn driver_error_stops_only_affected_queue() {
     type Wrong = fn(&mut Bench);
     let cases: [(&str, Wrong, u64); 4] = [
         ("the tail is outside the ring", |bench| bench.write(Register::QrxTail(QUEUE), RING_LEN.into()), 1),

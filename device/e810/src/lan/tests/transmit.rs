@@ -315,7 +315,7 @@ fn reset_drops_queues_but_keeps_counters() {
 
 /// Each case is a violation and its event type, which GL_MDET_TX_TCLAN reports.
 #[test]
-fn driver_error_stops_only_its_queue() {
+fn driver_error_stops_only_affected_queue() {
     type Wrong = fn(&Bench, &mut Ring);
     let cases: [(&str, Wrong, u32); 17] = [
         (

@@ -75,7 +75,7 @@ fn flushing_empty_queues_writes_no_cqe() {
         flush(driver, 1, 1);
         nothing(driver);
     }
-    // If software itself has moved a queue pair to the error state, it flushes again after each post.
+    // Software that has moved a queue pair to the error state itself flushes again after each post.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.settle();
@@ -337,7 +337,7 @@ fn denied_access_fails_both_sides() {
     }
 }
 
-/// Section 13.2: bits 20 and 21 of the context apply in addition to the rights of the key.
+/// Section 13.2: a WRITE requires bit 20 of the context, and a READ bit 21, in addition to the rights of the key.
 #[test]
 fn qp_access_flags_restrict_key_rights() {
     const KEY: u32 = 0x6cdb_0e07;

@@ -61,10 +61,10 @@ fn rejected_message_counts_as_protocol_error() {
     pair.settle();
     let words = gathered(&mut pair.b);
     assert_eq!((words[200 / 8], words[256 / 8]), (1, 0), "an error, and no message");
-    assert_eq!(gathered(&mut pair.a)[280 / 8], 0, "nor was one sent");
+    assert_eq!(gathered(&mut pair.a)[280 / 8], 0, "no message was sent");
 }
 
-/// Section 10.7: a driver sums up the increases between its reads, and assumes that counters start at zero.
+/// Section 10.7: the driver accumulates the deltas between its reads and assumes that the counters start at zero.
 #[test]
 fn creating_control_queue_zeroes_counters() {
     let mut pair = Pair::connected();

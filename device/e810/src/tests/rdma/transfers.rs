@@ -202,19 +202,19 @@ fn arming_with_unread_entry_raises_one_event() {
     pair.received();
     send(&mut pair, SEND);
     pair.received();
-    assert_eq!(reply(&mut pair), [0; 0], "an arm is for one event");
+    assert_eq!(reply(&mut pair), [0; 0], "arming is one-shot");
     pair.b.arm_cq(RECV_CQ, NEXT);
-    assert_eq!(reply(&mut pair), [0; 0], "all is read");
+    assert_eq!(reply(&mut pair), [0; 0], "no unread entry");
     send(&mut pair, SEND);
     send(&mut pair, SEND);
     assert_eq!(reply(&mut pair), [cookie]);
     pair.b.arm_cq(RECV_CQ, ONLY_SOLICITED);
     send(&mut pair, SEND);
-    assert_eq!(reply(&mut pair), [0; 0], "what is unread is not solicited");
+    assert_eq!(reply(&mut pair), [0; 0], "the unread entries are unsolicited");
     send(&mut pair, SOLICITED);
     assert_eq!(reply(&mut pair), [cookie]);
     pair.b.arm_cq(RECV_CQ, ONLY_SOLICITED);
-    assert_eq!(reply(&mut pair), [cookie], "a solicited one is unread");
+    assert_eq!(reply(&mut pair), [cookie], "a solicited entry is unread");
 }
 
 /// Section 12.2: a full CQ raises one event, and all later CQEs are lost.
@@ -296,8 +296,8 @@ fn udp_port_is_derived_from_flow_label() {
     }
 }
 
-/// Section 13.8: all members but the sender receive the datagram, in any VLAN. For an IPv6 address, irdma forms the
-/// group MAC from 33:33 and the first four bytes of the address, not the last four.
+/// Section 13.8: every member except the sender receives the datagram, regardless of its VLAN. For an IPv6 address,
+/// irdma forms the group MAC from 33:33 and the first four bytes of the address, not the last four.
 #[test]
 fn multicast_reaches_members_except_sender() {
     let v4 =
@@ -341,7 +341,7 @@ fn multicast_reaches_members_except_sender() {
         pair.a.post_send(QPN, &gather(SIGNALED | SEND | 1, to, None, &[fragment(SOURCE, 0, 500)]));
         pair.settle();
         assert!(!pair.sent().error);
-        assert_eq!(pair.a.poll_cq(RECV_CQ), None, "it does not hear itself");
+        assert_eq!(pair.a.poll_cq(RECV_CQ), None, "the sender receives no copy");
         for received in [only(&mut pair.a, SECOND_CQ), pair.received()] {
             assert_eq!((received.cqe.len, received.cqe.source), (540, QPN.get()));
             let more = received.more.unwrap();

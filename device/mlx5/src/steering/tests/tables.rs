@@ -21,7 +21,7 @@ fn frame_without_root_is_dropped() {
 
 /// Section 4.3: the driver destroys its last table while the table is the root.
 #[test]
-fn destroying_root_leaves_no_root() {
+fn destroying_root_table_clears_root() {
     let mut steering = Steering::default();
     let table = Build::table(&mut steering, 67, 0, None);
     steering.set_root(Some(table)).unwrap();

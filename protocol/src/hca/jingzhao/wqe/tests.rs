@@ -235,7 +235,7 @@ fn wqe_without_data_units_is_empty_message() {
     assert_eq!(wqe.data, WqeData::Segments(smallvec![]));
 }
 
-/// Returns the written part of a slot, assuming that no region has the key of an untouched unit.
+/// Returns how many data units of a slot are written, and how the written part ends. No region has key FFFFFFFFh.
 fn extent(slot: &[u8]) -> (usize, End) {
     let Extent { units, end } = RecvWqe::extent(slot, |_| false);
     (units, end)
@@ -261,7 +261,7 @@ fn unmarked_slot_is_posted_in_first_pass() {
 }
 
 #[test]
-fn linked_slot_without_data_is_free() {
+fn linked_slot_without_data_is_not_posted() {
     let mut slot = RECV_KERNEL;
     for unit in [TERMINATOR, [0; 16], CONSUMED, UNTOUCHED] {
         slot[16..32].copy_from_slice(&unit);
