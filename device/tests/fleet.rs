@@ -218,7 +218,7 @@ fn rejected_device_changes_nothing() {
 }
 
 #[test]
-fn sandbox_allows_configured_paths_of_later_devices() {
+fn sandbox_allows_configured_paths_for_added_devices() {
     let folder = folder();
     let elsewhere = self::folder();
     let group = rustix::process::getegid().as_raw();

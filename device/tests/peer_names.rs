@@ -188,7 +188,7 @@ fn peer_identity_follows_its_dns_name() {
 }
 
 #[test]
-fn long_answer_arrives_over_tcp_in_sandbox() {
+fn long_dns_answer_arrives_over_tcp_in_sandbox() {
     let own = loopback(3, 1);
     let server = NameServer::start();
     let all: Vec<_> =

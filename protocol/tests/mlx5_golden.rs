@@ -177,7 +177,7 @@ fn every_traced_command_is_emitted_unchanged() {
     }
 }
 
-/// Commands of Ethernet objects that have no layout yet are skipped.
+/// Commands for Ethernet objects are skipped if they have no layout yet.
 #[test]
 fn ethernet_commands_are_emitted_unchanged() {
     let records = records_of(&ETHERNET).into_iter().filter(Record::is_command);
@@ -200,7 +200,7 @@ fn ethernet_commands_are_emitted_unchanged() {
     }
 }
 
-/// Returns an output of ACCESS_REG, emitted again from the fields of its register.
+/// Parses the register in the output of ACCESS_REG, and returns the output with the register emitted again.
 fn register(register: u16, output: &[u8]) -> Vec<u8> {
     let (header, data) = output.split_at(OutputHeader::LEN);
     macro_rules! emitted {
@@ -377,8 +377,8 @@ fn capabilities_match_traces() {
         let area = &record.output[OutputHeader::LEN..];
         match query.cap_type() {
             Some(CapType::General) => {
-                // The recorded device offered BlueFlame, but no fast teardown, DevX, change of the moderation mode or
-                // report of the repeat key (mlx5 interface, section 6.1).
+                // The recorded device supported BlueFlame. It did not support fast teardown, DevX, changing the
+                // moderation mode or reporting the repeat key (mlx5 interface, section 6.1).
                 let caps = GeneralCaps {
                     blue_flame: true,
                     cq_period_mode: false,

@@ -313,6 +313,6 @@ mod tests {
         assert_eq!(frames(&bytes).len(), 2);
         let mut capture = append().with_limit(bytes.len() as u64);
         capture.record(Direction::Inbound, &[0; 60], About::default());
-        assert!(capture.ended().is_some(), "what there is counts");
+        assert!(capture.ended().is_some(), "the existing contents count towards the limit");
     }
 }

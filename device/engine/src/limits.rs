@@ -52,8 +52,8 @@ pub(crate) const TIMEOUTS_PER_CALL: u32 = 1024;
 pub(crate) const PENDING_REPLIES: usize = 64;
 
 /// Maximum number of pending replies per QP, including acknowledgements. ACKs coalesce, so a conforming peer causes at
-/// most [`PENDING_REPLIES`] plus one. A malicious peer can prevent coalescing by causing different kinds of replies in
-/// turn. Replies beyond the limit are dropped.
+/// most one reply more than [`PENDING_REPLIES`]. A malicious peer can prevent coalescing by alternating between
+/// requests that cause different kinds of replies. Replies beyond the limit are dropped.
 pub(crate) const PENDING_ANSWERS: usize = 2 * PENDING_REPLIES;
 
 /// Reply slots reserved for each QP.

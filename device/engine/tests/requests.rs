@@ -147,7 +147,7 @@ fn payload_length_must_match_opcode() {
 /// Section 9.7.1: a PSN up to 2^23 behind is a duplicate, and a PSN up to 2^23 - 1 ahead reveals a gap. Nothing was
 /// sent before the first PSN of the connection, so packets with earlier PSNs are not duplicates.
 #[test]
-fn psn_distance_decides_duplicate_or_gap() {
+fn psn_distance_distinguishes_duplicate_from_gap() {
     for (n, answer) in [
         (-0x80_0000, None),
         (-0x7f_ffff, None),

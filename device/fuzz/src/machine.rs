@@ -142,8 +142,8 @@ impl<F: Frontend> Machine<F> {
         true
     }
 
-    /// Resets the device, disconnects its client, or does neither, depending on the input. Returns true in the last
-    /// case, so that the caller can test the initialisation of a running device.
+    /// Depending on the input, resets the device, disconnects its client, or does nothing. Returns true if it did
+    /// nothing, so that the caller can initialise a device that is already running.
     pub(crate) fn reset_or_disconnect(&mut self, input: &mut Input<'_>) -> bool {
         match input.byte() % 4 {
             0 => self.hca.reset(),

@@ -1,4 +1,4 @@
-//! Events that the device reports to its observers, one for each decision.
+//! Events that the device reports to its observers: counters, trace and strict mode.
 
 use engine::{Completion, Fetch, RecvRequest, SendRequest};
 use hcr::entry_ring::WriteError;
@@ -12,8 +12,7 @@ use super::event_queue::EqSlot;
 use super::qp::QueuePair;
 use super::send_queue::FetchedWqe;
 
-/// A decision made by the device, with the objects that it concerns. The QP is mutable so that its counters can be
-/// updated.
+/// An event in the device, with the objects involved. The QP is mutable so that its counters can be updated.
 pub(super) enum Observed<'a> {
     /// A send doorbell arrived but has not been processed yet. `qp` is the QP at the index of the doorbell's QPN. The
     /// QP's state is up to date.
@@ -28,8 +27,8 @@ pub(super) enum Observed<'a> {
     RecvRequest { qp: &'a mut QueuePair, fetch: &'a Fetch<RecvRequest> },
     /// A request completed, possibly without a CQE.
     Completion { qp: &'a mut QueuePair, completion: &'a Completion },
-    /// A CQE was written to the free-running position `slot`, or lost.
+    /// A CQE was written at the free-running position `slot`, or was lost.
     Cqe { cqn: Cqn, slot: u32, cqe: &'a Cqe, lost: Option<&'a CqError> },
-    /// An event was written to position `place`, or lost. `place` is `None` if no EQ receives the event.
+    /// An event was written at position `place`, or was lost. `place` is `None` if no EQ receives the event.
     Eqe { place: Option<EqSlot>, event: &'a Eqe, lost: Option<&'a WriteError> },
 }

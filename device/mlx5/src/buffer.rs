@@ -82,8 +82,8 @@ impl QueueBuffer {
         Ok(())
     }
 
-    /// Writes an entry, with its last byte last. A reader that sees the last byte also sees the rest of the entry and
-    /// all earlier writes.
+    /// Writes an entry so that its last byte becomes visible last. A reader that sees the last byte also sees the rest
+    /// of the entry and all earlier writes.
     ///
     /// # Errors
     /// Fails under the same conditions as [`QueueBuffer::read`], in which case the last byte is not written.

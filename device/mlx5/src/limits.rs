@@ -46,17 +46,17 @@ pub const MAX_GIVEN_PAGES: usize = 1 << 16;
 /// With 4 KiB pages, queues and keys can cover 64 GiB in total.
 pub const MAX_QUEUE_PAGES: usize = 1 << 24;
 
-/// Number of UAR pages whose doorbells trap even if doorbells are mapped. The driver of Linux allocates one page for
-/// its EQs.
+/// Number of UAR pages whose doorbells trap even if doorbells are mapped. The Linux driver allocates one page for its
+/// EQs.
 pub const TRAPPED_UARS: u32 = 16;
 
-/// Limits of flow tables. [`resources`](super::resources) shows the memory that they allow.
+/// Limits of flow tables. [`resources`](super::resources) lists the memory that they allow a guest to use.
 ///
 /// # Spec
 /// mlx5 interface, section 16.4.
 pub mod flow {
-    /// Log2 of the maximum number of entries of a table. The driver creates tables with up to 2^16 entries, but fails
-    /// to load if the capability is 12.
+    /// Log2 of the maximum number of entries per table. The driver creates tables with up to 2^16 entries. It fails to
+    /// load if QUERY_HCA_CAP reports 12 here (section 20, M-9).
     pub const LOG_MAX_TABLE_SIZE: u8 = 24;
     pub const MAX_TABLES: u32 = 1 << 8;
     pub const MAX_GROUPS: u32 = 1 << 13;
@@ -82,12 +82,12 @@ pub mod flow {
 /// # Spec
 /// mlx5 interface, section 6.1.
 pub mod netdev {
-    /// Maximum number of TISs. The driver creates eight, and each user context with raw QPs one per QP.
+    /// Maximum number of TISs. The driver creates eight, and each user context creates one per raw QP.
     pub const MAX_TISS: u32 = 1 << 12;
     pub const MAX_TIRS: u32 = 1 << 12;
     pub const MAX_RQTS: u32 = 1 << 10;
     pub const MAX_RQT_ENTRIES: u16 = 1 << 8;
-    /// Last number of an SQ or RQ. There are at most 2^13 of them, and QPs do not use their numbers.
+    /// Highest SQ or RQ number. SQs and RQs share 2^13 numbers, which no QP uses.
     pub const LAST_WORK_QUEUE: u32 = super::first::WORK_QUEUE + (1 << 13) - 1;
     /// Log2 of the maximum number of blocks in an SQ, and of entries in an RQ.
     pub const LOG_MAX_WORK_QUEUE: u8 = 14;

@@ -31,8 +31,8 @@ const LOG_MAX_MESSAGE: u8 = 30;
 /// Log2 of a QP's maximum number of outstanding READs and atomics in one direction.
 const LOG_MAX_DEPTH: u8 = 4;
 
-/// Number of send queue blocks to copy at once. The engine fetches the WQEs of a QP in runs, and a WQE has at most this
-/// many blocks.
+/// Number of send queue blocks to copy at once. Reading ahead pays off because the engine fetches a QP's WQEs in runs.
+/// The longest WQE has this many blocks.
 const READ_AHEAD: u16 = 16;
 
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl QueuePair {
         request.map_or_else(|status| Fetch::Refused { wr_id, status }, Fetch::Ready)
     }
 
-    /// Copies a send WQE that was fetched and has not completed yet.
+    /// Copies a send WQE that has been fetched but has not completed.
     ///
     /// # Errors
     /// Fails if the queue's memory is not accessible.

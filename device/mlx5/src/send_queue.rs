@@ -63,13 +63,13 @@ pub struct FetchedWqe<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Copy of posted blocks of one send queue. Software does not modify a WQE after it has announced it (section 7.3), so
-/// a WQE can be copied long before it is executed.
+/// Buffer with copies of posted blocks. Software must not modify a posted WQE (section 7.3), so a WQE can be copied
+/// long before it is executed.
 ///
-/// Several send queues can share a copy. Each of them then replaces the blocks that another one has copied.
+/// Several send queues can share one `PostedBlocks`. Each copy replaces the blocks of the queue that copied before.
 #[derive(Debug, Default)]
 pub struct PostedBlocks {
-    /// Number of times that the blocks were replaced. A send queue compares it with the number of its own copy.
+    /// Incremented by each copy. A send queue compares it with the version of its own last copy.
     version: u64,
     /// Index of the first block.
     first: u16,
@@ -98,7 +98,7 @@ pub struct SendQueue {
     /// Number of blocks; 0 if the QP has no send queue.
     blocks: u32,
     counters: Counters,
-    /// Version of the [`PostedBlocks`] that belong to this queue; 0 if there are none.
+    /// Version of the [`PostedBlocks`] when this queue last copied its blocks; 0 if the queue has no copy.
     copied: u64,
     /// Number of blocks whose WQEs have completed, modulo 2^16. Strict mode checks that software does not reuse the
     /// blocks of WQEs that have not completed.
@@ -152,7 +152,7 @@ impl SendQueue {
         self.counters.learn(posted, self.blocks)
     }
 
-    /// Like [`SendQueue::learn`], for a doorbell record that is polled. `posted` may be unchanged.
+    /// Like [`SendQueue::learn`], but for a polled doorbell record, whose counter may not have changed.
     pub fn poll(&mut self, posted: u16) -> Advance {
         if posted == self.counters.posted() {
             return Advance::Nothing;
@@ -191,7 +191,7 @@ impl SendQueue {
         if posted.starting_at(index).len() < usize::from(missing) * BLOCK {
             self.copy_posted(index, missing, buffer, dma, posted);
         }
-        // Use only the final copy, because software may have modified the WQE since the first one.
+        // Parse the final copy again: a misbehaving guest may have modified the WQE since the first copy.
         let wqe = posted.starting_at(index);
         let Some(control) = ControlSegment::parse_prefix(wqe) else { return Fetch::Broken };
         let (tag, blocks) = (SendTag::of(index, &control), blocks(control.size));
@@ -255,7 +255,7 @@ impl SendQueue {
         Ok(head)
     }
 
-    /// Copies a WQE that was fetched and has not completed yet.
+    /// Copies a WQE that has been fetched but has not completed.
     ///
     /// # Errors
     /// Fails if the queue's memory is not accessible.
@@ -393,7 +393,7 @@ mod tests {
         assert_eq!([take(&mut near), take(&mut near)], [9, 10]);
     }
 
-    /// The pages of blocks that are posted later may not be mapped yet, although the counter announces them.
+    /// The doorbell record may announce blocks whose pages are not mapped yet. Earlier WQEs are still fetched.
     #[test]
     fn wqe_before_unmapped_page_is_fetched() {
         let dma = guest_memory(0, 1);

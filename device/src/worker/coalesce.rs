@@ -1,9 +1,10 @@
 //! Doorbell coalescing: decides whether to let messages accumulate instead of waking up for each message.
 //!
-//! If CPUs are scarce, each doorbell wakes this thread. The thread preempts the virtual CPU that rang the doorbell,
-//! handles one message and blocks again. That costs two context switches per message, although a driver that does not
-//! wait for completions would have rung the next doorbell in the meantime. The thread can instead sleep for a fixed
-//! time and then handle all messages that have accumulated, as a NIC does when it coalesces interrupts.
+//! When CPUs are scarce, this thread rarely busy-polls, so almost every doorbell wakes it. The thread preempts the
+//! virtual CPU that rang the doorbell, handles one message and blocks again. That costs two context switches per
+//! message, although a driver that does not wait for completions would have rung the next doorbell in the meantime. The
+//! thread can instead sleep for a fixed time and then handle all messages that have accumulated, as a NIC does when it
+//! coalesces interrupts.
 //!
 //! Coalescing would only slow down a request-response load, but such a load looks the same to this thread: one message,
 //! a short sleep, one message. A trial therefore decides. After many short sleeps with few messages each, the thread
@@ -18,7 +19,7 @@ use engine::Instant;
 /// Number of sleeps over which the message rate without coalescing is measured.
 const PLAIN_SLEEPS: u32 = 256;
 
-/// If the average sleep is longer than this, wake-ups are rare enough without coalescing.
+/// Longest average sleep for which coalescing is tried. If sleeps are longer, wake-ups are rare enough already.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
 /// A thread that handles more messages than this per wake-up, on average, needs no coalescing.

@@ -1,4 +1,4 @@
-//! The kernel's self-tests of network drivers, together with the programs in C and BPF that they start.
+//! The kernel's self-tests for network drivers, and the C and BPF programs that they run.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -28,7 +28,7 @@ const TESTS: &str = "tools/testing/selftests";
 /// Directories below [`TESTS`] that contain BPF programs.
 const BPF_FOLDERS: &[&str] = &["net/lib", "drivers/net/hw"];
 
-/// A program in C that a test starts.
+/// A C program that a test runs.
 struct Helper {
     /// Path below [`TESTS`], without the suffix. If a kernel's sources lack the program, it is skipped.
     path: &'static str,
@@ -47,10 +47,10 @@ const HELPERS: &[Helper] = &[
     Helper { path: "net/lib/xdp_helper", families: &[] },
 ];
 
-/// Returns an image with the tests and their compiled programs, at their places in the Linux sources.
+/// Returns an image with the tests and their compiled programs, under the same paths as in the Linux source tree.
 ///
-/// The tests are those of the default kernel for all guests. The kernel's documentation recommends the newest tests for
-/// older kernels as well (`Documentation/dev-tools/kselftest.rst`).
+/// All guests run the tests of the default kernel. The kernel's documentation recommends running the newest tests on
+/// older kernels, too (`Documentation/dev-tools/kselftest.rst`).
 ///
 /// # Errors
 /// The source or the compiler cannot be fetched, or a program does not compile.

@@ -268,7 +268,7 @@ fn missing_icrc_is_added_for_capture() {
         hca.handle_arrival(&frame, IcrcField::LeftOut);
         hca.handle_frame(&frame);
         assert_eq!(hca.frontend.queues.received.len(), 200);
-        assert_eq!(hca.port_stats().dropped(DropReason::Icrc), 1, "only a fabric may say that it needs none");
+        assert_eq!(hca.port_stats().dropped(DropReason::Icrc), 1, "only a fabric may omit the ICRC");
         hca.set_capture(None);
         if let Some(path) = path {
             let frames: Vec<_> = impairments::captured(&path).into_iter().map(|(_, frame)| frame).collect();

@@ -198,7 +198,7 @@ impl<B: Bus> Driver<B> {
     }
 }
 
-/// Returns the parameters with a buffer address, upper word first, in their second half.
+/// Stores a buffer address in the second half of `parameters`, upper word first, and returns the result.
 fn addressed(mut parameters: [u8; PARAMETERS_LEN], address: u64) -> [u8; PARAMETERS_LEN] {
     let [low, high] = halves(address);
     parameters[8..12].copy_from_slice(&high.to_le_bytes());

@@ -43,7 +43,7 @@ fn allocated_resources_are_listed_in_order() {
     assert_eq!(list(ResourceKind::HashProfile, 2, 1).unwrap(), (1, 4, vec![3]));
     assert_eq!(list(ResourceKind::FilterProfile, 1, 1).unwrap(), (0, 0, vec![0]));
     assert_eq!(list(ResourceKind::HashProfile, u16::MAX, 0).unwrap(), (0, 0, vec![]));
-    assert!(list(ResourceKind::OwnFilters, 1, 1).is_err(), "they have no identifiers");
+    assert!(list(ResourceKind::OwnFilters, 1, 1).is_err(), "these resources have no identifiers");
 }
 
 #[test]

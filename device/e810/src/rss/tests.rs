@@ -103,7 +103,7 @@ fn low_hash_bits_select_table_entry() {
     vsis.set_table(&table_of(1, 2), &table).unwrap();
     assert_eq!(steer(&vsis, &frame(6, false)).queue, 8 + 5);
     assert_eq!(steer(&vsis, &frame(6, true)).queue, 8 + 3);
-    assert_eq!(steer(&vsis, &arp()).queue, 8 + 6, "entry 0 takes what has no hash");
+    assert_eq!(steer(&vsis, &arp()).queue, 8 + 6, "frames without a hash use entry 0");
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn rejects_elements_after_last_teid() {
     let mut scheduler = Scheduler { last_teid: u32::MAX - 2, ..Scheduler::default() };
     assert_eq!(add(&mut scheduler, TC), u32::MAX - 1);
     let refused = scheduler.add(1, &mut add_command(TC, &[generic()])).unwrap_err();
-    assert_eq!(refused.status, AdminStatus::NoSpace, "the last number says that there is no element");
+    assert_eq!(refused.status, AdminStatus::NoSpace, "TEID FFFFFFFFh means that no element exists");
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn moved_element_keeps_its_subtree_and_layer() {
     assert_eq!(
         move_to(&mut scheduler, from[2], to[2], from[3]),
         Err(AdminStatus::NoEntry),
-        "it is there no more"
+        "the element has already moved"
     );
     assert_eq!(move_to(&mut scheduler, to[2], from[3], to[3]), Err(AdminStatus::Invalid), "another layer");
     assert_eq!(delete(&mut scheduler, TC, to[1]), Ok(1));
@@ -280,7 +280,7 @@ fn queue_requires_parent_above_leaf_layer() {
     let refused = scheduler.add_leaf(Teid::new(branch[5]), ElementData::default()).unwrap_err();
     assert_eq!(refused.status, AdminStatus::Invalid);
     scheduler.remove_leaf(Teid::new(branch[6]));
-    assert!(get(&scheduler, branch[6]).is_ok(), "which is no leaf");
+    assert!(get(&scheduler, branch[6]).is_ok(), "only a leaf can be removed as a leaf");
     scheduler.remove_leaf(leaf);
     assert_eq!(get(&scheduler, leaf.get()), Err(AdminStatus::NoEntry));
 }

@@ -247,7 +247,7 @@ fn written_mac_persists_until_reset() {
     assert_eq!(read(&mut driver).buffer, [0, 0, 0x02, 0xe8, 0x10, 0, 0, 1]);
     driver.succeed(&AdminCommand::direct(Opcode::WriteMac, write(0x12)));
     driver.bus.hca.reset();
-    assert_eq!(driver.bus.hca.mac(), MAC, "of the device as a whole too");
+    assert_eq!(driver.bus.hca.mac(), MAC, "a device reset also restores the MAC");
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn signalled_vector_is_masked_and_keeps_causes() {
     pulse(&mut driver);
     assert_eq!(driver.interrupts(0), 0);
     driver.write(Register::GlintDynCtl(0), INTENA | CLEARPBA | 3 << 3);
-    assert_eq!(driver.interrupts(0), 1, "once for both, and CLEARPBA drops none");
+    assert_eq!(driver.interrupts(0), 1, "both events cause one interrupt, which CLEARPBA does not drop");
     driver.enable_vector(0);
     assert_eq!(driver.interrupts(0), 0);
     assert_eq!(driver.read(Register::GlintDynCtl(0)) & INTENA, INTENA);
@@ -49,7 +49,7 @@ fn disabled_cause_signals_nothing() {
     pulse(&mut driver);
     driver.enable_vector(0);
     assert_eq!(driver.interrupts(0), 0);
-    assert!(driver.event().is_some(), "the event is there all the same");
+    assert!(driver.event().is_some(), "the event is still written");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn control_register_routes_cause_to_vector() {
     assert_eq!([driver.interrupts(0), driver.interrupts(5)], [0, 1]);
     driver.write(Register::PfintFwCtl, 1 << 30 | 2047);
     pulse(&mut driver);
-    assert_eq!(driver.read(Register::GlintDynCtl(2047)), 0, "a vector that the function has not");
+    assert_eq!(driver.read(Register::GlintDynCtl(2047)), 0, "the function does not have this vector");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn reinstalled_eventfds_deliver_pending_interrupts() {
     pulse(&mut driver);
     driver.bus.hca.interrupts().disconnect();
     driver.bus.wire();
-    assert_eq!(driver.interrupts(0), 1, "what waited for the vector to be unmasked");
+    assert_eq!(driver.interrupts(0), 1, "the interrupt was pending while the vector was masked");
 }
 
 #[test]
@@ -211,5 +211,5 @@ fn cause_without_interval_signals_immediately() {
     assert_eq!(driver.interrupts(0), 1, "a software trigger without an interval");
     driver.enable_vector(0);
     wait(&mut driver, 50);
-    assert_eq!(driver.interrupts(0), 0, "and nothing comes twice");
+    assert_eq!(driver.interrupts(0), 0, "no interrupt is repeated");
 }

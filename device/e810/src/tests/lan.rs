@@ -228,7 +228,7 @@ fn mac_loopback_returns_frames_until_reset() {
     sent.iter().for_each(|frame| nic.send(frame, 0));
     nic.receive_frame(&frame(MAC.0, PEER, 60));
     assert_eq!([0, 1].map(|entry| nic.received(entry).0), sent);
-    assert_eq!(nic.received(2).1, 0, "nothing comes from the wire");
+    assert_eq!(nic.received(2).1, 0, "frames from the wire are dropped");
     nic.driver.succeed(&set(0));
     nic.send(&sent[1], 0);
     assert_eq!(nic.driver.bus.settle(), sent[1..]);
@@ -249,7 +249,7 @@ fn frames_of_one_turn_share_interrupt() {
     nic.driver.bus.settle();
     assert_eq!(nic.interrupts(), 1);
     nic.driver.enable_vector(VECTOR);
-    assert_eq!(nic.interrupts(), 0, "nothing came that the first one did not tell of");
+    assert_eq!(nic.interrupts(), 0, "the first interrupt covers all frames");
 }
 
 /// Returns a TCP/IPv4 frame with headers of 14 + 20 + 20 bytes.
@@ -375,7 +375,7 @@ fn rdma_queue_sets_without_leaves_are_limited() {
         driver.succeed(&delete_leaf(&reply.buffer[12..16]));
     }
     assert_eq!(driver.execute(&add_rdma_set(512)).status, 16, "ENOSPC");
-    assert_eq!(driver.execute(&add_rdma_set(0)).status, 13, "EEXIST: it is there without its leaf");
+    assert_eq!(driver.execute(&add_rdma_set(0)).status, 13, "EEXIST: the set exists without its leaf");
     // Bit 15 of an ID in "disable queues" marks an RDMA queue set.
     driver.succeed(&disable_queue(1 << 15));
     driver.succeed(&add_rdma_set(0));

@@ -89,7 +89,7 @@ fn driver_can_disable_and_enable_link() {
     assert_eq!(driver.event().unwrap().data, data(&DOWN_DATA, 0));
     driver.write(Register::PfgenCtrl, 1);
     driver.open_admin_queue();
-    assert!(!up(&mut driver), "a reset of the function is none of the link");
+    assert!(!up(&mut driver), "a function reset does not affect the link");
     driver.succeed(&want_events());
     driver.succeed(&configure(1 << 5 | 1 << 3));
     assert!(up(&mut driver));
@@ -144,7 +144,7 @@ fn event_longer_than_buffer_is_dropped() {
     driver.poke(RECEIVE_RING, &free(31).emit());
     driver.bus.hca.set_link(false);
     assert_eq!((driver.event(), driver.interrupts(0)), (None, 0));
-    assert_eq!(driver.peek(0, 64), [0; 64], "what is behind the buffer is not touched");
+    assert_eq!(driver.peek(0, 64), [0; 64], "guest memory is not written");
     driver.poke(RECEIVE_RING, &free(32).emit());
     driver.bus.hca.set_link(true);
     assert_eq!(driver.interrupts(0), 1);

@@ -71,7 +71,7 @@ fn interrupted_package_download_can_be_restarted() {
     let mut other = piece();
     other[16..20].copy_from_slice(b"else");
     driver.succeed(&AdminCommand::with_input(Opcode::DownloadPackage, [0; 16], &other));
-    assert_eq!(info(&mut driver)[8..12], *b"else", "and may be another one");
+    assert_eq!(info(&mut driver)[8..12], *b"else", "a different package can be downloaded");
 }
 
 #[test]

@@ -163,7 +163,7 @@ fn inline_data_in_receive_is_rejected() {
 }
 
 #[test]
-fn unreadable_queue_is_broken_and_missing_queue_is_empty() {
+fn next_distinguishes_unreadable_from_missing_queue() {
     let (mut mem, mut queue) = queue(QueueOptions::default());
     mem.pd = Pdn::new(4);
     assert_eq!(queue.next(NOW, &mem), Fetch::Broken);
@@ -171,7 +171,7 @@ fn unreadable_queue_is_broken_and_missing_queue_is_empty() {
 }
 
 #[test]
-fn requiring_valid_bit_ignores_stale_slots() {
+fn required_valid_bit_skips_stale_slots() {
     let options = QueueOptions { rq_valid_bit: true, ..QueueOptions::default() };
     for (usr_page, posted) in [(1, false), (0, true)] {
         let (mem, mut queue) = queue(options);
@@ -379,7 +379,7 @@ fn linking_consumed_slot_does_not_repost_it() {
 }
 
 #[test]
-fn stale_receives_are_not_posted() {
+fn stale_receives_are_ignored_after_reset() {
     let (mem, mut queue) = of_library();
     (0..4).for_each(|slot| post(&mem, slot, &[unit(1)], 3));
     assert!(matches!(queue.next(NOW, &mem), Fetch::Ready(_)));

@@ -63,7 +63,7 @@ fn in_rts() -> Machine {
 }
 
 #[test]
-fn documented_qp_context_is_stored_and_queried() {
+fn query_returns_documented_qp_context() {
     let mut machine = initialised(Options::default());
     machine.poke(ENTRY, &[0xaa; 256]);
     machine.ok(Op::Rst2Init, 0, ROLLING | QPN, &init());

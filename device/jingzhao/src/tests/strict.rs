@@ -342,7 +342,7 @@ fn each_violation_is_reported_by_one_rule() {
         (rule.name, violations(&machine))
     };
     let wrong: Vec<_> = CASES.iter().map(reported).filter(|(rule, found)| *found != [(*rule, 1)]).collect();
-    assert!(wrong.is_empty(), "rule, and what was reported: {wrong:#?}");
+    assert!(wrong.is_empty(), "expected rules, each with the reported violations: {wrong:#?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Rejects commands for a port of the other type.
+//! Rejects commands that do not apply to the port's type, InfiniBand or Ethernet.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.4 to 5.6.
@@ -10,7 +10,7 @@ use crate::check::{Check, Rejection};
 use crate::options::Port;
 use crate::port::{EthernetPort, PortState};
 
-/// Returns the type of port that a command requires, or `None` if both types have the command.
+/// Returns the port type that a command requires, or `None` if the command applies to both types.
 const fn required(opcode: Opcode) -> Option<Port> {
     use Opcode as Op;
     match opcode {
@@ -67,7 +67,7 @@ impl Call<'_, '_> {
         Check::PortType.rejects(self.opcode.code())
     }
 
-    /// Rejects the command if it requires a port of the other type.
+    /// Rejects the command if it does not apply to the port's type.
     pub(super) fn check_port(&self) -> Result<(), Rejection> {
         match (required(self.opcode), &self.resources.port) {
             (Some(Port::InfiniBand), PortState::Ethernet(_))

@@ -73,7 +73,7 @@ impl Fields {
         match ip.transport {
             Transport::Tcp(ports) => {
                 let tcp = frame.get(ip.payload_at..).unwrap_or_default();
-                // RFC 9293, section 3.1, and bit 8 for the former nonce sum of RFC 3540.
+                // RFC 9293, section 3.1. Bit 8 is the former nonce sum (NS) flag of RFC 3540.
                 let flags = (byte(tcp, 12) & 1) << 8 | byte(tcp, 13);
                 *protocol |= flags << 32 | pair(ports);
             }
@@ -83,7 +83,7 @@ impl Fields {
         Self(words)
     }
 
-    /// Returns the fields with all bits cleared that are not in `mask`.
+    /// Returns the fields with all bits outside `mask` cleared.
     #[must_use]
     pub fn masked(mut self, mask: &Self) -> Self {
         self.0.iter_mut().zip(mask.0).for_each(|(word, mask)| *word &= mask);

@@ -293,7 +293,7 @@ fn other_port_registers_match_specification() {
 }
 
 #[test]
-fn unicast_list_sets_mac_of_port() {
+fn unicast_list_sets_port_mac() {
     let mut driver = initialised_with_ethernet();
     assert_eq!(driver.hca.mac(), mac(1));
     let context = NicVportContext { list_len: 1, ..NicVportContext::default() };

@@ -82,7 +82,7 @@ fn random_commands_complete() {
 
 /// Like [`random_commands_complete`], but most commands are sent for three user contexts with objects of their own.
 #[test]
-fn random_commands_of_users_complete() {
+fn random_user_commands_complete() {
     let mut random = Random(0x0dd0_57ab_1e5e_ed01);
     let mut driver = with_users();
     for round in 0..20_000 {

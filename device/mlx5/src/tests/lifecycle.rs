@@ -60,7 +60,8 @@ fn enable_drops_all_objects() {
     assert_eq!(driver.hca.frontend_and_memory().0.counters().starts, 2);
 }
 
-/// At power-off, the driver does not destroy its objects. It still arms the EQ that reports the teardown.
+/// At power-off, the driver leaves its objects in place and arms the EQ once more after the teardown event. Strict mode
+/// must report neither.
 #[test]
 fn nic_state_request_drops_objects_after_fast_teardown() {
     let mut driver = initialised();

@@ -81,7 +81,7 @@ fn post(user: &mut User, bytes: &[u8]) {
     user.ring_send(&doorbell);
 }
 
-/// Arms the CQ after writing the doorbell record. `change` modifies the arm request first.
+/// Writes an arm request, modified by `change`, to the CQ's doorbell record, and then rings the arm doorbell.
 fn arm(user: &mut User, change: impl FnOnce(&mut ArmCq)) {
     let mut arm = user.next_arm();
     change(&mut arm);
@@ -106,7 +106,7 @@ fn give_pages(user: &mut User, list: &[u64]) {
     user.ok(&Command::ManagePages(give, Pages::parse(&list)));
 }
 
-/// Registers a free key with the low byte `low`. Returns the whole key.
+/// Registers the free key `key`, replacing its low byte with `low`. Returns the new key.
 fn register(a: &mut User, b: &mut User, key: u32, context: MkeyContext, low: u8) -> u32 {
     let list = mtts();
     let control =
@@ -286,7 +286,7 @@ const CASES: &[Case] = &[
     }),
 ];
 
-/// Header of a strided list with one entry of 8 bytes, for a key of 24 bytes.
+/// Header of a strided list with one 8-byte entry, repeated three times to cover a 24-byte key.
 const SOUND_HEADER: RepeatBlock = RepeatBlock { byte_count: 8, key: REPEAT_KEY, repetitions: 3, entries: 1 };
 
 /// Registers a strided layout with this header.
@@ -319,7 +319,8 @@ fn correct_software_is_not_reported() {
         assert_eq!((a.reap().len(), b.reap().len()), (1, 1));
         b.receive_events();
     }
-    // Software updates the record before it rings the doorbells of several requests, so the record is ahead of them.
+    // Software updates the record for several requests before it rings their doorbells, so the record runs ahead of the
+    // doorbells.
     (0..3).for_each(|_| b.post_recv(0, 64));
     let doorbells: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&a.send(0, 8))).collect();
     doorbells.iter().for_each(|doorbell| a.ring_send(doorbell));
@@ -373,7 +374,7 @@ fn each_violation_is_reported_under_one_rule() {
     };
     let alone = |(rule, found): &(&'static str, Vec<(&'static str, u64)>)| matches!(&found[..], [(name, _)] if name == rule);
     let wrong: Vec<_> = CASES.iter().map(reported).filter(|found| !alone(found)).collect();
-    assert!(wrong.is_empty(), "rule, and what was reported: {wrong:#?}");
+    assert!(wrong.is_empty(), "expected rules, each with the reported violations: {wrong:#?}");
 }
 
 #[test]

@@ -243,7 +243,7 @@ fn trace_names_fields_of_strided_layout() {
 
 /// Strict mode explains an access that fails inside a list.
 #[test]
-fn denial_names_listed_key() {
+fn access_denial_log_names_key_in_list() {
     let (mut a, mut b) = User::pair(Service::Rc);
     a.hca.set_strict(true);
     let written = Written::default();

@@ -60,7 +60,7 @@ fn wrong_state_command_is_rejected() {
     user.ok(TO_RST, &[], QPN);
     user.ok(TO_RST, &[], QPN);
     user.ok(RST2INIT, &inbox, QPN + 0x1_0000);
-    assert_eq!(user.query().emit(), Qpc::default().emit(), "the number that was is in RESET");
+    assert_eq!(user.query().emit(), Qpc::default().emit(), "the previous QP number is in RESET");
 }
 
 #[test]

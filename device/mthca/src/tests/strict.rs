@@ -104,7 +104,7 @@ fn post(user: &mut User, opcode: u8, bytes: &[u8]) {
     user.ring_doorbell(&doorbell);
 }
 
-/// Returns the bytes of a WQE, with the byte at an offset changed.
+/// Returns the bytes of a WQE after applying `change` to the byte at offset `at`.
 fn altered(wqe: &SendWqe, at: usize, change: impl FnOnce(u8) -> u8) -> Vec<u8> {
     let mut bytes = wqe.emit();
     bytes[at] = change(bytes[at]);
@@ -427,8 +427,8 @@ fn conforming_driver_causes_no_violations() {
         b.receive_event(round + 1);
         b.write(EQ_ARM, 1 << 1);
     }
-    // Software posts several requests and updates the doorbell record before ringing the doorbells, so the record is
-    // ahead of the doorbells.
+    // Software updates the record for several requests before it rings their doorbells, so the record runs ahead of the
+    // doorbells.
     (0..3).for_each(|_| b.post_recv(0, 64));
     let rings: Vec<_> = (0..3).map(|_| a.post_without_doorbell(&send(0, 8))).collect();
     rings.iter().for_each(|doorbell| a.ring_doorbell(doorbell));
@@ -482,7 +482,7 @@ fn each_violation_is_reported_under_one_rule() {
     };
     let alone = |(rule, found): &(&'static str, Vec<(&'static str, u64)>)| matches!(&found[..], [(name, _)] if name == rule);
     let wrong: Vec<_> = CASES.iter().map(reported).filter(|found| !alone(found)).collect();
-    assert!(wrong.is_empty(), "rule, and what was reported: {wrong:#?}");
+    assert!(wrong.is_empty(), "expected rules, each with the reported violations: {wrong:#?}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! NIXL, a library that moves data between inference servers, over its own UCX between two ConnectX cards with an
-//! Ethernet port: NIXL's example with two agents in one guest, and transfers between two guests.
+//! Tests NIXL, a library that moves data between inference servers. Its bundled UCX runs over two ConnectX cards with
+//! an Ethernet port. NIXL's example connects two agents in one guest, and the lab's program connects two guests.
 //!
 //! NIXL's UCX is newer than Debian's, and uses its own copies of libibverbs and libmlx5.
 
@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 const FOLDER: &str = "/mnt";
 const PROGRAM: &str = include_str!("../../../guest/nixl_transfer.py");
 
-/// Minimum number of bytes that the program transfers in each direction. Two of the transfers have 64 MiB each.
+/// Minimum number of bytes that the program transfers in each direction. Two transfers per direction are 64 MiB each.
 const BYTES: u64 = 128 << 20;
 /// Number of transfers that the program performs: five in each direction.
 const TRANSFERS: usize = 10;
@@ -90,8 +90,8 @@ impl Pair {
     async fn example(&mut self, transport: &Transport) -> Result<()> {
         let before = self.a.rdma_received().await?;
         let environment = environment(&mut self.a, transport).await?;
-        // The wheel's programs are not executable, so the dynamic loader is called directly. The programs do not find
-        // the libraries in the first directory by themselves.
+        // The wheel's programs are not executable, so run them through the dynamic loader. They do not find the
+        // libraries in `.nixl_cu12.mesonpy.libs` on their own, so add that directory to the search path.
         let line = format!(
             "{environment} LD_LIBRARY_PATH={FOLDER}/.nixl_cu12.mesonpy.libs /lib64/ld-linux-x86-64.so.2 \
              {FOLDER}/nixl_cu12.scripts/nixl_example UCX"

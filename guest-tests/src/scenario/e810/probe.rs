@@ -123,7 +123,7 @@ impl Probe {
         self.no_warnings(package).await
     }
 
-    /// Loads the driver and brings up both interfaces, each in its own network namespace.
+    /// Loads the driver and brings up both interfaces. The second E810's interface moves to its own network namespace.
     pub(super) async fn load(&mut self) -> Result<()> {
         load(&mut self.vm, &["ice"]).await?;
         self.find().await

@@ -70,8 +70,8 @@ async fn kernel_receives(pair: &mut Pair) -> Result<()> {
     connection.destroy(pair).await
 }
 
-/// Sends enough messages for the positions in both rings to wrap several times. The positions in doorbells keep
-/// growing, beyond the end of the ring.
+/// Sends enough messages to wrap both rings several times. The positions in doorbells are free-running, so they exceed
+/// the ring size.
 async fn queue_shape(pair: &mut Pair, log_slots: u8, log_slot_bytes: u8) -> Result<()> {
     let shape = CreateQp {
         log_sq_slots: log_slots,

@@ -56,7 +56,7 @@ mod tests {
 
     /// The expected numbers are from the drivers' packet type tables.
     #[test]
-    fn packet_types_match_drivers() {
+    fn packet_types_match_driver_tables() {
         let v4 = |protocol: u8, more: u8| {
             let header =
                 [0x08, 0, 0x45, 0, 0, 40, 0, 0, more, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];

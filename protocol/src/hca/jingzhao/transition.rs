@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn numbering_determines_meaning_of_bits() {
+    fn mask_bits_depend_on_numbering() {
         use Attributes as A;
         let mask = 1 << 6 | 1 << 11 | 1 << 14 | 1 << 31;
         assert_eq!(Numbering::Document.named(mask), A::QKEY | A::RNR_RETRY | A::ALT_PATH);

@@ -10,7 +10,7 @@ use crate::layout;
 layout! {
     /// Input of commands without arguments.
     pub struct NoArguments[16] big_endian {
-        /// Variant of the command, which these commands do not use.
+        /// Opcode modifier. Commands without arguments do not use it.
         @0x06  op_mod: u16 => Hex,
     }
 }
@@ -92,7 +92,7 @@ impl AdapterInfo {
     /// IEEE vendor ID (OUI) of Mellanox.
     pub const OUI: u32 = 0x2c9;
 
-    /// Returns this device's vendor ID with the given board ID, which is truncated to 16 bytes.
+    /// Returns the adapter information of a device with this board ID, which is truncated to 16 bytes.
     pub fn with_board_id(id: &str) -> Self {
         let mut board_id = [0; 16];
         board_id.iter_mut().zip(id.bytes()).for_each(|(to, from)| *to = from);

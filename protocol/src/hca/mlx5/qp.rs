@@ -153,11 +153,11 @@ layout! {
         @0x90[23:21]  log_responder_depth: u8,
         /// Atomic mode; 1 means InfiniBand atomics.
         @0x90[19:16]  atomic_mode: u8,
-        /// Whether peers can execute RDMA READ.
+        /// Whether peers may execute RDMA READ.
         @0x90[15]     remote_read: bool,
-        /// Whether peers can execute RDMA WRITE.
+        /// Whether peers may execute RDMA WRITE.
         @0x90[14]     remote_write: bool,
-        /// Whether peers can execute atomic operations.
+        /// Whether peers may execute atomic operations.
         @0x90[13]     remote_atomic: bool,
         /// Offset of the first entry in its page; see [`super::page_offset`].
         @0x90[11:6]   page_offset: u8,

@@ -81,8 +81,8 @@ fn inbound_frame_is_captured_before_impairment() {
     for _ in 0..4 {
         hca.handle_frame(&frame);
     }
-    assert_eq!(hca.port_stats().dropped(DropReason::Icrc), 1, "corrupted, found and counted");
-    assert_eq!(hca.port_stats().roce, 3, "one of two, one as it came");
+    assert_eq!(hca.port_stats().dropped(DropReason::Icrc), 1, "the corrupted frame is dropped");
+    assert_eq!(hca.port_stats().roce, 3, "the duplicated frame and the unmodified frame");
     hca.flush();
     let packets = captured(&path);
     assert_eq!(packets.len(), 4);

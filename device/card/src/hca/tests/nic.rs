@@ -292,7 +292,7 @@ fn nic_mac_is_restored_by_reset() {
     hca.reset();
     hca.region_write(Region::Config, 4, &[6, 0]);
     hca.handle_frame(&to_old);
-    assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 2), "its RDMA half is not in use");
+    assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 2), "the RDMA half is disabled");
     hca.port.set_rdma(true);
     hca.handle_frame(&to_old);
     assert_eq!(hca.port_stats().roce, 2);
@@ -327,7 +327,7 @@ fn engine_and_nic_alternate_after_at_most_32_frames() {
     hca.frontend.to_send = vec![plain(mac(1), mac(9), 1000); 300].into();
     let turns = turns(&mut hca);
     assert_eq!(turns.iter().map(Vec::len).collect::<Vec<_>>(), [128, 128, 45]);
-    assert_ne!(turns[0][0], 1000, "the engine began");
+    assert_ne!(turns[0][0], 1000, "the engine's packet is sent first");
     assert!(turns.concat()[1..].iter().all(|len| *len == 1000));
 
     // The engine sends after at most 32 NIC frames, even if the NIC has more.
@@ -380,7 +380,7 @@ fn nic_deadline_is_handled_when_due() {
     assert_eq!(hca.next_deadline(), Some(at(10)));
     hca.set_now(at(9));
     hca.handle_deadline();
-    assert_eq!(hca.next_deadline(), Some(at(10)), "it was early");
+    assert_eq!(hca.next_deadline(), Some(at(10)), "the deadline has not passed");
     hca.set_now(at(11));
     hca.handle_deadline();
     assert_eq!(
@@ -398,7 +398,7 @@ fn link_down_stops_frames_and_notifies_nic() {
     hca.drain();
     assert!(
         hca.outbound().is_empty() && hca.frontend.to_send.is_empty(),
-        "its descriptors are done all the same"
+        "descriptors complete although the link is down"
     );
     assert!(hca.frontend.received.is_empty());
     let stats = hca.port_stats();
@@ -421,7 +421,7 @@ fn send_as_lid_1(hca: &mut Hca<Nic>) {
 }
 
 #[test]
-fn nic_and_rdma_frames_with_foreign_source_ip_are_dropped() {
+fn frames_with_foreign_source_ip_are_dropped() {
     let identity = |lid| Identity::from_lid(Lid::new(lid));
     let folder = tempfile::tempdir().unwrap();
     let mut networks = Networks::default();

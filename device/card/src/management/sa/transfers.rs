@@ -243,7 +243,7 @@ mod tests {
 
         let most = MAX_BYTES / record::PATH.stride();
         assert_eq!(begin(&mut transfers, 24, most + 1), Err(MadStatus::NO_RESOURCES));
-        assert_eq!(under_way(&transfers), [21, 23, 22], "what is refused takes no room");
+        assert_eq!(under_way(&transfers), [21, 23, 22], "a rejected transfer uses no space");
         begin(&mut transfers, 24, most).unwrap();
         assert_eq!(under_way(&transfers), [24]);
     }

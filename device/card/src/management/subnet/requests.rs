@@ -96,11 +96,11 @@ mod tests {
     fn response_is_accepted_once_from_queried_node() {
         let mut requests = OpenRequests::default();
         let tid = requests.open(at(0), PEER, DESCRIPTION).unwrap();
-        assert!(!requests.take(OTHER, DESCRIPTION, tid), "another HCA's");
-        assert!(!requests.take(PEER, attribute::PORT_INFO, tid), "of another attribute");
-        assert!(!requests.take(PEER, DESCRIPTION, tid + 1), "of another transaction");
+        assert!(!requests.take(OTHER, DESCRIPTION, tid), "from another HCA");
+        assert!(!requests.take(PEER, attribute::PORT_INFO, tid), "for another attribute");
+        assert!(!requests.take(PEER, DESCRIPTION, tid + 1), "for another transaction");
         assert!(requests.take(PEER, DESCRIPTION, tid));
-        assert!(!requests.take(PEER, DESCRIPTION, tid), "a second time");
+        assert!(!requests.take(PEER, DESCRIPTION, tid), "a duplicate response");
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
             assert!(requests.take(lid, attribute::NODE_INFO, tid));
             assert!(!requests.take(lid, attribute::NODE_INFO, tid), "{lid:?} again");
         }
-        assert!(!requests.take(Lid::new(4), DESCRIPTION, tid), "what was not asked");
+        assert!(!requests.take(Lid::new(4), DESCRIPTION, tid), "an attribute that was not requested");
         for _ in 0..MAX_MISSED_SWEEPS {
             requests.start_sweep();
         }

@@ -51,8 +51,12 @@ fn broadcast_group_join_needs_no_parameters() {
     let left = answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group(BROADCAST, 1)));
     assert_eq!((left[3], status(&left)), (0x95, 0));
     let again = answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group(BROADCAST, 1)));
-    assert_eq!(status(&again), 0x0200, "it is no member any more");
-    assert_eq!(status(&answer(&mut management, sa(SET, GROUP, 0x1_0083, &wanted))), 0, "but the group is");
+    assert_eq!(status(&again), 0x0200, "the port is no longer a member");
+    assert_eq!(
+        status(&answer(&mut management, sa(SET, GROUP, 0x1_0083, &wanted))),
+        0,
+        "the group still exists"
+    );
 }
 
 /// mthca interface, section 9.3: mckey creates a group with a Q_Key of its own choice.
@@ -85,7 +89,7 @@ fn creator_sets_group_parameters() {
     assert_eq!(
         status(&answer(&mut management, sa(SET, GROUP, mask, &wanted))),
         0x0200,
-        "it has another Q_Key"
+        "the group has a different Q_Key"
     );
     let rejoined = answer(&mut management, sa(SET, GROUP, 0x1_0003, &group(mgid, 8)));
     assert_eq!(rejoined[56 + 32..56 + 36], [0x01, 0x23, 0x45, 0x67]);
@@ -95,7 +99,7 @@ fn creator_sets_group_parameters() {
         assert_eq!(status(&answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group(mgid, state)))), 0);
     }
     let found = answer(&mut management, sa(GET, GROUP, 1, &group(mgid, 0)));
-    assert_eq!(status(&found), 0x0300, "without members it is deleted");
+    assert_eq!(status(&found), 0x0300, "the group is deleted with its last member");
 }
 
 #[test]
@@ -103,18 +107,18 @@ fn invalid_joins_are_rejected() {
     let mut management = open(1);
     let mut refused =
         |mask, record: [u8; 52]| status(&answer(&mut management, sa(SET, GROUP, mask, &record)));
-    assert_eq!(refused(0x3, group(BROADCAST, 1)), 0x0600, "no join state in the mask");
-    assert_eq!(refused(0x1_0003, group(BROADCAST, 0)), 0x0200, "no bit in it");
+    assert_eq!(refused(0x3, group(BROADCAST, 1)), 0x0600, "the mask excludes the join state");
+    assert_eq!(refused(0x1_0003, group(BROADCAST, 0)), 0x0200, "the join state is 0");
     assert_eq!(refused(0x1_0003, group(GID_2, 1)), 0x0500, "no group");
     let mut foreign = group(BROADCAST, 1);
     foreign[16..32].copy_from_slice(&GID_2);
-    assert_eq!(refused(0x1_0003, foreign), 0x0500, "another's port");
+    assert_eq!(refused(0x1_0003, foreign), 0x0500, "the GID is not the requester's");
     let mut limited = group([0xff, 0x15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9], 1);
     limited[38] = 4;
-    assert_eq!(refused(0x1_0003 | 0b11 << 4, limited), 0, "greater than 2048 is 4096");
+    assert_eq!(refused(0x1_0003 | 0b11 << 4, limited), 0, "the only MTU greater than 2048 is 4096");
     limited[15] = 10;
     limited[38] = 1 << 6;
-    assert_eq!(refused(0x1_0003 | 0b11 << 4, limited), 0x0200, "less than nothing");
+    assert_eq!(refused(0x1_0003 | 0b11 << 4, limited), 0x0200, "no MTU is less than code 0");
 }
 
 /// IBTA volume 1, section 15.2.5.17, defines the codes of MTU, rate and packet lifetime.
@@ -277,7 +281,7 @@ fn sa_ignores_responses_and_other_mad_classes() {
     );
     assert_eq!(ask(&mut management, QP0, request(1, 1, 5, 2, 0)), [] as [Mad; 0], "a trap");
     management.close_port();
-    assert_eq!(ask(&mut management, QP1, sa(GET, 1, 0, &[])), [] as [Mad; 0], "a closed port");
+    assert_eq!(ask(&mut management, QP1, sa(GET, 1, 0, &[])), [] as [Mad; 0], "the port is closed");
 }
 
 #[test]
@@ -288,7 +292,7 @@ fn services_are_registered_found_and_removed() {
     record[8..24].copy_from_slice(&GID_1);
     record[48..52].copy_from_slice(b"name");
     let mut ask = |method, mask, record: &[u8]| answer(&mut management, sa(method, 0x31, mask, record));
-    assert_eq!(status(&ask(SET, 0b11, &record)), 0x0600, "without a P_Key");
+    assert_eq!(status(&ask(SET, 0b11, &record)), 0x0600, "the P_Key is missing");
     assert_eq!(status(&ask(SET, 0x7f, &record)), 0);
     let found = ask(GET, 1, &record[..8]);
     assert_eq!((status(&found), &found[56..56 + 176]), (0, &record[..]));

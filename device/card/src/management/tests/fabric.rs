@@ -155,7 +155,7 @@ fn directed_route_reaches_other_adapter() {
         let switch = fabric.directed(&[1], 0x11, 0).expect("the switch answers");
         assert_eq!(switch[66..68], [2, 2], "a switch of two ports");
         assert_eq!(switch[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0xbf, 0xff], "its port GUID");
-        assert_eq!(switch[100], 1, "the question came through port 1");
+        assert_eq!(switch[100], 1, "the request arrived at port 1");
         for port in [1, 2] {
             let info = fabric.directed(&[1], 0x15, port).unwrap();
             assert_eq!((status(&info), info[96] & 0xf, info[97] >> 4), (0x8000, 4, 5), "port {port}");
@@ -168,7 +168,7 @@ fn directed_route_reaches_other_adapter() {
         let own = fabric.directed(&[1, 1], 0x11, 0).expect("the own adapter answers too");
         assert_eq!(own[84..92], GID_1[8..]);
         assert_eq!(fabric.directed(&[1, 3], 0x11, 0), None, "port 3 has no device");
-        assert_eq!(fabric.directed(&[1, 2, 1], 0x11, 0), None, "an adapter leads nowhere");
+        assert_eq!(fabric.directed(&[1, 2, 1], 0x11, 0), None, "an adapter does not forward packets");
     }
 }
 
@@ -446,10 +446,10 @@ fn sweep_of_other_hca_is_answered() {
         });
         sent.collect::<Vec<_>>()
     };
-    assert_eq!(look(&mut management, 0), [] as [u8; 0], "not even answered");
+    assert_eq!(look(&mut management, 0), [] as [u8; 0], "the request gets no response");
     let mut other = open(1);
     assert_eq!(look(&mut other, 1), [0x81]);
-    assert_eq!(look(&mut other, 2), [0x81], "and not asked back");
+    assert_eq!(look(&mut other, 2), [0x81], "the request causes no query");
 }
 
 #[test]
@@ -592,8 +592,8 @@ fn agents_answer_without_guest_software() {
     };
     assert_eq!(ask(QP0, request(1, 1, 1, 0x11, 0)).map(|mad| mad[66]), Some(1));
     assert_eq!(ask(QP1, request(4, 1, 1, 1, 0)).map(|mad| status(&mad)), Some(0));
-    assert_eq!(ask(QP1, request(1, 1, 1, 0x11, 0)), None, "subnet management is QP0's");
-    assert_eq!(ask(QP0, request(4, 1, 1, 1, 0)), None, "and nothing else is");
+    assert_eq!(ask(QP1, request(1, 1, 1, 0x11, 0)), None, "subnet management uses QP0");
+    assert_eq!(ask(QP0, request(4, 1, 1, 1, 0)), None, "QP0 accepts only subnet management");
     assert_eq!(ask(QP1, request(3, 2, 1, 0x11, 0)), None, "a request for another port's administration");
 
     let received = Datagram {

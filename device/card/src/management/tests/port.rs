@@ -80,7 +80,7 @@ fn unknown_attribute_returns_specified_status() {
     assert_eq!(ifc(request(1, 1, 5, 0x02, 0)), None, "Trap");
     assert_eq!(ifc(request(1, 2, GET, 0x11, 0)).map(|mad| status(&mad)), Some(0x04), "class version 2");
     assert_eq!(ifc(request(1, 1, SET, 0x11, 0)).map(|mad| status(&mad)), Some(0x0c), "Set(NodeInfo)");
-    assert_eq!(ifc(request(1, 1, 0x81, 0x11, 0)), None, "an answer draws none");
+    assert_eq!(ifc(request(1, 1, 0x81, 0x11, 0)), None, "a response is not answered");
     assert_eq!(ifc(request(1, 1, 7, 0x02, 0)), None, "TrapRepress");
     assert_eq!(ifc(request(9, 1, GET, 0x11, 0)), None, "a vendor's class");
     assert_eq!(ifc(request(3, 2, GET, 0x11, 0)), None, "subnet administration is not of the port");
@@ -111,17 +111,21 @@ fn set_port_info_requires_m_key_once_it_is_configured() {
     mad[97] &= 0x0f;
     let set = |management: &mut Management, mad: &Mad| management.mad_ifc(&at(0), mad, MkeyCheck::Enforce);
     assert_eq!(set(&mut management, &mad).map(|mad| status(&mad)), Some(0));
-    assert_eq!(set(&mut management, &mad), None, "the key of the request is 0");
+    assert_eq!(set(&mut management, &mad), None, "the request has M_Key 0");
     let look = request(1, 1, GET, 0x15, 1);
     let seen = set(&mut management, &look).unwrap();
-    assert_eq!((&seen[64..72], &seen[108..110]), (&[0; 8][..], &[0, 1][..]), "hidden, and one violation");
+    assert_eq!(
+        (&seen[64..72], &seen[108..110]),
+        (&[0; 8][..], &[0, 1][..]),
+        "the M_Key is hidden and one violation is counted"
+    );
     mad[24..32].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
     mad[98] = 2 << 6;
     assert_eq!(set(&mut management, &mad).map(|mad| status(&mad)), Some(0));
     assert_eq!(set(&mut management, &look), None, "protection 2 hides everything");
     assert!(
         management.mad_ifc(&at(0), &look, MkeyCheck::Ignore).is_some(),
-        "but not from the device's own software"
+        "no check applies to the device's own software"
     );
 }
 

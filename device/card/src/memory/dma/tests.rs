@@ -551,12 +551,12 @@ fn truncated_file_is_inaccessible_after_first_fault() {
     ftruncate(&cut, PAGE_LEN).unwrap();
     let mut out = [7; 4];
     assert!(memory.read(iova(3 * PAGE_LEN), &mut out).is_err());
-    assert_eq!(out, [0; 4], "the access that met the loss");
+    assert_eq!(out, [0; 4], "the access that detects the loss reads zeros");
     let mut out = [7; 4];
     for page in 0..4 {
         assert!(memory.read(iova(page * PAGE_LEN), &mut out).is_err());
     }
-    assert_eq!(out, [7; 4], "later ones, to pages that are there as well");
+    assert_eq!(out, [7; 4], "later accesses fail without changing the buffer");
 }
 
 #[test]

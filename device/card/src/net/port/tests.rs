@@ -230,7 +230,7 @@ fn replies_to_one_sender_are_rate_limited() {
         assert_eq!(answers(&mut port, &flood).len(), 100, "{question:02x?}");
         assert_eq!(port.stats().dropped(DropReason::OverRate), 150);
         let other = replace_mac(question, 6, mac(9));
-        assert_eq!(answers(&mut port, &[other]).len(), 1, "another's question");
+        assert_eq!(answers(&mut port, &[other]).len(), 1, "requests from another sender are answered");
     }
 }
 
@@ -248,8 +248,12 @@ fn answers_do_not_exceed_length_of_requests() {
     let mut of_another = arp_request();
     of_another[22..28].copy_from_slice(&mac(7).0);
     let found = answers(&mut port(), &[of_another]);
-    assert_eq!((found[0].0, &found[0].1[..6]), (mac(1), &mac(1).0[..]), "whatever the sender's own claim");
-    assert_eq!(found[0].1[32..38], mac(7).0, "which the answer repeats");
+    assert_eq!(
+        (found[0].0, &found[0].1[..6]),
+        (mac(1), &mac(1).0[..]),
+        "the reply goes to the source MAC of the frame"
+    );
+    assert_eq!(found[0].1[32..38], mac(7).0, "the reply repeats the sender address of the ARP request");
 }
 
 /// Replaces the source address. IPv4 frames get a valid header checksum, a valid ICRC if they contain an ICRC,

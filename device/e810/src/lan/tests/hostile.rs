@@ -192,7 +192,7 @@ impl Hostile {
             let mut out = Vec::new();
             let guest = (&self.bench.memory, &mut self.bench.monitor);
             if self.bench.lan.poll_frame(guest, &mut out).is_none() {
-                assert!(out.is_empty(), "what is no frame is taken back");
+                assert!(out.is_empty(), "without a frame the buffer must stay empty");
                 break;
             }
             self.sent += 1;
@@ -255,6 +255,6 @@ fn hostile_driver_harms_only_its_own_queues() {
             hostile.bench.read(Register::GlvUprc(VSI)) + hostile.bench.read(Register::GlvMprc(VSI));
         let (sent, violations) = (hostile.sent, hostile.violations);
         println!("sent {sent}, received {received}, violations {violations}");
-        assert!(sent > 100 && received > 100 && violations > 100, "it does something");
+        assert!(sent > 100 && received > 100 && violations > 100, "the run covers too little");
     }
 }

@@ -227,12 +227,12 @@ fn frame_without_buffer_is_dropped() {
     }
     bench.lan.take_causes();
     bench.receive_frame(&[2; 257], PLAIN);
-    assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1, "two are needed");
+    assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1, "the frame needs two descriptors");
     assert!(bench.lan.take_causes().is_empty());
     bench.receive_frame(&[2; 256], PLAIN);
     bench.receive_frame(&[2; 60], PLAIN);
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 2);
-    assert!(!bench.entry(u64::from(RING_LEN) - 1).done(), "the entry at the tail is software's");
+    assert!(!bench.entry(u64::from(RING_LEN) - 1).done(), "software owns the entry at the tail");
 
     // Post two more descriptors, one at a time.
     bench.give(0);
@@ -242,7 +242,7 @@ fn frame_without_buffer_is_dropped() {
     bench.write(Register::QrxTail(QUEUE), 1);
     bench.receive_frame(&[4; 60], PLAIN);
     assert_eq!(bench.data(0), [4; 60], "around the end");
-    assert_eq!(bench.read(Register::GlvUprc(VSI)), u64::from(RING_LEN) + 3, "two of them were dropped");
+    assert_eq!(bench.read(Register::GlvUprc(VSI)), u64::from(RING_LEN) + 3, "two frames were dropped");
 }
 
 #[test]
@@ -283,12 +283,12 @@ fn queue_context_takes_effect_on_enable() {
     assert_eq!(bench.read(Register::QrxCtrl(QUEUE)), 0);
     bench.give(1);
     bench.receive_frame(&[2; 60], PLAIN);
-    assert!(!bench.entry(1).done(), "a queue that is disabled touches nothing");
+    assert!(!bench.entry(1).done(), "a disabled queue writes no descriptor");
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1);
 
     bench.enable(context(RING, RING_LEN, 9728, Split::No, true));
     bench.receive_frame(&[6; 60], PLAIN);
-    assert_eq!(bench.data(0), [6; 60], "from the begin of the ring");
+    assert_eq!(bench.data(0), [6; 60], "reception restarts at the first entry");
     let words = context(RING, RING_LEN, 9728, Split::No, true);
     for (index, word) in (0..).zip(words) {
         assert_eq!(bench.read(Register::QrxContext(index, QUEUE)), u64::from(word));
@@ -334,14 +334,14 @@ fn driver_error_stops_only_affected_queue() {
         assert_eq!(bench.read(Register::GlMdetRx), 1 << 31 | reason << 26 | u64::from(QUEUE), "{name}");
         assert!(bench.lan.take_causes().is_empty(), "{name}");
         bench.receive_frame(&[2; 60], PLAIN);
-        assert!(!bench.lan.take_malicious(), "{name}: nothing more is done for it");
+        assert!(!bench.lan.take_malicious(), "{name}: the stopped queue ignores later frames");
         if bench.memory.ranges() > 1 {
             continue;
         }
         bench.write(Register::QrxCtrl(QUEUE), 0);
         bench.enable(context(RING, RING_LEN, 1536, Split::No, true));
         bench.receive_frame(&[6; 60], PLAIN);
-        assert_eq!(bench.data(0), [6; 60], "{name}: works when enabled again");
+        assert_eq!(bench.data(0), [6; 60], "{name}: the queue works after it is enabled again");
     }
 }
 

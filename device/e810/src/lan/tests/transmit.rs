@@ -171,7 +171,7 @@ fn only_rs_descriptors_are_marked_done() {
 
     bench.poll().unwrap();
     assert!(bench.lan.take_causes().is_empty());
-    assert_eq!(bench.memory.peek::<16>(asking), before, "its frame was not read yet");
+    assert_eq!(bench.memory.peek::<16>(asking), before, "the frame has not been read yet");
     assert_eq!(bench.read(Register::QtxCommHead(QUEUE)), 1);
     bench.poll().unwrap();
     assert_eq!(bench.lan.take_causes()[..], [Cause::Transmit { queue: QUEUE, done: 1 }]);
@@ -179,7 +179,7 @@ fn only_rs_descriptors_are_marked_done() {
     done[8] |= 0xf;
     assert_eq!(bench.memory.peek::<16>(asking), done, "only the type has changed");
     for place in [quiet, first_buffer] {
-        assert_eq!(bench.memory.peek::<1>(place + 8)[0] & 0xf, 0, "it did not ask");
+        assert_eq!(bench.memory.peek::<1>(place + 8)[0] & 0xf, 0, "the descriptor did not request a report");
     }
     assert_eq!(bench.read(Register::QtxCommHead(QUEUE)), 5);
     assert_eq!(bench.poll(), None);
@@ -285,7 +285,7 @@ fn removed_queue_ignores_doorbells() {
     assert_eq!(bench.memory.peek::<1>(place + 8)[0] & 0xf, 0);
     ring.doorbell(&mut bench);
     assert_eq!(bench.poll(), None);
-    assert!(!bench.lan.remove_transmit(QUEUE), "it was removed");
+    assert!(!bench.lan.remove_transmit(QUEUE), "the queue has already been removed");
     bench.lan.add_transmit(QUEUE, context(RING, RING_LEN)).unwrap();
 }
 
@@ -451,7 +451,7 @@ fn driver_error_stops_only_affected_queue() {
         ring.frame(&bench, &[1; 64], 64, EOP, 0);
         ring.doorbell(&mut bench);
         assert_eq!(bench.sent(), Vec::<Vec<u8>>::new(), "{name}");
-        assert!(bench.lan.take_malicious() && !bench.lan.take_malicious(), "{name}: told once");
+        assert!(bench.lan.take_malicious() && !bench.lan.take_malicious(), "{name}: reported once");
         let event = 1 << 31 | u64::from(reason) << 26 | u64::from(QUEUE);
         assert_eq!(bench.read(Register::GlMdetTxTclan), event, "{name}");
         assert_eq!(bench.read(Register::PfMdetTxTclan), 1, "{name}");
@@ -461,7 +461,7 @@ fn driver_error_stops_only_affected_queue() {
         other.frame(&bench, &[2; 64], 64, EOP, 0);
         other.doorbell(&mut bench);
         ring.doorbell(&mut bench);
-        assert_eq!(bench.sent(), [[2; 64]], "{name}: the other queue goes on, this one does not");
+        assert_eq!(bench.sent(), [[2; 64]], "{name}: only the other queue continues");
 
         bench.write(Register::GlMdetTxTclan, u32::MAX);
         assert_eq!(bench.read(Register::GlMdetTxTclan), 0);
@@ -469,7 +469,7 @@ fn driver_error_stops_only_affected_queue() {
         let mut again = Ring::new(&mut bench, QUEUE);
         again.frame(&bench, &[3; 64], 64, EOP, 0);
         again.doorbell(&mut bench);
-        assert_eq!(bench.sent(), [[3; 64]], "{name}: removed and added it works");
+        assert_eq!(bench.sent(), [[3; 64]], "{name}: the queue works after it is removed and added");
     }
 }
 
@@ -503,5 +503,5 @@ fn unmapping_tso_buffer_stops_queue() {
     bench.memory.unmap(Iova::new(BUFFERS), MEMORY - BUFFERS).unwrap();
     assert_eq!(bench.poll(), None);
     assert!(bench.lan.take_malicious());
-    assert_eq!(bench.memory.peek::<1>(ring.at + 16 + 8)[0] & 0xf, 0, "its frame was not all read");
+    assert_eq!(bench.memory.peek::<1>(ring.at + 16 + 8)[0] & 0xf, 0, "the frame was not read completely");
 }

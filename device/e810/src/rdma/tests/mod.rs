@@ -150,17 +150,17 @@ fn armed_cq_raises_one_event() {
     let mut driver = brought_up();
     driver.perform_well(&NOP);
     driver.bus.settle();
-    assert!(!driver.completion_event(0).valid, "it is not armed");
+    assert!(!driver.completion_event(0).valid, "the CQ is not armed");
     driver.arm(0, CCQ_SHADOW, ARM_NEXT);
     driver.bus.settle();
-    assert!(!driver.completion_event(0).valid, "everything is read");
+    assert!(!driver.completion_event(0).valid, "no completion is unread");
     driver.perform_well(&NOP);
     driver.bus.settle();
     assert!(driver.completion_event(0).valid);
     assert_eq!(driver.interrupts(CEQ_VECTOR.into()), 1);
     driver.perform_well(&NOP);
     driver.bus.settle();
-    assert!(!driver.completion_event(1).valid, "it was armed for one");
+    assert!(!driver.completion_event(1).valid, "arming is one-shot");
 }
 
 #[test]

@@ -41,7 +41,11 @@ fn rejects_duplicate_rule() {
     let index = driver.add(Rule::mac(ME, to_vsi(1)));
     assert_eq!(driver.try_add(Rule::mac(ME, to_vsi(2))), Err(AdminStatus::Exists));
     let of_port = Rule { kind: FROM_PORT, source: 0, ..Rule::mac(ME, to_vsi(2)) };
-    assert_eq!(driver.try_add(of_port), Err(AdminStatus::Exists), "an address is unique for all senders");
+    assert_eq!(
+        driver.try_add(of_port),
+        Err(AdminStatus::Exists),
+        "an address must be unique across all sources"
+    );
     assert_eq!(driver.receivers(&Frame::to(ME)), [1]);
     driver.remove(index).unwrap();
     driver.add(Rule::mac(ME, to_vsi(2)));

@@ -31,7 +31,7 @@ fn mac_vlan_rule_matches_only_its_vlan() {
     let mut driver = Driver::new();
     driver.add(Rule::new(FROM_VSI, MAC_VLAN, to_vsi(2)).dst(ME).vid(7));
     assert_eq!(driver.receivers(&Frame::to(ME).vlan(7)), [2]);
-    assert_eq!(driver.receivers(&Frame::to(ME).vlan(0xe007)), [2], "whatever its priority");
+    assert_eq!(driver.receivers(&Frame::to(ME).vlan(0xe007)), [2], "the priority does not matter");
     for frame in
         [Frame::to(ME), Frame::to(ME).vlan(8), Frame::to(ME).service_vlan(7), Frame::to(PEER).vlan(7)]
     {
@@ -84,7 +84,11 @@ fn default_vsi_receives_unmatched_frames() {
     for dst in [STRANGER, GROUP, MacAddr::BROADCAST] {
         assert_eq!(driver.receivers(&Frame::to(dst)), [1]);
     }
-    assert_eq!(driver.send(&Frame::to(STRANGER)), Ok((true, vec![])), "it is about the port");
+    assert_eq!(
+        driver.send(&Frame::to(STRANGER)),
+        Ok((true, vec![])),
+        "the rule applies only to frames from the port"
+    );
 }
 
 #[test]
@@ -104,7 +108,7 @@ fn ethertype_rules_apply_only_in_their_direction() {
     assert_eq!(
         driver.send(&Frame::to(PEER).ether_type(0x8808)),
         Ok((true, vec![])),
-        "what is sent is not meant"
+        "the rules do not apply to sent frames"
     );
 }
 
@@ -116,7 +120,11 @@ fn control_frames_require_destination_override() {
         driver.add(Rule::new(FROM_VSI, ETHER_TYPE, DROP).ether_type(ether_type));
         let frame = Frame::to(GROUP).ether_type(ether_type);
         assert_eq!(driver.send(&frame), Err(DiscardError::Rule));
-        assert_eq!(driver.send_to(&frame, Destination::Wire), Err(DiscardError::Rule), "it may not say so");
+        assert_eq!(
+            driver.send_to(&frame, Destination::Wire),
+            Err(DiscardError::Rule),
+            "the VSI may not override the destination"
+        );
     }
     assert_eq!(driver.send(&Frame::to(GROUP)), Ok((true, vec![])));
     driver.update(1, |context| context.security.destination_override = true);
@@ -153,7 +161,7 @@ fn loopback_and_lan_bits_select_destinations() {
         let mut driver = Driver::new();
         driver.add(Rule::mac(PEER, to_vsi(2) | bits));
         assert_eq!(driver.send(&Frame::to(PEER)), Ok(expected), "{bits:#x}");
-        assert_eq!(driver.receivers(&Frame::to(PEER)), [2], "{bits:#x}: from the wire always");
+        assert_eq!(driver.receivers(&Frame::to(PEER)), [2], "{bits:#x}: frames from the wire always match");
     }
 }
 
@@ -220,7 +228,7 @@ fn vlan_pruning_applies_to_local_frames() {
     assert_eq!(
         driver.send(&Frame::to(PEER)),
         Ok((false, vec![])),
-        "and not for the wire: it is an address of ours"
+        "a frame to a local address does not go to the wire"
     );
 }
 

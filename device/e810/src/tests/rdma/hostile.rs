@@ -465,6 +465,6 @@ fn hostile_driver_harms_only_its_own_queues() {
         }
         let Hostile { done, refused, events, frames, .. } = hostile;
         println!("{done} operations done, {refused} refused, {events} events, {frames} frames");
-        assert!(done > 1000 && refused > 1000 && events > 100 && frames > 100, "it does something");
+        assert!(done > 1000 && refused > 1000 && events > 100 && frames > 100, "the run covers too little");
     }
 }

@@ -1,4 +1,5 @@
-//! Tests requests of various kinds and lengths. Each must be executed only once, even if duplicates arrive.
+//! Tests requests of various kinds and lengths. Each SEND, WRITE and atomic must be executed only once, even if
+//! duplicates arrive. A duplicate READ is executed again.
 
 use agent::wire::Hex;
 use anyhow::{Result, ensure};

@@ -235,7 +235,8 @@ fn wqe_without_data_units_is_empty_message() {
     assert_eq!(wqe.data, WqeData::Segments(smallvec![]));
 }
 
-/// Returns how many data units of a slot are written, and how the written part ends. No region has key FFFFFFFFh.
+/// Returns the number of written data units in a slot, and what ends the written part. Assumes that no region has key
+/// FFFFFFFFh.
 fn extent(slot: &[u8]) -> (usize, End) {
     let Extent { units, end } = RecvWqe::extent(slot, |_| false);
     (units, end)

@@ -133,7 +133,7 @@ fn mad(qp: Qpn, to_all: bool, header: [u8; 3], hops: u8) -> Vec<u8> {
 }
 
 #[test]
-fn replies_reach_only_sender_without_amplification() {
+fn replies_reach_only_sender_and_never_amplify() {
     let urgent = |frame: Vec<u8>| [&frame[..12], &[0x81, 0, 0xe0, 0], &frame[12..]].concat();
     // Each entry consists of a name, a frame, whether the frame is answered, and how many bytes longer than the
     // frame the answer may be.
@@ -165,12 +165,12 @@ fn replies_reach_only_sender_without_amplification() {
         let bytes = wire.exchange(std::slice::from_ref(&frame), 1);
         assert_eq!(own > 0, answered, "{name}");
         assert!(own <= frame.len() + more && bytes[0] <= frame.len() + more, "{name}: {own}, {bytes:?}");
-        assert_eq!(bytes[1..], [0, 0], "{name}: others have nothing to do with it");
+        assert_eq!(bytes[1..], [0, 0], "{name}: third parties receive nothing");
 
         let invented: Vec<_> =
             (0..INVENTED_MACS).map(|n| replace_mac(frame.clone(), 6, mac(1000 + n))).collect();
         let bytes = wire.exchange(&invented, SERVED);
         assert!(bytes[0] <= SERVED * (frame.len() + more), "{name}: {bytes:?}");
-        assert_eq!(bytes[1..], [0, 0], "{name}: nor if there are too many of them");
+        assert_eq!(bytes[1..], [0, 0], "{name}: third parties receive nothing during a flood");
     }
 }

@@ -64,7 +64,7 @@ fn accesses_outside_pattern_fail() {
 
 /// The ranges have more or fewer bytes than the header states for a repetition.
 #[test]
-fn header_determines_length_of_repetition() {
+fn strided_header_sets_repetition_length() {
     let [low, high] = low_and_high();
     let keys = table([low, high, strided(OUTER, 0x20, 2)]);
     let pattern = |len| Pattern { ranges: 1, len, repetitions: 4 };
