@@ -15,7 +15,7 @@ use protocol::ids::{Cqn, Pkey, Qpn, Srqn, UserIndex};
 use protocol::net::layers::Tci;
 use protocol::roce::Kind;
 
-use super::completion_queue::LostEntry;
+use super::completion_queue::{Entry, LostEntry};
 use super::failure;
 use super::host;
 use super::init_segment;
@@ -129,30 +129,25 @@ impl Resources {
         if let Err(status) = completion.result {
             self.count_failure(qpn, completion.queue, status);
         }
-        self.write(cx, (qpn, cqn), &entry, solicited);
+        let entry = Entry { cqe: entry, solicited, urgent: true };
+        self.write(cx, (qpn, cqn), &entry);
     }
 
     /// Writes a CQE of a QP, SQ or RQ. If the CQE cannot be written, the queues that use the CQ move to the error
     /// state.
-    pub(super) fn write(
-        &mut self,
-        cx: &mut Context<'_>,
-        (qpn, cqn): (Qpn, Cqn),
-        entry: &Cqe,
-        solicited: bool,
-    ) {
+    pub(super) fn write(&mut self, cx: &mut Context<'_>, (qpn, cqn): (Qpn, Cqn), entry: &Entry) {
         let Some(cq) = self.cqs.get_mut(cqn.get()) else {
             return limited!(debug, %qpn, %cqn, "completion lost: the CQ does not exist");
         };
-        let (slot, eqn, dma) = (cq.producer(), cq.eqn(), cx.dma);
+        let (slot, dma) = (cq.producer(), cx.dma);
         cx.monitor.check(|| strict::cqe(cq, cqn, dma));
-        let written = cq.push(entry, solicited, cx.dma);
+        let written = cq.push(entry, cx.dma);
         if let Some(trace) = cx.monitor.trace() {
-            trace::cqe(trace, cqn, slot, entry, written.as_ref().err());
+            trace::cqe(trace, cqn, slot, &entry.cqe, written.as_ref().err());
         }
         match written {
-            Ok(false) => {}
-            Ok(true) => self.notify(cx, eqn, cqn),
+            Ok(None) => {}
+            Ok(Some(time)) => self.notify(cx, cqn, time),
             Err(LostEntry { fault, first: true }) => self.fail_cq(cx, cqn, fault),
             Err(LostEntry { first: false, .. }) => {
                 self.netdev.fail_queue(qpn.get());

@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use super::buffer::QueueBuffer;
 use super::check::{Check, Rejection};
+use super::delayed_events::MAX_DELAYED_ENTRIES;
 use super::umem::Umems;
 use super::uses::{Object, Used};
 
@@ -28,6 +29,27 @@ pub struct LostEntry {
     /// Whether this is the queue's first loss. Only the first loss raises an event. After a loss, the queue accepts no
     /// more entries.
     pub first: bool,
+}
+
+/// An entry to write, and how its event is raised.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub cqe: Cqe,
+    /// Whether the entry is solicited or reports a failure.
+    pub solicited: bool,
+    /// Whether the event must not be delayed, even if the queue has moderation.
+    pub urgent: bool,
+}
+
+/// When an event must be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventTime {
+    /// The queue has an urgent entry, or no moderation.
+    Now,
+    /// The queue has so many unread entries that the event must not be delayed further.
+    Full,
+    /// The event can be delayed. The queue stays armed until the event is written.
+    Delayed,
 }
 
 #[derive(Debug)]
@@ -60,12 +82,16 @@ pub struct CompletionQueue {
     /// 24-bit consumer index, as last read from the doorbell record.
     consumer: u32,
     armed: Armed,
+    /// Consumer index of the last arm request that took effect.
+    armed_at: u32,
     /// Sequence number of the last arm request that took effect.
     arm_sequence: u8,
     /// Sequence number of the arm request whose event was last written.
     answered: Option<u8>,
     /// Index of the newest entry that is solicited or reports a failure.
     solicited: Option<u32>,
+    /// Index of the newest urgent entry.
+    urgent: Option<u32>,
     fault: Option<Fault>,
     /// The last arm request found in the doorbell record, if doorbells are polled.
     recorded_arm: Option<ArmCq>,
@@ -84,9 +110,11 @@ impl CompletionQueue {
             producer: 0,
             consumer: 0,
             armed: Armed::No,
+            armed_at: 0,
             arm_sequence: 0,
             answered: None,
             solicited: None,
+            urgent: None,
             fault: None,
             recorded_arm: None,
             sequence: ArmSequence::new(0),
@@ -179,23 +207,56 @@ impl CompletionQueue {
         (self.recorded_arm.replace(arm) != Some(arm)).then_some(arm)
     }
 
-    /// Arms the queue for one event. If an unread entry of the requested kind already exists, returns true without
-    /// arming the queue, and the caller must raise the event.
+    /// Arms the queue for one event. If an unread entry of the requested kind already exists, the caller must raise the
+    /// event at the returned time.
     #[must_use]
-    pub fn arm(&mut self, arm: &ArmCq) -> bool {
+    pub fn arm(&mut self, arm: &ArmCq) -> Option<EventTime> {
         // Section 9.2: software has not received the event for this number yet. A program that arms in a loop would
         // otherwise fill the EQ, which it shares with other programs.
         if self.answered == Some(arm.sequence) {
-            return false;
+            return None;
         }
         self.arm_sequence = arm.sequence;
-        let is_unread = |index: u32| index.wrapping_sub(arm.consumer) & INDEX < 1 << 23;
+        self.armed_at = arm.consumer;
         let (armed, due) = match arm.solicited_only {
             false => (Armed::Any, self.producer & INDEX != arm.consumer),
-            true => (Armed::Solicited, self.solicited.is_some_and(is_unread)),
+            true => (Armed::Solicited, self.is_unread(self.solicited)),
         };
-        self.armed = if due { Armed::No } else { armed };
-        due
+        self.armed = armed;
+        due.then(|| self.event_time())
+    }
+
+    /// Returns whether the entry at this index was unread when the queue was last armed, or was written afterwards.
+    fn is_unread(&self, index: Option<u32>) -> bool {
+        index.is_some_and(|index| index.wrapping_sub(self.armed_at) & INDEX < 1 << 23)
+    }
+
+    /// Returns when the event for the unread entries must be written.
+    fn event_time(&self) -> EventTime {
+        let CqContext { moderation_period, moderation_count, .. } = self.context;
+        let unread = self.producer.wrapping_sub(self.armed_at) & INDEX;
+        let is_moderated = moderation_period > 0 && moderation_count != 1;
+        if !is_moderated || self.is_unread(self.urgent) {
+            EventTime::Now
+        } else if unread < MAX_DELAYED_ENTRIES {
+            EventTime::Delayed
+        } else {
+            EventTime::Full
+        }
+    }
+
+    /// Returns whether the queue is armed and has an entry that raises its event.
+    pub fn has_due_event(&self) -> bool {
+        match self.armed {
+            Armed::Any => self.producer & INDEX != self.armed_at,
+            Armed::Solicited => self.is_unread(self.solicited),
+            Armed::No => false,
+        }
+    }
+
+    /// Disarms the queue, because its event is written now.
+    pub fn disarm(&mut self) {
+        self.armed = Armed::No;
     }
 
     /// Records that an event was written to the EQ at this free-running index.
@@ -204,11 +265,12 @@ impl CompletionQueue {
         self.sequence.event_written(place);
     }
 
-    /// Writes an entry. Returns whether the entry raises an event.
+    /// Writes an entry. Returns when the entry's event must be written, if it raises one.
     ///
     /// # Errors
     /// Fails if the queue is full, has already lost an entry, or has an inaccessible ring. The entry is then lost.
-    pub fn push(&mut self, cqe: &Cqe, solicited: bool, dma: &GuestMemory) -> Result<bool, LostEntry> {
+    pub fn push(&mut self, entry: &Entry, dma: &GuestMemory) -> Result<Option<EventTime>, LostEntry> {
+        let Entry { cqe, solicited, urgent } = entry;
         if let Some(fault) = self.fault {
             return Err(LostEntry { fault, first: false });
         }
@@ -216,19 +278,19 @@ impl CompletionQueue {
             self.fault = Some(fault);
             return Err(LostEntry { fault, first: true });
         }
-        if solicited {
+        if *solicited {
             self.solicited = Some(self.producer);
+        }
+        if *urgent {
+            self.urgent = Some(self.producer);
         }
         self.producer = self.producer.wrapping_add(1);
         let fires = match self.armed {
             Armed::Any => true,
-            Armed::Solicited => solicited,
+            Armed::Solicited => *solicited,
             Armed::No => false,
         };
-        if fires {
-            self.armed = Armed::No;
-        }
-        Ok(fires)
+        Ok(fires.then(|| self.event_time()))
     }
 
     fn write(&mut self, cqe: &Cqe, dma: &GuestMemory) -> Result<(), Fault> {
@@ -249,7 +311,7 @@ impl CompletionQueue {
         self.unread() < self.ring.entries()
     }
 
-    /// Changes the moderation settings and the ignore-overrun setting. Moderation has no effect on this device.
+    /// Changes the moderation settings and the ignore-overrun setting.
     pub fn moderate(&mut self, modify: &ModifyCq) {
         let (fields, new) = (modify.fields, &modify.context);
         if fields.contains(CqFields::PERIOD) {
@@ -333,15 +395,20 @@ mod tests {
         CompletionQueue::new(Cqn::new(0x40), context, CqeSize::Bytes64, ring(0, log_entries))
     }
 
-    fn sent(wqe_counter: u16) -> Cqe {
-        Cqe::Sent(cqe::Sent {
+    fn sent(wqe_counter: u16) -> Entry {
+        let sent = cqe::Sent {
             wqe_opcode: 0xa,
             qpn: Qpn::new(0x80),
             user_index: UserIndex::NONE,
             wqe_counter,
             byte_count: 0,
             timestamp: 0,
-        })
+        };
+        Entry { cqe: Cqe::Sent(sent), solicited: false, urgent: true }
+    }
+
+    fn solicited(wqe_counter: u16) -> Entry {
+        Entry { solicited: true, ..sent(wqe_counter) }
     }
 
     fn arm(consumer: u32, solicited_only: bool) -> ArmCq {
@@ -366,47 +433,85 @@ mod tests {
     fn arming_cq_with_unread_entry_raises_event_at_once() {
         let dma = guest_memory(0, 3);
         let mut queue = queue(4);
-        assert!(!queue.arm(&arm(0, false)));
-        assert_eq!(queue.push(&sent(0), false, &dma), Ok(true));
-        assert_eq!(queue.push(&sent(1), false, &dma), Ok(false), "one event per arming");
-        assert!(queue.arm(&arm(1, false)), "entry 1 is unread");
-        assert!(!queue.arm(&arm(2, false)));
+        assert_eq!(queue.arm(&arm(0, false)), None);
+        assert_eq!(queue.push(&sent(0), &dma), Ok(Some(EventTime::Now)));
+        queue.disarm();
+        assert_eq!(queue.push(&sent(1), &dma), Ok(None), "one event per arming");
+        assert_eq!(queue.arm(&arm(1, false)), Some(EventTime::Now), "entry 1 is unread");
+        assert_eq!(queue.arm(&arm(2, false)), None);
     }
 
     #[test]
     fn cq_armed_for_solicited_ignores_unsolicited_entries() {
         let dma = guest_memory(0, 3);
         let mut queue = queue(4);
-        assert!(!queue.arm(&arm(0, true)));
-        assert_eq!(queue.push(&sent(0), false, &dma), Ok(false));
-        assert_eq!(queue.push(&sent(1), true, &dma), Ok(true));
-        assert!(queue.arm(&arm(1, true)), "entry 1 is solicited and unread");
-        assert!(!queue.arm(&arm(2, true)));
-        assert!(queue.arm(&arm(1, false)));
+        assert_eq!(queue.arm(&arm(0, true)), None);
+        assert_eq!(queue.push(&sent(0), &dma), Ok(None));
+        assert_eq!(queue.push(&solicited(1), &dma), Ok(Some(EventTime::Now)));
+        queue.disarm();
+        assert_eq!(queue.arm(&arm(1, true)), Some(EventTime::Now), "entry 1 is solicited and unread");
+        assert_eq!(queue.arm(&arm(2, true)), None);
+        assert_eq!(queue.arm(&arm(1, false)), Some(EventTime::Now));
     }
 
     #[test]
     fn arming_with_answered_sequence_number_has_no_effect() {
         let dma = guest_memory(0, 3);
         let mut queue = queue(4);
-        assert!(!queue.arm(&numbered(0)));
-        assert_eq!(queue.push(&sent(0), false, &dma), Ok(true));
+        assert_eq!(queue.arm(&numbered(0)), None);
+        assert_eq!(queue.push(&sent(0), &dma), Ok(Some(EventTime::Now)));
+        queue.disarm();
         queue.event_written(0);
-        assert!(!queue.arm(&numbered(0)), "the event for this number is on its way");
-        assert_eq!(queue.push(&sent(1), false, &dma), Ok(false));
-        assert!(queue.arm(&numbered(1)), "software has received the event");
+        assert_eq!(queue.arm(&numbered(0)), None, "the event for this number is on its way");
+        assert_eq!(queue.push(&sent(1), &dma), Ok(None));
+        assert_eq!(queue.arm(&numbered(1)), Some(EventTime::Now), "software has received the event");
         queue.event_written(1);
-        assert!(!queue.arm(&numbered(1)));
-        assert!(queue.arm(&numbered(0)), "the number has wrapped");
+        assert_eq!(queue.arm(&numbered(1)), None);
+        assert_eq!(queue.arm(&numbered(0)), Some(EventTime::Now), "the number has wrapped");
     }
 
     #[test]
     fn arming_after_lost_event_raises_event() {
         let dma = guest_memory(0, 3);
         let mut queue = queue(4);
-        assert!(!queue.arm(&numbered(0)));
-        assert_eq!(queue.push(&sent(0), false, &dma), Ok(true));
-        assert!(queue.arm(&numbered(0)), "the event was not written");
+        assert_eq!(queue.arm(&numbered(0)), None);
+        assert_eq!(queue.push(&sent(0), &dma), Ok(Some(EventTime::Now)));
+        queue.disarm();
+        assert_eq!(queue.arm(&numbered(0)), Some(EventTime::Now), "the event was not written");
+    }
+
+    #[test]
+    fn moderated_cq_delays_event_until_entry_is_urgent() {
+        let dma = guest_memory(0, 3);
+        let mut queue = queue(4);
+        queue.context.moderation_period = 16;
+        let delayable = |number| Entry { urgent: false, ..sent(number) };
+        assert_eq!(queue.arm(&arm(0, false)), None);
+        assert_eq!(queue.push(&delayable(0), &dma), Ok(Some(EventTime::Delayed)));
+        assert!(queue.has_due_event());
+        assert_eq!(queue.push(&sent(1), &dma), Ok(Some(EventTime::Now)));
+        queue.disarm();
+        assert_eq!(queue.arm(&arm(1, false)), Some(EventTime::Now), "the urgent entry is unread");
+        queue.disarm();
+        assert_eq!(queue.arm(&arm(2, false)), None);
+        assert_eq!(queue.push(&delayable(2), &dma), Ok(Some(EventTime::Delayed)));
+        assert_eq!(queue.arm(&arm(3, false)), None, "software has polled the entry");
+        assert!(!queue.has_due_event());
+    }
+
+    #[test]
+    fn moderated_cq_delays_event_for_limited_number_of_entries() {
+        let dma = guest_memory(0, 3);
+        let mut queue = queue(4);
+        queue.context.moderation_period = 16;
+        assert_eq!(queue.arm(&arm(0, false)), None);
+        for number in 1..=MAX_DELAYED_ENTRIES {
+            let expected = if number < MAX_DELAYED_ENTRIES { EventTime::Delayed } else { EventTime::Full };
+            let entry = Entry { urgent: false, ..sent(0) };
+            assert_eq!(queue.push(&entry, &dma), Ok(Some(expected)), "{number} unread entries");
+        }
+        queue.disarm();
+        assert_eq!(queue.arm(&arm(3, false)), Some(EventTime::Delayed), "one entry is unread");
     }
 
     #[test]
@@ -414,15 +519,15 @@ mod tests {
         let dma = guest_memory(0, 3);
         let mut queue = queue(1);
         for number in 0..2 {
-            assert_eq!(queue.push(&sent(number), false, &dma), Ok(false));
+            assert_eq!(queue.push(&sent(number), &dma), Ok(None));
         }
         consume(&dma, 1);
-        assert_eq!(queue.push(&sent(2), false, &dma), Ok(false), "the record has moved");
+        assert_eq!(queue.push(&sent(2), &dma), Ok(None), "the record has moved");
         assert_eq!(last_byte(&dma, 0) & 1, 1, "second lap");
         let lost = |first| Err(LostEntry { fault: Fault::Overrun, first });
-        assert_eq!(queue.push(&sent(3), false, &dma), lost(true));
+        assert_eq!(queue.push(&sent(3), &dma), lost(true));
         consume(&dma, 3);
-        assert_eq!(queue.push(&sent(3), false, &dma), lost(false));
+        assert_eq!(queue.push(&sent(3), &dma), lost(false));
     }
 
     /// Section 9.5: the resize entry is the last entry of the old ring.
@@ -431,7 +536,7 @@ mod tests {
         let dma = guest_memory(0, 3);
         let mut queue = queue(2);
         for number in 0..2 {
-            queue.push(&sent(number), false, &dma).unwrap();
+            queue.push(&sent(number), &dma).unwrap();
         }
         let smaller = CqContext { log_entries: 1, ..CqContext::default() };
         let rejection = queue.resize(&smaller, ring(1, 1), &dma).unwrap_err();
@@ -439,7 +544,7 @@ mod tests {
         let larger = CqContext { log_entries: 3, ..CqContext::default() };
         queue.resize(&larger, ring(1, 3), &dma).unwrap();
         assert_eq!(last_byte(&dma, 128), 0x50, "opcode 5 at index 2 of the old ring");
-        queue.push(&sent(3), false, &dma).unwrap();
+        queue.push(&sent(3), &dma).unwrap();
         assert_eq!((queue.producer(), last_byte(&dma, 0x1000 + 3 * 64)), (4, 0));
         assert_eq!(queue.context(&dma).log_entries, 3);
     }
@@ -449,7 +554,7 @@ mod tests {
         let dma = guest_memory(0, 3);
         let mut queue = queue(1);
         for number in 0..2 {
-            queue.push(&sent(number), false, &dma).unwrap();
+            queue.push(&sent(number), &dma).unwrap();
         }
         let larger = CqContext { log_entries: 3, ..CqContext::default() };
         assert_eq!(queue.resize(&larger, ring(1, 3), &dma).unwrap_err().check, Check::CqFull);

@@ -377,12 +377,15 @@ impl Frontend for Mlx5 {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.function.resources()?.netdev.flushed.deadline()
+        let resources = self.function.resources()?;
+        let deadlines = [resources.netdev.flushed.deadline(), resources.delayed.deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     fn handle_deadline(&mut self, cx: &mut Context<'_>) {
         if let Some(resources) = self.function.resources_mut() {
             resources.netdev.poll_flushed(cx.now);
+            resources.write_expired_events(cx);
         }
     }
 

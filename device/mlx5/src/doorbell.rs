@@ -145,15 +145,21 @@ impl Resources {
     fn arm_cq(&mut self, cx: &mut Context<'_>, page: UarIndex, arm: &ArmCq) -> Result<(), IgnoreReason> {
         let dma = cx.dma;
         cx.monitor.check(|| strict::arm_doorbell(self, page, arm, dma));
-        let queue = self.cqs.get_mut(arm.cqn.get()).ok_or(NO_CQ)?;
+        let queue = self.cqs.get(arm.cqn.get()).ok_or(NO_CQ)?;
         if queue.uar() != page {
             return Err(FOREIGN_PAGE);
         }
-        if queue.arm(arm) {
-            let eqn = queue.eqn();
-            self.notify(cx, eqn, arm.cqn);
-        }
+        self.arm(cx, arm);
         Ok(())
+    }
+
+    /// Executes an arm request of a CQ.
+    pub(super) fn arm(&mut self, cx: &mut Context<'_>, arm: &ArmCq) {
+        let Some(queue) = self.cqs.get_mut(arm.cqn.get()) else { return };
+        match queue.arm(arm) {
+            Some(time) => self.notify(cx, arm.cqn, time),
+            None => self.delayed.cancel(queue.eqn(), arm.cqn),
+        }
     }
 
     /// Reads the send counter of a QP from its doorbell record, and notifies the engine. SQs share the number space of

@@ -8,6 +8,7 @@ use card::limited;
 use protocol::hca::mlx5::eqe::{Eqe, EventMask};
 use protocol::ids::{Cqn, Eqn};
 
+use super::completion_queue::EventTime;
 use super::resources::Resources;
 use super::trace;
 
@@ -25,8 +26,40 @@ impl Resources {
         self.report(cx, taker, event);
     }
 
+    /// Reports entries of a CQ, immediately or after a delay.
+    pub fn notify(&mut self, cx: &mut Context<'_>, cqn: Cqn, time: EventTime) {
+        let Some(eqn) = self.cqs.get(cqn.get()).map(|cq| cq.eqn()) else { return };
+        if time == EventTime::Delayed && self.delayed.delay(eqn, cqn, cx.now) {
+            return;
+        }
+        if time == EventTime::Now {
+            self.delayed.resume(eqn);
+        }
+        self.write_completion_event(cx, eqn, cqn);
+        for delayed in self.delayed.take(eqn) {
+            self.write_delayed_event(cx, delayed);
+        }
+    }
+
+    /// Writes the delayed events that have timed out.
+    pub fn write_expired_events(&mut self, cx: &mut Context<'_>) {
+        for cqn in self.delayed.take_expired(cx.now) {
+            self.write_delayed_event(cx, cqn);
+        }
+    }
+
+    /// Writes the delayed event of a CQ, unless the event was written in the meantime or the CQ was destroyed.
+    fn write_delayed_event(&mut self, cx: &mut Context<'_>, cqn: Cqn) {
+        if let Some(cq) = self.cqs.get(cqn.get()).filter(|cq| cq.has_due_event()) {
+            self.write_completion_event(cx, cq.eqn(), cqn);
+        }
+    }
+
     /// Writes a completion event to the EQ of a CQ.
-    pub fn notify(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
+    fn write_completion_event(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
+        if let Some(queue) = self.cqs.get_mut(cqn.get()) {
+            queue.disarm();
+        }
         if let Some(place) = self.report(cx, Some(eqn), &Eqe::Completion(cqn))
             && let Some(queue) = self.cqs.get_mut(cqn.get())
         {

@@ -24,6 +24,7 @@ pub mod commands;
 pub mod completion;
 pub mod completion_queue;
 mod counter_sets;
+pub mod delayed_events;
 pub mod device;
 pub mod doorbell;
 pub mod event_queue;

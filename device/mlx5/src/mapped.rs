@@ -173,11 +173,7 @@ impl Resources {
         let Some(arm) = self.cqs.get_mut(number).and_then(|cq| cq.rearmed(dma)) else { return };
         cx.monitor.check(|| strict::arm_record(self, &arm, dma));
         cx.monitor.count_doorbell("arm_cq");
-        let Some(queue) = self.cqs.get_mut(number) else { return };
-        if queue.arm(&arm) {
-            let eqn = queue.eqn();
-            self.notify(cx, eqn, arm.cqn);
-        }
+        self.arm(cx, &arm);
     }
 }
 

@@ -7,6 +7,7 @@
 //! |---|---|---|---|
 //! | QP | 600 B | 2^17 | 79 MiB |
 //! | CQ | 250 B | 2^16 | 16 MiB |
+//! | CQ with a delayed event | 20 B | 2^16 | 1 MiB |
 //! | SRQ | 400 B | 2^16 | 26 MiB |
 //! | EQ | 150 B | 2^6 | 10 KiB |
 //! | memory key | 220 B | 2^20 | 220 MiB |
@@ -41,6 +42,7 @@ use super::buffer::{PageBudget, Placement, QueueBuffer};
 use super::check::{Check, Rejection};
 use super::completion_queue::CompletionQueue;
 use super::counter_sets::ExecutedRequests;
+use super::delayed_events::DelayedEvents;
 use super::event_queue::EventQueue;
 use super::groups::Groups;
 use super::limits::netdev::LAST_WORK_QUEUE;
@@ -71,6 +73,7 @@ pub struct Resources {
     pub executed: Option<ExecutedRequests>,
     pub eqs: Numbered<EventQueue>,
     pub cqs: Numbered<Box<CompletionQueue>>,
+    pub delayed: DelayedEvents,
     pub mkeys: Mkeys,
     pub qps: Numbered<Box<QueuePair>>,
     pub srqs: Numbered<Box<SharedReceiveQueue>>,
@@ -123,6 +126,7 @@ impl Resources {
             executed: None,
             eqs: Numbered::new(1, MAX_EQS),
             cqs: Numbered::new(first::CQ, first::CQ + count(caps.log_max_cqs) - 1),
+            delayed: DelayedEvents::default(),
             mkeys: Mkeys::new(caps.log_max_mkeys),
             qps: qp_numbers(setup),
             srqs: Numbered::new(first::SRQ, first::SRQ + count(caps.log_max_srqs) - 1),

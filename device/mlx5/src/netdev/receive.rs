@@ -17,6 +17,7 @@ use protocol::net::layers::Layers;
 
 use super::rq::{Received, RxError};
 use super::steer::{Deliveries, Delivery, Link};
+use crate::completion_queue::Entry;
 use crate::failure;
 use crate::init_segment;
 use crate::reason::{FRAME_OVERSIZE, FRAME_UNPARSED, LONGER_THAN_RECEIVE, NO_TIR, RQ_EMPTY, RQ_STATE};
@@ -104,7 +105,8 @@ impl Resources {
         let error = match result {
             Ok(receipt) => {
                 let cqn = rq.cqn();
-                self.write(cx, (Qpn::new(rqn.get()), cqn), &Cqe::Frame(receipt), false);
+                let entry = Entry { cqe: Cqe::Frame(receipt), solicited: false, urgent: true };
+                self.write(cx, (Qpn::new(rqn.get()), cqn), &entry);
                 return true;
             }
             Err(error) => error,
@@ -149,7 +151,8 @@ impl Resources {
             wqe_counter: number,
             solicited: true,
         };
-        self.write(cx, (qpn, cqn), &Cqe::Failed(failure), true);
+        let entry = Entry { cqe: Cqe::Failed(failure), solicited: true, urgent: true };
+        self.write(cx, (qpn, cqn), &entry);
     }
 }
 

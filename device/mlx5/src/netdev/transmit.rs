@@ -18,6 +18,7 @@ use super::Queue;
 use super::receive::discard;
 use super::sq::{Done, Environment, Step};
 use super::steer::{Deliveries, Link};
+use crate::completion_queue::Entry;
 use crate::failure;
 use crate::init_segment;
 use crate::reason::{FOREIGN_PAGE, FRAME_OVERSIZE, NO_SQ, OVERFLOW, SQ_STATE};
@@ -127,7 +128,7 @@ impl Resources {
         let Some(sq) = self.netdev.sq_mut(sqn) else { return };
         sq.complete(tag);
         let (qpn, cqn, user_index) = (Qpn::new(sqn.get()), sq.cqn(), sq.user_index());
-        let (entry, solicited) = match result {
+        let entry = match result {
             Ok(()) => {
                 let sent = Sent {
                     wqe_opcode: tag.opcode(),
@@ -137,7 +138,7 @@ impl Resources {
                     byte_count: 0,
                     timestamp: init_segment::ticks(cx.now),
                 };
-                (Cqe::Sent(sent), tag.event())
+                Entry { cqe: Cqe::Sent(sent), solicited: tag.event(), urgent: false }
             }
             Err(status) => {
                 if status != Status::Flushed {
@@ -154,10 +155,10 @@ impl Resources {
                     wqe_counter: tag.index(),
                     solicited: true,
                 };
-                (Cqe::Failed(failure), true)
+                Entry { cqe: Cqe::Failed(failure), solicited: true, urgent: true }
             }
         };
-        self.write(cx, (qpn, cqn), &entry, solicited);
+        self.write(cx, (qpn, cqn), &entry);
     }
 
     /// Completes one posted receive of a failed RQ.

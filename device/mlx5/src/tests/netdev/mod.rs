@@ -4,6 +4,7 @@ mod bench;
 mod golden;
 mod hostile;
 mod loopback;
+mod moderation;
 mod objects;
 mod receive;
 pub(super) mod strict;

@@ -1,0 +1,139 @@
+//! Completion events that are delayed because their CQ has moderation.
+//!
+//! Transmit completions of the netdev are rarely urgent, and the reply to a frame often follows soon. If software has
+//! enabled moderation for a CQ, the event for successful WQEs of an SQ is therefore delayed until another event is
+//! written to the same EQ, the CQ has [`MAX_DELAYED_ENTRIES`] unread entries, or [`TIMEOUT`] has passed. A frame and
+//! its reply then cause one interrupt instead of two. If an event times out, no further events of its EQ are delayed
+//! until an urgent event is written to the EQ.
+//!
+//! # Spec
+//! mlx5 interface, section 9.1: moderation.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use engine::Instant;
+use protocol::ids::{Cqn, Eqn};
+
+/// Number of unread entries with which a CQ's event is no longer delayed.
+pub const MAX_DELAYED_ENTRIES: u32 = 4;
+
+/// Bound: maximum delay of an event. The delay exceeds the time that a peer's kernel takes to reply, even in an
+/// emulated guest, but does not slow down a sender that waits for buffer space.
+const TIMEOUT: Duration = Duration::from_millis(1);
+
+/// Bound: at most one entry for each EQ, and at most one CQN in all entries for each CQ that was ever delayed and has
+/// not been taken out.
+#[derive(Debug, Default)]
+pub struct DelayedEvents(BTreeMap<Eqn, Delayed>);
+
+#[derive(Debug)]
+enum Delayed {
+    /// The events of these CQs are written at `until` at the latest.
+    Until { until: Instant, cqns: BTreeSet<Cqn> },
+    /// An event timed out, so events are not delayed for now.
+    Off,
+}
+
+impl DelayedEvents {
+    /// Delays the event of a CQ. Returns false if the event must be written immediately.
+    pub fn delay(&mut self, eqn: Eqn, cqn: Cqn, now: Instant) -> bool {
+        let first = || Delayed::Until { until: now + TIMEOUT, cqns: BTreeSet::new() };
+        match self.0.entry(eqn).or_insert_with(first) {
+            Delayed::Until { cqns, .. } => {
+                cqns.insert(cqn);
+                true
+            }
+            Delayed::Off => false,
+        }
+    }
+
+    /// Drops the event of a CQ whose entries have all been read.
+    pub fn cancel(&mut self, eqn: Eqn, cqn: Cqn) {
+        if let Some(Delayed::Until { cqns, .. }) = self.0.get_mut(&eqn)
+            && cqns.remove(&cqn)
+            && cqns.is_empty()
+        {
+            self.0.remove(&eqn);
+        }
+    }
+
+    /// Allows events of an EQ to be delayed again.
+    pub fn resume(&mut self, eqn: Eqn) {
+        if let Some(Delayed::Off) = self.0.get(&eqn) {
+            self.0.remove(&eqn);
+        }
+    }
+
+    /// Returns the CQs whose events are written now because another event was written to the EQ.
+    pub fn take(&mut self, eqn: Eqn) -> BTreeSet<Cqn> {
+        let Some(Delayed::Until { cqns, .. }) = self.0.get_mut(&eqn) else { return BTreeSet::new() };
+        let cqns = std::mem::take(cqns);
+        self.0.remove(&eqn);
+        cqns
+    }
+
+    /// Returns the CQs whose events have timed out.
+    pub fn take_expired(&mut self, now: Instant) -> Vec<Cqn> {
+        let mut expired = Vec::new();
+        for delayed in self.0.values_mut() {
+            if let Delayed::Until { until, cqns } = delayed
+                && *until <= now
+            {
+                expired.extend(std::mem::take(cqns));
+                *delayed = Delayed::Off;
+            }
+        }
+        expired
+    }
+
+    /// Returns the time of the next call to [`DelayedEvents::take_expired`].
+    pub fn deadline(&self) -> Option<Instant> {
+        let until = |delayed: &Delayed| match delayed {
+            Delayed::Until { until, .. } => Some(*until),
+            Delayed::Off => None,
+        };
+        self.0.values().filter_map(until).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EQN: Eqn = Eqn::new(4);
+    const CQN: Cqn = Cqn::new(0x40);
+
+    #[test]
+    fn delayed_event_expires_after_timeout() {
+        let mut events = DelayedEvents::default();
+        assert!(events.delay(EQN, CQN, Instant::ZERO));
+        let deadline = events.deadline().unwrap();
+        assert_eq!(deadline, Instant::ZERO + TIMEOUT);
+        assert!(events.delay(EQN, Cqn::new(0x41), deadline), "the first event determines the timeout");
+        assert_eq!(events.take_expired(deadline), [CQN, Cqn::new(0x41)]);
+        assert_eq!(events.deadline(), None);
+    }
+
+    #[test]
+    fn eq_stops_delaying_after_timeout_until_urgent_event() {
+        let mut events = DelayedEvents::default();
+        assert!(events.delay(EQN, CQN, Instant::ZERO));
+        events.take_expired(Instant::ZERO + TIMEOUT);
+        assert!(!events.delay(EQN, CQN, Instant::ZERO));
+        assert!(events.delay(Eqn::new(5), CQN, Instant::ZERO), "other EQs still delay events");
+        assert!(events.take(EQN).is_empty());
+        assert!(!events.delay(EQN, CQN, Instant::ZERO));
+        events.resume(EQN);
+        assert!(events.delay(EQN, CQN, Instant::ZERO));
+    }
+
+    #[test]
+    fn cancelled_event_does_not_expire() {
+        let mut events = DelayedEvents::default();
+        assert!(events.delay(EQN, CQN, Instant::ZERO));
+        events.cancel(EQN, CQN);
+        assert_eq!(events.deadline(), None);
+        assert!(events.take_expired(Instant::ZERO + TIMEOUT).is_empty());
+    }
+}
