@@ -68,8 +68,7 @@ const SCAN_PERIOD: Duration = Duration::from_secs(1);
 
 mod token {
     pub(super) const LISTENER: u64 = 0;
-    /// Epoll token of the first connection that has not sent a hello message yet. The tokens of links come after those
-    /// of the connections.
+    /// First epoll token of the connections that have not sent a hello message yet. The tokens of links follow.
     pub(super) const CALLERS: u64 = 1;
     pub(super) const LINKS: u64 = CALLERS + super::MAX_CALLERS as u64;
 }

@@ -106,8 +106,8 @@ impl IpOwners {
     }
 }
 
-/// Returns whether the address is the IPv4 address that follows from this MAC by the LID rule of [`Identity`], or the
-/// link-local IPv6 address of this MAC.
+/// Returns whether `ip` is derived from this MAC, either by the LID rule of [`Identity`] or as the link-local IPv6
+/// address.
 fn follows(ip: IpAddr, mac: MacAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => Identity::of_mac(mac).is_some_and(|by_rule| by_rule.ipv4 == ip),
@@ -127,7 +127,7 @@ pub(super) mod tests {
         Identity::from_lid(Lid::new(lid))
     }
 
-    /// Returns frames from `mac` to `dst`. Each claims an IP address of the member `of`, in a different way.
+    /// Returns frames from `mac` to `dst`, each of which claims an IP address of the member `of` in a different way.
     pub(in super::super) fn frames_from(mac: MacAddr, dst: MacAddr, of: &Identity) -> Vec<Vec<u8>> {
         let ether = |rest: &[&[u8]]| [&dst.0[..], &mac.0, &rest.concat()].concat();
         let ipv4 = [&[0x45; 12][..], &of.ipv4.octets(), &[0; 30]].concat();

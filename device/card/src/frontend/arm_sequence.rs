@@ -42,7 +42,7 @@ impl ArmSequence {
         }
     }
 
-    /// Returns the first of the two-bit sequence numbers that are currently valid, and how many valid ones follow it.
+    /// Returns the first currently valid two-bit sequence number, and the number of valid ones that follow it.
     pub fn valid_range(&self) -> (u8, u8) {
         let first = self.seen.wrapping_add(self.first.into()) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;
@@ -85,17 +85,17 @@ mod tests {
         (10..20).for_each(|place| sequence.event_written(place));
         assert_eq!(allowed(&sequence), [0, 1, 2, 3]);
         sequence.mark_read(20);
-        assert_eq!(allowed(&sequence), [2], "13 events");
+        assert_eq!(allowed(&sequence), [2], "13 events were written and read, and 13 + 1 = 2 modulo 4");
     }
 
     #[test]
     fn valid_arm_marks_its_events_as_received() {
         let mut sequence = ArmSequence::new(1);
         (0..2).for_each(|place| sequence.event_written(place));
-        assert!(sequence.arm(1), "none seen");
+        assert!(sequence.arm(1), "software may not have seen any event yet");
         assert!(sequence.arm(2));
-        assert_eq!(allowed(&sequence), [2, 3], "one was seen and stays recorded");
-        assert!(!sequence.arm(0), "a third was not written");
+        assert_eq!(allowed(&sequence), [2, 3], "arming with 2 proves that software has seen one event");
+        assert!(!sequence.arm(0), "only two events were written");
         assert_eq!(allowed(&sequence), [2, 3]);
     }
 

@@ -16,7 +16,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Remembers the length of the batch before the fabric gets access to it.
+    /// Stores the length of the batch before the fabric gets access to it.
     pub(super) fn note_len(&mut self, batch: &TxBatch) {
         self.shared.get_or_insert(batch.len());
     }

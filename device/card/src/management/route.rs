@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use protocol::mad::header::{Class, Header};
 
-    /// Returns a request on the path 0, 1, `ports`…, with the hop pointer at the first hop, as the kernel sends it.
+    /// Returns a request as the kernel sends it, with the path 0, 1, `ports`… and the hop pointer at the first hop.
     fn request(ports: &[u8]) -> Mad {
         let mut mad = [0; 256];
         let header = Header { class: Class::SUBN_DIRECTED, ..Header::default() };
@@ -106,7 +106,7 @@ mod tests {
         let Hop::Here(mut mad) = at_switch(request(&[]), 7) else { panic!("not for the switch") };
         assert_eq!((mad[6], mad[193]), (2, 7));
         assert!(turn(&mut mad));
-        assert_eq!((mad[4], mad[6]), (0x80, 1), "at the requester the pointer is 1 (C14-13:3)");
+        assert_eq!((mad[4], mad[6]), (0x80, 1), "the hop pointer of a returned response is 1 (C14-13:3)");
     }
 
     #[test]

@@ -188,7 +188,7 @@ impl Request<'_> {
         self.sa.component_mask() & components == components
     }
 
-    /// Builds a single-datagram response. With an error status, it repeats the attribute of the request.
+    /// Builds a single-datagram response. If `status` is an error, the response repeats the attribute of the request.
     fn reply(&self, status: MadStatus, attribute: &[u8]) -> Mad {
         let mut mad = [0; 256];
         protocol::mad::set_header(&mut mad, &response(&self.header, status));

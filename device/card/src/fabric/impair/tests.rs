@@ -203,7 +203,7 @@ fn corruption_flips_one_bit_and_breaks_icrc() {
         for _ in 0..500 {
             let bad = send(&mut impairments, T0, &good).remove(0);
             let bits: u32 = good.iter().zip(&bad).map(|(good, bad)| (good ^ bad).count_ones()).sum();
-            assert_eq!((bits, &bad[..42]), (1, &good[..42]), "headers up to UDP stay");
+            assert_eq!((bits, &bad[..42]), (1, &good[..42]), "one bit after the UDP header is flipped");
             assert!(matches!(RoceFrame::parse(&bad), Err(WireError::Icrc { .. })), "{name}: {bad:02x?}");
         }
     }

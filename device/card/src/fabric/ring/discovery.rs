@@ -190,7 +190,7 @@ impl RingFabric {
                 self.replace(Link::new(mac, socket, producer, consumer), &from)
                     .map_err(|error| error.to_string())
             }
-            // Another message, in flight at the same time as this answer, has already created the link.
+            // Another message, which crossed this answer, has already created the link.
             Kind::Answer if self.linked().any(|other| other == mac) => Ok(()),
             // The sender must first prove that it owns the MAC. Until then, an existing link to that MAC stays.
             Kind::Call | Kind::Answer if !proven => {

@@ -323,8 +323,8 @@ fn socket_owner_replaces_link_of_impostor() {
     let folder = folder();
     let mut b = join(&folder, B);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
-    // Each stranger first owns the socket of an absent member, and keeps only its link once that socket is removed. The
-    // stranger with the larger MAC creates the shared memory of its link, and the other one receives it.
+    // Each stranger first owns the socket of an absent member. When that socket is removed, the stranger keeps only its
+    // link. The stranger with the larger MAC creates the shared memory of its link, and the other one receives it.
     let greater = Stranger::new(&folder, of(C));
     let mut spare = greater.call(&mut b);
     let kept_greater = greater.link(&mut b, &memfd);

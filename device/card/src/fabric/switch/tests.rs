@@ -97,11 +97,11 @@ fn sender_of_random_macs_evicts_only_its_own_entries() {
     };
     for n in 0..10_000 {
         admit(&mut switch, invented(n), 2).unwrap();
-        assert_eq!(route(&switch, invented(n)), Route::Peer(1), "the last sender is known");
+        assert_eq!(route(&switch, invented(n)), Route::Peer(1), "the newest MAC is always in the table");
     }
     assert_eq!((switch.macs.len(), switch.macs.learned(Owner::Peer(1))), (MAX_LEARNED + 2, MAX_LEARNED));
     assert_eq!(route(&switch, invented(9_487)), Route::Flood, "the oldest entry was evicted");
-    assert_eq!(route(&switch, B), Route::Peer(0), "another's address is kept");
+    assert_eq!(route(&switch, B), Route::Peer(0), "the MAC of another peer is kept");
 }
 
 #[test]

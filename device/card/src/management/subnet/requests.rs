@@ -96,11 +96,17 @@ mod tests {
     fn response_is_accepted_once_from_queried_node() {
         let mut requests = OpenRequests::default();
         let tid = requests.open(at(0), PEER, DESCRIPTION).unwrap();
-        assert!(!requests.take(OTHER, DESCRIPTION, tid), "from another HCA");
-        assert!(!requests.take(PEER, attribute::PORT_INFO, tid), "for another attribute");
-        assert!(!requests.take(PEER, DESCRIPTION, tid + 1), "for another transaction");
+        assert!(!requests.take(OTHER, DESCRIPTION, tid), "a response from another HCA is ignored");
+        assert!(
+            !requests.take(PEER, attribute::PORT_INFO, tid),
+            "a response with another attribute is ignored"
+        );
+        assert!(
+            !requests.take(PEER, DESCRIPTION, tid + 1),
+            "a response with another transaction ID is ignored"
+        );
         assert!(requests.take(PEER, DESCRIPTION, tid));
-        assert!(!requests.take(PEER, DESCRIPTION, tid), "a duplicate response");
+        assert!(!requests.take(PEER, DESCRIPTION, tid), "a duplicate response is ignored");
     }
 
     #[test]
@@ -109,13 +115,22 @@ mod tests {
         let tid = requests.start_sweep();
         for lid in [PEER, OTHER] {
             assert!(requests.take(lid, attribute::NODE_INFO, tid));
-            assert!(!requests.take(lid, attribute::NODE_INFO, tid), "{lid:?} again");
+            assert!(
+                !requests.take(lid, attribute::NODE_INFO, tid),
+                "a second response from {lid:?} is ignored"
+            );
         }
-        assert!(!requests.take(Lid::new(4), DESCRIPTION, tid), "an attribute that was not requested");
+        assert!(
+            !requests.take(Lid::new(4), DESCRIPTION, tid),
+            "a response with an attribute that was not requested is ignored"
+        );
         for _ in 0..MAX_MISSED_SWEEPS {
             requests.start_sweep();
         }
-        assert!(!requests.take(Lid::new(4), attribute::NODE_INFO, tid), "too late");
+        assert!(
+            !requests.take(Lid::new(4), attribute::NODE_INFO, tid),
+            "a response to an old sweep is ignored"
+        );
     }
 
     #[test]
@@ -124,7 +139,7 @@ mod tests {
         let first = requests.open(at(0), PEER, DESCRIPTION).unwrap();
         assert_eq!(requests.open(at(2), PEER, DESCRIPTION), None);
         let second = requests.open(at(3), PEER, DESCRIPTION).unwrap();
-        assert!(!requests.take(PEER, DESCRIPTION, first), "given up");
+        assert!(!requests.take(PEER, DESCRIPTION, first), "a response to a timed-out request is ignored");
         assert!(requests.take(PEER, DESCRIPTION, second));
     }
 

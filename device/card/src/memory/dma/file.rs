@@ -18,7 +18,7 @@ struct FileId {
     writable: bool,
 }
 
-/// The descriptor of a new range. It has been validated, but its file has not been mapped.
+/// The descriptor of a new range. It has been validated, but its file has not been mapped yet.
 pub(super) struct Candidate {
     fd: OwnedFd,
     id: FileId,

@@ -274,7 +274,7 @@ fn mappings_survive_blocked_dma() {
 }
 
 #[test]
-fn publish_writes_the_whole_entry() {
+fn publish_writes_whole_entry() {
     let fd = memfd(2);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 2 * PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -382,7 +382,7 @@ fn update_returns_old_word() {
     assert_eq!(memory.update_u64(iova(8), |word| Some(word + 1)).unwrap(), 41);
     assert_eq!(memory.update_u64(iova(8), |_| None).unwrap(), 42);
     assert_eq!(file_bytes(&fd, 8, 8), 42_u64.to_ne_bytes());
-    assert!(memory.update_u64(iova(4), |_| Some(0)).is_err(), "not aligned");
+    assert!(memory.update_u64(iova(4), |_| Some(0)).is_err(), "the address must be aligned");
 }
 
 #[test]

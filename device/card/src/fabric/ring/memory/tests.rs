@@ -72,7 +72,7 @@ fn full_ring_accepts_frames_after_release() {
     let mut batch = RxBatch::new();
     consumer.take(&mut batch, 1).unwrap();
     assert!(consumer.release(), "a blocked producer is woken");
-    assert!(!consumer.release(), "once");
+    assert!(!consumer.release(), "the producer is woken only once");
     assert!(producer.push(&frame, IcrcField::Computed).unwrap());
     assert!(!producer.push(&frame, IcrcField::Computed).unwrap());
 }
@@ -82,7 +82,7 @@ fn only_sleeping_consumer_is_woken() {
     let (mut producer, mut consumer, _) = pair();
     producer.push(&[1; 60], IcrcField::Computed).unwrap();
     assert!(!producer.publish());
-    assert!(!consumer.enable_wakeups(), "a frame is here");
+    assert!(!consumer.enable_wakeups(), "the consumer must not sleep while a frame is waiting");
     consumer.disable_wakeups();
     frames(&mut consumer).unwrap();
     assert!(consumer.enable_wakeups());
