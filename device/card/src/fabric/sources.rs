@@ -142,8 +142,8 @@ pub(super) mod tests {
         };
         reply.emit_frame(&mut arp);
         let mut advertisement = Vec::new();
-        let said = Advertisement { target: of.link_local(), target_mac: Some(mac), solicited: true };
-        said.emit_frame(mac, dst, member(9).link_local(), &mut advertisement);
+        let fields = Advertisement { target: of.link_local(), target_mac: Some(mac), solicited: true };
+        fields.emit_frame(mac, dst, member(9).link_local(), &mut advertisement);
         // Only the target address belongs to the member `of`; the source address has no owner.
         advertisement[22..38].copy_from_slice(&member(9).link_local().octets());
         vec![

@@ -26,8 +26,8 @@ pub struct Port {
     /// Whether the port is in loopback, disconnected from the wire.
     loopback: bool,
     stats: PortStats,
-    /// Headers of the last packet from the fabric that was accepted. For a packet with the same headers, only the ICRC
-    /// is checked. Every change to the addresses, the owner or the static neighbours discards these headers.
+    /// Headers of the last accepted packet from the fabric. For a packet with the same headers, only the ICRC is
+    /// checked. Every change to the addresses, the owner or the static neighbours discards these headers.
     accepted: Option<FlowHeaders>,
     /// Like `accepted`, for packets from this HCA to itself, to which other checks apply.
     accepted_own: Option<FlowHeaders>,

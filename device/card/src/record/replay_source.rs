@@ -275,7 +275,7 @@ impl ReplaySource {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { step, at, input, recorded, found } = self;
-        let [input, recorded, found] = [input, recorded, found].map(|said| sanitize::text(said));
+        let [input, recorded, found] = [input, recorded, found].map(|text| sanitize::text(text));
         writeln!(f, "step {step}, after {:.6} s: {input}", at.as_secs_f64())?;
         writeln!(f, "  recorded: {recorded}")?;
         write!(f, "  now:      {found}")
@@ -286,7 +286,7 @@ impl fmt::Display for Finish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ended(ending) => write!(f, "recording ended: {ending}"),
-            // Neither a record that is still being written nor that of a killed hcad has an end entry.
+            // A record has no end entry while it is being written, or if hcad was killed.
             Self::Stopped { cut_off: false } => f.write_str(
                 "recording is incomplete: hcad was killed or is still recording, so the last steps may be \
                  missing",

@@ -301,14 +301,14 @@ fn mac_claim_without_socket_is_rejected() {
     // receiver, so it would never create memory.
     for mac in [C, B, A, MacAddr::BROADCAST, D] {
         let own = Identity { mac, ..of(C) };
-        let liar = Stranger {
+        let impostor = Stranger {
             own,
             folder: folder.path().to_path_buf(),
             listener: speaker.listener.try_clone().unwrap(),
         };
         for answered in [None, Token::new(7), speaker.call(&mut b)] {
-            let _call = liar.send(B, Message::Call, answered);
-            let _memory = liar.send(B, Message::Memory(memfd.as_fd()), answered);
+            let _call = impostor.send(B, Message::Call, answered);
+            let _memory = impostor.send(B, Message::Memory(memfd.as_fd()), answered);
             settle(&mut [&mut b, &mut c]);
             assert_eq!(links(&b), [C], "{mac}");
         }
@@ -368,8 +368,8 @@ fn frames_with_source_ip_of_another_member_are_dropped() {
         |lid: u16| Identity { ipv6: Some(format!("2001:db8::{lid}").parse().unwrap()), ..identity(lid) };
     let elsewhere = Identity { ipv4: [192, 0, 2, 3].into(), ..own(3) };
     // A malicious process claims addresses of other members before these members join.
-    let liar = Identity { ipv4: own(1).ipv4, ipv6: Some(identity(3).link_local()), ..identity(2) };
-    let mut b = RingFabric::join(folder.path(), &liar).unwrap();
+    let impostor = Identity { ipv4: own(1).ipv4, ipv6: Some(identity(3).link_local()), ..identity(2) };
+    let mut b = RingFabric::join(folder.path(), &impostor).unwrap();
     let mut a = RingFabric::join(folder.path(), &own(1)).unwrap();
     let mut c = RingFabric::join(folder.path(), &elsewhere).unwrap();
     settle(&mut [&mut a, &mut b, &mut c]);

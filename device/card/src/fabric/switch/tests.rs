@@ -125,8 +125,8 @@ fn invalid_peers_are_rejected() {
     let v6: SocketAddr = "[::1]:5".parse().unwrap();
     assert_eq!(switch.add(peer(2)), Err(PeerError::Known(addr(2))));
     assert_eq!(switch.add(UdpPeer::at(v6)), Err(PeerError::IpVersion(v6)));
-    let twin = UdpPeer { mac: Some(A), ..peer(3) };
-    assert_eq!(switch.add(twin), Err(PeerError::KnownMac(A, addr(1))));
+    let duplicate = UdpPeer { mac: Some(A), ..peer(3) };
+    assert_eq!(switch.add(duplicate), Err(PeerError::KnownMac(A, addr(1))));
     assert_eq!((switch.peer_count(), route(&switch, A)), (2, Route::Peer(0)));
     while switch.peer_count() < MAX_PEERS {
         switch.add(peer(1000 + u16::try_from(switch.peer_count()).unwrap())).unwrap();

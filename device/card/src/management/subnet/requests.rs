@@ -66,7 +66,7 @@ impl OpenRequests {
 
     /// Returns whether a response matches an open request. Each response is accepted once.
     pub(super) fn take(&mut self, from: Lid, attribute: u16, tid: u32) -> bool {
-        if self.pending.get(&(from, attribute)).is_some_and(|(asked, _)| *asked == tid) {
+        if self.pending.get(&(from, attribute)).is_some_and(|(open_tid, _)| *open_tid == tid) {
             self.pending.remove(&(from, attribute));
             return true;
         }
@@ -146,11 +146,11 @@ mod tests {
     #[test]
     fn outstanding_requests_are_limited_and_expire() {
         let mut requests = OpenRequests::default();
-        let asked = |requests: &mut OpenRequests, now| {
+        let opened = |requests: &mut OpenRequests, now| {
             (1..10_000).filter(|lid| requests.open(now, Lid::new(*lid), DESCRIPTION).is_some()).count()
         };
-        assert_eq!(asked(&mut requests, at(10)), MAX_REQUESTS);
-        assert_eq!(asked(&mut requests, at(11)), 0);
-        assert_eq!(asked(&mut requests, at(14)), MAX_REQUESTS);
+        assert_eq!(opened(&mut requests, at(10)), MAX_REQUESTS);
+        assert_eq!(opened(&mut requests, at(11)), 0);
+        assert_eq!(opened(&mut requests, at(14)), MAX_REQUESTS);
     }
 }

@@ -117,8 +117,8 @@ impl Fabric {
         if management.serves(MacAddr::from_lid(destination)) {
             management.handle_guest(&at(self.now), &alone(management.lid()), &sent);
         } else {
-            let mut nobody = Vec::new();
-            self.carry(index, &sent, usize::MAX, &mut nobody);
+            let mut ignored = Vec::new();
+            self.carry(index, &sent, usize::MAX, &mut ignored);
         }
     }
 
@@ -272,14 +272,14 @@ fn node_info(tid: u32) -> Mad {
 }
 
 /// Returns the attributes requested from an HCA.
-fn asked(outputs: &[Output], of: u16) -> Vec<u16> {
-    let asked = outputs.iter().map(|output| match output {
+fn requested(outputs: &[Output], of: u16) -> Vec<u16> {
+    let requested = outputs.iter().map(|output| match output {
         Output::ToFabric(Datagram { destination, mad, .. }) if *destination == Lid::new(of) => {
             u16::from_be_bytes([mad[16], mad[17]])
         }
         other => panic!("{other:?}"),
     });
-    asked.collect()
+    requested.collect()
 }
 
 #[test]
@@ -293,12 +293,12 @@ fn unsolicited_response_is_ignored() {
         }
     }
     let (admitted, requests) = arrive(&mut management, 2, QP0, node_info(1), false);
-    assert_eq!((admitted, asked(&requests, 2)), (Admitted::Taken, vec![0x10]));
+    assert_eq!((admitted, requested(&requests, 2)), (Admitted::Taken, vec![0x10]));
     let Output::ToFabric(question) = &requests[0] else { panic!("{requests:?}") };
     let mut description = question.mad;
     description[3] = 0x81;
     let (_, requests) = arrive(&mut management, 2, QP0, description, false);
-    assert_eq!(asked(&requests, 2), [0x15]);
+    assert_eq!(requested(&requests, 2), [0x15]);
     assert_eq!(arrive(&mut management, 2, QP0, description, false).1, []);
     for _ in 0..1000 {
         let arrived = arrive(&mut management, 2, QP0, node_info(1), false);
@@ -334,9 +334,9 @@ fn received_mad_causes_at_most_one_mad() {
             let source = Lid::new(from);
             let received = Datagram { source, source_qp: qp, destination, destination_qp: qp, mad };
             management.handle_wire(&at(5000), &received, false, &mut || true);
-            let drawn = outputs(&mut management);
-            assert!(drawn.len() <= 1, "{drawn:?}");
-            for output in drawn {
+            let caused = outputs(&mut management);
+            assert!(caused.len() <= 1, "{caused:?}");
+            for output in caused {
                 let Output::ToFabric(datagram) = output else { panic!("{output:?}") };
                 assert_eq!(datagram.destination, source, "only the sender gets a datagram");
             }
@@ -464,7 +464,7 @@ fn sweep_of_other_hca_is_answered() {
 #[test]
 fn agents_answer_right_after_port_open() {
     let mut management = open(1);
-    for (qp, class, attribute, soon) in [
+    for (qp, class, attribute, early) in [
         (QP0, 1, 0x10, Admitted::Taken),
         (QP1, 4, 0x12, Admitted::Taken),
         (QP1, 7, 0x10, Admitted::Unchanged),
@@ -477,7 +477,7 @@ fn agents_answer_right_after_port_open() {
             mad: request(class, 1, 1, attribute, 0),
         };
         let mut at = |millis| management.handle_wire(&at(millis), &received, true, &mut || true);
-        assert_eq!((at(999), at(1000)), (soon, Admitted::Unchanged), "class {class}");
+        assert_eq!((at(999), at(1000)), (early, Admitted::Unchanged), "class {class}");
     }
 }
 

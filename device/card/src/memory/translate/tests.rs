@@ -210,7 +210,11 @@ fn overflowing_addresses_are_rejected() {
     let pages = Pages([(u64::MAX, 0)].into());
     let keys = table([region]);
     assert_eq!(segments(&keys, &pages, at(0), 1), Ok(vec![(0xfff, 1)]));
-    assert_eq!(segments(&keys, &pages, at(1), 1), Err(AccessError::Unmapped), "the entry passes 2^64");
+    assert_eq!(
+        segments(&keys, &pages, at(1), 1),
+        Err(AccessError::Unmapped),
+        "the page table index overflows"
+    );
     assert_eq!(segments(&keys, &pages, at(u64::MAX - 1), 1), Err(AccessError::Bounds));
 }
 
@@ -254,7 +258,7 @@ fn publish_works_within_and_across_pages() {
 }
 
 #[test]
-fn atomics_return_the_original_word() {
+fn atomics_return_original_word() {
     let (dma, keys, pages) = swapped();
     let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
     dma.poke(0x1008, &7u64.to_le_bytes());

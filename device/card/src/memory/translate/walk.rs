@@ -63,7 +63,7 @@ pub(super) struct Walk<'a, P> {
     initiator: Initiator,
     /// Access that keys in lists must grant.
     listed_access: Access,
-    /// Key that was looked up last in a list.
+    /// Listed key that was looked up last.
     pub(super) listed_key: Option<Lkey>,
     /// Number of list entries that the access may still read.
     entries_left: u32,

@@ -384,7 +384,7 @@ fn packet_from_configured_ip_requires_configured_mac() {
     let stranger = IpAddrs::V4 { src: Ipv4Addr::new(10, 77, 0, 9), dst: own.ipv4 };
     assert!(
         port.receive(NOW, &send_from(mac(3), stranger), IcrcField::Computed, &mut out).is_some(),
-        "nobody's"
+        "any host may use an address without an owner"
     );
 }
 
@@ -437,7 +437,7 @@ fn multicast_needs_matching_group_addresses() {
         assert_eq!(drop_reason(frame), DropReason::OtherMac);
     }
     let ours = [&[2, 0, 0, 0, 0, 2], &frame[6..]].concat();
-    assert_eq!(drop_reason(ours), DropReason::OtherIp, "a group's address is not ours alone");
+    assert_eq!(drop_reason(ours), DropReason::OtherIp, "a unicast frame must not have a group's IP address");
 }
 
 #[test]
@@ -616,10 +616,10 @@ fn link_local_and_global_addresses_are_answered() {
     assert_eq!(answers(&mut port, &[solicitation(), ping6()]).len(), 2);
     let mut out = TxBatch::default();
     Port::new(Identity::from_lid(Lid::new(1))).send_request(global.into(), &mut out);
-    let asked = out.last().unwrap().to_vec();
-    let told = answers(&mut port, &[asked]);
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].1[62..78], global.octets(), "the target of the answer");
+    let request = out.last().unwrap().to_vec();
+    let replies = answers(&mut port, &[request]);
+    assert_eq!(replies.len(), 1);
+    assert_eq!(replies[0].1[62..78], global.octets(), "the answer advertises the requested address");
 }
 
 #[test]
@@ -639,7 +639,11 @@ fn misdirected_and_conflicting_advertisements_are_ignored() {
     let mut port = Port::new(Identity::from_lid(Lid::new(9)));
     let frame = replace_mac(advertisement(), 0, mac(9));
     answers(&mut port, &[frame]);
-    assert_eq!(port.stats().dropped(DropReason::OtherIp), 1, "it is for another IP address");
+    assert_eq!(
+        port.stats().dropped(DropReason::OtherIp),
+        1,
+        "an advertisement to another IP address is dropped"
+    );
 
     let mut port = self::port();
     let to_us = replace_mac(probe6_answer(), 6, mac(7));

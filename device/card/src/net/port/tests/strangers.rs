@@ -1,4 +1,4 @@
-//! Tests of the amount of traffic that unknown senders can cause, measured at the peers' sockets.
+//! Tests how much traffic unknown senders can cause, measured at the peers' sockets.
 
 use std::net::UdpSocket;
 use std::time::Duration;
