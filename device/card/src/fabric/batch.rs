@@ -270,7 +270,7 @@ impl RxFrame {
     }
 }
 
-/// A buffer of frames that passes from a [`TxBatch`] to an [`RxBatch`] as a whole.
+/// A buffer of frames that moves as a whole from a [`TxBatch`] to an [`RxBatch`].
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     bytes: Vec<u8>,

@@ -409,7 +409,7 @@ mod tests {
             frames.iter().enumerate().all(|(tag, frame)| frame[12..].iter().all(|b| usize::from(*b) == tag))
         );
         assert_eq!(a.stats().tx_frames, 23);
-        assert!(a.stats().tx_calls < 23 || a.max_run == 1, "equal frames share a system call");
+        assert!(a.stats().tx_calls < 23 || a.max_run == 1, "frames of equal length share a system call");
     }
 
     #[test]

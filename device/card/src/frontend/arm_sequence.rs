@@ -77,7 +77,7 @@ mod tests {
         sequence.event_written(7);
         assert_eq!(allowed(&sequence), [1, 2]);
         sequence.mark_read(7);
-        assert_eq!(allowed(&sequence), [1, 2], "entry 7 is not among the first seven");
+        assert_eq!(allowed(&sequence), [1, 2], "a consumer index of 7 does not cover entry 7");
         sequence.mark_read(8);
         assert_eq!(allowed(&sequence), [2]);
         (8..10).for_each(|place| sequence.event_written(place));

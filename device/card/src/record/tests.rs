@@ -52,9 +52,9 @@ fn play_all(record: &[u8]) -> (u64, Result<Finish, Difference>) {
     let next = || source.lock().unwrap().next_input();
     while next().is_some() {
         let mut out = [0; 4];
-        let read = sink.read(0x1000, &mut out, (), |_| panic!("guest memory was touched"));
+        let read = sink.read(0x1000, &mut out, (), |_| panic!("a replay must not access guest memory"));
         assert!(read.is_err() || &out == b"read");
-        let _ = sink.write(0x2000, b"written", (), || panic!("guest memory was touched"));
+        let _ = sink.write(0x2000, b"written", (), || panic!("a replay must not access guest memory"));
         sink.interrupt(3);
     }
     let mut source = source.lock().unwrap();

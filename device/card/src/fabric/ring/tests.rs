@@ -180,7 +180,7 @@ fn full_ring_drops_frames_after_timeout() {
     assert_eq!(a.send(&mut frames), Sent::Blocked);
     assert!(
         a.retry_after().is_some_and(|retry_after| retry_after <= RING_FULL_TIMEOUT),
-        "the wait is limited"
+        "the wait for room is limited"
     );
     let left = frames.len();
     assert!(left > 0 && a.stats().tx_refused == 0);

@@ -82,7 +82,7 @@ fn inbound_frame_is_captured_before_impairment() {
         hca.handle_frame(&frame);
     }
     assert_eq!(hca.port_stats().dropped(DropReason::Icrc), 1, "the corrupted frame is dropped");
-    assert_eq!(hca.port_stats().roce, 3, "the duplicated frame and the unmodified frame");
+    assert_eq!(hca.port_stats().roce, 3, "both copies and the unmodified frame are delivered");
     hca.flush();
     let packets = captured(&path);
     assert_eq!(packets.len(), 4);

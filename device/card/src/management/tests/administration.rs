@@ -51,11 +51,11 @@ fn broadcast_group_join_needs_no_parameters() {
     let left = answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group(BROADCAST, 1)));
     assert_eq!((left[3], status(&left)), (0x95, 0));
     let again = answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group(BROADCAST, 1)));
-    assert_eq!(status(&again), 0x0200, "the port is no longer a member");
+    assert_eq!(status(&again), 0x0200, "a port that is not a member cannot leave");
     assert_eq!(
         status(&answer(&mut management, sa(SET, GROUP, 0x1_0083, &wanted))),
         0,
-        "the group still exists"
+        "the broadcast group exists even without members"
     );
 }
 
@@ -72,9 +72,17 @@ fn creator_sets_group_parameters() {
     let joined = answer(&mut management, sa(SET, GROUP, mask, &wanted));
     assert_eq!(status(&joined), 0);
     let record = &joined[56..108];
-    assert_eq!(record[32..36], [0x01, 0x23, 0x45, 0x67], "Q_Key");
-    assert_eq!((record[39], &record[40..42]), (0x11, &[0xff, 0xff][..]), "TClass and P_Key");
-    assert_eq!(record[44..48], [0x3a, 0xbc, 0xde, 0x40], "SL, flow label, hop limit");
+    assert_eq!(record[32..36], [0x01, 0x23, 0x45, 0x67], "the group has the creator's Q_Key");
+    assert_eq!(
+        (record[39], &record[40..42]),
+        (0x11, &[0xff, 0xff][..]),
+        "the group has the creator's TClass and P_Key"
+    );
+    assert_eq!(
+        record[44..48],
+        [0x3a, 0xbc, 0xde, 0x40],
+        "the group has the creator's SL, flow label and hop limit"
+    );
     let mlid = u16::from_be_bytes([record[36], record[37]]);
     assert!((0xc001..=0xfffe).contains(&mlid), "{mlid:#x}");
 
@@ -89,7 +97,7 @@ fn creator_sets_group_parameters() {
     assert_eq!(
         status(&answer(&mut management, sa(SET, GROUP, mask, &wanted))),
         0x0200,
-        "the group has a different Q_Key"
+        "a join with a different Q_Key is rejected"
     );
     let rejoined = answer(&mut management, sa(SET, GROUP, 0x1_0003, &group(mgid, 8)));
     assert_eq!(rejoined[56 + 32..56 + 36], [0x01, 0x23, 0x45, 0x67]);
@@ -133,16 +141,16 @@ fn undefined_group_parameter_codes_are_rejected() {
     };
     let (mtu, rate, life_time) = ((38, 0b11 << 4), (42, 0b11 << 8), (43, 0b11 << 10));
     let invalid = [
-        (mtu, 2, 0, "no MTU"),
-        (mtu, 2, 6, "8192 bytes"),
-        (mtu, 0, 5, "greater than 4096 bytes"),
-        (mtu, 0, 63, "greater than an undefined MTU"),
-        (rate, 2, 1, "no rate"),
-        (rate, 2, 24, "an undefined rate"),
-        (rate, 0, 23, "greater than the largest rate"),
-        (rate, 1, 2, "less than the smallest rate"),
-        (life_time, 0, 63, "greater than the longest lifetime"),
-        (life_time, 1, 0, "less than the shortest lifetime"),
+        (mtu, 2, 0, "undefined MTU code 0"),
+        (mtu, 2, 6, "an MTU of 8192 bytes"),
+        (mtu, 0, 5, "an MTU greater than 4096 bytes"),
+        (mtu, 0, 63, "an MTU greater than an undefined one"),
+        (rate, 2, 1, "undefined rate code 1"),
+        (rate, 2, 24, "undefined rate code 24"),
+        (rate, 0, 23, "a rate greater than the largest"),
+        (rate, 1, 2, "a rate less than the smallest"),
+        (life_time, 0, 63, "a lifetime greater than the longest"),
+        (life_time, 1, 0, "a lifetime less than the shortest"),
     ];
     for (last, ((at, mask), selector, code, why)) in (0..).zip(invalid) {
         assert_eq!(joined(last, at, mask, selector, code), Err(0x0200), "{why}");

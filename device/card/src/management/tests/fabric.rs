@@ -167,7 +167,7 @@ fn directed_route_reaches_other_adapter() {
         }
         assert_eq!(status(&fabric.directed(&[1], 0x15, 3).unwrap()), 0x801c, "there is no port 3");
         let info = fabric.directed(&[1], 0x12, 0).unwrap();
-        assert_eq!(info[64..66], [0xc0, 0], "SwitchInfo");
+        assert_eq!(info[64..66], [0xc0, 0], "the forwarding table has C000h entries");
         let adapter = fabric.directed(&[1, 2], 0x11, 0).expect("the adapter answers");
         assert_eq!((adapter[66], &adapter[84..92]), (1, &GID_2[8..]));
         let own = fabric.directed(&[1, 1], 0x11, 0).expect("the requester's own adapter answers");
@@ -455,7 +455,11 @@ fn sweep_of_other_hca_is_answered() {
         });
         sent.collect::<Vec<_>>()
     };
-    assert_eq!(look(&mut management, 0), [] as [u8; 0], "without a permit, the sweep gets no response");
+    assert_eq!(
+        look(&mut management, 0),
+        [] as [u8; 0],
+        "a sweep that exceeds the rate limit gets no response"
+    );
     let mut other = open(1);
     assert_eq!(look(&mut other, 1), [0x81]);
     assert_eq!(look(&mut other, 2), [0x81], "the sweep does not cause a query");

@@ -104,7 +104,7 @@ fn each_window_has_its_own_permissions() {
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
     memory.map(iova(PAGE_LEN), PAGE_LEN, RO, Some((dup(&fd), PAGE_LEN))).unwrap();
     memory.map(iova(2 * PAGE_LEN), PAGE_LEN, WO, Some((dup(&fd), 2 * PAGE_LEN))).unwrap();
-    assert_eq!(memory.window_count(), 3, "differing permissions do not merge");
+    assert_eq!(memory.window_count(), 3, "ranges with different permissions do not merge");
 
     assert!(memory.write(iova(4090), &[1; 10]).is_err());
     assert!(memory.publish(iova(PAGE_LEN), &[1; 8]).is_err());

@@ -103,7 +103,7 @@ fn naive(
             let page = tables.pages.get(&(first_entry + ((first + offset) >> 12)));
             return page.map(|page| page + ((first + offset) & 0xfff)).ok_or(AccessError::Unmapped);
         }
-        Translation::TwoLevel { .. } => panic!("not in the model"),
+        Translation::TwoLevel { .. } => panic!("the model has no two-level tables"),
         Translation::Indirect { entry_len, count, first_entry, offset: first } => {
             (entry_len, count, first_entry, first + offset)
         }
