@@ -73,8 +73,8 @@ use crate::vfio::PciFunction;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::ConfigSpace;
 
-/// Maximum number of events reported to the front-end at once, so that flushing many queues does not delay an
-/// access for long.
+/// Maximum number of events reported to the front-end at a time, so that flushing many queues does not delay an access
+/// for long.
 const EVENTS_PER_TURN: usize = 4096;
 
 /// Work that remains after a turn and needs no further input.

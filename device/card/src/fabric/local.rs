@@ -484,11 +484,11 @@ mod tests {
     fn batch_for_one_member_is_not_copied() {
         let [mut a, mut b, _c] = network();
         let mut frames = batch(&[(MACS[1], 1), (MACS[1], 2)]);
-        let place = frames.buffer().as_ptr();
+        let address = frames.buffer().as_ptr();
         a.send(&mut frames);
         let mut arrived = RxBatch::new();
         b.recv(&mut arrived).unwrap();
-        assert_eq!(arrived.iter().map(|(frame, _)| frame.as_ptr()).next(), Some(place));
+        assert_eq!(arrived.iter().map(|(frame, _)| frame.as_ptr()).next(), Some(address));
         assert!(frames.is_empty() && frames.buffer().is_empty());
     }
 

@@ -239,9 +239,9 @@ impl ConfigSpace {
         self.put(MSIX_CONTROL, &(function.msix.vectors.saturating_sub(1) & 0x7ff).to_le_bytes());
         self.allow(MSIX_CONTROL, &(MSIX_ENABLE | MSIX_FUNCTION_MASK).to_le_bytes());
         // The low three bits are the number of the BAR.
-        let place = |(bar, offset): (Bar, u32)| (offset & !0b111 | u32::from(bar.number())).to_le_bytes();
-        self.put(MSIX + 4, &place(function.msix.table));
-        self.put(MSIX + 8, &place(function.msix.pending));
+        let location = |(bar, offset): (Bar, u32)| (offset & !0b111 | u32::from(bar.number())).to_le_bytes();
+        self.put(MSIX + 4, &location(function.msix.table));
+        self.put(MSIX + 8, &location(function.msix.pending));
     }
 
     fn lay_out_express(&mut self) {

@@ -93,12 +93,12 @@ impl DmaMap {
     #[inline(always)]
     pub(super) fn locate(&self, at: u64) -> Option<Location<'_>> {
         // The remainder is below 16, so the index is in bounds.
-        let place = &self.cache[(at / PAGE_LEN % CACHED_WINDOWS as u64) as usize];
-        let cache = match place.get() {
+        let slot = &self.cache[(at / PAGE_LEN % CACHED_WINDOWS as u64) as usize];
+        let cache = match slot.get() {
             Some(cache) if cache.first <= at && at <= cache.last => cache,
             _ => {
                 let found = self.tables.find(at)?;
-                place.set(Some(found));
+                slot.set(Some(found));
                 found
             }
         };
