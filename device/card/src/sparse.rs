@@ -143,9 +143,9 @@ impl<T> SparseTable<T> {
     /// Drops every entry from `first` to `last`, inclusive. The time depends on the number of existing entries
     /// and leaves, not on the width of the range.
     pub fn remove_range(&mut self, first: u32, last: u32) {
-        let doomed: Vec<u32> =
+        let indices: Vec<u32> =
             self.iter_from(first).map(|(index, _)| index).take_while(|index| *index <= last).collect();
-        for index in doomed {
+        for index in indices {
             self.remove(index);
         }
     }

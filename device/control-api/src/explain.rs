@@ -72,7 +72,7 @@ fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
     }
     lines.push(format!("responder: {}", responder(situation)));
     lines.push(match situation.last_packet {
-        Some(heard) => format!("peer: last packet received {} ago", time(heard)),
+        Some(age) => format!("peer: last packet received {} ago", time(age)),
         None => "peer: no packet received yet".to_owned(),
     });
     lines
@@ -335,9 +335,9 @@ mod tests {
             most_retries: 7,
             timeout: Some(Duration::from_micros(640)),
         };
-        let heard = Some(Duration::from_secs(2));
+        let last_packet = Some(Duration::from_secs(2));
         let unanswered = Some(unanswered);
-        let lines = explained(QpStatus { unanswered, retransmitted: 12, last_packet: heard, ..IDLE });
+        let lines = explained(QpStatus { unanswered, retransmitted: 12, last_packet, ..IDLE });
         assert_eq!(
             lines[1],
             "requester: all posted requests have been sent; waiting for the peer to acknowledge them"

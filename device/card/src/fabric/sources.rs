@@ -178,8 +178,8 @@ pub(super) mod tests {
     #[test]
     fn member_cannot_claim_ip_derived_from_another_mac() {
         let mut owners = IpOwners::default();
-        let pretender = Identity { ipv4: member(3).ipv4, ipv6: Some(member(3).link_local()), ..member(7) };
-        owners.add(&pretender);
+        let claimant = Identity { ipv4: member(3).ipv4, ipv6: Some(member(3).link_local()), ..member(7) };
+        owners.add(&claimant);
         owners.add(&member(3));
         for frame in frames_from(member(7).mac, member(2).mac, &member(3)) {
             assert!(!owners.admits(&Source::of(&frame).unwrap(), member(7).mac));

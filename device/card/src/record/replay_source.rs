@@ -217,9 +217,9 @@ impl ReplaySource {
     fn exchange<T>(
         &mut self,
         found: impl Fn() -> String,
-        meet: impl FnOnce(&Entry<'_>) -> Option<T>,
+        compare: impl FnOnce(&Entry<'_>) -> Option<T>,
     ) -> Option<T> {
-        let mut meet = Some(meet);
+        let mut compare = Some(compare);
         loop {
             if self.stop.is_some() {
                 return None;
@@ -238,12 +238,12 @@ impl ReplaySource {
                 }
                 Ok(Some(Entry::Input(_) | Entry::Time { .. })) => "nothing more".to_owned(),
                 Ok(Some(entry)) => {
-                    if let Some(met) = meet.take().and_then(|meet| meet(&entry)) {
+                    if let Some(matched) = compare.take().and_then(|compare| compare(&entry)) {
                         if let Some(log) = &mut self.log {
                             log.push(entry.to_string());
                         }
                         self.reader.advance();
-                        return Some(met);
+                        return Some(matched);
                     }
                     entry.to_string()
                 }

@@ -242,11 +242,11 @@ impl Write for Slow {
 #[test]
 fn slow_file_stops_recording_with_overrun() {
     let file = Written::default();
-    let (go_on, blocked) = mpsc::channel();
+    let (release, blocked) = mpsc::channel();
     let slow = Box::new(Slow(blocked, file.clone()));
     let recorder = Recorder::with_room(slow, Path::new("record"), &header(), u64::MAX, 100_000).unwrap();
     (1..10_000).for_each(|number| step(recorder.sink(), number));
-    drop(go_on);
+    drop(release);
     drop(recorder);
     let (steps, end) = play_all(&file.bytes());
     assert!((1..10_000).contains(&steps));

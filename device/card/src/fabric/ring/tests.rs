@@ -295,7 +295,7 @@ fn mac_claim_without_socket_is_rejected() {
     let (mut b, mut c) = (join(&folder, B), join(&folder, C));
     settle(&mut [&mut b, &mut c]);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
-    let speaker = Stranger::new(&folder, of(E));
+    let stranger = Stranger::new(&folder, of(E));
     // In this order, claim the MAC of a linked member, the receiver's own MAC, the MAC of an absent member, the
     // broadcast MAC, and the MAC of another absent member. The first absent member has a smaller MAC than the
     // receiver, so it would never create memory.
@@ -304,9 +304,9 @@ fn mac_claim_without_socket_is_rejected() {
         let impostor = Stranger {
             own,
             folder: folder.path().to_path_buf(),
-            listener: speaker.listener.try_clone().unwrap(),
+            listener: stranger.listener.try_clone().unwrap(),
         };
-        for answered in [None, Token::new(7), speaker.call(&mut b)] {
+        for answered in [None, Token::new(7), stranger.call(&mut b)] {
             let _call = impostor.send(B, Message::Call, answered);
             let _memory = impostor.send(B, Message::Memory(memfd.as_fd()), answered);
             settle(&mut [&mut b, &mut c]);

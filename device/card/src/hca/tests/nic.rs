@@ -305,11 +305,11 @@ fn nic_mac_is_restored_by_reset() {
 #[test]
 fn nic_frames_are_unmodified_and_length_checked() {
     let mut hca = nic(2);
-    let guests_own = MacAddr([0x52, 0x54, 0, 1, 2, 3]);
+    let guest_mac = MacAddr([0x52, 0x54, 0, 1, 2, 3]);
     let frames = [
         plain(mac(1), mac(2), 60),
-        plain(MacAddr::BROADCAST, guests_own, 14),
-        plain(mac(2), guests_own, 9728 + 8),
+        plain(MacAddr::BROADCAST, guest_mac, 14),
+        plain(mac(2), guest_mac, 9728 + 8),
     ];
     hca.frontend.to_send = [vec![0; 13], vec![0; 9728 + 9]].into_iter().chain(frames.clone()).collect();
     assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });

@@ -111,8 +111,8 @@ impl Transfers {
             return;
         };
         let Some(transfer) = self.all.get_mut(at) else { return };
-        let goes_on = rmpp.kind == rmpp::ACK && transfer.acknowledge(now, rmpp);
-        if goes_on {
+        let continues = rmpp.kind == rmpp::ACK && transfer.acknowledge(now, rmpp);
+        if continues {
             transfer.send(|mad| out.push(mad));
         } else if matches!(rmpp.kind, rmpp::ACK | rmpp::STOP | rmpp::ABORT) {
             self.all.remove(at);

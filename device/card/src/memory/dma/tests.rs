@@ -479,17 +479,17 @@ fn sparse_file_counts_in_full() {
 #[test]
 fn mapping_does_not_keep_descriptor_open() {
     let name = "costs-no-descriptor";
-    let open_here = || {
+    let open_descriptors = || {
         let links = std::fs::read_dir("/proc/self/fd").unwrap();
         let links = links.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
         links.filter(|link| link.to_string_lossy().contains(name)).count()
     };
     let fd = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, PAGE_LEN).unwrap();
-    assert_eq!(open_here(), 1);
+    assert_eq!(open_descriptors(), 1);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((fd, 0))).unwrap();
-    assert_eq!(open_here(), 0);
+    assert_eq!(open_descriptors(), 0);
     memory.write(iova(0), &[1]).unwrap();
 }
 

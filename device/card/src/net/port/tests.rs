@@ -181,9 +181,9 @@ fn unknown_neighbours_are_resolved_by_arp() {
 
 #[test]
 fn arp_request_claiming_own_address_is_dropped() {
-    let mut rival = arp_request();
-    rival[28..32].copy_from_slice(&[10, 77, 0, 2]);
-    assert_eq!(drop_reason(rival), DropReason::BadSource);
+    let mut conflicting = arp_request();
+    conflicting[28..32].copy_from_slice(&[10, 77, 0, 2]);
+    assert_eq!(drop_reason(conflicting), DropReason::BadSource);
 }
 
 #[test]
@@ -391,12 +391,12 @@ fn packet_from_configured_ip_requires_configured_mac() {
 /// RFC 4861, sections 4.3 and 7.1.1: requirements on solicitations.
 #[test]
 fn invalid_solicitations_are_dropped() {
-    let mut nameless = solicitation();
-    nameless.truncate(78);
-    nameless[19] = 24;
-    assert_eq!(drop_reason(from_ip(nameless, PEER.into())), DropReason::Invalid);
-    let to_us_alone = from_ip(unicast_solicitation(), Ipv6Addr::UNSPECIFIED.into());
-    assert_eq!(drop_reason(to_us_alone), DropReason::Invalid);
+    let mut without_mac = solicitation();
+    without_mac.truncate(78);
+    without_mac[19] = 24;
+    assert_eq!(drop_reason(from_ip(without_mac, PEER.into())), DropReason::Invalid);
+    let unicast = from_ip(unicast_solicitation(), Ipv6Addr::UNSPECIFIED.into());
+    assert_eq!(drop_reason(unicast), DropReason::Invalid);
 }
 
 /// IEEE 802.1Q-2018, section 6.9: VLAN ID 0 does not denote a VLAN.
