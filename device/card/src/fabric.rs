@@ -36,8 +36,8 @@ pub const MIN_FRAME_LEN: usize = 14;
 pub enum Sent {
     /// All frames were sent, and the batch is empty.
     All,
-    /// The kernel's buffer or the receiver's ring is full. Unsent frames remain in the batch. Wait for the descriptor
-    /// before sending them.
+    /// The kernel's buffer or the receiver's ring is full. Unsent frames remain in the batch. Before sending them, wait
+    /// until the descriptor is ready.
     Blocked,
 }
 

@@ -200,8 +200,8 @@ impl<F: Frontend> Hca<F> {
         (&mut self.frontend, &self.memory)
     }
 
-    /// Returns the time at which [`Hca::handle_deadline`] must be called next. A time in the past means
-    /// immediately.
+    /// Returns the time at which [`Hca::handle_deadline`] must be called next. A time in the past means that the call
+    /// is due immediately.
     pub fn next_deadline(&self) -> Option<Instant> {
         let others = [
             self.impairments.next_deadline(),

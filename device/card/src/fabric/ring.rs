@@ -401,8 +401,8 @@ impl Fabric for RingFabric {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Handle links, which have the highest tokens, before new connections. If a member reconnects, its old link is
-        // then removed first.
+        // Handle links, which have the highest tokens, before new connections. When a member reconnects, its old link
+        // is then removed before the new one is added.
         events.sort_unstable_by_key(|event| std::cmp::Reverse(event.data.u64()));
         for token in events.iter().map(|event| event.data.u64()) {
             let slot = |first| usize::try_from(token - first).unwrap_or(usize::MAX);

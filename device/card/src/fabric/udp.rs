@@ -334,8 +334,8 @@ fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     Ok(())
 }
 
-/// Requests large buffers and returns their actual sizes (receive, send). The receive buffer exceeds the system's limit
-/// if permitted.
+/// Requests large buffers and returns their actual sizes (receive, send). If the process has permission, the receive
+/// buffer may exceed the system's limit.
 fn enlarge_buffers(socket: &UdpSocket) -> io::Result<(usize, usize)> {
     if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER_LEN).is_err() {
         sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_LEN)?;

@@ -200,7 +200,7 @@ pub struct RegisterAccess<'a> {
 /// A device interface.
 ///
 /// An HCA calls `bar_read` and `bar_write` in the order in which the client issued the accesses, one at a time. After
-/// any input it drains the engine and passes each [`Event`] to `handle_event`. At the end of a turn, which is one
+/// any input, it drains the engine and passes each [`Event`] to `handle_event`. At the end of a turn, which is one
 /// iteration of the event loop, it polls the engine and `poll_frame` alternately for frames, and then calls `end_turn`
 /// once.
 pub trait Frontend: Sized + 'static {

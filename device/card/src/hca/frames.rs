@@ -301,8 +301,8 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Sends the last frame of the batch to the fabric, or loops it back. Applies the impairments, and captures the
-    /// frame.
+    /// Captures the last frame of the batch, applies the impairments to it, and sends it to the fabric. In loopback,
+    /// returns the frame to the port instead.
     pub(super) fn send_frame(&mut self, about: impl FnOnce() -> About) {
         if self.port.is_looped_back() {
             self.outbound.seal_last();

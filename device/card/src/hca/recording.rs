@@ -28,8 +28,8 @@ impl Outgoing {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Starts recording all inputs and outputs, or comparing them with a record. May only be called on a device in its
-    /// power-on state, because a record does not contain the device's configuration.
+    /// Starts recording all inputs and outputs or, in a replay, comparing the outputs with a record. May only be called
+    /// on a device in its power-on state, because a record does not contain the device's configuration.
     pub fn set_record_sink(&mut self, sink: &RecordSink) {
         self.use_record_sink(Some(sink));
     }

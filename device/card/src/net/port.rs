@@ -297,7 +297,7 @@ impl Port {
     }
 
     /// Resolves a neighbour. While the neighbour's MAC is unknown, frames for the neighbour can [`wait`](Self::wait). A
-    /// NIC port resolves no neighbours, because the guest's kernel does so.
+    /// NIC port does not resolve neighbours, because the guest's kernel does.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         self.host_stack()
             .map_or(Resolved { mac: None, request: false }, |host_stack| host_stack.resolve(now, ip))

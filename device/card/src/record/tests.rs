@@ -117,7 +117,7 @@ fn invalid_entries_are_rejected() {
 }
 
 /// The CRC of any data followed by its own CRC is a constant, and frames end with their CRC. A CRC could therefore not
-/// serve as digest.
+/// serve as the digest.
 #[test]
 fn digest_distinguishes_frames_with_valid_crcs() {
     let sealed = |byte: u8| {
@@ -319,8 +319,8 @@ fn repeated_data_is_written_once() {
 /// The parts of an entry: the address of a read, or the headers and ICRC of a frame, followed by the data.
 type Sample = (Result<u64, ([u8; 64], [u8; 4])>, Vec<u8>);
 
-/// Generates only a few different addresses and contents, so that many of them repeat. The lengths are near the limits
-/// of the cache or far from them.
+/// Generates only a few different addresses and contents, so that many of them repeat. The lengths are either near the
+/// limits of the cache or far from them.
 fn sample() -> impl Strategy<Value = Sample> {
     let kind = prop_oneof![(0..3_u64).prop_map(Ok), (any::<[u8; 64]>(), any::<[u8; 4]>()).prop_map(Err)];
     let run = (0..3_u8, prop::sample::select(vec![10, 255, 256, 400, 4096, 4352, 5000]));

@@ -113,8 +113,8 @@ fn directed_route_response_keeps_route() {
     assert_eq!((answer[6], answer[7], &answer[32..36]), (0, 0, &[0xff; 4][..]));
 }
 
-/// IBTA volume 1, section 14.2.4: at protection level 1, Get needs no M_Key, but Set does. Only responses to requests
-/// with the M_Key contain it.
+/// IBTA volume 1, section 14.2.4: at protection level 1, Get needs no M_Key, but Set does. A response contains the
+/// M_Key only if the request did.
 #[test]
 fn set_port_info_requires_m_key_once_it_is_configured() {
     let mut management = open(1);

@@ -1,5 +1,5 @@
-//! Limits the number of records of events that a peer can trigger at any rate, such as ignored packets. Without a
-//! limit, a flood of packets would push everything else out of a trace ring.
+//! Limits the number of trace records for events that a peer can trigger at any rate, such as ignored packets. Without
+//! a limit, a flood of packets would push everything else out of a trace ring.
 //!
 //! Records of the same kind, QP, opcode and reason form a group, which has a limit per period. At the end of the
 //! period, one record reports how many were suppressed. Periods follow the device's clock, so a replay suppresses the
