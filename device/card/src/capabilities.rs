@@ -1,8 +1,8 @@
 //! Drops Linux capabilities. A process that starts with capabilities, for example as root, keeps only the few that it
 //! needs while it serves devices.
 //!
-//! Capabilities are per thread, and a thread inherits those of its creator. Threads created before the sandbox is
-//! complete must therefore drop theirs themselves. Later threads inherit the reduced set.
+//! Capabilities are per thread, and a thread inherits those of its creator. A thread created before the sandbox is
+//! complete must therefore drop its own capabilities. Threads created later inherit the reduced set.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -40,8 +40,8 @@ pub fn spawn_without(name: &str, run: impl FnOnce() + Send + 'static) -> std::io
 
 fn drop_all() {
     if CONFINED.load(Ordering::Acquire) {
-        // Errors are ignored: dropping capabilities requires no privilege, and a kernel without capability
-        // support has none to drop.
+        // Errors are ignored. Dropping capabilities requires no privilege, so it fails only on a kernel without
+        // capability support, which has none to drop.
         let _ = keep(CapabilitySet::empty());
     }
 }
@@ -53,8 +53,8 @@ fn drop_all() {
 /// Fails if the kernel rejects the change.
 pub fn keep(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     let had = capabilities(None)?;
-    // The bounding set limits the capabilities that an executed program could gain. Without CAP_SETPCAP the removal
-    // fails, but no_new_privs has the same effect.
+    // The bounding set limits the capabilities that an executed program could gain. Without CAP_SETPCAP, reducing this
+    // set fails, but no_new_privs has the same effect.
     for capability in CapabilitySet::all().iter() {
         let _ = remove_capability_from_bounding_set(capability);
     }

@@ -70,8 +70,8 @@ impl fmt::Display for About {
 /// A capture of one HCA. Each frame is stored with its time in nanoseconds, its direction and an optional
 /// comment. If the local QP is known, the comment names it.
 ///
-/// If a write fails, the capture ends and logs one line; the device is not affected. A capture with a single
-/// file also ends when the file reaches its size limit.
+/// A write error is logged once and ends the capture, but does not affect the device. A capture with a single file also
+/// ends when the file reaches its size limit.
 ///
 /// # Spec
 /// IETF draft-ietf-opsawg-pcapng: Section Header, Interface Description and Enhanced Packet blocks.

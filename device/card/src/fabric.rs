@@ -24,11 +24,11 @@ use serde::{Deserialize, Serialize};
 use self::ring::MemberRow;
 use self::switch::Switch;
 
-/// Longest frame a fabric carries: a jumbo Ethernet frame of 9728 bytes with two VLAN tags. A RoCE packet
-/// with a 4096-byte payload needs less than half of this length.
+/// Longest frame that a fabric carries: a jumbo Ethernet frame of 9728 bytes with two VLAN tags. A RoCE packet with a
+/// 4096-byte payload needs less than half of this length.
 pub const MAX_FRAME_LEN: usize = 9728 + 2 * 4;
 
-/// Shortest frame a fabric carries: an Ethernet header. A fabric does not require padding.
+/// Shortest frame that a fabric carries: a bare Ethernet header. A fabric does not require padding.
 pub const MIN_FRAME_LEN: usize = 14;
 
 /// Whether a fabric accepted the whole batch.
@@ -36,15 +36,15 @@ pub const MIN_FRAME_LEN: usize = 14;
 pub enum Sent {
     /// All frames were sent, and the batch is empty.
     All,
-    /// The kernel's buffer or the receiver's ring is full. Unsent frames remain in the batch. Wait for the descriptor
-    /// before sending them.
+    /// The kernel's buffer or the receiver's ring is full. Unsent frames remain in the batch. Before sending them, wait
+    /// until the descriptor is ready.
     Blocked,
 }
 
 /// Carries frames between devices. No call blocks.
 pub trait Fabric {
-    /// Sends the frames of `batch` in order and removes them from it. As on a wire, a frame that the network rejects is
-    /// lost, but the loss is counted.
+    /// Sends the frames of `batch` in order and removes them from it. A frame that the network rejects is lost, as on a
+    /// wire, but the loss is counted.
     fn send(&mut self, batch: &mut TxBatch) -> Sent;
 
     /// Replaces the content of `batch` with the received frames, in order of arrival.
@@ -83,7 +83,7 @@ pub trait Fabric {
         true
     }
 
-    /// Returns whether [`Fabric::has_frames`] reports all frames, so that the descriptor need not be polled.
+    /// Returns whether [`Fabric::has_frames`] reports all frames. If it does, the descriptor need not be polled.
     fn is_memory(&self) -> bool {
         false
     }

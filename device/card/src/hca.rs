@@ -73,8 +73,8 @@ use crate::vfio::PciFunction;
 use crate::vfio::msix::Interrupts;
 use crate::vfio::pci::ConfigSpace;
 
-/// Maximum number of events reported to the front-end at once, so that flushing many queues does not delay an
-/// access for long.
+/// Maximum number of events reported to the front-end at a time, so that flushing many queues does not delay an access
+/// for long.
 const EVENTS_PER_TURN: usize = 4096;
 
 /// Work that remains after a turn and needs no further input.
@@ -200,8 +200,8 @@ impl<F: Frontend> Hca<F> {
         (&mut self.frontend, &self.memory)
     }
 
-    /// Returns the time at which [`Hca::handle_deadline`] must be called next. A time in the past means
-    /// immediately.
+    /// Returns the time at which [`Hca::handle_deadline`] must be called next. A time in the past means that the call
+    /// is due immediately.
     pub fn next_deadline(&self) -> Option<Instant> {
         let others = [
             self.impairments.next_deadline(),

@@ -509,9 +509,9 @@ impl Management {
 
     fn administer(&mut self, view: &View, addresses: &Addresses, sent: &Datagram) {
         let Self { administration, port, subnet, .. } = self;
-        let world = sa::SaContext { view, port, subnet, addresses };
+        let context = sa::SaContext { view, port, subnet, addresses };
         let mut answers = Vec::new();
-        administration.handle(&world, sent, &mut answers);
+        administration.handle(&context, sent, &mut answers);
         if administration.depends_on_subnet() {
             self.sweep_subnet(view);
         }

@@ -95,9 +95,9 @@ pub fn play<F: Frontend>(
                 clock::set(source.since_1970());
                 (input, source.now(), source.counts(), counts_before, source.take_log())
             };
-            let step_ahead = Step { counts, input: &input, before };
-            if observe(&step_ahead) == Next::Stop {
-                before_stop = Some((counts_before, step_ahead.before));
+            let next_step = Step { counts, input: &input, before };
+            if observe(&next_step) == Next::Stop {
+                before_stop = Some((counts_before, next_step.before));
                 stopped = Some(Outcome::Stopped);
                 return;
             }

@@ -143,9 +143,9 @@ impl<T> SparseTable<T> {
     /// Drops every entry from `first` to `last`, inclusive. The time depends on the number of existing entries
     /// and leaves, not on the width of the range.
     pub fn remove_range(&mut self, first: u32, last: u32) {
-        let doomed: Vec<u32> =
+        let indices: Vec<u32> =
             self.iter_from(first).map(|(index, _)| index).take_while(|index| *index <= last).collect();
-        for index in doomed {
+        for index in indices {
             self.remove(index);
         }
     }
@@ -222,9 +222,9 @@ mod tests {
         let mut table = SparseTable::new(Capacity { entries: 3, leaves: 2 });
         table.insert(0, ()).unwrap();
         table.insert(1000, ()).unwrap();
-        assert_eq!(table.insert(2000, ()), Err(TableFull), "a third leaf");
+        assert_eq!(table.insert(2000, ()), Err(TableFull), "the table has room for only two leaves");
         table.insert(1, ()).unwrap();
-        assert_eq!(table.insert(2, ()), Err(TableFull), "a fourth entry");
+        assert_eq!(table.insert(2, ()), Err(TableFull), "the table has room for only three entries");
         table.remove(1000).unwrap();
         assert_eq!(table.insert(2000, ()), Ok(None));
         assert_eq!(table.len(), 3);

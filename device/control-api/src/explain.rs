@@ -72,7 +72,7 @@ fn of(qpn: u32, situation: &QpStatus) -> Vec<String> {
     }
     lines.push(format!("responder: {}", responder(situation)));
     lines.push(match situation.last_packet {
-        Some(heard) => format!("peer: last packet received {} ago", time(heard)),
+        Some(age) => format!("peer: last packet received {} ago", time(age)),
         None => "peer: no packet received yet".to_owned(),
     });
     lines
@@ -291,14 +291,14 @@ mod tests {
         answers: 0,
     };
 
-    fn said(situation: QpStatus) -> Vec<String> {
+    fn explained(situation: QpStatus) -> Vec<String> {
         lines(0x15, &Explanation { situation: Some(situation), ignored: None, queue: None }).unwrap()
     }
 
     #[test]
     fn explanation_of_idle_qp_names_wait_reason() {
         assert_eq!(
-            said(IDLE),
+            explained(IDLE),
             [
                 "QP 0x15: RC, RTS",
                 "requester: idle: no doorbell has announced further requests",
@@ -311,13 +311,13 @@ mod tests {
     #[test]
     fn explanation_of_xrc_qp_lists_absent_side_as_none() {
         let initiator = QpStatus { service: Service::XrcIni, receive: Expecting::NoReceive, ..IDLE };
-        let lines = said(initiator);
+        let lines = explained(initiator);
         assert_eq!(
             (&*lines[0], &*lines[2]),
             ("QP 0x15: XRC INI, RTS", "responder: none: an XRC initiator only sends")
         );
         let target = QpStatus { service: Service::XrcTgt, send: WaitReason::NoSendQueue, ..IDLE };
-        let lines = said(target);
+        let lines = explained(target);
         assert_eq!(
             (&*lines[0], &*lines[1]),
             ("QP 0x15: XRC TGT, RTS", "requester: none: an XRC target only responds")
@@ -335,9 +335,9 @@ mod tests {
             most_retries: 7,
             timeout: Some(Duration::from_micros(640)),
         };
-        let heard = Some(Duration::from_secs(2));
+        let last_packet = Some(Duration::from_secs(2));
         let unanswered = Some(unanswered);
-        let lines = said(QpStatus { unanswered, retransmitted: 12, last_packet: heard, ..IDLE });
+        let lines = explained(QpStatus { unanswered, retransmitted: 12, last_packet, ..IDLE });
         assert_eq!(
             lines[1],
             "requester: all posted requests have been sent; waiting for the peer to acknowledge them"
@@ -355,12 +355,12 @@ mod tests {
         let left = Duration::from_micros(600);
         let send = WaitReason::ReceiverNotReady { left, refusals: 2, most: Some(6) };
         assert_eq!(
-            said(QpStatus { send, ..IDLE })[1],
+            explained(QpStatus { send, ..IDLE })[1],
             "requester: receiver not ready (RNR): the peer has no receive request posted; rejected twice, limit 6, next retry in 600 us"
         );
         let receive = Expecting::ReceiveRequest { psn: 0x100, refusals: 1, waiting: Duration::from_secs(2) };
         assert_eq!(
-            said(QpStatus { receive, ..IDLE })[2],
+            explained(QpStatus { receive, ..IDLE })[2],
             "responder: no receive request is posted for the message at PSN 0x100; RNR NAK sent once, first 2.0 s ago"
         );
     }
@@ -370,7 +370,7 @@ mod tests {
         let by = EndedBy::Send(Status::LocalProtection(AccessError::Pd));
         let ended = Some(Ended { ago: Duration::from_secs(3), by });
         assert_eq!(
-            said(QpStatus { state: State::Err, ended, send: WaitReason::Ended, ..IDLE })[1],
+            explained(QpStatus { state: State::Err, ended, send: WaitReason::Ended, ..IDLE })[1],
             "stopped 3.0 s ago: a request failed: local protection error: the key belongs to another protection \
              domain"
         );

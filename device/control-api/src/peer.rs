@@ -50,14 +50,14 @@ const MAX_LABEL_LEN: usize = 63;
 pub enum PeerAddr {
     /// An address.
     Address(SocketAddr),
-    /// A host name, whose A or AAAA records have the addresses.
+    /// A host name, whose A or AAAA records contain the addresses.
     Host {
         /// Host name of the peer.
         host: String,
         /// UDP port of the peer.
         port: u16,
     },
-    /// The name of SRV records (RFC 2782), which have the host names and ports.
+    /// A service name, whose SRV records (RFC 2782) contain the host names and ports.
     Service(String),
 }
 

@@ -58,7 +58,7 @@ impl TxBatch {
         self.commit_with(dst, Origin::Own, IcrcField::Computed);
     }
 
-    /// Like [`TxBatch::commit`], for a frame of this origin, which may lack its ICRC.
+    /// Like [`TxBatch::commit`], but also sets the frame's origin and whether the frame contains its ICRC.
     pub fn commit_with(&mut self, dst: MacAddr, origin: Origin, icrc: IcrcField) {
         let start = self.frames.back().map_or(0, |frame| frame.end);
         self.frames.push_back(TxFrame { start, end: self.bytes.len(), dst, origin, icrc });
@@ -264,13 +264,13 @@ pub(super) struct RxFrame {
 }
 
 impl RxFrame {
-    /// Creates a frame that was received from a wire and contains its ICRC.
+    /// Describes a frame that was received from a wire, and therefore contains its ICRC.
     pub(super) fn whole(range: Range<usize>) -> Self {
         Self { range, icrc: IcrcField::Computed }
     }
 }
 
-/// A buffer of frames that passes from a [`TxBatch`] to an [`RxBatch`] as a whole.
+/// A buffer of frames that moves as a whole from a [`TxBatch`] to an [`RxBatch`].
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     bytes: Vec<u8>,
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(
             batch.run(64, 10).frames,
             1,
-            "a frame that is too long is sent alone, for the network to refuse"
+            "an oversized frame is sent alone, and the network rejects it"
         );
     }
 

@@ -466,7 +466,10 @@ mod tests {
         let [mut a, mut b, _c] = network();
         b.disable_wakeups();
         a.send(&mut batch(&[(MACS[1], 1)]));
-        assert!(b.has_frames() && !is_ready(&b) && !b.enable_wakeups(), "a thread that is awake polls");
+        assert!(
+            b.has_frames() && !is_ready(&b) && !b.enable_wakeups(),
+            "a member that is awake polls and is not woken"
+        );
         b.disable_wakeups();
         assert_eq!(received(&mut b), [1]);
         assert!(b.enable_wakeups());
@@ -481,11 +484,11 @@ mod tests {
     fn batch_for_one_member_is_not_copied() {
         let [mut a, mut b, _c] = network();
         let mut frames = batch(&[(MACS[1], 1), (MACS[1], 2)]);
-        let place = frames.buffer().as_ptr();
+        let address = frames.buffer().as_ptr();
         a.send(&mut frames);
         let mut arrived = RxBatch::new();
         b.recv(&mut arrived).unwrap();
-        assert_eq!(arrived.iter().map(|(frame, _)| frame.as_ptr()).next(), Some(place));
+        assert_eq!(arrived.iter().map(|(frame, _)| frame.as_ptr()).next(), Some(address));
         assert!(frames.is_empty() && frames.buffer().is_empty());
     }
 
@@ -515,10 +518,10 @@ mod tests {
         answer.mark_answer();
         a.send(&mut answer);
         assert_eq!((received(&mut b), received(&mut c)), (vec![2], vec![1, 3, 4]));
-        assert_eq!(a.stats().tx_no_peer, 1, "the answer");
+        assert_eq!(a.stats().tx_no_peer, 1, "a reply to an unknown MAC is dropped");
         c.send(&mut batch(&[(UNOWNED, 6), (MACS[2], 7)]));
         assert_eq!((received(&mut a), received(&mut c)), (vec![], vec![]));
-        assert_eq!(c.stats().tx_no_peer, 2, "nothing comes back to its sender");
+        assert_eq!(c.stats().tx_no_peer, 2, "a frame is not sent back to its sender");
     }
 
     #[test]
@@ -529,7 +532,11 @@ mod tests {
         a.send(&mut plain(&[(MacAddr::BROADCAST, UNOWNED, 1), (MACS[2], MACS[0], 2)]));
         assert_eq!((received_plain(&mut b), received_plain(&mut c)), (vec![1], vec![1, 2]));
         c.send(&mut batch(&[(UNOWNED, 3)]));
-        assert_eq!((received(&mut a), received(&mut b)), (vec![3], vec![]), "no flood");
+        assert_eq!(
+            (received(&mut a), received(&mut b)),
+            (vec![3], vec![]),
+            "a frame to a learned MAC is not flooded"
+        );
 
         // The NIC may use neither a MAC that another guest is using nor the configured MAC of another member.
         b.send(&mut plain(&[(MACS[2], UNOWNED, 4), (MACS[2], MACS[0], 5), (MACS[2], MACS[1], 6)]));
@@ -539,7 +546,11 @@ mod tests {
 
         drop(a);
         b.send(&mut plain(&[(MACS[2], UNOWNED, 9)]));
-        assert_eq!(received_plain(&mut c), [9], "addresses of a removed member are free");
+        assert_eq!(
+            received_plain(&mut c),
+            [9],
+            "another NIC may use the addresses of a member that has left"
+        );
     }
 
     #[test]

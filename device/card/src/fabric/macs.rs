@@ -22,7 +22,7 @@ const AGEING: Duration = Duration::from_secs(300);
 /// shorter than the live migration of a virtual machine.
 const HOLD: Duration = Duration::from_secs(2);
 
-/// Minimum interval between refreshes of the entry of an active MAC.
+/// Minimum interval between refreshes of an active MAC's entry.
 pub(super) const REFRESH: Duration = Duration::from_millis(500);
 
 /// The MAC table. `O` identifies an owner.

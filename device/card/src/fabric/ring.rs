@@ -68,8 +68,7 @@ const SCAN_PERIOD: Duration = Duration::from_secs(1);
 
 mod token {
     pub(super) const LISTENER: u64 = 0;
-    /// Epoll token of the first connection that has not sent a hello message yet. The tokens of links come after those
-    /// of the connections.
+    /// First epoll token of the connections that have not sent a hello message yet. The tokens of links follow.
     pub(super) const CALLERS: u64 = 1;
     pub(super) const LINKS: u64 = CALLERS + super::MAX_CALLERS as u64;
 }
@@ -164,28 +163,28 @@ impl RingFabric {
 
     /// Adds a link to a member with these addresses.
     fn link(&mut self, link: Link, member: &Identity) -> io::Result<()> {
-        let place = match self.links.iter().position(Option::is_none) {
-            Some(place) => place,
+        let slot = match self.links.iter().position(Option::is_none) {
+            Some(slot) => slot,
             None if self.links.len() < MAX_LINKS => {
                 self.links.push(None);
                 self.links.len() - 1
             }
             None => return Err(io::Error::other(format!("too many ring members (maximum {MAX_LINKS})"))),
         };
-        watch(&self.epoll, link.socket(), token::LINKS + place as u64)?;
+        watch(&self.epoll, link.socket(), token::LINKS + slot as u64)?;
         let mac = link.mac();
-        self.macs.set_fixed(mac, Owner::Link(place));
+        self.macs.set_fixed(mac, Owner::Link(slot));
         self.ips.add(member);
         self.last = None;
-        self.links[place] = Some(link);
+        self.links[slot] = Some(link);
         limited!(info, %mac, "ring member joined");
         Ok(())
     }
 
     /// Removes a link. The MACs reached through it then have no owner.
-    fn unlink(&mut self, place: usize, fault: &LinkError) {
+    fn unlink(&mut self, slot: usize, fault: &LinkError) {
         // Closing the socket removes it from epoll.
-        let Some(link) = self.links.get_mut(place).and_then(Option::take) else { return };
+        let Some(link) = self.links.get_mut(slot).and_then(Option::take) else { return };
         let mac = link.mac();
         match fault {
             LinkError::Closed => limited!(info, %mac, "ring member left"),
@@ -194,16 +193,16 @@ impl RingFabric {
                 limited!(warn, %mac, %error, "disconnected a ring member that violated the protocol");
             }
         }
-        self.macs.map_owners(|owner| Some(owner).filter(|owner| *owner != Owner::Link(place)));
+        self.macs.map_owners(|owner| Some(owner).filter(|owner| *owner != Owner::Link(slot)));
         self.ips.remove(mac);
         self.last = None;
     }
 
-    fn drain_wakeups(&mut self, place: usize) {
-        if let Some(Some(link)) = self.links.get(place)
+    fn drain_wakeups(&mut self, slot: usize) {
+        if let Some(Some(link)) = self.links.get(slot)
             && let Err(fault) = link.drain_wakeups()
         {
-            self.unlink(place, &fault);
+            self.unlink(slot, &fault);
         }
     }
 
@@ -217,7 +216,7 @@ impl RingFabric {
         }
         let member = match owner {
             Owner::Own => Some(self.own.mac),
-            Owner::Link(place) => self.links.get(place).and_then(Option::as_ref).map(Link::mac),
+            Owner::Link(slot) => self.links.get(slot).and_then(Option::as_ref).map(Link::mac),
         };
         let foreign = if !member.is_some_and(|member| self.ips.admits(&source, member)) {
             Foreign::Ip
@@ -237,8 +236,8 @@ impl RingFabric {
     }
 
     /// Puts the first `count` frames of the batch into a ring. Returns the number of frames that fitted.
-    fn put(&mut self, place: usize, batch: &TxBatch, count: usize) -> usize {
-        let Some(Some(link)) = self.links.get_mut(place) else { return 0 };
+    fn put(&mut self, slot: usize, batch: &TxBatch, count: usize) -> usize {
+        let Some(Some(link)) = self.links.get_mut(slot) else { return 0 };
         let frames = batch.frames().take(count);
         match link.put(frames.map(|frame| (batch.slice(frame.start..frame.end), frame.icrc))) {
             Ok(put) => {
@@ -246,24 +245,24 @@ impl RingFabric {
                 put
             }
             Err(fault) => {
-                self.unlink(place, &fault);
+                self.unlink(slot, &fault);
                 0
             }
         }
     }
 
     /// Counts frames dropped because a member's ring is full.
-    fn refuse(&mut self, place: usize, count: usize) {
+    fn refuse(&mut self, slot: usize, count: usize) {
         self.stats.tx_refused += count as u64;
-        if let Some(Some(link)) = self.links.get_mut(place) {
+        if let Some(Some(link)) = self.links.get_mut(slot) {
             link.counters.tx_refused += count as u64;
         }
     }
 
     /// Sends the first `count` frames to one member. If the member's ring is full, either returns [`Sent::Blocked`] or
     /// drops the remaining frames, as described at [`RING_FULL_TIMEOUT`].
-    fn send_one(&mut self, place: usize, batch: &mut TxBatch, count: usize) -> Sent {
-        let put = self.put(place, batch, count);
+    fn send_one(&mut self, slot: usize, batch: &mut TxBatch, count: usize) -> Sent {
+        let put = self.put(slot, batch, count);
         batch.advance(put);
         if put > 0 {
             self.full_since = None;
@@ -273,28 +272,28 @@ impl RingFabric {
             return Sent::All;
         }
         if self.links.iter().flatten().count() == 1
-            && let Some(Some(link)) = self.links.get_mut(place)
+            && let Some(Some(link)) = self.links.get_mut(slot)
         {
             let since = *self.full_since.get_or_insert_with(Instant::now);
             let frame = batch.iter().next().map_or(0, |(_, frame)| frame.len());
             match link.wait_for_room(frame) {
                 Ok(true) if since.elapsed() < RING_FULL_TIMEOUT => return Sent::Blocked,
                 Ok(true) => {}
-                Ok(false) => return self.send_one(place, batch, left),
-                Err(fault) => self.unlink(place, &fault),
+                Ok(false) => return self.send_one(slot, batch, left),
+                Err(fault) => self.unlink(slot, &fault),
             }
         }
-        self.refuse(place, left);
+        self.refuse(slot, left);
         batch.advance(left);
         Sent::All
     }
 
     fn flood(&mut self, batch: &TxBatch, count: usize) {
         let mut found = false;
-        for place in 0..self.links.len() {
-            if self.links[place].is_some() {
-                let put = self.put(place, batch, count);
-                self.refuse(place, count - put);
+        for slot in 0..self.links.len() {
+            if self.links[slot].is_some() {
+                let put = self.put(slot, batch, count);
+                self.refuse(slot, count - put);
                 found = true;
             }
         }
@@ -322,7 +321,7 @@ impl RingFabric {
             };
             let count = batch.frames().take_while(is_alike).count();
             match self.macs.owner(now, first.dst) {
-                Some(Owner::Link(place)) => match self.send_one(place, batch, count) {
+                Some(Owner::Link(slot)) => match self.send_one(slot, batch, count) {
                     Sent::All => continue,
                     Sent::Blocked => return Sent::Blocked,
                 },
@@ -358,22 +357,22 @@ impl Fabric for RingFabric {
         let now = self.now();
         self.first = self.first.wrapping_add(1);
         for turn in 0..self.links.len() {
-            let place = self.first.wrapping_add(turn) % self.links.len();
+            let slot = self.first.wrapping_add(turn) % self.links.len();
             let before = batch.len();
-            let Some(Some(link)) = self.links.get_mut(place) else { continue };
+            let Some(Some(link)) = self.links.get_mut(slot) else { continue };
             if !link.has_frames() {
                 continue;
             }
             let taken = link.take(batch, MAX_FRAMES);
             if let Err(fault) = taken {
-                self.unlink(place, &fault);
+                self.unlink(slot, &fault);
                 batch.retain_from(before, |_| false);
             }
             let (mut foreign_macs, mut foreign_ips) = (0, 0);
             batch.retain_from(before, |frame| {
                 // The ring never carries a frame that is shorter than an Ethernet header.
                 let Some(source) = Source::of(frame) else { return false };
-                let admitted = self.admit(now, source, Owner::Link(place));
+                let admitted = self.admit(now, source, Owner::Link(slot));
                 foreign_macs += u64::from(admitted == Err(Foreign::Mac));
                 foreign_ips += u64::from(admitted == Err(Foreign::Ip));
                 admitted.is_ok()
@@ -382,7 +381,7 @@ impl Fabric for RingFabric {
             self.stats.rx_frames += admitted;
             self.stats.rx_foreign_mac += foreign_macs;
             self.stats.rx_foreign_ip += foreign_ips;
-            if let Some(Some(link)) = self.links.get_mut(place) {
+            if let Some(Some(link)) = self.links.get_mut(slot) {
                 link.counters.rx_frames += admitted;
                 link.counters.rx_foreign_mac += foreign_macs;
                 link.counters.rx_foreign_ip += foreign_ips;
@@ -402,14 +401,14 @@ impl Fabric for RingFabric {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Handle links, which have the highest tokens, before new connections. If a member reconnects, its old link is
-        // then removed first.
+        // Handle links, which have the highest tokens, before new connections. When a member reconnects, its old link
+        // is then removed before the new one is added.
         events.sort_unstable_by_key(|event| std::cmp::Reverse(event.data.u64()));
         for token in events.iter().map(|event| event.data.u64()) {
-            let place = |first| usize::try_from(token - first).unwrap_or(usize::MAX);
+            let slot = |first| usize::try_from(token - first).unwrap_or(usize::MAX);
             match token {
-                token::LINKS.. => self.drain_wakeups(place(token::LINKS)),
-                token::CALLERS.. => self.receive_hello(place(token::CALLERS)),
+                token::LINKS.. => self.drain_wakeups(slot(token::LINKS)),
+                token::CALLERS.. => self.receive_hello(slot(token::CALLERS)),
                 token::LISTENER => self.accept(),
             }
         }
@@ -445,8 +444,8 @@ impl Fabric for RingFabric {
     }
 
     fn members(&self) -> Option<Vec<MemberRow>> {
-        let row = |(place, link): (usize, &Option<Link>)| {
-            let behind = self.macs.iter().filter(|(_, owner)| *owner == Owner::Link(place));
+        let row = |(slot, link): (usize, &Option<Link>)| {
+            let behind = self.macs.iter().filter(|(_, owner)| *owner == Owner::Link(slot));
             let mut macs: Vec<MacAddr> = behind.map(|(mac, _)| mac).collect();
             macs.sort_unstable_by_key(|mac| mac.0);
             link.as_ref().map(|link| link.row(macs.iter().take(MACS_SHOWN).map(MacAddr::to_string).collect()))

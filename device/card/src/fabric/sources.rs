@@ -106,8 +106,8 @@ impl IpOwners {
     }
 }
 
-/// Returns whether the address is the IPv4 address that follows from this MAC by the LID rule of [`Identity`], or the
-/// link-local IPv6 address of this MAC.
+/// Returns whether `ip` is derived from this MAC, either by the LID rule of [`Identity`] or as the link-local IPv6
+/// address.
 fn follows(ip: IpAddr, mac: MacAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => Identity::of_mac(mac).is_some_and(|by_rule| by_rule.ipv4 == ip),
@@ -127,7 +127,7 @@ pub(super) mod tests {
         Identity::from_lid(Lid::new(lid))
     }
 
-    /// Returns frames from `mac` to `dst`. Each claims an IP address of the member `of`, in a different way.
+    /// Returns frames from `mac` to `dst`, each of which claims an IP address of the member `of` in a different way.
     pub(in super::super) fn frames_from(mac: MacAddr, dst: MacAddr, of: &Identity) -> Vec<Vec<u8>> {
         let ether = |rest: &[&[u8]]| [&dst.0[..], &mac.0, &rest.concat()].concat();
         let ipv4 = [&[0x45; 12][..], &of.ipv4.octets(), &[0; 30]].concat();
@@ -142,8 +142,8 @@ pub(super) mod tests {
         };
         reply.emit_frame(&mut arp);
         let mut advertisement = Vec::new();
-        let said = Advertisement { target: of.link_local(), target_mac: Some(mac), solicited: true };
-        said.emit_frame(mac, dst, member(9).link_local(), &mut advertisement);
+        let fields = Advertisement { target: of.link_local(), target_mac: Some(mac), solicited: true };
+        fields.emit_frame(mac, dst, member(9).link_local(), &mut advertisement);
         // Only the target address belongs to the member `of`; the source address has no owner.
         advertisement[22..38].copy_from_slice(&member(9).link_local().octets());
         vec![
@@ -178,8 +178,8 @@ pub(super) mod tests {
     #[test]
     fn member_cannot_claim_ip_derived_from_another_mac() {
         let mut owners = IpOwners::default();
-        let pretender = Identity { ipv4: member(3).ipv4, ipv6: Some(member(3).link_local()), ..member(7) };
-        owners.add(&pretender);
+        let claimant = Identity { ipv4: member(3).ipv4, ipv6: Some(member(3).link_local()), ..member(7) };
+        owners.add(&claimant);
         owners.add(&member(3));
         for frame in frames_from(member(7).mac, member(2).mac, &member(3)) {
             assert!(!owners.admits(&Source::of(&frame).unwrap(), member(7).mac));

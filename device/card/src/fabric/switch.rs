@@ -206,7 +206,8 @@ impl Switch {
             found.is_some_and(|found| found.peer == peer.config && peer.name.as_ref() == Some(&found.name))
         };
         let gone = self.peers.iter().filter(|peer| peer.name.is_some() && !is_same(peer));
-        // Removing the old peers first frees their MACs, which a peer keeps when it moves to another address.
+        // Remove the old peers first. This frees their MACs, because a peer that moves to another address keeps its
+        // MAC.
         for addr in gone.map(|peer| peer.config.addr).collect::<Vec<_>>() {
             let _ = self.take(addr);
         }

@@ -334,8 +334,8 @@ fn allow_fragments(socket: &UdpSocket) -> io::Result<()> {
     Ok(())
 }
 
-/// Requests large buffers and returns their actual sizes (receive, send). The receive buffer exceeds the system's limit
-/// if permitted.
+/// Requests large buffers and returns their actual sizes (receive, send). If the process has permission, the receive
+/// buffer may exceed the system's limit.
 fn enlarge_buffers(socket: &UdpSocket) -> io::Result<(usize, usize)> {
     if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER_LEN).is_err() {
         sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER_LEN)?;
@@ -409,7 +409,7 @@ mod tests {
             frames.iter().enumerate().all(|(tag, frame)| frame[12..].iter().all(|b| usize::from(*b) == tag))
         );
         assert_eq!(a.stats().tx_frames, 23);
-        assert!(a.stats().tx_calls < 23 || a.max_run == 1, "equal frames share a system call");
+        assert!(a.stats().tx_calls < 23 || a.max_run == 1, "frames of equal length share a system call");
     }
 
     #[test]
@@ -435,12 +435,16 @@ mod tests {
         assert_eq!(
             (received(&mut b).len(), received(&mut c).len()),
             (1, 1),
-            "an unknown destination is flooded"
+            "a frame to an unknown MAC is flooded"
         );
 
         push(&mut batch, A, B, 64, 2);
         b.send(&mut batch);
-        assert_eq!((received(&mut a).len(), received(&mut c).len()), (1, 0), "A was learned from its frame");
+        assert_eq!(
+            (received(&mut a).len(), received(&mut c).len()),
+            (1, 0),
+            "the MAC of A was learned from its frame"
+        );
 
         push(&mut batch, MacAddr::BROADCAST, A, 64, 3);
         a.send(&mut batch);
@@ -505,10 +509,10 @@ mod tests {
             a.socket.send_to(&[0; 1400], to).unwrap();
         }
         let arrived = received(&mut b).len();
-        assert!(arrived < sent, "the buffer has room for all");
+        assert!(arrived < sent, "the burst must overflow the buffer");
         let lost = usize::try_from(b.stats().rx_overflow).unwrap();
         assert_eq!(arrived + lost, sent);
-        assert_eq!(usize::try_from(b.stats().rx_overflow).unwrap(), lost, "counted once");
+        assert_eq!(usize::try_from(b.stats().rx_overflow).unwrap(), lost, "each loss is counted only once");
     }
 
     #[test]
@@ -546,7 +550,7 @@ mod tests {
         let arrived = |socket: &UdpSocket| std::iter::from_fn(|| socket.recv(&mut [0; 100]).ok()).count();
 
         a.send(&frame(MacAddr::BROADCAST, A)).unwrap();
-        assert_eq!(received(&mut hub).len(), 1, "the hub's HCA receives it too");
+        assert_eq!(received(&mut hub).len(), 1, "the hub's HCA also receives the broadcast");
         assert_eq!((arrived(&a), arrived(&b), received(&mut other).len()), (0, 1, 1));
 
         b.send(&frame(A, B)).unwrap();
@@ -557,7 +561,7 @@ mod tests {
         push(&mut batch, B, OWN, 64, 1);
         push(&mut batch, MacAddr::BROADCAST, OWN, 64, 1);
         other.send(&mut batch);
-        assert_eq!(received(&mut hub).len(), 1, "the broadcast; the other is for a NIC");
+        assert_eq!(received(&mut hub).len(), 1, "the hub's HCA receives only the broadcast");
         assert_eq!((arrived(&a), arrived(&b)), (1, 2));
 
         a.send(&frame(OWN, A)).unwrap();
@@ -582,7 +586,11 @@ mod tests {
         let to = hub.local_addr().unwrap();
         let from_leaf = |dst: MacAddr| leaf.send_to(&[&dst.0[..], &A.0, &[0x88; 48]].concat(), to).unwrap();
         from_leaf(BEHIND);
-        assert_eq!((received(&mut hub).len(), received(&mut other).len()), (1, 1), "flooded");
+        assert_eq!(
+            (received(&mut hub).len(), received(&mut other).len()),
+            (1, 1),
+            "a frame to an unknown MAC is flooded"
+        );
 
         let mut batch = TxBatch::of_nic();
         push_plain(&mut batch, MacAddr::BROADCAST, BEHIND);

@@ -27,22 +27,22 @@ impl ArmSequence {
     }
 
     /// Counts an event that was written to the EQ at this free-running index.
-    pub fn event_written(&mut self, place: u32) {
+    pub fn event_written(&mut self, index: u32) {
         self.written = self.written.wrapping_add(1);
-        self.newest = Some(place);
+        self.newest = Some(index);
     }
 
     /// Records that software has read the EQ up to a consumer index. Called only if the CQ and the EQ have the same
     /// owner.
     pub fn mark_read(&mut self, consumer: u32) {
         const BEHIND: u32 = 1 << 31;
-        if self.newest.is_some_and(|place| consumer.wrapping_sub(place).wrapping_sub(1) < BEHIND) {
+        if self.newest.is_some_and(|index| consumer.wrapping_sub(index).wrapping_sub(1) < BEHIND) {
             self.newest = None;
             self.seen = self.written;
         }
     }
 
-    /// Returns the first of the two-bit sequence numbers that are currently valid, and how many valid ones follow it.
+    /// Returns the first currently valid two-bit sequence number, and the number of valid ones that follow it.
     pub fn valid_range(&self) -> (u8, u8) {
         let first = self.seen.wrapping_add(self.first.into()) & 3;
         let more = self.written.wrapping_sub(self.seen).min(3) & 3;
@@ -77,25 +77,25 @@ mod tests {
         sequence.event_written(7);
         assert_eq!(allowed(&sequence), [1, 2]);
         sequence.mark_read(7);
-        assert_eq!(allowed(&sequence), [1, 2], "entry 7 is not among the first seven");
+        assert_eq!(allowed(&sequence), [1, 2], "a consumer index of 7 does not cover entry 7");
         sequence.mark_read(8);
         assert_eq!(allowed(&sequence), [2]);
-        (8..10).for_each(|place| sequence.event_written(place));
+        (8..10).for_each(|index| sequence.event_written(index));
         assert_eq!(allowed(&sequence), [0, 2, 3]);
-        (10..20).for_each(|place| sequence.event_written(place));
+        (10..20).for_each(|index| sequence.event_written(index));
         assert_eq!(allowed(&sequence), [0, 1, 2, 3]);
         sequence.mark_read(20);
-        assert_eq!(allowed(&sequence), [2], "13 events");
+        assert_eq!(allowed(&sequence), [2], "13 events were written and read, and 13 + 1 = 2 modulo 4");
     }
 
     #[test]
     fn valid_arm_marks_its_events_as_received() {
         let mut sequence = ArmSequence::new(1);
-        (0..2).for_each(|place| sequence.event_written(place));
-        assert!(sequence.arm(1), "none seen");
+        (0..2).for_each(|index| sequence.event_written(index));
+        assert!(sequence.arm(1), "software may not have seen any event yet");
         assert!(sequence.arm(2));
-        assert_eq!(allowed(&sequence), [2, 3], "one was seen and stays recorded");
-        assert!(!sequence.arm(0), "a third was not written");
+        assert_eq!(allowed(&sequence), [2, 3], "arming with 2 proves that software has seen one event");
+        assert!(!sequence.arm(0), "only two events were written");
         assert_eq!(allowed(&sequence), [2, 3]);
     }
 

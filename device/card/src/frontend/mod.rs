@@ -200,7 +200,7 @@ pub struct RegisterAccess<'a> {
 /// A device interface.
 ///
 /// An HCA calls `bar_read` and `bar_write` in the order in which the client issued the accesses, one at a time. After
-/// any input it drains the engine and passes each [`Event`] to `handle_event`. At the end of a turn, which is one
+/// any input, it drains the engine and passes each [`Event`] to `handle_event`. At the end of a turn, which is one
 /// iteration of the event loop, it polls the engine and `poll_frame` alternately for frames, and then calls `end_turn`
 /// once.
 pub trait Frontend: Sized + 'static {
@@ -216,8 +216,8 @@ pub trait Frontend: Sized + 'static {
     /// Key of the interface in the configuration and in the counters.
     const KEY: &'static str;
 
-    /// Reasons for which the device ignores doorbells, register writes and frames, in addition to
-    /// [`reason::ALL`]. There is one list for each module that declares reasons.
+    /// Reasons why the device ignores doorbells, register writes and frames, in addition to [`reason::ALL`]. There is
+    /// one list for each module that declares reasons.
     const IGNORE_REASONS: &'static [&'static [IgnoreReason]];
 
     /// Tables that show the device's objects to an operator.
@@ -316,7 +316,7 @@ pub trait Frontend: Sized + 'static {
     /// and resumes traffic.
     fn link_changed(&mut self, cx: &mut Context<'_>, up: bool);
 
-    /// Reports an internal error to the guest, on behalf of an operator. The device keeps working until its driver
+    /// Reports an internal error to the guest, at an operator's request. The device keeps working until its driver
     /// resets it.
     fn fail(&mut self, cx: &mut Context<'_>);
 

@@ -11,7 +11,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 /// Maximum number of records polled as soon as a doorbell is found. If at most this many queues share the doorbell, all
 /// of them are polled in the same turn.
 pub const POLLS_AT_ONCE: usize = 16;
-/// Maximum number of records polled at the end of a turn of the worker thread.
+/// Maximum number of records polled at the end of a turn of the device thread.
 pub const POLLS_PER_TURN: usize = 256;
 
 /// Queues by slot, and the active rounds. A slot identifies one or more doorbells that its queues share.
@@ -20,8 +20,8 @@ pub struct PollRounds<S> {
     slots: BTreeMap<S, Queues>,
     /// Slots with an active round, and possibly slots whose round has already ended.
     active: VecDeque<S>,
-    /// The slots in `active`, which contains each slot at most once. Otherwise, software could make `active` grow during
-    /// a long round by ringing a doorbell with short rounds again and again.
+    /// The slots in `active`. They ensure that `active` contains each slot at most once. Otherwise, it could grow
+    /// during a long round if software repeatedly rang a doorbell with short rounds.
     queued: BTreeSet<S>,
 }
 
@@ -158,7 +158,7 @@ mod tests {
         queues.begin(SLOT, Some(1));
         queues.begin(SLOT, Some(3));
         assert_eq!(rest(&mut queues), [3, 4, 1, 2, 3, 4]);
-        assert_eq!(queues.active, [SLOT], "it began once");
+        assert_eq!(queues.active, [SLOT], "the slot is queued only once");
     }
 
     #[test]

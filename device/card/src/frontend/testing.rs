@@ -49,9 +49,11 @@ pub fn addresses() -> Addresses {
 pub fn dump(text: &str, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        let (offset, values) = line.split_once(':').expect("an offset");
-        let offset = usize::from_str_radix(offset, 16).expect("a hexadecimal offset");
-        let values = values.split_whitespace().map(|value| u8::from_str_radix(value, 16).expect("a byte"));
+        let (offset, values) = line.split_once(':').expect("a line contains an offset and a colon");
+        let offset = usize::from_str_radix(offset, 16).expect("the offset is hexadecimal");
+        let values = values
+            .split_whitespace()
+            .map(|value| u8::from_str_radix(value, 16).expect("each value is a hexadecimal byte"));
         for (byte, value) in bytes[offset..].iter_mut().zip(values) {
             *byte = value;
         }
@@ -66,7 +68,10 @@ pub fn logged(work: impl FnOnce() + Send) -> String {
     let subscriber = tracing_subscriber::fmt().with_writer(move || to.clone()).finish();
     // Log lines are rate-limited per thread, so each call uses a new thread.
     std::thread::scope(|scope| {
-        scope.spawn(|| tracing::subscriber::with_default(subscriber, work)).join().expect("the work is done");
+        scope
+            .spawn(|| tracing::subscriber::with_default(subscriber, work))
+            .join()
+            .expect("`work` does not panic");
     });
     written.text()
 }

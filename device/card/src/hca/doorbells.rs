@@ -109,12 +109,12 @@ impl Doorbells {
         let count = self.words.len();
         let first = if self.first < count { self.first } else { 0 };
         self.next = (count != 0).then(|| now + interval(now.saturating_since(self.last_active)));
-        for place in (first..count).chain(0..first) {
+        for index in (first..count).chain(0..first) {
             if found.len() == MAX_PER_TURN {
-                (self.first, self.next) = (place, Some(now));
+                (self.first, self.next) = (index, Some(now));
                 break;
             }
-            let offset = self.words[place];
+            let offset = self.words[index];
             found.extend(pages.take(offset).map(|word| (offset, word)));
         }
         found

@@ -16,9 +16,9 @@ use crate::net::classify::destination;
 use crate::net::{DropReason, UNRESOLVED};
 use crate::record::Input;
 
-/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. At the largest path
-/// MTU, they add up to half a megabyte, and a NIC's jumbo frames to 1.2 megabytes. Shared-memory fabrics limit the
-/// bytes per turn as well.
+/// Maximum number of frames sent in one turn, so that arrivals and accesses are handled in between. The frames of a
+/// turn add up to half a megabyte at the largest path MTU, or to 1.2 megabytes if a NIC sends jumbo frames.
+/// Shared-memory fabrics also limit the bytes per turn.
 const FRAMES_PER_TURN: usize = 128;
 
 /// Maximum number of frames that the engine or the NIC builds before the other one gets its turn. It equals the number
@@ -132,7 +132,7 @@ impl<F: Frontend> Hca<F> {
         quota
     }
 
-    /// Returns whether frames are observed or modified on their way, and therefore need an ICRC.
+    /// Returns whether frames are captured, recorded or impaired, and therefore need an ICRC.
     fn shows_frames(&self) -> bool {
         self.capture.is_some() || self.sink.is_some() || !self.impairments.is_idle()
     }
@@ -301,8 +301,8 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Sends the last frame of the batch to the fabric, or loops it back. Applies the impairments, and captures the
-    /// frame.
+    /// Captures the last frame of the batch, applies the impairments to it, and sends it to the fabric. In loopback,
+    /// returns the frame to the port instead.
     pub(super) fn send_frame(&mut self, about: impl FnOnce() -> About) {
         if self.port.is_looped_back() {
             self.outbound.seal_last();

@@ -31,8 +31,8 @@ impl LoopedFrames {
         self.frames.is_empty()
     }
 
-    /// Drops all frames, but keeps the memory. Its size is limited, because the buffer holds the frames of only one
-    /// turn.
+    /// Drops all frames, but keeps the memory. The size of this memory is limited, because the buffer never holds more
+    /// than the frames of one turn.
     pub(super) fn clear(&mut self) {
         self.frames.clear();
         self.bytes.clear();

@@ -133,7 +133,7 @@ impl<F: Frontend> Hca<F> {
         self.serve_management();
     }
 
-    /// Delivers a datagram in the next turn of the worker thread as if it had arrived from the wire.
+    /// Delivers a datagram in the next turn of the device thread, as if it had arrived from the wire.
     fn deliver_to_guest(&mut self, datagram: &Datagram) {
         let source = Identity::from_lid(datagram.source);
         let encap = Encap {

@@ -16,7 +16,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Remembers the length of the batch before the fabric gets access to it.
+    /// Stores the length of the batch before the fabric gets access to it.
     pub(super) fn note_len(&mut self, batch: &TxBatch) {
         self.shared.get_or_insert(batch.len());
     }
@@ -28,8 +28,8 @@ impl Outgoing {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Starts recording all inputs and outputs, or comparing them with a record. May only be called on a device in its
-    /// power-on state, because a record does not contain the device's configuration.
+    /// Starts recording all inputs and outputs or, in a replay, comparing the outputs with a record. May only be called
+    /// on a device in its power-on state, because a record does not contain the device's configuration.
     pub fn set_record_sink(&mut self, sink: &RecordSink) {
         self.use_record_sink(Some(sink));
     }

@@ -75,12 +75,12 @@ fn msix_structures_are_not_passed_to_frontend() {
     hca.region_write(Region::Bar(Bar::Bar0), TABLE, &[0xaa; 40]);
     let mut table = [0; 40];
     hca.region_read(Region::Bar(Bar::Bar0), TABLE, &mut table);
-    assert_eq!(table[..32], [0xaa; 32], "two entries");
-    assert_eq!(table[32..], [0x5a; 8], "the window ends with the table");
+    assert_eq!(table[..32], [0xaa; 32], "the table has two entries");
+    assert_eq!(table[32..], [0x5a; 8], "bytes after the table belong to the front-end");
     hca.region_write(Region::Bar(Bar::Bar0), PBA, &[0xff; 8]);
     let mut pending = [0xff; 8];
     hca.region_read(Region::Bar(Bar::Bar0), PBA, &mut pending);
-    assert_eq!(pending, [0; 8], "pending bits are read only");
+    assert_eq!(pending, [0; 8], "pending bits are read-only");
     assert_eq!(hca.frontend.log.len(), 2, "{:?}", hca.frontend.log);
     hca.region_write(Region::Bar(Bar::Bar2), TABLE & 0xfff, &[0; 4]);
     assert_eq!(hca.frontend.log.len(), 3);
@@ -108,7 +108,7 @@ fn dma_and_interrupts_require_bus_master_enable() {
     assert_eq!(rustix::io::read(&fd, &mut [0; 8]), Err(rustix::io::Errno::AGAIN));
 
     hca.region_write(Region::Config, 4, &[6, 0]);
-    assert_eq!(rustix::io::read(&fd, &mut [0; 8]), Ok(8), "the vector was pending");
+    assert_eq!(rustix::io::read(&fd, &mut [0; 8]), Ok(8), "the pending interrupt is delivered");
     hca.region_write(Region::Bar(Bar::Bar2), 0, b"live");
     assert_eq!(&page_start(&hca), b"live");
     assert_eq!(rustix::io::read(&fd, &mut [0; 8]), Ok(8));
@@ -123,10 +123,10 @@ fn flr_resets_device_but_keeps_dma_map_of_client() {
     assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });
     assert!(hca.outbound().is_empty() && hca.engine.query_qp(Qpn::new(1)).is_none());
     hca.region_write(Region::Bar(Bar::Bar2), 0, b"dead");
-    assert_eq!(hca.frontend.log.last().unwrap(), "reset", "memory space is off again");
+    assert_eq!(hca.frontend.log.last().unwrap(), "reset", "the reset disables memory space");
     hca.region_write(Region::Config, 4, &[6, 0]);
     hca.region_write(Region::Bar(Bar::Bar2), 0, b"live");
-    assert_eq!(&page_start(&hca), b"live", "the DMA map is still there");
+    assert_eq!(&page_start(&hca), b"live", "the reset keeps the DMA map");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn arp_from_configured_ip_requires_configured_mac() {
     };
     assert_eq!([5, 3, 4].map(|from| answered(from, 3)), [true, false, false]);
     assert_eq!([6, 4].map(|from| answered(from, 6)), [true, false]);
-    assert!(answered(4, 9), "an address without an owner");
+    assert!(answered(4, 9), "any host may use an address without an owner");
 }
 
 #[test]
@@ -168,12 +168,12 @@ fn own_frames_loop_back_without_fabric() {
     let mut turns = 0;
     while hca.drain().other {
         turns += 1;
-        assert!(turns < 10, "the loop does not end");
+        assert!(turns < 10, "the device must become idle");
     }
     assert!(hca.outbound().is_empty());
     assert_eq!(hca.frontend.queues.received, (0..200).collect::<Vec<u8>>());
     assert_eq!(hca.frontend.log[1..], ["qpn:0x2 Recv true", "qpn:0x1 Send true"]);
-    assert_eq!(hca.frontend.turns, turns + 1, "end_turn is called once a turn");
+    assert_eq!(hca.frontend.turns, turns + 1, "end_turn is called once per turn");
 }
 
 /// Returns `frame` with its source addresses replaced by those of LID 9.

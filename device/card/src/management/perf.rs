@@ -43,8 +43,8 @@ impl Perf {
     }
 
     fn port_counters(&mut self, now: &Counters, set: bool, data: &mut [u8; 192]) -> Result<(), MadStatus> {
-        let asked = PortCounters::parse(prefix(data));
-        check_port(asked.port)?;
+        let requested = PortCounters::parse(prefix(data));
+        check_port(requested.port)?;
         if set {
             let base = &mut self.base;
             let counters = [
@@ -58,12 +58,12 @@ impl Perf {
                 (14, &mut base.transmit_packets, now.transmit_packets),
                 (15, &mut base.receive_packets, now.receive_packets),
             ];
-            reset(asked.select, counters);
+            reset(requested.select, counters);
         }
         let since = now.since(&self.base);
         let counters = PortCounters {
-            port: asked.port,
-            select: asked.select,
+            port: requested.port,
+            select: requested.select,
             link_downed: saturated(since.link_downed),
             receive_errors: saturated(since.receive_errors),
             transmit_discards: saturated(since.transmit_discards),
@@ -80,8 +80,8 @@ impl Perf {
     }
 
     fn extended(&mut self, now: &Counters, set: bool, data: &mut [u8; 192]) -> Result<(), MadStatus> {
-        let asked = PortCountersExtended::parse(prefix(data));
-        check_port(asked.port)?;
+        let requested = PortCountersExtended::parse(prefix(data));
+        check_port(requested.port)?;
         if set {
             let base = &mut self.extended_base;
             let counters = [
@@ -94,12 +94,12 @@ impl Perf {
                 (6, &mut base.transmit_multicast_packets, now.transmit_multicast_packets),
                 (7, &mut base.receive_multicast_packets, now.receive_multicast_packets),
             ];
-            reset(asked.select, counters);
+            reset(requested.select, counters);
         }
         let since = now.since(&self.extended_base);
         let counters = PortCountersExtended {
-            port: asked.port,
-            select: asked.select,
+            port: requested.port,
+            select: requested.select,
             transmit_data: since.transmit_octets / 4,
             receive_data: since.receive_octets / 4,
             transmit_packets: since.transmit_packets,

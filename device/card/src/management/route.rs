@@ -76,8 +76,7 @@ pub(super) fn turn(answer: &mut Mad) -> bool {
     true
 }
 
-/// Returns whether the route is directed from beginning to end, without a LID-routed part, and the path fits
-/// into its field.
+/// Returns whether the whole route is directed, without a LID-routed part, and the path fits into its field.
 fn is_directed_all_the_way(smp: &Smp) -> bool {
     let route = smp.route();
     route.source == PERMISSIVE_LID && route.destination == PERMISSIVE_LID && route.hop_count <= MAX_HOPS
@@ -88,7 +87,7 @@ mod tests {
     use super::*;
     use protocol::mad::header::{Class, Header};
 
-    /// Returns a request on the path 0, 1, `ports`…, with the hop pointer at the first hop, as the kernel sends it.
+    /// Returns a request as the kernel sends it, with the path 0, 1, `ports`… and the hop pointer at the first hop.
     fn request(ports: &[u8]) -> Mad {
         let mut mad = [0; 256];
         let header = Header { class: Class::SUBN_DIRECTED, ..Header::default() };
@@ -103,21 +102,23 @@ mod tests {
 
     #[test]
     fn one_hop_path_ends_at_switch() {
-        let Hop::Here(mut mad) = at_switch(request(&[]), 7) else { panic!("not for the switch") };
+        let Hop::Here(mut mad) = at_switch(request(&[]), 7) else { panic!("the SMP must be for the switch") };
         assert_eq!((mad[6], mad[193]), (2, 7));
         assert!(turn(&mut mad));
-        assert_eq!((mad[4], mad[6]), (0x80, 1), "at the requester the pointer is 1 (C14-13:3)");
+        assert_eq!((mad[4], mad[6]), (0x80, 1), "the hop pointer of a returned response is 1 (C14-13:3)");
     }
 
     #[test]
     fn two_hop_path_ends_at_other_adapter() {
-        let Hop::Port(9, mad) = at_switch(request(&[9]), 7) else { panic!("not forwarded") };
+        let Hop::Port(9, mad) = at_switch(request(&[9]), 7) else {
+            panic!("the switch must forward the SMP")
+        };
         assert_eq!((mad[6], mad[193]), (2, 7));
         let mut mad = at_end(mad).expect("the path ends here");
         assert_eq!((mad[6], mad[194]), (3, 1));
         assert!(turn(&mut mad));
         assert_eq!((mad[4], mad[6]), (0x80, 2));
-        let Hop::Port(7, mad) = at_switch(mad, 9) else { panic!("not sent back") };
+        let Hop::Port(7, mad) = at_switch(mad, 9) else { panic!("the switch must return the response") };
         assert_eq!(mad[6], 1);
     }
 

@@ -75,25 +75,25 @@ impl SubnetAdministration {
     }
 
     /// Handles a SubnAdm datagram and appends the responses.
-    pub(super) fn handle(&mut self, world: &SaContext<'_>, sent: &Datagram, out: &mut Vec<Mad>) {
+    pub(super) fn handle(&mut self, context: &SaContext<'_>, sent: &Datagram, out: &mut Vec<Mad>) {
         let header = protocol::mad::header(&sent.mad);
         let transfer = SaMad::of(&sent.mad).rmpp();
         self.depends_on_subnet = false;
         // An RMPP packet other than DATA belongs to a running transfer. Its method does not show this,
         // because Linux acknowledges a response with the method of the request.
         if transfer.active && transfer.kind != rmpp::DATA {
-            self.transfers.handle(world.view.now, sent.source_qp, &header, &transfer, out);
+            self.transfers.handle(context.view.now, sent.source_qp, &header, &transfer, out);
             return;
         }
         if !header.method.is_request() {
             return;
         }
         let request = Request { header, sa: SaMad::of(&sent.mad) };
-        match self.answer(world, &request) {
+        match self.answer(context, &request) {
             Ok(Answer::Attribute(bytes)) => out.push(request.reply(MadStatus::OK, &bytes)),
             Ok(Answer::Table(records)) => {
                 let template = request.reply(MadStatus::OK, &[]);
-                let begun = self.transfers.begin(world.view.now, sent.source_qp, template, &records, out);
+                let begun = self.transfers.begin(context.view.now, sent.source_qp, template, &records, out);
                 if let Err(status) = begun {
                     out.push(request.reply(status, &[]));
                 }
@@ -116,21 +116,21 @@ impl SubnetAdministration {
         self.transfers.handle_deadline(now, out);
     }
 
-    fn answer(&mut self, world: &SaContext<'_>, request: &Request<'_>) -> Result<Answer, MadStatus> {
+    fn answer(&mut self, context: &SaContext<'_>, request: &Request<'_>) -> Result<Answer, MadStatus> {
         let Header { base_version, class_version, method, attribute, .. } = request.header;
         if base_version != Header::BASE_VERSION || class_version != CLASS_VERSION {
             return Err(MadStatus::BAD_VERSION);
         }
         match (method, attribute) {
             (Method::GET, class_port_info::ATTRIBUTE) => Ok(Answer::Attribute(class_info().emit().to_vec())),
-            (Method::SET, attribute::MC_MEMBER_RECORD) => self.groups.join(world, request),
-            (Method::DELETE, attribute::MC_MEMBER_RECORD) => self.groups.leave(world, request),
+            (Method::SET, attribute::MC_MEMBER_RECORD) => self.groups.join(context, request),
+            (Method::DELETE, attribute::MC_MEMBER_RECORD) => self.groups.leave(context, request),
             (Method::SET, attribute::SERVICE_RECORD) => self.services.register(request),
             (Method::DELETE, attribute::SERVICE_RECORD) => self.services.withdraw(request),
             // A subscription succeeds without effect, because there are no events to report.
             (Method::SET, attribute::INFORM_INFO) => Ok(Answer::Attribute(request.sa.data.to_vec())),
             (Method::GET | Method::GET_TABLE, attribute) => {
-                let records = self.records(world, request, attribute)?;
+                let records = self.records(context, request, attribute)?;
                 select(records, request, method == Method::GET_TABLE)
             }
             (Method::SET | Method::DELETE, _) => Err(MadStatus::BAD_ATTRIBUTE),
@@ -141,21 +141,21 @@ impl SubnetAdministration {
     /// Returns all records of a kind. For paths, returns only the records that match the request.
     fn records(
         &mut self,
-        world: &SaContext<'_>,
+        context: &SaContext<'_>,
         request: &Request<'_>,
         attribute: u16,
     ) -> Result<Records, MadStatus> {
         let (layout, all) = match attribute {
-            attribute::PATH_RECORD => (&record::PATH, paths::find(world, request)?),
+            attribute::PATH_RECORD => (&record::PATH, paths::find(context, request)?),
             attribute::MC_MEMBER_RECORD => (&record::MC_MEMBER, self.groups.records()),
             attribute::SERVICE_RECORD => (&record::SERVICE, self.services.records()),
-            attribute::NODE_RECORD => (&record::NODE, records::nodes(world)),
-            attribute::PORT_INFO_RECORD => (&record::PORT_INFO, records::ports(world)),
+            attribute::NODE_RECORD => (&record::NODE, records::nodes(context)),
+            attribute::PORT_INFO_RECORD => (&record::PORT_INFO, records::ports(context)),
             attribute::SWITCH_INFO_RECORD => (&record::SWITCH_INFO, records::switches()),
             attribute::SM_INFO_RECORD => (&record::SM_INFO, records::subnet_managers()),
-            attribute::LINK_RECORD => (&record::LINK, records::links(world)),
-            attribute::GUID_INFO_RECORD => (&record::GUID_INFO, records::guids(world)),
-            attribute::PKEY_TABLE_RECORD => (&record::PKEY_TABLE, records::pkeys(world)),
+            attribute::LINK_RECORD => (&record::LINK, records::links(context)),
+            attribute::GUID_INFO_RECORD => (&record::GUID_INFO, records::guids(context)),
+            attribute::PKEY_TABLE_RECORD => (&record::PKEY_TABLE, records::pkeys(context)),
             _ => return Err(MadStatus::BAD_ATTRIBUTE),
         };
         self.depends_on_subnet =
@@ -188,7 +188,7 @@ impl Request<'_> {
         self.sa.component_mask() & components == components
     }
 
-    /// Builds a single-datagram response. With an error status, it repeats the attribute of the request.
+    /// Builds a single-datagram response. If `status` is an error, the response repeats the attribute of the request.
     fn reply(&self, status: MadStatus, attribute: &[u8]) -> Mad {
         let mut mad = [0; 256];
         protocol::mad::set_header(&mut mad, &response(&self.header, status));

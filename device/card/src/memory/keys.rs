@@ -65,7 +65,8 @@ struct Slot {
     windows: u32,
 }
 
-const _: () = assert!(size_of::<Option<Slot>>() <= 80, "tables of limits say what an entry takes");
+const _: () =
+    assert!(size_of::<Option<Slot>>() <= 80, "the documented limits assume at most 80 bytes per entry");
 
 impl Slot {
     const fn new(entry: Entry) -> Self {
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn all_bits_of_a_key_must_match() {
+    fn all_bits_of_key_must_match() {
         let mut table = KeyTable::new(17);
         table.insert(region(0x20005)).unwrap();
         assert!(table.find(Lkey::new(0x20005)).is_ok());

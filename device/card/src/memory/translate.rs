@@ -314,7 +314,7 @@ impl<'a, P: PageTable> RegionAccess<'a, P> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
     pub error: AccessError,
-    /// Key in a list of keys that was looked up last. `None` if the range has no list.
+    /// Listed key that was looked up last, or `None` if the range has no list of keys.
     pub listed_key: Option<Lkey>,
 }
 

@@ -172,8 +172,8 @@ impl HostStack {
     }
 }
 
-/// Commits the bytes appended since the last commit as an answer to `asker`.
-fn commit_answer(answers: &mut TxBatch, asker: MacAddr) {
-    answers.commit(asker);
+/// Commits the bytes appended since the last commit as an answer to `requester`.
+fn commit_answer(answers: &mut TxBatch, requester: MacAddr) {
+    answers.commit(requester);
     answers.mark_answer();
 }

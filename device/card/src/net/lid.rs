@@ -186,7 +186,11 @@ mod tests {
     fn service_level_maps_to_traffic_class() {
         for service_level in 0..16 {
             let encap = route(2, service_level, None).unwrap();
-            assert_eq!(encap.traffic_class >> 5, service_level & 7, "as RoCE maps it");
+            assert_eq!(
+                encap.traffic_class >> 5,
+                service_level & 7,
+                "the low three bits are mapped as in RoCE"
+            );
             assert_eq!(level_of(encap.traffic_class), service_level);
         }
         let own = Grh { traffic_class: 0x20, ..grh("fe80::2").unwrap() };

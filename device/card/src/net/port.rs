@@ -26,8 +26,8 @@ pub struct Port {
     /// Whether the port is in loopback, disconnected from the wire.
     loopback: bool,
     stats: PortStats,
-    /// Headers of the last packet from the fabric that was accepted. For a packet with the same headers, only the ICRC
-    /// is checked. Every change to the addresses, the owner or the static neighbours discards these headers.
+    /// Headers of the last accepted packet from the fabric. For a packet with the same headers, only the ICRC is
+    /// checked. Every change to the addresses, the owner or the static neighbours discards these headers.
     accepted: Option<FlowHeaders>,
     /// Like `accepted`, for packets from this HCA to itself, to which other checks apply.
     accepted_own: Option<FlowHeaders>,
@@ -297,7 +297,7 @@ impl Port {
     }
 
     /// Resolves a neighbour. While the neighbour's MAC is unknown, frames for the neighbour can [`wait`](Self::wait). A
-    /// NIC port resolves no neighbours, because the guest's kernel does so.
+    /// NIC port does not resolve neighbours, because the guest's kernel does.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr) -> Resolved {
         self.host_stack()
             .map_or(Resolved { mac: None, request: false }, |host_stack| host_stack.resolve(now, ip))

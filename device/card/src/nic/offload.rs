@@ -249,11 +249,11 @@ impl IpHeader {
     /// Returns the offset of the first byte after the IP packet, before any Ethernet padding. Returns the length of the
     /// frame if the length in the IP header is invalid.
     fn end(&self, frame: &[u8]) -> usize {
-        let said = match self.version {
+        let stated = match self.version {
             IpVersion::V4 { .. } => self.at + usize::from(get_u16(frame, self.at + 2)),
             IpVersion::V6 => self.at + IPV6_LEN + usize::from(get_u16(frame, self.at + 4)),
         };
-        if said > self.at + self.len && said < frame.len() { said } else { frame.len() }
+        if stated > self.at + self.len && stated < frame.len() { stated } else { frame.len() }
     }
 
     fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {

@@ -46,9 +46,9 @@ impl ChecksumStatus {
 /// Verifies the transport checksum. Returns `None` if the packet has no transport checksum, or if software must
 /// verify the checksum.
 fn is_l4_valid(ip: &Ip, payload: &[u8]) -> Option<bool> {
-    let sum_is_right = || ip.pseudo_header().with(payload).value() == 0;
+    let is_sum_valid = || ip.pseudo_header().with(payload).value() == 0;
     match (ip.transport, ip.addresses) {
-        (Transport::Tcp(_), _) | (Transport::Icmp, Addresses::V6 { .. }) => Some(sum_is_right()),
+        (Transport::Tcp(_), _) | (Transport::Icmp, Addresses::V6 { .. }) => Some(is_sum_valid()),
         (Transport::Icmp, Addresses::V4 { .. }) => Some(Checksum::new().with(payload).value() == 0),
         (Transport::Udp(_), addresses) => {
             let [.., high, low, sum_high, sum_low] = *payload.first_chunk::<8>()?;
@@ -63,7 +63,7 @@ fn is_l4_valid(ip: &Ip, payload: &[u8]) -> Option<bool> {
                 Addresses::V4 { .. } if !has_sum => Some(true),
                 // RFC 6935 permits zero UDP checksums for some tunnels; that choice is left to software.
                 Addresses::V6 { .. } if !has_sum => None,
-                _ => Some(sum_is_right()),
+                _ => Some(is_sum_valid()),
             }
         }
         (Transport::Sctp(_), _) => {

@@ -107,20 +107,20 @@ pub enum CodecError {
 pub(super) fn encode_dedup(entry: &Entry<'_>, cache: &mut DedupCache, to: &mut Vec<u8>) {
     match entry {
         Entry::Read { iova, len, bytes: Some(bytes) } if dedup::is_kept(*len) => {
-            let place = dedup::place_of_read(*iova);
-            if cache.reads.get(place) == *bytes {
+            let slot = dedup::slot_of_read(*iova);
+            if cache.reads.get(slot) == *bytes {
                 return numbers(to, tag::READ_AGAIN, &[*iova, wide(*len)]);
             }
-            cache.reads.put(place, bytes);
+            cache.reads.put(slot, bytes);
         }
         Entry::Input(Input::Frame(frame)) => {
-            if let Some(FrameParts { head, payload, tail, place }) = FrameParts::of(frame) {
-                if let Some(place) = cache.frames.find(place, payload) {
-                    numbers(to, tag::FRAME_AGAIN, &[wide(place)]);
+            if let Some(FrameParts { head, payload, tail, slot }) = FrameParts::of(frame) {
+                if let Some(slot) = cache.frames.find(slot, payload) {
+                    numbers(to, tag::FRAME_AGAIN, &[wide(slot)]);
                     to.extend_from_slice(head);
                     return to.extend_from_slice(tail);
                 }
-                cache.frames.put_before(place, payload);
+                cache.frames.put_before(slot, payload);
             }
         }
         _ => {}
@@ -136,13 +136,13 @@ pub(super) fn learn(bytes: &[u8], cache: &mut DedupCache) -> Result<usize, Codec
         tag::READ => {
             let (iova, run) = (from.number()?, from.run()?);
             if dedup::is_kept(run.len()) {
-                cache.reads.put(dedup::place_of_read(iova), run);
+                cache.reads.put(dedup::slot_of_read(iova), run);
             }
             Ok(from.0.len())
         }
         tag::FRAME => {
-            if let Some(FrameParts { payload, place, .. }) = FrameParts::of(from.run()?) {
-                cache.frames.put_before(place, payload);
+            if let Some(FrameParts { payload, slot, .. }) = FrameParts::of(from.run()?) {
+                cache.frames.put_before(slot, payload);
             }
             Ok(from.0.len())
         }
@@ -303,7 +303,7 @@ pub(super) fn decode<'a>(
         }
         tag::READ_AGAIN => {
             let (iova, len) = (from.number()?, from.size()?);
-            let bytes = cache.reads.get(dedup::place_of_read(iova));
+            let bytes = cache.reads.get(dedup::slot_of_read(iova));
             if bytes.len() != len || bytes.is_empty() {
                 return Err(CodecError::NotKnown);
             }

@@ -41,28 +41,28 @@ pub(super) struct Runs(Vec<Vec<u8>>);
 
 impl Runs {
     /// Returns the run in a slot, or an empty slice if the slot is empty.
-    pub(super) fn get(&self, place: usize) -> &[u8] {
-        self.0.get(place).map_or(&[], Vec::as_slice)
+    pub(super) fn get(&self, slot: usize) -> &[u8] {
+        self.0.get(slot).map_or(&[], Vec::as_slice)
     }
 
     /// Searches the given slot and its neighbour for a run. Returns the slot that contains the run.
-    pub(super) fn find(&self, place: usize, run: &[u8]) -> Option<usize> {
-        [place, place ^ 1].into_iter().find(|place| self.get(*place) == run)
+    pub(super) fn find(&self, slot: usize, run: &[u8]) -> Option<usize> {
+        [slot, slot ^ 1].into_iter().find(|slot| self.get(*slot) == run)
     }
 
     /// Stores a run in a slot. The slot's old run moves to the neighbouring slot, replacing the run there.
-    pub(super) fn put_before(&mut self, place: usize, run: &[u8]) {
-        if place.max(place ^ 1) < self.0.len() {
-            self.0.swap(place, place ^ 1);
+    pub(super) fn put_before(&mut self, slot: usize, run: &[u8]) {
+        if slot.max(slot ^ 1) < self.0.len() {
+            self.0.swap(slot, slot ^ 1);
         }
-        self.put(place, run);
+        self.put(slot, run);
     }
 
-    pub(super) fn put(&mut self, place: usize, run: &[u8]) {
+    pub(super) fn put(&mut self, slot: usize, run: &[u8]) {
         if self.0.is_empty() {
             self.0.resize(RUNS, Vec::new());
         }
-        if let Some(kept) = self.0.get_mut(place) {
+        if let Some(kept) = self.0.get_mut(slot) {
             kept.clear();
             kept.extend_from_slice(run);
         }
@@ -75,9 +75,9 @@ pub(super) fn is_kept(len: usize) -> bool {
 }
 
 /// Returns the slot for a read at this address. Consecutive pages get different slots.
-pub(super) fn place_of_read(iova: u64) -> usize {
+pub(super) fn slot_of_read(iova: u64) -> usize {
     let (page, within) = (iova / PAGE, iova % PAGE);
-    place(page.wrapping_add(within.wrapping_mul(SPREAD)))
+    slot(page.wrapping_add(within.wrapping_mul(SPREAD)))
 }
 
 /// A frame whose payload length permits caching, split into its parts.
@@ -86,7 +86,7 @@ pub(super) struct FrameParts<'a> {
     pub(super) payload: &'a [u8],
     pub(super) tail: &'a [u8; TAIL],
     /// Slot of the payload.
-    pub(super) place: usize,
+    pub(super) slot: usize,
 }
 
 impl<'a> FrameParts<'a> {
@@ -95,16 +95,11 @@ impl<'a> FrameParts<'a> {
         let (head, rest) = frame.split_first_chunk()?;
         let (payload, tail) = rest.split_last_chunk()?;
         let sample = payload.get(..SAMPLE)?;
-        is_kept(payload.len()).then(|| Self {
-            head,
-            payload,
-            tail,
-            place: place(XxHash3_64::oneshot(sample)),
-        })
+        is_kept(payload.len()).then(|| Self { head, payload, tail, slot: slot(XxHash3_64::oneshot(sample)) })
     }
 }
 
-fn place(key: u64) -> usize {
+fn slot(key: u64) -> usize {
     // The conversion cannot fail, because the remainder is below RUNS.
     usize::try_from(key % RUNS as u64).unwrap_or(0)
 }

@@ -21,7 +21,7 @@ pub(super) const MAX_WAITING: usize = 128 << 20;
 /// entries accumulated in this time are lost.
 const GATHER_TIME: Duration = Duration::from_millis(20);
 
-/// Number of queued bytes from which the writer no longer waits for more.
+/// Once this many bytes are queued, the writer stops waiting for more.
 const BATCH_LEN: usize = 4 * TARGET_LEN;
 
 /// Number of buffers kept for reuse.

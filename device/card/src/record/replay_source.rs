@@ -217,9 +217,9 @@ impl ReplaySource {
     fn exchange<T>(
         &mut self,
         found: impl Fn() -> String,
-        meet: impl FnOnce(&Entry<'_>) -> Option<T>,
+        compare: impl FnOnce(&Entry<'_>) -> Option<T>,
     ) -> Option<T> {
-        let mut meet = Some(meet);
+        let mut compare = Some(compare);
         loop {
             if self.stop.is_some() {
                 return None;
@@ -238,12 +238,12 @@ impl ReplaySource {
                 }
                 Ok(Some(Entry::Input(_) | Entry::Time { .. })) => "nothing more".to_owned(),
                 Ok(Some(entry)) => {
-                    if let Some(met) = meet.take().and_then(|meet| meet(&entry)) {
+                    if let Some(matched) = compare.take().and_then(|compare| compare(&entry)) {
                         if let Some(log) = &mut self.log {
                             log.push(entry.to_string());
                         }
                         self.reader.advance();
-                        return Some(met);
+                        return Some(matched);
                     }
                     entry.to_string()
                 }
@@ -275,7 +275,7 @@ impl ReplaySource {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { step, at, input, recorded, found } = self;
-        let [input, recorded, found] = [input, recorded, found].map(|said| sanitize::text(said));
+        let [input, recorded, found] = [input, recorded, found].map(|text| sanitize::text(text));
         writeln!(f, "step {step}, after {:.6} s: {input}", at.as_secs_f64())?;
         writeln!(f, "  recorded: {recorded}")?;
         write!(f, "  now:      {found}")
@@ -286,7 +286,7 @@ impl fmt::Display for Finish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ended(ending) => write!(f, "recording ended: {ending}"),
-            // Neither a record that is still being written nor that of a killed hcad has an end entry.
+            // A record has no end entry while it is being written, or if hcad was killed.
             Self::Stopped { cut_off: false } => f.write_str(
                 "recording is incomplete: hcad was killed or is still recording, so the last steps may be \
                  missing",

@@ -52,9 +52,9 @@ fn play_all(record: &[u8]) -> (u64, Result<Finish, Difference>) {
     let next = || source.lock().unwrap().next_input();
     while next().is_some() {
         let mut out = [0; 4];
-        let read = sink.read(0x1000, &mut out, (), |_| panic!("guest memory was touched"));
+        let read = sink.read(0x1000, &mut out, (), |_| panic!("a replay must not access guest memory"));
         assert!(read.is_err() || &out == b"read");
-        let _ = sink.write(0x2000, b"written", (), || panic!("guest memory was touched"));
+        let _ = sink.write(0x2000, b"written", (), || panic!("a replay must not access guest memory"));
         sink.interrupt(3);
     }
     let mut source = source.lock().unwrap();
@@ -117,7 +117,7 @@ fn invalid_entries_are_rejected() {
 }
 
 /// The CRC of any data followed by its own CRC is a constant, and frames end with their CRC. A CRC could therefore not
-/// serve as digest.
+/// serve as the digest.
 #[test]
 fn digest_distinguishes_frames_with_valid_crcs() {
     let sealed = |byte: u8| {
@@ -242,11 +242,11 @@ impl Write for Slow {
 #[test]
 fn slow_file_stops_recording_with_overrun() {
     let file = Written::default();
-    let (go_on, blocked) = mpsc::channel();
+    let (release, blocked) = mpsc::channel();
     let slow = Box::new(Slow(blocked, file.clone()));
     let recorder = Recorder::with_room(slow, Path::new("record"), &header(), u64::MAX, 100_000).unwrap();
     (1..10_000).for_each(|number| step(recorder.sink(), number));
-    drop(go_on);
+    drop(release);
     drop(recorder);
     let (steps, end) = play_all(&file.bytes());
     assert!((1..10_000).contains(&steps));
@@ -319,8 +319,8 @@ fn repeated_data_is_written_once() {
 /// The parts of an entry: the address of a read, or the headers and ICRC of a frame, followed by the data.
 type Sample = (Result<u64, ([u8; 64], [u8; 4])>, Vec<u8>);
 
-/// Generates only a few different addresses and contents, so that many of them repeat. The lengths are near the limits
-/// of the cache or far from them.
+/// Generates only a few different addresses and contents, so that many of them repeat. The lengths are either near the
+/// limits of the cache or far from them.
 fn sample() -> impl Strategy<Value = Sample> {
     let kind = prop_oneof![(0..3_u64).prop_map(Ok), (any::<[u8; 64]>(), any::<[u8; 4]>()).prop_map(Err)];
     let run = (0..3_u8, prop::sample::select(vec![10, 255, 256, 400, 4096, 4352, 5000]));

@@ -90,7 +90,11 @@ fn replay_trace_has_recorded_times() {
         times(&header.clone().with_clock_origin(origin)),
         ["1762351200.501000", "1762351200.502000", "1762351200.503000"]
     );
-    assert_eq!(times(&header), ["0.001000", "0.002000", "0.003000"], "the record has no origin");
+    assert_eq!(
+        times(&header),
+        ["0.001000", "0.002000", "0.003000"],
+        "without a clock origin, the trace shows the device's time"
+    );
 }
 
 #[test]
@@ -102,7 +106,7 @@ fn replay_stops_at_requested_step() {
         if step.counts.steps > 3 { Next::Stop } else { Next::Go }
     });
     assert!(matches!(report.outcome, Outcome::Stopped), "{report}");
-    assert_eq!(report.counts.steps, 3, "the step that was rejected does not count");
+    assert_eq!(report.counts.steps, 3, "the step that was not executed does not count");
     assert_eq!(
         seen,
         [

@@ -1,5 +1,5 @@
-//! Prepares log lines for writing. Lines are truncated to [`MAX_LEN`], because a guest or a peer may determine their
-//! contents, and count against the allowance of their thread. [`Line`] describes the exceptions.
+//! Prepares log lines for writing. A guest or a peer may determine the contents of a line. Lines are therefore
+//! truncated to [`MAX_LEN`], and count against the allowance of their thread. [`Line`] describes the exceptions.
 
 use std::io::{self, Write};
 

@@ -1,11 +1,10 @@
 //! Limits the rate of log lines that a guest or a peer can cause. The limits apply to lines per device and
 //! call site, and to bytes per device.
 //!
-//! `limited!(warn, "…")` takes the arguments of `tracing::warn!`. A site may write [`BURST`] lines in
-//! [`WINDOW_MS`], as long as its device has not used up its allowance of bytes. The first line after a
-//! suppression reports how many lines were suppressed. Each device has its own thread, and each thread has
-//! its own allowances, including those per site. A noisy guest therefore cannot suppress the log lines of
-//! other devices.
+//! `limited!(warn, "…")` takes the arguments of `tracing::warn!`. A site may write [`BURST`] lines in [`WINDOW_MS`], as
+//! long as its device has not used up its byte allowance. The first line after a suppression reports how many lines
+//! were suppressed. Each device has its own thread, and each thread has its own allowances, including those per site. A
+//! noisy guest therefore cannot suppress the log lines of other devices.
 
 use std::cell::Cell;
 use std::sync::LazyLock;

@@ -367,7 +367,11 @@ mod tests {
         for _ in 0..100 {
             monitor.ignored_packet(engine::DropReason::NoReceive, Qpn::new(5), None, |_| {});
         }
-        assert_eq!(monitor.ignored_of(Qpn::new(5)).unwrap().count, 100, "all are counted");
+        assert_eq!(
+            monitor.ignored_of(Qpn::new(5)).unwrap().count,
+            100,
+            "suppressed packets are also counted"
+        );
         drop(monitor);
         let text = written.text();
         let last = "1.500000 hca1 ignored packet qpn=0x5 reason=no_receive suppressed=84";

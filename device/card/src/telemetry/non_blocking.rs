@@ -336,11 +336,11 @@ mod tests {
         let text = read_all(writer, reader);
         let (notes, whole): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with('{'));
         assert_eq!(whole.len() as u64, pushed - lost);
-        let told = notes.iter().map(|note| {
+        let reported = notes.iter().map(|note| {
             let note: serde_json::Value = serde_json::from_str(note).unwrap();
             note["fields"]["lines"].as_u64().unwrap()
         });
-        assert_eq!(told.sum::<u64>(), lost);
+        assert_eq!(reported.sum::<u64>(), lost);
     }
 
     #[test]

@@ -106,8 +106,8 @@ type Out = Box<dyn Write + Send>;
 
 /// Stores records, each of them completely or not at all.
 ///
-/// If a write fails, the store ends and logs one line; the device is not affected. A store with a single file
-/// also ends when the file reaches its size limit.
+/// A write error is logged once and ends the store, but does not affect the device. A store with a single file also
+/// ends when the file reaches its size limit.
 pub struct Store {
     /// Name used in log messages.
     what: &'static str,

@@ -92,8 +92,8 @@ impl Interrupts {
         }
     }
 
-    /// Starts recording the client's changes to vectors and the signals sent to the client, or comparing these signals
-    /// with a record. `None` ends either mode.
+    /// Starts recording the client's changes to vectors and the signals sent to the client. In a replay, starts
+    /// comparing these signals with the record. `None` ends either mode.
     pub fn set_record_sink(&mut self, sink: Option<RecordSink>) {
         self.sink = sink;
     }

@@ -70,15 +70,19 @@ mod tests {
     #[test]
     fn stored_word_is_taken_once() {
         let pages = SharedPages::new(8192).unwrap();
-        let theirs = mapped(&pages, 8192);
+        let client = mapped(&pages, 8192);
         assert_eq!(pages.take(0x1010), None);
-        theirs.as_volatile_slice().write_slice(&[1, 2, 3, 4, 5, 6, 7, 8], 0x1010).unwrap();
+        client.as_volatile_slice().write_slice(&[1, 2, 3, 4, 5, 6, 7, 8], 0x1010).unwrap();
         assert_eq!(pages.take(0x1018), None);
         assert!(pages.has(0x1010) && !pages.has(0x1018));
         assert_eq!(pages.take(0x1010), Some([1, 2, 3, 4, 5, 6, 7, 8]));
         assert_eq!(pages.take(0x1010), None);
-        theirs.as_volatile_slice().write_slice(&[9], 0x1017).unwrap();
-        assert_eq!(pages.take(0x1010), Some([0, 0, 0, 0, 0, 0, 0, 9]), "half a doorbell, or less");
+        client.as_volatile_slice().write_slice(&[9], 0x1017).unwrap();
+        assert_eq!(
+            pages.take(0x1010),
+            Some([0, 0, 0, 0, 0, 0, 0, 9]),
+            "a partly written word is also returned"
+        );
     }
 
     #[test]

@@ -239,9 +239,9 @@ impl ConfigSpace {
         self.put(MSIX_CONTROL, &(function.msix.vectors.saturating_sub(1) & 0x7ff).to_le_bytes());
         self.allow(MSIX_CONTROL, &(MSIX_ENABLE | MSIX_FUNCTION_MASK).to_le_bytes());
         // The low three bits are the number of the BAR.
-        let place = |(bar, offset): (Bar, u32)| (offset & !0b111 | u32::from(bar.number())).to_le_bytes();
-        self.put(MSIX + 4, &place(function.msix.table));
-        self.put(MSIX + 8, &place(function.msix.pending));
+        let location = |(bar, offset): (Bar, u32)| (offset & !0b111 | u32::from(bar.number())).to_le_bytes();
+        self.put(MSIX + 4, &location(function.msix.table));
+        self.put(MSIX + 8, &location(function.msix.pending));
     }
 
     fn lay_out_express(&mut self) {
@@ -363,7 +363,7 @@ mod tests {
             let _ = write32(&mut space, at, u32::MAX);
             let _ = write32(&mut space, at + 4, u32::MAX);
             let mask = u64::from(dword(&space, at)) | u64::from(dword(&space, at + 4)) << 32;
-            assert_eq!(mask & 0xf, 0b100, "64-bit memory");
+            assert_eq!(mask & 0xf, 0b100, "the BAR is a 64-bit memory BAR");
             assert_eq!((!(mask & !0xf)).wrapping_add(1), len);
             let _ = write32(&mut space, at, 0xfe12_3456);
             assert_eq!(u64::from(dword(&space, at)), 0xfe12_3456 & (len.wrapping_neg() & 0xffff_ffff) | 4);
@@ -401,7 +401,7 @@ mod tests {
         let mut space = space();
         assert!(!space.memory_enabled() && !space.bus_master());
         let _ = write16(&mut space, 4, 0xffff);
-        assert_eq!(dword(&space, 4) & 0xffff, 0x0546, "no I/O space, no special cycles");
+        assert_eq!(dword(&space, 4) & 0xffff, 0x0546, "I/O space and special cycles cannot be enabled");
         assert!(space.memory_enabled() && space.bus_master());
         let _ = write16(&mut space, 4, 2);
         assert!(space.memory_enabled() && !space.bus_master());
@@ -412,7 +412,7 @@ mod tests {
         let mut space = space();
         let _ = write16(&mut space, 4, 6);
         let _ = write16(&mut space, 0x44, 1);
-        assert_eq!(dword(&space, 0x44), 0x8, "still D0, no soft reset");
+        assert_eq!(dword(&space, 0x44), 0x8, "the function stays in D0, because D1 is not supported");
         let _ = write16(&mut space, 0x44, 3);
         assert_eq!(dword(&space, 0x44), 0xb);
         assert!(!space.memory_enabled() && !space.bus_master());
@@ -426,7 +426,7 @@ mod tests {
     fn msix_gate_follows_control_and_bus_master() {
         let mut space = space();
         let _ = write16(&mut space, 0x52, 0xffff);
-        assert_eq!(dword(&space, 0x50) >> 16, 0xc03f, "table size is read only");
+        assert_eq!(dword(&space, 0x50) >> 16, 0xc03f, "the table size is read-only");
         assert_eq!(space.msix_gate(), Gate { enabled: true, function_masked: true, bus_master: false });
         let _ = write16(&mut space, 4, 4);
         let _ = write16(&mut space, 0x52, 0x8000);
@@ -449,7 +449,11 @@ mod tests {
         let _ = write16(&mut space, 4, 6);
         assert_eq!(write16(&mut space, 0x68, 0x2810 | 0x8000), Effect::FunctionLevelReset);
         assert_eq!(dword(&space, 0x68) & 0x8000, 0);
-        assert_eq!(space.write(0x69, &[0x80]), Effect::FunctionLevelReset, "byte access");
+        assert_eq!(
+            space.write(0x69, &[0x80]),
+            Effect::FunctionLevelReset,
+            "a byte write also requests the reset"
+        );
         space.reset();
         assert!(!space.memory_enabled());
         assert_eq!(dword(&space, 0x68), 0x2810);
@@ -464,7 +468,7 @@ mod tests {
         assert_eq!(space.write(0xfc, &[0xff; 64]), Effect::None);
         assert_eq!(space.write(u64::MAX, &[0xff; 4]), Effect::None);
         space.read(0x100, &mut out);
-        assert_eq!(out, [0; 16], "no extended capabilities");
+        assert_eq!(out, [0; 16], "there are no extended capabilities");
         assert_eq!(space.write(0xffc, &[0xff; 64]), Effect::None);
         space.read(u64::MAX, &mut out);
     }

@@ -154,9 +154,14 @@ impl<B: Bus> Driver<B> {
     #[track_caller]
     pub fn execute(&mut self, command: &AdminCommand) -> AdminReply {
         let at = self.issue(command);
-        assert_eq!(self.read(Register::PfFwAtqh), u32::from(self.interface.send_tail), "one read suffices");
+        assert_eq!(
+            self.read(Register::PfFwAtqh),
+            u32::from(self.interface.send_tail),
+            "the command completes before the doorbell write returns"
+        );
         let bytes = self.bus.peek(at, Descriptor::LEN);
-        let completion = Descriptor::parse(bytes.first_chunk().expect("as many bytes as requested"));
+        let completion =
+            Descriptor::parse(bytes.first_chunk().expect("`peek` returns the requested number of bytes"));
         assert!(completion.flags.contains(command.flags | Flags::DONE | Flags::COMPLETE), "{completion:?}");
         assert_eq!(completion.flags.contains(Flags::ERROR), completion.status != 0, "{completion:?}");
         assert!(usize::from(completion.buffer_len) <= command.buffer.len(), "{completion:?}");

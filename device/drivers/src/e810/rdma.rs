@@ -132,7 +132,7 @@ impl<B: Bus> Driver<B> {
         self.interface.rdma.polarity ^= next == 0;
         self.write(Register::PfpeCqpdb, next.into());
         let tail = self.cqp_tail();
-        assert_eq!(tail.next, next, "one read suffices");
+        assert_eq!(tail.next, next, "the operation completes before the doorbell write returns");
         let error =
             tail.error.then(|| ErrorCodes::parse(&self.read(Register::PfpeCqperrcodes).to_le_bytes()));
         let completion = self.interface.rdma.has_ccq.then(|| self.completion(index));
@@ -156,8 +156,13 @@ impl<B: Bus> Driver<B> {
         let read = self.interface.rdma.completions;
         let at = CCQ_RING + u64::from(read % CCQ_ENTRIES) * Completion::LEN as u64;
         let bytes = self.bus.peek(at, Completion::LEN);
-        let completion = Completion::parse(bytes.first_chunk().expect("as many bytes as asked for"));
-        assert_eq!(completion.valid, (read / CCQ_ENTRIES).is_multiple_of(2), "polarity of {completion:?}");
+        let completion =
+            Completion::parse(bytes.first_chunk().expect("`peek` returns the requested number of bytes"));
+        assert_eq!(
+            completion.valid,
+            (read / CCQ_ENTRIES).is_multiple_of(2),
+            "{completion:?} has the wrong polarity"
+        );
         assert_eq!((completion.cookie, completion.index), (CQP_COOKIE, index));
         self.interface.rdma.completions = read + 1;
         let head = (read + 1) % CCQ_ENTRIES;
@@ -231,21 +236,21 @@ impl<B: Bus> Driver<B> {
         self.perform_well(&Operation::CommitFpm(commit));
         let word = self.bus.peek(RDMA_BUFFER + 112, Placement::LEN);
         let Placement { base, .. } =
-            Placement::parse(word.first_chunk().expect("as many bytes as asked for"));
-        assert_eq!(base % 4096, 0, "PBLEs begin at 512 * {base:#x}");
-        u16::try_from(base / 4096).expect("within 64 segments")
+            Placement::parse(word.first_chunk().expect("`peek` returns the requested number of bytes"));
+        assert_eq!(base % 4096, 0, "PBLEs must begin at a segment boundary, not at 512 * {base:#x}");
+        u16::try_from(base / 4096).expect("the PBLEs begin within 64 segments")
     }
 
     /// Reads an entry of CEQ 0.
     pub fn completion_event(&mut self, index: u64) -> CompletionEvent {
         let bytes = self.bus.peek(CEQ_RING + index * CompletionEvent::LEN as u64, CompletionEvent::LEN);
-        CompletionEvent::parse(bytes.first_chunk().expect("as many bytes as asked for"))
+        CompletionEvent::parse(bytes.first_chunk().expect("`peek` returns the requested number of bytes"))
     }
 
     /// Reads an entry of the AEQ.
     pub fn async_event(&mut self, index: u64) -> AsyncEvent {
         let bytes = self.bus.peek(AEQ_RING + index * AsyncEvent::LEN as u64, AsyncEvent::LEN);
-        AsyncEvent::parse(bytes.first_chunk().expect("as many bytes as asked for"))
+        AsyncEvent::parse(bytes.first_chunk().expect("`peek` returns the requested number of bytes"))
     }
 
     /// Writes the arm word of a completion queue and rings the arm doorbell.

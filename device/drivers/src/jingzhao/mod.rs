@@ -127,7 +127,7 @@ impl<B: Bus> Driver<B> {
     /// Issues a command that must succeed.
     #[track_caller]
     pub fn ok(&mut self, op: Op, op_modifier: u8, in_modifier: u32, inbox: &[u8]) {
-        assert_eq!(self.command(op, op_modifier, in_modifier, inbox), 0, "status of {op}");
+        assert_eq!(self.command(op, op_modifier, in_modifier, inbox), 0, "{op} must succeed");
     }
 
     /// Issues a command and returns its status. The result is at [`OUTBOX`].

@@ -79,7 +79,7 @@ impl<B: Bus> Driver<B> {
     pub fn raw(&mut self, in_param: u64, in_modifier: u32, out_param: u64, token: u16, word: u32) -> u8 {
         self.issue(in_param, in_modifier, out_param, token, word);
         let word = self.read(HCR + 0x18);
-        assert_eq!(word & hcr::GO, 0, "go is clear when the store is done");
+        assert_eq!(word & hcr::GO, 0, "GO is clear once the command is complete");
         word.to_be_bytes()[0]
     }
 
@@ -96,7 +96,7 @@ impl<B: Bus> Driver<B> {
         let CommandEvents { buffer, token, read } = events;
         self.raw(in_param, in_modifier, out_param, token, word | hcr::EVENT);
         // Handle the completion interrupt.
-        assert_eq!(self.bus.interrupts(CommandEvents::VECTOR), 1, "interrupts of a command");
+        assert_eq!(self.bus.interrupts(CommandEvents::VECTOR), 1, "a command raises one interrupt");
         let at = buffer + u64::from(read % CommandEvents::ENTRIES) * 32;
         let entry = self.bus.peek(at, 32);
         assert_eq!((entry[1], &entry[6..8], entry[0x1f]), (0x0a, &token.to_be_bytes()[..], 0));
@@ -121,7 +121,7 @@ impl<B: Bus> Driver<B> {
     /// Issues a command that must succeed.
     #[track_caller]
     pub fn ok(&mut self, op: u32, inbox: &[u8], in_modifier: u32) {
-        assert_eq!(self.with_inbox(op, inbox, in_modifier), 0, "status of {op:03x}");
+        assert_eq!(self.with_inbox(op, inbox, in_modifier), 0, "command {op:03x} must succeed");
     }
 
     /// Moves the QP described by `qpc` from RESET to RTS.

@@ -55,12 +55,12 @@ fn rule_with_nth_hits_only_nth_matching_frame() {
         r#"{"direction": "tx", "action": "drop", "qpn": 11259375, "opcode": "READ response middle", "nth": 3}"#,
     ]);
     let (middle, first) = (frame("rc_read_response_middle"), frame("rc_read_response_first"));
-    let fates: Vec<_> = [&first, &middle, &middle, &first, &middle, &middle]
+    let verdicts: Vec<_> = [&first, &middle, &middle, &first, &middle, &middle]
         .map(|frame| impairments.apply_rules(T0, Direction::Tx, frame, Origin::Own))
         .into();
     let note = "impairment 1: dropped".to_owned();
-    assert_eq!(fates[4], Verdict::Modified { note, frames: SmallVec::new() });
-    assert!([0, 1, 2, 3, 5].iter().all(|index| fates[*index] == Verdict::Pass));
+    assert_eq!(verdicts[4], Verdict::Modified { note, frames: SmallVec::new() });
+    assert!([0, 1, 2, 3, 5].iter().all(|index| verdicts[*index] == Verdict::Pass));
     let row = &impairments.rows()[0];
     assert_eq!((row.id, row.matched, row.hits), (1, 4, 1));
 }
@@ -203,7 +203,7 @@ fn corruption_flips_one_bit_and_breaks_icrc() {
         for _ in 0..500 {
             let bad = send(&mut impairments, T0, &good).remove(0);
             let bits: u32 = good.iter().zip(&bad).map(|(good, bad)| (good ^ bad).count_ones()).sum();
-            assert_eq!((bits, &bad[..42]), (1, &good[..42]), "headers up to UDP stay");
+            assert_eq!((bits, &bad[..42]), (1, &good[..42]), "one bit after the UDP header is flipped");
             assert!(matches!(RoceFrame::parse(&bad), Err(WireError::Icrc { .. })), "{name}: {bad:02x?}");
         }
     }

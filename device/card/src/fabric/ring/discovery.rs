@@ -92,7 +92,7 @@ impl RingFabric {
         let mut found: Vec<MacAddr> =
             names.filter_map(|name| member(&name)).filter(|mac| !linked.contains(mac)).collect();
         if scan == Scan::Partial && found.len() > CALLS {
-            // Killed members leave their sockets, possibly thousands, in the directory. Each scan continues
+            // Killed members leave their sockets in the directory, possibly thousands of them. Each scan continues
             // where the last one ended, so that dead sockets do not hide live members.
             found.sort_unstable_by_key(|mac| mac.0);
             let start = self.scanned_to.map_or(0, |last| found.partition_point(|mac| mac.0 <= last.0));
@@ -136,22 +136,22 @@ impl RingFabric {
                     return;
                 }
             };
-            let place = self.next_caller;
-            self.next_caller = (place + 1) % MAX_CALLERS;
-            if watch(&self.epoll, &socket, token::CALLERS + place as u64).is_ok() {
-                self.callers[place] = Some(socket);
-                self.receive_hello(place);
+            let slot = self.next_caller;
+            self.next_caller = (slot + 1) % MAX_CALLERS;
+            if watch(&self.epoll, &socket, token::CALLERS + slot as u64).is_ok() {
+                self.callers[slot] = Some(socket);
+                self.receive_hello(slot);
             }
         }
     }
 
-    pub(super) fn receive_hello(&mut self, place: usize) {
-        let Some(socket) = &self.callers[place] else { return };
+    pub(super) fn receive_hello(&mut self, slot: usize) {
+        let Some(socket) = &self.callers[slot] else { return };
         let received = hello::receive(socket);
         if matches!(received, Ok(None)) {
             return;
         }
-        let Some(socket) = self.callers[place].take() else { return };
+        let Some(socket) = self.callers[slot].take() else { return };
         let _ = epoll::delete(&self.epoll, &socket);
         match received {
             Ok(Some(hello)) => {
@@ -190,7 +190,7 @@ impl RingFabric {
                 self.replace(Link::new(mac, socket, producer, consumer), &from)
                     .map_err(|error| error.to_string())
             }
-            // Another message, in flight at the same time as this answer, has already created the link.
+            // Another message, which crossed this answer, has already created the link.
             Kind::Answer if self.linked().any(|other| other == mac) => Ok(()),
             // The sender must first prove that it owns the MAC. Until then, an existing link to that MAC stays.
             Kind::Call | Kind::Answer if !proven => {
@@ -219,8 +219,8 @@ impl RingFabric {
     /// Adds a link, replacing any previous link to the same member.
     fn replace(&mut self, link: Link, member: &Identity) -> std::io::Result<()> {
         let is_of = |other: &Option<Link>| other.as_ref().is_some_and(|other| other.mac() == link.mac());
-        if let Some(place) = self.links.iter().position(is_of) {
-            self.unlink(place, &LinkError::Closed);
+        if let Some(slot) = self.links.iter().position(is_of) {
+            self.unlink(slot, &LinkError::Closed);
         }
         self.link(link, member)
     }

@@ -68,7 +68,7 @@ pub(super) struct Hello {
 
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// The sender has created the shared memory for the rings, and passes the memfd of this memory.
+    /// The sender has created the shared memory for the rings, and passes its memfd.
     Memory { len: RingLen, memfd: OwnedFd },
     /// The sender has no link to the receiver and requests one.
     Call,

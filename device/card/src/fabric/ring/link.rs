@@ -163,8 +163,8 @@ impl Link {
     }
 
     pub(super) fn drain_wakeups(&self) -> Result<(), LinkError> {
-        let mut bells = [0; 64];
-        match recv(&self.socket, &mut bells, RecvFlags::DONTWAIT) {
+        let mut wakeups = [0; 64];
+        match recv(&self.socket, &mut wakeups, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Err(LinkError::Closed),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
             Err(_) => Err(LinkError::Closed),

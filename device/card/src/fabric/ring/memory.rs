@@ -7,9 +7,9 @@
 //! 8192  data of the first direction, followed by the data of the second
 //! ```
 //!
-//! `head` and `tail` count bytes and wrap at 2^32. The bytes between them are records: a 32-bit length word,
-//! the frame, and padding to eight bytes. The highest bit of the length word means that the frame has no
-//! ICRC. The creator of the memory sends in the first direction.
+//! `head` and `tail` count bytes and wrap at 2^32. The bytes between them are records: a 32-bit length word, the frame,
+//! and padding to eight bytes. The highest bit of the length word is set if the frame has no ICRC. The creator of the
+//! memory sends in the first direction.
 //!
 //! The other side may write any value anywhere at any time. Each side therefore keeps a private copy of its own
 //! counters and never reads them back. Values written by the other side are loaded once and checked, and only the copy
@@ -151,7 +151,8 @@ const fn record_len(frame: usize) -> usize {
 }
 
 impl Ring {
-    /// Returns a counter or a length word. Offsets are computed from masked counts, so they are always in the region.
+    /// Returns a counter or a length word. Offsets are computed from masked counts, so they always lie within the
+    /// region.
     fn word(&self, at: usize) -> &AtomicU32 {
         self.region.get_atomic_ref(at).expect("the region is as long as its rings, and the place is aligned")
     }
@@ -164,8 +165,8 @@ impl Ring {
         self.word(self.data + self.len.offset(count))
     }
 
-    /// Splits the `len` bytes that begin at byte count `count` at the end of the ring. Returns the offset and length of
-    /// each part.
+    /// Splits a range of `len` bytes into the part before the end of the ring and the part that wraps around to its
+    /// start. The range begins at byte count `count`. Returns the offset and length of each part.
     fn pieces(&self, count: u32, len: usize) -> [(usize, usize); 2] {
         let start = self.len.offset(count);
         let first = len.min(self.len.get() as usize - start);

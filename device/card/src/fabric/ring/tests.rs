@@ -180,7 +180,7 @@ fn full_ring_drops_frames_after_timeout() {
     assert_eq!(a.send(&mut frames), Sent::Blocked);
     assert!(
         a.retry_after().is_some_and(|retry_after| retry_after <= RING_FULL_TIMEOUT),
-        "the wait is limited"
+        "the wait for room is limited"
     );
     let left = frames.len();
     assert!(left > 0 && a.stats().tx_refused == 0);
@@ -295,20 +295,20 @@ fn mac_claim_without_socket_is_rejected() {
     let (mut b, mut c) = (join(&folder, B), join(&folder, C));
     settle(&mut [&mut b, &mut c]);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
-    let speaker = Stranger::new(&folder, of(E));
+    let stranger = Stranger::new(&folder, of(E));
     // In this order, claim the MAC of a linked member, the receiver's own MAC, the MAC of an absent member, the
     // broadcast MAC, and the MAC of another absent member. The first absent member has a smaller MAC than the
     // receiver, so it would never create memory.
     for mac in [C, B, A, MacAddr::BROADCAST, D] {
         let own = Identity { mac, ..of(C) };
-        let liar = Stranger {
+        let impostor = Stranger {
             own,
             folder: folder.path().to_path_buf(),
-            listener: speaker.listener.try_clone().unwrap(),
+            listener: stranger.listener.try_clone().unwrap(),
         };
-        for answered in [None, Token::new(7), speaker.call(&mut b)] {
-            let _call = liar.send(B, Message::Call, answered);
-            let _memory = liar.send(B, Message::Memory(memfd.as_fd()), answered);
+        for answered in [None, Token::new(7), stranger.call(&mut b)] {
+            let _call = impostor.send(B, Message::Call, answered);
+            let _memory = impostor.send(B, Message::Memory(memfd.as_fd()), answered);
             settle(&mut [&mut b, &mut c]);
             assert_eq!(links(&b), [C], "{mac}");
         }
@@ -323,8 +323,8 @@ fn socket_owner_replaces_link_of_impostor() {
     let folder = folder();
     let mut b = join(&folder, B);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
-    // Each stranger first owns the socket of an absent member, and keeps only its link once that socket is removed. The
-    // stranger with the larger MAC creates the shared memory of its link, and the other one receives it.
+    // Each stranger first owns the socket of an absent member. When that socket is removed, the stranger keeps only its
+    // link. The stranger with the larger MAC creates the shared memory of its link, and the other one receives it.
     let greater = Stranger::new(&folder, of(C));
     let mut spare = greater.call(&mut b);
     let kept_greater = greater.link(&mut b, &memfd);
@@ -368,8 +368,8 @@ fn frames_with_source_ip_of_another_member_are_dropped() {
         |lid: u16| Identity { ipv6: Some(format!("2001:db8::{lid}").parse().unwrap()), ..identity(lid) };
     let elsewhere = Identity { ipv4: [192, 0, 2, 3].into(), ..own(3) };
     // A malicious process claims addresses of other members before these members join.
-    let liar = Identity { ipv4: own(1).ipv4, ipv6: Some(identity(3).link_local()), ..identity(2) };
-    let mut b = RingFabric::join(folder.path(), &liar).unwrap();
+    let impostor = Identity { ipv4: own(1).ipv4, ipv6: Some(identity(3).link_local()), ..identity(2) };
+    let mut b = RingFabric::join(folder.path(), &impostor).unwrap();
     let mut a = RingFabric::join(folder.path(), &own(1)).unwrap();
     let mut c = RingFabric::join(folder.path(), &elsewhere).unwrap();
     settle(&mut [&mut a, &mut b, &mut c]);

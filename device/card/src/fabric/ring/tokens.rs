@@ -35,7 +35,7 @@ impl Token {
 pub(super) struct Tokens {
     /// Tokens that have been sent, oldest first.
     sent: VecDeque<(MacAddr, Token)>,
-    /// Randomly keyed hash function. Tokens are hashes of `made`.
+    /// Randomly keyed hash function. Each token is the hash of a counter, `made`.
     random: RandomState,
     made: u64,
 }

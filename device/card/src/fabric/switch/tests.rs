@@ -97,11 +97,11 @@ fn sender_of_random_macs_evicts_only_its_own_entries() {
     };
     for n in 0..10_000 {
         admit(&mut switch, invented(n), 2).unwrap();
-        assert_eq!(route(&switch, invented(n)), Route::Peer(1), "the last sender is known");
+        assert_eq!(route(&switch, invented(n)), Route::Peer(1), "the newest MAC is always in the table");
     }
     assert_eq!((switch.macs.len(), switch.macs.learned(Owner::Peer(1))), (MAX_LEARNED + 2, MAX_LEARNED));
     assert_eq!(route(&switch, invented(9_487)), Route::Flood, "the oldest entry was evicted");
-    assert_eq!(route(&switch, B), Route::Peer(0), "another's address is kept");
+    assert_eq!(route(&switch, B), Route::Peer(0), "the MAC of another peer is kept");
 }
 
 #[test]
@@ -125,8 +125,8 @@ fn invalid_peers_are_rejected() {
     let v6: SocketAddr = "[::1]:5".parse().unwrap();
     assert_eq!(switch.add(peer(2)), Err(PeerError::Known(addr(2))));
     assert_eq!(switch.add(UdpPeer::at(v6)), Err(PeerError::IpVersion(v6)));
-    let twin = UdpPeer { mac: Some(A), ..peer(3) };
-    assert_eq!(switch.add(twin), Err(PeerError::KnownMac(A, addr(1))));
+    let duplicate = UdpPeer { mac: Some(A), ..peer(3) };
+    assert_eq!(switch.add(duplicate), Err(PeerError::KnownMac(A, addr(1))));
     assert_eq!((switch.peer_count(), route(&switch, A)), (2, Route::Peer(0)));
     while switch.peer_count() < MAX_PEERS {
         switch.add(peer(1000 + u16::try_from(switch.peer_count()).unwrap())).unwrap();

@@ -88,7 +88,7 @@ pub struct RuleRow {
 /// The combination of fields on which a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "columns say them")]
+#[allow(missing_docs, reason = "the variants are named after the fields")]
 pub enum RuleRecipe {
     EtherType,
     Mac,

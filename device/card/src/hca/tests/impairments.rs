@@ -82,7 +82,7 @@ fn inbound_frame_is_captured_before_impairment() {
         hca.handle_frame(&frame);
     }
     assert_eq!(hca.port_stats().dropped(DropReason::Icrc), 1, "the corrupted frame is dropped");
-    assert_eq!(hca.port_stats().roce, 3, "the duplicated frame and the unmodified frame");
+    assert_eq!(hca.port_stats().roce, 3, "both copies and the unmodified frame are delivered");
     hca.flush();
     let packets = captured(&path);
     assert_eq!(packets.len(), 4);
@@ -113,12 +113,12 @@ fn impaired_reply_is_still_marked_as_reply() {
 
 /// Returns an ARP request (RFC 826) from LID 9 for the MAC of LID 1.
 fn who_has_lid_1() -> Vec<u8> {
-    let asker = [2, 0, 0, 0, 0, 9];
+    let requester = [2, 0, 0, 0, 0, 9];
     [
         &[0xff; 6],
-        &asker[..],
+        &requester[..],
         &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1],
-        &asker,
+        &requester,
         &[10, 77, 0, 9],
         &[0; 6],
         &[10, 77, 0, 1],

@@ -154,7 +154,7 @@ fn port_with_nic_leaves_arp_to_guest() {
 
     let mut other = Hca::new(Stub::default(), Identity::from_lid(Lid::new(2)), None);
     other.handle_frame(&ARP_REQUEST);
-    assert_eq!(other.outbound().len(), 1, "without a NIC the port answers");
+    assert_eq!(other.outbound().len(), 1, "without a NIC, the port answers");
 }
 
 #[test]
@@ -292,7 +292,11 @@ fn nic_mac_is_restored_by_reset() {
     hca.reset();
     hca.region_write(Region::Config, 4, &[6, 0]);
     hca.handle_frame(&to_old);
-    assert_eq!((hca.port_stats().roce, hca.frontend.received.len()), (1, 2), "the RDMA half is disabled");
+    assert_eq!(
+        (hca.port_stats().roce, hca.frontend.received.len()),
+        (1, 2),
+        "the reset disables the RDMA half"
+    );
     hca.port.set_rdma(true);
     hca.handle_frame(&to_old);
     assert_eq!(hca.port_stats().roce, 2);
@@ -301,11 +305,11 @@ fn nic_mac_is_restored_by_reset() {
 #[test]
 fn nic_frames_are_unmodified_and_length_checked() {
     let mut hca = nic(2);
-    let guests_own = MacAddr([0x52, 0x54, 0, 1, 2, 3]);
+    let guest_mac = MacAddr([0x52, 0x54, 0, 1, 2, 3]);
     let frames = [
         plain(mac(1), mac(2), 60),
-        plain(MacAddr::BROADCAST, guests_own, 14),
-        plain(mac(2), guests_own, 9728 + 8),
+        plain(MacAddr::BROADCAST, guest_mac, 14),
+        plain(mac(2), guest_mac, 9728 + 8),
     ];
     hca.frontend.to_send = [vec![0; 13], vec![0; 9728 + 9]].into_iter().chain(frames.clone()).collect();
     assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });
@@ -380,7 +384,7 @@ fn nic_deadline_is_handled_when_due() {
     assert_eq!(hca.next_deadline(), Some(at(10)));
     hca.set_now(at(9));
     hca.handle_deadline();
-    assert_eq!(hca.next_deadline(), Some(at(10)), "the deadline has not passed");
+    assert_eq!(hca.next_deadline(), Some(at(10)), "a deadline is not handled early");
     hca.set_now(at(11));
     hca.handle_deadline();
     assert_eq!(

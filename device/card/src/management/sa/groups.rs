@@ -63,8 +63,12 @@ impl Groups {
     }
 
     /// Joins the guest's port to a group, creating the group if necessary.
-    pub(super) fn join(&mut self, world: &SaContext<'_>, request: &Request<'_>) -> Result<Answer, MadStatus> {
-        let wanted = member(world, request)?;
+    pub(super) fn join(
+        &mut self,
+        context: &SaContext<'_>,
+        request: &Request<'_>,
+    ) -> Result<Answer, MadStatus> {
+        let wanted = member(context, request)?;
         let group = match self.all.get(&wanted.mgid) {
             Some(group) => {
                 if !agrees(group, &wanted, request) {
@@ -88,10 +92,10 @@ impl Groups {
     /// left, unless it is the broadcast group.
     pub(super) fn leave(
         &mut self,
-        world: &SaContext<'_>,
+        context: &SaContext<'_>,
         request: &Request<'_>,
     ) -> Result<Answer, MadStatus> {
-        let wanted = member(world, request)?;
+        let wanted = member(context, request)?;
         let group = self.all.get_mut(&wanted.mgid).ok_or(MadStatus::REQUEST_INVALID)?;
         if group.join_state & wanted.join_state != wanted.join_state {
             return Err(MadStatus::REQUEST_INVALID);
@@ -134,13 +138,13 @@ impl Groups {
 }
 
 /// Parses a request to join or leave.
-fn member(world: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberRecord, MadStatus> {
+fn member(context: &SaContext<'_>, request: &Request<'_>) -> Result<McMemberRecord, MadStatus> {
     if !request.has(MGID | PORT_GID | JOIN_STATE) {
         return Err(MadStatus::INSUFFICIENT_COMPONENTS);
     }
     let wanted = McMemberRecord::parse(request.attribute());
     // A port may join only on its own behalf, because every other port has its own SA.
-    if wanted.mgid[0] != 0xff || wanted.port_gid != gid(world.port.guid()) {
+    if wanted.mgid[0] != 0xff || wanted.port_gid != gid(context.port.guid()) {
         return Err(MadStatus::INVALID_GID);
     }
     if wanted.join_state == 0 {

@@ -24,15 +24,15 @@ struct End {
 }
 
 /// Returns the paths that match a request.
-pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<Vec<u8>>, MadStatus> {
+pub(super) fn find(context: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<Vec<u8>>, MadStatus> {
     let wanted = PathRecord::parse(request.attribute());
     let has = |component| request.has(component);
     // A Get for one path must specify its destination (section 15.2.5.16).
     if request.header.method == Method::GET && !(has(DGID) || has(DLID)) {
         return Err(MadStatus::INSUFFICIENT_COMPONENTS);
     }
-    let Some(pkey) = partition(world, has(PKEY).then_some(wanted.pkey)) else { return Ok(Vec::new()) };
-    let mtu = world.port.mtu();
+    let Some(pkey) = partition(context, has(PKEY).then_some(wanted.pkey)) else { return Ok(Vec::new()) };
+    let mtu = context.port.mtu();
     let admits = |quantity, components, values, is| {
         Bound::of(request, quantity, components, values).is_none_or(|bound| bound.admits(is))
     };
@@ -42,12 +42,12 @@ pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<V
     {
         return Ok(Vec::new());
     }
-    let own = End { gid: gid(world.port.guid()), lid: world.port.lid() };
-    let everybody = || world.subnet.lids().chain([SM_LID]).map(|lid| by_lid(world, lid)).collect();
+    let own = End { gid: gid(context.port.guid()), lid: context.port.lid() };
+    let all_ends = || context.subnet.lids().chain([SM_LID]).map(|lid| by_lid(context, lid)).collect();
     let ends = |gid: Option<[u8; 16]>, lid: Option<Lid>, any: Vec<End>| -> Vec<End> {
         let found = match (gid, lid) {
-            (Some(gid), _) => by_gid(world, gid).into_iter().collect(),
-            (None, Some(lid)) => vec![by_lid(world, lid)],
+            (Some(gid), _) => by_gid(context, gid).into_iter().collect(),
+            (None, Some(lid)) => vec![by_lid(context, lid)],
             (None, None) => any,
         };
         found.into_iter().filter(|end| lid.is_none_or(|lid| end.lid == lid)).collect()
@@ -55,7 +55,7 @@ pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<V
     // If no source is specified, paths begin at this HCA's port. One end is therefore always a single port, which
     // limits the number of paths.
     let sources = ends(has(SGID).then_some(wanted.sgid), has(SLID).then_some(wanted.slid), vec![own]);
-    let destinations = ends(has(DGID).then_some(wanted.dgid), has(DLID).then_some(wanted.dlid), everybody());
+    let destinations = ends(has(DGID).then_some(wanted.dgid), has(DLID).then_some(wanted.dlid), all_ends());
     let path = |source: &End, destination: &End| PathRecord {
         service_id: wanted.service_id,
         dgid: destination.gid,
@@ -82,8 +82,8 @@ pub(super) fn find(world: &SaContext<'_>, request: &Request<'_>) -> Result<Vec<V
 
 /// Returns the P_Key of a path: the requested P_Key if the port has it, or the port's first valid P_Key if none
 /// was requested.
-fn partition(world: &SaContext<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
-    let mut valid = world.port.pkeys().iter().copied().filter(|pkey| pkey.get() & 0x7fff != 0);
+fn partition(context: &SaContext<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
+    let mut valid = context.port.pkeys().iter().copied().filter(|pkey| pkey.get() & 0x7fff != 0);
     match wanted {
         Some(wanted) => valid.find(|pkey| pkey.get() & 0x7fff == wanted.get() & 0x7fff),
         None => valid.next(),
@@ -91,20 +91,20 @@ fn partition(world: &SaContext<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
 }
 
 /// Returns the port with this LID: a configured peer, or a port whose addresses follow from the LID rule.
-fn by_lid(world: &SaContext<'_>, lid: Lid) -> End {
-    let known = world.addresses.ports().find(|port| port.lid == lid);
+fn by_lid(context: &SaContext<'_>, lid: Lid) -> End {
+    let known = context.addresses.ports().find(|port| port.lid == lid);
     let mac = known.map_or(MacAddr::from_lid(lid), |port| port.mac);
     End { gid: gid(guid_of_mac(mac)), lid }
 }
 
 /// Returns the port with this GID, which is either derived from the port's MAC or one of its IP addresses. For a
 /// multicast GID, returns the group.
-fn by_gid(world: &SaContext<'_>, gid: [u8; 16]) -> Option<End> {
+fn by_gid(context: &SaContext<'_>, gid: [u8; 16]) -> Option<End> {
     if gid[0] == 0xff {
         return Some(End { gid, lid: mlid(&gid) });
     }
     let ip = Ipv6Addr::from(gid);
-    let known = world.addresses.ports().find(|port| match ip.to_ipv4_mapped() {
+    let known = context.addresses.ports().find(|port| match ip.to_ipv4_mapped() {
         Some(ip) => port.owns(ip.into()),
         None => port.owns(ip.into()),
     });
@@ -113,7 +113,7 @@ fn by_gid(world: &SaContext<'_>, gid: [u8; 16]) -> Option<End> {
         None => {
             let [prefix, guid] = halves(gid);
             let mac = mac_of_guid(guid).filter(|_| prefix == GID_PREFIX)?;
-            world.addresses.lid_of(mac)
+            context.addresses.lid_of(mac)
         }
     };
     (1..=SM_LID.get()).contains(&lid.get()).then_some(End { gid, lid })

@@ -20,13 +20,13 @@ const GUIDS_PER_BLOCK: usize = 8;
 /// Number of P_Keys in a P_Key block.
 const PKEYS_PER_BLOCK: usize = 32;
 
-pub(super) fn nodes(world: &SaContext<'_>) -> Vec<Vec<u8>> {
+pub(super) fn nodes(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |lid: Lid, info: [u8; 40], description: [u8; 64]| {
         [&lid.get().to_be_bytes()[..], &[0; 2], &info, &description].concat()
     };
-    let own = (world.port.lid(), world.port.node_info().emit(), world.port.description());
-    let switch = (SM_LID, world.switch().node_info().emit(), subnet_switch::description());
-    let others = world.subnet.nodes().map(|(lid, node)| (lid, node.info.emit(), node.description));
+    let own = (context.port.lid(), context.port.node_info().emit(), context.port.description());
+    let switch = (SM_LID, context.switch().node_info().emit(), subnet_switch::description());
+    let others = context.subnet.nodes().map(|(lid, node)| (lid, node.info.emit(), node.description));
     [own]
         .into_iter()
         .chain(others)
@@ -35,13 +35,13 @@ pub(super) fn nodes(world: &SaContext<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-pub(super) fn ports(world: &SaContext<'_>) -> Vec<Vec<u8>> {
+pub(super) fn ports(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |(lid, port, info): (Lid, u8, PortInfo)| {
         [&lid.get().to_be_bytes()[..], &[port, 0], &info.emit()].concat()
     };
-    let own = (world.port.lid(), 1, world.port.port_info(world.view));
-    let others = world.subnet.nodes().filter_map(|(lid, node)| Some((lid, 1, node.port?)));
-    let switch = world.switch();
+    let own = (context.port.lid(), 1, context.port.port_info(context.view));
+    let others = context.subnet.nodes().filter_map(|(lid, node)| Some((lid, 1, node.port?)));
+    let switch = context.switch();
     let of_switch = (0..=switch.ports()).filter_map(|port| Some((SM_LID, port, switch.port_info(port)?)));
     [own].into_iter().chain(others).chain(of_switch).map(record).collect()
 }
@@ -71,11 +71,12 @@ pub(super) fn subnet_managers() -> Vec<Vec<u8>> {
     vec![[&SM_LID.get().to_be_bytes()[..], &[0; 2], &subnet_switch::sm_info().emit()].concat()]
 }
 
-pub(super) fn links(world: &SaContext<'_>) -> Vec<Vec<u8>> {
+pub(super) fn links(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |from: Lid, from_port: u8, to_port: u8, to: Lid| {
         [&from.get().to_be_bytes()[..], &[from_port, to_port], &to.get().to_be_bytes()].concat()
     };
-    let attached = world.subnet.lids().filter(|lid| world.subnet.attached(switch_port(*lid)) == Some(*lid));
+    let attached =
+        context.subnet.lids().filter(|lid| context.subnet.attached(switch_port(*lid)) == Some(*lid));
     attached
         .flat_map(|lid| {
             let port = switch_port(lid);
@@ -86,25 +87,25 @@ pub(super) fn links(world: &SaContext<'_>) -> Vec<Vec<u8>> {
 
 /// Returns the GUID records. For other HCAs, only the first block is returned, because their other blocks are
 /// empty.
-pub(super) fn guids(world: &SaContext<'_>) -> Vec<Vec<u8>> {
+pub(super) fn guids(context: &SaContext<'_>) -> Vec<Vec<u8>> {
     let record = |lid: Lid, block: u8, guid: u64| {
         [&lid.get().to_be_bytes()[..], &[block, 0, 0, 0, 0, 0], &guid.to_be_bytes(), &[0; 56]].concat()
     };
-    let blocks = u8::try_from(world.port.gids().div_ceil(GUIDS_PER_BLOCK)).unwrap_or(u8::MAX);
+    let blocks = u8::try_from(context.port.gids().div_ceil(GUIDS_PER_BLOCK)).unwrap_or(u8::MAX);
     let own = (0..blocks)
-        .map(|block| record(world.port.lid(), block, if block == 0 { world.port.guid() } else { 0 }));
-    let others = world.subnet.nodes().map(|(lid, node)| record(lid, 0, node.info.port_guid));
+        .map(|block| record(context.port.lid(), block, if block == 0 { context.port.guid() } else { 0 }));
+    let others = context.subnet.nodes().map(|(lid, node)| record(lid, 0, node.info.port_guid));
     let switch = record(SM_LID, 0, guid_of_mac(MacAddr::from_lid(SM_LID)));
     own.chain(others).chain([switch]).collect()
 }
 
 /// Returns the P_Key records of this HCA's own port. There are no records of other ports, because their
 /// tables are not queried.
-pub(super) fn pkeys(world: &SaContext<'_>) -> Vec<Vec<u8>> {
-    let blocks = world.port.pkeys().chunks(PKEYS_PER_BLOCK);
+pub(super) fn pkeys(context: &SaContext<'_>) -> Vec<Vec<u8>> {
+    let blocks = context.port.pkeys().chunks(PKEYS_PER_BLOCK);
     let record = |(number, block): (u16, &[protocol::ids::Pkey])| {
         let mut record =
-            [&world.port.lid().get().to_be_bytes()[..], &number.to_be_bytes(), &[1, 0, 0, 0]].concat();
+            [&context.port.lid().get().to_be_bytes()[..], &number.to_be_bytes(), &[1, 0, 0, 0]].concat();
         record.extend(block.iter().flat_map(|pkey| pkey.get().to_be_bytes()));
         record
     };

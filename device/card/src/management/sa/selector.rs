@@ -139,8 +139,16 @@ mod tests {
                 let bound = bound(quantity, selector, code);
                 assert_eq!((bound.select(least), bound.admits(least)), (None, false), "{bound:?}");
             }
-            assert_eq!(bound(quantity, 0, most).select(least), None, "greater than the largest {quantity:?}");
-            assert_eq!(bound(quantity, 1, least).select(most), None, "less than the smallest {quantity:?}");
+            assert_eq!(
+                bound(quantity, 0, most).select(least),
+                None,
+                "no value is greater than the largest {quantity:?}"
+            );
+            assert_eq!(
+                bound(quantity, 1, least).select(most),
+                None,
+                "no value is less than the smallest {quantity:?}"
+            );
             assert_eq!(bound(quantity, EXACTLY, most).select(least), Some(most));
             assert_eq!(bound(quantity, 3, 0).select(least), Some(least));
         }

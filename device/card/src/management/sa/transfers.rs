@@ -23,7 +23,7 @@ const MAX_BYTES: usize = 1 << 20;
 /// last one.
 const MAX_BURST: u32 = 64;
 
-/// Retransmission time-out. A transfer is dropped after `TRIES` consecutive time-outs.
+/// Retransmission timeout. A transfer is dropped after `TRIES` consecutive timeouts.
 const TIMEOUT: Duration = Duration::from_secs(1);
 const TRIES: u8 = 4;
 
@@ -111,8 +111,8 @@ impl Transfers {
             return;
         };
         let Some(transfer) = self.all.get_mut(at) else { return };
-        let goes_on = rmpp.kind == rmpp::ACK && transfer.acknowledge(now, rmpp);
-        if goes_on {
+        let continues = rmpp.kind == rmpp::ACK && transfer.acknowledge(now, rmpp);
+        if continues {
             transfer.send(|mad| out.push(mad));
         } else if matches!(rmpp.kind, rmpp::ACK | rmpp::STOP | rmpp::ABORT) {
             self.all.remove(at);
@@ -123,7 +123,7 @@ impl Transfers {
         self.all.iter().map(|transfer| transfer.deadline).min()
     }
 
-    /// Retransmits unacknowledged segments, or drops the transfer after too many time-outs.
+    /// Retransmits unacknowledged segments, or drops the transfer after too many timeouts.
     pub(super) fn handle_deadline(&mut self, now: Instant, out: &mut Vec<(Qpn, Mad)>) {
         self.all.retain_mut(|transfer| {
             if transfer.deadline > now {
@@ -221,7 +221,7 @@ mod tests {
         let records = Records { layout: &record::PATH, all: vec![vec![0; record::PATH.len]; paths] };
         let mut out = Vec::new();
         transfers.begin(Instant::ZERO, Qpn::new(1), template, &records, &mut out)?;
-        assert_eq!(out.len(), 1, "the first segment");
+        assert_eq!(out.len(), 1, "only the first segment is sent before an acknowledgement");
         Ok(())
     }
 
@@ -239,7 +239,7 @@ mod tests {
         (20..24).for_each(|number| begin(&mut transfers, number, third).unwrap());
         assert_eq!(under_way(&transfers), [21, 22, 23]);
         begin(&mut transfers, 22, third).unwrap();
-        assert_eq!(under_way(&transfers), [21, 23, 22], "asked again");
+        assert_eq!(under_way(&transfers), [21, 23, 22], "a repeated query restarts its transfer");
 
         let most = MAX_BYTES / record::PATH.stride();
         assert_eq!(begin(&mut transfers, 24, most + 1), Err(MadStatus::NO_RESOURCES));

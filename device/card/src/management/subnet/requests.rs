@@ -66,7 +66,7 @@ impl OpenRequests {
 
     /// Returns whether a response matches an open request. Each response is accepted once.
     pub(super) fn take(&mut self, from: Lid, attribute: u16, tid: u32) -> bool {
-        if self.pending.get(&(from, attribute)).is_some_and(|(asked, _)| *asked == tid) {
+        if self.pending.get(&(from, attribute)).is_some_and(|(open_tid, _)| *open_tid == tid) {
             self.pending.remove(&(from, attribute));
             return true;
         }
@@ -96,11 +96,17 @@ mod tests {
     fn response_is_accepted_once_from_queried_node() {
         let mut requests = OpenRequests::default();
         let tid = requests.open(at(0), PEER, DESCRIPTION).unwrap();
-        assert!(!requests.take(OTHER, DESCRIPTION, tid), "from another HCA");
-        assert!(!requests.take(PEER, attribute::PORT_INFO, tid), "for another attribute");
-        assert!(!requests.take(PEER, DESCRIPTION, tid + 1), "for another transaction");
+        assert!(!requests.take(OTHER, DESCRIPTION, tid), "a response from another HCA is ignored");
+        assert!(
+            !requests.take(PEER, attribute::PORT_INFO, tid),
+            "a response with another attribute is ignored"
+        );
+        assert!(
+            !requests.take(PEER, DESCRIPTION, tid + 1),
+            "a response with another transaction ID is ignored"
+        );
         assert!(requests.take(PEER, DESCRIPTION, tid));
-        assert!(!requests.take(PEER, DESCRIPTION, tid), "a duplicate response");
+        assert!(!requests.take(PEER, DESCRIPTION, tid), "a duplicate response is ignored");
     }
 
     #[test]
@@ -109,13 +115,22 @@ mod tests {
         let tid = requests.start_sweep();
         for lid in [PEER, OTHER] {
             assert!(requests.take(lid, attribute::NODE_INFO, tid));
-            assert!(!requests.take(lid, attribute::NODE_INFO, tid), "{lid:?} again");
+            assert!(
+                !requests.take(lid, attribute::NODE_INFO, tid),
+                "a second response from {lid:?} is ignored"
+            );
         }
-        assert!(!requests.take(Lid::new(4), DESCRIPTION, tid), "an attribute that was not requested");
+        assert!(
+            !requests.take(Lid::new(4), DESCRIPTION, tid),
+            "a response with an attribute that was not requested is ignored"
+        );
         for _ in 0..MAX_MISSED_SWEEPS {
             requests.start_sweep();
         }
-        assert!(!requests.take(Lid::new(4), attribute::NODE_INFO, tid), "too late");
+        assert!(
+            !requests.take(Lid::new(4), attribute::NODE_INFO, tid),
+            "a response to an old sweep is ignored"
+        );
     }
 
     #[test]
@@ -124,18 +139,18 @@ mod tests {
         let first = requests.open(at(0), PEER, DESCRIPTION).unwrap();
         assert_eq!(requests.open(at(2), PEER, DESCRIPTION), None);
         let second = requests.open(at(3), PEER, DESCRIPTION).unwrap();
-        assert!(!requests.take(PEER, DESCRIPTION, first), "given up");
+        assert!(!requests.take(PEER, DESCRIPTION, first), "a response to a timed-out request is ignored");
         assert!(requests.take(PEER, DESCRIPTION, second));
     }
 
     #[test]
     fn outstanding_requests_are_limited_and_expire() {
         let mut requests = OpenRequests::default();
-        let asked = |requests: &mut OpenRequests, now| {
+        let opened = |requests: &mut OpenRequests, now| {
             (1..10_000).filter(|lid| requests.open(now, Lid::new(*lid), DESCRIPTION).is_some()).count()
         };
-        assert_eq!(asked(&mut requests, at(10)), MAX_REQUESTS);
-        assert_eq!(asked(&mut requests, at(11)), 0);
-        assert_eq!(asked(&mut requests, at(14)), MAX_REQUESTS);
+        assert_eq!(opened(&mut requests, at(10)), MAX_REQUESTS);
+        assert_eq!(opened(&mut requests, at(11)), 0);
+        assert_eq!(opened(&mut requests, at(14)), MAX_REQUESTS);
     }
 }

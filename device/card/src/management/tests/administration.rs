@@ -22,7 +22,7 @@ fn sa(method: u8, attribute: u16, mask: u64, data: &[u8]) -> Mad {
 fn answer(management: &mut Management, mad: Mad) -> Mad {
     let answers = ask(management, QP1, mad);
     assert_eq!(answers.len(), 1);
-    assert_eq!(answers[0][8..18], mad[8..18], "TID and attribute are the request's");
+    assert_eq!(answers[0][8..18], mad[8..18], "the response has the TID and attribute of the request");
     answers[0]
 }
 
@@ -51,11 +51,11 @@ fn broadcast_group_join_needs_no_parameters() {
     let left = answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group(BROADCAST, 1)));
     assert_eq!((left[3], status(&left)), (0x95, 0));
     let again = answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group(BROADCAST, 1)));
-    assert_eq!(status(&again), 0x0200, "the port is no longer a member");
+    assert_eq!(status(&again), 0x0200, "a port that is not a member cannot leave");
     assert_eq!(
         status(&answer(&mut management, sa(SET, GROUP, 0x1_0083, &wanted))),
         0,
-        "the group still exists"
+        "the broadcast group exists even without members"
     );
 }
 
@@ -72,9 +72,17 @@ fn creator_sets_group_parameters() {
     let joined = answer(&mut management, sa(SET, GROUP, mask, &wanted));
     assert_eq!(status(&joined), 0);
     let record = &joined[56..108];
-    assert_eq!(record[32..36], [0x01, 0x23, 0x45, 0x67], "Q_Key");
-    assert_eq!((record[39], &record[40..42]), (0x11, &[0xff, 0xff][..]), "TClass and P_Key");
-    assert_eq!(record[44..48], [0x3a, 0xbc, 0xde, 0x40], "SL, flow label, hop limit");
+    assert_eq!(record[32..36], [0x01, 0x23, 0x45, 0x67], "the group has the creator's Q_Key");
+    assert_eq!(
+        (record[39], &record[40..42]),
+        (0x11, &[0xff, 0xff][..]),
+        "the group has the creator's TClass and P_Key"
+    );
+    assert_eq!(
+        record[44..48],
+        [0x3a, 0xbc, 0xde, 0x40],
+        "the group has the creator's SL, flow label and hop limit"
+    );
     let mlid = u16::from_be_bytes([record[36], record[37]]);
     assert!((0xc001..=0xfffe).contains(&mlid), "{mlid:#x}");
 
@@ -89,11 +97,11 @@ fn creator_sets_group_parameters() {
     assert_eq!(
         status(&answer(&mut management, sa(SET, GROUP, mask, &wanted))),
         0x0200,
-        "the group has a different Q_Key"
+        "a join with a different Q_Key is rejected"
     );
     let rejoined = answer(&mut management, sa(SET, GROUP, 0x1_0003, &group(mgid, 8)));
     assert_eq!(rejoined[56 + 32..56 + 36], [0x01, 0x23, 0x45, 0x67]);
-    assert_eq!(rejoined[56 + 48], 0x29, "a full member that only sends, too");
+    assert_eq!(rejoined[56 + 48], 0x29, "the port is a full member and a send-only full member");
 
     for state in [1, 8] {
         assert_eq!(status(&answer(&mut management, sa(DELETE, GROUP, 0x1_0003, &group(mgid, state)))), 0);
@@ -107,12 +115,12 @@ fn invalid_joins_are_rejected() {
     let mut management = open(1);
     let mut refused =
         |mask, record: [u8; 52]| status(&answer(&mut management, sa(SET, GROUP, mask, &record)));
-    assert_eq!(refused(0x3, group(BROADCAST, 1)), 0x0600, "the mask excludes the join state");
-    assert_eq!(refused(0x1_0003, group(BROADCAST, 0)), 0x0200, "the join state is 0");
-    assert_eq!(refused(0x1_0003, group(GID_2, 1)), 0x0500, "no group");
+    assert_eq!(refused(0x3, group(BROADCAST, 1)), 0x0600, "a join without a join state is rejected");
+    assert_eq!(refused(0x1_0003, group(BROADCAST, 0)), 0x0200, "join state 0 is rejected");
+    assert_eq!(refused(0x1_0003, group(GID_2, 1)), 0x0500, "a unicast GID is not a group");
     let mut foreign = group(BROADCAST, 1);
     foreign[16..32].copy_from_slice(&GID_2);
-    assert_eq!(refused(0x1_0003, foreign), 0x0500, "the GID is not the requester's");
+    assert_eq!(refused(0x1_0003, foreign), 0x0500, "a port may join only on its own behalf");
     let mut limited = group([0xff, 0x15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9], 1);
     limited[38] = 4;
     assert_eq!(refused(0x1_0003 | 0b11 << 4, limited), 0, "the only MTU greater than 2048 is 4096");
@@ -133,16 +141,16 @@ fn undefined_group_parameter_codes_are_rejected() {
     };
     let (mtu, rate, life_time) = ((38, 0b11 << 4), (42, 0b11 << 8), (43, 0b11 << 10));
     let invalid = [
-        (mtu, 2, 0, "no MTU"),
-        (mtu, 2, 6, "8192 bytes"),
-        (mtu, 0, 5, "greater than 4096 bytes"),
-        (mtu, 0, 63, "greater than an undefined MTU"),
-        (rate, 2, 1, "no rate"),
-        (rate, 2, 24, "an undefined rate"),
-        (rate, 0, 23, "greater than the largest rate"),
-        (rate, 1, 2, "less than the smallest rate"),
-        (life_time, 0, 63, "greater than the longest lifetime"),
-        (life_time, 1, 0, "less than the shortest lifetime"),
+        (mtu, 2, 0, "undefined MTU code 0"),
+        (mtu, 2, 6, "an MTU of 8192 bytes"),
+        (mtu, 0, 5, "an MTU greater than 4096 bytes"),
+        (mtu, 0, 63, "an MTU greater than an undefined one"),
+        (rate, 2, 1, "undefined rate code 1"),
+        (rate, 2, 24, "undefined rate code 24"),
+        (rate, 0, 23, "a rate greater than the largest"),
+        (rate, 1, 2, "a rate less than the smallest"),
+        (life_time, 0, 63, "a lifetime greater than the longest"),
+        (life_time, 1, 0, "a lifetime less than the shortest"),
     ];
     for (last, ((at, mask), selector, code, why)) in (0..).zip(invalid) {
         assert_eq!(joined(last, at, mask, selector, code), Err(0x0200), "{why}");
@@ -182,7 +190,7 @@ fn path_record_query_derives_lid_from_gid() {
     expected[40..44].copy_from_slice(&[0, 2, 0, 1]);
     expected[49] = 0x81;
     expected[54..57].copy_from_slice(&[0x84, 0x86, 0x92]);
-    assert_eq!(found[56..120], expected, "hop limit 0, reversible, P_Key, MTU, rate, life time");
+    assert_eq!(found[56..120], expected, "the path has the requested GIDs and the attributes of the subnet");
 
     let loopback = answer(&mut management, sa(GET, PATH, 0x300c, &path(GID_1, GID_1)));
     assert_eq!(loopback[96..100], [0, 1, 0, 1]);
@@ -247,25 +255,25 @@ fn unknown_address_returns_no_record() {
     let mut management = open(1);
     let mut get = |mask, record: &[u8]| status(&answer(&mut management, sa(GET, PATH, mask, record)));
     let vendor = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 2, 0xc9, 3, 0, 0x12, 0x34, 0x56];
-    assert_eq!(get(0xc, &path(vendor, GID_1)), 0x0300, "no GUID of a MAC");
+    assert_eq!(get(0xc, &path(vendor, GID_1)), 0x0300, "a GUID that is not derived from a MAC has no path");
     let off_rule = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x50, 0x54, 0, 0xff, 0xfe, 0x77, 0x77, 0x77];
-    assert_eq!(get(0xc, &path(off_rule, GID_1)), 0x0300, "a MAC without a LID");
+    assert_eq!(get(0xc, &path(off_rule, GID_1)), 0x0300, "a MAC that has no LID has no path");
     let global = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 2];
-    assert_eq!(get(0xc, &path(global, GID_1)), 0x0300, "another prefix");
+    assert_eq!(get(0xc, &path(global, GID_1)), 0x0300, "a GID with another prefix has no path");
     let mut partition = path(GID_2, GID_1);
     partition[50..52].copy_from_slice(&[0x80, 0x05]);
-    assert_eq!(get(0x200c, &partition), 0x0300, "a partition the port is not in");
-    assert_eq!(get(0x8, &path(GID_2, GID_1)), 0x0600, "no destination");
+    assert_eq!(get(0x200c, &partition), 0x0300, "the port is not in the requested partition");
+    assert_eq!(get(0x8, &path(GID_2, GID_1)), 0x0600, "a query without a destination is invalid");
 }
 
 #[test]
 fn unsupported_sa_requests_return_specified_status() {
     let mut management = open(1);
     let mut ask = |mad| status(&answer(&mut management, mad));
-    assert_eq!(ask(sa(GET, 0x36, 0, &[])), 0x000c, "VLArbitrationTableRecord");
-    assert_eq!(ask(sa(SET, PATH, 0, &[])), 0x000c, "Set(PathRecord)");
-    assert_eq!(ask(sa(0x13, PATH, 0, &[])), 0x0008, "GetTraceTable");
-    assert_eq!(ask(request(3, 1, GET, 1, 0)), 0x0004, "class version 1");
+    assert_eq!(ask(sa(GET, 0x36, 0, &[])), 0x000c, "VLArbitrationTableRecord is not supported");
+    assert_eq!(ask(sa(SET, PATH, 0, &[])), 0x000c, "Set(PathRecord) is not supported");
+    assert_eq!(ask(sa(0x13, PATH, 0, &[])), 0x0008, "GetTraceTable is not supported");
+    assert_eq!(ask(request(3, 1, GET, 1, 0)), 0x0004, "class version 1 is not supported");
     let info = answer(&mut management, sa(GET, 1, 0, &[]));
     assert_eq!((status(&info), &info[56..60], &info[60..64]), (0, &[1, 2, 2, 0][..], &[0, 2, 0, 16][..]));
 }
@@ -277,11 +285,15 @@ fn sa_ignores_responses_and_other_mad_classes() {
     assert_eq!(
         ask(&mut management, QP1, request(7, 2, 3, 0x10, 0)),
         [] as [Mad; 0],
-        "CM to the subnet manager"
+        "the SA ignores CM messages"
     );
-    assert_eq!(ask(&mut management, QP0, request(1, 1, 5, 2, 0)), [] as [Mad; 0], "a trap");
+    assert_eq!(ask(&mut management, QP0, request(1, 1, 5, 2, 0)), [] as [Mad; 0], "a trap gets no response");
     management.close_port();
-    assert_eq!(ask(&mut management, QP1, sa(GET, 1, 0, &[])), [] as [Mad; 0], "the port is closed");
+    assert_eq!(
+        ask(&mut management, QP1, sa(GET, 1, 0, &[])),
+        [] as [Mad; 0],
+        "a closed port answers nothing"
+    );
 }
 
 #[test]
@@ -292,7 +304,7 @@ fn services_are_registered_found_and_removed() {
     record[8..24].copy_from_slice(&GID_1);
     record[48..52].copy_from_slice(b"name");
     let mut ask = |method, mask, record: &[u8]| answer(&mut management, sa(method, 0x31, mask, record));
-    assert_eq!(status(&ask(SET, 0b11, &record)), 0x0600, "the P_Key is missing");
+    assert_eq!(status(&ask(SET, 0b11, &record)), 0x0600, "a registration without a P_Key is rejected");
     assert_eq!(status(&ask(SET, 0x7f, &record)), 0);
     let found = ask(GET, 1, &record[..8]);
     assert_eq!((status(&found), &found[56..56 + 176]), (0, &record[..]));
@@ -318,18 +330,18 @@ fn single_segment_rmpp_response_is_first_and_last() {
     let table = answer(&mut management, sa(GET_TABLE, 0x11, 1, &[0, 1]));
     assert_eq!((table[3], status(&table)), (0x92, 0));
     assert_eq!(table[24..27], [1, 1, 0xff]);
-    assert_eq!(table[28..36], [0, 0, 0, 1, 0, 0, 0, 20 + 112], "one segment, and what it holds");
+    assert_eq!(
+        table[28..36],
+        [0, 0, 0, 1, 0, 0, 0, 20 + 112],
+        "the only segment is number 1 and contains one record"
+    );
     assert_eq!(table[44..46], [0, 14], "108 bytes take 14 words");
     assert_eq!(table[56..60], [0, 1, 0, 0]);
     assert_eq!(ask(&mut management, QP1, acknowledge(&table, 1, 64)), [] as [Mad; 0]);
     assert_eq!(management.administration.next_deadline(), None);
 
     let none = answer(&mut management, sa(GET_TABLE, 0x11, 1, &[0, 9]));
-    assert_eq!(
-        (status(&none), &none[32..36]),
-        (0, &[0, 0, 0, 20][..]),
-        "a table without records is no error"
-    );
+    assert_eq!((status(&none), &none[32..36]), (0, &[0, 0, 0, 20][..]), "an empty table is not an error");
 }
 
 #[test]
@@ -337,7 +349,11 @@ fn long_rmpp_response_is_windowed_and_retransmitted() {
     let mut management = open(200);
     // PortInfo of the HCA and of 201 switch ports: 202 records of 72 bytes in 73 segments.
     let first = answer(&mut management, sa(GET_TABLE, 0x12, 0, &[]));
-    assert_eq!((first[26] & 7, &first[28..32]), (0b011, &[0, 0, 0, 1][..]), "first and active");
+    assert_eq!(
+        (first[26] & 7, &first[28..32]),
+        (0b011, &[0, 0, 0, 1][..]),
+        "the first segment has the flags First and Active"
+    );
     assert_eq!(u32::from_be_bytes(first[32..36].try_into().unwrap()), 202 * 72 + 73 * 20);
     let mut bytes = first[56..].to_vec();
 
@@ -360,13 +376,13 @@ fn long_rmpp_response_is_windowed_and_retransmitted() {
     assert_eq!(rest.len(), 8);
     bytes.extend(rest.iter().flat_map(|segment| segment[56..].to_vec()));
     let last = rest.last().unwrap();
-    assert_eq!((last[26] & 7, last[31]), (0b101, 73), "last and active");
+    assert_eq!((last[26] & 7, last[31]), (0b101, 73), "the last segment has the flags Last and Active");
     assert_eq!(u32::from_be_bytes(last[32..36].try_into().unwrap()), 20 + 202 * 72 - 72 * 200);
     for (number, record) in bytes[..202 * 72].chunks(72).enumerate().skip(1) {
         assert_eq!((&record[..2], usize::from(record[2])), (&[0xbf, 0xff][..], number - 1));
     }
     assert_eq!(ask(&mut management, QP1, acknowledge(&first, 73, 200)), [] as [Mad; 0]);
-    assert_eq!(management.administration.next_deadline(), None, "it is done");
+    assert_eq!(management.administration.next_deadline(), None, "a completed transfer has no deadline");
 }
 
 #[test]

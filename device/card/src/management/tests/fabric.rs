@@ -56,7 +56,7 @@ impl Fabric {
                 return seen;
             }
         }
-        panic!("it does not end");
+        panic!("the HCAs keep exchanging datagrams");
     }
 
     fn carry(&mut self, from: usize, datagram: &Datagram, watched: usize, seen: &mut Vec<Datagram>) {
@@ -98,7 +98,8 @@ impl Fabric {
         }
         let (management, _) = &mut self.all[index];
         let view = at(self.now);
-        let mut answer = management.mad_ifc(&view, &mad, MkeyCheck::Ignore).expect("an answer");
+        let mut answer =
+            management.mad_ifc(&view, &mad, MkeyCheck::Ignore).expect("MAD_IFC returns a response");
         if directed {
             answer[4] |= 0x80;
             answer[6] -= 1;
@@ -116,8 +117,8 @@ impl Fabric {
         if management.serves(MacAddr::from_lid(destination)) {
             management.handle_guest(&at(self.now), &alone(management.lid()), &sent);
         } else {
-            let mut nobody = Vec::new();
-            self.carry(index, &sent, usize::MAX, &mut nobody);
+            let mut ignored = Vec::new();
+            self.carry(index, &sent, usize::MAX, &mut ignored);
         }
     }
 
@@ -133,7 +134,11 @@ impl Fabric {
         assert!(seen.len() <= 1);
         let answer = seen.first()?;
         assert_eq!((answer.source, answer.mad[3]), (PERMISSIVE_LID, 0x81));
-        assert_eq!((answer.mad[4] & 0x80, answer.mad[6]), (0x80, 1), "it came all the way back (C14-13:3)");
+        assert_eq!(
+            (answer.mad[4] & 0x80, answer.mad[6]),
+            (0x80, 1),
+            "the response has returned to the requester (C14-13:3)"
+        );
         Some(answer.mad)
     }
 }
@@ -153,8 +158,8 @@ fn directed_route_reaches_other_adapter() {
     for listens in [false, true] {
         let mut fabric = Fabric::new(&[(1, true), (2, listens)]);
         let switch = fabric.directed(&[1], 0x11, 0).expect("the switch answers");
-        assert_eq!(switch[66..68], [2, 2], "a switch of two ports");
-        assert_eq!(switch[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0xbf, 0xff], "its port GUID");
+        assert_eq!(switch[66..68], [2, 2], "the node is a switch with two ports");
+        assert_eq!(switch[84..92], [0, 0, 0, 0xff, 0xfe, 0, 0xbf, 0xff], "the switch has the GUID of port 0");
         assert_eq!(switch[100], 1, "the request arrived at port 1");
         for port in [1, 2] {
             let info = fabric.directed(&[1], 0x15, port).unwrap();
@@ -162,10 +167,10 @@ fn directed_route_reaches_other_adapter() {
         }
         assert_eq!(status(&fabric.directed(&[1], 0x15, 3).unwrap()), 0x801c, "there is no port 3");
         let info = fabric.directed(&[1], 0x12, 0).unwrap();
-        assert_eq!(info[64..66], [0xc0, 0], "SwitchInfo");
+        assert_eq!(info[64..66], [0xc0, 0], "the forwarding table has C000h entries");
         let adapter = fabric.directed(&[1, 2], 0x11, 0).expect("the adapter answers");
         assert_eq!((adapter[66], &adapter[84..92]), (1, &GID_2[8..]));
-        let own = fabric.directed(&[1, 1], 0x11, 0).expect("the own adapter answers too");
+        let own = fabric.directed(&[1, 1], 0x11, 0).expect("the requester's own adapter answers");
         assert_eq!(own[84..92], GID_1[8..]);
         assert_eq!(fabric.directed(&[1, 3], 0x11, 0), None, "port 3 has no device");
         assert_eq!(fabric.directed(&[1, 2, 1], 0x11, 0), None, "an adapter does not forward packets");
@@ -208,7 +213,7 @@ fn node_records_list_all_nodes() {
     let records: Vec<_> = table.chunks(112).take(4).collect();
     let lids: Vec<_> = records.iter().map(|record| u16::from_be_bytes([record[0], record[1]])).collect();
     assert_eq!(lids, [1, 2, 3, 0xbfff]);
-    assert_eq!(records[1][16..24], GID_2[8..], "its GUID");
+    assert_eq!(records[1][16..24], GID_2[8..], "the record has the GUID of LID 2");
     assert_eq!(records[1][44..52], *b"guest 2\0");
     assert_eq!(records[2][44..51], *b"hcad 3\0");
     assert_eq!(records[3][44..56], *b"hcad fabric\0");
@@ -234,7 +239,7 @@ fn responses_to_guest_requests_reach_guest() {
     let mut fabric = Fabric::new(&[(1, true), (2, true)]);
     fabric.send(0, Lid::new(2), request(1, 1, 1, 0x11, 0));
     let seen = fabric.settle(0);
-    assert_eq!(seen.len(), 0, "carried at once, to software that is not watched");
+    assert_eq!(seen.len(), 0, "`send` has already carried the response");
     let answer = request(1, 1, 0x81, 0x11, 0);
     assert_eq!(arrive(&mut fabric.all[0].0, 2, QP0, answer, true), (Admitted::Unchanged, vec![]));
 }
@@ -267,14 +272,14 @@ fn node_info(tid: u32) -> Mad {
 }
 
 /// Returns the attributes requested from an HCA.
-fn asked(outputs: &[Output], of: u16) -> Vec<u16> {
-    let asked = outputs.iter().map(|output| match output {
+fn requested(outputs: &[Output], of: u16) -> Vec<u16> {
+    let requested = outputs.iter().map(|output| match output {
         Output::ToFabric(Datagram { destination, mad, .. }) if *destination == Lid::new(of) => {
             u16::from_be_bytes([mad[16], mad[17]])
         }
         other => panic!("{other:?}"),
     });
-    asked.collect()
+    requested.collect()
 }
 
 #[test]
@@ -288,21 +293,25 @@ fn unsolicited_response_is_ignored() {
         }
     }
     let (admitted, requests) = arrive(&mut management, 2, QP0, node_info(1), false);
-    assert_eq!((admitted, asked(&requests, 2)), (Admitted::Taken, vec![0x10]));
+    assert_eq!((admitted, requested(&requests, 2)), (Admitted::Taken, vec![0x10]));
     let Output::ToFabric(question) = &requests[0] else { panic!("{requests:?}") };
     let mut description = question.mad;
     description[3] = 0x81;
     let (_, requests) = arrive(&mut management, 2, QP0, description, false);
-    assert_eq!(asked(&requests, 2), [0x15]);
+    assert_eq!(requested(&requests, 2), [0x15]);
     assert_eq!(arrive(&mut management, 2, QP0, description, false).1, []);
     for _ in 0..1000 {
         let arrived = arrive(&mut management, 2, QP0, node_info(1), false);
-        assert_eq!(arrived, (Admitted::Taken, vec![]), "one question has one answer");
+        assert_eq!(arrived, (Admitted::Taken, vec![]), "a request accepts only one response");
     }
     let mut failed = node_info(1);
     failed[5] = 0x0c;
     assert_eq!(arrive(&mut management, 3, QP0, failed, false).1, []);
-    assert_eq!(arrive(&mut management, 3, QP0, node_info(1), false).1, [], "that was its answer");
+    assert_eq!(
+        arrive(&mut management, 3, QP0, node_info(1), false).1,
+        [],
+        "the failed response was the only one accepted"
+    );
 }
 
 /// A peer that forges its source address must not make this HCA send more than the peer itself sends.
@@ -325,11 +334,11 @@ fn received_mad_causes_at_most_one_mad() {
             let source = Lid::new(from);
             let received = Datagram { source, source_qp: qp, destination, destination_qp: qp, mad };
             management.handle_wire(&at(5000), &received, false, &mut || true);
-            let drawn = outputs(&mut management);
-            assert!(drawn.len() <= 1, "{drawn:?}");
-            for output in drawn {
+            let caused = outputs(&mut management);
+            assert!(caused.len() <= 1, "{caused:?}");
+            for output in caused {
                 let Output::ToFabric(datagram) = output else { panic!("{output:?}") };
-                assert_eq!(datagram.destination, source, "only the sender gets an answer");
+                assert_eq!(datagram.destination, source, "only the sender gets a datagram");
             }
         }
     }
@@ -350,7 +359,7 @@ fn sweeps_run_without_guest_requests() {
             sweeps.push(second);
         }
     }
-    assert_eq!(sweeps, [1, 2, 12, 22, 32], "three when it comes up, then every ten seconds");
+    assert_eq!(sweeps, [1, 2, 12, 22, 32], "two more initial sweeps follow, and then one every ten seconds");
     management.close_port();
     assert_eq!(management.next_deadline(), None);
 }
@@ -377,7 +386,7 @@ fn forged_node_reports_do_not_displace_responding_nodes() {
     }
     let known: Vec<_> = management.subnet.nodes().map(|(lid, _)| lid.get()).collect();
     assert_eq!(known.len(), 1024);
-    assert!(known.ends_with(&[40_000, 40_001]), "nodes that answered all requests stay");
+    assert!(known.ends_with(&[40_000, 40_001]), "nodes that answered all requests are kept");
     settled(&mut management, 40_002);
     assert!(management.subnet.nodes().any(|(lid, _)| lid == Lid::new(40_002)));
 }
@@ -407,7 +416,7 @@ fn switch_reports_zero_counters() {
         assert_eq!(status(&get(attribute, 3, 1)), 0x1c, "there is no port 3");
     }
     assert_eq!(status(&get(0x15, 1, 1)), 0x0c);
-    assert_eq!(status(&get(0x12, 1, 6)), 0x08, "Report");
+    assert_eq!(status(&get(0x12, 1, 6)), 0x08, "the method Report is not supported");
 }
 
 /// OpenSM in a guest stays in STANDBY only if it finds a master with the highest priority and with OpenSM's own
@@ -417,9 +426,9 @@ fn switch_reports_master_with_highest_priority() {
     let mut fabric = Fabric::new(&[(1, true)]);
     let info = fabric.directed(&[1], 0x20, 0).unwrap();
     assert_eq!(status(&info), 0x8000);
-    assert_eq!(info[64..72], [0, 0, 0, 0xff, 0xfe, 0, 0xbf, 0xff], "GUID of its port");
-    assert_eq!(info[72..80], [0, 0, 0, 0, 0, 0, 0, 1], "SM_Key");
-    assert_eq!(info[84], 0xf3, "priority 15, MASTER");
+    assert_eq!(info[64..72], [0, 0, 0, 0xff, 0xfe, 0, 0xbf, 0xff], "SMInfo contains the GUID of port 0");
+    assert_eq!(info[72..80], [0, 0, 0, 0, 0, 0, 0, 1], "the SM_Key is 1");
+    assert_eq!(info[84], 0xf3, "the priority is 15 and the state is MASTER");
 }
 
 #[test]
@@ -446,16 +455,20 @@ fn sweep_of_other_hca_is_answered() {
         });
         sent.collect::<Vec<_>>()
     };
-    assert_eq!(look(&mut management, 0), [] as [u8; 0], "the request gets no response");
+    assert_eq!(
+        look(&mut management, 0),
+        [] as [u8; 0],
+        "a sweep that exceeds the rate limit gets no response"
+    );
     let mut other = open(1);
     assert_eq!(look(&mut other, 1), [0x81]);
-    assert_eq!(look(&mut other, 2), [0x81], "the request causes no query");
+    assert_eq!(look(&mut other, 2), [0x81], "the sweep does not cause a query");
 }
 
 #[test]
 fn agents_answer_right_after_port_open() {
     let mut management = open(1);
-    for (qp, class, attribute, soon) in [
+    for (qp, class, attribute, early) in [
         (QP0, 1, 0x10, Admitted::Taken),
         (QP1, 4, 0x12, Admitted::Taken),
         (QP1, 7, 0x10, Admitted::Unchanged),
@@ -468,7 +481,7 @@ fn agents_answer_right_after_port_open() {
             mad: request(class, 1, 1, attribute, 0),
         };
         let mut at = |millis| management.handle_wire(&at(millis), &received, true, &mut || true);
-        assert_eq!((at(999), at(1000)), (soon, Admitted::Unchanged), "class {class}");
+        assert_eq!((at(999), at(1000)), (early, Admitted::Unchanged), "class {class}");
     }
 }
 
@@ -486,7 +499,11 @@ fn agents_answer_perf_queries_even_if_software_listens() {
             mad: request(4, 1, method, 0x01, 0),
         };
         let mut handle = |method| management.handle_wire(&at(0), &received(method), true, &mut || true);
-        assert_eq!((handle(0x81), handle(1)), (Admitted::Unchanged, Admitted::Taken), "a response, a Get");
+        assert_eq!(
+            (handle(0x81), handle(1)),
+            (Admitted::Unchanged, Admitted::Taken),
+            "software gets the response, and the agent gets the request"
+        );
         let answers = outputs(&mut management);
         // A response to the device's own guest does not leave the device.
         let (([Output::ToGuest(answer)], 1) | ([Output::ToFabric(answer)], 2)) = (&answers[..], source)
@@ -545,7 +562,7 @@ fn remote_set_with_m_key_is_executed() {
     assert_eq!(
         arrive(&mut management, 2, QP0, info, true).0,
         Admitted::Unchanged,
-        "software's, if it listens"
+        "software that listens gets the request"
     );
 }
 
@@ -594,7 +611,7 @@ fn agents_answer_without_guest_software() {
     assert_eq!(ask(QP1, request(4, 1, 1, 1, 0)).map(|mad| status(&mad)), Some(0));
     assert_eq!(ask(QP1, request(1, 1, 1, 0x11, 0)), None, "subnet management uses QP0");
     assert_eq!(ask(QP0, request(4, 1, 1, 1, 0)), None, "QP0 accepts only subnet management");
-    assert_eq!(ask(QP1, request(3, 2, 1, 0x11, 0)), None, "a request for another port's administration");
+    assert_eq!(ask(QP1, request(3, 2, 1, 0x11, 0)), None, "the SA does not answer other ports");
 
     let received = Datagram {
         source: Lid::new(2),
@@ -604,5 +621,5 @@ fn agents_answer_without_guest_software() {
         mad: request(4, 1, 1, 1, 0),
     };
     assert_eq!(management.handle_wire(&at(0), &received, false, &mut || false), Admitted::Taken);
-    assert_eq!(outputs(&mut management), [], "its sender had what it may have");
+    assert_eq!(outputs(&mut management), [], "the rate limit suppresses the response");
 }

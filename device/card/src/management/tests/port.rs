@@ -7,10 +7,10 @@ const SET: u8 = 2;
 
 fn get(management: &mut Management, attribute: u16, modifier: u32) -> Mad {
     let mad = request(1, 1, GET, attribute, modifier);
-    let answer = management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).expect("an answer");
+    let answer = management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).expect("MAD_IFC returns a response");
     assert_eq!(answer[..3], mad[..3]);
     assert_eq!(answer[3], 0x81);
-    assert_eq!(answer[6..24], mad[6..24], "the rest of the header is the request's");
+    assert_eq!(answer[6..24], mad[6..24], "the rest of the header is copied from the request");
     answer
 }
 
@@ -33,7 +33,11 @@ fn node_info_describes_device() {
 fn port_info_follows_port_state() {
     let mut management = Management::new(Identity::from_lid(Lid::new(7)), SINAI);
     let down = get(&mut management, 0x15, 1);
-    assert_eq!(down[72..80], [0xfe, 0x80, 0, 0, 0, 0, 0, 0], "the prefix is final from the very first query");
+    assert_eq!(
+        down[72..80],
+        [0xfe, 0x80, 0, 0, 0, 0, 0, 0],
+        "the GID prefix is set even while the port is down"
+    );
     assert_eq!(down[92..103], [1, 3, 3, 2, 0x31, 0x22, 0, 0x23, 0x40, 0x40, 0]);
 
     management.open_port(&at(0));
@@ -47,7 +51,7 @@ fn port_info_follows_port_state() {
     assert_eq!(active[64..128], expected);
 
     management.set_link(false, &at(0));
-    assert_eq!(get(&mut management, 0x15, 1)[96..98], [0x31, 0x22], "the link is down");
+    assert_eq!(get(&mut management, 0x15, 1)[96..98], [0x31, 0x22], "the port is DOWN without a link");
     management.set_link(true, &at(0));
     assert_eq!(get(&mut management, 0x15, 0)[96..98], [0x34, 0x52]);
     management.close_port();
@@ -72,18 +76,30 @@ fn tables_hold_one_guid_and_default_partition() {
 #[test]
 fn unknown_attribute_returns_specified_status() {
     let mut management = open(1);
-    assert_eq!(status(&get(&mut management, 0x02, 0)), 0x0c, "Notice");
-    assert_eq!(status(&get(&mut management, 0x31, 0)), 0x0c, "LedInfo");
-    assert_eq!(status(&get(&mut management, 0x15, 2)), 0x1c, "PortInfo of port 2");
+    assert_eq!(status(&get(&mut management, 0x02, 0)), 0x0c, "Notice is not supported");
+    assert_eq!(status(&get(&mut management, 0x31, 0)), 0x0c, "LedInfo is not supported");
+    assert_eq!(status(&get(&mut management, 0x15, 2)), 0x1c, "there is no port 2");
     let mut ifc = |mad: Mad| management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore);
-    assert_eq!(ifc(request(1, 1, 6, 0x11, 0)).map(|mad| status(&mad)), Some(0x08), "Report");
-    assert_eq!(ifc(request(1, 1, 5, 0x02, 0)), None, "Trap");
-    assert_eq!(ifc(request(1, 2, GET, 0x11, 0)).map(|mad| status(&mad)), Some(0x04), "class version 2");
-    assert_eq!(ifc(request(1, 1, SET, 0x11, 0)).map(|mad| status(&mad)), Some(0x0c), "Set(NodeInfo)");
+    assert_eq!(
+        ifc(request(1, 1, 6, 0x11, 0)).map(|mad| status(&mad)),
+        Some(0x08),
+        "the method Report is not supported"
+    );
+    assert_eq!(ifc(request(1, 1, 5, 0x02, 0)), None, "a Trap gets no response");
+    assert_eq!(
+        ifc(request(1, 2, GET, 0x11, 0)).map(|mad| status(&mad)),
+        Some(0x04),
+        "class version 2 is not supported"
+    );
+    assert_eq!(
+        ifc(request(1, 1, SET, 0x11, 0)).map(|mad| status(&mad)),
+        Some(0x0c),
+        "NodeInfo cannot be set"
+    );
     assert_eq!(ifc(request(1, 1, 0x81, 0x11, 0)), None, "a response is not answered");
-    assert_eq!(ifc(request(1, 1, 7, 0x02, 0)), None, "TrapRepress");
-    assert_eq!(ifc(request(9, 1, GET, 0x11, 0)), None, "a vendor's class");
-    assert_eq!(ifc(request(3, 2, GET, 0x11, 0)), None, "subnet administration is not of the port");
+    assert_eq!(ifc(request(1, 1, 7, 0x02, 0)), None, "TrapRepress gets no response");
+    assert_eq!(ifc(request(9, 1, GET, 0x11, 0)), None, "a vendor class gets no response");
+    assert_eq!(ifc(request(3, 2, GET, 0x11, 0)), None, "the port's agents do not answer for the SA");
 }
 
 /// mthca interface, section 8.2: MAD_IFC leaves the route of the response unchanged, because software advances it.
@@ -93,12 +109,12 @@ fn directed_route_response_keeps_route() {
     let mut mad = request(0x81, 1, GET, 0x11, 0);
     mad[32..36].fill(0xff);
     let answer = management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap();
-    assert_eq!((answer[3], status(&answer)), (0x81, 0), "without the direction");
+    assert_eq!((answer[3], status(&answer)), (0x81, 0), "the status does not contain the direction bit");
     assert_eq!((answer[6], answer[7], &answer[32..36]), (0, 0, &[0xff; 4][..]));
 }
 
-/// IBTA volume 1, section 14.2.4: at protection level 1, Get needs no M_Key, but Set does. Only responses to requests
-/// with the M_Key contain it.
+/// IBTA volume 1, section 14.2.4: at protection level 1, Get needs no M_Key, but Set does. A response contains the
+/// M_Key only if the request did.
 #[test]
 fn set_port_info_requires_m_key_once_it_is_configured() {
     let mut management = open(1);
@@ -111,7 +127,7 @@ fn set_port_info_requires_m_key_once_it_is_configured() {
     mad[97] &= 0x0f;
     let set = |management: &mut Management, mad: &Mad| management.mad_ifc(&at(0), mad, MkeyCheck::Enforce);
     assert_eq!(set(&mut management, &mad).map(|mad| status(&mad)), Some(0));
-    assert_eq!(set(&mut management, &mad), None, "the request has M_Key 0");
+    assert_eq!(set(&mut management, &mad), None, "a Set without the M_Key gets no response");
     let look = request(1, 1, GET, 0x15, 1);
     let seen = set(&mut management, &look).unwrap();
     assert_eq!(
@@ -122,10 +138,14 @@ fn set_port_info_requires_m_key_once_it_is_configured() {
     mad[24..32].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
     mad[98] = 2 << 6;
     assert_eq!(set(&mut management, &mad).map(|mad| status(&mad)), Some(0));
-    assert_eq!(set(&mut management, &look), None, "protection 2 hides everything");
+    assert_eq!(
+        set(&mut management, &look),
+        None,
+        "at protection level 2, a Get without the M_Key gets no response"
+    );
     assert!(
         management.mad_ifc(&at(0), &look, MkeyCheck::Ignore).is_some(),
-        "no check applies to the device's own software"
+        "the device's own software needs no M_Key"
     );
 }
 
@@ -144,10 +164,14 @@ fn link_can_be_disabled_enabled_and_reset() {
     assert_eq!(set(1, 3), (0, vec![Output::Link(false)]));
     assert_eq!(set(1, 2), (0, vec![Output::Link(true)]));
     assert_eq!(set(1, 0), (0, vec![Output::Link(false), Output::Link(true)]));
-    assert_eq!(set(4, 0), (0, vec![]), "it is active");
-    assert_eq!(set(3, 0), (0x1c, vec![]), "nothing leads from active to armed");
+    assert_eq!(set(4, 0), (0, vec![]), "ACTIVE is accepted, because the port is already active");
+    assert_eq!(set(3, 0), (0x1c, vec![]), "an active port cannot become ARMED");
     mad[81] = 2;
-    assert_eq!(status(&management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap()), 0x1c, "another LID");
+    assert_eq!(
+        status(&management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore).unwrap()),
+        0x1c,
+        "the LID cannot be changed"
+    );
 }
 
 /// A guest's subnet manager writes its own LID and service level to PortInfo, but PortInfo keeps those of the
@@ -204,7 +228,7 @@ fn counters_count_since_reset() {
     let info = ask(GET, 1, 0, &view);
     assert_eq!((status(&info), &info[64..68]), (0, &[1, 1, 0x03, 0][..]));
     let short = ask(GET, 0x12, 0, &view);
-    assert_eq!((short[71], &short[72..74]), (255, &[0, 9][..]), "300 do not fit");
+    assert_eq!((short[71], &short[72..74]), (255, &[0, 9][..]), "a counter of 300 saturates an 8-bit field");
     assert_eq!(short[88..104], [1, 2, 3, 4, 0, 0, 0, 7, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 6]);
     let long = ask(GET, 0x1d, 0, &view);
     assert_eq!(long[72..80], [0, 0, 0, 0, 1, 2, 3, 4]);
@@ -212,10 +236,18 @@ fn counters_count_since_reset() {
     assert_eq!((long[111], long[127]), (3, 2));
 
     let reset = ask(SET, 0x12, 1 << 14, &view);
-    assert_eq!((&reset[96..100], reset[73]), (&[0; 4][..], 9), "only what the mask names");
+    assert_eq!(
+        (&reset[96..100], reset[73]),
+        (&[0; 4][..], 9),
+        "only the counter selected by the mask is reset"
+    );
     let later = View { counters: Counters { transmit_packets: 0x1_0000_0007, ..counters }, ..at(0) };
     assert_eq!(ask(GET, 0x12, 0, &later)[96..100], [0, 0, 0, 2]);
-    assert_eq!(ask(GET, 0x1d, 0, &later)[88..96], [0, 0, 0, 1, 0, 0, 0, 7], "the other attribute goes on");
+    assert_eq!(
+        ask(GET, 0x1d, 0, &later)[88..96],
+        [0, 0, 0, 1, 0, 0, 0, 7],
+        "PortCountersExtended is not reset"
+    );
     assert_eq!(status(&ask(GET, 0x15, 0, &view)), 0x0c);
     let mut other_port = request(4, 1, GET, 0x12, 0);
     other_port[65] = 2;

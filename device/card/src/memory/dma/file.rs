@@ -18,7 +18,7 @@ struct FileId {
     writable: bool,
 }
 
-/// The descriptor of a new range. It has been validated, but its file has not been mapped.
+/// The descriptor of a new range. It has been validated, but its file has not been mapped yet.
 pub(super) struct Candidate {
     fd: OwnedFd,
     id: FileId,
@@ -29,8 +29,8 @@ impl Candidate {
     /// Checks the descriptor of a new range.
     ///
     /// # Errors
-    /// Fails if the descriptor does not refer to a regular file, is not readable, or is not writable although
-    /// `writable` requires it.
+    /// Fails if the descriptor does not refer to a regular file or is not readable, or if `writable` is set and the
+    /// descriptor is not writable.
     pub(super) fn new(fd: OwnedFd, writable: bool) -> io::Result<Self> {
         let stat = fstat(&fd)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {

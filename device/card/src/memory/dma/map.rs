@@ -93,12 +93,12 @@ impl DmaMap {
     #[inline(always)]
     pub(super) fn locate(&self, at: u64) -> Option<Location<'_>> {
         // The remainder is below 16, so the index is in bounds.
-        let place = &self.cache[(at / PAGE_LEN % CACHED_WINDOWS as u64) as usize];
-        let cache = match place.get() {
+        let slot = &self.cache[(at / PAGE_LEN % CACHED_WINDOWS as u64) as usize];
+        let cache = match slot.get() {
             Some(cache) if cache.first <= at && at <= cache.last => cache,
             _ => {
                 let found = self.tables.find(at)?;
-                place.set(Some(found));
+                slot.set(Some(found));
                 found
             }
         };
@@ -167,8 +167,8 @@ impl Tables {
     /// [`MapError::TooManyRanges`]: splitting a window would exceed the limit. On error, nothing has changed.
     pub(super) fn remove(&mut self, first: u64, last: u64) -> Result<(), MapError> {
         // Only removing the middle of a window increases the number of windows.
-        let divides = self.windows.range(..first).next_back().is_some_and(|(_, window)| window.last > last);
-        if divides && self.windows.len() >= self.limits.windows {
+        let splits = self.windows.range(..first).next_back().is_some_and(|(_, window)| window.last > last);
+        if splits && self.windows.len() >= self.limits.windows {
             return Err(MapError::TooManyRanges(self.limits.windows));
         }
         self.split_at(first);

@@ -267,6 +267,6 @@ mod tests {
         assert_eq!(found, [0; 16]);
         bytes.write_slice(&[2; 16], 0).unwrap();
         rustix::io::pread(&file, &mut found, 0x1000).unwrap();
-        assert_eq!(found, [1; 16], "the client's file");
+        assert_eq!(found, [1; 16], "the client's file is unchanged");
     }
 }

@@ -104,7 +104,7 @@ fn each_window_has_its_own_permissions() {
     memory.map(iova(0), PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
     memory.map(iova(PAGE_LEN), PAGE_LEN, RO, Some((dup(&fd), PAGE_LEN))).unwrap();
     memory.map(iova(2 * PAGE_LEN), PAGE_LEN, WO, Some((dup(&fd), 2 * PAGE_LEN))).unwrap();
-    assert_eq!(memory.window_count(), 3, "differing permissions do not merge");
+    assert_eq!(memory.window_count(), 3, "ranges with different permissions do not merge");
 
     assert!(memory.write(iova(4090), &[1; 10]).is_err());
     assert!(memory.publish(iova(PAGE_LEN), &[1; 8]).is_err());
@@ -274,7 +274,7 @@ fn mappings_survive_blocked_dma() {
 }
 
 #[test]
-fn publish_writes_the_whole_entry() {
+fn publish_writes_whole_entry() {
     let fd = memfd(2);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), 2 * PAGE_LEN, RW, Some((dup(&fd), 0))).unwrap();
@@ -382,7 +382,7 @@ fn update_returns_old_word() {
     assert_eq!(memory.update_u64(iova(8), |word| Some(word + 1)).unwrap(), 41);
     assert_eq!(memory.update_u64(iova(8), |_| None).unwrap(), 42);
     assert_eq!(file_bytes(&fd, 8, 8), 42_u64.to_ne_bytes());
-    assert!(memory.update_u64(iova(4), |_| Some(0)).is_err(), "not aligned");
+    assert!(memory.update_u64(iova(4), |_| Some(0)).is_err(), "the address must be aligned");
 }
 
 #[test]
@@ -479,17 +479,17 @@ fn sparse_file_counts_in_full() {
 #[test]
 fn mapping_does_not_keep_descriptor_open() {
     let name = "costs-no-descriptor";
-    let open_here = || {
+    let open_descriptors = || {
         let links = std::fs::read_dir("/proc/self/fd").unwrap();
         let links = links.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
         links.filter(|link| link.to_string_lossy().contains(name)).count()
     };
     let fd = memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, PAGE_LEN).unwrap();
-    assert_eq!(open_here(), 1);
+    assert_eq!(open_descriptors(), 1);
     let mut memory = GuestMemory::default();
     memory.map(iova(0), PAGE_LEN, RW, Some((fd, 0))).unwrap();
-    assert_eq!(open_here(), 0);
+    assert_eq!(open_descriptors(), 0);
     memory.write(iova(0), &[1]).unwrap();
 }
 

@@ -210,7 +210,11 @@ fn overflowing_addresses_are_rejected() {
     let pages = Pages([(u64::MAX, 0)].into());
     let keys = table([region]);
     assert_eq!(segments(&keys, &pages, at(0), 1), Ok(vec![(0xfff, 1)]));
-    assert_eq!(segments(&keys, &pages, at(1), 1), Err(AccessError::Unmapped), "the entry passes 2^64");
+    assert_eq!(
+        segments(&keys, &pages, at(1), 1),
+        Err(AccessError::Unmapped),
+        "the page table index overflows"
+    );
     assert_eq!(segments(&keys, &pages, at(u64::MAX - 1), 1), Err(AccessError::Bounds));
 }
 
@@ -254,7 +258,7 @@ fn publish_works_within_and_across_pages() {
 }
 
 #[test]
-fn atomics_return_the_original_word() {
+fn atomics_return_original_word() {
     let (dma, keys, pages) = swapped();
     let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
     dma.poke(0x1008, &7u64.to_le_bytes());
@@ -303,11 +307,11 @@ fn any_range_is_translated_or_rejected() {
             kind: Kind::Registered,
         };
         let len = usize::try_from(1 + draw() % 100_000).unwrap();
-        let place = at(region.start.get().wrapping_add(draw() % 0x1_0000));
+        let target = at(region.start.get().wrapping_add(draw() % 0x1_0000));
         let keys = table([region]);
         let dma = GuestMemory::default();
         let access = RegionAccess { keys: &keys, pages: Everywhere, dma: &dma };
-        let Ok(found) = access.segments(place, len, Access::LocalRead) else { continue };
+        let Ok(found) = access.segments(target, len, Access::LocalRead) else { continue };
         let found: Result<Vec<Segment>, AccessError> = found.collect();
         if let Ok(found) = found {
             granted += 1;
@@ -375,9 +379,9 @@ mod cached_translations {
         }
     }
 
-    fn byte<P: PageTable>(access: &RegionAccess<'_, P>, place: AccessTarget) -> Result<u8, AccessError> {
+    fn byte<P: PageTable>(access: &RegionAccess<'_, P>, target: AccessTarget) -> Result<u8, AccessError> {
         let mut byte = [0];
-        access.read(place, &mut byte, Access::LocalRead).map(|()| byte[0])
+        access.read(target, &mut byte, Access::LocalRead).map(|()| byte[0])
     }
 
     const FIRST: u64 = 0x7000_0800;
@@ -413,10 +417,10 @@ mod cached_translations {
             (table([region()]), VersionedTable::new([(0, 0x1000), (1, 0x3000)]), memory());
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
         assert_eq!(byte(&access, at(FIRST)), Ok(2));
-        let place = |pd, key| AccessTarget::address(initiator(pd), key, Va::new(FIRST));
-        assert_eq!(byte(&access, place(Pdn::new(4), KEY)), Err(AccessError::Pd));
+        let target = |pd, key| AccessTarget::address(initiator(pd), key, Va::new(FIRST));
+        assert_eq!(byte(&access, target(Pdn::new(4), KEY)), Err(AccessError::Pd));
         // This key has the same index but different upper bits.
-        assert_eq!(byte(&access, place(PD, Lkey::new(0x40005))), Err(AccessError::Key));
+        assert_eq!(byte(&access, target(PD, Lkey::new(0x40005))), Err(AccessError::Key));
         assert_eq!(access.write(at(FIRST), &[1], Access::RemoteWrite), Err(AccessError::Right));
         assert_eq!(access.write(at(FIRST), &[9], Access::LocalWrite), Ok(()));
         assert_eq!(byte(&access, at(FIRST)), Ok(9));
@@ -475,12 +479,12 @@ mod cached_translations {
     fn reserved_key_is_not_cached() {
         let (keys, pages, dma) = (KeyTable::new(17), VersionedTable::new([]), memory());
         let access = RegionAccess { keys: &keys, pages: &pages, dma: &dma };
-        let place = |reserved_lkey| {
+        let target = |reserved_lkey| {
             let initiator = Initiator { reserved_lkey, ..initiator(Pdn::new(0)) };
             AccessTarget::address(initiator, RESERVED_LKEY, Va::new(0x1000))
         };
-        assert_eq!(byte(&access, place(true)), Ok(2));
-        assert_eq!(byte(&access, place(false)), Err(AccessError::Key));
+        assert_eq!(byte(&access, target(true)), Ok(2));
+        assert_eq!(byte(&access, target(false)), Err(AccessError::Key));
     }
 
     #[test]
@@ -496,8 +500,8 @@ mod cached_translations {
         let mut out = [0];
         assert_eq!(access.read(at(FIRST), &mut out, Access::RemoteRead), Ok(()));
         let other = Initiator { qpn: Qpn::new(0x42), ..initiator(PD) };
-        let place = AccessTarget::address(other, KEY, Va::new(FIRST));
-        assert_eq!(access.read(place, &mut out, Access::RemoteRead), Err(AccessError::Qp));
+        let target = AccessTarget::address(other, KEY, Va::new(FIRST));
+        assert_eq!(access.read(target, &mut out, Access::RemoteRead), Err(AccessError::Qp));
         assert_eq!(byte(&access, at(FIRST)), Err(AccessError::Kind));
     }
 }

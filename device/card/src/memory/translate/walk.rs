@@ -4,9 +4,9 @@
 //! The keys in a list are checked when their bytes are accessed, not when the list is written. An access therefore
 //! fails if a listed key has been invalidated in the meantime.
 //!
-//! A strided list has a header and is repeated. An offset divided by the length of one repetition gives the number of
-//! the repetition. The remainder is looked up in a single copy of the list. The number of repetitions therefore does
-//! not affect the cost of an access.
+//! A strided list begins with a header. The ranges after the header form a pattern, which is repeated. An offset is
+//! divided by the length of one repetition: the quotient is the number of the repetition, and the remainder is looked
+//! up in a single copy of the pattern. The number of repetitions therefore does not affect the cost of an access.
 //!
 //! | check | key of the request | keys in lists |
 //! |---|---|---|
@@ -63,7 +63,7 @@ pub(super) struct Walk<'a, P> {
     initiator: Initiator,
     /// Access that keys in lists must grant.
     listed_access: Access,
-    /// Key that was looked up last in a list.
+    /// Listed key that was looked up last.
     pub(super) listed_key: Option<Lkey>,
     /// Number of list entries that the access may still read.
     entries_left: u32,

@@ -143,7 +143,10 @@ fn fast_registered_key_needs_invalidation_before_reuse() {
     assert_eq!(register(&mut keys, fast(FAST | 2)), Err(AccessError::Valid));
     assert_eq!(invalidate(&mut keys, OWNER, FAST | 2), Err(AccessError::Key));
     assert_eq!(invalidate(&mut keys, STRANGER, FAST | 1), Err(AccessError::Pd));
-    assert!(check(&keys, OWNER, FAST | 1, START, Access::LocalRead).is_ok(), "a refusal changes nothing");
+    assert!(
+        check(&keys, OWNER, FAST | 1, START, Access::LocalRead).is_ok(),
+        "a rejected operation changes nothing"
+    );
     assert_eq!(invalidate(&mut keys, OWNER, FAST | 1), Ok(()));
     for access in [Access::LocalRead, Access::RemoteRead, Access::RemoteAtomic] {
         assert_eq!(check(&keys, OWNER, FAST | 1, START, access), Err(AccessError::Invalid));
@@ -190,7 +193,11 @@ fn remote_invalidation_requires_remote_rights() {
     invalidate(&mut keys, OWNER, FAST | 1).unwrap();
     register(&mut keys, fast(FAST | 2)).unwrap();
     assert_eq!(keys.remote_invalidate(STRANGER, Rkey::new(FAST | 2)), Err(AccessError::Pd));
-    assert_eq!(keys.remote_invalidate(NEIGHBOUR, Rkey::new(FAST | 2)), Ok(()), "any QP of the domain");
+    assert_eq!(
+        keys.remote_invalidate(NEIGHBOUR, Rkey::new(FAST | 2)),
+        Ok(()),
+        "any QP of the PD may invalidate the region"
+    );
     assert_eq!(check(&keys, OWNER, FAST | 2, START, Access::RemoteRead), Err(AccessError::Invalid));
 
     bound(&mut keys, bind(WINDOW | 1, WindowKind::Type2B)).unwrap();
@@ -256,7 +263,7 @@ fn type_1_window_can_be_rebound() {
     assert_eq!(invalidate(&mut keys, OWNER, WINDOW | 2), Err(AccessError::Kind));
     bound(&mut keys, Bind { len: 0, ..bind(WINDOW | 3, WindowKind::Type1) }).unwrap();
     assert_eq!(check(&keys, OWNER, WINDOW | 3, START, Access::RemoteRead), Err(AccessError::Invalid));
-    assert_eq!(keys.deregister(1).map(|entry| entry.key()), Ok(lkey(REGION)), "nothing is bound any more");
+    assert_eq!(keys.deregister(1).map(|entry| entry.key()), Ok(lkey(REGION)), "no window is bound any more");
 }
 
 #[test]
@@ -271,7 +278,7 @@ fn valid_type_2_window_cannot_be_rebound() {
     let first = START + 0x1000;
     assert_eq!(check(&keys, OWNER, WINDOW | 1, first, Access::RemoteRead), Err(AccessError::Invalid));
     let other = keys.run(NEIGHBOUR, &KeyOp::Bind(bind(WINDOW | 2, WindowKind::Type2B)));
-    assert_eq!(other, Ok(()), "the QP that binds it has it");
+    assert_eq!(other, Ok(()), "another QP may bind an invalidated window");
     assert_eq!(check(&keys, NEIGHBOUR, WINDOW | 2, first, Access::RemoteRead), Ok(()));
 }
 
@@ -346,7 +353,11 @@ fn reserved_lkey_uses_bus_addresses_if_enabled() {
     assert_eq!(bus(&keys, kernel, 0, 0x1234_5678, Access::LocalRead), Ok(0x1234_5678));
     assert_eq!(bus(&keys, kernel, 0, 0x1234_5678, Access::LocalWrite), Ok(0x1234_5678));
     for access in [Access::RemoteRead, Access::RemoteWrite, Access::RemoteAtomic] {
-        assert_eq!(check(&keys, kernel, 0, 0x1234_5678, access), Err(AccessError::Key), "never for peers");
+        assert_eq!(
+            check(&keys, kernel, 0, 0x1234_5678, access),
+            Err(AccessError::Key),
+            "peers cannot use the reserved L_Key"
+        );
     }
     assert_eq!(check(&keys, OWNER, 0, 0x1234_5678, Access::LocalRead), Err(AccessError::Key));
 }

@@ -30,9 +30,9 @@ enum Entry {
     /// Configured address, which is never requested and never overwritten.
     Static(MacAddr),
     /// Address learned from the neighbour.
-    Learned { mac: MacAddr, at: Instant, asked: Option<Instant> },
+    Learned { mac: MacAddr, at: Instant, requested: Option<Instant> },
     /// Address that has been requested but not resolved yet.
-    Incomplete { asked: Instant },
+    Incomplete { requested: Instant },
 }
 
 #[derive(Debug, Default)]
@@ -86,22 +86,22 @@ impl Neighbours {
         let due = |since: Instant| now.saturating_since(since) >= REQUEST_INTERVAL;
         match self.entries.get_mut(&ip) {
             Some(Entry::Static(mac)) => Resolved { mac: Some(*mac), request: false },
-            Some(Entry::Learned { mac, at, asked }) => {
-                let request = now.saturating_since(*at) >= CONFIRM_AFTER && asked.is_none_or(due);
+            Some(Entry::Learned { mac, at, requested }) => {
+                let request = now.saturating_since(*at) >= CONFIRM_AFTER && requested.is_none_or(due);
                 if request {
-                    *asked = Some(now);
+                    *requested = Some(now);
                 }
                 Resolved { mac: Some(*mac), request }
             }
-            Some(Entry::Incomplete { asked }) => {
-                let request = due(*asked);
+            Some(Entry::Incomplete { requested }) => {
+                let request = due(*requested);
                 if request {
-                    *asked = now;
+                    *requested = now;
                 }
                 Resolved { mac: None, request }
             }
             None => {
-                self.insert(ip, Entry::Incomplete { asked: now });
+                self.insert(ip, Entry::Incomplete { requested: now });
                 Resolved { mac: None, request: true }
             }
         }
@@ -113,8 +113,8 @@ impl Neighbours {
     pub(super) fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, is_target: bool) {
         match self.entries.get_mut(&ip) {
             Some(Entry::Static(_)) => {}
-            Some(entry) => *entry = Entry::Learned { mac, at: now, asked: None },
-            None if is_target => self.insert(ip, Entry::Learned { mac, at: now, asked: None }),
+            Some(entry) => *entry = Entry::Learned { mac, at: now, requested: None },
+            None if is_target => self.insert(ip, Entry::Learned { mac, at: now, requested: None }),
             None => {}
         }
     }
@@ -125,7 +125,7 @@ impl Neighbours {
             let age = |entry: &Entry| match entry {
                 Entry::Static(_) => None,
                 Entry::Learned { at, .. } => Some(*at),
-                Entry::Incomplete { asked } => Some(*asked),
+                Entry::Incomplete { requested } => Some(*requested),
             };
             let oldest = self
                 .entries

@@ -181,9 +181,9 @@ fn unknown_neighbours_are_resolved_by_arp() {
 
 #[test]
 fn arp_request_claiming_own_address_is_dropped() {
-    let mut rival = arp_request();
-    rival[28..32].copy_from_slice(&[10, 77, 0, 2]);
-    assert_eq!(drop_reason(rival), DropReason::BadSource);
+    let mut conflicting = arp_request();
+    conflicting[28..32].copy_from_slice(&[10, 77, 0, 2]);
+    assert_eq!(drop_reason(conflicting), DropReason::BadSource);
 }
 
 #[test]
@@ -384,19 +384,19 @@ fn packet_from_configured_ip_requires_configured_mac() {
     let stranger = IpAddrs::V4 { src: Ipv4Addr::new(10, 77, 0, 9), dst: own.ipv4 };
     assert!(
         port.receive(NOW, &send_from(mac(3), stranger), IcrcField::Computed, &mut out).is_some(),
-        "nobody's"
+        "any host may use an address without an owner"
     );
 }
 
 /// RFC 4861, sections 4.3 and 7.1.1: requirements on solicitations.
 #[test]
 fn invalid_solicitations_are_dropped() {
-    let mut nameless = solicitation();
-    nameless.truncate(78);
-    nameless[19] = 24;
-    assert_eq!(drop_reason(from_ip(nameless, PEER.into())), DropReason::Invalid);
-    let to_us_alone = from_ip(unicast_solicitation(), Ipv6Addr::UNSPECIFIED.into());
-    assert_eq!(drop_reason(to_us_alone), DropReason::Invalid);
+    let mut without_mac = solicitation();
+    without_mac.truncate(78);
+    without_mac[19] = 24;
+    assert_eq!(drop_reason(from_ip(without_mac, PEER.into())), DropReason::Invalid);
+    let unicast = from_ip(unicast_solicitation(), Ipv6Addr::UNSPECIFIED.into());
+    assert_eq!(drop_reason(unicast), DropReason::Invalid);
 }
 
 /// IEEE 802.1Q-2018, section 6.9: VLAN ID 0 does not denote a VLAN.
@@ -437,7 +437,7 @@ fn multicast_needs_matching_group_addresses() {
         assert_eq!(drop_reason(frame), DropReason::OtherMac);
     }
     let ours = [&[2, 0, 0, 0, 0, 2], &frame[6..]].concat();
-    assert_eq!(drop_reason(ours), DropReason::OtherIp, "a group's address is not ours alone");
+    assert_eq!(drop_reason(ours), DropReason::OtherIp, "a unicast frame must not have a group's IP address");
 }
 
 #[test]
@@ -616,10 +616,10 @@ fn link_local_and_global_addresses_are_answered() {
     assert_eq!(answers(&mut port, &[solicitation(), ping6()]).len(), 2);
     let mut out = TxBatch::default();
     Port::new(Identity::from_lid(Lid::new(1))).send_request(global.into(), &mut out);
-    let asked = out.last().unwrap().to_vec();
-    let told = answers(&mut port, &[asked]);
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].1[62..78], global.octets(), "the target of the answer");
+    let request = out.last().unwrap().to_vec();
+    let replies = answers(&mut port, &[request]);
+    assert_eq!(replies.len(), 1);
+    assert_eq!(replies[0].1[62..78], global.octets(), "the answer advertises the requested address");
 }
 
 #[test]
@@ -639,7 +639,11 @@ fn misdirected_and_conflicting_advertisements_are_ignored() {
     let mut port = Port::new(Identity::from_lid(Lid::new(9)));
     let frame = replace_mac(advertisement(), 0, mac(9));
     answers(&mut port, &[frame]);
-    assert_eq!(port.stats().dropped(DropReason::OtherIp), 1, "it is for another IP address");
+    assert_eq!(
+        port.stats().dropped(DropReason::OtherIp),
+        1,
+        "an advertisement to another IP address is dropped"
+    );
 
     let mut port = self::port();
     let to_us = replace_mac(probe6_answer(), 6, mac(7));

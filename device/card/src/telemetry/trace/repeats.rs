@@ -1,5 +1,5 @@
-//! Limits the number of records of events that a peer can trigger at any rate, such as ignored packets. Without a
-//! limit, a flood of packets would push everything else out of a trace ring.
+//! Limits the number of trace records for events that a peer can trigger at any rate, such as ignored packets. Without
+//! a limit, a flood of packets would push everything else out of a trace ring.
 //!
 //! Records of the same kind, QP, opcode and reason form a group, which has a limit per period. At the end of the
 //! period, one record reports how many were suppressed. Periods follow the device's clock, so a replay suppresses the
@@ -97,8 +97,7 @@ impl Repeats {
         self.ends.filter(|_| self.groups.iter().any(|counted| counted.suppressed > 0))
     }
 
-    /// If the period has ended by `now`, returns its groups that have suppressed records, with the number of these
-    /// records.
+    /// If the period has ended by `now`, returns each group with suppressed records and the number of these records.
     pub(super) fn end_at(&mut self, now: Instant) -> Vec<(Group, u64)> {
         if self.ends.is_none_or(|ends| now < ends) { Vec::new() } else { self.end() }
     }
@@ -150,7 +149,7 @@ mod tests {
         assert_eq!((0..1000).filter(|_| repeats.admit(at(0), PACKET)).count(), 16);
         let other = Group { reason: Some("out_of_sequence"), ..PACKET };
         assert!(repeats.admit(at(1), other) && repeats.admit(at(2), of(6)));
-        assert_eq!(repeats.end(), [(PACKET, 984)], "the others were not suppressed");
+        assert_eq!(repeats.end(), [(PACKET, 984)], "only the flooding group is suppressed");
     }
 
     #[test]
@@ -158,7 +157,7 @@ mod tests {
         let mut repeats = Repeats::default();
         let written = (0..1000).filter(|qpn| repeats.admit(at(0), of(*qpn))).count();
         assert_eq!(written, MAX_GROUPS);
-        assert!(repeats.admit(at(1), of(0)), "a known group keeps its limit");
+        assert!(repeats.admit(at(1), of(0)), "an existing group may still write records");
         assert_eq!(repeats.end(), [(PACKET.rest(), 1000 - MAX_GROUPS as u64)]);
     }
 }

@@ -102,7 +102,7 @@ fn flood_ends_with_number_of_suppressed_records() {
     assert_eq!(trace.next_deadline(), Some(at(1000)));
     trace.handle_deadline(at(1000));
     trace.record_repeated(at(1001), SEND_ONLY, |to| 100_u32.show("psn", to));
-    assert_eq!(trace.next_deadline(), None, "nothing was suppressed since");
+    assert_eq!(trace.next_deadline(), None, "no record has been suppressed in the new period");
     trace.flush();
     let text = written.text();
     let lines: Vec<_> = text.lines().collect();

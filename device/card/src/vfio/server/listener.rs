@@ -365,12 +365,12 @@ mod tests {
     #[test]
     fn locked_directory_does_not_delay_every_socket() {
         let folder = tempfile::tempdir().unwrap();
-        let somebody = File::open(folder.path()).unwrap();
-        flock(&somebody, FlockOperation::LockExclusive).unwrap();
+        let holder = File::open(folder.path()).unwrap();
+        flock(&holder, FlockOperation::LockExclusive).unwrap();
         let begun = Instant::now();
         let paths: Vec<_> = (0..20).map(|id| folder.path().join(format!("{id}.sock"))).collect();
         let _listeners: Vec<_> = paths.iter().map(|path| Listener::bind(path).unwrap()).collect();
-        assert!(begun.elapsed() < 10 * LOCK_TIMEOUT, "each socket has waited");
+        assert!(begun.elapsed() < 10 * LOCK_TIMEOUT, "only the first sockets may wait for the lock");
         UnixStream::connect(&paths[0]).unwrap();
     }
 
@@ -427,7 +427,7 @@ mod tests {
         let path = folder.path().join("hca.sock");
         let live = Listener::bind(&path).unwrap();
         assert!(matches!(Listener::bind(&path), Err(ListenError::InUse(_))));
-        assert!(live.accept().unwrap().is_none(), "the other one became a client");
+        assert!(live.accept().unwrap().is_none(), "the probe must not connect to the server");
         // A socket that is bound but not yet listening is also in use.
         let bound = folder.path().join("bound.sock");
         let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();

@@ -213,7 +213,7 @@ impl Capabilities {
         Self {
             max_msg_fds: self.max_msg_fds.map(|_| MAX_FDS as u64),
             max_data_xfer_size: self.max_data_xfer_size.map(|_| u64::from(MAX_TRANSFER_LEN)),
-            max_dma_maps: self.max_dma_maps.map(|theirs| theirs.min(MAX_WINDOWS as u64)),
+            max_dma_maps: self.max_dma_maps.map(|limit| limit.min(MAX_WINDOWS as u64)),
             pgsizes: self.pgsizes.map(|_| PAGE_LEN),
             write_multiple: self.write_multiple,
         }
@@ -265,8 +265,9 @@ fn get_info(request: &DeviceInfo, out: &mut Vec<u8>) -> Result<(), Errno> {
 /// Describes a region, and returns its file if the client may map it. If any region can be mapped, QEMU does not post
 /// writes, because stores to the mapping are not ordered with posted writes.
 ///
-/// If only a part of the region can be mapped, a capability describes this part. A client whose buffer is too small for
-/// the capability learns the required length, and must ask again. Until then, it may map nothing.
+/// If only a part of the region can be mapped, a capability describes this part. If the client's buffer is too small
+/// for the capability, the reply states the required length and permits no mapping. The client must then repeat the
+/// request with a larger buffer.
 fn get_region_info(
     request: &RegionInfo,
     device: &mut impl Device,

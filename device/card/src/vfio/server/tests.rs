@@ -153,7 +153,7 @@ impl Bench {
             self.send_fds(&message, fds)
         }
         self.serve().unwrap();
-        let answer = self.answer().expect("a reply");
+        let answer = self.answer().expect("the server replies");
         assert_eq!((answer.id, answer.command), (0x77, command));
         assert_eq!(answer.flags, if answer.error == 0 { 1 } else { 0x21 });
         assert!(answer.error == 0 || answer.payload.is_empty());
@@ -205,7 +205,11 @@ fn version_reply_contains_only_requested_capabilities() {
     let mut bench = Bench::unversioned();
     let json = br#"{"capabilities":{"max_msg_fds":16,"pgsizes":4096,"write_multiple":true,"migration":{"pgsize":1}}}"#;
     let answer = bench.call(1, &[&[0, 0, 9, 0], json.as_slice(), &[0]].concat());
-    assert_eq!(answer.payload[..4], [0, 0, 1, 0], "major 0, minor no higher than ours");
+    assert_eq!(
+        answer.payload[..4],
+        [0, 0, 1, 0],
+        "major version 0, and no minor version above that of the server"
+    );
     assert_eq!(
         std::str::from_utf8(&answer.payload[4..]).unwrap(),
         "{\"capabilities\":{\"max_msg_fds\":16,\"pgsizes\":4096,\"write_multiple\":true}}\0"
@@ -262,8 +266,12 @@ fn info_replies_describe_regions_and_interrupts() {
     let beyond = [words(&[32, 0, 9, 0]), longs(&[0, 0])].concat();
     assert_eq!(bench.call(5, &beyond).error, errno(libc::EINVAL));
     assert_eq!(bench.call(7, &words(&[16, 0, 2, 0])).payload, words(&[16, 3, 2, 4]));
-    assert_eq!(bench.call(7, &words(&[16, 0, 0, 0])).payload, words(&[16, 0, 0, 0]), "no INTx");
-    assert_eq!(bench.call(7, &words(&[16, 0, 3, 0])).payload, words(&[16, 1, 3, 1]), "errors");
+    assert_eq!(bench.call(7, &words(&[16, 0, 0, 0])).payload, words(&[16, 0, 0, 0]), "INTx has no vectors");
+    assert_eq!(
+        bench.call(7, &words(&[16, 0, 3, 0])).payload,
+        words(&[16, 1, 3, 1]),
+        "the error interrupt has one vector"
+    );
     assert_eq!(bench.call(7, &words(&[16, 0, 5, 0])).error, errno(libc::EINVAL));
 }
 
@@ -363,7 +371,11 @@ fn out_of_range_accesses_are_rejected() {
         let write = bench.call(10, &access(region, offset, count, &[0; 4]));
         assert_eq!(write.error, errno(libc::EINVAL), "{region} {offset:#x} {count}");
     }
-    assert_eq!(bench.call(10, &access(0, 0, 8, &[0; 7])).error, errno(libc::EINVAL), "data missing");
+    assert_eq!(
+        bench.call(10, &access(0, 0, 8, &[0; 7])).error,
+        errno(libc::EINVAL),
+        "a write without all its data is rejected"
+    );
     assert!(bench.device.log.is_empty());
 }
 
@@ -449,7 +461,7 @@ fn server_stops_reading_until_replies_are_read() {
     }
     let served = bench.device.log.len();
     assert!(bench.connection.wants_to_send());
-    assert!(served < 20, "{served} replies of 64 KiB were made for a client that reads none");
+    assert!(served < 20, "{served} requests were served although the client reads no replies");
     let mut answered = 0;
     while answered < sent {
         bench.client.set_nonblocking(false).unwrap();
@@ -619,7 +631,11 @@ fn set_irqs_connects_masks_and_triggers_vectors() {
     assert_eq!(bench.call(8, &[irqs(BOOL_UNMASK, 1, 3), vec![0, 1, 0]].concat()).error, 0);
     assert_eq!(counts(), [0, 1, 0]);
 
-    assert_eq!(bench.call(8, &irqs(EVENTFD_TRIGGER, 2, 1)).error, 0, "no descriptor takes it away");
+    assert_eq!(
+        bench.call(8, &irqs(EVENTFD_TRIGGER, 2, 1)).error,
+        0,
+        "a request without a descriptor removes the eventfd"
+    );
     bench.device.interrupts.raise(2);
     assert_eq!(counts(), [0, 0, 0]);
     assert_eq!(bench.call(8, &irqs(NONE_TRIGGER, 0, 0)).error, 0);
@@ -651,7 +667,7 @@ fn invalid_irq_requests_are_rejected() {
     for (request, fds, expected) in cases {
         assert_eq!(bench.call_fds(8, &words(request), fds).error, errno(expected), "{request:x?}");
     }
-    assert_eq!(bench.call(8, &words(&[20, 0x21, 0, 0, 0])).error, 0, "disabling INTx is no mistake");
+    assert_eq!(bench.call(8, &words(&[20, 0x21, 0, 0, 0])).error, 0, "a client may disable INTx");
 }
 
 #[test]
@@ -695,7 +711,11 @@ fn unused_descriptors_are_closed() {
     drop(given);
     bench.serve().unwrap();
     let mut byte = [0];
-    assert_eq!(rustix::io::read(&kept, &mut byte).unwrap(), 0, "the other end is closed");
+    assert_eq!(
+        rustix::io::read(&kept, &mut byte).unwrap(),
+        0,
+        "the server closes descriptors that it does not need"
+    );
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn full_ring_accepts_frames_after_release() {
     let mut batch = RxBatch::new();
     consumer.take(&mut batch, 1).unwrap();
     assert!(consumer.release(), "a blocked producer is woken");
-    assert!(!consumer.release(), "once");
+    assert!(!consumer.release(), "the producer is woken only once");
     assert!(producer.push(&frame, IcrcField::Computed).unwrap());
     assert!(!producer.push(&frame, IcrcField::Computed).unwrap());
 }
@@ -82,7 +82,7 @@ fn only_sleeping_consumer_is_woken() {
     let (mut producer, mut consumer, _) = pair();
     producer.push(&[1; 60], IcrcField::Computed).unwrap();
     assert!(!producer.publish());
-    assert!(!consumer.enable_wakeups(), "a frame is here");
+    assert!(!consumer.enable_wakeups(), "the consumer must not sleep while a frame is waiting");
     consumer.disable_wakeups();
     frames(&mut consumer).unwrap();
     assert!(consumer.enable_wakeups());
@@ -116,7 +116,10 @@ fn invalid_counters_are_rejected() {
     frames(&mut consumer).unwrap();
     assert!(producer.push(&[0; 1000], IcrcField::Computed).unwrap());
     set(&memory, TAIL_AT, 0);
-    assert!(matches!(producer.request_room(60), Err(RingError::Tail(_))), "the tail moved back");
+    assert!(
+        matches!(producer.request_room(60), Err(RingError::Tail(_))),
+        "a tail that moves back is rejected"
+    );
 }
 
 #[test]
@@ -174,7 +177,7 @@ fn no_wakeup_is_lost() {
                     left.write_all(&[1]).unwrap();
                 }
                 if producer.request_room(frame.len()).unwrap() {
-                    left.read_exact(&mut [0]).expect("the wake-up for free space was lost");
+                    left.read_exact(&mut [0]).expect("free space wakes the producer");
                 }
             }
             // Publish only some of the frames immediately. The others stay unpublished until the ring is full or a
@@ -204,7 +207,7 @@ fn no_wakeup_is_lost() {
             break;
         }
         if consumer.enable_wakeups() {
-            right.read_exact(&mut [0]).expect("the wake-up for a frame was lost");
+            right.read_exact(&mut [0]).expect("a frame wakes the consumer");
         } else {
             consumer.disable_wakeups();
         }

@@ -146,7 +146,11 @@ fn list_concatenates_ranges() {
     assert_eq!(read(&keys, &tables, 0, 0x100), Ok(vec![(0x8100, 0x80), (0xff0, 0x10), (0, 0x70)]));
     assert_eq!(read(&keys, &tables, 0x7f, 2), Ok(vec![(0x817f, 1), (0xff0, 1)]));
     assert_eq!(read(&keys, &tables, 0x90, 0x70), Ok(vec![(0, 0x70)]));
-    assert_eq!(read(&keys, &tables, 0x90, 0x71), Err(AccessError::Bounds), "checked before any byte");
+    assert_eq!(
+        read(&keys, &tables, 0x90, 0x71),
+        Err(AccessError::Bounds),
+        "the whole range is checked first"
+    );
 }
 
 #[test]
@@ -171,8 +175,12 @@ fn list_skips_empty_ranges_but_not_holes() {
     let (keys, tables) = (table([low, high, indirect(OUTER, 0x40, 0, 6)]), Tables::new(list));
     assert_eq!(read(&keys, &tables, 0, 0x10), Ok(vec![(0, 0x10)]));
     assert_eq!(read(&keys, &tables, 0x20, 0x10), Ok(vec![(0x8000, 0x10)]));
-    assert_eq!(read(&keys, &tables, 0xf, 2), Err(AccessError::Unmapped), "the hole");
-    assert_eq!(read(&keys, &tables, 0x2f, 2), Err(AccessError::Unmapped), "behind the list");
+    assert_eq!(read(&keys, &tables, 0xf, 2), Err(AccessError::Unmapped), "a hole cannot be accessed");
+    assert_eq!(
+        read(&keys, &tables, 0x2f, 2),
+        Err(AccessError::Unmapped),
+        "bytes after the list cannot be accessed"
+    );
 }
 
 #[test]
@@ -185,7 +193,11 @@ fn fixed_length_list_is_indexed_directly() {
     tables.reads.set(0);
     assert_eq!(read(&keys, &tables, 0x2123, 1), Ok(vec![(0x8123, 1)]));
     assert_eq!(tables.reads.get(), 1);
-    assert_eq!(read(&keys, &tables, 0x3000, 1), Err(AccessError::Unmapped), "only three entries");
+    assert_eq!(
+        read(&keys, &tables, 0x3000, 1),
+        Err(AccessError::Unmapped),
+        "the list has only three entries"
+    );
 }
 
 #[test]
@@ -296,7 +308,11 @@ fn overflowing_addresses_are_rejected() {
     let tables = Tables::new(list);
     assert_eq!(read(&keys, &tables, 0, 1), Ok(vec![(u64::MAX - 1, 1)]));
     assert_eq!(read(&keys, &tables, 2, 1), Err(AccessError::Bounds));
-    assert_eq!(read(&keys, &tables, u64::MAX - 1, 1), Err(AccessError::Bounds), "in the first range");
+    assert_eq!(
+        read(&keys, &tables, u64::MAX - 1, 1),
+        Err(AccessError::Bounds),
+        "the address in the first range overflows"
+    );
     let Translation::Indirect { entry_len, count, .. } = outer.translation else { unreachable!() };
     for (first_entry, offset) in [(u64::MAX, 1), (0, u64::MAX)] {
         let translation = Translation::Indirect { entry_len, count, first_entry, offset };
@@ -342,10 +358,10 @@ fn long_list_is_read_on_demand() {
     assert_eq!(locate(pages, 0x1008), (Ok(0x2008), 2));
     assert_eq!(locate(pages, last << 12), (Ok(last << 13), COUNT - 1));
     assert_eq!(locate(pages, (last << 12) + 8), (Ok((last << 13) + 8), 1));
-    assert_eq!(locate(pages, 0), (Ok(0), 1), "a step back starts again");
+    assert_eq!(locate(pages, 0), (Ok(0), 1), "an earlier byte restarts the search");
     assert_eq!(locate(pages, 10 << 12), (Ok(10 << 13), 11));
     let changed = Long(&reads, Some(Generation::fresh()));
-    assert_eq!(locate(changed, 10 << 12), (Ok(10 << 13), 11), "the list may differ");
+    assert_eq!(locate(changed, 10 << 12), (Ok(10 << 13), 11), "a new generation restarts the search");
     let unversioned = Long(&reads, None);
     assert_eq!(locate(unversioned, 10 << 12), (Ok(10 << 13), 11));
     assert_eq!(locate(unversioned, 10 << 12), (Ok(10 << 13), 11));
@@ -433,7 +449,11 @@ fn list_change_invalidates_entries() {
         let access = RegionAccess { keys: &keys, pages: tables, dma: &dma };
         access.read(at(0), &mut byte, Access::LocalRead).map(|()| byte[0])
     };
-    assert_eq!((byte(&tables), byte(&tables), tables.reads.get()), (Ok(1), Ok(1), 1), "the second hits");
+    assert_eq!(
+        (byte(&tables), byte(&tables), tables.reads.get()),
+        (Ok(1), Ok(1), 1),
+        "the second access hits the cache"
+    );
     tables.set(0, range(HIGH, 0, 0x10));
     assert_eq!(byte(&tables), Ok(2));
     tables.set(0, hole(0x10));

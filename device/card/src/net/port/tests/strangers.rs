@@ -1,4 +1,4 @@
-//! Tests of the amount of traffic that unknown senders can cause, measured at the peers' sockets.
+//! Tests how much traffic unknown senders can cause, measured at the peers' sockets.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -141,20 +141,20 @@ fn replies_reach_only_sender_and_never_amplify() {
         ("ARP request", arp_request(), true, 0),
         ("ARP reply", arp_reply(), false, 0),
         ("echo", ping(), true, 0),
-        ("echo, priority tag", urgent(ping()), true, 0),
-        ("echo, IPv6", ping6(), true, 0),
+        ("echo with priority tag", urgent(ping()), true, 0),
+        ("IPv6 echo", ping6(), true, 0),
         ("solicitation", solicitation(), true, 0),
-        ("solicitation of us alone", unicast_solicitation(), true, 0),
+        ("unicast solicitation", unicast_solicitation(), true, 0),
         ("duplicate address probe", probe6(), true, OPTION),
         ("Get(NodeInfo)", mad(QP0, false, [1, 1, 0x11], 0), true, 0),
-        ("Get(NodeInfo) of all", mad(QP0, true, [1, 1, 0x11], 0), true, 0),
+        ("Get(NodeInfo) to all nodes", mad(QP0, true, [1, 1, 0x11], 0), true, 0),
         ("GetResp(NodeInfo)", mad(QP0, false, [1, 0x81, 0x11], 0), false, 0),
         ("directed route", mad(QP0, false, [0x81, 1, 0x11], 1), false, 0),
         ("Get(ClassPortInfo) of PerfMgt", mad(QP1, false, [4, 1, 1], 0), true, 0),
         ("Get(ClassPortInfo) of SubnAdm", mad(QP1, false, [3, 1, 1], 0), false, 0),
         ("SEND to a QP", send_to_qp(2, 0xff_fffe), true, AETH),
-        ("SEND to a QP, repeated", send_to_qp(2, 0xff_fffe), true, AETH),
-        ("SEND to no QP", send_to_qp(99, 0), false, 0),
+        ("repeated SEND to a QP", send_to_qp(2, 0xff_fffe), true, AETH),
+        ("SEND to an unknown QP", send_to_qp(99, 0), false, 0),
     ];
     let mut wire = Wire::new();
     for (name, frame, answered, more) in kinds {

@@ -103,7 +103,7 @@ fn naive(
             let page = tables.pages.get(&(first_entry + ((first + offset) >> 12)));
             return page.map(|page| page + ((first + offset) & 0xfff)).ok_or(AccessError::Unmapped);
         }
-        Translation::TwoLevel { .. } => panic!("not in the model"),
+        Translation::TwoLevel { .. } => panic!("the model has no two-level tables"),
         Translation::Indirect { entry_len, count, first_entry, offset: first } => {
             (entry_len, count, first_entry, first + offset)
         }
@@ -197,7 +197,7 @@ proptest! {
                 tables.generation = has_generation.then(Generation::fresh);
             }
             let Step::Read { key, va, len, access } = step else { continue };
-            let place = AccessTarget::address(INITIATOR, Lkey::new(key), Va::new(va));
+            let target = AccessTarget::address(INITIATOR, Lkey::new(key), Va::new(va));
             let modifies = access == Access::RemoteWrite;
             let expected = keys.find(Lkey::new(key)).and_then(|region| {
                 let offset = region.grant(INITIATOR, Va::new(va), Origin::Zero, len as u64, access)?;
@@ -211,7 +211,7 @@ proptest! {
             // The second access may hit translations that the first access has cached.
             for _ in 0..2 {
                 let mut found = vec![0; len];
-                let outcome = access_of.read(place, &mut found, access).map(|()| found);
+                let outcome = access_of.read(target, &mut found, access).map(|()| found);
                 prop_assert_eq!(&outcome, &expected);
             }
         }

@@ -51,15 +51,23 @@ fn accesses_outside_pattern_fail() {
     let all = vec![(0, 4), (0x8000, 4), (0x10, 4), (0x8010, 4)];
     assert_eq!(read(&keys(3), &tables(pattern), 0, 16), Ok(all));
     let unmapped = Err(AccessError::Unmapped);
-    assert_eq!(read(&keys(3), &tables(pattern), 16, 1), unmapped, "after the last repetition");
-    assert_eq!(read(&keys(2), &tables(pattern), 4, 1), unmapped, "the list has room for one range only");
+    assert_eq!(
+        read(&keys(3), &tables(pattern), 16, 1),
+        unmapped,
+        "bytes after the last repetition cannot be accessed"
+    );
+    assert_eq!(read(&keys(2), &tables(pattern), 4, 1), unmapped, "the list has room for only one range");
     for count in [0, 1] {
-        assert_eq!(read(&keys(count), &tables(pattern), 0, 1), unmapped, "no room for a range");
+        assert_eq!(read(&keys(count), &tables(pattern), 0, 1), unmapped, "the list has no room for a range");
     }
     assert_eq!(read(&keys(3), &tables(Pattern { ranges: 1, ..pattern }), 4, 1), unmapped);
     assert_eq!(read(&keys(3), &tables(Pattern { len: 0, ..pattern }), 0, 1), unmapped);
     assert_eq!(read(&keys(3), &tables(Pattern { repetitions: 0, ..pattern }), 0, 1), unmapped);
-    assert_eq!(read(&keys(3), &Tables::new([hole(0), ranges[0].0]), 0, 1), unmapped, "no header");
+    assert_eq!(
+        read(&keys(3), &Tables::new([hole(0), ranges[0].0]), 0, 1),
+        unmapped,
+        "the first entry is not a header"
+    );
 }
 
 /// The ranges have more or fewer bytes than the header states for a repetition.
