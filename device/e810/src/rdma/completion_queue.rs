@@ -56,11 +56,11 @@ impl CqFault {
     }
 }
 
-/// Error for a CQE that was lost.
+/// Error returned when a CQE is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PushError {
     pub(super) fault: CqFault,
-    /// Set for the first loss, which is reported as an asynchronous event.
+    /// Whether this is the first lost CQE, for which an asynchronous event is raised.
     pub(super) first: bool,
 }
 

@@ -385,6 +385,10 @@ mod tests {
             assert!((2..5).contains(&silence.as_secs()), "{retries} retries: {silence:?}");
         }
         assert_eq!(ack_timeout(MAX_RETRIES).after(0), ACK_TIMEOUT);
-        assert_eq!(ack_timeout(63), ack_timeout(MAX_RETRIES), "a field of six bits");
+        assert_eq!(
+            ack_timeout(63),
+            ack_timeout(MAX_RETRIES),
+            "a retry count above the maximum counts as the maximum"
+        );
     }
 }

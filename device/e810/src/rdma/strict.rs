@@ -131,7 +131,7 @@ fn unmaps_segments(command: &UpdateSegments) -> bool {
     first.into_iter().chain(others).any(|entry| !entry.descriptor.valid)
 }
 
-/// Returns the name of a queue pair or region that exists, if any.
+/// Returns the name of an existing queue pair or region, if any.
 fn in_use(rdma: &Rdma) -> Option<String> {
     let qp = rdma.queues.qps_from(0).next().map(|(qpn, _)| format!("QP {qpn:#x}"));
     qp.or_else(|| rdma.regions.keys.iter().next().map(|region| format!("STag {:#x}", region.key.get())))

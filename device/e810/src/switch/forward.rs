@@ -54,7 +54,7 @@ struct Verdict {
     vsis: VsiSet,
     /// Whether any rule forwards the frame.
     forwarded: bool,
-    /// Whether a matching rule sends the frame to the wire as well (LAN enable).
+    /// Whether a matching rule also sends the frame to the wire (LAN enable).
     lan: bool,
     dropped: bool,
 }
@@ -190,8 +190,7 @@ impl Switch {
         !vsi.switch.vlan_prune || self.is_in_vlan(number, vid, Direction::Receive)
     }
 
-    /// Whether a VLAN rule permits a VSI to receive or send frames with this VLAN ID, depending on
-    /// `direction`.
+    /// Whether a VLAN rule permits a VSI to receive or send (as `direction` selects) frames with this VLAN ID.
     fn is_in_vlan(&self, vsi: VsiNumber, vid: u16, direction: Direction) -> bool {
         let Some(Rule { action: Action::Prune { by, ingress, egress }, .. }) = self.find(&Key::Vlan(vid))
         else {

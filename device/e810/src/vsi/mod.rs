@@ -131,7 +131,7 @@ impl Vsi {
         self.vlan.insert_port_tag.then(|| Tci::from_bits(self.vlan.port_tag))
     }
 
-    /// Whether the VLAN mode allows the VSI to send tagged frames (or untagged frames, if `tagged` is false).
+    /// Whether the VLAN mode allows the VSI to send tagged frames or, if `tagged` is false, untagged frames.
     pub(super) const fn may_send(&self, tagged: bool) -> bool {
         let bit = if tagged { 0b10 } else { 0b01 };
         // Mode 0 is reserved. Allow all frames, because a VSI that cannot send is useless.

@@ -46,11 +46,15 @@ fn promiscuous_rule_matches_only_its_address_kind() {
         let mut driver = Driver::new();
         driver.add(Rule::new(FROM_PORT, PROMISCUOUS, to_vsi(1)).dst(rule));
         for (other, (_, dst)) in cases.into_iter().enumerate() {
-            assert_eq!(driver.receivers(&Frame::to(dst)).is_empty(), at != other, "{rule} {dst}");
+            assert_eq!(
+                driver.receivers(&Frame::to(dst)).is_empty(),
+                at != other,
+                "rule for {rule}, frame to {dst}"
+            );
             assert_eq!(
                 driver.receivers(&Frame::to(dst).vlan(5)).is_empty(),
                 at != other,
-                "{rule} {dst} in a vlan"
+                "rule for {rule}, frame to {dst} in a VLAN"
             );
         }
     }
@@ -202,7 +206,7 @@ fn vlan_pruning_limits_reception() {
     let list = driver.admit(0, &[1]);
     driver.admit(100, &[1]);
     driver.admit(200, &[2]);
-    assert_eq!(driver.receivers(&Frame::to(ME).vlan(300)), [1], "it does not prune yet");
+    assert_eq!(driver.receivers(&Frame::to(ME).vlan(300)), [1], "VLAN pruning is not enabled yet");
     driver.update(1, |context| context.switch.vlan_prune = true);
     for (frame, expected) in [
         (Frame::to(ME), vec![1]),
@@ -246,7 +250,11 @@ fn egress_vlan_pruning_limits_transmission() {
         context.vlan.port_tag = 100;
         context.vlan.insert_port_tag = true;
     });
-    assert_eq!(driver.send(&Frame::to(PEER)), Ok((true, vec![])), "the port's tag is inserted");
+    assert_eq!(
+        driver.send(&Frame::to(PEER)),
+        Ok((true, vec![])),
+        "the inserted port VLAN tag must be checked"
+    );
 }
 
 #[test]
