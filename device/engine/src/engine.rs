@@ -147,7 +147,7 @@ pub struct Engine {
     smi: Option<Qpn>,
     /// The QP that serves as QP1 on the wire.
     gsi: Option<Qpn>,
-    /// QPs that may have something to send, in the order of their turns. The current turn is that of the front QP.
+    /// QPs that may have something to send, in the order of their turns. The front QP has the current turn.
     ready: VecDeque<u32>,
     /// Number of frames that the front QP can still send in its turn; 0 before the turn starts.
     turn_left: u32,

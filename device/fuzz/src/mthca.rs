@@ -137,5 +137,5 @@ fn check_new_client(guest: &mut Guest) {
     let doorbell = guest.post_send(&sq(LOOPED), LOOPED, 0x0a, &guest::wqe(0x0a, LOOPED, 16, 8), false);
     guest.ring_doorbell(&doorbell);
     guest.turns(64);
-    assert_eq!(guest.syndromes(CQ), [0, 0], "a receive and a send complete");
+    assert_eq!(guest.syndromes(CQ), [0, 0], "the receive and the send must complete");
 }

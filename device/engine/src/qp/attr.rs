@@ -261,8 +261,8 @@ impl RnrTimer {
         }
     }
 
-    /// Returns the shortest timer that is at least as long as both this timer and `wait`, or the longest timer if none
-    /// is.
+    /// Returns the shortest timer that is at least as long as both this timer and `wait`, or the longest timer if
+    /// `wait` exceeds all timers.
     pub(crate) fn at_least(self, wait: Duration) -> Self {
         // Code 0 is the longest timer.
         let longer = (self.0..32).map(Self).find(|timer| timer.duration() >= wait);

@@ -377,7 +377,7 @@ fn descriptors(guest: &mut Guest, input: &mut Input<'_>) {
         let at = address(input, 0);
         let buffer = TRANSMIT_BUFFERS + u64::from(guest.interface.transmit_next) * STRIDE;
         let [first, second] = match choice % 8 {
-            // A descriptor of any type, defined or undefined.
+            // A descriptor of any type, including undefined ones.
             0 => [at, word],
             // A context descriptor: segmentation, tags, tunnels.
             1 => [word, word & !0xf | 1],
