@@ -1,4 +1,4 @@
-//! Allocator of 16-bit identifiers. It always allocates the lowest free identifier.
+//! An allocator of 16-bit identifiers, which always returns the lowest free one.
 
 /// A range of identifiers, each free or in use.
 #[derive(Clone, Debug)]

@@ -31,9 +31,9 @@ const ROCE: [u8; 54] = *b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0\
 /// Expected and actual counts of all frames with a given direction and length.
 #[derive(Default)]
 struct Known {
-    /// How often the frame must be output in total.
+    /// Number of times that the frame must be output.
     due: u64,
-    /// How often the frame has been output.
+    /// Number of times that the frame has been output.
     out: u64,
     /// Whether some of the frames may have been lost.
     lost: bool,

@@ -161,7 +161,7 @@ impl Fabric {
     }
 }
 
-/// Returns a MAD, which is valid about half of the time.
+/// Returns a MAD, which is valid about half the time.
 fn mad(input: &mut Input<'_>) -> Mad {
     let mut mad = [0; MAD_LEN];
     let (class, version) = CLASSES[usize::from(input.byte()) % CLASSES.len()];

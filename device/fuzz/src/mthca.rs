@@ -83,7 +83,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             guest.write(EQ_ARM, 1 << eqn);
         }
         26 => {
-            // Write to the data region the headers and payload that a management WQE sends.
+            // Write the headers and MAD of a management datagram to the data region, for a management WQE to send.
             let dlid = [2, 1, 0xffff, 0xbfff][usize::from(input.byte() % 4)];
             let bytes = guest::management(dlid, input.byte() % 2, input.bytes(255));
             guest.poke(DATA, &bytes);

@@ -234,7 +234,7 @@ impl Bench {
                     let sender = self.model.senders.get(&mac).expect("a peer must have sent from the MAC");
                     let from = self.model.number(sender.from).map_or(Route::Own, Route::Peer);
                     assert_eq!(route, from);
-                    assert!(self.now.saturating_since(sender.at) < AGEING, "{mac} has aged out");
+                    assert!(self.now.saturating_since(sender.at) < AGEING, "{mac} must have aged out");
                 }
             }
         }

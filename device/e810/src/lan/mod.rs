@@ -325,7 +325,7 @@ impl Lan {
         transmit.map_or(0, |transmit| transmit.queue.tail().into())
     }
 
-    /// Whether [`Lan::poll_frame`] may return another frame.
+    /// Returns whether [`Lan::poll_frame`] may return another frame.
     pub(super) fn has_work(&self) -> bool {
         !self.ready.is_empty()
     }

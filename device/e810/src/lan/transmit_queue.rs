@@ -157,7 +157,7 @@ impl TransmitQueue {
         }
     }
 
-    /// Whether another call to `poll` may make progress.
+    /// Returns whether another call to `poll` may make progress.
     pub(super) const fn has_work(&self) -> bool {
         self.segments.is_some() || self.head != self.tail
     }
@@ -320,7 +320,7 @@ impl TransmitQueue {
 }
 
 impl PendingFrame {
-    /// Whether a data descriptor has the same command and header lengths as the frame's first one.
+    /// Returns whether a data descriptor has the same command and header lengths as the frame's first one.
     fn matches_first(&self, data: &DataDescriptor) -> bool {
         let shared_bits = |command: Command| command.with_end_of_packet(false).with_report_status(false);
         self.first.is_none_or(|first| {

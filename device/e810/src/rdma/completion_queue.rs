@@ -230,8 +230,8 @@ impl CompletionQueue {
         PushError { fault, first: true }
     }
 
-    /// Whether the ring has room for `count` entries. One slot always stays free, to distinguish a full ring from an
-    /// empty one.
+    /// Returns whether the ring has room for `count` entries. One slot always stays free, to distinguish a full ring
+    /// from an empty one.
     fn has_room(&mut self, pages: Pages<'_>, count: u32) -> bool {
         // The consumer index in the shadow area is modulo the ring size, so it must be read at least once per pass over
         // the ring.

@@ -22,7 +22,7 @@ const OK: &str = "OK";
 
 pub(super) type Outcome = Result<Done, CqpError>;
 
-/// Result that a successful operation's completion reports.
+/// Result of a successful operation, as reported in its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     /// The completion only reports success.

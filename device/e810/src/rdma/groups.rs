@@ -22,7 +22,7 @@ pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;
 
 #[derive(Debug)]
 pub(in super::super) struct Groups {
-    /// Group indices are below this number. No index is in both tables, so it also limits their total size.
+    /// Group indices are below this number. No index is in both tables, so this number also limits their total size.
     max_groups: u32,
     groups: BTreeMap<u16, Group>,
     /// Contents of groups that were modified before their creation, see [`modify`](Self::modify).
@@ -133,7 +133,7 @@ impl Groups {
 }
 
 impl Group {
-    /// Whether this group has the same address and VLAN as `earlier`, and includes all members of `earlier`.
+    /// Returns whether this group has the same address and VLAN as `earlier`, and includes all members of `earlier`.
     fn extends(&self, earlier: &Self) -> bool {
         let is_same = self.address == earlier.address && self.vlan == earlier.vlan;
         is_same && earlier.members.iter().all(|member| self.members.contains(member))

@@ -163,7 +163,7 @@ impl QueuePair {
         Modify { to, attrs, send_psn: None, recv_psn: None, notify_drained: false }
     }
 
-    /// Whether this is a connection whose peer's MAC address is unknown.
+    /// Returns whether this is a connection whose peer's MAC address is unknown.
     pub(super) fn lacks_peer(&self) -> bool {
         self.service == send_wqe::Service::Connection && self.peer.is_none()
     }
@@ -334,7 +334,7 @@ pub(super) fn sge(fragment: &Fragment) -> Sge {
     Sge { va: fragment.va, lkey: fragment.key, len: fragment.len }
 }
 
-/// Whether section 13.3 permits the state transition.
+/// Returns whether section 13.3 permits the state transition.
 fn is_valid_transition(from: QpState, to: QpState) -> bool {
     use QpState::{Error, Idle, Rtr, Rts, Sqd};
     to == Error

@@ -123,8 +123,8 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, polarity_matches: bo
     found
 }
 
-/// Whether an operation unmaps segments. Only the entries in the operation itself are checked, not the
-/// entries in memory.
+/// Returns whether an operation unmaps segments. Only the entries in the operation itself are checked, not the entries
+/// in memory.
 fn unmaps_segments(command: &UpdateSegments) -> bool {
     let first = Some(&command.first).filter(|_| !command.skip_first);
     let others = [&command.second, &command.third].into_iter().filter(|entry| entry.valid);

@@ -37,7 +37,7 @@ impl Default for VsiRss {
 }
 
 impl VsiRss {
-    /// Whether a key was set. Without a key, no frame is hashed.
+    /// Returns whether a key was set. Without a key, no frame is hashed.
     pub(super) const fn has_key(&self) -> bool {
         self.key.is_some()
     }

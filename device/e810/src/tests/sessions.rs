@@ -57,8 +57,8 @@ fn parse(text: &str) -> Line<'_> {
     Line { text, command, reply: AdminReply { status, parameters: answer, buffer: output } }
 }
 
-/// Whether the response to a command may differ from the recording. The capabilities differ, because the recorded
-/// devices had no RDMA.
+/// Returns whether the response to a command may differ from the recording. The capabilities differ, because the
+/// recorded devices had no RDMA.
 fn may_differ(opcode: Option<Opcode>) -> bool {
     matches!(opcode, Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities))
 }

@@ -515,5 +515,9 @@ fn unmapping_tso_buffer_stops_queue() {
     bench.memory.unmap(Iova::new(BUFFERS), MEMORY - BUFFERS).unwrap();
     assert_eq!(bench.poll(), None);
     assert!(bench.lan.take_malicious());
-    assert_eq!(bench.memory.peek::<1>(ring.at + 16 + 8)[0] & 0xf, 0, "the frame was not read completely");
+    assert_eq!(
+        bench.memory.peek::<1>(ring.at + 16 + 8)[0] & 0xf,
+        0,
+        "a descriptor is not done if its frame was not read completely"
+    );
 }

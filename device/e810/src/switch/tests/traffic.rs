@@ -116,7 +116,7 @@ fn ethertype_rules_apply_only_in_their_direction() {
     );
 }
 
-/// Drivers always add the EtherType rules of this test at probe.
+/// When they probe the device, drivers always add the EtherType rules that this test adds.
 #[test]
 fn control_frames_require_destination_override() {
     let mut driver = Driver::new();

@@ -36,7 +36,7 @@ fn between(src: IpAddr, dst: IpAddr) -> IpAddrs {
     }
 }
 
-/// Returns a pair of devices with UD queue pairs, and a frame from device a to device b.
+/// Returns a pair of devices with UD queue pairs, and a frame from device `a` to device `b`.
 fn datagram() -> (Pair, Vec<u8>) {
     let mut pair = Pair::new(QpKind::Ud, |_| {});
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));

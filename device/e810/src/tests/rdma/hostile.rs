@@ -49,7 +49,7 @@ struct Hostile {
     refused: usize,
     /// Number of asynchronous events on both devices.
     events: usize,
-    /// Number of frames that device a has sent.
+    /// Number of frames that device `a` has sent.
     frames: usize,
 }
 

@@ -16,13 +16,13 @@ const VA_BASED: u64 = 1 << 53;
 const TYPE_1: u64 = 1 << 54;
 const FENCE: u64 = 1 << 61;
 
-/// Key of a region that b allocates for fast registration. The key byte is 0.
+/// Key of a region that `b` allocates for fast registration. The key byte is 0.
 const REGION: u32 = 0x6cdb_0e00;
-/// Key of a type 1 window that b allocates. The key byte is 0.
+/// Key of a type 1 window that `b` allocates. The key byte is 0.
 const WINDOW: u32 = 0x513b_af00;
-/// Key of a type 2 window that b allocates. The key byte is 0.
+/// Key of a type 2 window that `b` allocates. The key byte is 0.
 const WINDOW_2: u32 = 0x0318_d000;
-/// Key of a region that b registers with "register MR", with all rights.
+/// Key of a region that `b` registers with "register MR", with all rights.
 const PARENT: u32 = 0x011e_be03;
 const LEN: u64 = 0x2000;
 
@@ -68,7 +68,7 @@ fn allocate_type_2(driver: &mut Driver) {
     driver.perform_well(&Operation::AllocateStag(command));
 }
 
-/// Allocates [`REGION`] and [`WINDOW`] at b and registers [`PARENT`]. Only [`PARENT`] is valid.
+/// Allocates [`REGION`] and [`WINDOW`] on `b` and registers [`PARENT`]. Only [`PARENT`] is valid.
 fn with_keys(change: impl Fn(&mut QpContext)) -> Pair {
     let mut pair = Pair::new(QpKind::Rc, change);
     allocate(&mut pair.b, REGION, true);
@@ -78,7 +78,7 @@ fn with_keys(change: impl Fn(&mut QpContext)) -> Pair {
 }
 
 impl Pair {
-    /// Executes a WQE at b and asserts that it completes.
+    /// Executes a WQE on `b` and asserts that it completes.
     #[track_caller]
     fn execute_at_b(&mut self, wqe: &[u8]) {
         let index = self.b.post_send(QPN, wqe);
@@ -87,7 +87,7 @@ impl Pair {
         assert_eq!((done.error, done.wqe_index, self.b.next_async_event()), (false, index, None));
     }
 
-    /// Writes 64 bytes from a, using a key of b.
+    /// Writes 64 bytes from `a` to `b`, using one of `b`'s keys.
     fn write_by(&mut self, key: u32, at: u64) -> u16 {
         let wqe = gather(SIGNALED | WRITE | u64::from(key), at, None, &[fragment(SOURCE, 0, 64)]);
         let request = self.a.post_send(QPN, &wqe);
@@ -95,7 +95,7 @@ impl Pair {
         request
     }
 
-    /// Asserts that a write from a, using a key of b, fails on both sides.
+    /// Asserts that a write from `a` with one of `b`'s keys fails on both sides.
     #[track_caller]
     fn assert_refused(&mut self, key: u32, at: u64, code: u16) {
         let request = self.write_by(key, at);
