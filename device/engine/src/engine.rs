@@ -118,7 +118,8 @@ pub enum QpError {
 ///     }
 /// }
 ///
-/// /// Ends a round. Returns when the next round begins if no input arrives earlier. A past time means immediately.
+/// /// Ends a round. Returns the time at which the next round begins if no input arrives earlier. A time in the past
+/// /// means that it begins immediately.
 /// fn drain(
 ///     engine: &mut Engine,
 ///     host: &mut impl Host,

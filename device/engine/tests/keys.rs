@@ -302,8 +302,8 @@ fn duplicate_read_is_dropped_after_key_invalidation() {
     let old = pair.bytes(A, 0x100, 600).to_vec();
     let remote = engine::Remote { rkey: Rkey::new(FAST), ..remote(0x200) };
     pair.post(A, request(1, SendOp::Read { remote, invalidate: None }, &[sge(0x100, 600)]));
-    let question = pair.frames(A);
-    question.iter().for_each(|frame| pair.deliver(B, frame));
+    let requests = pair.frames(A);
+    requests.iter().for_each(|frame| pair.deliver(B, frame));
     assert_eq!(pair.frames(B).len(), 3, "three responses are sent, and all are lost");
     pair.post(B, invalidate(9, FAST));
     assert_eq!((pair.frames(B).len(), pair.b.sends()), (0, ok([9])));

@@ -247,8 +247,8 @@ impl Bench {
         for (page, known) in (0..).zip(&self.model.pages) {
             let Some(Page { place: Some((of, at)), read: true, .. }) = known else { continue };
             let result = self.memory.read(Iova::new(address(page)), &mut [0; 16]);
-            let is_gone = *of == file && *at >= left;
-            assert!(!is_gone || result.is_err() && self.memory.is_lost(), "page {page} was truncated");
+            let is_truncated = *of == file && *at >= left;
+            assert!(!is_truncated || result.is_err() && self.memory.is_lost(), "page {page} was truncated");
             assert!(*of == file || result.is_ok(), "page {page} belongs to a different file");
         }
         self.memory.unmap_all();

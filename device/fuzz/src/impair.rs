@@ -158,10 +158,11 @@ impl Bench {
                 hit.push(after.rule.action);
             }
         }
-        let is = |wanted: fn(&Action) -> bool| hit.iter().filter(|action| wanted(action)).count() as u64;
-        let dropped = is(|action| matches!(action, Action::Drop)) > 0;
-        let copies = is(|action| matches!(action, Action::Duplicate { .. }));
-        let altering = is(|action| matches!(action, Action::Corrupt | Action::MarkCe)) > 0;
+        let count_hits =
+            |matches: fn(&Action) -> bool| hit.iter().filter(|action| matches(action)).count() as u64;
+        let dropped = count_hits(|action| matches!(action, Action::Drop)) > 0;
+        let copies = count_hits(|action| matches!(action, Action::Duplicate { .. }));
+        let altering = count_hits(|action| matches!(action, Action::Corrupt | Action::MarkCe)) > 0;
         let due = if dropped { 0 } else { 1 + copies };
         let side = usize::from(direction == Direction::Tx);
         self.held[side] += due;

@@ -335,7 +335,7 @@ impl Client {
         while let Ok(len @ 1..) = self.stream.read(&mut part) {
             self.received.extend_from_slice(&part[..len]);
         }
-        let came = self.received.len() > before;
+        let arrived = self.received.len() > before;
         while let Some(header) = self.received.first_chunk::<HEADER>() {
             let size = u32::from_ne_bytes([header[4], header[5], header[6], header[7]]) as usize;
             assert!(size >= HEADER, "a reply of {size} bytes is shorter than its header");
@@ -355,7 +355,7 @@ impl Client {
             }
             self.received.drain(..size);
         }
-        came
+        arrived
     }
 }
 

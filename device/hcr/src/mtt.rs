@@ -140,11 +140,11 @@ mod tests {
             |mtt| mtt.reserve(600, 1).unwrap(),
             |mtt| mtt.invalidate(0..=0),
         ];
-        let mut met = vec![(&mtt).generation(), (&written(0, &[4])).generation()];
+        let mut seen = vec![(&mtt).generation(), (&written(0, &[4])).generation()];
         for change in changes {
             change(&mut mtt);
-            assert!(!met.contains(&(&mtt).generation()));
-            met.push((&mtt).generation());
+            assert!(!seen.contains(&(&mtt).generation()));
+            seen.push((&mtt).generation());
         }
         assert_eq!((&mtt).generation(), (&mtt).generation());
     }

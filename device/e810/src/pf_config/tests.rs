@@ -151,10 +151,10 @@ fn random_commands_keep_scheduler_and_switch_consistent() {
             let to =
                 *[Destination::Rules, Destination::Wire, Destination::Vsi(vsi)].choose(&mut rng).unwrap();
             let route = device.transmit(vsi, &frame, to);
-            let takers = device.receive(&frame);
-            for taker in takers.iter().chain(route.iter().flat_map(|route| route.vsis.iter())) {
-                let vsi = device.vsis.get(taker).expect("frames go only to existing VSIs");
-                device.vsis.steer(taker, vsi, &frame);
+            let receivers = device.receive(&frame);
+            for receiver in receivers.iter().chain(route.iter().flat_map(|route| route.vsis.iter())) {
+                let vsi = device.vsis.get(receiver).expect("frames go only to existing VSIs");
+                device.vsis.steer(receiver, vsi, &frame);
             }
         }
         // If too few commands succeeded, the test would mostly cover rejections.

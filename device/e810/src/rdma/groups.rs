@@ -99,8 +99,8 @@ impl Groups {
     /// Fails if the index is out of range, or the member list is not in mapped memory.
     pub(super) fn modify(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
         let modified = self.read(dma, command)?;
-        let is_there = self.groups.contains_key(&command.group);
-        let place = if is_there { &mut self.groups } else { &mut self.modified };
+        let exists = self.groups.contains_key(&command.group);
+        let place = if exists { &mut self.groups } else { &mut self.modified };
         place.insert(command.group, modified);
         Ok(Done::Plain)
     }

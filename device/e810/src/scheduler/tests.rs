@@ -254,17 +254,17 @@ fn elements_can_be_configured_suspended_and_resumed() {
 #[test]
 fn rejects_rate_profiles_past_limit() {
     let mut scheduler = Scheduler::default();
-    let asked = RateProfile { level: 3, kind: 2, burst: 1500, ..RateProfile::default() };
+    let template = RateProfile { level: 3, kind: 2, burst: 1500, ..RateProfile::default() };
     for number in 1..MAX_RATE_PROFILES {
-        let mut buffer = asked.emit();
+        let mut buffer = template.emit();
         assert_eq!(scheduler.add_profiles(1, &mut buffer), Ok(1));
-        assert_eq!(RateProfile::parse(&buffer), RateProfile { profile: number, ..asked });
+        assert_eq!(RateProfile::parse(&buffer), RateProfile { profile: number, ..template });
     }
-    assert_eq!(scheduler.add_profiles(1, &mut asked.emit()).unwrap_err().status, AdminStatus::NoSpace);
-    let mut seventh = RateProfile { profile: 7, ..asked }.emit();
+    assert_eq!(scheduler.add_profiles(1, &mut template.emit()).unwrap_err().status, AdminStatus::NoSpace);
+    let mut seventh = RateProfile { profile: 7, ..template }.emit();
     assert_eq!(scheduler.remove_profiles(1, &mut seventh), Ok(1));
     assert_eq!(scheduler.remove_profiles(1, &mut seventh).unwrap_err().status, AdminStatus::NoEntry);
-    for wrong in [RateProfile { level: 9, ..asked }, RateProfile { kind: 3, ..asked }] {
+    for wrong in [RateProfile { level: 9, ..template }, RateProfile { kind: 3, ..template }] {
         let refused = scheduler.add_profiles(1, &mut wrong.emit()).unwrap_err();
         assert_eq!(refused.status, AdminStatus::Invalid, "{wrong:?}");
     }

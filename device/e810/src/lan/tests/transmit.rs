@@ -163,16 +163,16 @@ fn checksum_offload_ignores_old_field_value() {
 fn only_rs_descriptors_are_marked_done() {
     let mut bench = Bench::new();
     let mut ring = Ring::new(&mut bench, QUEUE);
-    let quiet = ring.frame(&bench, &[1; 100], 100, EOP, 0);
-    let asking = ring.frame(&bench, &[2; 100], 30, EOP | RS, 7 << 48);
-    let first_buffer = asking - 48;
-    let before: [u8; 16] = bench.memory.peek(asking);
+    let without_rs = ring.frame(&bench, &[1; 100], 100, EOP, 0);
+    let with_rs = ring.frame(&bench, &[2; 100], 30, EOP | RS, 7 << 48);
+    let first_buffer = with_rs - 48;
+    let before: [u8; 16] = bench.memory.peek(with_rs);
     ring.doorbell(&mut bench);
 
     bench.poll().unwrap();
     assert!(bench.lan.take_causes().is_empty());
     assert_eq!(
-        bench.memory.peek::<16>(asking),
+        bench.memory.peek::<16>(with_rs),
         before,
         "the descriptor is not done until its frame has been read"
     );
@@ -181,8 +181,8 @@ fn only_rs_descriptors_are_marked_done() {
     assert_eq!(bench.lan.take_causes()[..], [Cause::Transmit { queue: QUEUE, done: 1 }]);
     let mut done = before;
     done[8] |= 0xf;
-    assert_eq!(bench.memory.peek::<16>(asking), done, "only the descriptor type changes");
-    for place in [quiet, first_buffer] {
+    assert_eq!(bench.memory.peek::<16>(with_rs), done, "only the descriptor type changes");
+    for place in [without_rs, first_buffer] {
         assert_eq!(
             bench.memory.peek::<1>(place + 8)[0] & 0xf,
             0,

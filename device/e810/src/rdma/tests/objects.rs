@@ -169,16 +169,16 @@ fn rejects_duplicate_and_unknown_event_queues() {
     assert_eq!(refused(&mut driver, &Operation::CreateCeq(ceq(0))), codes(CqpErrorCode::Exists));
     assert_eq!(refused(&mut driver, &Operation::CreateCeq(ceq(16))), codes(CqpErrorCode::Invalid));
     driver.perform_well(&Operation::CreateCeq(ceq(15)));
-    let gone = Operation::DestroyCeq(DestroyCeq { ceq: 15 });
-    driver.perform_well(&gone);
-    assert_eq!(refused(&mut driver, &gone), codes(CqpErrorCode::NoObject));
+    let destroy = Operation::DestroyCeq(DestroyCeq { ceq: 15 });
+    driver.perform_well(&destroy);
+    assert_eq!(refused(&mut driver, &destroy), codes(CqpErrorCode::NoObject));
     let none = CreateCeq { entries: 0, ..ceq(1) };
     assert_eq!(refused(&mut driver, &Operation::CreateCeq(none)), codes(CqpErrorCode::Invalid));
     let aeq = CreateAeq { entries: 16, ring: Iova::new(0x90_0000), ..CreateAeq::default() };
     assert_eq!(refused(&mut driver, &Operation::CreateAeq(aeq)), codes(CqpErrorCode::Exists));
-    let gone = Operation::DestroyAeq(Acknowledged { operand: 0 });
-    driver.perform_well(&gone);
-    assert_eq!(refused(&mut driver, &gone), codes(CqpErrorCode::NoObject));
+    let destroy = Operation::DestroyAeq(Acknowledged { operand: 0 });
+    driver.perform_well(&destroy);
+    assert_eq!(refused(&mut driver, &destroy), codes(CqpErrorCode::NoObject));
     driver.perform_well(&Operation::CreateAeq(aeq));
 }
 

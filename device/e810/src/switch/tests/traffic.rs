@@ -279,6 +279,6 @@ fn vlan_mode_discards_tagged_frames() {
     driver.update(1, |context| context.vlan.transmit = 1);
     assert_eq!(driver.send(&Frame::to(PEER)), Ok((true, vec![])));
     assert_eq!(driver.send(&Frame::to(PEER).vlan(5)), Err(DiscardError::VlanMode));
-    let nobody = driver.0.transmit(VsiNumber::new(7), &Frame::to(PEER).layers(), Destination::Rules);
-    assert_eq!(nobody, Err(DiscardError::NoVsi));
+    let unknown_vsi = driver.0.transmit(VsiNumber::new(7), &Frame::to(PEER).layers(), Destination::Rules);
+    assert_eq!(unknown_vsi, Err(DiscardError::NoVsi));
 }

@@ -275,8 +275,8 @@ fn full_arp_table_is_reported_once() {
     assert_eq!(reason(&driver, other).as_deref(), Some("arp_table_full"));
 
     // Free an entry and fill the table up again.
-    let gone = ManageArp { index: ArpIndex::new(3), ..ManageArp::default() };
-    driver.perform_well(&Operation::ManageArp(gone));
+    let delete = ManageArp { index: ArpIndex::new(3), ..ManageArp::default() };
+    driver.perform_well(&Operation::ManageArp(delete));
     let before = ignored(&driver, "arp_table_full");
     driver.set_neighbour(3, mac(2));
     assert_eq!(ignored(&driver, "arp_table_full"), before + 1);

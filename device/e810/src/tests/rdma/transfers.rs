@@ -365,8 +365,8 @@ fn arp_change_updates_connections() {
     assert_eq!((lost.len(), &lost[0][..6]), (1, &mac(9).0[..]));
     pair.a.set_neighbour(2, mac(2));
     // Deleting the entry does not affect connections.
-    let gone = ManageArp { index: ArpIndex::new(2), ..ManageArp::default() };
-    pair.a.perform_well(&Operation::ManageArp(gone));
+    let delete = ManageArp { index: ArpIndex::new(2), ..ManageArp::default() };
+    pair.a.perform_well(&Operation::ManageArp(delete));
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     let later = pair.a.bus.now + std::time::Duration::from_millis(100);
     pair.a.bus.advance(later);

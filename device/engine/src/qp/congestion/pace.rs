@@ -63,7 +63,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Creates the limiter of a flow that has been unlimited so far.
+    /// Creates the limiter for a flow that has been unlimited so far.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             rate: LINE_RATE,
