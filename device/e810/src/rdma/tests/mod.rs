@@ -171,7 +171,7 @@ fn armed_cq_raises_one_event() {
 fn arming_cq_with_unread_entry_raises_event() {
     let mut driver = brought_up();
     driver.perform_well(&NOP);
-    // Software has not read the entry yet.
+    // Reset the consumer index, as if software had not read the entry yet.
     driver.bus.poke(CCQ_SHADOW, &0_u64.to_le_bytes());
     driver.arm(0, CCQ_SHADOW, ARM_NEXT);
     driver.bus.settle();

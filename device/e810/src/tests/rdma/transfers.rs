@@ -32,7 +32,7 @@ fn send_completes_on_both_sides() {
     };
     assert_eq!(pair.sent(), expected);
     let received = pair.received();
-    // The last packet is a SEND Last without immediate data.
+    // The CQE has the opcode of the last packet, a SEND Last without immediate data.
     let expected = Cqe {
         len: 4000,
         context: CONTEXT + 2,
