@@ -1,4 +1,4 @@
-//! The device: decoding of BAR0 registers, resets, and the front-end interface.
+//! The device: BAR0 register decoding, resets, and the front-end interface.
 //!
 //! # Spec
 //! E810 interface, sections 1 and 2.
@@ -192,8 +192,8 @@ impl Frontend for E810 {
                 table: (Bar::Bar3, pci::MSIX_TABLE),
                 pending: (Bar::Bar3, pci::MSIX_PBA),
             },
-            // `ice` shares state among functions with equal serial numbers, so each device in a guest must have a
-            // different serial number.
+            // `ice` shares state among functions with equal serial numbers, so each device in a guest must have its
+            // own.
             serial_number: Some(u64::from_be_bytes([a, b, c, 0xff, 0xff, d, e, f])),
         }
     }

@@ -62,7 +62,7 @@ pub struct Function {
     pub stored: Stored,
     /// Whether the driver has enabled link status events.
     pub link_events: bool,
-    /// Maximum frame size of the MAC, including the check sequence.
+    /// Maximum frame size of the MAC, including the FCS.
     pub max_frame: u16,
     pub(super) pf_config: PfConfig,
     pub(super) strict: Strict,

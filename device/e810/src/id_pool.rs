@@ -1,4 +1,4 @@
-//! Allocator of 16-bit identifiers. It always allocates the lowest free identifier.
+//! An allocator of 16-bit identifiers, which always returns the lowest free one.
 
 /// A range of identifiers, each free or in use.
 #[derive(Clone, Debug)]
@@ -72,7 +72,10 @@ mod tests {
             [Some(1), Some(2), Some(3), None]
         );
         assert!(numbers.release(2) && !numbers.release(2) && !numbers.is_used(2));
-        assert!(!numbers.release(0) && !numbers.release(4), "not of this range");
+        assert!(
+            !numbers.release(0) && !numbers.release(4),
+            "identifiers outside the range cannot be released"
+        );
         assert_eq!((numbers.used(), numbers.free()), (2, 1));
         assert_eq!(numbers.allocate(), Some(2));
     }

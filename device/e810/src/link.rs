@@ -8,7 +8,7 @@ use protocol::hca::e810::admin::link::{LinkStatus, PhyAbilities, PhyCapabilities
 
 use super::options::LinkSpeed;
 
-/// Maximum frame size in bytes, including the check sequence.
+/// Maximum frame size in bytes, including the FCS.
 pub const MAX_FRAME: u16 = 9728;
 
 /// FEC options of the PHY: Reed-Solomon and Firecode (BASE-R).
@@ -45,7 +45,7 @@ impl Link {
         self.enabled && port.is_up()
     }
 
-    /// Returns the PHY capabilities. They are the same for all of the command's report modes.
+    /// Returns the PHY capabilities, which are the same for all report modes of the command.
     pub fn phy(&self) -> PhyCapabilities {
         let mut abilities = PhyAbilities::TX_PAUSE
             | PhyAbilities::RX_PAUSE

@@ -36,7 +36,7 @@ impl Package {
         self.complete = self.metadata.is_some();
     }
 
-    /// Whether a package is loaded.
+    /// Returns whether a package is loaded.
     pub fn is_complete(&self) -> bool {
         self.complete
     }

@@ -63,8 +63,8 @@ pub(super) fn receive_queues(count: u16) -> u32 {
     VALID | u32::from(count.saturating_sub(1)) << 16
 }
 
-/// Whether a register belongs to a queue or a vector that the function does not have. Doorbells of transmit queues are
-/// excluded, because they are checked against the enabled queues.
+/// Returns whether a register belongs to a queue or a vector that the function does not have. Doorbells of transmit
+/// queues are excluded, because they are checked against the enabled queues.
 pub(super) const fn is_past_limit(register: Register, options: &Options) -> bool {
     match register {
         Register::QrxCtrl(queue)

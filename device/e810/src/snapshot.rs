@@ -44,7 +44,7 @@ fn rdma<'a>(device: &'a impl AsRef<State>, cx: &TableContext<'a>) -> View<'a> {
     View { rdma, vectors, cx: *cx }
 }
 
-/// Returns the queue rows in order of position, starting at position `from`.
+/// Returns the rows of the queue table in order, starting at position `from`.
 fn queues(state: &State, from: u64) -> impl Iterator<Item = (u64, QueueRow)> {
     state
         .lan

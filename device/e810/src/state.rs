@@ -27,7 +27,7 @@ pub(super) struct State {
     pub(super) function: Function,
     /// LAN data path; its statistics survive resets.
     pub(super) lan: Lan,
-    /// Set if the last poll for a frame stopped at its bound, so that more frames may be pending.
+    /// Set if the last poll for a frame stopped at its bound, so more frames may be pending.
     pub(super) more_frames: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Test helpers: a guest with an E810 and the test driver of the `drivers` crate.
+//! Test helpers: a guest with an E810, driven by the test driver from the `drivers` crate.
 
 use card::frontend::Interface as _;
 use card::frontend::testing::Guest;

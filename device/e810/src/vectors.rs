@@ -231,7 +231,7 @@ impl Vectors {
         }
     }
 
-    /// Sets bits of PFINT_OICR. Fires [`Cause::Other`] if any set bit is enabled.
+    /// Sets bits of PFINT_OICR. Fires [`Cause::Other`] if any bit that is now set is also enabled.
     pub fn fire_other(&mut self, cx: &mut Context<'_>, causes: OtherCauses) {
         self.causes |= causes;
         self.fire_enabled(cx);
@@ -252,7 +252,7 @@ impl Vectors {
         self.enabled_causes.bits()
     }
 
-    /// Writes PFINT_OICR_ENA. Fires [`Cause::Other`] if any set bit of PFINT_OICR is enabled.
+    /// Writes PFINT_OICR_ENA. Fires [`Cause::Other`] if it enables any bit that is set in PFINT_OICR.
     pub fn enable_other(&mut self, cx: &mut Context<'_>, causes: u32) {
         self.enabled_causes = OtherCauses::from_bits_retain(causes);
         self.fire_enabled(cx);

@@ -118,7 +118,8 @@ pub enum QpError {
 ///     }
 /// }
 ///
-/// /// Ends a round. Returns when the next round begins if no input arrives earlier. A past time means immediately.
+/// /// Ends a round. Returns the time at which the next round begins if no input arrives earlier. A time in the past
+/// /// means that it begins immediately.
 /// fn drain(
 ///     engine: &mut Engine,
 ///     host: &mut impl Host,
@@ -147,7 +148,7 @@ pub struct Engine {
     smi: Option<Qpn>,
     /// The QP that serves as QP1 on the wire.
     gsi: Option<Qpn>,
-    /// QPs that may have something to send, in the order of their turns. The current turn is that of the front QP.
+    /// QPs that may have something to send, in the order of their turns. The front QP has the current turn.
     ready: VecDeque<u32>,
     /// Number of frames that the front QP can still send in its turn; 0 before the turn starts.
     turn_left: u32,

@@ -352,7 +352,7 @@ pub trait Host {
     }
 
     /// Called for each request of the peer that the responder of `qpn` has executed, except for SENDs, and for each
-    /// duplicate that it has answered. An unreliable QP reports its WRITEs only.
+    /// duplicate that it has answered. An unreliable QP reports only WRITEs.
     fn request_executed(&mut self, qpn: Qpn, request: PeerRequest) {
         let _ = (qpn, request);
     }

@@ -28,7 +28,8 @@ impl PooledSlots {
     }
 
     /// Returns the factor by which a full request queue grows. The factor is high while more than half of the pool is
-    /// free: each growth moves all requests, and a burst of messages often fills a queue that has just been shrunk.
+    /// free, because each growth moves all requests, and a burst of messages often fills a queue that has just been
+    /// shrunk.
     fn growth_of_requests(self) -> usize {
         if self.requests < limits::POOLED_REQUESTS / 2 { 8 } else { 2 }
     }

@@ -20,7 +20,7 @@ fn flood(trigger: Trigger) -> Vec<Vec<u8>> {
     for _ in 0..FLOOD {
         trigger(&mut pair);
         let frames = pair.frames(B);
-        assert!(frames.len() <= 1, "{frames:02x?}");
+        assert!(frames.len() <= 1, "one packet caused several replies: {frames:02x?}");
         replies.extend(frames);
     }
     replies

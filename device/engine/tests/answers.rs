@@ -50,7 +50,7 @@ fn outcome(wr: &SendRequest, answer: impl FnOnce(&mut Pair)) -> Outcome {
             Outcome::Bad
         }
         [] => {
-            assert_eq!(pair.frames(A).len(), 0, "nothing is retransmitted");
+            assert_eq!(pair.frames(A).len(), 0, "the response must not cause a retransmission");
             Outcome::Open(pair.snapshot(A).unacked_psn.since(psn_a()).cast_unsigned())
         }
         ref other => panic!("{other:?}"),
@@ -115,7 +115,11 @@ fn read_response_with_wrong_opcode_or_length_fails_read() {
                 let failed = [(1, Err(Status::BadResponse))];
                 assert_eq!(pair.a.sends(), failed, "{operation:?} of {len} bytes as response {index}");
             }
-            assert_eq!(pair.bytes(A, 0x8000 + 600, 8), Pair::new().bytes(A, 0x8000 + 600, 8), "behind it");
+            assert_eq!(
+                pair.bytes(A, 0x8000 + 600, 8),
+                Pair::new().bytes(A, 0x8000 + 600, 8),
+                "memory past the end of the READ is unchanged"
+            );
         }
     }
 }
@@ -235,7 +239,7 @@ fn ack_ends_rnr_wait() {
     acknowledge(&mut pair, psn_a(), Syndrome::RnrNak { timer: 0 });
     acknowledge(&mut pair, psn_a(), ACK);
     assert_eq!(pair.a.sends(), ok([1]));
-    assert_eq!(pair.frames(A).len(), 1, "the second, immediately");
+    assert_eq!(pair.frames(A).len(), 1, "the second SEND is sent immediately");
 }
 
 #[test]
@@ -258,7 +262,7 @@ fn timeouts_and_sequence_naks_share_retry_counter() {
         let mut pair = Pair::with(|_, attrs| attrs.retry_count = retry_count);
         pair.post(A, write(1, 0x8000, 10));
         for attempt in 0..=retry_count {
-            assert_eq!(pair.a.sends(), [], "{retry_count}");
+            assert_eq!(pair.a.sends(), [], "attempt {attempt} of {retry_count}: the request is pending");
             assert_eq!(pair.frames(A).len(), 1, "attempt {attempt} of {retry_count}");
             if attempt == 1 {
                 acknowledge(&mut pair, psn_a(), Syndrome::Nak(NakCode::PsnSequence));
@@ -282,13 +286,13 @@ fn ack_timer_restarts_on_progress_but_not_on_sending() {
         pair.advance(third);
     }
     pair.advance(Duration::from_nanos(2));
-    assert_eq!(pair.frames(A).len(), 3, "a timeout after the first");
+    assert_eq!(pair.frames(A).len(), 3, "the timer must run from the first packet");
     pair.advance(2 * third);
     acknowledge(&mut pair, psn_a(), ACK);
     pair.advance(2 * third);
     assert_eq!(pair.frames(A).len(), 0);
     pair.advance(third + Duration::from_nanos(2));
-    assert_eq!(pair.frames(A).len(), 2, "a timeout after the acknowledge");
+    assert_eq!(pair.frames(A).len(), 2, "the ACK must restart the timer");
 }
 
 /// If no response to a READ has arrived, the READ is repeated unchanged, because nothing suggests that its response is
@@ -318,9 +322,13 @@ fn sequence_naks_after_lost_read_trigger_one_retransmission() {
     assert_eq!(pair.frames(A).len(), 9);
     for n in 2..9 {
         acknowledge(&mut pair, psn_a().advance(n), Syndrome::Nak(NakCode::PsnSequence));
-        assert_eq!(pair.frames(A).len(), if n == 2 { 9 } else { 0 }, "NAK of packet {n}");
+        assert_eq!(pair.frames(A).len(), if n == 2 { 9 } else { 0 }, "NAK for packet {n}");
     }
     pair.advance(TIMEOUT);
-    assert_eq!(pair.flow().len(), 9 + 2, "a response, and one acknowledge for all");
+    assert_eq!(
+        pair.flow().len(),
+        9 + 2,
+        "9 retransmitted packets, a READ response, and one ACK for all WRITEs"
+    );
     assert_eq!(pair.a.sends(), ok(1..10));
 }

@@ -135,10 +135,13 @@ fn event_backlog_pauses_flushing() {
         frames(&mut engine, &mut host);
     }
     let waiting = std::iter::from_fn(|| engine.poll_event()).count();
-    assert!(waiting < 20_000, "{waiting} events");
-    assert!(engine.poll_timeout().is_some_and(|at| at <= Instant::from_nanos(1_000_000_000)), "resumes");
+    assert!(waiting < 20_000, "{waiting} events are queued");
+    assert!(
+        engine.poll_timeout().is_some_and(|at| at <= Instant::from_nanos(1_000_000_000)),
+        "flushing must continue later"
+    );
     frames(&mut engine, &mut host);
-    assert!(engine.poll_event().is_some(), "flushing resumes once there is room");
+    assert!(engine.poll_event().is_some(), "flushing must resume once the events have been polled");
 }
 
 /// Each call must be bounded, because a host may write a trace line for each flushed request.
@@ -156,11 +159,15 @@ fn flush_of_endless_queues_is_bounded_per_call() {
     for period in 1..50 {
         let before = fetched(&host);
         frames(&mut engine, &mut host);
-        assert!((1..=1024).contains(&(fetched(&host) - before)), "{} requests", fetched(&host) - before);
+        assert!(
+            (1..=1024).contains(&(fetched(&host) - before)),
+            "one call fetched {} requests",
+            fetched(&host) - before
+        );
         while engine.poll_event().is_some() {}
         engine.handle_timeout(Instant::from_nanos(period * 20_000_000), &mut host);
         let events = std::iter::from_fn(|| engine.poll_event()).count();
-        assert!(events <= 1024 + 512, "{events} events");
+        assert!(events <= 1024 + 512, "one call produced {events} events");
     }
 }
 
@@ -187,7 +194,7 @@ fn alternating_acks_and_rnr_naks_are_bounded() {
         engine.handle_packet(Instant::ZERO, &encap, &packet, &mut host);
     }
     let answers = frames(&mut engine, &mut host);
-    assert!((1..=128).contains(&answers), "{answers} replies");
+    assert!((1..=128).contains(&answers), "{answers} replies are pending");
 }
 
 #[test]
@@ -201,8 +208,8 @@ fn shared_request_pool_reserves_slots_for_each_qp() {
     }
     frames(&mut engine, &mut host);
     let fetched: u32 = host.sends_fetched.iter().sum();
-    assert!(fetched < (1 << 16) + 4 * QPS + 128, "{fetched} requests");
-    assert!(host.sends_fetched.iter().all(|fetched| *fetched >= 4), "every QP has its reserved slots");
+    assert!(fetched < (1 << 16) + 4 * QPS + 128, "{fetched} requests were fetched");
+    assert!(host.sends_fetched.iter().all(|fetched| *fetched >= 4), "every QP can use its reserved slots");
 
     // Destroying a QP returns its slots.
     for qpn in (0..QPS).map(Qpn::new) {

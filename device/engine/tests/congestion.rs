@@ -92,14 +92,18 @@ fn marked_data_causes_cnp_to_sender() {
         deliver_marked(&mut pair, B, &frame);
         let answer = pair.frames(B).remove(0);
         let parsed = RoceFrame::parse(&answer).unwrap();
-        assert_eq!(parsed.encap, Encap { traffic_class: 0xb8, ..B.path() }, "not ECN-capable itself");
+        assert_eq!(
+            parsed.encap,
+            Encap { traffic_class: 0xb8, ..B.path() },
+            "the CNP itself must not be ECN-capable"
+        );
         let expected = [0x81, 0x00, 0xff, 0xff, 0x40, 0x00, 0x00, 0x10, 0, 0, 0, 0];
         assert_eq!(answer[42..54], expected);
         assert_eq!(answer[54..70], [0; 16]);
         assert_eq!(answer.len(), 74);
         let stats = pair.b.engine.stats().congestion;
         assert_eq!((stats.received_marked, stats.sent_cnps), (1, 1));
-        assert_eq!(pair.b.recvs(), ok([1]), "the data is valid");
+        assert_eq!(pair.b.recvs(), ok([1]), "the data of a marked packet must be delivered");
     }
 }
 
@@ -182,7 +186,7 @@ fn cnp_reduces_rate_and_rate_recovers_afterwards() {
         // After a second, the limit has expired.
         pair.advance(Duration::from_secs(1));
         let unlimited = bytes_in(&mut pair, A, Duration::from_micros(500));
-        assert!(unlimited > 20 * slow, "{service:?}: {unlimited} bytes, {slow} before");
+        assert!(unlimited > 20 * slow, "{service:?}: {unlimited} bytes after recovery, {slow} bytes before");
     }
 }
 
@@ -197,7 +201,7 @@ fn cnp_slows_read_responses_but_not_acks_and_naks() {
     let requests = pair.frames(A);
     requests.iter().for_each(|frame| pair.deliver(B, frame));
     let burst = pair.frames(B).len();
-    assert!(burst < 32, "{burst} packets at once");
+    assert!(burst < 32, "a burst of {burst} packets is too long");
     assert_eq!(pair.frames(B).len(), 0);
     let until = pair.b.engine.poll_timeout().expect("the pause ends");
     assert!(until > pair.now);
@@ -209,7 +213,7 @@ fn cnp_slows_read_responses_but_not_acks_and_naks() {
     }
     pair.post(B, write(1, 0, 65536));
     let burst = pair.frames(B).len();
-    assert!(burst < 16, "{burst} packets at once");
+    assert!(burst < 16, "a burst of {burst} packets is too long");
     pair.inject(B, Operation::SendOnly, psn_a().advance(3), Ext::None, b"");
     assert_eq!(pair.frames(B).len(), 1);
 }
@@ -233,7 +237,10 @@ fn queued_reply_waits_for_at_most_two_pacing_pauses() {
     while !pair.frames(B).iter().any(|frame| describe(frame).starts_with("ReadResponse")) {
         let until = pair.b.engine.poll_timeout().expect("the pause ends");
         pair.advance(until.saturating_since(pair.now));
-        assert!(pair.now <= asked_at + Duration::from_micros(800), "no reply");
+        assert!(
+            pair.now <= asked_at + Duration::from_micros(800),
+            "the reply must be sent within two pauses"
+        );
     }
 }
 

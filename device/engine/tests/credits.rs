@@ -119,7 +119,7 @@ fn writes_reads_and_atomics_ignore_credits() {
     pair.post(A, read(2, 0x9000, 10));
     pair.post(A, request(3, SendOp::FetchAdd { remote: remote(0), add: 1 }, &[sge(0, 8)]));
     pair.post(A, send(4, 10));
-    assert_eq!(sent(&mut pair).len(), 5, "and the SEND behind them probes");
+    assert_eq!(sent(&mut pair).len(), 5, "all requests are sent, the SEND as a probe");
 }
 
 #[test]

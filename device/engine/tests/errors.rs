@@ -154,26 +154,29 @@ fn malformed_requests_cause_invalid_request_nak() {
     let two = Ext::Reth(reth(0x8000, 512));
     type Bad<'a> = (&'a str, &'a [(O, Ext, usize)]);
     let cases: &[Bad<'_>] = &[
-        ("middle without a first", &[(O::SendMiddle, Ext::None, 256)]),
-        ("last without a first", &[(O::WriteLast, Ext::None, 10)]),
-        ("first after a first", &[(O::SendFirst, Ext::None, 256), (O::SendFirst, Ext::None, 256)]),
-        ("only in a message", &[(O::WriteFirst, two, 256), (O::SendOnly, Ext::None, 1)]),
-        ("send goes on as write", &[(O::SendFirst, Ext::None, 256), (O::WriteLast, Ext::None, 1)]),
-        ("read in a message", &[(O::SendFirst, Ext::None, 256), (O::ReadRequest, two, 0)]),
-        ("short first", &[(O::SendFirst, Ext::None, 255)]),
-        ("short middle", &[(O::SendFirst, Ext::None, 256), (O::SendMiddle, Ext::None, 255)]),
-        ("empty last", &[(O::SendFirst, Ext::None, 256), (O::SendLast, Ext::None, 0)]),
-        ("write shorter than announced", &[(O::WriteOnly, two, 100)]),
-        ("write longer than announced", &[(O::WriteOnly, Ext::Reth(reth(0x8000, 99)), 100)]),
-        ("write that ends too early", &[(O::WriteFirst, two, 256), (O::WriteLast, Ext::None, 255)]),
-        ("first longer than the message", &[(O::WriteFirst, Ext::Reth(reth(0x8000, 255)), 256)]),
+        ("MIDDLE without FIRST", &[(O::SendMiddle, Ext::None, 256)]),
+        ("LAST without FIRST", &[(O::WriteLast, Ext::None, 10)]),
+        ("FIRST inside a message", &[(O::SendFirst, Ext::None, 256), (O::SendFirst, Ext::None, 256)]),
+        ("ONLY inside a message", &[(O::WriteFirst, two, 256), (O::SendOnly, Ext::None, 1)]),
+        ("SEND continued as WRITE", &[(O::SendFirst, Ext::None, 256), (O::WriteLast, Ext::None, 1)]),
+        ("READ inside a message", &[(O::SendFirst, Ext::None, 256), (O::ReadRequest, two, 0)]),
+        ("FIRST shorter than the MTU", &[(O::SendFirst, Ext::None, 255)]),
+        ("MIDDLE shorter than the MTU", &[(O::SendFirst, Ext::None, 256), (O::SendMiddle, Ext::None, 255)]),
+        ("LAST without payload", &[(O::SendFirst, Ext::None, 256), (O::SendLast, Ext::None, 0)]),
+        ("WRITE Only shorter than its DMA length", &[(O::WriteOnly, two, 100)]),
+        ("WRITE Only longer than its DMA length", &[(O::WriteOnly, Ext::Reth(reth(0x8000, 99)), 100)]),
         (
-            "middle beyond the announced length",
+            "WRITE that ends before its DMA length",
+            &[(O::WriteFirst, two, 256), (O::WriteLast, Ext::None, 255)],
+        ),
+        ("FIRST longer than the DMA length", &[(O::WriteFirst, Ext::Reth(reth(0x8000, 255)), 256)]),
+        (
+            "MIDDLE past the DMA length",
             &[(O::WriteFirst, Ext::Reth(reth(0x8000, 300)), 256), (O::WriteMiddle, Ext::None, 256)],
         ),
-        ("write longer than 2^31", &[(O::WriteFirst, Ext::Reth(reth(0, (1 << 31) + 1)), 256)]),
-        ("read longer than 2^31", &[(O::ReadRequest, Ext::Reth(reth(0, (1 << 31) + 1)), 0)]),
-        ("read with a payload", &[(O::ReadRequest, two, 4)]),
+        ("WRITE longer than 2^31", &[(O::WriteFirst, Ext::Reth(reth(0, (1 << 31) + 1)), 256)]),
+        ("READ longer than 2^31", &[(O::ReadRequest, Ext::Reth(reth(0, (1 << 31) + 1)), 0)]),
+        ("READ request with a payload", &[(O::ReadRequest, two, 4)]),
         ("reserved opcode", &[(O::Reserved(0x18), Ext::None, 0)]),
     ];
     for (name, packets) in cases {
@@ -231,32 +234,40 @@ fn wrong_response_opcode_or_length_fails_with_bad_response() {
     type Case<'a> = (&'a str, engine::SendRequest, &'a [(O, Ext, usize)]);
     let fetch_add = || request(1, SendOp::FetchAdd { remote: remote(0), add: 1 }, &[sge(0, 8)]);
     let cases: &[Case<'_>] = &[
-        ("read response to a write", write(1, 0, 10), &[(O::ReadResponseOnly, ack, 10)]),
-        ("atomic answer to a write", write(1, 0, 10), &[(O::AtomicAcknowledge, atomic_ack(ACK), 0)]),
-        ("atomic answer to a read", read(1, 0, 10), &[(O::AtomicAcknowledge, atomic_ack(ACK), 0)]),
-        ("read response to an atomic", fetch_add(), &[(O::ReadResponseOnly, ack, 8)]),
+        ("READ response to a WRITE", write(1, 0, 10), &[(O::ReadResponseOnly, ack, 10)]),
+        ("ATOMIC acknowledge of a WRITE", write(1, 0, 10), &[(O::AtomicAcknowledge, atomic_ack(ACK), 0)]),
+        ("ATOMIC acknowledge of a READ", read(1, 0, 10), &[(O::AtomicAcknowledge, atomic_ack(ACK), 0)]),
+        ("READ response to an atomic", fetch_add(), &[(O::ReadResponseOnly, ack, 8)]),
         (
-            "first in place of a middle",
+            "FIRST instead of MIDDLE",
             read(1, 0, 600),
             &[(O::ReadResponseFirst, ack, 256), (O::ReadResponseFirst, ack, 256)],
         ),
-        ("middle in place of a first", read(1, 0, 600), &[(O::ReadResponseMiddle, Ext::None, 256)]),
+        ("MIDDLE instead of FIRST", read(1, 0, 600), &[(O::ReadResponseMiddle, Ext::None, 256)]),
         (
-            "last too early",
+            "LAST before the last packet",
             read(1, 0, 600),
             &[(O::ReadResponseFirst, ack, 256), (O::ReadResponseLast, ack, 256)],
         ),
         (
-            "short middle",
+            "MIDDLE that is too short",
             read(1, 0, 600),
             &[(O::ReadResponseFirst, ack, 256), (O::ReadResponseMiddle, Ext::None, 255)],
         ),
-        ("short last", read(1, 0, 300), &[(O::ReadResponseFirst, ack, 256), (O::ReadResponseLast, ack, 43)]),
-        ("long last", read(1, 0, 300), &[(O::ReadResponseFirst, ack, 256), (O::ReadResponseLast, ack, 45)]),
-        ("short only", read(1, 0, 10), &[(O::ReadResponseOnly, ack, 9)]),
+        (
+            "LAST that is too short",
+            read(1, 0, 300),
+            &[(O::ReadResponseFirst, ack, 256), (O::ReadResponseLast, ack, 43)],
+        ),
+        (
+            "LAST that is too long",
+            read(1, 0, 300),
+            &[(O::ReadResponseFirst, ack, 256), (O::ReadResponseLast, ack, 45)],
+        ),
+        ("ONLY that is too short", read(1, 0, 10), &[(O::ReadResponseOnly, ack, 9)]),
         ("reserved syndrome", write(1, 0, 10), &[(O::Acknowledge, aeth(Syndrome::Reserved(0x40)), 0)]),
         (
-            "reserved syndrome in a read response",
+            "reserved syndrome in a READ response",
             read(1, 0, 10),
             &[(O::ReadResponseOnly, aeth(Syndrome::Reserved(0x40)), 10)],
         ),
@@ -396,7 +407,7 @@ fn own_address_check_drops_packets_to_other_addresses() {
         pair.deliver_packet(B, &to([10, 77, 0, 3]), &packet);
         assert_eq!(pair.b.engine.stats().drops.wrong_destination, u64::from(own_address));
         pair.deliver_packet(B, &to([10, 77, 0, 2]), &packet);
-        assert_eq!(pair.b.recvs(), ok([7]), "once");
+        assert_eq!(pair.b.recvs(), ok([7]), "only the packet to the QP's own address is accepted");
     }
 }
 

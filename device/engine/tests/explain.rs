@@ -198,7 +198,11 @@ fn send_beyond_credits_reports_waiting_for_credits() {
         pair.post(A, send(id, 10));
     }
     lose_all(&mut pair);
-    assert_eq!(wait_reason(&mut pair), WaitReason::Credits { beyond: 2 }, "one probe, the next waits");
+    assert_eq!(
+        wait_reason(&mut pair),
+        WaitReason::Credits { beyond: 2 },
+        "the first SEND is sent as a probe, and the second waits"
+    );
 }
 
 #[test]
@@ -244,7 +248,11 @@ fn window_and_psn_limits_are_reported() {
     pair.post(A, write(1, 0x8000, 10));
     pair.post(A, read(2, 0, 1 << 31));
     lose_all(&mut pair);
-    assert_eq!(wait_reason(&mut pair), WaitReason::PacketNumbers, "2^23 packets of 256 bytes, and one");
+    assert_eq!(
+        wait_reason(&mut pair),
+        WaitReason::PacketNumbers,
+        "the READ and the WRITE together need 2^23 + 1 PSNs"
+    );
 }
 
 #[test]
@@ -319,7 +327,7 @@ fn status_during_incomplete_message_names_expected_packet() {
         let frames = pair.frames(A);
         pair.deliver(B, &frames[0]);
         assert_eq!(explain(&mut pair, B).receive, Expecting::Rest { psn, received: 256 });
-        // This packet follows a missing packet.
+        // Packet 1 is missing when packet 2 arrives.
         pair.deliver(B, &frames[2]);
         let reason = explain(&mut pair, B);
         if service == Service::Rc {

@@ -117,7 +117,10 @@ fn send_invalidate_takes_effect_at_last_packet() {
     assert!(texts[2].starts_with("SendLastInvalidate 0x102"), "{texts:?}");
     pair.deliver(B, &frames[0]);
     pair.deliver(B, &frames[1]);
-    assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_some(), "not before the message is complete");
+    assert!(
+        pair.b.host.keys[&(FAST >> 8)].mapping.is_some(),
+        "the key stays valid until the message is complete"
+    );
     pair.deliver(B, &frames[2]);
     assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_none());
     let done = received(&pair.b.completions[0]);
@@ -147,7 +150,7 @@ fn duplicate_send_invalidate_is_not_executed() {
     pair.advance(TIMEOUT);
     pair.flow();
     assert_eq!((pair.a.sends(), pair.b.recvs()), (ok([1]), ok([7])));
-    assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_some(), "the second copy invalidates nothing");
+    assert!(pair.b.host.keys[&(FAST >> 8)].mapping.is_some(), "the duplicate must not invalidate the key");
 }
 
 /// The data of the SEND has been written, but peers may not invalidate the key.
@@ -206,7 +209,11 @@ fn key_operations_complete_in_queue_order() {
     pair.a.host.post_send(A.qpn(), fast_register(2, FAST | 1));
     pair.post(A, bind(3, WINDOW | 1));
     assert_eq!(pair.frames(A).len(), 1);
-    assert_eq!((executed(&mut pair.a).len(), pair.a.sends()), (2, vec![]), "the SEND is not acknowledged");
+    assert_eq!(
+        (executed(&mut pair.a).len(), pair.a.sends()),
+        (2, vec![]),
+        "the key operations wait for the SEND to complete"
+    );
     pair.advance(TIMEOUT);
     pair.flow();
     assert_eq!(pair.a.sends(), ok([1, 2, 3]));
@@ -222,7 +229,7 @@ fn invalidation_waits_for_older_requests() {
     pair.a.host.post_send(A.qpn(), invalidate(3, FAST | 1));
     pair.post(A, send_through(4, FAST | 1, 10));
     pair.lose(A, 1);
-    assert_eq!(executed(&mut pair.a).len(), 1, "the registration only");
+    assert_eq!(executed(&mut pair.a).len(), 1, "only the registration has been executed");
     pair.advance(TIMEOUT);
     pair.flow();
     assert_eq!(executed(&mut pair.a), [KeyOp::Invalidate(Lkey::new(FAST | 1))]);
@@ -239,7 +246,7 @@ fn read_with_invalidate_invalidates_after_last_response() {
     let op = SendOp::Read { remote: remote(0x8000), invalidate: Some(Lkey::new(FAST)) };
     pair.post(A, request(1, op, &[sink]));
     pair.lose(B, 2);
-    assert_eq!(executed(&mut pair.a), [], "the last packet is lost");
+    assert_eq!(executed(&mut pair.a), [], "the key stays valid until the last response arrives");
     pair.advance(TIMEOUT);
     pair.flow();
     assert_eq!(executed(&mut pair.a), [KeyOp::Invalidate(Lkey::new(FAST))]);
@@ -257,7 +264,8 @@ fn read_fails_if_its_key_cannot_be_invalidated() {
     assert_eq!(pair.snapshot(A).state, State::Err);
 }
 
-/// IBTA volume 1, section 10.6.5: once invalidated, a key permits nothing, not even the rest of an incomplete message.
+/// IBTA volume 1, section 10.6.5: once invalidated, a key permits no access, not even for the rest of an incomplete
+/// message.
 #[test]
 fn invalidated_key_blocks_message_in_progress() {
     const LEN: usize = 700;
@@ -277,9 +285,13 @@ fn invalidated_key_blocks_message_in_progress() {
         pair.flow();
         let there = LEN.min(before * 256);
         let new = [&pair.bytes(A, 0, there)[..], &old[there..]].concat();
-        assert_eq!(pair.bytes(B, 0x200, LEN), new, "{before} packets before");
+        assert_eq!(pair.bytes(B, 0x200, LEN), new, "invalidated after {before} packets");
         let status = if before == frames.len() { Ok(()) } else { Err(Status::RemoteAccess) };
-        assert_eq!((pair.a.sends(), pair.b.sends()), (vec![(1, status)], ok([9])), "{before} packets before");
+        assert_eq!(
+            (pair.a.sends(), pair.b.sends()),
+            (vec![(1, status)], ok([9])),
+            "invalidated after {before} packets"
+        );
     }
 }
 
@@ -290,9 +302,9 @@ fn duplicate_read_is_dropped_after_key_invalidation() {
     let old = pair.bytes(A, 0x100, 600).to_vec();
     let remote = engine::Remote { rkey: Rkey::new(FAST), ..remote(0x200) };
     pair.post(A, request(1, SendOp::Read { remote, invalidate: None }, &[sge(0x100, 600)]));
-    let question = pair.frames(A);
-    question.iter().for_each(|frame| pair.deliver(B, frame));
-    assert_eq!(pair.frames(B).len(), 3, "responses that are lost");
+    let requests = pair.frames(A);
+    requests.iter().for_each(|frame| pair.deliver(B, frame));
+    assert_eq!(pair.frames(B).len(), 3, "three responses are sent, and all are lost");
     pair.post(B, invalidate(9, FAST));
     assert_eq!((pair.frames(B).len(), pair.b.sends()), (0, ok([9])));
     for _ in 0..=attrs(A).retry_count {
@@ -339,7 +351,7 @@ fn fenced_request_waits_for_acks_of_earlier_writes() {
     pair.post(A, SendRequest { fence: Fence::All, ..write(2, 0x9000, 10) });
     pair.post(A, write(3, 0xa000, 10));
     let before = pair.frames(A);
-    assert_eq!(before.len(), 1, "the fenced request and those behind it wait");
+    assert_eq!(before.len(), 1, "the fenced request and the one after it must wait");
     pair.deliver(B, &before[0]);
     let trace = pair.flow();
     assert_eq!(trace[0], "B Acknowledge 0x100 msn1");
@@ -395,7 +407,7 @@ fn owner_flush_completes_only_the_failed_send() {
     assert_eq!((pair.a.recvs(), pair.a.asyncs.len()), (vec![], 0));
     assert_eq!(pair.snapshot(A).state, State::Err);
     let queues = &pair.a.host.queues[&A.qpn().get()];
-    assert_eq!((queues.send.len(), queues.recv.len()), (2, 1), "the others stay in their queues");
+    assert_eq!((queues.send.len(), queues.recv.len()), (2, 1), "the other requests stay in their queues");
     pair.post(A, send(4, 10));
     pair.advance(TIMEOUT);
     assert_eq!((pair.a.sends(), pair.a.recvs()), (vec![], vec![]));

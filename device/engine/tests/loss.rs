@@ -261,7 +261,7 @@ fn duplicate_read_responses_are_ignored() {
     }
     assert_eq!(pair.a.sends(), ok([1, 2]));
     assert_eq!(pair.a.engine.stats().drops.ghost_response, 4);
-    assert_eq!(pair.frames(A).len(), 0, "nothing is requested again");
+    assert_eq!(pair.frames(A).len(), 0, "duplicate responses must not cause a retry");
 }
 
 #[test]
@@ -373,7 +373,7 @@ fn duplicate_atomic_returns_saved_result() {
     assert_eq!(pair.flow(), ["A FetchAdd 0x100?", "B AtomicAcknowledge 0x100 msn1"]);
     assert_eq!(pair.a.sends(), ok([1]));
     assert_eq!(pair.bytes(A, 0x8000, 8), [0; 8]);
-    assert_eq!(pair.bytes(B, 0x100, 8), 5u64.to_le_bytes(), "added once");
+    assert_eq!(pair.bytes(B, 0x100, 8), 5u64.to_le_bytes(), "the duplicate must not add again");
 }
 
 #[test]
@@ -408,7 +408,7 @@ fn unacked_requests_fail_after_retry_count_plus_one_timeouts() {
     }
     assert_eq!(pair.now, start + 3 * TIMEOUT);
     assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded)), (2, Err(Status::Flushed))]);
-    assert_eq!(pair.frames(A).len(), 0, "silence");
+    assert_eq!(pair.frames(A).len(), 0, "nothing is sent after the failure");
 }
 
 #[test]
@@ -417,9 +417,9 @@ fn doubling_timeout_resets_on_progress() {
         (attrs.retry_count, attrs.ack_timeout) = (3, Some(AckTimeout::doubling(TIMEOUT)));
     });
     let silent_for = |pair: &mut Pair, timeout: Duration| {
-        assert_ne!(pair.frames(A).len(), 0, "before {timeout:?}");
+        assert_ne!(pair.frames(A).len(), 0, "a packet is sent before the timeout of {timeout:?}");
         pair.advance(timeout - Duration::from_nanos(1));
-        assert_eq!(pair.frames(A).len(), 0, "{timeout:?} are not over");
+        assert_eq!(pair.frames(A).len(), 0, "nothing is sent until {timeout:?} have passed");
         pair.advance(Duration::from_nanos(1));
     };
     pair.post(A, write(1, 0x8000, 10));

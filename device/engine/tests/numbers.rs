@@ -40,7 +40,7 @@ fn request_for_destroyed_qp_does_not_reach_its_successor() {
         let send = if service == Service::Rc { Opcode::rc } else { Opcode::uc }(Operation::SendOnly);
         inject(&mut pair, DESTROYED, send, psn_a(), Ext::None);
         assert_eq!((pair.b.recvs(), unknown(&pair)), (vec![], 1));
-        assert_eq!(pair.flow(), [""; 0], "nor answered");
+        assert_eq!(pair.flow(), [""; 0], "the packet must not be answered");
         inject(&mut pair, SUCCESSOR, send, psn_a(), Ext::None);
         assert_eq!((pair.b.recvs(), unknown(&pair)), (ok([7]), 1));
     }
@@ -114,5 +114,9 @@ fn qp_lookup_compares_all_24_bits_of_qpn() {
     assert_eq!(side.engine.query_qp(DESTROYED), None);
     side.engine.destroy_qp(DESTROYED);
     assert_eq!(side.engine.query_qp(SUCCESSOR).map(|live| live.state), Some(State::Rts));
-    assert_eq!(side.engine.create_qp(DESTROYED, attrs(B)), Err(QpError::Exists), "one at a place");
+    assert_eq!(
+        side.engine.create_qp(DESTROYED, attrs(B)),
+        Err(QpError::Exists),
+        "the table entry is in use by the successor"
+    );
 }

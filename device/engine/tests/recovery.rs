@@ -106,7 +106,7 @@ fn answered_duplicate_is_reported() {
     {
         let mut pair = Pair::new();
         pair.post(A, wr);
-        // The answer is lost, and the requester sends the request again.
+        // The response is lost, and the requester sends the request again.
         pair.lose(B, 0);
         pair.advance(TIMEOUT);
         pair.flow();

@@ -17,7 +17,7 @@ fn rnr_nakked_send_is_delivered_after_receive_is_posted() {
     assert_eq!(
         pair.flow(),
         ["A SendFirst 0x100 256B", "A SendLast 0x101 44B?", "B Acknowledge 0x100 RNR12 msn0"],
-        "packets behind it are dropped in silence"
+        "the packet after the refused one must be dropped silently"
     );
     assert_eq!(pair.a.engine.poll_timeout(), Some(pair.now + WAIT));
     pair.advance(WAIT - Duration::from_nanos(1));
@@ -29,7 +29,7 @@ fn rnr_nakked_send_is_delivered_after_receive_is_posted() {
     assert_eq!(pair.b.recvs(), ok([7]));
 }
 
-/// Packets that follow the refused one may be dropped too, so only a few are sent.
+/// The responder may also drop the packets after the refused one, so only a few are sent.
 #[test]
 fn rnr_retry_sends_at_most_eight_packets() {
     let mut pair = Pair::new();
@@ -37,7 +37,7 @@ fn rnr_retry_sends_at_most_eight_packets() {
         pair.post(A, send(id, 10));
     }
     pair.post(A, read(100, 0, 10));
-    assert_eq!(pair.flow().len(), 101 + 1, "and one RNR NAK");
+    assert_eq!(pair.flow().len(), 101 + 1, "101 requests and one RNR NAK");
     for _ in 0..3 {
         pair.advance(WAIT);
         let trace = pair.flow();
@@ -130,7 +130,11 @@ fn repeated_rnr_naks_increase_timer() {
     pair.flow();
     assert_eq!(pair.a.sends(), ok([1]));
     pair.post(A, send(2, 10));
-    assert_eq!(pair.flow()[1], "B Acknowledge 0x101 RNR12 msn1", "another packet");
+    assert_eq!(
+        pair.flow()[1],
+        "B Acknowledge 0x101 RNR12 msn1",
+        "the timer starts again for the next packet"
+    );
 }
 
 /// Software is still posting a receive request, and the host reports when that request can be fetched.
@@ -180,7 +184,7 @@ fn duplicate_rnr_nak_costs_no_retry() {
     pair.advance(WAIT);
     answer(&mut pair);
     assert_eq!(pair.a.sends(), []);
-    assert_eq!(pair.frames(A).len(), 1, "without another wait");
+    assert_eq!(pair.frames(A).len(), 1, "the late RNR NAK must not start another wait");
     assert_eq!(pair.a.engine.stats().naks_received.rnr, 1);
     answer(&mut pair);
     assert_eq!(pair.a.sends(), [(1, Err(Status::RnrRetryExceeded))]);

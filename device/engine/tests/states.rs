@@ -165,7 +165,7 @@ fn idle_qp_is_drained_immediately_on_move_to_sqd() {
     assert_eq!(pair.a.asyncs, [AsyncEvent::SqDrained]);
     pair.modify(A, State::Rts);
     pair.modify(A, State::Sqd);
-    assert_eq!(pair.a.asyncs.len(), 1, "the second move requested no event");
+    assert_eq!(pair.a.asyncs.len(), 1, "the second move to SQD did not request an event");
 }
 
 #[test]
@@ -311,13 +311,13 @@ fn endless_wqe_chains_run_in_bounded_steps() {
     engine.notify_send(Instant::ZERO, qpn, &mut host);
     assert_eq!(engine.poll_transmit(Instant::ZERO, &mut host, &mut Vec::new()), None);
     let done = std::iter::from_fn(|| engine.poll_event()).count();
-    assert!((64..=1024).contains(&done), "{done} NOPs in one call");
+    assert!((64..=1024).contains(&done), "one call executed {done} NOPs");
     // The engine requests another call immediately.
     assert_eq!(engine.poll_timeout(), Some(Instant::ZERO));
     // Flushing is bounded too.
     to(&mut engine, State::Err, &mut host);
     let flushed = std::iter::from_fn(|| engine.poll_event()).count();
-    assert!((1..1000).contains(&flushed), "{flushed} flushed in one call");
+    assert!((1..1000).contains(&flushed), "one call flushed {flushed} requests");
 }
 
 #[test]
@@ -354,7 +354,7 @@ fn qps_send_in_turns_of_32_packets() {
         }
     }
     let expected: Vec<_> = (0..8).flat_map(|_| [(A.qpn(), 32), (second, 32)]).collect();
-    assert_eq!(turns, expected, "each sends its window of 256 in turns of 32");
+    assert_eq!(turns, expected, "both QPs must send their 256 packets in turns of 32");
 }
 
 #[test]

@@ -44,10 +44,10 @@ fn next_uc_message_uses_receive_of_incomplete_message() {
         pair.post_recv(B, 7, 0x8000, 1000);
         pair.post(A, send(1, 700));
         pair.lose(A, lost);
-        assert_eq!(pair.b.recvs(), [], "packet {lost}");
+        assert_eq!(pair.b.recvs(), [], "packet {lost} is lost");
         pair.post(A, send(2, 5));
         pair.flow();
-        assert_eq!(pair.b.recvs(), ok([7]), "packet {lost}");
+        assert_eq!(pair.b.recvs(), ok([7]), "packet {lost} is lost");
         assert_eq!(pair.bytes(B, 0x8000, 5), pair.bytes(A, 0, 5));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use card::memory::limits::MAX_BYTES_OF_ALL;
 use device::config::{Config, ConfigFile};
 
-/// Runs an input. Any text is either rejected with a one-line error or accepted as a configuration from which devices
+/// Runs one input. Any text is either rejected with a one-line error or accepted as a configuration from which devices
 /// can be created.
 pub fn run(input: &[u8]) {
     let Ok(file) = serde_json::from_slice::<ConfigFile>(input) else { return };

@@ -9,7 +9,7 @@ pub fn run(input: &[u8]) {
     // Fractional numbers may change their last digit in a round trip, so values are not compared.
     for line in input.split(|byte| *byte == b'\n') {
         if let Ok(request) = serde_json::from_slice::<Request>(line) {
-            let again = serde_json::to_vec(&request).expect("a request is JSON");
+            let again = serde_json::to_vec(&request).expect("any request can be written as JSON");
             assert!(serde_json::from_slice::<Request>(&again).is_ok());
             match request {
                 Request::ImpairAdd { rule, .. } => _ = Rule::try_from(rule),
@@ -19,7 +19,7 @@ pub fn run(input: &[u8]) {
         }
         // `hcactl` also reads responses from a socket.
         if let Ok(response) = serde_json::from_slice::<Response>(line) {
-            let again = serde_json::to_vec(&response).expect("a response is JSON");
+            let again = serde_json::to_vec(&response).expect("any response can be written as JSON");
             assert!(serde_json::from_slice::<Response>(&again).is_ok());
         }
     }

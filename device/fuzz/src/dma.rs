@@ -50,8 +50,8 @@ pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let limits = Limits { windows: MAX_WINDOWS, files: MAX_FILES, ..Limits::default() };
     let fd = || {
-        let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("a memfd");
-        ftruncate(&fd, FILE_LEN).expect("a file in memory grows");
+        let fd = memfd_create("guest", MemfdFlags::CLOEXEC).expect("a memfd can be created");
+        ftruncate(&fd, FILE_LEN).expect("a memfd can be extended");
         fd
     };
     let mut bench = Bench {
@@ -62,8 +62,12 @@ pub fn run(input: &[u8]) {
     for _ in 0..OPERATIONS {
         let Some(operation) = input.next_byte() else { break };
         bench.operate(operation, &mut input);
-        assert!(bench.memory.window_count() <= MAX_WINDOWS, "{} windows", bench.memory.window_count());
-        assert_eq!(bench.memory.window_count(), bench.model.windows(), "as many windows as there are pieces");
+        assert!(bench.memory.window_count() <= MAX_WINDOWS, "{} windows exist", bench.memory.window_count());
+        assert_eq!(
+            bench.memory.window_count(),
+            bench.model.windows(),
+            "the memory has as many windows as the model"
+        );
     }
     bench.files_are_as_written();
 }
@@ -131,7 +135,7 @@ impl Bench {
             return;
         }
         let backing = (file < FILES).then(|| {
-            let fd = self.fds[file].as_fd().try_clone_to_owned().expect("descriptors are left");
+            let fd = self.fds[file].as_fd().try_clone_to_owned().expect("a file descriptor is free");
             (fd, offset * PAGE + skewed_offset)
         });
         let permissions = Permissions { read, write };
@@ -239,17 +243,17 @@ impl Bench {
     /// for a new client.
     fn truncate_file(&mut self, input: &mut Input<'_>) {
         let (file, left) = (usize::from(input.byte()) % FILES, u64::from(input.byte()) % FILE_PAGES);
-        ftruncate(&self.fds[file], left * PAGE).expect("nothing seals it");
+        ftruncate(&self.fds[file], left * PAGE).expect("an unsealed memfd can be truncated");
         for (page, known) in (0..).zip(&self.model.pages) {
             let Some(Page { place: Some((of, at)), read: true, .. }) = known else { continue };
             let result = self.memory.read(Iova::new(address(page)), &mut [0; 16]);
-            let is_gone = *of == file && *at >= left;
-            assert!(!is_gone || result.is_err() && self.memory.is_lost(), "page {page}");
-            assert!(*of == file || result.is_ok(), "page {page}");
+            let is_truncated = *of == file && *at >= left;
+            assert!(!is_truncated || result.is_err() && self.memory.is_lost(), "page {page} was truncated");
+            assert!(*of == file || result.is_ok(), "page {page} belongs to a different file");
         }
         self.memory.unmap_all();
         self.model.pages.fill(None);
-        ftruncate(&self.fds[file], FILE_LEN).expect("nothing seals it");
+        ftruncate(&self.fds[file], FILE_LEN).expect("an unsealed memfd can be extended");
         self.model.files[file][(left * PAGE) as usize..].fill(0);
     }
 
@@ -265,9 +269,9 @@ impl Bench {
 
     fn files_are_as_written(&self) {
         for (fd, expected) in self.fds.iter().zip(&self.model.files) {
-            let file = File::from(fd.as_fd().try_clone_to_owned().expect("descriptors are left"));
+            let file = File::from(fd.as_fd().try_clone_to_owned().expect("a file descriptor is free"));
             let mut bytes = vec![0; expected.len()];
-            file.read_exact_at(&mut bytes, 0).expect("as long as it was made");
+            file.read_exact_at(&mut bytes, 0).expect("the file still has its original length");
             assert!(bytes == *expected);
         }
     }

@@ -1,4 +1,4 @@
-//! Fuzzes an E810 whose driver is an attacker, next to an E810 that is used correctly. A local fabric connects both
+//! Fuzzes an E810 whose driver is an attacker, next to an E810 with a well-behaved driver. A local fabric connects both
 //! devices to a third station.
 //!
 //! Whatever the attacker's driver does, its device must send only valid Ethernet frames, store no more than its limits
@@ -33,11 +33,12 @@ use super::{OPERATIONS, TURNS};
 /// interface, section 5.6.
 const FRAME_LENGTHS: std::ops::RangeInclusive<usize> = 60..=9728 - 4;
 
-/// Maximum numbers of objects that the device may store, given its capabilities and the size of its scheduler.
+/// Maximum number of objects of each kind that the device may store, given its capabilities and the size of its
+/// scheduler.
 const MAX_VSIS: usize = 768;
 const MAX_RULES: usize = 8192;
 const MAX_NODES: usize = 9 * 512;
-/// Maximum numbers of objects that the RDMA half may store, given the size of its context memory.
+/// Maximum number of objects of each kind that the RDMA half may store, given the size of its context memory.
 const MAX_RDMA: [(&TableSpec, usize); 6] = [
     (QpRow::TABLE, 1024),
     (CqRow::TABLE, 2048),
@@ -119,7 +120,7 @@ impl Bench {
         let network = Networks::default().network("bench");
         let join = |mac: MacAddr| {
             let identity = Identity { mac, ..Identity::from_lid(Lid::new(mac.0[5].into())) };
-            network.join(&identity).expect("a descriptor is left")
+            network.join(&identity).expect("a file descriptor is free")
         };
         let mut bench = Self {
             attacker: Nic::new(ATTACKER, watched, true, join(ATTACKER)),
@@ -141,9 +142,9 @@ impl Bench {
         let machine = &mut self.attacker.driver.bus;
         machine.map_memory();
         let read = Permissions { read: true, write: false };
-        let fd = self.sealed.try_clone().expect("a descriptor is left");
+        let fd = self.sealed.try_clone().expect("a file descriptor is free");
         let mapped = machine.hca.memory().map(Iova::new(SEALED), PAGE, read, Some((fd, PAGE)));
-        mapped.expect("nothing is mapped behind the memory");
+        mapped.expect("the addresses after guest memory are free");
         rdma::map_memory(machine);
     }
 
@@ -208,12 +209,12 @@ impl Bench {
         ];
         for (table, most) in of_nic.into_iter().chain(MAX_RDMA) {
             let kept = count(table);
-            assert!(kept <= most, "{kept} {} where there are at most {most}", table.name);
+            assert!(kept <= most, "the device stores {kept} {}, but the maximum is {most}", table.name);
         }
         rdma::check(hca);
         let mut pages = [0; 3 * PAGE as usize];
-        rustix::io::pread(&self.sealed, &mut pages, 0).expect("a memfd is read");
-        assert!(pages.iter().all(|byte| *byte == SEAL), "written where the device must not");
+        rustix::io::pread(&self.sealed, &mut pages, 0).expect("a memfd can be read");
+        assert!(pages.iter().all(|byte| *byte == SEAL), "the device must not write to read-only memory");
         self.check_neighbour();
     }
 
@@ -244,12 +245,12 @@ impl Bench {
         self.attacker.driver.send(&there, 0);
         self.attacker.turn();
         self.neighbour.turn();
-        assert_eq!(self.neighbour.take_frames(), [there], "a frame leaves");
+        assert_eq!(self.neighbour.take_frames(), [there], "the new client can send a frame");
         let back = [&ATTACKER.0[..], &NEIGHBOUR.0, &EXPERIMENTAL, &[8; 100]].concat();
         self.neighbour.driver.send(&back, 0);
         self.neighbour.turn();
         self.attacker.turn();
-        assert_eq!(self.attacker.take_frames(), [back], "a frame arrives");
+        assert_eq!(self.attacker.take_frames(), [back], "the new client can receive a frame");
         rdma::post_looped(&mut self.attacker.driver);
         for _ in 0..8 {
             self.turn();
@@ -287,7 +288,7 @@ impl Nic {
             let left = machine.hca.drain();
             for (_, frame) in machine.hca.outbound().iter() {
                 let fits = FRAME_LENGTHS.contains(&frame.len()) || RoceFrame::parse(frame).is_ok();
-                assert!(fits, "a frame of {} bytes", frame.len());
+                assert!(fits, "the device sent an invalid frame of {} bytes", frame.len());
             }
             self.port.send(machine.hca.outbound());
             if !left.frames && !left.other {
@@ -301,7 +302,7 @@ impl Nic {
 fn received(port: &mut LocalFabric) -> Vec<Vec<u8>> {
     let (mut batch, mut frames) = (RxBatch::new(), Vec::new());
     loop {
-        port.recv(&mut batch).expect("a fabric in memory does not fail");
+        port.recv(&mut batch).expect("a local fabric cannot fail");
         let before = frames.len();
         frames.extend(batch.iter().map(|(frame, _)| frame.to_vec()));
         if frames.len() == before {
@@ -311,9 +312,10 @@ fn received(port: &mut LocalFabric) -> Vec<Vec<u8>> {
 }
 
 fn sealed_pages() -> OwnedFd {
-    let fd = memfd_create("sealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
-    ftruncate(&fd, 3 * PAGE).expect("a file in memory grows");
-    fcntl_add_seals(&fd, SealFlags::SHRINK).expect("the file allows it");
-    rustix::io::pwrite(&fd, &[SEAL; 3 * PAGE as usize], 0).expect("a memfd is written");
+    let fd = memfd_create("sealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .expect("a memfd can be created");
+    ftruncate(&fd, 3 * PAGE).expect("a memfd can be extended");
+    fcntl_add_seals(&fd, SealFlags::SHRINK).expect("the memfd can be sealed");
+    rustix::io::pwrite(&fd, &[SEAL; 3 * PAGE as usize], 0).expect("a memfd can be written");
     fd
 }

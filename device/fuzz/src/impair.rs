@@ -31,9 +31,9 @@ const ROCE: [u8; 54] = *b"\x02\0\0\0\0\x02\x02\0\0\0\0\x01\x08\0\
 /// Expected and actual counts of all frames with a given direction and length.
 #[derive(Default)]
 struct Known {
-    /// How often the frame must be output in total.
+    /// Number of times that the frame must be output.
     due: u64,
-    /// How often the frame has been output.
+    /// Number of times that the frame has been output.
     out: u64,
     /// Whether some of the frames may have been lost.
     lost: bool,
@@ -125,8 +125,9 @@ fn entry(input: &mut Input<'_>) -> RuleEntry {
         peer: chosen(3).then(|| peers[usize::from(input.byte()) % peers.len()].to_owned()),
         nth: chosen(4).then(|| input.byte().into()),
         count: chosen(5).then(|| [u64::from(input.byte()), u64::MAX][usize::from(input.byte() & 1)]),
-        probability: chosen(6)
-            .then(|| Probability::try_from(f64::from(input.byte()) / 255.0).expect("at most 1")),
+        probability: chosen(6).then(|| {
+            Probability::try_from(f64::from(input.byte()) / 255.0).expect("the probability is at most 1")
+        }),
         seed: chosen(7).then(|| input.byte().into()),
     }
 }
@@ -157,10 +158,11 @@ impl Bench {
                 hit.push(after.rule.action);
             }
         }
-        let is = |wanted: fn(&Action) -> bool| hit.iter().filter(|action| wanted(action)).count() as u64;
-        let dropped = is(|action| matches!(action, Action::Drop)) > 0;
-        let copies = is(|action| matches!(action, Action::Duplicate { .. }));
-        let altering = is(|action| matches!(action, Action::Corrupt | Action::MarkCe)) > 0;
+        let count_hits =
+            |matches: fn(&Action) -> bool| hit.iter().filter(|action| matches(action)).count() as u64;
+        let dropped = count_hits(|action| matches!(action, Action::Drop)) > 0;
+        let copies = count_hits(|action| matches!(action, Action::Duplicate { .. }));
+        let altering = count_hits(|action| matches!(action, Action::Corrupt | Action::MarkCe)) > 0;
         let due = if dropped { 0 } else { 1 + copies };
         let side = usize::from(direction == Direction::Tx);
         self.held[side] += due;
@@ -169,18 +171,21 @@ impl Bench {
         known.due += due;
         match verdict {
             Verdict::Pass => {
-                assert!(hit.is_empty(), "hits are told");
+                assert!(hit.is_empty(), "a frame that a rule hits must not be passed");
                 self.came_out(direction, frame);
             }
             Verdict::Modified { note, frames } => {
-                assert!(!hit.is_empty() && note.contains("dropped") == dropped, "{note}");
+                assert!(
+                    !hit.is_empty() && note.contains("dropped") == dropped,
+                    "the note must report whether the frame was dropped: {note}"
+                );
                 if note.contains("; lost") {
                     known.lost = true;
-                    assert!(self.held[side] >= FITS, "lost with room for it");
+                    assert!(self.held[side] >= FITS, "a frame must not be lost while few frames are held");
                 }
                 assert!(frames.len() <= 1);
                 for out in &frames {
-                    assert!(altering || out == frame, "changed by no rule");
+                    assert!(altering || out == frame, "no rule changes this frame");
                     self.came_out(direction, out);
                 }
             }
@@ -196,19 +201,22 @@ impl Bench {
     fn release(&mut self) {
         for direction in [Direction::Tx, Direction::Rx] {
             while let Some(frame) = self.impairments.release(self.now, direction) {
-                assert_eq!(frame.origin, origin(&frame.bytes), "an answer stays one");
+                assert_eq!(frame.origin, origin(&frame.bytes), "a held frame must keep its origin");
                 self.came_out(direction, &frame.bytes);
             }
         }
         let deadline = self.impairments.next_deadline();
-        assert!(deadline.is_none_or(|deadline| deadline > self.now), "nothing is overdue");
+        assert!(
+            deadline.is_none_or(|deadline| deadline > self.now),
+            "all due frames must have been released"
+        );
     }
 
     fn came_out(&mut self, direction: Direction, frame: &[u8]) {
         let known = self.known.get_mut(&(direction == Direction::Tx, frame.len()));
-        let known = known.expect("no frame comes out of nothing");
+        let known = known.expect("only frames that were sent may be output");
         known.out += 1;
-        assert!(known.out <= known.due, "{} of {} bytes came out", known.out, frame.len());
+        assert!(known.out <= known.due, "the frame of {} bytes was output {} times", frame.len(), known.out);
         self.held[usize::from(direction == Direction::Tx)] -= 1;
     }
 
@@ -226,7 +234,12 @@ impl Bench {
         assert!(self.impairments.is_idle());
         assert!(out(&self.known) - before <= 2 * HELD);
         for ((_, len), known) in &self.known {
-            assert!(known.lost || known.out == known.due, "of {len} bytes: {} of {}", known.out, known.due);
+            assert!(
+                known.lost || known.out == known.due,
+                "the frame of {len} bytes was output {} times instead of {}",
+                known.out,
+                known.due
+            );
         }
     }
 }

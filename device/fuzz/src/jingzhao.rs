@@ -107,5 +107,5 @@ fn check_new_client(guest: &mut Guest) {
     guest.poke(RQ + u64::from(SLOT), &[0; SLOT as usize]);
     guest.post_send(&queues, 0, 0x0a, &signalled(&guest::data(16)));
     guest.turns(64);
-    assert_eq!(guest.syndromes(CQ), [0, 0], "a receive and a send complete");
+    assert_eq!(guest.syndromes(CQ), [0, 0], "the receive and the send must complete");
 }

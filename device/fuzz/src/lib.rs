@@ -52,10 +52,10 @@ pub const INTERFACES: &[(&str, Target, usize)] = &[
     ("connectx", mlx5::run, 8),
 ];
 
-/// Maximum number of operations in one run. With more operations, work requests linked in a circle can make a run last
+/// Maximum number of operations in one run. With more operations, work requests linked into a cycle can make a run last
 /// seconds.
 const OPERATIONS: usize = 128;
 
-/// Number of turns after each operation. Limited because a guest can link work requests in a circle, so that the work
-/// never ends.
+/// Number of turns after each operation. Limited because a guest can link work requests into a cycle, so the work may
+/// never end.
 const TURNS: usize = 2;

@@ -82,13 +82,14 @@ impl<F: Frontend> Machine<F> {
 
     /// Maps new zeroed memory for the device.
     pub(crate) fn map_memory(&mut self) {
-        let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
-        ftruncate(&fd, MEMORY).expect("a file in memory grows");
-        fcntl_add_seals(&fd, SealFlags::SHRINK).expect("the file allows it");
+        let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .expect("a memfd can be created");
+        ftruncate(&fd, MEMORY).expect("a memfd can be extended");
+        fcntl_add_seals(&fd, SealFlags::SHRINK).expect("the memfd can be sealed");
         let all = Permissions { read: true, write: true };
         let memory = self.hca.memory();
         memory.unmap_all();
-        memory.map(Iova::new(0), MEMORY, all, Some((fd, 0))).expect("nothing is mapped");
+        memory.map(Iova::new(0), MEMORY, all, Some((fd, 0))).expect("the bus address space is empty");
     }
 
     /// Executes `operation` if it is common to all interfaces. Otherwise, does nothing and returns false.
@@ -199,7 +200,7 @@ impl<F: Frontend> Machine<F> {
                 let is_roce =
                     frame.get(36..38) == Some(&4791_u16.to_be_bytes()[..]) && frame[12..14] == [8, 0];
                 let packet = RoceFrame::parse(frame);
-                assert!(!is_roce || packet.is_ok(), "sent an invalid frame: {frame:02x?}");
+                assert!(!is_roce || packet.is_ok(), "the device sent an invalid frame: {frame:02x?}");
                 sent = packet.map_or(sent, |packet| packet.packet.bth.psn);
             }
             self.sent = sent;

@@ -71,8 +71,12 @@ impl Fabric {
                 let check = if operation & 0x40 == 0 { MkeyCheck::Ignore } else { MkeyCheck::Enforce };
                 let request = mad(input);
                 if let Some(answer) = hca.mad_ifc(&self.view, &request, check) {
-                    assert!(answer[3] & 0x80 != 0, "an answer");
-                    assert_eq!(answer[8..16], request[8..16], "TID");
+                    assert!(answer[3] & 0x80 != 0, "a reply must have the response bit set");
+                    assert_eq!(
+                        answer[8..16],
+                        request[8..16],
+                        "a reply must have the transaction ID of its request"
+                    );
                 }
             }
             4..=7 => {
@@ -137,7 +141,7 @@ impl Fabric {
                 Output::ToGuest(_) => {}
             }
         }
-        panic!("it does not end");
+        panic!("every exchange must end");
     }
 
     fn check_node_info(&mut self) {
@@ -145,13 +149,19 @@ impl Fabric {
             let mut request = [0; MAD_LEN];
             request[..4].copy_from_slice(&[1, 1, 1, 1]);
             request[17] = 0x11;
-            let answer = hca.mad_ifc(&self.view, &request, MkeyCheck::Ignore).expect("an answer");
-            assert_eq!((&answer[4..6], answer[66]), (&[0, 0][..], 1), "NodeInfo of a channel adapter");
+            let answer = hca
+                .mad_ifc(&self.view, &request, MkeyCheck::Ignore)
+                .expect("the port replies to its own software");
+            assert_eq!(
+                (&answer[4..6], answer[66]),
+                (&[0, 0][..], 1),
+                "the reply must be the NodeInfo of a channel adapter"
+            );
         }
     }
 }
 
-/// Returns a MAD, which is valid about half of the time.
+/// Returns a MAD, which is valid about half the time.
 fn mad(input: &mut Input<'_>) -> Mad {
     let mut mad = [0; MAD_LEN];
     let (class, version) = CLASSES[usize::from(input.byte()) % CLASSES.len()];

@@ -357,5 +357,5 @@ fn check_new_client(guest: &mut Guest, page: UarIndex) {
     let (header, _) = guest.command(&Command::Nop(NoArguments::default()));
     assert_eq!(header.status, 0);
     let (header, _) = guest.command(&Command::AllocPd(NoArguments::default()));
-    assert_eq!((header.status, header.syndrome), (0, 0), "the device is initialised");
+    assert_eq!((header.status, header.syndrome), (0, 0), "the new client can initialise the device");
 }

@@ -83,7 +83,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
             guest.write(EQ_ARM, 1 << eqn);
         }
         26 => {
-            // Write to the data region the headers and payload that a management WQE sends.
+            // Write the headers and MAD of a management datagram to the data region, for a management WQE to send.
             let dlid = [2, 1, 0xffff, 0xbfff][usize::from(input.byte() % 4)];
             let bytes = guest::management(dlid, input.byte() % 2, input.bytes(255));
             guest.poke(DATA, &bytes);
@@ -137,5 +137,5 @@ fn check_new_client(guest: &mut Guest) {
     let doorbell = guest.post_send(&sq(LOOPED), LOOPED, 0x0a, &guest::wqe(0x0a, LOOPED, 16, 8), false);
     guest.ring_doorbell(&doorbell);
     guest.turns(64);
-    assert_eq!(guest.syndromes(CQ), [0, 0], "a receive and a send complete");
+    assert_eq!(guest.syndromes(CQ), [0, 0], "the receive and the send must complete");
 }

@@ -44,7 +44,7 @@ pub fn run(input: &[u8]) {
         let frame = frame(operation, &mut input);
         receive(&mut port, now, &frame);
         received += 1;
-        assert_eq!(counted(&port), received, "every frame is counted once");
+        assert_eq!(counted(&port), received, "every frame must be counted once");
     }
     check_arp_reply(&mut port, now);
 }
@@ -58,9 +58,14 @@ fn receive(port: &mut Port, now: Instant, frame: &[u8]) {
         assert_eq!(
             (&dst.0[..], &answer[..6]),
             (&untagged[6..12], &untagged[6..12]),
-            "back where it came from"
+            "a reply must go to the sender of its request"
         );
-        assert!(answer.len() <= frame.len() + OPTION, "{} bytes drew {}", frame.len(), answer.len());
+        assert!(
+            answer.len() <= frame.len() + OPTION,
+            "a frame of {} bytes caused a reply of {} bytes",
+            frame.len(),
+            answer.len()
+        );
     }
 }
 
@@ -192,5 +197,5 @@ fn check_arp_reply(port: &mut Port, now: Instant) {
     arp(&mut frame, identity(NEIGHBOUR), identity(OWN), &mut Input::new(&[1]));
     let mut answers = TxBatch::default();
     assert!(port.receive(later, &frame, IcrcField::Computed, &mut answers).is_none());
-    assert_eq!(answers.len(), 1, "an ARP request is answered");
+    assert_eq!(answers.len(), 1, "the ARP request must be answered");
 }

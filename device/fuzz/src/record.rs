@@ -30,15 +30,16 @@ pub fn run(input: &[u8]) {
     let header =
         format!("{{\"format\": {FORMAT}, \"hcad\": \"0\", \"device\": \"hca1\", \"configuration\": {{}}}}");
     let record = [b"HCADREC\n".to_vec(), chunk(header.as_bytes()), chunk(rest)].concat();
-    let reader = Reader::new(Box::new(Cursor::new(record))).expect("a header of this format");
-    let frontend: FrontendEntry = serde_json::from_str(&frontend).expect("an interface without options");
+    let reader = Reader::new(Box::new(Cursor::new(record))).expect("the header has the current format");
+    let frontend: FrontendEntry =
+        serde_json::from_str(&frontend).expect("every interface has default options");
     let mac = Identity::from_lid(Lid::new(1)).mac;
     let common = Setup { options: (), mac, engine: engine::Config::default() };
     frontend.make(&common, Replay(ReplaySource::new(reader)));
 }
 
 fn chunk(contents: &[u8]) -> Vec<u8> {
-    let len = u32::try_from(contents.len()).expect("an input of libFuzzer").to_le_bytes();
+    let len = u32::try_from(contents.len()).expect("libFuzzer inputs are shorter than 4 GiB").to_le_bytes();
     [&len[..], &XxHash3_64::oneshot(contents).to_le_bytes(), contents].concat()
 }
 

@@ -29,12 +29,12 @@ const FIELDS: [IcrcField; 2] = [IcrcField::Computed, IcrcField::LeftOut];
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let Some(len) = RingLen::new(64 << 10) else { return };
-    let memory = Arc::new(MmapRegion::new(len.memory_len()).expect("there is memory"));
-    let (mut producer, _) = ends(memory.clone(), len, Side::Creator).expect("it is long enough");
-    let (_, mut consumer) = ends(memory.clone(), len, Side::Receiver).expect("it is long enough");
+    let memory = Arc::new(MmapRegion::new(len.memory_len()).expect("memory can be mapped"));
+    let (mut producer, _) = ends(memory.clone(), len, Side::Creator).expect("the memory is large enough");
+    let (_, mut consumer) = ends(memory.clone(), len, Side::Receiver).expect("the memory is large enough");
     let set = |at: usize, value: u32| {
         let word = memory.get_atomic_ref::<AtomicU32>((at % len.memory_len()) & !3);
-        word.expect("it is in the memory").store(value, Ordering::SeqCst);
+        word.expect("the offset is within the memory").store(value, Ordering::SeqCst);
     };
     let mut batch = RxBatch::new();
     for _ in 0..OPERATIONS {

@@ -52,7 +52,7 @@ struct Bench {
 
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
-    let switch = Switch::new(true, &[]).expect("an empty list has no conflict");
+    let switch = Switch::new(true, &[]).expect("an empty list of peers has no conflicts");
     let mut bench = Bench { switch, model: Model::default(), now: Instant::ZERO };
     for _ in 0..OPERATIONS {
         let Some(operation) = input.next_byte() else { break };
@@ -149,7 +149,10 @@ impl Bench {
         match admitted {
             Ok(index) => {
                 assert_eq!(index, number);
-                assert!(owner.is_none_or(|owner| owner == number), "{src} is configured");
+                assert!(
+                    owner.is_none_or(|owner| owner == number),
+                    "{src} is configured for a different peer"
+                );
                 if src.is_multicast() {
                     return;
                 }
@@ -158,16 +161,23 @@ impl Bench {
                 let before = sender.filter(|sender| sender.from != from && sender.kept);
                 assert!(
                     before.is_none_or(|before| now.saturating_since(before.at) >= HELD),
-                    "{src} was taken"
+                    "{src} moved to a new peer during its hold time"
                 );
-                assert_eq!(self.switch.route(now, src), Route::Peer(number), "an answer finds its way");
+                assert_eq!(
+                    self.switch.route(now, src),
+                    Route::Peer(number),
+                    "a reply must go to the last sender"
+                );
             }
             Err(AdmitError::OverRate) => assert!(limited),
             Err(AdmitError::ForeignMac) => {
                 let another = self.model.senders.get(&src).is_some_and(|sender| sender.from != from);
-                assert!(another || owner.is_some_and(|owner| owner != number), "{src} was free");
+                assert!(
+                    another || owner.is_some_and(|owner| owner != number),
+                    "{src} was rejected although it was free"
+                );
             }
-            Err(AdmitError::Stranger) => panic!("{from} is a peer"),
+            Err(AdmitError::Stranger) => panic!("the existing peer {from} was rejected as unknown"),
         }
     }
 
@@ -177,17 +187,21 @@ impl Bench {
         let is_anothers = |sender: &LastSender| sender.from != own() && sender.kept;
         if !self.switch.admit_own(now, src) {
             let sender = self.model.senders.get(&src).is_some_and(|sender| sender.from != own());
-            return assert!(sender || owner.is_some(), "{src} was free");
+            return assert!(sender || owner.is_some(), "{src} was rejected although it was free");
         }
         if src.is_multicast() {
             return;
         }
-        assert_eq!(owner, None, "{src} is configured");
+        assert_eq!(owner, None, "{src} is configured for a peer");
         let before = self.model.senders.insert(src, LastSender { from: own(), at: now, kept: true });
         let held = before.filter(is_anothers).is_some_and(|before| now.saturating_since(before.at) < HELD);
-        assert!(!held, "{src} was taken");
+        assert!(!held, "{src} moved to the HCA during its hold time");
         if self.model.peers.len() != 1 {
-            assert_eq!(self.switch.route(now, src), Route::Own, "nothing comes back");
+            assert_eq!(
+                self.switch.route(now, src),
+                Route::Own,
+                "frames to the HCA's own MAC must not go to a peer"
+            );
         }
     }
 
@@ -198,25 +212,29 @@ impl Bench {
     fn check(&self) {
         let count = self.model.peers.len();
         assert_eq!(self.switch.peer_count(), count);
-        assert!(self.switch.known_macs() <= (count + 1) * (LEARNED + 1), "{} MACs", self.switch.known_macs());
+        assert!(
+            self.switch.known_macs() <= (count + 1) * (LEARNED + 1),
+            "the switch stores {} MACs",
+            self.switch.known_macs()
+        );
         for (number, ((peer, frames), row)) in self.model.peers.iter().zip(self.switch.rows()).enumerate() {
             assert_eq!(self.switch.addr(number), Some(peer.addr));
             let counted = row.rx_frames + row.rx_over_rate + row.rx_foreign_mac;
-            assert_eq!((row.addr, counted), (peer.addr, *frames), "every frame is counted once");
+            assert_eq!((row.addr, counted), (peer.addr, *frames), "every frame must be counted once");
         }
         for choice in 0..MACS {
             let mac = mac(choice);
             let route = self.switch.route(self.now, mac);
             match (route, self.model.owner(mac)) {
                 _ if count == 1 => assert_eq!(route, Route::Peer(0)),
-                (_, Some(owner)) => assert_eq!(route, Route::Peer(owner), "{mac} is configured"),
+                (_, Some(owner)) => assert_eq!(route, Route::Peer(owner), "{mac} is configured for a peer"),
                 (Route::Flood, None) => {}
                 (Route::Absent, None) => panic!("{mac} is reserved, but no peer is specified by name"),
                 (Route::Own | Route::Peer(_), None) => {
-                    let sender = self.model.senders.get(&mac).expect("the MAC has no sender");
+                    let sender = self.model.senders.get(&mac).expect("a peer must have sent from the MAC");
                     let from = self.model.number(sender.from).map_or(Route::Own, Route::Peer);
                     assert_eq!(route, from);
-                    assert!(self.now.saturating_since(sender.at) < AGEING, "{mac} has aged out");
+                    assert!(self.now.saturating_since(sender.at) < AGEING, "{mac} must have aged out");
                 }
             }
         }

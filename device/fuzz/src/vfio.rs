@@ -33,7 +33,7 @@ const CLOSE_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 const PAGE: u64 = 4096;
 const FILE_LEN: u64 = 8 * PAGE;
-/// Maximum numbers of DMA windows and files. They are low, so that inputs reach them.
+/// Maximum number of DMA windows, and of files. Both are low, so that inputs reach them.
 const LIMITS: (usize, usize) = (8, 3);
 
 const HEADER: usize = 16;
@@ -171,7 +171,7 @@ impl Bench {
             }
             13 => {
                 let len = u64::from(input.byte() % 9) * PAGE;
-                ftruncate(&self.sources.unsealed, len).expect("nothing seals it");
+                ftruncate(&self.sources.unsealed, len).expect("an unsealed memfd can be resized");
             }
             14 => {
                 let (bytes, kind) = (input.bytes(255), input.byte());
@@ -236,7 +236,7 @@ impl Bench {
                 Err(()) => return self.replace_client(),
             }
         }
-        panic!("it does not end");
+        panic!("the work must end");
     }
 
     /// Like `settle`, but ends even if replies are pending, because the last message may be incomplete.
@@ -249,7 +249,7 @@ impl Bench {
         let served = match self.client.connection.serve(&mut self.hca, BUDGET) {
             Ok(served) => served,
             Err(error) => {
-                assert!(!self.client.keeps_framing, "{error}");
+                assert!(!self.client.keeps_framing, "a well-framed connection must stay open: {error}");
                 return Err(());
             }
         };
@@ -268,9 +268,9 @@ impl Bench {
         let mut vendor = [0; 4];
         self.client.send(REGION_READ, 0, &access(7, 0, 4, &[]), &[]);
         assert!(self.client.connection.serve(&mut self.hca, BUDGET).is_ok());
-        self.client.connection.reply().expect("a client that listens");
-        self.client.stream.read_exact(&mut [0; HEADER + 16]).expect("a reply");
-        self.client.stream.read_exact(&mut vendor).expect("a reply");
+        self.client.connection.reply().expect("the client can receive replies");
+        self.client.stream.read_exact(&mut [0; HEADER + 16]).expect("a reply arrives");
+        self.client.stream.read_exact(&mut vendor).expect("the reply contains the vendor ID");
         assert_eq!(vendor, [0xee, 0x10, 0x28, 0x70]);
 
         let Self { client, sources, .. } = self;
@@ -280,14 +280,14 @@ impl Bench {
         // Wait until all copies of `pipe` are closed. Another thread may be starting a program, and its child process
         // holds copies until it calls exec.
         let _ = poll(&mut [PollFd::new(&reader, PollFlags::IN)], Some(&CLOSE_LIMIT));
-        assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0), "unexpected descriptors are closed");
+        assert_eq!(rustix::io::read(&reader, &mut [0]), Ok(0), "all unexpected descriptors must be closed");
     }
 }
 
 impl Client {
     fn connect() -> Self {
-        let (server, stream) = UnixStream::pair().expect("descriptors are left");
-        stream.set_nonblocking(true).expect("a socket can be");
+        let (server, stream) = UnixStream::pair().expect("a socket pair can be created");
+        stream.set_nonblocking(true).expect("a socket can be non-blocking");
         Self {
             stream,
             connection: Connection::new(server).expect("a socket can be non-blocking"),
@@ -317,7 +317,10 @@ impl Client {
     fn put(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)), "there is space");
+        assert!(
+            fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)),
+            "the control buffer has room for the descriptors"
+        );
         if !bytes.is_empty() {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             let sent = sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, flags);
@@ -332,47 +335,53 @@ impl Client {
         while let Ok(len @ 1..) = self.stream.read(&mut part) {
             self.received.extend_from_slice(&part[..len]);
         }
-        let came = self.received.len() > before;
+        let arrived = self.received.len() > before;
         while let Some(header) = self.received.first_chunk::<HEADER>() {
             let size = u32::from_ne_bytes([header[4], header[5], header[6], header[7]]) as usize;
-            assert!(size >= HEADER, "a reply of {size} bytes");
+            assert!(size >= HEADER, "a reply of {size} bytes is shorter than its header");
             if self.received.len() < size {
                 break;
             }
             let flags = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
             let error = u32::from_ne_bytes([header[12], header[13], header[14], header[15]]);
             assert_eq!(flags, if error == 0 { 1 } else { 0x21 });
-            assert!(error == 0 || size == HEADER, "an error has no payload");
+            assert!(error == 0 || size == HEADER, "an error reply must not have a payload");
             if self.keeps_framing {
-                assert_eq!(self.pending.pop_front().as_ref(), header.first_chunk(), "replies come in order");
+                assert_eq!(
+                    self.pending.pop_front().as_ref(),
+                    header.first_chunk(),
+                    "replies must have the order of the requests"
+                );
             }
             self.received.drain(..size);
         }
-        came
+        arrived
     }
 }
 
 impl Sources {
     fn new() -> Self {
         let memfd = || {
-            let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
-            ftruncate(&fd, FILE_LEN).expect("a file in memory grows");
+            let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+                .expect("a memfd can be created");
+            ftruncate(&fd, FILE_LEN).expect("a memfd can be extended");
             fd
         };
         let sealed = memfd();
-        fcntl_add_seals(&sealed, SealFlags::SHRINK | SealFlags::GROW).expect("the file allows it");
-        let (reader, pipe) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).expect("a pipe");
-        let (socket, _) = UnixStream::pair().expect("a pair");
+        fcntl_add_seals(&sealed, SealFlags::SHRINK | SealFlags::GROW).expect("the memfd can be sealed");
+        let (reader, pipe) =
+            pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).expect("a pipe can be created");
+        let (socket, _) = UnixStream::pair().expect("a socket pair can be created");
         Self {
             sealed,
             unsealed: memfd(),
-            event: eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"),
+            event: eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd can be created"),
             pipe,
             reader,
             socket,
-            null: File::options().write(true).open("/dev/null").expect("there is one"),
+            null: File::options().write(true).open("/dev/null").expect("/dev/null can be opened"),
             read_only: rustix::fs::open("/proc/self/exe", OFlags::RDONLY | OFlags::CLOEXEC, 0.into())
-                .expect("this program")
+                .expect("the program file can be read")
                 .into(),
         }
     }

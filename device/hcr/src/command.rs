@@ -99,7 +99,7 @@ pub struct CommandSet {
 /// Executes a command, and reports it to the log, the counters and the trace.
 ///
 /// # Errors
-/// The status reported to software.
+/// Fails with the status that is reported to software.
 pub fn run<T>(
     cx: &mut Context<'_>,
     commands: &CommandSet,

@@ -91,8 +91,9 @@ impl EntryRing {
 }
 
 /// A ring without a consumer index. Its only flow control is the owner bit. Software should set the bit in all entries
-/// before it creates the queue, and then in each entry that it has consumed. Since some software does not set the bits
-/// before it creates the queue, the device checks the bit only if it was set in every entry when the ring was created.
+/// before it creates the queue, and then in each entry that it has consumed. Because some software does not set the
+/// bits before it creates the queue, the device checks the bit only if it was set in every entry when the ring was
+/// created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnedRing {
     ring: EntryRing,
@@ -113,7 +114,7 @@ impl OwnedRing {
         self.checks_owner
     }
 
-    /// Returns this ring moved to another buffer, with the same producer index.
+    /// Returns a ring that continues in another buffer, at this ring's producer index.
     #[must_use]
     pub fn moved_to(&self, buffer: Buffer, mem: &impl QueueMemory) -> Self {
         Self::new(buffer, self.ring.producer, mem)

@@ -126,7 +126,7 @@ mod tests {
     fn only_written_entries_translate() {
         let mtt = written(0x180_0000, &[0, 0x10, 511, 512]);
         assert_eq!(mtt.page(0x10), Some(Iova::new(0x1_0000)));
-        assert_eq!(mtt.page(0), Some(Iova::new(0)), "bus page 0 is a page");
+        assert_eq!(mtt.page(0), Some(Iova::new(0)), "bus page 0 must be a valid page");
         assert_eq!((mtt.page(1), mtt.page(513), mtt.page(1024)), (None, None, None));
         assert_eq!(mtt.addr(0x10), Some(IcmAddr::new(0x180_0080)));
     }
@@ -140,11 +140,11 @@ mod tests {
             |mtt| mtt.reserve(600, 1).unwrap(),
             |mtt| mtt.invalidate(0..=0),
         ];
-        let mut met = vec![(&mtt).generation(), (&written(0, &[4])).generation()];
+        let mut seen = vec![(&mtt).generation(), (&written(0, &[4])).generation()];
         for change in changes {
             change(&mut mtt);
-            assert!(!met.contains(&(&mtt).generation()));
-            met.push((&mtt).generation());
+            assert!(!seen.contains(&(&mtt).generation()));
+            seen.push((&mtt).generation());
         }
         assert_eq!((&mtt).generation(), (&mtt).generation());
     }
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(mtt.page(512), None);
         assert!(mtt.page(511).is_some() && mtt.page(1024).is_some());
         mtt.invalidate(0..=0x17ff);
-        assert!(mtt.page(0).is_some(), "pages before the base are not the table's");
+        assert!(mtt.page(0).is_some(), "unmapping pages before the base must have no effect");
         mtt.invalidate(0..=u64::MAX >> 12);
         assert!(mtt.page(0).is_none() && mtt.page(1024).is_none());
     }

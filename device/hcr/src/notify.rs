@@ -1,4 +1,4 @@
-//! Notifications of a completion queue: one event for each arming, and one report of the fault that breaks the queue.
+//! Notifications of a completion queue: one event per arm request, and one report of the fault that breaks the queue.
 
 use card::frontend::snapshot::{Armed, Fault};
 use protocol::ids::Eqn;
@@ -15,7 +15,7 @@ pub enum Notify {
     Yes(Eqn),
 }
 
-/// Error for a lost completion. The QP of the completion moves to ERR.
+/// Error returned when a completion is lost. The affected QP moves to ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("completion lost: {fault}")]
 pub struct CqError {

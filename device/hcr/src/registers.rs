@@ -89,7 +89,7 @@ mod tests {
         for (word, value) in HcrWord::ALL.into_iter().zip([1, 2, 3, 4, 5, 0xffff_1234]) {
             assert_eq!(hcr.write(word, value), None);
         }
-        let pending = hcr.write(HcrWord::Command, value).expect("go is set");
+        let pending = hcr.write(HcrWord::Command, value).expect("the go bit must start a command");
         (hcr, pending)
     }
 

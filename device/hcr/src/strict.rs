@@ -219,7 +219,11 @@ mod tests {
         assert!(starts(&[(0, 0x1000), (0x4000, 0x4000), (0x9000, 0x1000)], &new).is_empty());
         assert_eq!(starts(&[(0, 0x1001)], &new), [0x1000]);
         assert_eq!(starts(&[(0x3fff, 1)], &new), [0x2000]);
-        assert_eq!(starts(&[(0, u64::MAX)], &new), [0x8000], "one of many is enough");
+        assert_eq!(
+            starts(&[(0, u64::MAX)], &new),
+            [0x8000],
+            "at least one of the overlapping ranges must be reported"
+        );
         assert_eq!(starts(&[], &[range(0, 0, 2), range(0x1000, 0, 1)]), [0x1000]);
     }
 }

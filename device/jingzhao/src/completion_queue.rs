@@ -35,8 +35,8 @@ impl CompletionQueue {
         Self { cqn, start: cqc.start, ring, notifier: Notifier::new(cqc.comp_eqn, armed) }
     }
 
-    /// Switches to another buffer. The producer counter continues: software moves unread entries to the same positions
-    /// in the new buffer.
+    /// Switches to another buffer. The producer counter keeps its value, because software moves unread entries to the
+    /// same positions in the new buffer.
     pub fn resize(&mut self, resize: &ResizeCq, mem: &impl QueueMemory) {
         let pd = self.ring.buffer().pd;
         let to = buffer(pd, resize.lkey, self.start, resize.log_entries, mem);
@@ -84,8 +84,8 @@ impl CompletionQueue {
     }
 }
 
-/// Returns the buffer that a context describes. A start outside the region is ignored, because the document marks the
-/// start field as unused (J-49).
+/// Returns the buffer that a context describes. A start outside the region is ignored, because the vendor's document
+/// marks the start field as unused (J-49).
 pub(super) fn buffer(pd: Pdn, lkey: Lkey, start: u64, log_entries: u8, mem: &impl QueueMemory) -> Buffer {
     Buffer { pd, lkey, start: offset(start, log_entries, lkey, mem).unwrap_or(0), log_entries }
 }

@@ -1,5 +1,5 @@
-//! Capabilities of the function and of the device: commands 000A and 000B. Optional features (SR-IOV, PTP, sensors,
-//! LEDs and alternative scheduler topologies) are not reported.
+//! Function and device capabilities: commands 000A and 000B. Optional features (SR-IOV, PTP, sensors, LEDs and
+//! alternative scheduler topologies) are not reported.
 //!
 //! # Spec
 //! E810 interface, sections 6.1 and 6.2.

@@ -55,7 +55,7 @@ impl Command {
         &self.buffer
     }
 
-    /// Returns the buffer for modification. The whole buffer becomes the response.
+    /// Returns a mutable reference to the buffer and makes the whole buffer the response.
     pub fn buffer_mut(&mut self) -> &mut [u8] {
         self.response_len = Some(self.buffer.len());
         &mut self.buffer

@@ -16,8 +16,8 @@ use crate::state::State;
 /// Lock timeout in milliseconds, as reported to drivers. With only one driver, locks never need to expire.
 const GRANTED_MS: u32 = 3000;
 
-/// Firmware and API version. The API version is below 1.5.2, because from 1.5.2 on drivers require flash modules that
-/// this device's flash image does not contain.
+/// Firmware and API version. The API version is below 1.5.2, because drivers that see 1.5.2 or later require flash
+/// modules that this device's flash image does not contain.
 const VERSION: Version = Version {
     rom: 0,
     build: 0x8001_4040,

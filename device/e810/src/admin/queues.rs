@@ -79,8 +79,8 @@ fn add_rdma_sets(state: &mut State, command: &mut Command) -> Result<(), AdminEr
                 return Err(AdminError::new(AdminStatus::Exists, "RDMA queue set", request.set.into()));
             }
             if request.set & RDMA != 0 {
-                // In "disable queues", this bit distinguishes RDMA queue sets from transmit queues. A handle must
-                // therefore not contain it.
+                // In "disable queues", this bit distinguishes RDMA queue sets from transmit queues, so it must not be
+                // part of a handle.
                 return Err(AdminError::invalid("RDMA queue set", request.set.into()));
             }
             if function.leaves.rdma_sets.len() >= MAX_RDMA_SETS {

@@ -9,7 +9,7 @@ use protocol::hca::e810::admin::{Opcode, PARAMETERS_LEN};
 use protocol::hca::e810::regs::Register;
 use protocol::ids::Iova;
 
-/// Index bits of the head and tail registers.
+/// Mask of the index in the head and tail registers.
 const INDEX: u32 = 0x3ff;
 
 /// Rings of the admin queue and the mailbox.
@@ -134,7 +134,7 @@ impl Ring {
         }
     }
 
-    /// Whether the driver has enabled the ring. An error does not disable the ring.
+    /// Returns whether the driver has enabled the ring. An error does not disable the ring.
     pub fn is_enabled(&self) -> bool {
         self.length.enable
     }

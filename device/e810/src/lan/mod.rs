@@ -192,8 +192,8 @@ impl Lan {
         transmit.chain(receive)
     }
 
-    /// Returns the interrupt causes since the last call. Transmit causes come first, so that the interrupt of a receive
-    /// cause also signals coalesced transmit completions on the same vector.
+    /// Returns the interrupt causes raised since the last call. Transmit causes come first, so that the interrupt of a
+    /// receive cause also signals coalesced transmit completions on the same vector.
     pub(super) fn take_causes(&mut self) -> Causes {
         let mut causes = std::mem::take(&mut self.causes);
         causes.sort_by_key(|cause| matches!(cause, Cause::Receive(_)));
@@ -325,7 +325,7 @@ impl Lan {
         transmit.map_or(0, |transmit| transmit.queue.tail().into())
     }
 
-    /// Whether [`Lan::poll_frame`] may return another frame.
+    /// Returns whether [`Lan::poll_frame`] may return another frame.
     pub(super) fn has_work(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -492,7 +492,7 @@ impl Lan {
         self.receive.get_mut(usize::from(number))
     }
 
-    /// Adds `more` completed descriptors to the pending cause of a transmit queue.
+    /// Adds `more` completed descriptors to a transmit queue's pending interrupt cause.
     fn complete(&mut self, number: u16, more: u32) {
         let pending = self.causes.iter_mut().find_map(|cause| match cause {
             Cause::Transmit { queue, done } if *queue == number => Some(done),

@@ -17,14 +17,13 @@ use super::malicious::DriverError;
 use super::{checks, trace};
 use crate::strict::rules;
 
-/// Bound: buffers per frame, the same as on E810 hardware. Linux posts buffers that are large enough to stay within
-/// this limit.
+/// Bound: buffers per frame, the same as on E810 hardware. Linux posts buffers large enough to stay within this limit.
 const MAX_BUFFERS: usize = 5;
 
 /// Bound: descriptors prefetched from the ring at a time.
 const WINDOW: usize = 16;
 
-/// Length of the frame check sequence in bytes.
+/// Length of the frame check sequence (FCS) in bytes.
 const FCS_LEN: usize = 4;
 
 /// An enabled receive queue.
@@ -42,7 +41,7 @@ pub(super) struct ReceiveQueue {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) frames: u64,
-    /// Bytes of the delivered frames, including stripped VLAN tags but excluding the check sequence.
+    /// Bytes of the delivered frames, including stripped VLAN tags but excluding the FCS.
     pub(super) bytes: u64,
     pub(super) dropped: u64,
 }
@@ -145,7 +144,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Delivers a frame (without check sequence) to the next posted buffers.
+    /// Delivers a frame (without FCS) to the next posted buffers.
     ///
     /// # Errors
     /// See [`RxError`]. The frame is not delivered.
@@ -173,7 +172,7 @@ impl ReceiveQueue {
         layers: &Layers,
         offload: RxOffload,
     ) -> Result<(), RxError> {
-        // RXMAX includes the check sequence.
+        // RXMAX includes the FCS.
         if frame.len() + FCS_LEN > self.context.max_frame.into() {
             return Err(RxError::TooLong);
         }
@@ -237,8 +236,7 @@ impl ReceiveQueue {
             };
             entries.push((entry, write_back));
         }
-        // Complete the descriptors only after all buffers are written. Software thus never sees a partial
-        // frame.
+        // Complete the descriptors only after all buffers are written, so that software never sees a partial frame.
         for (entry, write_back) in &entries {
             self.publish(memory, *entry, &write_back.emit(self.profile)).map_err(RxError::Driver)?;
             trace::receive_done(monitor, (self.number, *entry), write_back);
@@ -246,7 +244,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Returns the number of bytes for the header buffer; `None` if header split does not apply.
+    /// Returns the number of bytes to write to the header buffer, or `None` if header split does not apply.
     fn header_len(&self, frame: &[u8], layers: &Layers, stripped: usize) -> Option<usize> {
         match self.context.split {
             Split::No | Split::Reserved => None,

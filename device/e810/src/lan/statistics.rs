@@ -1,7 +1,7 @@
 //! Port and VSI statistics and their registers.
 //!
-//! Counters are never reset; drivers subtract their first reading. The byte counters of the port include the frame
-//! check sequence, as in hardware. The byte counters of VSIs include it for received frames, but not for transmitted
+//! Counters are never reset; drivers subtract their first reading. The port's byte counters include the frame check
+//! sequence (FCS), as in hardware. The VSIs' byte counters include it for received frames, but not for transmitted
 //! frames.
 //!
 //! # Spec
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use protocol::hca::e810::regs::Register;
 use protocol::ids::MacAddr;
 
-/// Length of the frame check sequence in bytes.
+/// Length of the frame check sequence (FCS) in bytes.
 const FCS_LEN: u64 = 4;
 
 /// Counters have 40 bits and wrap, as drivers expect. A 32-bit register returns the low 32 bits.
@@ -27,7 +27,7 @@ pub(in super::super) struct Traffic {
     pub(super) broadcast: u64,
 }
 
-/// Frame counts by size, see [`SIZES`]. A frame's size includes the check sequence.
+/// Frame counts by size, see [`SIZES`]. A frame's size includes the FCS.
 type Sizes = [u64; 7];
 
 /// Upper bounds of the first six size bins in bytes. The last bin is unbounded.
@@ -101,8 +101,8 @@ impl Statistics {
         self.vsi_mut(vsi).transmit.count(frame, 0);
     }
 
-    /// Counts a frame received by a VSI. Unlike the transmitted bytes of a VSI, the received bytes include the frame
-    /// check sequence (section 8.6).
+    /// Counts a frame received by a VSI. Unlike a VSI's transmitted bytes, its received bytes include the FCS (section
+    /// 8.6).
     pub(super) fn received(&mut self, vsi: u16, frame: &[u8]) {
         self.vsi_mut(vsi).receive.count(frame, FCS_LEN);
     }

@@ -23,8 +23,7 @@ use super::malicious::DriverError;
 use super::{offload, trace};
 use crate::strict::rules;
 
-/// Maximum frame length on the wire, excluding the check sequence. With the check sequence, the maximum is
-/// 9728 bytes (section 5.6).
+/// Maximum frame length on the wire, excluding the FCS. With the FCS, the maximum is 9728 bytes (section 5.6).
 pub(super) const MAX_FRAME_LEN: usize = 9728 - 4;
 
 /// Minimum length of a frame posted by a driver, the same as on E810 hardware. Linux pads shorter frames.
@@ -158,13 +157,12 @@ impl TransmitQueue {
         }
     }
 
-    /// Whether another call to `poll` may make progress.
+    /// Returns whether another call to `poll` may make progress.
     pub(super) const fn has_work(&self) -> bool {
         self.segments.is_some() || self.head != self.tail
     }
 
-    /// Appends the next frame to `out` and marks completed descriptors as done. Adds the number of these
-    /// descriptors to `done`.
+    /// Appends the next frame to `out`, marks completed descriptors as done, and adds their number to `done`.
     ///
     /// # Errors
     /// Fails on a driver violation, which stops the queue. `out` is then unchanged.
@@ -303,7 +301,7 @@ impl TransmitQueue {
         Ok(TxDescriptor::parse(bytes))
     }
 
-    /// Marks the frame's descriptors with the RS bit as done. Returns their number.
+    /// Marks as done all of the frame's descriptors that have the RS bit set, and returns their number.
     fn complete(&mut self, memory: &GuestMemory, monitor: &mut Monitor) -> Result<u32, DriverError> {
         let frame = std::mem::take(&mut self.frame);
         let mut done = 0;
@@ -322,8 +320,7 @@ impl TransmitQueue {
 }
 
 impl PendingFrame {
-    /// Whether a data descriptor has the same command and header lengths as the frame's first data
-    /// descriptor.
+    /// Returns whether a data descriptor has the same command and header lengths as the frame's first one.
     fn matches_first(&self, data: &DataDescriptor) -> bool {
         let shared_bits = |command: Command| command.with_end_of_packet(false).with_report_status(false);
         self.first.is_none_or(|first| {

@@ -24,7 +24,7 @@ pub(super) struct PfConfig {
 }
 
 impl PfConfig {
-    /// Whether any VSI diverts RoCEv2 packets to the RDMA half.
+    /// Returns whether any VSI diverts RoCEv2 packets to the RDMA half.
     pub(super) fn diverts_rdma(&self) -> bool {
         self.vsis.iter().any(|(_, vsi)| vsi.has_rdma_filter())
     }

@@ -1,4 +1,4 @@
-//! Table rows for the control socket, in ascending order of their numbers.
+//! Table rows for the control socket, in ascending numerical order.
 
 use card::frontend::snapshot::{NodeRow, ReceivedTag, RuleRow, SpreadBy, VsiRow};
 use protocol::hca::e810::admin::scheduler::Teid;

@@ -1,4 +1,4 @@
-//! Executes randomised admin commands, as from a misbehaving driver.
+//! Executes random admin commands, as a misbehaving driver might send them.
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::scheduler::{ElementData, Teid};
@@ -136,7 +136,7 @@ fn random_commands_keep_scheduler_and_switch_consistent() {
             let mut command = Command::of(parameters(&mut rng, opcode), buffer);
             let outcome = scheduler::dispatch(&mut device.scheduler, opcode, &mut command)
                 .or_else(|| switch::dispatch(&mut device, opcode, &mut command));
-            done += usize::from(outcome.expect("a command that is known").is_ok());
+            done += usize::from(outcome.expect("the dispatchers handle every opcode in the list").is_ok());
             assert!(command.buffer().len() == len, "seed {seed}");
 
             let parent = Teid::new(number(&mut rng, 60));
@@ -151,13 +151,13 @@ fn random_commands_keep_scheduler_and_switch_consistent() {
             let to =
                 *[Destination::Rules, Destination::Wire, Destination::Vsi(vsi)].choose(&mut rng).unwrap();
             let route = device.transmit(vsi, &frame, to);
-            let takers = device.receive(&frame);
-            for taker in takers.iter().chain(route.iter().flat_map(|route| route.vsis.iter())) {
-                let vsi = device.vsis.get(taker).expect("only VSIs that there are take a frame");
-                device.vsis.steer(taker, vsi, &frame);
+            let receivers = device.receive(&frame);
+            for receiver in receivers.iter().chain(route.iter().flat_map(|route| route.vsis.iter())) {
+                let vsi = device.vsis.get(receiver).expect("frames go only to existing VSIs");
+                device.vsis.steer(receiver, vsi, &frame);
             }
         }
         // If too few commands succeeded, the test would mostly cover rejections.
-        assert!(done > COMMANDS / 4, "seed {seed}: {done} commands done");
+        assert!(done > COMMANDS / 4, "seed {seed}: only {done} commands succeeded");
     }
 }

@@ -56,11 +56,11 @@ impl CqFault {
     }
 }
 
-/// Error for a CQE that was lost.
+/// Error returned when a CQE is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PushError {
     pub(super) fault: CqFault,
-    /// Set for the first loss, which is reported as an asynchronous event.
+    /// Whether this is the first lost CQE, for which an asynchronous event is raised.
     pub(super) first: bool,
 }
 
@@ -230,8 +230,8 @@ impl CompletionQueue {
         PushError { fault, first: true }
     }
 
-    /// Whether the ring has room for `count` entries. One slot always stays free, to distinguish a full ring from an
-    /// empty one.
+    /// Returns whether the ring has room for `count` entries. One slot always stays free, to distinguish a full ring
+    /// from an empty one.
     fn has_room(&mut self, pages: Pages<'_>, count: u32) -> bool {
         // The consumer index in the shadow area is modulo the ring size, so it must be read at least once per pass over
         // the ring.

@@ -22,7 +22,7 @@ const OK: &str = "OK";
 
 pub(super) type Outcome = Result<Done, CqpError>;
 
-/// What the completion of a successful operation returns.
+/// Result of a successful operation, as reported in its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     /// The completion only reports success.
@@ -159,5 +159,5 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
     }
 }
 
-/// Push page number that means that no page was allocated.
+/// Push page number that stands for "no page allocated".
 const NO_PUSH_PAGE: u32 = 1024;

@@ -146,7 +146,7 @@ impl EventQueues {
         }
     }
 
-    /// Returns the interrupt causes of queues with new entries since the last call.
+    /// Returns the interrupt causes of queues that received entries since the last call.
     pub(super) fn take_causes(&mut self) -> impl Iterator<Item = Cause> + use<> {
         let fired = std::mem::take(&mut self.fired);
         let others = std::mem::take(&mut self.async_fired).then_some(Cause::AsyncEvent);

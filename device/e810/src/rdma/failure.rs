@@ -31,9 +31,8 @@ pub(super) fn of_receive(status: Status) -> Option<EventCode> {
     Some(match status {
         Status::LocalLength => EventCode::MessageTooLong,
         Status::LocalProtection(reason) => of_key(reason),
-        // IBTA volume 1, section 9.9.3: if the key of a SEND with Invalidate is rejected, the receive fails,
-        // regardless of the reason. `InvalidateRights` is the only code for this case. irdma maps this code
-        // to a remote access error.
+        // IBTA volume 1, section 9.9.3: if the key of a SEND with Invalidate is rejected, the receive fails, regardless
+        // of the reason. The only code for this case is `InvalidateRights`, which irdma maps to a remote access error.
         Status::RemoteInvalidRequest => EventCode::InvalidateRights,
         _ => return None,
     })

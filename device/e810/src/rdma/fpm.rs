@@ -17,7 +17,7 @@ use super::hmc::{Hmc, Pbles};
 use crate::limits::{Limits, MAX_CEQS, MAX_TIMERS};
 
 /// Number of segments for objects other than PBLEs. The objects that the device offers need at most ten segments. The
-/// rest is a reserve, because drivers commit more objects of some kinds than the device offers.
+/// others are spare, because drivers commit more objects of some kinds than the device offers.
 const OTHER_SEGMENTS: u16 = 63;
 /// Number of context memory objects per multicast group.
 const OBJECTS_PER_GROUP: u32 = 8;
@@ -79,7 +79,7 @@ fn offered(limits: &Limits) -> FpmLimits {
     }
 }
 
-/// An object kind placed by "commit FPM".
+/// A kind of object for which "commit FPM" reserves addresses.
 struct Object {
     /// Byte offset of the kind's word in the "commit FPM" buffer.
     at: usize,
@@ -135,7 +135,7 @@ pub(super) fn query(limits: &Limits, dma: &GuestMemory, command: &FpmCommand) ->
     Ok(Done::Plain)
 }
 
-/// Executes "Commit FPM": replies with the address of the objects of each kind.
+/// Executes "Commit FPM": replies with the base address of each kind's objects.
 ///
 /// # Errors
 /// Fails if the objects do not fit in the address space, or the buffer is too short or not in mapped memory.

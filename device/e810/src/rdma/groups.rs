@@ -22,10 +22,10 @@ pub(super) type Members = SmallVec<[Qpn; MAX_MEMBERS]>;
 
 #[derive(Debug)]
 pub(in super::super) struct Groups {
-    /// Group indices are below this number, so the two tables together have at most this many groups.
+    /// Group indices are below this number. No index is in both tables, so this number also limits their total size.
     max_groups: u32,
     groups: BTreeMap<u16, Group>,
-    /// State of groups that were modified but do not exist yet, see [`modify`](Self::modify).
+    /// Contents of groups that were modified before their creation, see [`modify`](Self::modify).
     modified: BTreeMap<u16, Group>,
 }
 
@@ -76,8 +76,8 @@ impl Groups {
         })
     }
 
-    /// Executes "Create multicast group". If an earlier modify operation has stored a state that includes all
-    /// of this command's members, the stored state is used instead.
+    /// Executes "Create multicast group". If an earlier modify operation has stored contents that include all of this
+    /// command's members, the stored contents are used instead.
     ///
     /// # Errors
     /// Fails if the index is out of range, or the member list is not in mapped memory.
@@ -99,8 +99,8 @@ impl Groups {
     /// Fails if the index is out of range, or the member list is not in mapped memory.
     pub(super) fn modify(&mut self, dma: &GuestMemory, command: &GroupCommand) -> Outcome {
         let modified = self.read(dma, command)?;
-        let is_there = self.groups.contains_key(&command.group);
-        let place = if is_there { &mut self.groups } else { &mut self.modified };
+        let exists = self.groups.contains_key(&command.group);
+        let place = if exists { &mut self.groups } else { &mut self.modified };
         place.insert(command.group, modified);
         Ok(Done::Plain)
     }
@@ -133,7 +133,7 @@ impl Groups {
 }
 
 impl Group {
-    /// Whether this group has the same address and VLAN as `earlier`, and includes all members of `earlier`.
+    /// Returns whether this group has the same address and VLAN as `earlier`, and includes all members of `earlier`.
     fn extends(&self, earlier: &Self) -> bool {
         let is_same = self.address == earlier.address && self.vlan == earlier.vlan;
         is_same && earlier.members.iter().all(|member| self.members.contains(member))

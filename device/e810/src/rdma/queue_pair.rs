@@ -163,7 +163,7 @@ impl QueuePair {
         Modify { to, attrs, send_psn: None, recv_psn: None, notify_drained: false }
     }
 
-    /// Whether this is a connection whose peer's MAC address is unknown.
+    /// Returns whether this is a connection whose peer's MAC address is unknown.
     pub(super) fn lacks_peer(&self) -> bool {
         self.service == send_wqe::Service::Connection && self.peer.is_none()
     }
@@ -334,7 +334,7 @@ pub(super) fn sge(fragment: &Fragment) -> Sge {
     Sge { va: fragment.va, lkey: fragment.key, len: fragment.len }
 }
 
-/// Whether section 13.3 permits the state transition.
+/// Returns whether section 13.3 permits the state transition.
 fn is_valid_transition(from: QpState, to: QpState) -> bool {
     use QpState::{Error, Idle, Rtr, Rts, Sqd};
     to == Error
@@ -385,6 +385,10 @@ mod tests {
             assert!((2..5).contains(&silence.as_secs()), "{retries} retries: {silence:?}");
         }
         assert_eq!(ack_timeout(MAX_RETRIES).after(0), ACK_TIMEOUT);
-        assert_eq!(ack_timeout(63), ack_timeout(MAX_RETRIES), "a field of six bits");
+        assert_eq!(
+            ack_timeout(63),
+            ack_timeout(MAX_RETRIES),
+            "a retry count above the maximum counts as the maximum"
+        );
     }
 }

@@ -194,7 +194,7 @@ pub(super) fn modify_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &QpComma
     let runs = modify.to == engine::State::Rts;
     host::modify(rdma, cx, command.qpn, &modify);
     if runs {
-        // Software does not ring the doorbell again for WQEs that it posted before RTS.
+        // Software does not ring the doorbell again for WQEs that it posted before RTS, so start them here.
         host::notify_send(rdma, cx, command.qpn);
     }
     Ok(Done::Plain)
@@ -237,11 +237,11 @@ pub(super) fn flush_qp(rdma: &mut Rdma, cx: &mut Context<'_>, command: &FlushQp)
 /// Major code of a flushed WQE, and the default minor code.
 const FLUSHED: u16 = 1;
 
-/// Flushes late WQEs, which software has posted to an already flushed QP in the error state.
+/// Flushes late WQEs, which software posted to a QP in the error state after it had flushed the QP.
 ///
 /// Software flushes a QP again only if software itself moved the QP to the error state (section 14.2). If the device
 /// moved the QP there, late WQEs would never complete without this function, in violation of IBTA volume 1, section
-/// 10.3.1.8. Both queues are polled, because receive queues have no doorbell.
+/// 10.3.1.8. The device polls both queues instead of waiting for doorbells, because receive queues have none.
 pub(in super::super) fn flush_late(rdma: &mut Rdma, cx: &mut Context<'_>) {
     for number in rdma.queues.flushed.take_due(cx.now) {
         let qpn = Qpn::new(number);

@@ -93,7 +93,7 @@ fn region(command: &RegisterMr) -> Result<MemoryRegion, CqpError> {
     let page_shift = page_shift.ok_or(CqpError::invalid("page size", u8::from(command.page).into()))?;
     let key = Lkey::new(command.stag);
     let rights = rights(command.rights);
-    // Section 13.7: length 0 registers all memory, for the kernel's DMA region.
+    // Section 13.7: a length of 0 registers all memory. The kernel registers its DMA region this way.
     if command.len == 0 {
         return Ok(MemoryRegion::whole_memory(key, command.pd, rights));
     }

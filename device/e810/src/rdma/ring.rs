@@ -1,5 +1,4 @@
-//! Rings written by the device. The top bit of each entry is its polarity. Software recognises new entries by
-//! their polarity.
+//! Rings written by the device. The top bit of each entry is its polarity, by which software recognises new entries.
 //!
 //! # Spec
 //! E810 interface, sections 12.2, 12.4 and 12.6.

@@ -24,7 +24,7 @@ pub(in super::super) struct Counts {
 }
 
 impl Counts {
-    /// Starts with the engine's current statistics as the baseline.
+    /// Creates counters that start at zero, with the engine's current statistics as the baseline.
     pub(super) fn new(baseline: &Stats) -> Self {
         Self { baseline: *baseline, ..Self::default() }
     }

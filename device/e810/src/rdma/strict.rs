@@ -123,15 +123,15 @@ pub(super) fn operation(rdma: &Rdma, operation: &Operation, polarity_matches: bo
     found
 }
 
-/// Whether an operation unmaps segments. Only the entries in the operation itself are checked, not the
-/// entries in memory.
+/// Returns whether an operation unmaps segments. Only the entries in the operation itself are checked, not the entries
+/// in memory.
 fn unmaps_segments(command: &UpdateSegments) -> bool {
     let first = Some(&command.first).filter(|_| !command.skip_first);
     let others = [&command.second, &command.third].into_iter().filter(|entry| entry.valid);
     first.into_iter().chain(others).any(|entry| !entry.descriptor.valid)
 }
 
-/// Returns the name of a queue pair or region that exists, if any.
+/// Returns the name of an existing queue pair or region, if any.
 fn in_use(rdma: &Rdma) -> Option<String> {
     let qp = rdma.queues.qps_from(0).next().map(|(qpn, _)| format!("QP {qpn:#x}"));
     qp.or_else(|| rdma.regions.keys.iter().next().map(|region| format!("STag {:#x}", region.key.get())))

@@ -64,7 +64,7 @@ pub(super) fn request(operation: Operation) -> Result<(SendOp, Payload, bool), E
     })
 }
 
-/// Converts immediate data. The WQE contains a number. Packets carry the number in big-endian order.
+/// Converts immediate data from a number in the WQE to the big-endian bytes that packets carry.
 const fn imm(number: u32) -> Imm {
     Imm(number.to_be_bytes())
 }

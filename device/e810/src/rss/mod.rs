@@ -37,7 +37,7 @@ impl Default for VsiRss {
 }
 
 impl VsiRss {
-    /// Whether a key was set. Without a key, no frame is hashed.
+    /// Returns whether a key was set. Without a key, no frame is hashed.
     pub(super) const fn has_key(&self) -> bool {
         self.key.is_some()
     }
@@ -68,7 +68,7 @@ pub(super) struct Steering {
 }
 
 impl Vsis {
-    /// Selects the receive queue of a frame in a VSI.
+    /// Selects the receive queue of a frame within a VSI.
     pub(super) fn steer(&self, number: VsiNumber, vsi: &Vsi, layers: &Layers) -> Steering {
         let hash = vsi.rss.key.as_ref().zip(layers.ip).map(|(key, ip)| {
             let symmetric = match vsi.options.hash {

@@ -89,7 +89,11 @@ fn symmetric_hash_ignores_direction() {
     assert_ne!(steer(&vsis, &there).hash, steer(&vsis, &back).hash);
     vsis.get_mut(VsiNumber::new(1)).unwrap().options.hash = HashKind::SymmetricToeplitz;
     assert_eq!(steer(&vsis, &there).hash, steer(&vsis, &back).hash);
-    assert_ne!(steer(&vsis, &there).hash, steer(&vsis, &frame(6, true)).hash, "ports count");
+    assert_ne!(
+        steer(&vsis, &there).hash,
+        steer(&vsis, &frame(6, true)).hash,
+        "the hash covers the ports of unfragmented packets"
+    );
 }
 
 #[test]
@@ -152,7 +156,7 @@ fn key_and_tables_can_be_read_back() {
     let mut vsis = vsis(TableKind::Function);
     let mut key = [0xa5; KEY_LEN];
     assert_eq!(vsis.get_key(&key_of(1), &mut key), Ok(KEY_LEN));
-    assert_eq!(key, [0; KEY_LEN], "never set");
+    assert_eq!(key, [0; KEY_LEN], "a key that was never set reads as zero");
     vsis.set_key(&key_of(1), &KEY).unwrap();
     assert_eq!(vsis.get_key(&key_of(1), &mut key), Ok(KEY_LEN));
     assert_eq!(key, KEY);

@@ -1,7 +1,7 @@
 //! The transmit scheduler tree, which distributes bandwidth among queues.
 //!
-//! The driver keeps a copy of the tree and trusts every response, so the device validates each change. The
-//! device serves transmit queues round-robin, which is a valid schedule if no rate limit is set.
+//! The driver keeps a copy of the tree and trusts every response, so the device validates each change. Transmit queues
+//! are served round-robin, which is a valid schedule if no rate limit is set.
 //!
 //! # Spec
 //! E810 interface, section 5.5.
@@ -26,7 +26,7 @@ const LAYERS: usize = 9;
 const LEVELS: u16 = 9;
 const _: () = assert!(LEVELS as usize == LAYERS);
 
-/// Layer of the traffic classes, the deepest layer whose elements cannot be deleted.
+/// Layer of the traffic classes. Elements in this layer and above it cannot be deleted.
 const CLASS_LAYER: usize = 1;
 
 /// Layer of the leaves, one per queue.
@@ -375,8 +375,8 @@ impl Scheduler {
         if node.parent == parent { Ok(node) } else { Err(unknown(teid)) }
     }
 
-    /// Returns the layer below `parent`. Fails if `parent` or that layer has no room for `count` more
-    /// elements.
+    /// Returns the layer below `parent`. Fails if `parent` cannot have `count` more children, or the layer has no room
+    /// for them.
     fn room_below(&self, parent: Teid, count: u16) -> Result<usize, AdminError> {
         let node = self.node(parent)?;
         let layer = node.layer + 1;

@@ -78,7 +78,7 @@ fn leaf_added_at_default_leaf_becomes_its_sibling() {
 fn query_scheduler_resources_returns_320_bytes() {
     let mut buffer = [0xa5; 400];
     assert_eq!(Scheduler::resources(&mut buffer), Ok(320));
-    assert_eq!(buffer[..8], [9, 0, 9, 0, 0, 8, 8, 0], "section 16.3");
+    assert_eq!(buffer[..8], [9, 0, 9, 0, 0, 8, 8, 0], "the response must match section 16.3");
     assert!(Scheduler::resources(&mut buffer[..319]).is_err());
 }
 
@@ -110,7 +110,11 @@ fn rejects_elements_after_last_teid() {
     let mut scheduler = Scheduler { last_teid: u32::MAX - 2, ..Scheduler::default() };
     assert_eq!(add(&mut scheduler, TC), u32::MAX - 1);
     let refused = scheduler.add(1, &mut add_command(TC, &[generic()])).unwrap_err();
-    assert_eq!(refused.status, AdminStatus::NoSpace, "TEID FFFFFFFFh means that no element exists");
+    assert_eq!(
+        refused.status,
+        AdminStatus::NoSpace,
+        "TEID FFFFFFFFh stands for no element and is never assigned"
+    );
 }
 
 #[test]
@@ -123,11 +127,11 @@ fn rejected_group_adds_no_elements() {
     };
     let cases = [
         ("an unknown parent", add_command(77, &[generic()]), AdminStatus::NoEntry),
-        ("a leaf", add_command(TC, &[generic(), leaf]), AdminStatus::Invalid),
-        ("a generic node among the leaves", add_command(8, &[generic()]), AdminStatus::Invalid),
+        ("a leaf in the group", add_command(TC, &[generic(), leaf]), AdminStatus::Invalid),
+        ("a generic node on the leaf layer", add_command(8, &[generic()]), AdminStatus::Invalid),
         ("a node below a leaf", add_command(9, &[generic()]), AdminStatus::Invalid),
-        ("more children than it may have", add_command(TC, &[generic(); 8]), AdminStatus::NoSpace),
-        ("another parent than its group's", other_parent, AdminStatus::Invalid),
+        ("more children than the limit", add_command(TC, &[generic(); 8]), AdminStatus::NoSpace),
+        ("an element whose parent is not its group's", other_parent, AdminStatus::Invalid),
         ("half an element", add_command(TC, &[generic()])[..31].to_vec(), AdminStatus::Invalid),
         ("half a header", vec![0; 7], AdminStatus::Invalid),
     ];
@@ -176,7 +180,7 @@ fn deleting_element_removes_its_descendants() {
 #[test]
 fn rejects_invalid_deletions() {
     let mut scheduler = Scheduler::default();
-    assert_eq!(delete(&mut scheduler, TC, 4), Err(AdminStatus::NoEntry), "whose parent is 3");
+    assert_eq!(delete(&mut scheduler, TC, 4), Err(AdminStatus::NoEntry), "element 4 is a child of element 3");
     assert_eq!(delete(&mut scheduler, 1, TC), Err(AdminStatus::NotPermitted));
     assert_eq!(delete(&mut scheduler, u32::MAX, 1), Err(AdminStatus::NotPermitted));
     assert_eq!(scheduler.elements.len(), 9);
@@ -193,7 +197,11 @@ fn moved_element_keeps_its_subtree_and_layer() {
         Err(AdminStatus::NoEntry),
         "the element has already moved"
     );
-    assert_eq!(move_to(&mut scheduler, to[2], from[3], to[3]), Err(AdminStatus::Invalid), "another layer");
+    assert_eq!(
+        move_to(&mut scheduler, to[2], from[3], to[3]),
+        Err(AdminStatus::Invalid),
+        "the new parent is on a different layer"
+    );
     assert_eq!(delete(&mut scheduler, TC, to[1]), Ok(1));
     assert_eq!(get(&scheduler, from[4]), Err(AdminStatus::NoEntry));
     assert_eq!(delete(&mut scheduler, TC, from[1]), Ok(1));
@@ -226,7 +234,11 @@ fn elements_can_be_configured_suspended_and_resumed() {
     let leaf = ElementData { kind: ElementKind::Leaf, ..weighed };
     assert_eq!(configure(&mut scheduler, leaf), Err(AdminStatus::Invalid));
     let limited = ElementData { committed_valid: true, committed_profile: 1, ..weighed };
-    assert_eq!(configure(&mut scheduler, limited), Err(AdminStatus::Invalid), "there is no such profile yet");
+    assert_eq!(
+        configure(&mut scheduler, limited),
+        Err(AdminStatus::Invalid),
+        "rate profile 1 does not exist yet"
+    );
     let mut profile = RateProfile { level: 2, kind: 0, ..RateProfile::default() }.emit();
     assert_eq!(scheduler.add_profiles(1, &mut profile), Ok(1));
     assert_eq!(configure(&mut scheduler, limited), Ok(1));
@@ -242,17 +254,17 @@ fn elements_can_be_configured_suspended_and_resumed() {
 #[test]
 fn rejects_rate_profiles_past_limit() {
     let mut scheduler = Scheduler::default();
-    let asked = RateProfile { level: 3, kind: 2, burst: 1500, ..RateProfile::default() };
+    let template = RateProfile { level: 3, kind: 2, burst: 1500, ..RateProfile::default() };
     for number in 1..MAX_RATE_PROFILES {
-        let mut buffer = asked.emit();
+        let mut buffer = template.emit();
         assert_eq!(scheduler.add_profiles(1, &mut buffer), Ok(1));
-        assert_eq!(RateProfile::parse(&buffer), RateProfile { profile: number, ..asked });
+        assert_eq!(RateProfile::parse(&buffer), RateProfile { profile: number, ..template });
     }
-    assert_eq!(scheduler.add_profiles(1, &mut asked.emit()).unwrap_err().status, AdminStatus::NoSpace);
-    let mut seventh = RateProfile { profile: 7, ..asked }.emit();
+    assert_eq!(scheduler.add_profiles(1, &mut template.emit()).unwrap_err().status, AdminStatus::NoSpace);
+    let mut seventh = RateProfile { profile: 7, ..template }.emit();
     assert_eq!(scheduler.remove_profiles(1, &mut seventh), Ok(1));
     assert_eq!(scheduler.remove_profiles(1, &mut seventh).unwrap_err().status, AdminStatus::NoEntry);
-    for wrong in [RateProfile { level: 9, ..asked }, RateProfile { kind: 3, ..asked }] {
+    for wrong in [RateProfile { level: 9, ..template }, RateProfile { kind: 3, ..template }] {
         let refused = scheduler.add_profiles(1, &mut wrong.emit()).unwrap_err();
         assert_eq!(refused.status, AdminStatus::Invalid, "{wrong:?}");
     }
@@ -267,7 +279,7 @@ fn port_ets_reports_traffic_class_zero() {
     golden[0] = 1;
     golden[32..].fill(0xff);
     golden[32..36].copy_from_slice(&[2, 0, 0, 0]);
-    assert_eq!(buffer, golden, "040e of run73-vlan.aq.gz");
+    assert_eq!(buffer, golden, "the response must match command 040E in run73-vlan.aq.gz");
     assert_eq!(scheduler.port_ets(Teid::new(2), &mut buffer).unwrap_err().status, AdminStatus::NoEntry);
 }
 
@@ -280,7 +292,7 @@ fn queue_requires_parent_above_leaf_layer() {
     let refused = scheduler.add_leaf(Teid::new(branch[5]), ElementData::default()).unwrap_err();
     assert_eq!(refused.status, AdminStatus::Invalid);
     scheduler.remove_leaf(Teid::new(branch[6]));
-    assert!(get(&scheduler, branch[6]).is_ok(), "only a leaf can be removed as a leaf");
+    assert!(get(&scheduler, branch[6]).is_ok(), "`remove_leaf` must ignore a node that is not a leaf");
     scheduler.remove_leaf(leaf);
     assert_eq!(get(&scheduler, leaf.get()), Err(AdminStatus::NoEntry));
 }

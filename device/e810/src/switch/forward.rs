@@ -54,7 +54,7 @@ struct Verdict {
     vsis: VsiSet,
     /// Whether any rule forwards the frame.
     forwarded: bool,
-    /// Whether a matching rule sends the frame to the wire as well (LAN enable).
+    /// Whether a matching rule also sends the frame to the wire (LAN enable).
     lan: bool,
     dropped: bool,
 }
@@ -190,8 +190,7 @@ impl Switch {
         !vsi.switch.vlan_prune || self.is_in_vlan(number, vid, Direction::Receive)
     }
 
-    /// Whether a VLAN rule permits a VSI to receive or send frames with this VLAN ID, depending on
-    /// `direction`.
+    /// Returns whether the VLAN rules make a VSI a member of this VLAN in the given direction.
     fn is_in_vlan(&self, vsi: VsiNumber, vid: u16, direction: Direction) -> bool {
         let Some(Rule { action: Action::Prune { by, ingress, egress }, .. }) = self.find(&Key::Vlan(vid))
         else {
@@ -208,7 +207,7 @@ impl Switch {
         applies && is_member
     }
 
-    /// Whether a MAC rule forwards frames for the address `mac` to the VSI.
+    /// Returns whether a MAC rule forwards frames for the address `mac` to the VSI.
     fn is_own_address(&self, vsi: VsiNumber, mac: MacAddr, vid: u16) -> bool {
         let mut receivers = Verdict::default();
         for key in [Key::Mac(mac), Key::MacVlan(mac, vid)] {

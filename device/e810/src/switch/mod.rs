@@ -1,7 +1,7 @@
 //! The switch between the port and the VSIs: its rules and lists.
 //!
 //! [`forward`] applies the rules to frames. Each recipe has its own table, keyed by the fields that the recipe
-//! compares. Each frame therefore needs one lookup per recipe, regardless of the number of rules.
+//! compares, so each frame needs one lookup per recipe, regardless of the number of rules.
 //!
 //! # Spec
 //! E810 interface, sections 5.4 and 5.8.
@@ -207,7 +207,7 @@ impl Switch {
     fn add(&mut self, key: Key, action: Action) -> Result<u16, AdminError> {
         let table = &mut self.tables[key.recipe() as usize];
         if let Some(old) = table.get(&key).copied() {
-            // A rule that became inactive when its VSI was freed may be replaced by a rule with the same key.
+            // A new rule may replace a rule with the same key that became inactive when its VSI was freed.
             if !matches!(old.action, Action::Inactive) {
                 return Err(AdminError::new(AdminStatus::Exists, "rule", old.index.into()));
             }

@@ -32,7 +32,7 @@ impl Origin {
     }
 }
 
-/// Kind of the destination MAC address.
+/// Kind of destination MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cast {
     Unicast,
@@ -61,14 +61,14 @@ pub(super) enum Key {
     Mac(MacAddr),
     /// Destination MAC address and VLAN.
     MacVlan(MacAddr, u16),
-    /// Kind of the destination.
+    /// Kind of destination MAC address.
     Promiscuous(Direction, Cast),
     Vlan(u16),
     /// Any frame in this direction.
     Default(Direction),
     /// Source, EtherType and destination MAC address.
     EtherTypeMac(Origin, u16, MacAddr),
-    /// Kind of the destination, and VLAN.
+    /// Kind of destination MAC address, and VLAN.
     PromiscuousVlan(Direction, Cast, u16),
 }
 
@@ -131,7 +131,7 @@ impl Key {
         }
     }
 
-    /// Whether the key matches only frames from VSI `vsi`.
+    /// Returns whether the key matches only frames from VSI `vsi`.
     pub(super) fn matches_source(&self, vsi: VsiNumber) -> bool {
         match self {
             Self::EtherType(origin, _) | Self::EtherTypeMac(origin, ..) => *origin == Origin::Vsi(vsi),
@@ -210,7 +210,7 @@ impl Action {
         }
     }
 
-    /// Whether `vsi` is the action's only target.
+    /// Returns whether `vsi` is the action's only target.
     pub(super) fn targets_only(&self, vsi: VsiNumber) -> bool {
         match self {
             Self::Forward { to: target, .. } | Self::Prune { by: target, .. } => *target == Target::Vsi(vsi),

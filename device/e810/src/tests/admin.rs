@@ -47,9 +47,9 @@ fn executes_all_commands_before_tail() {
     driver.write(Register::PfFwAtqt, u32::from(ENTRIES) - 1);
     assert_eq!(driver.read(Register::PfFwAtqh), u32::from(ENTRIES) - 1);
     let last = driver.bus.peek(SEND_RING + (u64::from(ENTRIES) - 2) * 32, 2);
-    assert_eq!(last, [0b11, 0], "done and complete");
+    assert_eq!(last, [0b11, 0], "the last command is done and complete");
     driver.write(Register::PfFwAtqt, 3);
-    assert_eq!(driver.read(Register::PfFwAtqh), 3, "around the end of the ring");
+    assert_eq!(driver.read(Register::PfFwAtqh), 3, "commands are executed across the end of the ring");
 }
 
 #[test]
@@ -63,8 +63,8 @@ fn disabled_ring_executes_nothing() {
 #[test]
 fn invalid_ring_sets_critical_error() {
     let cases: [(&str, Register, u32); 4] = [
-        ("tail outside of the ring", Register::PfFwAtqt, 192),
-        ("ring outside of memory", Register::PfFwAtqbah, 0x7fff_ffff),
+        ("tail outside the ring", Register::PfFwAtqt, 192),
+        ("ring outside memory", Register::PfFwAtqbah, 0x7fff_ffff),
         ("ring at the end of the address space", Register::PfFwAtqbah, 0xffff_ffff),
         ("ring without entries", Register::PfFwAtqlen, 1 << 31),
     ];
@@ -106,8 +106,8 @@ fn rejects_unmapped_and_oversized_buffers() {
     assert_eq!(run(&mut driver, input, u16::MAX, BUFFER), EINVAL);
     assert_eq!(run(&mut driver, output, 16, 1 << 50), EIO);
     assert_eq!(run(&mut driver, input, 16, u64::MAX - 3), EIO);
-    assert_eq!(run(&mut driver, output, 7, BUFFER), EINVAL, "no room for an address");
-    assert_eq!(run(&mut driver, Flags::empty(), 16, BUFFER), EINVAL, "no buffer");
+    assert_eq!(run(&mut driver, output, 7, BUFFER), EINVAL, "the buffer is too short for a MAC address");
+    assert_eq!(run(&mut driver, Flags::empty(), 16, BUFFER), EINVAL, "the command requires a buffer");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn read_past_end_of_flash_returns_einval() {
     assert_eq!(read(0x2_0000, 1, 0), EINVAL);
     assert_eq!(read(0x1_f000, 4096, 0), 0);
     assert_eq!(read(0x1_f001, 4096, 0), EINVAL);
-    assert_eq!(read(0, 2, 1), EINVAL, "another module");
+    assert_eq!(read(0, 2, 1), EINVAL, "only module 0 can be read");
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn capabilities_match_configuration() {
     assert_eq!(number(&function, id::RX_QUEUES), Some(5));
     assert_eq!(number(&function, id::TX_QUEUES), Some(5));
     assert_eq!(number(&function, id::MSIX), Some(24));
-    assert_eq!(number(&function, id::RSS), Some(2048), "drivers refuse any other table");
+    assert_eq!(number(&function, id::RSS), Some(2048), "drivers reject any other table size");
     assert_eq!(number(&function, id::VSI), Some(384));
     assert_eq!(number(&function, id::RDMA), Some(1));
     let device = capabilities(&mut driver, Opcode::DeviceCapabilities);
@@ -239,7 +239,7 @@ fn written_mac_persists_until_reset() {
     assert_eq!(
         driver.execute(&AdminCommand::direct(Opcode::WriteMac, write(0x13))).status,
         EINVAL,
-        "a group"
+        "a multicast address is rejected"
     );
     assert_eq!(read(&mut driver).buffer, [0, 0, 0x12, 0x22, 0x33, 0x44, 0x55, 0x66]);
     driver.write(Register::PfgenCtrl, 1);

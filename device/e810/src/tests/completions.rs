@@ -48,7 +48,7 @@ fn reply_shares_interrupt_with_completion() {
         assert_eq!(nic.interrupts(), 1);
         nic.driver.enable_vector(VECTOR);
         wait(&mut nic.driver, 2 * TIMEOUT_US);
-        assert_eq!(nic.interrupts(), 0, "both were reported");
+        assert_eq!(nic.interrupts(), 0, "one interrupt signals both the completion and the reply");
     }
 }
 
@@ -94,7 +94,7 @@ fn one_way_traffic_disables_coalescing() {
     assert_eq!(nic.interrupts(), 1);
     nic.driver.enable_vector(VECTOR);
     send(&mut nic, 1);
-    assert_eq!(nic.interrupts(), 0, "a reply may come again");
+    assert_eq!(nic.interrupts(), 0, "a received frame enables coalescing again");
 }
 
 #[test]
@@ -110,10 +110,10 @@ fn completions_wait_until_vector_is_enabled() {
 
     send(&mut nic, 1);
     nic.driver.enable_vector(VECTOR);
-    assert_eq!(nic.interrupts(), 1, "it was lonely");
+    assert_eq!(nic.interrupts(), 1, "a single completion is signalled when the vector is enabled");
 }
 
-/// Section 3.2: two signals of a vector are at least one interval apart, regardless of the cause.
+/// Section 3.2: a vector is signalled at most once per interval, regardless of the cause.
 #[test]
 fn coalescing_respects_interval() {
     let mut nic = Nic::new();

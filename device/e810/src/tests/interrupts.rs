@@ -17,7 +17,7 @@ fn pulse(driver: &mut Driver) {
     driver.bus.hca.set_link(!up);
 }
 
-/// Creates a driver with link events enabled. Each [`pulse`] then fires the admin queue cause.
+/// Creates a driver with link events enabled, so that each [`pulse`] fires the admin queue cause.
 fn listening() -> Driver {
     let mut driver = started();
     driver.succeed(&link::want_events());
@@ -86,25 +86,25 @@ fn software_trigger_of_oicr_vector_sets_swint() {
     assert_eq!(driver.interrupts(4), 1);
     assert_eq!(driver.read(Register::PfintOicr), SWINT);
     driver.write(Register::GlintDynCtl(3), INTENA | SWINT_TRIG);
-    assert_eq!(driver.read(Register::PfintOicr), 0, "the vector of a queue");
+    assert_eq!(driver.read(Register::PfintOicr), 0, "a trigger of another vector must not set SWINT");
     driver.write(Register::PfintOicrCtl, 4);
     driver.write(Register::GlintDynCtl(4), INTENA | SWINT_TRIG);
-    assert_eq!(driver.read(Register::PfintOicr), 0, "other causes are disabled");
+    assert_eq!(driver.read(Register::PfintOicr), 0, "SWINT must not be set if the OICR cause is disabled");
 }
 
 #[test]
 fn intena_msk_leaves_enable_bit_unchanged() {
     let mut driver = started();
     driver.write(Register::GlintDynCtl(2), INTENA_MSK | INTENA | SWINT_TRIG);
-    assert_eq!(driver.interrupts(2), 0, "it was disabled");
+    assert_eq!(driver.interrupts(2), 0, "the vector stays disabled");
     driver.write(Register::GlintDynCtl(2), INTENA);
     assert_eq!(driver.interrupts(2), 1);
     driver.write(Register::GlintDynCtl(2), INTENA);
     driver.write(Register::GlintDynCtl(2), INTENA_MSK | SWINT_TRIG);
-    assert_eq!(driver.interrupts(2), 1, "it was enabled");
+    assert_eq!(driver.interrupts(2), 1, "the vector stays enabled");
 }
 
-/// Section 3.1: when the guest starts to use another vector, QEMU disables all vectors and reinstalls all
+/// Section 3.1: when the guest starts to use an additional vector, QEMU disables all vectors and reinstalls all
 /// eventfds.
 #[test]
 fn reinstalled_eventfds_deliver_pending_interrupts() {
@@ -161,7 +161,7 @@ fn signals_respect_interval() {
     driver.write(Register::GlintItr(1, 0), 25);
     driver.write(Register::PfintFwCtl, 1 << 30 | 1 << 11);
     pulse(&mut driver);
-    assert_eq!(driver.interrupts(0), 1, "at once after a quiet time");
+    assert_eq!(driver.interrupts(0), 1, "the first signal is not delayed");
     driver.enable_vector(0);
     pulse(&mut driver);
     assert_eq!(driver.interrupts(0), 0);
@@ -182,7 +182,7 @@ fn enabling_vector_after_interval_signals_immediately() {
     pulse(&mut driver);
     assert_eq!(driver.interrupts(0), 1);
     wait(&mut driver, 50);
-    assert_eq!(driver.interrupts(0), 0, "it is not enabled");
+    assert_eq!(driver.interrupts(0), 0, "a disabled vector must not be signalled");
     driver.enable_vector(0);
     assert_eq!(driver.interrupts(0), 1);
 }
@@ -208,8 +208,8 @@ fn cause_without_interval_signals_immediately() {
     pulse(&mut driver);
     assert_eq!(driver.interrupts(0), 1);
     driver.write(Register::GlintDynCtl(0), INTENA | SWINT_TRIG | 3 << 3);
-    assert_eq!(driver.interrupts(0), 1, "a software trigger without an interval");
+    assert_eq!(driver.interrupts(0), 1, "a software trigger without an interval signals at once");
     driver.enable_vector(0);
     wait(&mut driver, 50);
-    assert_eq!(driver.interrupts(0), 0, "no interrupt is repeated");
+    assert_eq!(driver.interrupts(0), 0, "no interrupt may be repeated");
 }

@@ -183,7 +183,7 @@ fn sent_frame_completes_descriptor() {
     let sent = frame(PEER, MAC.0, 1514);
     nic.send(&sent, 0);
     assert_eq!(nic.driver.bus.settle(), [sent]);
-    assert_eq!(nic.driver.bus.peek(TRANSMIT_RING + 8, 1), [0x3f], "type and the low bits of the command");
+    assert_eq!(nic.driver.bus.peek(TRANSMIT_RING + 8, 1), [0x3f], "only the descriptor type changes");
     assert_eq!(nic.driver.read(Register::QtxCommHead(0)), 1);
 }
 
@@ -194,7 +194,7 @@ fn received_frame_raises_interrupt() {
     nic.receive_frame(&sent);
     let (bytes, status) = nic.received(0);
     assert_eq!(bytes, sent);
-    assert_eq!(status & 3, 3, "done, end of packet");
+    assert_eq!(status & 3, 3, "the done and end-of-packet bits are set");
     assert_eq!(nic.interrupts(), 1);
 }
 
@@ -223,7 +223,7 @@ fn mac_loopback_returns_frames_until_reset() {
         AdminCommand::direct(Opcode::SetMacLoopback, parameters)
     };
     nic.driver.succeed(&set(1));
-    // Send the frame of the driver's self-test, and a frame from the driver's own address.
+    // Send the frame that the driver's self-test uses, and a frame from the driver's own address.
     let sent = [vec![0xff; 64], frame([0xff; 6], MAC.0, 1514)];
     sent.iter().for_each(|frame| nic.send(frame, 0));
     nic.receive_frame(&frame(MAC.0, PEER, 60));
@@ -311,7 +311,7 @@ fn jumbo_frames_work_after_mtu_change() {
     nic.driver.succeed(&disable_queue(0));
     nic.driver.write(Register::QtxCommDbell(0), 9);
     nic.driver.bus.settle();
-    assert_eq!(nic.driver.read(Register::GlMdetTxPqm), 0, "the doorbell of no queue");
+    assert_eq!(nic.driver.read(Register::GlMdetTxPqm), 0, "the doorbell of a disabled queue is ignored");
     nic.open();
     let sent = frame(PEER, MAC.0, 9000);
     nic.send(&sent, 0);
@@ -319,7 +319,7 @@ fn jumbo_frames_work_after_mtu_change() {
     let jumbo = frame(MAC.0, PEER, 9000);
     nic.receive_frame(&jumbo);
     let received: Vec<u8> = (0..5).flat_map(|entry| nic.received(entry).0).collect();
-    assert_eq!(received, jumbo, "in five buffers of 2 KiB");
+    assert_eq!(received, jumbo, "the frame fills five buffers of 2 KiB");
 }
 
 #[test]
@@ -327,9 +327,13 @@ fn rejects_commands_for_invalid_queues() {
     let mut nic = Nic::new();
     let status = |nic: &mut Nic, command: &AdminCommand| nic.driver.execute(command).status;
     let vsi = nic.vsi;
-    assert_eq!(status(&mut nic, &add_queue(0, vsi, TRANSMIT_RING)), 13, "EEXIST");
+    assert_eq!(
+        status(&mut nic, &add_queue(0, vsi, TRANSMIT_RING)),
+        13,
+        "EEXIST: the queue is already enabled"
+    );
     assert_eq!(status(&mut nic, &add_queue(16, vsi, TRANSMIT_RING)), 14, "EINVAL: there are 16 queues");
-    assert_eq!(status(&mut nic, &add_queue(1, vsi + 1, TRANSMIT_RING)), 2, "ENOENT: no such VSI");
+    assert_eq!(status(&mut nic, &add_queue(1, vsi + 1, TRANSMIT_RING)), 2, "ENOENT: the VSI does not exist");
     assert_eq!(status(&mut nic, &disable_queue(1)), 2);
     let mut short = add_queue(1, vsi, TRANSMIT_RING);
     short.parameters[0] = 2;
@@ -374,7 +378,7 @@ fn rdma_queue_sets_without_leaves_are_limited() {
         let reply = driver.succeed(&add_rdma_set(set));
         driver.succeed(&delete_leaf(&reply.buffer[12..16]));
     }
-    assert_eq!(driver.execute(&add_rdma_set(512)).status, 16, "ENOSPC");
+    assert_eq!(driver.execute(&add_rdma_set(512)).status, 16, "ENOSPC: the limit is 512 sets");
     assert_eq!(driver.execute(&add_rdma_set(0)).status, 13, "EEXIST: the set exists without its leaf");
     // Bit 15 of an ID in "disable queues" marks an RDMA queue set.
     driver.succeed(&disable_queue(1 << 15));
@@ -384,7 +388,7 @@ fn rdma_queue_sets_without_leaves_are_limited() {
 #[test]
 fn rejects_queue_set_handle_with_bit_15() {
     let mut driver = started();
-    assert_eq!(driver.execute(&add_rdma_set(1 << 15)).status, 14, "EINVAL");
+    assert_eq!(driver.execute(&add_rdma_set(1 << 15)).status, 14, "EINVAL: bit 15 marks RDMA queue sets");
 }
 
 #[test]
@@ -397,12 +401,12 @@ fn driver_error_raises_mdet_interrupt() {
     assert_eq!(nic.driver.bus.settle(), Vec::<Vec<u8>>::new());
     assert_eq!(nic.driver.interrupts(0), 1);
     assert_eq!(nic.driver.read(Register::PfintOicr), MALICIOUS_DRIVER);
-    assert_eq!(nic.driver.read(Register::PfintOicr), 0, "a read clears it");
+    assert_eq!(nic.driver.read(Register::PfintOicr), 0, "reading PFINT_OICR clears it");
     assert_ne!(nic.driver.read(Register::GlMdetTxTclan) & 1 << 31, 0);
     nic.driver.write(Register::GlMdetTxTclan, u32::MAX);
     assert_eq!(nic.driver.read(Register::GlMdetTxTclan), 0);
     nic.receive_frame(&frame(MAC.0, PEER, 60));
-    assert_eq!(nic.received(0).1 & 1, 1, "the receive queue goes on");
+    assert_eq!(nic.received(0).1 & 1, 1, "the receive queue still works");
 }
 
 #[test]
@@ -477,7 +481,7 @@ fn rows_show_queue_and_link_state() {
     nic.driver.bus.settle();
     let rows = nic.driver.bus.hca.rows::<QueueRow>(0);
     let expected = QueueRow { state: QueueState::Stopped, head: 2, tail: 2, ..transmit };
-    assert_eq!(rows[0], expected, "the queue of a faulty frame");
+    assert_eq!(rows[0], expected, "the queue of the invalid frame is stopped");
 }
 
 #[test]

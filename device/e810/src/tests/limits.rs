@@ -1,5 +1,5 @@
-//! Tests both sides of each NIC limit (E810 interface, sections 5.4 to 5.9 and 6.1). The last object within a limit
-//! works. The next one is rejected with the right status, counted, and logged in one line.
+//! Tests both sides of each NIC limit (E810 interface, sections 5.4 to 5.9 and 6.1): the last object within a limit
+//! works, and the next one is rejected with the right status, counted, and logged in one line.
 
 use card::frontend::snapshot::QueueRow;
 use card::frontend::testing::logged;
@@ -61,7 +61,7 @@ fn refused(driver: &mut Driver, command: &AdminCommand, status: AdminStatus) {
     assert!(text.contains(name), "{text}");
 }
 
-/// Returns the number of register writes ignored because the register does not exist.
+/// Returns the number of register writes that were ignored because the register does not exist.
 fn unknown_registers(driver: &Driver) -> u64 {
     let mut counts = driver.bus.hca.monitor().ignored_counts();
     counts.find(|(name, _)| *name == "no_register").map_or(0, |(_, count)| count)
@@ -91,7 +91,7 @@ fn vsi(driver: &mut Driver) -> u16 {
 fn vsi_limit_is_enforced() {
     let mut driver = started();
     for number in 1..=768 {
-        assert_eq!(vsi(&mut driver), number, "more than the 384 that the function capability reports");
+        assert_eq!(vsi(&mut driver), number, "the 384 VSIs in the function capability must not be a limit");
     }
     refused(&mut driver, &add_vsi(), AdminStatus::NoSpace);
 }
@@ -219,7 +219,7 @@ fn scheduler_element_limit_is_enforced() {
         layer = fill_layer(&mut driver, &layer, child);
         refused(&mut driver, &add_elements(2, 1), AdminStatus::NoSpace);
     }
-    assert_eq!(layer.len(), 512, "as many as a layer can hold");
+    assert_eq!(layer.len(), 512, "a layer must hold 512 elements");
     let last = fill_layer(&mut driver, &layer[..64], 6);
     assert_eq!(last.len(), 512);
     // This parent has no children yet, but its children's layer is full.

@@ -100,7 +100,7 @@ fn driver_can_disable_and_enable_link() {
     let mut restart = [0; 16];
     restart[2] = 0b110;
     driver.succeed(&AdminCommand::direct(Opcode::RestartNegotiation, restart));
-    assert_eq!(driver.event().unwrap().data, data(&UP_DATA, 8), "an event although nothing changed");
+    assert_eq!(driver.event().unwrap().data, data(&UP_DATA, 8), "an event is posted even if nothing changes");
     assert_eq!(driver.interrupts(0), 1);
 }
 

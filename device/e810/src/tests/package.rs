@@ -53,7 +53,7 @@ fn package_survives_function_reset() {
     driver.write(Register::PfgenCtrl, 1);
     driver.open_admin_queue();
     assert_eq!(info(&mut driver), before);
-    assert_eq!(lock(&mut driver), 2, "done already");
+    assert_eq!(lock(&mut driver), 2, "the lock must report that the package is already loaded");
     driver.write(Register::GlgenRtrig, 1);
     driver.open_admin_queue();
     assert_eq!(info(&mut driver), [0; 164]);
@@ -71,7 +71,7 @@ fn interrupted_package_download_can_be_restarted() {
     let mut other = piece();
     other[16..20].copy_from_slice(b"else");
     driver.succeed(&AdminCommand::with_input(Opcode::DownloadPackage, [0; 16], &other));
-    assert_eq!(info(&mut driver)[8..12], *b"else", "a different package can be downloaded");
+    assert_eq!(info(&mut driver)[8..12], *b"else", "a different package must be accepted");
 }
 
 #[test]

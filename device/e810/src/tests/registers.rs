@@ -55,7 +55,7 @@ fn read_write_registers_keep_value_until_reset() {
         assert_eq!(driver.read(register), 0x1234, "{register}");
     }
     driver.write(Register::PfgenCtrl, 1);
-    assert_eq!(driver.read(Register::PfgenCtrl), 0, "done when it is asked for");
+    assert_eq!(driver.read(Register::PfgenCtrl), 0, "a reset completes before the register can be read");
     assert_eq!(kept.map(|register| driver.read(register)), [0; 4]);
 }
 
@@ -66,7 +66,11 @@ fn admin_queue_registers_can_be_read_back() {
     assert_eq!(driver.read(Register::PfFwArqlen), 0x8000_00c0);
     assert_eq!(driver.read(Register::PfFwAtqbal), 0x1_0000);
     driver.write(Register::PfMbxAtqt, 5);
-    assert_eq!(driver.read(Register::PfMbxAtqh), 5, "messages without a receiver complete");
+    assert_eq!(
+        driver.read(Register::PfMbxAtqh),
+        5,
+        "mailbox messages complete although no function receives them"
+    );
 }
 
 /// Returns a device with state that every reset must drop.
@@ -137,7 +141,7 @@ fn core_reset_sets_grst_cause_in_oicr() {
     driver.write(Register::GlgenRtrig, 1);
     assert_eq!(driver.interrupts(1), 1);
     assert_eq!(driver.read(Register::PfintOicr), 1 << 20);
-    assert_eq!(driver.read(Register::PfintOicr), 0, "a read clears it");
+    assert_eq!(driver.read(Register::PfintOicr), 0, "reading PFINT_OICR clears it");
 }
 
 /// Each function needs a unique serial number, because `ice` shares state among functions with equal serial
@@ -150,9 +154,9 @@ fn config_space_matches_e810() {
     assert_eq!(space[..4], [0x86, 0x80, 0x92, 0x15]);
     assert_eq!(space[8..12], [2, 0, 0, 2]);
     assert_eq!(space[0x2c..0x30], [0x86, 0x80, 1, 0]);
-    assert_eq!(space[0x10], 0b1100, "64 bits, prefetchable");
+    assert_eq!(space[0x10], 0b1100, "BAR0 is a prefetchable 64-bit BAR");
     assert_eq!(space[0x1c], 0b1100);
-    assert_eq!(space[0x54..0x5c], [3, 0, 0, 0, 3, 0x80, 0, 0], "MSI-X in BAR3");
+    assert_eq!(space[0x54..0x5c], [3, 0, 0, 0, 3, 0x80, 0, 0], "the MSI-X structures are in BAR3");
     assert_eq!(space[0x100..0x10c], [3, 0, 1, 0, 1, 0, 0, 0xff, 0xff, 0x10, 0xe8, 0x02]);
     assert_eq!(driver.bus.hca.region_len(Region::Bar(Bar::Bar0)), 8 << 20);
     assert_eq!(driver.bus.hca.region_len(Region::Bar(Bar::Bar3)), 64 << 10);

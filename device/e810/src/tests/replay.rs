@@ -1,4 +1,4 @@
-//! Records sessions, and then replays them without a driver.
+//! Records sessions and then replays them without a driver.
 
 use card::frontend::Interface as _;
 use card::frontend::testing::{pattern, wait};
@@ -41,7 +41,10 @@ fn session() {
         assert_eq!(pair.b.peek(TARGET, 4000), data);
         assert!(pair.a.poll_cq(SEND_CQ).is_some() && pair.b.poll_cq(RECV_CQ).is_some());
     }
-    assert!(pair.a.bus.hca.engine_stats().recovery.retransmitted_packets > 0, "nothing was lost");
+    assert!(
+        pair.a.bus.hca.engine_stats().recovery.retransmitted_packets > 0,
+        "packets must have been lost and retransmitted"
+    );
 }
 
 #[test]

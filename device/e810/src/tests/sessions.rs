@@ -30,7 +30,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 
 fn parse(text: &str) -> Line<'_> {
     let mut fields = text.split(' ');
-    let mut next = || fields.next().expect("a field");
+    let mut next = || fields.next().expect("each command has all fields");
     let opcode = u16::from_str_radix(next(), 16).unwrap();
     let flags = Flags::from_bits_retain(u16::from_str_radix(next(), 16).unwrap());
     let len: usize = next().parse().unwrap();
@@ -57,8 +57,8 @@ fn parse(text: &str) -> Line<'_> {
     Line { text, command, reply: AdminReply { status, parameters: answer, buffer: output } }
 }
 
-/// Whether the response to a command may differ from the recording. The capabilities differ, because the recorded
-/// devices have no RDMA.
+/// Returns whether the response to a command may differ from the recording. The capabilities differ, because the
+/// recorded devices had no RDMA.
 fn may_differ(opcode: Option<Opcode>) -> bool {
     matches!(opcode, Some(Opcode::FunctionCapabilities | Opcode::DeviceCapabilities))
 }
@@ -188,7 +188,7 @@ fn replay(session: &str) {
         assert_eq!(reply.buffer[..recorded], line.reply.buffer, "{place}");
     }
     let violations: Vec<_> = driver.bus.hca.monitor().violations().collect();
-    assert_eq!(violations, [], "stock drivers keep to the interface");
+    assert_eq!(violations, [], "stock drivers must not violate any rule");
 }
 
 /// Linux 7.3: probe, VLANs, link flaps, unload, second probe.
@@ -197,7 +197,7 @@ fn linux_7_3_session_matches_recording() {
     replay(include_str!("sessions/run73-all-switch.txt"));
 }
 
-/// Linux 6.12: the same sequence as in the session of Linux 7.3.
+/// Linux 6.12: the same sequence as in the Linux 7.3 session.
 #[test]
 fn linux_6_12_session_matches_recording() {
     replay(include_str!("sessions/run612-all-switch.txt"));

@@ -1,5 +1,5 @@
-//! Tests of strict mode. Each violation is reported only under the name of the violated rule. A correct
-//! driver causes no reports.
+//! Tests of strict mode. Each violation is reported under the name of its rule and no other. A correct driver causes no
+//! reports.
 
 use card::telemetry::monitor::Rule;
 use card::vfio::Bar;

@@ -94,8 +94,8 @@ impl QueueMap {
 }
 
 impl Vsi {
-    /// Creates a VSI. The valid bits of the sections are ignored: when `ice` adds a VSI, it marks few sections as valid
-    /// but relies on all of them.
+    /// Creates a VSI. The valid bits of the sections are ignored, because `ice` marks few sections as valid when it
+    /// adds a VSI, but relies on all of them.
     fn new(context: &VsiContext) -> Self {
         Self {
             switch: context.switch,
@@ -131,14 +131,14 @@ impl Vsi {
         self.vlan.insert_port_tag.then(|| Tci::from_bits(self.vlan.port_tag))
     }
 
-    /// Whether the VLAN mode allows the VSI to send tagged frames (or untagged frames, if `tagged` is false).
+    /// Returns whether the VLAN mode allows the VSI to send tagged frames or, if `tagged` is false, untagged frames.
     pub(super) const fn may_send(&self, tagged: bool) -> bool {
         let bit = if tagged { 0b10 } else { 0b01 };
         // Mode 0 is reserved. Allow all frames, because a VSI that cannot send is useless.
         self.vlan.transmit == 0 || self.vlan.transmit & bit != 0
     }
 
-    /// Whether the VSI's RoCEv2 packets are diverted to the RDMA half.
+    /// Returns whether the VSI's RoCEv2 packets are diverted to the RDMA half.
     pub(super) const fn has_rdma_filter(&self) -> bool {
         self.options.rdma_filter
     }
@@ -228,7 +228,7 @@ impl Vsis {
         self.vsis.get_mut(&number)
     }
 
-    /// Whether any VSI added by the driver still exists.
+    /// Returns whether any VSI added by the driver still exists.
     pub(super) fn has_added(&self) -> bool {
         self.numbers.used() > 0
     }

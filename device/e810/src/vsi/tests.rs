@@ -30,7 +30,11 @@ fn vsi_numbers_start_at_one() {
     let mut vsis = Vsis::default();
     let parameters = VsiParameters { kind: PF, ..VsiParameters::default() };
     let first = vsis.add(&parameters, &mut context().emit());
-    assert_eq!(first, Ok(VsiResponse { number: 1, used: 1, free: 767 }), "as recorded in run73-all.aq.gz");
+    assert_eq!(
+        first,
+        Ok(VsiResponse { number: 1, used: 1, free: 767 }),
+        "the response must match run73-all.aq.gz"
+    );
     assert_eq!(add(&mut vsis).get(), 2);
     assert_eq!(vsis.free(&named(1)), Ok(VsiResponse { number: 0x8001, used: 1, free: 767 }));
     assert_eq!(vsis.free(&named(1)).unwrap_err().status, AdminStatus::NoEntry);
@@ -46,7 +50,11 @@ fn rejects_vsis_past_advertised_limit() {
     let parameters = VsiParameters { kind: PF, ..VsiParameters::default() };
     let refused = vsis.add(&parameters, &mut context().emit()).unwrap_err();
     assert_eq!(refused.status, AdminStatus::NoSpace);
-    assert_eq!(vsis.iter().count(), usize::from(MAX_VSIS) + 1, "and the default one");
+    assert_eq!(
+        vsis.iter().count(),
+        usize::from(MAX_VSIS) + 1,
+        "the default VSI does not count towards the limit"
+    );
 }
 
 #[test]
@@ -56,7 +64,7 @@ fn rejects_unknown_vsis() {
     assert_eq!(of_virtual_function.unwrap_err().status, AdminStatus::Invalid);
     let parameters = VsiParameters { kind: PF, ..VsiParameters::default() };
     assert_eq!(vsis.add(&parameters, &mut [0; 127]).unwrap_err().status, AdminStatus::Invalid);
-    assert_eq!(vsis.iter().count(), 1, "the default one");
+    assert_eq!(vsis.iter().count(), 1, "only the default VSI exists");
 
     add(&mut vsis);
     let unmarked = VsiParameters { number_valid: false, ..named(1) };

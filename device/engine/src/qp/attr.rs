@@ -250,8 +250,8 @@ impl RnrTimer {
     /// Returns the timer for the next RNR NAK after `others` earlier NAKs for the same packet. Each NAK quadruples the
     /// wait, up to `most`.
     pub(crate) fn after(self, others: u32, most: Self) -> Self {
-        /// Increase of the code that quadruples the time. Times double every two codes, except that code 0 stands for
-        /// the longest time.
+        /// Code increment that quadruples the time. The time doubles every two codes, except that code 0 stands for the
+        /// longest time.
         const FOURFOLD: u32 = 4;
         let code = others.saturating_mul(FOURFOLD).saturating_add(self.0.into());
         match u8::try_from(code) {
@@ -261,8 +261,8 @@ impl RnrTimer {
         }
     }
 
-    /// Returns the shortest timer that is at least as long as both this timer and `wait`, or the longest timer if none
-    /// is.
+    /// Returns the shortest timer that is at least as long as both this timer and `wait`, or the longest timer if
+    /// `wait` exceeds all timers.
     pub(crate) fn at_least(self, wait: Duration) -> Self {
         // Code 0 is the longest timer.
         let longer = (self.0..32).map(Self).find(|timer| timer.duration() >= wait);

@@ -139,7 +139,7 @@ impl<H: Host> Ctx<'_, H> {
             Kind::Write => PeerRequest::Write,
             Kind::Read => PeerRequest::Read,
             Kind::Atomic => PeerRequest::Atomic,
-            // SENDs are not reported: the device takes part in them anyway, because it provides their receive requests.
+            // SENDs are not reported, because the device already sees each one: it provides the receive request.
             Kind::Send
             | Kind::ReadResponse
             | Kind::Acknowledge

@@ -16,7 +16,7 @@ use crate::{
     XrcError, limits,
 };
 
-/// A message whose first packet was accepted and whose last packet has not arrived.
+/// A message whose first packet has been accepted but whose last packet has not arrived yet.
 #[derive(Clone, Copy, Debug)]
 enum Message {
     Send { received: u64 },

@@ -55,8 +55,8 @@ struct ReadReply {
     next: u32,
     /// Number of response packets.
     packets: u32,
-    /// Index of the first response packet to send; greater than 0 if the peer has repeated the READ from a later packet
-    /// on.
+    /// Index of the first response packet to send; greater than 0 if the peer has repeated the READ from a later
+    /// packet.
     begin: u32,
     msn: Msn,
     /// Protection domain of the SRQ named by the request (XRC).
@@ -177,9 +177,8 @@ impl Replies {
         }));
     }
 
-    /// Restarts the responses to the pending READ that covers `psn`, beginning with a FIRST or ONLY packet with this
-    /// PSN. Changes nothing if the responses have not reached this PSN yet. Returns false if no pending READ covers
-    /// `psn`.
+    /// Restarts the responses to the pending READ that covers `psn`, beginning with a FIRST or ONLY packet at this PSN.
+    /// Changes nothing if the responses have not reached this PSN yet. Returns false if no pending READ covers `psn`.
     pub(crate) fn rewind_read(&mut self, psn: Psn) -> bool {
         for reply in &mut self.queue {
             if let Reply::Read(read) = reply {

@@ -297,7 +297,7 @@ impl Responder {
     /// Returns whether the peer has reached `max_dest_rd_atomic`. If so, another READ or atomic is an invalid request.
     ///
     /// The specification also allows the responder to execute such a request, as soft-RoCE does. Hardware adapters
-    /// reject it, and so does this device, so that software that works with this device also works with hardware.
+    /// reject it. This device does the same, so that software tested on it also works on hardware.
     ///
     /// # Spec
     /// IBTA volume 1, sections 9.7.4.1 (validation of requests) and 9.9.3 (responder errors: too many READs or

@@ -242,7 +242,7 @@ fn rule(input: &mut Input<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Returns a look-up rule that matches frames to a MAC address with a VLAN tag.
+/// Returns a lookup rule that matches frames to a MAC address with a VLAN tag.
 fn lookup(kind: u8, recipe: u8, source: u16, action: u32, mac: MacAddr, tci: u16) -> Vec<u8> {
     let [low, high] = source.to_le_bytes();
     [
@@ -307,7 +307,7 @@ fn many(guest: &mut Guest, input: &mut Input<'_>) {
     }
 }
 
-/// Posts several admin descriptors, whose buffers may be anywhere, with a single write of the tail.
+/// Posts several admin descriptors, whose buffers may be anywhere, with a single write to the tail.
 fn admin_descriptors(guest: &mut Guest, input: &mut Input<'_>) {
     let entries = u32::from(ENTRIES);
     let mut tail = guest.read(Register::PfFwAtqt) % entries;
@@ -377,13 +377,13 @@ fn descriptors(guest: &mut Guest, input: &mut Input<'_>) {
         let at = address(input, 0);
         let buffer = TRANSMIT_BUFFERS + u64::from(guest.interface.transmit_next) * STRIDE;
         let [first, second] = match choice % 8 {
-            // A descriptor of any type, defined or undefined.
+            // A descriptor of any type, including undefined ones.
             0 => [at, word],
             // A context descriptor: segmentation, tags, tunnels.
             1 => [word, word & !0xf | 1],
             2 => [0, 1 << 4 | 1 | ((word % 20_000) << 30) | (((word >> 32) % 10_000) << 50)],
             3 => [at, 8],
-            // Data in valid or invalid memory.
+            // A data descriptor whose buffer is in valid or invalid memory.
             4 => [buffer, word & !0xf],
             5 => [at, 0b11 << 4 | (word % 0x4000) << 34],
             6 => [buffer, u64::from(choice >> 4 & 1) << 4 | 1 << 5 | (word % 0x4000) << 34],

@@ -28,7 +28,7 @@ use super::{AIM, ATTACKER, NEIGHBOUR, PAGE, SEALED};
 
 type Guest = Driver<Machine<E810>>;
 
-/// Numbers of a queue pair connected to an imaginary peer, one connected to itself, and one for datagrams.
+/// Numbers of three queue pairs: one connected to an imaginary peer, one connected to itself, and one for datagrams.
 pub(super) const QPNS: [u32; 3] = [PEER.get(), LOOPED.get(), DATAGRAM.get()];
 const PEER: Qpn = Qpn::new(3);
 const LOOPED: Qpn = Qpn::new(4);
@@ -49,19 +49,20 @@ const HOST_CONTEXT: u64 = 0x40_0000;
 
 /// Number of entries in the control queue.
 const CQP_ENTRIES: u32 = 2048;
-/// Maximum numbers of objects that have no table of their own. [`ControlRow`] reports the current numbers.
+/// Maximum number of objects of each kind that has no table of its own. [`ControlRow`] reports the current numbers.
 const MAX_NEIGHBOURS: usize = 4096;
 const MAX_NODES: usize = 512;
 
 /// Maps zeroed memory for the RDMA half.
 pub(super) fn map_memory(machine: &mut Machine<E810>) {
     let len = RANGE.end - RANGE.start;
-    let fd = memfd_create("rdma", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
-    ftruncate(&fd, len).expect("a file in memory grows");
-    fcntl_add_seals(&fd, SealFlags::SHRINK).expect("the file allows it");
+    let fd = memfd_create("rdma", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .expect("a memfd can be created");
+    ftruncate(&fd, len).expect("a memfd can be extended");
+    fcntl_add_seals(&fd, SealFlags::SHRINK).expect("the memfd can be sealed");
     let all = Permissions { read: true, write: true };
     let mapped = machine.hca.memory().map(Iova::new(RANGE.start), len, all, Some((fd, 0)));
-    mapped.expect("nothing is mapped there");
+    mapped.expect("the RDMA memory range is free");
 }
 
 /// Initialises the RDMA half of a working NIC, including queue pairs in RTS.
@@ -159,13 +160,13 @@ pub(super) fn post_looped(guest: &mut Guest) {
 
 pub(super) fn assert_looped(guest: &mut Guest) {
     for cqn in [SEND_CQ, RECV_CQ] {
-        let polled = guest.poll_cq(cqn).expect("a completion");
+        let polled = guest.poll_cq(cqn).expect("the message completes");
         assert!(!polled.cqe.error && polled.cqe.qpn == LOOPED, "{polled:?}");
     }
     assert_eq!(guest.peek(DATA + 0x1000, 300), [0x77; 300]);
 }
 
-/// Checks the limits on objects that have no table of their own.
+/// Checks the limits on objects of the kinds that have no table of their own.
 pub(super) fn check(hca: &Hca<E810>) {
     for row in hca.rows::<ControlRow>(0) {
         assert!(row.neighbours <= MAX_NEIGHBOURS && row.nodes <= MAX_NODES, "{row:?}");
@@ -454,7 +455,8 @@ fn many(guest: &mut Guest, input: &mut Input<'_>) {
         };
         words[4] = 0x48_0000;
         words[5] = CONTEXTS + 0x1_0000;
-        let wqe: [u8; WQE_LEN] = *words.map(u64::to_le_bytes).as_flattened().first_chunk().expect("words");
+        let wqe: [u8; WQE_LEN] =
+            *words.map(u64::to_le_bytes).as_flattened().first_chunk().expect("eight words");
         guest.poke(CQP_RING + u64::from((index + nth) % CQP_ENTRIES) * WQE_LEN as u64, &wqe);
     }
     guest.write(Register::PfpeCqpdb, (index + AT_ONCE) % CQP_ENTRIES);

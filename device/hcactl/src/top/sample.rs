@@ -18,7 +18,7 @@ pub(super) struct Sample {
     at: Instant,
     devices: Vec<(DeviceRow, Option<Box<Counters>>)>,
     qps: Vec<(u16, QpRow)>,
-    /// Whether a device has at least [`MAX_QPS`] queue pairs, so that some may be missing.
+    /// Whether a device has at least [`MAX_QPS`] queue pairs, so some may be missing.
     pub(super) truncated: bool,
 }
 

@@ -344,7 +344,10 @@ mod tests {
         let numbers =
             screen(&Choice { qps: QpOrder::Number, above: 30, reversed: true, ..Choice::default() });
         assert!(numbers[2].starts_with("2 ") && numbers[3].starts_with("1 "), "{numbers:#?}");
-        assert!(numbers[22].starts_with("1 0x400000 "), "the end is as far as it goes: {numbers:#?}");
+        assert!(
+            numbers[22].starts_with("1 0x400000 "),
+            "scrolling must stop at the last queue pair: {numbers:#?}"
+        );
         let mut order = QpOrder::Requests;
         for _ in 0..4 {
             order = order.next();

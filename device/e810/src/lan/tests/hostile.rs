@@ -7,11 +7,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 
-/// End of the address range that the hostile driver uses. A well-behaved driver, the bystander, uses the
-/// rest.
+/// End of the hostile driver's address range. The rest belongs to the bystander, a well-behaved driver.
 const HOSTILE: u64 = MEMORY / 2;
 
-/// Queue number of the bystander's queues.
+/// Number of the bystander's transmit queue and of its receive queue.
 const BYSTANDER: u16 = QUEUES - 1;
 
 const BYSTANDER_TRANSMIT: u64 = HOSTILE + 0x1000;
@@ -40,8 +39,8 @@ impl Hostile {
             ..TxContext::default()
         };
         bench.lan.add_transmit(BYSTANDER, context(BYSTANDER_TRANSMIT)).unwrap();
-        // The ring has 64 long descriptors with 2 KiB buffers. The check sequence is stripped, and the
-        // maximum frame length is 9728 bytes.
+        // The ring has 64 long descriptors with 2 KiB buffers. The FCS is stripped, and the maximum frame length is
+        // 9728 bytes.
         let ring = u128::from(BYSTANDER_RECEIVE >> 7) << 32;
         let words = [ring | 64 << 89 | 16 << 102 | 1 << 116 | 1 << 117, 9728 << 46];
         let words: Vec<_> = words.iter().flat_map(|half| half.to_le_bytes()).collect();
@@ -192,18 +191,18 @@ impl Hostile {
             let mut out = Vec::new();
             let guest = (&self.bench.memory, &mut self.bench.monitor);
             if self.bench.lan.poll_frame(guest, &mut out).is_none() {
-                assert!(out.is_empty(), "without a frame the buffer must stay empty");
+                assert!(out.is_empty(), "the buffer must stay empty if no frame is sent");
                 break;
             }
             self.sent += 1;
-            assert!((60..=9724).contains(&out.len()), "{} bytes on the wire", out.len());
+            assert!((60..=9724).contains(&out.len()), "a frame of {} bytes was sent", out.len());
         }
         let causes = self.bench.lan.take_causes();
         assert!(causes.len() <= 2 * usize::from(QUEUES));
         self.violations += usize::from(self.bench.lan.take_malicious());
     }
 
-    /// Sends and receives a frame on the bystander's queue.
+    /// Sends and receives a frame on the bystander's queues.
     fn bystander(&mut self) {
         let memory = &self.bench.memory;
         let mark = self.round.to_le_bytes();
@@ -225,14 +224,14 @@ impl Hostile {
             self.bench.lan.poll_frame(guest, &mut out);
             (out == frame).then_some(out)
         });
-        assert!(sent.is_some(), "round {}", self.round);
+        assert!(sent.is_some(), "round {}: the bystander's frame must be sent", self.round);
         let layers = Layers::parse(&frame).unwrap();
         let guest = (&self.bench.memory, &mut self.bench.monitor);
         let offload = RxOffload { strip_tag: false, hash: None };
         self.bench.lan.receive(guest, (VSI, BYSTANDER), &frame, &layers, offload);
         let mut received = vec![0; frame.len()];
         self.bench.memory.read(Iova::new(BYSTANDER_BUFFER + 0x1000), &mut received).unwrap();
-        assert_eq!(received, frame, "round {}", self.round);
+        assert_eq!(received, frame, "round {}: the bystander must receive its frame", self.round);
         self.round += 1;
     }
 }
@@ -255,6 +254,9 @@ fn hostile_driver_harms_only_its_own_queues() {
             hostile.bench.read(Register::GlvUprc(VSI)) + hostile.bench.read(Register::GlvMprc(VSI));
         let (sent, violations) = (hostile.sent, hostile.violations);
         println!("sent {sent}, received {received}, violations {violations}");
-        assert!(sent > 100 && received > 100 && violations > 100, "the run covers too little");
+        assert!(
+            sent > 100 && received > 100 && violations > 100,
+            "the run must exercise transmission, reception and violations"
+        );
     }
 }

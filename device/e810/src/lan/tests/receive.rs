@@ -48,7 +48,7 @@ fn context(ring: u64, len: u16, max_frame: u16, split: Split, strip_crc: bool) -
 }
 
 impl Bench {
-    /// Enables the queue in the same way as a driver, and posts all buffers.
+    /// Enables the queue as a driver does, and posts all buffers.
     fn enable(&mut self, context: [u32; 8]) {
         for (index, word) in (0..).zip(context) {
             self.write(Register::QrxContext(index, QUEUE), word);
@@ -84,7 +84,7 @@ impl Bench {
         Entry(self.memory.peek(RING + entry * 32))
     }
 
-    /// Returns the received bytes in the data buffer of a descriptor.
+    /// Returns the bytes received in a descriptor's data buffer.
     fn data(&self, entry: u64) -> Vec<u8> {
         let mut bytes = vec![0; self.entry(entry).len()];
         self.memory.read(Iova::new(data_buffer(entry)), &mut bytes).unwrap();
@@ -132,11 +132,11 @@ fn receive_descriptors_match_scapy() {
         let (entry, name) = (bench.entry(0), vector.name);
         assert_eq!(bench.data(0), frame, "{name}");
         assert_eq!(entry.0[0], 2, "{name}: profile");
-        assert!(entry.done() && entry.status(1), "{name}: done, end of packet");
+        assert!(entry.done() && entry.status(1), "{name}: done and end-of-packet bits");
         assert_eq!(entry.u16(2) & 0x3ff, vector.packet_type, "{name}: packet type");
-        assert_eq!(entry.status(3), vector.done, "{name}: checked");
-        assert_eq!(entry.status(4), vector.ipv4_error, "{name}: IPv4 header");
-        assert_eq!(entry.status(5), vector.l4_error, "{name}: transport");
+        assert_eq!(entry.status(3), vector.done, "{name}: checksum verified");
+        assert_eq!(entry.status(4), vector.ipv4_error, "{name}: IPv4 header checksum error");
+        assert_eq!(entry.status(5), vector.l4_error, "{name}: transport checksum error");
         for bit in [2, 6, 7, 9, 10, 12, 13] {
             assert!(!entry.status(bit), "{name}: status bit {bit}");
         }
@@ -167,7 +167,7 @@ fn vsi_setting_enables_vlan_tag_stripping() {
     assert_eq!(bench.entry(1).u16(10), 0x6005);
 
     bench.receive_frame(&[2; 60], RxOffload { strip_tag: true, ..PLAIN });
-    assert!(!bench.entry(2).status(13), "it has none");
+    assert!(!bench.entry(2).status(13), "an untagged frame has no tag to strip");
 }
 
 #[test]
@@ -195,15 +195,15 @@ fn long_frame_spans_buffers() {
     let ends: Vec<_> = (0..5).map(|entry| bench.entry(entry).status(1)).collect();
     assert_eq!(ends, [false, false, false, true, true]);
     assert!((0..5).all(|entry| bench.entry(entry).done()));
-    assert_eq!(bench.data(4), &frame[..256], "a full buffer is one");
-    assert_eq!(bench.read(Register::GlvGorc(VSI)), 773 + 260, "with check sequences");
+    assert_eq!(bench.data(4), &frame[..256], "a frame of exactly one buffer uses one descriptor");
+    assert_eq!(bench.read(Register::GlvGorc(VSI)), 773 + 260, "received bytes include the FCS");
 }
 
 #[test]
 fn frame_past_queue_maximum_is_dropped() {
     let mut bench = Bench::enabled();
     bench.receive_frame(&[2; 256 * 5 + 1], PLAIN);
-    assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1, "in more than five buffers");
+    assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1, "a frame that needs six buffers is dropped");
     bench.receive_frame(&[2; 256 * 5], PLAIN);
     assert!(bench.entry(4).status(1));
 
@@ -213,7 +213,7 @@ fn frame_past_queue_maximum_is_dropped() {
     assert_eq!(
         bench.read(Register::GlvRdpc(VSI)),
         1,
-        "longer than the longest frame, with its check sequence"
+        "a frame that exceeds the maximum with its FCS is dropped"
     );
     bench.receive_frame(&[2; 600], PLAIN);
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1);
@@ -241,7 +241,7 @@ fn frame_without_buffer_is_dropped() {
     assert_eq!(bench.data(u64::from(RING_LEN) - 1), [6; 60]);
     bench.write(Register::QrxTail(QUEUE), 1);
     bench.receive_frame(&[4; 60], PLAIN);
-    assert_eq!(bench.data(0), [4; 60], "around the end");
+    assert_eq!(bench.data(0), [4; 60], "the ring wraps around");
     assert_eq!(bench.read(Register::GlvUprc(VSI)), u64::from(RING_LEN) + 3, "two frames were dropped");
 }
 
@@ -309,7 +309,7 @@ fn driver_error_stops_only_affected_queue() {
     type Wrong = fn(&mut Bench);
     let cases: [(&str, Wrong, u64); 4] = [
         ("the tail is outside the ring", |bench| bench.write(Register::QrxTail(QUEUE), RING_LEN.into()), 1),
-        ("a tail of more than 16 bits", |bench| bench.write(Register::QrxTail(QUEUE), 0x1_0001), 1),
+        ("the tail exceeds 16 bits", |bench| bench.write(Register::QrxTail(QUEUE), 0x1_0001), 1),
         (
             "a descriptor's buffer is not in mapped memory",
             |bench| {
@@ -354,7 +354,11 @@ fn queue_with_invalid_context_receives_nothing() {
         }
         bench.write(Register::QrxTail(QUEUE), 0);
         bench.write(Register::QrxCtrl(QUEUE), 1);
-        assert_eq!(bench.read(Register::QrxCtrl(QUEUE)) & 4, 4, "the driver waits for it");
+        assert_eq!(
+            bench.read(Register::QrxCtrl(QUEUE)) & 4,
+            4,
+            "the status bit follows even if the context is invalid"
+        );
         bench.receive_frame(&[2; 60], PLAIN);
         bench.write(Register::QrxCtrl(QUEUE), 0);
     }

@@ -127,7 +127,7 @@ fn transmitted_frames_match_scapy() {
             let sent = bench.sent();
             assert_eq!(sent.len(), vector.frames.len(), "{}", vector.name);
             for (number, (sent, expected)) in sent.iter().zip(&vector.frames).enumerate() {
-                assert_eq!(*sent, bytes(expected), "{}, frame {number}", vector.name);
+                assert_eq!(*sent, bytes(expected), "{}: frame {number}", vector.name);
             }
             assert_eq!(
                 bench.lan.take_causes()[..],
@@ -163,23 +163,31 @@ fn checksum_offload_ignores_old_field_value() {
 fn only_rs_descriptors_are_marked_done() {
     let mut bench = Bench::new();
     let mut ring = Ring::new(&mut bench, QUEUE);
-    let quiet = ring.frame(&bench, &[1; 100], 100, EOP, 0);
-    let asking = ring.frame(&bench, &[2; 100], 30, EOP | RS, 7 << 48);
-    let first_buffer = asking - 48;
-    let before: [u8; 16] = bench.memory.peek(asking);
+    let without_rs = ring.frame(&bench, &[1; 100], 100, EOP, 0);
+    let with_rs = ring.frame(&bench, &[2; 100], 30, EOP | RS, 7 << 48);
+    let first_buffer = with_rs - 48;
+    let before: [u8; 16] = bench.memory.peek(with_rs);
     ring.doorbell(&mut bench);
 
     bench.poll().unwrap();
     assert!(bench.lan.take_causes().is_empty());
-    assert_eq!(bench.memory.peek::<16>(asking), before, "the frame has not been read yet");
+    assert_eq!(
+        bench.memory.peek::<16>(with_rs),
+        before,
+        "the descriptor is not done until its frame has been read"
+    );
     assert_eq!(bench.read(Register::QtxCommHead(QUEUE)), 1);
     bench.poll().unwrap();
     assert_eq!(bench.lan.take_causes()[..], [Cause::Transmit { queue: QUEUE, done: 1 }]);
     let mut done = before;
     done[8] |= 0xf;
-    assert_eq!(bench.memory.peek::<16>(asking), done, "only the type has changed");
-    for place in [quiet, first_buffer] {
-        assert_eq!(bench.memory.peek::<1>(place + 8)[0] & 0xf, 0, "the descriptor did not request a report");
+    assert_eq!(bench.memory.peek::<16>(with_rs), done, "only the descriptor type changes");
+    for place in [without_rs, first_buffer] {
+        assert_eq!(
+            bench.memory.peek::<1>(place + 8)[0] & 0xf,
+            0,
+            "a descriptor without the RS bit is never marked done"
+        );
     }
     assert_eq!(bench.read(Register::QtxCommHead(QUEUE)), 5);
     assert_eq!(bench.poll(), None);
@@ -195,7 +203,11 @@ fn tso_frame_completes_after_last_segment() {
     ring.doorbell(&mut bench);
     let last = ring.at + 16;
     for piece in 0..3 {
-        assert_eq!(bench.memory.peek::<1>(last + 8)[0] & 0xf, 0, "before piece {piece}");
+        assert_eq!(
+            bench.memory.peek::<1>(last + 8)[0] & 0xf,
+            0,
+            "the descriptor is not done before segment {piece}"
+        );
         assert!(bench.lan.take_causes().is_empty());
         bench.poll().unwrap();
     }
@@ -313,62 +325,62 @@ fn reset_drops_queues_but_keeps_counters() {
     assert_eq!((bench.read(Register::GlvGotc(VSI)), bench.read(Register::GlvUptc(VSI))), (96, 1));
 }
 
-/// Each case is a violation and its event type, which GL_MDET_TX_TCLAN reports.
+/// Each case is a violation and the event type that GL_MDET_TX_TCLAN reports for it.
 #[test]
 fn driver_error_stops_only_affected_queue() {
     type Wrong = fn(&Bench, &mut Ring);
     let cases: [(&str, Wrong, u32); 17] = [
         (
-            "a buffer of no bytes",
+            "a buffer of 0 bytes",
             |bench, ring| {
                 ring.put(bench, BUFFERS, EOP << 4);
             },
             3,
         ),
         (
-            "16 bytes",
+            "a frame of 16 bytes",
             |bench, ring| {
                 ring.frame(bench, &[0; 16], 16, EOP, 0);
             },
             4,
         ),
         (
-            "longer than a frame may be",
+            "a frame of more than the maximum length",
             |bench, ring| {
                 ring.frame(bench, &vec![0; 9725], 9725, EOP, 0);
             },
             5,
         ),
         (
-            "16 KiB",
+            "a frame of 16 KiB",
             |bench, ring| {
                 ring.frame(bench, &vec![0; 16383], 16383, EOP, 0);
             },
             5,
         ),
         (
-            "longer than a frame may be with its tag",
+            "a frame of more than the maximum length with its tag",
             |bench, ring| {
                 ring.frame(bench, &vec![0; 9721], 9721, EOP | 8, 0);
             },
             5,
         ),
         (
-            "nine buffers",
+            "a frame of nine buffers",
             |bench, ring| {
                 ring.frame(bench, &[0; 90], 10, EOP, 0);
             },
             6,
         ),
         (
-            "an unknown type",
+            "an unknown descriptor type",
             |bench, ring| {
                 ring.put(bench, 0, 5);
             },
             7,
         ),
         (
-            "two contexts",
+            "two context descriptors",
             |bench, ring| {
                 ring.put(bench, 0, 1);
                 ring.put(bench, 0, 1);
@@ -376,7 +388,7 @@ fn driver_error_stops_only_affected_queue() {
             7,
         ),
         (
-            "a context inside of a frame",
+            "a context descriptor within a frame",
             |bench, ring| {
                 ring.put(bench, BUFFERS, 64 << 34);
                 ring.put(bench, 0, 1);
@@ -405,7 +417,7 @@ fn driver_error_stops_only_affected_queue() {
             8,
         ),
         (
-            "pieces of 63 bytes",
+            "an MSS of 63 bytes",
             |bench, ring| {
                 ring.put(bench, 0, 63 << 50 | 100 << 30 | 1 << 4 | 1);
                 ring.frame(bench, &[0; 154], 154, EOP | IPV4_CHECKSUM | TCP, lengths(14, 20, 20));
@@ -413,7 +425,7 @@ fn driver_error_stops_only_affected_queue() {
             9,
         ),
         (
-            "pieces of 9669 bytes",
+            "an MSS of 9669 bytes",
             |bench, ring| {
                 ring.put(bench, 0, 9669 << 50 | 100 << 30 | 1 << 4 | 1);
                 ring.frame(bench, &[0; 154], 154, EOP | IPV4_CHECKSUM | TCP, lengths(14, 20, 20));
@@ -421,7 +433,7 @@ fn driver_error_stops_only_affected_queue() {
             9,
         ),
         (
-            "more to cut than there is",
+            "a TSO length beyond the end of the frame",
             |bench, ring| {
                 ring.put(bench, 0, 64 << 50 | 101 << 30 | 1 << 4 | 1);
                 ring.frame(bench, &[0; 154], 154, EOP | IPV4_CHECKSUM | TCP, lengths(14, 20, 20));
@@ -429,7 +441,7 @@ fn driver_error_stops_only_affected_queue() {
             10,
         ),
         (
-            "nothing to cut",
+            "a TSO length of 0",
             |bench, ring| {
                 ring.put(bench, 0, 64 << 50 | 1 << 4 | 1);
                 ring.frame(bench, &[0; 54], 54, EOP | IPV4_CHECKSUM | TCP, lengths(14, 20, 20));
@@ -503,5 +515,9 @@ fn unmapping_tso_buffer_stops_queue() {
     bench.memory.unmap(Iova::new(BUFFERS), MEMORY - BUFFERS).unwrap();
     assert_eq!(bench.poll(), None);
     assert!(bench.lan.take_malicious());
-    assert_eq!(bench.memory.peek::<1>(ring.at + 16 + 8)[0] & 0xf, 0, "the frame was not read completely");
+    assert_eq!(
+        bench.memory.peek::<1>(ring.at + 16 + 8)[0] & 0xf,
+        0,
+        "a descriptor is not done if its frame was not read completely"
+    );
 }

@@ -83,7 +83,7 @@ fn pbles_are_read_through_current_segment_descriptors() {
     assert_eq!(page(&mut driver, 1), Some(0x1234_5000));
     driver.bus.poke(PBLE_SEGMENT + 8, &0x8765_4000_u64.to_le_bytes());
     assert_eq!(page(&mut driver, 1), Some(0x8765_4000));
-    assert_eq!(page(&mut driver, 1 << 18), None, "there are not as many");
+    assert_eq!(page(&mut driver, 1 << 18), None, "the index is past the end of the PBLE array");
     // Unmap the segment. Its PBLEs become inaccessible.
     driver.perform_well(&segment(1, SegmentDescriptor { entries: 512, ..SegmentDescriptor::default() }));
     assert_eq!(page(&mut driver, 1), None);
@@ -99,7 +99,7 @@ fn paged_segment_uses_directory() {
     // PBLE 513 is the second entry of the second page.
     driver.bus.poke(PAGE + 8, &0x4242_0000_u64.to_le_bytes());
     driver.bus.poke(DIRECTORY + 8, &PAGE.to_le_bytes());
-    assert_eq!(page(&mut driver, 513), None, "its page is not valid");
+    assert_eq!(page(&mut driver, 513), None, "the directory entry of its page is not valid");
     driver.bus.poke(DIRECTORY + 8, &(PAGE | 1).to_le_bytes());
     driver.write(Register::PfhmcPdinv, 1 | 1 << 15 | 1 << 16);
     assert_eq!(page(&mut driver, 513), Some(0x4242_0000));
@@ -137,7 +137,7 @@ fn one_command_sets_many_segments() {
     };
     driver.perform_well(&Operation::UpdateSegments(update));
     driver.bus.poke(0xa0_0000, &0x5555_0000_u64.to_le_bytes());
-    assert_eq!(page(&mut driver, 0), Some(0x5555_0000), "the last one holds");
+    assert_eq!(page(&mut driver, 0), Some(0x5555_0000), "the last entry for a segment takes effect");
     driver.bus.poke(MORE, &entry(319, 0xb00).emit());
     assert_eq!(refused(&mut driver, &Operation::UpdateSegments(update)), codes(CqpErrorCode::Invalid));
 }

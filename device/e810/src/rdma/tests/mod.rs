@@ -46,7 +46,7 @@ fn brought_up() -> Driver {
 #[track_caller]
 fn refused(driver: &mut Driver, operation: &Operation) -> Option<ErrorCodes> {
     let performed = driver.perform(operation);
-    let completion = performed.completion.expect("there is CQ 0");
+    let completion = performed.completion.expect("the operation completes in CQ 0");
     assert_eq!(completion.error, performed.error.is_some());
     assert_eq!(completion.codes, performed.error.unwrap_or_default());
     performed.error
@@ -129,7 +129,11 @@ fn rejects_invalid_host_context() {
     }
     driver.write(Register::PfpeCcqphigh, 1 << 8);
     driver.write(Register::PfpeCcqplow, 0);
-    assert_eq!(driver.cqp_status(), Status { done: false, error: true }, "its memory is not mapped");
+    assert_eq!(
+        driver.cqp_status(),
+        Status { done: false, error: true },
+        "the host context is not in mapped memory"
+    );
     driver.start_cqp();
 }
 
@@ -167,7 +171,7 @@ fn armed_cq_raises_one_event() {
 fn arming_cq_with_unread_entry_raises_event() {
     let mut driver = brought_up();
     driver.perform_well(&NOP);
-    // Software has not read the entry yet.
+    // Reset the consumer index, as if software had not read the entry yet.
     driver.bus.poke(CCQ_SHADOW, &0_u64.to_le_bytes());
     driver.arm(0, CCQ_SHADOW, ARM_NEXT);
     driver.bus.settle();
@@ -185,7 +189,7 @@ const RESETS: &[(&str, Reset)] = &[
         driver.succeed(&AdminCommand::direct(protocol::hca::e810::admin::Opcode::ClearPfConfig, [0; 16]));
     }),
     ("the end of the control queue", |driver| driver.end_cqp()),
-    ("another start of it", |driver| driver.start_cqp()),
+    ("another start of the control queue", |driver| driver.start_cqp()),
     ("FLR", |driver| {
         driver.bus.hca.reset();
         driver.bus.enable();
@@ -224,6 +228,10 @@ fn rdma_is_advertised_if_enabled() {
         assert_eq!(has, rdma);
         driver.write(Register::PfpeCcqphigh, 0);
         driver.write(Register::PfpeCcqplow, 0x1000);
-        assert_eq!(driver.cqp_status() != Status::default(), rdma, "its control queue starts");
+        assert_eq!(
+            driver.cqp_status() != Status::default(),
+            rdma,
+            "the control queue starts only if RDMA is enabled"
+        );
     }
 }

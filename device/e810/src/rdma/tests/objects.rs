@@ -96,7 +96,11 @@ fn group_contains_members_listed_in_its_context() {
     let address = IpAddr::from([239, 1, 2, 3]);
     let members = rdma(&mut driver).groups.members(address, GROUP_MAC, None);
     assert_eq!(*members, [Qpn::new(5), Qpn::new(0x3_0007)]);
-    assert_eq!(rdma(&mut driver).groups.members(address, GROUP_MAC, Some(1)), members, "it names no VLAN");
+    assert_eq!(
+        rdma(&mut driver).groups.members(address, GROUP_MAC, Some(1)),
+        members,
+        "a group without a VLAN accepts all VLANs"
+    );
     let of_vlan = |words: [(usize, u64); 5]| words.map(|(at, word)| (at, word | u64::from(at == 24) << 59));
     driver.perform_well(&wqe(&of_vlan(group(0x27))));
     assert_eq!(rdma(&mut driver).groups.members(address, GROUP_MAC, Some(0xfff)), members);
@@ -143,12 +147,12 @@ fn adding_leaf_node_returns_queue_set_handle() {
     assert_eq!(driver.perform_well(&node(0xc800_002c_0000_0000)), 0);
     assert_eq!(driver.perform_well(&node(0xc800_002c_0000_0001)), 0);
     assert_eq!(driver.perform_well(&node(0xa800_002c_0001_0002)), 1);
-    assert_eq!(driver.perform_well(&node(0xe810_002c_0001_0002)), 0, "enabled");
-    assert_eq!(driver.perform_well(&node(0xa800_002c_0001_0003)), 2, "another");
+    assert_eq!(driver.perform_well(&node(0xe810_002c_0001_0002)), 0, "enabling a node returns no handle");
+    assert_eq!(driver.perform_well(&node(0xa800_002c_0001_0003)), 2, "each leaf gets its own handle");
     assert_eq!(
         refused(&mut driver, &node(0xa800_002c_0002_0004)),
         codes(CqpErrorCode::NoObject),
-        "below a leaf"
+        "a leaf cannot have children"
     );
     assert_eq!(refused(&mut driver, &node(0xa820_002c_0000_0001)), codes(CqpErrorCode::InUse));
     driver.perform_well(&node(0xa820_002c_0001_0002));
@@ -165,16 +169,16 @@ fn rejects_duplicate_and_unknown_event_queues() {
     assert_eq!(refused(&mut driver, &Operation::CreateCeq(ceq(0))), codes(CqpErrorCode::Exists));
     assert_eq!(refused(&mut driver, &Operation::CreateCeq(ceq(16))), codes(CqpErrorCode::Invalid));
     driver.perform_well(&Operation::CreateCeq(ceq(15)));
-    let gone = Operation::DestroyCeq(DestroyCeq { ceq: 15 });
-    driver.perform_well(&gone);
-    assert_eq!(refused(&mut driver, &gone), codes(CqpErrorCode::NoObject));
+    let destroy = Operation::DestroyCeq(DestroyCeq { ceq: 15 });
+    driver.perform_well(&destroy);
+    assert_eq!(refused(&mut driver, &destroy), codes(CqpErrorCode::NoObject));
     let none = CreateCeq { entries: 0, ..ceq(1) };
     assert_eq!(refused(&mut driver, &Operation::CreateCeq(none)), codes(CqpErrorCode::Invalid));
     let aeq = CreateAeq { entries: 16, ring: Iova::new(0x90_0000), ..CreateAeq::default() };
     assert_eq!(refused(&mut driver, &Operation::CreateAeq(aeq)), codes(CqpErrorCode::Exists));
-    let gone = Operation::DestroyAeq(Acknowledged { operand: 0 });
-    driver.perform_well(&gone);
-    assert_eq!(refused(&mut driver, &gone), codes(CqpErrorCode::NoObject));
+    let destroy = Operation::DestroyAeq(Acknowledged { operand: 0 });
+    driver.perform_well(&destroy);
+    assert_eq!(refused(&mut driver, &destroy), codes(CqpErrorCode::NoObject));
     driver.perform_well(&Operation::CreateAeq(aeq));
 }
 

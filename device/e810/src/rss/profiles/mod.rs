@@ -23,7 +23,7 @@ const PACKET_TYPES: usize = 1024;
 
 /// Number of entries in the TCAM that selects a profile.
 ///
-/// Limits the number of comparisons per frame and the memory that a driver can make the device allocate.
+/// Bound: limits the number of comparisons per frame and the memory that a driver can make the device allocate.
 const TABLE_PLACES: u16 = 512;
 
 /// Packet type groups of the package.
@@ -154,7 +154,7 @@ impl Fields {
     }
 }
 
-/// Whether this device supports the header that contains `word`.
+/// Returns whether this device supports the header that contains `word`.
 const fn is_known(word: &Word) -> bool {
     matches!(word.header, header::IPV4 | header::IPV6 | header::TCP | header::UDP | header::SCTP)
 }

@@ -137,7 +137,7 @@ fn profile_requires_matching_vsi_and_packet_groups() {
     assert_eq!(hashed(&programmed(&other_group)), None);
     let mut left = programmed(&parts);
     left.update(&groups(), &piece(&[vsi_group(1, 0)]));
-    assert_eq!(hashed(&left), None, "the VSI has left its group");
+    assert_eq!(hashed(&left), None, "a VSI outside all groups matches no profile");
     let mut ungrouped = Profiles::default();
     ungrouped.update(&PacketGroups::default(), &piece(&parts));
     assert_eq!(hashed(&ungrouped), None);
@@ -159,8 +159,8 @@ fn truncated_section_is_partially_applied() {
         (hash_profile::WORDS, [&[2, 0, 0xff, 0][..], &[0x20; 2 * 96]].concat()),
         (0x29, vec![1, 2, 3]),
     ]);
-    assert!(profiles.table.is_empty(), "there is no such place");
-    assert_eq!(profiles.vsi_groups.len(), 1, "numbers end");
+    assert!(profiles.table.is_empty(), "an entry past the end of the TCAM is ignored");
+    assert_eq!(profiles.vsi_groups.len(), 1, "an entry past the last VSI number is ignored");
     assert_eq!(profiles.words.keys().collect::<Vec<_>>(), [&0xff]);
     let mut groups = PacketGroups::default();
     groups.add(&piece(&[(hash_profile::PACKET_GROUPS, [&[0xff, 0xff, 0xfe, 0x03][..], &[9; 40]].concat())]));

@@ -103,7 +103,7 @@ impl Rule {
 struct Driver(PfConfig);
 
 impl Driver {
-    /// Creates VSIs 1 and 2 with the settings that drivers use.
+    /// Creates a driver with VSIs 1 and 2, set up as drivers set them up.
     fn new() -> Self {
         let mut driver = Self::default();
         driver.add_vsi();
@@ -172,7 +172,7 @@ impl Driver {
         self.command(RuleCommand::Update, rule).map(drop)
     }
 
-    /// Admits VSIs to a VLAN. Returns the number of the prune list.
+    /// Makes VSIs members of a VLAN. Returns the number of the prune list.
     fn admit(&mut self, vid: u16, vsis: &[u16]) -> u16 {
         let list = self.allocate(0x84);
         self.list(5, list, vsis).unwrap();

@@ -4,8 +4,8 @@ use super::*;
 fn switch_configuration_lists_port_and_default_vsi() {
     let mut buffer = [0xa5; 2048];
     assert_eq!(Switch::configuration(&Vsis::default(), 0, &mut buffer), Ok((2, 0)));
-    assert_eq!(buffer[..6], [0, 0, 1, 0, 0, 0], "0200 of run73-all.aq.gz");
-    assert_eq!(buffer[6..12], [0x01, 0x83, 1, 0, 0, 0], "VSI 769");
+    assert_eq!(buffer[..6], [0, 0, 1, 0, 0, 0], "the response must match command 0200 in run73-all.aq.gz");
+    assert_eq!(buffer[6..12], [0x01, 0x83, 1, 0, 0, 0], "the second element must be VSI 769");
 }
 
 /// iPXE requests one element at a time.
@@ -18,7 +18,7 @@ fn switch_configuration_continues_after_short_buffer() {
     assert_eq!(SwitchElement::parse(&buffer).kind, 2);
     for (first, len) in [(2, SwitchElement::LEN), (0, SwitchElement::LEN - 1)] {
         let error = Switch::configuration(&vsis, first, &mut buffer[..len]).unwrap_err();
-        assert_eq!(error.status, AdminStatus::Invalid, "{first} {len}");
+        assert_eq!(error.status, AdminStatus::Invalid, "first element {first}, buffer of {len} bytes");
     }
 }
 
@@ -79,11 +79,11 @@ fn rejects_rules_with_unknown_objects() {
     let (vsi_list, prune_list) = (driver.allocate(3), driver.allocate(4));
     let other_source = |rule: Rule, source| Rule { source, ..rule };
     let cases = [
-        ("vsi 3", Rule::mac(ME, to_vsi(3))),
+        ("VSI 3 as its target", Rule::mac(ME, to_vsi(3))),
         ("a list that was not allocated", Rule::mac(ME, to_list(vsi_list + 1))),
         ("a prune list that was not allocated", Rule::new(FROM_VSI, VLAN, prune(prune_list + 1))),
-        ("a large action", Rule::mac(ME, 0x4_0002 | 7 << 4)),
-        ("vsi 3 as its source", other_source(Rule::mac(ME, to_vsi(1)), 3)),
+        ("an unknown large action", Rule::mac(ME, 0x4_0002 | 7 << 4)),
+        ("VSI 3 as its source", other_source(Rule::mac(ME, to_vsi(1)), 3)),
         ("port 1 as its source", other_source(Rule::new(FROM_PORT, DEFAULT, to_vsi(1)), 1)),
     ];
     for (what, rule) in cases {
@@ -92,7 +92,7 @@ fn rejects_rules_with_unknown_objects() {
     assert_eq!(driver.list(3, vsi_list + 1, &[1]), Err(AdminStatus::NoEntry));
     assert_eq!(driver.list(5, prune_list + 1, &[1]), Err(AdminStatus::NoEntry));
     assert_eq!(driver.list(3, vsi_list, &[3]), Err(AdminStatus::NoEntry));
-    assert_eq!(driver.list(4, vsi_list, &[3]), Ok(()), "it is not in the list");
+    assert_eq!(driver.list(4, vsi_list, &[3]), Ok(()), "removing a VSI that is not in the list succeeds");
 }
 
 #[test]
@@ -100,12 +100,12 @@ fn rejects_invalid_rules() {
     let mut driver = Driver::new();
     let cases = [
         ("recipe 6", Rule { recipe: 6, ..Rule::mac(ME, to_vsi(1)) }),
-        ("an action that is not valid", Rule::mac(ME, 0x10)),
-        ("forward to a queue", Rule::mac(ME, 0x2_0001)),
-        ("mirror", Rule::mac(ME, 0x0013)),
-        ("prune by an address", Rule::mac(ME, prune(1))),
-        ("forward by a vlan", Rule::new(FROM_VSI, VLAN, to_vsi(1))),
-        ("kind 7", Rule { kind: 7, ..Rule::mac(ME, to_vsi(1)) }),
+        ("an invalid action", Rule::mac(ME, 0x10)),
+        ("forwarding to a queue", Rule::mac(ME, 0x2_0001)),
+        ("mirroring", Rule::mac(ME, 0x0013)),
+        ("a prune action in a MAC rule", Rule::mac(ME, prune(1))),
+        ("a forward action in a VLAN rule", Rule::new(FROM_VSI, VLAN, to_vsi(1))),
+        ("rule type 7", Rule { kind: 7, ..Rule::mac(ME, to_vsi(1)) }),
     ];
     for (what, rule) in cases {
         assert_eq!(driver.try_add(rule), Err(AdminStatus::Invalid), "{what}");

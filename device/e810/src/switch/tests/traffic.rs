@@ -46,11 +46,15 @@ fn promiscuous_rule_matches_only_its_address_kind() {
         let mut driver = Driver::new();
         driver.add(Rule::new(FROM_PORT, PROMISCUOUS, to_vsi(1)).dst(rule));
         for (other, (_, dst)) in cases.into_iter().enumerate() {
-            assert_eq!(driver.receivers(&Frame::to(dst)).is_empty(), at != other, "{rule} {dst}");
+            assert_eq!(
+                driver.receivers(&Frame::to(dst)).is_empty(),
+                at != other,
+                "rule for {rule}, frame to {dst}"
+            );
             assert_eq!(
                 driver.receivers(&Frame::to(dst).vlan(5)).is_empty(),
                 at != other,
-                "{rule} {dst} in a vlan"
+                "rule for {rule}, frame to {dst} in a VLAN"
             );
         }
     }
@@ -112,7 +116,7 @@ fn ethertype_rules_apply_only_in_their_direction() {
     );
 }
 
-/// Drivers always add the EtherType rules of this test at probe.
+/// When they probe the device, drivers always add the EtherType rules that this test adds.
 #[test]
 fn control_frames_require_destination_override() {
     let mut driver = Driver::new();
@@ -202,7 +206,7 @@ fn vlan_pruning_limits_reception() {
     let list = driver.admit(0, &[1]);
     driver.admit(100, &[1]);
     driver.admit(200, &[2]);
-    assert_eq!(driver.receivers(&Frame::to(ME).vlan(300)), [1], "it does not prune yet");
+    assert_eq!(driver.receivers(&Frame::to(ME).vlan(300)), [1], "VLAN pruning is not enabled yet");
     driver.update(1, |context| context.switch.vlan_prune = true);
     for (frame, expected) in [
         (Frame::to(ME), vec![1]),
@@ -246,7 +250,11 @@ fn egress_vlan_pruning_limits_transmission() {
         context.vlan.port_tag = 100;
         context.vlan.insert_port_tag = true;
     });
-    assert_eq!(driver.send(&Frame::to(PEER)), Ok((true, vec![])), "the port's tag is inserted");
+    assert_eq!(
+        driver.send(&Frame::to(PEER)),
+        Ok((true, vec![])),
+        "the inserted port VLAN tag must be checked"
+    );
 }
 
 #[test]
@@ -271,6 +279,6 @@ fn vlan_mode_discards_tagged_frames() {
     driver.update(1, |context| context.vlan.transmit = 1);
     assert_eq!(driver.send(&Frame::to(PEER)), Ok((true, vec![])));
     assert_eq!(driver.send(&Frame::to(PEER).vlan(5)), Err(DiscardError::VlanMode));
-    let nobody = driver.0.transmit(VsiNumber::new(7), &Frame::to(PEER).layers(), Destination::Rules);
-    assert_eq!(nobody, Err(DiscardError::NoVsi));
+    let unknown_vsi = driver.0.transmit(VsiNumber::new(7), &Frame::to(PEER).layers(), Destination::Rules);
+    assert_eq!(unknown_vsi, Err(DiscardError::NoVsi));
 }

@@ -36,7 +36,7 @@ fn between(src: IpAddr, dst: IpAddr) -> IpAddrs {
     }
 }
 
-/// Returns a pair of devices with UD queue pairs, and a frame from device a to device b.
+/// Returns a pair of devices with UD queue pairs, and a frame from device `a` to device `b`.
 fn datagram() -> (Pair, Vec<u8>) {
     let mut pair = Pair::new(QpKind::Ud, |_| {});
     pair.a.perform_well(&Operation::CreateAddressHandle(handle(1)));
@@ -174,7 +174,7 @@ fn group_datagram_with_unicast_mac_is_dropped() {
     assert_eq!(pair.received().cqe.len, 48);
 }
 
-/// Returns a copy of the frame with the multicast QP number and the IP addresses `ip`.
+/// Returns a copy of the frame, with the IP addresses `ip` and the multicast QP number as its destination QP.
 fn to_members(frame: &[u8], ip: IpAddrs) -> Vec<u8> {
     const MEMBERS: Qpn = Qpn::new(0xff_ffff);
     let RoceFrame { encap, mut packet } = RoceFrame::parse(frame).unwrap();

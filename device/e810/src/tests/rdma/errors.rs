@@ -6,8 +6,8 @@ use protocol::hca::e810::rdma::queue_pair::{DestroyQp, FlushQp};
 
 use super::*;
 
-/// Moves the queue pair to the error state and flushes both queues, as a driver does. The major code is 1. Returns the
-/// minor code in the completion of the flush operation.
+/// Moves the queue pair to the error state and flushes both queues with major code 1, as a driver does. Returns the
+/// minor code in the flush operation's completion.
 fn flush(driver: &mut Driver, sq_minor: u16, rq_minor: u16) -> u16 {
     assert_eq!(driver.modify_qp(QPN, QpKind::Rc, QpState::Error, &context(1)).error, None);
     let command = FlushQp {
@@ -40,11 +40,11 @@ fn invalid_lkey_raises_event_without_completion() {
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     pair.settle();
     assert_eq!(failure(&mut pair.a, 1), (0x102, 5, bad));
-    assert_eq!(pair.a.poll_cq(SEND_CQ), None, "the error itself completes nothing");
+    assert_eq!(pair.a.poll_cq(SEND_CQ), None, "the error itself must not produce a CQE");
     nothing(&mut pair.b);
     flush(&mut pair.a, 2, 1);
-    assert_eq!(codes(&mut pair.a, SEND_CQ), [(true, 1, 2)], "one for the whole queue");
-    assert_eq!(codes(&mut pair.a, RECV_CQ), [], "no receive was posted");
+    assert_eq!(codes(&mut pair.a, SEND_CQ), [(true, 1, 2)], "one CQE must flush the whole queue");
+    assert_eq!(codes(&mut pair.a, RECV_CQ), [], "an empty receive queue must not produce a CQE");
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn flush_reports_which_queues_had_requests() {
             pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
         }
         assert_eq!(flush(&mut pair.a, 1, 1), code);
-        assert_eq!(flush(&mut pair.a, 1, 1), 0, "nothing is left");
+        assert_eq!(flush(&mut pair.a, 1, 1), 0, "a second flush must find no requests");
     }
 }
 
@@ -75,7 +75,7 @@ fn flushing_empty_queues_writes_no_cqe() {
         flush(driver, 1, 1);
         nothing(driver);
     }
-    // Software that has moved a queue pair to the error state itself flushes again after each post.
+    // If software itself moved the queue pair to the error state, it flushes again after each post.
     pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     pair.settle();
@@ -115,15 +115,15 @@ fn requests_posted_in_error_state_are_flushed() {
     wait_us(&mut pair, PERIOD_US);
     nothing(&mut pair.a);
     flush(&mut pair.a, 2, 1);
-    assert_eq!(codes(&mut pair.a, SEND_CQ), [(true, 1, 2)], "one for both");
+    assert_eq!(codes(&mut pair.a, SEND_CQ), [(true, 1, 2)], "one CQE must flush both requests");
     for posted in [1, 3, 5] {
         for _ in 0..posted {
             pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1; 100]));
             pair.a.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
         }
         wait_us(&mut pair, PERIOD_US);
-        assert_eq!(codes(&mut pair.a, SEND_CQ), [(true, 1, 1)], "one for {posted}");
-        assert_eq!(codes(&mut pair.a, RECV_CQ), [(true, 1, 1)], "one for {posted}");
+        assert_eq!(codes(&mut pair.a, SEND_CQ), [(true, 1, 1)], "one CQE must flush {posted} sends");
+        assert_eq!(codes(&mut pair.a, RECV_CQ), [(true, 1, 1)], "one CQE must flush {posted} receives");
         wait_us(&mut pair, PERIOD_US);
         nothing(&mut pair.a);
     }
@@ -214,7 +214,7 @@ fn wrong_response_length_fails_queue() {
     answer.iter().for_each(|frame| pair.a.bus.hca.handle_frame(frame));
     assert_eq!(pair.a.bus.settle().len(), 0);
     assert_eq!(failure(&mut pair.a, 1), (0x316, 5, request));
-    assert_eq!(pair.a.poll_cq(SEND_CQ), None, "the error itself completes nothing");
+    assert_eq!(pair.a.poll_cq(SEND_CQ), None, "the error itself must not produce a CQE");
 }
 
 /// Section 13.2: the timeout is initially 16.8 ms, and doubles with each of seven retries.
@@ -224,7 +224,7 @@ fn unanswered_send_fails_after_eight_timeouts() {
     let send = pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, None, &[1]));
     let mut silence = std::time::Duration::from_nanos(4096 << 12);
     for _ in 0..8 {
-        assert_eq!(pair.a.bus.settle().len(), 1, "before {silence:?}");
+        assert_eq!(pair.a.bus.settle().len(), 1, "one packet must be sent before the timeout of {silence:?}");
         nothing(&mut pair.a);
         let later = pair.a.bus.now + silence;
         pair.a.bus.advance(later);

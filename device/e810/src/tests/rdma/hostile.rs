@@ -28,7 +28,7 @@ const KEYS: Range<u32> = 0x40..0x48;
 const HANDLES: Range<u16> = 10..14;
 /// CQ of the peer's queue pairs, which are connected to those of the hostile driver.
 const PEERS_CQ: Cqn = Cqn::new(8);
-/// Memory that the hostile driver may write.
+/// Guest memory that the hostile driver may make the device write.
 const ARENA: Range<u64> = 0x1000_0000..0x1400_0000;
 /// Range of start addresses for rings and regions.
 const STARTS: Range<u64> = ARENA.start..0x1200_0000;
@@ -41,15 +41,15 @@ const RING_QUANTA: u64 = 4 << RING_CODE;
 struct Hostile {
     pair: Pair,
     dice: ChaCha8Rng,
-    /// Number of message exchanges of the bystander, modulo 256.
+    /// Number of message exchanges on the bystander's connection, modulo 256.
     round: u8,
-    /// Number of operations of the hostile driver that succeeded.
+    /// Number of the hostile driver's operations that succeeded.
     done: usize,
-    /// Number of operations of the hostile driver that were rejected.
+    /// Number of the hostile driver's operations that were rejected.
     refused: usize,
     /// Number of asynchronous events on both devices.
     events: usize,
-    /// Number of frames that device a has sent.
+    /// Number of frames that device `a` has sent.
     frames: usize,
 }
 
@@ -158,7 +158,7 @@ impl Hostile {
         }
     }
 
-    /// Recreates a queue pair of the hostile driver and the peer's queue pair.
+    /// Recreates one of the hostile driver's queue pairs and the peer's queue pair.
     fn recreate_qp(&mut self) {
         let qpn = Qpn::new(self.dice.random_range(QPNS));
         let kind = if self.flip(4) { QpKind::Ud } else { QpKind::Rc };
@@ -412,7 +412,11 @@ impl Hostile {
         while self.pair.b.poll_cq(PEERS_CQ).is_some() {}
         for driver in [&mut self.pair.a, &mut self.pair.b] {
             while let Some(event) = driver.next_async_event() {
-                assert_ne!(event.number_low, QPN.get(), "{event:?}");
+                assert_ne!(
+                    event.number_low,
+                    QPN.get(),
+                    "the bystander's queue pair must not fail: {event:?}"
+                );
                 self.events += 1;
             }
             while driver.next_completion_event().is_some() {}
@@ -465,6 +469,9 @@ fn hostile_driver_harms_only_its_own_queues() {
         }
         let Hostile { done, refused, events, frames, .. } = hostile;
         println!("{done} operations done, {refused} refused, {events} events, {frames} frames");
-        assert!(done > 1000 && refused > 1000 && events > 100 && frames > 100, "the run covers too little");
+        assert!(
+            done > 1000 && refused > 1000 && events > 100 && frames > 100,
+            "the run must exercise success, rejection, events and traffic"
+        );
     }
 }

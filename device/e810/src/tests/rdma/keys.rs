@@ -16,13 +16,13 @@ const VA_BASED: u64 = 1 << 53;
 const TYPE_1: u64 = 1 << 54;
 const FENCE: u64 = 1 << 61;
 
-/// Key of a region that b allocates for fast registration. The key byte is 0.
+/// Key of a region that `b` allocates for fast registration. The key byte is 0.
 const REGION: u32 = 0x6cdb_0e00;
-/// Key of a type 1 window that b allocates. The key byte is 0.
+/// Key of a type 1 window that `b` allocates. The key byte is 0.
 const WINDOW: u32 = 0x513b_af00;
-/// Key of a type 2 window that b allocates. The key byte is 0.
+/// Key of a type 2 window that `b` allocates. The key byte is 0.
 const WINDOW_2: u32 = 0x0318_d000;
-/// Key of a region that b registers with "register MR", with all rights.
+/// Key of a region that `b` registers with "register MR", with all rights.
 const PARENT: u32 = 0x011e_be03;
 const LEN: u64 = 0x2000;
 
@@ -36,7 +36,7 @@ fn quantum(words: [u64; 4]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Builds a WQE for the fast registration of one contiguous range at `TARGET`.
+/// Builds a fast-register WQE for one contiguous range at `TARGET`.
 fn fast_register(key: u32, len: u64, granted: u64) -> Vec<u8> {
     let control = SIGNALED | FENCE | FAST_REGISTER | VA_BASED | granted | u64::from(key);
     quantum([TARGET, TARGET, len, control])
@@ -68,7 +68,7 @@ fn allocate_type_2(driver: &mut Driver) {
     driver.perform_well(&Operation::AllocateStag(command));
 }
 
-/// Allocates [`REGION`] and [`WINDOW`] at b and registers [`PARENT`]. Only [`PARENT`] is valid.
+/// Allocates [`REGION`] and [`WINDOW`] on `b` and registers [`PARENT`]. Only [`PARENT`] is valid.
 fn with_keys(change: impl Fn(&mut QpContext)) -> Pair {
     let mut pair = Pair::new(QpKind::Rc, change);
     allocate(&mut pair.b, REGION, true);
@@ -78,7 +78,7 @@ fn with_keys(change: impl Fn(&mut QpContext)) -> Pair {
 }
 
 impl Pair {
-    /// Executes a WQE at b and asserts that it completes.
+    /// Executes a WQE on `b` and asserts that it completes.
     #[track_caller]
     fn execute_at_b(&mut self, wqe: &[u8]) {
         let index = self.b.post_send(QPN, wqe);
@@ -87,7 +87,7 @@ impl Pair {
         assert_eq!((done.error, done.wqe_index, self.b.next_async_event()), (false, index, None));
     }
 
-    /// Writes 64 bytes from a, using a key of b.
+    /// Writes 64 bytes from `a` to `b`, using one of `b`'s keys.
     fn write_by(&mut self, key: u32, at: u64) -> u16 {
         let wqe = gather(SIGNALED | WRITE | u64::from(key), at, None, &[fragment(SOURCE, 0, 64)]);
         let request = self.a.post_send(QPN, &wqe);
@@ -95,7 +95,7 @@ impl Pair {
         request
     }
 
-    /// Asserts that a write from a, using a key of b, fails on both sides.
+    /// Asserts that a write from `a` with one of `b`'s keys fails on both sides.
     #[track_caller]
     fn assert_refused(&mut self, key: u32, at: u64, code: u16) {
         let request = self.write_by(key, at);
@@ -214,7 +214,7 @@ fn access_after_invalidation_is_rejected() {
     assert_eq!(failure(&mut pair.b, 2), (0x103, 9, 0));
     assert_eq!(failure(&mut pair.a, 1), (0x20d, 5, requests[7]));
     let done = std::iter::from_fn(|| pair.a.poll_cq(SEND_CQ)).count();
-    assert_eq!(done, 7, "those before it");
+    assert_eq!(done, 7, "the requests before the invalidation must complete");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn region_with_bound_windows_cannot_be_deallocated() {
     pair.assert_refused(PARENT, TARGET, 0x102);
 }
 
-/// Name of the error, context change, preparing WQE, failing WQE, and expected event code.
+/// Name of the error, context change, WQE to execute first (if any), failing WQE, and expected event code.
 type Case<'a> = (&'a str, &'a dyn Fn(&mut QpContext), Option<Vec<u8>>, Vec<u8>, u16);
 
 /// Each case uses a new queue pair. The request after the failing WQE is not executed.
@@ -267,26 +267,50 @@ fn invalid_local_operations_report_cause() {
         quantum([TARGET, TARGET, LEN, control])
     };
     let cases: [Case<'_>; 19] = [
-        ("registered twice", &no, first.clone(), fast_register(REGION, LEN, ALL), 0x10c),
-        ("no region", &no, None, fast_register(WINDOW, LEN, ALL), 0x10d),
-        ("writes of peers only", &no, None, fast_register(REGION, LEN, rights(write)), 0x10e),
-        ("too long", &no, None, fast_register(REGION, LEN + 1, ALL), 0x110),
-        ("empty", &no, None, fast_register(REGION, 0, ALL), 0x110),
-        ("no such key", &no, None, fast_register(UNKNOWN, LEN, ALL), 0x102),
-        ("another domain", &domain, None, fast_register(REGION, LEN, ALL), 0x105),
-        ("may not register", &no_registration, None, fast_register(REGION, LEN, ALL), 0x11c),
-        ("page list of no level", &no, None, level_2, 0x20a),
-        ("no such key", &no, None, invalidate(UNKNOWN), 0x102),
-        ("not valid", &no, None, invalidate(REGION), 0x103),
-        ("of a command", &no, None, invalidate(PARENT), 0x103),
-        ("another key byte", &no, first.clone(), invalidate(REGION | 1), 0x102),
-        ("may not bind", &no_bind, None, bind(WINDOW, PARENT, TARGET, LEN, write), 0x11b),
-        ("no window", &no, None, bind(REGION, PARENT, TARGET, LEN, write), 0x115),
-        ("no region", &no, None, bind(WINDOW, UNKNOWN, TARGET, LEN, write), 0x11a),
-        ("a region that is not valid", &no, None, bind(WINDOW, REGION, TARGET, LEN, write), 0x11a),
-        ("beyond the region", &no, None, bind(WINDOW, PARENT, TARGET, LEN + 1, write), 0x119),
+        ("registering a valid region", &no, first.clone(), fast_register(REGION, LEN, ALL), 0x10c),
+        ("registering a window", &no, None, fast_register(WINDOW, LEN, ALL), 0x10d),
+        ("remote write without local write", &no, None, fast_register(REGION, LEN, rights(write)), 0x10e),
+        ("registering more than the allocated length", &no, None, fast_register(REGION, LEN + 1, ALL), 0x110),
+        ("registering 0 bytes", &no, None, fast_register(REGION, 0, ALL), 0x110),
+        ("registering an unknown key", &no, None, fast_register(UNKNOWN, LEN, ALL), 0x102),
         (
-            "a region without windows",
+            "registering in a different protection domain",
+            &domain,
+            None,
+            fast_register(REGION, LEN, ALL),
+            0x105,
+        ),
+        (
+            "fast registration not enabled in the QP context",
+            &no_registration,
+            None,
+            fast_register(REGION, LEN, ALL),
+            0x11c,
+        ),
+        ("an invalid page list level", &no, None, level_2, 0x20a),
+        ("invalidating an unknown key", &no, None, invalidate(UNKNOWN), 0x102),
+        ("invalidating an invalid region", &no, None, invalidate(REGION), 0x103),
+        ("invalidating a region that a command registered", &no, None, invalidate(PARENT), 0x103),
+        ("invalidating with the wrong key byte", &no, first.clone(), invalidate(REGION | 1), 0x102),
+        (
+            "binding not enabled in the QP context",
+            &no_bind,
+            None,
+            bind(WINDOW, PARENT, TARGET, LEN, write),
+            0x11b,
+        ),
+        ("binding a region", &no, None, bind(REGION, PARENT, TARGET, LEN, write), 0x115),
+        ("binding to an unknown region", &no, None, bind(WINDOW, UNKNOWN, TARGET, LEN, write), 0x11a),
+        ("binding to an invalid region", &no, None, bind(WINDOW, REGION, TARGET, LEN, write), 0x11a),
+        (
+            "binding past the end of the region",
+            &no,
+            None,
+            bind(WINDOW, PARENT, TARGET, LEN + 1, write),
+            0x119,
+        ),
+        (
+            "binding to a region without the bind right",
             &no,
             Some(fast_register(REGION, LEN, rights(StagRights::LOCAL_WRITE | write))),
             bind(WINDOW, REGION, TARGET, LEN, write),
@@ -303,7 +327,7 @@ fn invalid_local_operations_report_cause() {
         pair.settle();
         assert_eq!(failure(&mut pair.b, 2), (code, 5, request), "{what}");
         nothing(&mut pair.a);
-        assert_eq!(pair.b.poll_cq(SEND_CQ), None, "the error itself completes nothing");
+        assert_eq!(pair.b.poll_cq(SEND_CQ), None, "the error itself must not produce a CQE");
     }
 }
 
@@ -364,5 +388,5 @@ fn type_2_window_is_restricted_to_qp() {
     by_owner.settle();
     assert_eq!(failure_of(&mut by_owner.b, OTHER, 2), (0x104, 5, request));
     by_owner.write_by(key, TARGET);
-    assert!(!by_owner.sent().error, "the window is as it was");
+    assert!(!by_owner.sent().error, "the rejected invalidation must leave the window bound");
 }

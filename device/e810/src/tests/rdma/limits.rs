@@ -1,5 +1,5 @@
-//! Tests both sides of each limit of the RDMA half. The last object within a limit works. The next one is rejected with
-//! an error code, counted and logged.
+//! Tests both sides of each limit of the RDMA half: the last object within a limit works, and the next one is rejected
+//! with an error code, counted and logged.
 
 use card::frontend::snapshot::GroupRow;
 use card::frontend::testing::logged;
@@ -34,7 +34,7 @@ fn small() -> Driver {
     opened_with(1, Options { limits: limits.unwrap(), ..Options::default() })
 }
 
-/// Returns the number of events ignored for a reason.
+/// Returns the number of events ignored for `reason`.
 fn ignored(driver: &Driver, reason: &str) -> u64 {
     driver.bus.hca.monitor().ignored_counts().find(|(name, _)| *name == reason).map_or(0, |(_, count)| count)
 }
@@ -57,7 +57,7 @@ fn refused(driver: &mut Driver, operation: &Operation, refusal: CqpErrorCode) {
     let text = logged(|| {
         let Performed { error, completion } = driver.perform(operation);
         assert_eq!(error, Some(refusal.codes()), "{name}");
-        assert!(completion.expect("there is CQ 0").error);
+        assert!(completion.expect("the operation completes in CQ 0").error);
     });
     assert_eq!(count(driver), before + 1);
     assert_eq!(text.lines().count(), 1, "{text}");
@@ -263,20 +263,20 @@ fn full_arp_table_is_reported_once() {
     assert!(text.contains("WARN") && text.contains("the ARP table is full"), "{text}");
     assert!(text.contains("arp_table_full"), "{text}");
     let again = logged(|| driver.set_neighbour(ARP_ENTRIES - 1, mac(3)));
-    assert_eq!(again, "", "the table was full before");
+    assert_eq!(again, "", "changing an entry of a full table is not reported again");
     let next = ManageArp { index: ArpIndex::new(ARP_ENTRIES), valid: true, ..ManageArp::default() };
     refused(&mut driver, &Operation::ManageArp(next), CqpErrorCode::Invalid);
 
     let reason = |driver: &Driver, qpn| driver.bus.hca.explain(qpn).ignored.map(|ignored| ignored.last);
     start(&mut driver, QPN, QpKind::Rc, &context(1));
-    assert_eq!(reason(&driver, QPN), None, "neighbour 2 is there");
+    assert_eq!(reason(&driver, QPN), None, "ARP entry 2 exists, so the QP is not affected");
     let other = Qpn::new(QPN.get() + 1);
     start(&mut driver, other, QpKind::Rc, &QpContext { arp_index: ArpIndex::new(0xffff), ..context(1) });
     assert_eq!(reason(&driver, other).as_deref(), Some("arp_table_full"));
 
     // Free an entry and fill the table up again.
-    let gone = ManageArp { index: ArpIndex::new(3), ..ManageArp::default() };
-    driver.perform_well(&Operation::ManageArp(gone));
+    let delete = ManageArp { index: ArpIndex::new(3), ..ManageArp::default() };
+    driver.perform_well(&Operation::ManageArp(delete));
     let before = ignored(&driver, "arp_table_full");
     driver.set_neighbour(3, mac(2));
     assert_eq!(ignored(&driver, "arp_table_full"), before + 1);

@@ -157,7 +157,7 @@ impl Pair {
 
 #[track_caller]
 pub(super) fn only(driver: &mut Driver, cqn: Cqn) -> Polled {
-    let polled = driver.poll_cq(cqn).expect("a completion");
+    let polled = driver.poll_cq(cqn).expect("the CQ contains a completion");
     assert_eq!(driver.poll_cq(cqn), None);
     polled
 }
@@ -180,7 +180,7 @@ pub(super) fn failure(driver: &mut Driver, id: u8) -> (u16, u8, u16) {
 
 #[track_caller]
 pub(super) fn failure_of(driver: &mut Driver, qpn: Qpn, id: u8) -> (u16, u8, u16) {
-    let event = driver.next_async_event().expect("an event");
+    let event = driver.next_async_event().expect("the AEQ contains an event");
     assert_eq!(driver.next_async_event(), None);
     let AsyncEvent { context, number_low, wqe, code, source, state, .. } = event;
     assert_eq!((context, number_low, state), (CONTEXT + u64::from(id), qpn.get(), QpState::Error));

@@ -43,7 +43,11 @@ fn cq_and_eq_rows_show_size_and_state() {
     assert_eq!(found, expected);
     let eqs = rows::<EqRow>(&pair.a);
     let found: Vec<_> = eqs.iter().map(|eq| (eq.eqn, eq.entries, eq.vector, eq.overflowed)).collect();
-    assert_eq!(found, [(0, 2048, Some(4), false), (16, 3072, Some(3), false)], "the last one is the AEQ");
+    assert_eq!(
+        found,
+        [(0, 2048, Some(4), false), (16, 3072, Some(3), false)],
+        "one CEQ and, as the last row, the AEQ"
+    );
 }
 
 #[test]
@@ -64,11 +68,11 @@ fn objects_have_rows_until_cqp_is_destroyed() {
     assert_eq!((row.state, row.entries, row.pbles), (ControlState::Running, 2048, 1 << 18));
     assert_eq!((row.handles, row.groups, row.error), (1, 0, 0));
     let segments = rows::<IcmRow>(&pair.a);
-    assert_eq!(segments.len(), 2, "one for all objects, one of PBLEs");
+    assert_eq!(segments.len(), 2, "one segment for all other objects, and one for PBLEs");
     pair.a.end_cqp();
     for table in [MrRow::TABLE, HandleRow::TABLE, QpRow::TABLE, CqRow::TABLE, IcmRow::TABLE] {
         let page = pair.a.bus.hca.page(table, 0);
-        assert!(page.rows.is_empty(), "nothing outlives the control queue: {page:?}");
+        assert!(page.rows.is_empty(), "no object outlives the control queue: {page:?}");
     }
 }
 

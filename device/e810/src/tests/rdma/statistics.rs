@@ -28,7 +28,7 @@ fn counted(driver: &mut Driver) -> Vec<(usize, u64)> {
 #[test]
 fn sent_packets_are_counted_by_ip_version() {
     let mut pair = Pair::connected();
-    assert_eq!(counted(&mut pair.a), [], "nothing yet");
+    assert_eq!(counted(&mut pair.a), [], "all counters start at zero");
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 8192)]);
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 4000)]));
     pair.settle();
@@ -60,8 +60,8 @@ fn rejected_message_counts_as_protocol_error() {
     pair.a.post_send(QPN, &gather(SIGNALED | SEND, 0, None, &[fragment(SOURCE, 0, 64)]));
     pair.settle();
     let words = gathered(&mut pair.b);
-    assert_eq!((words[200 / 8], words[256 / 8]), (1, 0), "an error, and no message");
-    assert_eq!(gathered(&mut pair.a)[280 / 8], 0, "no message was sent");
+    assert_eq!((words[200 / 8], words[256 / 8]), (1, 0), "the receiver counts an error but no message");
+    assert_eq!(gathered(&mut pair.a)[280 / 8], 0, "the sender does not count the rejected message");
 }
 
 /// Section 10.7: the driver accumulates the deltas between its reads and assumes that the counters start at zero.

@@ -32,7 +32,7 @@ fn send_completes_on_both_sides() {
     };
     assert_eq!(pair.sent(), expected);
     let received = pair.received();
-    // The last packet is a SEND Last without immediate data.
+    // The CQE has the opcode of the last packet, a SEND Last without immediate data.
     let expected = Cqe {
         len: 4000,
         context: CONTEXT + 2,
@@ -56,12 +56,12 @@ fn inline_data_of_every_length_arrives() {
             pair.b.post_receive(QPN, &[fragment(TARGET, 0, 128)]);
             pair.a.post_send(QPN, &inline(SIGNALED | SEND, 0, imm, &data));
             pair.settle();
-            assert_eq!(pair.sent().opcode, 3, "{len}");
+            assert_eq!(pair.sent().opcode, 3, "{len} bytes");
             let received = pair.received();
             assert_eq!(received.cqe.len as usize, len);
             assert_eq!(received.more.map(|more| (more.has_imm, more.imm)), imm.map(|imm| (true, imm)));
             let found = pair.b.peek(TARGET, 128);
-            assert_eq!((&found[..len], found[len]), (&data[..], 0xee), "{len}");
+            assert_eq!((&found[..len], found[len]), (&data[..], 0xee), "{len} bytes");
         }
     }
 }
@@ -87,7 +87,7 @@ fn sge_lists_of_every_length_are_transferred() {
             assert!(!pair.sent().error);
             assert_eq!(pair.received().more.map(|more| more.imm), imm);
             let found: Vec<u8> = places.iter().flat_map(|at| pair.b.peek(*at, 100)).collect();
-            assert_eq!(found, data, "{count}");
+            assert_eq!(found, data, "{count} fragments");
         }
     }
 }
@@ -107,9 +107,13 @@ fn rings_wrap_repeatedly() {
         pair.a.post_send(QPN, &inline(signal | SEND, 0, None, &all[..all.len().min(64)]));
         pair.settle();
         let len = all.len().min(64);
-        assert_eq!(pair.b.peek(TARGET, len), all[..len], "{round}");
+        assert_eq!(pair.b.peek(TARGET, len), all[..len], "round {round}");
         assert_eq!(pair.received().cqe.len as usize, len);
-        assert_eq!(pair.a.poll_cq(SEND_CQ).is_some(), round % 4 == 0, "{round}");
+        assert_eq!(
+            pair.a.poll_cq(SEND_CQ).is_some(),
+            round % 4 == 0,
+            "round {round}: only signaled requests produce a CQE"
+        );
     }
 }
 
@@ -196,7 +200,7 @@ fn arming_with_unread_entry_raises_one_event() {
     let reply = |pair: &mut Pair| std::iter::from_fn(|| pair.b.next_completion_event()).collect::<Vec<_>>();
     let cookie = u64::from(RECV_CQ.get());
     send(&mut pair, SEND);
-    assert_eq!(reply(&mut pair), [0; 0], "not armed");
+    assert_eq!(reply(&mut pair), [0; 0], "the CQ is not armed");
     pair.b.arm_cq(RECV_CQ, NEXT);
     assert_eq!(reply(&mut pair), [cookie], "an entry is unread");
     pair.received();
@@ -204,7 +208,7 @@ fn arming_with_unread_entry_raises_one_event() {
     pair.received();
     assert_eq!(reply(&mut pair), [0; 0], "arming is one-shot");
     pair.b.arm_cq(RECV_CQ, NEXT);
-    assert_eq!(reply(&mut pair), [0; 0], "no unread entry");
+    assert_eq!(reply(&mut pair), [0; 0], "the CQ has no unread entry");
     send(&mut pair, SEND);
     send(&mut pair, SEND);
     assert_eq!(reply(&mut pair), [cookie]);
@@ -361,8 +365,8 @@ fn arp_change_updates_connections() {
     assert_eq!((lost.len(), &lost[0][..6]), (1, &mac(9).0[..]));
     pair.a.set_neighbour(2, mac(2));
     // Deleting the entry does not affect connections.
-    let gone = ManageArp { index: ArpIndex::new(2), ..ManageArp::default() };
-    pair.a.perform_well(&Operation::ManageArp(gone));
+    let delete = ManageArp { index: ArpIndex::new(2), ..ManageArp::default() };
+    pair.a.perform_well(&Operation::ManageArp(delete));
     pair.b.post_receive(QPN, &[fragment(TARGET, 0, 64)]);
     let later = pair.a.bus.now + std::time::Duration::from_millis(100);
     pair.a.bus.advance(later);

@@ -63,7 +63,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Creates the limiter of a flow that has been unlimited so far.
+    /// Creates the limiter for a flow that has been unlimited so far.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             rate: LINE_RATE,
@@ -112,7 +112,7 @@ impl Pace {
         self.paused &= now < self.burst_from;
     }
 
-    /// Returns the time by which a link with the current rate would have sent the burst.
+    /// Returns the time by which a link of the current rate would have sent the burst.
     fn due(&self) -> Instant {
         self.burst_from + Duration::from_nanos(self.burst * 1_000_000_000 / self.rate)
     }

@@ -457,8 +457,8 @@ impl Requester {
             .filter(|(_, request)| request.returns_data())
             .map(|(index, request)| {
                 let got = if index == 0 { ahead(self.unacked, request.first) } else { 0 };
-                let asked = if index < self.cursor { request.packets } else { self.next };
-                u32::from(got < asked) + u32::from(got < asked && got < request.chunk_start)
+                let requested = if index < self.cursor { request.packets } else { self.next };
+                u32::from(got < requested) + u32::from(got < requested && got < request.chunk_start)
             })
             .sum()
     }

@@ -95,8 +95,8 @@ impl Requester {
                 // duplicated copy.
                 let copy = self.last_nak_psn.replace(psn) == Some(psn);
                 // After a packet is refused with an RNR NAK, the packets in flight after it can cause a sequence NAK,
-                // which must not shorten the wait. If nothing has been sent since the last retry, the sequence NAK is
-                // late.
+                // which must not shorten the wait. If nothing has been sent since the last retry, the sequence NAK is a
+                // late one and must not cause another retry.
                 if copy || self.rnr_state.is_waiting() || self.is_rewound() {
                     return Ok(());
                 }
