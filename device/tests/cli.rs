@@ -54,7 +54,7 @@ fn help_names_every_option() {
     for option in
         ["--config", "--socket-path", "--fd", "--print-capabilities", "--check", "--capture", "--version"]
     {
-        assert!(text.contains(option), "{option} is missing in\n{text}");
+        assert!(text.contains(option), "the help lacks {option}:\n{text}");
     }
 }
 
@@ -74,7 +74,7 @@ fn capabilities_print_json_without_configuration() {
         value["features"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
     let interfaces = interfaces::ALL.iter().map(|interface| interface.key);
     for name in interfaces.chain(["udp", "local", "tap", "capture", "trace", "impairments"]) {
-        assert!(features.contains(&name), "{name} is missing in {features:?}");
+        assert!(features.contains(&name), "{name} is missing from {features:?}");
     }
 }
 
@@ -247,7 +247,7 @@ fn signals_stop_daemon_and_remove_socket() {
     }
 }
 
-/// Starts `hcad` with this standard error and additional arguments, and waits until clients can connect.
+/// Starts `hcad` with the given standard error and additional arguments, and waits until clients can connect.
 fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
@@ -260,7 +260,7 @@ fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, Te
     let mut child = command.spawn().unwrap();
     // The control socket is opened last.
     until("the control socket", || {
-        assert_eq!(child.try_wait().unwrap(), None, "hcad ended");
+        assert_eq!(child.try_wait().unwrap(), None, "hcad has exited");
         UnixStream::connect(folder.path().join("control.sock")).ok()
     });
     (child, folder)
@@ -318,7 +318,7 @@ fn full_stdout_is_reported_without_panic() {
     assert_eq!(status.code(), Some(1));
 }
 
-/// Starts a daemon with this SIGHUP disposition, whatever the disposition in the test process is.
+/// Starts a daemon with the given SIGHUP disposition, regardless of the disposition in the test process.
 fn start_with_hangup(disposition: libc::sighandler_t, arguments: &[&str]) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");

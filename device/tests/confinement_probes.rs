@@ -413,7 +413,7 @@ probes! {
         drop(UnixListener::bind(&later).unwrap());
         let listener = Listener::bind(&later).unwrap();
         assert_eq!(fs::metadata(&later).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(Listener::bind(&later).is_err(), "a socket that is served is not replaced");
+        assert!(Listener::bind(&later).is_err(), "a socket in use is not replaced");
         drop(listener);
         assert!(!later.exists());
     };

@@ -262,7 +262,7 @@ fn sandbox_allows_added_device_to_join_ring() {
 fn reload_restarts_only_changed_devices() {
     let folder = folder();
     let [one, two, three] = [1, 2, 3].map(|id| device(folder.path(), id));
-    // A reload does not look up the peer's name.
+    // A reload compares the peer's name without looking it up, so this device counts as unchanged.
     let mut named = device(folder.path(), 4);
     named["fabric"] =
         json!({ "udp": { "bind": "127.0.0.1:0", "peers": [{ "addr": "localhost:9", "id": 9 }] } });

@@ -207,7 +207,7 @@ fn programs_write_man_pages_and_completions() {
         ("_hcactl", "devices"),
         ("hcactl.fish", "devices"),
     ] {
-        assert!(read(name).contains(text), "{name} without {text}");
+        assert!(read(name).contains(text), "{name} should contain {text:?}");
     }
     assert!(!read("hcad.1").contains("manual"));
     until("all files", || (folder.path().read_dir().unwrap().count() > 20).then_some(()));

@@ -60,7 +60,7 @@ impl Pair {
     /// KVM, this takes about ten seconds on an idle machine. The first boot on a machine downloads the guests.
     ///
     /// # Errors
-    /// A program is missing, or a guest does not boot. The error names the directory with the logs.
+    /// Fails if a program is missing, or if a guest does not boot. The error names the directory with the logs.
     pub fn boot(kind: Kind) -> Result<Self> {
         Self::boot_with(kind, &[])
     }
@@ -68,7 +68,7 @@ impl Pair {
     /// Boots two guests with additional options of `guest-lab up`, such as `--strict` or `--share=target:/t`.
     ///
     /// # Errors
-    /// An option is invalid. All other errors are the same as for [`Self::boot`].
+    /// Fails if an option is invalid. All other errors are the same as for [`Self::boot`].
     pub fn boot_with(kind: Kind, options: &[&str]) -> Result<Self> {
         let (testbed, guests) = Testbed::boot(kind, &[options, &["--count=2"]].concat())?;
         let [a, b] = <[Guest; 2]>::try_from(guests)
@@ -165,7 +165,7 @@ impl Guest {
     /// Runs a program without input, and returns its standard output. The program must succeed.
     ///
     /// # Errors
-    /// The program fails. The error contains its output.
+    /// Fails if the program does not succeed. The error contains its output.
     pub fn run(&self, argv: &[&str]) -> Result<String> {
         let output = self.output(argv)?;
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -178,7 +178,7 @@ impl Guest {
     /// standard output.
     ///
     /// # Errors
-    /// The program still fails after a minute. The error contains the output of the last attempt.
+    /// Fails if the program still fails after a minute. The error contains the output of the last attempt.
     pub fn run_until_success(&self, argv: &[&str]) -> Result<String> {
         let begun = Instant::now();
         loop {

@@ -52,7 +52,7 @@ impl Initramfs {
     /// Adds a file and its parent directories. The path is relative to the root.
     pub fn add_file(&mut self, path: &str, content: &[u8]) {
         for (end, _) in path.match_indices('/') {
-            // An entry for a directory that exists already changes nothing.
+            // An entry for a directory that already exists has no effect.
             self.folder(&path[..end]);
         }
         self.file(path, 0o644, content);

@@ -61,8 +61,8 @@ struct World<'a> {
     srqs: BTreeMap<usize, Slots>,
     /// Whether software posts a new request to a shared queue as soon as a request completes.
     reposts_immediately: bool,
-    /// Random source for injected READs. It is separate so that these READs do not change the plan or the network of a
-    /// seed.
+    /// Random source for injected READs. It is separate, so that injecting READs changes neither the plan nor the
+    /// network faults of a seed.
     stale: ChaCha8Rng,
 }
 

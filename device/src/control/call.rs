@@ -316,7 +316,7 @@ mod tests {
                 let answer = handle.ask(|answer| Call::SetPort(PortState::Down, answer)).unwrap();
                 assert_eq!(answer.by(soon()).await, Err(CallError::Late));
             }
-            assert_eq!(handle.ask(Call::Fail).unwrap_err(), CallError::Late, "there is no room left");
+            assert_eq!(handle.ask(Call::Fail).unwrap_err(), CallError::Late, "the queue of calls is full");
         });
         assert_eq!(mailbox.take().count(), 0);
     }

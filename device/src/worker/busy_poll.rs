@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(after(BULK, SHORT_SLEEP).pause(at(0)), YIELDING);
         assert_eq!(after(BULK, Duration::from_millis(1)).pause(at(0)), None);
         assert_eq!(after(64, LIMIT).pause(at(0)), YIELDING);
-        assert_eq!(after(64, SHORT_SLEEP).pause(at(0)), None, "small messages are less frequent");
+        assert_eq!(after(64, SHORT_SLEEP).pause(at(0)), None, "this sleep is short only in a bulk transfer");
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
         assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
         busy_poll.moved(8 * BULK);
         assert_eq!(busy_poll.pause(at(0)), SPINNING);
-        assert_eq!(polls(&mut busy_poll, 100), 3, "the count of moved bytes decays");
+        assert_eq!(polls(&mut busy_poll, 100), 3, "the count of moved bytes is halved at each pause");
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
         }
         assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
         assert!(!busy_poll.yielded(at(100), Duration::from_millis(3)));
-        assert_eq!(busy_poll.pause(at(299)), None, "no fast yields since");
+        assert_eq!(busy_poll.pause(at(299)), None, "without fast yields, the backoff is not reset");
     }
 
     #[test]

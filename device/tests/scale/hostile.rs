@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// `endure` also checks that a second device on the same fabric can still exchange frames.
+/// The fuzz target `endure` also checks that a second device on the same fabric can still exchange frames.
 #[test]
 fn memory_use_under_hostile_driver_is_bounded() {
     let _alone = alone();

@@ -9,7 +9,7 @@
 //! | READ responses carry the right bytes, and are sent only for executed READs | `reads` |
 //! | no packet is accepted across partitions | `partition` |
 //! | no request causes more replies than permitted | `amplification` |
-//! | each request of a shared queue is fetched by one QP, and an XRC message uses the SRQ that it names | `shared` |
+//! | each request of a shared queue is fetched by exactly one QP, and an XRC message uses the SRQ that it names | `shared` |
 //! | Last WQE Reached is raised | `side` |
 //! | congestion notifications are sent only for ECN-marked data, and not too often | `congestion` |
 //! | UC and UD deliver messages completely or not at all, and only if the keys permit the access | `unreliable` |
@@ -66,7 +66,7 @@ pub struct Checker<'a> {
     plan: &'a Plan,
     now: Instant,
     sides: Vec<[Side; 2]>,
-    /// Datagrams being delivered. There is one entry per receiver. It is removed once the receiver has reported the
+    /// Datagrams being delivered. There is one entry per receiver, which is removed once the receiver has reported the
     /// datagram.
     arrivals: Vec<Arrival>,
     queues: BTreeMap<usize, SharedQueue>,

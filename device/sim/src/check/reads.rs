@@ -1,4 +1,4 @@
-//! Checks READ responses: each must carry the bytes that its PSN addresses in a READ of this connection.
+//! Checks READ responses: each must carry the bytes that belong to its PSN in a READ of this connection.
 //!
 //! The simulation also injects stale READs, which duplicate no request (see `stale`). A response to a stale READ fails
 //! this check, because its PSN belongs to another request or to other bytes.

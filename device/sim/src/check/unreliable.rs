@@ -168,8 +168,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Determines the receivers of a multicast datagram. Each group member must receive a copy if it would receive a
-    /// unicast datagram.
+    /// Determines the receivers of a multicast datagram. Each group member must receive a copy if it would accept the
+    /// same datagram as a unicast.
     pub(super) fn expect_multicast_copies(&mut self, node: usize, frame: &RoceFrame<'_>) {
         let groups = self.plan.groups.iter().filter(|group| frame.encap.ip.dst() == group.gid);
         let mut taken = std::collections::BTreeMap::<_, usize>::new();

@@ -59,7 +59,7 @@ pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
     }
     let moved: &[&str] = match &step.system {
         System::Disk(_) => &["/dev", "/proc", "/sys", "/run", "/tmp"],
-        // The host's /tmp may contain files that the command needs.
+        // Keep the host's /tmp, because it may contain files that the command needs.
         System::Shared(_) => &["/dev", "/proc", "/sys", "/run"],
     };
     for folder in moved {

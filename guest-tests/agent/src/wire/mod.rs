@@ -103,7 +103,7 @@ impl Response {
     /// Returns the answer as the type that the step defines.
     ///
     /// # Errors
-    /// The step failed, or the answer has the wrong type ([`FailureKind::Protocol`]).
+    /// Fails if the step failed, or if the answer has the wrong type ([`FailureKind::Protocol`]).
     pub fn into_answer<C: Call>(self) -> Result<C::Answer, Failure> {
         let value = self.result?;
         serde_json::from_value(value).map_err(|error| {
