@@ -85,7 +85,7 @@ fn invalid_arguments_exit_with_status_2() {
 }
 
 #[test]
-fn unreadable_configuration_error_names_path() {
+fn error_for_unreadable_configuration_names_path() {
     let line = one_line(&run(&["--config", "/nonexistent/hcad.json"]));
     assert_eq!(line, "hcad: cannot read /nonexistent/hcad.json: No such file or directory (os error 2)\n");
 }

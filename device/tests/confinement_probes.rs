@@ -39,7 +39,8 @@ struct Intruder {
     folder: PathBuf,
     /// Directory of the same user that is not in the configuration.
     outside: PathBuf,
-    /// Datagram socket created before the sandbox, as `hcad` has if the service manager sets `NOTIFY_SOCKET`.
+    /// Datagram socket created before the sandbox, like the one that `hcad` has if the service manager sets
+    /// `NOTIFY_SOCKET`.
     notify: UnixDatagram,
     has_landlock: bool,
     /// Whether Landlock restricts connections and datagrams to Unix sockets.
@@ -87,7 +88,7 @@ fn prepare(folder: &Path, user: Option<u32>) {
     give(folder, &["", "below", "secret", ".bashrc", "below/notes", "old.pcapng"], user);
 }
 
-/// Creates a file and two sockets of another program. The returned sockets must stay open.
+/// Creates a file and two sockets that stand for those of another program. The returned sockets must stay open.
 fn prepare_outside(folder: &Path, user: Option<u32>) -> (UnixListener, UnixDatagram) {
     fs::write(folder.join("notes"), "precious").unwrap();
     let stream = UnixListener::bind(folder.join("stream.sock")).unwrap();

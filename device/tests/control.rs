@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 /// Size of guest memory in bytes. Guest memory starts at bus address 0.
 const MEMORY: u64 = 1 << 20;
-/// Bus address of the page that the only memory region covers.
+/// Bus address of the page covered by the only memory region.
 const BUFFER: u64 = 0x3000;
 const ICM: u64 = 0x10_000;
 
@@ -520,7 +520,7 @@ fn record_stops_at_size_limit() {
 }
 
 #[test]
-fn stop_reports_earlier_full_disk() {
+fn stopping_reports_earlier_disk_full_error() {
     let full = "to /dev/full has already stopped: No space left on device (os error 28)";
     let (daemon, control) = start_with(&[("trace", json!({ "file": "/dev/full" }))]);
     connect(&daemon).ok(Op::Nop, 0, 0x1f, &[]);

@@ -234,7 +234,7 @@ fn second_client_is_rejected() {
 }
 
 #[test]
-fn early_client_waits_for_previous_one() {
+fn early_client_waits_for_previous_client() {
     let daemon = Daemon::start();
     let mut first = Client::new(&daemon.socket).unwrap();
     set_register(&mut first, 8, 0x1234);

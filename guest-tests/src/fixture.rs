@@ -1,6 +1,6 @@
 //! Testbeds for Rust tests.
 //!
-//! A [`Pair`] boots two guests with RDMA devices, whose names are `a` and `b`, and stops them when it is dropped:
+//! A [`Pair`] boots two guests with RDMA devices, named `a` and `b`, and stops them when it is dropped:
 //!
 //! ```no_run
 //! use guest_tests::fixture::{Kind, Pair};
@@ -174,8 +174,8 @@ impl Guest {
         Ok(out.into_owned())
     }
 
-    /// Runs a program repeatedly until it succeeds, because a server in the other guest may not listen yet. Returns its
-    /// standard output.
+    /// Runs a program repeatedly until it succeeds, because a server in the other guest may not be listening yet.
+    /// Returns its standard output.
     ///
     /// # Errors
     /// Fails if the program still fails after a minute. The error contains the output of the last attempt.

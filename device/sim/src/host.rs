@@ -217,7 +217,7 @@ impl SimHost {
     /// Returns the memory of a region.
     ///
     /// # Panics
-    /// If the key is unknown.
+    /// Panics if the key is unknown.
     pub fn bytes(&mut self, key: u32) -> &mut Vec<u8> {
         &mut self.regions.get_mut(&key).expect("the caller made the region").bytes
     }

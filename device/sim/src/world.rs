@@ -378,7 +378,7 @@ impl<'a> World<'a> {
             return Ok(());
         };
         let frame = stale::draw_read(&mut self.stale, pair, side, live.recv_psn);
-        // The request is not stale if it happens to equal one that the peer may send.
+        // The request is not stale if it happens to repeat a READ that the peer has sent.
         if self.checker.repeats_read(to, &frame.packet) {
             return Ok(());
         }

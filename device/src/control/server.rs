@@ -498,7 +498,7 @@ async fn start_record(device: &Device, path: &Path) -> Result<(), RequestError> 
         Ok(_) => Ok(()),
         Err((record, why)) => {
             drop(record);
-            // The file does not contain any device data yet.
+            // Remove the file, which does not contain any device data yet.
             let _ = fs::remove_file(path);
             Err(why.into())
         }

@@ -68,7 +68,7 @@ async fn follow(device: Arc<Device>, resolver: Resolver) {
     let Some(PeerNames { bind, entries, resolved }) = &device.names else { return };
     let mut directory = Directory::new(entries, now());
     let mut lookups = JoinSet::new();
-    // Time at which the peers are sent to the device, if they have not been sent yet.
+    // Time at which to send the peers to the device. `None` if they have been sent.
     let mut send_at: Option<Instant> = None;
     loop {
         while lookups.len() < MAX_LOOKUPS

@@ -9,8 +9,8 @@
 //! CPU-bound threads, such as the virtual CPUs of an emulated guest, is slow: the yielding thread runs again only when
 //! the scheduler preempts them, whereas a thread that blocks and is woken runs before them. A 64-byte WRITE between
 //! emulated guests takes 1.9 ms if the thread yields, and 30 us if it does not. After a slow yield, the thread
-//! therefore stops yielding for some time. Each slow yield doubles this time. The time is reset if fast yields since
-//! the previous slow yield have taken at least as long in total.
+//! therefore stops yielding for some time. Each slow yield doubles this time, up to a limit. The time starts anew if
+//! the fast yields since the previous slow yield add up to at least this time.
 //!
 //! While the thread does not yield, it polls only during bulk transfers, and less and less often if polling finds
 //! nothing, because the thread that will submit work may need the same CPU.

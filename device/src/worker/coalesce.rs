@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn restart_of_device_ends_coalescing_trial() {
+    fn device_restart_ends_coalescing_trial() {
         let mut load = Load::new(SLEEP);
         load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10));
         assert_eq!(load.sleep(10, (45, 1), (80, 10)), 10, "the trial has begun");

@@ -16,7 +16,7 @@ const FIRST: u32 = 16;
 /// Number of rounds. In each round, every QP sends one message.
 const ROUNDS: u32 = 4;
 
-/// Offsets in the page of guest memory that belongs to each QP.
+/// Offsets in a QP's page of guest memory.
 const SQ: u64 = 0;
 const RQ: u64 = 0x400;
 const CQ: u64 = 0x800;

@@ -98,8 +98,8 @@ impl Clang {
 
     /// Links an object file into a program, together with those object files in `others` that it needs.
     ///
-    /// The linker is started directly with the loader of its own release. The compiler would start it without that
-    /// loader.
+    /// The linker is started directly, with the loader of its own release, because the compiler would start it without
+    /// that loader.
     ///
     /// # Errors
     /// Fails if a symbol is missing.

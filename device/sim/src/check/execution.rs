@@ -17,7 +17,7 @@ pub(super) enum Role {
     Requester,
     /// Key operations posted by the owner of the memory.
     Owner,
-    /// Keys invalidated at the end of READs.
+    /// Local keys that READs invalidate once their data has arrived.
     Reader,
 }
 
