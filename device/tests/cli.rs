@@ -260,7 +260,7 @@ fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, Te
     let mut child = command.spawn().unwrap();
     // The control socket is opened last.
     until("the control socket", || {
-        assert_eq!(child.try_wait().unwrap(), None, "hcad has exited");
+        assert_eq!(child.try_wait().unwrap(), None, "hcad keeps running");
         UnixStream::connect(folder.path().join("control.sock")).ok()
     });
     (child, folder)

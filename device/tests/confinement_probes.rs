@@ -180,7 +180,7 @@ fn missing(calls: &[c_long]) {
 #[track_caller]
 fn denied<T>(intruder: &Intruder, result: io::Result<T>) {
     if intruder.has_landlock {
-        let error = result.err().expect("Landlock permitted the operation").raw_os_error();
+        let error = result.err().expect("Landlock should reject the operation").raw_os_error();
         assert!(matches!(error, Some(libc::EACCES | libc::EXDEV)), "{error:?}");
     }
 }

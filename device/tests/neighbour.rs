@@ -612,7 +612,7 @@ fn hostile_clients_do_not_disturb_neighbour() {
             assert!(longest[1] < MAX_REPLY_LATENCY, "a reply took {:?}", longest[1]);
         }
     });
-    assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon has exited");
+    assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon keeps running");
 }
 
 /// With a data size limit of [`LOST_LEN`], the daemon cannot replace the lost file with private memory of the same

@@ -141,7 +141,7 @@ fn traffic_of_others_continues_while_dns_changes() {
     let again = format!(
         "cannot look up a peer in DNS; keeping its last known addresses device=\"hca1\" name=\"{SERVICE}\""
     );
-    assert!(!until_recovered.contains(&again), "logged twice:\n{until_recovered}");
+    assert!(!until_recovered.contains(&again), "the failure is logged once:\n{until_recovered}");
 }
 
 /// Returns a frame from device `from` to all devices.

@@ -178,7 +178,7 @@ fn deleted_tap_restarts_only_its_device() {
     assert_eq!(rows[1]["restarts"], 0);
     assert!(
         first.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut [0; 4]).is_err(),
-        "its client was disconnected"
+        "the client of the failed device is disconnected"
     );
     is_served(&mut Client::new(&socket(&daemon, 1)).unwrap());
     is_served(&mut second);

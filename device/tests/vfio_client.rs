@@ -216,7 +216,7 @@ fn device_is_reset_between_clients() {
         assert_eq!(config_u32(&mut client, 4) & 6, 0);
         enable(&mut client);
         assert_eq!(register(&mut client, 8), 0);
-        assert_ne!(query_adapter(&mut client), 0, "the memory of the last client is unmapped");
+        assert_ne!(query_adapter(&mut client), 0, "the memory of the previous client is unmapped");
         set_register(&mut client, 8, 0x1234);
         map_mailbox(&mut client, &memory);
         assert_eq!(query_adapter(&mut client), 0);

@@ -173,7 +173,7 @@ mod tests {
     fn busy_polling_starts_only_after_short_sleep() {
         let mut busy_poll = BusyPoll::new(LIMIT);
         busy_poll.moved(BULK);
-        assert_eq!(busy_poll.pause(at(0)), None, "no sleep has been measured");
+        assert_eq!(busy_poll.pause(at(0)), None, "no sleep has been measured yet");
         assert_eq!(after(BULK, SHORT_SLEEP).pause(at(0)), YIELDING);
         assert_eq!(after(BULK, Duration::from_millis(1)).pause(at(0)), None);
         assert_eq!(after(64, LIMIT).pause(at(0)), YIELDING);
@@ -224,7 +224,11 @@ mod tests {
         assert_eq!(skipped(&mut busy_poll, 10), 0);
         for skips in [1, 2, 4, 8, 16, 32, 64, 128, 256, 256] {
             busy_poll.found_nothing();
-            assert_eq!(skipped(&mut busy_poll, skips + 1), skips, "one poll after the skipped pauses");
+            assert_eq!(
+                skipped(&mut busy_poll, skips + 1),
+                skips,
+                "the thread polls after the skipped pauses"
+            );
         }
         for skips in [128, 64, 32] {
             busy_poll.found();

@@ -202,14 +202,14 @@ mod tests {
         let coalesced = load.sleep(80_000, (25, 1), (85, 1));
         assert_eq!(coalesced, 6 * FIRST_SLEEPS);
         let coalesced = load.sleep(400_000, (25, 1), (85, 1));
-        assert_eq!(coalesced, 5 * FIRST_SLEEPS, "one trial every two seconds");
+        assert_eq!(coalesced, 5 * FIRST_SLEEPS, "there is one trial every two seconds");
     }
 
     #[test]
     fn no_coalescing_without_speedup() {
         let mut load = Load::new(SLEEP);
         let coalesced = load.sleep(10_000, (5, 1), (80, 16));
-        assert_eq!(coalesced, TRIAL_SLEEPS, "one trial in 50 ms");
+        assert_eq!(coalesced, TRIAL_SLEEPS, "there is one trial in 50 ms");
     }
 
     #[test]
@@ -241,9 +241,13 @@ mod tests {
     fn device_restart_ends_coalescing_trial() {
         let mut load = Load::new(SLEEP);
         load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10));
-        assert_eq!(load.sleep(10, (45, 1), (80, 10)), 10, "the trial has begun");
+        assert_eq!(load.sleep(10, (45, 1), (80, 10)), 10, "the first sleeps of the trial are coalesced");
         load.done = 0;
-        assert_eq!(load.sleep(100, (45, 1), (80, 1)), TRIAL_SLEEPS - 10, "the trial has failed");
+        assert_eq!(
+            load.sleep(100, (45, 1), (80, 1)),
+            TRIAL_SLEEPS - 10,
+            "the trial ends after its remaining sleeps"
+        );
     }
 
     #[test]

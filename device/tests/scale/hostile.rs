@@ -51,7 +51,10 @@ fn memory_use_under_hostile_driver_is_bounded() {
     println!(
         "{operations} operations in {took:.2?}: {settled} bytes after a quarter of them, at most {most}"
     );
-    assert!(most <= settled + SLACK, "{settled} bytes after a quarter of the operations, {most} later");
+    assert!(
+        most <= settled + SLACK,
+        "memory use grew from {settled} bytes after a quarter of the operations to {most} bytes"
+    );
 }
 
 #[allow(

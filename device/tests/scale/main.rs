@@ -163,7 +163,7 @@ fn every_uar_page_accepts_doorbells() {
     while machine.turn().1 {}
     let mut rung: Vec<u32> = (0..PAGES).map(|slot| machine.word(BUFFERS + u64::from(slot) * 32)).collect();
     rung.sort_unstable();
-    assert!(rung.into_iter().eq(0..PAGES), "one completion for each QP");
+    assert!(rung.into_iter().eq(0..PAGES), "each QP has one completion");
 }
 
 /// With an emulated IOMMU, the VMM maps and unmaps each page as a separate range.

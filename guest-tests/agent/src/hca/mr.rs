@@ -331,7 +331,7 @@ mod tests {
             sorted.sort_unstable();
             assert!(sorted.into_iter().eq(0..count), "{count}");
             let neighbours = order.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
-            assert!(count < 3 || neighbours == 0, "{count} pages: {neighbours} neighbours");
+            assert!(count < 3 || neighbours == 0, "the order of {count} pages keeps {neighbours} neighbours");
         }
     }
 
