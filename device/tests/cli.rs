@@ -125,7 +125,7 @@ fn check_creates_no_socket_or_directory() {
 }
 
 #[test]
-fn socket_in_use_error_names_path() {
+fn error_for_socket_in_use_names_path() {
     let daemon = Daemon::start();
     let config = daemon.folder.path().join("hcad.json");
     let line = one_line(&run(&["--config", config.to_str().unwrap()]));
@@ -212,7 +212,7 @@ fn configuration_error_names_file_once() {
 }
 
 #[test]
-fn invalid_rust_log_error_names_variable() {
+fn error_for_invalid_rust_log_names_variable() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(&folder.path().join("s")));
     let output = hcad().arg("--config").arg(config).env("RUST_LOG", "device=loud").output().unwrap();
@@ -221,7 +221,7 @@ fn invalid_rust_log_error_names_variable() {
 }
 
 #[test]
-fn invalid_log_filter_error_names_key() {
+fn error_for_invalid_log_filter_names_key() {
     let line = one_line(&run_with(
         r#"{"log": {"filter": "device=loud"}, "devices": [{"id": 1, "socket_path": "/nonexistent/s",
             "frontend": {"jingzhao": {}}, "fabric": {"udp": {"bind": "127.0.0.1:0", "peers": []}}}]}"#,

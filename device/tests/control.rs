@@ -692,7 +692,7 @@ fn silent_clients_do_not_block_others() {
 }
 
 #[test]
-fn unreachable_daemon_error_names_socket() {
+fn error_for_unreachable_daemon_names_socket() {
     let error = hcactl(&"/nonexistent/control.sock".into(), &["devices"]).unwrap_err();
     assert!(error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: "), "{error}");
 }

@@ -238,7 +238,7 @@ fn outputs_do_not_use_debug_format() {
             seen += 1;
         }
     }
-    assert!(seen > 100, "only {seen} files were found");
+    assert!(seen > 100, "found only {seen} files");
 }
 
 /// Returns the Rust files below the folder `at`, except for tests. If `at` is a file, returns only that file.

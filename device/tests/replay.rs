@@ -186,7 +186,7 @@ fn renamed(record: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn invalid_recording_error_is_one_line() {
+fn error_for_invalid_recording_is_one_line() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("x");
     File::create(&path).unwrap();

@@ -178,7 +178,7 @@ fn default_ring_is_in_runtime_directory() {
 }
 
 #[test]
-fn device_option_error_names_option() {
+fn error_in_device_option_names_option() {
     let run = |arguments: &[&str]| {
         let output = hcad().args(arguments).output().unwrap();
         String::from_utf8(output.stderr).unwrap()

@@ -23,7 +23,7 @@ fn documented_command_lines_parse() {
             panic!("{place}: {words:?}\n{error}");
         }
     }
-    assert!(printed.len() > 20, "only {printed:?}");
+    assert!(printed.len() > 20, "found only {printed:?}");
 }
 
 /// Rows of the table contain scenario names or patterns such as `jingzhao-*`. Scenarios with the suffix `-full` need no

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_identity_of_service_and_duplicate_names() {
+    fn rejects_invalid_peers_specified_by_name() {
         let key = "devices[0].fabric.udp.peers";
         for (peers, message) in [
             (

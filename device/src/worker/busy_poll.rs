@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn unproductive_poll_is_followed_by_one_block() {
+    fn thread_blocks_once_after_unproductive_poll() {
         let mut busy_poll = after(64, Duration::ZERO);
         busy_poll.found_nothing();
         assert_eq!(busy_poll.pause(at(0)), None);

@@ -174,7 +174,7 @@ fn relocate(made: &Path, root: &Path) -> Result<()> {
             }
         }
     }
-    // The rules of a kernel flavour include the common rules by absolute path.
+    // The rules of a kernel flavour include the common rules by absolute path, so adapt that path.
     let absolute = format!("/{SOURCES}");
     for folder in list(&made.join(SOURCES))? {
         let makefile = folder.join("Makefile");

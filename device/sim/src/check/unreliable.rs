@@ -289,7 +289,7 @@ impl Checker<'_> {
         };
         let to = op.request.ud.as_ref().ok_or("the request has no destination")?;
         let own = pair.ends[id.side].qkey;
-        // IBTA 10.2.5: a controlled Q_Key is replaced with the Q_Key of the QP.
+        // IBTA 10.2.5: a controlled Q_Key is replaced with the Q_Key of the sending QP.
         let qkey = if to.qkey.get() >> 31 == 1 { own } else { to.qkey };
         let source = pair.ends[id.side].qpn;
         ensure!(
