@@ -515,7 +515,8 @@ impl Lab {
         image: &Image,
         guest: Guest<'_>,
     ) -> Result<Vm> {
-        // Kernel drivers work without an IOMMU. With an IOMMU, each DMA mapping would cause a VM exit.
+        // Enable the IOMMU only if the image needs it for vfio. Kernel drivers work without it, and with it, each of
+        // their DMA mappings would cause a VM exit.
         let iommu = image.iommu;
         let machine = Machine {
             name: guest.name.to_owned(),
@@ -549,7 +550,7 @@ impl Lab {
 
     /// Returns the reason why KVM cannot boot the guest's kernel on this host, or `None` if it can. Opening `/dev/kvm`
     /// is not a sufficient test, because on some virtual hosts KVM can start firmware but cannot run Linux. The result
-    /// is stored until the host restarts.
+    /// is stored, and is valid until the host restarts.
     async fn kvm_obstacle(&mut self) -> Result<Option<String>> {
         if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
             return Ok(Some(format!("/dev/kvm: {error}")));

@@ -56,7 +56,7 @@ pub struct Mapping {
 }
 
 impl Key {
-    /// Returns the corresponding address in the region, if the access is permitted.
+    /// Returns the address in the region that corresponds to `va`, if the access is permitted.
     fn translate(
         &self,
         initiator: Initiator,

@@ -40,7 +40,7 @@ struct Node {
     host: SimHost,
 }
 
-/// Number of requests that software has posted for a pair in its current life.
+/// Numbers of requests that software has posted for a pair in its current life.
 #[derive(Clone, Copy, Debug, Default)]
 struct Posted {
     life: usize,

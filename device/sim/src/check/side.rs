@@ -39,7 +39,7 @@ pub(super) struct Side {
     pub(super) state: State,
     pub(super) sends: Ledger,
     pub(super) recvs: Ledger,
-    /// Time at which each request was posted.
+    /// Time at which each send request was posted.
     pub(super) sent_at: Vec<Instant>,
     received_at: Vec<Instant>,
     broken_at: Option<Instant>,
