@@ -141,7 +141,7 @@ pub struct XrcSrq {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
     Write {
-        /// Key of the region, even if the access used another key.
+        /// Key of the region, even if the access used a different key.
         key: u32,
         /// First byte written, as an address in the region.
         va: u64,

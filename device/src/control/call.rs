@@ -63,8 +63,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// Returns whether the caller has stopped waiting. Such a call must not be executed, because the caller has already
-    /// received an error.
+    /// Returns whether the caller has stopped waiting. An abandoned call must not be executed, because its caller has
+    /// already received an error.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Status(answer) => answer.is_closed(),

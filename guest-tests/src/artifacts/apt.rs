@@ -263,8 +263,7 @@ pub(super) fn missing_tool() -> Option<&'static str> {
 /// Runs a program and returns its standard output.
 ///
 /// # Errors
-/// Fails if the program cannot be started or reports an error. In the latter case, the error contains its standard
-/// error.
+/// Fails if the program cannot be started or exits with an error. The message then includes its standard error.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     let (status, errors) = (output.status, String::from_utf8_lossy(&output.stderr));

@@ -24,7 +24,7 @@ use engine::{
 /// Maximum time until a receive request posted in ERR is flushed (JingZhao interface, section 10.5).
 const LATE_RECEIVE: Duration = Duration::from_millis(10);
 
-/// Numbers of posted and of completed requests of a queue.
+/// Counts the posted and the completed requests of a queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ledger {
     pub(super) posted: usize,
