@@ -1,4 +1,4 @@
-//! Builds a device's worker from its configuration, at start-up and after each failure.
+//! Builds a device's worker from its configuration, at startup and after each failure.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -116,7 +116,7 @@ impl DeviceBuilder {
             .map_err(|source| MakeError::Listen { key: format!("{}.socket_path", self.key), source })
     }
 
-    /// Builds the worker at start-up. Replaces existing output files.
+    /// Builds the worker at startup. Replaces existing output files.
     ///
     /// # Errors
     /// Fails if a resource in the configuration cannot be opened.
@@ -169,7 +169,7 @@ impl DeviceBuilder {
             .make(&setup(device), WorkerParts { builder: self, source, fabric, capture, trace, record })
     }
 
-    /// Returns an output file. An error while opening it is fatal at start-up, but only logged after a failure of the
+    /// Returns an output file. An error while opening it is fatal at startup, but only logged after a failure of the
     /// device.
     fn opened<T>(
         &self,

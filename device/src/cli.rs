@@ -173,7 +173,7 @@ impl Cli {
         self.config.as_deref().filter(|path| path.is_file())
     }
 
-    /// Parses a new version of the configuration file and applies the same overrides as at start-up.
+    /// Parses a new version of the configuration file and applies the same overrides as at startup.
     ///
     /// # Errors
     /// Fails if the configuration is invalid or conflicts with the options.
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn overrides_need_single_device() {
+    fn override_options_require_single_device() {
         let error = apply(&["--capture", "c"], configuration("pair.json")).unwrap_err();
         assert_eq!(error, "--capture: requires a configuration with exactly one device, but this one has 2");
     }

@@ -1,5 +1,5 @@
 //! Runs the daemon. The main thread handles signals and manages the devices. Separate tasks on this thread serve the
-//! control socket and the metrics, and follow the DNS names of peers.
+//! control socket and the metrics, and look up the DNS names of peers.
 
 use std::future;
 use std::io;

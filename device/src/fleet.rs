@@ -81,7 +81,7 @@ pub struct Fleet {
     reports: mpsc::UnboundedReceiver<Report>,
     /// Serial number of the next device.
     serial: u64,
-    /// The configuration without its devices, as of start-up or the last reload.
+    /// The configuration without its devices, as of startup or the last reload.
     config: Config,
     origin: Option<Origin>,
     /// Result of the last device, if it ended on its own.

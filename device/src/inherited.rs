@@ -30,7 +30,7 @@ pub enum InheritedError {
     /// The socket is connected, but a listening socket is required.
     #[error("LISTEN_FDS: file descriptor {0} is a connected socket; set Accept=no in the socket unit")]
     Connected(RawFd),
-    /// LISTEN_FDS is not a number, or too large.
+    /// LISTEN_FDS is not a number or is too large.
     #[error("LISTEN_FDS: {0:?} is not a number between 0 and {MAX_SOCKETS}")]
     Number(String),
     /// The configuration does not use the inherited socket.

@@ -198,7 +198,7 @@ mod tests {
         let schema = serde_json::to_value(schemars::schema_for!(with_sketch::FrontendEntry)).unwrap();
         assert_eq!(schema["oneOf"][0]["required"], json!(["sketch"]));
 
-        let [interface] = with_sketch::ALL else { panic!("one interface") };
+        let [interface] = with_sketch::ALL else { panic!("there should be one interface") };
         assert_eq!((interface.key, interface.name), ("sketch", "Sketch"));
         assert_eq!(interface.rules.iter().map(|rule| rule.name).collect::<Vec<_>>(), ["narrow_write"]);
         assert_eq!((interface.tables)().iter().map(|spec| spec.name).collect::<Vec<_>>(), ["registers"]);

@@ -1,6 +1,6 @@
 //! Notifies the service manager of the daemon's state, and sends watchdog notifications.
 //!
-//! The socket is connected at start-up, because the sandbox later forbids connecting it. Without a service manager,
+//! The socket is connected at startup, because the sandbox later forbids connecting it. Without a service manager,
 //! nothing is sent. Errors from sending are ignored.
 //!
 //! The crate `sd-notify` (0.5) is not used. The sandbox forbids opening and connecting datagram sockets, but the crate

@@ -88,7 +88,7 @@ pub struct Worker<F: Frontend, N: Fabric> {
     client: Option<Client>,
     /// Number of clients so far.
     clients: u64,
-    /// Message counters of all disconnected clients.
+    /// Sum of the message counters of all disconnected clients.
     gone: MessageStats,
     /// Number of frames received, plus one per batch sent.
     frames: u64,
@@ -104,10 +104,10 @@ pub struct Worker<F: Frontend, N: Fabric> {
     maker: Option<Maker<F>>,
 }
 
-/// Creates the device in its power-on state.
+/// A function that creates the device in its power-on state.
 pub type Maker<F> = Box<dyn Fn() -> io::Result<Hca<F>> + Send>;
 
-/// A worker of any front-end and fabric.
+/// A worker with any front-end and fabric.
 pub trait Run: Send {
     /// Runs the worker; see [`Worker::run`].
     ///
@@ -409,7 +409,7 @@ impl<F: Frontend, N: Fabric> Worker<F, N> {
         Ok(())
     }
 
-    /// If this raises throughput, sleeps without being woken, so that messages accumulate. Returns whether work is
+    /// Sleeps without being woken, so that messages accumulate, if this raises throughput. Returns whether work is
     /// available.
     fn coalesce(&mut self, ready: &mut Ready, until: Option<Instant>) -> io::Result<bool> {
         let blocked_since = now();

@@ -54,7 +54,7 @@ fn help_names_every_option() {
     for option in
         ["--config", "--socket-path", "--fd", "--print-capabilities", "--check", "--capture", "--version"]
     {
-        assert!(text.contains(option), "{option} is missing in\n{text}");
+        assert!(text.contains(option), "the help lacks {option}:\n{text}");
     }
 }
 
@@ -74,7 +74,7 @@ fn capabilities_print_json_without_configuration() {
         value["features"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
     let interfaces = interfaces::ALL.iter().map(|interface| interface.key);
     for name in interfaces.chain(["udp", "local", "tap", "capture", "trace", "impairments"]) {
-        assert!(features.contains(&name), "{name} is missing in {features:?}");
+        assert!(features.contains(&name), "{name} is missing from {features:?}");
     }
 }
 
@@ -85,7 +85,7 @@ fn invalid_arguments_exit_with_status_2() {
 }
 
 #[test]
-fn unreadable_configuration_error_names_path() {
+fn error_for_unreadable_configuration_names_path() {
     let line = one_line(&run(&["--config", "/nonexistent/hcad.json"]));
     assert_eq!(line, "hcad: cannot read /nonexistent/hcad.json: No such file or directory (os error 2)\n");
 }
@@ -125,7 +125,7 @@ fn check_creates_no_socket_or_directory() {
 }
 
 #[test]
-fn socket_in_use_error_names_path() {
+fn error_for_socket_in_use_names_path() {
     let daemon = Daemon::start();
     let config = daemon.folder.path().join("hcad.json");
     let line = one_line(&run(&["--config", config.to_str().unwrap()]));
@@ -212,7 +212,7 @@ fn configuration_error_names_file_once() {
 }
 
 #[test]
-fn invalid_rust_log_error_names_variable() {
+fn error_for_invalid_rust_log_names_variable() {
     let folder = tempfile::tempdir().unwrap();
     let config = configuration(folder.path(), Some(&folder.path().join("s")));
     let output = hcad().arg("--config").arg(config).env("RUST_LOG", "device=loud").output().unwrap();
@@ -221,7 +221,7 @@ fn invalid_rust_log_error_names_variable() {
 }
 
 #[test]
-fn invalid_log_filter_error_names_key() {
+fn error_for_invalid_log_filter_names_key() {
     let line = one_line(&run_with(
         r#"{"log": {"filter": "device=loud"}, "devices": [{"id": 1, "socket_path": "/nonexistent/s",
             "frontend": {"jingzhao": {}}, "fabric": {"udp": {"bind": "127.0.0.1:0", "peers": []}}}]}"#,
@@ -247,7 +247,7 @@ fn signals_stop_daemon_and_remove_socket() {
     }
 }
 
-/// Starts `hcad` with this standard error and additional arguments, and waits until clients can connect.
+/// Starts `hcad` with the given standard error and additional arguments, and waits until clients can connect.
 fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");
@@ -260,7 +260,7 @@ fn start_with_stderr(stderr: impl Into<Stdio>, arguments: &[&str]) -> (Child, Te
     let mut child = command.spawn().unwrap();
     // The control socket is opened last.
     until("the control socket", || {
-        assert_eq!(child.try_wait().unwrap(), None, "hcad ended");
+        assert_eq!(child.try_wait().unwrap(), None, "hcad keeps running");
         UnixStream::connect(folder.path().join("control.sock")).ok()
     });
     (child, folder)
@@ -318,7 +318,7 @@ fn full_stdout_is_reported_without_panic() {
     assert_eq!(status.code(), Some(1));
 }
 
-/// Starts a daemon with this SIGHUP disposition, whatever the disposition in the test process is.
+/// Starts a daemon with the given SIGHUP disposition, regardless of the disposition in the test process.
 fn start_with_hangup(disposition: libc::sighandler_t, arguments: &[&str]) -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("hca.sock");

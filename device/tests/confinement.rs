@@ -156,7 +156,7 @@ fn sandbox_keeps_capabilities_that_later_devices_need() {
     let file = control.with_file_name("later.json");
     std::fs::write(&file, entry.to_string()).unwrap();
     hcactl(&control, &["device", "add", file.to_str().unwrap()]).unwrap();
-    assert_eq!(std::fs::metadata(later).unwrap().gid(), 4711, "the group is one of the process");
+    assert_eq!(std::fs::metadata(later).unwrap().gid(), 4711, "the socket belongs to the configured group");
 }
 
 #[test]

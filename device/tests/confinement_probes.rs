@@ -39,7 +39,8 @@ struct Intruder {
     folder: PathBuf,
     /// Directory of the same user that is not in the configuration.
     outside: PathBuf,
-    /// Datagram socket created before the sandbox, as `hcad` has if the service manager sets `NOTIFY_SOCKET`.
+    /// Datagram socket created before the sandbox, like the one that `hcad` has if the service manager sets
+    /// `NOTIFY_SOCKET`.
     notify: UnixDatagram,
     has_landlock: bool,
     /// Whether Landlock restricts connections and datagrams to Unix sockets.
@@ -87,7 +88,7 @@ fn prepare(folder: &Path, user: Option<u32>) {
     give(folder, &["", "below", "secret", ".bashrc", "below/notes", "old.pcapng"], user);
 }
 
-/// Creates a file and two sockets of another program. The returned sockets must stay open.
+/// Creates a file and two sockets that stand for those of another program. The returned sockets must stay open.
 fn prepare_outside(folder: &Path, user: Option<u32>) -> (UnixListener, UnixDatagram) {
     fs::write(folder.join("notes"), "precious").unwrap();
     let stream = UnixListener::bind(folder.join("stream.sock")).unwrap();
@@ -179,7 +180,7 @@ fn missing(calls: &[c_long]) {
 #[track_caller]
 fn denied<T>(intruder: &Intruder, result: io::Result<T>) {
     if intruder.has_landlock {
-        let error = result.err().expect("Landlock permitted the operation").raw_os_error();
+        let error = result.err().expect("Landlock should reject the operation").raw_os_error();
         assert!(matches!(error, Some(libc::EACCES | libc::EXDEV)), "{error:?}");
     }
 }
@@ -413,7 +414,7 @@ probes! {
         drop(UnixListener::bind(&later).unwrap());
         let listener = Listener::bind(&later).unwrap();
         assert_eq!(fs::metadata(&later).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(Listener::bind(&later).is_err(), "a socket that is served is not replaced");
+        assert!(Listener::bind(&later).is_err(), "a socket in use is not replaced");
         drop(listener);
         assert!(!later.exists());
     };

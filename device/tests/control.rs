@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 /// Size of guest memory in bytes. Guest memory starts at bus address 0.
 const MEMORY: u64 = 1 << 20;
-/// Bus address of the page that the only memory region covers.
+/// Bus address of the page covered by the only memory region.
 const BUFFER: u64 = 0x3000;
 const ICM: u64 = 0x10_000;
 
@@ -101,7 +101,7 @@ fn hcactl_json(control: &PathBuf, command: &str) -> Value {
 #[test]
 fn guest_objects_are_listed() {
     let (daemon, control) = start();
-    assert_eq!(hcactl_json(&control, "qps"), json!([]), "nothing before INIT_HCA");
+    assert_eq!(hcactl_json(&control, "qps"), json!([]), "no QPs exist before INIT_HCA");
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
 
@@ -172,7 +172,7 @@ fn guest_objects_are_listed() {
     }
 
     guest.ok(Op::ToErr, 2, QPN, &[]);
-    assert_eq!(hcactl_json(&control, "qps")[0]["state"], "err", "the current state");
+    assert_eq!(hcactl_json(&control, "qps")[0]["state"], "err", "the list shows the current state");
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn trace_files_rotate_without_overwriting() {
     std::fs::write(&second, "mine").unwrap();
     let on = ["trace", "on", name, "--max", "1K", "--files", "2"];
     assert!(hcactl(&control, &on).unwrap_err().starts_with("hcactl: cannot create "));
-    assert!(!std::path::Path::new(name).exists(), "nothing is left behind");
+    assert!(!std::path::Path::new(name).exists(), "no file is left behind");
     std::fs::remove_file(&second).unwrap();
     hcactl(&control, &on).unwrap();
     for _ in 0..50 {
@@ -495,7 +495,7 @@ fn recording_can_start_only_before_client_connects() {
     let text = replay(&["--steps"]);
     assert!(text.ends_with("no differences; recording ended: closed by hcad\n"), "{text}");
     for step in ["link goes down", "impairment {", "link goes up"] {
-        assert!(text.contains(step), "{step} is missing in\n{text}");
+        assert!(text.contains(step), "{step} is missing from\n{text}");
     }
     let trace = file.with_extension("trace");
     replay(&["--trace", trace.to_str().unwrap()]);
@@ -520,7 +520,7 @@ fn record_stops_at_size_limit() {
 }
 
 #[test]
-fn stop_reports_earlier_full_disk() {
+fn stopping_reports_earlier_disk_full_error() {
     let full = "to /dev/full has already stopped: No space left on device (os error 28)";
     let (daemon, control) = start_with(&[("trace", json!({ "file": "/dev/full" }))]);
     connect(&daemon).ok(Op::Nop, 0, 0x1f, &[]);
@@ -692,7 +692,7 @@ fn silent_clients_do_not_block_others() {
 }
 
 #[test]
-fn unreachable_daemon_error_names_socket() {
+fn error_for_unreachable_daemon_names_socket() {
     let error = hcactl(&"/nonexistent/control.sock".into(), &["devices"]).unwrap_err();
     assert!(error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: "), "{error}");
 }

@@ -40,7 +40,7 @@ impl Vmm {
         let guest = Guest::attach(&daemon.socket, MEMORY);
         let region = guest.client.region(VFIO_PCI_BAR2_REGION_INDEX).unwrap();
         assert!(region.sparse_areas.is_empty(), "the whole region is mappable");
-        let file = region.file_offset.as_ref().expect("a file");
+        let file = region.file_offset.as_ref().expect("the region has a file");
         assert_eq!(file.start(), 0);
         let file = file.file().try_clone().unwrap();
         let len = usize::try_from(region.size).unwrap();
@@ -125,8 +125,8 @@ fn with_cq(daemon: &Daemon) -> Driver<Vmm> {
     driver
 }
 
-/// Arms the CQ for entries at or after `consumer`. The CQ is empty, so any consumer index other than 0 causes an
-/// immediate event.
+/// Arms the CQ for entries at or after `consumer`. The CQ is empty, so any consumer index other than 0 causes an event
+/// immediately.
 fn arm(driver: &mut Driver<Vmm>, sequence: u8, consumer: u32) {
     let record = CQN << 8 | 2 << 5 | u32::from(sequence & 3) << 3 | 2;
     let record = [consumer.to_be_bytes(), record.to_be_bytes()].concat();
@@ -206,14 +206,18 @@ fn connectx_maps_part_of_its_bar() {
     let region = guest.client.region(VFIO_PCI_BAR0_REGION_INDEX).unwrap();
     let areas: Vec<_> = region.sparse_areas.iter().map(|area| (area.offset, area.size)).collect();
     assert_eq!(areas, [(0x2_0000, region.size - 0x2_0000)]);
-    assert_eq!(region.file_offset.as_ref().expect("a file").start(), 0);
+    assert_eq!(region.file_offset.as_ref().expect("the region has a file").start(), 0);
 }
 
 #[test]
 fn trapping_interfaces_reject_mapped_doorbells() {
     let trapped: Vec<_> =
         interfaces::ALL.iter().filter(|interface| interface.needs_traps.is_some()).collect();
-    assert_eq!(trapped.len() + 2, interfaces::ALL.len(), "all but mthca and connectx");
+    assert_eq!(
+        trapped.len() + 2,
+        interfaces::ALL.len(),
+        "the test covers all interfaces except mthca and connectx"
+    );
     for interface in trapped {
         let name = interface.key;
         let (_folder, mut command) = daemon(&json!({ name: {} }), &[]);

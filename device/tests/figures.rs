@@ -85,7 +85,11 @@ fn commands_without_device_option_show_all_devices() {
     };
     let all = json(&["counters"]);
     assert_eq!(all.as_object().unwrap().keys().collect::<Vec<_>>(), ["1", "2"]);
-    assert_eq!(json(&["counters", "--device", "2"]), all["2"], "one device has no key");
+    assert_eq!(
+        json(&["counters", "--device", "2"]),
+        all["2"],
+        "the output for one device is not keyed by ID"
+    );
     assert_eq!(json(&["--device", "2", "--device", "1", "--device", "2", "counters"]), all);
 
     let text = hcactl(&control, &["counters"]).unwrap();
@@ -98,7 +102,7 @@ fn commands_without_device_option_show_all_devices() {
     assert_eq!(
         line("frontend.jingzhao.ctxmgt.ceu_parser.maps")[1..],
         ["0", "-"],
-        "the other has no such counter"
+        "device 2 has no such counter"
     );
 
     assert_eq!(json(&["qps"]), json!([]));

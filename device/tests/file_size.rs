@@ -35,7 +35,7 @@ fn daemon_survives_log_size_limit() {
     command.arg("--config").arg(config).stderr(Stdio::from(File::create(&log).unwrap()));
     let mut child = command.spawn().unwrap();
     let serves = || {
-        assert_eq!(child.try_wait().unwrap(), None, "hcad has ended");
+        assert_eq!(child.try_wait().unwrap(), None, "hcad keeps running");
         hcactl(&control, &["devices"])
     };
     until("an answer", serves);

@@ -189,7 +189,7 @@ fn rejected_device_changes_nothing() {
         let error = add(&daemon, &entry).unwrap_err();
         assert!(
             error.starts_with("hcactl: ") && error.contains(expected),
-            "{error:?} should say {expected:?}"
+            "{error:?} should contain {expected:?}"
         );
         assert_eq!(error.lines().count(), 1, "{error}");
     }
@@ -208,7 +208,7 @@ fn rejected_device_changes_nothing() {
     ];
     for (entry, expected) in confined.into_iter().filter(|_| has_landlock()) {
         let error = add(&daemon, &entry).unwrap_err();
-        assert!(error.contains(expected), "{error:?} should say {expected:?}");
+        assert!(error.contains(expected), "{error:?} should contain {expected:?}");
     }
     assert_eq!(devices(&daemon), [1]);
     assert!(!path.join("2.sock").exists());
@@ -262,7 +262,7 @@ fn sandbox_allows_added_device_to_join_ring() {
 fn reload_restarts_only_changed_devices() {
     let folder = folder();
     let [one, two, three] = [1, 2, 3].map(|id| device(folder.path(), id));
-    // A reload does not look up the peer's name.
+    // A reload compares the peer's name without looking it up, so this device counts as unchanged.
     let mut named = device(folder.path(), 4);
     named["fabric"] =
         json!({ "udp": { "bind": "127.0.0.1:0", "peers": [{ "addr": "localhost:9", "id": 9 }] } });
@@ -340,7 +340,7 @@ fn reload_of_invalid_file_changes_nothing() {
     ] {
         write(&path, &devices, &[]);
         let error = hcactl(&daemon, &["reload"]).unwrap_err();
-        assert!(error.contains(problem), "{error:?} should say {problem:?}");
+        assert!(error.contains(problem), "{error:?} should contain {problem:?}");
         assert_eq!(error.lines().count(), 1, "{error}");
         let line = daemon.wait_for_line("cannot reload the configuration: ");
         assert!(line.contains(problem), "{line}");

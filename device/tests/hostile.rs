@@ -27,7 +27,7 @@ fn replay(corpus: &Path, at_least: usize, run: impl Fn(&[u8])) {
         run(&fs::read(entry.unwrap().path()).unwrap());
         count += 1;
     }
-    assert!(count >= at_least, "{count} files in {}", corpus.display());
+    assert!(count >= at_least, "{} has {count} files, expected at least {at_least}", corpus.display());
 }
 
 #[test]

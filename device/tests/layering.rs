@@ -151,7 +151,7 @@ fn check_layers(source: &Path, parts: &[(&str, &[&str])]) {
         let (_, below) = parts
             .iter()
             .find(|(name, _)| *name == part)
-            .unwrap_or_else(|| panic!("{part} is not in the table"));
+            .unwrap_or_else(|| panic!("{part} is missing from the table"));
         let text = product(&path);
         for name in named(&text, "crate::") {
             // The logging macros belong to `telemetry`.
@@ -234,11 +234,11 @@ fn outputs_do_not_use_debug_format() {
         for path in sources(&part) {
             let text = fs::read_to_string(&path).unwrap();
             let shipped = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
-            assert!(!shipped.contains(":?}"), "{} shows something by Debug", path.display());
+            assert!(!shipped.contains(":?}"), "{} prints `Debug` output", path.display());
             seen += 1;
         }
     }
-    assert!(seen > 100, "only {seen} files were found");
+    assert!(seen > 100, "found only {seen} files");
 }
 
 /// Returns the Rust files below the folder `at`, except for tests. If `at` is a file, returns only that file.

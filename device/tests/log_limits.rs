@@ -19,7 +19,7 @@ const COMMANDS: usize = 500;
 
 const DAY_MS: u64 = 86_400_000;
 
-/// Lets a guest repeatedly report a driver version of 4 KiB. Returns the lines that the daemon logs, and the elapsed
+/// Makes a guest repeatedly report a driver version of 4 KiB. Returns the lines that the daemon logs, and the elapsed
 /// time in milliseconds.
 fn logged(format: &str) -> (Vec<String>, u64) {
     let folder = tempfile::tempdir().unwrap();
@@ -45,7 +45,7 @@ fn logged(format: &str) -> (Vec<String>, u64) {
     let is_last = |line: &String| line.contains("client disconnected");
     while !lines.last().is_some_and(is_last) {
         let mut line = String::new();
-        assert!(daemon.log.read_line(&mut line).unwrap() > 0, "hcad ended:\n{}", lines.concat());
+        assert!(daemon.log.read_line(&mut line).unwrap() > 0, "hcad has exited:\n{}", lines.concat());
         lines.push(line);
     }
     (lines, u64::try_from(start.elapsed().as_millis()).unwrap())

@@ -46,7 +46,8 @@ const HOSTILE: u16 = 16;
 /// The hostile client with long key lists.
 const LONG_LISTS: u16 = HOSTILE - 1;
 
-/// Maximum number of memory mappings of the daemon. Without attacks, it has about 300. `vm.max_map_count` is 65,530.
+/// Maximum number of memory mappings of the daemon. Without attacks, it has about 300. The kernel's default limit,
+/// `vm.max_map_count`, is 65,530.
 const MAX_MAPPINGS: usize = 1000;
 
 /// Minimum rate of the neighbour, relative to its rate without attacks. Checked only if HCAD_DAILY is set.
@@ -235,7 +236,7 @@ impl Traffic {
                 done.fetch_add(1, Ordering::Relaxed);
                 last = Instant::now();
             } else if waiting == WINDOW {
-                assert!(last.elapsed() < TIMEOUT, "message {} is not completed", self.completed);
+                assert!(last.elapsed() < TIMEOUT, "message {} has no completion", self.completed);
                 thread::yield_now();
             }
         }
@@ -264,7 +265,7 @@ impl Traffic {
         }
         assert_eq!((cqe[0x1c], cqe[0x1d]), (WRITE, 1), "message {message}: {cqe:02x?}");
         let received = self.receiver.peek(DATA + target(slot), LEN as usize);
-        assert!(received == Self::content(message), "content of message {message}");
+        assert!(received == Self::content(message), "message {message} transfers its data");
         self.sender.poke(entry + 31, &[0x80]);
         self.completed += 1;
         true
@@ -553,7 +554,7 @@ fn hostile_clients_do_not_disturb_neighbour() {
     let rounds = [const { AtomicU32::new(0) }; HOSTILE as usize];
     let (over, is_over) = mpsc::channel();
     thread::scope(|scope| {
-        // If an assertion fails, the other threads must be stopped.
+        // Stop the other threads even if an assertion fails.
         let _end = Defer(|| {
             stop.store(true, Ordering::Relaxed);
             quiet.store(true, Ordering::Relaxed);
@@ -569,7 +570,10 @@ fn hostile_clients_do_not_disturb_neighbour() {
             while start_time.elapsed() < least
                 || rounds.iter().any(|rounds| rounds.load(Ordering::Relaxed) < 2)
             {
-                assert!(start_time.elapsed() < least + TIMEOUT, "not every attack was made: {rounds:?}");
+                assert!(
+                    start_time.elapsed() < least + TIMEOUT,
+                    "not every attacker completed two rounds: {rounds:?}"
+                );
                 if neighbour.is_finished() {
                     break;
                 }
@@ -592,7 +596,7 @@ fn hostile_clients_do_not_disturb_neighbour() {
         assert_eq!(
             is_over.recv_timeout(TIMEOUT),
             Err::<(), _>(mpsc::RecvTimeoutError::Disconnected),
-            "a reply or a completion did not come"
+            "the neighbour did not receive a reply or a completion in time"
         );
         let longest = neighbour.join().unwrap();
         let attacks: u32 = rounds.iter().map(|rounds| rounds.load(Ordering::Relaxed)).sum();
@@ -602,13 +606,13 @@ fn hostile_clients_do_not_disturb_neighbour() {
              longest reply {:?} in calm, {:?}; at most {most} mappings",
             longest[0], longest[1]
         );
-        assert!(most < MAX_MAPPINGS, "{most} mappings");
+        assert!(most < MAX_MAPPINGS, "the daemon had {most} mappings");
         if is_daily() {
-            assert!(kept >= MIN_RELATIVE_RATE, "{kept:.2} of the rate");
-            assert!(longest[1] < MAX_REPLY_LATENCY, "{:?} for a reply", longest[1]);
+            assert!(kept >= MIN_RELATIVE_RATE, "the neighbour kept only {kept:.2} of its rate");
+            assert!(longest[1] < MAX_REPLY_LATENCY, "a reply took {:?}", longest[1]);
         }
     });
-    assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon has ended");
+    assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon keeps running");
 }
 
 /// With a data size limit of [`LOST_LEN`], the daemon cannot replace the lost file with private memory of the same

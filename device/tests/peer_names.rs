@@ -89,7 +89,7 @@ fn traffic_of_others_continues_while_dns_changes() {
     traffic.run_until("frames of the peer", |a| a.fabric("rx_frames") > 0);
     let before = traffic.frames_from(b_ip);
 
-    // The third host is killed. Its name is removed, and later added with a different address.
+    // Kill the third daemon and remove its name. The name is later added again with a different address.
     c.signal(libc::SIGKILL);
     drop(c);
     server.set_hosts("c.lab.test", &[]);
@@ -107,7 +107,7 @@ fn traffic_of_others_continues_while_dns_changes() {
     c.connect(1, 1);
     exchange(traffic.from, &mut c, 1);
 
-    // The name server fails for a while. The last answers stay in force.
+    // The name server fails for a while. The devices keep using the last answers.
     server.set_failing(true);
     traffic.run_until("failed lookups", |_| server.failed() > 20);
     assert_eq!(peers(traffic.from), with);
@@ -141,7 +141,7 @@ fn traffic_of_others_continues_while_dns_changes() {
     let again = format!(
         "cannot look up a peer in DNS; keeping its last known addresses device=\"hca1\" name=\"{SERVICE}\""
     );
-    assert!(!until_recovered.contains(&again), "logged twice:\n{until_recovered}");
+    assert!(!until_recovered.contains(&again), "the failure is logged once:\n{until_recovered}");
 }
 
 /// Returns a frame from device `from` to all devices.

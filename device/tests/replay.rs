@@ -77,7 +77,11 @@ fn replay_command_reproduces_recording() {
     let lines: Vec<_> = text.lines().collect();
     let numbers: Vec<_> =
         lines.iter().filter_map(|line| line.split(' ').next()?.parse::<u64>().ok()).collect();
-    assert_eq!(numbers, [&(1..=10).collect::<Vec<_>>()[..], &[10]].concat(), "ten steps and their number");
+    assert_eq!(
+        numbers,
+        [&(1..=10).collect::<Vec<_>>()[..], &[10]].concat(),
+        "ten steps, and then their number"
+    );
     assert!(lines[lines.len() - 3].starts_with("    "), "the last step is shown with its effects:\n{text}");
 
     let trace = record.with_extension("trace");
@@ -87,7 +91,7 @@ fn replay_command_reproduces_recording() {
         "client reads 4 bytes at bar0+0x80000",
         "complete the read with ",
     ] {
-        assert!(text.contains(shown), "{shown} is missing in\n{text}");
+        assert!(text.contains(shown), "{shown} is missing from\n{text}");
     }
     let trace = fs::read_to_string(trace).unwrap();
     assert_eq!(trace.lines().filter(|line| line.contains(" hca1 read ")).count(), 64, "{trace}");
@@ -119,7 +123,7 @@ fn replay_trace_has_original_times() {
     assert!(original.len() > 64, "{}", original.len());
     for ((time, entry), (replayed, replayed_entry)) in original.iter().zip(&again) {
         assert_eq!(entry, replayed_entry);
-        assert!((time - replayed).abs() < 10.0, "{entry}: {time} is replayed as {replayed}");
+        assert!((time - replayed).abs() < 10.0, "{entry}: recorded at {time}, but replayed at {replayed}");
     }
 }
 
@@ -182,7 +186,7 @@ fn renamed(record: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn invalid_recording_error_is_one_line() {
+fn error_for_invalid_recording_is_one_line() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("x");
     File::create(&path).unwrap();

@@ -178,7 +178,7 @@ fn default_ring_is_in_runtime_directory() {
 }
 
 #[test]
-fn device_option_error_names_option() {
+fn error_in_device_option_names_option() {
     let run = |arguments: &[&str]| {
         let output = hcad().args(arguments).output().unwrap();
         String::from_utf8(output.stderr).unwrap()
@@ -207,7 +207,7 @@ fn programs_write_man_pages_and_completions() {
         ("_hcactl", "devices"),
         ("hcactl.fish", "devices"),
     ] {
-        assert!(read(name).contains(text), "{name} without {text}");
+        assert!(read(name).contains(text), "{name} should contain {text:?}");
     }
     assert!(!read("hcad.1").contains("manual"));
     until("all files", || (folder.path().read_dir().unwrap().count() > 20).then_some(()));

@@ -39,7 +39,7 @@ fn check_replay(session: &str, expected: &[&str]) {
 
 /// The driver loads, queries the device, maps ICM, and creates its event queues and special queue pairs.
 #[test]
-fn ib_mthca_probe_recording_replays() {
+fn recording_of_ib_mthca_probe_replays() {
     check_replay(
         "mthca-probe.record",
         &[
@@ -59,7 +59,7 @@ fn ib_mthca_probe_recording_replays() {
 /// The errors are an unknown R_Key, an access beyond the end of a region, a local buffer without a valid L_Key, a
 /// receive buffer that is too small, and an unreachable peer. Requests after each error are flushed.
 #[test]
-fn mthca_error_recording_replays() {
+fn recording_of_mthca_errors_replays() {
     check_replay(
         "mthca-errors.record",
         &[
@@ -73,7 +73,7 @@ fn mthca_error_recording_replays() {
 }
 
 #[test]
-fn ice_and_irdma_probe_recording_replays() {
+fn recording_of_ice_and_irdma_probe_replays() {
     check_replay(
         "e810-probe.record",
         &[
@@ -88,7 +88,7 @@ fn ice_and_irdma_probe_recording_replays() {
 /// The errors are an unknown R_Key, an access beyond the end of a region, a local buffer without a valid L_Key, a
 /// receive buffer that is too small, and an unreachable peer.
 #[test]
-fn irdma_error_recording_replays() {
+fn recording_of_irdma_errors_replays() {
     check_replay(
         "e810-errors.record",
         &[
@@ -113,12 +113,12 @@ const IMPAIRMENTS: &[&str] = &[
 ];
 
 #[test]
-fn mthca_recording_over_impaired_link_replays() {
+fn recording_of_mthca_over_impaired_link_replays() {
     check_replay("mthca-loss.record", IMPAIRMENTS);
     check_replay("mthca-loss.record", &[" opcode=SEND ", " opcode=RDMA_READ "]);
 }
 
 #[test]
-fn irdma_recording_over_impaired_link_replays() {
+fn recording_of_irdma_over_impaired_link_replays() {
     check_replay("e810-loss.record", IMPAIRMENTS);
 }

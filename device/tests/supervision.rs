@@ -63,7 +63,8 @@ fn terminate(daemon: &Daemon) {
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
 }
 
-/// Reports that this machine cannot run a test. The test harness would capture the output of `println!`.
+/// Reports that this machine cannot run a test. Writes directly to standard output, because the test harness captures
+/// the output of `println!`.
 fn skip(why: &str) {
     let line = format!("0 passed, 0 failed, 1 skipped: {why}\n");
     rustix::io::write(io::stdout(), line.as_bytes()).unwrap();
@@ -177,7 +178,7 @@ fn deleted_tap_restarts_only_its_device() {
     assert_eq!(rows[1]["restarts"], 0);
     assert!(
         first.region_read(VFIO_PCI_CONFIG_REGION_INDEX, 0, &mut [0; 4]).is_err(),
-        "its client was disconnected"
+        "the client of the failed device is disconnected"
     );
     is_served(&mut Client::new(&socket(&daemon, 1)).unwrap());
     is_served(&mut second);

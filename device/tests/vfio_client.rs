@@ -85,7 +85,10 @@ fn vfio_client_can_enumerate_regions_and_capabilities() {
     assert_eq!(size(&client, VFIO_PCI_BAR2_REGION_INDEX), 8 << 20);
     assert_eq!(size(&client, VFIO_PCI_ROM_REGION_INDEX), 0);
     assert_eq!(size(&client, CONFIG), 4096);
-    assert!((0..9).all(|index| client.region(index).unwrap().file_offset.is_none()), "nothing may be mapped");
+    assert!(
+        (0..9).all(|index| client.region(index).unwrap().file_offset.is_none()),
+        "the client can map no region"
+    );
     assert_eq!(client.get_irq_info(VFIO_PCI_MSIX_IRQ_INDEX).unwrap().count, 64);
 
     assert_eq!(config_u32(&mut client, 0), 0x7028_10ee);
@@ -121,7 +124,7 @@ fn command_writes_mailbox_in_client_memory() {
     rustix::io::pread(&memory, &mut mailbox, MAILBOX_OFFSET).unwrap();
     assert_eq!(mailbox[..0x18], [0; 0x18]);
     assert_eq!(mailbox[0x18..0x20], 0x0123_4567_89ab_cdef_u64.to_be_bytes());
-    assert_eq!(mailbox[0x20..], [0xa5; 8], "nothing behind the outbox is written");
+    assert_eq!(mailbox[0x20..], [0xa5; 8], "the bytes after the outbox stay unchanged");
 }
 
 #[test]
@@ -130,20 +133,20 @@ fn command_fails_while_mailbox_is_inaccessible() {
     let daemon = Daemon::start();
     let mut client = Client::new(&daemon.socket).unwrap();
     enable(&mut client);
-    assert_eq!(query_adapter(&mut client), INTERNAL_ERR, "nothing is mapped yet");
+    assert_eq!(query_adapter(&mut client), INTERNAL_ERR, "the mailbox is not mapped yet");
 
     let memory = memory();
     map_mailbox(&mut client, &memory);
     assert_eq!(query_adapter(&mut client), 0);
 
     client.region_write(CONFIG, 4, &[2, 0]).unwrap();
-    assert_eq!(query_adapter(&mut client), INTERNAL_ERR, "no bus master");
+    assert_eq!(query_adapter(&mut client), INTERNAL_ERR, "bus mastering is disabled");
     enable(&mut client);
     assert_eq!(query_adapter(&mut client), 0);
 
     client.dma_unmap(MAILBOX, 0x1000).unwrap();
     rustix::io::pwrite(&memory, &[0xa5; 0x20], MAILBOX_OFFSET).unwrap();
-    assert_eq!(query_adapter(&mut client), INTERNAL_ERR, "unmapped");
+    assert_eq!(query_adapter(&mut client), INTERNAL_ERR, "the mailbox has been unmapped");
     let mut mailbox = [0; 0x20];
     rustix::io::pread(&memory, &mut mailbox, MAILBOX_OFFSET).unwrap();
     assert_eq!(mailbox, [0xa5; 0x20]);
@@ -162,7 +165,7 @@ fn adjacent_pages_share_one_mapping() {
             .unwrap();
     }
     assert_eq!(query_adapter(&mut client), 0);
-    assert_eq!(descriptors(&daemon), before, "ranges keep no descriptor");
+    assert_eq!(descriptors(&daemon), before, "the daemon keeps no descriptor per range");
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", daemon.child.id())).unwrap();
     assert_eq!(maps.matches("memfd:guest").count(), 1);
 }
@@ -191,7 +194,7 @@ fn reset_clears_registers_and_configuration_space() {
     let mut client = Client::new(&daemon.socket).unwrap();
     enable(&mut client);
     set_register(&mut client, 0x8_0008, 0x1234);
-    assert_eq!(register(&mut client, 8), 0x1234, "the registers are aliases");
+    assert_eq!(register(&mut client, 8), 0x1234, "both addresses select the same register");
     client.reset().unwrap();
     assert_eq!(config_u32(&mut client, 4) & 6, 0);
     enable(&mut client);
@@ -201,7 +204,7 @@ fn reset_clears_registers_and_configuration_space() {
     let [low, high] = config_read(&mut client, 0x68);
     client.region_write(CONFIG, 0x68, &[low, high | 0x80]).unwrap();
     enable(&mut client);
-    assert_eq!(register(&mut client, 8), 0, "function-level reset");
+    assert_eq!(register(&mut client, 8), 0, "a function-level reset clears the register");
 }
 
 #[test]
@@ -213,7 +216,7 @@ fn device_is_reset_between_clients() {
         assert_eq!(config_u32(&mut client, 4) & 6, 0);
         enable(&mut client);
         assert_eq!(register(&mut client, 8), 0);
-        assert_ne!(query_adapter(&mut client), 0, "the memory of the last client is unmapped");
+        assert_ne!(query_adapter(&mut client), 0, "the memory of the previous client is unmapped");
         set_register(&mut client, 8, 0x1234);
         map_mailbox(&mut client, &memory);
         assert_eq!(query_adapter(&mut client), 0);
@@ -231,7 +234,7 @@ fn second_client_is_rejected() {
 }
 
 #[test]
-fn early_client_waits_for_previous_one() {
+fn early_client_waits_for_previous_client() {
     let daemon = Daemon::start();
     let mut first = Client::new(&daemon.socket).unwrap();
     set_register(&mut first, 8, 0x1234);

@@ -34,7 +34,7 @@ impl AgentLink {
     /// Creates a link over `stream`. All lines, in both directions, are also written to `transcript`.
     ///
     /// # Errors
-    /// The transcript cannot be created.
+    /// Fails if the transcript cannot be created.
     pub fn new(stream: UnixStream, transcript: &Path) -> Result<Self> {
         let (reader, writer) = stream.into_split();
         let transcript =
@@ -45,8 +45,8 @@ impl AgentLink {
     /// Executes a step and returns its answer.
     ///
     /// # Errors
-    /// The step fails, the link is closed, or the agent does not answer in time. `downcast_ref` can extract the
-    /// [`Failure`] of a failed step.
+    /// Fails if the step fails, the link is closed, or the agent does not answer in time. `downcast_ref` can extract
+    /// the [`Failure`] of a failed step.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         self.call_within(STEP_TIMEOUT, step).await
     }
@@ -63,7 +63,7 @@ impl AgentLink {
     /// omits pings.
     ///
     /// # Errors
-    /// The link is closed, or the agent does not answer in time.
+    /// Fails if the link is closed, or if the agent does not answer in time.
     pub async fn ping(&mut self, limit: Duration) -> Result<()> {
         self.exchange(limit, Ping {}, false).await.map(drop)
     }
@@ -71,7 +71,7 @@ impl AgentLink {
     /// Executes a step that is expected to fail, and returns the failure.
     ///
     /// # Errors
-    /// The step succeeds, the link is closed, or the agent does not answer in time.
+    /// Fails if the step succeeds, the link is closed, or the agent does not answer in time.
     pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
         let response = self.exchange(STEP_TIMEOUT, step, true).await?;
         match response.result {

@@ -33,7 +33,7 @@ impl<W: Write> BoundedLog<W> {
     /// Appends text, or the part of it that fits. Returns the number of bytes written.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Fails if the file cannot be written.
     pub(crate) fn append(&mut self, text: &[u8]) -> io::Result<usize> {
         let Some(room) = self.room else { return Ok(0) };
         let fitting = text.len().min(usize::try_from(room).unwrap_or(usize::MAX));
@@ -57,7 +57,7 @@ impl Trimmer {
     /// next write starts at the end of the truncated file.
     ///
     /// # Errors
-    /// The file cannot be created.
+    /// Fails if the file cannot be created.
     pub(crate) fn start(path: &Path) -> Result<Self> {
         let create = || {
             File::create(path)?;

@@ -116,7 +116,7 @@ pub enum Fabric {
     Tap(String),
 }
 
-/// Another member of the fabric.
+/// A peer of an HCA on the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// UDP address on which the peer receives frames.
@@ -129,7 +129,7 @@ impl HcaSpec {
     /// Returns settings for two HCAs, `a` and `b`, that use free UDP ports of the loopback interface.
     ///
     /// # Errors
-    /// No ports are free.
+    /// Fails if no ports are free.
     pub fn pair() -> Result<[Self; 2]> {
         let [a, b] = free_udp_ports()?;
         let spec = |name: &str, id, default_peer, bind, peer| Self {
@@ -155,7 +155,7 @@ impl HcaSpec {
     /// Returns settings for HCAs numbered from 1, each a peer of all others.
     ///
     /// # Errors
-    /// No ports are free.
+    /// Fails if no ports are free.
     pub fn mesh<const N: usize>() -> Result<[Self; N]> {
         Self::mesh_of(N)?.try_into().map_err(|_| anyhow!("a mesh of {N} devices"))
     }
@@ -163,7 +163,7 @@ impl HcaSpec {
     /// Returns settings for `count` HCAs numbered from 1, each a peer of all others.
     ///
     /// # Errors
-    /// No ports are free.
+    /// Fails if no ports are free.
     pub fn mesh_of(count: usize) -> Result<Vec<Self>> {
         let ports = free_ports(count)?;
         let [example, _] = Self::pair()?;
@@ -200,7 +200,7 @@ impl Daemon {
     /// Starts `hcad` for one HCA and waits until guests can be attached.
     ///
     /// # Errors
-    /// The daemon does not become ready.
+    /// Fails if the daemon does not become ready.
     pub async fn start(hcad: &Path, spec: &HcaSpec, run: &RunDir) -> Result<Self> {
         Self::start_by(Command::new(hcad), std::slice::from_ref(spec), run).await
     }
@@ -208,7 +208,7 @@ impl Daemon {
     /// Starts `hcad` for one or more HCAs by running the given command, and waits until guests can be attached.
     ///
     /// # Errors
-    /// The daemon does not become ready, or no HCA is given.
+    /// Fails if the daemon does not become ready, or if no HCA is given.
     pub async fn start_by(mut command: Command, specs: &[HcaSpec], run: &RunDir) -> Result<Self> {
         let first = specs.first().context("hcad requires at least one device")?;
         let path_of = |spec: &HcaSpec| run.socket(&format!("hcad-{}.sock", spec.name));
@@ -237,7 +237,7 @@ impl Daemon {
     /// Runs `hcactl` with these arguments. Returns the answer, or null if the command has none.
     ///
     /// # Errors
-    /// The daemon rejects the command or has exited.
+    /// Fails if the daemon rejects the command or has exited.
     pub async fn control(&self, arguments: &[&str]) -> Result<Value> {
         self.control.ask(arguments).await
     }
@@ -289,7 +289,7 @@ impl Daemon {
     /// Returns the number of times the driver has violated each strict rule. Rules that were not violated are omitted.
     ///
     /// # Errors
-    /// The daemon does not answer.
+    /// Fails if the daemon does not answer.
     pub async fn violations(&self) -> Result<BTreeMap<String, u64>> {
         self.control.violations().await
     }
@@ -297,7 +297,7 @@ impl Daemon {
     /// Returns the counter at a path in the output of `hcactl counters`, such as `/engine/drops/wrong_qkey`.
     ///
     /// # Errors
-    /// The counter does not exist, or the daemon does not answer.
+    /// Fails if the counter does not exist, or if the daemon does not answer.
     pub async fn counter(&self, place: &str) -> Result<u64> {
         self.control.counter(place).await
     }
@@ -305,7 +305,7 @@ impl Daemon {
     /// Waits until the daemon reports that its guest has disconnected.
     ///
     /// # Errors
-    /// The log line does not appear in time.
+    /// Fails if the log line does not appear in time.
     pub async fn wait_for_disconnect(&mut self) -> Result<()> {
         self.process.line(GONE, READY_TIMEOUT).await.map(drop)
     }
@@ -313,7 +313,8 @@ impl Daemon {
     /// Shuts the daemon down cleanly, with SIGTERM.
     ///
     /// # Errors
-    /// The daemon does not exit or exits with an error, or the driver of an HCA in strict mode has violated a rule.
+    /// Fails if the daemon does not exit or exits with an error, or if the driver of an HCA in strict mode has violated
+    /// a rule.
     pub async fn stop(mut self) -> Result<()> {
         let mut broken = Vec::new();
         for &(device, explained) in &self.strict {
@@ -353,7 +354,7 @@ impl Control {
     /// Runs `hcactl` as [`Daemon::control`] does.
     ///
     /// # Errors
-    /// `hcactl` fails, or its output is not JSON.
+    /// Fails if `hcactl` reports an error, or if its output is not JSON.
     pub async fn ask(&self, arguments: &[&str]) -> Result<Value> {
         let mut command = Command::new(programs::hcactl()?);
         command.arg("--socket").arg(&self.socket);
@@ -381,7 +382,7 @@ impl Control {
     /// Returns the same counts as [`Daemon::violations`].
     ///
     /// # Errors
-    /// `hcactl` fails, or its output lacks these counters.
+    /// Fails if `hcactl` reports an error, or if its output lacks these counters.
     pub async fn violations(&self) -> Result<BTreeMap<String, u64>> {
         let mut counters = self.ask(&["counters"]).await?;
         let rules = counters.pointer_mut("/interface/violations").map(Value::take);
@@ -393,7 +394,7 @@ impl Control {
     /// Returns whether a VMM is connected to the HCA. Returns `false` if the HCA has been removed from the daemon.
     ///
     /// # Errors
-    /// `hcactl` fails, or its output has an unexpected form.
+    /// Fails if `hcactl` reports an error, or if its output has an unexpected form.
     pub async fn has_vmm(&self) -> Result<bool> {
         // With a device number, `hcactl` would report an error for a device that was removed.
         let all = Self { device: None, ..self.clone() };
@@ -403,7 +404,7 @@ impl Control {
     /// Returns the same counter as [`Daemon::counter`].
     ///
     /// # Errors
-    /// `hcactl` fails, or the counter does not exist.
+    /// Fails if `hcactl` reports an error, or if the counter does not exist.
     pub async fn counter(&self, place: &str) -> Result<u64> {
         let counters = self.ask(&["counters"]).await?;
         let value = counters.pointer(place).and_then(Value::as_u64);
@@ -446,7 +447,7 @@ fn device_of(spec: &HcaSpec, socket: &Path, capture: &Path) -> Value {
 /// another program binds a returned port first, the daemon reports this and exits.
 ///
 /// # Errors
-/// No ports are free.
+/// Fails if no ports are free.
 pub fn free_udp_ports<const N: usize>() -> Result<[SocketAddr; N]> {
     free_ports(N)?.try_into().map_err(|_| anyhow!("not {N} UDP ports"))
 }
@@ -454,7 +455,7 @@ pub fn free_udp_ports<const N: usize>() -> Result<[SocketAddr; N]> {
 /// Returns `count` free ports that have not been returned before.
 ///
 /// # Errors
-/// No ports are free.
+/// Fails if no ports are free.
 pub fn free_ports(count: usize) -> Result<Vec<SocketAddr>> {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);

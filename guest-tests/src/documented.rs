@@ -23,7 +23,7 @@ fn documented_command_lines_parse() {
             panic!("{place}: {words:?}\n{error}");
         }
     }
-    assert!(printed.len() > 20, "only {printed:?}");
+    assert!(printed.len() > 20, "found only {printed:?}");
 }
 
 /// Rows of the table contain scenario names or patterns such as `jingzhao-*`. Scenarios with the suffix `-full` need no
@@ -42,6 +42,6 @@ fn documented_table_lists_every_scenario() {
     };
     for scenario in scenario::ALL {
         let shorter = scenario.name.strip_suffix("-full").unwrap_or(scenario.name);
-        assert!(is_named(scenario.name) || is_named(shorter), "{} is in no row", scenario.name);
+        assert!(is_named(scenario.name) || is_named(shorter), "the table has no row for {}", scenario.name);
     }
 }

@@ -1,6 +1,6 @@
 //! Testbeds for Rust tests.
 //!
-//! A [`Pair`] boots two guests with RDMA devices, whose names are `a` and `b`, and stops them when it is dropped:
+//! A [`Pair`] boots two guests with RDMA devices, named `a` and `b`, and stops them when it is dropped:
 //!
 //! ```no_run
 //! use guest_tests::fixture::{Kind, Pair};
@@ -60,7 +60,7 @@ impl Pair {
     /// KVM, this takes about ten seconds on an idle machine. The first boot on a machine downloads the guests.
     ///
     /// # Errors
-    /// A program is missing, or a guest does not boot. The error names the directory with the logs.
+    /// Fails if a program is missing, or if a guest does not boot. The error names the directory with the logs.
     pub fn boot(kind: Kind) -> Result<Self> {
         Self::boot_with(kind, &[])
     }
@@ -68,7 +68,7 @@ impl Pair {
     /// Boots two guests with additional options of `guest-lab up`, such as `--strict` or `--share=target:/t`.
     ///
     /// # Errors
-    /// An option is invalid. All other errors are the same as for [`Self::boot`].
+    /// Fails if an option is invalid. All other errors are the same as for [`Self::boot`].
     pub fn boot_with(kind: Kind, options: &[&str]) -> Result<Self> {
         let (testbed, guests) = Testbed::boot(kind, &[options, &["--count=2"]].concat())?;
         let [a, b] = <[Guest; 2]>::try_from(guests)
@@ -165,7 +165,7 @@ impl Guest {
     /// Runs a program without input, and returns its standard output. The program must succeed.
     ///
     /// # Errors
-    /// The program fails. The error contains its output.
+    /// Fails if the program does not succeed. The error contains its output.
     pub fn run(&self, argv: &[&str]) -> Result<String> {
         let output = self.output(argv)?;
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -174,11 +174,11 @@ impl Guest {
         Ok(out.into_owned())
     }
 
-    /// Runs a program repeatedly until it succeeds, because a server in the other guest may not listen yet. Returns its
-    /// standard output.
+    /// Runs a program repeatedly until it succeeds, because a server in the other guest may not be listening yet.
+    /// Returns its standard output.
     ///
     /// # Errors
-    /// The program still fails after a minute. The error contains the output of the last attempt.
+    /// Fails if the program still fails after a minute. The error contains the output of the last attempt.
     pub fn run_until_success(&self, argv: &[&str]) -> Result<String> {
         let begun = Instant::now();
         loop {

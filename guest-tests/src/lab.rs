@@ -173,7 +173,7 @@ impl Lab {
     /// Finds, fetches or builds all parts.
     ///
     /// # Errors
-    /// A part is missing.
+    /// Fails if a part is missing.
     pub async fn prepare(options: &Options) -> Result<Self> {
         Self::prepare_with(options, Added::default()).await
     }
@@ -234,7 +234,7 @@ impl Lab {
     /// Returns the path of the daemon under test.
     ///
     /// # Errors
-    /// The daemon was not built.
+    /// Fails if the daemon was not built.
     pub fn hcad(&self) -> Result<PathBuf> {
         self.hcad.clone().map_or_else(programs::hcad, Ok)
     }
@@ -242,7 +242,7 @@ impl Lab {
     /// Returns the configuration of the guests' kernel.
     ///
     /// # Errors
-    /// The configuration file is missing.
+    /// Fails if the configuration file is missing.
     pub fn kernel_config(&self) -> Result<String> {
         self.artifacts.kernel.config()
     }
@@ -259,7 +259,7 @@ impl Lab {
     /// Fetches the root file system for guests if it is not cached.
     ///
     /// # Errors
-    /// The root file system cannot be fetched or created.
+    /// Fails if the root file system cannot be fetched or created.
     pub async fn fetch_user_space(&self) -> Result<()> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.disks()).await?.map(drop)
@@ -276,7 +276,7 @@ impl Lab {
         Self { chance, ..self }
     }
 
-    /// Makes scenarios run without guests if they support this.
+    /// Makes scenarios run without guests if they support it.
     #[must_use]
     pub fn without_guests(self) -> Self {
         Self { without_guests: true, ..self }
@@ -298,7 +298,7 @@ impl Lab {
     /// Creates the directory for a new run of `scenario`.
     ///
     /// # Errors
-    /// The directory cannot be created.
+    /// Fails if the directory cannot be created.
     pub fn new_run(&self, scenario: &str) -> Result<RunDir> {
         RunDir::create(&self.runs, scenario)
     }
@@ -307,7 +307,7 @@ impl Lab {
     /// with their dependencies. The guest's devices are behind an IOMMU.
     ///
     /// # Errors
-    /// A module or a file is missing.
+    /// Fails if a module or a file is missing.
     pub fn image(&self, run: &RunDir, module_names: &[&str]) -> Result<Image> {
         let image = self.pack(run, "initramfs", module_names, &[], &[])?;
         Ok(Image { iommu: true, ..image })
@@ -317,7 +317,7 @@ impl Lab {
     /// the lab's kernel, so the image contains the named modules and `files`, which the modules may load as firmware.
     ///
     /// # Errors
-    /// A module or a file is missing.
+    /// Fails if a module or a file is missing.
     pub fn shared_root_image(
         &self,
         run: &RunDir,
@@ -330,7 +330,7 @@ impl Lab {
     /// Returns the image for a guest with a Debian root file system, whose tools can load all modules of the kernel.
     ///
     /// # Errors
-    /// A package cannot be fetched, or a module or a file is missing.
+    /// Fails if a package cannot be fetched, or if a module or a file is missing.
     pub async fn debian_image(&self, run: &RunDir) -> Result<Image> {
         let artifacts = self.artifacts.clone();
         let disks = tokio::task::spawn_blocking(move || artifacts.disks()).await??;
@@ -357,10 +357,11 @@ impl Lab {
         self.pack_for_disks(run, "initramfs-selftest", disks)
     }
 
-    /// Returns a disk with the kernel's self-tests of network drivers, at their places in the Linux sources.
+    /// Returns a disk with the kernel's self-tests of network drivers, under the same paths as in the Linux source
+    /// tree.
     ///
     /// # Errors
-    /// The source or the compiler cannot be fetched, or a program does not compile.
+    /// Fails if the source or the compiler cannot be fetched, or if a program does not compile.
     pub async fn self_tests(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.self_tests()).await?
@@ -379,7 +380,7 @@ impl Lab {
     /// Returns a disk with Debian's DDP package as `ice.pkg`.
     ///
     /// # Errors
-    /// The machine's Debian archive does not offer this non-free package.
+    /// Fails if the machine's Debian archive does not offer this non-free package.
     pub async fn debian_ddp(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.debian_ddp()).await?
@@ -388,7 +389,7 @@ impl Lab {
     /// Returns the iPXE boot loader for [`Guest::boot_loader`].
     ///
     /// # Errors
-    /// The boot loader cannot be fetched.
+    /// Fails if the boot loader cannot be fetched.
     pub async fn ipxe(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.ipxe()).await?
@@ -398,7 +399,7 @@ impl Lab {
     /// initramfs, and the iPXE script [`BOOT_SCRIPT`].
     ///
     /// # Errors
-    /// A file cannot be written.
+    /// Fails if a file cannot be written.
     pub fn boot_files(&self, run: &RunDir, image: &Image) -> Result<PathBuf> {
         let folder = run.scratch("tftp");
         fs::create_dir_all(&folder)?;
@@ -415,7 +416,7 @@ impl Lab {
     /// Returns a disk with rdma-core's tests in the directory `tests`.
     ///
     /// # Errors
-    /// The tests cannot be fetched.
+    /// Fails if the tests cannot be fetched.
     pub async fn rdma_core_tests(&self, rdma_core: RdmaCore) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.rdma_core_tests(rdma_core)).await?
@@ -424,7 +425,7 @@ impl Lab {
     /// Returns a disk with NIXL and its Python modules.
     ///
     /// # Errors
-    /// The wheels cannot be fetched.
+    /// Fails if the wheels cannot be fetched.
     pub async fn nixl(&self) -> Result<PathBuf> {
         let artifacts = self.artifacts.clone();
         tokio::task::spawn_blocking(move || artifacts.nixl()).await?
@@ -433,7 +434,7 @@ impl Lab {
     /// Builds a Linux driver for the guests' kernel from source, after applying `change` to the source.
     ///
     /// # Errors
-    /// The source or a compiler cannot be fetched, or the changed source does not compile.
+    /// Fails if the source or a compiler cannot be fetched, or if the changed source does not compile.
     pub async fn build_changed_driver(
         &self,
         run: &RunDir,
@@ -502,7 +503,7 @@ impl Lab {
     /// Boots one guest.
     ///
     /// # Errors
-    /// The guest does not boot.
+    /// Fails if the guest does not boot.
     pub async fn boot(&self, run: &RunDir, image: &Image, guest: Guest<'_>) -> Result<Vm> {
         self.boot_within(BOOT_TIMEOUT, run, image, guest).await
     }
@@ -514,7 +515,8 @@ impl Lab {
         image: &Image,
         guest: Guest<'_>,
     ) -> Result<Vm> {
-        // Kernel drivers work without an IOMMU. With an IOMMU, each DMA mapping would cause a VM exit.
+        // Enable the IOMMU only if the image needs it for vfio. Kernel drivers work without it, and with it, each of
+        // their DMA mappings would cause a VM exit.
         let iommu = image.iommu;
         let machine = Machine {
             name: guest.name.to_owned(),
@@ -548,7 +550,7 @@ impl Lab {
 
     /// Returns the reason why KVM cannot boot the guest's kernel on this host, or `None` if it can. Opening `/dev/kvm`
     /// is not a sufficient test, because on some virtual hosts KVM can start firmware but cannot run Linux. The result
-    /// is stored until the host restarts.
+    /// is stored, and is valid until the host restarts.
     async fn kvm_obstacle(&mut self) -> Result<Option<String>> {
         if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
             return Ok(Some(format!("/dev/kvm: {error}")));
@@ -589,9 +591,9 @@ impl Lab {
     }
 }
 
-/// Returns the number of guests that boot at the same time. Each booting guest needs a CPU, and a boot that shares the
-/// CPUs with too many others exceeds its time limit. Guests wait for devices for part of the time, so two of them can
-/// share a CPU.
+/// Returns the number of guests that may boot at the same time. Each booting guest needs a CPU, and a boot that shares
+/// the CPUs with too many others exceeds its time limit. Guests wait for devices for part of the time, so two of them
+/// can share a CPU.
 pub fn guests_per_wave() -> usize {
     std::thread::available_parallelism().map_or(2, |cpus| 2 * cpus.get())
 }

@@ -28,7 +28,7 @@ pub enum KeyKind {
     Window(WindowKind),
 }
 
-/// A key that work requests can make valid and invalid. The index of the key is its value without the low 8 bits.
+/// A key that work requests can validate and invalidate. The index of the key is its value without the low 8 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     /// Current value of the complete key.
@@ -45,7 +45,7 @@ pub struct Mapping {
     pub region: u32,
     /// First byte that the key covers, as an address in the region.
     pub first: u64,
-    /// The same byte, as an address in accesses through the key.
+    /// The same byte, as addressed through the key.
     pub start: u64,
     pub len: u64,
     pub rights: Rights,
@@ -56,7 +56,7 @@ pub struct Mapping {
 }
 
 impl Key {
-    /// Returns the corresponding address in the region, if the access is permitted.
+    /// Returns the address in the region that corresponds to `va`, if the access is permitted.
     fn translate(
         &self,
         initiator: Initiator,
@@ -102,7 +102,7 @@ impl Key {
         self.mapping.take().map(drop).ok_or(AccessError::Invalid)
     }
 
-    /// Returns the permissions of this key, and the mapping for a window that is bound to it.
+    /// Returns the permissions of this key, and the mapping that a window bound to it gets.
     fn open(&self, initiator: Initiator, of: &Bind) -> Result<(Rights, Mapping), AccessError> {
         if self.key != of.parent.get() {
             return Err(AccessError::Key);
@@ -121,7 +121,7 @@ impl Key {
 
 #[derive(Clone, Debug, Default)]
 pub struct WorkQueues {
-    /// Number of send requests and number of receive requests that the engine has fetched.
+    /// Numbers of send requests and of receive requests that the engine has fetched.
     pub taken: [usize; 2],
     /// Send requests that have been posted but not fetched.
     pub send: VecDeque<Fetch<SendRequest>>,
@@ -132,7 +132,8 @@ pub struct WorkQueues {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSrq {
     pub domain: u32,
-    /// Protection domain of the SRQ, against which accesses by requests that name the SRQ are checked.
+    /// Protection domain of the SRQ. If a request names the SRQ, the engine's accesses for that request must be
+    /// permitted in this domain.
     pub pd: Pdn,
 }
 
@@ -140,7 +141,7 @@ pub struct XrcSrq {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostEvent {
     Write {
-        /// Key of the region, even if the access used another key.
+        /// Key of the region, even if the access used a different key.
         key: u32,
         /// First byte written, as an address in the region.
         va: u64,
@@ -216,7 +217,7 @@ impl SimHost {
     /// Returns the memory of a region.
     ///
     /// # Panics
-    /// If the key is unknown.
+    /// Panics if the key is unknown.
     pub fn bytes(&mut self, key: u32) -> &mut Vec<u8> {
         &mut self.regions.get_mut(&key).expect("the caller made the region").bytes
     }
@@ -356,7 +357,7 @@ impl SimHost {
         if rights.contains(Rights::BIND) { Ok(opened) } else { Err(AccessError::Right) }
     }
 
-    /// Invalidates a key that no windows are bound to.
+    /// Invalidates a key. Fails if a window is bound to it.
     fn invalidate_key(&mut self, initiator: Initiator, key: u32) -> Result<(), AccessError> {
         let parent = Some(index(key));
         let is_bound = self.keys.values().filter_map(|key| key.mapping).any(|of| of.parent == parent);

@@ -2,9 +2,10 @@
 //!
 //! [`run`] generates a world from a seed: two engines, queue pairs of all services, and traffic in both directions.
 //! During the run, software drains queue pairs, moves them to ERR and resets them. The network loses, corrupts,
-//! duplicates, reorders and delays packets. READs from earlier connections are injected into the responders. After some
-//! time, the network is healed, and all work must finish within a limited simulated time. The [checker](check) is
-//! independent of the engines: it observes the posted requests, every memory access, every completion and every frame.
+//! duplicates, reorders and delays packets. READ requests left over from earlier connections are injected into the
+//! responders. After some time, the network is healed, and all work must finish within a limited simulated time. The
+//! [checker](check) is independent of the engines: it observes the posted requests, every memory access, every
+//! completion and every frame.
 //!
 //! Replay a failing seed with `cargo run -p sim --release -- --seed N`; add `--trace` to print every packet.
 

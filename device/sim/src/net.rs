@@ -78,7 +78,7 @@ impl Net {
         Self { rng, faults, links, silenced, sent: 0, stats: NetStats::default() }
     }
 
-    /// Ends all faults. Packets in flight still arrive as scheduled.
+    /// Stops injecting faults. Packets in flight still arrive as scheduled.
     pub fn heal(&mut self) {
         self.faults = Faults { delay: self.faults.delay, ..Faults::default() };
     }

@@ -40,7 +40,7 @@ struct Node {
     host: SimHost,
 }
 
-/// Number of requests that software has posted for a pair in its current life.
+/// Numbers of requests that software has posted for a pair in its current life.
 #[derive(Clone, Copy, Debug, Default)]
 struct Posted {
     life: usize,
@@ -61,8 +61,8 @@ struct World<'a> {
     srqs: BTreeMap<usize, Slots>,
     /// Whether software posts a new request to a shared queue as soon as a request completes.
     reposts_immediately: bool,
-    /// Random source for injected READs. It is separate so that these READs do not change the plan or the network of a
-    /// seed.
+    /// Random source for injected READs. It is separate, so that injecting READs changes neither the plan nor the
+    /// network faults of a seed.
     stale: ChaCha8Rng,
 }
 
@@ -378,7 +378,7 @@ impl<'a> World<'a> {
             return Ok(());
         };
         let frame = stale::draw_read(&mut self.stale, pair, side, live.recv_psn);
-        // The request is not stale if it happens to equal one that the peer may send.
+        // The request is not stale if it happens to repeat a READ that the peer has sent.
         if self.checker.repeats_read(to, &frame.packet) {
             return Ok(());
         }

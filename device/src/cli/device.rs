@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_value_error_names_option() {
+    fn error_for_invalid_value_names_option() {
         for (more, expected) in [
             (&["--frontend", "hangu", "--id", "1", "--udp", "127.0.0.1:1"][..], "command line: --frontend"),
             (

@@ -391,7 +391,7 @@ impl DeviceConfig {
     pub(super) fn keep(&mut self, mut entry: Map<String, Value>) {
         self.said.clone_from(&entry);
         HOST_KEYS.iter().for_each(|key| drop(entry.remove(*key)));
-        // Store the path MTU, which may have been derived from the interface MTU at start-up.
+        // Store the path MTU, which may have been derived from the interface MTU at startup.
         if let FabricConfig::Tap { path_mtu, .. } = &self.fabric
             && let Some(tap) = entry.get_mut("fabric").and_then(|fabric| fabric.get_mut("tap"))
         {

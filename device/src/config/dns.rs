@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{ConfigError, value};
 
-/// Maximum number of name servers. An answer is requested from each of them before a lookup fails.
+/// Maximum number of name servers. A lookup fails only after all of them have been queried.
 const MAX_SERVERS: usize = 8;
 
 /// DNS settings. hcad uses DNS for peers on the `udp` fabric that are specified by name.

@@ -344,7 +344,7 @@ mod tests {
             ),
         ] {
             let error = peers(bind, &list).unwrap_err();
-            assert!(error.starts_with(&format!("{key}{message}")), "{error:?} should say {message:?}");
+            assert!(error.starts_with(&format!("{key}{message}")), "{error:?} should contain {message:?}");
         }
     }
 }

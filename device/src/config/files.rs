@@ -132,7 +132,7 @@ impl Config {
         }
     }
 
-    /// Returns the directories that are created at start-up if they are missing.
+    /// Returns the directories that are created at startup if they are missing.
     pub(super) fn made_folders(&self) -> Vec<PathBuf> {
         let rings = self.devices.iter().filter_map(|device| match &device.fabric {
             FabricConfig::Ring { folder, .. } => Some(folder.clone()),

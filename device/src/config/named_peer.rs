@@ -15,7 +15,7 @@ use super::{ConfigError, value};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPeer {
     pub name: PeerName,
-    /// Configured MAC. It belongs to one peer, so the name then stands for one address.
+    /// Configured MAC. A MAC belongs to a single peer, so only one address of the name is then used.
     pub mac: Option<MacAddr>,
     pub leaf: bool,
     /// Rate limit for frames from each of the peers.
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_identity_of_service_and_duplicate_names() {
+    fn rejects_invalid_peers_specified_by_name() {
         let key = "devices[0].fabric.udp.peers";
         for (peers, message) in [
             (

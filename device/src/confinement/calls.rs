@@ -234,7 +234,7 @@ struct Condition {
 }
 
 /// Returns the calls that are permitted only with certain arguments. Each call has a list of alternatives, and is
-/// permitted if all conditions of an alternative are met.
+/// permitted if all conditions of at least one alternative are met.
 fn limited(permitted: &Permitted) -> Vec<(i64, Vec<Vec<Condition>>)> {
     let masked = |argument, mask: i32, value: i32| Condition {
         argument,

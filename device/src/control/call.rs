@@ -63,8 +63,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// Returns whether the caller has stopped waiting. Such a call must not be executed, because the caller has already
-    /// received an error.
+    /// Returns whether the caller has stopped waiting. An abandoned call must not be executed, because its caller has
+    /// already received an error.
     fn is_abandoned(&self) -> bool {
         match self {
             Self::Status(answer) => answer.is_closed(),
@@ -316,7 +316,7 @@ mod tests {
                 let answer = handle.ask(|answer| Call::SetPort(PortState::Down, answer)).unwrap();
                 assert_eq!(answer.by(soon()).await, Err(CallError::Late));
             }
-            assert_eq!(handle.ask(Call::Fail).unwrap_err(), CallError::Late, "there is no room left");
+            assert_eq!(handle.ask(Call::Fail).unwrap_err(), CallError::Late, "the queue of calls is full");
         });
         assert_eq!(mailbox.take().count(), 0);
     }

@@ -91,7 +91,8 @@ impl PeerCall {
                 }
                 let _ = answer.send(removed.map(drop));
             }
-            // The port has static neighbour entries for the MACs of named peers from the start.
+            // Only the fabric changes, because the port has had static neighbour entries for the MACs of named peers
+            // from the start.
             Self::Resolve(peers, answer) => {
                 let _ = answer.send(switch.map(|switch| switch.set_resolved(&peers)));
             }

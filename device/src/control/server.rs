@@ -83,7 +83,7 @@ pub async fn serve(listener: &Listener, service: Service) -> io::Result<()> {
         slots.retain(|slot| !slot.task.is_finished());
         reserve.refill();
         if slots.len() >= MAX_CLIENTS && !make_room(&mut slots) {
-            // The error fits into the empty send buffer. If the write failed, the client would only see the connection
+            // The error fits into the empty send buffer. If the write still fails, the client only sees the connection
             // close.
             let _ = stream.try_write(&line(&Response::Error(format!(
                 "too many control clients, maximum is {MAX_CLIENTS}"
@@ -498,7 +498,7 @@ async fn start_record(device: &Device, path: &Path) -> Result<(), RequestError> 
         Ok(_) => Ok(()),
         Err((record, why)) => {
             drop(record);
-            // The file does not contain any device data yet.
+            // Remove the file, which does not contain any device data yet.
             let _ = fs::remove_file(path);
             Err(why.into())
         }

@@ -143,7 +143,7 @@ impl Frontend for Device {
     fn reset(&mut self) {}
 }
 
-/// A device without queues or keys.
+/// The host side of a device without queues or keys.
 #[derive(Debug)]
 pub struct NoQueues;
 

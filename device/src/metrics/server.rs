@@ -45,7 +45,7 @@ const MAX_BUFFER_LEN: usize = 8192;
 /// Maximum number of header fields in a request.
 const MAX_FIELDS: usize = 32;
 
-/// Time limit for a client to send its request, and also for it to receive the response.
+/// Time limit for receiving a client's request, and for sending the response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the text of a scrape is reused.

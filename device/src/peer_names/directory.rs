@@ -1,10 +1,10 @@
 //! The peers that a device's DNS names stand for, and when to look up each name again.
 //!
 //! The directory performs no I/O and reads no clock. Its owner asks for the next [`Question`], looks it up, and passes
-//! on the answer and the time. [`Directory::refresh`] then returns the peers that joined and left.
+//! back the answer and the time. [`Directory::refresh`] then returns the peers that joined and left.
 //!
 //! An answer is used until the next answer to the same question, even if the lookups in between fail (RFC 8767, section
-//! 4). The response that a name has no records is an answer, not a failure.
+//! 4). A response without records is an answer, not a failure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -94,7 +94,7 @@ pub(super) struct Directory {
     peers: BTreeMap<SocketAddr, ResolvedPeer>,
 }
 
-/// The repeated lookup of one name.
+/// The repeated lookups of one name.
 #[derive(Debug)]
 struct Lookup<T> {
     /// Records of the last answer, in order and without duplicates.
@@ -129,7 +129,7 @@ impl<T: Ord> Lookup<T> {
         };
         let longest = if records.is_empty() { MAX_NEGATIVE_TTL } else { MAX_TTL };
         self.due = Some(now + ttl.unwrap_or(longest).clamp(MIN_TTL, longest));
-        // The servers rotate the records. Sorting them makes the selection below the same each time.
+        // Servers rotate the records. Sort them, so that the selection below is the same each time.
         records.sort_unstable();
         records.dedup();
         let ignored = records.len().saturating_sub(MAX_RECORDS);
@@ -234,7 +234,7 @@ impl Directory {
         Some(change).filter(|change| *change != Change::default())
     }
 
-    /// Returns the addresses that an entry stands for, each with the host name that has it.
+    /// Returns the addresses that an entry stands for, each with the host name that it was resolved from.
     fn addresses(&self, entry: &NamedPeer) -> Vec<(SocketAddr, Arc<str>)> {
         let of_host = |host: &Arc<str>, port: u16| {
             let addresses = self.hosts.get(host).map(|lookup| lookup.records.as_slice()).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Keeps the peers of devices up to date with DNS.
 //!
-//! This runs on the main thread. A device's thread never looks up a name: it receives the resulting peers in a call,
-//! between two turns of its event loop. `directory` decides when to look up which name, and `resolver` is the DNS
+//! This code runs on the main thread. A device's thread never looks up a name: it receives the resulting peers in a
+//! call, between two turns of its event loop. `directory` decides when to look up which name, and `resolver` is the DNS
 //! client.
 
 mod directory;
@@ -30,9 +30,9 @@ const MAX_LOOKUPS: usize = 8;
 /// Pause before the peers are sent again to a device that did not accept them.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Follows the names of all devices. Never returns.
+/// Keeps the peers of all devices up to date. Never returns.
 pub async fn serve(resolver: Option<Resolver>, mut registry: DeviceRegistry) {
-    // Dropping a JoinSet ends its task.
+    // Dropping a JoinSet aborts its task.
     let mut followed: Vec<(Arc<Device>, JoinSet<()>)> = Vec::new();
     loop {
         let devices = registry.borrow_and_update().clone();
@@ -63,12 +63,12 @@ enum Found {
     Targets(Arc<str>, Result<Answer<Target>, LookupError>),
 }
 
-/// Follows the names of one device. Never returns.
+/// Keeps the peers of one device up to date. Never returns.
 async fn follow(device: Arc<Device>, resolver: Resolver) {
     let Some(PeerNames { bind, entries, resolved }) = &device.names else { return };
     let mut directory = Directory::new(entries, now());
     let mut lookups = JoinSet::new();
-    // Time at which the peers are sent to the device, if they have not been sent yet.
+    // Time at which to send the peers to the device. `None` if they have been sent.
     let mut send_at: Option<Instant> = None;
     loop {
         while lookups.len() < MAX_LOOKUPS
@@ -167,7 +167,7 @@ fn split<T>(answer: Result<T, LookupError>) -> (Option<T>, Option<LookupError>) 
 
 /// Logs the peers that joined and left. There is at most one such change per answer, so a zone cannot flood the log.
 fn report(device: &Device, Change { joined, left }: &Change) {
-    /// Number of peers listed in a line.
+    /// Maximum number of peers listed in a line.
     const LISTED: usize = 16;
     let device = &device.name;
     for (peers, what) in
@@ -211,7 +211,7 @@ fn is_own(bind: SocketAddr, addr: SocketAddr) -> bool {
     is_bound && addr.port() == bind.port()
 }
 
-/// Returns whether an address belongs to this host. Only such an address can be bound. Reading the addresses of the
+/// Returns whether an address belongs to this host, by trying to bind a socket to it. Reading the addresses of the
 /// host's interfaces would require a netlink socket, which the sandbox does not permit.
 fn is_local(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()

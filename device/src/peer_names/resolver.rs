@@ -123,12 +123,13 @@ async fn answer<T>(
     match tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await {
         Err(_) => Err(LookupError::Timeout),
         Ok(Ok(lookup)) => {
-            // The answers include aliases. Their TTLs count too.
+            // The answers include aliases, whose TTLs count too.
             let ttl = lookup.answers().iter().map(|record| record.ttl).min();
             let records = lookup.answers().iter().filter_map(|found| record(&found.data)).collect();
             Ok(Answer { records, ttl: ttl.map(seconds) })
         }
-        // RFC 2308, section 2: the name does not exist, or has no records of this type. Other codes are errors.
+        // RFC 2308, section 2: the name does not exist, or has no records of this type. All other response codes are
+        // errors.
         Ok(Err(NetError::Dns(DnsError::NoRecordsFound(none))))
             if matches!(none.response_code, ResponseCode::NXDomain | ResponseCode::NoError) =>
         {

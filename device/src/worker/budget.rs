@@ -1,10 +1,11 @@
 //! Limits the processor time that a client can make its device spend on work other than moving data.
 //!
 //! Connecting, mapping memory, rejected messages and commands cost the device far more than they cost the client. If
-//! processors are scarce, a client that repeats these requests endlessly takes processor time from other devices. All
+//! processors are scarce, a client that repeats such requests endlessly takes processor time from other devices. All
 //! devices of a process therefore share an allowance for this control work. The allowance is a small part of the
-//! processor time. When it is used up, each device is limited to an equal part. A device that has used up its part
-//! makes its client's messages wait, like a device with slow firmware, but still processes packets and timers.
+//! processor time. When it is used up, each device is limited to an equal part of what the allowance earns. A device
+//! that has used up its part makes its client's messages wait, like a device with slow firmware, but still processes
+//! packets and timers.
 //!
 //! Guests that boot or run applications are not affected: unused time is saved up, and time spent on moving data is
 //! added to the device's part. No device is limited unless another device moves data, because otherwise no device would
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_only_while_another_device_moves_data() {
+    fn device_is_paused_only_while_another_moves_data() {
         let shared = Box::leak(Box::new(Mutex::new(Shared::new())));
         let mut devices = [Device::sharing(shared), Device::sharing(shared)];
         for _ in 0..HUNDRED_SECONDS {
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn moving_data_is_never_paused() {
+    fn device_that_only_moves_data_is_never_paused() {
         let mut device = Device::beside_mover();
         device.run(HUNDRED_SECONDS, PERIOD, true);
         assert_eq!(device.paused, Duration::ZERO);
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn preemption_is_not_charged() {
+    fn time_lost_to_preemption_is_not_charged() {
         let mut device = Device::beside_mover();
         for n in 1..=1000_u32 {
             device.now = device.now + PERIOD;

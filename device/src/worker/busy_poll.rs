@@ -9,8 +9,8 @@
 //! CPU-bound threads, such as the virtual CPUs of an emulated guest, is slow: the yielding thread runs again only when
 //! the scheduler preempts them, whereas a thread that blocks and is woken runs before them. A 64-byte WRITE between
 //! emulated guests takes 1.9 ms if the thread yields, and 30 us if it does not. After a slow yield, the thread
-//! therefore stops yielding for some time. Each slow yield doubles this time. The time is reset if fast yields since
-//! the previous slow yield have taken at least as long in total.
+//! therefore stops yielding for some time. Each slow yield doubles this time, up to a limit. The time starts anew if
+//! the fast yields since the previous slow yield add up to at least this time.
 //!
 //! While the thread does not yield, it polls only during bulk transfers, and less and less often if polling finds
 //! nothing, because the thread that will submit work may need the same CPU.
@@ -173,11 +173,11 @@ mod tests {
     fn busy_polling_starts_only_after_short_sleep() {
         let mut busy_poll = BusyPoll::new(LIMIT);
         busy_poll.moved(BULK);
-        assert_eq!(busy_poll.pause(at(0)), None, "no sleep has been measured");
+        assert_eq!(busy_poll.pause(at(0)), None, "no sleep has been measured yet");
         assert_eq!(after(BULK, SHORT_SLEEP).pause(at(0)), YIELDING);
         assert_eq!(after(BULK, Duration::from_millis(1)).pause(at(0)), None);
         assert_eq!(after(64, LIMIT).pause(at(0)), YIELDING);
-        assert_eq!(after(64, SHORT_SLEEP).pause(at(0)), None, "small messages are less frequent");
+        assert_eq!(after(64, SHORT_SLEEP).pause(at(0)), None, "this sleep is short only in a bulk transfer");
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
         assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
         busy_poll.moved(8 * BULK);
         assert_eq!(busy_poll.pause(at(0)), SPINNING);
-        assert_eq!(polls(&mut busy_poll, 100), 3, "the count of moved bytes decays");
+        assert_eq!(polls(&mut busy_poll, 100), 3, "the count of moved bytes is halved at each pause");
     }
 
     #[test]
@@ -224,7 +224,11 @@ mod tests {
         assert_eq!(skipped(&mut busy_poll, 10), 0);
         for skips in [1, 2, 4, 8, 16, 32, 64, 128, 256, 256] {
             busy_poll.found_nothing();
-            assert_eq!(skipped(&mut busy_poll, skips + 1), skips, "one poll after the skipped pauses");
+            assert_eq!(
+                skipped(&mut busy_poll, skips + 1),
+                skips,
+                "the thread polls after the skipped pauses"
+            );
         }
         for skips in [128, 64, 32] {
             busy_poll.found();
@@ -257,11 +261,11 @@ mod tests {
         }
         assert!(!busy_poll.yielded(at(0), Duration::from_millis(3)));
         assert!(!busy_poll.yielded(at(100), Duration::from_millis(3)));
-        assert_eq!(busy_poll.pause(at(299)), None, "no fast yields since");
+        assert_eq!(busy_poll.pause(at(299)), None, "without fast yields, the backoff is not reset");
     }
 
     #[test]
-    fn unproductive_poll_is_followed_by_one_block() {
+    fn thread_blocks_once_after_unproductive_poll() {
         let mut busy_poll = after(64, Duration::ZERO);
         busy_poll.found_nothing();
         assert_eq!(busy_poll.pause(at(0)), None);

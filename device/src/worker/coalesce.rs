@@ -190,9 +190,9 @@ mod tests {
     fn coalescing_is_reevaluated_every_second() {
         let mut load = Load::new(SLEEP);
         assert_eq!(load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10)), 0);
-        assert_eq!(load.sleep(10_000, (45, 1), (80, 10)), 10_000, "they take less than a second");
+        assert_eq!(load.sleep(10_000, (45, 1), (80, 10)), 10_000, "these sleeps take less than a second");
         let coalesced = load.sleep(100_000, (45, 1), (80, 10));
-        assert_eq!(coalesced, 100_000 - 8 * PLAIN_SLEEPS, "one comparison in each of eight seconds");
+        assert_eq!(coalesced, 100_000 - 8 * PLAIN_SLEEPS, "one comparison per second, for eight seconds");
     }
 
     #[test]
@@ -202,14 +202,14 @@ mod tests {
         let coalesced = load.sleep(80_000, (25, 1), (85, 1));
         assert_eq!(coalesced, 6 * FIRST_SLEEPS);
         let coalesced = load.sleep(400_000, (25, 1), (85, 1));
-        assert_eq!(coalesced, 5 * FIRST_SLEEPS, "one trial every two seconds");
+        assert_eq!(coalesced, 5 * FIRST_SLEEPS, "there is one trial every two seconds");
     }
 
     #[test]
     fn no_coalescing_without_speedup() {
         let mut load = Load::new(SLEEP);
         let coalesced = load.sleep(10_000, (5, 1), (80, 16));
-        assert_eq!(coalesced, TRIAL_SLEEPS, "one trial in 50 ms");
+        assert_eq!(coalesced, TRIAL_SLEEPS, "there is one trial in 50 ms");
     }
 
     #[test]
@@ -234,16 +234,20 @@ mod tests {
         load.sleep(80_000, (25, 1), (85, 1));
         load.now = load.now + IDLE + Duration::from_micros(1);
         assert_eq!(load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10)), 0);
-        assert_eq!(load.sleep(100, (45, 1), (80, 10)), 100, "the failed trial is forgotten");
+        assert_eq!(load.sleep(100, (45, 1), (80, 10)), 100, "the failed trial does not delay the next one");
     }
 
     #[test]
-    fn restart_of_device_ends_coalescing_trial() {
+    fn device_restart_ends_coalescing_trial() {
         let mut load = Load::new(SLEEP);
         load.sleep(PLAIN_SLEEPS, (45, 1), (80, 10));
-        assert_eq!(load.sleep(10, (45, 1), (80, 10)), 10, "a trial");
+        assert_eq!(load.sleep(10, (45, 1), (80, 10)), 10, "the first sleeps of the trial are coalesced");
         load.done = 0;
-        assert_eq!(load.sleep(100, (45, 1), (80, 1)), TRIAL_SLEEPS - 10, "the trial has failed");
+        assert_eq!(
+            load.sleep(100, (45, 1), (80, 1)),
+            TRIAL_SLEEPS - 10,
+            "the trial ends after its remaining sleeps"
+        );
     }
 
     #[test]

@@ -85,7 +85,10 @@ fn blocked_frame_is_sent_once_fabric_unblocks() {
     let thread = std::thread::spawn(move || worker.run(&mut mailbox));
 
     send_a_frame(&mut client);
-    assert!(arrived.recv_timeout(Duration::from_millis(50)).is_err(), "the fabric was full");
+    assert!(
+        arrived.recv_timeout(Duration::from_millis(50)).is_err(),
+        "nothing is sent while the fabric is full"
+    );
 
     other_end.read_exact(&mut vec![0; filled]).unwrap();
     assert_eq!(arrived.recv_timeout(TIMEOUT), Ok(1));

@@ -29,7 +29,7 @@ fn texts() -> BTreeMap<String, String> {
 fn pages_stay_within_length_limits() {
     for (page, most) in LENGTHS {
         let lines = fs::read_to_string(Path::new(REPOSITORY).join(page)).unwrap().lines().count();
-        assert!(lines <= most, "{page} has {lines} lines, {most} are the most");
+        assert!(lines <= most, "{page} has {lines} lines, the maximum is {most}");
     }
 }
 

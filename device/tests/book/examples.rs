@@ -27,7 +27,7 @@ fn hcad_commands_in_book_parse() {
             panic!("{place}: {words:?}\n{error}");
         }
     }
-    assert!(printed.len() > 5, "only {printed:?}");
+    assert!(printed.len() > 5, "found only {printed:?}");
 }
 
 /// For an invalid command line, `hcactl` would exit with status 2 before trying to connect to a daemon.
@@ -45,7 +45,7 @@ fn hcactl_commands_in_book_parse() {
         assert_eq!(output.status.code(), Some(1), "{place}: {words:?}\n{error}");
         assert!(error.contains(NO_DAEMON), "{place}: {words:?}\n{error}");
     }
-    assert!(printed.len() > 20, "only {printed:?}");
+    assert!(printed.len() > 20, "found only {printed:?}");
 }
 
 /// Completes the configuration in a block. The block may contain only a part of a configuration.
@@ -92,7 +92,7 @@ fn config_examples_in_book_are_valid() {
             }
         }
     }
-    assert!(count > 8, "only {count}");
+    assert!(count > 8, "found only {count} examples");
 }
 
 /// The JSON in QEMU's `-device` options is not checked by any other test.
@@ -107,5 +107,5 @@ fn qemu_options_in_book_have_socket_path() {
         let socket = device["socket"]["path"].as_str().expect(place);
         assert!(socket.ends_with("/hca1.sock"), "{place}: {socket}");
     }
-    assert!(printed.len() > 1, "only {printed:?}");
+    assert!(printed.len() > 1, "found only {printed:?}");
 }

@@ -111,7 +111,7 @@ fn every_link_resolves() {
             if !other.exists() {
                 problem = Some("does not exist");
             } else if path.starts_with(&book) && !other.starts_with(&book) {
-                problem = Some("is no part of the book, which is read without the repository");
+                problem = Some("is not part of the book, which readers may have without the repository");
             } else if !fragment.is_empty() && !anchors(&with_inclusions(&other)).contains(fragment) {
                 problem = Some("has no such heading");
             }
@@ -120,7 +120,7 @@ fn every_link_resolves() {
             }
         }
     }
-    assert!(all.len() > 5, "only {all:?}");
+    assert!(all.len() > 5, "found only {all:?}");
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 

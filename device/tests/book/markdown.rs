@@ -15,7 +15,7 @@ pub(crate) fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-/// Escapes `<` outside `code`, so that it does not start a tag.
+/// Escapes `<` outside code spans, so that it does not start a tag.
 pub(crate) fn without_tags(text: &str) -> String {
     let parts = text.split('`').enumerate();
     let parts = parts.map(|(n, part)| if n % 2 == 0 { part.replace('<', "\\<") } else { part.to_owned() });

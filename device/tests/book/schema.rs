@@ -46,7 +46,7 @@ impl<'a> Node<'a> {
 
     fn at(root: &'a Schema, place: &'a Value) -> Self {
         let mut value = place;
-        // schemars represents an optional value as `anyOf` the type and null.
+        // schemars represents an optional value as `anyOf` with two members: the type and null.
         if let Some(either) = value["anyOf"].as_array()
             && let [one, other] = either.as_slice()
             && other["type"] == "null"

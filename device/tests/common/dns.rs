@@ -13,7 +13,7 @@ use hickory_proto::rr::{Name, RData, Record};
 
 use super::TIMEOUT;
 
-/// TTL in seconds of all records, and of the answer that a name has no records.
+/// TTL of all records and of negative answers, in seconds.
 const TTL: u32 = 1;
 
 /// Maximum number of records in a UDP answer. To receive more records, a client must use TCP.
@@ -135,7 +135,7 @@ impl State {
         let found = records.into_iter().flatten().filter(of_type);
         answer.add_answers(found.map(|data| Record::from_rdata(query.name().clone(), TTL, data.clone())));
         if answer.answers.is_empty() {
-            // RFC 2308, section 5: the SOA record contains the TTL of this answer.
+            // RFC 2308, section 5: the SOA record contains the TTL of a negative answer.
             let soa = RData::SOA(SOA::new(Name::root(), Name::root(), 1, 1, 1, 1, TTL));
             answer.authorities.push(Record::from_rdata(Name::root(), TTL, soa));
             if records.is_none() {

@@ -47,7 +47,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Starts a daemon with the device `id` on this fabric, and the extra top-level keys in `more`.
+    /// Starts a daemon with device `id` on the given fabric, and with the extra top-level keys in `more`.
     pub(crate) fn start(id: u16, fabric: &Value, more: &[(&str, Value)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (socket, control) = (folder.path().join("hca.sock"), folder.path().join("control.sock"));
@@ -178,14 +178,14 @@ pub(crate) fn exchange(from: &mut Machine, to: &mut Machine, n: u32) {
         from.fill(0, &bytes);
         to.post_recv(n, slot, AT, len);
         from.send(n, slot, SEND, &[data_unit(DATA_KEY, VA, len)]);
-        assert_eq!(from.completion(n, slot.into()), 0, "SEND of {len} bytes");
+        assert_eq!(from.completion(n, slot.into()), 0, "the SEND of {len} bytes succeeds");
         assert_eq!(to.completion(n, slot.into()), 0);
         assert_eq!(to.data(AT, bytes.len()), bytes);
     }
     let bytes = pattern(n, 1 << 20);
     from.fill(0, &bytes);
     from.send(n, 5, WRITE, &write_to(AT, 1 << 20));
-    assert_eq!(from.completion(n, 5), 0, "WRITE");
+    assert_eq!(from.completion(n, 5), 0, "the WRITE succeeds");
     assert_eq!(to.data(AT, bytes.len()), bytes);
 }
 
@@ -197,8 +197,8 @@ pub(crate) fn write_message(from: &mut Machine, to: &mut Machine, n: u32, number
     from.fill(0, &bytes);
     from.send(n, number % SLOTS, WRITE, &write_to(AT, LEN));
     let index = u64::from(number % (1 << LOG_CQES));
-    assert_eq!(from.completion(n, index), 0, "WRITE {number}");
-    assert!(to.data(AT, bytes.len()) == bytes, "content of WRITE {number}");
+    assert_eq!(from.completion(n, index), 0, "WRITE {number} succeeds");
+    assert!(to.data(AT, bytes.len()) == bytes, "WRITE {number} transfers its data");
     // Return the entry to the device.
     from.driver.poke(page(n) + CQ + 32 * index + 31, &[0x80]);
 }

@@ -30,7 +30,7 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < end, "{what}: not within {TIMEOUT:?}");
+        assert!(Instant::now() < end, "timed out after {TIMEOUT:?} waiting for {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -16,7 +16,7 @@ const FIRST: u32 = 16;
 /// Number of rounds. In each round, every QP sends one message.
 const ROUNDS: u32 = 4;
 
-/// Offsets in the page of guest memory that belongs to each QP.
+/// Offsets in a QP's page of guest memory.
 const SQ: u64 = 0;
 const RQ: u64 = 0x400;
 const CQ: u64 = 0x800;
@@ -113,26 +113,26 @@ fn verify(machine: &mut Machine, n: u32, sender: (u8, u32)) {
         let expected = message(sender.0, sender.1, round);
         let received = machine.peek(page(n) + IN + u64::from(round * IN_LEN), IN_LEN as usize);
         let (body, rest) = received.split_at(expected.len());
-        assert!(body == expected && rest.iter().all(|byte| *byte == 0), "message {round} to QP {n}");
+        assert!(body == expected && rest.iter().all(|byte| *byte == 0), "QP {n} receives message {round}");
 
         let mut completed = [false; 2];
         for slot in 2 * round..2 * round + 2 {
             let entry = machine.peek(page(n) + CQ + u64::from(slot) * 32, 32);
-            assert_eq!(entry[..4], qpn(n).to_le_bytes(), "QPN of the CQE");
-            assert_eq!(entry[0x18..0x1c], (round * SLOT).to_le_bytes(), "WQE of the CQE");
+            assert_eq!(entry[..4], qpn(n).to_le_bytes(), "the CQE has the QPN of its QP");
+            assert_eq!(entry[0x18..0x1c], (round * SLOT).to_le_bytes(), "the CQE has the offset of its WQE");
             let is_send = entry[0x1d] == 1;
             let (opcode, len) = if is_send { (SEND, None) } else { (0x04, Some(expected.len())) };
             assert_eq!((entry[0x1c], entry[0x1f]), (opcode, 0), "QP {n}: {entry:02x?}");
             let bytes = u32::from_le_bytes(entry[0x14..0x18].try_into().unwrap());
-            assert!(len.is_none_or(|len| bytes as usize == len), "length {bytes}");
+            assert!(len.is_none_or(|len| bytes as usize == len), "the CQE reports {bytes} bytes");
             completed[usize::from(is_send)] = true;
         }
-        assert_eq!(completed, [true; 2], "a completion of either queue");
+        assert_eq!(completed, [true; 2], "both queues have a completion");
     }
     // Each message fits into one packet, so the PSNs have advanced by the number of rounds.
     let psn = (FIRST_PSN + ROUNDS) & 0xff_ffff;
     for offset in [0x6c, 0x7c, 0x84] {
-        assert_eq!(machine.context_word(qpn(n), offset), psn, "PSN at {offset:#x} in the context");
+        assert_eq!(machine.context_word(qpn(n), offset), psn, "the context has the PSN at {offset:#x}");
     }
 }
 

@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// `endure` also checks that a second device on the same fabric can still exchange frames.
+/// The fuzz target `endure` also checks that a second device on the same fabric can still exchange frames.
 #[test]
 fn memory_use_under_hostile_driver_is_bounded() {
     let _alone = alone();
@@ -51,7 +51,10 @@ fn memory_use_under_hostile_driver_is_bounded() {
     println!(
         "{operations} operations in {took:.2?}: {settled} bytes after a quarter of them, at most {most}"
     );
-    assert!(most <= settled + SLACK, "{settled} bytes after a quarter of the operations, {most} later");
+    assert!(
+        most <= settled + SLACK,
+        "memory use grew from {settled} bytes after a quarter of the operations to {most} bytes"
+    );
 }
 
 #[allow(

@@ -51,7 +51,7 @@ fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl F
     let ns = took.as_nanos() / u128::from(commands);
     println!("{what}: {count} in {took:.2?}, {ns} ns a command; {} bytes each", grown / count);
     // Allow 1 MiB, because the allocator requests memory in large units.
-    assert!(grown <= count * bytes_each + (1 << 20), "{what}: {grown} bytes for {count}");
+    assert!(grown <= count * bytes_each + (1 << 20), "{what}: {count} objects use {grown} bytes");
 }
 
 /// JingZhao interface, sections 3.3 and 12 (row J-09).
@@ -64,8 +64,8 @@ fn default_profile_allows_all_qps() {
         (0..QPS).for_each(|qpn| machine.connect(qpn, &rc(qpn, 0, 1, 2)));
     });
     for qpn in [0, 1, QPS / 2, QPS - 1] {
-        assert_eq!(machine.context_word(qpn, 0x08) >> 28, 3, "state in ICM of QP {qpn:#x}");
-        assert_eq!(machine.context_word(qpn, 0x18), qpn, "remote QPN in ICM of QP {qpn:#x}");
+        assert_eq!(machine.context_word(qpn, 0x08) >> 28, 3, "QP {qpn:#x} is in RTS in ICM");
+        assert_eq!(machine.context_word(qpn, 0x18), qpn, "ICM has the remote QPN of QP {qpn:#x}");
     }
     (0..QPS).for_each(|qpn| machine.ok(Op::ToRst, 3, qpn, &[]));
     measured("the same QPs again", QPS.into(), u64::from(QPS), 256, || {
@@ -83,7 +83,7 @@ fn default_profile_allows_all_cqs() {
     measured("CQs", CQS.into(), CQS.into(), 128, || {
         (0..CQS).for_each(|cqn| machine.create_cq(&cqc(cqn, 1, 7)))
     });
-    assert_ne!(machine.command(Op::Sw2HwCq, 0, CQS, &[0; 64]), 0, "CQ number beyond the table");
+    assert_ne!(machine.command(Op::Sw2HwCq, 0, CQS, &[0; 64]), 0, "a CQ number beyond the table is rejected");
     (0..CQS).for_each(|cqn| machine.ok(Op::Hw2SwCq, 0, cqn, &[]));
     machine.create_cq(&cqc(CQS, 1, 7));
 }
@@ -117,7 +117,7 @@ fn default_profile_allows_all_regions() {
         }
     });
     (0..MPTS).for_each(|index| machine.ok(Op::Hw2SwMpt, 0, index, &[]));
-    assert_ne!(machine.command(Op::Hw2SwMpt, 0, 0, &[]), 0, "none is left");
+    assert_ne!(machine.command(Op::Hw2SwMpt, 0, 0, &[]), 0, "a region cannot be destroyed twice");
 }
 
 /// To use the last MTT entry, the test moves a CQ to that entry's page and makes the device write a CQE.
@@ -138,7 +138,7 @@ fn default_profile_mtt_entries_are_usable() {
     machine.ok(Op::ResizeCq, 1, 1, &[5, 0, 0, 0, 0, 0, 0, 3]);
     machine.ring_doorbell(1, doorbell(5, 0, 0x00, 1));
     machine.turn();
-    assert_eq!(machine.word(BUFFERS + 2 * PAGE), 5, "QPN of the CQE of a NOP");
+    assert_eq!(machine.word(BUFFERS + 2 * PAGE), 5, "the CQE of the NOP has the QPN");
 }
 
 /// JingZhao interface, sections 1.6 and 12 (row J-02): each QP uses its own doorbell page.
@@ -163,7 +163,7 @@ fn every_uar_page_accepts_doorbells() {
     while machine.turn().1 {}
     let mut rung: Vec<u32> = (0..PAGES).map(|slot| machine.word(BUFFERS + u64::from(slot) * 32)).collect();
     rung.sort_unstable();
-    assert!(rung.into_iter().eq(0..PAGES), "one completion for each QP");
+    assert!(rung.into_iter().eq(0..PAGES), "each QP has one completion");
 }
 
 /// With an emulated IOMMU, the VMM maps and unmaps each page as a separate range.
@@ -200,7 +200,7 @@ fn unused_table_entries_use_no_memory() {
     measured("largest tables, empty", 1, 1, 1 << 20, || {
         machine.ok(Op::InitHca, 0, 0, &layout(24, 24, 32).emit())
     });
-    // Contexts are 256 bytes long, so the contexts of these QPs are in 64 distant pages of ICM.
+    // Contexts are 256 bytes long, so the contexts of these QPs are in 64 pages of ICM that are far apart.
     measured("QPs far apart", 64, 64, 16 << 10, || {
         for n in 0..64 {
             let qpn = n << 18;

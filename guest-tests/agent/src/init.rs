@@ -34,7 +34,7 @@ pub fn run() -> ! {
 /// Serves the host over the agent's virtio-serial port until a shutdown step arrives.
 ///
 /// # Errors
-/// The port does not exist or cannot be opened.
+/// Fails if the port does not exist or cannot be opened.
 pub fn serve_port() -> Result<()> {
     let path = wait_for_port()?;
     let port =

@@ -102,7 +102,7 @@ mod tests {
             let mut pieces = [0u8; 100];
             fill(7, 0, &mut pieces[..cut]);
             fill(7, cut as u64, &mut pieces[cut..]);
-            assert_eq!(pieces, whole, "cut at {cut}");
+            assert_eq!(pieces, whole, "the content is the same if cut at {cut}");
         }
     }
 

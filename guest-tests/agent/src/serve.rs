@@ -35,7 +35,7 @@ impl Agent {
     /// Serves requests until the input ends or a shutdown step has been answered.
     ///
     /// # Errors
-    /// Reading or writing fails. Invalid requests are not errors.
+    /// Fails if the input cannot be read or the output cannot be written. Invalid requests are not errors.
     pub fn serve(&mut self, mut input: impl BufRead, mut output: impl Write) -> Result<()> {
         let mut line = String::new();
         loop {
@@ -59,7 +59,7 @@ impl Agent {
     /// Executes one step in this process, for a host that drives a device without a guest.
     ///
     /// # Errors
-    /// The step fails.
+    /// Returns the failure of the step.
     pub fn call<C: Call>(&mut self, step: C) -> Result<C::Answer, Failure> {
         let result = self.run(step.into()).map_err(|error| into_failure(&error));
         Response { id: 0, result }.into_answer::<C>()
@@ -69,7 +69,7 @@ impl Agent {
     /// wait for the notification before it sends.
     ///
     /// # Errors
-    /// No HCA is open.
+    /// Fails if no HCA is open.
     pub fn announce(&mut self, posted: Sender<()>) -> Result<()> {
         self.hca()?.announce(posted);
         Ok(())

@@ -28,7 +28,7 @@ const TIMEOUT_MS: u32 = 60_000;
 pub(crate) struct Sizes {
     pub(crate) arena_mib: u32,
     pub(crate) icm: IcmOptions,
-    /// Log2 of the number of entries of a CQ. Several queue pairs share one CQ.
+    /// Log2 of the number of entries in a CQ. Several queue pairs share one CQ.
     pub(crate) log_cq: u8,
 }
 

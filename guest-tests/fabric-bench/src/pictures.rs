@@ -20,7 +20,7 @@ const FONT: &str = "sans-serif";
 struct Line {
     title: String,
     color: RGBColor,
-    /// Whether the line shows hcad. Such a line has markers.
+    /// Whether the line shows hcad rather than a reference. Only lines of hcad have markers.
     ours: bool,
     points: Vec<(f64, f64)>,
 }
@@ -210,14 +210,18 @@ mod tests {
         let titles: Vec<_> = lines.iter().map(|line| line.title.as_str()).collect();
         assert_eq!(titles, ["WRITE, ring", "raw UDP with GSO"]);
         assert_eq!(lines[0].points, [(64.0, 2.0), (1_048_576.0, 7.0)]);
-        assert_eq!(lines[1].points.len(), 1 + 5, "as fast for all longer messages");
+        assert_eq!(lines[1].points.len(), 1 + 5, "the UDP bandwidth is repeated for longer messages");
     }
 
     #[test]
     fn pictures_are_drawn_only_for_measured_series() {
         let folder = tempfile::tempdir().unwrap();
         draw(folder.path(), &figures(&[("udp_4k_bw", 9.0)])).unwrap();
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing of ours");
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            0,
+            "no chart is drawn without figures of hcad"
+        );
         let figures = figures(&[
             ("udp_64b_rate", 5e6),
             ("ring_scale_rc_send_64b_rate_16qp", 1e6),

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_symbols_are_recognized_by_address() {
+    fn kernel_symbols_are_recognised_by_address() {
         let symbol = Symbol::parse("\tffffffff81a23456 do_epoll_wait").unwrap();
         assert_eq!(symbol, Symbol { is_kernel: true, name: "do_epoll_wait" });
         assert_eq!(stage(&[symbol]), "sleep");

@@ -25,7 +25,7 @@ pub(crate) const PINGS: u32 = 5_000;
 pub(crate) const SIZES: [u32; 9] =
     [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
 
-/// The baselines, to which results for HCAs are compared.
+/// The baselines with which the results for HCAs are compared.
 pub(crate) struct Yardstick {
     pub(crate) bandwidth: Reference,
     pub(crate) rate: Reference,

@@ -61,7 +61,7 @@ impl Added {
     /// Reads the list from the cache.
     ///
     /// # Errors
-    /// The list cannot be read or contains an invalid name.
+    /// Fails if the list cannot be read or contains an invalid name.
     pub fn read(cache: &Path) -> Result<Self> {
         let path = cache.join(LIST);
         let text = match fs::read_to_string(&path) {
@@ -75,7 +75,7 @@ impl Added {
     /// Writes the list to the cache.
     ///
     /// # Errors
-    /// The list cannot be written.
+    /// Fails if the list cannot be written.
     pub fn write(&self, cache: &Path) -> Result<()> {
         let path = cache.join(LIST);
         let text: String = self.names().map(|name| format!("{name}\n")).collect();

@@ -120,7 +120,7 @@ impl Apt {
     /// Reads the package lists of the machine's first archive that has the release's suites.
     ///
     /// # Errors
-    /// apt is missing, or none of the machine's archives responds.
+    /// Fails if apt is missing, or if none of the machine's archives responds.
     pub(super) fn open(
         dir: &Path,
         etc_apt: &Path,
@@ -140,7 +140,7 @@ impl Apt {
     /// a few seconds for each file.
     ///
     /// # Errors
-    /// None of the machine's archives responds. The error contains apt's messages.
+    /// Fails if none of the machine's archives responds. The error contains apt's messages.
     pub(super) fn probe(dir: &Path, etc_apt: &Path) -> Result<()> {
         let release = Release::Stable(Suite::Trixie);
         Self::update(dir, etc_apt, Kind::Binary, Component::Main, release, PROBE_OPTIONS).map(drop)
@@ -180,7 +180,7 @@ impl Apt {
     /// Returns the packages that apt would install for `names` on an empty system. Recommended packages are left out.
     ///
     /// # Errors
-    /// apt finds no solution.
+    /// Fails if apt finds no solution.
     pub(super) fn resolve(&self, names: &[&str], release: Release) -> Result<Vec<Package>> {
         let fixed = ["-s", "-qq", "--no-install-recommends", "-t", release.preferred(), "install"];
         let plan = self.get(fixed.iter().chain(names), None)?;
@@ -193,7 +193,7 @@ impl Apt {
     /// lists.
     ///
     /// # Errors
-    /// A package cannot be downloaded.
+    /// Fails if a package cannot be downloaded.
     pub(super) fn download(&self, packages: &[Package], into: &Path, progress: &Line) -> Result<u64> {
         if packages.is_empty() {
             return Ok(0);
@@ -221,7 +221,7 @@ impl Apt {
     /// Downloads the upstream files of a source package, without Debian's changes, to the empty directory `into`.
     ///
     /// # Errors
-    /// The archive does not have this version.
+    /// Fails if the archive does not have this version.
     pub(super) fn download_upstream(&self, package: &Package, into: &Path) -> Result<PathBuf> {
         let wanted = format!("{}={}", package.name, package.version);
         self.get(["-qq", "source", "--download-only", "--tar-only", &wanted], Some(into))?;
@@ -249,7 +249,7 @@ impl Apt {
 /// Unpacks one downloaded package below `root`, without running its maintainer scripts.
 ///
 /// # Errors
-/// dpkg-deb rejects the package.
+/// Fails if dpkg-deb rejects the package.
 pub(super) fn unpack(package: &Path, root: &Path) -> Result<()> {
     run(Command::new("dpkg-deb").arg("-x").arg(package).arg(root)).map(drop)
 }
@@ -263,7 +263,7 @@ pub(super) fn missing_tool() -> Option<&'static str> {
 /// Runs a program and returns its standard output.
 ///
 /// # Errors
-/// The program cannot be started, or it fails. In the latter case, the error contains its standard error.
+/// Fails if the program cannot be started or exits with an error. The message then includes its standard error.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
     let (status, errors) = (output.status, String::from_utf8_lossy(&output.stderr));

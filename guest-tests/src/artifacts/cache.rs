@@ -21,7 +21,7 @@ pub(super) struct Work {
 /// changed afterwards.
 ///
 /// # Errors
-/// The entry cannot be created.
+/// Fails if the entry cannot be created.
 pub(super) fn entry(cache: &Path, name: &str, make: impl FnOnce(&Work) -> Result<()>) -> Result<PathBuf> {
     let entry = cache.join(name);
     if entry.exists() {

@@ -53,7 +53,7 @@ impl Clang {
     /// `suite`.
     ///
     /// # Errors
-    /// A package cannot be fetched.
+    /// Fails if a package cannot be fetched.
     pub(super) fn fetch(work: &Work, suite: Suite) -> Result<Self> {
         let folder = work.scratch.join("clang");
         let own = Work { entry: folder.join("entry"), scratch: folder.join("scratch") };
@@ -73,7 +73,7 @@ impl Clang {
     /// Compiles a file. Headers are also searched for in the directories `includes`.
     ///
     /// # Errors
-    /// The file does not compile.
+    /// Fails if the file does not compile.
     pub(super) fn compile(
         &self,
         target: Target,
@@ -98,11 +98,11 @@ impl Clang {
 
     /// Links an object file into a program, together with those object files in `others` that it needs.
     ///
-    /// The linker is started directly with the loader of its own release. The compiler would start it without that
-    /// loader.
+    /// The linker is started directly, with the loader of its own release, because the compiler would start it without
+    /// that loader.
     ///
     /// # Errors
-    /// A symbol is missing.
+    /// Fails if a symbol is missing.
     pub(super) fn link(&self, object: &Path, others: &[PathBuf], program: &Path) -> Result<()> {
         let libraries = self.root.join("usr/lib/x86_64-linux-gnu");
         let mut command = self.tool("ld.lld");
@@ -118,7 +118,7 @@ impl Clang {
     /// Deletes the compiler.
     ///
     /// # Errors
-    /// A file cannot be deleted.
+    /// Fails if a file cannot be deleted.
     pub(super) fn remove(self) -> Result<()> {
         fs::remove_dir_all(&self.root).with_context(|| format!("cannot remove {}", self.root.display()))
     }

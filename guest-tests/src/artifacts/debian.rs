@@ -174,7 +174,7 @@ impl Disks {
     /// Returns the disks for guests with `kernel` and the added packages. Creates the images that are not cached.
     ///
     /// # Errors
-    /// Packages cannot be fetched, or an image cannot be created.
+    /// Fails if packages cannot be fetched, or if an image cannot be created.
     pub fn obtain(cache: &Path, kernel: &Kernel, added: &Added) -> Result<Self> {
         Self::of(cache, kernel, &with_added(cache, added)?)
     }
@@ -304,7 +304,7 @@ fn with(cache: &Path, names: &[&str], unstable: &[&str], wanted: &dyn Fn(&str) -
                 component: Component::Main,
                 wanted: &|package| unstable.contains(&package.name.as_str()),
             };
-            // The state of an apt instance belongs to one release.
+            // Use a separate directory, because the state of an apt instance belongs to one release.
             let scratch = work.scratch.join("unstable");
             set.fetch(&Work { entry: work.entry.clone(), scratch })?;
         }

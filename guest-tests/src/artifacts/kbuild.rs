@@ -42,7 +42,7 @@ impl ModuleBuild {
     /// module directory, and the compiler is the host's.
     ///
     /// # Errors
-    /// The tool chain cannot be fetched, or the user's kernel has no build directory.
+    /// Fails if the tool chain cannot be fetched, or if the user's kernel has no build directory.
     pub fn obtain(cache: &Path, choice: &KernelChoice) -> Result<Self> {
         let kernel = Kernel::obtain(cache, choice)?;
         let suite = match choice {
@@ -89,7 +89,7 @@ impl ModuleBuild {
     /// Returns the command that builds the modules in a directory.
     ///
     /// # Errors
-    /// The directory does not exist or has no makefile.
+    /// Fails if the directory does not exist or has no makefile.
     pub fn command(&self, folder: &Path) -> Result<Command> {
         let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
         let has_rules = ["Kbuild", "Makefile"].iter().any(|name| folder.join(name).is_file());
@@ -174,7 +174,7 @@ fn relocate(made: &Path, root: &Path) -> Result<()> {
             }
         }
     }
-    // The rules of a kernel flavour include the common rules by absolute path.
+    // The rules of a kernel flavour include the common rules by absolute path, so adapt that path.
     let absolute = format!("/{SOURCES}");
     for folder in list(&made.join(SOURCES))? {
         let makefile = folder.join("Makefile");

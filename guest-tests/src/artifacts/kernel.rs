@@ -93,7 +93,7 @@ impl Kernel {
     /// Returns the kernel's configuration, which has lines such as `CONFIG_RDS=m`.
     ///
     /// # Errors
-    /// The configuration file is missing.
+    /// Fails if the configuration file is missing.
     pub fn config(&self) -> Result<String> {
         let beside = self.modules.join("config");
         let of_boot = format!("config-{}", self.release());

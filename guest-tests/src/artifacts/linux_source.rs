@@ -15,7 +15,7 @@ use super::packages::Set;
 /// and must not be changed.
 ///
 /// # Errors
-/// The source cannot be fetched, or the kernel is not Debian's.
+/// Fails if the source cannot be fetched, or if the kernel is not Debian's.
 pub fn folder_of_linux(cache: &Path, choice: &KernelChoice, folder: &str) -> Result<PathBuf> {
     let source = Source::of(cache, choice)?;
     let name = folder.rsplit('/').next().unwrap_or(folder);
@@ -38,7 +38,7 @@ impl Source {
     /// Finds the package with the source of a kernel.
     ///
     /// # Errors
-    /// The kernel is not Debian's, or cannot be fetched.
+    /// Fails if the kernel is not Debian's or cannot be fetched.
     pub(super) fn of(cache: &Path, choice: &KernelChoice) -> Result<Self> {
         let KernelChoice::Stock(suite) = choice else {
             bail!(
@@ -52,10 +52,10 @@ impl Source {
         Ok(Self { package: format!("linux-source-{version}"), suite: *suite, release })
     }
 
-    /// Unpacks directories of the sources into `to`, without the first `parents` parts of their paths.
+    /// Unpacks directories of the sources into `to`, without the first `parents` components of their paths.
     ///
     /// # Errors
-    /// The package cannot be fetched, or lacks a directory.
+    /// Fails if the package cannot be fetched or lacks a directory.
     pub(super) fn unpack(
         &self,
         cache: &Path,

@@ -94,7 +94,7 @@ impl Artifacts {
     /// Finds all parts in `cache`, and fetches missing ones.
     ///
     /// # Errors
-    /// A part cannot be fetched, or an override does not exist.
+    /// Fails if a part cannot be fetched, or if an override does not exist.
     pub fn obtain(cache: &Path, overrides: &Overrides) -> Result<Self> {
         let qemu = match &overrides.qemu {
             Some(program) => QemuProgram::own(program)?,
@@ -140,10 +140,11 @@ impl Artifacts {
         Disks::with_self_test_programs(&self.cache, &self.kernel)
     }
 
-    /// Returns a disk with the kernel's self-tests of network drivers, at their places in the Linux sources.
+    /// Returns a disk with the kernel's self-tests of network drivers, under the same paths as in the Linux source
+    /// tree.
     ///
     /// # Errors
-    /// The source or the compiler cannot be fetched, or a program does not compile.
+    /// Fails if the source or the compiler cannot be fetched, or if a program does not compile.
     pub fn self_tests(&self) -> Result<PathBuf> {
         self_tests::image(&self.cache)
     }
@@ -151,7 +152,7 @@ impl Artifacts {
     /// Returns a disk with Debian's DDP package for `ice`. The machine's archive must have non-free firmware.
     ///
     /// # Errors
-    /// The package cannot be fetched, or the image cannot be created.
+    /// Fails if the package cannot be fetched, or if the image cannot be created.
     pub fn debian_ddp(&self) -> Result<PathBuf> {
         ddp::of_debian(&self.cache)
     }
@@ -159,7 +160,7 @@ impl Artifacts {
     /// Returns the iPXE boot loader as an image that boots like a Linux kernel.
     ///
     /// # Errors
-    /// The boot loader cannot be fetched.
+    /// Fails if the boot loader cannot be fetched.
     pub fn ipxe(&self) -> Result<PathBuf> {
         ipxe::image(&self.cache)
     }
@@ -175,7 +176,7 @@ impl Artifacts {
     /// Returns a disk with rdma-core's own tests. The tests have the same version as rdma-core in the root file system.
     ///
     /// # Errors
-    /// The tests cannot be fetched, or the image cannot be created.
+    /// Fails if the tests cannot be fetched, or if the image cannot be created.
     pub fn rdma_core_tests(&self, rdma_core: RdmaCore) -> Result<PathBuf> {
         rdma_core::tests(&self.cache, rdma_core)
     }
@@ -183,7 +184,7 @@ impl Artifacts {
     /// Returns a disk with NIXL, its UCX, and numpy, at the paths that Python expects below an entry of its search path.
     ///
     /// # Errors
-    /// The wheels cannot be fetched, or the image cannot be created.
+    /// Fails if the wheels cannot be fetched, or if the image cannot be created.
     pub fn nixl(&self) -> Result<PathBuf> {
         nixl::image(&self.cache)
     }
@@ -192,7 +193,7 @@ impl Artifacts {
 /// Returns the cache directory, which is `$HCAD_LAB_CACHE` or else `hcad-lab` in the user's cache directory.
 ///
 /// # Errors
-/// The environment specifies neither a cache directory nor a home directory.
+/// Fails if the environment specifies neither a cache directory nor a home directory.
 pub fn cache_dir() -> Result<PathBuf> {
     let var = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     var("HCAD_LAB_CACHE")
@@ -243,7 +244,7 @@ pub enum NoArchive {
 /// Checks whether one of the machine's archives offers the packages that the lab fetches. Downloads a few kilobytes.
 ///
 /// # Errors
-/// No archive offers these packages.
+/// Fails if no archive offers these packages.
 pub fn probe_archive() -> Result<(), NoArchive> {
     if let Some(program) = apt::missing_tool() {
         return Err(NoArchive::Program(program));
@@ -258,7 +259,7 @@ pub fn probe_archive() -> Result<(), NoArchive> {
 /// Builds the root file system with these added packages if it is not cached.
 ///
 /// # Errors
-/// Packages cannot be fetched, or the image cannot be created.
+/// Fails if packages cannot be fetched, or if the image cannot be created.
 pub fn user_space(cache: &Path, added: &Added) -> Result<()> {
     debian::with_added(cache, added).map(drop)
 }
@@ -266,7 +267,7 @@ pub fn user_space(cache: &Path, added: &Added) -> Result<()> {
 /// Returns the lab's own QEMU, which is fetched if it is not cached.
 ///
 /// # Errors
-/// QEMU cannot be fetched.
+/// Fails if QEMU cannot be fetched.
 pub fn fetched_qemu(cache: &Path) -> Result<QemuProgram> {
     let set = Set {
         name: "QEMU",

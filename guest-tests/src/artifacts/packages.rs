@@ -27,7 +27,7 @@ impl Set<'_> {
     /// Downloads the set, unpacks it below `root` in the cache entry, and writes a manifest next to `root`.
     ///
     /// # Errors
-    /// apt is missing or finds no solution, or a package cannot be fetched.
+    /// Fails if apt is missing or finds no solution, or if a package cannot be fetched.
     pub(super) fn fetch(&self, work: &Work) -> Result<PathBuf> {
         let (state, debs, root) =
             (work.scratch.join("apt"), work.scratch.join("debs"), work.entry.join("root"));
@@ -55,7 +55,7 @@ impl Set<'_> {
 /// Returns the version of a package in a cache entry.
 ///
 /// # Errors
-/// The entry was not built from packages, or does not contain this package.
+/// Fails if the entry was not built from packages or does not contain this package.
 pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
     let found = packages(entry)?.into_iter().find(|one| one.name == package);
     found
@@ -66,7 +66,7 @@ pub(super) fn version(entry: &Path, package: &str) -> Result<String> {
 /// Returns the packages from which a cache entry was built.
 ///
 /// # Errors
-/// The entry was not built from packages.
+/// Fails if the entry was not built from packages.
 pub(super) fn packages(entry: &Path) -> Result<Vec<Package>> {
     let path = entry.join(MANIFEST);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -22,7 +22,7 @@ pub(super) fn compile_system(root: &Path) -> Result<()> {
 /// tracebacks show wrong paths, but nothing else is affected.
 ///
 /// # Errors
-/// The system has no Python, or a module does not compile.
+/// Fails if the system has no Python, or if a module does not compile.
 pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result<()> {
     let mut command = command(system)?;
     command.args(["-S", "-m", "compileall", "-q"]);
@@ -34,7 +34,7 @@ pub(super) fn compile(system: &Path, tree: &Path, folders: &[PathBuf]) -> Result
 /// Returns the command that starts the Python of `system`, without arguments.
 ///
 /// # Errors
-/// The system has no Python.
+/// Fails if the system has no Python.
 pub(super) fn command(system: &Path) -> Result<Command> {
     let programs = versioned(&system.join("usr/bin"))?;
     // `python3` is a symbolic link to the interpreter, which is a regular file.

@@ -53,7 +53,7 @@ const HELPERS: &[Helper] = &[
 /// older kernels, too (`Documentation/dev-tools/kselftest.rst`).
 ///
 /// # Errors
-/// The source or the compiler cannot be fetched, or a program does not compile.
+/// Fails if the source or the compiler cannot be fetched, or if a program does not compile.
 pub(super) fn image(cache: &Path) -> Result<PathBuf> {
     let source = Source::of(cache, &KernelChoice::default())?;
     let tools = debian(cache)?.join("root");

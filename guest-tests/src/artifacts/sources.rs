@@ -43,7 +43,7 @@ impl Archive {
     /// Returns the archives listed in `etc_apt` (normally `/etc/apt`), without duplicates and in apt's order.
     ///
     /// # Errors
-    /// The source lists cannot be read or contain no Debian archive.
+    /// Fails if the source lists cannot be read or contain no Debian archive.
     pub(super) fn of_machine(etc_apt: &Path) -> Result<Vec<Self>> {
         let mut archives = Vec::new();
         for file in source_files(etc_apt) {

@@ -39,7 +39,7 @@ enum State {
     Skipped,
 }
 
-/// A check, which is one line of the output.
+/// A check and its result, printed as one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Check {
     name: &'static str,
@@ -68,7 +68,7 @@ impl Doctor {
     /// Prints one line per check, and returns whether guests can boot.
     ///
     /// # Errors
-    /// The output cannot be written.
+    /// Fails if the output cannot be written.
     pub fn run(self) -> Result<bool> {
         let progress = Line::begin("doctor");
         progress.show(if self.offline {

@@ -9,7 +9,8 @@ use engine::{Instant, Service};
 
 /// Minimum time between notifications for a flow. IBTA annex A17 leaves the value to the device.
 const INTERVAL: Duration = Duration::from_micros(50);
-/// Maximum delay on a rate-limited flow or a slow link. It covers several bursts at the minimum rate.
+/// How late an action may be on a rate-limited flow or a slow link. Several bursts at the minimum rate fit into this
+/// time.
 const SLOW: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
@@ -49,8 +50,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Returns the maximum delay of a due action. Simulated time advances from event to event, so only rate limits and
-    /// slow links cause delays.
+    /// Returns how late an action may be. Simulated time advances from event to event, so only rate limits and slow
+    /// links make an action late.
     pub(super) fn slack(&self, id: SideId) -> Duration {
         if self.side(id).congestion.notified || self.plan.frames_per_step < u32::MAX {
             SLOW

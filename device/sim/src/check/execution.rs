@@ -8,7 +8,7 @@ use crate::key_op::KeyOp;
 use crate::plan::{Area, CELLS, Op, Pair, va};
 use engine::{Access, AtomicOp, Fence, SendOp};
 
-/// The effects of requests that a [`Cursor`] tracks.
+/// The kind of effects that a [`Cursor`] tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Data written at the responder by SENDs, WRITEs and atomics.
@@ -17,7 +17,7 @@ pub(super) enum Role {
     Requester,
     /// Key operations posted by the owner of the memory.
     Owner,
-    /// Keys invalidated at the end of READs.
+    /// Local keys that READs invalidate once their data has arrived.
     Reader,
 }
 
@@ -56,7 +56,7 @@ impl Cursor {
         })
     }
 
-    /// Returns the request with the next expected effect.
+    /// Returns the request whose effect is expected next.
     fn next(&mut self, ops: &[Op]) -> Result<usize, Violation> {
         while let Some(op) = ops.get(self.op) {
             if self.offset < self.due(op) {
@@ -104,7 +104,7 @@ fn is_send(op: &Op) -> bool {
     matches!(op.request.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. })
 }
 
-/// Returns the area that contains byte `offset` of a list of areas, and the offset within that area.
+/// Returns the area that contains byte `offset` of the concatenated areas, and the offset within that area.
 pub(super) fn locate(areas: &[Area], offset: usize) -> Option<(Area, usize)> {
     let mut skip = offset;
     for &area in areas {
@@ -124,7 +124,7 @@ impl Checker<'_> {
         match event {
             HostEvent::Write { key, va, data, access: Access::LocalWrite } if self.is_returned(id, *va) => {
                 let ops = &pair.lives[life].sides[id.side].ops;
-                // Original values that the atomics must return. A value is unset until the peer has executed the
+                // Original values that the atomics must return. A value is unset until the peer has executed its
                 // atomic.
                 let originals = self.side(peer).originals.clone();
                 let bytes = |index: usize, op: &Op| match op.request.op {

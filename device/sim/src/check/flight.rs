@@ -261,7 +261,7 @@ impl Flight {
         self.progress(now, before, overdue);
     }
 
-    /// Acknowledges all packets before `to` that need no response data.
+    /// Acknowledges the packets before `to`, up to the first request that needs response data.
     fn advance(&mut self, ops: &[Op], to: u32) {
         while self.unacked < to {
             let nth = self.ends.partition_point(|&end| end <= self.unacked);

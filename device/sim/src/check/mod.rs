@@ -7,9 +7,9 @@
 //! | RC and XRC execute every request once, in order, with the right bytes, and access no other byte | `execution` |
 //! | RC and XRC send, retry, wait and give up as specified | `flight` |
 //! | READ responses carry the right bytes, and are sent only for executed READs | `reads` |
-//! | no packet is accepted across partitions | `partition` |
+//! | no packet from another partition is accepted | `partition` |
 //! | no request causes more replies than permitted | `amplification` |
-//! | each request of a shared queue is fetched by one QP, and an XRC message uses the SRQ that it names | `shared` |
+//! | each request of a shared queue is fetched by exactly one QP, and an XRC message uses the SRQ that it names | `shared` |
 //! | Last WQE Reached is raised | `side` |
 //! | congestion notifications are sent only for ECN-marked data, and not too often | `congestion` |
 //! | UC and UD deliver messages completely or not at all, and only if the keys permit the access | `unreliable` |
@@ -50,7 +50,7 @@ macro_rules! ensure {
 }
 use ensure;
 
-/// Returns the number of packets of a message or of a READ response, at least 1.
+/// Returns the number of packets in a message or in a READ response, which is at least 1.
 fn packet_count(len: u32, mtu: usize) -> u32 {
     u32::try_from((len as usize).div_ceil(mtu).max(1)).expect("a packet has at least one byte")
 }
@@ -66,11 +66,11 @@ pub struct Checker<'a> {
     plan: &'a Plan,
     now: Instant,
     sides: Vec<[Side; 2]>,
-    /// Datagrams being delivered. There is one entry per receiver. It is removed once the receiver has reported the
+    /// Datagrams being delivered. There is one entry per receiver, which is removed once the receiver has reported the
     /// datagram.
     arrivals: Vec<Arrival>,
     queues: BTreeMap<usize, SharedQueue>,
-    /// Current P_Keys of each side.
+    /// Current P_Keys of both sides of each pair.
     pkeys: Vec<[Pkey; 2]>,
     /// P_Key of the packet being delivered, if it belongs to another partition.
     foreign_pkey: Option<Pkey>,

@@ -1,7 +1,7 @@
-//! Checks READ responses: each must carry the bytes that its PSN addresses in a READ of this connection.
+//! Checks READ responses: each must carry the bytes that belong to its PSN in a READ of this connection.
 //!
-//! The simulation also injects stale READs, which duplicate no request (see `stale`). A response to a stale READ fails
-//! this check, because its PSN belongs to another request or to other bytes.
+//! The simulation also injects stale READs, which are not duplicates of any request (see `stale`). A response to a
+//! stale READ fails this check, because its PSN belongs to a different request or to different bytes.
 
 use protocol::roce::{Ext, Packet};
 

@@ -24,7 +24,7 @@ use engine::{
 /// Maximum time until a receive request posted in ERR is flushed (JingZhao interface, section 10.5).
 const LATE_RECEIVE: Duration = Duration::from_millis(10);
 
-/// Numbers of requests posted to a queue and completed.
+/// Counts the posted and the completed requests of a queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ledger {
     pub(super) posted: usize,
@@ -35,17 +35,17 @@ pub(super) struct Ledger {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) life: usize,
-    /// QP state as known to software from its own transitions, from completions and from events.
+    /// QP state as software sees it: from its own transitions, from completions and from events.
     pub(super) state: State,
     pub(super) sends: Ledger,
     pub(super) recvs: Ledger,
-    /// Time at which each request was posted.
+    /// Time at which each send request was posted.
     pub(super) sent_at: Vec<Instant>,
     received_at: Vec<Instant>,
     broken_at: Option<Instant>,
     /// For each send request, the number of packets seen.
     pub(super) packets: Vec<u32>,
-    /// One past the index of the newest send request that has sent a packet.
+    /// One past the index of the newest send request of which a packet has been sent.
     started: usize,
     /// In SQD, the index of the first send request that must not start.
     may_start: usize,
@@ -282,8 +282,8 @@ impl Checker<'_> {
                     side.flight.transmissions()
                 );
                 if let Some(unreachable) = unreachable.filter(|_| retries == 7) {
-                    // Upper bound: the sum of all timeouts, plus slack for packets in flight or an RNR wait when the
-                    // connection was cut.
+                    // Upper bound: the sum of all timeouts, plus slack for packets that were in flight, or an RNR wait
+                    // that was in progress, when the connection was cut.
                     let timeouts: Duration =
                         (0..=life.retry_count).map(|retries| pair.ack_timeout.after(retries)).sum();
                     let longest = timeouts
@@ -356,7 +356,7 @@ impl Checker<'_> {
                     side.flush == Flush::Each,
                     "the engine flushed a request, but the owner of the engine must flush this QP"
                 );
-                // If the remaining packets of the message named another SRQ, the receive request of the message is
+                // If the remaining packets of the message named a different SRQ, the receive request of the message is
                 // flushed before the event is raised.
                 let mut takers = self.ops(id.peer()).iter().filter(|op| op.takes_receive());
                 if takers.nth(nth).is_some_and(|op| op.changes_srq.is_some()) {
@@ -396,7 +396,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks that the n-th receive request completes for the n-th message that consumes a receive request.
+    /// Checks that the n-th receive request completes with the n-th message that consumes a receive request.
     fn receive_reliable(&self, id: SideId, nth: usize, done: &RecvDone) -> Result<(), Violation> {
         let (side, peer) = (self.side(id), self.side(id.peer()));
         let ops = &self.ops(id.peer())[..peer.sends.posted];
@@ -412,7 +412,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks that a QP in ERR whose owner flushes its requests has not fetched more requests than necessary.
+    /// Checks, for a QP in ERR whose requests are flushed by its owner, that the engine has not fetched more of them
+    /// than necessary.
     pub(super) fn check_unfetched_requests(&self, id: SideId, host: &SimHost) -> Result<(), Violation> {
         let (pair, side) = (self.pair(id), self.side(id));
         let taken = host.queues.get(&pair.ends[id.side].qpn.get()).map_or([0; 2], |queues| queues.taken);

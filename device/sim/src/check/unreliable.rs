@@ -168,8 +168,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Determines the receivers of a multicast datagram. Each group member must receive a copy if it would receive a
-    /// unicast datagram.
+    /// Determines the receivers of a multicast datagram. Each group member must receive a copy if it would accept the
+    /// same datagram as a unicast.
     pub(super) fn expect_multicast_copies(&mut self, node: usize, frame: &RoceFrame<'_>) {
         let groups = self.plan.groups.iter().filter(|group| frame.encap.ip.dst() == group.gid);
         let mut taken = std::collections::BTreeMap::<_, usize>::new();
@@ -289,7 +289,7 @@ impl Checker<'_> {
         };
         let to = op.request.ud.as_ref().ok_or("the request has no destination")?;
         let own = pair.ends[id.side].qkey;
-        // IBTA 10.2.5: a controlled Q_Key is replaced with the Q_Key of the QP.
+        // IBTA 10.2.5: a controlled Q_Key is replaced with the Q_Key of the sending QP.
         let qkey = if to.qkey.get() >> 31 == 1 { own } else { to.qkey };
         let source = pair.ends[id.side].qpn;
         ensure!(

@@ -120,8 +120,8 @@ fn draw_pair(rng: &mut ChaCha8Rng, index: usize, services: &[Service]) -> Pair {
     }
 }
 
-/// Draws the ACK timeout. Every other pair uses a doubling timeout, which starts lower so that a connection still fails
-/// quickly.
+/// Draws the ACK timeout. Every second pair uses a doubling timeout, which starts lower so that a connection still
+/// fails quickly.
 fn draw_ack_timeout(rng: &mut ChaCha8Rng, index: usize) -> AckTimeout {
     let timeout = Duration::from_nanos(4096 << rng.random_range(7..11));
     if index % 2 == 1 { AckTimeout::doubling(timeout / 4) } else { AckTimeout::constant(timeout) }

@@ -150,8 +150,8 @@ fn fast_registration(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<
     work
 }
 
-/// Draws requests that use a key of the peer, which is valid from the start. The last request invalidates the key
-/// unless it belongs to a type 1 window.
+/// Draws requests that use one of the peer's keys. The key is valid from the start, and the last request invalidates
+/// it, unless it belongs to a type 1 window.
 fn remote(rng: &mut ChaCha8Rng, pair: &mut Pair, side: usize) -> Vec<Work> {
     let windows = [WindowKind::Type1, WindowKind::Type2B].map(KeyKind::Window);
     let kind = *pick(rng, &[KeyKind::Fast, windows[0], windows[1], windows[1]]);

@@ -43,7 +43,7 @@ pub const TARGET: u32 = 2;
 pub const HOT: u32 = 3;
 pub const PRIVATE: u32 = 4;
 pub const CELLS: u32 = 5;
-/// Region of a shared receive queue's buffers.
+/// Region that holds the buffers of a shared receive queue.
 pub const SHARED: u32 = 6;
 
 /// Size of the GRH at the start of a UD receive buffer, in bytes.
@@ -84,8 +84,8 @@ pub struct Op {
     pub fails: Vec<Status>,
     /// Whether the receiver must reject the message although the request completes successfully.
     pub refused: bool,
-    /// For XRC, the SRQ number that replaces the requested one in all packets except the first, as a hostile peer might
-    /// do.
+    /// For XRC, an SRQ number that replaces the requested one in all packets except the first, to imitate a hostile
+    /// peer.
     pub changes_srq: Option<Srqn>,
 }
 
@@ -249,7 +249,7 @@ pub fn group_path(from: usize, gid: Ipv6Addr) -> Encap {
     Encap { dst_mac, ip: IpAddrs::V6 { src, dst: gid }, ..path(from, from) }
 }
 
-/// Returns the nodes that receive a frame for a MAC address.
+/// Returns the nodes that receive a frame addressed to a MAC address.
 pub fn nodes_of(mac: MacAddr) -> std::ops::Range<usize> {
     if mac.is_multicast() {
         return 0..draw::NODES;

@@ -49,7 +49,11 @@ fn name_is_looked_up_again_when_ttl_has_passed() {
     let mut directory = Directory::new(&[host("a")], at(0));
     assert_eq!(directory.next_lookup(), Some(at(0)));
     assert_eq!(questions(&mut directory, at(0)), [Question::Host("a".into())]);
-    assert_eq!((questions(&mut directory, at(9)), directory.next_lookup()), (vec![], None), "in progress");
+    assert_eq!(
+        (questions(&mut directory, at(9)), directory.next_lookup()),
+        (vec![], None),
+        "the lookup is in progress"
+    );
 
     directory.handle_addresses(at(1), "a", addresses(&[2, 1], 60));
     assert_eq!(change(&mut directory), (vec![1, 2], vec![]));
@@ -57,7 +61,7 @@ fn name_is_looked_up_again_when_ttl_has_passed() {
     assert_eq!(questions(&mut directory, at(60)), []);
     assert_eq!(questions(&mut directory, at(61)).len(), 1);
     directory.handle_addresses(at(61), "a", addresses(&[1, 2], 60));
-    assert_eq!(directory.refresh(|_| false), None, "the order of records has no meaning");
+    assert_eq!(directory.refresh(|_| false), None, "a different order is no change");
     directory.handle_addresses(at(121), "a", addresses(&[3, 2, 2], 60));
     assert_eq!(change(&mut directory), (vec![3], vec![1]));
 }
@@ -115,7 +119,11 @@ fn service_targets_are_looked_up_while_listed() {
     assert_eq!(questions(&mut directory, at(0)).len(), 2);
     directory.handle_addresses(at(0), "b", addresses(&[2], 1000));
     directory.handle_targets(at(0), "_hcad._udp.lab", targets(&["a", "b"], 10));
-    assert_eq!(questions(&mut directory, at(0)), [Question::Host("a".into())], "b is known");
+    assert_eq!(
+        questions(&mut directory, at(0)),
+        [Question::Host("a".into())],
+        "b has been looked up already"
+    );
     directory.handle_addresses(at(0), "a", addresses(&[1], 1000));
     let joined = directory.refresh(|_| false).unwrap().joined;
     let joined: Vec<_> = joined.iter().map(|found| (found.peer.addr.to_string(), &*found.name)).collect();
@@ -151,7 +159,7 @@ fn answer_size_is_bounded() {
     let answered = |ignored| Outcome::Answered { recovered: false, ignored };
     assert_eq!(handle(&mut directory, 1000), answered(1000 - MAX_RECORDS));
     assert_eq!(questions(&mut directory, at(0)).len(), MAX_RECORDS);
-    assert_eq!(handle(&mut directory, 1000), answered(0), "reported once");
+    assert_eq!(handle(&mut directory, 1000), answered(0), "excess records are reported once");
     assert_eq!(handle(&mut directory, MAX_RECORDS), answered(0));
     assert_eq!(handle(&mut directory, 1000), answered(1000 - MAX_RECORDS));
 }

@@ -196,16 +196,16 @@ fn with_default_signals(command: &mut Command) {
     }
 }
 
-/// Runs the command as this user, without a limit on locked memory. The memory of RDMA regions counts towards this
-/// limit, and RDMA hosts are usually set up without it.
+/// Runs the command as `user`, without a limit on locked memory. RDMA regions count as locked memory, and RDMA hosts
+/// usually do not limit it.
 fn as_user(command: &mut Command, user: &User) {
     let User { uid, gid, groups } = user.clone();
     // SAFETY: between fork and exec, only system calls are made. The list of groups and the limit outlive the calls.
     // The user ID is changed last, because the new user may lack permission for the other changes.
     unsafe {
         command.pre_exec(move || {
-            // Give the streams to the user. If they are pipes of another user, the command cannot open /dev/stdout.
-            // Other kinds of files do not need this.
+            // Give the streams to the user. If they are pipes that belong to another user, the command cannot open
+            // /dev/stdout. For other kinds of files, this is not needed.
             for stream in 0..=2 {
                 libc::fchown(stream, uid, gid);
             }

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn ask_fails_after_exit_or_timeout() {
+    fn ask_step_fails_after_exit_or_timeout() {
         let mut programs = Programs::default();
         let mut spawn = |script: &str| {
             let program = programs.spawn(&Spawn { argv: argv(&["sh", "-c", script]) }).unwrap().program;

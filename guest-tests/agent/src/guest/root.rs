@@ -28,8 +28,8 @@ const STREAMS: [(&str, &str); 4] = [
 /// performs them as its own user anyway.
 const SHARED: &str = "trans=virtio,version=9p2000.L,access=any,msize=262144";
 /// Cache options for a shared root. The root can be cached, because it does not change while the guest runs. Without a
-/// cache, each look-up of a file would be a round trip to QEMU. `noxattr` avoids a further round trip for the
-/// capabilities of each program.
+/// cache, each file look-up would be a round trip to QEMU. `noxattr` avoids a further round trip for the capabilities
+/// of each program.
 const CACHED: &str = "cache=loose,noxattr";
 /// Cache option for a shared directory, whose files may also change on the host.
 const UNCACHED: &str = "cache=none";
@@ -59,7 +59,7 @@ pub(crate) fn enter(step: &EnterRoot) -> Result<()> {
     }
     let moved: &[&str] = match &step.system {
         System::Disk(_) => &["/dev", "/proc", "/sys", "/run", "/tmp"],
-        // The host's /tmp may contain files that the command needs.
+        // Keep the host's /tmp, because it may contain files that the command needs.
         System::Shared(_) => &["/dev", "/proc", "/sys", "/run"],
     };
     for folder in moved {

@@ -201,6 +201,10 @@ mod tests {
         let offset = usize::try_from(bus - arena.iova(0)).unwrap();
         arena.write(offset, &[0xab; 4]);
         assert_eq!(qpc.read(&arena, 17)[..5], [0xab, 0xab, 0xab, 0xab, 0]);
-        assert_eq!(qpc.read(&arena, 17 + (1 << 10))[..4], [0xab; 4], "numbers are masked");
+        assert_eq!(
+            qpc.read(&arena, 17 + (1 << 10))[..4],
+            [0xab; 4],
+            "the bits above the index mask are ignored"
+        );
     }
 }

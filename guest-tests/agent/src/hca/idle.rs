@@ -73,10 +73,10 @@ mod tests {
         };
         assert_eq!([0; 6].map(|found| micros(found, 8)), [20, 40, 80, 160, 320, 400]);
         assert_eq!(micros(1, 15), 400);
-        assert_eq!(micros(1, 15), 400, "little was completed: no need to hurry");
+        assert_eq!(micros(1, 15), 400, "few completions do not shorten the sleep");
         assert_eq!(micros(4, 12), 400);
         assert_eq!(micros(4, 12), 200);
-        assert_eq!(micros(1, 0), 100, "the only one");
+        assert_eq!(micros(1, 0), 100, "the only request has completed");
         assert_eq!([1; 4].map(|found| micros(found, 0)), [50, 25, 20, 20]);
     }
 }

@@ -168,7 +168,7 @@ impl Hca {
 
     pub(crate) fn destroy_mr(&mut self, mr: MrId) -> Result<()> {
         let region = self.mrs.remove(&mr).ok_or_else(|| bad_step(format!("unknown {mr:?}")))?;
-        // If the device rejects the command, the region still exists.
+        // If the device rejects the command, keep the region, because it still exists.
         let result = self.unregister(&region);
         if result.is_err() {
             self.mrs.insert(mr, region);
@@ -331,7 +331,7 @@ mod tests {
             sorted.sort_unstable();
             assert!(sorted.into_iter().eq(0..count), "{count}");
             let neighbours = order.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
-            assert!(count < 3 || neighbours == 0, "{count} pages: {neighbours} neighbours");
+            assert!(count < 3 || neighbours == 0, "the order of {count} pages keeps {neighbours} neighbours");
         }
     }
 

@@ -19,7 +19,7 @@ const INLINE: usize = 16;
 const BLOCK_DATA: usize = 512;
 /// Distance between blocks in bytes.
 const STRIDE: usize = 1024;
-/// Number of blocks of each mailbox.
+/// Number of blocks in each mailbox.
 const BLOCKS: usize = 4;
 /// Offset of the owner bit and the delivery status in a slot.
 const OWNER: usize = 0x3f;

@@ -57,7 +57,8 @@ impl MappedRegion {
         Some(map().context("cannot map a region"))
     }
 
-    /// Stores eight bytes at once. Returns `false` if their offset is not shared. The store then needs a message.
+    /// Stores eight bytes at once. Returns `false` if their offset is not shared. The caller must then send a message
+    /// instead.
     pub(super) fn store(&self, offset: u64, bytes: [u8; 8]) -> bool {
         let is_shared = |area: &Range<u64>| area.contains(&offset) && area.end - offset >= 8;
         let Ok(at) = usize::try_from(offset) else { return false };

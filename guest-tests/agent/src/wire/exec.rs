@@ -70,7 +70,7 @@ pub enum ToGuest {
     Signal(i32),
     /// Changes the size of the terminal.
     Resize(Size),
-    /// Terminates the command, because no user is waiting for it any more.
+    /// Terminates the command, because its user has disconnected.
     HangUp,
 }
 
@@ -78,7 +78,7 @@ pub enum ToGuest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHost {
     Started,
-    /// The command could not be started, or the lab no longer waits for it.
+    /// The command could not be started. The lab also sends this frame to its user if the guest has stopped responding.
     Failed(StartError),
     /// Bytes from standard output or from the terminal.
     Output(Vec<u8>),
@@ -91,7 +91,7 @@ pub enum ToHost {
     Ended(ExitStatus),
 }
 
-/// Error of a command that could not be started.
+/// The error that prevented a command from starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartError {
     pub kind: StartErrorKind,
@@ -144,7 +144,7 @@ pub trait Frame: Sized {
     /// Creates a frame from its kind and payload.
     ///
     /// # Errors
-    /// The kind or the payload is invalid.
+    /// Fails if the kind or the payload is invalid.
     fn of_parts(kind: u8, payload: Vec<u8>) -> Result<Self, BadFrame>;
 
     /// Serialises the frame. The other end rejects a payload of more than [`MAX_PAYLOAD`] bytes.
@@ -161,7 +161,7 @@ pub trait Frame: Sized {
     /// Reads one frame. Returns `None` at the end of the input.
     ///
     /// # Errors
-    /// The input ends inside a frame, cannot be read, or contains an invalid frame.
+    /// Fails if the input ends inside a frame, cannot be read, or contains an invalid frame.
     fn read(input: &mut impl Read) -> io::Result<Option<Self>> {
         let mut header = [0; HEADER];
         if input.read(&mut header[..1])? == 0 {
@@ -178,7 +178,7 @@ pub trait Frame: Sized {
 /// Parses a header, and returns the kind and the payload length.
 ///
 /// # Errors
-/// The length exceeds [`MAX_PAYLOAD`].
+/// Fails if the length exceeds [`MAX_PAYLOAD`].
 pub fn parse_header(header: [u8; HEADER]) -> Result<(u8, usize), BadFrame> {
     let [kind, len @ ..] = header;
     let len = u32::from_le_bytes(len);

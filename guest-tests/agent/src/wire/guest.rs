@@ -73,7 +73,7 @@ pub struct DmesgLines {
     pub lines: Vec<String>,
 }
 
-/// Loads kernel modules from files of the guest, in the given order.
+/// Loads kernel modules from files in the guest, in the given order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LoadModules {
     /// Paths of uncompressed modules.

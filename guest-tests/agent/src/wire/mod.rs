@@ -103,7 +103,7 @@ impl Response {
     /// Returns the answer as the type that the step defines.
     ///
     /// # Errors
-    /// The step failed, or the answer has the wrong type ([`FailureKind::Protocol`]).
+    /// Fails if the step failed, or if the answer has the wrong type ([`FailureKind::Protocol`]).
     pub fn into_answer<C: Call>(self) -> Result<C::Answer, Failure> {
         let value = self.result?;
         serde_json::from_value(value).map_err(|error| {
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rejected_command_error_carries_status() {
+    fn error_of_rejected_command_has_status() {
         let line = r#"{"id":5,"result":{"Err":{"kind":"command","op":13,"status":3,"message":"refused"}}}"#;
         let response: Response = serde_json::from_str(line).unwrap();
         assert_eq!(response.to_line().trim_end(), line);

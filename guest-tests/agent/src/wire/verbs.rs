@@ -43,8 +43,8 @@ pub struct CreateMr {
     pub page_size: u32,
     /// Offset of the region's start within its first page.
     pub page_offset: u32,
-    /// First virtual address. The address's offset within its page must equal `page_offset`, unless `page_offset` is 0.
-    /// `None` means that the agent chooses an address that differs from the bus address.
+    /// First virtual address. Its offset within its page must equal `page_offset`, unless `page_offset` is 0. `None`
+    /// means that the agent chooses an address that differs from the bus address.
     pub va: Option<u64>,
     /// Whether adjacent pages of the region have non-adjacent bus addresses.
     pub scattered: bool,
@@ -52,9 +52,9 @@ pub struct CreateMr {
     pub zero_based: bool,
     /// Value of the MPT's page_size field, or `None` if it equals `page_size`.
     pub page_size_field: Option<u32>,
-    /// Existing region. The step registers an additional key for its memory and translation entries. Only the fields
-    /// `access`, `pd`, `page_size_field` and `zero_based` apply. The new region must be destroyed before the existing
-    /// one.
+    /// Existing region to share. The step registers an additional key for that region's memory and translation entries.
+    /// Only the fields `access`, `pd`, `page_size_field` and `zero_based` apply. The new region must be destroyed
+    /// before the existing one.
     pub over: Option<MrId>,
 }
 
