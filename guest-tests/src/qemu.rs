@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn console_log_is_appended_and_path_escaped() {
+    fn console_log_is_opened_for_append_with_escaped_path() {
         let with_socket = line(&machine(), Some("s/tty".into()));
         assert!(with_socket.contains("path=s/tty,logfile=a,,b.console,logappend=on"), "{with_socket}");
         let without = line(&machine(), None);

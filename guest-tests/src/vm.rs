@@ -37,7 +37,7 @@ const PING_TIME_LIMIT: Duration = Duration::from_secs(20);
 const REBOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Interval between pings while the old agent is still shutting down.
 const REBOOT_POLL: Duration = Duration::from_millis(200);
-/// Number of lines from the end of the console output and of QEMU's log that an error message contains.
+/// Number of trailing lines of the console output and of QEMU's log to include in an error message.
 const TAIL_LINES: usize = 12;
 /// Hidden command that runs this program as an agent without a guest.
 pub const AGENT_COMMAND: &str = "agent";

@@ -167,8 +167,8 @@ impl Cell {
         Message { op, off: REQUESTER_OFF, len, remote, imm: IMM, datagram: self.service == Service::Ud }
     }
 
-    /// Executes an atomic operation and checks it. The operand starts with the pattern of this cell's seed, and an
-    /// operation that changes it must leave the pattern of the next seed.
+    /// Executes an atomic operation and checks it. The operand initially contains the pattern of this cell's seed. An
+    /// operation that changes the operand must leave the pattern of the next seed.
     async fn atomic<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let len = u64::from(ATOMIC);
         guard(responder, ATOMIC_OFF, len).await?;

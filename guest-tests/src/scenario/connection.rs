@@ -119,7 +119,7 @@ impl End {
         Ok(Self { qp, cq })
     }
 
-    /// Moves the queue pair from RESET to RTS, connected to `peer`. `own` is this guest's index.
+    /// Connects the queue pair to `peer`, and moves it from RESET to RTS. `own` is this guest's index.
     pub(super) async fn connect(
         &self,
         vm: &mut Vm,
@@ -131,7 +131,8 @@ impl End {
         self.ready_to_send(vm, attributes, own).await
     }
 
-    /// Moves the queue pair from RESET to RTR, connected to `peer`. `own` is this guest's index: 0 for `a`, 1 for `b`.
+    /// Connects the queue pair to `peer`, and moves it from RESET to RTR. `own` is this guest's index: 0 for `a`, 1 for
+    /// `b`.
     pub(super) async fn ready_to_receive(
         &self,
         vm: &mut Vm,

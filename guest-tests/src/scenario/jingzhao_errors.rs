@@ -155,7 +155,7 @@ async fn access_error(pair: &mut Pair, op: SendOp, fault: Fault, len: u32) -> Re
     other.destroy(pair).await
 }
 
-/// Checks that an rnr_retry of 7 means unlimited retries (JingZhao interface, section 10.6).
+/// Checks that an `rnr_retry` of 7 means unlimited retries (JingZhao interface, section 10.6).
 async fn rnr_recovers(pair: &mut Pair) -> Result<()> {
     const SEED: u64 = 9;
     const LEN: u32 = 5000;

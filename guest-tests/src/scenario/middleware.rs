@@ -142,7 +142,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Starts the remote shell server in guest `b`, through which Open MPI starts its daemons.
+    /// Starts the remote shell server through which Open MPI starts its daemons in guest `b`.
     pub(super) async fn spawn_shell(&mut self) -> Result<ProgramId> {
         let station = &mut self.b;
         let address = station.address(0).ipv4;

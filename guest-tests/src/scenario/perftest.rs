@@ -12,7 +12,7 @@ use crate::vm::Vm;
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Maximum number of attempts per program. perftest calibrates the CPU's cycle counter against the clock. If the
-/// calibration is interrupted, perftest may print an infinite result, and the program runs again.
+/// calibration is interrupted, perftest may print an infinite result, and the program is run again.
 const CALIBRATIONS: usize = 3;
 
 /// Two guests whose devices are on one network. The server runs in guest `b`.

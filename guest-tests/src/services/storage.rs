@@ -135,7 +135,8 @@ pub(crate) const SRP: Protocol = Protocol {
     at_server: "/dev/vdc",
     file: false,
     prepare: "",
-    // `ib_srpt` accepts only initiators in the access list. It names them by their port ID, which ends in the GUID.
+    // `ib_srpt` accepts only initiators in the access list. The list identifies an initiator by its port ID, which ends
+    // in the GUID.
     serve: "mount -t configfs configfs /sys/kernel/config 2>&1 || mountpoint -q /sys/kernel/config
         modprobe -a target_core_mod target_core_iblock ib_srpt
         cd /sys/kernel/config/target

@@ -91,7 +91,7 @@ impl Place {
         }
     }
 
-    /// Returns whether the guest is on the HCAs' fabric with a NIC instead of an HCA.
+    /// Returns whether the guest is connected to the HCAs' fabric by a NIC instead of an HCA.
     const fn is_nic_on_fabric(self) -> bool {
         self.among_hcas && matches!(self.device, Device::Rxe)
     }
@@ -304,7 +304,7 @@ impl GuestBoot<'_> {
                 sh(ports, "ip link set lo up").await?;
                 self.add_addresses(place, ports).await?;
                 // The program that creates a soft-RoCE device is only in the host's root file system, so the guest must
-                // enter it first.
+                // enter that file system first.
                 let on_host = place.device == Device::Rxe;
                 if !on_host {
                     self.set_up_port(place, vm, ports).await?;

@@ -23,7 +23,7 @@ use crate::vm::Vm;
 
 /// Time limit for a ping of an emulated guest on a busy host.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time without data from a command after which the agent is pinged.
+/// How long a command may send no data before the agent is pinged.
 const QUIET: Duration = Duration::from_secs(10);
 /// Time limit for querying the daemon about its device.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -103,7 +103,7 @@ impl Template {
         }
     }
 
-    /// Creates the disk of a guest, if it has one in addition to those of all guests.
+    /// Creates the guest's additional disk, if the template gives it one.
     ///
     /// # Errors
     /// The file cannot be created.

@@ -131,7 +131,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Checks each card of guest `a` with the first card of guest `b`.
+    /// Tests each card of guest `a` against the first card of guest `b`.
     async fn each_card(&mut self) -> Result<()> {
         let of_b = device(&mut self.b, PEERS[0]).await?;
         for card in 1..=CARDS {

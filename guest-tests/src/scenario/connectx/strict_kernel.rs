@@ -1,4 +1,4 @@
-//! Checks that strict mode reports bugs planted in Linux's `mlx5_ib`. `mlx5_core` is Debian's, unmodified.
+//! Checks that strict mode reports bugs planted in Linux's `mlx5_ib`. `mlx5_core` is Debian's unmodified module.
 
 use anyhow::Result;
 

@@ -112,7 +112,8 @@ impl TestQp {
         vm.call(PostRecv { qp: self.qp.id, requests: vec![vec![sge]] }).await.map(drop)
     }
 
-    /// Waits for the next completions. Each is given by its opcode and its syndrome, which is 0 for success.
+    /// Waits for the next completions. `expected` contains the opcode and the syndrome of each. A syndrome of 0 means
+    /// success.
     pub(super) async fn expect(&self, vm: &mut Vm, expected: &[(u8, u8)]) -> Result<()> {
         let count = u32::try_from(expected.len())?;
         let cqes = vm.call(Poll { cq: self.cq.id, count, timeout_ms: SOON_MS }).await?.cqes;

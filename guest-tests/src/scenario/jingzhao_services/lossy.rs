@@ -73,7 +73,7 @@ async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result
     Ok(())
 }
 
-/// Checks that each FETCH_ADD returns the next count, and that the word ends up with the number of additions.
+/// Checks that each FETCH_ADD returns the next count, and that the word ends up equal to the number of additions.
 async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     const ROUNDS: u64 = 5;
     const EACH: u32 = 60;

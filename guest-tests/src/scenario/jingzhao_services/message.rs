@@ -80,7 +80,7 @@ impl Buffers {
         expect_stream(sender, sent, "sent data").await
     }
 
-    /// Checks that a part of the receiver's buffer is unchanged.
+    /// Checks that part of the receiver's buffer is unchanged.
     pub(super) async fn expect_untouched(&self, pair: &mut Pair, off: u64, len: u64) -> Result<()> {
         let (_, receiver) = pair.towards(self.direction);
         let part = Verify { mr: self.sink.id, off, len, seed: UNTOUCHED, position: off };

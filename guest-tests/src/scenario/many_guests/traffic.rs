@@ -41,7 +41,7 @@ struct Line {
 }
 
 /// Connects the members, sends [`COUNT`] messages on each flow, and disconnects. Returns the number of messages. The
-/// receivers have checked the content of each.
+/// receivers check the content of each message.
 pub(super) async fn talk(members: &mut [Member], flows: &[(usize, usize)]) -> Result<u64> {
     let lines = connect(members, flows).await?;
     let work = work(members, &lines, COUNT)?;

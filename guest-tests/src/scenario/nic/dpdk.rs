@@ -1,5 +1,5 @@
 //! Tests DPDK's drivers `net_ice` and `net_mlx5`. In one guest, `testpmd` forwards frames between two E810s or two
-//! ConnectX. Each of them is connected to the card of another guest, which uses Linux's driver.
+//! ConnectX cards. Each of them is connected to the card of another guest, which uses Linux's driver.
 
 use std::time::{Duration, Instant};
 
@@ -40,8 +40,8 @@ const MAX_SEGMENT: u64 = 1460;
 
 const FILE_MIB: u64 = 32;
 
-/// Number of flows that `testpmd` must spread over its queues, and of datagrams in each. With 64 flows and four queues,
-/// any given queue stays empty once in a hundred million runs.
+/// Number of flows that `testpmd` must spread over its queues, and number of datagrams per flow. With 64 flows and four
+/// queues, any given queue stays empty once in a hundred million runs.
 const FLOWS: u32 = 64;
 const DATAGRAMS: u32 = 4;
 

@@ -87,11 +87,11 @@ impl Streams {
         network: u16,
         wire: Wire,
     ) -> Result<()> {
-        /// Maximum number of bytes of a stream that may still be on the way at the end: both sockets' buffers and the
+        /// Maximum number of bytes of a stream that may still be in flight at the end: both sockets' buffers and the
         /// block that iperf3 is about to write.
         const LATE: u64 = 4 * SOCKET_BUFFER as u64 + (128 << 10);
         /// Maximum number of runs that may fail because a stream's first datagram, or the reply to it, was lost. With
-        /// eight streams, this happens to one run in seven.
+        /// eight streams, this happens in one run in seven.
         const GREETINGS_LOST: usize = 4;
         let mut arrived = self.run(client, server, network).await;
         for _ in 0..GREETINGS_LOST {

@@ -22,7 +22,7 @@ pub(super) const SOCKET_LIMIT: Duration = Duration::from_secs(400);
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Number of flows and of datagrams in each.
+/// Number of flows, and number of datagrams per flow.
 const FLOWS: u32 = 32;
 const DATAGRAMS: u32 = 8;
 /// Number of echo requests for AF_XDP.
@@ -37,7 +37,7 @@ pub(super) struct Program {
     pub(super) name: &'static str,
     /// The ACTION with which [`PROGRAM`] is started.
     action: &'static str,
-    /// Counter of the driver that counts the program's packets.
+    /// Name of the driver's counter for the program's packets.
     counter: &'static str,
     /// Whether the kernel still receives the packets.
     passes: bool,
