@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_module_of_different_kernel() {
+    fn rejects_module_built_for_different_kernel() {
         let folder = tempfile::tempdir().unwrap();
         let module = |magic: &str, more: &str| format!("\x7fELF\0vermagic={magic} \0depends=\0{more}");
         fs::write(folder.path().join("ib_core.ko"), module("7.3.4 SMP mod_unload modversions", "")).unwrap();

@@ -178,7 +178,7 @@ impl Process {
         self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))
     }
 
-    /// Sends SIGTERM, and kills the program if it has not exited after `limit`.
+    /// Sends SIGTERM and kills the program if it has not exited after `limit`.
     ///
     /// # Errors
     /// The program had to be killed.

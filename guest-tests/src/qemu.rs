@@ -31,7 +31,7 @@ pub struct Machine {
     pub accelerator: Accelerator,
     /// Additional arguments for the kernel's command line.
     pub kernel_args: String,
-    /// Whether devices are behind an IOMMU, for user-space drivers.
+    /// Whether devices are behind an IOMMU, as user-space drivers require.
     pub iommu: bool,
     /// Images of the guest's read-only disks, /dev/vda and so on.
     pub disks: Vec<PathBuf>,
@@ -228,7 +228,8 @@ impl Machine {
             args.pair("-device", vfio_user_behind(socket, &bus).to_string());
         }
         for index in 0..self.free_slots {
-            // By default, firmware reserves too little address space for an HCA's BARs at an empty slot.
+            // Set the size explicitly, because by default firmware reserves too little address space for an HCA's BARs
+            // at an empty slot.
             let port = root_port(self.cards.len() + index + 1);
             args.pair("-device", format!("{port},mem-reserve={FREE_SLOT_MEMORY}"));
         }

@@ -23,7 +23,7 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Creates the next numbered directory below `lab/scenario`, and updates the link `latest`.
+    /// Creates the next numbered directory below `lab/scenario` and updates the link `latest`.
     ///
     /// # Errors
     /// The directories cannot be created.

@@ -73,7 +73,7 @@ impl Operation {
 }
 
 impl Cell {
-    /// Transfers the message, and checks memory and completions at both ends.
+    /// Transfers the message and checks memory and completions at both ends.
     pub(super) async fn run<A: Endpoint, B: Endpoint>(
         &self,
         requester: &mut A,
@@ -111,7 +111,7 @@ impl Cell {
         }
     }
 
-    /// Posts all requests, and checks that exactly the expected completions arrive.
+    /// Posts all requests and checks that exactly the expected completions arrive.
     async fn request<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let mut messages = vec![self.message(responder)];
         let mut receives = Vec::new();

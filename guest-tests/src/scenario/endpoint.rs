@@ -99,7 +99,7 @@ pub(super) trait Endpoint {
     async fn poll(&mut self, count: u32) -> Result<Vec<Completion>>;
 }
 
-/// Creates a queue pair on each of two endpoints, and connects the queue pairs. In one direction, PSNs wrap during the
+/// Creates a queue pair on each of two endpoints and connects the queue pairs. In one direction, PSNs wrap during the
 /// first messages.
 pub(super) async fn connect<A: Endpoint, B: Endpoint>(
     a: &mut A,

@@ -79,7 +79,7 @@ async fn every_command(pair: &mut Pair) -> Result<()> {
     answers::judge(&[a, b])
 }
 
-/// Issues all commands to one device, and returns the answers.
+/// Issues all commands to one device and returns the answers.
 async fn answers(node: &mut Node) -> Result<Answers> {
     const COMMAND_EVENTS: u64 = 1 << 0x0a;
     let mut answers = Answers::new();

@@ -470,7 +470,7 @@ async fn cancelled_boot(user: &User, shared: &Path, logs: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Tests the root file system commands. The commands use a separate cache, so the user's guests stay unchanged.
+/// Tests the commands of `guest-lab root`. They use a separate cache, so the user's guests stay unchanged.
 async fn root(user: &User, cache: &Path) -> Result<()> {
     let user = user.with_cache(cache)?;
     user.run(&["root", "add", "--", "-y"]).await?.failed(&["'-y' is not the name of a Debian package"])?;

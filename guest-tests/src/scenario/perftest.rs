@@ -154,7 +154,7 @@ impl Figure {
         Ok(values.iter().map(|values| self.estimate(values)).collect())
     }
 
-    /// Runs the benchmark once, and returns the average bandwidth or the typical latency.
+    /// Runs the benchmark once and returns the average bandwidth or the typical latency.
     pub(super) async fn take(&self, ends: &mut Ends<'_>, device: &Device) -> Result<f64> {
         let [fast, slow] = self.messages;
         let messages = if device.slow { slow } else { fast };

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Protocol {
     pub(crate) name: &'static str,
-    /// Path at which the client reads and writes the data. A file is created by the client.
+    /// Path at which the client reads and writes the data. If the path is a file, the client creates it.
     pub(crate) at_client: &'static str,
     /// Path of the same data on the server.
     pub(crate) at_server: &'static str,

@@ -109,7 +109,7 @@ impl Place {
     }
 }
 
-/// Boots the guests in waves, and reports their progress to `events`.
+/// Boots the guests in waves and reports their progress to `events`.
 ///
 /// # Errors
 /// A guest does not boot.
@@ -360,7 +360,7 @@ impl GuestBoot<'_> {
         vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], modules].concat()).await.map(drop)
     }
 
-    /// Sets up the network interface of the RDMA device, and waits until the device's port is active.
+    /// Sets up the network interface of the RDMA device and waits until the device's port is active.
     async fn set_up_port(&self, place: Place, vm: &mut Vm, ports: &Ports) -> Result<()> {
         let Some(device) = place.device.rdma_device() else { return Ok(()) };
         if let Some(script) = network(place) {

@@ -148,7 +148,7 @@ impl RunningGuest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unresponsive {
     target: Target,
-    /// Time for which the guest has not answered.
+    /// How long the guest has been silent.
     silence: Duration,
     cause: Cause,
 }

@@ -26,7 +26,7 @@ const TRANSITIONS: [Transition; 11] = [
     Transition::ToRst,
 ];
 
-/// Parses the input as each kind of context, and executes it as a sequence of QP state changes.
+/// Parses the input as each kind of context and executes it as a sequence of QP state changes.
 ///
 /// The sequence is a 192-byte image followed by four-byte operations. An operation either changes one byte of the image
 /// and passes the image to a command, or makes a change that the engine could make.

@@ -90,7 +90,7 @@ impl Bench {
         Ok(Self { a, b, daemons, old_warnings })
     }
 
-    /// Loads the drivers. A guest with several cards must reply to ARP only on the card that has the address.
+    /// Loads the drivers. The ARP setting makes a guest with several cards reply only on the card that has the address.
     async fn load(&mut self) -> Result<()> {
         for (vm, cards) in [(&mut self.a, CARDS.into()), (&mut self.b, PEERS.len())] {
             sh(vm, "sysctl -qw net.ipv4.conf.all.arp_ignore=1").await?;

@@ -175,7 +175,7 @@ impl Probe {
         report.case("a failed device can be unloaded and loaded", hint, self.unloads_failed()).await
     }
 
-    /// Loads the drivers, and checks that they bind to both functions.
+    /// Loads the drivers and checks that they bind to both functions.
     async fn binds(&mut self) -> Result<()> {
         self.load().await?;
         let info = self.vm.call(Info {}).await?;

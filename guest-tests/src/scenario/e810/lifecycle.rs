@@ -103,7 +103,7 @@ pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Sets different numbers of queues, and the smallest and largest ring sizes.
+/// Tests different numbers of queues, and the smallest and largest ring sizes.
 pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     for change in ["-L {} combined 1", "-L {} combined 2", "-G {} rx 64 tx 64", "-G {} rx 8160 tx 8160"] {

@@ -55,7 +55,7 @@ impl Buffers {
         self.sink.remote(GUARD)
     }
 
-    /// Compares the receiver's data with the message, and returns the offset of the first difference.
+    /// Compares the receiver's data with the message and returns the offset of the first difference.
     pub(super) async fn first_difference(&self, pair: &mut Pair, at: u64, len: u32) -> Result<Option<u64>> {
         let (_, receiver) = pair.towards(self.direction);
         let part =

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_guest_is_receiver_of_an_incast() {
+    fn every_guest_receives_an_incast() {
         let all: Vec<usize> = (0..16).collect();
         let mut receivers = BTreeSet::new();
         for turn in 0..16 {

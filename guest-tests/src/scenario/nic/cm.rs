@@ -32,7 +32,7 @@ const E810_PAIRS: Pairs = &[
     ("E810 to soft-RoCE", Side::A, Side::C, false),
     ("soft-RoCE to E810", Side::C, Side::A, true),
 ];
-/// The same pairs with a ConnectX, and a ConnectX with an E810.
+/// The same pairs with ConnectX cards in place of the E810s, and pairs of a ConnectX and an E810.
 const CONNECTX_PAIRS: Pairs = &[
     ("ConnectX to ConnectX", Side::A, Side::B, false),
     ("ConnectX to soft-RoCE", Side::A, Side::C, false),

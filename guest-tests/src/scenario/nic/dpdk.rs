@@ -26,7 +26,7 @@ use crate::vm::Vm;
 /// Number of 2 MiB pages for DPDK's buffers.
 const HUGE_PAGES: u32 = 100;
 const MEMORY_MIB: u32 = 1024;
-/// Number of entries of each queue. All receive queues together need fewer buffers than `testpmd` has.
+/// Number of entries in each queue. All receive queues together need fewer buffers than `testpmd` has.
 const ENTRIES: u32 = 512;
 /// Time limit for `testpmd` to start, which includes probing every PCI device and setting up both ports.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
@@ -187,9 +187,9 @@ impl Bench {
         }
     }
 
-    /// Prepares both NICs for DPDK and starts forwarding. `net_ice` replaces Linux's driver. `net_mlx5` uses the verbs
-    /// of Linux's driver. The driver's network devices must be up, but must send nothing, or the counters would not
-    /// match.
+    /// Prepares both NICs for DPDK and starts forwarding. `net_ice` replaces Linux's driver, whereas `net_mlx5` uses
+    /// the verbs of Linux's driver. In the latter case, the driver's network devices must be up but must send nothing,
+    /// because otherwise the counters would not match.
     async fn start_forwarder(&mut self) -> Result<()> {
         let queues = self.queues();
         let vm = &mut self.forwarder;

@@ -198,7 +198,7 @@ async fn since(before: &[u64], station: &mut Station) -> Result<Vec<u64>> {
     Ok(by_queue(station).await?.iter().zip(before).map(|(now, before)| now - before).collect())
 }
 
-/// Sends flows with random source ports, and checks which queues of guest `b` receive them.
+/// Sends flows with random source ports and checks which queues of guest `b` receive them.
 async fn reach(a: &mut Station, b: &mut Station, port: u32, expected: Reach) -> Result<()> {
     let before = by_queue(b).await?;
     flows::send_to(a, b, port, FLOWS, DATAGRAMS).await?;

@@ -171,7 +171,7 @@ const KNOWN: &[Known] = &[
 /// Tests with time limits that emulated guests may exceed: the beginning of the tests' names, and the text that they
 /// print when this happens. These tests must not fail for any other reason.
 const TIMED: &[(&str, &str)] = &[
-    // The kernel must merge bursts of 64 KiB before gro_flush_timeout.
+    // The kernel must merge bursts of 64 KiB before `gro_flush_timeout` expires.
     ("drivers/net/gro.py gro.test.sw_ipv4_large_", "incorrect number of packets"),
     ("drivers/net/gro.py gro.test.sw_ipv6_large_", "incorrect number of packets"),
     ("drivers/net/gro.py gro.test.sw_ipip_large_", "incorrect number of packets"),
@@ -290,7 +290,7 @@ impl Bench {
         bring_up(vm, &self.device, &Address::on(0, 1)).await?;
         let Address { ipv4, ipv6 } = Address::on(0, 2);
         let (device, local_ipv6) = (&self.device, Address::on(0, 1).ipv6);
-        // Programs take links down, which would remove IPv6 addresses.
+        // Keep IPv6 addresses when programs take links down.
         let line = format!(
             "sysctl -qw net.ipv6.conf.all.keep_addr_on_down=1 && ip netns add {REMOTE} && ip link set {remote} netns {REMOTE} && \
              ip -n {REMOTE} address add {ipv4}/24 dev {remote} && \
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn result_lines_of_ktap_are_parsed() {
+    fn ktap_result_lines_are_parsed() {
         let found = |line| parse("hw/x.py", line);
         let named = |outcome| Some(("hw/x.py x.test_a".to_owned(), outcome));
         assert_eq!(found("ok 1 x.test_a"), named(Outcome::Passed));

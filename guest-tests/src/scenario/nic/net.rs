@@ -25,10 +25,10 @@ pub(in crate::scenario) enum Wire {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// Two devices and a virtio NIC on a link without loss, with one case per kind of traffic. Between a device and the
+    /// Two devices and a virtio NIC on a lossless link, with one case per kind of traffic. Between a device and the
     /// virtio NIC, only pings, congestion marks, streams and VLANs are tested.
     Core,
-    /// Two devices and a virtio NIC on a link without loss.
+    /// Two devices and a virtio NIC on a lossless link.
     Full,
     /// Two devices and a virtio NIC on a lossy link.
     Lossy,

@@ -71,7 +71,7 @@ enum Card {
     Qemu(NicModel),
 }
 
-/// All NICs. Each of the HCAs is compared with all the NICs after it.
+/// All NICs. Each HCA is compared with all NICs that follow it.
 const CARDS: [Card; 4] =
     [Card::Hca(HCAS[0]), Card::Hca(HCAS[1]), Card::Qemu(NicModel::Virtio), Card::Qemu(NicModel::E1000e)];
 const HCAS: [Device; 2] = [Device::Connectx, Device::E810];

@@ -45,7 +45,7 @@ const UDP_RATE: u32 = 20_000_000;
 const SOCKET_BUFFER: u32 = 64 << 10;
 
 impl Streams {
-    /// Runs iperf3 over a network, and returns the number of bytes that arrived.
+    /// Runs iperf3 over a network and returns the number of bytes that arrived.
     async fn run(self, client: &mut Station, server: &mut Station, network: u16) -> Result<u64> {
         let address = server.address(network);
         let peer = if self.ipv6 { address.ipv6 } else { address.ipv4 };

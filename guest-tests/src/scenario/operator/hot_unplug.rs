@@ -1,4 +1,4 @@
-//! Unplugs a card during its traffic, and plugs it in again. A QEMU without the change "vfio-user: Do not delete the
+//! Unplugs a card during its traffic and plugs it in again. A QEMU without the change "vfio-user: Do not delete the
 //! subregion" aborts during the unplug. The cases are then skipped.
 
 use std::os::unix::process::ExitStatusExt as _;

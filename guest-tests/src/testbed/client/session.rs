@@ -1,4 +1,4 @@
-//! Runs one command in a guest, and forwards its input and output.
+//! Runs one command in a guest and forwards its input and output.
 
 use agent::wire::ExitStatus;
 use agent::wire::exec::{Frame as _, INPUT_WINDOW, MAX_PAYLOAD, Start, ToGuest, ToHost};

@@ -140,8 +140,8 @@ fn rules(profile: Profile, guest: usize, factor: u32, seed: u64) -> Vec<Fault> {
     }
 }
 
-/// Separates the guests on one side from all others. Each guest drops what it receives from the other side, because
-/// broadcast and multicast frames do not name their receivers.
+/// Separates the guests on one side from all others. The receiving side drops the frames, because broadcast and
+/// multicast frames do not name their receivers.
 fn partition(macs: &[String], is_near: impl Fn(usize) -> bool) -> Vec<Fault> {
     let mut faults = Vec::new();
     for guest in 0..macs.len() {

@@ -106,7 +106,7 @@ impl Wire<'_> {
         Ok(())
     }
 
-    /// Runs a program, and returns the frames that station `a` sent and received while the program ran.
+    /// Runs a program and returns the frames that station `a` sent and received while the program ran.
     async fn captured(
         &self,
         (a, b): (&mut Station, &mut Station),
