@@ -124,7 +124,7 @@ pub(crate) const ISER: Protocol = Protocol {
     ],
     loss: &["iSCSI", "iscsi", "isert", "iser", "scsi", "connection"],
     // The initiator deregisters memory once a command is answered, even if the command's last packet is not yet
-    // acknowledged. If that ACK is lost, the command is retransmitted with an invalidated key.
+    // acknowledged. If the ACK is lost, the command is retransmitted with an invalidated key.
     may_fail: true,
 };
 

@@ -50,7 +50,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("netpoll_basic.py", "", "needs bpftrace"),
 ];
 
-/// Messages of programs that print no results because they cannot test this device or this kernel.
+/// Substrings that programs print instead of results if they cannot test this device or this kernel.
 const NOT_STARTED: &[&str] = &["KsftSkipEx", "Test not started", "not supported by the kernel"];
 
 /// Names of all NICs.

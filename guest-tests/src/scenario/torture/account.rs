@@ -42,7 +42,7 @@ impl Account {
     }
 
     /// Checks for leaks since `before`, which was recorded in an equivalent state. Descriptors and memfd mappings must
-    /// be equal. Other resources may grow within the tolerances.
+    /// be the same. Other resources may grow within the tolerances.
     pub(super) fn is_like(&self, before: &Self) -> Result<()> {
         ensure!(
             self.descriptors == before.descriptors,
