@@ -140,7 +140,7 @@ pub fn open(file: &Path) -> Result<(Vec<u8>, Vec<String>)> {
     Ok((object, needs))
 }
 
-/// Common prefix of the names of the sections that hold symbol checksums. An object that contains it has checksums.
+/// Common prefix of the section names for symbol checksums. An object that contains this prefix has symbol checksums.
 const VERSIONS: &[u8] = b"\0__version";
 
 /// Converts dashes to underscores, as the kernel does. File names may contain either.

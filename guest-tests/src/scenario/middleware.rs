@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const UCX_PORT: u16 = 13337;
 const PINGPONG_PORT: u16 = 47592;
 
-/// Number of messages of each size, in each direction.
+/// Number of messages per size and direction.
 const PINGPONGS: usize = 2;
 
 /// Number of MPI ranks in each guest.

@@ -196,7 +196,7 @@ impl Bound {
     }
 }
 
-/// Returns the heading of a table of results: the devices, followed by the ratios of the first device to the others.
+/// Returns the heading of a results table: the devices, followed by the ratios of the first device to the others.
 pub(super) fn heading(devices: &[&Device]) -> String {
     let mut text = format!("\n{:34}", "");
     for device in devices {

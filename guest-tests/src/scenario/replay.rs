@@ -23,7 +23,7 @@ use crate::report::{Report, line};
 pub(super) enum Extent {
     /// One session with each driver, including its trace.
     Core,
-    /// One minute of random programs on each of [`PAIRS`] pairs of guests.
+    /// One minute of random programs on each of [`PAIRS`] guest pairs.
     Random,
     /// New recordings of the sessions that the `device` crate's tests replay.
     Kept,

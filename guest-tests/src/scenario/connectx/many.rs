@@ -19,7 +19,7 @@ use crate::vm::Vm;
 const HCA: Device = Device::Connectx;
 /// Number of cards in guest `a`. The cards are numbered from 1.
 const CARDS: u16 = 8;
-/// Numbers of the cards of guest `b`.
+/// Card numbers of guest `b`.
 const PEERS: [u16; 2] = [CARDS + 1, CARDS + 2];
 /// Number of the bond's network. Each card of guest `a` has its own network, whose number is that of the card.
 const BOND: u16 = 100;

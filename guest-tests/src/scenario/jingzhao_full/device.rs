@@ -54,7 +54,7 @@ impl Device {
         [0, 1, 2, 3, 4, 5].map(|page| self.pages.iova + page * PAGE)
     }
 
-    /// Returns the ICM addresses of the last pages of QPC, CQC, EQC, MPT and MTT.
+    /// Returns the ICM addresses of the last pages of the QPC, CQC, EQC, MPT and MTT tables.
     pub(super) fn last_pages(&self) -> [u64; 5] {
         let [qpc, cqc, eqc, mpt, mtt] = self.info.icm_bases;
         // `log_entries` is the binary logarithm of the agent's default table size, and `bytes` is the entry size

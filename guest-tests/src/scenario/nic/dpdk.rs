@@ -179,7 +179,7 @@ impl Bench {
         Ok(Self { a, b, forwarder, daemons, testpmd: None, hca })
     }
 
-    /// Returns the number of queues of each port. The lab's guests with an E810 have two CPUs, and thus two queues.
+    /// Returns the number of queues per port. The lab's guests with an E810 have two CPUs, and thus two queues.
     const fn queues(&self) -> u32 {
         match self.hca {
             Device::E810 => 2,

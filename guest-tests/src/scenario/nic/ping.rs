@@ -17,7 +17,7 @@ const SOME: &[u32] = &[56, 1473, 20_000];
 const LIMIT: Duration = Duration::from_secs(600);
 /// Time limit for a busy guest to count all packets that have arrived.
 const LATE: Duration = Duration::from_secs(60);
-/// Number of requests of each length.
+/// Number of requests per length.
 const COUNT: u32 = 5;
 /// Number of requests on a lossy link.
 const LOSSY_COUNT: u32 = 20;

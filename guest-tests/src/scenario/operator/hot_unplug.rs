@@ -17,7 +17,7 @@ use crate::vm::LastState;
 
 /// TCP port of the program that uses the unplugged card.
 const OTHER_PORT: u16 = PORT + 1;
-/// Path of the counter of RoCE packets received by a device.
+/// Path of the counter for the RoCE packets that a device has received.
 const RECEIVED: &str = "/port/roce";
 /// Number of packets that prove progress.
 const UNDER_WAY: u64 = 100;

@@ -13,7 +13,7 @@ const KEPT_MAPS: usize = 8;
 pub(super) struct Account {
     /// Targets of all descriptors, sorted.
     descriptors: Vec<String>,
-    /// Number of mappings of memfds, which indicates how much guest memory is mapped.
+    /// Number of memfd mappings, which indicates how much guest memory is mapped.
     shared_maps: usize,
     /// Number of all other mappings.
     own_maps: usize,

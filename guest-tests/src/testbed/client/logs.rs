@@ -53,7 +53,7 @@ impl Logs {
     }
 }
 
-/// Returns the directory that contains the logs of the last run of a testbed.
+/// Returns the directory with the logs of a testbed's last run.
 fn last_run(logs: &Path, name: &TestbedName) -> Result<PathBuf> {
     run_dir::latest(logs, name.as_str()).with_context(|| {
         format!(

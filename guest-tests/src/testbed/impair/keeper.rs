@@ -32,7 +32,7 @@ pub(in crate::testbed) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the plans. Impairments that begin immediately are in effect when this function returns.
+    /// Starts the plans. Permanent impairments are already in effect when this function returns.
     ///
     /// # Errors
     /// A device rejects a rule, or the log cannot be created.
