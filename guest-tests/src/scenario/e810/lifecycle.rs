@@ -18,7 +18,7 @@ pub(super) const CYCLES: Cycles<'static> = Cycles {
 };
 /// Time limit for all cycles, including the checks before and after them.
 pub(super) const CYCLES_TIMEOUT: Duration = Duration::from_secs(600);
-/// Time limit for a driver to take its device down and bring it up again.
+/// Time limit for a reset or a reload, during which the driver takes its device down and brings it back up.
 const RESET_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between polls for the start of the reset.
 const POLL: Duration = Duration::from_millis(100);

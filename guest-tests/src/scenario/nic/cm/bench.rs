@@ -1,5 +1,5 @@
-//! Two guests with a card of the tested kind each, and a third guest that runs soft-RoCE on an emulated NIC and is
-//! connected to the first. If the tested cards are ConnectX cards, a fourth guest has an E810.
+//! Two guests with one card of the tested kind each, and a third guest that runs soft-RoCE on an emulated NIC. The
+//! third guest is connected to the first. If the tested cards are ConnectX cards, a fourth guest has an E810.
 
 use std::fmt;
 use std::time::Duration;
