@@ -4,15 +4,15 @@
 /// A feature that some machines do not permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// Creation of network namespaces with bridges, tunnels and taps.
+    /// Creating network namespaces with bridges, tunnels and taps.
     NetworkNamespaces,
     /// Mounting file systems in a user namespace.
     Mounts,
 }
 
 impl Limit {
-    /// Returns the reason why this machine does not permit the feature. Returns `None` if it permits the feature, or if
-    /// `ci/test` has not determined the limits.
+    /// Returns why this machine does not permit the feature, or `None` if it does or if `ci/test` has not determined
+    /// the limits.
     pub fn reason(self) -> Option<String> {
         let variable = match self {
             Self::NetworkNamespaces => "HCAD_NO_NETNS",

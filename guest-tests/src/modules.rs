@@ -140,7 +140,7 @@ pub fn open(file: &Path) -> Result<(Vec<u8>, Vec<String>)> {
     Ok((object, needs))
 }
 
-/// Common prefix of the names of checksum sections. An object that contains it has symbol checksums.
+/// Common prefix of the section names for symbol checksums. An object that contains this prefix has symbol checksums.
 const VERSIONS: &[u8] = b"\0__version";
 
 /// Converts dashes to underscores, as the kernel does. File names may contain either.
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_module_of_different_kernel() {
+    fn rejects_module_built_for_different_kernel() {
         let folder = tempfile::tempdir().unwrap();
         let module = |magic: &str, more: &str| format!("\x7fELF\0vermagic={magic} \0depends=\0{more}");
         fs::write(folder.path().join("ib_core.ko"), module("7.3.4 SMP mod_unload modversions", "")).unwrap();

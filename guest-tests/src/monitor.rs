@@ -20,7 +20,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Creates a connection, and negotiates capabilities. The negotiation must precede all commands.
+    /// Creates a connection and negotiates capabilities. The negotiation must precede all commands.
     ///
     /// # Errors
     /// The other end is not a QMP monitor.

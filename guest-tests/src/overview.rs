@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn help_lists_commands_in_110_columns() {
+    fn help_lists_all_commands_within_110_columns() {
         let help = command().render_help().to_string();
         for line in help.lines() {
             assert!(line.chars().count() <= 110, "{line}");

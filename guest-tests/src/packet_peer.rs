@@ -95,7 +95,7 @@ pub struct Packet {
     pub reth: Option<Reth>,
     /// AtomicETH of an atomic request.
     pub atomic: Option<Atomic>,
-    /// AETH of an acknowledge or a response.
+    /// AETH of an acknowledgement or a response.
     pub aeth: Option<Aeth>,
     /// Original remote data from the AtomicAckETH.
     pub original: Option<u64>,
@@ -188,16 +188,16 @@ impl Peer {
         self.ask::<Value>(&json!({ "send": packet })).map(drop)
     }
 
-    /// Receives the next packet, which must arrive in time.
+    /// Receives the next packet.
     ///
     /// # Errors
-    /// No packet arrives, or its ICRC is wrong.
+    /// No packet arrives within a minute, or the packet's ICRC is wrong.
     pub fn receive(&mut self) -> Result<Packet> {
         self.receive_within(PACKET_TIMEOUT)?
             .with_context(|| format!("no packet arrived within {PACKET_TIMEOUT:?}"))
     }
 
-    /// Receives the next packet if one arrives in time.
+    /// Receives the next packet, or returns `None` if none arrives within `limit`.
     ///
     /// # Errors
     /// The ICRC of the packet is wrong.

@@ -178,7 +178,7 @@ impl Process {
         self.child.kill().await.with_context(|| format!("cannot kill {}", self.name))
     }
 
-    /// Sends SIGTERM, and kills the program if it has not exited after `limit`.
+    /// Sends SIGTERM and kills the program if it has not exited after `limit`.
     ///
     /// # Errors
     /// The program had to be killed.
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn stat_of_suspended_process_is_recognized() {
+    fn stat_line_of_suspended_process_is_recognised() {
         assert!(has_suspended_state("12 (qemu-system-x86) T 1 12 12"));
         assert!(has_suspended_state("12 (a) S (b) t 1 12 12"));
         assert!(!has_suspended_state("12 (a) T (b) S 1 12 12") && !has_suspended_state(""));

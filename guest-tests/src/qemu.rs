@@ -31,7 +31,7 @@ pub struct Machine {
     pub accelerator: Accelerator,
     /// Additional arguments for the kernel's command line.
     pub kernel_args: String,
-    /// Whether devices are behind an IOMMU, for user-space drivers.
+    /// Whether devices are behind an IOMMU, as user-space drivers require.
     pub iommu: bool,
     /// Images of the guest's read-only disks, /dev/vda and so on.
     pub disks: Vec<PathBuf>,
@@ -228,7 +228,8 @@ impl Machine {
             args.pair("-device", vfio_user_behind(socket, &bus).to_string());
         }
         for index in 0..self.free_slots {
-            // By default, firmware reserves too little address space for an HCA's BARs at an empty slot.
+            // Set the size explicitly, because by default firmware reserves too little address space for an HCA's BARs
+            // at an empty slot.
             let port = root_port(self.cards.len() + index + 1);
             args.pair("-device", format!("{port},mem-reserve={FREE_SLOT_MEMORY}"));
         }
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn console_log_is_appended_and_path_escaped() {
+    fn console_log_is_opened_for_append_with_escaped_path() {
         let with_socket = line(&machine(), Some("s/tty".into()));
         assert!(with_socket.contains("path=s/tty,logfile=a,,b.console,logappend=on"), "{with_socket}");
         let without = line(&machine(), None);

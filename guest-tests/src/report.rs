@@ -21,7 +21,7 @@ impl fmt::Display for Skip {
 
 impl std::error::Error for Skip {}
 
-/// Numbers of cases by outcome.
+/// Number of cases with each outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub passed: u32,
@@ -52,7 +52,8 @@ impl Report {
         Self { scenario: String::new(), counts: Counts::default(), case_timeout, stop_at_failure, only: None }
     }
 
-    /// Restricts the report to cases whose names contain `text`, if it is `Some`. Other cases neither run nor count.
+    /// Restricts the report to cases whose names contain `text`, if it is `Some`. Other cases are neither run nor
+    /// counted.
     #[must_use]
     pub fn with_only(self, text: Option<String>) -> Self {
         Self { only: text, ..self }

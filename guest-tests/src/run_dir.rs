@@ -1,5 +1,5 @@
-//! The directory of one run, with console output, logs, captures and command lines. Also provides short paths for the
-//! run's sockets.
+//! The directory of one run, with console output, logs, captures and command lines. This module also provides short
+//! paths for the run's sockets.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,7 +23,7 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Creates the next numbered directory below `lab/scenario`, and updates the link `latest`.
+    /// Creates the next numbered directory below `lab/scenario` and updates the link `latest`.
     ///
     /// # Errors
     /// The directories cannot be created.
@@ -45,7 +45,8 @@ impl RunDir {
             let _ = fs::remove_dir_all(parent.join(name(*old)));
         }
         let first = runs.last().map_or(1, |last| last + 1);
-        // Runs that start at the same time take consecutive numbers. Few runs do, so a bounded search suffices.
+        // Runs that start at the same time take consecutive numbers. Few runs start together, so a bounded search
+        // suffices.
         for number in first..first + 100 {
             let path = parent.join(name(number));
             match fs::create_dir(&path) {

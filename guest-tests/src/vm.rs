@@ -31,13 +31,13 @@ const QEMU_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(240);
 /// Additional time for the reply to a step, beyond the step's own time limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
-/// Time limit for one ping while a guest restarts. The ping is then repeated, until [`REBOOT_TIMEOUT`] for the whole
-/// restart expires.
+/// Time limit for one ping while a guest restarts. Pings are repeated until the restart as a whole exceeds
+/// [`REBOOT_TIMEOUT`].
 const PING_TIME_LIMIT: Duration = Duration::from_secs(20);
 const REBOOT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Interval between pings while the old agent is still shutting down.
 const REBOOT_POLL: Duration = Duration::from_millis(200);
-/// Number of lines from the end of the console output and of QEMU's log that an error message contains.
+/// Number of trailing lines of the console output and of QEMU's log to include in an error message.
 const TAIL_LINES: usize = 12;
 /// Hidden command that runs this program as an agent without a guest.
 pub const AGENT_COMMAND: &str = "agent";
@@ -60,7 +60,7 @@ pub struct Image {
     pub modules: Vec<String>,
     /// Disks of a guest with a root file system. Without disks, the guest contains only the agent and busybox.
     pub disks: Option<Disks>,
-    /// Whether devices are behind an IOMMU, for user-space drivers.
+    /// Whether devices are behind an IOMMU, as user-space drivers require.
     pub iommu: bool,
 }
 
@@ -120,7 +120,7 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Starts a guest, and waits until its agent answers.
+    /// Starts a guest and waits until its agent answers.
     async fn start(
         machine: &Machine,
         artifacts: &Artifacts,
@@ -474,7 +474,7 @@ impl fmt::Display for LastState {
     }
 }
 
-/// Boots a guest, and repeats the boot once if the kernel panics before the agent answers. On a busy host, a QEMU that
+/// Boots a guest and repeats the boot once if the kernel panics before the agent answers. On a busy host, a QEMU that
 /// emulates several CPUs sometimes executes a breakpoint that Linux uses to patch its own code. No HCA driver has been
 /// loaded at that point, so the retry cannot hide a device bug.
 async fn boot_again_after_panic<T>(

@@ -21,7 +21,7 @@ pub enum Value<'a> {
     Flag(bool),
     /// Symbolic name from the specification.
     Name(&'a str),
-    /// Names of the set flags, and the remaining bits without a name.
+    /// Names of the flags that are set, and the set bits that have no name.
     Set(&'a [&'static str], u64),
     /// Bytes without further structure.
     Bytes(&'a [u8]),

@@ -73,7 +73,7 @@ impl Operation {
 }
 
 impl Cell {
-    /// Transfers the message, and checks memory and completions at both ends.
+    /// Transfers the message and checks memory and completions at both ends.
     pub(super) async fn run<A: Endpoint, B: Endpoint>(
         &self,
         requester: &mut A,
@@ -111,7 +111,7 @@ impl Cell {
         }
     }
 
-    /// Posts all requests, and checks that exactly the expected completions arrive.
+    /// Posts all requests and checks that exactly the expected completions arrive.
     async fn request<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let mut messages = vec![self.message(responder)];
         let mut receives = Vec::new();
@@ -167,8 +167,8 @@ impl Cell {
         Message { op, off: REQUESTER_OFF, len, remote, imm: IMM, datagram: self.service == Service::Ud }
     }
 
-    /// Executes an atomic operation and checks it. The operand starts with the pattern of this cell's seed, and an
-    /// operation that changes it must leave the pattern of the next seed.
+    /// Executes an atomic operation and checks it. The operand initially contains the pattern of this cell's seed. An
+    /// operation that changes the operand must leave the pattern of the next seed.
     async fn atomic<A: Endpoint, B: Endpoint>(&self, requester: &mut A, responder: &mut B) -> Result<()> {
         let len = u64::from(ATOMIC);
         guard(responder, ATOMIC_OFF, len).await?;

@@ -58,7 +58,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Creates a queue pair at each end, and moves both to RTS.
+    /// Creates a queue pair at each end and moves both to RTS.
     pub(super) async fn create(pair: &mut Pair, attributes: &Attributes) -> Result<Self> {
         Self::create_as(pair, attributes, [CreateQp::default(); 2]).await
     }
@@ -119,7 +119,7 @@ impl End {
         Ok(Self { qp, cq })
     }
 
-    /// Moves the queue pair from RESET to RTS, connected to `peer`. `own` is this guest's index.
+    /// Connects the queue pair to `peer` and moves it from RESET to RTS. `own` is this guest's index.
     pub(super) async fn connect(
         &self,
         vm: &mut Vm,
@@ -131,7 +131,8 @@ impl End {
         self.ready_to_send(vm, attributes, own).await
     }
 
-    /// Moves the queue pair from RESET to RTR, connected to `peer`. `own` is this guest's index: 0 for `a`, 1 for `b`.
+    /// Connects the queue pair to `peer` and moves it from RESET to RTR. `own` is this guest's index: 0 for `a`, 1 for
+    /// `b`.
     pub(super) async fn ready_to_receive(
         &self,
         vm: &mut Vm,
@@ -165,7 +166,7 @@ impl End {
         vm.call(ModifyQp { qp: self.qp.id, transition }).await.map(drop)
     }
 
-    /// Posts requests with one doorbell, and returns the byte offsets of their WQEs.
+    /// Posts requests with one doorbell and returns the byte offsets of their WQEs.
     pub(super) async fn post(&self, vm: &mut Vm, requests: Vec<SendRequest>) -> Result<Vec<u32>> {
         Ok(vm.call(PostSend { qp: self.qp.id, requests, ..PostSend::default() }).await?.wqes)
     }
@@ -188,8 +189,8 @@ impl End {
         Ok(())
     }
 
-    /// Fails unless exactly the expected completions arrive. An expected completion is an error syndrome, or `None` for
-    /// success.
+    /// Fails unless exactly the expected completions arrive. Each element of `expected` is an error syndrome, or `None`
+    /// for success.
     pub(super) async fn expect_completions(
         &self,
         vm: &mut Vm,

@@ -106,7 +106,7 @@ async fn start(
     StockPair::start_of(device, lab, run, change).await
 }
 
-/// Runs all benchmarks, and adds one result for each.
+/// Runs all benchmarks and appends the result of each to `figures`.
 async fn take(pair: &mut StockPair, figures: &mut Vec<f64>) -> Result<()> {
     let device = pair.perftest_device();
     for figure in FIGURES {

@@ -17,7 +17,7 @@ impl Driver for Vm {
     }
 }
 
-/// An agent in this process. It also acts as the VMM of the device, which has no guest.
+/// An agent in this process. It also acts as the device's VMM, because there is no guest.
 #[derive(Debug, Default)]
 pub(super) struct Guestless(Agent);
 

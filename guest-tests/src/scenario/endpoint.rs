@@ -80,16 +80,16 @@ pub(super) trait Endpoint {
     /// Moves the queue pair to RTS.
     async fn connect(&mut self, link: &Link) -> Result<()>;
 
-    /// Fills a part of the region with the pattern of `seed`.
+    /// Fills part of the region with the pattern of `seed`.
     async fn fill(&mut self, off: u64, len: u64, seed: u64) -> Result<()>;
 
-    /// Fails unless a part of the region contains the pattern of `seed` from byte `position` on.
+    /// Fails unless part of the region contains the pattern of `seed`, starting with byte `position` of the pattern.
     async fn verify(&mut self, off: u64, len: u64, seed: u64, position: u64) -> Result<()>;
 
     /// Reads a few bytes of the region.
     async fn peek(&mut self, off: u64, len: u32) -> Result<Vec<u8>>;
 
-    /// Posts receives at the given offsets and lengths.
+    /// Posts receives with the given offsets and lengths.
     async fn post_recv(&mut self, places: &[(u64, u32)]) -> Result<()>;
 
     /// Posts requests in order.
@@ -99,7 +99,8 @@ pub(super) trait Endpoint {
     async fn poll(&mut self, count: u32) -> Result<Vec<Completion>>;
 }
 
-/// Connects new queue pairs of two endpoints. In one direction, PSNs wrap during the first messages.
+/// Creates a queue pair on each of two endpoints and connects the queue pairs. In one direction, PSNs wrap during the
+/// first messages.
 pub(super) async fn connect<A: Endpoint, B: Endpoint>(
     a: &mut A,
     b: &mut B,

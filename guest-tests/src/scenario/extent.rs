@@ -10,7 +10,7 @@ pub(super) enum Extent {
 }
 
 impl Extent {
-    /// Returns the value for this extent.
+    /// Returns `core` or `full`, depending on the extent.
     pub(super) const fn select<T: Copy>(self, core: T, full: T) -> T {
         match self {
             Self::Core => core,

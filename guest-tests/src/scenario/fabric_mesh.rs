@@ -1,5 +1,5 @@
-//! Many HCAs on one fabric, each connected to all others, either over UDP with a NIC as an additional station, or
-//! within one process.
+//! Many HCAs on one fabric, each connected to all others. The HCAs either communicate over UDP, with a NIC as an
+//! additional station, or share one process.
 //!
 //! The HCAs are driven over their vfio-user sockets, without guests. The NIC belongs to a guest with soft-RoCE and is
 //! connected to only one HCA, which forwards the NIC's frames.

@@ -1,6 +1,6 @@
-//! HCAs on tap interfaces: on a bridge with each other and the host, and across a VXLAN.
+//! HCAs on tap interfaces. They communicate with each other and the host over a bridge, and across a VXLAN.
 //!
-//! All interfaces are in network namespaces created by this scenario. The host's own network is not changed.
+//! All interfaces are in network namespaces that this scenario creates. The host's own network is not changed.
 //!
 //! ```text
 //!   namespace near                                namespace far

@@ -24,9 +24,9 @@ use crate::vm::Vm;
 const OPCODE_SEND_ERROR: u8 = 0xff;
 /// Time limit for completions that are expected immediately.
 const SOON_MS: u32 = 10_000;
-/// Path of the counter of received RNR NAKs.
+/// Path of the counter for received RNR NAKs.
 const RNR_NAKS: &str = "/engine/naks_received/rnr";
-/// Path of the counter of expired ACK timers.
+/// Path of the counter for expired ACK timers.
 const TIMEOUTS: &str = "/engine/recovery/timeouts";
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -155,7 +155,7 @@ async fn access_error(pair: &mut Pair, op: SendOp, fault: Fault, len: u32) -> Re
     other.destroy(pair).await
 }
 
-/// Checks that an rnr_retry of 7 means unlimited retries (JingZhao interface, section 10.6).
+/// Checks that an `rnr_retry` of 7 means unlimited retries (JingZhao interface, section 10.6).
 async fn rnr_recovers(pair: &mut Pair) -> Result<()> {
     const SEED: u64 = 9;
     const LEN: u32 = 5000;

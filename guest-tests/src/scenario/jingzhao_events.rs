@@ -1,4 +1,5 @@
-//! Checks every byte of each type of event, and its delivery through MSI-X. Also tests masks, overflow and arming.
+//! Checks every byte of each type of event, and the delivery of events through MSI-X. Also tests masks, overflow and
+//! arming.
 
 mod commands;
 mod completions;

@@ -1,6 +1,6 @@
-//! Tests the whole command interface of JingZhao: every opcode in all its valid and invalid forms, and every QP
-//! transition from every state. The interface's tables are included as data ([`spec`], [`expected`], [`transitions`]).
-//! The devices' answers must match the tables, and every row of the tables must be tested.
+//! Tests JingZhao's whole command interface: every opcode in all its valid and invalid forms, and every QP transition
+//! from every state. The interface's tables are included as data ([`spec`], [`expected`], [`transitions`]). The
+//! devices' answers must match the tables, and every row of the tables must be tested.
 
 mod answers;
 mod attributes;
@@ -28,7 +28,7 @@ use crate::report::Report;
 const SERVICES: [Service; 3] = [Service::Rc, Service::Uc, Service::Ud];
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
-    // Device a uses the default options.
+    // Device `a` uses the default options.
     let options = [json!({}), json!({ "extended_status": true, "mad_ifc": true })];
     let mut pair = Pair::start_open_as(lab, "jingzhao-full", options).await?;
     let hint = pair.hint();
@@ -79,7 +79,7 @@ async fn every_command(pair: &mut Pair) -> Result<()> {
     answers::judge(&[a, b])
 }
 
-/// Issues all commands to one device, and returns the answers.
+/// Issues all commands to one device and returns the answers.
 async fn answers(node: &mut Node) -> Result<Answers> {
     const COMMAND_EVENTS: u64 = 1 << 0x0a;
     let mut answers = Answers::new();

@@ -114,7 +114,7 @@ impl Case {
         Ok(())
     }
 
-    /// Checks that each packet of the messages has consumed one PSN. A READ consumes one PSN per response packet.
+    /// Checks that the messages have consumed one PSN per packet. A READ consumes one PSN per response packet.
     async fn check_psns(&self, pair: &mut Pair, connection: &Connection, direction: Direction) -> Result<()> {
         let packets = self.plan.len.div_ceil(u32::from(self.mtu)).max(1) * self.plan.count;
         let first = self.psn[usize::from(direction == Direction::BToA)];

@@ -38,7 +38,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// A daemon's counter and an earlier value of it.
+/// A daemon's counter, with one of its earlier values.
 struct Growth {
     place: &'static str,
     before: u64,

@@ -416,7 +416,7 @@ async fn nvme_example(user: &User, folder: &Path) -> Result<()> {
     user.expect_nothing_left(&[]).await
 }
 
-/// Checks that errors in the lab have a different exit status than failed tests.
+/// Checks that errors in the lab and failed tests cause different exit statuses.
 async fn ci_failures(user: &User, shared: &Path, folder: &Path) -> Result<()> {
     let from = shared.display().to_string();
     let ci = async |more: &[&str]| {
@@ -470,7 +470,7 @@ async fn cancelled_boot(user: &User, shared: &Path, logs: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Tests the root file system commands. The commands use a separate cache, so the user's guests stay unchanged.
+/// Tests the commands of `guest-lab root`. They use a separate cache, so the user's guests stay unchanged.
 async fn root(user: &User, cache: &Path) -> Result<()> {
     let user = user.with_cache(cache)?;
     user.run(&["root", "add", "--", "-y"]).await?.failed(&["'-y' is not the name of a Debian package"])?;

@@ -29,7 +29,8 @@ use crate::lab::{Lab, guests_per_wave};
 use crate::report::{Report, line};
 
 const GUESTS: usize = 16;
-/// Kinds of kills, in order. The victims are guests at regular distances, and none is killed twice.
+/// The processes to kill, in order. Each belongs to a different guest, whose number is `DISTANCE` higher than the
+/// previous one, modulo the number of guests.
 const KILLS: [Victim; 6] =
     [Victim::Guest, Victim::Daemon, Victim::Guest, Victim::Daemon, Victim::Guest, Victim::Daemon];
 const DISTANCE: usize = 5;

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const UCX_PORT: u16 = 13337;
 const PINGPONG_PORT: u16 = 47592;
 
-/// Number of messages of each size, in each direction.
+/// Number of messages per size and direction.
 const PINGPONGS: usize = 2;
 
 /// Number of MPI ranks in each guest.
@@ -142,7 +142,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Starts the remote shell server in guest `b`, through which Open MPI starts its daemons.
+    /// Starts the remote shell server through which Open MPI starts its daemons in guest `b`.
     pub(super) async fn spawn_shell(&mut self) -> Result<ProgramId> {
         let station = &mut self.b;
         let address = station.address(0).ipv4;

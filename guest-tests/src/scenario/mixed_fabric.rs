@@ -1,6 +1,6 @@
-//! Six endpoints that share only the fabric: guests with `ib_mthca`, with a JingZhao HCA, with `irdma` on an E810, with
-//! `mlx5_ib` on a ConnectX with either kind of port, and with soft-RoCE on an ordinary NIC. Each pair communicates over
-//! every service that both support, and every byte is checked at both ends.
+//! Six endpoints that share only the fabric. They use `ib_mthca`, a JingZhao HCA, `irdma` on an E810, `mlx5_ib` on a
+//! ConnectX with an InfiniBand port, `mlx5_ib` on a ConnectX with an Ethernet port, and soft-RoCE on an ordinary NIC.
+//! Each pair communicates over every service that both support, and every byte is checked at both ends.
 
 use agent::wire::Service;
 use anyhow::{Context, Result};
@@ -206,7 +206,7 @@ impl Fabric {
     }
 }
 
-/// Boots a guest with an InfiniBand HCA, and loads its drivers.
+/// Boots a guest with an InfiniBand HCA and loads its drivers.
 async fn infiniband_guest(lab: &Lab, run: &RunDir, hca: Device, guest: Guest<'_>) -> Result<Vm> {
     let image = lab.debian_image(run).await?;
     let (least_cpus, least_memory_mib) = hca.least();

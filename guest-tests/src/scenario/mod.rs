@@ -72,8 +72,8 @@ pub struct Scenario {
     pub about: &'static str,
     /// Whether the scenario's guests are a pair with one HCA each.
     pair: bool,
-    /// Whether the scenario must run alone, because it measures times or rates or has fixed delays, and other load
-    /// would change its results.
+    /// Whether the scenario must run alone. This is the case if it measures times or rates or has fixed delays, because
+    /// other load would change its results.
     alone: bool,
     run: Run,
 }

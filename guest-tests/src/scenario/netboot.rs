@@ -145,7 +145,7 @@ impl Network {
     }
 }
 
-/// Loads the stock driver, and configures an address on its network device. Returns the name of that device.
+/// Loads the stock driver and configures an address on its network device. Returns the name of that device.
 async fn bring_up(vm: &mut Vm, card: Card, host: u16) -> Result<String> {
     if let Interface::Mthca = card.interface {
         load_mthca(vm).await?;

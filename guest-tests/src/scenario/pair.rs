@@ -105,7 +105,7 @@ impl Pair {
         }
     }
 
-    /// Kills guest `a` with SIGKILL, and attaches a new guest to the same daemon.
+    /// Kills guest `a` with SIGKILL and attaches a new guest to the same daemon.
     pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
         self.a.vm.kill().await?;
         self.a.daemon.wait_for_disconnect().await?;

@@ -12,7 +12,7 @@ use crate::vm::Vm;
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Maximum number of attempts per program. perftest calibrates the CPU's cycle counter against the clock. If the
-/// calibration is interrupted, perftest may print an infinite result, and the program runs again.
+/// calibration is interrupted, perftest may print an infinite result, and the program is run again.
 const CALIBRATIONS: usize = 3;
 
 /// Two guests whose devices are on one network. The server runs in guest `b`.
@@ -154,7 +154,7 @@ impl Figure {
         Ok(values.iter().map(|values| self.estimate(values)).collect())
     }
 
-    /// Runs the benchmark once, and returns the average bandwidth or the typical latency.
+    /// Runs the benchmark once and returns the average bandwidth or the typical latency.
     pub(super) async fn take(&self, ends: &mut Ends<'_>, device: &Device) -> Result<f64> {
         let [fast, slow] = self.messages;
         let messages = if device.slow { slow } else { fast };
@@ -196,7 +196,7 @@ impl Bound {
     }
 }
 
-/// Returns the heading of a table of results: the devices, followed by the ratios of the first device to the others.
+/// Returns the heading of a results table: the devices, followed by the ratios of the first device to the others.
 pub(super) fn heading(devices: &[&Device]) -> String {
     let mut text = format!("\n{:34}", "");
     for device in devices {

@@ -142,7 +142,7 @@ impl Violations {
         Ok(())
     }
 
-    /// Returns how often each rule has been reported since this snapshot. Prints the first few new log lines, and fails
+    /// Returns how often each rule has been reported since this snapshot. Prints the first few new log lines and fails
     /// unless one of the new lines contains `says`.
     pub(super) async fn since(self, node: &mut StockNode, says: &str) -> Result<BTreeMap<String, u64>> {
         let after = node.daemon.violations().await?;

@@ -164,7 +164,7 @@ impl<'a> Suite<'a> {
         self.next.as_ref().map(|verdict| module(&verdict.test).to_owned())
     }
 
-    /// Compares the results of a module's tests with the known results, until a test of another module follows.
+    /// Compares the results of a module's tests with the known results. Stops at the first result of another module.
     async fn judge(&mut self, name: &str) -> Result<()> {
         let mut wrong = Vec::new();
         while let Some(verdict) = self.next.take_if(|verdict| module(&verdict.test) == name) {

@@ -23,7 +23,7 @@ use crate::report::{Report, line};
 pub(super) enum Extent {
     /// One session with each driver, including its trace.
     Core,
-    /// One minute of random programs on each of [`PAIRS`] pairs of guests.
+    /// One minute of random programs on each of [`PAIRS`] guest pairs.
     Random,
     /// New recordings of the sessions that the `device` crate's tests replay.
     Kept,
@@ -86,7 +86,7 @@ async fn core(lab: &Lab, report: &mut Report, interface: Interface) -> Result<()
     Ok(())
 }
 
-/// Runs random programs under loss on each pair, and replays the records of all devices.
+/// Runs random programs under loss on each pair and replays the records of all devices.
 async fn random(lab: &Lab, report: &mut Report) -> Result<()> {
     let seed = match lab.chance().seed {
         Some(seed) => seed,
@@ -132,7 +132,7 @@ async fn minute(pair: &mut Pair, dice: &mut ChaCha8Rng) -> Result<()> {
     line(&format!("      {programs} programs"))
 }
 
-/// Replays a record, and compares the traces if `traced` is set.
+/// Replays a record and compares the traces if `traced` is set.
 async fn same(lab: &Lab, files: &Files, traced: bool) -> Result<()> {
     line(&format!("      {}", files.replay(&lab.hcad()?).await?))?;
     if traced {

@@ -18,7 +18,7 @@ use crate::testbed::client::RawTerminal;
 /// Time limit for the shell, longer than any interactive session.
 const SESSION: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Boots a pair of guests, and connects this terminal to a shell in guest `a` or `b` until the shell exits.
+/// Boots a pair of guests and connects this terminal to a shell in guest `a` or `b` until the shell exits.
 ///
 /// # Errors
 /// Fails if the scenario does not use a pair of guests, or if the guests do not boot.

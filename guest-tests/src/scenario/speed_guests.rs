@@ -145,7 +145,7 @@ impl Pair {
     async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.image(run, VFIO_MODULES)?;
         let [a, b] = HcaSpec::pair()?;
-        // The names a and b are already taken by the other guests.
+        // The names `a` and `b` are already taken by the other guests.
         let specs = [HcaSpec { name: "c".into(), ..a }, HcaSpec { name: "d".into(), ..b }]
             .map(|spec| HcaSpec { capture: false, ..spec });
         let hcad = lab.hcad()?;

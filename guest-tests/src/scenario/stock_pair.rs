@@ -1,5 +1,5 @@
 //! Two guests with a Debian root file system. Each has an HCA with a stock kernel driver, and an Ethernet NIC connected
-//! to the other guest's NIC. Tools use the Ethernet for out-of-band communication, and soft-RoCE runs on it for
+//! to the other guest's NIC. Tools use the Ethernet link for out-of-band communication, and soft-RoCE runs on it for
 //! comparison.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -141,7 +141,7 @@ impl StockPair {
         Ok((image, a, b))
     }
 
-    /// Loads the drivers in both guests, and waits until both ports are active.
+    /// Loads the drivers in both guests and waits until both ports are active.
     pub(super) async fn load(&mut self) -> Result<()> {
         tokio::try_join!(self.a.load(), self.b.load()).map(drop)
     }
@@ -203,7 +203,7 @@ impl StockPair {
         self.run.path()
     }
 
-    /// Kills guest `a` with SIGKILL, and attaches a new guest to the same daemon.
+    /// Kills guest `a` with SIGKILL and attaches a new guest to the same daemon.
     pub(super) async fn replace_a(&mut self, lab: &Lab) -> Result<()> {
         self.a.vm.kill().await?;
         self.a.daemon.wait_for_disconnect().await?;

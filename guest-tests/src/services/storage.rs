@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Protocol {
     pub(crate) name: &'static str,
-    /// Path at which the client reads and writes the data. A file is created by the client.
+    /// Path at which the client reads and writes the data. If the path is a file, the client creates it.
     pub(crate) at_client: &'static str,
     /// Path of the same data on the server.
     pub(crate) at_server: &'static str,
@@ -124,7 +124,7 @@ pub(crate) const ISER: Protocol = Protocol {
     ],
     loss: &["iSCSI", "iscsi", "isert", "iser", "scsi", "connection"],
     // The initiator deregisters memory once a command is answered, even if the command's last packet is not yet
-    // acknowledged. If that ACK is lost, the command is retransmitted with an invalidated key.
+    // acknowledged. If the ACK is lost, the command is retransmitted with an invalidated key.
     may_fail: true,
 };
 
@@ -135,7 +135,8 @@ pub(crate) const SRP: Protocol = Protocol {
     at_server: "/dev/vdc",
     file: false,
     prepare: "",
-    // `ib_srpt` accepts only initiators in the access list. It names them by their port ID, which ends in the GUID.
+    // `ib_srpt` accepts only initiators in the access list. The list identifies an initiator by its port ID, which ends
+    // in the GUID.
     serve: "mount -t configfs configfs /sys/kernel/config 2>&1 || mountpoint -q /sys/kernel/config
         modprobe -a target_core_mod target_core_iblock ib_srpt
         cd /sys/kernel/config/target

@@ -91,7 +91,7 @@ impl Place {
         }
     }
 
-    /// Returns whether the guest is on the HCAs' fabric with a NIC instead of an HCA.
+    /// Returns whether the guest is connected to the HCAs' fabric by a NIC instead of an HCA.
     const fn is_nic_on_fabric(self) -> bool {
         self.among_hcas && matches!(self.device, Device::Rxe)
     }
@@ -109,7 +109,7 @@ impl Place {
     }
 }
 
-/// Boots the guests in waves, and reports their progress to `events`.
+/// Boots the guests in waves and reports their progress to `events`.
 ///
 /// # Errors
 /// A guest does not boot.
@@ -304,7 +304,7 @@ impl GuestBoot<'_> {
                 sh(ports, "ip link set lo up").await?;
                 self.add_addresses(place, ports).await?;
                 // The program that creates a soft-RoCE device is only in the host's root file system, so the guest must
-                // enter it first.
+                // enter that file system first.
                 let on_host = place.device == Device::Rxe;
                 if !on_host {
                     self.set_up_port(place, vm, ports).await?;
@@ -360,7 +360,7 @@ impl GuestBoot<'_> {
         vm.run_within(LOAD_TIMEOUT, &[&["modprobe", "-a"], modules].concat()).await.map(drop)
     }
 
-    /// Sets up the network interface of the RDMA device, and waits until the device's port is active.
+    /// Sets up the network interface of the RDMA device and waits until the device's port is active.
     async fn set_up_port(&self, place: Place, vm: &mut Vm, ports: &Ports) -> Result<()> {
         let Some(device) = place.device.rdma_device() else { return Ok(()) };
         if let Some(script) = network(place) {

@@ -23,7 +23,7 @@ pub(super) const MOST_COMMANDS: usize = 12;
 /// Time limit of the lab's own commands, such as those that load drivers while several emulated guests share a busy
 /// host.
 const OWN_COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
-/// Maximum number of output bytes that are kept for each of the lab's own commands.
+/// Maximum number of output bytes to keep for each of the lab's own commands.
 const LONGEST_OUTPUT: usize = 1 << 20;
 
 /// The exec ports of one guest.

@@ -23,7 +23,7 @@ use crate::vm::Vm;
 
 /// Time limit for a ping of an emulated guest on a busy host.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time without data from a command after which the agent is pinged.
+/// How long a command may send no data before the agent is pinged.
 const QUIET: Duration = Duration::from_secs(10);
 /// Time limit for querying the daemon about its device.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -148,7 +148,7 @@ impl RunningGuest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unresponsive {
     target: Target,
-    /// Time for which the guest has not answered.
+    /// How long the guest has been silent.
     silence: Duration,
     cause: Cause,
 }

@@ -25,7 +25,7 @@ const OWN: &[&str] = &["/dev", "/proc", "/run", "/sys"];
 /// The host's root file system as the root of a testbed's guests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostRoot {
-    /// Directory in which guests change the host's files.
+    /// Directory in which guests can change the host's files.
     pub writable: Option<PathBuf>,
 }
 

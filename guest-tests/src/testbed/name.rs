@@ -116,7 +116,7 @@ impl fmt::Display for GuestName {
     }
 }
 
-/// One guest in one testbed, written as `NAME:GUEST`.
+/// One guest in a testbed, written as `NAME:GUEST`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     pub testbed: TestbedName,

@@ -40,7 +40,7 @@ pub enum Reply {
     Down {
         /// Error messages for the user.
         complaints: Vec<String>,
-        /// Whether the devices were in strict mode, so that violations are among the complaints.
+        /// Whether the devices were in strict mode. If they were, violations are among the complaints.
         #[serde(default)]
         strict: bool,
     },

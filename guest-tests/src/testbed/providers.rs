@@ -25,7 +25,7 @@ const LIBRARY_FOLDERS: &[&str] = &[
 /// Directories that may contain programs, relative to the root.
 const PROGRAM_FOLDERS: &[&str] = &["usr/bin", "usr/sbin", "bin", "sbin"];
 
-/// Something that the host lacks, together with the way to get it.
+/// A component that the host lacks, and how to install it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Missing {
     device: Device,

@@ -444,7 +444,7 @@ async fn answer(stream: UnixStream, bed: &Testbed) -> Result<()> {
     send(&mut writer, &reply).await
 }
 
-/// Allocates a port for a command, and adds the guest's environment variables to those of the command.
+/// Allocates a port for a command and adds the guest's environment variables to those of the command.
 async fn begin(
     bed: &Testbed,
     guest: GuestName,

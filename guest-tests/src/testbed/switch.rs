@@ -98,7 +98,7 @@ impl Target {
 struct Table(HashMap<Mac, usize>);
 
 impl Table {
-    /// Learns the source address of a received frame, and returns the frame's destination.
+    /// Learns the source address of a received frame and returns the frame's destination.
     fn target(&mut self, from: usize, frame: &[u8]) -> Target {
         let addresses = frame.get(..HEADER).and_then(|header| header.first_chunk::<12>());
         let Some(&[d0, d1, d2, d3, d4, d5, source @ ..]) = addresses else { return Target::Drop };

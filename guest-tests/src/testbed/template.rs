@@ -103,7 +103,7 @@ impl Template {
         }
     }
 
-    /// Creates the disk of a guest, if it has one in addition to those of all guests.
+    /// Creates the guest's additional disk, if the template gives it one.
     ///
     /// # Errors
     /// The file cannot be created.
@@ -117,7 +117,7 @@ impl Template {
         Ok(Some(path))
     }
 
-    /// Starts the services, and connects their clients.
+    /// Starts the services and connects their clients.
     ///
     /// # Errors
     /// A command in a guest fails.
@@ -178,7 +178,7 @@ fn messaging(place: Place) -> String {
         .map(|(name, value)| format!("export {name}={value}\n"))
         .collect();
     let shell = serve(&remote_shell::serve(&place.ip().to_string()), remote_shell::PORT);
-    // Without `-P 0`, the server would wait for MPI. It serves one client, and then exits.
+    // Without `-P 0`, the server would wait for MPI. The server exits after each client, so it runs in a loop.
     let server = if place.is_first() {
         serve("while true; do ucx_perftest -P 0; done", UCX_PORT)
     } else {

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use protocol_fuzz::{TARGETS, Target};
 
 static TARGET: LazyLock<Target> = LazyLock::new(|| {
-    let name = std::env::var("HCAD_FUZZ_TARGET").expect("HCAD_FUZZ_TARGET is the name of a target");
+    let name = std::env::var("HCAD_FUZZ_TARGET").expect("HCAD_FUZZ_TARGET must name a target");
     let found = TARGETS.iter().find(|(target, _)| *target == name);
     found.unwrap_or_else(|| panic!("unknown fuzz target {name}")).1
 });

@@ -26,7 +26,7 @@ const TRANSITIONS: [Transition; 11] = [
     Transition::ToRst,
 ];
 
-/// Parses the input as each kind of context, and executes it as a sequence of QP state changes.
+/// Parses the input as each kind of context and executes it as a sequence of QP state changes.
 ///
 /// The sequence is a 192-byte image followed by four-byte operations. An operation either changes one byte of the image
 /// and passes the image to a command, or makes a change that the engine could make.
@@ -95,15 +95,19 @@ fn command(qp: &mut StoredQpc, transition: Transition, mailbox: &Qpc) {
         _ => {
             let early = matches!(transition, Rst2Init | Init2Init | Init2Rtr);
             let received = if early { mailbox.recv_psn } else { before.recv_psn };
-            assert_eq!(after.recv_psn, received, "ePSN");
+            assert_eq!(after.recv_psn, received, "the expected PSN is taken from the mailbox only up to RTR");
             let (sent, acked) = if early || transition == Rtr2Rts {
                 (mailbox.next_send_psn, mailbox.next_send_psn)
             } else {
                 (before.next_send_psn, before.unacked_psn)
             };
-            assert_eq!((after.next_send_psn, after.unacked_psn), (sent, acked), "PSNs of the requester");
+            assert_eq!(
+                (after.next_send_psn, after.unacked_psn),
+                (sent, acked),
+                "the requester's PSNs are taken from the mailbox only up to RTS"
+            );
             let service = if transition == Rst2Init { mailbox.service } else { before.service };
-            assert_eq!(after.service, service, "service type");
+            assert_eq!(after.service, service, "only RST2INIT sets the service type");
         }
     }
     if matches!(transition, Rts2Rts | Sqd2Sqd | Sqd2Rts | SqErr2Rts) && qp.named(mailbox).is_empty() {

@@ -141,7 +141,7 @@ pub fn decode_mlx5_wqe(input: &[u8]) {
     if let Ok(wqe) = SendWqe::parse(bytes, service, control.qpn) {
         seen.of(&wqe);
         emitted = wqe.emit();
-        let again = SendWqe::parse(&emitted, service, control.qpn).expect("a WQE that was emitted");
+        let again = SendWqe::parse(&emitted, service, control.qpn).expect("an emitted WQE must parse");
         assert_eq!((&again.operation, &again.data), (&wqe.operation, &wqe.data));
         if let Operation::Datagram(to) = &wqe.operation {
             let _ = to.effective_qkey(to.qkey);

@@ -19,7 +19,7 @@ use crate::vm::Vm;
 const HCA: Device = Device::Connectx;
 /// Number of cards in guest `a`. The cards are numbered from 1.
 const CARDS: u16 = 8;
-/// Numbers of the cards of guest `b`.
+/// Card numbers of guest `b`.
 const PEERS: [u16; 2] = [CARDS + 1, CARDS + 2];
 /// Number of the bond's network. Each card of guest `a` has its own network, whose number is that of the card.
 const BOND: u16 = 100;
@@ -90,7 +90,7 @@ impl Bench {
         Ok(Self { a, b, daemons, old_warnings })
     }
 
-    /// Loads the drivers. A guest with several cards must reply to ARP only on the card that has the address.
+    /// Loads the drivers. The ARP setting makes a guest with several cards reply only on the card that has the address.
     async fn load(&mut self) -> Result<()> {
         for (vm, cards) in [(&mut self.a, CARDS.into()), (&mut self.b, PEERS.len())] {
             sh(vm, "sysctl -qw net.ipv4.conf.all.arp_ignore=1").await?;
@@ -131,7 +131,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Checks each card of guest `a` with the first card of guest `b`.
+    /// Tests each card of guest `a` against the first card of guest `b`.
     async fn each_card(&mut self) -> Result<()> {
         let of_b = device(&mut self.b, PEERS[0]).await?;
         for card in 1..=CARDS {

@@ -9,11 +9,11 @@ const SUBJECTS: &[&str] = &["mlx5", "infiniband", "ib_core", "ib_cm"];
 const NORMAL: &[&str] = &[
     "firmware version: 16.35.3006",
     "available PCIe bandwidth",
-    // There is no vendor-specific PCI capability, so crash dumps are not available.
+    // The device has no vendor-specific PCI capability, so crash dumps are not available.
     "Failed to get valid vendor specific ID",
     // Linux 6.12 reports that precision time measurement is not supported.
     "PTM is not supported by PCIe",
-    // There are no flow counters, so the largest bulk query covers one counter.
+    // The device has no flow counters, so the largest bulk query covers one counter.
     "Flow counters bulk query buffer size increased, bulk_query_len(1)",
     // Logged when promiscuous mode is enabled.
     "S-tagged traffic will be dropped while C-tag vlan stripping is enabled",
@@ -44,9 +44,9 @@ const RECOVERY: &[&str] = &[
 /// Substring of the message that a driver logs before it unloads itself.
 pub(super) const GIVES_UP: &str = "Driver is in error state. Unloading";
 
-/// Substrings of messages that are expected when a driver unloads itself. It does so after a second failure within the
-/// grace period of its first recovery (`mlx5_fw_fatal_reporter_err_work`, health.c). The last message appears when the
-/// driver is removed afterwards (`mlx5_uninit_one`, main.c).
+/// Substrings of messages that are expected when a driver unloads itself. A driver does so after a second failure
+/// within the grace period of its first recovery (`mlx5_fw_fatal_reporter_err_work`, health.c). The last message
+/// appears when the driver is removed afterwards (`mlx5_uninit_one`, main.c).
 const UNLOAD: &[&str] = &[GIVES_UP, "mlx5_uninit_one: interface is down, NOP"];
 
 /// Fails on any unexpected message about the device and on any unexpected warning.

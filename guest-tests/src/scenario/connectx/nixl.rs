@@ -18,7 +18,7 @@ use crate::tools::{Exchange, Ready};
 
 /// TCP port for the metadata of NIXL's agents.
 const PORT: u16 = 8888;
-/// Time limit for a program. The longest takes a minute in emulated guests on an idle host.
+/// Time limit for a program. The longest-running program takes a minute in emulated guests on an idle host.
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// Directory where the guests mount the disk with NIXL.
@@ -142,7 +142,7 @@ impl Pair {
     }
 }
 
-/// Returns the start of a command line that sets the environment of a NIXL program.
+/// Returns the part of a command line that sets the environment of a NIXL program.
 async fn environment(station: &mut Station, transport: &Transport) -> Result<String> {
     let device = station.rdma_device()?;
     let gid = roce::gid_index(station, Gid::V4).await?;

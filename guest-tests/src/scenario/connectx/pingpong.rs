@@ -29,7 +29,7 @@ const CASES: &[&str] = &[
     "ibv_srq_pingpong -s 4096 -m 4096 -q 16 -e -g 0",
     "ibv_srq_pingpong -s 1048576 -m 2048 -n 32",
 ];
-/// Command lines that run again while packets are captured: one of each service.
+/// Command lines that run again while packets are captured, one for each service.
 const CAPTURED: &[&str] = &["ibv_rc_pingpong -s 4097", "ibv_uc_pingpong -g 0", "ibv_ud_pingpong -g 0"];
 /// Command lines of the XRC program. It reports failed requests but does not check content, and its server serves a
 /// single client.
@@ -63,7 +63,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device) -
     report.case("the daemons exit cleanly on SIGTERM", &hint, pair.stop()).await
 }
 
-/// Returns a case's command line with the device. An Ethernet port has no LID, so all its cases use the IPv4 GID.
+/// Returns a case's command line with the options for the device added. An Ethernet port has no LID, so all its cases
+/// use the IPv4 GID.
 fn line(pair: &StockPair, case: &str) -> String {
     let device = pair.a.selected("-g");
     let is_infiniband = device == pair.a.rdma_device();

@@ -79,7 +79,7 @@ const CYCLES_TIMEOUT: Duration = Duration::from_secs(2400);
 pub(in super::super) enum Extent {
     /// All tests, but only a few cycles.
     Core,
-    /// 50 load and unload cycles, a kernel panic, and guests with other numbers of CPUs.
+    /// 50 load and unload cycles, a kernel panic, and guests with different numbers of CPUs.
     Reloads,
 }
 
@@ -175,7 +175,7 @@ impl Probe {
         report.case("a failed device can be unloaded and loaded", hint, self.unloads_failed()).await
     }
 
-    /// Loads the drivers, and checks that they bind to both functions.
+    /// Loads the drivers and checks that they bind to both functions.
     async fn binds(&mut self) -> Result<()> {
         self.load().await?;
         let info = self.vm.call(Info {}).await?;
@@ -442,8 +442,8 @@ impl Probe {
         self.devinfo().await
     }
 
-    /// Replaces the guest by one with `cpus` CPUs. Checks that the device has one completion vector per CPU, and that
-    /// messages and events arrive.
+    /// Replaces the guest with one that has `cpus` CPUs. Checks that the device has one completion vector per CPU, and
+    /// that messages and events arrive.
     async fn starts_with(&mut self, lab: &Lab, run: &RunDir, cpus: u32) -> Result<()> {
         self.vm.kill().await?;
         let guest = Guest {

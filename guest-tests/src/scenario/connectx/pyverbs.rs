@@ -1,4 +1,4 @@
-//! Runs rdma-core's own device tests with `mlx5_ib`, and lists the tests that this hardware cannot run or cannot pass.
+//! Runs rdma-core's own device tests with `mlx5_ib` and lists the tests that this hardware cannot run or pass.
 
 mod ethernet;
 
@@ -94,7 +94,7 @@ const NO_DMABUF: &str = "the guest has no GPU";
 const NO_FLUSH: &str = "mlx5_ib has no FLUSH";
 const IS_IB: &str = "the port is InfiniBand's";
 
-/// Tests that skip themselves on either port.
+/// Tests that skip themselves on both kinds of port.
 const COMMON_SKIPS: &[Skip] = &[
     skip("tests.test_cuda_dmabuf", "cuda-python 12.0+ must be installed", NO_DMABUF),
     skip("tests.test_device.DMTest", "Device memory is not supported", NO_DM),

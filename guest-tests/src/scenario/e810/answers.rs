@@ -76,7 +76,7 @@ pub(super) const ALL: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// Runs a command, and checks that its output contains all expected substrings.
+/// Runs a command and checks that its output contains all expected substrings.
 pub(super) async fn check(probe: &mut Probe, line: &str, expected: &[&str]) -> Result<()> {
     let fill = |text: &str| text.replace("{device}", &probe.device).replace("{function}", &probe.function);
     let parts: Vec<String> = expected.iter().map(|part| fill(part)).collect();

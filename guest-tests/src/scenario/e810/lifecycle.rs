@@ -18,7 +18,7 @@ pub(super) const CYCLES: Cycles<'static> = Cycles {
 };
 /// Time limit for all cycles, including the checks before and after them.
 pub(super) const CYCLES_TIMEOUT: Duration = Duration::from_secs(600);
-/// Time limit for a driver to take its device down and bring it up again.
+/// Time limit for a reset or a reload, during which the driver takes its device down and brings it back up.
 const RESET_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between polls for the start of the reset.
 const POLL: Duration = Duration::from_millis(100);
@@ -103,7 +103,7 @@ pub(super) async fn driver_resets(probe: &mut Probe) -> Result<()> {
     probe.no_warnings(Package::Synthetic).await
 }
 
-/// Sets different numbers of queues, and the smallest and largest ring sizes.
+/// Tests different numbers of queues, and the smallest and largest ring sizes.
 pub(super) async fn rings(probe: &mut Probe) -> Result<()> {
     let device = probe.device.clone();
     for change in ["-L {} combined 1", "-L {} combined 2", "-G {} rx 64 tx 64", "-G {} rx 8160 tx 8160"] {

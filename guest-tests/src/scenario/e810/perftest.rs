@@ -93,7 +93,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, extent: Extent
 }
 
 impl Bench {
-    /// Starts guests with all devices, and brings the E810s up.
+    /// Starts guests with all devices and brings the E810s up.
     pub(in super::super) async fn start(lab: &Lab, run: &RunDir) -> Result<Self> {
         let image = lab.debian_image(run).await?;
         let cards = HcaSpec::pair()?.map(|spec| e810_without_strict(lab, spec));

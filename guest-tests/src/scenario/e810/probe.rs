@@ -82,8 +82,8 @@ async fn with_debians(probe: &mut Probe, debian: std::result::Result<(), Skip>) 
 impl Probe {
     pub(super) async fn start(lab: &Lab, run: &RunDir, disks: Vec<PathBuf>) -> Result<Self> {
         let image = lab.debian_image(run).await?;
-        // Strict mode is off, because it would report ice on a devlink reload: ice disables its control queue without
-        // freeing its VSI, which is freed only by the reset that follows.
+        // Strict mode is off, because it would report a violation by ice on a devlink reload: ice disables its control
+        // queue without freeing its VSI. Only the reset that follows frees the VSI.
         let specs = HcaSpec::pair()?.map(|spec| e810_without_strict(lab, spec));
         let daemon = Daemon::start_by(Command::new(lab.hcad()?), &specs, run).await?;
         let [card, integrated] = daemon.sockets() else { anyhow::bail!("not two sockets") };

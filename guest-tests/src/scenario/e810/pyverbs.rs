@@ -1,4 +1,4 @@
-//! Runs rdma-core's own device tests with `irdma`, and lists the tests that this hardware cannot run or cannot pass.
+//! Runs rdma-core's own device tests with `irdma` and lists the tests that this hardware cannot run or pass.
 
 use anyhow::{Context, Result};
 

@@ -57,7 +57,7 @@ async fn offline(probe: &mut Probe) -> Result<()> {
     anyhow::bail!("{left:?} did not pass in {ATTEMPTS} attempts; in the last: {failed:?}")
 }
 
-/// Runs a self-test, and returns the tests that failed, with the driver's messages.
+/// Runs a self-test and returns the tests that failed, with the driver's messages.
 async fn failures(probe: &mut Probe, kind: &str) -> Result<BTreeMap<String, String>> {
     // Ignore the exit status, because the output contains the result of each test.
     let text = probe.sh(&format!("ethtool -t {} {kind}; true", probe.device)).await?;

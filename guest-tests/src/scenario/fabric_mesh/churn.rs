@@ -67,7 +67,7 @@ async fn await_progress(counts: &mut [watch::Receiver<u64>]) -> Result<()> {
     Ok(())
 }
 
-/// Repeats rounds, and reports the number of completed rounds.
+/// Repeats rounds and reports the number of completed rounds.
 async fn repeat_rounds(
     a: &mut Station,
     b: &mut Station,

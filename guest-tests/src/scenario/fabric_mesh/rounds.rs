@@ -1,4 +1,4 @@
-//! Connects each station with every other, as in a round-robin tournament. In each round, every station has a partner,
+//! Connects each station to every other, as in a round-robin tournament. In each round, every station has a partner,
 //! and all pairs run concurrently.
 
 use std::net::IpAddr;

@@ -53,7 +53,7 @@ impl Setup {
         self.connection.towards(Direction::AToB)
     }
 
-    /// Sends one message to guest `b`, and waits until the message has completed at both ends.
+    /// Sends one message to guest `b` and waits until the message has completed at both ends.
     async fn send(&mut self, pair: &mut Pair, solicited: bool) -> Result<()> {
         let (at_a, at_b) = self.ends();
         pair.b.vm.call(PostRecv { qp: at_b.qp.id, requests: vec![Vec::new()] }).await?;

@@ -141,7 +141,7 @@ async fn cq_unreachable(pair: &mut Pair) -> Result<()> {
     cq_failure(pair, unreachable, 2, 0xa).await?.destroy(&mut pair.a.vm).await
 }
 
-/// Generates three completions for a CQ in guest `a`, and checks that the CQ and the queue pair fail.
+/// Generates three completions for a CQ in guest `a` and checks that the CQ and the queue pair fail.
 async fn cq_failure(pair: &mut Pair, cq: CreateCq, reason: u32, status: u8) -> Result<End> {
     const NOP: SendOp = SendOp::Raw(0);
     let eq = Watch::create(&mut pair.a.vm, 4, &[kind::CQ_ERROR]).await?;

@@ -117,7 +117,7 @@ fn check_outbox(command: &RawCommand, result: &CommandResult) -> Result<()> {
     Ok(())
 }
 
-/// Prints the table of results, and checks that it matches the interface's table row for row.
+/// Prints the table of results and checks that it matches the interface's table row for row.
 pub(super) fn judge(devices: &[Answers; 2]) -> Result<()> {
     let expected: BTreeMap<Key, Expected> = expected::all().map(|row| ((row.op, row.form), row)).collect();
     print(devices, &expected)?;

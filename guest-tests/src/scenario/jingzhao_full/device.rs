@@ -54,7 +54,7 @@ impl Device {
         [0, 1, 2, 3, 4, 5].map(|page| self.pages.iova + page * PAGE)
     }
 
-    /// Returns the ICM addresses of the last pages of QPC, CQC, EQC, MPT and MTT.
+    /// Returns the ICM addresses of the last pages of the QPC, CQC, EQC, MPT and MTT tables.
     pub(super) fn last_pages(&self) -> [u64; 5] {
         let [qpc, cqc, eqc, mpt, mtt] = self.info.icm_bases;
         // `log_entries` is the binary logarithm of the agent's default table size, and `bytes` is the entry size
@@ -112,7 +112,8 @@ impl TestQp {
         vm.call(PostRecv { qp: self.qp.id, requests: vec![vec![sge]] }).await.map(drop)
     }
 
-    /// Waits for the next completions. Each is given by its opcode and its syndrome, which is 0 for success.
+    /// Waits for the next completions. `expected` contains the opcode and the syndrome of each. A syndrome of 0 means
+    /// success.
     pub(super) async fn expect(&self, vm: &mut Vm, expected: &[(u8, u8)]) -> Result<()> {
         let count = u32::try_from(expected.len())?;
         let cqes = vm.call(Poll { cq: self.cq.id, count, timeout_ms: SOON_MS }).await?.cqes;

@@ -1,4 +1,4 @@
-//! The rules of section 3 of the interface for each command, in addition to the generic checks.
+//! The rules that section 3 of the interface defines for each command, in addition to the generic checks.
 //!
 //! # Spec
 //! JingZhao interface, sections 3.1 to 3.14; statuses from section 1.4. 10h is the only extended status with a

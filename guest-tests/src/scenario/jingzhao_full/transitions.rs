@@ -36,7 +36,7 @@ type Key = (State, u16, u8);
 /// The result of a command: its status, and the state code that QUERY_QP reports afterwards.
 type Outcome = (u8, u8);
 
-/// Tries every command in every state on a QP of one service type. Prints the table of results, and fails unless the
+/// Tries every command in every state on a QP of one service type. Prints the table of results and fails unless the
 /// device permits exactly the transitions of section 10.2.
 pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;

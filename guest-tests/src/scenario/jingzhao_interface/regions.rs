@@ -1,4 +1,4 @@
-//! Kinds of memory regions.
+//! Tests memory regions with different page sizes and address ranges.
 
 use agent::wire::{CreateMr, Fill, MrInfo, SendOp, SendRequest, Verify};
 use anyhow::{Context, Result, ensure};

@@ -1,4 +1,4 @@
-//! Drivers that are unloaded and loaded again.
+//! Checks that drivers can be restarted, with different tables and after a crash or a reset.
 
 use agent::wire::{CloseHca, Hex, IcmOptions, InParam, MmioWrite, OpenHca, RawCommand, SendOp};
 use anyhow::{Result, ensure};

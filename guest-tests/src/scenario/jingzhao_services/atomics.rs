@@ -63,7 +63,7 @@ impl Counter {
         peek(&mut pair.a.vm, &self.results, u64::from(i) * 8).await
     }
 
-    /// Returns the value of the word, and checks that the neighbouring words are unchanged.
+    /// Returns the value of the word and checks that the neighbouring words are unchanged.
     pub(super) async fn value(&self, pair: &mut Pair) -> Result<u64> {
         for at in [0, 16] {
             let neighbour = peek(&mut pair.b.vm, &self.word, at).await?;

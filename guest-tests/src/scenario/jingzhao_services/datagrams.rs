@@ -98,7 +98,7 @@ impl Link {
         cqes.pop().context("a completion is missing")
     }
 
-    /// Sends a datagram, and checks that it arrives completely.
+    /// Sends a datagram and checks that it arrives completely.
     async fn deliver(&mut self, pair: &mut Pair, op: SendOp, len: u32, to: Datagram) -> Result<()> {
         let header = self.header();
         self.buffers.prepare(pair, len + header).await?;

@@ -62,7 +62,7 @@ async fn doubled_request(pair: &mut Pair, op: SendOp) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Executes one atomic, and checks that it took effect only once. A second execution would make a CMP_SWAP return the
+/// Executes one atomic and checks that it took effect only once. A second execution would make a CMP_SWAP return the
 /// value that it had stored, and a FETCH_ADD add twice.
 async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result<()> {
     let duplicates = Growth::of(&pair.b, "/engine/recovery/duplicates").await?;
@@ -73,7 +73,7 @@ async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result
     Ok(())
 }
 
-/// Checks that each FETCH_ADD returns the next count, and that the word ends up with the number of additions.
+/// Checks that each FETCH_ADD returns the next count, and that the word ends up equal to the number of additions.
 async fn lossy_atomics(pair: &mut Pair) -> Result<()> {
     const ROUNDS: u64 = 5;
     const EACH: u32 = 60;

@@ -55,7 +55,7 @@ impl Buffers {
         self.sink.remote(GUARD)
     }
 
-    /// Compares the receiver's data with the message, and returns the offset of the first difference.
+    /// Compares the receiver's data with the message and returns the offset of the first difference.
     pub(super) async fn first_difference(&self, pair: &mut Pair, at: u64, len: u32) -> Result<Option<u64>> {
         let (_, receiver) = pair.towards(self.direction);
         let part =
@@ -80,7 +80,7 @@ impl Buffers {
         expect_stream(sender, sent, "sent data").await
     }
 
-    /// Checks that a part of the receiver's buffer is unchanged.
+    /// Checks that part of the receiver's buffer is unchanged.
     pub(super) async fn expect_untouched(&self, pair: &mut Pair, off: u64, len: u64) -> Result<()> {
         let (_, receiver) = pair.towards(self.direction);
         let part = Verify { mr: self.sink.id, off, len, seed: UNTOUCHED, position: off };

@@ -37,7 +37,7 @@ echo opened > /dev/stdout
 exit 3
 "#;
 
-/// Sends verified messages from guest b to guest a. Guest b retries until guest a listens.
+/// Sends verified messages from guest `b` to guest `a`. Guest `b` retries until guest `a` listens.
 const PING_PONG: &str = r#"#!/bin/sh -e
 set -- -c -n 100 -d "$HCAD_RDMA_DEVICE"
 case $HCAD_GUEST in

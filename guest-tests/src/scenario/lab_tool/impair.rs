@@ -13,13 +13,13 @@ use crate::report::Report;
 
 /// Profiles that are in effect from the start.
 const PERMANENT: [&str; 5] = ["lossy", "slow", "reordering", "congested", "corrupting"];
-/// Number of log lines to compare when random trouble is repeated with the same seed.
+/// Number of log lines to compare when random impairments are repeated with the same seed.
 const COMPARED: usize = 8;
 /// Time limit for these lines to appear, and for a partition to begin or end.
 const EPISODES: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Verified messages from guest b to guest a, whose server starts first.
+/// Verified messages from guest `b` to guest `a`, whose server starts first.
 const PING_PONG: &str = "ibv_rc_pingpong -d $HCAD_RDMA_DEVICE -c -n 500";
 
 /// Waits until the other guest's RDMA address stops answering, and then until it answers again. Then waits until the
@@ -77,10 +77,10 @@ async fn permanent(user: &User) -> Result<()> {
         let rules = user.run(&["hcactl", guest, "--json", "impair", "list"]).await?;
         let rules: Value = serde_json::from_slice(&rules.stdout).with_context(|| format!("{rules:?}"))?;
         let rules = rules.as_array().context("no list of rules")?;
-        // Two of the profiles drop frames, and two delay them.
+        // The congested profile has three rules, and each of the other profiles has one.
         ensure!(rules.len() == PERMANENT.len() + 2, "{rules:?}");
         let has_hit = |rule: &&Value| rule["hits"].as_u64().is_some_and(|hits| hits > 0);
-        // The congested network drops few frames.
+        // The congested profile drops few frames, so its drop rule may not have been applied yet.
         ensure!(rules.iter().filter(has_hit).count() > PERMANENT.len(), "{rules:?}");
     }
     user.run(&["down", "trouble"]).await?.succeeded()
@@ -95,7 +95,7 @@ async fn changing(user: &User) -> Result<()> {
     user.run(&["down", "trouble"]).await?.succeeded()
 }
 
-/// Runs random trouble with a random seed, and repeats it with the seed that was printed.
+/// Runs random impairments without specifying a seed and repeats them with the seed that was printed.
 async fn random(user: &User, folder: &Path) -> Result<()> {
     let up = ["up", "mthca", "--name", "trouble", "--json", "--impair"];
     let first = user.run(&[&up[..], &["random"]].concat()).await?;

@@ -11,9 +11,9 @@ use crate::report::Report;
 
 /// Size of the data written through a storage protocol.
 const MIB: u32 = 16;
-/// Path of the counter of payload bytes received by an RDMA device.
+/// Path of the counter for the payload bytes that an RDMA device has received.
 const RECEIVED: &str = "/engine/received_payload_bytes";
-/// Bandwidth test of UCX's tag matching, against the server in guest a.
+/// Bandwidth test of UCX's tag matching, against the server in guest `a`.
 const TEST: &str = "ucx_perftest -P 0 a -t tag_bw -s 65536 -n 100 -f";
 /// MPI program that exchanges verified data between all ranks.
 const EXCHANGE: &str = include_str!("../../../guest/mpi_exchange.py");

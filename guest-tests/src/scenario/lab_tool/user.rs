@@ -134,7 +134,7 @@ impl User {
         self.run_with(b"", arguments).await
     }
 
-    /// Runs a command with this input, and waits until it exits.
+    /// Runs a command with this input and waits until it exits.
     pub(super) async fn run_with(&self, input: &[u8], arguments: &[&str]) -> Result<Outcome> {
         let mut child = self.command(arguments).spawn().context("cannot start guest-lab")?;
         let mut stdin = child.stdin.take().context("no input")?;

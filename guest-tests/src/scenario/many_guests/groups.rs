@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::scenario::fabric_mesh;
 
-/// Number of senders of an incast.
+/// Number of senders in an incast.
 pub(super) const SENDERS: usize = 8;
 
 /// Guests that communicate with each other.
@@ -12,7 +12,7 @@ pub(super) const SENDERS: usize = 8;
 pub(super) struct Group {
     /// Indices of the guests. The first one is the receiver of an incast.
     pub(super) members: Vec<usize>,
-    /// Sender and receiver of each flow, as indices in `members`.
+    /// Sender and receiver of each flow, as indices into `members`.
     pub(super) flows: Vec<(usize, usize)>,
 }
 
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_guest_is_receiver_of_an_incast() {
+    fn every_guest_receives_an_incast() {
         let all: Vec<usize> = (0..16).collect();
         let mut receivers = BTreeSet::new();
         for turn in 0..16 {

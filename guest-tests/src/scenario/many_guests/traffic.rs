@@ -14,9 +14,9 @@ use super::member::{Member, Victim};
 use crate::scenario::codes::syndrome;
 use crate::scenario::connection::{Attributes, End};
 
-/// Number of messages of each flow.
+/// Number of messages per flow.
 const COUNT: u32 = 32;
-/// Number of slots of a flow, which is also the maximum number of outstanding messages.
+/// Number of slots per flow, which is also the maximum number of outstanding messages.
 const SLOTS: u32 = 16;
 /// Length of a message in bytes. It is not a multiple of the path MTU.
 const LEN: u32 = 20_011;
@@ -41,7 +41,7 @@ struct Line {
 }
 
 /// Connects the members, sends [`COUNT`] messages on each flow, and disconnects. Returns the number of messages. The
-/// receivers have checked the content of each.
+/// receivers check the content of each message.
 pub(super) async fn talk(members: &mut [Member], flows: &[(usize, usize)]) -> Result<u64> {
     let lines = connect(members, flows).await?;
     let work = work(members, &lines, COUNT)?;

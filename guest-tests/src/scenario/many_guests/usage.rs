@@ -37,7 +37,8 @@ impl Usage {
         Self(processes)
     }
 
-    /// Returns the cells of a table: memory of QEMU and of the daemon, CPU time of QEMU and of the daemon.
+    /// Returns a table row with four cells: the memory of QEMU and of the daemon, and the CPU time of QEMU and of the
+    /// daemon.
     pub(super) fn row(&self) -> String {
         let [qemu, daemon] = self.0;
         format!(

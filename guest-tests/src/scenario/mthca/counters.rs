@@ -10,8 +10,8 @@ use super::super::stock_pair::{StockNode, StockPair};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Maximum number of attempts to read stable counters. At first, they still change, because the kernels are leaving
-/// multicast groups.
+/// Maximum number of attempts to read stable counters. At first, the counters still change, because the kernels are
+/// leaving multicast groups.
 const ATTEMPTS: usize = 20;
 
 /// Counter values, with the counters' names in `perfquery`.
@@ -30,7 +30,8 @@ pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
             "no traffic before the measurement: {extended:?}"
         );
         extended.compare(|value| value, 8)?;
-        // The 32-bit counters saturate, and they are not split into unicast and multicast.
+        // The 32-bit counters saturate, and only the first four exist, because they are not split into unicast and
+        // multicast.
         quiet(node, "perfquery").await?.compare(|value| value.min(u32::MAX.into()), 4)?;
     }
     Ok(())

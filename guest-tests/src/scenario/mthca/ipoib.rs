@@ -148,7 +148,7 @@ pub(in super::super) async fn both_up(pair: &mut StockPair) -> Result<()> {
     tokio::try_join!(up(&mut pair.a), up(&mut pair.b)).map(drop)
 }
 
-/// Configures an address on `ib0`, and waits until the interface has a carrier.
+/// Configures an address on `ib0` and waits until the interface has a carrier.
 pub(in super::super) async fn up(node: &mut StockNode) -> Result<()> {
     node.vm.run(&["modprobe", "ib_ipoib"]).await?;
     let address = format!("{}/24", address(node));
@@ -166,7 +166,7 @@ async fn switch(pair: &mut StockPair, mode: &str, mtu: u32) -> Result<()> {
         let state = node.vm.run(&["cat", "/sys/class/net/ib0/mode", "/sys/class/net/ib0/mtu"]).await?;
         ensure!(state == format!("{mode}\n{mtu}\n"), "{state}");
         await_text(&mut node.vm, &["/sys/class/net/ib0/carrier"], &["1"], CARRIER_TIMEOUT).await?;
-        // The kernel warns that packets in connected mode can exceed the multicast MTU.
+        // Accept the kernel's warning that packets in connected mode can exceed the multicast MTU.
         let warnings = node.new_warnings().await?;
         let expected = |line: &String| line.contains("will cause multicast packet drops");
         ensure!(warnings.iter().all(expected), "the kernel logged warnings: {warnings:?}");

@@ -1,5 +1,5 @@
-//! Checks that the driver initialises the device, also after reloads, failures and reboots (mthca interface, section
-//! 13.2).
+//! Checks that the driver initialises the device, including after reloads, failures and reboots (mthca interface,
+//! section 13.2).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -236,7 +236,8 @@ async fn cycles(node: &mut StockNode, repeated: Cycles<'_>) -> Result<()> {
 }
 
 /// Makes the device fail and checks that the driver recovers without any other error (section 2.6). The driver polls
-/// for failures every five seconds. When it detects one, it logs the failure, then resets and reinitialises the device.
+/// for failures every five seconds. When it detects a failure, it logs a message, and then resets and reinitialises the
+/// device.
 async fn recovers(node: &mut StockNode) -> Result<()> {
     node.no_warnings().await?;
     let resets = node.daemon.counter(RESETS).await?;

@@ -1,4 +1,4 @@
-//! Runs rdma-core's device tests with `ib_mthca`, and lists the tests that this hardware cannot run or pass.
+//! Runs rdma-core's device tests with `ib_mthca` and lists the tests that this hardware cannot run or pass.
 
 use anyhow::{Context, Result};
 

@@ -1,4 +1,4 @@
-//! Runs a driver with planted bugs, and checks that each bug causes exactly the expected violation reports.
+//! Runs a driver with planted bugs and checks that each bug causes exactly the expected violation reports.
 //!
 //! The driver (`guest/planted_driver.py`) runs in the guest's user space in place of the kernel driver, and performs
 //! the same steps: reset, firmware, context memory, commands, queues and doorbells. For each bug, it reinitialises the

@@ -12,15 +12,16 @@ const BEHIND: u16 = 100;
 /// Network namespace that acts as the host behind a station.
 const SPACE: &str = "behind";
 
-/// Checks that station a can reach a host behind a macvlan on station b. The host has its own MAC address, which the
-/// NIC must accept.
+/// Checks that station `a` can reach a host behind a macvlan on station `b`. The host has its own MAC address, which
+/// the NIC must accept.
 pub(super) async fn macvlan(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     let device = b.device.clone();
     let make = format!("ip link add link {device} name inside type macvlan mode bridge");
     reached(a, b, &make, wire).await
 }
 
-/// Checks that station a can reach a host behind a bridge on station b. The bridge puts the NIC into promiscuous mode.
+/// Checks that station `a` can reach a host behind a bridge on station `b`. The bridge puts the NIC into promiscuous
+/// mode.
 pub(super) async fn bridge(a: &mut Station, b: &mut Station, wire: Wire) -> Result<()> {
     let device = b.device.clone();
     let make = format!(

@@ -1,4 +1,4 @@
-//! Connections set up by `rdma_cm` on NICs. Debian's programs run between two E810s or two ConnectX, and in both
+//! Connections set up by `rdma_cm` on NICs. Debian's programs run between two E810s or two ConnectX cards, and in both
 //! directions between one of these cards and soft-RoCE. A ConnectX is also paired with an E810. All pairs use IPv4,
 //! IPv6 and a VLAN.
 
@@ -14,8 +14,8 @@ use crate::report::Report;
 use crate::scenario::extent::Extent;
 use crate::testbed::kind::Device;
 
-/// Returns the programs to run between a client and a server. In the core extent, all programs run only over untagged
-/// IPv4, and only if `few` is not set. Otherwise, only a few programs run.
+/// Returns the programs to run between a client and a server. In the core extent, all programs run over untagged IPv4
+/// unless `few` is set, and only a few programs run in all other cases.
 const fn programs(extent: Extent, network: Network, few: bool) -> &'static [Program] {
     match (extent, network, few) {
         (Extent::Full, ..) | (Extent::Core, Network::V4, false) => ALL,
@@ -32,7 +32,7 @@ const E810_PAIRS: Pairs = &[
     ("E810 to soft-RoCE", Side::A, Side::C, false),
     ("soft-RoCE to E810", Side::C, Side::A, true),
 ];
-/// The same pairs with a ConnectX, and a ConnectX with an E810.
+/// The same pairs with ConnectX cards in place of the E810s, and pairs of a ConnectX and an E810.
 const CONNECTX_PAIRS: Pairs = &[
     ("ConnectX to ConnectX", Side::A, Side::B, false),
     ("ConnectX to soft-RoCE", Side::A, Side::C, false),

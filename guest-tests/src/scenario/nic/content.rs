@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(150);
 const LOSSY_LIMIT: Duration = Duration::from_secs(600);
 const FILL: Duration = Duration::from_secs(60);
 
-/// Creates the file in guest `a` from `seed`, and returns its checksum.
+/// Creates the file in guest `a` from `seed` and returns its checksum.
 pub(in crate::scenario) async fn make(a: &mut Station, seed: u64) -> Result<String> {
     make_of(a, seed, LEN_MIB).await
 }
@@ -41,7 +41,7 @@ pub(in crate::scenario) const fn limit(wire: Wire) -> Duration {
     }
 }
 
-/// Sends the file to guest `b`, and checks that the received data has the given checksum.
+/// Sends the file to guest `b` and checks that the received data has the given checksum.
 pub(in crate::scenario) async fn send(
     a: &mut Station,
     b: &mut Station,

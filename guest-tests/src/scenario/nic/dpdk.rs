@@ -1,5 +1,5 @@
 //! Tests DPDK's drivers `net_ice` and `net_mlx5`. In one guest, `testpmd` forwards frames between two E810s or two
-//! ConnectX. Each of them is connected to the card of another guest, which uses Linux's driver.
+//! ConnectX cards. Each of them is connected to the card of another guest, which uses Linux's driver.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ use crate::vm::Vm;
 /// Number of 2 MiB pages for DPDK's buffers.
 const HUGE_PAGES: u32 = 100;
 const MEMORY_MIB: u32 = 1024;
-/// Number of entries of each queue. All receive queues together need fewer buffers than `testpmd` has.
+/// Number of entries in each queue. All receive queues together need fewer buffers than `testpmd` has.
 const ENTRIES: u32 = 512;
 /// Time limit for `testpmd` to start, which includes probing every PCI device and setting up both ports.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
@@ -40,8 +40,8 @@ const MAX_SEGMENT: u64 = 1460;
 
 const FILE_MIB: u64 = 32;
 
-/// Number of flows that `testpmd` must spread over its queues, and of datagrams in each. With 64 flows and four queues,
-/// any given queue stays empty once in a hundred million runs.
+/// Number of flows that `testpmd` must spread over its queues, and number of datagrams per flow. With 64 flows and four
+/// queues, any given queue stays empty once in a hundred million runs.
 const FLOWS: u32 = 64;
 const DATAGRAMS: u32 = 4;
 
@@ -179,7 +179,7 @@ impl Bench {
         Ok(Self { a, b, forwarder, daemons, testpmd: None, hca })
     }
 
-    /// Returns the number of queues of each port. The lab's guests with an E810 have two CPUs, and thus two queues.
+    /// Returns the number of queues per port. The lab's guests with an E810 have two CPUs, and thus two queues.
     const fn queues(&self) -> u32 {
         match self.hca {
             Device::E810 => 2,
@@ -187,9 +187,9 @@ impl Bench {
         }
     }
 
-    /// Prepares both NICs for DPDK and starts forwarding. `net_ice` replaces Linux's driver. `net_mlx5` uses the verbs
-    /// of Linux's driver. The driver's network devices must be up, but must send nothing, or the counters would not
-    /// match.
+    /// Prepares both NICs for DPDK and starts forwarding. `net_ice` replaces Linux's driver, whereas `net_mlx5` uses
+    /// the verbs of Linux's driver. In the latter case, the driver's network devices must be up but must send nothing,
+    /// because otherwise the counters would not match.
     async fn start_forwarder(&mut self) -> Result<()> {
         let queues = self.queues();
         let vm = &mut self.forwarder;

@@ -73,7 +73,7 @@ impl Sub for Effort {
     }
 }
 
-/// Returns the name and the resource usage of each thread of a process.
+/// Returns the name and the resource usage of each thread in a process.
 fn threads(process: u32) -> Result<Vec<(String, Effort)>> {
     let tasks =
         fs::read_dir(format!("/proc/{process}/task")).with_context(|| format!("process {process}"))?;

@@ -26,7 +26,7 @@ pub(super) const OFFLOADS: &[(&str, &str)] = &[
 /// Tests of `ethtool -t` that must pass.
 const SELF_TESTS: &[&str] = &["Link Test", "Speed Test", "Health Test", "Loopback Test"];
 
-/// Number of flows and of datagrams in each.
+/// Number of flows, and number of datagrams per flow.
 const FLOWS: u32 = 64;
 const DATAGRAMS: u32 = 8;
 /// Maximum number of other packets, such as pings, while the flows are counted.
@@ -198,7 +198,7 @@ async fn since(before: &[u64], station: &mut Station) -> Result<Vec<u64>> {
     Ok(by_queue(station).await?.iter().zip(before).map(|(now, before)| now - before).collect())
 }
 
-/// Sends flows with random source ports, and checks which queues of guest `b` receive them.
+/// Sends flows with random source ports and checks which queues of guest `b` receive them.
 async fn reach(a: &mut Station, b: &mut Station, port: u32, expected: Reach) -> Result<()> {
     let before = by_queue(b).await?;
     flows::send_to(a, b, port, FLOWS, DATAGRAMS).await?;

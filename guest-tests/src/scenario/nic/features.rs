@@ -1,5 +1,5 @@
 //! Features of a NIC beyond plain traffic: the settings of `ethtool`, XDP, AF_XDP and tunnels. Each is checked with
-//! traffic that is counted.
+//! counted traffic.
 
 use anyhow::{Context as _, Result};
 

@@ -43,7 +43,7 @@ const CASES: &[(&str, Option<&str>, &[u32])] = &[
     ("nothing else, again", None, &[TO_OWN, TO_BROADCAST]),
 ];
 
-/// Sends frames to every destination in each receive mode, and checks which of them guest `b` accepts.
+/// Sends frames to every destination in each receive mode and checks which of them guest `b` accepts.
 pub(in crate::scenario) async fn let_in(a: &mut Station, b: &mut Station) -> Result<()> {
     let sender = open(a).await?;
     let receiver = open(b).await?;

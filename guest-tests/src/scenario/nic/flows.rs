@@ -15,7 +15,7 @@ const PROGRAM: &str = include_str!("../../../guest/flows.py");
 /// A port on which no program listens.
 pub(super) const PORT: u32 = 9;
 
-/// Names of the counters of frames sent, frames received, and errors.
+/// Names of the counters for frames sent, frames received, and errors.
 type Names = (&'static [&'static str], &'static [&'static str], &'static [&'static str]);
 
 const E810: Names = (

@@ -28,7 +28,7 @@ const REMOTE: &str = "remote";
 const PREFIX: &str = "fd82::/64";
 /// Directory of the sources in the guest.
 const SOURCES: &str = "/sources";
-/// Folders of the programs, below `tools/testing/selftests`.
+/// Directories of the programs, below `tools/testing/selftests`.
 const FOLDERS: [&str; 2] = ["drivers/net", "drivers/net/hw"];
 /// Number of CPUs, and thus of queues. Some tests need ten queues. Others need eight queues and two further CPUs.
 const CPUS: u32 = 10;
@@ -50,14 +50,14 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("netpoll_basic.py", "", "needs bpftrace"),
 ];
 
-/// Texts by which a program that prints no results reports that it cannot test this device or this kernel.
+/// Substrings that programs print instead of results if they cannot test this device or this kernel.
 const NOT_STARTED: &[&str] = &["KsftSkipEx", "Test not started", "not supported by the kernel"];
 
 /// Names of all NICs.
 const ALL: &[&str] = &["connectx", "e810", "virtio"];
 
-/// Tests that fail for a reason other than the device. A test in this list that passes is an error as well, so that the
-/// list stays short.
+/// Tests that fail for a reason other than the device. A listed test that passes is also an error, so that the list
+/// stays short.
 const KNOWN: &[Known] = &[
     Known {
         tests: &["drivers/net/hds.py hds.set_hds_disable"],
@@ -168,10 +168,10 @@ const KNOWN: &[Known] = &[
     },
 ];
 
-/// Tests with time limits that emulated guests exceed by chance: the beginning of their names, and the text that they
-/// print if they exceed their limit. For any other reason, they must not fail.
+/// Tests with time limits that emulated guests may exceed: the beginning of the tests' names, and the text that they
+/// print when this happens. These tests must not fail for any other reason.
 const TIMED: &[(&str, &str)] = &[
-    // The kernel must merge bursts of 64 KiB before gro_flush_timeout.
+    // The kernel must merge bursts of 64 KiB before `gro_flush_timeout` expires.
     ("drivers/net/gro.py gro.test.sw_ipv4_large_", "incorrect number of packets"),
     ("drivers/net/gro.py gro.test.sw_ipv6_large_", "incorrect number of packets"),
     ("drivers/net/gro.py gro.test.sw_ipip_large_", "incorrect number of packets"),
@@ -290,7 +290,7 @@ impl Bench {
         bring_up(vm, &self.device, &Address::on(0, 1)).await?;
         let Address { ipv4, ipv6 } = Address::on(0, 2);
         let (device, local_ipv6) = (&self.device, Address::on(0, 1).ipv6);
-        // Programs take links down, which would remove IPv6 addresses.
+        // Keep IPv6 addresses when programs take links down.
         let line = format!(
             "sysctl -qw net.ipv6.conf.all.keep_addr_on_down=1 && ip netns add {REMOTE} && ip link set {remote} netns {REMOTE} && \
              ip -n {REMOTE} address add {ipv4}/24 dev {remote} && \
@@ -358,7 +358,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns the reason why a test fails with these NICs and this kernel, if it is known.
+    /// Returns why a test fails with these NICs and this kernel, if the reason is known.
     fn known_failure(&self, test: &str) -> Option<&'static str> {
         let is_it = |known: &&Known| {
             known.tests.iter().any(|beginning| test.starts_with(beginning))
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn result_lines_of_ktap_are_parsed() {
+    fn ktap_result_lines_are_parsed() {
         let found = |line| parse("hw/x.py", line);
         let named = |outcome| Some(("hw/x.py x.test_a".to_owned(), outcome));
         assert_eq!(found("ok 1 x.test_a"), named(Outcome::Passed));

@@ -1,5 +1,5 @@
-//! Network traffic between two E810s or two ConnectX, and between one of them and an emulated NIC. The link is
-//! lossless, or it loses 1% of the frames.
+//! Network traffic between two E810s or two ConnectX cards, and between one of them and an emulated NIC. The link loses
+//! either no frames or 1% of them.
 
 use anyhow::{Context, Result, ensure};
 
@@ -25,10 +25,10 @@ pub(in crate::scenario) enum Wire {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Extent {
-    /// Two devices and a virtio NIC on a link without loss, with one case per kind of traffic. Between a device and the
+    /// Two devices and a virtio NIC on a lossless link, with one case per kind of traffic. Between a device and the
     /// virtio NIC, only pings, congestion marks, streams and VLANs are tested.
     Core,
-    /// Two devices and a virtio NIC on a link without loss.
+    /// Two devices and a virtio NIC on a lossless link.
     Full,
     /// Two devices and a virtio NIC on a lossy link.
     Lossy,
@@ -49,7 +49,7 @@ impl Extent {
     }
 }
 
-/// Impairments of the lossy link. They are applied at station a, and thus affect its traffic with all peers.
+/// Impairments of the lossy link. They are applied at station `a`, and thus affect its traffic with all peers.
 const LOSS: &[[&str; 6]] = &[
     ["tx", "--probability", "0.01", "--seed", "7", "drop"],
     ["rx", "--probability", "0.01", "--seed", "8", "drop"],
@@ -86,7 +86,7 @@ const fn stream(protocol: Protocol, count: u32, back: bool, ipv6: bool) -> Strea
     Streams { protocol, count, back, ipv6, amount }
 }
 
-/// Station a and its peers.
+/// Station `a` and its peers.
 struct Bench {
     a: Station,
     peers: Vec<(&'static str, Station)>,

@@ -17,7 +17,7 @@ const SOME: &[u32] = &[56, 1473, 20_000];
 const LIMIT: Duration = Duration::from_secs(600);
 /// Time limit for a busy guest to count all packets that have arrived.
 const LATE: Duration = Duration::from_secs(60);
-/// Number of requests of each length.
+/// Number of requests per length.
 const COUNT: u32 = 5;
 /// Number of requests on a lossy link.
 const LOSSY_COUNT: u32 = 20;
@@ -67,7 +67,7 @@ async fn sizes(from: &mut Station, address: &str, sizes: &[u32], wire: Wire) -> 
     Ok(())
 }
 
-/// Sends pings of one length, without fragmentation. On a link without loss, every ping must be answered.
+/// Sends pings of one length, without fragmentation. On a lossless link, every ping must be answered.
 pub(super) async fn one_size(from: &mut Station, address: &str, size: u32, wire: Wire) -> Result<()> {
     let count = if wire == Wire::Good { 3 } else { LOSSY_COUNT };
     let script = format!("{FUNCTIONS}{} {size} {count} -M do {address}", echo(wire));

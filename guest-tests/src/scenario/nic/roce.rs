@@ -90,7 +90,7 @@ pub(in super::super) async fn port_is_active(station: &mut Station) -> Result<()
     await_text(&mut station.vm, &[&path], &["4: ACTIVE"], PORT_TIMEOUT).await
 }
 
-/// Raises the MTU of both stations, so that a path MTU of 4096 fits.
+/// Raises the MTU of both stations to make room for a path MTU of 4096.
 pub(in super::super) async fn jumbo(stations: [&mut Station; 2]) -> Result<()> {
     for station in stations {
         let device = station.device.clone();

@@ -1,6 +1,6 @@
 //! Compares a ConnectX, an E810 and QEMU's own NICs. Each of two guests has one NIC of each kind, connected to the NIC
 //! of the same kind in the other guest. The kinds are measured in turn, and no result counts as a failure. One table
-//! shows results and ratios, another the CPU time of a round trip.
+//! shows results and ratios, and another shows the CPU time per round trip.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -71,7 +71,7 @@ enum Card {
     Qemu(NicModel),
 }
 
-/// All NICs. Each of the HCAs is compared with all the NICs after it.
+/// All NICs. Each HCA is compared with all NICs that follow it.
 const CARDS: [Card; 4] =
     [Card::Hca(HCAS[0]), Card::Hca(HCAS[1]), Card::Qemu(NicModel::Virtio), Card::Qemu(NicModel::E1000e)];
 const HCAS: [Device; 2] = [Device::Connectx, Device::E810];
@@ -177,7 +177,7 @@ impl Measure {
             Self::TcpRoundTrips => {
                 let seconds = SECONDS.to_string();
                 let text = a.run(&["qperf", "-u", "-uu", "-t", &seconds, &peer, "tcp_lat"]).await?;
-                // qperf prints half of the round-trip time. The options select nanoseconds as the unit.
+                // qperf prints half the round-trip time. The options select nanoseconds as the unit.
                 let half = text.lines().find_map(|line| line.split_once('=')?.1.split_whitespace().next());
                 let half: f64 = half.and_then(|word| word.parse().ok()).context(text)?;
                 Ok(1e9 / (2.0 * half))
@@ -398,7 +398,7 @@ async fn qperf(vm: &mut Vm) -> Result<ProgramId> {
 }
 
 /// Returns a table with one line per measurement. For each NIC, the line shows the median and the spread of the rounds,
-/// and the ratio of the first NIC's median to that NIC's.
+/// and the ratio of the first NIC's median to that NIC's median.
 fn table(all: &[Results]) -> String {
     let mut text = format!("{:26}", "measure");
     for card in CARDS {
@@ -423,7 +423,7 @@ fn table(all: &[Results]) -> String {
     text + "\nxN: N times as much on the first NIC"
 }
 
-/// Returns a table of the CPU time of a round trip, with one line per NIC and round-trip measurement.
+/// Returns a table of the CPU time per round trip, with one line per NIC and round-trip measurement.
 fn costs(all: &[Results]) -> String {
     let mut text = format!(
         "{:26}{:>12}{:>22}{:>22}{:>22}{:>12}{:>10}{:>10}",

@@ -121,7 +121,7 @@ impl Station {
         Ok(station)
     }
 
-    /// Kills the guest with SIGKILL, and attaches a new guest to the same daemon.
+    /// Kills the guest with SIGKILL and attaches a new guest to the same daemon.
     pub(in crate::scenario) async fn replace(
         &mut self,
         lab: &Lab,
@@ -136,7 +136,7 @@ impl Station {
         self.start_hca().await
     }
 
-    /// Kills the guest with SIGKILL, and waits until its daemon has detected the disconnect. Until then, the guest's
+    /// Kills the guest with SIGKILL and waits until its daemon has detected the disconnect. Until then, the guest's
     /// queue pairs still answer.
     pub(in crate::scenario) async fn die(&mut self) -> Result<()> {
         self.vm.kill().await?;
@@ -321,7 +321,7 @@ pub(in crate::scenario) fn mac_text(id: u16) -> String {
     mac(id).map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Configures a device's addresses, and waits until the device can be used.
+/// Configures a device's addresses and waits until the device can be used.
 ///
 /// Duplicate address detection for the link-local address takes up to two seconds. Until it has finished, the kernel
 /// does not resolve neighbours for a queue pair, and a connection fails after a second (`ib_core`, `addr.c`). MAC

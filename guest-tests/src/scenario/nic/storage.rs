@@ -1,6 +1,6 @@
 //! Storage over RDMA between two guests that run Debian's kernel and tools. Each guest has an E810 or a ConnectX. The
-//! tests cover NVMe over RDMA, iSER, SRP, NFS over RDMA, and RDS and SMC sockets. Data is written, read back bypassing
-//! caches, and checked on the other node. This is repeated over a lossy link and after a server outage.
+//! tests cover NVMe over RDMA, iSER, SRP, NFS over RDMA, and RDS and SMC sockets. Data is written, read back with
+//! caches bypassed, and checked on the other node. This is repeated over a lossy link and after a server outage.
 
 mod fio;
 mod kernel;
@@ -125,7 +125,7 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device, e
     report.case("the daemons exit cleanly on SIGTERM", &hint, stop).await
 }
 
-/// Connects the client, and returns whether the connection succeeded. If not, the server releases its disk.
+/// Connects the client and returns whether the connection succeeded. If not, the server releases its disk.
 async fn connect(report: &mut Report, hint: &str, pair: &mut Pair, target: Target) -> Result<bool> {
     let failed = report.counts().failed;
     let title = format!("{}: the client connects", target.name());

@@ -45,7 +45,7 @@ const UDP_RATE: u32 = 20_000_000;
 const SOCKET_BUFFER: u32 = 64 << 10;
 
 impl Streams {
-    /// Runs iperf3 over a network, and returns the number of bytes that arrived.
+    /// Runs iperf3 over a network and returns the number of bytes that arrived.
     async fn run(self, client: &mut Station, server: &mut Station, network: u16) -> Result<u64> {
         let address = server.address(network);
         let peer = if self.ipv6 { address.ipv6 } else { address.ipv4 };
@@ -87,11 +87,11 @@ impl Streams {
         network: u16,
         wire: Wire,
     ) -> Result<()> {
-        /// Maximum number of bytes of a stream that may still be on the way at the end: both sockets' buffers and the
+        /// Maximum number of bytes of a stream that may still be in flight at the end: both sockets' buffers and the
         /// block that iperf3 is about to write.
         const LATE: u64 = 4 * SOCKET_BUFFER as u64 + (128 << 10);
         /// Maximum number of runs that may fail because a stream's first datagram, or the reply to it, was lost. With
-        /// eight streams, this happens to one run in seven.
+        /// eight streams, this happens in one run in seven.
         const GREETINGS_LOST: usize = 4;
         let mut arrived = self.run(client, server, network).await;
         for _ in 0..GREETINGS_LOST {

@@ -22,7 +22,7 @@ pub(super) const SOCKET_LIMIT: Duration = Duration::from_secs(400);
 /// Interval between two polls.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Number of flows and of datagrams in each.
+/// Number of flows, and number of datagrams per flow.
 const FLOWS: u32 = 32;
 const DATAGRAMS: u32 = 8;
 /// Number of echo requests for AF_XDP.
@@ -37,7 +37,7 @@ pub(super) struct Program {
     pub(super) name: &'static str,
     /// The ACTION with which [`PROGRAM`] is started.
     action: &'static str,
-    /// Counter of the driver that counts the program's packets.
+    /// Name of the driver's counter for the program's packets.
     counter: &'static str,
     /// Whether the kernel still receives the packets.
     passes: bool,
@@ -55,9 +55,9 @@ pub(super) const PROGRAMS: &[Program] = &[
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Socket {
     pub(super) name: &'static str,
-    /// Arguments of DPDK's device. Busy polling is disabled, because it arms the CQs all the time.
+    /// Arguments of DPDK's device. Busy polling is disabled, because it keeps arming the CQs.
     arguments: &'static str,
-    /// Counters of the driver that count the echo requests and, if the driver sends them, the replies.
+    /// Names of the driver's counters for the echo requests and, if the driver sends the replies, for the replies.
     counters: &'static [&'static str],
 }
 
@@ -80,7 +80,7 @@ pub(super) async fn prepare(b: &mut Station) -> Result<()> {
 }
 
 impl Program {
-    /// Runs the program in guest `b`, and checks that it handles all datagrams from guest `a`.
+    /// Runs the program in guest `b` and checks that it handles all datagrams from guest `a`.
     pub(super) async fn counts(&self, a: &mut Station, b: &mut Station) -> Result<()> {
         // The XDP program may prevent replies to ARP requests, so guest `a` needs a permanent neighbour entry.
         let (device, address) = (a.device.clone(), b.address(0).ipv4);

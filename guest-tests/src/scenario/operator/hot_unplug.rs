@@ -1,4 +1,4 @@
-//! Unplugs a card during its traffic, and plugs it in again. A QEMU without the change "vfio-user: Do not delete the
+//! Unplugs a card during its traffic and plugs it in again. A QEMU without the change "vfio-user: Do not delete the
 //! subregion" aborts during the unplug. The cases are then skipped.
 
 use std::os::unix::process::ExitStatusExt as _;
@@ -17,7 +17,7 @@ use crate::vm::LastState;
 
 /// TCP port of the program that uses the unplugged card.
 const OTHER_PORT: u16 = PORT + 1;
-/// Path of the counter of RoCE packets received by a device.
+/// Path of the counter for the RoCE packets that a device has received.
 const RECEIVED: &str = "/port/roce";
 /// Number of packets that prove progress.
 const UNDER_WAY: u64 = 100;

@@ -195,7 +195,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Starts a program in each guest, and connects their queue pairs.
+    /// Starts a program in each guest and connects their queue pairs.
     pub(super) async fn sides(&mut self) -> Result<[Side; 2]> {
         let [of_a, of_b] = match &mut self.kind {
             Kind::Mthca(pair) => {

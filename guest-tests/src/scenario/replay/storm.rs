@@ -1,4 +1,4 @@
-//! Causes errors repeatedly, and checks the completion status of each.
+//! Causes errors repeatedly and checks the completion status of each.
 
 use anyhow::{Result, ensure};
 

@@ -13,7 +13,7 @@ const KEPT_MAPS: usize = 8;
 pub(super) struct Account {
     /// Targets of all descriptors, sorted.
     descriptors: Vec<String>,
-    /// Number of mappings of memfds, which indicates how much guest memory is mapped.
+    /// Number of memfd mappings, which indicates how much guest memory is mapped.
     shared_maps: usize,
     /// Number of all other mappings.
     own_maps: usize,
@@ -42,7 +42,7 @@ impl Account {
     }
 
     /// Checks for leaks since `before`, which was recorded in an equivalent state. Descriptors and memfd mappings must
-    /// be equal. Other resources may grow within the tolerances.
+    /// be the same. Other resources may grow within the tolerances.
     pub(super) fn is_like(&self, before: &Self) -> Result<()> {
         ensure!(
             self.descriptors == before.descriptors,

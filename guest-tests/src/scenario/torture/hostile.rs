@@ -19,8 +19,8 @@ const HUGE_FILES: u64 = 80;
 const HUGE: u64 = (128 << 40) / HUGE_FILES + PAGE;
 /// Size of the bus address space.
 const EVERYTHING: u64 = 1 << 48;
-/// Number of holes to create in the address space. All of them together would split it into more than the 65,535
-/// windows that the daemon accepts.
+/// Number of holes to create in the address space. Together, they would split it into more than the 65,535 windows that
+/// the daemon accepts.
 const HOLES: u64 = 70_000;
 /// Number of unmap requests sent before the replies are read.
 const BATCH: usize = 256;

@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 
 /// Range of the pause before each disturbance, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 500..4_000;
-/// Range of the durations of lasting disturbances, in milliseconds. Even two in a row are shorter than a requester's
+/// Range of durations for lasting disturbances, in milliseconds. Even two in a row are shorter than a requester's
 /// retries ([`super::RETRY_TIME`]), so no connection is lost.
 const LENGTH_MS: std::ops::Range<u64> = 300..2_500;
 

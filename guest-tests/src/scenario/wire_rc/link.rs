@@ -95,7 +95,7 @@ fn rtr(attributes: &Attributes) -> Transition {
 }
 
 impl<'a> Link<'a> {
-    /// Runs a case on a new connection, and then destroys the connection.
+    /// Runs a case on a new connection and then destroys the connection.
     pub(super) fn with(
         bench: &'a mut Bench,
         attributes: &Attributes,
@@ -309,8 +309,8 @@ impl<'a> Link<'a> {
         Ok(self.bench.agent.call(PostSend { qp: self.qp.id, requests, ..PostSend::default() }).map(drop)?)
     }
 
-    /// Returns a work request for bytes `off..off + len` of the region. The remote memory is at address 0x1000 and has
-    /// key 0x77.
+    /// Returns a work request for bytes `off..off + len` of the region. The remote address is 0x1000, and the remote
+    /// key is 0x77.
     pub(super) fn request(&self, op: SendOp, off: u64, len: u32) -> SendRequest {
         let remote = (op != SendOp::Send).then_some(Remote { va: 0x1000, rkey: 0x77 });
         SendRequest { op, data: Data::Sges(vec![self.mr.sge(off, len)]), remote, ..SendRequest::default() }

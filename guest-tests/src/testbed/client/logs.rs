@@ -1,4 +1,4 @@
-//! `logs` collects all logs in one directory or prints their paths, also for a testbed that has stopped.
+//! `logs` collects all logs in one directory or prints their paths, even for a testbed that has stopped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub struct Logs {
 }
 
 impl Logs {
-    /// Copies the logs of a testbed, or only finds them, and prints their paths.
+    /// Finds the logs of a testbed, copies them if `to` is set, and prints their paths.
     ///
     /// # Errors
     /// The testbed has never run, its logs have been deleted, or a file cannot be copied.
@@ -53,7 +53,7 @@ impl Logs {
     }
 }
 
-/// Returns the directory that contains the logs of the last run of a testbed.
+/// Returns the directory with the logs of a testbed's last run.
 fn last_run(logs: &Path, name: &TestbedName) -> Result<PathBuf> {
     run_dir::latest(logs, name.as_str()).with_context(|| {
         format!(

@@ -61,7 +61,7 @@ struct Reloaded {
 }
 
 impl Reload {
-    /// Loads the module in one guest after another, and prints the guests' kernel messages.
+    /// Loads the module in one guest after another and prints the guests' kernel messages.
     ///
     /// # Errors
     /// The module was built for a different kernel, or a guest rejects it.

@@ -1,4 +1,4 @@
-//! Runs one command in a guest, and forwards its input and output.
+//! Runs one command in a guest and forwards its input and output.
 
 use agent::wire::ExitStatus;
 use agent::wire::exec::{Frame as _, INPUT_WINDOW, MAX_PAYLOAD, Start, ToGuest, ToHost};
@@ -13,7 +13,7 @@ use crate::testbed::protocol::{Reply, Request};
 /// Capacity of a channel, in chunks of input or output.
 const WAITING: usize = 4;
 
-/// Maximum number of output bytes of a command that are kept in memory.
+/// Maximum number of bytes of a command's output to keep in memory.
 const LONGEST_OUTPUT: usize = 1 << 20;
 
 /// A chunk of a command's output.

@@ -48,8 +48,8 @@ fn write_entries(archive: impl Read, folder: &Path, limit: u64) -> Result<()> {
     // The permissions of a directory may forbid creating files in it, so directories come last, deepest first.
     let mut folders = Vec::new();
     let mut entries = archive.entries()?;
-    // Part of the allowance that the previous entry has not used. If the entry's content was not unpacked, the next
-    // read skips that content.
+    // Allowance left over from the previous entry. If that entry's content was not unpacked, the next read needs the
+    // allowance to skip the content.
     let mut unread = 0;
     loop {
         allowance.set(LONGEST_METADATA + unread);

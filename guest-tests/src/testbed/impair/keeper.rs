@@ -1,4 +1,4 @@
-//! Executes plans of network trouble while a testbed runs.
+//! Executes impairment plans while a testbed runs.
 
 use std::fs::File;
 use std::io::{LineWriter, Write as _};
@@ -32,7 +32,7 @@ pub(in crate::testbed) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the plans. Trouble that is present from the start is in effect when this function returns.
+    /// Starts the plans. Permanent impairments are already in effect when this function returns.
     ///
     /// # Errors
     /// A device rejects a rule, or the log cannot be created.

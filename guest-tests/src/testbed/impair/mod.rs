@@ -1,7 +1,8 @@
-//! Network trouble that `--impair` requests, implemented with the impairment rules of `hcad`.
+//! Network impairments that `--impair` requests, implemented with `hcad`'s impairment rules.
 //!
-//! A [`Plan`] is a sequence of [`Episode`]s, each of which adds rules or takes links down, and later reverts this.
-//! Plans depend only on their profile, their seed and the guests, so they can be repeated. The `keeper` executes them.
+//! A [`Plan`] is a sequence of [`Episode`]s. Each episode adds rules or takes links down, and later reverts these
+//! changes. Plans depend only on their profile, their seed and the guests, so they can be repeated. The `keeper`
+//! executes them.
 
 mod keeper;
 mod plan;
@@ -15,13 +16,13 @@ pub use self::plan::{Episode, Fault, Plan};
 /// A value of `--impair`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Impairment {
-    /// Trouble of one kind.
+    /// Impairments of one kind.
     Profile(Profile),
-    /// Random trouble, determined by the seed. Without a seed, the supervisor chooses one.
+    /// Random impairments, determined by the seed. Without a seed, the supervisor chooses one.
     Random(Option<u64>),
 }
 
-/// A kind of network trouble.
+/// A kind of network impairment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
     /// The fabric drops a small fraction of the frames.
@@ -65,7 +66,7 @@ impl Profile {
     }
 }
 
-/// Name of random trouble. A seed may follow it after a colon.
+/// Name of random impairments on the command line. A colon and a seed may follow.
 const RANDOM: &str = "random";
 
 impl FromStr for Impairment {

@@ -1,4 +1,4 @@
-//! Plans of network trouble.
+//! Plans for impairing the network of a testbed.
 
 use std::time::Duration;
 
@@ -19,21 +19,21 @@ const PAUSE_MS: std::ops::Range<u64> = 1_000..5_000;
 const LENGTH_MS: std::ops::Range<u64> = 1_000..8_000;
 /// Range in milliseconds of the time for which a random episode takes a link down.
 const DOWN_MS: std::ops::Range<u64> = 100..1_500;
-/// Range of the factor by which random trouble is worse than the profile.
+/// Range of the factor by which a random episode is worse than its profile.
 const FACTOR: std::ops::Range<u32> = 1..6;
 
-/// Trouble that begins and ends at given times.
+/// Faults that begin and end at given times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Episode {
     pub profile: Profile,
     /// Time from the start of the plan.
     pub start: Duration,
-    /// Duration, or `None` if the trouble never ends.
+    /// Duration, or `None` if the episode never ends.
     pub length: Option<Duration>,
     pub faults: Vec<Fault>,
 }
 
-/// One change of the network.
+/// A single change to the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The device of a guest gets a rule, in the syntax of `hcactl impair add`.
@@ -75,7 +75,7 @@ impl Plan {
         Self { macs, source: Source::Profile(profile), count: 0 }
     }
 
-    /// Creates a plan of random trouble. The same seed and the same guests yield the same plan.
+    /// Creates a random plan. The same seed and the same guests yield the same plan.
     pub fn random(seed: u64, macs: Vec<String>) -> Self {
         let rng = Box::new(ChaCha8Rng::seed_from_u64(seed));
         Self { macs, source: Source::Random { rng, end: Duration::ZERO }, count: 0 }
@@ -140,8 +140,8 @@ fn rules(profile: Profile, guest: usize, factor: u32, seed: u64) -> Vec<Fault> {
     }
 }
 
-/// Separates the guests on one side from all others. Each guest drops what it receives from the other side, because
-/// broadcast and multicast frames do not name their receivers.
+/// Separates the guests on one side from all others. The receiving side drops the frames, because broadcast and
+/// multicast frames do not name their receivers.
 fn partition(macs: &[String], is_near: impl Fn(usize) -> bool) -> Vec<Fault> {
     let mut faults = Vec::new();
     for guest in 0..macs.len() {

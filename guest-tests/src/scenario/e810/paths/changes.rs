@@ -129,8 +129,8 @@ async fn interface(a: &mut Station, b: &mut Station) -> Result<()> {
     traffic.end(a, b).await
 }
 
-/// Takes the port down, and checks that an outstanding request fails after its seven retries, whose timeouts double
-/// each time.
+/// Takes the port down and checks that an outstanding request fails after seven retries. The timeout doubles with each
+/// retry.
 pub(super) async fn given_up(a: &mut Station, b: &mut Station) -> Result<()> {
     const RETRIES_EXCEEDED: &str = "cq completion failed status 12";
     let traffic = Traffic::start(a, b, &b.address(0).ipv4).await?;

@@ -18,7 +18,7 @@ const GROUP_QPN: u32 = 0xff_ffff;
 const QKEY: u32 = 0x1111_1111;
 const FILE: &str = "/dev/shm/group";
 const REGION: u64 = 4096;
-/// Length of the GRH area that precedes the data of a datagram.
+/// Length of the GRH area that precedes a datagram's data.
 const GRH: u32 = 40;
 const LEN: u32 = 900;
 const LIMIT: Duration = Duration::from_secs(30);

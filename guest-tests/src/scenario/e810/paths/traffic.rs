@@ -58,7 +58,7 @@ impl Traffic {
         }
     }
 
-    /// Stops the traffic, and checks that there were no errors.
+    /// Stops the traffic and checks that there were no errors.
     pub(super) async fn end(self, a: &mut Station, b: &mut Station) -> Result<()> {
         self.moves_on(a, b).await.context("at the end")?;
         let said = |end: ProgramEnd| format!("{}{}", end.stdout, end.stderr);

@@ -1,4 +1,5 @@
-//! Checks captured packets for the header fields that determine how networks treat them.
+//! Checks the traffic classes, VLAN priorities and source ports of captured packets. Networks treat packets according
+//! to these fields.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -98,14 +99,14 @@ impl Wire<'_> {
             let mut different: Vec<u16> = ports.into_values().collect();
             different.sort_unstable();
             different.dedup();
-            // Of eight ports chosen at random from 16,384, two are equal in about one of six hundred runs. Fewer than
+            // Of eight ports chosen at random from 16,384, two are equal in about one run in six hundred. Fewer than
             // seven distinct ports do not occur in practice.
             ensure!(different.len() >= CONNECTIONS - 1, "{different:?}");
         }
         Ok(())
     }
 
-    /// Runs a program, and returns the frames that station a sent and received while the program ran.
+    /// Runs a program and returns the frames that station `a` sent and received while the program ran.
     async fn captured(
         &self,
         (a, b): (&mut Station, &mut Station),

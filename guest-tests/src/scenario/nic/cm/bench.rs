@@ -1,5 +1,5 @@
-//! Two guests with a card of the tested kind each, and a third guest that runs soft-RoCE on an emulated NIC and is
-//! connected to the first. If the cards are ConnectX, a fourth guest has an E810.
+//! Two guests with one card of the tested kind each, and a third guest that runs soft-RoCE on an emulated NIC. The
+//! third guest is connected to the first. If the tested cards are ConnectX cards, a fourth guest has an E810.
 
 use std::fmt;
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl fmt::Display for Network {
 /// One of the stations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The station whose card is connected to station c.
+    /// The station whose card is connected to station `c`.
     A,
     B,
     C,
@@ -131,7 +131,7 @@ impl Bench {
         self.stations.get_mut(side as usize).with_context(|| format!("there is no station {side:?}"))
     }
 
-    /// Loads a station's RDMA driver, and connects the station to the VLAN.
+    /// Loads a station's RDMA driver and connects the station to the VLAN.
     async fn open(&mut self, side: Side) -> Result<()> {
         let station = self.station(side)?;
         let device = station.device.clone();

@@ -60,7 +60,7 @@ pub(super) async fn cases(report: &mut Report, hint: &str, pair: &mut Pair, conf
     Ok(())
 }
 
-/// Transfers data, and checks that it arrives over RDMA and that the server computes the same checksum as the client.
+/// Transfers data and checks that it arrives over RDMA and that the server computes the same checksum as the client.
 async fn transfer(pair: &mut Pair, family: Family) -> Result<()> {
     let Pair { client, server } = pair;
     for station in [&mut *client, &mut *server] {

@@ -1,5 +1,5 @@
 //! Tests how the requester handles ACKs with unusual fields, reserved NAK codes, responses that do not match the
-//! request, and responses out of order.
+//! request, and out-of-order responses.
 
 use std::time::Instant;
 
