@@ -36,9 +36,9 @@ layout! {
     pub struct TableEntry[13] {
         /// Position in the table. The first matching entry applies.
         @0   place: u16,
-        /// If a bit is set, the key bit may be 0.
+        /// If a bit is set, the corresponding key bit may be 0.
         @2   zeros: [u8; 5] => _,
-        /// If a bit is set, the key bit may be 1.
+        /// If a bit is set, the corresponding key bit may be 1.
         @7   ones: [u8; 5] => _,
         @12  profile: u8,
     }
