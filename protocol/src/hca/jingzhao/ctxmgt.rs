@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// The expected layouts are those of table 3.2.
+    /// The expected layouts are from table 3.2.
     #[test]
     fn payloads_match_table_3_2() {
         let doorbell = DoorbellPayload {
