@@ -51,7 +51,7 @@ bitflags! {
         const ACCESS_VIOLATION = 1 << 0x11;
         /// An SRQ could not be read.
         const SRQ_CATASTROPHIC = 1 << 0x12;
-        /// A QP in error has consumed its last WQE.
+        /// A QP in the error state has consumed its last WQE.
         const LAST_WQE_REACHED = 1 << 0x13;
         /// An SRQ has fallen below its limit.
         const SRQ_LIMIT = 1 << 0x14;

@@ -99,7 +99,7 @@ codes! {
 pub enum QueueWord {
     /// Bits 31 to 12 of the command queue address.
     Address(u32),
-    /// Request for a NIC state. The address bits are ignored, because the driver writes back those that it has read.
+    /// Request for a NIC state. The address bits are ignored, because the driver writes back the bits that it has read.
     Request {
         /// Code of the requested state; see [`NicState`].
         state: u8,

@@ -62,7 +62,7 @@ impl<'a> FrameWqe<'a> {
     /// Parses the WQE at the beginning of `bytes`, which can be longer than the WQE.
     ///
     /// # Errors
-    /// Fails if the size is 0, the queue number is not that of the SQ, a segment extends past the end of the WQE, the
+    /// Fails if the size is 0, the queue number does not match the SQ, a segment extends past the end of the WQE, the
     /// opcode is not supported, or the MSS of an LSO is 0.
     pub fn parse(bytes: &'a [u8], sqn: Sqn) -> Result<Self, WqeError> {
         let control = ControlSegment::parse_prefix(bytes).ok_or(WqeError::Truncated("control segment"))?;
