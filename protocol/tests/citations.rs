@@ -260,7 +260,17 @@ fn cited_sections_exist() {
 #[test]
 fn every_section_has_decides_line() {
     for interface in interfaces() {
-        assert!(interface.undecided.is_empty(), "{}: sections {:?}", interface.name, interface.undecided);
-        assert!(interface.sections.len() > 60, "{}: {} sections", interface.name, interface.sections.len());
+        assert!(
+            interface.undecided.is_empty(),
+            "{}: sections {:?} have no \"Decides:\" line",
+            interface.name,
+            interface.undecided
+        );
+        assert!(
+            interface.sections.len() > 60,
+            "{}: only {} sections were found",
+            interface.name,
+            interface.sections.len()
+        );
     }
 }

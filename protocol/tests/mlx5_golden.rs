@@ -603,7 +603,7 @@ fn every_traced_eqe_is_emitted_unchanged() {
         let (event, owner) = Eqe::parse(entry).unwrap();
         assert_eq!(event.emit(owner), *entry);
         assert!(matches!(event, Eqe::Completion(cqn) if cqn.get() == 0x43), "{event:?}");
-        assert!(!owner, "the EQ has 2048 entries");
+        assert!(!owner, "the EQ of 2048 entries did not wrap around");
     }
 }
 

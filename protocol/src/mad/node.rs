@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(guid_of_mac(mac), 0x3656_78ff_fe9a_bcde);
         assert_eq!(mac_of_guid(0x3656_78ff_fe9a_bcde), Some(mac));
         assert_eq!(mac_of_guid(0x3656_78ff_ff9a_bcde), None);
-        assert_eq!(mac_of_guid(0x0156_78ff_fe9a_bcde), None, "multicast");
+        assert_eq!(mac_of_guid(0x0156_78ff_fe9a_bcde), None, "no GUID is formed from a multicast address");
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl Arp {
         }
     }
 
-    /// Appends the complete frame of 42 bytes. Requests are broadcast; replies are sent to the target.
+    /// Appends the complete 42-byte frame. Requests are broadcast; replies are sent to the target.
     pub fn emit_frame(&self, out: &mut Vec<u8>) {
         let dst = match self.operation {
             ArpOperation::Request => MacAddr::BROADCAST,

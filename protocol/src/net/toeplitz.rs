@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Both tables of Microsoft, "Verifying the RSS Hash Calculation". Each row contains the destination, the source,
+    /// Both tables in Microsoft's "Verifying the RSS Hash Calculation". Each row contains the destination, the source,
     /// the hash of the addresses, and the hash of the addresses and ports.
     #[test]
     fn hash_matches_microsoft_verification_suite() {

@@ -34,8 +34,8 @@ const MASK: [u64; WORDS] = {
     mask
 };
 
-/// Headers of a parsed frame. Further frames with the same headers, apart from lengths, IPv4 identification and UDP
-/// source port, are parsed with a few comparisons.
+/// Headers of a parsed frame. A later frame whose headers differ only in lengths, IPv4 identification and UDP source
+/// port is parsed with a few comparisons.
 ///
 /// Only untagged IPv4 frames without a UDP checksum are supported. Almost all RoCE frames are of this kind.
 #[derive(Clone, Copy, Debug)]

@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(out[..], expected[..]);
     }
 
-    /// The expected values are those in the last column of section 3.3.1.
+    /// The expected values are from the last column of section 3.3.1.
     #[test]
     fn query_fw_matches_published_values() {
         check(
@@ -449,7 +449,7 @@ mod tests {
         );
     }
 
-    /// The expected values are those in the last column of section 3.4.
+    /// The expected values are from the last column of section 3.4.
     #[test]
     fn query_dev_lim_matches_published_values() {
         check(
