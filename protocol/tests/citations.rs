@@ -14,8 +14,8 @@ const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 struct Interface {
     /// Name of the document in citations, without the word "interface".
     name: &'static str,
-    /// Path component of the files that implement the interface. Citations in these files can omit the document's
-    /// name.
+    /// Path component shared by the files that implement the interface. Citations in these files can omit the
+    /// document's name.
     folder: &'static str,
     sections: BTreeSet<String>,
     /// Prefix of the numbered decisions or traps, and the existing numbers with their prefix.

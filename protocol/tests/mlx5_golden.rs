@@ -200,7 +200,7 @@ fn ethernet_commands_are_emitted_unchanged() {
     }
 }
 
-/// Parses the register in the output of ACCESS_REG, and returns the output with the register emitted again.
+/// Parses the register in an output of ACCESS_REG, emits it again, and returns the resulting output.
 fn register(register: u16, output: &[u8]) -> Vec<u8> {
     let (header, data) = output.split_at(OutputHeader::LEN);
     macro_rules! emitted {

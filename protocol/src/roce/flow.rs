@@ -12,7 +12,7 @@ use crate::net::udp::RawUdp;
 const WORDS: usize = size_of::<RawHeaders>().div_ceil(8);
 const COMPARED: usize = WORDS * 8;
 
-/// Bits of the words that are equal in all frames of a flow.
+/// Mask of the bits that are equal in all frames of a flow.
 const MASK: [u64; WORDS] = {
     let mut bytes = [0; COMPARED];
     let mut at = 0;

@@ -22,8 +22,8 @@ pub const WORDS: u32 = 0x2e;
 pub const PROFILE_WORDS: usize = 24;
 
 layout! {
-    /// Header of a section with consecutive table entries, such as [`WORDS`]. The header of a [`TABLE`] section is only
-    /// the 16-bit count.
+    /// Header of a section with consecutive table entries, such as [`WORDS`]. In a [`TABLE`] section, the header is
+    /// just the 16-bit count.
     pub struct TableHeader[4] {
         @0  count: u16,
         /// Index of the first entry.

@@ -212,8 +212,8 @@ macro_rules! commands {
     };
 }
 
-/// Returns the first bytes of an output, padded with zeros, because a driver can request an output that is shorter than
-/// the layout.
+/// Returns the first bytes of an output. They are padded with zeros, because a driver can request an output that is
+/// shorter than the layout.
 fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     let mut padded = [0; LEN];
     padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);

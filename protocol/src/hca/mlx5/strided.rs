@@ -7,7 +7,7 @@
 //! | repeat block | entry | entry | ... |
 //! ```
 //!
-//! The region consists of all ranges in order, followed by all ranges, each moved on by its stride, and so on. For
+//! The region consists of all ranges in order, then all ranges again, each advanced by its stride, and so on. For
 //! example, two ranges of 8 bytes with strides of 10 bytes describe the first 8 of every 10 bytes at two addresses,
 //! alternating between the two.
 //!
@@ -73,7 +73,7 @@ pub struct StridedList<'a> {
 
 impl<'a> StridedList<'a> {
     /// Interprets a translation list. Returns `None` if the list is not strided. A list of page addresses is never
-    /// mistaken for a strided list: it has the low half of its first address at the position of the key, and
+    /// mistaken for a strided list: the position of the key holds the low half of a page address there, and
     /// [`REPEAT_KEY`] is not page-aligned.
     pub fn parse(list: &'a [u8]) -> Option<Self> {
         let (header, rest) = list.split_first_chunk()?;

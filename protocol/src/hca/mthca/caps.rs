@@ -72,7 +72,7 @@ impl Describe for QueryFw {
     }
 }
 
-/// Device limits. Fields named `log_...` are the log2 of the value described. Fields that drivers do not read on a
+/// Device limits. Fields named `log_...` hold the log2 of the value described. Fields that drivers do not read on a
 /// device without local memory are omitted here, and emitted as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]

@@ -28,7 +28,7 @@ pub struct Srqc {
     pub log_slot: u8,
     /// Protection domain of the queue and the data.
     pub pd: Pdn,
-    /// One event is raised when fewer posted WQEs than this remain; 0 disables the event.
+    /// A single event is raised when fewer WQEs than this remain posted; 0 disables the event.
     pub limit: u16,
 }
 

@@ -354,8 +354,8 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Returns the buffer of the first "add VSI" (0210) in the recording `run73-vlan.aq.gz`. The recorded function has
-    /// two queues.
+    /// Returns the buffer of the first "add VSI" command (0210) in the recording `run73-vlan.aq.gz`. The recorded
+    /// function has two queues.
     fn recorded() -> [u8; VsiContext::LEN] {
         let mut context = [0; VsiContext::LEN];
         let head = [
