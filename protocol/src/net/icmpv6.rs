@@ -283,10 +283,10 @@ mod tests {
 
     #[test]
     fn scapy_solicitations_round_trip() {
-        let meant = Solicitation { target: B, source_mac: Some(mac(1)) };
-        parsed(&bytes(SOLICITATION), |_, message| assert_eq!(message, Ok(Icmpv6::Solicitation(meant))));
+        let expected = Solicitation { target: B, source_mac: Some(mac(1)) };
+        parsed(&bytes(SOLICITATION), |_, message| assert_eq!(message, Ok(Icmpv6::Solicitation(expected))));
         let mut out = vec![0xa5; 3];
-        meant.emit_frame(mac(1), A, &mut out);
+        expected.emit_frame(mac(1), A, &mut out);
         assert_eq!(out[3..], bytes(SOLICITATION));
 
         let probe = Solicitation { target: B, source_mac: None };
@@ -298,10 +298,10 @@ mod tests {
 
     #[test]
     fn scapy_advertisements_round_trip() {
-        let meant = Advertisement { target: B, target_mac: Some(mac(2)), solicited: true };
-        parsed(&bytes(ADVERTISEMENT), |_, message| assert_eq!(message, Ok(Icmpv6::Advertisement(meant))));
+        let expected = Advertisement { target: B, target_mac: Some(mac(2)), solicited: true };
+        parsed(&bytes(ADVERTISEMENT), |_, message| assert_eq!(message, Ok(Icmpv6::Advertisement(expected))));
         let mut out = vec![0xa5; 3];
-        meant.emit_frame(mac(2), mac(1), A, &mut out);
+        expected.emit_frame(mac(2), mac(1), A, &mut out);
         assert_eq!(out[3..], bytes(ADVERTISEMENT));
     }
 

@@ -120,14 +120,14 @@ impl StoredQpc {
     /// public driver, because no other driver leaves these parameters unset.
     fn default_retries(&mut self, named: Attributes) {
         let Self { image, .. } = self;
-        let never = |attribute, value: u8| value == 0 && !named.contains(attribute);
-        if never(Attributes::RNR_RETRY, image.rnr_retry) {
+        let unset = |attribute, value: u8| value == 0 && !named.contains(attribute);
+        if unset(Attributes::RNR_RETRY, image.rnr_retry) {
             image.rnr_retry = DEFAULT_RNR_RETRY << 5;
         }
-        if never(Attributes::TIMEOUT, image.ack_timeout) {
+        if unset(Attributes::TIMEOUT, image.ack_timeout) {
             image.ack_timeout = DEFAULT_ACK_TIMEOUT << 3;
         }
-        if never(Attributes::RETRY_CNT, image.retry_count()) {
+        if unset(Attributes::RETRY_CNT, image.retry_count()) {
             image.set_retry_count(DEFAULT_RETRY_COUNT);
         }
     }
