@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn description_is_padded_and_truncated() {
+    fn node_description_is_padded_and_truncated() {
         assert_eq!(description("hcad")[..6], *b"hcad\0\0");
         assert_eq!(description(&"x".repeat(70)), [b'x'; 64]);
     }

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn resize_round_trips() {
+    fn resize_cq_inbox_round_trips() {
         let bytes = [7, 0, 0, 0, 0x00, 0x02, 0x00, 0x05];
         let resize = ResizeCq { log_entries: 7, lkey: Lkey::new(0x2_0005) };
         assert_eq!(ResizeCq::parse(&bytes, 16), Ok(resize));

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn head_wraps_to_same_slot() {
+    fn doorbell_head_wraps_to_same_slot() {
         for lap in 0..64 {
             let head = 8 + lap * (0x4000 / 16);
             assert_eq!(send(head).position(PositionUnit::Granule, 7, 0x4000), Some(128));

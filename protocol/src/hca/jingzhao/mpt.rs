@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn index_must_match_key_and_table() {
+    fn mpt_index_must_match_key_and_table() {
         let table = Table { base: IcmAddr::new(0), log_entries: 17 };
         assert_eq!(user().check_index(5, &table), Ok(()));
         assert_eq!(user().check_index(6, &table).unwrap_err().status, CmdStatus::BadIndex);

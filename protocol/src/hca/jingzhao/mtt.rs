@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_reversed_within_group() {
+    fn mtt_entries_are_reversed_within_group() {
         assert_eq!(WriteMtt::parse(&INBOX, 5), Ok(five()));
         assert_eq!(five().emit(), INBOX);
     }

@@ -669,7 +669,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_image_round_trips(image in prop::collection::vec(any::<u8>(), LEN)) {
+        fn any_context_image_round_trips(image in prop::collection::vec(any::<u8>(), LEN)) {
             let qpc = Qpc::parse(&image.try_into().unwrap());
             prop_assert_eq!(Qpc::parse(&qpc.emit()), qpc);
         }

@@ -350,7 +350,7 @@ mod tests {
 
     /// Mask of the asynchronous EQ in golden trace ib-1.
     #[test]
-    fn mask_selects_events() {
+    fn eq_mask_selects_event_types() {
         let mask = EventMask::from_bits_retain(0x1f_02be);
         assert!(mask.contains(Eqe::SrqLimit(Srqn::new(1)).mask()));
         assert!(mask.contains(Eqe::Port { port: 1, change: PortChange::Down }.mask()));

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_map_to_registers() {
+    fn segment_offsets_map_to_registers() {
         assert_eq!(Register::at(0x018), Some((Register::CommandDoorbell, 0)));
         assert_eq!(Register::at(0x23c), Some((Register::Health, 0x3c)));
         assert_eq!(Register::at(0x1010), Some((Register::HealthCounter, 0)));

@@ -299,7 +299,7 @@ mod tests {
 
     /// The layout is specified in section 5.4.
     #[test]
-    fn record_contains_kind_and_queue_number() {
+    fn doorbell_record_contains_kind_and_queue_number() {
         let arm = Record { counter: 5, kind: Some(RecordKind::Arm), number: 0x11 };
         assert_eq!(Record::parse([0, 0, 0, 5, 0x00, 0x00, 0x11, 0x4a]), arm);
         let send = Record { counter: 0xffff, kind: Some(RecordKind::Send), number: 0x1_0014 };
