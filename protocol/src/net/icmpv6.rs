@@ -28,8 +28,8 @@ const TARGET_MAC: u8 = 2;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// Hop limit of valid neighbour discovery messages. Receivers discard messages with a lower one, because a router has
-/// forwarded them (RFC 4861, section 7.1).
+/// Hop limit of valid neighbour discovery messages. Receivers discard messages with a lower hop limit, because a router
+/// has forwarded them (RFC 4861, section 7.1).
 const ND_HOP_LIMIT: u8 = 255;
 
 /// A parsed ICMPv6 message.

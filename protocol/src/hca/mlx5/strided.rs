@@ -72,9 +72,9 @@ pub struct StridedList<'a> {
 }
 
 impl<'a> StridedList<'a> {
-    /// Interprets a translation list. Returns `None` if the list is not strided. A list of page addresses is never
-    /// mistaken for a strided list: the position of the key holds the low half of a page address there, and
-    /// [`REPEAT_KEY`] is not page-aligned.
+    /// Interprets a translation list. Returns `None` if the list is not strided. In a list of page addresses, the
+    /// position of the key holds the low half of a page address. Page addresses are aligned and [`REPEAT_KEY`] is not,
+    /// so such a list is never mistaken for a strided list.
     pub fn parse(list: &'a [u8]) -> Option<Self> {
         let (header, rest) = list.split_first_chunk()?;
         let header = RepeatBlock::parse(header);

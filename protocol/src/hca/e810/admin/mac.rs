@@ -9,7 +9,7 @@ use crate::layout;
 layout! {
     /// Response to "manage MAC read".
     pub struct ReadMac[16] {
-        /// Flags that show which addresses are valid, such as [`LAN_ADDRESS_VALID`].
+        /// Flags, such as [`LAN_ADDRESS_VALID`], that show which addresses are valid.
         @0   flags: u16 => Hex,
         /// Number of addresses in the buffer.
         @4   count: u8,
