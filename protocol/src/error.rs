@@ -1,8 +1,8 @@
-//! Errors for received bytes that are rejected.
+//! Reasons why received bytes are rejected.
 
 use thiserror::Error;
 
-/// A reason to reject bytes from the wire. Each variant has its own drop counter.
+/// The reason why bytes from the wire are rejected. Each variant has its own drop counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WireError {
     /// The input is shorter than a header or a length field requires.

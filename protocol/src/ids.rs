@@ -299,7 +299,7 @@ mod tests {
         assert!(Pkey::new(0xffff).matches(Pkey::new(0x7fff)));
         assert!(!Pkey::new(0x7fff).matches(Pkey::new(0x7fff)));
         assert!(!Pkey::new(0xffff).matches(Pkey::new(0x8001)));
-        assert!(!Pkey::new(0x8000).matches(Pkey::new(0x8000)), "invalid");
+        assert!(!Pkey::new(0x8000).matches(Pkey::new(0x8000)), "partition 0 never matches");
     }
 
     #[test]

@@ -567,9 +567,9 @@ mod tests {
     #[test]
     fn overlapping_or_oversized_fields_are_rejected() {
         assert!(is_sound(4, &[(0, 16, 16), (16, 16, 16)]));
-        assert!(!is_sound(4, &[(0, 16, 16), (15, 2, 8)]), "overlap");
-        assert!(!is_sound(4, &[(24, 9, 16)]), "outside");
-        assert!(!is_sound(4, &[(0, 9, 8)]), "wider than its type");
-        assert!(!is_sound(4, &[(0, 0, 8)]), "no bits");
+        assert!(!is_sound(4, &[(0, 16, 16), (15, 2, 8)]), "overlapping fields are rejected");
+        assert!(!is_sound(4, &[(24, 9, 16)]), "a field outside the object is rejected");
+        assert!(!is_sound(4, &[(0, 9, 8)]), "a field wider than its type is rejected");
+        assert!(!is_sound(4, &[(0, 0, 8)]), "a field without bits is rejected");
     }
 }

@@ -14,8 +14,8 @@ const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 struct Interface {
     /// Name of the document in citations, without the word "interface".
     name: &'static str,
-    /// Path component of the files that implement the interface. Citations in these files can omit the document's
-    /// name.
+    /// Path component shared by the files that implement the interface. Citations in these files can omit the
+    /// document's name.
     folder: &'static str,
     sections: BTreeSet<String>,
     /// Prefix of the numbered decisions or traps, and the existing numbers with their prefix.
@@ -121,7 +121,7 @@ enum Named<'a> {
     Nothing,
 }
 
-fn named<'a>(interfaces: &'a [Interface], before: &str, behind: &str) -> Named<'a> {
+fn named<'a>(interfaces: &'a [Interface], before: &str, after: &str) -> Named<'a> {
     let sentence = before.rfind(". ").map_or(before, |end| &before[end..]);
     let ours = interfaces
         .iter()
@@ -140,7 +140,7 @@ fn named<'a>(interfaces: &'a [Interface], before: &str, behind: &str) -> Named<'
         "vfio-user",
     ];
     let other = others.iter().filter_map(|other| sentence.rfind(other)).max();
-    let of = |interface: &&Interface| behind.contains(&format!("of the {} interface", interface.name));
+    let of = |interface: &&Interface| after.contains(&format!("of the {} interface", interface.name));
     match (ours, other) {
         (_, None) if interfaces.iter().any(|interface| of(&interface)) => {
             interfaces.iter().find(of).map_or(Named::Nothing, Named::Interface)
@@ -200,12 +200,12 @@ fn cited_sections_exist() {
         };
         let lower = text.to_ascii_lowercase();
         for (at, word) in lower.match_indices("section") {
-            let behind = &text[at + word.len()..];
-            let behind = behind.strip_prefix('s').unwrap_or(behind);
+            let after = &text[at + word.len()..];
+            let after = after.strip_prefix('s').unwrap_or(after);
             let cut = |text: &str| text.char_indices().nth(100).map_or(text.len(), |(at, _)| at);
-            let list = numbers(behind);
+            let list = numbers(after);
             let from = text[..at].char_indices().rev().nth(160).map_or(0, |(at, _)| at);
-            let near = &behind[..cut(behind)];
+            let near = &after[..cut(after)];
             let place = format!(
                 "{}section{near}",
                 &text[text[..at].char_indices().rev().nth(40).map_or(0, |(at, _)| at)..at]
@@ -260,7 +260,17 @@ fn cited_sections_exist() {
 #[test]
 fn every_section_has_decides_line() {
     for interface in interfaces() {
-        assert!(interface.undecided.is_empty(), "{}: sections {:?}", interface.name, interface.undecided);
-        assert!(interface.sections.len() > 60, "{}: {} sections", interface.name, interface.sections.len());
+        assert!(
+            interface.undecided.is_empty(),
+            "{}: sections {:?} have no \"Decides:\" line",
+            interface.name,
+            interface.undecided
+        );
+        assert!(
+            interface.sections.len() > 60,
+            "{}: only {} sections were found",
+            interface.name,
+            interface.sections.len()
+        );
     }
 }

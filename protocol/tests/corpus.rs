@@ -8,7 +8,9 @@ fn every_corpus_input_runs_without_panic() {
     let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
     let mut names: Vec<_> = fs::read_dir(&corpora)
         .expect("the corpora are in the repository")
-        .map(|entry| entry.expect("a readable folder").file_name().into_string().expect("UTF-8"))
+        .map(|entry| {
+            entry.expect("the corpora are readable").file_name().into_string().expect("the name is UTF-8")
+        })
         .collect();
     names.sort();
     assert_eq!(names, fuzz_targets::TARGETS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
@@ -21,11 +23,11 @@ fn every_corpus_input_runs_without_panic() {
 fn replay(corpus: &Path, at_least: usize, run: impl Fn(&[u8])) {
     let mut count = 0;
     for entry in fs::read_dir(corpus).expect("the corpus is in the repository") {
-        let path = entry.expect("a readable folder").path();
-        run(&fs::read(path).expect("a readable file"));
+        let path = entry.expect("the corpus is readable").path();
+        run(&fs::read(path).expect("the corpus file is readable"));
         count += 1;
     }
-    assert!(count >= at_least, "{count} files in {}", corpus.display());
+    assert!(count >= at_least, "only {count} files in {}", corpus.display());
 }
 
 #[expect(unreachable_pub, reason = "a library of its own in the fuzz crate")]

@@ -239,8 +239,8 @@ fn seal_adds_missing_icrc() {
         let mut writer = FrameWriter::new(&mut out, &encap, &bth, &ext, payload.len());
         writer.extend(&payload);
         assert_eq!(writer.finish_with(IcrcField::LeftOut), bytes.len(), "{name}");
-        let meant = RoceFrame { encap, packet: Packet { bth, srqn: None, ext, payload: &payload } };
-        assert_eq!(RoceFrame::parse_with(&out, IcrcField::LeftOut), Ok(meant), "{name}");
+        let expected = RoceFrame { encap, packet: Packet { bth, srqn: None, ext, payload: &payload } };
+        assert_eq!(RoceFrame::parse_with(&out, IcrcField::LeftOut), Ok(expected), "{name}");
         assert!(matches!(RoceFrame::parse(&out), Err(WireError::Icrc { .. })), "{name}");
         seal(&mut out).unwrap();
         assert_eq!(out, bytes, "{name}");

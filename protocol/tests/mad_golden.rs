@@ -22,7 +22,7 @@ fn bytes<const LEN: usize>(hex: &str) -> [u8; LEN] {
 fn port_info_matches_libibmad() {
     const GOLDEN: &str = "daa66d2c7ddf743f78dde6e5fd29f0541715b54c53845412f1bb8ff32ecc6a08a4e8455f93d711af4ee83860035ea195\
          3fcdde83175f00000000000000000000";
-    let meant = PortInfo {
+    let expected = PortInfo {
         m_key: 0xdaa6_6d2c_7ddf_743f,
         gid_prefix: 0x78dd_e6e5_fd29_f054,
         lid: Lid::new(0x1715),
@@ -64,14 +64,14 @@ fn port_info_matches_libibmad() {
         local_phy_errors: 0x5,
         overrun_errors: 0xf,
     };
-    assert_eq!(meant.emit(), bytes(GOLDEN));
-    assert_eq!(PortInfo::parse(&bytes(GOLDEN)), meant);
+    assert_eq!(expected.emit(), bytes(GOLDEN));
+    assert_eq!(PortInfo::parse(&bytes(GOLDEN)), expected);
 }
 
 #[test]
 fn node_info_matches_libibmad() {
     const GOLDEN: &str = "6806a443e162c2724da869d37f9a3c2bccf2e5e81dd1b5e54c3d61fdbc095a40f87823119634e716";
-    let meant = NodeInfo {
+    let expected = NodeInfo {
         base_version: 0x68,
         class_version: 0x6,
         node_type: 0xa4,
@@ -85,14 +85,14 @@ fn node_info_matches_libibmad() {
         local_port: 0x96,
         vendor_id: 0x34_e716,
     };
-    assert_eq!(meant.emit(), bytes(GOLDEN));
-    assert_eq!(NodeInfo::parse(&bytes(GOLDEN)), meant);
+    assert_eq!(expected.emit(), bytes(GOLDEN));
+    assert_eq!(NodeInfo::parse(&bytes(GOLDEN)), expected);
 }
 
 #[test]
 fn switch_info_matches_libibmad() {
     const GOLDEN: &str = "f663949a32d2d1096f0dab4c8656248ef8000000";
-    let meant = SwitchInfo {
+    let expected = SwitchInfo {
         linear_cap: 0xf663,
         random_cap: 0x949a,
         multicast_cap: 0x32d2,
@@ -110,29 +110,29 @@ fn switch_info_matches_libibmad() {
         filter_raw_outbound: true,
         enhanced_port_0: true,
     };
-    assert_eq!(meant.emit(), bytes(GOLDEN));
-    assert_eq!(SwitchInfo::parse(&bytes(GOLDEN)), meant);
+    assert_eq!(expected.emit(), bytes(GOLDEN));
+    assert_eq!(SwitchInfo::parse(&bytes(GOLDEN)), expected);
 }
 
 #[test]
 fn sm_info_matches_libibmad() {
     const GOLDEN: &str = "8441b84bf5bc83ff2279320575070014c0b0abbe5f000000";
-    let meant = SmInfo {
+    let expected = SmInfo {
         guid: 0x8441_b84b_f5bc_83ff,
         sm_key: 0x2279_3205_7507_0014,
         act_count: 0xc0b0_abbe,
         priority: 0x5,
         state: 0xf,
     };
-    assert_eq!(meant.emit(), bytes(GOLDEN));
-    assert_eq!(SmInfo::parse(&bytes(GOLDEN)), meant);
+    assert_eq!(expected.emit(), bytes(GOLDEN));
+    assert_eq!(SmInfo::parse(&bytes(GOLDEN)), expected);
 }
 
 #[test]
 fn port_counters_match_libibmad() {
     const GOLDEN: &str =
         "0012b0574e8fec8a2935c76d65a403dba24000d700001af1b928ced05760488af597c24393cf3bfd3206b5b6";
-    let meant = PortCounters {
+    let expected = PortCounters {
         port: 0x12,
         select: 0xb057,
         symbol_errors: 0x4e8f,
@@ -153,15 +153,15 @@ fn port_counters_match_libibmad() {
         receive_packets: 0x93cf_3bfd,
         transmit_wait: 0x3206_b5b6,
     };
-    assert_eq!(meant.emit(), bytes(GOLDEN));
-    assert_eq!(PortCounters::parse(&bytes(GOLDEN)), meant);
+    assert_eq!(expected.emit(), bytes(GOLDEN));
+    assert_eq!(PortCounters::parse(&bytes(GOLDEN)), expected);
 }
 
 #[test]
 fn port_counters_extended_match_libibmad() {
     const GOLDEN: &str = "009f3e3600000000dc6d887e998f86a97aa5023818da02be18dc7bf198247ed3b713f5ab176efae8554b6f6496b976fd\
          f382e91e1603f31291ba62d7954e6f272ff1dc911498eb3c";
-    let meant = PortCountersExtended {
+    let expected = PortCountersExtended {
         port: 0x9f,
         select: 0x3e36,
         transmit_data: 0xdc6d_887e_998f_86a9,
@@ -173,29 +173,29 @@ fn port_counters_extended_match_libibmad() {
         multicast_transmit_packets: 0x91ba_62d7_954e_6f27,
         multicast_receive_packets: 0x2ff1_dc91_1498_eb3c,
     };
-    assert_eq!(meant.emit(), bytes(GOLDEN));
-    assert_eq!(PortCountersExtended::parse(&bytes(GOLDEN)), meant);
+    assert_eq!(expected.emit(), bytes(GOLDEN));
+    assert_eq!(PortCountersExtended::parse(&bytes(GOLDEN)), expected);
 }
 
 #[test]
 fn class_port_info_matches_libibmad() {
     const GOLDEN: &str = "2dcc6a4b0883709400000000000000000000000000000000000000000000000000000000000000000000000000000000\
          000000000000000000000000000000000000000000000000";
-    let meant = ClassPortInfo {
+    let expected = ClassPortInfo {
         base_version: 0x2d,
         class_version: 0xcc,
         capabilities: 0x6a4b,
         capabilities2: 0x44_1b84,
         resp_time: 0x14,
     };
-    assert_eq!(meant.emit(), bytes(GOLDEN));
-    assert_eq!(ClassPortInfo::parse(&bytes(GOLDEN)), meant);
+    assert_eq!(expected.emit(), bytes(GOLDEN));
+    assert_eq!(ClassPortInfo::parse(&bytes(GOLDEN)), expected);
 }
 
 #[test]
 fn rmpp_header_matches_libibmad() {
     const GOLDEN: &str = "bb59f896349958b1d2d0d26a";
-    let meant = Rmpp {
+    let expected = Rmpp {
         version: 0xbb,
         kind: 0x59,
         resp_time: 0x1f,
@@ -204,6 +204,6 @@ fn rmpp_header_matches_libibmad() {
         length_or_window: 0xd2d0_d26a,
         ..Rmpp::default()
     };
-    assert_eq!(meant.emit(), bytes(GOLDEN));
-    assert_eq!(Rmpp::parse(&bytes(GOLDEN)), meant);
+    assert_eq!(expected.emit(), bytes(GOLDEN));
+    assert_eq!(Rmpp::parse(&bytes(GOLDEN)), expected);
 }

@@ -200,7 +200,7 @@ fn ethernet_commands_are_emitted_unchanged() {
     }
 }
 
-/// Parses the register in the output of ACCESS_REG, and returns the output with the register emitted again.
+/// Parses the register in an output of ACCESS_REG, emits it again, and returns the resulting output.
 fn register(register: u16, output: &[u8]) -> Vec<u8> {
     let (header, data) = output.split_at(OutputHeader::LEN);
     macro_rules! emitted {
@@ -452,20 +452,23 @@ fn replayed_qp_commands_yield_traced_contexts() {
             }
             Command::QueryQp(query) => {
                 let context = record.parse_output(QueriedQp::parse).context;
-                let ours = &qps[&query.qpn];
-                assert_eq!((context.pd, context.remote_qpn), (ours.pd, ours.remote_qpn));
-                assert_eq!((context.send_cqn, context.recv_cqn), (ours.send_cqn, ours.recv_cqn));
-                assert_eq!((context.mtu, context.log_max_message), (ours.mtu, ours.log_max_message));
-                assert_eq!(context.primary, ours.primary);
-                assert_eq!((context.retry_count, context.rnr_retry), (ours.retry_count, ours.rnr_retry));
+                let replayed = &qps[&query.qpn];
+                assert_eq!((context.pd, context.remote_qpn), (replayed.pd, replayed.remote_qpn));
+                assert_eq!((context.send_cqn, context.recv_cqn), (replayed.send_cqn, replayed.recv_cqn));
+                assert_eq!((context.mtu, context.log_max_message), (replayed.mtu, replayed.log_max_message));
+                assert_eq!(context.primary, replayed.primary);
+                assert_eq!(
+                    (context.retry_count, context.rnr_retry),
+                    (replayed.retry_count, replayed.rnr_retry)
+                );
                 assert_eq!(
                     (context.remote_read, context.remote_write),
-                    (ours.remote_read, ours.remote_write)
+                    (replayed.remote_read, replayed.remote_write)
                 );
-                assert_eq!(context.min_rnr_timer, ours.min_rnr_timer);
+                assert_eq!(context.min_rnr_timer, replayed.min_rnr_timer);
                 // Before the last query, the QP went from RTS (3) to the error state (6) without a command.
                 let errors = u8::from(context.state() == Some(QpState::Error)) * 3;
-                assert_eq!(context.state, ours.state + errors);
+                assert_eq!(context.state, replayed.state + errors);
                 queried += 1;
             }
             _ => {}
@@ -603,7 +606,7 @@ fn every_traced_eqe_is_emitted_unchanged() {
         let (event, owner) = Eqe::parse(entry).unwrap();
         assert_eq!(event.emit(owner), *entry);
         assert!(matches!(event, Eqe::Completion(cqn) if cqn.get() == 0x43), "{event:?}");
-        assert!(!owner, "the EQ has 2048 entries");
+        assert!(!owner, "the EQ of 2048 entries did not wrap around");
     }
 }
 

@@ -48,7 +48,7 @@ pub enum Operation<To> {
     CompareSwap {
         /// Location of the remote 64-bit word.
         remote: RemoteAddress,
-        /// Value with which the word is compared.
+        /// Value to compare with the word.
         compare: u64,
         /// Value that replaces the word.
         swap: u64,

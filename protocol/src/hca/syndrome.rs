@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_round_trip() {
+    fn syndrome_codes_round_trip() {
         for code in 0..=255 {
             assert_eq!(Syndrome::from_code(code).code(), code);
         }

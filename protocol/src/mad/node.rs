@@ -78,11 +78,11 @@ mod tests {
         assert_eq!(guid_of_mac(mac), 0x3656_78ff_fe9a_bcde);
         assert_eq!(mac_of_guid(0x3656_78ff_fe9a_bcde), Some(mac));
         assert_eq!(mac_of_guid(0x3656_78ff_ff9a_bcde), None);
-        assert_eq!(mac_of_guid(0x0156_78ff_fe9a_bcde), None, "multicast");
+        assert_eq!(mac_of_guid(0x0156_78ff_fe9a_bcde), None, "no GUID is formed from a multicast address");
     }
 
     #[test]
-    fn description_is_padded_and_truncated() {
+    fn node_description_is_padded_and_truncated() {
         assert_eq!(description("hcad")[..6], *b"hcad\0\0");
         assert_eq!(description(&"x".repeat(70)), [b'x'; 64]);
     }

@@ -138,7 +138,7 @@ attribute! {
 mod tests {
     use super::*;
 
-    /// The bytes are those in the table in section 8.5 of the mthca interface.
+    /// The bytes are from the table in section 8.5 of the mthca interface.
     #[test]
     fn active_port_info_matches_published_bytes() {
         let mut bytes = [0; 64];

@@ -239,7 +239,8 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Section 9.3 of the mthca interface lists the offsets. The record is the response to a join of a broadcast group.
+    /// Section 9.3 of the mthca interface lists the offsets. The record is the response to a request to join a
+    /// broadcast group.
     #[test]
     fn mc_member_record_matches_specified_layout() {
         let mut bytes = [0; 52];
@@ -339,7 +340,7 @@ mod tests {
         wanted[..3].copy_from_slice(&[0, 7, 9]);
         assert!(LINK.matches(&record, &wanted, 0b0001));
         assert!(!LINK.matches(&record, &wanted, 0b0010));
-        assert!(LINK.matches(&record, &wanted, 1 << 63), "no such component");
+        assert!(LINK.matches(&record, &wanted, 1 << 63), "mask bits without a component are ignored");
         assert_eq!(LINK.stride(), 8);
         assert_eq!(MC_MEMBER.stride(), 56);
     }

@@ -101,7 +101,7 @@ impl Arp {
         }
     }
 
-    /// Appends the complete frame of 42 bytes. Requests are broadcast; replies are sent to the target.
+    /// Appends the complete 42-byte frame. Requests are broadcast; replies are sent to the target.
     pub fn emit_frame(&self, out: &mut Vec<u8>) {
         let dst = match self.operation {
             ArpOperation::Request => MacAddr::BROADCAST,
@@ -145,12 +145,12 @@ mod tests {
             target_mac: mac(1),
             target_ip: Ipv4Addr::new(10, 77, 0, 1),
         };
-        for (bytes, meant) in [(REQUEST, request), (REPLY, reply)] {
+        for (bytes, expected) in [(REQUEST, request), (REPLY, reply)] {
             let ether = EtherFrame::parse(&bytes).unwrap();
             assert_eq!(ether.ether_type, EtherType::Arp);
-            assert_eq!(Arp::parse(ether.payload), Ok(meant));
+            assert_eq!(Arp::parse(ether.payload), Ok(expected));
             let mut out = Vec::new();
-            meant.emit_frame(&mut out);
+            expected.emit_frame(&mut out);
             assert_eq!(out, bytes);
         }
     }

@@ -114,7 +114,7 @@ pub(crate) const fn tag(tci: u16) -> [u8; TAG_LEN] {
     [a, b, high, low]
 }
 
-/// Removes the priority tag of a frame, for ports without VLANs.
+/// Removes the priority tag from a frame, for ports without VLANs.
 ///
 /// A priority tag has VID 0 and carries only the priority of the frame (IEEE 802.1Q-2018, section 3, "priority-tagged
 /// frame", and section 6.9). An untagged frame is returned unchanged, without copying it.
@@ -197,12 +197,16 @@ mod tests {
             assert_eq!(untagged(&frame(&tag)), refused, "{tag:02x?}");
         }
         for len in 0..12 {
-            assert_eq!(untagged(&frame(&[])[..len]).unwrap().len(), len, "too short for a tag");
+            assert_eq!(
+                untagged(&frame(&[])[..len]).unwrap().len(),
+                len,
+                "a frame too short for a tag is unchanged"
+            );
         }
         for len in 14..16 {
             assert!(untagged(&frame(&[0x81, 0x00, 0x00, 0x00])[..len]).is_err());
         }
         let twice = frame(&[0x81, 0x00, 0x00, 0x00, 0x81, 0x00, 0x00, 0x05]);
-        assert_eq!(untagged(&twice).unwrap()[12..14], [0x81, 0x00], "one tag only");
+        assert_eq!(untagged(&twice).unwrap()[12..14], [0x81, 0x00], "only one tag is removed");
     }
 }

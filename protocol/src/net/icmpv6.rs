@@ -28,7 +28,8 @@ const TARGET_MAC: u8 = 2;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 
-/// Hop limit that receivers require, so that messages forwarded by a router are discarded (RFC 4861, section 7.1).
+/// Hop limit of valid neighbour discovery messages. Receivers discard messages with a lower hop limit, because a router
+/// has forwarded them (RFC 4861, section 7.1).
 const ND_HOP_LIMIT: u8 = 255;
 
 /// A parsed ICMPv6 message.
@@ -282,10 +283,10 @@ mod tests {
 
     #[test]
     fn scapy_solicitations_round_trip() {
-        let meant = Solicitation { target: B, source_mac: Some(mac(1)) };
-        parsed(&bytes(SOLICITATION), |_, message| assert_eq!(message, Ok(Icmpv6::Solicitation(meant))));
+        let expected = Solicitation { target: B, source_mac: Some(mac(1)) };
+        parsed(&bytes(SOLICITATION), |_, message| assert_eq!(message, Ok(Icmpv6::Solicitation(expected))));
         let mut out = vec![0xa5; 3];
-        meant.emit_frame(mac(1), A, &mut out);
+        expected.emit_frame(mac(1), A, &mut out);
         assert_eq!(out[3..], bytes(SOLICITATION));
 
         let probe = Solicitation { target: B, source_mac: None };
@@ -297,10 +298,10 @@ mod tests {
 
     #[test]
     fn scapy_advertisements_round_trip() {
-        let meant = Advertisement { target: B, target_mac: Some(mac(2)), solicited: true };
-        parsed(&bytes(ADVERTISEMENT), |_, message| assert_eq!(message, Ok(Icmpv6::Advertisement(meant))));
+        let expected = Advertisement { target: B, target_mac: Some(mac(2)), solicited: true };
+        parsed(&bytes(ADVERTISEMENT), |_, message| assert_eq!(message, Ok(Icmpv6::Advertisement(expected))));
         let mut out = vec![0xa5; 3];
-        meant.emit_frame(mac(2), mac(1), A, &mut out);
+        expected.emit_frame(mac(2), mac(1), A, &mut out);
         assert_eq!(out[3..], bytes(ADVERTISEMENT));
     }
 

@@ -51,8 +51,8 @@ pub struct Ipv4Fragment {
     __: u8,
 }
 
-/// Identification and fragmentation fields of an IPv4 header. The default values, identification 0 and DF set, are
-/// those of an atomic datagram.
+/// Identification and fragmentation fields of an IPv4 header. The default values, identification 0 and DF set, describe
+/// an atomic datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragmentation {
     /// Identification, the same in all fragments of a datagram.

@@ -159,8 +159,8 @@ impl Layers {
         let mut ether_type = ether.ether_type.get();
         let mut next_tag = || -> Result<Option<VlanTag>, WireError> {
             let Some(kind) = TagKind::from_ether_type(ether_type) else { return Ok(None) };
-            let (&[tci, behind], payload) = view::<[U16; 2]>(rest, "vlan tag")?;
-            (ether_type, rest) = (behind.get(), payload);
+            let (&[tci, next_type], payload) = view::<[U16; 2]>(rest, "vlan tag")?;
+            (ether_type, rest) = (next_type.get(), payload);
             Ok(Some(VlanTag { kind, tci: Tci::from_bits(tci.get()) }))
         };
         let outer_tag = next_tag()?;
@@ -261,10 +261,10 @@ impl Ip {
             let Some((extension, len)) = RawExtension::at(protocol, payload).filter(|_| !fragment) else {
                 break;
             };
-            let Some(behind) = payload.get(len..) else { break };
+            let Some(rest) = payload.get(len..) else { break };
             let field = FragmentField::from_bits(extension.own.get());
             fragment = protocol == extension::FRAGMENT && (field.more() || field.offset() != 0);
-            (protocol, payload) = (extension.next_header, behind);
+            (protocol, payload) = (extension.next_header, rest);
         }
         let payload_at = end - payload.len();
         Some(Self {

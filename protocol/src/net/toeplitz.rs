@@ -48,13 +48,13 @@ impl Key {
                 self.hash_from(0, &src.octets()) ^ self.hash_from(16, &dst.octets())
             }
         };
-        let behind = match ip.addresses {
+        let ports_at = match ip.addresses {
             Addresses::V4 { .. } => 8,
             Addresses::V6 { .. } => 32,
         };
         let ports = ports.map_or(0, |Ports { src, dst }| {
-            self.hash_from(behind, &src.get().to_be_bytes())
-                ^ self.hash_from(behind + 2, &dst.get().to_be_bytes())
+            self.hash_from(ports_at, &src.get().to_be_bytes())
+                ^ self.hash_from(ports_at + 2, &dst.get().to_be_bytes())
         });
         addresses ^ ports
     }
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Both tables of Microsoft, "Verifying the RSS Hash Calculation". Each row contains the destination, the source,
+    /// Both tables in Microsoft's "Verifying the RSS Hash Calculation". Each row contains the destination, the source,
     /// the hash of the addresses, and the hash of the addresses and ports.
     #[test]
     fn hash_matches_microsoft_verification_suite() {

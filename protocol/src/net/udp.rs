@@ -33,8 +33,8 @@ impl RawUdp {
     /// the sum of the IP pseudo-header, without the UDP length.
     ///
     /// # Errors
-    /// [`WireError::Short`] if the datagram is truncated; [`WireError::Invalid`] if its length is less than that of the
-    /// header; [`WireError::Checksum`] if a nonzero checksum is wrong.
+    /// [`WireError::Short`] if the datagram is truncated; [`WireError::Invalid`] if its length field is less than the
+    /// header length; [`WireError::Checksum`] if a nonzero checksum is wrong.
     pub fn parse(datagram: &[u8], pseudo: Checksum) -> Result<(&Self, &[u8]), WireError> {
         let (raw, rest) = view::<Self>(datagram, "UDP")?;
         let Some(payload_len) = usize::from(raw.len.get()).checked_sub(size_of::<Self>()) else {

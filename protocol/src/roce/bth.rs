@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn golden_header_round_trips() {
-        let meant = Bth {
+        let expected = Bth {
             opcode: Opcode::uc(Operation::WriteMiddle),
             solicited: true,
             mig_req: true,
@@ -183,8 +183,8 @@ mod tests {
             ack_req: true,
             psn: Psn::new(0x12_3456),
         };
-        assert_eq!(Bth::parse(&GOLDEN), Ok((meant, 2, &[][..])));
-        assert_eq!(meant.emit(2).as_bytes(), GOLDEN);
+        assert_eq!(Bth::parse(&GOLDEN), Ok((expected, 2, &[][..])));
+        assert_eq!(expected.emit(2).as_bytes(), GOLDEN);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::net::udp::RawUdp;
 const WORDS: usize = size_of::<RawHeaders>().div_ceil(8);
 const COMPARED: usize = WORDS * 8;
 
-/// Bits of the words that are equal in all frames of a flow.
+/// Mask of the bits that are equal in all frames of a flow.
 const MASK: [u64; WORDS] = {
     let mut bytes = [0; COMPARED];
     let mut at = 0;
@@ -34,8 +34,8 @@ const MASK: [u64; WORDS] = {
     mask
 };
 
-/// Headers of a parsed frame. Further frames with the same headers, apart from lengths, IPv4 identification and UDP
-/// source port, are parsed with a few comparisons.
+/// Headers of a parsed frame. A later frame whose headers differ only in lengths, IPv4 identification and UDP source
+/// port is parsed with a few comparisons.
 ///
 /// Only untagged IPv4 frames without a UDP checksum are supported. Almost all RoCE frames are of this kind.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ fn differing_sum(ip: &RawIpv4) -> u16 {
     fields.iter().fold(Checksum::new(), |sum, field| sum.with_u16(field.get())).value()
 }
 
-/// Returns the words at the front of a frame, without the bits that differ between the frames of a flow.
+/// Returns the words at the front of a frame. Bits that can differ between the frames of a flow are cleared.
 fn masked(frame: &[u8]) -> Option<[u64; WORDS]> {
     let bytes: &[u8; COMPARED] = frame.first_chunk()?;
     let mut words = MASK;

@@ -81,7 +81,7 @@ impl<'a> RoceFrame<'a> {
 #[derive(Debug)]
 pub struct FrameWriter<'a> {
     out: &'a mut Vec<u8>,
-    /// Length to which `out` is truncated on drop: its original length until the frame is finished.
+    /// Length to which `out` is truncated on drop. Until the frame is finished, this is the original length.
     keep: usize,
     frame: usize,
     ip: IpAddrs,

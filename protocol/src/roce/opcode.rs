@@ -370,14 +370,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_round_trips() {
+    fn every_opcode_byte_round_trips() {
         for byte in 0..=u8::MAX {
             assert_eq!(Opcode::from_byte(byte).to_byte(), byte);
         }
     }
 
     #[test]
-    fn undefined_codes_are_reserved() {
+    fn undefined_opcodes_decode_as_reserved() {
         let defined = |prefix: u8| {
             (0..0x20u8)
                 .filter(|code| {
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn position_selects_opcode() {
+    fn packet_position_selects_opcode() {
         for (code, position, kind, ext) in TABLE {
             let imm = matches!(ext, ExtKind::Imm | ExtKind::RethImm);
             let built = match kind {

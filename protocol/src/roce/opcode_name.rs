@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn names_match_table_38() {
+    fn opcode_names_match_table_38() {
         for (byte, name) in [
             (0x0e, "RC RDMA READ response Middle"),
             (0x12, "RC ATOMIC Acknowledge"),

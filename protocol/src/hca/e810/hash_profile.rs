@@ -22,8 +22,8 @@ pub const WORDS: u32 = 0x2e;
 pub const PROFILE_WORDS: usize = 24;
 
 layout! {
-    /// Header of a section with consecutive table entries, such as [`WORDS`]. The header of a [`TABLE`] section is only
-    /// the 16-bit count.
+    /// Header of a section with consecutive table entries, such as [`WORDS`]. In a [`TABLE`] section, the header is
+    /// just the 16-bit count.
     pub struct TableHeader[4] {
         @0  count: u16,
         /// Index of the first entry.
@@ -36,9 +36,9 @@ layout! {
     pub struct TableEntry[13] {
         /// Position in the table. The first matching entry applies.
         @0   place: u16,
-        /// If a bit is set, the key bit may be 0.
+        /// If a bit is set, the corresponding key bit may be 0.
         @2   zeros: [u8; 5] => _,
-        /// If a bit is set, the key bit may be 1.
+        /// If a bit is set, the corresponding key bit may be 1.
         @7   ones: [u8; 5] => _,
         @12  profile: u8,
     }

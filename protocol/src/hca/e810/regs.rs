@@ -188,15 +188,15 @@ register_map! {
         GlprtPxoffrxc(u16)       "GLPRT_PXOFFRXC"     at 0x38_0500 [8 by 0x40] wide;
         /// 64-byte frames received by the port.
         GlprtPrc64               "GLPRT_PRC64"        at 0x38_0900 wide;
-        /// 65 to 127-byte frames received by the port.
+        /// 65- to 127-byte frames received by the port.
         GlprtPrc127              "GLPRT_PRC127"       at 0x38_0940 wide;
-        /// 128 to 255-byte frames received by the port.
+        /// 128- to 255-byte frames received by the port.
         GlprtPrc255              "GLPRT_PRC255"       at 0x38_0980 wide;
-        /// 256 to 511-byte frames received by the port.
+        /// 256- to 511-byte frames received by the port.
         GlprtPrc511              "GLPRT_PRC511"       at 0x38_09c0 wide;
-        /// 512 to 1023-byte frames received by the port.
+        /// 512- to 1023-byte frames received by the port.
         GlprtPrc1023             "GLPRT_PRC1023"      at 0x38_0a00 wide;
-        /// 1024 to 1522-byte frames received by the port.
+        /// 1024- to 1522-byte frames received by the port.
         GlprtPrc1522             "GLPRT_PRC1522"      at 0x38_0a40 wide;
         /// Frames of 1523 bytes or more received by the port.
         GlprtPrc9522             "GLPRT_PRC9522"      at 0x38_0a80 wide;
@@ -208,15 +208,15 @@ register_map! {
         GlprtGotc                "GLPRT_GOTC"         at 0x38_0b40 wide;
         /// 64-byte frames sent by the port.
         GlprtPtc64               "GLPRT_PTC64"        at 0x38_0b80 wide;
-        /// 65 to 127-byte frames sent by the port.
+        /// 65- to 127-byte frames sent by the port.
         GlprtPtc127              "GLPRT_PTC127"       at 0x38_0bc0 wide;
-        /// 128 to 255-byte frames sent by the port.
+        /// 128- to 255-byte frames sent by the port.
         GlprtPtc255              "GLPRT_PTC255"       at 0x38_0c00 wide;
-        /// 256 to 511-byte frames sent by the port.
+        /// 256- to 511-byte frames sent by the port.
         GlprtPtc511              "GLPRT_PTC511"       at 0x38_0c40 wide;
-        /// 512 to 1023-byte frames sent by the port.
+        /// 512- to 1023-byte frames sent by the port.
         GlprtPtc1023             "GLPRT_PTC1023"      at 0x38_0c80 wide;
-        /// 1024 to 1522-byte frames sent by the port.
+        /// 1024- to 1522-byte frames sent by the port.
         GlprtPtc1522             "GLPRT_PTC1522"      at 0x38_0cc0 wide;
         /// Frames of 1523 bytes or more sent by the port.
         GlprtPtc9522             "GLPRT_PTC9522"      at 0x38_0d00 wide;

@@ -14,7 +14,7 @@ use crate::ids::Iova;
 /// Length of a descriptor in bytes.
 pub const LEN: usize = 32;
 
-/// Byte offset of the status. The device writes the first status byte last, because this byte passes the descriptor to
+/// Byte offset of the status. The device writes the first status byte last, because this byte hands the descriptor to
 /// the driver.
 pub const STATUS_OFFSET: usize = 8;
 
@@ -80,7 +80,7 @@ impl RxBuffers {
     }
 }
 
-/// Receive descriptor as written back after its buffer was filled.
+/// Receive descriptor that the device writes back after it has filled the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxWriteBack {
     /// Packet type of the frame.
@@ -102,7 +102,7 @@ pub struct RxWriteBack {
 /// Results of the checksum verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checks {
-    /// Network and transport headers were recognised and their checksums verified.
+    /// The network and transport headers were recognised, and their checksums were verified.
     pub done: bool,
     /// The IPv4 header checksum is wrong.
     pub ipv4_error: bool,
@@ -215,7 +215,7 @@ const _: () = assert!(size_of::<LegacyRaw>() == LEN);
 const _: () = assert!(std::mem::offset_of!(LegacyRaw, status) == STATUS_OFFSET);
 
 impl RxWriteBack {
-    /// Returns the descriptor in the layout of `profile`. The done bit is set, which passes the descriptor to the
+    /// Returns the descriptor in the layout of `profile`. The done bit is set, which hands the descriptor to the
     /// driver.
     pub fn emit(&self, profile: Profile) -> [u8; LEN] {
         match profile {

@@ -68,7 +68,8 @@ mod tests {
         assert_eq!(sent, expected);
     }
 
-    /// Two more contexts recorded from drivers, one for a queue of a second VSI and one from another kernel version.
+    /// Two more contexts recorded from drivers, one for a queue of a second VSI and one from a different kernel
+    /// version.
     #[test]
     fn parses_more_recorded_contexts() {
         let second = context("00908e00000000000080020000000000008000031000");

@@ -30,7 +30,7 @@ pub enum TxDescriptor {
     Context(ContextDescriptor),
     /// Type 8: flow director rule. The data descriptor that follows contains a sample frame.
     FilterProgram,
-    /// A descriptor of another type.
+    /// A descriptor of any other type.
     Unknown(u8),
 }
 
@@ -356,7 +356,7 @@ struct TunnelWord {
     #[bits(2)]
     kind: u8,
     __: bool,
-    /// Length between the outer and the inner IP header in units of 2 bytes.
+    /// Distance between the outer and the inner IP header in units of 2 bytes.
     #[bits(7)]
     len: u8,
     #[bits(4)]

@@ -340,7 +340,7 @@ pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     command.event().show("event", to);
 }
 
-/// Parameters of the command MAP_EQ.
+/// Parameters of the MAP_EQ command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapEq {
     /// Number of the EQ to change.

@@ -46,7 +46,7 @@ pub const STATUS_OVERFLOW: u8 = 9;
 /// Status after a failed write to the CQ buffer.
 pub const STATUS_WRITE_FAIL: u8 = 10;
 
-/// Arm state of a CQ, which determines the completions that raise an event.
+/// Arm state of a CQ, which determines which completions raise an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqArm {
     /// No completion raises an event.
@@ -153,7 +153,7 @@ impl Cqc {
     }
 }
 
-/// Inbox of the command RESIZE_CQ.
+/// Inbox of the RESIZE_CQ command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizeCq {
     /// Log2 of the new number of entries.
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn resize_round_trips() {
+    fn resize_cq_inbox_round_trips() {
         let bytes = [7, 0, 0, 0, 0x00, 0x02, 0x00, 0x05];
         let resize = ResizeCq { log_entries: 7, lkey: Lkey::new(0x2_0005) };
         assert_eq!(ResizeCq::parse(&bytes, 16), Ok(resize));

@@ -268,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_entry_round_trips(entry in prop::array::uniform32(any::<u8>())) {
+        fn any_cqe_round_trips(entry in prop::array::uniform32(any::<u8>())) {
             if let Some(cqe) = Cqe::parse(&entry) {
                 prop_assert_eq!(Cqe::parse(&cqe.emit()), Some(cqe));
             }

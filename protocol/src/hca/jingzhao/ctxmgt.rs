@@ -312,9 +312,9 @@ mod tests {
         }
     }
 
-    /// The expected layouts are those of table 3.2.
+    /// The expected layouts are from table 3.2.
     #[test]
-    fn payloads_match_table_3_2() {
+    fn engine_payloads_match_table_3_2() {
         let doorbell = DoorbellPayload {
             remote_qpn: Qpn::new(0x9c_1234),
             service: 3,

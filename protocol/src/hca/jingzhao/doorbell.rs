@@ -12,16 +12,16 @@ use crate::ids::{Cqn, Eqn, Qpn};
 /// Length of a UAR page in bytes.
 pub const UAR_PAGE: u64 = 4096;
 
-/// A register of a UAR page. Writes to other offsets are ignored, and the whole page reads 0.
+/// A register of a UAR page. Writes to other offsets are ignored, and the whole page reads as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UarRegister {
     /// 00h: word 0 of the send doorbell. An 8-byte write to this offset rings the doorbell.
     SendLow,
     /// 04h: word 1 of the send doorbell. Writing it rings the doorbell.
     SendHigh,
-    /// 10h: arms the CQ with the number in bits 23:0.
+    /// 10h: arms the CQ whose number is in bits 23:0.
     ArmCq,
-    /// 20h: arms the EQ with the number in bits 7:0.
+    /// 20h: arms the EQ whose number is in bits 7:0.
     ArmEq,
 }
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn head_wraps_to_same_slot() {
+    fn doorbell_head_wraps_to_same_slot() {
         for lap in 0..64 {
             let head = 8 + lap * (0x4000 / 16);
             assert_eq!(send(head).position(PositionUnit::Granule, 7, 0x4000), Some(128));

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn indices_are_at_specified_offsets() {
+    fn eq_indices_are_at_specified_offsets() {
         let mut bytes = MAILBOX;
         bytes[0x2b] = 3;
         bytes[0x2f] = 4;

@@ -206,7 +206,7 @@ mod tests {
     const LAST_PAGE: u64 = !0xfff;
 
     #[test]
-    fn one_bad_entry_rejects_command() {
+    fn invalid_entry_rejects_whole_command() {
         for bad in [
             entry(0x1000, 0x1000, 0),
             entry(0x1001, 0x1000, 1),

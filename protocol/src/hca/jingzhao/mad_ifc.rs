@@ -1,11 +1,11 @@
 //! Outbox of MAD_IFC: a few bytes of port state. Other HCAs return a MAD instead.
 //!
 //! # Spec
-//! JingZhao interface, section 3.14. The state codes are those of `PortInfo` (IBTA volume 1, section 14.2.5.6).
+//! JingZhao interface, section 3.14. The state codes are the same as in `PortInfo` (IBTA volume 1, section 14.2.5.6).
 
 use crate::ids::Lid;
 
-/// Outbox of the command MAD_IFC.
+/// Outbox of the MAD_IFC command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadIfc {
     /// LID of the port.

@@ -8,7 +8,7 @@
 //!
 //! # Spec
 //! JingZhao software/hardware interface V1.3-b, which comments call "the specification" or "the document". Section
-//! numbers are those of `protocol/interfaces/jingzhao.md`. Section 12 defines the numbers that start with "J-".
+//! numbers refer to `protocol/interfaces/jingzhao.md`. Section 12 defines the numbers that start with "J-".
 
 pub mod caps;
 pub mod cmd;

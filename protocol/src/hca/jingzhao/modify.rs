@@ -120,14 +120,14 @@ impl StoredQpc {
     /// public driver, because no other driver leaves these parameters unset.
     fn default_retries(&mut self, named: Attributes) {
         let Self { image, .. } = self;
-        let never = |attribute, value: u8| value == 0 && !named.contains(attribute);
-        if never(Attributes::RNR_RETRY, image.rnr_retry) {
+        let unset = |attribute, value: u8| value == 0 && !named.contains(attribute);
+        if unset(Attributes::RNR_RETRY, image.rnr_retry) {
             image.rnr_retry = DEFAULT_RNR_RETRY << 5;
         }
-        if never(Attributes::TIMEOUT, image.ack_timeout) {
+        if unset(Attributes::TIMEOUT, image.ack_timeout) {
             image.ack_timeout = DEFAULT_ACK_TIMEOUT << 3;
         }
-        if never(Attributes::RETRY_CNT, image.retry_count()) {
+        if unset(Attributes::RETRY_CNT, image.retry_count()) {
             image.set_retry_count(DEFAULT_RETRY_COUNT);
         }
     }
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(back, qpc);
     }
 
-    /// Returns an image in which almost all fields are nonzero and differ from those of `image`.
+    /// Returns an image in which almost all fields are nonzero and differ from the fields of `image`.
     fn others() -> Qpc {
         Qpc {
             opt_param_mask: 0,
@@ -407,8 +407,8 @@ mod tests {
         Qpc { opt_param_mask: named.bits(), ..mailbox }
     }
 
-    /// Returns the context after RST2INIT and `commands`, all with the fields that `others` returns, from a driver that
-    /// uses `numbering`.
+    /// Returns the context of a QP whose driver uses `numbering`, after RST2INIT and `commands`. All commands carry the
+    /// fields that `others` returns.
     fn full(numbering: Numbering, service: ServiceType, commands: &[Transition]) -> StoredQpc {
         let opt_param_mask = match numbering {
             Numbering::Document => Attributes::PORT.bits(),
@@ -452,7 +452,7 @@ mod tests {
             let after = sqd.modify(transition, &naming(named, Qpc::default())).unwrap();
             assert_eq!((after.rnr_retry(), after.ack_timeout(), after.retry_count()), (0, None, 0));
             assert_eq!(after.min_rnr_timer(), 0);
-            assert_eq!(after.image.params1, 30, "the word's other bits");
+            assert_eq!(after.image.params1, 30, "the other bits of the word are preserved");
             let again = after.modify(transition, &naming(Attributes::empty(), others()));
             if let Ok(again) = again {
                 assert_eq!((again.rnr_retry(), again.ack_timeout(), again.retry_count()), (0, None, 0));
@@ -520,7 +520,11 @@ mod tests {
             (mtu, remote_qpn, min_rnr_timer, recv_psn)
         );
         assert_eq!((rtr.dlid, rtr.dest_ip), (dlid, dest_ip));
-        assert_eq!((rtr.pkey_index, rtr.alternate_path), (0, [0; 12]), "optional ones are not");
+        assert_eq!(
+            (rtr.pkey_index, rtr.alternate_path),
+            (0, [0; 12]),
+            "optional attributes require a mask bit"
+        );
         let kept = init.modify(Transition::Init2Rtr, &Qpc::default()).unwrap().image;
         assert_eq!((kept.mtu, kept.remote_qpn), (image().mtu, image().remote_qpn));
     }
@@ -532,7 +536,7 @@ mod tests {
         let queues = |qpc: &Qpc| (qpc.pd, qpc.rq_lkey, qpc.rq_len, qpc.recv_cqn, qpc.log_rq_slot);
         assert_eq!(queues(&rtr.image), queues(&others()));
         let rts = rtr.modify(Transition::Rtr2Rts, &Qpc { pd: Pdn::new(99), ..image() }).unwrap();
-        assert_eq!(queues(&rts.image), queues(&others()), "the receive queue runs in RTR");
+        assert_eq!(queues(&rts.image), queues(&others()), "a running receive queue does not change");
         assert_eq!((rts.image.sq_lkey, rts.image.sq_len), (image().sq_lkey, image().sq_len));
         let later = rts.modify(Transition::Rts2Rts, &others()).unwrap();
         assert_eq!(later, rts);

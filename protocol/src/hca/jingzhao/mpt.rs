@@ -154,7 +154,7 @@ impl Mpt {
     }
 
     /// Returns whether virtual addresses are bus addresses. This is the case for regions with [`MptFlags::PHYSICAL`]
-    /// and for regions of the whole address space, such as the DMA region of the public driver (J-26).
+    /// and for regions that cover the whole address space, such as the DMA region of the public driver (J-26).
     pub fn is_physical(&self) -> bool {
         self.flags.contains(MptFlags::PHYSICAL) || (self.start.get() == 0 && self.length == u64::MAX)
     }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn index_must_match_key_and_table() {
+    fn mpt_index_must_match_key_and_table() {
         let table = Table { base: IcmAddr::new(0), log_entries: 17 };
         assert_eq!(user().check_index(5, &table), Ok(()));
         assert_eq!(user().check_index(6, &table).unwrap_err().status, CmdStatus::BadIndex);

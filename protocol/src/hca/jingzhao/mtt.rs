@@ -11,7 +11,7 @@ use super::cmd::CmdError;
 use crate::describe::{Describe, Field, Visitor};
 use crate::ids::Iova;
 
-/// Maximum number of entries in a mailbox. A driver that passes a larger count sends the remaining entries in a further
+/// Maximum number of entries in a mailbox. A driver that passes a larger count sends the remaining entries in another
 /// command (J-11).
 pub const MAX_ENTRIES: usize = 508;
 
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_reversed_within_group() {
+    fn mtt_entries_are_reversed_within_group() {
         assert_eq!(WriteMtt::parse(&INBOX, 5), Ok(five()));
         assert_eq!(five().emit(), INBOX);
     }

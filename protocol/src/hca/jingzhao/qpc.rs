@@ -322,8 +322,8 @@ impl Qpc {
 
     /// Returns the ACK timeout code, 0 to 31; 0 disables the timeout. The specification puts the code in the low five
     /// bits of the byte, but the public driver uses the high five bits. If any of the low three bits is set, the device
-    /// uses the low five bits. Otherwise, it uses the high five bits, except that `numbering` decides for the ambiguous
-    /// values 8, 16 and 24 (J-14).
+    /// uses the low five bits. Otherwise, it uses the high five bits. `numbering` decides how the ambiguous values 8,
+    /// 16 and 24 are read (J-14).
     pub const fn ack_timeout_code(&self, numbering: Numbering) -> u8 {
         let byte = self.ack_timeout;
         let low = match numbering {
@@ -669,7 +669,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_image_round_trips(image in prop::collection::vec(any::<u8>(), LEN)) {
+        fn any_context_image_round_trips(image in prop::collection::vec(any::<u8>(), LEN)) {
             let qpc = Qpc::parse(&image.try_into().unwrap());
             prop_assert_eq!(Qpc::parse(&qpc.emit()), qpc);
         }

@@ -9,7 +9,7 @@
 pub use crate::hca::hcr::{CommandState, CommandWord, HcrWord};
 use crate::hca::words::{self, Block};
 
-/// A register of BAR0. Apart from the MSI-X structures (see [`super::pci`]), all other offsets read 0 and ignore
+/// A register of BAR0. Apart from the MSI-X structures (see [`super::pci`]), all other offsets read as 0 and ignore
 /// writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Register {

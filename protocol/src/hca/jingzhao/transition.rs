@@ -29,7 +29,7 @@ bitflags! {
         const PKEY_INDEX = 1 << 4;
         /// Physical port of the QP.
         const PORT = 1 << 5;
-        /// Q_Key. In the public driver's numbering, this bit is the RNR NAK timer.
+        /// Q_Key. In the public driver's numbering, this bit selects the RNR NAK timer.
         const QKEY = 1 << 6;
         /// Address vector of the peer.
         const AV = 1 << 7;
@@ -39,7 +39,7 @@ bitflags! {
         const TIMEOUT = 1 << 9;
         /// Maximum number of retries after timeouts.
         const RETRY_CNT = 1 << 10;
-        /// RNR retry count. In the public driver's numbering, this bit is the port number.
+        /// RNR retry count. In the public driver's numbering, this bit selects the port number.
         const RNR_RETRY = 1 << 11;
         /// PSN of the next expected packet.
         const RQ_PSN = 1 << 12;

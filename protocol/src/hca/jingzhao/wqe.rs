@@ -1,4 +1,4 @@
-//! Send and receive WQEs, and the units of which they consist.
+//! Send and receive WQEs, and the units they consist of.
 //!
 //! A WQE is a sequence of 16-byte granules. The opcode and size of a send WQE are not in the WQE itself, but in the
 //! doorbell or in the [`NextUnit`] of the previous WQE. The caller of [`SendWqe::parse`] therefore passes the opcode

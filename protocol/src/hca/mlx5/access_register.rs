@@ -1,4 +1,4 @@
-//! Port registers, read and written by the command ACCESS_REG.
+//! Port registers, which the ACCESS_REG command reads and writes.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.5, 14.4 and 15.4.
@@ -65,7 +65,7 @@ layout! {
 }
 
 layout! {
-    /// Data of the register NODE_DESC.
+    /// Data of the NODE_DESC register.
     pub struct NodeDescription[64] big_endian {
         /// UTF-8 text, padded with zeros.
         @0x00  text: [u8; 64],
@@ -73,7 +73,7 @@ layout! {
 }
 
 layout! {
-    /// Data of the register HOST_ENDIANNESS.
+    /// Data of the HOST_ENDIANNESS register.
     pub struct HostEndianness[16] big_endian {
         /// Byte order of the host; 0 means little-endian.
         @0x00  raw: u32 => Hex,

@@ -31,7 +31,7 @@ codes! {
 }
 
 layout! {
-    /// Input of the command QUERY_HCA_CAP.
+    /// Input of the QUERY_HCA_CAP command.
     pub struct Query[16] big_endian {
         /// A value of [`CapType`].
         @0x04[15:1]  cap_type: u16 => CapType::word,

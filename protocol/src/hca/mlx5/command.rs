@@ -11,7 +11,7 @@ use super::status::Status;
 use crate::ids::Iova;
 use crate::layout;
 
-/// Number of slots of the command queue.
+/// Number of slots in the command queue.
 pub const SLOTS: usize = 32;
 /// Log2 of [`SLOTS`], as reported in register 014h.
 pub const LOG_SLOTS: u8 = 5;
@@ -88,7 +88,7 @@ codes! {
         Ok = 0x00 "ok",
         /// A signature is wrong.
         Signature = 0x01 "signature",
-        /// The token of a block differs from that of the slot.
+        /// The token of a block differs from the slot's token.
         Token = 0x02 "token",
         /// The number of a block does not match its place in the chain.
         BlockNumber = 0x03 "block_number",
@@ -128,7 +128,7 @@ layout! {
     }
 }
 
-/// Error in a slot that prevents the device from executing the command.
+/// Error that prevents the device from executing the command in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SlotError {
     /// The kind is not [`Slot::KIND`].

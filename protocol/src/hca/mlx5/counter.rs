@@ -7,7 +7,7 @@ use crate::ids::CounterSet;
 use crate::layout;
 
 layout! {
-    /// Input of the command QUERY_Q_COUNTER.
+    /// Input of the QUERY_Q_COUNTER command.
     pub struct QueryQCounter[32] big_endian {
         /// Whether to reset the counters after the query.
         @0x18[31]   clear: bool,
@@ -16,7 +16,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command QUERY_Q_COUNTER.
+    /// Output of the QUERY_Q_COUNTER command.
     pub struct QCounters[256] big_endian {
         @0x10  rx_write_requests: u32,
         @0x18  rx_read_requests: u32,
@@ -32,7 +32,7 @@ layout! {
         @0x48  rnr_nak_retry_err: u32,
         /// Received NAKs for sequence errors.
         @0x50  packet_seq_err: u32,
-        /// Lost packets that a later response revealed.
+        /// Packets whose loss was revealed by a later response.
         @0x58  implied_nak_seq_err: u32,
         @0x60  local_ack_timeout_err: u32,
         @0x70  req_rnr_retries_exceeded: u32,
@@ -64,7 +64,7 @@ layout! {
 }
 
 layout! {
-    /// Input of the command QUERY_VPORT_COUNTER.
+    /// Input of the QUERY_VPORT_COUNTER command.
     pub struct QueryVportCounter[32] big_endian {
         /// Whether to reset the counters after the query.
         @0x18[31]  clear: bool,
@@ -80,7 +80,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command QUERY_VPORT_COUNTER.
+    /// Output of the QUERY_VPORT_COUNTER command.
     pub struct VportCounters[528] big_endian {
         @0x010  rx_errors: TrafficCounter,
         /// Packets and bytes that were not sent because of errors.

@@ -89,7 +89,7 @@ impl CqContext {
         CqeSize::from_code(self.cqe_size)
     }
 
-    /// Returns the place of the doorbell record in a user memory, or `None` if its address is a DMA address.
+    /// Returns the place of the doorbell record in a user memory, or `None` if `record` is a DMA address.
     pub fn record_place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.record_in_umem, self.record_umem, self.record.get())
     }
@@ -115,7 +115,7 @@ impl CreateCq {
 }
 
 layout! {
-    /// Output of the command QUERY_CQ.
+    /// Output of the QUERY_CQ command.
     pub struct QueriedCq[272] big_endian {
         @0x10  context: CqContext,
     }

@@ -24,7 +24,7 @@ layout! {
 }
 
 layout! {
-    /// Input of the command INIT_HCA.
+    /// Input of the INIT_HCA command.
     pub struct InitHca[32] big_endian {
         /// ID of the software that owns the device. This device ignores it.
         @0x10  owner: [u8; 16],
@@ -45,7 +45,7 @@ codes! {
 }
 
 layout! {
-    /// Input of the command TEARDOWN_HCA.
+    /// Input of the TEARDOWN_HCA command.
     pub struct Teardown[16] big_endian {
         /// A value of [`TeardownProfile`].
         @0x0a  profile: u16 => TeardownProfile::word,
@@ -53,7 +53,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command TEARDOWN_HCA.
+    /// Output of the TEARDOWN_HCA command.
     pub struct TeardownState[16] big_endian {
         /// Whether the teardown failed.
         @0x0c[0]  failed: bool,
@@ -71,7 +71,7 @@ layout! {
 }
 
 layout! {
-    /// Input of the command SET_ISSI.
+    /// Input of the SET_ISSI command.
     pub struct SetIssi[16] big_endian {
         /// Interface step to select.
         @0x0a  issi: u16,
@@ -79,7 +79,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command QUERY_ADAPTER.
+    /// Output of the QUERY_ADAPTER command.
     pub struct AdapterInfo[272] big_endian {
         /// IEEE vendor ID; see [`AdapterInfo::OUI`].
         @0x28[23:0]  vendor: u32 => Hex,
@@ -101,7 +101,7 @@ impl AdapterInfo {
 }
 
 layout! {
-    /// Input of the command SET_DRIVER_VERSION.
+    /// Input of the SET_DRIVER_VERSION command.
     pub struct SetDriverVersion[80] big_endian {
         /// Text such as "Linux,mlx5_core,7.3.4", padded with zeros.
         @0x10  text: [u8; 64],

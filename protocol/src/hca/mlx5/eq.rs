@@ -59,7 +59,7 @@ impl Field for EventMask {
 }
 
 layout! {
-    /// Output of the command QUERY_EQ.
+    /// Output of the QUERY_EQ command.
     pub struct QueriedEq[272] big_endian {
         @0x10  context: EqContext,
     }

@@ -51,7 +51,7 @@ bitflags! {
         const ACCESS_VIOLATION = 1 << 0x11;
         /// An SRQ could not be read.
         const SRQ_CATASTROPHIC = 1 << 0x12;
-        /// A QP in error has consumed its last WQE.
+        /// A QP in the error state has consumed its last WQE.
         const LAST_WQE_REACHED = 1 << 0x13;
         /// An SRQ has fallen below its limit.
         const SRQ_LIMIT = 1 << 0x14;
@@ -350,7 +350,7 @@ mod tests {
 
     /// Mask of the asynchronous EQ in golden trace ib-1.
     #[test]
-    fn mask_selects_events() {
+    fn eq_mask_selects_event_types() {
         let mask = EventMask::from_bits_retain(0x1f_02be);
         assert!(mask.contains(Eqe::SrqLimit(Srqn::new(1)).mask()));
         assert!(mask.contains(Eqe::Port { port: 1, change: PortChange::Down }.mask()));

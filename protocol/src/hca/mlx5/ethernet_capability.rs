@@ -42,7 +42,7 @@ impl GeneralCaps {
 
 layout! {
     /// Capabilities of Ethernet offloads. The driver creates no network device unless checksums, VLAN tags, LSO and RSS
-    /// are present.
+    /// are supported.
     pub struct EthernetCaps[16] big_endian {
         /// Whether the device computes and verifies checksums.
         @0x00[31]     checksum: bool,
@@ -56,8 +56,8 @@ layout! {
         @0x00[23]     self_loopback_modifiable: bool,
         /// Log2 of the maximum length of an LSO message in bytes.
         @0x00[20:16]  log_max_lso: u8,
-        /// Headers that a send WQE must have inline: 0 for those of layer 2, 1 for those that the vport context
-        /// specifies, 2 for none.
+        /// Headers that a send WQE must have inline: 0 for the layer 2 headers, 1 for the headers that the vport
+        /// context specifies, 2 for none.
         @0x00[13:12]  inline_mode: u8,
         /// Log2 of the maximum number of entries in an RQT for RSS.
         @0x00[11:8]   log_max_rss_entries: u8,
@@ -122,7 +122,7 @@ impl RoceCaps {
 }
 
 layout! {
-    /// Capabilities of the flow tables for received frames. Those of other table types are 0.
+    /// Capabilities of the flow tables for received frames. The capabilities of all other table types are 0.
     pub struct FlowTableCaps[0x80] big_endian {
         /// Whether the device has flow tables for received frames.
         @0x40[31]     supported: bool,
@@ -141,7 +141,7 @@ layout! {
         @0x44[29:24]  log_max_table: u8,
         @0x44[7:0]    max_level: u8,
         @0x4c[7:0]    log_max_tables: u8,
-        /// Log2 of the maximum number of destinations of an entry.
+        /// Log2 of the maximum number of destinations per entry.
         @0x50[7:0]    log_max_destinations: u8,
         /// Log2 of the maximum number of entries in all tables.
         @0x54[7:0]    log_max_entries: u8,
@@ -184,7 +184,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The expected words are those of golden trace eth-1, without the bits that both types of port set.
+    /// The expected words are from golden trace eth-1, without the bits that both types of port set.
     #[test]
     fn ethernet_port_adds_published_bits() {
         let added: [u8; GeneralCaps::LEN] = words(&[

@@ -8,7 +8,7 @@ use crate::ids::FlowCounterId;
 use crate::layout;
 
 layout! {
-    /// Input of the command ALLOC_FLOW_COUNTER.
+    /// Input of the ALLOC_FLOW_COUNTER command.
     pub struct AllocFlowCounter[16] big_endian {
         /// Number of counters in units of 128, or 0 for a single counter. Drivers allocate several counters at once
         /// only if a capability announces support for this.
@@ -24,7 +24,7 @@ layout! {
 }
 
 layout! {
-    /// Input of the command QUERY_FLOW_COUNTER.
+    /// Input of the QUERY_FLOW_COUNTER command.
     pub struct QueryFlowCounter[32] big_endian {
         /// Whether to reset the counter after the query.
         @0x18[31]    clear: bool,
@@ -36,7 +36,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command QUERY_FLOW_COUNTER for a single counter.
+    /// Output of the QUERY_FLOW_COUNTER command for a single counter.
     pub struct QueriedFlowCounter[32] big_endian {
         @0x10  traffic: TrafficCounter,
     }

@@ -15,7 +15,7 @@ use crate::ids::{FlowCounterId, FlowGroupId, FlowTableId, Tirn, id};
 use crate::layout;
 
 id! {
-    /// Tag of a flow table entry, 24 bits. The CQE of a frame that the entry forwards reports it.
+    /// Tag of a flow table entry, 24 bits. It appears in the CQE of each frame that the entry forwards.
     pub struct FlowTag(u32, mask 0xff_ffff, "tag");
 }
 
@@ -89,7 +89,7 @@ codes! {
 }
 
 layout! {
-    /// VLAN tag that an entry inserts. Its EtherType is that of a C-TAG or of an S-TAG.
+    /// VLAN tag that an entry inserts. Its EtherType identifies it as a C-TAG or an S-TAG.
     pub struct PushedTag[4] big_endian {
         @0x00  ether_type: u16 => Hex,
         /// Priority, drop eligibility and VLAN identifier.

@@ -9,7 +9,7 @@ use crate::ids::{FlowGroupId, FlowTableId};
 use crate::layout;
 
 layout! {
-    /// Input of the command CREATE_FLOW_GROUP. A group is a range of entries with the same mask.
+    /// Input of the CREATE_FLOW_GROUP command. A group is a range of entries with the same mask.
     pub struct CreateFlowGroup[1024] big_endian {
         /// A value of [`TableType`].
         @0x10[31:24]  table_type: u8 => TableType::word,
@@ -27,7 +27,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command CREATE_FLOW_GROUP.
+    /// Output of the CREATE_FLOW_GROUP command.
     pub struct FlowGroupNumber[16] big_endian {
         @0x08[23:0]  group: FlowGroupId,
     }
@@ -44,7 +44,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command QUERY_FLOW_GROUP.
+    /// Output of the QUERY_FLOW_GROUP command.
     pub struct QueriedFlowGroup[1024] big_endian {
         /// Index of the first entry.
         @0x1c       first: u32,

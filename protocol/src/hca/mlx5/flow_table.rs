@@ -43,7 +43,7 @@ layout! {
 }
 
 layout! {
-    /// Input of the command CREATE_FLOW_TABLE.
+    /// Input of the CREATE_FLOW_TABLE command.
     pub struct CreateFlowTable[64] big_endian {
         /// A value of [`TableType`].
         @0x10[31:24]  table_type: u8 => TableType::word,
@@ -52,7 +52,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command CREATE_FLOW_TABLE.
+    /// Output of the CREATE_FLOW_TABLE command.
     pub struct FlowTableNumber[16] big_endian {
         @0x08[23:0]  table: FlowTableId,
     }
@@ -68,7 +68,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command QUERY_FLOW_TABLE.
+    /// Output of the QUERY_FLOW_TABLE command.
     pub struct QueriedFlowTable[64] big_endian {
         @0x18  context: FlowTableContext,
     }
@@ -103,7 +103,7 @@ impl Field for FlowTableFields {
 }
 
 layout! {
-    /// Input of the command MODIFY_FLOW_TABLE.
+    /// Input of the MODIFY_FLOW_TABLE command.
     pub struct ModifyFlowTable[64] big_endian {
         /// Fields to copy from `context`.
         @0x0e         fields: FlowTableFields as u16,
@@ -126,7 +126,7 @@ codes! {
 }
 
 layout! {
-    /// Input of the command SET_FLOW_TABLE_ROOT.
+    /// Input of the SET_FLOW_TABLE_ROOT command.
     pub struct SetFlowTableRoot[64] big_endian {
         /// A value of [`RootChange`].
         @0x06         change: u16 => RootChange::word,

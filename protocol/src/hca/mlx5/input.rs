@@ -73,7 +73,7 @@ impl<'a> Pages<'a> {
         self.0.is_empty()
     }
 
-    /// Returns the addresses of the pages, without bits 11 to 0 of each entry.
+    /// Returns the addresses of the pages. Bits 11 to 0 of each entry are cleared.
     pub fn iter(self) -> impl ExactSizeIterator<Item = Iova> + 'a {
         self.0.iter().map(|address| Iova::new(u64::from_be_bytes(*address) & !0xfff))
     }
@@ -212,8 +212,8 @@ macro_rules! commands {
     };
 }
 
-/// Returns the first bytes of an output, padded with zeros, because a driver can request an output that is shorter than
-/// the layout.
+/// Returns the first bytes of an output. They are padded with zeros, because a driver can request an output that is
+/// shorter than the layout.
 fn padded<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
     let mut padded = [0; LEN];
     padded.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -275,7 +275,7 @@ commands! {
     QueryMkey(MkeyNumber) -> QueriedMkey;
     DestroyMkey(MkeyNumber) -> OutputHeader;
 
-    /// Creates a QP in state RESET.
+    /// Creates a QP in the RESET state.
     CreateQp(CreateQp, pages: Pages) -> QpNumber;
     DestroyQp(QpNumber) -> OutputHeader;
     Rst2InitQp(ModifyQp) -> OutputHeader;
@@ -283,14 +283,14 @@ commands! {
     Rtr2RtsQp(ModifyQp) -> OutputHeader;
     /// Changes attributes of a QP in RTS.
     Rts2RtsQp(ModifyQp) -> OutputHeader;
-    /// Transition from the send queue error state to RTS.
+    /// Moves a QP from the send queue error state to RTS.
     SqErr2RtsQp(ModifyQp) -> OutputHeader;
-    /// Transition from any state to ERR.
+    /// Moves a QP from any state to ERR.
     ToErrQp(QpNumber) -> OutputHeader;
-    /// Transition from any state to RESET.
+    /// Moves a QP from any state to RESET.
     ToRstQp(QpNumber) -> OutputHeader;
     QueryQp(QueryQp) -> QueriedQp;
-    /// Transition from SQD to RTS. The device treats it as RTS2RTS, because drivers cannot move a QP to SQD.
+    /// Moves a QP from SQD to RTS. The device treats the command as RTS2RTS, because drivers cannot move a QP to SQD.
     Sqd2RtsQp(ModifyQp) -> OutputHeader;
     /// Changes attributes of a QP in INIT.
     Init2InitQp(ModifyQp) -> OutputHeader;
@@ -370,13 +370,13 @@ commands! {
     ModifyRqt(ModifyRqt, queues: RqNumbers) -> OutputHeader;
     DestroyRqt(RqtNumber) -> OutputHeader;
     QueryRqt(RqtNumber) -> QueriedRqt;
-    /// Creates an SQ in state reset.
+    /// Creates an SQ in the reset state.
     CreateSq(CreateSq, pages: Pages) -> SqNumber;
     /// Changes the state of an SQ.
     ModifySq(ModifySq) -> OutputHeader;
     DestroySq(SqNumber) -> OutputHeader;
     QuerySq(SqNumber) -> QueriedSq;
-    /// Creates an RQ in state reset.
+    /// Creates an RQ in the reset state.
     CreateRq(CreateRq, pages: Pages) -> RqNumber;
     /// Changes the state and attributes of an RQ.
     ModifyRq(ModifyRq) -> OutputHeader;

@@ -10,7 +10,7 @@ use crate::layout;
 pub const MAD_LEN: usize = 256;
 
 layout! {
-    /// Input of the command MAD_IFC.
+    /// Input of the MAD_IFC command.
     pub struct MadIfc[272] big_endian {
         /// Whether to skip the B_Key check.
         @0x04[1]      ignore_bkey: bool,
@@ -25,7 +25,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command MAD_IFC.
+    /// Output of the MAD_IFC command.
     pub struct MadAnswer[272] big_endian {
         /// Response MAD, or all zeros if the MAD has no response.
         @0x10  mad: [u8; MAD_LEN],

@@ -53,7 +53,7 @@ layout! {
     /// All sets of match parameters. They are either the values of an entry or the mask of a group.
     pub struct MatchParameters[512] big_endian {
         @0x00  outer: OuterHeaders,
-        /// The other sets of 64 bytes each, in the order of the bits of [`Criteria`].
+        /// The other sets, 64 bytes each, in the order of their bits in [`Criteria`].
         @0x40  others: [u8; 448],
     }
 }

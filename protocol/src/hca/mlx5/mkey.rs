@@ -126,7 +126,7 @@ impl CreateMkey {
 }
 
 layout! {
-    /// Output of the command QUERY_MKEY.
+    /// Output of the QUERY_MKEY command.
     pub struct QueriedMkey[272] big_endian {
         @0x10  context: MkeyContext,
     }

@@ -77,7 +77,7 @@ pub const fn page_offset(log_page_size: u8, offset: u8) -> u64 {
 mod tests {
     use super::*;
 
-    /// The first case is that of libmlx5: 8 KiB pages and an offset of 32.
+    /// The first case is the one that libmlx5 uses: 8 KiB pages and an offset of 32.
     #[test]
     fn page_offset_counts_64ths_of_page() {
         assert_eq!(page_offset(1, 32), 4096);

@@ -20,7 +20,7 @@ codes! {
 }
 
 layout! {
-    /// Output of the command QUERY_VPORT_STATE.
+    /// Output of the QUERY_VPORT_STATE command.
     pub struct VportState[16] big_endian {
         /// A value of [`AdminState`].
         @0x0c[7:4]  admin: u8 => AdminState::word,
@@ -30,7 +30,7 @@ layout! {
 }
 
 layout! {
-    /// Input of the command MODIFY_VPORT_STATE.
+    /// Input of the MODIFY_VPORT_STATE command.
     pub struct ModifyVportState[16] big_endian {
         /// A value of [`AdminState`].
         @0x0c[7:4]  admin: u8 => AdminState::word,
@@ -40,7 +40,7 @@ layout! {
 codes! {
     /// Type of the list that follows a NIC vport context.
     pub enum ListType(u8) {
-        /// Unicast MAC addresses. The first is that of the network device.
+        /// Unicast MAC addresses. The first address belongs to the network device.
         Unicast = 0 "unicast",
         /// Multicast MAC addresses to receive.
         Multicast = 1 "multicast",
@@ -84,7 +84,7 @@ layout! {
 pub const LIST_ENTRY_LEN: usize = 8;
 
 layout! {
-    /// Input of the command QUERY_NIC_VPORT_CONTEXT.
+    /// Input of the QUERY_NIC_VPORT_CONTEXT command.
     pub struct QueryNicVport[16] big_endian {
         /// A value of [`ListType`].
         @0x0c[26:24]  list_type: u8 => ListType::word,
@@ -92,7 +92,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command QUERY_NIC_VPORT_CONTEXT, without the list.
+    /// Output of the QUERY_NIC_VPORT_CONTEXT command, without the list.
     pub struct QueriedNicVport[0x110] big_endian {
         /// Context of the vport.
         @0x10  context: NicVportContext,
@@ -130,7 +130,7 @@ bitflags! {
 }
 
 layout! {
-    /// Input of the command MODIFY_NIC_VPORT_CONTEXT, without the list.
+    /// Input of the MODIFY_NIC_VPORT_CONTEXT command, without the list.
     pub struct ModifyNicVport[0x200] big_endian {
         /// Fields to change: bits of [`VportFields`].
         @0x0c   fields: u32 => Hex,

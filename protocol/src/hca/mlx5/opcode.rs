@@ -1,7 +1,7 @@
 //! Opcodes of commands.
 //!
 //! # Spec
-//! mlx5 interface, section 5. The names are those of the golden traces.
+//! mlx5 interface, section 5. The golden traces use the same names.
 
 use super::code::codes;
 

@@ -31,7 +31,7 @@ codes! {
 }
 
 layout! {
-    /// Input of the command QUERY_PAGES.
+    /// Input of the QUERY_PAGES command.
     pub struct QueryPages[16] big_endian {
         /// A value of [`PageUse`].
         @0x06  purpose: u16 => PageUse::word,
@@ -39,7 +39,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command QUERY_PAGES.
+    /// Output of the QUERY_PAGES command.
     pub struct RequestedPages[16] big_endian {
         /// Function that requests the pages, always 0.
         @0x0a  function: u16,

@@ -1,4 +1,4 @@
-//! Registers of an Ethernet port, read and written by the command ACCESS_REG.
+//! Registers of an Ethernet port, which the ACCESS_REG command reads and writes.
 //!
 //! # Spec
 //! mlx5 interface, sections 15.1, 15.4 and 17.1.
@@ -128,7 +128,7 @@ layout! {
 }
 
 layout! {
-    /// Counters of group [`CounterGroup::Rfc2819`], at byte 8 of PPCNT: numbers of received frames by their length.
+    /// Counters of group [`CounterGroup::Rfc2819`], at byte 8 of PPCNT: numbers of received frames by length.
     pub struct Rfc2819Counters[248] big_endian {
         /// Frames of 64 bytes, 65 to 127, 128 to 255, 256 to 511, 512 to 1023, 1024 to 1518, 1519 to 2047, 2048 to
         /// 4095, 4096 to 8191, and 8192 to 10239.
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(query.emit(), words(&[(0, 0x0001_0010), (4, 2)]));
     }
 
-    /// The offsets are those of the tables in section 17.1, which count from the start of PPCNT.
+    /// The offsets are from the tables in section 17.1 and count from the start of PPCNT.
     #[test]
     fn counters_are_at_published_offsets() {
         let ieee = IeeeCounters { rx_bytes: 1, rx_broadcast: 2, ..IeeeCounters::default() };

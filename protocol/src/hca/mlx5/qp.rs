@@ -212,7 +212,7 @@ impl QpContext {
         ReceiveKind::from_code(self.receive_kind)
     }
 
-    /// Returns the place of the doorbell record in a user memory, or `None` if its address is a DMA address.
+    /// Returns the place of the doorbell record in a user memory, or `None` if `record` is a DMA address.
     pub fn record_place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.record_in_umem, self.record_umem, self.record.get())
     }
@@ -277,7 +277,7 @@ layout! {
 }
 
 layout! {
-    /// Output of QUERY_QP. New drivers request 464 bytes, and old drivers request 272. The bytes after the context are
+    /// Output of QUERY_QP. Newer drivers request 464 bytes, and older ones request 272. The bytes after the context are
     /// zero.
     pub struct QueriedQp[464] big_endian {
         @0x18  context: QpContext,

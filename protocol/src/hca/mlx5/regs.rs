@@ -99,7 +99,7 @@ codes! {
 pub enum QueueWord {
     /// Bits 31 to 12 of the command queue address.
     Address(u32),
-    /// Request for a NIC state. The address bits are ignored, because the driver writes back those that it has read.
+    /// Request for a NIC state. The address bits are ignored, because the driver writes back the bits that it has read.
     Request {
         /// Code of the requested state; see [`NicState`].
         state: u8,
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_map_to_registers() {
+    fn segment_offsets_map_to_registers() {
         assert_eq!(Register::at(0x018), Some((Register::CommandDoorbell, 0)));
         assert_eq!(Register::at(0x23c), Some((Register::Health, 0x3c)));
         assert_eq!(Register::at(0x1010), Some((Register::HealthCounter, 0)));

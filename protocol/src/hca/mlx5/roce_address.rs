@@ -24,8 +24,8 @@ codes! {
 }
 
 layout! {
-    /// Entry of the GID table. Packets sent with the entry have this source address, and the port accepts packets with
-    /// this destination address.
+    /// Entry of the GID table. Packets sent with the entry have its address as their source, and the port accepts
+    /// packets sent to that address.
     pub struct RoceEntry[32] big_endian {
         /// IP address. IPv4 addresses are in the last four bytes.
         @0x00         gid: [u8; 16],
@@ -49,7 +49,7 @@ impl RoceEntry {
 }
 
 layout! {
-    /// Input of the command SET_ROCE_ADDRESS.
+    /// Input of the SET_ROCE_ADDRESS command.
     pub struct SetRoceAddress[48] big_endian {
         /// Index in the GID table.
         @0x08  index: u16,
@@ -59,7 +59,7 @@ layout! {
 }
 
 layout! {
-    /// Input of the command QUERY_ROCE_ADDRESS.
+    /// Input of the QUERY_ROCE_ADDRESS command.
     pub struct QueryRoceAddress[16] big_endian {
         /// Index in the GID table.
         @0x08  index: u16,
@@ -67,7 +67,7 @@ layout! {
 }
 
 layout! {
-    /// Output of the command QUERY_ROCE_ADDRESS.
+    /// Output of the QUERY_ROCE_ADDRESS command.
     pub struct QueriedRoceAddress[48] big_endian {
         /// Entry at the index of the query.
         @0x10  entry: RoceEntry,

@@ -69,7 +69,7 @@ impl<'a> RqNumbers<'a> {
         self.0.is_empty()
     }
 
-    /// Returns the numbers, without bits 31 to 24 of each entry.
+    /// Returns the RQ numbers. Bits 31 to 24 of each entry are ignored.
     pub fn iter(self) -> impl ExactSizeIterator<Item = Rqn> + 'a {
         self.0.iter().map(|number| Rqn::new(u32::from_be_bytes(*number)))
     }

@@ -56,7 +56,7 @@ layout! {
 }
 
 impl WorkQueue {
-    /// Returns the place of the doorbell record in a user memory, or `None` if its address is a DMA address.
+    /// Returns the place of the doorbell record in a user memory, or `None` if `record` is a DMA address.
     pub fn record_place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.record_in_umem, self.record_umem, self.record.get())
     }

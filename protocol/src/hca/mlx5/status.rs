@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_round_trip() {
+    fn status_codes_round_trip() {
         for code in 0..=255 {
             let Some(status) = Status::from_code(code) else { continue };
             assert_eq!(status.code(), code);

@@ -7,9 +7,9 @@
 //! | repeat block | entry | entry | ... |
 //! ```
 //!
-//! The region consists of all ranges in order, followed by all ranges one stride further on, and so on. For example,
-//! two ranges of 8 bytes with strides of 10 bytes describe the first 8 of every 10 bytes at two addresses, alternating
-//! between the two.
+//! The region consists of all ranges in order, then all ranges again, each advanced by its stride, and so on. For
+//! example, two ranges of 8 bytes with strides of 10 bytes describe the first 8 of every 10 bytes at two addresses,
+//! alternating between the two.
 //!
 //! # Spec
 //! mlx5 interface, section 13.2.
@@ -27,7 +27,7 @@ layout! {
     pub struct RepeatBlock[16] big_endian {
         /// Number of bytes in one repetition, which is the sum of the byte counts of all entries.
         @0x00        byte_count: u32,
-        /// [`REPEAT_KEY`] in every strided list. In a KLM, the key is at this offset.
+        /// [`REPEAT_KEY`] in every strided list. In a KLM, this offset holds the key.
         @0x04        key: u32 => Hex,
         @0x08        repetitions: u32,
         /// Number of entries that follow the header.
@@ -72,9 +72,9 @@ pub struct StridedList<'a> {
 }
 
 impl<'a> StridedList<'a> {
-    /// Interprets a translation list. Returns `None` if the list is not strided. In a list of page addresses, the low
-    /// half of the first address is at the position of the key. It never equals [`REPEAT_KEY`], which is not
-    /// page-aligned.
+    /// Interprets a translation list. Returns `None` if the list is not strided. In a list of page addresses, the
+    /// position of the key holds the low half of a page address. Page addresses are aligned and [`REPEAT_KEY`] is not,
+    /// so such a list is never mistaken for a strided list.
     pub fn parse(list: &'a [u8]) -> Option<Self> {
         let (header, rest) = list.split_first_chunk()?;
         let header = RepeatBlock::parse(header);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn list_shorter_than_header_states_has_fewer_entries() {
+    fn truncated_strided_list_has_fewer_entries() {
         let bytes = list();
         let entries = |len: usize| StridedList::parse(&bytes[..len]).unwrap().entries().count();
         assert_eq!([entries(64), entries(48), entries(47), entries(16)], [2, 2, 1, 0]);

@@ -12,7 +12,7 @@ codes! {
     pub enum Dispatch(u8) {
         /// All frames go to one RQ.
         Direct = 0 "direct",
-        /// The hash selects an RQ of an RQT.
+        /// The hash selects an RQ from an RQT.
         Indirect = 1 "indirect",
     }
 }
@@ -32,9 +32,9 @@ codes! {
 layout! {
     /// Packet fields that a hash covers.
     pub struct HashFields[4] big_endian {
-        /// Whether the addresses are those of IPv6 instead of IPv4.
+        /// Whether the addresses are IPv6 addresses rather than IPv4 addresses.
         @0x00[31]  ipv6: bool,
-        /// Whether the ports are those of UDP instead of TCP.
+        /// Whether the ports are UDP ports rather than TCP ports.
         @0x00[30]  udp: bool,
         /// Whether the security parameter index (SPI) of IPsec is selected.
         @0x00[4]   spi: bool,

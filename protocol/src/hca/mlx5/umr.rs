@@ -96,7 +96,7 @@ layout! {
 }
 
 impl UmrControl {
-    /// Returns where the new entries start in the key's translation list, in units of 16 bytes.
+    /// Returns the position in the key's translation list at which the new entries start, in units of 16 bytes.
     pub const fn offset(&self) -> u64 {
         if self.offset_valid { (self.offset_high as u64) << 16 | self.offset_low as u64 } else { 0 }
     }

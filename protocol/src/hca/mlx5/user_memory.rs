@@ -1,5 +1,5 @@
 //! User memories: guest pages that the kernel has pinned for a DevX user. A queue can be in a user memory instead of in
-//! pages that its command lists.
+//! pages listed by the command that creates it.
 //!
 //! # Spec
 //! mlx5 interface, section 23.
@@ -61,7 +61,7 @@ mod tests {
 
     /// The offsets are from section 23. If the flag is clear, the object is not in a user memory.
     #[test]
-    fn places_are_at_specified_offsets() {
+    fn umem_places_are_at_specified_offsets() {
         let place = |umem, offset| Some(UmemPlace { umem: UmemId::new(umem), offset });
         let ring = [(0x50, 1), (0x54, 0x40), (0x58, 3)];
         assert_eq!(CreateCq::parse(&words(&ring)).place(), None);

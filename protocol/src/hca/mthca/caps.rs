@@ -72,7 +72,7 @@ impl Describe for QueryFw {
     }
 }
 
-/// Device limits. Fields named `log_...` are the log2 of the value described. Fields that drivers do not read on a
+/// Device limits. Fields named `log_...` hold the log2 of the value described. Fields that drivers do not read on a
 /// device without local memory are omitted here, and emitted as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(out[..], expected[..]);
     }
 
-    /// The expected values are those in the last column of section 3.3.1.
+    /// The expected values are from the last column of section 3.3.1.
     #[test]
     fn query_fw_matches_published_values() {
         check(
@@ -449,7 +449,7 @@ mod tests {
         );
     }
 
-    /// The expected values are those in the last column of section 3.4.
+    /// The expected values are from the last column of section 3.4.
     #[test]
     fn query_dev_lim_matches_published_values() {
         check(

@@ -278,7 +278,7 @@ pub fn describe_parameters(latched: &PendingCommand, to: &mut dyn Visitor) {
     }
 }
 
-/// Flag in the in_modifier of MAP_EQ.
+/// Flag in in_modifier that makes MAP_EQ unmap the events.
 const UNMAP: u32 = 1 << 31;
 
 /// Parameters of a MAP_EQ command.

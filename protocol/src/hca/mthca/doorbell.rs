@@ -13,7 +13,7 @@ pub const UAR_PAGE: u64 = super::PAGE as u64;
 pub const RECORD_LEN: usize = 8;
 
 /// An 8-byte doorbell register of a UAR page. Drivers write it in one access or in two halves. The device ignores
-/// writes to other offsets, and the whole page reads 0.
+/// writes to other offsets, and the whole page reads as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UarRegister {
     /// 10h: rings the doorbell of a send queue.
@@ -299,13 +299,17 @@ mod tests {
 
     /// The layout is specified in section 5.4.
     #[test]
-    fn record_contains_kind_and_queue_number() {
+    fn doorbell_record_contains_kind_and_queue_number() {
         let arm = Record { counter: 5, kind: Some(RecordKind::Arm), number: 0x11 };
         assert_eq!(Record::parse([0, 0, 0, 5, 0x00, 0x00, 0x11, 0x4a]), arm);
         let send = Record { counter: 0xffff, kind: Some(RecordKind::Send), number: 0x1_0014 };
         assert_eq!(Record::parse([0, 0, 0xff, 0xff, 0x01, 0x00, 0x14, 0x60]), send);
         for code in [0, 6, 7] {
-            assert_eq!(Record::parse([0, 0, 0, 0, 0, 0, 0, code << 5]).kind, None, "free or separator");
+            assert_eq!(
+                Record::parse([0, 0, 0, 0, 0, 0, 0, code << 5]).kind,
+                None,
+                "free records and separators have no kind"
+            );
         }
     }
 

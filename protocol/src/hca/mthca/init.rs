@@ -10,8 +10,8 @@ use crate::hca::status::{CmdError, CmdStatus};
 use crate::hca::table::Table;
 use crate::ids::{Eqn, IcmAddr};
 
-/// The part of the ICM layout that the device uses. Most of the table addresses are unused, because the device keeps
-/// the contexts in its own memory.
+/// The part of the ICM layout that the device needs. It uses only the sizes of most tables, because it keeps the
+/// contexts in its own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct InitHca {
@@ -39,7 +39,8 @@ impl InitHca {
     /// Length of the inbox in bytes.
     pub const LEN: usize = 0x200;
 
-    /// Parses an inbox. The limits below apply, because drivers can request larger tables than QUERY_DEV_LIM reports.
+    /// Parses an inbox. Drivers can request larger tables than QUERY_DEV_LIM reports, so the limits below apply
+    /// instead.
     ///
     /// # Errors
     /// EXCEED_LIM for more than 2^24 QPs, SRQs, CQs or MPT entries, 2^6 EQs, 2^16 multicast groups, or more than 4
@@ -124,7 +125,7 @@ fn field<const N: usize>(inbox: &[u8; InitHca::LEN], at: usize) -> [u8; N] {
 mod tests {
     use super::*;
 
-    /// Returns the inbox in the last column of section 3.3.5, with the addresses in section 4.3.
+    /// Returns the inbox from the last column of section 3.3.5, with the addresses from section 4.3.
     fn inbox() -> [u8; InitHca::LEN] {
         let mut inbox = [0; InitHca::LEN];
         for (at, bytes) in [

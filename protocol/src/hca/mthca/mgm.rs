@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entry_contains_link_gid_and_qpns() {
+    fn multicast_entry_contains_link_gid_and_qpns() {
         let mut bytes = [0; Mgm::LEN];
         // With 4096 hash buckets, index 4096 is the first overflow entry.
         bytes[..4].copy_from_slice(&[0x00, 0x04, 0x00, 0x00]);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn hash_is_below_bucket_count() {
+    fn multicast_hash_is_below_bucket_count() {
         let broadcast = [0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
         let folded = 0xff12 ^ 0x401b ^ 0xffff ^ 0xffff ^ 0xffff;
         assert_eq!(hash(&broadcast, 4096), folded & 0xfff);

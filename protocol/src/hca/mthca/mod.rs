@@ -8,7 +8,7 @@
 //! All multi-byte fields and registers are big-endian.
 //!
 //! # Spec
-//! Section numbers are those of `protocol/interfaces/mthca.md`.
+//! Section numbers refer to `protocol/interfaces/mthca.md`.
 
 pub mod caps;
 pub mod cmd;

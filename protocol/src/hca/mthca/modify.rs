@@ -344,7 +344,7 @@ mod tests {
     fn rst2init_copies_only_fixed_fields() {
         let qpc = init();
         assert_eq!((qpc.state, qpc.kind, qpc.page, qpc.pd), (1, 0, 7, Pdn::new(5)));
-        assert_eq!(qpc.migration, 3, "migrated (IBTA volume 1, section 17.2.8)");
+        assert_eq!(qpc.migration, 3, "a new QP is in the state Migrated (IBTA volume 1, section 17.2.8)");
         assert_eq!((qpc.rq, qpc.sq, qpc.sq_base), (full().rq, full().sq, 0x400));
         assert_eq!((qpc.wqe_lkey, qpc.sq_record, qpc.rq_record), (Lkey::new(0x1800), 1, 0x7ffe));
         assert_eq!((qpc.send_cqn, qpc.recv_cqn, qpc.srqn), (Cqn::new(0x11), Cqn::new(0x12), Srqn::new(0x17)));

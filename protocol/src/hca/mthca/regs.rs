@@ -7,7 +7,7 @@ use super::super::hcr::HcrWord;
 use super::super::words::{self, Block};
 use crate::ids::Eqn;
 
-/// A 32-bit register of BAR0. All other offsets, except for the MSI-X structures (see [`super::pci`]), read 0 and
+/// A 32-bit register of BAR0. All other offsets, except for the MSI-X structures (see [`super::pci`]), read as 0 and
 /// ignore writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Register {

@@ -40,7 +40,7 @@ fn parsed(frame: &[u8]) -> Layers {
 
 #[track_caller]
 fn ip(frame: &[u8]) -> Ip {
-    parsed(frame).ip.expect("an IP header")
+    parsed(frame).ip.expect("the frame has an IP header")
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn transport_requires_minimum_header_length() {
             assert_eq!(ip(&frame(&[&wrap])).transport, expected, "protocol {protocol}");
         }
         let short = ipv6(protocol, &transport(len - 1));
-        assert_eq!(ip(&frame(&[&short])).transport, Transport::Other, "protocol {protocol}, a byte short");
+        assert_eq!(ip(&frame(&[&short])).transport, Transport::Other, "protocol {protocol}, one byte short");
     }
     assert_eq!(ip(&frame(&[&ipv4(1, [0, 0], &[], &[8; 8])])).transport, Transport::Icmp);
     assert_eq!(
@@ -178,10 +178,10 @@ fn invalid_lengths_yield_no_ip_header() {
     }
     let mut wrong = whole;
     wrong[17] = 19;
-    assert_eq!(parsed(&wrong).ip, None, "shorter than its header");
+    assert_eq!(parsed(&wrong).ip, None, "the datagram is shorter than its header");
     let mut longer = frame(&[&ipv6(6, &transport(20))]);
     longer[19] += 1;
-    assert_eq!(parsed(&longer).ip, None, "longer than the frame");
+    assert_eq!(parsed(&longer).ip, None, "the datagram is longer than the frame");
 }
 
 #[test]

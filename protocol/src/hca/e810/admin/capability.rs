@@ -55,7 +55,7 @@ pub mod id {
 mod tests {
     use super::*;
 
-    /// Taken from the third record of 000B in the recording `probe-synth-fd.aq.gz`.
+    /// Taken from the third record of the 000B response in the recording `probe-synth-fd.aq.gz`.
     #[test]
     fn capability_record_matches_recorded_bytes() {
         let mut golden = [0; 32];

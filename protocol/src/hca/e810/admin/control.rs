@@ -50,7 +50,7 @@ layout! {
 }
 
 layout! {
-    /// Parameters of "request resource" and its response, and of "release resource".
+    /// Parameters of "request resource", of its response, and of "release resource".
     pub struct ResourceLock[16] {
         /// Resource to lock or release.
         @0   resource: ResourceId as u16,
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(version.emit(), golden);
     }
 
-    /// Taken from 0008 in the recording `probe-synth-fd.aq.gz`.
+    /// Taken from command 0008 in the recording `probe-synth-fd.aq.gz`.
     #[test]
     fn parses_recorded_nvm_lock_request() {
         let lock = ResourceLock::parse(&[1, 0, 1, 0, 0x20, 0xbf, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

@@ -114,7 +114,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Taken from 0C43 in the recording `probe-synth-fd.aq.gz`.
+    /// Taken from command 0C43 in the recording `probe-synth-fd.aq.gz`.
     const COMMAND: [u8; 32] = [
         0x00, 0x30, 0x43, 0x0c, 0xa4, 0x00, 0x00, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, //
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x00, 0x20, 0x7b, 0x02,

@@ -150,7 +150,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Taken from 0607 in the recording `probe-synth-fd.aq.gz`.
+    /// Taken from the 0607 response in the recording `probe-synth-fd.aq.gz`.
     const UP: [u8; 32] = [
         0, 0, 0xe1, 0x81, 0, 0, 0, 0x26, 0, 0, 0, 4, 0, 0, 0, 0, //
         0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(LinkStatus::parse(&UP), status);
     }
 
-    /// Taken from 0600 in the recording `probe-synth-fd.aq.gz`.
+    /// Taken from the 0600 response in the recording `probe-synth-fd.aq.gz`.
     #[test]
     fn phy_capabilities_match_recorded_bytes() {
         let capabilities = PhyCapabilities {

@@ -9,7 +9,7 @@ use crate::layout;
 layout! {
     /// Response to "manage MAC read".
     pub struct ReadMac[16] {
-        /// Flags for valid addresses, such as [`LAN_ADDRESS_VALID`].
+        /// Flags, such as [`LAN_ADDRESS_VALID`], that show which addresses are valid.
         @0   flags: u16 => Hex,
         /// Number of addresses in the buffer.
         @4   count: u8,
@@ -60,7 +60,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Taken from 0107 in the recording `probe-synth-fd.aq.gz`.
+    /// Taken from the 0107 response in the recording `probe-synth-fd.aq.gz`.
     #[test]
     fn manage_mac_read_response_matches_recorded_bytes() {
         let entry = MacEntry { mac: MacAddr([2, 0xe8, 0x10, 0, 0, 1]), ..MacEntry::default() };

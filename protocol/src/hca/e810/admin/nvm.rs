@@ -34,8 +34,8 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Taken from the first 0701 in the recording `probe-synth-fd.aq.gz`. The driver uses such reads to determine the
-    /// flash size by bisection.
+    /// Taken from the first 0701 command in the recording `probe-synth-fd.aq.gz`. The driver uses such reads to
+    /// determine the flash size by bisection.
     #[test]
     fn parses_recorded_flash_size_probe() {
         let read = ReadNvm::parse(&[0, 0, 0x80, 0x81, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xb0, 0x4a, 3]);

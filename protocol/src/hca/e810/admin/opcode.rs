@@ -209,6 +209,6 @@ mod tests {
         for opcode in Opcode::ALL {
             assert_eq!(Opcode::from_code(opcode.code()), Some(*opcode));
         }
-        assert_eq!(Opcode::from_code(0x0c41), None, "upload of a section: not implemented");
+        assert_eq!(Opcode::from_code(0x0c41), None, "the command that uploads a section is not implemented");
     }
 }

@@ -8,7 +8,7 @@ use super::scheduler::{ElementData, Teid};
 use crate::hca::e810::tx_context::TxContext;
 use crate::layout;
 
-/// Flag that marks an ID in "disable queues" as an RDMA queue set.
+/// Flag that marks an ID in "disable queues" as the ID of an RDMA queue set.
 pub const RDMA: u16 = 1 << 15;
 
 layout! {
@@ -104,30 +104,30 @@ mod tests {
     fn parses_recorded_add_tx_queue_exchange() {
         let group = QueueGroup::parse(&bytes("1400000001000000"));
         assert_eq!((group.parent, group.count), (Teid::new(0x14), 1));
-        let sent = "010000000000000000908e00000000000080020000000000\
-                    008000031000000000070000000004000000040000000000";
-        let taken = "010000001500000000908e00000000000080020000000000\
-                     008000031000000000070000000004000000040000000000";
-        let queue = AddQueue::parse(&bytes(sent));
+        let request = "010000000000000000908e00000000000080020000000000\
+                       008000031000000000070000000004000000040000000000";
+        let response = "010000001500000000908e00000000000080020000000000\
+                        008000031000000000070000000004000000040000000000";
+        let queue = AddQueue::parse(&bytes(request));
         assert_eq!((queue.queue, queue.context.vsi), (1, 2));
         assert_eq!(queue.context.ring.first(), Iova::new(0x4748_0000));
         assert!(queue.element.generic_valid && queue.element.committed_valid && queue.element.excess_valid);
         assert_eq!((queue.element.committed_weight, queue.element.excess_weight), (4, 4));
         let leaf = ElementData { kind: ElementKind::Leaf, ..queue.element };
         assert_eq!(leaf.emit()[0], 5);
-        let answer = AddQueue { teid: Teid::new(0x15), ..queue };
-        assert_eq!(AddQueue::parse(&bytes(taken)), answer);
+        let expected = AddQueue { teid: Teid::new(0x15), ..queue };
+        assert_eq!(AddQueue::parse(&bytes(response)), expected);
     }
 
-    /// Recorded from a driver, which accepted the response.
+    /// Recorded while a driver added a queue set. The driver accepted the response.
     #[test]
     fn parses_recorded_add_rdma_qset_exchange() {
         let group = RdmaSetGroup::parse(&bytes("1800000001000000"));
         assert_eq!((group.parent, group.count), (Teid::new(0x18), 1));
         let set = AddRdmaSet::parse(&bytes("010000000000000000070000000004000000040000000000"));
         assert_eq!(set.set, 1);
-        let answer = AddRdmaSet { teid: Teid::new(0x19), ..set };
-        assert_eq!(answer.emit(), bytes("010000001900000000070000000004000000040000000000"));
+        let response = AddRdmaSet { teid: Teid::new(0x19), ..set };
+        assert_eq!(response.emit(), bytes("010000001900000000070000000004000000040000000000"));
     }
 
     /// Recorded while a driver disabled queue 1.

@@ -118,7 +118,7 @@ impl Field for ResourceKind {
 mod tests {
     use super::*;
 
-    /// Taken from 0208 in the recording `run73-all.aq.gz`.
+    /// Taken from command 0208 in the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_allocation_request() {
         let cases = [

@@ -6,7 +6,7 @@
 use super::vsi::TableKind;
 use crate::layout;
 
-/// Length of an RSS key in bytes: 40 bytes of standard key and 12 bytes of extended key.
+/// Length of an RSS key in bytes: a standard key of 40 bytes and an extended key of 12 bytes.
 pub const KEY_LEN: usize = 52;
 
 layout! {
@@ -62,7 +62,7 @@ impl TableParameters {
 mod tests {
     use super::*;
 
-    /// Taken from 0B03 in the recording `run73-all.aq.gz`.
+    /// Taken from command 0B03 in the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_lookup_table_parameters() {
         let parameters = TableParameters::parse(&[0x01, 0x80, 0x09, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

@@ -280,7 +280,7 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Taken from the first 0401 in the recording `run73-all.aq.gz`.
+    /// Taken from the first 0401 command in the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_node_addition() {
         let command = [
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!([&group.emit()[..], &element.emit()].concat(), command);
     }
 
-    /// Taken from 0408 in the recording `run73-all.aq.gz`.
+    /// Taken from command 0408 in the recording `run73-all.aq.gz`.
     #[test]
     fn parses_recorded_node_move() {
         let command = [0x0c, 0, 0, 0, 0x11, 0, 0, 0, 0x01, 0, 0, 0];

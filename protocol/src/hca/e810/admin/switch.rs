@@ -36,7 +36,7 @@ layout! {
     /// Header of a switch rule.
     pub struct RuleHeader[4] {
         @0  kind: RuleKind as u16,
-        /// In the response, 0 or the status code if this rule was rejected.
+        /// In the response, the status code if this rule was rejected, otherwise 0.
         @2  status: u16,
     }
 }
@@ -177,9 +177,9 @@ layout! {
         [13:4]  target: u16,
         /// Whether `target` is a VSI list.
         [14]    list: bool,
-        /// Prune: apply to frames from VSIs.
+        /// Prune: the action applies to frames from VSIs.
         [15]    egress: bool,
-        /// Prune: apply to frames to VSIs.
+        /// Prune: the action applies to frames to VSIs.
         [16]    ingress: bool,
         /// Forward: the action is valid.
         [17]    valid: bool,
@@ -189,7 +189,7 @@ layout! {
 }
 
 impl SingleAction {
-    /// Returns the index of a large action from bits 16:4 of `action`, which has kind 2 and bit 18 set.
+    /// Returns the index of a large action from bits 16:4 of `action`, which must have kind 2 and bit 18 set.
     pub const fn large(action: u32) -> u16 {
         #[allow(clippy::cast_possible_truncation, reason = "13 bits")]
         let index = (action >> 4 & 0x1fff) as u16;

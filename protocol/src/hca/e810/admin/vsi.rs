@@ -133,7 +133,7 @@ layout! {
     pub struct SecuritySection[2] {
         /// Context descriptors can override the destination of a frame.
         @0[0]  destination_override: bool,
-        /// MAC anti-spoofing: the source address must be one at which the VSI receives frames.
+        /// MAC anti-spoofing: the VSI can only send from addresses at which it receives frames.
         @0[2]  mac_anti_spoof: bool,
         /// The VSI can send a frame only if the prune list of the frame's VLAN contains the VSI.
         @0[4]  vlan_prune: bool,
@@ -155,7 +155,7 @@ layout! {
     }
 }
 
-/// Handling of the VLAN tag of received frames.
+/// Handling of VLAN tags in received frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strip {
     /// Strip the tag; report VLAN and priority in the descriptor.
@@ -291,7 +291,7 @@ impl Field for TableKind {
 #[allow(missing_docs)]
 pub enum HashKind {
     Toeplitz,
-    /// Symmetric Toeplitz, equal for both directions of a flow.
+    /// Symmetric Toeplitz. Both directions of a flow have the same hash.
     SymmetricToeplitz,
     /// XOR of the input words.
     Xor,
@@ -354,8 +354,8 @@ layout! {
 mod tests {
     use super::*;
 
-    /// Returns the buffer of the first "add VSI" (0210) in the recording `run73-vlan.aq.gz`. The recorded function has
-    /// two queues.
+    /// Returns the buffer of the first "add VSI" command (0210) in the recording `run73-vlan.aq.gz`. The recorded
+    /// function has two queues.
     fn recorded() -> [u8; VsiContext::LEN] {
         let mut context = [0; VsiContext::LEN];
         let head = [

@@ -48,7 +48,7 @@ layout! {
     pub struct CqShadow[40] {
         /// Index of the next entry that the driver will read.
         @0[19:0]    head: u32,
-        /// Number of times that the ring was replaced, modulo 2^14.
+        /// Number of times the ring has been replaced, modulo 2^14.
         @32[13:0]   moves: u16,
         /// Whether the next completion generates an event.
         @32[14]     arm_next: bool,

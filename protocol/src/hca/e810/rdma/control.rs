@@ -15,7 +15,7 @@ layout! {
         @0[4:3]     protocol: u8,
         /// Version of this structure.
         @0[31:24]   version: u8,
-        /// Number of CEQs of each virtual function.
+        /// Number of CEQs per virtual function.
         @0[39:32]   vf_ceqs: u8,
         @8          ring: Iova,
         /// Resource profile, which divides the device's objects between functions.
@@ -88,7 +88,7 @@ layout! {
         @24[46:32]  index: u16,
         /// Whether the operation failed.
         @24[55]     error: bool,
-        /// Polarity, which toggles on each pass over the ring.
+        /// Polarity, which toggles on each pass through the ring.
         @24[63]     valid: bool,
     }
 }
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(context.emit(), bytes);
     }
 
-    /// The expected layout is that of section 10.4.
+    /// The expected layout is from section 10.4.
     #[test]
     fn cqp_completion_matches_specified_layout() {
         let codes = ErrorCodes { minor: 2, major: 0xffff };

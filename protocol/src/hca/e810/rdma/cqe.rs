@@ -34,7 +34,7 @@ layout! {
         @24[61:56]  opcode: u8 => Hex,
         /// Set for a send queue, clear for a receive queue.
         @24[62]     send: bool,
-        /// Polarity, which toggles on each pass over the ring.
+        /// Polarity, which toggles on each pass through the ring.
         @24[63]     valid: bool,
     }
 }
@@ -51,7 +51,7 @@ layout! {
         @24[60]     has_tag: bool,
         @24[61]     has_source_mac: bool,
         @24[62]     has_imm: bool,
-        /// Polarity, which toggles on each pass over the ring.
+        /// Polarity, which toggles on each pass through the ring.
         @24[63]     valid: bool,
     }
 }
@@ -110,9 +110,9 @@ mod tests {
         assert_eq!(more.emit(), words(&[(16, 0x0000_02e8_1000_0002), (24, 0xa000_0000_0000_0000)]));
     }
 
-    /// The examples in section 16.3 do not set these fields.
+    /// Covers fields that the examples in section 16.3 do not set.
     #[test]
-    fn other_cqe_fields_are_at_specified_bits() {
+    fn remaining_cqe_fields_are_at_specified_bits() {
         let cqe = Cqe { wqe_index: 0x7fff, solicited: true, ..Cqe::default() };
         assert_eq!(cqe.emit(), words(&[(24, 0x0040_7fff_0000_0000)]));
         let more =

@@ -1,4 +1,4 @@
-//! Errors of CQP operations. Most of the codes are only logged by drivers, so the device is free to choose them.
+//! Errors of CQP operations. Drivers only log most of the codes, so the device is free to choose them.
 //!
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.

@@ -53,7 +53,7 @@ layout! {
     pub struct CompletionEvent[8] {
         /// Cookie from "Create CQ", without its highest bit.
         [62:0]  cookie: u64 => Hex,
-        /// Polarity, which toggles on each pass over the ring.
+        /// Polarity, which toggles on each pass through the ring.
         [63]    valid: bool,
     }
 }
@@ -75,7 +75,7 @@ layout! {
         @8[53:50]  source: EventSource as u8,
         /// New state of the QP.
         @8[56:54]  state: QpState as u8,
-        /// Polarity, which toggles on each pass over the ring.
+        /// Polarity, which toggles on each pass through the ring.
         @8[63]     valid: bool,
     }
 }
@@ -229,7 +229,7 @@ impl AsyncEvent {
 mod tests {
     use super::*;
 
-    /// The expected layout is that of section 12.6.
+    /// The expected layout is from section 12.6.
     #[test]
     fn async_event_matches_specified_layout() {
         let event = AsyncEvent {

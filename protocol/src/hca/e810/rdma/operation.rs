@@ -19,7 +19,7 @@ use crate::layout;
 /// Length of a CQP WQE in bytes.
 pub const WQE_LEN: usize = 64;
 
-/// Name of an unknown operation.
+/// Name used for unknown operations.
 pub const UNKNOWN: &str = "unknown_operation";
 
 layout! {
@@ -27,13 +27,13 @@ layout! {
     pub struct Header[64] {
         /// Opcode of the operation; see [`Opcode`].
         @24[37:32]  opcode: u8 => Hex,
-        /// Polarity, which toggles on each pass over the ring.
+        /// Polarity, which toggles on each pass through the ring.
         @24[63]     valid: bool,
     }
 }
 
 layout! {
-    /// An operation that completes without effect on this device.
+    /// An operation that this device completes without doing anything.
     pub struct Acknowledged[64] {
         /// Object to which the operation applies.
         @24[31:0]  operand: u32 => Hex,
@@ -95,7 +95,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Returns the WQE with polarity `valid`.
+            /// Encodes the operation as a WQE with polarity `valid`.
             pub fn emit(&self, valid: bool) -> [u8; WQE_LEN] {
                 let mut wqe = match self {
                     $(Self::$name(fields) => fields.emit(),)*

@@ -1,4 +1,4 @@
-//! Page lists, which describe memory by physical buffer list entries (PBLE).
+//! Page lists, which describe memory with physical buffer list entries (PBLEs).
 //!
 //! # Spec
 //! E810 interface, sections 12.2 and 13.7.

@@ -15,7 +15,7 @@ layout! {
         /// MAC address of the neighbour.
         @16[47:0]  mac: MacNumber as u64,
         @24[11:0]  index: ArpIndex,
-        /// Whether to add the entry. If not, it is deleted.
+        /// Whether to add the entry rather than delete it.
         @24[42]    valid: bool,
         /// Whether the entry never ages out.
         @24[43]    permanent: bool,
@@ -43,7 +43,7 @@ layout! {
         @24[59]     ipv4: bool,
         /// Whether to insert the VLAN tag into datagrams.
         @24[60]     insert_vlan: bool,
-        /// Whether to deliver datagrams to the device itself as well.
+        /// Whether datagrams are also delivered to the device itself.
         @24[62]     loopback: bool,
         @32         destination: IpNumber,
         @48         source: IpNumber,

@@ -216,8 +216,8 @@ layout! {
     }
 }
 
-/// Queues in which "Flush WQEs" found requests, as reported in the minor code of its completion. If the code is
-/// [`FlushedQueues::Neither`] although the driver posted requests, the driver assumes that the flush failed.
+/// Queues in which "Flush WQEs" found requests. The minor code of the completion reports them. A driver that has posted
+/// requests but gets [`FlushedQueues::Neither`] assumes that the flush failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushedQueues {
     /// Neither queue had requests.

@@ -1,4 +1,4 @@
-//! Receive WQEs. All WQEs of a queue have the same length of one to eight quanta.
+//! Receive WQEs. All WQEs of a queue have the same length: 1, 2, 4 or 8 quanta.
 //!
 //! # Spec
 //! E810 interface, section 13.5.
@@ -14,8 +14,8 @@ pub struct ReceiveWqe {
 }
 
 impl ReceiveWqe {
-    /// Parses the WQE in `slot`. `more` is the number of fragments after the first, from the control word. Fragments
-    /// beyond the slot are ignored.
+    /// Parses the WQE in `slot`. `more` is the number of fragments after the first, taken from the control word.
+    /// Fragments beyond the slot are ignored.
     pub fn parse(slot: &[u8], more: u8) -> Self {
         let rest = slot.get(QUANTUM..).unwrap_or_default().as_chunks().0;
         let all = slot.first_chunk().into_iter().chain(rest.iter().take(more.into())).map(Fragment::parse);

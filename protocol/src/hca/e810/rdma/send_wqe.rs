@@ -25,7 +25,7 @@ pub const MAX_LEN: usize = QUANTUM * MAX_QUANTA;
 pub const CONTROL_OFFSET: usize = 24;
 /// Offset of the second quantum.
 const SECOND: usize = QUANTUM;
-/// Maximum number of inline data bytes in the first quantum, where they start at offset 8.
+/// Maximum number of inline data bytes in the first quantum. They start at offset 8.
 const FIRST_INLINE: usize = 8;
 /// Maximum number of inline data bytes in each later quantum. The last byte of a quantum contains the polarity.
 const MORE_INLINE: usize = QUANTUM - 1;
@@ -51,7 +51,7 @@ layout! {
         [61]     local_fence: bool,
         /// Whether the driver requests a CQE.
         [62]     signaled: bool,
-        /// Polarity, which toggles on each pass over the ring.
+        /// Polarity, which toggles on each pass through the ring.
         [63]     valid: bool,
     }
 }
@@ -218,7 +218,7 @@ pub enum Operation {
         remote: Remote,
         /// Scatter list of the data.
         to: Fragments,
-        /// STag to invalidate after the READ: that of the first fragment.
+        /// STag of the first fragment, if the READ must invalidate it.
         invalidate: Option<Lkey>,
     },
     Send {

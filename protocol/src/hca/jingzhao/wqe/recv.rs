@@ -12,7 +12,7 @@ use crate::ids::Lkey;
 /// Valid bit in the first byte of a receive WQE; see [`NextUnit::valid`].
 pub const RECV_VALID: u8 = 1 << 5;
 
-/// Value with which the device fills the data units of a consumed slot, so that it can later detect which units the
+/// The device fills the data units of a consumed slot with this value, so that it can later detect which units the
 /// driver has written. A written unit never has this length, because lengths have 31 bits. It never has this address
 /// either, because no data starts at the last address. It can, however, have this key.
 pub const UNTOUCHED: [u8; GRANULE] = [0xff; GRANULE];

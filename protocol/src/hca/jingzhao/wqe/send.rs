@@ -76,7 +76,7 @@ impl<'a> SendWqe<'a> {
             rest.take("ud unit").map(UdUnit::parse)
         })?;
         let data = match code {
-            // In a NOP, everything after the `NextUnit` is undefined.
+            // In a NOP, everything after the `NextUnit` is undefined and ignored.
             WqeOpcode::Nop => WqeData::Segments(DataSegments::new()),
             _ => WqeData::parse(rest.0)?,
         };

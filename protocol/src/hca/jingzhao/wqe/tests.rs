@@ -268,7 +268,10 @@ fn linked_slot_without_data_is_not_posted() {
         slot[16..32].copy_from_slice(&unit);
         assert!(!RecvWqe::is_posted_without_valid_bit(&slot, true), "{unit:02x?}");
     }
-    assert!(!RecvWqe::is_posted_without_valid_bit(&slot[..16], true), "a slot without data units");
+    assert!(
+        !RecvWqe::is_posted_without_valid_bit(&slot[..16], true),
+        "a slot without data units is not posted"
+    );
 }
 
 /// Drivers write the length, the key and the address of a unit, in this order.

@@ -62,7 +62,7 @@ impl<'a> FrameWqe<'a> {
     /// Parses the WQE at the beginning of `bytes`, which can be longer than the WQE.
     ///
     /// # Errors
-    /// Fails if the size is 0, the queue number is not that of the SQ, a segment extends past the end of the WQE, the
+    /// Fails if the size is 0, the queue number does not match the SQ, a segment extends past the end of the WQE, the
     /// opcode is not supported, or the MSS of an LSO is 0.
     pub fn parse(bytes: &'a [u8], sqn: Sqn) -> Result<Self, WqeError> {
         let control = ControlSegment::parse_prefix(bytes).ok_or(WqeError::Truncated("control segment"))?;
@@ -89,8 +89,9 @@ impl<'a> FrameWqe<'a> {
         // With `insert_vlan`, the field contains the tag instead of header bytes.
         let inline_len = if segment.insert_vlan { 0 } else { usize::from(segment.inline_len) };
         let header = wqe.get(first..first + inline_len).ok_or(WqeError::Truncated("inline header"))?;
-        let behind = inline_len.saturating_sub(FIRST).next_multiple_of(UNIT);
-        let rest = wqe.get(EthernetSegment::LEN + behind..).ok_or(WqeError::Truncated("inline header"))?;
+        let more_header = inline_len.saturating_sub(FIRST).next_multiple_of(UNIT);
+        let rest =
+            wqe.get(EthernetSegment::LEN + more_header..).ok_or(WqeError::Truncated("inline header"))?;
         let data = Segments(rest).data()?;
         Ok(Self { control, operation: FrameOperation::Send { segment, mss, header, data } })
     }

@@ -88,7 +88,7 @@ layout! {
     pub struct AtomicSegment[16] big_endian {
         /// Value to add, or the new value of a compare and swap.
         @0x00  swap_or_add: u64 => Hex,
-        /// Value with which the remote word is compared.
+        /// Value to compare with the remote word.
         @0x08  compare: u64 => Hex,
     }
 }

@@ -186,7 +186,7 @@ impl<'a> SendWqe<'a> {
         let mut bare =
             Self { control, opcode, xrc_srqn: None, operation: Operation::Nop, data: DataItems::new() };
         match opcode {
-            // Anything can follow the control segment of a NOP.
+            // In a NOP, everything after the control segment is undefined and ignored.
             Opcode::Nop => return Ok(bare),
             Opcode::Umr => return Ok(Self { operation: Operation::Umr(segments.umr()?), ..bare }),
             _ => {}

@@ -65,7 +65,7 @@ fn inline_umr_translation_is_padded_to_64_bytes() {
     };
     assert_eq!((control.units, list.len()), (4, 64));
     assert_eq!((mkey.qpn, mkey.key), (Qpn::new(0x88), 0x0b));
-    assert_eq!(mkey.access_mode(), Some(AccessMode::Physical), "not taken by the mask");
+    assert_eq!(mkey.access_mode(), Some(AccessMode::Physical), "the mask excludes the access mode");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn inline_data_can_follow_data_segments() {
 fn malformed_wqes_are_rejected() {
     let qpn = Qpn::new(0x85);
     let parse = |words: &[u32]| SendWqe::parse(&bytes(words), Service::Rc, qpn).err();
-    assert_eq!(parse(&[0x0a, 0x8500, 0, 0]), Some(WqeError::Empty), "trap M-1");
+    assert_eq!(parse(&[0x0a, 0x8500, 0, 0]), Some(WqeError::Empty), "a WQE of size 0 is rejected (M-1)");
     assert_eq!(parse(&[0x0a, 0x8401, 0, 0]), Some(WqeError::Queue(Qpn::new(0x84))));
     assert_eq!(parse(&[0x0a, 0x8502, 0, 0]), Some(WqeError::Truncated("size")));
     assert_eq!(parse(&[0x08, 0x8501, 0, 0]), Some(WqeError::Truncated("remote address segment")));

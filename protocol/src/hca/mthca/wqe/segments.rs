@@ -111,7 +111,7 @@ impl UdSegment {
 struct RawAddress {
     #[bits(5)]
     opcode: u8,
-    /// Drivers set this bit in receive queues.
+    /// Drivers set this bit in receive queues. The device ignores it.
     #[bits(1)]
     __: u8,
     #[bits(26)]

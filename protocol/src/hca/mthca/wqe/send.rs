@@ -74,7 +74,7 @@ impl SendWqe {
             rest.take("UD segment").map(UdSegment::parse)
         })?;
         let data = match code {
-            // The contents of a NOP after the `NextSegment` are undefined.
+            // In a NOP, everything after the `NextSegment` is undefined and ignored.
             WqeOpcode::Nop => WqeData::Segments(DataSegments::new()),
             _ => WqeData::parse(rest)?,
         };

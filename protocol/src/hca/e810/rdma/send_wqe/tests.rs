@@ -53,7 +53,7 @@ fn even_fragment_count_is_padded() {
     let Ok(Operation::Datagram { data: Data::Fragments(list), .. }) =
         Operation::parse(&bytes, Service::Datagram)
     else {
-        panic!("no datagram");
+        panic!("the WQE is not a datagram");
     };
     assert_eq!(list.as_slice(), [fragment(0x1000, 1, 16), fragment(0x2000, 2, 32)]);
 }
@@ -80,7 +80,7 @@ fn parses_fragment_lists_of_every_length() {
             let Ok(Operation::Send { data: Data::Fragments(list), imm: found, .. }) =
                 connected(&bytes[..quanta * QUANTUM])
             else {
-                panic!("no send");
+                panic!("the WQE is not a SEND");
             };
             assert_eq!((list.to_vec(), found.is_some()), (expected, imm), "{count}");
         }
@@ -125,7 +125,7 @@ fn inline_data_skips_polarity_bytes() {
 fn parses_invalidation_examples() {
     let bytes: [u8; QUANTUM] = words(&[(24, 0xc000_0004_191d_ba94)]);
     let Ok(Operation::Send { invalidate, solicited: false, .. }) = connected(&bytes) else {
-        panic!("no send");
+        panic!("the WQE is not a SEND");
     };
     assert_eq!(invalidate, Some(Rkey::new(0x191d_ba94)));
     let bytes: [u8; QUANTUM] = words(&[(8, 0x021d_9094), (24, 0xe000_000a_0000_0000)]);
@@ -216,7 +216,9 @@ fn read_invalidate_uses_first_fragment_stag() {
     for (opcode, expected) in [(opcode::READ, None), (opcode::READ_INVALIDATE, Some(Lkey::new(5)))] {
         let bytes: [u8; QUANTUM] =
             words(&[(0, a), (8, b), (16, 0x7000), (24, 1 << 63 | u64::from(opcode) << 32 | 0x99)]);
-        let Ok(Operation::Read { remote, to, invalidate }) = connected(&bytes) else { panic!("no read") };
+        let Ok(Operation::Read { remote, to, invalidate }) = connected(&bytes) else {
+            panic!("the WQE is not a READ")
+        };
         assert_eq!(remote, Remote { va: Va::new(0x7000), key: Rkey::new(0x99) });
         assert_eq!((to.as_slice(), invalidate), ([fragment(0x3000, 5, 64)].as_slice(), expected));
     }
