@@ -51,7 +51,7 @@ const _: () = {
 };
 
 impl CtxTable {
-    /// Returns the table index for an object number. The number may have high bits above the index.
+    /// Returns the table index of the object with this number. Bits of the number above the index are ignored.
     pub const fn index(&self, number: u32) -> u32 {
         self.table.index(number)
     }

@@ -320,9 +320,9 @@ impl Program {
         self.consumer += 1;
         let is_send = if entry[0x1c] >= 0xfe { entry[0x1c] == 0xff } else { entry[0x1d] != 0 };
         let wqe = u32::from_le_bytes(entry[0x18..0x1c].try_into().unwrap());
-        assert_eq!(entry[..4], self.qpn.to_le_bytes(), "the number cq_clean looks for");
+        assert_eq!(entry[..4], self.qpn.to_le_bytes(), "cq_clean compares the full QPN");
         if !is_send {
-            assert!(wqe >> self.rq.log_slot < self.rq.slots, "the library does not check");
+            assert!(wqe >> self.rq.log_slot < self.rq.slots, "the WQE is in the receive ring");
             self.driver.put(&self.rq.region.buffer, wqe.into(), &[0; 16]);
         }
         Some(entry)
