@@ -368,7 +368,7 @@ mod tests {
         let mut queue = queue(4);
         assert!(!queue.arm(&arm(0, false)));
         assert_eq!(queue.push(&sent(0), false, &dma), Ok(true));
-        assert_eq!(queue.push(&sent(1), false, &dma), Ok(false), "one event per arming");
+        assert_eq!(queue.push(&sent(1), false, &dma), Ok(false), "each arm request raises only one event");
         assert!(queue.arm(&arm(1, false)), "entry 1 is unread");
         assert!(!queue.arm(&arm(2, false)));
     }
@@ -392,7 +392,7 @@ mod tests {
         assert!(!queue.arm(&numbered(0)));
         assert_eq!(queue.push(&sent(0), false, &dma), Ok(true));
         queue.event_written(0);
-        assert!(!queue.arm(&numbered(0)), "the event for this number is on its way");
+        assert!(!queue.arm(&numbered(0)), "software has not received the event yet");
         assert_eq!(queue.push(&sent(1), false, &dma), Ok(false));
         assert!(queue.arm(&numbered(1)), "software has received the event");
         queue.event_written(1);
@@ -417,7 +417,7 @@ mod tests {
             assert_eq!(queue.push(&sent(number), false, &dma), Ok(false));
         }
         consume(&dma, 1);
-        assert_eq!(queue.push(&sent(2), false, &dma), Ok(false), "the record has moved");
+        assert_eq!(queue.push(&sent(2), false, &dma), Ok(false), "the driver has consumed one entry");
         assert_eq!(last_byte(&dma, 0) & 1, 1, "second lap");
         let lost = |first| Err(LostEntry { fault: Fault::Overrun, first });
         assert_eq!(queue.push(&sent(3), false, &dma), lost(true));

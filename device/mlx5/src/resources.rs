@@ -80,7 +80,7 @@ pub struct Resources {
     ///
     /// Bound: each queue with a doorbell occurs once, in the slot of its UAR page.
     pub polled: PolledQueues,
-    /// SRQs that fell below their limit in this turn of the worker thread.
+    /// SRQs that fell below their limit in this turn of the event loop.
     ///
     /// Bound: each command that arms a limit adds at most one entry.
     pub low_srqs: Vec<Srqn>,

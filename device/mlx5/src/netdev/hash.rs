@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 const ESP: u8 = 50;
 const AUTHENTICATION_HEADER: u8 = 51;
 
-/// Bytes that a hash covers. Two IPv6 addresses, two ports and an SPI have 40 bytes.
+/// Bytes that a hash covers: at most 40, for two IPv6 addresses, two ports and an SPI.
 type Input = SmallVec<[u8; 64]>;
 
 #[derive(Debug)]
@@ -195,7 +195,7 @@ mod tests {
         let addresses =
             Hashed { value: 0x4b3b_712b, ports: HashedPorts::None, addresses: HashedAddresses::Ipv4 };
         let tcp_fields = toeplitz(ALL, false);
-        assert_eq!(of(&tcp_fields, &frame(17, THERE)).1, addresses, "UDP with a hash of TCP ports");
+        assert_eq!(of(&tcp_fields, &frame(17, THERE)).1, addresses, "UDP ports are not hashed as TCP ports");
         let ip = HashFields { source_port: false, destination_port: false, ..ALL };
         assert_eq!(of(&toeplitz(ip, true), &frame(6, THERE)).1, addresses);
         let v6 = toeplitz(HashFields { ipv6: true, ..ALL }, false);

@@ -61,7 +61,7 @@ const fn transport(ip: &Ip) -> Option<(L4Protocol, usize)> {
     }
 }
 
-/// Starts the segmentation of `payload_len` bytes behind `headers`. Each segment gets both checksums.
+/// Starts the segmentation of the `payload_len` bytes that follow `headers`. Each segment gets both checksums.
 ///
 /// # Errors
 /// Fails if the headers are not those of TCP or UDP, if there is no payload, or if a segment would exceed `max_frame`.
@@ -75,7 +75,7 @@ pub fn segments(
     Segments::new(headers, offloads, Segmentation { segment_len: mss, payload_len, max_frame })
 }
 
-/// Returns whether the headers are those of TCP or UDP, so that the data behind them can be segmented.
+/// Returns whether the data after the headers can be segmented, that is, whether the headers are those of TCP or UDP.
 pub fn is_segmentable(headers: &[u8]) -> bool {
     header_offloads(headers).is_some()
 }

@@ -202,8 +202,8 @@ impl Rq {
         Some(number)
     }
 
-    /// Writes a frame to the next posted receive. Returns the content of its CQE. `observe` receives the counter and
-    /// the buffers of the receive if it is consumed.
+    /// Writes a frame to the next posted receive. Returns the content of its CQE. If the receive is consumed, `observe`
+    /// is called with its counter and its buffers.
     ///
     /// # Errors
     /// See [`RxError`]. Unless the RQ can continue, it moves to the error state.
@@ -233,8 +233,8 @@ impl Rq {
             None => ([frame, &[]], None),
         };
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        // Section 16.2 leaves the choice between an error CQE and a drop to the device. The driver would reset the RQ
-        // after an error, so that a peer with a larger MTU could stall it.
+        // Section 16.2 lets the device choose between an error CQE and dropping the frame. The device drops it: after
+        // an error, the driver would reset the RQ, so a peer with a larger MTU could stall the RQ.
         if wqe.capacity() < len as u64 {
             return Err(RxError::TooLong);
         }

@@ -36,7 +36,7 @@ pub const ETHERNET_LEN: usize = 14;
 /// one WQE.
 const READ_AHEAD: u16 = 4;
 
-/// Effect of a poll on the wire.
+/// Result of polling an SQ for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The SQ appended a frame.
@@ -210,8 +210,8 @@ impl Sq {
         }
     }
 
-    /// Polls the send counter of the doorbell record. In the reset state, the record is ignored, because it may contain
-    /// an older counter.
+    /// Polls the send counter of the doorbell record. In the reset state, the record is ignored, because its counter
+    /// may be stale.
     pub fn poll_record(&mut self, dma: &GuestMemory) -> Advance {
         match self.record(dma) {
             Some(record) if self.state != WorkQueueState::Reset => self.queue.poll(record.sent),
@@ -236,8 +236,8 @@ impl Sq {
         }
     }
 
-    /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`. `posted` is the
-    /// memory for WQEs that are copied in advance. `observe` receives the WQE if one is fetched.
+    /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`. `posted` holds
+    /// WQEs that are copied in advance. If a WQE is fetched, `observe` is called with it.
     pub fn poll(
         &mut self,
         env: &Environment<'_>,

@@ -89,7 +89,7 @@ impl Tir {
     }
 
     /// Returns whether the TIR receives frames from an SQ of this device. `from` is the transport domain of the SQ.
-    /// Section 20, M-26: the loopback bits allow frames of the TIR's own domain.
+    /// Section 20, M-26: the loopback bits permit frames from the TIR's own domain.
     pub fn accepts_own(&self, from: TransportDomain, layers: &Layers) -> bool {
         let allowed = match layers.dst.is_multicast() {
             true => self.context.multicast_loopback,

@@ -107,13 +107,21 @@ fn user_contexts_share_flow_tables() {
     };
     assert_eq!([first, second].map(|user| fill(&mut driver, user)), [64, 64]);
     assert_eq!(driver.check_of(first, &create), Some(Check::UserQuota));
-    assert_eq!([third, fourth].map(|user| fill(&mut driver, user)), [64, 0], "three quarters for all");
-    assert_eq!(fill(&mut driver, 0), 64, "the rest is the kernel's");
+    assert_eq!(
+        [third, fourth].map(|user| fill(&mut driver, user)),
+        [64, 0],
+        "all users together own three quarters"
+    );
+    assert_eq!(fill(&mut driver, 0), 64, "the kernel can create the rest");
     let table = FlowTableSelector { table: FlowTableId::new(1), ..FlowTableSelector::default() };
     assert_eq!(driver.check_of(first, &Command::DestroyFlowTable(table).emit(0)), None);
     assert_eq!((fill(&mut driver, fourth), fill(&mut driver, first)), (1, 0));
     driver.destroy_user(UserId::new(second));
-    assert_eq!((fill(&mut driver, second), fill(&mut driver, first)), (0, 1), "the context is gone");
+    assert_eq!(
+        (fill(&mut driver, second), fill(&mut driver, first)),
+        (0, 1),
+        "only existing contexts create tables"
+    );
     assert_eq!(fill(&mut driver, fourth), 63);
 }
 

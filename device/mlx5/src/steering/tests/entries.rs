@@ -1,4 +1,4 @@
-//! Rules for the order of entries, and for their actions.
+//! Tests of the order of entries and of their actions.
 
 use protocol::hca::mlx5::flow_entry::{EntryFields, FlowContext, FlowDestination, ListedCounter, PushedTag};
 use protocol::ids::MacAddr;

@@ -1,10 +1,10 @@
-//! Rules for tables, groups, levels and references.
+//! Tests of tables, groups, levels and references.
 
 use super::frames::{OWN, arp};
 use super::*;
 
 fn check<T>(result: Result<T, Rejection>) -> Check {
-    result.err().expect("a rejection").check
+    result.err().expect("the operation is rejected").check
 }
 
 #[test]

@@ -28,7 +28,8 @@ const TABLE: FlowTableId = FlowTableId::new(1);
 const GROUP: FlowGroupId = FlowGroupId::new(1);
 const TIRN: Tirn = Tirn::new(1);
 const RQTN: Rqtn = Rqtn::new(1);
-/// The list starts with this many commands that create objects. The remaining commands use or destroy these objects.
+/// Number of commands at the start of the list from [`usual`] that create objects. The remaining commands use or
+/// destroy these objects.
 const CREATING: usize = 14;
 
 /// Returns the inputs of correct commands, in an order in which all of them succeed.
