@@ -100,7 +100,7 @@ impl JingZhao {
                 cx.monitor.forget_qps();
                 self.reset();
             }
-            // Section 1.5: init_done is read-only.
+            // Section 1.5: only a store with bit 0 set resets the device, and init_done is read-only.
             Some(Register::Reset | Register::InitDone) => {}
             None => cx.monitor.ignored_store(NO_REGISTER, Bar::Bar0.number(), offset),
         }

@@ -66,9 +66,9 @@ impl Ring {
 }
 
 /// Returns the effective length of a queue in bytes. The kernel driver writes the unrounded length to the context,
-/// whereas the user library allocates a queue whose length is rounded up to a power of two (J-08). The effective length
-/// of a user queue is therefore that of its memory region, provided that it is a power of two and at least the length
-/// in the context.
+/// whereas the user library allocates a queue whose length is rounded up to a power of two (J-08). A user queue
+/// therefore has the length of its memory region, if that length is a power of two and at least the length in the
+/// context.
 fn effective_len(len: u32, key: Lkey, usr_page: u32, options: &QueueOptions, mem: &impl QueueMemory) -> u32 {
     let of_user = usr_page != 0 && options.queue_len_from_region && len != 0;
     let region =

@@ -305,7 +305,7 @@ impl SendQueue {
             Some(Entry { position, opcode: link.opcode, size: link.size, fence: link.fence })
         });
         if next.link.is_some() && self.options.clear_links && sst.usr_page != 0 {
-            // J-12: if the queue cannot be written, its stale links stay, as on a device that does not clear them.
+            // J-12: if the queue cannot be written, its stale links remain, as on a device that does not clear them.
             let _ = ring.patch(mem, entry.position, &[0; 8]);
         }
     }

@@ -221,7 +221,7 @@ impl Node {
     /// Posts a batch of requests. Returns the doorbell.
     fn post_sends(&mut self, number: usize, opcode: Opcode) -> [u8; 8] {
         let data = smallvec![DataItem::Pointer(self.data())];
-        // Both devices have the same keys, so the device's own key also names the peer's region.
+        // Both devices have the same keys, so the device's own key is also the key of the peer's region.
         let remote = RemoteSegment { va: Va::new(DATA_VA + 0x1000), rkey: Rkey::new(self.key) };
         let operation = if opcode == Opcode::Write { Operation::Write(remote) } else { Operation::Send };
         let qp = &mut self.qps[number];

@@ -183,8 +183,8 @@ impl CompletionQueue {
     /// arming the queue, and the caller must raise the event.
     #[must_use]
     pub fn arm(&mut self, arm: &ArmCq) -> bool {
-        // Section 9.2: software has not received the event for this number yet. A program that arms in a loop would
-        // otherwise fill the EQ, which it shares with other programs.
+        // Section 9.2: software has not received the event for this sequence number yet, so the request has no effect.
+        // Otherwise, a program that arms in a loop would fill the EQ, which it shares with other programs.
         if self.answered == Some(arm.sequence) {
             return false;
         }
@@ -238,8 +238,8 @@ impl CompletionQueue {
         self.ring.write(self.producer, self.size, cqe, dma).map_err(|_| Fault::Access)
     }
 
-    /// Returns whether the ring has a free entry. Reads the doorbell record only if the ring is full by the last known
-    /// consumer index.
+    /// Returns whether the ring has a free entry. Reads the doorbell record only if the ring is full according to the
+    /// last known consumer index.
     fn has_room(&mut self, dma: &GuestMemory) -> bool {
         if self.unread() >= self.ring.entries()
             && let Some(consumer) = self.recorded(dma)

@@ -1,4 +1,4 @@
-//! Counts events of QPs in the Q counter sets that the QPs name.
+//! Counts the events of QPs in their Q counter sets.
 //!
 //! # Spec
 //! mlx5 interface, section 17.2.
@@ -19,7 +19,7 @@ pub struct ExecutedRequests {
 }
 
 impl Resources {
-    /// Increments a counter of the set that a QP names, if it names one.
+    /// Increments a counter in a QP's counter set, if the QP has one.
     fn count(&mut self, qpn: Qpn, counter: impl FnOnce(&mut QCounters) -> &mut u32) {
         self.add(qpn, 1, |counters| Some(counter(counters)));
     }

@@ -8,7 +8,7 @@
 //!
 //! The engine fetches work requests through the [`host`], which converts them ([`work`]). Completions from the engine
 //! become CQEs ([`completion`]). Work requests that change memory keys are executed in this crate ([`umr`]) instead of
-//! the engine.
+//! in the engine.
 //!
 //! # Spec
 //! The mlx5 interface is described in `protocol/interfaces/mlx5.md`. Each file cites the sections that it implements.

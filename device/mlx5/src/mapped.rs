@@ -147,7 +147,8 @@ impl Resources {
     fn poll_qp_record(&mut self, cx: &mut Context<'_>, qpn: Qpn) -> Advance {
         self.observe(cx.engine, qpn);
         let Some(qp) = self.qps.get_mut(qpn.get()) else { return Advance::Nothing };
-        // Software posts nothing before RTS. Until then, the record may still contain the counter from before a reset.
+        // Software posts nothing before RTS. Until then, the record is ignored, because it may still contain the
+        // counter from before a reset.
         if !matches!(
             qp.context.state(),
             Some(QpState::Rts | QpState::SqError | QpState::SqDrain | QpState::Error)

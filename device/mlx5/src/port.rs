@@ -112,7 +112,7 @@ impl EthernetPort {
         usize::from(self.mtu.saturating_sub(FCS_LEN))
     }
 
-    /// Returns whether the driver has set neither the port nor the vport down.
+    /// Returns true unless the driver has set the port or the vport down.
     pub fn is_enabled(&self) -> bool {
         self.enabled && self.admin != AdminState::Down
     }

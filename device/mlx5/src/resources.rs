@@ -97,8 +97,8 @@ pub struct Resources {
     pub umems: Numbered<Umem>,
 }
 
-/// Returns an empty table of QPs. Section 20, M-22: the doorbells of an Ethernet port name QPs, SQs and RQs alike, so
-/// QPs do not use the numbers of SQs and RQs.
+/// Returns an empty table of QPs. Section 20, M-22: on an Ethernet port, doorbells identify QPs, SQs and RQs in the
+/// same way, so QPs do not use the numbers of SQs and RQs.
 pub fn qp_numbers<T>(setup: &Setup) -> Numbered<T> {
     // QP numbers are below `1 << log_max_qps`, because the engine uses the low bits of the number as its table index.
     let last = (1 << setup.options.limits.caps().log_max_qps) - 1;

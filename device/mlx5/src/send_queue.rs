@@ -215,7 +215,7 @@ impl SendQueue {
         posted: &mut PostedBlocks,
     ) {
         self.copied = posted.replace(index);
-        // The queue may wrap around to its start.
+        // The blocks may wrap around to the start of the queue.
         let to_end = self.blocks - (u32::from(index) & self.blocks.saturating_sub(1));
         let before_wrap = u32::from(count).min(to_end) as usize * BLOCK;
         posted.bytes.resize(usize::from(count) * BLOCK, 0);

@@ -80,7 +80,8 @@ impl Resources {
     fn poll_send_record(&mut self, cx: &mut Context<'_>, index: u32) {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(index) else { return };
-        // Software posts nothing before RTS. Until then, the record may still contain the counter of an earlier QP.
+        // Software posts nothing before RTS. Until then, the record is ignored, because it may still contain the
+        // counter of an earlier QP.
         let state = cx.engine.query_qp(qp.qpn).map(|live| live.state);
         let Some(State::Rts | State::Sqd | State::Sqe | State::Err) = state else { return };
         let record = regions.whole_record(layout, cx.dma, qp.qpc.page, qp.qpc.sq_record);

@@ -44,7 +44,8 @@ const CQC_SHIFT: u32 = 6;
 const EQC_SHIFT: u32 = 6;
 
 const _: () = {
-    // Software lays out the entries according to the sizes that QUERY_DEV_LIM reports.
+    // Software lays out the entries according to the sizes that QUERY_DEV_LIM reports, so these sizes must match the
+    // shifts.
     assert!(DevLim::RECOMMENDED.qpc_len == 1 << QPC_SHIFT);
     assert!(DevLim::RECOMMENDED.cqc_len == 1 << CQC_SHIFT);
     assert!(DevLim::RECOMMENDED.eqc_len == 1 << EQC_SHIFT);

@@ -59,7 +59,7 @@ fn mad_ifc_option_enables_port_query() {
     }
     assert_eq!(machine.raw_command(INBOX, 1, 0, GO | 1 << 12 | MAD_IFC), BAD_PARAM, "no outbox");
     assert_eq!(machine.raw_command(0, 1, NOWHERE, GO | 1 << 12 | MAD_IFC), INTERNAL_ERR);
-    // The expected states are the port state and the physical state. A device reset does not change the link.
+    // `states` contains the port state and the physical state. A device reset does not change the link.
     for (link_up, states) in [(true, [4, 5]), (false, [1, 2]), (true, [4, 5])] {
         machine.hca.set_link(link_up);
         machine.write32(0, 0xf10, 1);
@@ -160,7 +160,7 @@ fn only_cq_length_is_checked_against_limits() {
     let limits = serde_json::from_str(r#"{"max_qps": 64, "max_cqs": 32, "max_cqes": 16}"#).unwrap();
     let mut machine = initialised(Options { limits, ..Options::default() });
     machine.ok(Op::QueryDevLim, 0, 0, &[]);
-    // Log2 of the number of QPs and of the number of CQs, followed by log2 of the number of entries per CQ.
+    // Log2 of the QP count and of the CQ count, followed by log2 of the number of entries per CQ.
     assert_eq!(machine.peek(OUTBOX + 0x0c, 2), [6, 5]);
     assert_eq!(machine.peek(OUTBOX + 0x0a, 2), [0, 4]);
     assert_eq!(machine.command(Op::Sw2HwCq, 0, 40, &cqc(5)), BAD_PARAM);

@@ -271,9 +271,9 @@ struct PingPong {
     program: Program,
     posted: u32,
     received: u32,
-    /// Whether the next message must wait for the completion of the previous send.
+    /// Whether the next message must wait until the previous send completes.
     pending_send: bool,
-    /// Whether the next message must wait for a received message.
+    /// Whether the next message must wait until a message is received.
     pending_receive: bool,
 }
 

@@ -234,7 +234,7 @@ fn error_state_flushes_posted_receives() {
 }
 
 #[test]
-fn wrong_state_or_page_discards_doorbell() {
+fn doorbell_in_wrong_state_or_page_is_discarded() {
     let (mut a, mut b) = pair();
     a.ok(Op::ToRst, 3, QPN, &[]);
     send(&mut a, 0, 0x0a, &[]);

@@ -11,7 +11,7 @@ use card::nic::vlan::Insertion;
 use protocol::hca::mlx5::wqe::EthernetSegment;
 use protocol::net::layers::{Addresses, Ip, Layers, TagKind, Tci, Transport, VlanTag};
 
-/// Length of an IPv6 header, which is not part of its payload length: RFC 8200, section 3.
+/// Length of an IPv6 header, which its payload length field does not include: RFC 8200, section 3.
 const IPV6_LEN: usize = 40;
 /// Minimum lengths of transport headers: RFC 9293, section 3.1, and RFC 768.
 const TCP_LEN: usize = 20;
@@ -23,7 +23,7 @@ pub fn tags(segment: &EthernetSegment) -> Insertion {
     Insertion::new(segment.insert_vlan.then_some(tag), None)
 }
 
-/// Computes the requested checksums of a frame. Headers that the frame does not have are skipped.
+/// Computes the requested checksums of a frame. Checksums of headers that the frame does not have are skipped.
 pub fn fill_checksums(frame: &mut [u8], segment: &EthernetSegment) {
     if !segment.l3_checksum && !segment.l4_checksum {
         return;

@@ -61,7 +61,7 @@ pub struct Done {
 pub struct Environment<'a> {
     pub memory: RegionAccess<'a, &'a Mkeys>,
     pub dma: &'a GuestMemory,
-    /// Maximum length of a frame, as the MTU of the port permits.
+    /// Maximum length of a frame that the MTU of the port permits.
     pub max_frame: usize,
 }
 
@@ -87,7 +87,7 @@ struct Lso {
     data: Gather,
 }
 
-/// Result of the execution of a WQE.
+/// Result of executing a WQE.
 enum Executed {
     Frame,
     NoFrame,
@@ -315,7 +315,7 @@ impl Sq {
         let FrameOperation::Send { segment, mss, header, data } = parsed.operation else {
             return Ok(Executed::NoFrame);
         };
-        // An SQ without a TIS, such as the driver's ICOSQ, has no transport domain to send from.
+        // An SQ without a TIS, such as the driver's ICOSQ, has no transport domain, so it cannot send frames.
         if self.context.tis().is_none() {
             return Err(MALFORMED);
         }
@@ -349,7 +349,7 @@ impl Sq {
         }
     }
 
-    /// Returns the initiator of accesses to the data of WQEs.
+    /// Returns the identity with which the SQ accesses the data of its WQEs.
     pub const fn initiator(&self) -> Initiator {
         Initiator {
             pd: self.context.queue.pd,

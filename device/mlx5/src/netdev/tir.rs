@@ -83,7 +83,7 @@ impl Tir {
         };
         let domain = self.context.domain.get();
         let mut used = Used::from_slice(&[target]);
-        // Section 23.1: a DevX program may create a TIR without a transport domain.
+        // Section 23.1: a DevX program may create a TIR without a transport domain, that is, with domain 0.
         used.extend((domain != 0).then_some(Object::Domain(domain)));
         used
     }

@@ -200,7 +200,7 @@ impl Group {
     /// Fails if the mask selects fields that the device does not evaluate.
     pub fn new(create: &CreateFlowGroup) -> Result<Self, Rejection> {
         let CreateFlowGroup { first, last, criteria, mask, .. } = create;
-        // Parameters of sets that the criteria do not enable are ignored.
+        // Match parameters in sets that the criteria do not enable are ignored.
         let (others, _) = mask.others.as_chunks::<{ MatchParameters::SET_LEN }>();
         for (bit, set) in (1..u8::BITS).zip(others) {
             if criteria >> bit & 1 != 0 && set.iter().any(|byte| *byte != 0) {

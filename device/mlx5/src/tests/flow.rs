@@ -41,7 +41,7 @@ const FOREIGN: MacAddr = MacAddr([2, 0, 0, 0x55, 0, 9]);
 /// The group of all IPv6 nodes, of which the recorded guest is a member.
 const ALL_NODES: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
 
-/// Executes the flow commands of a trace whose numbers are in the range, and compares their outputs.
+/// Executes those flow commands of a trace whose numbers are in the range, and compares their outputs.
 fn replay(driver: &mut Driver, trace: &str, numbers: std::ops::RangeInclusive<u32>) -> usize {
     let mut lines = trace.lines();
     let mut count = 0;

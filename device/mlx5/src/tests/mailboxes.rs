@@ -8,7 +8,7 @@ use super::*;
 
 const QUERY: Command<'_> = Command::QueryHcaCap(Query { cap_type: 0, current: true });
 
-/// Length of the output of [`QUERY`].
+/// Length of the output of [`QUERY`] in bytes.
 const LONG: usize = 4112;
 
 fn enabled() -> Driver {

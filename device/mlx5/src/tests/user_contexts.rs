@@ -33,7 +33,7 @@ pub(super) trait UserCommands {
     fn create_user(&mut self, rights: UserRights) -> UserId;
     fn destroy_user(&mut self, user: UserId);
 
-    /// Executes an input on behalf of a user. Returns the check that rejects it.
+    /// Executes an input on behalf of a user. Returns the check that rejected it, if any.
     fn check_of(&mut self, user: u16, input: &[u8]) -> Option<Check>;
 }
 

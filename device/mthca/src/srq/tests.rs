@@ -61,7 +61,7 @@ fn limit_event_is_raised_only_once() {
     assert!(taken(queue.take(&mem, || Some(3))).is_some());
     assert!(!queue.passes_limit(|| Some(3)), "two requests are pending");
     assert!(taken(queue.take(&mem, || Some(3))).is_some());
-    // Another request has been posted since.
+    // A fourth request has been posted.
     assert!(!queue.passes_limit(|| Some(4)));
     assert!(taken(queue.take(&mem, || Some(4))).is_some());
     assert!(queue.passes_limit(|| Some(4)), "one request is pending");

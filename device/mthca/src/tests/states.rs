@@ -55,7 +55,7 @@ fn wrong_state_command_is_rejected() {
     user.ok(RST2INIT, &inbox, QPN);
     assert_eq!(user.with_inbox(RST2INIT, &inbox, QPN), bad);
     assert_eq!(user.with_inbox(RTR2RTS, &inbox, QPN), bad);
-    // The QP number is different but has the same index.
+    // This QP number differs from the first one but has the same index.
     assert_eq!(user.with_inbox(RST2INIT, &inbox, QPN + 0x1_0000), CmdStatus::BadResState.code());
     user.ok(TO_RST, &[], QPN);
     user.ok(TO_RST, &[], QPN);

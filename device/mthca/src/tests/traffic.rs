@@ -40,7 +40,7 @@ fn send_completes_peer_receive() {
 /// Both in commands and in packets, a QPN contains a table index in its low bits and a generation in its high bits
 /// (section 6.5).
 #[test]
-fn successor_ignores_message_for_destroyed_qp() {
+fn new_qp_ignores_message_for_destroyed_qp() {
     let successor = user::QPN + 0x1_0000;
     for kind in [RC, UC] {
         let (mut a, mut b) = User::pair(kind);

@@ -162,7 +162,7 @@ impl Driver {
         assert_eq!(limits[..8], [1, 0, 0, 0, 0, 0, 0, 0], "the first 8 bytes are not written");
     }
 
-    /// Removes the module. Its table entries remain.
+    /// Unloads the module. Its table entries remain.
     pub(super) fn remove(&mut self) {
         let chunks = std::mem::take(&mut self.chunks);
         let of = |table, base: u64| {
@@ -243,7 +243,7 @@ impl Driver {
         let mut virt = base;
         for (index, pages) in fragments.iter().enumerate() {
             let bus = self.free_block;
-            // Blocks are aligned to their size, and not contiguous.
+            // Blocks are aligned to their size, but not contiguous.
             self.free_block += CHUNK;
             let at = 16 * (index ^ 1);
             put64(&mut inbox, at, virt);

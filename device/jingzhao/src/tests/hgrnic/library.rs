@@ -21,7 +21,7 @@ pub(super) const READ: u8 = 0x10;
 pub(super) struct Caps {
     pub(super) service: u32,
     pub(super) max_wr: u32,
-    /// Maximum number of receives, or 0 for the same number as sends.
+    /// Maximum number of receives; 0 means the same number as for sends.
     pub(super) max_recv: u32,
     pub(super) max_recv_sges: usize,
     pub(super) max_inline: u32,
@@ -57,7 +57,7 @@ pub(super) struct Wr {
     pub(super) remote: Option<(u64, u32)>,
     /// Remote QPN and Q_Key.
     pub(super) to: Option<(u32, u32)>,
-    /// Address in the program's data region, and length.
+    /// Elements, each with an address in the program's data region and a length.
     pub(super) sges: Vec<(u64, u32)>,
     pub(super) inline: Option<Vec<u8>>,
     pub(super) fence: bool,

@@ -133,7 +133,7 @@ fn populated_ethernet(commands: &[Vec<u8>]) -> Driver {
     driver
 }
 
-/// Changes a few words. Most new words are small, so that they name other objects.
+/// Changes a few words. Most new words are small, so that they refer to other objects.
 fn mutate(random: &mut Random, input: &mut [u8]) {
     for _ in 0..random.below(4) {
         let at = 8 + random.below(input.len() - 8) / 4 * 4;
