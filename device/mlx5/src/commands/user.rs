@@ -32,7 +32,7 @@ use crate::steering::table::{Group, Table};
 use crate::umem::Umem;
 use crate::uses::Object;
 
-/// Checks whether a user context may create an object with the requested rights. Ownership is checked separately.
+/// Checks whether a user context may create the object that a command describes. Ownership is checked separately.
 ///
 /// # Errors
 /// Section 23.3: fails if the new object would give the user access to all of guest memory or to the port. Section
