@@ -100,14 +100,14 @@ impl JingZhao {
                 cx.monitor.forget_qps();
                 self.reset();
             }
-            // Section 1.5: init_done is read-only.
+            // Section 1.5: only a store with bit 0 set resets the device, and init_done is read-only.
             Some(Register::Reset | Register::InitDone) => {}
             None => cx.monitor.ignored_store(NO_REGISTER, Bar::Bar0.number(), offset),
         }
     }
 
-    /// Executes a command before the store that starts it returns, because the public driver then considers the command
-    /// complete (section 1.3).
+    /// Executes a command within the store that starts it. The public driver considers the command complete as soon as
+    /// that store returns (section 1.3).
     fn execute(&mut self, cx: &mut Context<'_>, pending: &PendingCommand) {
         let commands = CommandSet {
             name: |code| Op::from_code(code).map(Op::name),

@@ -138,7 +138,7 @@ impl EventQueue {
         self.mask
     }
 
-    /// Returns whether events have been lost and the overflow event has not been written yet.
+    /// Returns whether events have been lost but the overflow event has not been written yet.
     pub fn overflowed(&self) -> bool {
         self.ring.overflowed()
     }
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!([entry(&mem, 0), entry(&mem, 1)], [Some(Eqe::EqOverflow), Some(other)]);
         (0..2).for_each(|slot| reap(&mem, slot));
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
-        assert_eq!(entry(&mem, 0), Some(EVENT), "announced once");
+        assert_eq!(entry(&mem, 0), Some(EVENT), "the overflow is reported only once");
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(entry(&mem, 0), Some(Eqe::EqOverflow));
         reap(&mem, 1);
         assert_eq!(eq.push(&EVENT, &mem), Ok(Some(9)));
-        assert_eq!(entry(&mem, 1), Some(Eqe::EqOverflow), "the event behind the first one was lost, too");
+        assert_eq!(entry(&mem, 1), Some(Eqe::EqOverflow), "the last event was lost as well");
     }
 
     #[test]

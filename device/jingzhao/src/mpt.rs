@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_based_flag_makes_addresses_offsets_into_region() {
+    fn zero_based_region_is_addressed_by_offset() {
         let mpt = Mpt::parse(&USER).unwrap();
         let zero_based = Mpt { flags: mpt.flags | MptFlags::ZERO_BASED, ..mpt };
         assert_eq!(region(&zero_based).origin, Origin::Start);

@@ -31,7 +31,7 @@ use super::send_queue::{FetchedWqe, SendQueue, Sender};
 /// J-48): the public driver sets it to 2048 bytes for UD QPs, whose messages can be 4096 bytes long.
 const MAX_MESSAGE: u32 = 1 << 31;
 
-/// A QP outside RESET.
+/// A QP that is not in RESET.
 #[derive(Debug)]
 pub struct QueuePair {
     /// QPN, including the high bits that software uses.
@@ -120,8 +120,8 @@ pub fn modification(transition: Transition, key: &KeyQpc, attrs: QpAttrs, mailbo
     }
 }
 
-/// Returns the attributes for the engine: the context fields that its units read. They are passed with each command
-/// instead of with each packet, since only commands change them.
+/// Returns the attributes for the engine: the context fields that its units read. Only commands change them, so they
+/// are passed with each command instead of with each packet.
 pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Options) -> QpAttrs {
     let (sst, cst, rst): (RdQpSst, RdCqCst, RdQpRst) = (key.read(), key.read(), key.read());
     let rnr_timer = match rst.rnr_timer {

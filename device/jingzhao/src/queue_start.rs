@@ -1,4 +1,4 @@
-//! Start of a completion or event queue within its region.
+//! The start of a completion or event queue within its region.
 
 use card::memory::queue::QueueMemory;
 use hcr::entry_ring::LEN;
@@ -39,7 +39,7 @@ mod tests {
         assert_eq!([found(ADDRESS, ADDRESS), found(ADDRESS, 0)], [Some(0), Some(0)]);
         assert_eq!([found(ADDRESS, ADDRESS + 64), found(ADDRESS, 64)], [Some(64), Some(64)]);
         assert_eq!([found(0, 0), found(0, 64)], [Some(0), Some(64)]);
-        assert_eq!(found(32, 64), Some(32), "either would do: it is an address");
+        assert_eq!(found(32, 64), Some(32), "a start that fits both is taken as an address");
     }
 
     #[test]
@@ -48,7 +48,7 @@ mod tests {
         for start in [65, ADDRESS - 1, ADDRESS + 65, u64::MAX] {
             assert_eq!(found(ADDRESS, start), None, "{start:#x}");
         }
-        assert_eq!(offset(0, 3, KEY, &Region::new(4 * LEN)), None, "longer than the region");
-        assert_eq!(offset(0, 0, Lkey::new(1), &Region::new(4 * LEN)), None, "no such region");
+        assert_eq!(offset(0, 3, KEY, &Region::new(4 * LEN)), None, "the queue is longer than the region");
+        assert_eq!(offset(0, 0, Lkey::new(1), &Region::new(4 * LEN)), None, "no region has this key");
     }
 }

@@ -49,8 +49,8 @@ use super::options::QueueOptions;
 use super::ring::Ring;
 use super::send_queue::sge;
 
-/// Time for which the list of a slot must not change before it counts as complete. It is longer than a virtual CPU is
-/// usually preempted.
+/// How long the list of a slot must stay unchanged before it counts as complete. A virtual CPU is rarely preempted for
+/// this long.
 const SETTLE_TIME: Duration = Duration::from_millis(250);
 
 /// Number of times that a slot is read again if its list may be incomplete. The device cannot sleep here. 64 reads take
@@ -63,8 +63,8 @@ const FIRST_DATA_UNIT: u32 = 16;
 /// Log2 of the maximum slot size. QPs with larger slots cannot enter RTR.
 const MAX_LOG_SLOT: u8 = 12;
 
-/// Maximum number of bytes that one command fills with [`UNTOUCHED`]. Filling them takes milliseconds. The number
-/// equals the length of the longest queue of the public user library: 2^15 slots of 512 bytes.
+/// Maximum number of bytes that one command fills with [`UNTOUCHED`]. Filling them takes milliseconds. The longest
+/// queue of the public user library has this length: 2^15 slots of 512 bytes.
 const MAX_PREPARED: u32 = 16 << 20;
 
 /// Log2 of the number of bytes filled per write. A write fills at least one slot.
@@ -125,7 +125,7 @@ impl RecvQueue {
         }
     }
 
-    /// Discards the buffer and the position, at RST2INIT or at a transition to RESET.
+    /// Discards the buffer and the position. Called at RST2INIT and at a transition to RESET.
     pub fn reset(&mut self) {
         *self = Self::new(self.options);
     }
@@ -158,9 +158,9 @@ impl RecvQueue {
         }
     }
 
-    /// Marks all slots as free and untouched, which discards receives from an earlier use of the QP. Called at
-    /// RST2INIT, because software may post receives as soon as the QP is in INIT. If slots without the valid bit may be
-    /// posted, nothing is written, because software that does not use the bit may rely on the contents of its slots.
+    /// Marks all slots as free and untouched. This discards receives from an earlier use of the QP. Called at RST2INIT,
+    /// because software may post receives as soon as the QP is in INIT. If slots without the valid bit may be posted,
+    /// nothing is written, because software that does not use the bit may rely on the contents of its slots.
     pub fn prepare(&mut self, mem: &impl QueueMemory) {
         let (slots, log_slot) = (self.ring.slots(), self.ring.log_slot());
         let whole = slots.checked_shl(log_slot.into()).filter(|bytes| *bytes <= MAX_PREPARED);
@@ -203,8 +203,8 @@ impl RecvQueue {
         self.unchanged_since.map(|(_, since)| since + SETTLE_TIME)
     }
 
-    /// Inspects the next slot, so that its settle time starts before a message arrives. Returns whether the queue must
-    /// be polled again because the maximum list length is still unknown.
+    /// Inspects the next slot so that its settle time can start before a message arrives. Returns whether the queue
+    /// must be polled again because the maximum list length is still unknown.
     pub fn watch(&mut self, now: Instant, mem: &impl QueueMemory) -> bool {
         if !self.needs_watching() {
             return false;
@@ -366,12 +366,12 @@ impl RecvQueue {
     /// Returns whether software has started to write the slot that follows the next one.
     fn following_slot_is_started(&self, mem: &impl QueueMemory) -> Result<bool, AccessError> {
         let slots = self.ring.slots();
-        let behind = if self.slot + 1 < slots { self.slot + 1 } else { 0 };
-        if behind == self.slot {
+        let following = if self.slot + 1 < slots { self.slot + 1 } else { 0 };
+        if following == self.slot {
             return Ok(false);
         }
         let mut head = [0; 2 * GRANULE];
-        self.ring.read(mem, self.at(behind), &mut head)?;
+        self.ring.read(mem, self.at(following), &mut head)?;
         let first = &head[GRANULE..];
         // When the library links a slot to the next receive, it sets the slot's valid bit again, even if the slot has
         // already been consumed. The bit alone is therefore not enough.

@@ -40,7 +40,7 @@ use super::qp::QueuePair;
 use super::recv_watch::RecvWatch;
 use super::send_queue::DoorbellPool;
 
-/// Maximum number of QPs outside RESET. This is twice the number in the public driver's profile.
+/// Maximum number of QPs that are not in RESET. This is twice the number in the public driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 /// Maximum number of valid CQs.
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
@@ -81,7 +81,7 @@ impl DeviceState {
 pub struct Resources {
     pub ctx: CtxMgt,
     pub regions: Regions,
-    /// QPs outside RESET, by index.
+    /// QPs that are not in RESET, by index.
     pub qps: SparseTable<Box<QueuePair>>,
     /// Valid CQs, by index.
     pub cqs: SparseTable<Box<CompletionQueue>>,
@@ -95,7 +95,7 @@ pub struct Resources {
 /// VirtToPhys: memory regions and their pages.
 #[derive(Debug)]
 pub struct Regions {
-    /// ICM pages of MPT and MTT.
+    /// ICM pages of the MPT and the MTT.
     pub icm: PageMap,
     pub mpt: Table,
     pub keys: KeyTable,
@@ -117,7 +117,7 @@ impl Resources {
         }
     }
 
-    /// Returns a QP outside RESET.
+    /// Returns a QP, or `None` if it is in RESET.
     pub fn qp(&self, qpn: Qpn) -> Option<&QueuePair> {
         self.qps.get(self.ctx.qp_index(qpn)).map(|qp| &**qp)
     }

@@ -66,9 +66,9 @@ impl Ring {
 }
 
 /// Returns the effective length of a queue in bytes. The kernel driver writes the unrounded length to the context,
-/// whereas the user library allocates a queue whose length is rounded up to a power of two (J-08). The effective length
-/// of a user queue is therefore that of its memory region, provided that it is a power of two and at least the length
-/// in the context.
+/// whereas the user library allocates a queue whose length is rounded up to a power of two (J-08). A user queue
+/// therefore has the length of its memory region, if that length is a power of two and at least the length in the
+/// context.
 fn effective_len(len: u32, key: Lkey, usr_page: u32, options: &QueueOptions, mem: &impl QueueMemory) -> u32 {
     let of_user = usr_page != 0 && options.queue_len_from_region && len != 0;
     let region =
@@ -93,10 +93,22 @@ mod tests {
         let mem = Region::new(1024);
         assert_eq!(Ring::of_send(&sst(1, 640), &options, &mem).bytes(), 1024);
         assert_eq!(Ring::of_send(&sst(1, 640), &options, &mem).slots(), 8);
-        assert_eq!(Ring::of_send(&sst(0, 640), &options, &mem).bytes(), 640, "a kernel QP");
-        assert_eq!(Ring::of_send(&sst(1, 2048), &options, &mem).bytes(), 2048, "a short region");
-        assert_eq!(Ring::of_send(&sst(1, 0), &options, &mem).bytes(), 0, "no queue");
-        assert_eq!(Ring::of_send(&sst(1, 640), &options, &Region::new(1000)).bytes(), 640, "an odd region");
+        assert_eq!(
+            Ring::of_send(&sst(0, 640), &options, &mem).bytes(),
+            640,
+            "a kernel QP keeps the length in its context"
+        );
+        assert_eq!(
+            Ring::of_send(&sst(1, 2048), &options, &mem).bytes(),
+            2048,
+            "the region is shorter than the queue"
+        );
+        assert_eq!(Ring::of_send(&sst(1, 0), &options, &mem).bytes(), 0, "a length of 0 is not enlarged");
+        assert_eq!(
+            Ring::of_send(&sst(1, 640), &options, &Region::new(1000)).bytes(),
+            640,
+            "the region length is not a power of two"
+        );
         let strict = QueueOptions { queue_len_from_region: false, ..options };
         assert_eq!(Ring::of_send(&sst(1, 640), &strict, &mem).bytes(), 640);
     }

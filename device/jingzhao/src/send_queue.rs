@@ -138,7 +138,7 @@ impl SendQueue {
         }
     }
 
-    /// Discards the buffer and the doorbells, at RST2INIT or at a transition to RESET.
+    /// Discards the buffer and the doorbells. Called at RST2INIT and at a transition to RESET.
     pub fn reset(&mut self) {
         *self = Self::new(self.options);
     }
@@ -159,8 +159,7 @@ impl SendQueue {
         pool: &DoorbellPool,
     ) -> Result<(), DoorbellOverflowError> {
         let slots = self.ring.slots();
-        // At most MAX_DOORBELLS of 12 bytes are stored per QP, regardless of the number of doorbells that the guest
-        // rings.
+        // Each QP stores at most MAX_DOORBELLS doorbells of 12 bytes, however many the guest rings.
         if self.doorbells.len() >= MAX_DOORBELLS.min(slots as usize) {
             return Err(DoorbellOverflowError::Queue { slots });
         }
@@ -254,13 +253,13 @@ impl SendQueue {
         loop {
             let entry = self.begin_chain()?;
             let run = std::mem::take(&mut self.linked_run);
-            let behind = self.slots_to_expected(entry.position);
-            if !self.options.late_link || !(1..=run).contains(&behind) {
+            let distance = self.slots_to_expected(entry.position);
+            if !self.options.late_link || !(1..=run).contains(&distance) {
                 // Doorbells arrive in slot order, so no later doorbell can be for a WQE that was executed through these
                 // links.
                 return Some(entry);
             }
-            self.linked_run = behind - 1;
+            self.linked_run = distance - 1;
         }
     }
 
@@ -298,15 +297,15 @@ impl SendQueue {
     fn follow(&mut self, sst: &RdQpSst, mem: &impl QueueMemory, entry: Entry, next: &NextUnit) {
         let ring = &self.ring;
         let slot = 1u64.checked_shl(ring.log_slot().into()).unwrap_or(0);
-        let behind = (u64::from(entry.position) + slot).checked_rem(ring.bytes().into());
-        self.expected = behind.and_then(|offset| u32::try_from(offset).ok()).unwrap_or(0);
+        let end = (u64::from(entry.position) + slot).checked_rem(ring.bytes().into());
+        self.expected = end.and_then(|offset| u32::try_from(offset).ok()).unwrap_or(0);
 
         self.linked = next.link.and_then(|link| {
             let position = link.position(self.unit, ring.bytes())?;
             Some(Entry { position, opcode: link.opcode, size: link.size, fence: link.fence })
         });
         if next.link.is_some() && self.options.clear_links && sst.usr_page != 0 {
-            // J-12: if the queue cannot be written, its stale links stay, as on a device that does not clear them.
+            // J-12: if the queue cannot be written, its stale links remain, as on a device that does not clear them.
             let _ = ring.patch(mem, entry.position, &[0; 8]);
         }
     }

@@ -9,8 +9,9 @@
 //! valgrind --tool=callgrind --toggle-collect='message::sender' target/release/deps/message-<hash> write 16
 //! ```
 //!
-//! The arguments are the operation (`write` or `send`) and the number of QPs (1 to 64). The number of instructions per
-//! message is the number collected, divided by the number of messages printed.
+//! The arguments are the operation (`write` or `send`) and the number of QPs (1 to 64). To get the number of
+//! instructions per message, divide the number of instructions collected by the number of messages that the benchmark
+//! prints.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -169,7 +170,7 @@ impl Node {
         self.key = MkeyNumber::parse(&output(&created)).index.key(context.key);
     }
 
-    /// Creates a QP that is connected to the same QP of the device with LID `peer`.
+    /// Creates a QP and connects it to the QP with the same number on the device with LID `peer`.
     fn connect(&mut self, peer: u16) {
         let number = self.qps.len() as u64;
         let context = QpContext {
@@ -220,7 +221,7 @@ impl Node {
     /// Posts a batch of requests. Returns the doorbell.
     fn post_sends(&mut self, number: usize, opcode: Opcode) -> [u8; 8] {
         let data = smallvec![DataItem::Pointer(self.data())];
-        // Both devices have the same keys, so the device's own key also names the peer's region.
+        // Both devices have the same keys, so the device's own key is also the key of the peer's region.
         let remote = RemoteSegment { va: Va::new(DATA_VA + 0x1000), rkey: Rkey::new(self.key) };
         let operation = if opcode == Opcode::Write { Operation::Write(remote) } else { Operation::Send };
         let qp = &mut self.qps[number];

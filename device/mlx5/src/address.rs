@@ -99,7 +99,7 @@ impl Resolver<'_> {
                     traffic_class: to.traffic_class,
                     flow_label: to.flow_label,
                     hop_limit: to.hop_limit,
-                    // The service level is one bit to the left of the VLAN priority.
+                    // The VLAN priority is in the upper three bits of the service level.
                     priority: to.service_level >> 1,
                     udp_port: to.lid.get(),
                 };

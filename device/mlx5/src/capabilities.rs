@@ -11,7 +11,7 @@ use super::limits::ROCE_GIDS;
 use super::options::{Options, Port};
 
 /// Types whose areas are all zero: on-demand paging, quality of service, device memory, and the second area of general
-/// capabilities. Programs query these types to find out that the device lacks the features.
+/// capabilities. Programs that query them learn that the device lacks these features.
 const ABSENT: [u16; 4] = [2, 0xc, 0xf, 0x20];
 
 #[derive(Debug)]

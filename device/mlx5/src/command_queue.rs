@@ -160,7 +160,7 @@ impl Chain {
     /// Returns the current block's address. Fails if the chain has ended or the address is misaligned.
     fn aligned(&self) -> Result<Iova, Undelivered> {
         match self.next.get() {
-            // An address of 0 marks the end of a chain.
+            // An address of 0 ends the chain, so the block is missing.
             at if at == 0 || !at.is_multiple_of(BLOCK_ALIGN) => Err(self.inaccessible()),
             at => Ok(Iova::new(at)),
         }

@@ -214,7 +214,7 @@ impl Resources {
         }
     }
 
-    /// Reports the SRQs that fell below their limit in this turn of the worker thread.
+    /// Reports the SRQs that fell below their limit in this turn of the event loop.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));

@@ -211,8 +211,8 @@ impl CompletionQueue {
     /// event at the returned time.
     #[must_use]
     pub fn arm(&mut self, arm: &ArmCq) -> Option<EventTime> {
-        // Section 9.2: software has not received the event for this number yet. A program that arms in a loop would
-        // otherwise fill the EQ, which it shares with other programs.
+        // Section 9.2: software has not received the event for this sequence number yet, so the request has no effect.
+        // Otherwise, a program that arms in a loop would fill the EQ, which it shares with other programs.
         if self.answered == Some(arm.sequence) {
             return None;
         }
@@ -300,8 +300,8 @@ impl CompletionQueue {
         self.ring.write(self.producer, self.size, cqe, dma).map_err(|_| Fault::Access)
     }
 
-    /// Returns whether the ring has a free entry. Reads the doorbell record only if the ring is full by the last known
-    /// consumer index.
+    /// Returns whether the ring has a free entry. Reads the doorbell record only if the ring is full according to the
+    /// last known consumer index.
     fn has_room(&mut self, dma: &GuestMemory) -> bool {
         if self.unread() >= self.ring.entries()
             && let Some(consumer) = self.recorded(dma)
@@ -436,7 +436,7 @@ mod tests {
         assert_eq!(queue.arm(&arm(0, false)), None);
         assert_eq!(queue.push(&sent(0), &dma), Ok(Some(EventTime::Now)));
         queue.disarm();
-        assert_eq!(queue.push(&sent(1), &dma), Ok(None), "one event per arming");
+        assert_eq!(queue.push(&sent(1), &dma), Ok(None), "each arm request raises only one event");
         assert_eq!(queue.arm(&arm(1, false)), Some(EventTime::Now), "entry 1 is unread");
         assert_eq!(queue.arm(&arm(2, false)), None);
     }
@@ -462,7 +462,7 @@ mod tests {
         assert_eq!(queue.push(&sent(0), &dma), Ok(Some(EventTime::Now)));
         queue.disarm();
         queue.event_written(0);
-        assert_eq!(queue.arm(&numbered(0)), None, "the event for this number is on its way");
+        assert_eq!(queue.arm(&numbered(0)), None, "software has not received the event yet");
         assert_eq!(queue.push(&sent(1), &dma), Ok(None));
         assert_eq!(queue.arm(&numbered(1)), Some(EventTime::Now), "software has received the event");
         queue.event_written(1);

@@ -1,4 +1,4 @@
-//! Counts events of QPs in the Q counter sets that the QPs name.
+//! Counts the events of QPs in their Q counter sets.
 //!
 //! # Spec
 //! mlx5 interface, section 17.2.
@@ -9,8 +9,8 @@ use protocol::ids::Qpn;
 
 use super::resources::Resources;
 
-/// Consecutive requests of one kind that a QP's responder has executed, and that have not been added to a counter set
-/// yet. They are added together, because the look-ups of the QP and its counter set cost more than counting.
+/// Consecutive requests of one kind that a QP's responder has executed but that have not yet been added to a counter
+/// set. They are added together, because looking up the QP and its counter set costs more than counting.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecutedRequests {
     qpn: Qpn,
@@ -19,7 +19,7 @@ pub struct ExecutedRequests {
 }
 
 impl Resources {
-    /// Increments a counter of the set that a QP names, if it names one.
+    /// Increments a counter in a QP's counter set, if the QP has one.
     fn count(&mut self, qpn: Qpn, counter: impl FnOnce(&mut QCounters) -> &mut u32) {
         self.add(qpn, 1, |counters| Some(counter(counters)));
     }
@@ -63,7 +63,7 @@ impl Resources {
         match reason {
             DropReason::NoReceive => self.count(qpn, |counters| &mut counters.out_of_buffer),
             DropReason::OutOfSequence => self.count(qpn, |counters| &mut counters.out_of_sequence),
-            // The duplicate of a request that is no longer in the responder's history.
+            // A stale duplicate repeats a request that is no longer in the responder's history.
             DropReason::StaleDuplicate => self.count(qpn, |counters| &mut counters.duplicate_request),
             _ => {}
         }

@@ -194,8 +194,8 @@ impl Mlx5 {
         self.function.resources().and_then(|resources| resources.taker(EventMask::COMMAND))
     }
 
-    /// Raises a command event if the EQ for command events is the same before and after the command, because the driver
-    /// polls for the completion of the commands that create and destroy this EQ (section 20, M-7).
+    /// Raises a command event, unless the command has created or destroyed the EQ for command events. The driver polls
+    /// for the completion of these two commands (section 20, M-7).
     fn complete(&mut self, cx: &mut Context<'_>, slot: usize, before: Option<Eqn>) {
         if before.is_some()
             && before == self.command_eq()

@@ -218,7 +218,11 @@ mod tests {
         let bytes = arm.emit();
         assert_eq!(doorbells.store(PAGE_16, 0x20, &bytes), Ok(Some(Doorbell::ArmCq(arm))));
         assert_eq!(doorbells.store(PAGE_16, 0x20, &bytes[..4]), Ok(None));
-        assert_eq!(doorbells.store(UarIndex::new(17), 0x24, &bytes[4..]), Ok(None), "another process");
+        assert_eq!(
+            doorbells.store(UarIndex::new(17), 0x24, &bytes[4..]),
+            Ok(None),
+            "a different page has no first half"
+        );
         assert_eq!(doorbells.store(PAGE_16, 0x24, &bytes[4..]), Ok(Some(Doorbell::ArmCq(arm))));
         assert_eq!(doorbells.store(PAGE_16, 0x24, &bytes[4..]), Ok(None));
     }

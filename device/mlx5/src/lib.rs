@@ -3,13 +3,12 @@
 //!
 //! [`Mlx5`] decodes accesses to BAR0. On a store to the command doorbell, it fetches commands from the slots of the
 //! [`command_queue`] and executes them ([`commands`]) on the [`function`]. A store to a UAR page is a [`doorbell`]. If
-//! UAR pages are mapped into the guest, the device polls doorbell records instead ([`mapped`]).
-//! Events become entries of event queues ([`events`]). Contexts are kept in the device. Only queues and doorbell
-//! records are in guest memory.
+//! UAR pages are mapped into the guest, the device polls doorbell records instead ([`mapped`]). Events become entries
+//! of event queues ([`events`]). Contexts are kept in the device. Only queues and doorbell records are in guest memory.
 //!
 //! The engine fetches work requests through the [`host`], which converts them ([`work`]). Completions from the engine
 //! become CQEs ([`completion`]). Work requests that change memory keys are executed in this crate ([`umr`]) instead of
-//! the engine.
+//! in the engine.
 //!
 //! # Spec
 //! The mlx5 interface is described in `protocol/interfaces/mlx5.md`. Each file cites the sections that it implements.

@@ -2,9 +2,8 @@
 //!
 //! A doorbell in a mapped page is a word in memory, which the device finds later. The doorbell of another queue may
 //! have overwritten it by then. A word therefore shows only that software has used the page. The device polls the
-//! doorbell records of all queues of the page that share the word, first that of the queue that the word names. It acts
-//! on the records alone. The contents of BlueFlame registers are not needed either, because the WQE is in the queue
-//! too.
+//! doorbell records of all queues of the page that share the word, starting with the queue that the word names. It acts
+//! only on the records. The contents of BlueFlame registers are not needed either, because the WQE is in the queue too.
 //!
 //! No doorbell is lost:
 //! - Software writes the WQE, then the record, then the doorbell. The device takes the word with acquire ordering
@@ -12,15 +11,15 @@
 //!   device reads too early belongs to a doorbell that is not stored yet, so a later poll finds that doorbell.
 //! - A doorbell that overwrites an earlier one was stored after the record of the earlier one was written. The device
 //!   polls that record too, because it polls all queues that share the word.
-//! - A send counter announces requests if it differs from the counter that the device has learned. Neither depends on
-//!   how many doorbells the device has missed.
-//! - An arm request is a level. It raises an event at once if the CQ has a matching entry at or after its consumer
-//!   index, so an entry written between the request and the poll raises the event too.
+//! - A send counter announces requests if it differs from the counter that the device read last. Neither counter
+//!   depends on how many doorbells the device has missed.
+//! - An arm request acts as a level, not as an edge. It raises an event at once if the CQ has a matching entry at or
+//!   after its consumer index, so an entry written between the request and the poll raises the event too.
 //! - An arm request that equals the last one needs no action. Its sequence number counts the events that software has
 //!   received. The number is the same, so either the CQ is still armed, or software has not received the event yet.
 //!
 //! No event is raised without an arm request. The record of a CQ that was never armed is all zeros, like the first arm
-//! request for any completion. CREATE_CQ marks the record, so that the device can tell them apart.
+//! request for any completion. CREATE_CQ therefore marks the record, so that the device can tell the two apart.
 //!
 //! # Spec
 //! mlx5 interface, sections 7.2 to 7.4 and 9.2.
@@ -63,14 +62,14 @@ pub fn words(queues: &PolledQueues, words: &mut Vec<u64>) {
 }
 
 impl Resources {
-    /// Starts to poll the doorbell record of a new queue, if the queue's UAR page is mapped.
+    /// Starts polling the doorbell record of a new queue, if the queue's UAR page is mapped.
     pub fn poll_queue(&mut self, page: UarIndex, word: Word, number: u32) {
         if self.uars.is_mapped(page) {
             self.polled.add((page, word), number);
         }
     }
 
-    /// Handles a word that was found in a mapped page.
+    /// Handles a doorbell found in a mapped page.
     pub fn handle_mapped_doorbell(&mut self, cx: &mut Context<'_>, page: UarIndex, doorbell: &Doorbell) {
         let (word, number, own) = match *doorbell {
             Doorbell::ArmCq(arm) => {
@@ -148,7 +147,8 @@ impl Resources {
     fn poll_qp_record(&mut self, cx: &mut Context<'_>, qpn: Qpn) -> Advance {
         self.observe(cx.engine, qpn);
         let Some(qp) = self.qps.get_mut(qpn.get()) else { return Advance::Nothing };
-        // Software posts nothing before RTS. Until then, the record may still contain the counter from before a reset.
+        // Software posts nothing before RTS. Until then, the record is ignored, because it may still contain the
+        // counter from before a reset.
         if !matches!(
             qp.context.state(),
             Some(QpState::Rts | QpState::SqError | QpState::SqDrain | QpState::Error)

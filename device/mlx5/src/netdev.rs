@@ -36,7 +36,7 @@ use self::tir::Tir;
 use super::limits::{first, netdev as limits};
 use super::numbered::Numbered;
 
-/// SQs and RQs share one number space, so that doorbells and events name them unambiguously.
+/// SQs and RQs share one number space, so that doorbells and events identify them unambiguously.
 #[derive(Debug)]
 pub enum Queue {
     Send(Box<Sq>),

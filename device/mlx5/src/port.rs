@@ -112,7 +112,7 @@ impl EthernetPort {
         usize::from(self.mtu.saturating_sub(FCS_LEN))
     }
 
-    /// Returns whether the driver has set neither the port nor the vport down.
+    /// Returns true unless the driver has set the port or the vport down.
     pub fn is_enabled(&self) -> bool {
         self.enabled && self.admin != AdminState::Down
     }
@@ -128,8 +128,8 @@ impl EthernetPort {
 }
 
 impl Resources {
-    /// Brings the link up or down, as the driver has set the port and its vport. Section 15.1: the driver queries the
-    /// state of the vport when it receives the event.
+    /// Brings the link up or down to match the states that the driver has set for the port and its vport. Section 15.1:
+    /// a change raises an event, after which the driver queries the state of the vport.
     pub fn update_link(&mut self, cx: &mut Context<'_>) {
         let Some(port) = self.port.ethernet() else { return };
         let enabled = port.is_enabled();
@@ -146,7 +146,7 @@ impl Resources {
     }
 }
 
-/// Drops the settings that a driver has made on the fabric port of an Ethernet port.
+/// Reverts the settings that a driver has made on the fabric port of an Ethernet port.
 pub fn release(port: &mut FabricPort) {
     port.reset();
     port.set_link(Link { enabled: true, ..port.link() });

@@ -1,8 +1,8 @@
 //! Quotas of DevX user contexts. All programs of a guest share the device's objects with the kernel. The device
-//! therefore limits the number of scarce objects that one program can own, and that all programs together can own.
+//! therefore limits how many scarce objects one program can own, and how many all programs together can own.
 //!
-//! Objects that every verbs program creates have no quota, because a program may rely on the maximum numbers that the
-//! device reports: QPs, CQs, SRQs, PDs, XRC domains and UAR pages.
+//! QPs, CQs, SRQs, PDs, XRC domains and UAR pages have no quota. Verbs programs create these objects and may rely on
+//! the maximum numbers that the device reports.
 //!
 //! # Spec
 //! mlx5 interface, section 23.1.

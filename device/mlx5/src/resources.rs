@@ -83,7 +83,7 @@ pub struct Resources {
     ///
     /// Bound: each queue with a doorbell occurs once, in the slot of its UAR page.
     pub polled: PolledQueues,
-    /// SRQs that fell below their limit in this turn of the worker thread.
+    /// SRQs that fell below their limit in this turn of the event loop.
     ///
     /// Bound: each command that arms a limit adds at most one entry.
     pub low_srqs: Vec<Srqn>,
@@ -100,8 +100,8 @@ pub struct Resources {
     pub umems: Numbered<Umem>,
 }
 
-/// Returns an empty table of QPs. Section 20, M-22: the doorbells of an Ethernet port name QPs, SQs and RQs alike, so
-/// QPs do not use the numbers of SQs and RQs.
+/// Returns an empty table of QPs. Section 20, M-22: on an Ethernet port, doorbells identify QPs, SQs and RQs in the
+/// same way, so QPs do not use the numbers of SQs and RQs.
 pub fn qp_numbers<T>(setup: &Setup) -> Numbered<T> {
     // QP numbers are below `1 << log_max_qps`, because the engine uses the low bits of the number as its table index.
     let last = (1 << setup.options.limits.caps().log_max_qps) - 1;

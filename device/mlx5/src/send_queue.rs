@@ -66,7 +66,8 @@ pub struct FetchedWqe<'a> {
 /// Buffer with copies of posted blocks. Software must not modify a posted WQE (section 7.3), so a WQE can be copied
 /// long before it is executed.
 ///
-/// Several send queues can share one `PostedBlocks`. Each copy replaces the blocks of the queue that copied before.
+/// Several send queues can share one `PostedBlocks`. A copy replaces all blocks of the previous copy, whichever queue
+/// made that copy.
 #[derive(Debug, Default)]
 pub struct PostedBlocks {
     /// Incremented by each copy. A send queue compares it with the version of its own last copy.
@@ -103,7 +104,7 @@ pub struct SendQueue {
     /// Number of blocks whose WQEs have completed, modulo 2^16. Strict mode checks that software does not reuse the
     /// blocks of WQEs that have not completed.
     completed: u16,
-    /// The last implausible producer counter that a poll found. A poll reports each such counter once.
+    /// The last implausible producer counter that a poll found. Such a counter is reported only once.
     rejected: Option<u16>,
 }
 
@@ -152,7 +153,7 @@ impl SendQueue {
         self.counters.learn(posted, self.blocks)
     }
 
-    /// Like [`SendQueue::learn`], but for a polled doorbell record, whose counter may not have changed.
+    /// Like [`SendQueue::learn`], but for a polled doorbell record, whose counter may be unchanged.
     pub fn poll(&mut self, posted: u16) -> Advance {
         if posted == self.counters.posted() {
             return Advance::Nothing;
@@ -214,7 +215,7 @@ impl SendQueue {
         posted: &mut PostedBlocks,
     ) {
         self.copied = posted.replace(index);
-        // The queue may wrap around to its start.
+        // The blocks may wrap around to the start of the queue.
         let to_end = self.blocks - (u32::from(index) & self.blocks.saturating_sub(1));
         let before_wrap = u32::from(count).min(to_end) as usize * BLOCK;
         posted.bytes.resize(usize::from(count) * BLOCK, 0);
@@ -439,11 +440,11 @@ mod tests {
         let (mut queue, _) = queue();
         queue.counters.taken = 9;
         queue.complete(SendTag::new().with_index(2).with_size(9));
-        assert_eq!(queue.completed(), 5, "nine units are three blocks");
+        assert_eq!(queue.completed(), 5, "nine units occupy three blocks");
         queue.complete(SendTag::new().with_index(5));
         assert_eq!(queue.completed(), 6);
         queue.complete(SendTag::new().with_index(6).with_size(63));
-        assert_eq!(queue.completed(), 9, "only three blocks were taken");
+        assert_eq!(queue.completed(), 9, "only consumed blocks are counted");
         queue.clear();
         assert_eq!(queue.completed(), 0);
     }

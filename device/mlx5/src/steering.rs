@@ -1,11 +1,11 @@
 //! Flow tables, which decide where received frames go.
 //!
-//! A frame enters the root table. In each table, the entry with the lowest index that matches the frame decides.
-//! Entries with the same mask form a group, which finds the entry of a frame with one look-up. A frame that matches no
-//! entry goes to the miss table or is dropped.
+//! A frame enters the root table. In each table, the matching entry with the lowest index determines what happens to
+//! the frame. Entries with the same mask form a group, so one look-up per group finds the entry for a frame. A frame
+//! that matches no entry goes to the miss table or is dropped.
 //!
-//! Frames go only to tables of higher levels, so that loops cannot be built. All tables are bounded
-//! ([`limits::flow`](crate::limits::flow)), and the heading of [`crate::resources`] shows their memory.
+//! A table forwards frames only to tables of higher levels, so loops are impossible. All tables are bounded
+//! ([`limits::flow`](crate::limits::flow)); the documentation of [`crate::resources`] lists their memory.
 //!
 //! # Spec
 //! mlx5 interface, section 16.4.

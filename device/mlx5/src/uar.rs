@@ -1,9 +1,9 @@
 //! UAR pages by number. Pages whose doorbells are mapped into the guest have a separate range of numbers.
 //!
-//! The VMM maps a fixed range of BAR0 when it creates the device, long before software allocates a page. The number of a
-//! page therefore determines whether stores to it trap. EQs need pages that trap, because EQ doorbells have no doorbell
-//! record. Software allocates the page of its EQs before it creates any EQ, so the device allocates pages that trap until
-//! an EQ exists.
+//! The VMM maps a fixed range of BAR0 when it creates the device, long before software allocates a page. The number of
+//! a page therefore determines whether stores to it trap. EQs need pages that trap, because EQ doorbells have no
+//! doorbell record. Software allocates the page of its EQs before it creates any EQ, so until an EQ exists, the device
+//! allocates pages that trap.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.2 and 7.4.

@@ -54,7 +54,7 @@ impl Umem {
         self.pages.len()
     }
 
-    /// Returns `len` bytes of the memory, or `None` if they are not in the memory.
+    /// Returns `len` bytes of the memory, or `None` if they are not all in the memory.
     pub fn part(&self, offset: u64, len: u64) -> Option<Part<'_>> {
         offset.checked_add(len).filter(|end| *end <= self.len)?;
         let first = self.start + offset;
@@ -76,7 +76,8 @@ impl Umem {
     }
 }
 
-/// The user memories of a queue. `None` if the kernel has given the addresses itself.
+/// The user memories of a queue and of its doorbell record. A field is `None` if the kernel has specified the address
+/// itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Umems {
     pub queue: Option<UmemPlace>,
@@ -101,7 +102,7 @@ impl Resources {
         self.umems.get(umem.get()).ok_or_else(|| Check::Umem.rejects(umem.get()))
     }
 
-    /// Replaces the offset of a doorbell record in a user memory with its address.
+    /// Replaces the offset of a doorbell record in a user memory with the record's address.
     ///
     /// # Errors
     /// Fails if the record is not in the user memory.

@@ -88,7 +88,7 @@ impl Users {
         [self.owned.by(user, kind), self.owned.total(kind)]
     }
 
-    /// Returns the flow tables of all user contexts, with their owners. There are few, because a quota limits them.
+    /// Returns the flow tables of all user contexts, with their owners. A quota keeps their number small.
     pub fn flow_tables(&self) -> impl Iterator<Item = (FlowTableId, UserId)> {
         let tables = self.owners.range(Object::FlowTable(0)..=Object::FlowTable(u32::MAX));
         tables.filter_map(|(table, owner)| match owner {
@@ -114,10 +114,10 @@ mod tests {
     fn object_is_reachable_only_by_its_owner() {
         let mut users = Users::default();
         let [first, second] = [UserRights::empty(); 2].map(|rights| users.insert(rights).unwrap());
-        assert!(!users.may_refer(first, PD), "the kernel's");
+        assert!(!users.may_refer(first, PD), "the PD belongs to the kernel");
         users.set_owner(PD, User::Context(first));
         assert!(users.may_change(first, PD) && !users.may_refer(second, PD));
-        assert!(!users.may_refer(first, Object::Cq(1)), "another kind of object");
+        assert!(!users.may_refer(first, Object::Cq(1)), "CQ 1 is a different object");
         users.set_owner(PD, User::Shared);
         assert!(users.may_refer(second, PD) && !users.may_change(second, PD));
         users.set_owner(PD, User::Kernel);

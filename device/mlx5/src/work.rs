@@ -50,7 +50,8 @@ pub fn request(
             SendOp::FetchAdd { remote: remote(at), add: operands.swap_or_add }
         }
         (Operation::Umr(umr), _) => SendOp::Local(LocalOp {
-            // If the UMR requires the key to be free, no earlier request can be using the key.
+            // If the UMR requires the key to be free, no earlier request can be using the key, so the UMR need not
+            // wait.
             wait_for_older: !umr.control.check_free,
             token: token(taken.tag.index()),
         }),

@@ -69,6 +69,6 @@ mod tests {
         assert_eq!((counters.taken, counters.waiting()), (0, 3));
         counters.take(9);
         assert_eq!((counters.taken, counters.waiting()), (3, 0));
-        assert_eq!(counters.learn(2, 8), Err(TooMany), "never backwards");
+        assert_eq!(counters.learn(2, 8), Err(TooMany), "the counter never moves backwards");
     }
 }

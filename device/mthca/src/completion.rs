@@ -123,7 +123,7 @@ impl Resources {
                 self.report_srq(cx, srqn);
                 return;
             }
-            // This interface has no XRC.
+            // These events do not occur, because this interface has no XRC.
             AsyncEvent::InvalidXrceth(_)
             | AsyncEvent::XrcDomainViolation(_)
             | AsyncEvent::XrcSrqCatastrophic(_) => return,
@@ -134,8 +134,8 @@ impl Resources {
         self.raise(cx, &Eqe::Qp(qpn, event));
     }
 
-    /// Does the work deferred to the end of a turn of the worker thread: reports SRQs that have fallen below their
-    /// limit, and polls mapped doorbells. Returns whether more work is pending.
+    /// Does the work deferred to the end of a turn of the event loop: reports SRQs that have fallen below their limit,
+    /// and polls mapped doorbells. Returns whether more work is pending.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) -> bool {
         while let Some(srqn) = self.low_srqs.pop() {
             self.raise(cx, &Eqe::SrqLimit(srqn));

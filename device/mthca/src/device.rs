@@ -228,7 +228,7 @@ impl Frontend for Mthca {
         cx.monitor.check(|| strict::read(&mut self.strict, bar, offset, data.len()));
         match bar {
             Bar::Bar0 => words::read(offset, data, |word| self.read_register(word).to_be_bytes()),
-            // Doorbells are write-only.
+            // Doorbells are write-only, so they read as 0.
             _ => data.fill(0),
         }
     }

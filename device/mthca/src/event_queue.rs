@@ -116,7 +116,7 @@ impl EventQueue {
         self.interrupt
     }
 
-    /// Returns whether events have been lost and the overflow event has not been written yet.
+    /// Returns whether events have been lost but the overflow event has not been written yet.
     pub fn overflowed(&self) -> bool {
         self.events.overflowed()
     }

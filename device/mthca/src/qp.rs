@@ -41,7 +41,7 @@ pub struct QueuePair {
     /// Receive queue; unused if the QP has an SRQ.
     pub recv: RecvQueue,
     pub counters: QpCounters,
-    /// Producer counter of the latest doorbell, modulo 2^16, even if that doorbell was not accepted.
+    /// Producer counter of the latest doorbell, modulo 2^16, whether or not that doorbell was accepted.
     pub announced: u16,
 }
 

@@ -37,7 +37,7 @@ use super::regions::Regions;
 use super::srq::SharedReceiveQueue;
 use super::uar::UarQueues;
 
-/// Maximum number of QPs outside RESET. This is twice the number in the driver's profile.
+/// Maximum number of QPs that are not in RESET. This is twice the number in the driver's profile.
 const QPS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 const CQS: Capacity = Capacity { entries: 1 << 17, leaves: 1 << 16 };
 const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
@@ -45,7 +45,7 @@ const SRQS: Capacity = Capacity { entries: 1 << 16, leaves: 1 << 14 };
 /// State of the device. ICM is mapped before INIT_HCA, and unmapped after CLOSE_HCA.
 #[derive(Debug)]
 pub enum DeviceState {
-    /// The state before INIT_HCA or after CLOSE_HCA. Only ICM pages may be mapped.
+    /// The state before INIT_HCA or after CLOSE_HCA. The device has no objects, but ICM pages may be mapped.
     Closed(PageMap),
     Open(Box<Resources>),
 }
@@ -126,12 +126,12 @@ pub struct Resources {
     pub eqs: EventQueues,
     /// Valid CQs, by index.
     pub cqs: SparseTable<Box<CompletionQueue>>,
-    /// QPs outside RESET, by index.
+    /// QPs that are not in RESET, by index.
     pub qps: SparseTable<Box<QueuePair>>,
     /// Valid SRQs, by index.
     pub srqs: SparseTable<Box<SharedReceiveQueue>>,
     pub uar: UarQueues,
-    /// SRQs that have fallen below their limit in this turn of the worker thread. They are reported at the end of the
+    /// SRQs that have fallen below their limit in this turn of the event loop. They are reported at the end of the
     /// turn.
     pub low_srqs: Vec<Srqn>,
     pub groups: Groups,

@@ -22,7 +22,7 @@ use super::observed::Observed;
 use super::resources::Resources;
 use super::work_queue::Advance;
 
-/// A register in a UAR page. Each has its own set of queues.
+/// A register in a UAR page. Each register has its own set of queues.
 type UarSlot = (u32, UarRegister);
 
 pub type UarQueues = PollRounds<UarSlot>;
@@ -34,7 +34,7 @@ pub fn words(queues: &UarQueues, pages: u32, words: &mut Vec<u64>) {
 }
 
 impl Resources {
-    /// Handles a word that was found in a mapped page.
+    /// Handles a doorbell found in a mapped page.
     pub fn handle_mapped_doorbell(&mut self, cx: &mut Context<'_>, doorbell: &Doorbell) {
         let (place, index, of_page) = match *doorbell {
             Doorbell::Send { page, doorbell } => {
@@ -80,7 +80,8 @@ impl Resources {
     fn poll_send_record(&mut self, cx: &mut Context<'_>, index: u32) {
         let Self { layout, regions, qps, .. } = self;
         let Some(qp) = qps.get_mut(index) else { return };
-        // Software posts nothing before RTS. Until then, the record may still contain the counter of an earlier QP.
+        // Software posts nothing before RTS. Until then, the record is ignored, because it may still contain the
+        // counter of an earlier QP.
         let state = cx.engine.query_qp(qp.qpn).map(|live| live.state);
         let Some(State::Rts | State::Sqd | State::Sqe | State::Err) = state else { return };
         let record = regions.whole_record(layout, cx.dma, qp.qpc.page, qp.qpc.sq_record);

@@ -60,7 +60,7 @@ pub struct Counters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advance {
     More,
-    /// No new requests are posted, because the counter is unchanged or stale.
+    /// The counter is unchanged or stale, so no new requests are posted.
     Nothing,
     /// The counter is ignored, because it announces more requests than the queue has slots.
     TooMany,

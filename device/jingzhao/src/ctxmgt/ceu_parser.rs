@@ -35,7 +35,7 @@ impl CtxMgt {
     /// # Errors
     /// Fails if the page of the context is not mapped in ICM or not accessible by DMA.
     pub fn wr_qp_all(&mut self, dma: &GuestMemory, index: u32, key: &mut KeyQpc) -> Result<(), IcmError> {
-        // Writing the whole context also writes all dirty values.
+        // The whole context includes all dirty values, so nothing is left to write back.
         key.clear_dirty();
         let entry = self.ctxmdata.qpc.entry(index);
         self.wr_all(dma, entry, &writectx::qpc_entry(&key.context().image))

@@ -44,14 +44,15 @@ const CQC_SHIFT: u32 = 6;
 const EQC_SHIFT: u32 = 6;
 
 const _: () = {
-    // Software lays out the entries according to the sizes that QUERY_DEV_LIM reports.
+    // Software lays out the entries according to the sizes that QUERY_DEV_LIM reports, so these sizes must match the
+    // shifts.
     assert!(DevLim::RECOMMENDED.qpc_len == 1 << QPC_SHIFT);
     assert!(DevLim::RECOMMENDED.cqc_len == 1 << CQC_SHIFT);
     assert!(DevLim::RECOMMENDED.eqc_len == 1 << EQC_SHIFT);
 };
 
 impl CtxTable {
-    /// Returns the table index for an object number. The number may have high bits above the index.
+    /// Returns the table index of the object with this number. Bits of the number above the index are ignored.
     pub const fn index(&self, number: u32) -> u32 {
         self.table.index(number)
     }

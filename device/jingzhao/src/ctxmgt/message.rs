@@ -10,8 +10,9 @@
 //! | Execution Engine | [`RdQpRst`] | [`WrQpEpst`] |
 //! | Frame Encap | [`RdEncap`] | |
 //!
-//! In the CtxMgt document, responses to RTC, RRC and EE also contain the key data of a CQ and its EQ. Here, the
-//! responses contain only the CQN. The device looks up the rest when it writes a queue entry.
+//! In the CtxMgt document, responses to Requester Trans Control, Requester Recv Control and Execution Engine also
+//! contain the key data of a CQ and its EQ. Here, the responses contain only the CQN. The device looks up the rest when
+//! it writes a queue entry.
 //!
 //! Fields marked "Model" are not in the lists of the CtxMgt document. They are part of the context, and the unit needs
 //! them to behave as the JingZhao interface document specifies.
@@ -238,7 +239,7 @@ impl WriteQp for WrQpUapst {
 /// RD_QP_RST of the Execution Engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RdQpRst {
-    /// Model: ST, which determines whether a message can be retried.
+    /// Model: ST (service type), which determines whether a message can be retried.
     pub service: Option<ServiceType>,
     pub state: Option<QpState>,
     pub expected_psn: Psn,

@@ -28,8 +28,8 @@
 //!   those of Requester Recv Control (RRC) and Execution Engine (EE), and the EQ's PD, key and vector in RTC's payload.
 //!   It also omits messages between submodules and to the DMA engine (J-51).
 //! - Key data of a CQ and its EQ is read when a queue entry is written; see [`message`].
-//! - RD_QP_SST and RD_QP_RST contain the P_Key table index as PKey. DstQPN has 24 bits here, and 16 in RD_QP_SST's
-//!   payload.
+//! - In RD_QP_SST and RD_QP_RST, PKey is an index into the P_Key table. DstQPN has 24 bits, but only 16 in the payload
+//!   of RD_QP_SST.
 //! - Channels have no queue depth: commands and reads are answered at once; see [`request_controller`].
 //! - The device keeps the whole context of a QP, not only its key data. It never reads ICM back, so there is no readctx
 //!   module. QUERY_QP must return the values that commands have set, and MODIFY_QP must merge with these values, even
@@ -109,7 +109,7 @@ impl CtxMgt {
         Some(self.read_of(key))
     }
 
-    /// Answers a unit's read request for a QP outside RESET.
+    /// Answers a unit's read request for a QP that is not in RESET.
     pub fn read_of<M: ReadQp>(&mut self, key: &KeyQpc) -> M {
         self.stats.reads(M::CHANNEL).hits += 1;
         key.read()
@@ -132,7 +132,7 @@ impl CtxMgt {
         if key.context().image.recv_psn != live.recv_psn {
             self.write(index, key, WrQpEpst { state, expected_psn: live.recv_psn });
         }
-        // This has no effect if the state has already been written above and the PSN has not changed.
+        // This has no effect if the state was already written above and the PSN has not changed.
         self.write(index, key, WrQpNpst { state, next_psn: live.send_psn });
     }
 
@@ -151,8 +151,8 @@ impl CtxMgt {
         self.controller.is_empty()
     }
 
-    /// Executes the next write-back. Returns `None` if no write-back is queued. Skips write-backs whose QP has been
-    /// destroyed, or whose whole context has since been written by a command.
+    /// Executes the next write-back. Returns `None` if no write-back is queued. Skips a write-back if its QP has been
+    /// destroyed, or if a command has since written the whole context.
     pub fn serve(&mut self, dma: &GuestMemory, keys: &mut impl KeyData) -> Option<Served> {
         loop {
             let (writer, index) = self.controller.select()?;

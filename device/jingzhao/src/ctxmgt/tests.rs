@@ -1,4 +1,5 @@
-//! Tests of the context manager with guest memory. Sections without a document are those of the CtxMgt document.
+//! Tests of the context manager with guest memory. Section numbers refer to the CtxMgt document unless another document
+//! is named.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -220,7 +221,7 @@ fn qp_number_determines_context_address() {
     map(&mut ctx, 0xff_f000, 0x8000_0000, 1);
     let at = |ctx: &CtxMgt, qpn| ctx.ctxmdata().locate(ctx.ctxmdata().qpc.entry(ctx.qp_index(Qpn::new(qpn))));
     assert_eq!(at(&ctx, 0x2345), Ok(Iova::new(0x7000_0500)));
-    assert_eq!(at(&ctx, 0x9c_2345), Ok(Iova::new(0x7000_0500)), "rolling high bits");
+    assert_eq!(at(&ctx, 0x9c_2345), Ok(Iova::new(0x7000_0500)), "the high bits of the QPN are ignored");
     assert_eq!(at(&ctx, 0xffff), Ok(Iova::new(0x8000_0f00)), "the 2^16th QP");
     assert_eq!(at(&ctx, 0x2350), Err(IcmError::Unmapped(IcmAddr::new(0x23_5000))));
 }
@@ -279,11 +280,11 @@ fn cq_and_eq_contexts_are_written_and_zeroed() {
     ctx.wr_eq_invalid(&dma, Eqn::new(2));
     assert_eq!(dma.peek::<64>(0x4040), [[0; 56].as_slice(), &[0xee; 8]].concat()[..]);
     assert_eq!(dma.peek::<64>(0x5080), [[0; 48].as_slice(), &[0xee; 16]].concat()[..]);
-    assert_eq!(dma.peek::<64>(0x4000), [0xee; 64], "another's entry");
+    assert_eq!(dma.peek::<64>(0x4000), [0xee; 64], "the context of CQ 0 is unchanged");
     assert_eq!(ctx.stats().ceu_parser.writes, 4);
 }
 
-/// Section 5.6.3: WR_QP_NPST, WR_QP_UAPST and WR_QP_EPST carry the state and one PSN each. JingZhao interface, section
+/// Section 5.6.3: WR_QP_NPST, WR_QP_UAPST and WR_QP_EPST each carry the state and one PSN. JingZhao interface, section
 /// 4.3 (J-19): other fields in the same words do not change.
 #[test]
 fn each_unit_writes_state_and_its_own_psn() {
@@ -349,9 +350,9 @@ fn command_precedes_and_supersedes_write_backs() {
     bench.observe(1, State::Rts, 0x105, 0x105, 0x105);
     bench.observe(2, State::Rts, 0x105, 0x100, 0x100);
     bench.command(2, 0x200);
-    assert_eq!(bench.word(2, 0x6c), 0x200, "before those that waited longer");
+    assert_eq!(bench.word(2, 0x6c), 0x200, "the command writes before older write-backs");
     assert_eq!(bench.word(1, 0x6c), 0x100);
-    assert_eq!(bench.serve_all(), [(Rtc, 1), (Rrc, 1), (Ee, 1)], "the command wrote all of QP 2");
+    assert_eq!(bench.serve_all(), [(Rtc, 1), (Rrc, 1), (Ee, 1)], "QP 2 has no write-backs left");
     assert_eq!((bench.word(1, 0x6c), bench.word(2, 0x6c)), (0x105, 0x200));
 }
 

@@ -24,7 +24,7 @@ impl MaxListLength {
 
     /// Records that a list of this length is complete without a terminator, so it has the maximum length.
     pub(super) fn complete_with(&mut self, units: usize) {
-        // If a longer list has been found before, this software writes no terminators, and nothing can be inferred.
+        // If a longer list was found before, this software writes no terminators, so nothing can be inferred.
         *self = if units < self.at_least {
             Self::default()
         } else {

@@ -134,7 +134,7 @@ fn slot_without_valid_bit_is_fetched_on_first_lap() {
     assert_eq!(queue.next(NOW, &mem), Fetch::Empty);
     queue.reset();
     queue.configure(&rst(), &mem);
-    assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![5]), "RESET begins a first pass");
+    assert_eq!(lens(queue.next(NOW, &mem)), (0, vec![5]), "RESET starts a new first pass");
 }
 
 #[test]
@@ -296,10 +296,14 @@ fn only_rc_waits_for_settle_time() {
         let at = |time: Duration| NOW + time;
         let tick = Duration::from_nanos(1);
         assert_eq!(queue.next(at(tick), &mem), Fetch::Empty);
-        assert_eq!(queue.next(at(SETTLE_TIME), &mem), Fetch::Empty, "it changed after {NOW:?}");
+        assert_eq!(queue.next(at(SETTLE_TIME), &mem), Fetch::Empty, "the change restarted the settle time");
         assert_eq!(lens(queue.next(at(SETTLE_TIME + tick), &mem)).1.len(), longest);
         post(&mem, 1, &data, longest);
-        assert_eq!(lens(queue.next(at(SETTLE_TIME + tick), &mem)).1.len(), longest, "once is enough");
+        assert_eq!(
+            lens(queue.next(at(SETTLE_TIME + tick), &mem)).1.len(),
+            longest,
+            "the first list determined the length"
+        );
 
         let (mem, mut queue) = of_library();
         queue.configure(&RdQpRst { service: Some(ServiceType::Uc), ..library_rst() }, &mem);
@@ -316,11 +320,11 @@ fn settle_time_starts_at_first_poll() {
     for longest in 1..=2usize {
         let data: Vec<_> = (1..).take(longest).map(unit).collect();
         let (mem, mut queue) = of_library();
-        assert!(queue.watch(NOW, &mem), "nothing is posted");
+        assert!(queue.watch(NOW, &mem), "the list length is still unknown");
         post(&mem, 0, &data, longest);
         assert!(queue.watch(NOW, &mem));
         assert_eq!(lens(queue.next(at(SETTLE_TIME), &mem)).1.len(), longest);
-        assert!(!queue.watch(at(SETTLE_TIME), &mem), "the length is known");
+        assert!(!queue.watch(at(SETTLE_TIME), &mem), "the list length is known");
         for slot in 1..4 {
             post(&mem, slot, &data, longest);
             assert_eq!(lens(queue.next(at(SETTLE_TIME), &mem)).1.len(), longest, "slot {slot}");
@@ -354,10 +358,10 @@ fn flushed_receive_is_fetched_at_once() {
 fn only_rc_queues_with_valid_bits_are_watched() {
     let (mem, mut queue) = of_library();
     queue.configure(&RdQpRst { service: Some(ServiceType::Ud), ..library_rst() }, &mem);
-    assert!(!queue.watch(NOW, &mem), "messages do not wait");
+    assert!(!queue.watch(NOW, &mem), "UD does not wait for the settle time");
     let (mem, mut queue) = self::queue(QueueOptions::default());
-    assert!(!queue.watch(NOW, &mem), "no valid bit");
-    assert!(!RecvQueue::new(QueueOptions::default()).watch(NOW, &mem), "no queue");
+    assert!(!queue.watch(NOW, &mem), "the queue does not need the valid bit");
+    assert!(!RecvQueue::new(QueueOptions::default()).watch(NOW, &mem), "the QP has no receive queue");
 }
 
 /// When the library links a slot to the next receive, it sets the slot's valid bit again, even if the slot has been

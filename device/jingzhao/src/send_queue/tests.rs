@@ -275,7 +275,7 @@ fn doorbell_announces_wqe_of_up_to_64_granules() {
         bench.ring_doorbell(0, SEND, size);
         let Fetch::Ready(request) = bench.next() else { panic!("size {size} was refused") };
         let Payload::Sges(sges) = request.payload else { panic!("no gather list") };
-        assert_eq!(sges.len(), usize::from(size) - 1, "all granules but the next unit");
+        assert_eq!(sges.len(), usize::from(size) - 1, "every granule after the next unit is an element");
     }
 }
 
@@ -312,7 +312,7 @@ fn pending_doorbells_are_limited_by_slots() {
     assert_eq!(bench.queue.queue_doorbell(more, &pool), Ok(()));
     assert!(
         SendQueue::new(QueueOptions::default()).queue_doorbell(more, &pool).is_err(),
-        "a QP without a send queue"
+        "a QP without a send queue accepts no doorbell"
     );
 }
 
@@ -466,16 +466,16 @@ fn exhausted_pool_leaves_reserved_doorbells() {
         bench.queue.queue_doorbell(doorbell, &pool).unwrap();
     }
     assert_eq!(bench.queue.queue_doorbell(doorbell, &pool), Err(DoorbellOverflowError::Device));
-    assert_eq!(bench.queue.pooled_doorbells(), 0, "what a queue keeps is not of the pool");
+    assert_eq!(bench.queue.pooled_doorbells(), 0, "reserved slots are not in the pool");
 
     pool.update(1024, 0);
     let before = bench.queue.pooled_doorbells();
     (RESERVED_DOORBELLS..1024).for_each(|_| bench.queue.queue_doorbell(doorbell, &pool).unwrap());
     pool.update(before, bench.queue.pooled_doorbells());
-    assert_eq!(bench.queue.queue_doorbell(doorbell, &pool), Ok(()), "16 of 1024 are its own");
+    assert_eq!(bench.queue.queue_doorbell(doorbell, &pool), Ok(()), "16 of the 1024 slots are reserved ones");
     let before = bench.queue.pooled_doorbells();
     (0..=1024).for_each(|_| assert_eq!(bench.next_offset(), 0));
-    assert_eq!(bench.queue.pooled_doorbells(), 0, "given back when drained");
+    assert_eq!(bench.queue.pooled_doorbells(), 0, "a drained queue returns its slots");
     pool.update(before, 0);
     assert!(!pool.is_exhausted());
 }

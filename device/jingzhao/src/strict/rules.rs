@@ -1,4 +1,4 @@
-//! Requirements of the interface that software must meet and that the device does not enforce.
+//! Requirements that the interface places on software but the device does not enforce.
 
 use card::strict_rules;
 

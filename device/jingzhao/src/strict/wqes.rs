@@ -24,7 +24,8 @@ pub(in super::super) fn send_wqe(qpn: Qpn, fetched: &FetchedWqe<'_>) -> Findings
         );
     }
     if let Some(Ok(wqe)) = fetched.wqe {
-        // Data units have no reserved bits, and the bytes after inline data are undefined.
+        // Data units have no reserved bits, and the bytes after inline data are undefined, so only the units before the
+        // data are compared.
         let head = SendWqe { data: WqeData::Segments(SmallVec::new()), ..wqe.clone() }.emit();
         let mut bytes = fetched.bytes.iter().zip(&head).enumerate().skip(LINK_LEN);
         if let Some((at_byte, (given, kept))) = bytes.find(|(_, (given, kept))| **given & !**kept != 0) {
@@ -40,7 +41,7 @@ pub(in super::super) fn send_wqe(qpn: Qpn, fetched: &FetchedWqe<'_>) -> Findings
     found
 }
 
-/// Checks the WQE last fetched from a receive queue, at byte offset `at`.
+/// Checks the WQE last fetched from a receive queue. `at` is its byte offset in the queue.
 pub(in super::super) fn recv_wqe(qp: &QueuePair, at: u64) -> Findings {
     let mut found = Findings::default();
     // J-23: the kernel driver does not use the valid bit, so only user queues are checked.

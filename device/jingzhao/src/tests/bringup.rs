@@ -40,7 +40,7 @@ fn probe(hcr: u64) -> Machine {
     assert_eq!(machine.peek(OUTBOX, 0x20), dump(ADAPTER, 0x20));
     machine.ok(Op::QueryDevLim, 0, 0, &[]);
     assert_eq!(machine.peek(OUTBOX, 0x40), dump(DEV_LIM, 0x40));
-    assert_eq!(machine.peek(OUTBOX + 0x40, 4), [0xff; 4], "nothing behind the outbox");
+    assert_eq!(machine.peek(OUTBOX + 0x40, 4), [0xff; 4], "bytes after the outbox are unchanged");
     machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
     machine.map_memory(0x1_0000_0000, 0x40_0000);
     machine.ok(Op::MapIcm, 1, 1, &dump(MAP_EQC, 0x20));
@@ -109,7 +109,7 @@ fn write_mtt_writes_at_most_508_entries() {
     assert_eq!(machine.peek(0x14_0000 + 507 * 8, 8), [0, 0, 0, 0, 0, 0, 0x30, 0]);
     machine.poke(0x14_0000 + 508 * 8, &[0xaa; 8]);
     machine.ok(Op::WriteMtt, 0, u32::MAX, &inbox);
-    assert_eq!(machine.peek(0x14_0000 + 508 * 8, 8), [0xaa; 8], "entry 508 was not in the mailbox");
+    assert_eq!(machine.peek(0x14_0000 + 508 * 8, 8), [0xaa; 8], "entry 508 is not written");
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn mad_ifc_option_enables_port_query() {
     }
     assert_eq!(machine.raw_command(INBOX, 1, 0, GO | 1 << 12 | MAD_IFC), BAD_PARAM, "no outbox");
     assert_eq!(machine.raw_command(0, 1, NOWHERE, GO | 1 << 12 | MAD_IFC), INTERNAL_ERR);
-    // The expected states are the port state and the physical state. A device reset does not change the link.
+    // `states` contains the port state and the physical state. A device reset does not change the link.
     for (link_up, states) in [(true, [4, 5]), (false, [1, 2]), (true, [4, 5])] {
         machine.hca.set_link(link_up);
         machine.write32(0, 0xf10, 1);
@@ -108,7 +108,7 @@ fn missing_mailbox_is_reported_before_other_errors() {
     assert_eq!(machine.command_at(0, Op::Rst2Init, 0, 1), BAD_PARAM);
     assert_eq!(machine.command_at(0, Op::ToRst, 0, 1), BAD_PARAM);
     assert_eq!(machine.raw_command(0, 0, 0, GO | 0x022), BAD_PARAM, "QUERY_QP without outbox");
-    assert_eq!(machine.command_at(0, Op::ToRst, 3, 1), BAD_SYS_STATE, "needs no inbox");
+    assert_eq!(machine.command_at(0, Op::ToRst, 3, 1), BAD_SYS_STATE, "op_modifier 3 needs no inbox");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn only_cq_length_is_checked_against_limits() {
     let limits = serde_json::from_str(r#"{"max_qps": 64, "max_cqs": 32, "max_cqes": 16}"#).unwrap();
     let mut machine = initialised(Options { limits, ..Options::default() });
     machine.ok(Op::QueryDevLim, 0, 0, &[]);
-    // Log2 of the number of QPs and of the number of CQs, followed by log2 of the number of entries per CQ.
+    // Log2 of the QP count and of the CQ count, followed by log2 of the number of entries per CQ.
     assert_eq!(machine.peek(OUTBOX + 0x0c, 2), [6, 5]);
     assert_eq!(machine.peek(OUTBOX + 0x0a, 2), [0, 4]);
     assert_eq!(machine.command(Op::Sw2HwCq, 0, 40, &cqc(5)), BAD_PARAM);
@@ -207,7 +207,7 @@ fn map_icm_with_one_invalid_entry_maps_nothing() {
         assert_eq!(
             machine.command(Op::Sw2HwCq, 0, 0, &cqc(5)),
             BAD_PARAM,
-            "the good entry is not mapped either"
+            "the valid entry is not mapped either"
         );
     }
     for count in [0, 257, u32::MAX] {
@@ -215,9 +215,13 @@ fn map_icm_with_one_invalid_entry_maps_nothing() {
     }
     assert_eq!(machine.command_at(CQC + 1, Op::UnmapIcm, 1, 1), BAD_PARAM, "unaligned");
     assert_eq!(machine.command_at(CQC, Op::UnmapIcm, 1, 0), BAD_PARAM, "no pages");
-    assert_eq!(machine.command_at(CQC, Op::UnmapIcm, 1, u32::MAX), OK, "nothing mapped is no error");
-    assert_eq!(machine.command_at(0, Op::UnmapIcm, 1, 1), OK, "address 0 is an address");
-    assert_eq!(machine.command_at(u64::MAX - 0xfff, Op::UnmapIcm, 2, 9), OK, "past the end too");
+    assert_eq!(machine.command_at(CQC, Op::UnmapIcm, 1, u32::MAX), OK, "unmapping unmapped pages succeeds");
+    assert_eq!(machine.command_at(0, Op::UnmapIcm, 1, 1), OK, "address 0 is valid");
+    assert_eq!(
+        machine.command_at(u64::MAX - 0xfff, Op::UnmapIcm, 2, 9),
+        OK,
+        "pages past the end are ignored"
+    );
     machine.ok(Op::MapIcm, 1, 1, &icm::emit(&[good]));
     machine.ok(Op::Sw2HwCq, 0, 0, &cqc(5));
 }
@@ -239,11 +243,11 @@ fn invalid_mpt_commands_return_bad_param() {
     }
     assert_eq!(machine.command(sw2hw, 0, 0x1_ffff, &mpt(0x1_ffff).emit()), BAD_PARAM, "ICM not mapped");
     machine.ok(sw2hw, 0, 5, &mpt(0x20005).emit());
-    assert_eq!(machine.command(sw2hw, 0, 5, &mpt(5).emit()), BAD_PARAM, "valid already");
+    assert_eq!(machine.command(sw2hw, 0, 5, &mpt(5).emit()), BAD_PARAM, "already valid");
     assert_eq!(machine.command(hw2sw, 0, 6, &[]), BAD_PARAM, "not valid");
     assert_eq!(machine.command(hw2sw, 0, 0x20005, &[]), BAD_PARAM, "index outside the table");
     machine.ok(hw2sw, 0, 5, &[]);
-    assert_eq!(machine.command(hw2sw, 0, 5, &[]), BAD_PARAM, "not valid any more");
+    assert_eq!(machine.command(hw2sw, 0, 5, &[]), BAD_PARAM, "no longer valid");
     for good in [0u32, 1, 19, 4096, 1 << 31] {
         let mut inbox = mpt(5).emit();
         inbox[4..8].copy_from_slice(&good.to_be_bytes());
@@ -275,7 +279,7 @@ fn mtt_writes_require_count_and_mapped_pages() {
     machine.ok(Op::WriteMtt, 0, 1, &write(last, &[0x1000]));
     assert_eq!(machine.command(Op::WriteMtt, 0, 2, &write(last, &[0x2000, 0x3000])), BAD_PARAM);
     let stored = ICM_TPT + MTT + last * 8;
-    assert_eq!(machine.peek(stored, 8), 0x1000u64.to_be_bytes(), "nothing of the refused command is stored");
+    assert_eq!(machine.peek(stored, 8), 0x1000u64.to_be_bytes(), "the rejected command stores no entry");
     for beyond in [1 << 20, u64::MAX / 8, u64::MAX] {
         assert_eq!(machine.command(Op::WriteMtt, 0, 1, &write(beyond, &[0x1000])), BAD_PARAM);
     }
@@ -289,7 +293,7 @@ fn invalid_cq_commands_return_bad_param() {
     assert_eq!(machine.command(Op::Hw2SwCq, 0, 1, &[]), BAD_PARAM, "not valid");
     assert_eq!(machine.command(Op::ResizeCq, 1, 1, &cqc(5)[..8]), BAD_PARAM, "not valid");
     machine.ok(Op::Sw2HwCq, 0, 0x12_0001, &cqc(16));
-    assert_eq!(machine.command(Op::Sw2HwCq, 0, 1, &cqc(5)), BAD_PARAM, "valid already, by its masked number");
+    assert_eq!(machine.command(Op::Sw2HwCq, 0, 1, &cqc(5)), BAD_PARAM, "already valid under its index");
     let resize = |log_entries| ResizeCq { log_entries, lkey: Lkey::new(7) }.emit();
     assert_eq!(machine.command(Op::ResizeCq, 1, 1, &resize(17)), BAD_PARAM);
     machine.ok(Op::ResizeCq, 1, 1, &resize(6));
@@ -310,10 +314,10 @@ fn invalid_eq_commands_return_bad_param() {
     assert_eq!(machine.command(Op::Sw2HwEq, 0, 1, &eqc(21)), BAD_PARAM, "too many entries");
     assert_eq!(machine.command(Op::MapEq, 0, 1, &[]), BAD_PARAM, "not valid");
     machine.ok(Op::Sw2HwEq, 0, 1, &eqc(20));
-    assert_eq!(machine.command(Op::Sw2HwEq, 0, 1, &eqc(5)), BAD_PARAM, "valid already");
+    assert_eq!(machine.command(Op::Sw2HwEq, 0, 1, &eqc(5)), BAD_PARAM, "already valid");
     machine.ok(Op::MapEq, 0, 1 << 31 | 1, &[]);
     machine.ok(Op::Hw2SwEq, 0, 1, &[]);
-    assert_eq!(machine.command(Op::Hw2SwEq, 0, 1, &[]), BAD_PARAM, "not valid any more");
+    assert_eq!(machine.command(Op::Hw2SwEq, 0, 1, &[]), BAD_PARAM, "no longer valid");
 }
 
 #[test]

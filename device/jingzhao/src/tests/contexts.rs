@@ -74,7 +74,7 @@ fn query_returns_documented_qp_context() {
     expected[0x18..0x1c].fill(0);
     expected[0x84..0x88].fill(0);
     assert_eq!(machine.peek(ENTRY, 0xc0), expected);
-    assert_eq!(machine.peek(ENTRY + 0xc0, 0x40), [0xaa; 0x40], "an entry is C0h bytes");
+    assert_eq!(machine.peek(ENTRY + 0xc0, 0x40), [0xaa; 0x40], "only C0h bytes are written");
 
     machine.ok(Op::Init2Rtr, 0, QPN, &rtr());
     let mut expected = dump(RTR, 0xc0);
@@ -92,7 +92,7 @@ fn query_returns_documented_qp_context() {
     assert_eq!(query(&mut machine, QPN), expected);
 }
 
-/// Section 10.7. QUERY_QP returns the values that software has set, and current PSNs.
+/// Section 10.7: QUERY_QP returns the values that software has set, and the current PSNs.
 #[test]
 fn query_qp_returns_every_attribute_of_context() {
     // Each attribute has a name, the offset of its word, a mask of bits, and a value.
@@ -273,7 +273,7 @@ fn modify_qp_rejects_unsupported_values() {
         refused(&mut machine, Op::Rst2Init, &init(), 0x09, service, "service type");
     }
     refused(&mut machine, Op::Rst2Init, &init(), 0x1c, 2, "port");
-    assert_eq!(machine.command(Op::Rst2Init, 0, 1 << 24, &init()), CmdStatus::BadParam.code(), "number");
+    assert_eq!(machine.command(Op::Rst2Init, 0, 1 << 24, &init()), CmdStatus::BadParam.code(), "QP number");
     machine.ok(Op::Rst2Init, 0, QPN, &init());
     for mtu in [0x1f, 0xdf, 0xff] {
         refused(&mut machine, Op::Init2Rtr, &rtr(), 0x0c, mtu, "MTU code");
@@ -346,15 +346,15 @@ fn nonzero_p_key_index_is_rejected() {
     for (extended_status, refused) in [(false, 0x03), (true, 0x0a)] {
         let mut machine = initialised(Options { extended_status, ..Options::default() });
         machine.ok(Op::QueryDevLim, 0, 0, &[]);
-        assert_eq!(machine.peek(OUTBOX + 0x12, 2), [0, 0], "logarithms of GIDs and P_Keys");
+        assert_eq!(machine.peek(OUTBOX + 0x12, 2), [0, 0], "log2 of the numbers of GIDs and P_Keys");
         let node = JingZhao::new(setup(1, Options::default())).port_kind(PortNumber::ONE).node().unwrap();
-        assert_eq!((node.gids, node.pkeys), (1, 1), "of the port's agent");
+        assert_eq!((node.gids, node.pkeys), (1, 1), "the port's SMA has one GID and one P_Key");
 
         for index in [1, 3, 0x7f] {
             let mut inbox = rts();
             inbox[PKEY_INDEX] = index;
             assert_eq!(machine.command(Op::Rst2Init, 0, QPN, &inbox), refused, "index {index}");
-            assert_eq!(query(&mut machine, QPN), [0; 0xc0], "a refused command has no effect");
+            assert_eq!(query(&mut machine, QPN), [0; 0xc0], "a rejected command has no effect");
         }
         machine.ok(Op::Rst2Init, 0, QPN, &rts());
         let mut inbox = rts();

@@ -47,7 +47,7 @@ fn send_causes_documented_context_reads_and_writes() {
     assert_eq!(far.execution_engine.reads.hits, 1);
     assert_eq!((far.execution_engine.writes, far.execution_engine.write_backs), (1, 1));
     assert_eq!(far.requester_trans_control, before[1].requester_trans_control);
-    assert_eq!(far.ceu_parser, before[1].ceu_parser, "no command was needed");
+    assert_eq!(far.ceu_parser, before[1].ceu_parser, "the transfer takes no command");
 }
 
 /// CtxMgt document, section 5.2.1, and JingZhao interface, section 4.3: a command executes before PSNs that changed in
@@ -112,7 +112,7 @@ fn doorbell_is_checked_against_latest_engine_state() {
     for frame in a.settle() {
         b.hca.handle_frame(&frame);
     }
-    assert_eq!(b.peek(ENTRY + 8, 1)[0] >> 4, 2, "the turn has not ended");
+    assert_eq!(b.peek(ENTRY + 8, 1)[0] >> 4, 2, "nothing is written back before the turn ends");
     send(&mut b, 0, SEND, &[]);
     let entry = cqe(&mut b, 0);
     assert_eq!((entry[0x10], entry[0x1c]), (5, 0xff));

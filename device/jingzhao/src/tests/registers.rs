@@ -36,7 +36,7 @@ fn both_hcr_addresses_alias() {
 #[test]
 fn command_completes_before_its_store_returns() {
     let mut machine = powered_on(1, Options::default());
-    assert_eq!(machine.read32(0, 0x18), 0, "after reset");
+    assert_eq!(machine.read32(0, 0x18), 0, "the HCR is zero at power-on");
     machine.write32(0, 0x10, OUTBOX_LOW);
     machine.write32(0, 0x14, 0xffff_0000);
     machine.write32(0, 0x18, QUERY_DEV_LIM);
@@ -92,14 +92,14 @@ fn either_reset_register_clears_hcr_icm_and_objects() {
     for register in [0xf10, 0xf_0010] {
         let mut machine = initialised(Options::default());
         machine.write32(0, register, 2);
-        assert_eq!(machine.command(Op::UnmapIcm, 1, 1, &[]), 0, "bit 0 was not set");
+        assert_eq!(machine.command(Op::UnmapIcm, 1, 1, &[]), 0, "a store with bit 0 clear resets nothing");
         machine.write32(0, register, 1);
         assert_eq!(machine.read32(0, 0x18), 0);
         assert_eq!(machine.read32(0, 0x08), 0);
         assert_eq!(machine.command(Op::QueryQp, 0, 0, &[]), CmdStatus::BadSysState.code());
         machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));
         let unmapped = machine.command(Op::Sw2HwCq, 0, 0, &[0; 0x40]);
-        assert_eq!(unmapped, CmdStatus::BadParam.code(), "mappings were removed");
+        assert_eq!(unmapped, CmdStatus::BadParam.code(), "the reset removes the mappings");
     }
 }
 

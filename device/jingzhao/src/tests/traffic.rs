@@ -234,7 +234,7 @@ fn error_state_flushes_posted_receives() {
 }
 
 #[test]
-fn wrong_state_or_page_discards_doorbell() {
+fn doorbell_in_wrong_state_or_page_is_discarded() {
     let (mut a, mut b) = pair();
     a.ok(Op::ToRst, 3, QPN, &[]);
     send(&mut a, 0, 0x0a, &[]);
@@ -285,7 +285,7 @@ fn full_cq_raises_event_and_fails_qp() {
     assert_eq!(a.peek(ICM_CONTEXT + CQC + 0x40, 1)[0] >> 4, 9, "CQC status is overflow");
     let event = dump("00: 00 04 00 00 01 00 00 00 01 00 00 00 00 00 00 00", 32);
     assert_eq!(a.peek(EQ, 32), event);
-    assert_eq!(a.peek(EQ + 32, 32), [0x80; 32], "told once");
+    assert_eq!(a.peek(EQ + 32, 32), [0x80; 32], "only one event is raised");
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn link_changes_raise_events() {
     );
     a.ok(Op::Sw2HwEq, 0, 0, &eqc);
     a.hca.set_link(false);
-    assert_eq!(a.peek(EQ, 32), [0x80; 32], "no event was requested");
+    assert_eq!(a.peek(EQ, 32), [0x80; 32], "no EQ receives port events yet");
     a.hca.set_link(true);
     assert_eq!(a.command_at(1 << 9, Op::MapEq, 0, 0), 0);
     a.hca.set_link(false);

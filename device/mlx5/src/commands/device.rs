@@ -81,8 +81,8 @@ pub(super) fn init(enabled: &mut Enabled, setup: &Setup, cx: &mut Context<'_>) -
 }
 
 /// Executes TEARDOWN_HCA. The graceful profile drops all objects. The device keeps the driver's pages until
-/// MANAGE_PAGES returns them. The fast profile drops nothing, because the driver still needs the EQ of the command and
-/// arms it. The driver then requests a reset through the NIC state.
+/// MANAGE_PAGES returns them. The fast profile drops nothing, because the driver still uses and arms the EQ for command
+/// events. The driver then requests a reset through the NIC state.
 pub(super) fn teardown(
     enabled: &mut Enabled,
     setup: &Setup,

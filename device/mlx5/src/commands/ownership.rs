@@ -1,4 +1,4 @@
-//! Objects that commands name. The device rejects a command of a user context that names an object of another user.
+//! The objects that a command names. The device rejects a user context's command that names an object of another user.
 //!
 //! # Spec
 //! mlx5 interface, section 23.1.
@@ -28,7 +28,7 @@ use crate::uses::{Object, Used};
 struct Named {
     /// Object that the command changes, queries or destroys.
     target: Option<Object>,
-    /// Objects that the command makes another object refer to.
+    /// Objects to which the command makes another object refer.
     references: Used,
 }
 
@@ -129,7 +129,7 @@ fn destroyed(command: &Command<'_>) -> Option<Object> {
 /// be listed here to become available.
 fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
     if let Some(object) = destroyed(command) {
-        // Section 23.1: only the kernel has XRC SRQs, and SRQs of interface step 0.
+        // Section 23.1: only the kernel has XRC SRQs and SRQs of interface step 0.
         let is_kernel = matches!(command, Command::DestroyXrcSrq(_) | Command::DestroySrq(_));
         return (!is_kernel).then(|| Named::target(object));
     }
@@ -181,7 +181,7 @@ fn named(resources: &Resources, command: &Command<'_>) -> Option<Named> {
         Command::QuerySq(number) => Named::target(Object::Sq(number.sqn.get())),
         Command::QueryRq(number) => Named::target(Object::Rq(number.rqn.get())),
         Command::QueryFlowTable(selector) => Named::target(Object::FlowTable(selector.table.get())),
-        // Groups and entries belong to their table.
+        // A group or an entry belongs to the owner of its table.
         Command::CreateFlowGroup(create) => Named::target(Object::FlowTable(create.table.get())),
         Command::DestroyFlowGroup(selector) | Command::QueryFlowGroup(selector) => {
             Named::target(Object::FlowTable(selector.table.get()))

@@ -76,7 +76,7 @@ pub(super) fn access(
             // The counters cannot be cleared, because other counters are derived from them.
             query.with(&port.frames.group(group, query.priority, cx.port.stats())).emit().to_vec()
         }
-        // Flow control is off, and there is no module.
+        // Flow control is always off, and the port has no module, so writes have no effect.
         PortRegister::Pfcc => Pfcc::parse_prefix(data).ok_or_else(short)?.emit().to_vec(),
         PortRegister::Pmlp => Pmlp::parse_prefix(data).ok_or_else(short)?.emit().to_vec(),
         _ => return Err(unknown),

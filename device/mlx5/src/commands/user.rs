@@ -32,7 +32,7 @@ use crate::steering::table::{Group, Table};
 use crate::umem::Umem;
 use crate::uses::Object;
 
-/// Checks what the objects of a user context may do. Ownership has its own check.
+/// Checks whether a user context may create the object that a command describes. Ownership is checked separately.
 ///
 /// # Errors
 /// Section 23.3: fails if the new object would give the user access to all of guest memory or to the port. Section
@@ -42,7 +42,7 @@ pub(super) fn check(resources: &Resources, user: UserId, command: &Command<'_>) 
     match command {
         Command::CreateCq(create, _) => {
             let eqn = create.context.eqn.get();
-            // A CQ must not fill the EQ that receives the events of the kernel.
+            // A user's CQ must not fill an EQ that receives the kernel's events.
             let is_shared = resources.eqs.get(eqn).is_some_and(|eq| eq.mask() != EventMask::empty());
             if is_shared { Err(Check::UserEq.rejects(eqn)) } else { Ok(()) }
         }
@@ -125,7 +125,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateUctx) -> Result<Output, 
     Ok(UctxNumber { user }.emit().to_vec())
 }
 
-/// Destroys a user context and its objects. An object that an object of another user still uses passes to the kernel.
+/// Destroys a user context and its objects. An object that another user's object still uses passes to the kernel.
 pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Rejection> {
     let Call { resources, issi, setup, cx, user: by, .. } = call;
     if resources.users.rights(user).is_none() {
@@ -141,7 +141,8 @@ pub(super) fn destroy(call: Call<'_, '_>, user: UserId) -> Result<Output, Reject
         for command in commands.into_iter().flatten().chain(destroy_command(resources, object)) {
             let opcode = command.opcode();
             let call = Call { resources: &mut *resources, issi, opcode, setup, cx: &mut *cx, user: by };
-            // A command is rejected only if another user's object still uses this object.
+            // The command is rejected only if another user's object still uses this object, which then passes to the
+            // kernel.
             let _ = on_resources(call, &command);
         }
     }

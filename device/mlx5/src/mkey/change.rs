@@ -45,7 +45,7 @@ impl Mkeys {
         if !old.umr_enabled {
             return Err(AccessError::Kind);
         }
-        // Section 20, M-5: the driver can require that the key is in use, or that the key is free.
+        // Section 20, M-5: the driver can require the key to be in use or to be free.
         if control.check_used && old.free {
             return Err(AccessError::Invalid);
         }
@@ -59,7 +59,8 @@ impl Mkeys {
         if !any_pd && (old.pd != initiator.pd || new.pd != initiator.pd) {
             return Err(AccessError::Pd);
         }
-        // Section 23.3: a user program could otherwise map any guest page.
+        // Section 23.3: unless the request may map pages, it can only invalidate a key with a page list. Otherwise, a
+        // user program could map any guest page.
         let is_invalidation = control.mask == MkeyMask::FREE && new.free && list.is_none_or(<[u8]>::is_empty);
         let has_ranges = matches!(old.access_mode(), Some(AccessMode::Ranges | AccessMode::FixedRanges));
         if !maps_pages && !has_ranges && !is_invalidation {

@@ -69,7 +69,7 @@ fn free_key_permits_no_access() {
     }
 }
 
-/// UCX creates such keys through DevX.
+/// UCX creates keys with a list of ranges through DevX.
 #[test]
 fn new_mkey_translates_through_its_ranges() {
     let dma = guest_memory(0x4000, 1);

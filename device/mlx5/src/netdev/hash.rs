@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 const ESP: u8 = 50;
 const AUTHENTICATION_HEADER: u8 = 51;
 
-/// Bytes that a hash covers. Two IPv6 addresses, two ports and an SPI have 40 bytes.
+/// Bytes that a hash covers: at most 40, for two IPv6 addresses, two ports and an SPI.
 type Input = SmallVec<[u8; 64]>;
 
 #[derive(Debug)]
@@ -87,7 +87,7 @@ fn input(fields: HashFields, symmetric: bool, frame: &[u8], layers: &Layers) -> 
         _ => return (bytes, hashed),
     };
     // Section 16.3 leaves the symmetric function to the device, but mlx5e reports it as RXH_XFRM_SYM_OR_XOR: exchanging
-    // only the addresses, or only the ports, must not change the hash. This order gives the hashes of the golden
+    // only the addresses, or only the ports, must not change the hash. This order matches the hashes in the golden
     // traces.
     let addresses = if symmetric && src < dst { [dst, src] } else { [src, dst] };
     let mut add = |selected: bool, field: &[u8]| {
@@ -191,11 +191,11 @@ mod tests {
 
     #[test]
     fn hash_covers_only_selected_headers() {
-        // The hash of the ICMP echo request in golden trace eth-4, which has the same addresses.
+        // Golden trace eth-4 contains this hash of an ICMP echo request with the same addresses.
         let addresses =
             Hashed { value: 0x4b3b_712b, ports: HashedPorts::None, addresses: HashedAddresses::Ipv4 };
         let tcp_fields = toeplitz(ALL, false);
-        assert_eq!(of(&tcp_fields, &frame(17, THERE)).1, addresses, "UDP with a hash of TCP ports");
+        assert_eq!(of(&tcp_fields, &frame(17, THERE)).1, addresses, "UDP ports are not hashed as TCP ports");
         let ip = HashFields { source_port: false, destination_port: false, ..ALL };
         assert_eq!(of(&toeplitz(ip, true), &frame(6, THERE)).1, addresses);
         let v6 = toeplitz(HashFields { ipv6: true, ..ALL }, false);

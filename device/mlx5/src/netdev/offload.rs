@@ -11,7 +11,7 @@ use card::nic::vlan::Insertion;
 use protocol::hca::mlx5::wqe::EthernetSegment;
 use protocol::net::layers::{Addresses, Ip, Layers, TagKind, Tci, Transport, VlanTag};
 
-/// Length of an IPv6 header, which is not part of its payload length: RFC 8200, section 3.
+/// Length of an IPv6 header, which its payload length field does not include: RFC 8200, section 3.
 const IPV6_LEN: usize = 40;
 /// Minimum lengths of transport headers: RFC 9293, section 3.1, and RFC 768.
 const TCP_LEN: usize = 20;
@@ -23,7 +23,7 @@ pub fn tags(segment: &EthernetSegment) -> Insertion {
     Insertion::new(segment.insert_vlan.then_some(tag), None)
 }
 
-/// Computes the requested checksums of a frame. Headers that the frame does not have are skipped.
+/// Computes the requested checksums of a frame. Checksums of headers that the frame does not have are skipped.
 pub fn fill_checksums(frame: &mut [u8], segment: &EthernetSegment) {
     if !segment.l3_checksum && !segment.l4_checksum {
         return;
@@ -61,7 +61,7 @@ const fn transport(ip: &Ip) -> Option<(L4Protocol, usize)> {
     }
 }
 
-/// Starts the segmentation of `payload_len` bytes behind `headers`. Each segment gets both checksums.
+/// Starts the segmentation of the `payload_len` bytes that follow `headers`. Each segment gets both checksums.
 ///
 /// # Errors
 /// Fails if the headers are not those of TCP or UDP, if there is no payload, or if a segment would exceed `max_frame`.
@@ -75,7 +75,7 @@ pub fn segments(
     Segments::new(headers, offloads, Segmentation { segment_len: mss, payload_len, max_frame })
 }
 
-/// Returns whether the headers are those of TCP or UDP, so that the data behind them can be segmented.
+/// Returns whether the data after the headers can be segmented, that is, whether the headers are those of TCP or UDP.
 pub fn is_segmentable(headers: &[u8]) -> bool {
     header_offloads(headers).is_some()
 }

@@ -29,7 +29,7 @@ use crate::uses::{Object, Used};
 /// TCP flag ACK: RFC 9293, section 3.1.
 const ACK: u8 = 0x10;
 
-/// Why an RQ does not receive a frame.
+/// Reason why an RQ does not receive a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxError {
     /// The RQ is not in the ready state.
@@ -202,8 +202,8 @@ impl Rq {
         Some(number)
     }
 
-    /// Writes a frame to the next posted receive. Returns the content of its CQE. `observe` receives the counter and
-    /// the buffers of the receive if it is consumed.
+    /// Writes a frame to the next posted receive. Returns the content of its CQE. If the receive is consumed, `observe`
+    /// is called with its counter and its buffers.
     ///
     /// # Errors
     /// See [`RxError`]. Unless the RQ can continue, it moves to the error state.
@@ -233,8 +233,8 @@ impl Rq {
             None => ([frame, &[]], None),
         };
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        // Section 16.2 leaves the choice between an error CQE and a drop to the device. The driver would reset the RQ
-        // after an error, so that a peer with a larger MTU could stall it.
+        // Section 16.2 lets the device choose between an error CQE and dropping the frame. The device drops it: after
+        // an error, the driver would reset the RQ, so a peer with a larger MTU could stall the RQ.
         if wqe.capacity() < len as u64 {
             return Err(RxError::TooLong);
         }
@@ -261,7 +261,7 @@ impl Rq {
         }))
     }
 
-    /// Returns the initiator of accesses to receive buffers.
+    /// Returns the identity with which the RQ accesses receive buffers.
     pub const fn initiator(&self) -> Initiator {
         Initiator {
             pd: self.context.queue.pd,
@@ -312,7 +312,7 @@ fn headers(frame: &[u8], layers: &Layers) -> FrameFields {
         Some(ip) => frame.get(layers.network_at..ip.end),
         None => frame.get(layers.network_at..),
     };
-    // Section 16.5: the stack verifies other checksums with this sum, which is not inverted.
+    // Section 16.5: the network stack verifies other checksums with this sum, which is not inverted.
     let checksum = !Checksum::new().with(packet.unwrap_or_default()).value();
     let l2 = FrameFields { l2_ok: true, checksum, ..FrameFields::default() };
     let Some(ip) = &layers.ip else { return l2 };

@@ -36,7 +36,7 @@ pub const ETHERNET_LEN: usize = 14;
 /// one WQE.
 const READ_AHEAD: u16 = 4;
 
-/// Effect of a poll on the wire.
+/// Result of polling an SQ for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The SQ appended a frame.
@@ -61,7 +61,7 @@ pub struct Done {
 pub struct Environment<'a> {
     pub memory: RegionAccess<'a, &'a Mkeys>,
     pub dma: &'a GuestMemory,
-    /// Maximum length of a frame, as the MTU of the port permits.
+    /// Maximum length of a frame that the MTU of the port permits.
     pub max_frame: usize,
 }
 
@@ -87,7 +87,7 @@ struct Lso {
     data: Gather,
 }
 
-/// Result of the execution of a WQE.
+/// Result of executing a WQE.
 enum Executed {
     Frame,
     NoFrame,
@@ -210,8 +210,8 @@ impl Sq {
         }
     }
 
-    /// Polls the send counter of the doorbell record. In the reset state, the record is ignored, because it may contain
-    /// an older counter.
+    /// Polls the send counter of the doorbell record. In the reset state, the record is ignored, because its counter
+    /// may be stale.
     pub fn poll_record(&mut self, dma: &GuestMemory) -> Advance {
         match self.record(dma) {
             Some(record) if self.state != WorkQueueState::Reset => self.queue.poll(record.sent),
@@ -236,8 +236,8 @@ impl Sq {
         }
     }
 
-    /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`. `posted` is the
-    /// memory for WQEs that are copied in advance. `observe` receives the WQE if one is fetched.
+    /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`. `posted` holds
+    /// WQEs that are copied in advance. If a WQE is fetched, `observe` is called with it.
     pub fn poll(
         &mut self,
         env: &Environment<'_>,
@@ -315,7 +315,7 @@ impl Sq {
         let FrameOperation::Send { segment, mss, header, data } = parsed.operation else {
             return Ok(Executed::NoFrame);
         };
-        // An SQ without a TIS, such as the driver's ICOSQ, has no transport domain to send from.
+        // An SQ without a TIS, such as the driver's ICOSQ, has no transport domain, so it cannot send frames.
         if self.context.tis().is_none() {
             return Err(MALFORMED);
         }
@@ -349,7 +349,7 @@ impl Sq {
         }
     }
 
-    /// Returns the initiator of accesses to the data of WQEs.
+    /// Returns the identity with which the SQ accesses the data of its WQEs.
     pub const fn initiator(&self) -> Initiator {
         Initiator {
             pd: self.context.queue.pd,

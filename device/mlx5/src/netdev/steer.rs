@@ -24,7 +24,7 @@ pub type Deliveries = SmallVec<[Delivery; 1]>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     pub is_up: bool,
-    /// Maximum length of a frame without its check sequence, as the MTU of the port permits.
+    /// Maximum length that the MTU of the port permits for a frame without its check sequence.
     pub max_frame: usize,
 }
 

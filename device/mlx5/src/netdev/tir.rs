@@ -83,13 +83,13 @@ impl Tir {
         };
         let domain = self.context.domain.get();
         let mut used = Used::from_slice(&[target]);
-        // Section 23.1: a DevX program may create a TIR without a transport domain.
+        // Section 23.1: a DevX program may create a TIR without a transport domain, that is, with domain 0.
         used.extend((domain != 0).then_some(Object::Domain(domain)));
         used
     }
 
     /// Returns whether the TIR receives frames from an SQ of this device. `from` is the transport domain of the SQ.
-    /// Section 20, M-26: the loopback bits allow frames of the TIR's own domain.
+    /// Section 20, M-26: the loopback bits permit frames from the TIR's own domain.
     pub fn accepts_own(&self, from: TransportDomain, layers: &Layers) -> bool {
         let allowed = match layers.dst.is_multicast() {
             true => self.context.multicast_loopback,

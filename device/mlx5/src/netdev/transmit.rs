@@ -25,8 +25,8 @@ use crate::reason::{FOREIGN_PAGE, FRAME_OVERSIZE, NO_SQ, OVERFLOW, SQ_STATE};
 use crate::resources::Resources;
 use crate::{strict, trace};
 
-/// Bound: maximum number of queue polls in one call of `next_frame`. Without this bound, SQs full of WQEs that send no
-/// frame would block the device.
+/// Maximum number of queue polls in one call of `next_frame`. Without this bound, SQs full of WQEs that send no frame
+/// would block the device.
 const MAX_POLLS_PER_FRAME: usize = 64;
 
 impl Resources {
@@ -173,7 +173,7 @@ impl Resources {
         }
     }
 
-    /// Returns whether a frame from an SQ can reach the TIRs. Section 15.2: the vport can disable the loopback of all
+    /// Returns whether a frame from an SQ can reach the TIRs. Section 15.2: the vport can disable loopback for all
     /// TIRs.
     fn loops_back(&self, layers: &Layers) -> bool {
         self.port.ethernet().is_none_or(|port| port.vport.loops_back(layers.dst.is_multicast()))

@@ -10,10 +10,11 @@ use protocol::ids::MacAddr;
 
 /// Length of the frame check sequence, which the counters of the physical port include.
 const FCS_LEN: u64 = 4;
-/// Length of the headers before the BTH of a RoCE packet over IPv4, and the frame check sequence. RoCE packets over
-/// IPv6, whose headers are 20 bytes longer, are not counted separately.
+/// Number of bytes in a RoCE frame over IPv4 that are outside the InfiniBand packet: the headers before the BTH, and
+/// the frame check sequence. Frames over IPv6, whose headers are 20 bytes longer, are not counted separately, so this
+/// number is used for them too.
 const ROCE_OVERHEAD: u64 = 14 + 20 + 8 + FCS_LEN;
-/// Maximum frame length of each row of [`Rfc2819Counters`] but the last, including the frame check sequence.
+/// Maximum frame length of each row of [`Rfc2819Counters`] except the last, including the frame check sequence.
 const LENGTHS: [u64; 9] = [64, 127, 255, 511, 1023, 1518, 2047, 4095, 8191];
 
 /// Frames in one direction. Bytes include the Ethernet header but no frame check sequence.

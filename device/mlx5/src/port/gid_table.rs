@@ -11,7 +11,8 @@ use protocol::hca::mlx5::roce_address::{L3Type, RoceEntry, RoceVersion};
 use crate::check::{Check, Rejection};
 use crate::limits::ROCE_GIDS;
 
-/// GID table. An entry is the source of packets that name it, and an address at which the port receives packets.
+/// GID table. An entry is the source address of the packets that select it, and an address at which the port receives
+/// packets.
 #[derive(Debug)]
 pub struct GidTable([Option<RoceAddress>; ROCE_GIDS as usize]);
 

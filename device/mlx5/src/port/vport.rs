@@ -62,7 +62,7 @@ impl NicVport {
         Some(MacAddr(*mac)).filter(|mac| !mac.is_multicast() && *mac != MacAddr::default())
     }
 
-    /// Returns the context with one of its lists, and the list.
+    /// Returns the list of this type, and the context with the type and the length of the list.
     ///
     /// # Errors
     /// Fails if the type of the list is unknown.

@@ -49,7 +49,7 @@ pub(super) struct FlowEntryRow {
     pub(super) actions: Vec<String>,
     /// Tag in the CQE of frames that the entry forwards.
     pub(super) tag: u32,
-    /// Number of frames whose handling the entry has decided.
+    /// Number of frames to which the entry was applied.
     pub(super) frames: u64,
     pub(super) counters: Vec<FlowCount>,
 }

@@ -24,7 +24,7 @@ pub struct Rule {
     pub fate: Fate,
     pub pop_vlan: bool,
     pub push_vlan: Option<VlanTag>,
-    /// At most [`MAX_ENTRY_COUNTERS`]. `None` if the entry does not count frames.
+    /// At most [`MAX_ENTRY_COUNTERS`] counters, or `None` if the entry does not count frames.
     pub counters: Option<SmallVec<[FlowCounterId; MAX_ENTRY_COUNTERS]>>,
 }
 
@@ -48,7 +48,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Reads the context of an entry and the lists behind it.
+    /// Reads the context of an entry and the lists that follow it.
     ///
     /// # Errors
     /// Fails if a list is too long or incomplete.
@@ -110,7 +110,7 @@ impl Parts {
 impl TryFrom<&Parts> for Rule {
     type Error = Rejection;
 
-    /// Lists without their action are ignored.
+    /// A list is ignored if the entry does not have the action that uses the list.
     fn try_from(parts: &Parts) -> Result<Self, Rejection> {
         let actions = parts.actions;
         if !SUPPORTED.contains(actions) {
@@ -174,7 +174,7 @@ impl From<&Rule> for Parts {
 }
 
 impl Parts {
-    /// Returns the context of an entry, without its group and its value, and the lists behind the context.
+    /// Returns the context of an entry, without its group and its value, and the lists that follow the context.
     pub fn emit(&self) -> (FlowContext, Vec<u8>) {
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let context = FlowContext {
@@ -219,7 +219,7 @@ impl Rule {
         })
     }
 
-    /// Returns the objects outside of the flow tables that the rule uses.
+    /// Returns the TIRs that the rule uses. The references to tables and counters are counted in `Steering` instead.
     pub fn uses(&self) -> Used {
         self.tirs().map(|tirn| Object::Tir(tirn.get())).collect()
     }

@@ -45,10 +45,10 @@ pub struct Group {
 
 #[derive(Debug)]
 pub struct Entry {
-    /// Value under the mask of the group.
+    /// Value of the fields that the group's mask selects.
     value: Fields,
     pub rule: Rule,
-    /// Number of frames whose handling the entry has decided.
+    /// Number of frames to which the entry was applied.
     matched: Cell<u64>,
 }
 
@@ -87,7 +87,7 @@ impl Table {
     /// Returns the position at which to insert a new group.
     ///
     /// # Errors
-    /// Fails if the range is outside of the table or overlaps with another group, or if a limit is reached.
+    /// Fails if the range is outside the table or overlaps with another group, or if a limit is reached.
     pub(super) fn place(&self, group: &Group) -> Result<usize, Rejection> {
         if group.first > group.last || group.last >> self.log_size != 0 {
             return Err(Check::FlowGroupRange.rejects(group.last));
@@ -200,7 +200,7 @@ impl Group {
     /// Fails if the mask selects fields that the device does not evaluate.
     pub fn new(create: &CreateFlowGroup) -> Result<Self, Rejection> {
         let CreateFlowGroup { first, last, criteria, mask, .. } = create;
-        // Parameters of sets that the criteria do not enable are ignored.
+        // Match parameters in sets that the criteria do not enable are ignored.
         let (others, _) = mask.others.as_chunks::<{ MatchParameters::SET_LEN }>();
         for (bit, set) in (1..u8::BITS).zip(others) {
             if criteria >> bit & 1 != 0 && set.iter().any(|byte| *byte != 0) {
@@ -291,7 +291,7 @@ impl Entry {
         &self.value
     }
 
-    /// Returns the number of frames whose handling the entry has decided.
+    /// Returns the number of frames to which the entry was applied.
     pub fn matched(&self) -> u64 {
         self.matched.get()
     }

@@ -1,4 +1,4 @@
-//! Requirements of the interface on software that the device does not enforce.
+//! Requirements that the interface places on software but the device does not enforce.
 
 use card::strict_rules;
 

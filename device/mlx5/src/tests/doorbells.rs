@@ -37,9 +37,9 @@ fn command_completion_raises_event_and_interrupt() {
     assert_eq!(event(&mut driver, RING, 0), Some((Eqe::Command(1 << 30), false)));
     assert_eq!(driver.interrupts(0), 1);
     driver.ok(&Command::Nop(BARE));
-    assert_eq!(driver.interrupts(0), 0, "not armed again");
+    assert_eq!(driver.interrupts(0), 0, "the EQ is not armed again");
     arm_eq(&mut driver, uar, eqn, 1);
-    assert_eq!(driver.interrupts(0), 1, "an entry is unread");
+    assert_eq!(driver.interrupts(0), 1, "arming with an unread entry interrupts");
     arm_eq(&mut driver, uar, eqn, 2);
     driver.ok(&Command::DestroyEq(EqNumber { eqn }));
     assert_eq!(driver.interrupts(0), 0);
@@ -67,7 +67,7 @@ fn event_queue_wraps_with_owner_bit() {
         let consumer = u32::try_from(number).unwrap() + 1;
         driver.ring(uar, driver::UPDATE_EQ, &EqDoorbell { eqn, consumer }.emit());
     }
-    assert_eq!(driver.interrupts(0), 0, "never armed");
+    assert_eq!(driver.interrupts(0), 0, "an EQ that is not armed does not interrupt");
 }
 
 /// Section 20, M-32: an interrupt stays pending until its eventfd is configured.
@@ -134,7 +134,7 @@ fn doorbell_in_wrong_uar_page_is_ignored() {
     );
     assert_eq!(ignored(&driver), [("foreign_page", 2)]);
     driver.ok(&Command::Nop(BARE));
-    assert_eq!(driver.interrupts(0), 0, "not armed");
+    assert_eq!(driver.interrupts(0), 0, "the EQ is not armed");
 }
 
 #[test]

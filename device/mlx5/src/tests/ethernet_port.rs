@@ -131,7 +131,11 @@ fn datagram_cqe_reports_header_and_vlan() {
         a.put(0, &pattern(100, 9));
         a.post(&request(WqeOpcode::Send, Operation::Datagram(to), a.data(0, 100)));
         exchange(&mut *a, &mut *b);
-        assert_eq!((b.get(40, 100), b.get(20, 1)), (pattern(100, 9), vec![0x45]), "IPv4 header in the area");
+        assert_eq!(
+            (b.get(40, 100), b.get(20, 1)),
+            (pattern(100, 9), vec![0x45]),
+            "the area has an IPv4 header"
+        );
         let entries = b.reap();
         let [Cqe::Received(receipt)] = entries[..] else { panic!("{entries:?}") };
         assert_eq!((receipt.source.grh, receipt.source.vlan_tag), (true, tag));
@@ -349,7 +353,7 @@ fn commands_of_other_port_type_are_rejected() {
     ] {
         assert_eq!(driver.rejected(&command), Check::PortType, "{}", command.opcode().name());
     }
-    // Flow tables and the objects of the netdev, except RMPs.
+    // Opcodes for flow tables and the objects of the netdev, except RMPs.
     let netdev = |opcode: &&Opcode| matches!(opcode.code(), 0x900..=0x90b | 0x912..=0x93c);
     for opcode in Opcode::ALL.iter().filter(netdev) {
         let mut input = vec![0; 0x600];

@@ -41,7 +41,7 @@ const FOREIGN: MacAddr = MacAddr([2, 0, 0, 0x55, 0, 9]);
 /// The group of all IPv6 nodes, of which the recorded guest is a member.
 const ALL_NODES: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
 
-/// Executes the flow commands of a trace whose numbers are in the range, and compares their outputs.
+/// Executes those flow commands of a trace whose numbers are in the range, and compares their outputs.
 fn replay(driver: &mut Driver, trace: &str, numbers: std::ops::RangeInclusive<u32>) -> usize {
     let mut lines = trace.lines();
     let mut count = 0;
@@ -97,7 +97,7 @@ fn check_frames(driver: &mut Driver, expected: &[(&str, Vec<u8>, &[u32])]) {
     }
 }
 
-/// Section 16.4: the TIRs of the recorded guest are, in this order, TCP and UDP over IPv4 and IPv6, AH, ESP, other
+/// Section 16.4: the TIRs of the recorded guest receive, in this order, TCP and UDP over IPv4 and IPv6, AH, ESP, other
 /// IPv4 and IPv6, and all other frames.
 #[test]
 fn frames_reach_tirs_of_recorded_guest() {
@@ -238,7 +238,7 @@ fn invalid_flow_commands_are_rejected() {
     let valid = entry(table, number, 1);
     let fields = FlowTableFields::from_bits_retain;
     for (command, check) in [
-        // Only tables for received frames exist.
+        // The device has only tables for received frames.
         (
             Command::CreateFlowTable(CreateFlowTable { table_type: 1, ..CreateFlowTable::default() }),
             Check::FlowTableType,

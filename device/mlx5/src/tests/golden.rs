@@ -83,8 +83,8 @@ pub(super) fn bytes(words: &str) -> Vec<u8> {
 fn fields<const N: usize>(line: &'static str, bases: [u32; N]) -> ([u32; N], &'static str) {
     let mut rest = line;
     let values = bases.map(|base| {
-        let (field, behind) = rest.split_once(' ').unwrap();
-        rest = behind;
+        let (field, after) = rest.split_once(' ').unwrap();
+        rest = after;
         u32::from_str_radix(field.split_once('=').unwrap().1, base).unwrap()
     });
     (values, rest)
@@ -247,7 +247,7 @@ impl Session<'_> {
             _ if bytes[0] == 1 => {
                 let consumer = u32::from_be_bytes([0, bytes[1], bytes[2], bytes[3]]);
                 // In the recording, another command may have completed before the driver rang the doorbell.
-                assert!([0, 1].contains(&(self.events - consumer)), "an event for each command");
+                assert!([0, 1].contains(&(self.events - consumer)), "each command has raised one event");
             }
             _ => {}
         }

@@ -100,7 +100,7 @@ fn random_user_commands_complete() {
     driver.ok(&Command::InitHca(InitHca::default()));
 }
 
-/// Random commands of one user leave the objects of another user as they were.
+/// Random commands of one user do not change the objects of another user.
 #[test]
 fn random_commands_do_not_reach_other_users() {
     let mut random = Random(0x5eed_0f0e_75ca_9a11);

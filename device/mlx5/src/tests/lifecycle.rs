@@ -47,7 +47,7 @@ fn commands_require_enable_and_init() {
     assert_eq!(driver.rejected(&other), Check::Function);
 }
 
-/// Section 20, M-21: an ENABLE_HCA without a teardown drops all objects.
+/// Section 20, M-21: ENABLE_HCA without a preceding teardown drops all objects.
 #[test]
 fn enable_drops_all_objects() {
     let mut driver = initialised();
@@ -56,7 +56,7 @@ fn enable_drops_all_objects() {
     driver.ok(&ENABLE);
     driver.ok(&init());
     assert_eq!(driver.rejected(&Command::QueryEq(EqNumber { eqn })), Check::Eq);
-    assert_eq!(driver.alloc_uar(), uar, "numbers start over");
+    assert_eq!(driver.alloc_uar(), uar, "numbers restart from the first");
     assert_eq!(driver.hca.frontend_and_memory().0.counters().starts, 2);
 }
 

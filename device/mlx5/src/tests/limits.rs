@@ -62,7 +62,8 @@ fn refused(driver: &mut Driver, command: &Command<'_>, check: Check) {
 }
 
 fn number(output: &[u8]) -> u32 {
-    u32::from_be_bytes(output[8..].first_chunk().copied().expect("a number")) & 0xff_ffff
+    u32::from_be_bytes(output[8..].first_chunk().copied().expect("the output has an object number"))
+        & 0xff_ffff
 }
 
 /// A driver with one object of each kind that queues need.

@@ -8,7 +8,7 @@ use super::*;
 
 const QUERY: Command<'_> = Command::QueryHcaCap(Query { cap_type: 0, current: true });
 
-/// Length of the output of [`QUERY`].
+/// Length of the output of [`QUERY`] in bytes.
 const LONG: usize = 4112;
 
 fn enabled() -> Driver {
@@ -46,8 +46,8 @@ fn output_has_requested_length_and_zero_padding() {
     assert_eq!((output.len(), &output[LONG - 16..]), (LONG, &[0; 16][..]));
     let longer = driver.execute(&Command::Nop(BARE).emit(0), 40);
     assert_eq!(longer, [0; 40]);
-    let behind = driver.peek(Layout::LARGE.output(0, 0) + 24, 4);
-    assert_eq!(behind, [0xa5; 4], "not part of the output");
+    let after = driver.peek(Layout::LARGE.output(0, 0) + 24, 4);
+    assert_eq!(after, [0xa5; 4], "bytes after the output are unchanged");
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn any_doorbell_word_polls_whole_page() {
         b.post_recv(0x20, 64);
         let _ = a.post_without_doorbell(&a.send(0x10, 64));
         exchange(&mut *a, &mut *b);
-        assert_eq!(a.reap().len(), 0, "nothing was stored");
+        assert_eq!(a.reap().len(), 0, "no doorbell has been stored");
         store(&mut a, register, &words[round % words.len()]);
         exchange(&mut *a, &mut *b);
         assert_eq!((a.reap().len(), b.reap().len()), (1, 1), "{round}");
@@ -244,7 +244,7 @@ fn queues_destroyed_during_round_are_skipped() {
     let _ = a.post_without_doorbell(&nop(&a));
     store(&mut a, driver::SEND, &[0xff; 8]);
     a.hca.poll_doorbells();
-    assert_eq!(a.reap().len(), 0, "the QP is the last of the round");
+    assert_eq!(a.reap().len(), 0, "the round polls the QP last");
     for index in [5, 16, 20] {
         a.ok(&Command::DestroyQp(QpNumber { qpn: others[index] }));
     }
@@ -314,8 +314,8 @@ fn solicited_arm_request_ignores_other_completions() {
     assert_eq!(b.completion_events(), 1);
 }
 
-/// The arm record of a CQ that was never armed is the same as after the first arm request. The doorbell of another CQ
-/// must nevertheless not arm this CQ.
+/// The arm record of a CQ that was never armed is the same as after the first arm request. Nevertheless, the doorbell
+/// of another CQ must not arm this CQ.
 #[test]
 fn never_armed_cq_raises_no_event() {
     let (mut a, mut b) = pair();
@@ -331,7 +331,7 @@ fn never_armed_cq_raises_no_event() {
     b.record_arm(&first);
     b.ring_arm(&ArmCq { cqn: other, ..first });
     exchange(&mut *a, &mut *b);
-    assert_eq!(b.completion_events(), 1, "an entry is unread");
+    assert_eq!(b.completion_events(), 1, "the unread entry raises an event");
 }
 
 /// If software arms the CQ again before receiving the pending event, only that one event is raised.
@@ -348,7 +348,7 @@ fn rearming_before_event_read_raises_no_event() {
     b.receive_events();
     b.arm(false);
     b.settle();
-    assert_eq!(b.completion_events(), 2, "an entry is unread");
+    assert_eq!(b.completion_events(), 2, "the unread entry raises an event");
 }
 
 #[test]

@@ -116,7 +116,7 @@ trait Commands {
 
 /// Returns the first `LEN` bytes of an output. Panics if the output is shorter.
 fn output<const LEN: usize>(bytes: &[u8]) -> [u8; LEN] {
-    *bytes.first_chunk().expect("the whole output")
+    *bytes.first_chunk().expect("the output has at least `LEN` bytes")
 }
 
 fn pages(first: u64, count: u64) -> Vec<u8> {

@@ -257,7 +257,7 @@ fn total_pages_of_keys_are_limited() {
             break;
         }
         created += 1;
-        assert!(created < 200, "2^24 pages are the limit");
+        assert!(created < 200, "the limit of 2^24 pages is enforced");
     }
     assert_eq!(created, (1 << 24) / (list.len() / 8));
     driver.post(1, &Command::DestroyMkey(MkeyNumber { index: MkeyIndex::new(8) }).emit(0), 16);
@@ -289,7 +289,7 @@ fn modify_rmp_sets_srq_limit() {
     driver.ok(&Command::ModifyRmp(modify));
     let queried = QueriedRmp::parse(&output(&driver.ok(&Command::QueryRmp(number)))).context;
     assert_eq!((queried.queue.limit, queried.queue.log_entries, queried.state), (7, 4, 1));
-    assert_eq!(driver.rejected(&Command::QueryXrcSrq(number)), Check::Srq, "another kind");
+    assert_eq!(driver.rejected(&Command::QueryXrcSrq(number)), Check::Srq, "an RMP is not an XRC SRQ");
     let kind = |kind| {
         let mut rmp = rmp(pd);
         rmp.context.queue.kind = kind;

@@ -122,7 +122,11 @@ fn qp_can_reconnect_after_error_and_reset() {
     assert_eq!(context.state(), Some(QpState::Rts));
     assert_eq!((context.next_send_psn, context.recv_psn), (Psn::new(9), Psn::new(5)));
     assert_eq!((context.retry_count, context.primary.ack_timeout, context.primary.lid), (7, 14, Lid::new(1)));
-    assert_eq!((context.log_rq_entries, context.log_sq_blocks), (6, 5), "geometry is fixed");
+    assert_eq!(
+        (context.log_rq_entries, context.log_sq_blocks),
+        (6, 5),
+        "no transition changes the queue sizes"
+    );
     let rows = all.driver.hca.rows::<QpRow>(0);
     let row = &rows[0];
     assert_eq!((row.qpn, row.state, row.service), (0x80, RowState::Rts, RowService::Rc));
@@ -203,7 +207,7 @@ fn second_management_qp_is_rejected() {
     let mut all = Objects::new();
     let (qp0, qp1) = (all.of(Service::Qp0), all.of(Service::Qp1));
     let numbers = [all.create(qp0), all.create(qp1)];
-    assert_eq!(numbers, [Qpn::new(0x80), Qpn::new(0x81)], "ordinary numbers");
+    assert_eq!(numbers, [Qpn::new(0x80), Qpn::new(0x81)], "management QPs have ordinary numbers");
     assert_eq!(all.refuse(qp1), Check::QpManagement);
     all.driver.ok(&Command::DestroyQp(QpNumber { qpn: numbers[1] }));
     all.create(qp1);

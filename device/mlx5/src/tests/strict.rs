@@ -417,7 +417,7 @@ fn arm_sequence_stays_valid_until_event_read() {
 #[test]
 fn wqe_blocks_stay_in_use_until_completion() {
     let (mut a, mut b) = pair();
-    // The peer posts no receive, so that the request does not complete.
+    // The peer posts no receive, so the request does not complete.
     a.post(&a.send(0, 8));
     exchange(&mut *a, &mut *b);
     for _ in 1..BLOCKS {

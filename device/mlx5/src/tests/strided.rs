@@ -56,7 +56,7 @@ fn layout(key: u32, length: u64, list: &[u8]) -> SendWqe<'_> {
     umr(key, control, mkey, Translation::Inline(list))
 }
 
-/// Returns a strided list of 8-byte ranges, two bytes apart, at these offsets of the user's data region.
+/// Returns a strided list of 8-byte ranges, two bytes apart, at these offsets in the user's data region.
 fn interleaved(user: &User, repetitions: u32, offsets: &[u64]) -> Vec<u8> {
     let entries = u16::try_from(offsets.len()).unwrap();
     let byte_count = u32::from(entries) * 8;
@@ -176,7 +176,7 @@ fn changed_key_in_strided_layout_affects_next_access() {
     assert_eq!(execute(&mut a, &mut b, &write), Syndrome::RemoteAccess.code());
 }
 
-/// Section 20, M-34: the WQE checks the key's QPN, although no QP owns the key.
+/// Section 20, M-34: the WQE requests a check of the key's QPN, although no QP owns the key.
 #[test]
 fn local_invalidate_frees_indirect_key() {
     for strided in [false, true] {
@@ -212,7 +212,7 @@ fn local_invalidate_requires_key_of_same_qp() {
     let own = User::pair(Service::Rc).0.qpn;
     assert_eq!((outcome(false, own), outcome(false, ANY_QP)), (0, 0));
     assert_eq!(outcome(false, Qpn::new(own.get() + 1)), FAILED);
-    assert_eq!(outcome(true, ANY_QP), FAILED, "an unbound window");
+    assert_eq!(outcome(true, ANY_QP), FAILED, "an unbound window belongs to no QP");
 }
 
 #[test]

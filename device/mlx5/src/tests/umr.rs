@@ -119,7 +119,7 @@ fn umr_mapping_change_requires_fast_registration() {
     for mask in [MkeyMask::LENGTH, MkeyMask::PAGE_SIZE, MkeyMask::FREE | MkeyMask::LENGTH] {
         assert_eq!((change(false, mask), change(true, mask)), (FAILED, 0), "{mask:?}");
     }
-    assert_eq!(change(false, MkeyMask::FREE), 0, "invalidation");
+    assert_eq!(change(false, MkeyMask::FREE), 0, "a key may be invalidated");
 }
 
 #[test]

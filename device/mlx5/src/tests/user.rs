@@ -31,7 +31,7 @@ const CQ_ENTRIES: u32 = 64;
 pub(super) const QP: u64 = 0x42_0000;
 pub(super) const BLOCKS: u16 = 32;
 pub(super) const RECEIVES: u16 = 16;
-/// Address of an SRQ of eight entries of 64 bytes.
+/// Address of an SRQ with eight 64-byte entries.
 pub(super) const SRQ: u64 = 0x43_0000;
 pub(super) const QP_RECORD: Iova = Iova::new(RECORD.get() + 0x40);
 pub(super) const SRQ_RECORD: Iova = Iova::new(RECORD.get() + 0x80);

@@ -33,7 +33,7 @@ pub(super) trait UserCommands {
     fn create_user(&mut self, rights: UserRights) -> UserId;
     fn destroy_user(&mut self, user: UserId);
 
-    /// Executes an input on behalf of a user. Returns the check that rejects it.
+    /// Executes an input on behalf of a user. Returns the check that rejected it, if any.
     fn check_of(&mut self, user: u16, input: &[u8]) -> Option<Check>;
 }
 
@@ -107,13 +107,21 @@ fn user_contexts_share_flow_tables() {
     };
     assert_eq!([first, second].map(|user| fill(&mut driver, user)), [64, 64]);
     assert_eq!(driver.check_of(first, &create), Some(Check::UserQuota));
-    assert_eq!([third, fourth].map(|user| fill(&mut driver, user)), [64, 0], "three quarters for all");
-    assert_eq!(fill(&mut driver, 0), 64, "the rest is the kernel's");
+    assert_eq!(
+        [third, fourth].map(|user| fill(&mut driver, user)),
+        [64, 0],
+        "all users together own three quarters"
+    );
+    assert_eq!(fill(&mut driver, 0), 64, "the kernel can create the rest");
     let table = FlowTableSelector { table: FlowTableId::new(1), ..FlowTableSelector::default() };
     assert_eq!(driver.check_of(first, &Command::DestroyFlowTable(table).emit(0)), None);
     assert_eq!((fill(&mut driver, fourth), fill(&mut driver, first)), (1, 0));
     driver.destroy_user(UserId::new(second));
-    assert_eq!((fill(&mut driver, second), fill(&mut driver, first)), (0, 1), "the context is gone");
+    assert_eq!(
+        (fill(&mut driver, second), fill(&mut driver, first)),
+        (0, 1),
+        "only existing contexts create tables"
+    );
     assert_eq!(fill(&mut driver, fourth), 63);
 }
 

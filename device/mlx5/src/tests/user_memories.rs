@@ -146,7 +146,7 @@ fn queries_report_offsets_instead_of_addresses() {
 }
 
 #[test]
-fn queues_outside_of_user_memory_are_rejected() {
+fn queues_outside_user_memory_are_rejected() {
     let mut a = DevxUser::new(1);
     let umem = a.umem;
     let cq = |a: &mut DevxUser, at, record| {

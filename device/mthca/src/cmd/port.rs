@@ -52,7 +52,7 @@ pub(super) fn set(call: Call<'_, '_>) -> Result<Answer, CmdError> {
 
 pub(super) fn mad_ifc(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { cx, command, inbox, .. } = call;
-    // The upper half of in_modifier may hold the source LID of a MAD that was received from the fabric.
+    // Only the lower half of in_modifier is the port. The upper half may hold the source LID of a MAD from the fabric.
     port::check(command.in_modifier & 0xffff)?;
     let m_key = match command.op_modifier & IGNORE_M_KEY {
         0 => MkeyCheck::Enforce,

@@ -55,7 +55,7 @@ fn entries_wrap_while_software_reads_them() {
         assert_eq!(push(&mut queue, &mem, count << 6, count), Ok(Notify::No));
         assert_eq!(mem.get::<LEN>((count as usize & 3) * LEN), cqe(count << 6).emit());
     }
-    assert_eq!(mem.get::<1>(5 * LEN - 1), [0x80], "behind the buffer");
+    assert_eq!(mem.get::<1>(5 * LEN - 1), [0x80], "bytes after the buffer are unchanged");
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn first_entry_is_at_start_address() {
     let mut queue = queue_at(&mem, 3 * LEN as u64);
     assert_eq!(push(&mut queue, &mem, 1 << 6, 0), Ok(Notify::No));
     assert_eq!(mem.get::<LEN>(3 * LEN), cqe(1 << 6).emit());
-    assert_eq!(mem.get::<1>(LEN - 1), [0x80], "before the buffer");
+    assert_eq!(mem.get::<1>(LEN - 1), [0x80], "bytes before the start address are unchanged");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn arming_with_unread_entry_raises_event_at_once() {
     let mut queue = queue(&mem);
     push(&mut queue, &mem, 0, 0).unwrap();
     assert_eq!(queue.arm(&arm(ArmFor::Any, 0)), YES);
-    assert_eq!(push(&mut queue, &mem, 1, 0), Ok(Notify::No), "the event disarmed it");
+    assert_eq!(push(&mut queue, &mem, 1, 0), Ok(Notify::No), "the event has disarmed the queue");
     assert_eq!(queue.arm(&arm(ArmFor::Any, 2)), Notify::No);
     assert_eq!(push(&mut queue, &mem, 2, 0), Ok(YES));
 }
@@ -122,11 +122,11 @@ fn cq_armed_for_solicited_ignores_unsolicited_entries() {
     let mem = memory();
     let mut queue = queue(&mem);
     push(&mut queue, &mem, 0, 0).unwrap();
-    assert_eq!(queue.arm(&arm(ArmFor::Solicited, 0)), Notify::No, "the entry there is not solicited");
+    assert_eq!(queue.arm(&arm(ArmFor::Solicited, 0)), Notify::No, "the unread entry is not solicited");
     assert_eq!(push(&mut queue, &mem, 1, 0), Ok(Notify::No));
     assert_eq!(queue.push(&cqe(2), true, &mem, || Some(0)), Ok(YES));
-    assert_eq!(queue.arm(&arm(ArmFor::Solicited, 3)), Notify::No, "software has seen it");
-    assert_eq!(queue.arm(&arm(ArmFor::Solicited, 2)), YES, "software has not seen it");
+    assert_eq!(queue.arm(&arm(ArmFor::Solicited, 3)), Notify::No, "software has read entry 2");
+    assert_eq!(queue.arm(&arm(ArmFor::Solicited, 2)), YES, "software has not read entry 2");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn resizing_keeps_producer_index() {
     larger.key = Lkey::new(0x22);
     queue.arm(&arm(ArmFor::Any, 6));
     queue.resize(&ResizeCq { start: 0, log_entries: 3, lkey: larger.key }, Some(3)).unwrap();
-    assert_eq!(push(&mut queue, &larger, 6, 3), Ok(YES), "still armed");
+    assert_eq!(push(&mut queue, &larger, 6, 3), Ok(YES), "the queue is still armed");
     assert_eq!(larger.get::<LEN>(6 * LEN), cqe(6).emit());
 }
 

@@ -59,14 +59,14 @@ fn limit_event_is_raised_only_once() {
     // This call reads the record for the first time. The record announces three requests.
     assert!(!queue.passes_limit(|| Some(3)));
     assert!(taken(queue.take(&mem, || Some(3))).is_some());
-    assert!(!queue.passes_limit(|| Some(3)), "two wait");
+    assert!(!queue.passes_limit(|| Some(3)), "two requests are pending");
     assert!(taken(queue.take(&mem, || Some(3))).is_some());
-    // Another request has been posted since.
+    // A fourth request has been posted.
     assert!(!queue.passes_limit(|| Some(4)));
     assert!(taken(queue.take(&mem, || Some(4))).is_some());
-    assert!(queue.passes_limit(|| Some(4)), "one waits");
+    assert!(queue.passes_limit(|| Some(4)), "one request is pending");
     assert!(taken(queue.take(&mem, || Some(4))).is_some());
-    assert!(!queue.passes_limit(|| Some(4)), "only once");
+    assert!(!queue.passes_limit(|| Some(4)), "the limit is disarmed");
 }
 
 #[test]

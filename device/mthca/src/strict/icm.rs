@@ -96,20 +96,21 @@ pub(super) fn records(view: View<'_>, page: u32, records: &[u32], queue: &str, f
     }
 }
 
-/// Returns the name of an object that uses a doorbell record for which `is` returns true. The closure receives the UAR
-/// page and the index of a record.
-fn user_of(resources: &Resources, is: impl Fn((u32, u32)) -> bool) -> Option<String> {
+/// Returns the name of an object that uses a matching doorbell record. `matches` is called with the UAR page and the
+/// index of a record.
+fn user_of(resources: &Resources, matches: impl Fn((u32, u32)) -> bool) -> Option<String> {
     let Resources { qps, cqs, srqs, .. } = resources;
     let of_qp = |qpc: &protocol::hca::mthca::qpc::Qpc| {
-        is((qpc.page, qpc.sq_record)) || !qpc.responder.srq() && is((qpc.page, qpc.rq_record))
+        matches((qpc.page, qpc.sq_record)) || !qpc.responder.srq() && matches((qpc.page, qpc.rq_record))
     };
     let qp = qps.iter().find(|(_, qp)| of_qp(&qp.qpc)).map(|(_, qp)| format!("QP {}", qp.qpn));
     let cq = || {
         let mut all = cqs.iter().map(|(_, cq)| &**cq);
-        all.find(|cq| is(cq.record()) || is((cq.page(), cq.arm_record())))
+        all.find(|cq| matches(cq.record()) || matches((cq.page(), cq.arm_record())))
             .map(|cq| format!("CQ {}", cq.cqn()))
     };
-    let srq = || srqs.iter().find(|(_, srq)| is(srq.record())).map(|(_, srq)| format!("SRQ {}", srq.srqn()));
+    let srq =
+        || srqs.iter().find(|(_, srq)| matches(srq.record())).map(|(_, srq)| format!("SRQ {}", srq.srqn()));
     qp.or_else(cq).or_else(srq)
 }
 

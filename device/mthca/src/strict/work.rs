@@ -60,19 +60,22 @@ fn ordinary(
     memory: &Memory<'_>,
     found: &mut Findings,
 ) {
-    /// Length of the link to the next WQE. The link may be stale.
+    /// Length of the link to the next WQE, which is not checked because it may be stale.
     const LINK_LEN: usize = 8;
-    /// Offset of the flags that request checksums and events. The device offers neither.
+    /// Offset of the flags that request checksums and events. These flags are not reserved, although the device
+    /// supports neither.
     const FLAGS: usize = 11;
     const KNOWN_FLAGS: u8 = 0x3f;
-    /// Offset of the rate in an address vector. Section 12, T45: libmthca may write any value to that byte.
+    /// Offset of the rate in an address vector. Section 12, T45: libmthca may write any value to this byte, so it is
+    /// not checked.
     const RATE: usize = GRANULE + 0x0a;
     if bytes.get(FLAGS).is_some_and(|flags| flags & 1 == 0) {
         found.add(&WQE_CONSTANT, format!("bit 0 of the flags of {place} must be set"));
     }
     let datagram = matches!(wqe.operation, Operation::Datagram { .. });
     let nothing = matches!(wqe.operation, Operation::Nop);
-    // Data segments have no reserved bits, and the bytes after inline data are undefined.
+    // Data segments have no reserved bits, and the bytes after inline data are undefined, so only the segments before
+    // the data are compared.
     let head = SendWqe { data: WqeData::Segments(DataSegments::new()), ..wqe.clone() }.emit();
     let ignored = bytes.iter().zip(&head).enumerate().skip(LINK_LEN).map(|(at, (given, kept))| {
         let ignored = given & !kept;

@@ -31,7 +31,7 @@ fn datagram_payload_follows_40_byte_grh_area() {
     a.post(&datagram(lid(2), QPN, QKEY, 0, 200));
     exchange(&mut a, &mut b);
     assert_eq!(b.get(40, 200), message);
-    assert_eq!(b.get(0, 40), [0x77; 40], "no global route header");
+    assert_eq!(b.get(0, 40), [0x77; 40], "the GRH area is unchanged");
     let received = [
         0x00, 0x01, 0x00, 0x14, 0, 0, 0, 0, 0x00, 0x01, 0x00, 0x14, 0x30, 0x00, 0x00, 0x01, //
         0, 0, 0, 0, 0x00, 0x00, 0x00, 0xf0, 0, 0, 0, 0, 0x64, 0, 0, 0,
@@ -142,7 +142,8 @@ fn multicast_datagram_reaches_members_on_every_port() {
     for user in [&mut a, &mut b] {
         assert_eq!(user.get(0x128, 6), b"to all");
         let entries = user.reap();
-        let received = entries.iter().find(|entry| entry[0x1d] == 0).expect("a receive");
+        let received =
+            entries.iter().find(|entry| entry[0x1d] == 0).expect("the CQ has a receive completion");
         // The source is LID 1 and `QPN`. The sender recognises its own datagram by this source.
         assert_eq!((&received[8..12], &received[14..16]), (&[0, 1, 0, 0x14][..], &[0, 1][..]));
     }

@@ -29,13 +29,13 @@ fn armed_eq_interrupts_only_once() {
     let change = |driver: &mut Driver, up| driver.hca.set_link(up);
     change(&mut driver, false);
     change(&mut driver, true);
-    assert_eq!(driver.interrupts(1), 1, "armed from the start, once");
+    assert_eq!(driver.interrupts(1), 1, "a new EQ is armed for one event");
     // Arming other queues, whether they exist or not, does not arm this one.
     driver.write(EQ_ARM, 0xffff_fff9);
     assert_eq!(driver.interrupts(1), 0);
     driver.write(EQ_SET_CI + 16, 1);
     driver.write(EQ_ARM, 1 << 2);
-    assert_eq!(driver.interrupts(1), 1, "one entry is unread");
+    assert_eq!(driver.interrupts(1), 1, "arming with an unread entry interrupts");
     driver.write(EQ_SET_CI + 16, 2);
     driver.write(EQ_ARM, 1 << 2);
     assert_eq!(driver.interrupts(1), 0);
@@ -52,7 +52,7 @@ fn eq_overflow_is_reported_once_space_returns() {
         driver.hca.set_link(up);
     };
     (0..300).for_each(|_| change(&mut driver));
-    assert_eq!(driver.eqe(2, 0)[1], 0x09, "the first is not overwritten");
+    assert_eq!(driver.eqe(2, 0)[1], 0x09, "the first event is not overwritten");
     driver.write(EQ_SET_CI + 16, 256);
     driver.poke(EQ_BUFFERS[2], &[0; 64]);
     change(&mut driver);
@@ -88,10 +88,10 @@ fn command_event_carries_token_and_result() {
         assert_eq!(driver.command(0x031, 0, 0x1f), (0, OUTBOX));
     }
     let (status, _) = driver.command(0x014, 0, 9);
-    assert_eq!(status, CmdStatus::BadResState.code(), "a refusal is in the event");
-    assert_eq!(driver.command(0xffd, 0x1000, 0), (0, 1), "an immediate answer is in the event");
+    assert_eq!(status, CmdStatus::BadResState.code(), "the event reports the rejection");
+    assert_eq!(driver.command(0xffd, 0x1000, 0), (0, 1), "the event has the immediate result");
     let interrupts = driver.interrupts(2);
     driver.interface.events = None;
     driver.ok(0x031, &[], 0x1f);
-    assert_eq!(driver.interrupts(2), interrupts, "a polled command has no event");
+    assert_eq!(driver.interrupts(2), interrupts, "a polled command raises no event");
 }

@@ -109,7 +109,7 @@ proptest! {
         for act in acts {
             perform(&mut user, &mut peer, act);
         }
-        // Commands must still complete. The peer is correct software, so only its own requests may fail.
+        // Commands must still complete. The hostile guest can at most make the peer's requests fail.
         prop_assert_eq!(user.command(0x031, 0, 0x1f).0, 0);
         prop_assert_eq!(peer.command(0x031, 0, 0x1f).0, 0);
         prop_assert!(matches!(peer.query().state, 3 | 4 | 6));

@@ -94,16 +94,16 @@ fn ignored_store_is_reported_with_reason() {
 #[test]
 fn missing_receive_is_reported_on_both_sides() {
     let (mut a, mut b) = User::pair(RC);
-    let told = records(&mut b, |b| {
+    let lines = records(&mut b, |b| {
         a.post(&send(0, 8));
         exchange(&mut a, b);
     });
     assert_eq!(row(&b), ignored(1, "no_receive"));
-    assert_eq!(told.len(), 1);
+    assert_eq!(lines.len(), 1);
     assert!(
-        told[0].starts_with("ignored packet qpn=0x10014 opcode=\"RC SEND Only\" psn=")
-            && told[0].ends_with(" reason=no_receive"),
-        "{told:?}"
+        lines[0].starts_with("ignored packet qpn=0x10014 opcode=\"RC SEND Only\" psn=")
+            && lines[0].ends_with(" reason=no_receive"),
+        "{lines:?}"
     );
     let situation = |user: &User| user.hca.explain(Qpn::new(QPN)).situation.unwrap();
     let waits = situation(&a).send;
@@ -123,31 +123,34 @@ fn missing_receive_is_reported_on_both_sides() {
 #[test]
 fn sender_trace_shows_naks_and_retries() {
     let (mut a, mut b) = User::pair(RC);
-    let told = traced(&mut a, &["nak", "retry"], |a| {
+    let lines = traced(&mut a, &["nak", "retry"], |a| {
         a.post(&send(0, 8));
         exchange(a, &mut b);
         b.post_recv(0, 8);
         wait(a, &mut b);
     });
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].starts_with("nak rnr qpn=0x10014 psn=0x") && told[0].contains(" wait_us="), "{told:?}");
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(
+        lines[0].starts_with("nak rnr qpn=0x10014 psn=0x") && lines[0].contains(" wait_us="),
+        "{lines:?}"
+    );
     // This QP has no limit for RNR retries.
     assert!(
-        told[1].starts_with("retry rnr_nak qpn=0x10014 psn=0x") && told[1].ends_with(" packets=1 count=1"),
-        "{told:?}"
+        lines[1].starts_with("retry rnr_nak qpn=0x10014 psn=0x") && lines[1].ends_with(" packets=1 count=1"),
+        "{lines:?}"
     );
 
     b.impair(r#"{"direction": "tx", "action": "drop", "opcode": "RC Acknowledge", "nth": 1}"#);
-    let told = traced(&mut a, &["nak", "retry"], |a| {
+    let lines = traced(&mut a, &["nak", "retry"], |a| {
         b.post_recv(0, 8);
         a.post(&send(0, 8));
         wait(a, &mut b);
     });
-    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(
-        told[0].starts_with("retry ack_timeout qpn=0x10014 psn=0x")
-            && told[0].contains(" packets=1 count=1 limit="),
-        "{told:?}"
+        lines[0].starts_with("retry ack_timeout qpn=0x10014 psn=0x")
+            && lines[0].contains(" packets=1 count=1 limit="),
+        "{lines:?}"
     );
 }
 
@@ -155,7 +158,7 @@ fn sender_trace_shows_naks_and_retries() {
 #[test]
 fn flood_of_ignored_packets_is_summarised() {
     let (mut a, mut b) = User::pair(UC);
-    let told = records(&mut b, |b| {
+    let lines = records(&mut b, |b| {
         for _ in 0..40 {
             a.post(&send(0, 8));
             exchange(&mut a, b);
@@ -163,9 +166,9 @@ fn flood_of_ignored_packets_is_summarised() {
         }
         wait(&mut a, b);
     });
-    assert_eq!(told.len(), 17, "{told:?}");
+    assert_eq!(lines.len(), 17, "{lines:?}");
     assert_eq!(
-        told[16],
+        lines[16],
         "ignored packet qpn=0x10014 opcode=\"UC SEND Only\" reason=no_receive suppressed=24"
     );
     assert_eq!(row(&b), ignored(40, "no_receive"));
@@ -177,11 +180,11 @@ fn trace_shows_cause_of_denied_access() {
     let mut wrong = send(0, 8);
     wrong.data =
         WqeData::Segments(smallvec![DataSegment { lkey: Lkey::new(0xabcd00), ..super::user::data(0, 8) }]);
-    let told = records(&mut a, |a| {
+    let lines = records(&mut a, |a| {
         a.post(&wrong);
         exchange(a, &mut b);
     });
-    assert_eq!(told, ["refused send qpn=0x10014 status=local_protection cause=key"]);
+    assert_eq!(lines, ["refused send qpn=0x10014 status=local_protection cause=key"]);
     assert_eq!(a.reap()[0][0x10], 0x04);
     assert_eq!(a.hca.monitor().refused().get("key"), Some(&1));
     let Ended { by, .. } = a.hca.explain(Qpn::new(QPN)).situation.unwrap().ended.unwrap();
@@ -195,9 +198,9 @@ fn dropped_frame_is_reported_with_reason() {
     a.post(&send(0, 8));
     let mut frame = a.settle().remove(0);
     *frame.last_mut().unwrap() ^= 1;
-    let told = records(&mut b, |b| b.hca.handle_frame(&frame));
+    let lines = records(&mut b, |b| b.hca.handle_frame(&frame));
     assert_eq!(
-        told,
+        lines,
         [format!(
             "ignored frame len={} smac=02:00:00:00:00:01 dmac=02:00:00:00:00:02 reason=icrc",
             frame.len()

@@ -78,7 +78,7 @@ fn trace_and_capture_show_lost_ack() {
     );
 
     let sent = |lines: &[String]| lines.iter().filter(|line| line.contains("SEND Only")).count();
-    assert_eq!((sent(&from_a), sent(&from_b)), (4, 4), "one was sent again:\n{text}");
+    assert_eq!((sent(&from_a), sent(&from_b)), (4, 4), "one packet is sent twice:\n{text}");
     let second = |line: &&String| line.starts_with("out") && line.contains("wr=640");
     assert_eq!(from_a.iter().filter(second).count(), 2, "{text}");
     assert_eq!(from_b.iter().filter(|line| line.contains("impairment 1: dropped")).count(), 1, "{text}");

@@ -27,7 +27,7 @@ fn pair() -> (User, User) {
     (a, b)
 }
 
-/// Returns the number of consecutive events of the CQ at the start of the EQ.
+/// Returns how many entries at the start of the EQ are events of the CQ.
 fn events(user: &mut User) -> usize {
     (0..).take_while(|number| user.eqe(1, *number)[4..8] == CQN.to_be_bytes()).count()
 }
@@ -64,7 +64,7 @@ fn any_doorbell_word_polls_whole_page() {
         b.post_recv(0x20, 64);
         let _ = a.post_without_doorbell(&send(0x10, 64));
         exchange(&mut a, &mut b);
-        assert_eq!(a.reap().len(), 0, "nothing was stored");
+        assert_eq!(a.reap().len(), 0, "no doorbell has been stored");
         a.store(Bar::Bar2, SEND_WORD, &word);
         exchange(&mut a, &mut b);
         assert_eq!((a.reap().len(), b.reap().len()), (1, 1), "{round}");
@@ -88,7 +88,7 @@ fn one_doorbell_word_announces_all_posted_requests() {
 }
 
 #[test]
-fn doorbell_word_in_foreign_page_is_ignored() {
+fn doorbell_word_in_wrong_uar_page_is_ignored() {
     let (mut a, mut b) = pair();
     b.post_recv(0x20, 64);
     let doorbell = a.post_without_doorbell(&send(0x10, 64));
@@ -160,7 +160,7 @@ fn cq_armed_by_record_raises_one_event() {
     assert_eq!((events(&mut b), b.interrupts(0)), (1, 1));
     a.post(&send(0x10, 8));
     exchange(&mut a, &mut b);
-    assert_eq!(events(&mut b), 1, "once");
+    assert_eq!(events(&mut b), 1, "the CQ is not armed again");
 
     // The CQ is armed when an unread entry is already present.
     b.receive_event(1);

@@ -99,7 +99,7 @@ fn port_is_active_until_close_ib() {
     driver.ok(0x00a, &[], 1);
     assert_eq!((port_state(&mut driver).0, driver.eqe(2, 3)[3]), (1, 1));
     driver.ok(0x00a, &[], 1);
-    assert_eq!(driver.eqe(2, 4), [0; 32], "it was down already");
+    assert_eq!(driver.eqe(2, 4), [0; 32], "the port was already down");
 }
 
 /// Issues Set(PortInfo) with a port state and a physical state (IBTA volume 1, section 14.2.5.6).
@@ -119,15 +119,15 @@ fn reset_enables_port_but_keeps_host_link() {
     set_port(&mut driver, 1, 3);
     assert!(!driver.hca.is_link_up() && driver.hca.is_disabled());
     driver.hca.set_link(true);
-    assert!(!driver.hca.is_link_up(), "the cable does not enable a port");
+    assert!(!driver.hca.is_link_up(), "connecting the cable does not enable the port");
     driver.hca.disconnect();
-    assert!(driver.hca.is_link_up() && !driver.hca.is_disabled(), "the next client's port");
+    assert!(driver.hca.is_link_up() && !driver.hca.is_disabled(), "the port is enabled for the next client");
 
     let mut driver = with_port();
     driver.hca.set_link(false);
     set_port(&mut driver, 1, 3);
     set_port(&mut driver, 1, 2);
-    assert!(!driver.hca.is_link_up(), "software cannot plug the cable in");
+    assert!(!driver.hca.is_link_up(), "software cannot bring up a disconnected link");
     set_port(&mut driver, 1, 3);
     driver.hca.reset();
     assert!(!driver.hca.is_link_up());
@@ -148,11 +148,11 @@ fn closed_port_neither_receives_nor_replies() {
         driver.settle().len()
     };
     let mut driver = initialised();
-    assert_eq!(answers(&mut driver), 0, "not opened yet");
+    assert_eq!(answers(&mut driver), 0, "the port is not open yet");
     open_port(&mut driver);
     assert_eq!(answers(&mut driver), 1);
     driver.ok(0x00a, &[], 1);
-    assert_eq!(answers(&mut driver), 0, "closed");
+    assert_eq!(answers(&mut driver), 0, "the port is closed");
     let stats = driver.hca.port_stats();
     assert_eq!(stats.dropped(card::net::DropReason::LinkDown), 2);
 }
@@ -165,7 +165,7 @@ fn close_hca_brings_open_port_down() {
     replay(&mut driver, probe::BRING_UP);
     assert_eq!(port_state(&mut driver).0, 1, "down");
     driver.ok(0x009, &[0; 56], 1);
-    assert_eq!(driver.eqe(2, 0)[3], 4, "told again");
+    assert_eq!(driver.eqe(2, 0)[3], 4, "the event is raised again");
 }
 
 #[test]

@@ -89,7 +89,7 @@ pub(super) fn replay(driver: &mut Driver, list: &str) {
         let expected = if op == 0xff8 { 0x22 } else { 0 };
         assert_eq!(status, expected, "status of {line}");
         if op == 0xffd {
-            assert_eq!(out, 1, "pages of SET_ICM_SIZE");
+            assert_eq!(out, 1, "SET_ICM_SIZE requests one page");
         }
     }
 }
@@ -125,7 +125,7 @@ fn documented_probe_sequence_succeeds() {
     // The driver reuses mailboxes without clearing them.
     driver.poke(OUTBOX, &[0xff; 0x1000]);
     replay(&mut driver, BRING_UP);
-    assert_eq!(driver.peek(OUTBOX + 0x100, 4), [0xff; 4], "nothing behind the outbox");
+    assert_eq!(driver.peek(OUTBOX + 0x100, 4), [0xff; 4], "bytes after the outbox are unchanged");
     for bit in [8, 4, 2] {
         driver.write(EQ_ARM, bit);
     }
@@ -143,7 +143,7 @@ fn documented_unload_allows_second_probe() {
     let mut driver = initialised();
     replay(&mut driver, TEAR_DOWN);
     let (status, _) = driver.command(0x014, 0, 3);
-    assert_eq!(status, CmdStatus::BadSysState.code(), "commands end with CLOSE_HCA");
+    assert_eq!(status, CmdStatus::BadSysState.code(), "the unload ends with CLOSE_HCA");
     replay(&mut driver, BRING_UP);
     driver.write(RESET, 1);
     replay(&mut driver, BRING_UP);
@@ -174,7 +174,7 @@ fn query_fw_returns_documented_outbox() {
 fn reset_discards_everything_except_config_space() {
     let mut driver = initialised();
     driver.store(Bar::Bar0, RESET, &[0, 0, 0, 1]);
-    assert_eq!(driver.read(HCR + 0x18), 0, "no command since");
+    assert_eq!(driver.read(HCR + 0x18), 0, "the reset clears the HCR");
     let mut ids = [0; 4];
     driver.hca.region_read(Region::Config, 0, &mut ids);
     assert_eq!(ids, [0xb3, 0x15, 0x74, 0x62]);

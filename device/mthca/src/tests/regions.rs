@@ -33,7 +33,7 @@ fn sw2hw_mpt_copies_mtt_entries() {
     driver.ok(0x100f, &[], 0x14);
     assert!(!lands_at(&mut driver, 0x500_0020), "an invalid region is not written");
     assert_eq!(queue(&mut driver, &mpt), 0);
-    assert!(lands_at(&mut driver, 0x600_0020), "the same slot with other pages");
+    assert!(lands_at(&mut driver, 0x600_0020), "the region has the new pages");
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn unmapping_icm_discards_mtt_entries() {
     assert_eq!(queue(&mut driver, &Mpt::buffer(0x14, 8192, MTT + 0x1000)), 0);
     make(&mut driver);
     assert_eq!(driver.command(0xff9, MTT + 0x2000, 1).0, 0);
-    assert!(lands_at(&mut driver, 0x500_0000), "another page");
+    assert!(lands_at(&mut driver, 0x500_0000), "a different page was unmapped");
     assert_eq!(driver.command(0xff9, MTT + 0x1000, 1).0, 0);
     assert!(!lands_at(&mut driver, 0x500_0020));
 }
@@ -83,7 +83,7 @@ fn generation_bits_of_memory_key_must_match() {
     driver.ok(0x00d, &mpt.bytes(), 0x18);
     driver.ok(0x013, &eq_context(8, 0, 0x1800), 4);
     assert_eq!(driver.command(0x012, 1 << 9, 4).0, 0);
-    assert!(!lands_at(&mut driver, 0x500_0000), "the slot without its generation");
+    assert!(!lands_at(&mut driver, 0x500_0000), "the L_Key lacks the generation");
     driver.ok(0x014, &[], 4);
     driver.ok(0x013, &eq_context(8, 0, mpt.lkey()), 4);
     assert_eq!(driver.command(0x012, 1 << 9, 4).0, 0);

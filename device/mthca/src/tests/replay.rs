@@ -42,7 +42,7 @@ fn session(prepare: impl FnOnce(&mut User)) {
         assert_eq!((a.reap().len(), b.reap().len()), (4, 1));
         assert_eq!((b.get(0x1000, 2000), a.get(0x1800, 2000)), (message.clone(), message));
     }
-    assert!(a.hca.engine_stats().recovery.retransmitted_packets > 0, "nothing was lost");
+    assert!(a.hca.engine_stats().recovery.retransmitted_packets > 0, "the link loses packets");
 }
 
 #[test]

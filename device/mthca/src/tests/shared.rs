@@ -48,15 +48,15 @@ fn srq_limit_event_is_raised_once() {
     let count = |b: &mut User| b.events().iter().filter(|event| **event == low).count();
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
-    assert_eq!(count(&mut b), 0, "three wait");
+    assert_eq!(count(&mut b), 0, "three requests are pending");
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
     assert_eq!((count(&mut b), limit(&mut b)), (1, vec![0, 0]));
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
-    assert_eq!(count(&mut b), 1, "once");
+    assert_eq!(count(&mut b), 1, "the event is raised only once");
     arm(&mut b, 5);
-    assert_eq!(count(&mut b), 2, "at once: one waits");
+    assert_eq!(count(&mut b), 2, "one pending request is below the limit");
     assert_eq!(b.command(0x040, 1 << 16, SRQN).0, CmdStatus::BadParam.code());
     assert_eq!(b.command(0x040, 1, SRQN + 1).0, CmdStatus::BadResState.code());
 }

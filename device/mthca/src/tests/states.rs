@@ -55,7 +55,7 @@ fn wrong_state_command_is_rejected() {
     user.ok(RST2INIT, &inbox, QPN);
     assert_eq!(user.with_inbox(RST2INIT, &inbox, QPN), bad);
     assert_eq!(user.with_inbox(RTR2RTS, &inbox, QPN), bad);
-    // The QP number is different but has the same index.
+    // This QP number differs from the first one but has the same index.
     assert_eq!(user.with_inbox(RST2INIT, &inbox, QPN + 0x1_0000), CmdStatus::BadResState.code());
     user.ok(TO_RST, &[], QPN);
     user.ok(TO_RST, &[], QPN);
@@ -76,7 +76,7 @@ fn error_state_flushes_old_and_new_requests() {
     assert_eq!((syndromes(&sends), sends[0][0x1c]), (vec![0x05], 0xff));
     // Receives have no doorbell, so the device polls the doorbell record.
     a.post_recv(0, 64);
-    let later = a.hca.next_deadline().expect("the record is read");
+    let later = a.hca.next_deadline().expect("the device polls the record of a QP in ERR");
     a.advance(later);
     exchange(&mut a, &mut b);
     let receives = a.reap();
@@ -130,7 +130,7 @@ fn qp_drained_in_sqd_resumes_on_sqd2rts() {
     assert_eq!((a.query().state, a.events()), (5, vec![(0x03, QPN)]));
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
-    assert_eq!(a.reap().len(), 1, "not begun in SQD");
+    assert_eq!(a.reap().len(), 1, "a request posted in SQD waits");
     a.ok(SQD2RTS, &modify(QpAttributes::empty(), &Qpc::default()), QPN);
     exchange(&mut a, &mut b);
     assert_eq!(a.reap().len(), 1);

@@ -40,7 +40,7 @@ fn send_completes_peer_receive() {
 /// Both in commands and in packets, a QPN contains a table index in its low bits and a generation in its high bits
 /// (section 6.5).
 #[test]
-fn successor_ignores_message_for_destroyed_qp() {
+fn new_qp_ignores_message_for_destroyed_qp() {
     let successor = user::QPN + 0x1_0000;
     for kind in [RC, UC] {
         let (mut a, mut b) = User::pair(kind);
@@ -141,7 +141,11 @@ fn unsignalled_requests_complete_without_cqe() {
     a.post(&silent);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
-    assert_eq!(a.reap().iter().map(|entry| entry[0x1a]).collect::<Vec<_>>(), [0x02], "the second, at 280h");
+    assert_eq!(
+        a.reap().iter().map(|entry| entry[0x1a]).collect::<Vec<_>>(),
+        [0x02],
+        "only the second request, at offset 280h"
+    );
     a.ok(0x021, &[], user::QPN);
     let mut context = qpc(RC, 2);
     context.requester.set_signal_all(true);
@@ -174,7 +178,7 @@ fn doorbells_for_executed_wqes_have_no_effect() {
 }
 
 #[test]
-fn doorbell_in_foreign_page_is_ignored() {
+fn doorbell_in_wrong_uar_page_is_ignored() {
     let (mut a, mut b) = User::pair(RC);
     b.post_recv(0, 64);
     let doorbell = a.post_without_doorbell(&send(0, 8));
@@ -260,8 +264,8 @@ fn error_cqe_has_syndrome_and_vendor_code() {
         },
         1,
     ));
-    assert_eq!(failing(&foreign), (vec![0x04], vec![1], vec![]), "no such key");
-    assert_eq!(failing(&send(0x3000, 8)), (vec![0x04], vec![7], vec![]), "outside the region");
+    assert_eq!(failing(&foreign), (vec![0x04], vec![1], vec![]), "an unknown L_Key");
+    assert_eq!(failing(&send(0x3000, 8)), (vec![0x04], vec![7], vec![]), "an address outside the region");
     // The receive buffer is too short. The receive completes with a local length error, and the send with a remote
     // invalid request error.
     assert_eq!(failing(&send(0, 17)), (vec![0x12], vec![0], vec![0x01]));
@@ -360,13 +364,13 @@ fn resized_cq_continues_in_new_buffer() {
     resize[0x0c] = 1;
     resize[0x1e] = 0x24;
     let op = 0x02c | 1 << 12;
-    assert_eq!(b.with_inbox(op, &resize, user::CQN), 0x40, "three entries have no room in two");
+    assert_eq!(b.with_inbox(op, &resize, user::CQN), 0x40, "three unread entries do not fit");
     resize[0x0c] = 5;
     b.ok(op, &resize, user::CQN);
     b.post_recv(0, 64);
     a.post(&send(0, 8));
     exchange(&mut a, &mut b);
-    assert_eq!(b.unread().len(), 3, "nothing is copied and nothing is added");
+    assert_eq!(b.unread().len(), 3, "the old buffer is unchanged");
     assert_eq!(b.peek(NEW + 3 * 32, 4), [0x00, 0x01, 0x00, 0x14]);
     assert_eq!(b.peek(NEW, 32), [0x80; 32]);
 }

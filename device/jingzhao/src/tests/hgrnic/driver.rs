@@ -151,18 +151,18 @@ impl Driver {
     fn check_limits(&mut self) {
         let limits = self.machine.peek(MAILBOX, 0x40);
         let short = |at: usize| u16::from_be_bytes([limits[at], limits[at + 1]]);
-        assert!(limits[0x25] <= 12, "smallest page");
-        assert_eq!(limits[0x23] & 0x0f, 1, "ports");
-        assert_eq!(limits[0x15], 8, "bytes of an MTT entry");
+        assert!(limits[0x25] <= 12, "log2 of the smallest page size");
+        assert_eq!(limits[0x23] & 0x0f, 1, "number of ports");
+        assert_eq!(limits[0x15], 8, "MTT entry size");
         assert!([0x18, 0x1a, 0x1c, 0x1e].into_iter().all(|at| short(at).is_power_of_two()), "entry sizes");
         assert!(short(0x08) < 31 && short(0x0a) < 31, "log2 of queue lengths");
-        assert!(short(0x2a) >= 320 && short(0x2e) >= 320, "WQEs of 16 data units");
+        assert!(short(0x2a) >= 320 && short(0x2e) >= 320, "room for WQEs of 16 data units");
         let icm = u64::from_be_bytes(limits[0x30..0x38].try_into().unwrap());
         assert!(icm >= 0x240_1000, "ICM");
-        assert_eq!(limits[..8], [1, 0, 0, 0, 0, 0, 0, 0], "stale bytes of QUERY_ADAPTER's preparation");
+        assert_eq!(limits[..8], [1, 0, 0, 0, 0, 0, 0, 0], "the first 8 bytes are not written");
     }
 
-    /// Removes the module. Its table entries remain.
+    /// Unloads the module. Its table entries remain.
     pub(super) fn remove(&mut self) {
         let chunks = std::mem::take(&mut self.chunks);
         let of = |table, base: u64| {
@@ -213,7 +213,7 @@ impl Driver {
             }
             offset -= pages << 12;
         }
-        panic!("{at:#x} is behind its chunk");
+        panic!("{at:#x} is past the end of its chunk");
     }
 
     /// Takes a reference to the chunk of an object.
@@ -243,7 +243,7 @@ impl Driver {
         let mut virt = base;
         for (index, pages) in fragments.iter().enumerate() {
             let bus = self.free_block;
-            // Blocks are aligned to their size, and not contiguous.
+            // Blocks are aligned to their size, but not contiguous.
             self.free_block += CHUNK;
             let at = 16 * (index ^ 1);
             put64(&mut inbox, at, virt);

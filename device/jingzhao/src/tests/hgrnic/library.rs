@@ -21,7 +21,7 @@ pub(super) const READ: u8 = 0x10;
 pub(super) struct Caps {
     pub(super) service: u32,
     pub(super) max_wr: u32,
-    /// Maximum number of receives, or 0 for the same number as sends.
+    /// Maximum number of receives; 0 means the same number as for sends.
     pub(super) max_recv: u32,
     pub(super) max_recv_sges: usize,
     pub(super) max_inline: u32,
@@ -57,7 +57,7 @@ pub(super) struct Wr {
     pub(super) remote: Option<(u64, u32)>,
     /// Remote QPN and Q_Key.
     pub(super) to: Option<(u32, u32)>,
-    /// Address in the program's data region, and length.
+    /// Elements, each with an address in the program's data region and a length.
     pub(super) sges: Vec<(u64, u32)>,
     pub(super) inline: Option<Vec<u8>>,
     pub(super) fence: bool,
@@ -320,9 +320,9 @@ impl Program {
         self.consumer += 1;
         let is_send = if entry[0x1c] >= 0xfe { entry[0x1c] == 0xff } else { entry[0x1d] != 0 };
         let wqe = u32::from_le_bytes(entry[0x18..0x1c].try_into().unwrap());
-        assert_eq!(entry[..4], self.qpn.to_le_bytes(), "the number cq_clean looks for");
+        assert_eq!(entry[..4], self.qpn.to_le_bytes(), "cq_clean compares the full QPN");
         if !is_send {
-            assert!(wqe >> self.rq.log_slot < self.rq.slots, "the library does not check");
+            assert!(wqe >> self.rq.log_slot < self.rq.slots, "the WQE is in the receive ring");
             self.driver.put(&self.rq.region.buffer, wqe.into(), &[0; 16]);
         }
         Some(entry)

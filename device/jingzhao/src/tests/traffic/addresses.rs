@@ -56,10 +56,10 @@ fn packets_wait_for_arp_resolution_of_ipv4_peer() {
     let image = |other: &Identity| Qpc { dest_ip: other.ipv4.to_bits(), ..qpc() };
     let [mut a, mut b] = unconfigured_pair(identities(), image);
     let frames = write_and_read(&mut a, &mut b);
-    assert_eq!(frames.len(), 26, "a request, and 25 packets that waited");
+    assert_eq!(frames.len(), 26, "an ARP request and the 25 packets that waited");
     assert_eq!(kinds(&frames[..2]), [EtherType::Arp, EtherType::Ipv4]);
-    assert_eq!(a.hca.port_stats().arp, 1, "asked once");
-    assert_eq!(b.hca.port_stats().arp, 1, "the asker is known by its question");
+    assert_eq!(a.hca.port_stats().arp, 1, "one ARP reply arrives");
+    assert_eq!(b.hca.port_stats().arp, 1, "the ARP request contains the sender's address");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn ipv6_gid_is_used_as_address() {
     let packet = RoceFrame::parse(&frames[1]).unwrap();
     let (src, dst) = (own.own_ipv6(), other.own_ipv6());
     assert_eq!(packet.encap.ip, IpAddrs::V6 { src, dst });
-    assert_eq!(packet.encap.traffic_class, 0x6a, "DSCP and ECN are the context's");
+    assert_eq!(packet.encap.traffic_class, 0x6a, "DSCP and ECN come from the context");
     assert_eq!(a.hca.port_stats().neighbour_discovery, 1);
 }
 

@@ -82,7 +82,7 @@ fn uar_pages_sets_bar2_length() {
         assert_eq!(a.hca.region_len(Region::Bar(Bar::Bar2)), len);
         a.ring_doorbell(len / 0x1000 - 1, doorbell(QPN, 0, 0x00, 1));
         a.settle();
-        assert_eq!(cqe(&mut a, 0)[0x1c..], [0, 1, 0, 0], "the last page rings");
+        assert_eq!(cqe(&mut a, 0)[0x1c..], [0, 1, 0, 0], "a doorbell in the last page takes effect");
     }
 }
 
@@ -102,7 +102,7 @@ fn honour_c_suppresses_unsignalled_completions() {
         let written = (0..4).filter(|slot| cqe(&mut a, *slot)[31] == 0).count();
         assert_eq!(written, completions, "{json}");
         let last = cqe(&mut a, u64::try_from(completions).unwrap() - 1);
-        assert_eq!(last[0x18], 0x80, "that of the signalled one");
+        assert_eq!(last[0x18], 0x80, "the signalled request has a CQE");
     }
 }
 
@@ -126,10 +126,10 @@ fn rnr_code(json: &str, code: u8) -> (u8, u8) {
 /// J-42: the public driver sets code 0, regardless of the timer that its user requests.
 #[test]
 fn rnr_timer_zero_option_replaces_only_code_0() {
-    assert_eq!(rnr_code("{}", 0), (0, 0), "literally: 655.36 ms");
-    assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 0), (12, 12), "QUERY_QP has what is in force");
+    assert_eq!(rnr_code("{}", 0), (0, 0), "code 0 means 655.36 ms");
+    assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 0), (12, 12), "QUERY_QP returns the code in force");
     let notes = r#"{"rnr_timer_zero": 16, "rnr_timer_table": "query_qp_notes"}"#;
-    assert_eq!(rnr_code(notes, 0), (16, 6), "in software's terms");
+    assert_eq!(rnr_code(notes, 0), (16, 6), "QUERY_QP returns software's code");
     assert_eq!(rnr_code(r#"{"rnr_timer_zero": 12}"#, 5), (5, 5));
 }
 
@@ -149,7 +149,7 @@ fn rnr_timer_table_option_converts_codes_to_ibta_table() {
     }
     assert_eq!(rnr_code("{}", 6), (6, 6));
     let notes = r#"{"rnr_timer_table": "query_qp_notes"}"#;
-    assert_eq!(rnr_code(notes, 6), (16, 6), "2.56 ms; QUERY_QP has what software gave");
+    assert_eq!(rnr_code(notes, 6), (16, 6), "2.56 ms; QUERY_QP returns software's code");
     assert_eq!(rnr_code(notes, 12), (6, 12), "0.08 ms");
 }
 
@@ -212,7 +212,7 @@ fn qpn_check_rejects_stale_doorbells() {
         send(&mut a, 1, 0x00, &[]);
         a.settle();
         let entry = cqe(&mut a, accepted.into());
-        assert_eq!((entry[31], &entry[..4]), (0, &QPN.to_le_bytes()[..]), "the whole number");
+        assert_eq!((entry[31], &entry[..4]), (0, &QPN.to_le_bytes()[..]), "the CQE has the full QPN");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rules for the order of entries, and for their actions.
+//! Tests of the order of entries and of their actions.
 
 use protocol::hca::mlx5::flow_entry::{EntryFields, FlowContext, FlowDestination, ListedCounter, PushedTag};
 use protocol::ids::MacAddr;
@@ -50,7 +50,7 @@ fn replaced_entry_no_longer_matches() {
 }
 
 #[test]
-fn value_outside_of_mask_is_ignored() {
+fn value_outside_mask_is_ignored() {
     let mut steering = Steering::default();
     let table = Build::table(&mut steering, 1, 0, None);
     let group = steering.group(table, [0, 0], DST_MAC);
@@ -182,7 +182,7 @@ fn contradictory_and_unsupported_actions_are_rejected() {
 }
 
 #[test]
-fn lists_of_entry_are_bounded() {
+fn lists_of_flow_entry_are_bounded() {
     let parse = |destination_count, counter_count, len| {
         let context = FlowContext { destination_count, counter_count, ..FlowContext::default() };
         Parts::parse(&context, &vec![0; len]).map(drop).map_err(|rejection| rejection.check)

@@ -17,7 +17,7 @@ pub(crate) fn arp(dst: MacAddr) -> Vec<u8> {
     ethernet(dst, &[], 0x0806, &[0; 28])
 }
 
-/// Builds an IPv4 packet from 10.0.0.2 to 10.0.0.1. `fragment` is the word of flags and fragment offset.
+/// Builds an IPv4 packet from 10.0.0.2 to 10.0.0.1. `fragment` contains the flags and the fragment offset.
 pub(crate) fn ipv4(protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
     let total = u16::try_from(20 + payload.len()).unwrap();
     let mut packet = vec![0x45, 0xb9];

@@ -1,4 +1,4 @@
-//! Limits, and the number of steps that a frame costs in the largest tables.
+//! Tests of limits, and of the number of steps that a frame takes in the largest tables.
 
 use super::frames::{OWN, arp, tcp4};
 use super::*;
@@ -54,7 +54,7 @@ fn many_entries_do_not_slow_evaluation() {
     evaluate_among(if is_daily() { MAX_ENTRIES } else { 1 << 15 });
 }
 
-/// The groups of all tables on the longest path are looked up once each.
+/// On the longest path, each group of each table is looked up once.
 #[test]
 fn longest_path_costs_one_lookup_per_group() {
     let mut steering = Steering::default();
@@ -74,7 +74,7 @@ fn longest_path_costs_one_lookup_per_group() {
     assert_eq!(steps::take().lookups, MAX_HOPS * MAX_TABLE_GROUPS);
 }
 
-/// Tables that forward many copies of a frame to each other do not multiply the cost.
+/// Even if each table forwards many copies of a frame to the next one, the copies do not multiply the cost.
 #[test]
 fn forwarded_copies_do_not_multiply_lookups() {
     let mut steering = Steering::default();

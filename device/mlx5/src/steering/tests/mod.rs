@@ -75,7 +75,7 @@ const ANY: OuterHeaders = OuterHeaders {
     dst_ip: [0; 16],
 };
 
-/// Methods for tests, which panic if an operation fails.
+/// Operations for tests. Each method panics if its operation fails.
 trait Build {
     fn table(&mut self, level: u8, log_size: u8, miss: Option<FlowTableId>) -> FlowTableId;
     fn group(&mut self, table: FlowTableId, range: [u32; 2], mask: OuterHeaders) -> FlowGroupId;

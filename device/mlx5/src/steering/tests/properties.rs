@@ -6,7 +6,7 @@ use protocol::ids::MacAddr;
 use super::frames::{C_TAG, OWN, PEER, S_TAG, TCP, UDP, arp, ethernet, ipv4, tcp4, udp6};
 use super::*;
 
-/// A table of the model: groups of masks with their entries.
+/// A table of the model: the masks of its groups, and the entries of each group.
 #[derive(Clone, Debug)]
 struct Model {
     miss: bool,

@@ -42,7 +42,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Executes an operation. Most fail at first, because their objects do not exist yet.
+/// Executes an operation. Most operations fail at first, because their objects do not exist yet.
 fn execute(steering: &mut Steering, operation: Operation) -> Result<(), Rejection> {
     let existing = |number| Some(FlowTableId::new(number)).filter(|_| number != 0);
     match operation {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Steps {
     pub(super) lookups: usize,
-    /// Comparisons of the values of entries.
+    /// Number of comparisons with the values of entries.
     pub(super) comparisons: usize,
 }
 

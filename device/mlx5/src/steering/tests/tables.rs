@@ -1,10 +1,10 @@
-//! Rules for tables, groups, levels and references.
+//! Tests of tables, groups, levels and references.
 
 use super::frames::{OWN, arp};
 use super::*;
 
 fn check<T>(result: Result<T, Rejection>) -> Check {
-    result.err().expect("a rejection").check
+    result.err().expect("the operation is rejected").check
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn masks_of_unsupported_fields_are_rejected() {
         assert_eq!(check(create(criteria, at)), Check::FlowCriteria);
     }
     assert_eq!(check(create(1, 0x1a)), Check::FlowMask);
-    // Without their criteria, parameters are ignored.
+    // Parameters are ignored if their criteria are not enabled.
     for (criteria, at) in [(1, 0x40), (5, 0x40), (0, 0x1a), (2, 0x3f)] {
         create(criteria, at).unwrap();
     }

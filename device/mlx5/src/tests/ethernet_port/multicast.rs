@@ -32,7 +32,7 @@ fn received(user: &mut User) -> usize {
 }
 
 #[test]
-fn blocked_qp_receives_foreign_datagrams_only() {
+fn blocked_qp_does_not_receive_its_own_datagrams() {
     for block in [false, true] {
         let (mut a, mut b) = (member(1, block), member(2, true));
         a.post(&request(WqeOpcode::Send, Operation::Datagram(to_group()), a.data(0, 100)));

@@ -80,7 +80,7 @@ fn is_port_event(line: &str) -> bool {
     line.starts_with("EQE eqn=2 ")
 }
 
-/// Returns whether a line belongs to a command, or is a doorbell for the EQ of commands or of port events.
+/// Returns whether a line belongs to a command, or is a doorbell for the EQ of command events or port events.
 fn is_replayed(line: &str) -> bool {
     let other = ["ETHWQE ", "ETHRX ", "FRAME ", "CQE ", "EQE "].iter().any(|kind| line.starts_with(kind));
     let is_doorbell = line.starts_with("DB ");

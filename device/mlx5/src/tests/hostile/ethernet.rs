@@ -28,7 +28,8 @@ const TABLE: FlowTableId = FlowTableId::new(1);
 const GROUP: FlowGroupId = FlowGroupId::new(1);
 const TIRN: Tirn = Tirn::new(1);
 const RQTN: Rqtn = Rqtn::new(1);
-/// The list starts with this many commands that create objects. The remaining commands use or destroy these objects.
+/// Number of commands at the start of the list from [`usual`] that create objects. The remaining commands use or
+/// destroy these objects.
 const CREATING: usize = 14;
 
 /// Returns the inputs of correct commands, in an order in which all of them succeed.
@@ -132,7 +133,7 @@ fn populated_ethernet(commands: &[Vec<u8>]) -> Driver {
     driver
 }
 
-/// Changes a few words. Most new words are small, so that they name other objects.
+/// Changes a few words. Most new words are small, so that they refer to other objects.
 fn mutate(random: &mut Random, input: &mut [u8]) {
     for _ in 0..random.below(4) {
         let at = 8 + random.below(input.len() - 8) / 4 * 4;

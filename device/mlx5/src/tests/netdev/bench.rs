@@ -127,7 +127,7 @@ impl Bench {
         self.mlx5.resources_mut().unwrap().receive_frame(cx, frame, link, steer);
     }
 
-    /// Receives a frame from the wire with this delivery.
+    /// Receives a frame from the wire, and delivers it as `delivery` specifies.
     pub(super) fn receive_as(&mut self, frame: &[u8], delivery: &Delivery) {
         let (link, cx) = (self.link, &mut context!(self));
         let steer = |_: &mut Resources, _: &[u8], _: &Layers| Deliveries::from_iter([delivery.clone()]);

@@ -1,6 +1,6 @@
-//! Replays the sessions of a guest with an Ethernet port, and compares the frames and CQEs, and the outputs of commands
-//! for the netdev and the flow tables, with the recording. The recorded flow tables select the TIRs of received frames.
-//! Other outputs are compared by the golden tests of the whole device.
+//! Replays the sessions of a guest with an Ethernet port. Frames, CQEs, and the outputs of commands for the netdev and
+//! the flow tables must equal the recording. The recorded flow tables select the TIRs of received frames. Other outputs
+//! are compared by the golden tests of the whole device.
 
 use std::collections::BTreeMap;
 

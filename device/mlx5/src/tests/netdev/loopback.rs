@@ -1,12 +1,12 @@
-//! Frames from an SQ that the device's own receive tables deliver (mlx5 interface, sections 15.2 and 16.3).
+//! Frames that an SQ sends and that the device's own receive tables deliver (mlx5 interface, sections 15.2 and 16.3).
 
 use protocol::hca::mlx5::nic_vport::{ModifyNicVport, NicVportContext, VportFields};
 
 use super::*;
 
-/// Section 16.3: a TIR receives frames of its own domain only if its loopback bit allows them.
+/// Section 16.3: a TIR receives frames from its own domain only if its loopback bit permits them.
 #[test]
-fn own_frames_need_loopback_bit_or_other_domain() {
+fn loopback_bit_permits_frames_from_own_domain() {
     let mut net = Net::new();
     let own = TirContext { rqn: net.rqn, ..TirContext::default() };
     let (unicast, multicast) = (plain(2, 60), plain(0xff, 60));
@@ -36,7 +36,7 @@ fn own_frames_need_loopback_bit_or_other_domain() {
 
 /// The vport can disable the loopback of frames that a TIR would accept.
 #[test]
-fn vport_disables_loopback_by_cast() {
+fn vport_disables_unicast_or_multicast_loopback() {
     let mut net = Net::new();
     net.create_tir(TirContext {
         rqn: net.rqn,

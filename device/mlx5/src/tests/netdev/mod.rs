@@ -249,7 +249,7 @@ impl Net {
         self.driver.ring(self.uar, driver::SEND, &doorbell.to_be_bytes());
     }
 
-    /// Creates a flow table of this level and makes it the root. Its only entry sends all frames of an EtherType to
+    /// Creates a flow table of this level and makes it the root. Its only entry forwards all frames of an EtherType to
     /// `to`.
     fn create_flow_table(&mut self, level: u8, ether_type: u16, to: Destination) -> FlowTableId {
         let context = FlowTableContext { level, log_size: 4, ..FlowTableContext::default() };

@@ -195,7 +195,7 @@ fn queries_return_contexts_as_modified() {
 
 /// Section 20, M-22: QPs, SQs and RQs share one doorbell format, so their numbers are disjoint.
 #[test]
-fn queue_numbers_are_disjoint_from_qps() {
+fn sq_and_rq_numbers_are_disjoint_from_qp_numbers() {
     let mut net = Net::new();
     assert_eq!((net.sqn, net.rqn), (Sqn::new(0x4000), Rqn::new(0x4001)));
     let mut numbers = crate::numbered::Numbered::new(0x80, 0x1_ffff).without(0x4000, 0x5fff);

@@ -23,7 +23,7 @@ fn tables_show_queues_and_steering() {
     assert_eq!(
         net.driver.table("flow-tables"),
         ["1 56 no 16 1 1 drop 0", "2 55 yes 16 1 1 drop 0"],
-        "the frame of the SQ matches too"
+        "the frame from the SQ matches too"
     );
     assert_eq!(net.driver.table("flow-groups"), ["1 1 2 5 ether_type 1", "2 2 2 5 ether_type 1"]);
     assert_eq!(
@@ -55,7 +55,11 @@ fn flow_table_rows_are_listed_from_any_index() {
         assert_eq!(indices(name, at(second, 2)), [second], "{name}");
         assert!(indices(name, at(second, 6)).is_empty() && indices(name, u64::MAX).is_empty(), "{name}");
     }
-    assert_eq!(indices("flow-groups", at(first, 5)), [first, second], "the last index of a group");
+    assert_eq!(
+        indices("flow-groups", at(first, 5)),
+        [first, second],
+        "a page may start at a group's last index"
+    );
     assert_eq!(indices("flow-entries", at(first, 4)), [second]);
 }
 

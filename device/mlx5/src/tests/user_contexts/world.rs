@@ -67,7 +67,7 @@ pub(in super::super) struct World {
 /// A command that makes a new or changed object refer to another object.
 pub(super) struct Creator {
     pub(super) reference: &'static str,
-    /// Replaces the number of the referenced object in the first world with that in the second.
+    /// Replaces the number of the referenced object in the first world with its counterpart in the second world.
     pub(super) replace: fn(&mut World, &World),
     pub(super) input: fn(&World) -> Vec<u8>,
 }
