@@ -46,7 +46,7 @@ pub struct Entry {
 pub enum EventTime {
     /// The queue has an urgent entry, or no moderation.
     Now,
-    /// The queue has so many unread entries that the event must not be delayed further.
+    /// The queue has at least [`MAX_DELAYED_ENTRIES`] unread entries, so the event must not be delayed further.
     Full,
     /// The event can be delayed. The queue stays armed until the event is written.
     Delayed,

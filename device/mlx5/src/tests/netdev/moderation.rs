@@ -27,7 +27,7 @@ impl Net {
         self.driver.ring(self.uar, driver::ARM_CQ, &arm.emit());
     }
 
-    /// Sends a frame.
+    /// Posts a send WQE and checks that its frame is sent.
     fn send(&mut self) {
         self.post(&self.wqe(EthernetSegment::default(), &plain(2, 60), 0));
         assert_eq!(self.driver.frames().len(), 1);
