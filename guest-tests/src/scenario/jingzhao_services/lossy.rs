@@ -176,7 +176,7 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     for arrived in 0.. {
         let Some(cqe) = link.arrival(pair, 100).await? else {
             ensure!(arrived > 0 && arrived < MESSAGES, "{arrived} of {MESSAGES} messages arrived");
-            // Each lost message has lost at least one packet.
+            // Each lost message is missing at least one packet.
             ensure!(
                 u64::from(MESSAGES - arrived) <= lost,
                 "{arrived} messages arrived although {lost} packets were lost"
