@@ -1,4 +1,4 @@
-//! Tests that files stop growing at the file size limit (`ulimit -f`, `LimitFSIZE=`) without stopping the daemon.
+//! Tests that the daemon keeps running when its files reach the file size limit (`ulimit -f`, `LimitFSIZE=`).
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
@@ -35,10 +35,10 @@ fn daemon_survives_log_size_limit() {
     command.arg("--config").arg(config).stderr(Stdio::from(File::create(&log).unwrap()));
     let mut child = command.spawn().unwrap();
     let serves = || {
-        assert_eq!(child.try_wait().unwrap(), None, "hcad keeps running");
+        assert_eq!(child.try_wait().unwrap(), None, "hcad must keep running");
         hcactl(&control, &["devices"])
     };
-    until("an answer", serves);
+    until("a reply", serves);
     assert_eq!(std::fs::metadata(&log).unwrap().len(), 64);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -56,11 +56,11 @@ fn daemon_survives_output_size_limit() {
     let mut daemon = Daemon::ready(command, folder, socket);
     for (what, name) in [("trace", "x.trace"), ("record", "x.record")] {
         let file = daemon.folder.path().join(name);
-        // The trace or record may stop immediately or fail to start.
+        // The trace or the recording may stop immediately or fail to start.
         let _ = hcactl(&control, &[what, "on", file.to_str().unwrap()]);
     }
     let _ = hcactl(&control, &["capture", "off"]);
-    until("an answer", || hcactl(&control, &["devices"]));
+    until("a reply", || hcactl(&control, &["devices"]));
     assert_eq!(daemon.child.try_wait().unwrap(), None);
     assert!(std::fs::metadata(daemon.folder.path().join("x.pcapng")).unwrap().len() <= 16);
 }
@@ -84,5 +84,5 @@ fn daemon_survives_ring_size_limit() {
     command.arg("--config").arg(config);
     let mut daemon = Daemon::of(command.spawn().unwrap(), folder, control.clone());
     daemon.wait_for_line("File too large");
-    until("an answer", || hcactl(&control, &["devices"]));
+    until("a reply", || hcactl(&control, &["devices"]));
 }

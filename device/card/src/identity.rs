@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn link_local_address_is_derived_from_mac() {
-        // The example of RFC 4291, appendix A: 34-56-78-9A-BC-DE becomes the interface identifier
+        // The example in RFC 4291, appendix A: 34-56-78-9A-BC-DE becomes the interface identifier
         // 36-56-78-FF-FE-9A-BC-DE.
         let mac = MacAddr([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]);
         let identity = Identity { mac, ..Identity::from_lid(Lid::new(1)) };

@@ -261,8 +261,8 @@ impl Engine {
         });
     }
 
-    /// Moves a QP to a state and replaces its attributes. Moving to ERR flushes both queues. Moving to RESET discards
-    /// all requests without completing them.
+    /// Moves a QP to a new state and replaces its attributes. Moving to ERR flushes both queues. Moving to RESET
+    /// discards all requests without completing them.
     ///
     /// # Errors
     /// [`QpError::Unknown`] if the QP does not exist.
@@ -438,7 +438,7 @@ impl Engine {
     }
 
     /// Returns the table index of QP `qpn` if that QP accepts packets addressed to `to`. The two numbers can differ,
-    /// because QP0 and QP1 have other numbers internally, and because a QP can have an alias.
+    /// because QP0 and QP1 have different numbers internally, and because a QP can have an alias.
     pub(crate) fn destination(&self, qpn: Qpn, to: Qpn) -> Option<u32> {
         let index = self.table.index(qpn);
         self.table.get(index)?.has_wire_number(to).then_some(index)

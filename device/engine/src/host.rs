@@ -35,9 +35,9 @@ pub enum Fetch<T> {
 pub enum RecvSource {
     /// The receive queue of the QP, or the SRQ that the QP was created with.
     Qp(Qpn),
-    /// The XRC SRQ named by the message, which [`Host::xrc_srq`] has accepted.
+    /// The XRC SRQ that the message names and [`Host::xrc_srq`] has accepted.
     XrcSrq {
-        /// XRC target that received the message and that the fetched request belongs to.
+        /// XRC target that received the message. The fetched request belongs to it.
         qpn: Qpn,
         /// SRQ number from the XRCETH of the message.
         srqn: Srqn,
@@ -66,8 +66,8 @@ pub enum XrcError {
 /// Identity against which memory accesses are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initiator {
-    /// Protection domain that the key must belong to. If an XRC target executes the request, this is the protection
-    /// domain of the SRQ named by the request, and otherwise that of the QP.
+    /// Protection domain that the key must belong to. This is the QP's protection domain or, if an XRC target executes
+    /// the request, that of the SRQ named by the request.
     pub pd: Pdn,
     /// QP on whose behalf memory is accessed. A type 2B window can only be used by the QP that it is bound to.
     pub qpn: Qpn,
@@ -218,7 +218,7 @@ pub enum PeerRequest {
     Read,
     /// A compare and swap or a fetch and add, reported after it has modified memory.
     Atomic,
-    /// A packet of a request that had been executed before. It was acknowledged or answered again.
+    /// A packet of a request that had already been executed. The acknowledgement or response was sent again.
     Duplicate,
 }
 
@@ -227,14 +227,14 @@ pub enum PeerRequest {
 /// Ranges passed to `read`, `write` and `atomic` can cross pages; the implementation splits them. Lengths are never 0.
 /// Each call checks key, PD, permission and bounds again, because a key can be invalidated between two calls.
 pub trait Host {
-    /// Fetches the next request of the send queue of `qpn`.
+    /// Fetches the next request from the send queue of `qpn`.
     fn next_send(&mut self, qpn: Qpn) -> Fetch<SendRequest>;
 
-    /// Fetches the next request of a receive queue or an SRQ. From then on, the request belongs to the QP.
+    /// Fetches the next request from a receive queue or an SRQ. The request then belongs to the QP.
     fn next_recv(&mut self, source: RecvSource) -> Fetch<RecvRequest>;
 
-    /// Fetches a receive request that will be flushed, from a QP without an SRQ. The engine ignores the scatter list of
-    /// the request.
+    /// Fetches the next receive request of a QP without an SRQ, in order to flush it. The engine ignores the scatter
+    /// list of the request.
     fn next_flushed_recv(&mut self, qpn: Qpn) -> Fetch<RecvRequest> {
         self.next_recv(RecvSource::Qp(qpn))
     }
@@ -287,7 +287,8 @@ pub trait Host {
     /// Appends `len` bytes of a region to `out`.
     ///
     /// # Errors
-    /// Returns the errors of `check`, or [`AccessError::Unmapped`]. On error, part of the range may have been appended.
+    /// Returns the same errors as `check`, or [`AccessError::Unmapped`]. On error, part of the range may have been
+    /// appended.
     fn read(
         &self,
         initiator: Initiator,
@@ -301,7 +302,7 @@ pub trait Host {
     /// Copies `data` into a region.
     ///
     /// # Errors
-    /// Returns the errors of `read`. Even on error, nothing outside the permitted range is written.
+    /// Returns the same errors as `read`. Even on error, nothing outside the permitted range is written.
     fn write(
         &mut self,
         initiator: Initiator,
@@ -321,7 +322,7 @@ pub trait Host {
     /// Executes a local operation, which takes effect for all later accesses.
     ///
     /// # Errors
-    /// On error, nothing is changed.
+    /// On error, nothing changes.
     fn run_local(&mut self, initiator: Initiator, token: &LocalToken) -> Result<(), AccessError> {
         let _ = (initiator, token);
         Err(AccessError::Kind)
@@ -351,8 +352,8 @@ pub trait Host {
         let _ = dropped;
     }
 
-    /// Called for each request of the peer that the responder of `qpn` has executed, except for SENDs, and for each
-    /// duplicate that it has answered. An unreliable QP reports only WRITEs.
+    /// Called for each request from the peer that the responder of `qpn` has executed, except SENDs, and for each
+    /// duplicate to which it has replied. An unreliable QP reports only WRITEs.
     fn request_executed(&mut self, qpn: Qpn, request: PeerRequest) {
         let _ = (qpn, request);
     }

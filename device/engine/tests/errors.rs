@@ -235,8 +235,8 @@ fn wrong_response_opcode_or_length_fails_with_bad_response() {
     let fetch_add = || request(1, SendOp::FetchAdd { remote: remote(0), add: 1 }, &[sge(0, 8)]);
     let cases: &[Case<'_>] = &[
         ("READ response to a WRITE", write(1, 0, 10), &[(O::ReadResponseOnly, ack, 10)]),
-        ("ATOMIC acknowledge of a WRITE", write(1, 0, 10), &[(O::AtomicAcknowledge, atomic_ack(ACK), 0)]),
-        ("ATOMIC acknowledge of a READ", read(1, 0, 10), &[(O::AtomicAcknowledge, atomic_ack(ACK), 0)]),
+        ("ATOMIC Acknowledge for a WRITE", write(1, 0, 10), &[(O::AtomicAcknowledge, atomic_ack(ACK), 0)]),
+        ("ATOMIC Acknowledge for a READ", read(1, 0, 10), &[(O::AtomicAcknowledge, atomic_ack(ACK), 0)]),
         ("READ response to an atomic", fetch_add(), &[(O::ReadResponseOnly, ack, 8)]),
         (
             "FIRST instead of MIDDLE",

@@ -26,7 +26,7 @@ use super::strict::{self, Strict};
 /// of the inbox and the outbox for the trace.
 ///
 /// # Errors
-/// Returns the status of the completion if the command is rejected.
+/// Returns the completion status of the command if it is rejected.
 pub fn execute(
     state: &mut DeviceState,
     strict: &mut Strict,

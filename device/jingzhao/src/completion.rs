@@ -10,8 +10,8 @@ use protocol::hca::jingzhao::cqe::{Cqe, CqeQueue, Outcome};
 use protocol::ids::{Lid, Qpn};
 use protocol::roce::{Imm, Transport};
 
-/// Returns the CQE for a completion. `qpn` includes the high bits that software uses, `connected_lid` is the
-/// destination LID in the context, and `ud_grh` is true if a received datagram is preceded by its GRH.
+/// Returns the CQE for a completion. `qpn` includes the high bits that software sets, `connected_lid` is the destination
+/// LID in the context, and `ud_grh` is true if received datagrams are preceded by a GRH.
 pub fn cqe(
     completion: &Completion,
     qpn: Qpn,
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// QPN with the high bits that software uses. The QPN in the engine's completion may lack these bits.
+    /// QPN with the high bits that software sets. The QPN in the engine's completion may lack these bits.
     const QPN: Qpn = Qpn::new(0x9c_0005);
 
     fn addresses() -> Addresses {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn receive_cqe_has_opcode_of_last_packet_and_immediate() {
+    fn receive_cqe_has_last_packets_opcode_and_immediate_data() {
         let expected = [
             0x05, 0x00, 0x9c, 0x00, 0x00, 0x00, 0x00, 0x00, 0x09, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
             0x00, //
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn lid_missing_in_context_is_derived_from_mac() {
+    fn lid_missing_from_context_is_derived_from_mac() {
         assert_eq!(bytes(&received(false), 0)[0x0e..0x10], [3, 0]);
     }
 

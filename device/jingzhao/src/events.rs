@@ -88,7 +88,7 @@ impl Resources {
         self.raise(cx, &Eqe::CqError { cqn, fault: cq_fault(fault) });
     }
 
-    /// Moves a QP to ERR, as the command 2ERR_QP would.
+    /// Moves a QP to ERR, as the 2ERR_QP command would.
     fn fail_qp(&mut self, setup: &Setup, cx: &mut Context<'_>, qpn: Qpn) {
         self.observe(cx, qpn);
         let Some(qp) = self.qp(qpn) else { return };
@@ -110,7 +110,7 @@ impl Resources {
             AsyncEvent::WqCatastrophic => QpEvent::WqCatastrophic,
             AsyncEvent::InvalidRequest => QpEvent::WqInvalidRequest,
             AsyncEvent::AccessError(_) => QpEvent::WqAccess,
-            // These events do not occur, because this interface has no SRQs and no XRC.
+            // These events do not occur, because this interface has neither SRQs nor XRC.
             AsyncEvent::SrqCatastrophic
             | AsyncEvent::LastWqeReached
             | AsyncEvent::InvalidXrceth(_)
@@ -138,7 +138,7 @@ impl Resources {
             Err(error) => {
                 limited!(warn, ?event, "event lost: {error}");
                 // Section 8.5: a full queue reports its own overflow later. A queue whose memory is inaccessible cannot
-                // report anything, so the loss is reported as an internal error to the EQ that receives these errors.
+                // report anything, so the loss is reported as an internal error to the EQ that receives such errors.
                 let reachable = error == WriteError::Full;
                 if !reachable && *event != Eqe::LocalCatastrophic {
                     self.raise(cx, &Eqe::LocalCatastrophic);

@@ -45,7 +45,7 @@ fn rights(flags: MptFlags) -> Rights {
 mod tests {
     use super::*;
 
-    /// The user region of section 14.5.
+    /// The user region from section 14.5.
     const USER: [u8; 0x40] = {
         let mut bytes = [0; 0x40];
         let head = [

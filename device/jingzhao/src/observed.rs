@@ -12,12 +12,12 @@ use super::event_queue::EqSlot;
 use super::qp::QueuePair;
 use super::send_queue::FetchedWqe;
 
-/// An event in the device, with the objects involved. The QP is mutable so that its counters can be updated.
+/// An event in the device, together with the objects involved. The QP is mutable so that its counters can be updated.
 pub(super) enum Observed<'a> {
     /// A send doorbell arrived but has not been processed yet. `qp` is the QP at the index of the doorbell's QPN. The
     /// QP's state is up to date.
     SendDoorbell { qp: Option<&'a QueuePair>, page: u32, doorbell: &'a SendDoorbell },
-    /// An arm doorbell arrived for a queue that is not valid.
+    /// An arm doorbell arrived for an invalid queue.
     ArmNothing { queue: &'static str, number: u32 },
     /// A WQE was fetched from a send queue and parsed.
     SendWqe { qpn: Qpn, taken: &'a FetchedWqe<'a> },

@@ -71,7 +71,7 @@ pub fn request(
     })
 }
 
-/// Returns the completion status of a WQE that cannot be parsed. Section 9.4: every failed UMR has the same syndrome.
+/// Returns the completion status for a WQE that cannot be parsed. Section 9.4: every failed UMR has the same syndrome.
 fn malformed(taken: &FetchedWqe<'_>) -> Status {
     if taken.tag.opcode() == Opcode::Umr.code() {
         Status::MemoryManagement(AccessError::Kind)

@@ -4,7 +4,7 @@
 //! page, that store just writes a word in memory. The device finds the word later, or not at all if the doorbell of
 //! another queue has overwritten it. A 32-bit guest stores the word in two halves, of which the device may find only
 //! one. A word therefore only shows that its page has been used. The device polls the doorbell record of the queue that
-//! the word names, and then the records of all queues of the page in a polling round. The rest of the word is ignored.
+//! the word names, and then the records of all queues on the page in a polling round. The rest of the word is ignored.
 //!
 //! # Spec
 //! mthca interface, sections 5.1 to 5.4.

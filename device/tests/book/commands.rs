@@ -37,7 +37,7 @@ pub(crate) fn pages(repository: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns all commands on the pages that run `program`.
+/// Returns the commands that run `program`, from all pages.
 pub(crate) fn of(repository: &Path, program: &str) -> Vec<Printed> {
     let mut found = Vec::new();
     for path in pages(repository) {
@@ -129,7 +129,7 @@ fn without_prefix(command: Vec<String>) -> Vec<String> {
 }
 
 #[test]
-fn commands_split_like_shell() {
+fn splits_commands_as_a_shell_does() {
     let block =
         "$ A=1 sudo x/hcad --config 'a b' \\\n  --check && hcactl qps | grep \"q p\" # see\noutput of hcad\n";
     let expected: [&[&str]; 3] =

@@ -12,7 +12,7 @@ use super::commands::{blocks, of, pages};
 use super::{REPOSITORY, commands};
 use crate::common::hcactl_program;
 
-/// Path of a socket on which no daemon listens.
+/// Path of a socket that no daemon listens on.
 const NO_DAEMON: &str = "/nonexistent/control.sock";
 
 /// Configuration keys at the same level as `devices`.
@@ -48,7 +48,7 @@ fn hcactl_commands_in_book_parse() {
     assert!(printed.len() > 20, "found only {printed:?}");
 }
 
-/// Completes the configuration in a block. The block may contain only a part of a configuration.
+/// Returns a complete configuration for a block, which may contain only part of one.
 fn whole(block: &str) -> Value {
     let part: Value = serde_json::from_str(block)
         .or_else(|_| serde_json::from_str(&format!("{{{block}}}")))

@@ -80,7 +80,7 @@ fn shown(program: &str) -> String {
     CLOSING_TEXT.replace("guest-lab ", &format!("{program} "))
 }
 
-/// Runs the demo with Debian's kernel, drivers, user-space libraries and tools.
+/// Runs the second part of the demo, with Debian's kernel, drivers, user-space libraries and tools.
 async fn stock(lab: &Lab) -> Result<()> {
     let begun = Instant::now();
     line("\nbooting two guests with stock Debian kernels and ib_mthca")?;

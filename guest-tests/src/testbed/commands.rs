@@ -20,7 +20,7 @@ use super::frames;
 
 /// Maximum number of commands that can run in a guest at once.
 pub(super) const MOST_COMMANDS: usize = 12;
-/// Time limit of the lab's own commands, such as those that load drivers while several emulated guests share a busy
+/// Time limit for the lab's own commands, such as those that load drivers while several emulated guests share a busy
 /// host.
 const OWN_COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
 /// Maximum number of output bytes to keep for each of the lab's own commands.
@@ -59,7 +59,7 @@ impl Ports {
     /// Allocates a port for one command.
     ///
     /// # Errors
-    /// All ports are in use.
+    /// Fails if all ports are in use.
     pub(super) fn take(&self) -> Result<Taken> {
         let port = self.lock().pop();
         ensure!(
@@ -73,8 +73,8 @@ impl Ports {
     /// Runs one of the lab's own commands and returns its output. The command must succeed.
     ///
     /// # Errors
-    /// The guest has stopped, or the command cannot be started, fails or takes longer than [`OWN_COMMAND_TIMEOUT`]. If
-    /// the command fails, the error contains its output.
+    /// Fails if the guest has stopped, or if the command cannot be started, fails or takes longer than
+    /// [`OWN_COMMAND_TIMEOUT`]. If the command fails, the error contains its output.
     pub(super) async fn run(&self, argv: &[&str], input: &[u8]) -> Result<String> {
         let seconds = OWN_COMMAND_TIMEOUT.as_secs();
         timeout(OWN_COMMAND_TIMEOUT, self.run_to_end(argv, input))
@@ -147,7 +147,7 @@ impl Taken {
     /// command exits.
     ///
     /// # Errors
-    /// The guest has stopped or sends an invalid frame.
+    /// Fails if the guest has stopped or sends an invalid frame.
     pub(super) async fn relay<S: Future<Output = String>>(
         mut self,
         start: Start,
@@ -185,7 +185,7 @@ async fn forward(
         let frame = tokio::select! {
             biased;
             _ = end.wait_for(|ended| *ended) => return Ok(()),
-            // A partially read frame is lost if the command exits, but is no longer needed then.
+            // If the command exits, a partially read frame is lost, but it is no longer needed.
             frame = frames::read::<ToGuest>(&mut user) => frame,
         };
         match frame {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unresponsive_guest_fails_command_but_keeps_port() {
+    async fn unresponsive_guest_fails_command_but_port_stays_busy() {
         let (ports, mut guest) = guest();
         let (mut user, ours) = UnixStream::pair().unwrap();
         let (read, write) = ours.into_split();

@@ -1,8 +1,8 @@
 //! Impairments: rules that drop, duplicate, reorder, delay, corrupt and ECN-mark frames.
 //!
-//! They are applied between an HCA and its fabric, without access to a clock or a socket. The caller passes in frames
-//! and the time, and receives frames either immediately or at [`Impairments::next_deadline`]. All randomness comes from
-//! the rules' seeds, so the same input always produces the same output.
+//! They are applied between an HCA and its fabric. This module accesses neither a clock nor a socket: the caller passes
+//! in frames and the time, and receives frames either immediately or at [`Impairments::next_deadline`]. All randomness
+//! comes from the rules' seeds, so the same input always produces the same output.
 
 mod alter;
 mod held;
@@ -42,7 +42,7 @@ pub enum Verdict {
     Modified {
         /// Description of the effect, for captures and logs.
         note: String,
-        /// Frames to pass immediately in place of the original, in this order.
+        /// Frames to pass immediately in place of the original, in order.
         frames: SmallVec<[Vec<u8>; 2]>,
     },
 }
@@ -106,7 +106,7 @@ impl Impairments {
     /// Adds a rule after the existing ones and returns its ID.
     ///
     /// # Errors
-    /// [`TooManyRulesError`].
+    /// [`TooManyRulesError`] if there are already [`MAX_RULES`] rules.
     pub fn add(&mut self, rule: Rule) -> Result<u32, TooManyRulesError> {
         if self.rules.len() >= MAX_RULES {
             return Err(TooManyRulesError);

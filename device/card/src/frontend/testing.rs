@@ -95,7 +95,7 @@ pub struct Guest<F: Frontend> {
     pub now: Instant,
     /// Eventfds, indexed by MSI-X vector.
     vectors: Vec<OwnedFd>,
-    /// A BAR of which a part is mapped into the guest, so that stores to that part do not trap.
+    /// A BAR that is partly mapped into the guest, so that stores to the mapped part do not trap.
     pages: Option<(BarRange, MmapRegion)>,
     /// Keeps the recording of the session open.
     _record: Option<Recorder>,
@@ -159,7 +159,7 @@ impl<F: Frontend> Guest<F> {
         bytes
     }
 
-    /// Creates eventfds for the first `vectors` vectors. The driver must still enable the vectors.
+    /// Creates eventfds for the first `vectors` vectors. The driver still has to enable the vectors.
     pub fn listen(&mut self, vectors: usize) {
         self.vectors = (0..vectors).map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap()).collect();
         self.wire();

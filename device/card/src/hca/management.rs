@@ -66,7 +66,7 @@ impl<F: Frontend> Hca<F> {
             if self.is_for_all(received) { PERMISSIVE_LID } else { self.port.addresses().own.lid };
         let Some(datagram) = Datagram::of(&received.packet, source, destination) else { return true };
         // At start-up, software opens the port before it posts receives. Until software has posted a receive,
-        // management answers requests.
+        // management handles requests itself.
         let is_answer = protocol::mad::header(&datagram.mad).method.is_response();
         let listening = qp.is_some_and(|qp| is_answer || self.frontend.can_receive(qp, &self.memory));
         let view = self.view();
@@ -92,8 +92,8 @@ impl<F: Frontend> Hca<F> {
         false
     }
 
-    /// Handles a packet that the guest has addressed to itself. Passes it to management if management always answers
-    /// such packets. Returns whether the engine should process it.
+    /// Handles a packet that the guest has addressed to itself. If management always replies to packets of this kind,
+    /// passes it to management. Returns whether the engine should process it.
     pub(super) fn admit_own(&mut self, received: &RoceFrame<'_>) -> bool {
         if received.packet.bth.dest_qp != QP1 {
             return true;
@@ -175,7 +175,7 @@ impl<F: Frontend> Hca<F> {
         self.send_frame(|| About::note("management"));
     }
 
-    /// Returns the headers for a packet to QP0 of every node on the link (RFC 4291, section 2.7.1).
+    /// Returns the headers of a packet addressed to QP0 of every node on the link (RFC 4291, section 2.7.1).
     fn encap_for_all(&self) -> Encap {
         Encap {
             src_mac: self.port.addresses().own.mac,

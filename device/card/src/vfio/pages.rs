@@ -1,4 +1,4 @@
-//! BAR pages mapped by the client. Stores to these pages do not cause messages, so the device polls the pages.
+//! BAR pages mapped by the client. Stores to these pages generate no messages, so the device polls the pages.
 //!
 //! The guest may change the contents of the pages at any time, so each word is read once and only the copy is used.
 

@@ -1,4 +1,4 @@
-//! Executes and completes control queue operations, and reports them to the log, the counters and the trace.
+//! Executes and completes control queue operations, and records them in the log, the counters and the trace.
 //!
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.
@@ -46,7 +46,7 @@ impl Done {
 
 /// Executes the operations posted before ring index `end`.
 ///
-/// Bound: the number of ring entries.
+/// Bound: at most one operation per ring entry.
 pub(super) fn run(rdma: &mut Rdma, cx: &mut Context<'_>, end: u16) {
     for _ in 0..rdma.cqp.entries() {
         let Some(entry) = rdma.cqp.fetch(cx.dma, end) else { return };
@@ -159,5 +159,5 @@ fn dispatch(rdma: &mut Rdma, cx: &mut Context<'_>, operation: &Operation) -> Out
     }
 }
 
-/// Push page number that stands for "no page allocated".
+/// Push page number that means "no page allocated".
 const NO_PUSH_PAGE: u32 = 1024;

@@ -60,7 +60,7 @@ impl engine::Host for RdmaHost<'_> {
         fetch
     }
 
-    /// Returns the members of a group, except for the sender. A queue pair does not receive its own multicast
+    /// Returns the members of a group, except the sender. A queue pair does not receive its own multicast
     /// datagrams (section 13.8).
     fn group_members(&self, datagram: &GroupDatagram) -> SmallVec<[Qpn; 8]> {
         let GroupDatagram { gid, dst_mac, tag, src_mac, src_qp } = *datagram;

@@ -1,4 +1,4 @@
-//! Trace records of the RDMA half: fetched work requests, and written entries of completion and event queues.
+//! Trace records for the RDMA half: work requests fetched, and entries written to completion and event queues.
 
 use card::memory::key_op::KeyOp;
 use card::telemetry::monitor::Monitor;
@@ -116,7 +116,7 @@ fn show_list(list: &[Sge], to: &mut dyn Visitor) {
     to.objects("sge", &mut list.iter().map(|fragment| fragment as &dyn Describe));
 }
 
-/// Records a written CQE, or a lost CQE if `lost` is set.
+/// Records a CQE that was written or, if `lost` is set, lost.
 pub(super) fn completion(
     monitor: &mut Monitor,
     (cqn, slot): (Cqn, u32),
@@ -140,7 +140,7 @@ pub(super) fn completion(
     });
 }
 
-/// Records a completion event written to a CEQ, or a lost event if `lost` is set.
+/// Records a completion event that was written to a CEQ or, if `lost` is set, lost.
 pub(super) fn completion_event(monitor: &mut Monitor, ceq: u16, cookie: u64, lost: bool) {
     let Some(trace) = monitor.trace() else { return };
     trace.record(Kind::Eqe, "completion", |to| {
@@ -152,7 +152,7 @@ pub(super) fn completion_event(monitor: &mut Monitor, ceq: u16, cookie: u64, los
     });
 }
 
-/// Records an asynchronous event written to the AEQ, or a lost event if `lost` is set.
+/// Records an asynchronous event that was written to the AEQ or, if `lost` is set, lost.
 pub(super) fn async_event(monitor: &mut Monitor, event: &AsyncEvent, lost: bool) {
     let Some(trace) = monitor.trace() else { return };
     trace.record(Kind::Eqe, event.code.name().unwrap_or("unknown"), |to| {

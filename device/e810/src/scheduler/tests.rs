@@ -106,15 +106,11 @@ fn teids_are_never_reused() {
 }
 
 #[test]
-fn rejects_elements_after_last_teid() {
+fn rejects_elements_when_teids_are_exhausted() {
     let mut scheduler = Scheduler { last_teid: u32::MAX - 2, ..Scheduler::default() };
     assert_eq!(add(&mut scheduler, TC), u32::MAX - 1);
     let refused = scheduler.add(1, &mut add_command(TC, &[generic()])).unwrap_err();
-    assert_eq!(
-        refused.status,
-        AdminStatus::NoSpace,
-        "TEID FFFFFFFFh stands for no element and is never assigned"
-    );
+    assert_eq!(refused.status, AdminStatus::NoSpace, "TEID FFFFFFFFh means no element and is never assigned");
 }
 
 #[test]
@@ -284,7 +280,7 @@ fn port_ets_reports_traffic_class_zero() {
 }
 
 #[test]
-fn queue_requires_parent_above_leaf_layer() {
+fn queue_requires_parent_directly_above_leaf_layer() {
     let mut scheduler = Scheduler::default();
     let branch = add_branch(&mut scheduler);
     let leaf = scheduler.add_leaf(Teid::new(branch[6]), ElementData::default()).unwrap();

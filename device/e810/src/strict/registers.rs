@@ -14,14 +14,14 @@ use crate::admin::ring::{RingName, RingRegister, Rings};
 use crate::options::Options;
 use crate::vectors::RouteRegister;
 
-/// Tracks reads of the admin send head.
+/// Tracks reads of the admin send queue's head register.
 pub(in super::super) fn read(strict: &mut Strict, bar: Bar, offset: u64) {
     if bar == Bar::Bar0 && Register::at(offset) == Some((Register::PfFwAtqh, 0)) {
         strict.head_unread = false;
     }
 }
 
-/// State of the function that the checks use.
+/// Function state that the checks use.
 #[derive(Clone, Copy)]
 pub(in super::super) struct View<'a> {
     pub(in super::super) options: &'a Options,

@@ -1,4 +1,4 @@
-//! Rows of switch rules for the control socket.
+//! Switch rules as table rows for the control socket.
 
 use card::frontend::snapshot::{ROW_VSIS, RuleAction, RuleCast, RuleOrigin, RuleRecipe, RuleRow};
 

@@ -13,7 +13,7 @@ use crate::{Daemon, counters};
 /// takes one iteration of its event loop.
 const MAX_QPS: usize = 1024;
 
-/// Counters obtained by one poll.
+/// Counters obtained from one poll.
 pub(super) struct Sample {
     at: Instant,
     devices: Vec<(DeviceRow, Option<Box<Counters>>)>,

@@ -87,7 +87,8 @@ fn create(
     })
 }
 
-/// Destroys a QP without completions or events. Its context in ICM keeps the last PSNs and is set to state RESET.
+/// Destroys a QP without generating completions or events. Its context in ICM keeps the last PSNs and is set to state
+/// RESET.
 fn destroy(resources: &mut Resources, cx: &mut Context<'_>, index: u32) {
     let Some(mut qp) = resources.qps.remove(index) else { return };
     resources.watch.remove(index);

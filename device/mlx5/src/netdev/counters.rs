@@ -1,5 +1,5 @@
-//! Counters of frames that do not pass the port. [`FrameCounters`](crate::port::counters::FrameCounters) counts those
-//! that do.
+//! Counters of frames that do not pass through the port. [`FrameCounters`](crate::port::counters::FrameCounters) counts
+//! those that do.
 //!
 //! # Spec
 //! mlx5 interface, section 17.1.
@@ -8,13 +8,13 @@ use protocol::hca::mlx5::counter::TrafficCounter;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetdevCounters {
-    /// Frames of an SQ that a TIR of this device has received. Bytes do not include the frame check sequence.
+    /// Frames from an SQ that were delivered to a TIR of this device. The byte count excludes the frame check sequence.
     pub loopback: TrafficCounter,
     /// Frames from the wire that exceed the MTU of the port.
     pub rx_oversize: u64,
-    /// Frames of an SQ that exceed the MTU of the port.
+    /// Frames from an SQ that exceed the MTU of the port.
     pub tx_oversize: u64,
-    /// Frames of an SQ that were dropped because the link was down.
+    /// Frames from an SQ that were dropped because the link was down.
     pub tx_link_down: u64,
 }
 

@@ -11,8 +11,8 @@ use protocol::hca::mlx5::roce_address::{L3Type, RoceEntry, RoceVersion};
 use crate::check::{Check, Rejection};
 use crate::limits::ROCE_GIDS;
 
-/// GID table. An entry is the source address of the packets that select it, and an address at which the port receives
-/// packets.
+/// GID table. Each entry is the source address of the packets sent with its index, and an address at which the port
+/// receives packets.
 #[derive(Debug)]
 pub struct GidTable([Option<RoceAddress>; ROCE_GIDS as usize]);
 
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn queried_entry_equals_entry_set() {
+    fn query_returns_entry_that_was_set() {
         let mut gids = GidTable::default();
         let ipv6 = RoceEntry { gid: [0xfe; 16], mac: MAC, l3_type: 1, version: 2, ..RoceEntry::default() };
         gids.set(0, &ipv6).unwrap();

@@ -29,7 +29,7 @@ pub(in super::super) struct Examined {
 }
 
 impl Examined {
-    /// Reports the findings and records the effects, after the command has succeeded.
+    /// Reports the findings and records the effects of a command that has succeeded.
     pub(in super::super) fn succeeded(
         mut self,
         strict: &mut Strict,

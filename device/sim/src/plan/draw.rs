@@ -127,7 +127,7 @@ fn draw_ack_timeout(rng: &mut ChaCha8Rng, index: usize) -> AckTimeout {
     if index % 2 == 1 { AckTimeout::doubling(timeout / 4) } else { AckTimeout::constant(timeout) }
 }
 
-/// Draws multicast groups with members of all services; only UD members receive datagrams.
+/// Draws multicast groups with members of all service types. Only UD members receive datagrams.
 fn draw_groups(rng: &mut ChaCha8Rng, pairs: &[Pair]) -> Vec<Group> {
     let mut groups = Vec::new();
     for nth in 0..rng.random_range(0..3u16) {
@@ -238,7 +238,7 @@ fn draw_reliable(
     next.unwrap_or_else(|| reliable::draw_op(rng, pair, side))
 }
 
-/// Draws an XRC initiator's request that must fail because of the SRQ that the request names.
+/// Draws an XRC initiator's request that must fail because of the SRQ it names.
 fn draw_xrc_poison(rng: &mut ChaCha8Rng, pair: &mut Pair) -> (Op, Option<Recv>) {
     loop {
         let (mut op, recv) = reliable::draw_op(rng, pair, 0);

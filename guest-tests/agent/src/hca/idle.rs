@@ -1,4 +1,4 @@
-//! Waits for the device without occupying the CPU, which the guest or the benchmark shares with the device.
+//! Waits for the device without hogging the CPU, which the device shares with the guest or the benchmark.
 
 use std::thread;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) struct Idle {
 impl Idle {
     pub(crate) fn new() -> Self {
         // Reduce the timer slack, because the default of 50 us is longer than the shortest sleep.
-        // SAFETY: the call only sets the timer slack of the calling thread. If it fails, sleeps are longer.
+        // SAFETY: the call only sets the timer slack of the calling thread. If it fails, sleeps merely last longer.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         Self { spins: 0, found: 0, next: SHORTEST }
     }

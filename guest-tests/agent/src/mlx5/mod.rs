@@ -48,7 +48,7 @@ pub(crate) struct Mlx5 {
     events: Events,
     completions: Completions,
     sends: Sends,
-    /// Offset and length of the memory for copies.
+    /// Offset and length of the copy buffer.
     data: (usize, usize),
 }
 
@@ -87,7 +87,7 @@ impl Mlx5 {
         Ok((Self { device, arena, commands, objects, signal, given, events, completions, sends, data }, info))
     }
 
-    /// Copies memory by RDMA WRITE, and compares the destination with the source's content.
+    /// Copies memory by RDMA WRITE, and compares the destination with the contents of the source.
     pub(crate) fn copy(&mut self, step: &CopyByWrite) -> Result<Mlx5Copied> {
         ensure!(step.parts > 0 && step.parts <= step.len.max(1), bad_step("invalid number of parts"));
         let source = self.offset(step.from, step.len);
@@ -122,7 +122,7 @@ impl Mlx5 {
         Ok(Mlx5Copied { syndrome, first_difference, interrupts })
     }
 
-    /// Destroys all objects and stops the device, in the same order as `mlx5_core`.
+    /// Destroys all objects and stops the device, in the same order as `mlx5_core` does.
     pub(crate) fn close(mut self, step: CloseMlx5) -> Result<()> {
         if step.abrupt {
             return Ok(());
@@ -148,7 +148,7 @@ impl Mlx5 {
         device.disable_interrupts()
     }
 
-    /// Returns the arena offset of a range, if the range is inside the memory for copies.
+    /// Returns the arena offset of a range, if the range is inside the copy buffer.
     fn offset(&self, iova: u64, len: u32) -> Option<usize> {
         let (first, size) = self.data;
         let at = usize::try_from(iova.checked_sub(self.arena.iova(first))?).ok()?;
@@ -187,7 +187,7 @@ impl Mlx5 {
         Ok(0)
     }
 
-    /// Waits for the interrupt of the armed queues and consumes its event. Returns the number of interrupts.
+    /// Waits for the interrupt from the armed queues and consumes its event. Returns the number of interrupts.
     fn take_event(&mut self) -> Result<u64> {
         let [signal] = &self.signal;
         let interrupts = signal.wait(TIMEOUT)?;

@@ -30,7 +30,7 @@ const MOUNT: &str = "/tmp/package";
 const UNHEX: &str = "import sys; sys.stdout.buffer.write(bytes.fromhex(sys.stdin.read()))";
 /// Time limit for the program that writes the file.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Extra time for the agent's answer, in addition to [`LIMIT`].
+/// Time allowed for the agent's reply, in addition to [`LIMIT`].
 const ANSWER_MARGIN: Duration = Duration::from_secs(20);
 
 impl Package {

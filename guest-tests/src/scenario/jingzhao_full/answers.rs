@@ -65,7 +65,7 @@ const AT_ONCE: usize = 256;
 /// Binary logarithm of the event queue's size. The queue has room for more than [`AT_ONCE`] events.
 pub(super) const LOG_EVENTS: u8 = 9;
 
-/// Issues commands with the E bit. Each command, even a failed one, completes with one event that contains the
+/// Issues commands with the E bit set. Each command, even a failed one, completes with one event that contains the
 /// command's token and status (section 1.4 of the interface).
 async fn issue_with_events(
     vm: &mut Vm,
@@ -126,7 +126,7 @@ pub(super) fn judge(devices: &[Answers; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Describes each untested row, each tested form without a row, and each answer that differs from its row.
+/// Describes each untested row, each tested form without a row, and each status that differs from its row.
 fn differences(devices: &[Answers; 2], expected: &BTreeMap<Key, Expected>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (key, row) in expected {

@@ -40,8 +40,8 @@ struct Attempt {
     mailbox: Mailbox,
 }
 
-/// Executes each row's transition in several attempts on a QP of this type. The attempts differ in their masks, which
-/// select a single attribute, none, or all attributes that the row does not accept.
+/// Attempts each row's transition several times on a QP of this type. The attempts differ in their masks, which select
+/// a single attribute, none, or all attributes that the row does not accept.
 pub(super) async fn run(vm: &mut Vm, service: Service) -> Result<()> {
     let qp = TestQp::create(vm, service).await?;
     for row in ROWS.iter().filter(|row| row.types.contains(&service)) {
@@ -101,8 +101,8 @@ fn held(qp: &TestQp) -> Mailbox {
     fields.fold(qp.image(), |mailbox, at| mailbox.field(at.offset, at.bits, at.held))
 }
 
-/// Returns the commands of an attempt. First, commands that set only the required attributes move the QP to state
-/// `from`. A query, the attempt and another query follow.
+/// Returns the commands for an attempt: commands that move the QP to state `from` and set only the required attributes,
+/// then a query, the attempt itself, and another query.
 fn script(qp: &TestQp, row: &Row, from: State, attempt: &Attempt) -> Vec<RawCommand> {
     let query = query(QUERY_QP, qp.qp.qpn);
     let mut script = walk_with(qp, from, |op| held(qp).word(0x00, required_mask(qp.service, op)));
@@ -125,7 +125,7 @@ fn judge(
     compare(after, |at| expected(service, row, &attempt.mailbox, at, word(before, at)))
 }
 
-/// Checks all words of QUERY_QP's output after the state word.
+/// Checks all words that follow the state word in QUERY_QP's output.
 fn compare(query: &CommandResult, expected: impl Fn(usize) -> u32) -> Result<()> {
     let differences: Vec<_> = (0x0c..0xc0)
         .step_by(4)

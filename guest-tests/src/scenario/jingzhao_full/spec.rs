@@ -225,7 +225,7 @@ impl Row {
         }
     }
 
-    /// Returns the answer that the generic checks of section 2 require for each form.
+    /// Returns the statuses that the generic checks of section 2 require for each form.
     fn generic(self) -> impl Iterator<Item = Expected> {
         use status::{BAD_INDEX, BAD_PARAM, BAD_SYS_STATE, INTERNAL_ERR, OK};
         let early = if BEFORE_INIT_HCA.contains(&self.op) { OK } else { BAD_SYS_STATE };
@@ -262,7 +262,7 @@ impl Row {
     }
 }
 
-/// Returns the answers that section 2 requires for all commands and forms.
+/// Returns the statuses that section 2 requires for all commands and forms.
 pub(super) fn section_2() -> impl Iterator<Item = Expected> {
     let unsupported = UNSUPPORTED.into_iter().flat_map(|(op, _)| {
         [Form::Good(""), Form::BeforeInitHca].map(|form| Expected {

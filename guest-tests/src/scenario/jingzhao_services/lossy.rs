@@ -14,7 +14,7 @@ use crate::scenario::pair::{Direction, Pair};
 pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Result<()> {
     for op in [SendOp::FetchAdd { add: 1 }, SendOp::CmpSwap { compare: 0, swap: 1 }] {
         let name = format!("{op:?} executes once if its response is lost");
-        report.case(&name, hint, lost_answer(pair, op)).await?;
+        report.case(&name, hint, lost_response(pair, op)).await?;
         let name = format!("{op:?} executes once if it arrives twice");
         report.case(&name, hint, doubled_request(pair, op)).await?;
     }
@@ -28,14 +28,14 @@ pub(super) async fn run(pair: &mut Pair, report: &mut Report, hint: &str) -> Res
     report.case("UC under loss: messages arrive complete and in order", hint, lossy_messages(pair)).await
 }
 
-/// Returns attributes with a short timeout, so that a lost packet is retransmitted soon.
+/// Returns attributes with a short timeout, so that lost packets are retransmitted quickly.
 fn impatient() -> Attributes {
     // The timeout is 4.2 ms. Seven retries are enough for the expected losses.
     Attributes { timeout: 10, retry: 7, ..Attributes::default() }
 }
 
 /// Checks that a duplicate request receives the original result (JingZhao interface, section 11.3).
-async fn lost_answer(pair: &mut Pair, op: SendOp) -> Result<()> {
+async fn lost_response(pair: &mut Pair, op: SendOp) -> Result<()> {
     let counter = Counter::create(pair, &impatient()).await?;
     let mut loss = Impairments::default();
     loss.add(
@@ -62,8 +62,8 @@ async fn doubled_request(pair: &mut Pair, op: SendOp) -> Result<()> {
     counter.destroy(pair).await
 }
 
-/// Executes one atomic and checks that it took effect only once. A second execution would make a CMP_SWAP return the
-/// value that it had stored, and a FETCH_ADD add twice.
+/// Executes one atomic and checks that it took effect only once. If executed twice, a CMP_SWAP would return the value
+/// that it stored the first time, and a FETCH_ADD would add twice.
 async fn executes_once(pair: &mut Pair, counter: &Counter, op: SendOp) -> Result<()> {
     let duplicates = Growth::of(&pair.b, "/engine/recovery/duplicates").await?;
     counter.execute(pair, vec![counter.request(op, 0)]).await?;
@@ -140,8 +140,8 @@ async fn broken(pair: &mut Pair, op: SendOp, name: &str, part: &str) -> Result<(
     link.destroy(pair).await
 }
 
-/// Sends numbered messages of five packets each under loss, and checks the messages that arrive. A message's number is
-/// in its immediate data.
+/// Sends numbered messages of five packets each under loss, and checks the messages that arrive. The immediate data of
+/// a message holds its number.
 async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     const LEN: u32 = 5000;
     const MESSAGES: u32 = 60;
@@ -168,7 +168,7 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
         .collect();
     at_a.post(&mut pair.a.vm, requests).await?;
     at_a.expect_completions(&mut pair.a.vm, &[None; MESSAGES as usize], SOON_MS).await?;
-    // At this count, all packets of all messages have reached guest `b`.
+    // Once this many packets have matched, all packets of all messages have reached guest `b`.
     loss.await_matches(&pair.b.daemon, u64::from(MESSAGES * LEN.div_ceil(1024))).await?;
     let lost = loss.hits(&pair.b.daemon).await?;
     loss.clear(&pair.b.daemon).await?;
@@ -176,7 +176,7 @@ async fn lossy_messages(pair: &mut Pair) -> Result<()> {
     for arrived in 0.. {
         let Some(cqe) = link.arrival(pair, 100).await? else {
             ensure!(arrived > 0 && arrived < MESSAGES, "{arrived} of {MESSAGES} messages arrived");
-            // A message is lost if at least one of its packets is lost.
+            // Each lost message is missing at least one packet.
             ensure!(
                 u64::from(MESSAGES - arrived) <= lost,
                 "{arrived} messages arrived although {lost} packets were lost"

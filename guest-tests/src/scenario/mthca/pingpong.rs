@@ -13,7 +13,7 @@ use crate::report::Report;
 use crate::tools::{Exchange, Ready};
 
 /// Command lines, without the options for the device and the content check. They cover every service, with and without
-/// events and GIDs, and messages of one and of many packets.
+/// events and GIDs, and both single-packet and multi-packet messages.
 const CASES: &[&str] = &[
     "ibv_rc_pingpong",
     "ibv_rc_pingpong -s 1 -n 2000 -e",
@@ -33,7 +33,7 @@ const CASES: &[&str] = &[
     "ibv_srq_pingpong -s 1048576 -m 2048 -n 32",
 ];
 
-/// Additional command lines of the full run, with other sizes, path MTUs, GIDs and queue depths.
+/// Additional command lines for the full run, with other sizes, path MTUs, GIDs and queue depths.
 const MORE_CASES: &[&str] = &[
     "ibv_rc_pingpong -e",
     "ibv_rc_pingpong -s 1 -n 5000",

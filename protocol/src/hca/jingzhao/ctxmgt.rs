@@ -129,7 +129,7 @@ const fn header(kind: u8, opcode: u8, number: u32) -> u128 {
     (kind as u128 & 0xf) << 124 | (opcode as u128 & 0xf) << 120 | (number as u128 & 0xff_ffff) << 96
 }
 
-/// Response to the RD_QP_SST request of Doorbell Processing, 256 bits.
+/// Response to the RD_QP_SST request from Doorbell Processing, 256 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoorbellPayload {
     /// DstQPN: QP number of the peer. The payload contains only the low 16 bits.
@@ -166,7 +166,7 @@ impl DoorbellPayload {
     }
 }
 
-/// Response to the RD_QP_STATE request of WQE Parser, 128 bits.
+/// Response to the RD_QP_STATE request from WQE Parser, 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParserPayload {
     /// Code of the QP state.
@@ -184,7 +184,7 @@ impl ParserPayload {
     }
 }
 
-/// Response to the RD_QP_NPST request of Requester Trans Control, 192 bits.
+/// Response to the RD_QP_NPST request from Requester Trans Control, 192 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct TransPayload {
@@ -225,8 +225,8 @@ pub const fn psn_and_state(psn: Psn, state: u8) -> [u32; 4] {
     [psn.get() << 8 | state as u32 & 0x7, 0, 0, 0]
 }
 
-/// Response to the RD_ENCAP request of Frame Encap, 256 bits. The bit that distinguishes InfiniBand from RoCE is 0, as
-/// table 3.2 specifies.
+/// Response to the RD_ENCAP request from Frame Encap, 256 bits. The bit that distinguishes InfiniBand from RoCE is 0,
+/// as table 3.2 specifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct EncapPayload {

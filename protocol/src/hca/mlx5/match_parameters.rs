@@ -1,4 +1,4 @@
-//! Match parameters: the header fields of a frame that flow groups mask and flow table entries compare.
+//! Match parameters: the header fields that flow groups mask and that flow table entries compare.
 //!
 //! # Spec
 //! mlx5 interface, section 16.4.
@@ -32,7 +32,7 @@ layout! {
         @0x10[13]     fragment: bool,
         /// IP version, 4 or 6, or 0 if the frame has no valid IP header.
         @0x10[12:9]   ip_version: u8,
-        /// Flags of the TCP header: NS in bit 8, then CWR to FIN.
+        /// TCP header flags, from NS in bit 8 down to FIN in bit 0.
         @0x10[8:0]    tcp_flags: u16 => Hex,
         @0x14         tcp_src_port: u16,
         @0x16         tcp_dst_port: u16,
@@ -50,7 +50,7 @@ layout! {
 }
 
 layout! {
-    /// All sets of match parameters. They are either the values of an entry or the mask of a group.
+    /// All sets of match parameters. They hold either the values of an entry or the mask of a group.
     pub struct MatchParameters[512] big_endian {
         @0x00  outer: OuterHeaders,
         /// The other sets, 64 bytes each, in the order of their bits in [`Criteria`].

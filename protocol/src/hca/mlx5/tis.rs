@@ -31,12 +31,12 @@ layout! {
         @0x08[23:0]  tisn: Tisn,
         /// Selects fields to change; see [`PRIORITY`].
         @0x10        fields: u64 => Hex,
-        /// Context with the new fields.
+        /// Context with the new values.
         @0x20        context: TisContext,
     }
 }
 
-/// Bit of MODIFY_TIS that selects the priority.
+/// Bit that selects the priority in [`ModifyTis::fields`].
 pub const PRIORITY: u64 = 1;
 
 layout! {

@@ -34,9 +34,9 @@ bitflags! {
         const RNR_TIMER = 1 << 6;
         /// Address and static rate of the primary path.
         const PRIMARY_PATH = 1 << 7;
-        /// Maximum number of outstanding READs and atomics as the requester.
+        /// Maximum number of outstanding READs and atomics when the QP is the requester.
         const REQUESTER_DEPTH = 1 << 8;
-        /// Maximum number of outstanding READs and atomics as the responder.
+        /// Maximum number of outstanding READs and atomics when the QP is the responder.
         const RESPONDER_DEPTH = 1 << 9;
         /// Path migration state of the QP.
         const MIGRATION = 1 << 10;
@@ -256,12 +256,12 @@ impl Qpc {
         Ok(())
     }
 
-    /// Returns the maximum number of outstanding READs and atomics as the requester.
+    /// Returns the maximum number of outstanding READs and atomics when the QP is the requester.
     pub const fn requester_depth(&self) -> u8 {
         if self.requester.reads() || self.requester.atomics() { 1 << self.requester.log_depth() } else { 0 }
     }
 
-    /// Returns the maximum number of outstanding READs and atomics as the responder.
+    /// Returns the maximum number of outstanding READs and atomics when the QP is the responder.
     pub const fn responder_depth(&self) -> u8 {
         1 << self.responder.log_depth()
     }
@@ -344,7 +344,7 @@ mod tests {
     fn rst2init_copies_only_fixed_fields() {
         let qpc = init();
         assert_eq!((qpc.state, qpc.kind, qpc.page, qpc.pd), (1, 0, 7, Pdn::new(5)));
-        assert_eq!(qpc.migration, 3, "a new QP is in the state Migrated (IBTA volume 1, section 17.2.8)");
+        assert_eq!(qpc.migration, 3, "a new QP is in the Migrated state (IBTA volume 1, section 17.2.8)");
         assert_eq!((qpc.rq, qpc.sq, qpc.sq_base), (full().rq, full().sq, 0x400));
         assert_eq!((qpc.wqe_lkey, qpc.sq_record, qpc.rq_record), (Lkey::new(0x1800), 1, 0x7ffe));
         assert_eq!((qpc.send_cqn, qpc.recv_cqn, qpc.srqn), (Cqn::new(0x11), Cqn::new(0x12), Srqn::new(0x17)));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_to_sqd_err_and_reset_ignore_inbox() {
+    fn transitions_to_sqd_err_and_reset_ignore_inbox() {
         let rts = after(
             &after(&init(), Transition::Init2Rtr, QpAttributes::empty()),
             Transition::Rtr2Rts,
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn context_follows_mask_in_inbox_and_outbox() {
+    fn context_comes_after_mask_in_inbox_and_outbox() {
         let mut inbox = [0; ModifyQp::LEN];
         inbox[3] = 0x20;
         inbox[8..].copy_from_slice(&full().emit());

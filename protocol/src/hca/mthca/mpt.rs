@@ -24,7 +24,7 @@ pub const fn key(index: u32) -> Lkey {
 }
 
 bitflags! {
-    /// MPT flags. Bits without a name are preserved and ignored.
+    /// MPT flags. Unnamed bits are preserved but otherwise ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct MptFlags: u32 {
         /// Peers can execute atomic operations.
@@ -33,7 +33,7 @@ bitflags! {
         const REMOTE_WRITE = 1 << 13;
         /// Peers can execute RDMA READ.
         const REMOTE_READ = 1 << 12;
-        /// Local writes are allowed, including those of receives.
+        /// Local writes are allowed, including those by receives.
         const LOCAL_WRITE = 1 << 11;
         /// Local reads are allowed. The device allows them even if this flag is clear.
         const LOCAL_READ = 1 << 10;
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn parses_published_region_over_all_memory() {
+    fn parses_example_region_covering_all_memory() {
         let mpt = Mpt::parse(&driver_pd()).unwrap();
         assert_eq!((mpt.key, mpt.pd), (Lkey::new(0x1000), Pdn::new(1)));
         assert_eq!((mpt.start, mpt.length), (Va::new(0), u64::MAX));

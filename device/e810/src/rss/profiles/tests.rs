@@ -36,7 +36,7 @@ fn vsi_group(vsi: u8, group: u16) -> (u32, Vec<u8>) {
     (hash_profile::VSI_GROUPS, [&[1, 0, vsi, 0][..], &group.to_le_bytes()].concat())
 }
 
-/// Builds a TCAM entry like the ones drivers write. It matches one packet type group and any flags.
+/// Builds a TCAM entry like those that drivers write. It matches one packet type group and any flags.
 fn entry(place: u8, packet_group: u8, profile: u8) -> (u32, Vec<u8>) {
     let key = [packet_group, 0x01, 0x00];
     let zeros = key.map(|byte| !byte);
@@ -146,7 +146,7 @@ fn profile_requires_matching_vsi_and_packet_groups() {
 }
 
 #[test]
-fn truncated_section_is_partially_applied() {
+fn truncated_or_out_of_range_sections_are_tolerated() {
     let whole = piece(&[words(4, &SOURCE), entry(6, 2, 4), vsi_group(1, VSI_GROUP)]);
     for len in 0..whole.len() {
         let mut profiles = Profiles::default();

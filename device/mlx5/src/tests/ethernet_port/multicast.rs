@@ -1,4 +1,4 @@
-//! Multicast between the QPs of a device (mlx5 interface, sections 5.4 and 10.1).
+//! Multicast, and blocking of its loopback to the sending QP (mlx5 interface, sections 5.4 and 10.1).
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn to_group() -> DatagramSegment {
     }
 }
 
-/// Creates a device whose QP is a member of the group.
+/// Creates a device whose QP is a member of the group. `block` sets "block multicast loopback".
 fn member(lid: u16, block: bool) -> User {
     let mut user = user(lid, None);
     let context = QpContext { block_multicast_loopback: block, ..user.context(Service::Ud) };
@@ -32,7 +32,7 @@ fn received(user: &mut User) -> usize {
 }
 
 #[test]
-fn blocked_qp_does_not_receive_its_own_datagrams() {
+fn qp_with_loopback_blocked_misses_its_own_datagrams() {
     for block in [false, true] {
         let (mut a, mut b) = (member(1, block), member(2, true));
         a.post(&request(WqeOpcode::Send, Operation::Datagram(to_group()), a.data(0, 100)));
@@ -41,9 +41,9 @@ fn blocked_qp_does_not_receive_its_own_datagrams() {
     }
 }
 
-/// The MAC of a GID can differ from that of the port.
+/// The MAC of a GID can differ from the port's MAC.
 #[test]
-fn blocked_qp_is_recognised_by_gid_mac() {
+fn loopback_blocking_recognises_sender_by_gid_mac() {
     let mut a = member(1, true);
     let other = RoceEntry { mac: MacAddr([2, 0, 0, 0x77, 0, 1]), ..entry(1, None) };
     a.ok(&Command::SetRoceAddress(SetRoceAddress { index: INDEX, entry: other }));
@@ -53,7 +53,7 @@ fn blocked_qp_is_recognised_by_gid_mac() {
     assert_eq!((received(&mut a), received(&mut b)), (0, 1));
 }
 
-/// Only the QP that has sent a datagram is excluded, even if the QP of another device has the same number.
+/// Only the QP that sent a datagram is excluded, even if a QP of another device has the same number.
 #[test]
 fn loopback_blocking_excludes_only_sending_qp() {
     let (mut a, mut b) = (member(1, false), member(2, true));

@@ -1,4 +1,4 @@
-//! Errors of CQP operations. Drivers only log most of the codes, so the device is free to choose them.
+//! Errors of CQP operations. Drivers merely log most of the codes, so the device is free to choose them.
 //!
 //! # Spec
 //! E810 interface, sections 10.2 to 10.4.
@@ -19,7 +19,7 @@ macro_rules! error_codes {
         }
 
         impl CqpErrorCode {
-            /// Returns the minor and major code.
+            /// Returns the minor and major codes.
             pub const fn codes(self) -> ErrorCodes {
                 ErrorCodes { minor: self as u16, major: MAJOR }
             }
