@@ -27,7 +27,7 @@ pub struct InterfaceInfo {
     pub rules: &'static [&'static Rule],
     /// Reasons to ignore a store or a frame, in addition to [`reason::ALL`](card::frontend::reason::ALL).
     pub ignore_reasons: &'static [&'static [IgnoreReason]],
-    /// Returns the tables of the interface's objects.
+    /// Returns the tables that list the interface's objects.
     pub tables: fn() -> Vec<&'static TableSpec>,
 }
 
@@ -66,7 +66,7 @@ pub fn table(name: &str) -> Result<&'static TableSpec, UnknownTableError> {
     found.ok_or_else(|| UnknownTableError(name.to_owned()))
 }
 
-/// Error for a table name that no interface has.
+/// Error for the name of a table that no interface has.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown table \"{}\"; available tables: {}", .0.escape_debug(), names(&tables()))]
 pub struct UnknownTableError(String);
@@ -154,7 +154,7 @@ mod tests {
 
     /// The interface list of a daemon whose only interface is [`sketch`].
     mod with_sketch {
-        #![allow(unreachable_pub, reason = "the list of the product is public")]
+        #![allow(unreachable_pub, reason = "the real list is public")]
 
         use crate::interfaces::*;
 

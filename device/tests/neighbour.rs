@@ -1,5 +1,5 @@
-//! Tests that sixteen hostile clients, each with its own device, do not disturb a neighbour: two devices in the same
-//! process that exchange data.
+//! Tests that sixteen hostile clients, each with its own device, do not disturb a neighbour, which is a pair of devices
+//! in the same process that exchange data.
 //!
 //! The hostile clients run at the lowest priority, so that the test measures the load that they cause in the daemon,
 //! not their own. The neighbour's rate and latency depend on the machine, so they are always printed but checked only
@@ -46,11 +46,11 @@ const HOSTILE: u16 = 16;
 /// The hostile client with long key lists.
 const LONG_LISTS: u16 = HOSTILE - 1;
 
-/// Maximum number of memory mappings of the daemon. Without attacks, it has about 300. The kernel's default limit,
-/// `vm.max_map_count`, is 65,530.
+/// Maximum number of the daemon's memory mappings. Without attacks, the daemon has about 300. The kernel's default
+/// limit, `vm.max_map_count`, is 65,530.
 const MAX_MAPPINGS: usize = 1000;
 
-/// Minimum rate of the neighbour, relative to its rate without attacks. Checked only if HCAD_DAILY is set.
+/// The neighbour's minimum rate, relative to its rate without attacks. Checked only if HCAD_DAILY is set.
 const MIN_RELATIVE_RATE: f64 = 0.8;
 /// Maximum latency of a reply to the neighbour. Checked only if HCAD_DAILY is set.
 const MAX_REPLY_LATENCY: Duration = Duration::from_millis(100);
@@ -105,7 +105,7 @@ fn start() -> Daemon {
     Daemon::ready(command, folder, PathBuf::new())
 }
 
-// Guest memory of the neighbour.
+// The neighbour's guest memory.
 
 const PAGE: u64 = 0x1000;
 /// Bus addresses of the neighbour's queues and buffers.
@@ -213,7 +213,7 @@ fn target(slot: u32) -> u64 {
     u64::from(SLOTS + slot) * PAGE
 }
 
-/// The message stream from one device of the neighbour to the other.
+/// The message stream from one of the neighbour's devices to the other.
 struct Traffic {
     sender: Driver<Vmm>,
     receiver: Driver<Vmm>,
@@ -222,8 +222,8 @@ struct Traffic {
 }
 
 impl Traffic {
-    /// Until `stop` is set, writes messages, with up to [`WINDOW`] outstanding, and verifies each of them. Counts the
-    /// messages in `done`. Returns the maximum reply latency.
+    /// Until `stop` is set, writes messages with up to [`WINDOW`] outstanding, and verifies each one. Increments `done`
+    /// for each message. Returns the maximum reply latency.
     fn run(&mut self, done: &AtomicU64, stop: &AtomicBool) -> Duration {
         self.sender.bus.longest = Duration::ZERO;
         let mut last = Instant::now();
@@ -265,7 +265,7 @@ impl Traffic {
         }
         assert_eq!((cqe[0x1c], cqe[0x1d]), (WRITE, 1), "message {message}: {cqe:02x?}");
         let received = self.receiver.peek(DATA + target(slot), LEN as usize);
-        assert!(received == Self::content(message), "message {message} transfers its data");
+        assert!(received == Self::content(message), "message {message} must arrive intact");
         self.sender.poke(entry + 31, &[0x80]);
         self.completed += 1;
         true
@@ -377,8 +377,8 @@ fn file(len: u64) -> OwnedFd {
     memory
 }
 
-/// Control queues of an E810, started one after another. Each queue has 2,047 operations. The buffers of the operations
-/// are in different, nonadjacent pages of the lost file.
+/// E810 control queues, started one after another. Each queue contains 2,047 operations, whose buffers are in
+/// different, nonadjacent pages of the lost file.
 struct ControlQueues {
     memory: OwnedFd,
     /// Register writes that start each queue in turn.
@@ -437,7 +437,7 @@ struct AttackerState {
 }
 
 /// Maps a file, truncates it if `cut` is set, and makes the device access pages throughout it. Sends register writes
-/// for both interfaces. A device ignores the writes that belong to the other interface.
+/// for both the E810 and the mthca interface. Each device ignores the writes for the other interface.
 fn access_lost_file(path: &Path, state: &AttackerState, memory: &OwnedFd, cut: bool) -> Option<()> {
     ftruncate(memory, LOST_LEN).unwrap();
     let mut client = Hostile::attach(path)?;
@@ -497,8 +497,8 @@ fn violate_protocol(path: &Path) -> Option<()> {
     Some(())
 }
 
-/// Returns a file on a full tmpfs. Without permission to mount, returns a file of huge pages, because the host probably
-/// has none.
+/// Returns a file on a full tmpfs. Without permission to mount, returns a file backed by huge pages, of which the host
+/// probably has none.
 fn file_without_pages() -> OwnedFd {
     let folder = tempfile::tempdir().unwrap();
     let mount = |command: &str, arguments: &[&str]| {
@@ -521,7 +521,7 @@ fn file_without_pages() -> OwnedFd {
 fn attack(n: u16, path: &Path, rounds: &AtomicU32, stop: &AtomicBool) {
     let state = AttackerState { queues: ControlQueues::new(), sparse: file_without_pages() };
     let memory = file(LOST_LEN);
-    // On Linux, this changes only the priority of this thread.
+    // On Linux, this changes only the priority of the calling thread.
     setpriority_process(None, 19).unwrap();
     if n == LONG_LISTS {
         return LongLists::new(path, Lid::new(FIRST_HOSTILE + n)).run(rounds, stop);
@@ -563,7 +563,7 @@ fn hostile_clients_do_not_disturb_neighbour() {
             let _over = over;
             [&quiet, &stop].map(|stop| traffic.run(&done, stop))
         });
-        // Measures for at least this time, and until every attacker has completed two rounds.
+        // Measures for at least `least`, and until every attacker has completed two rounds.
         let measured = |least: Duration, rounds: &[AtomicU32]| {
             let (start_time, before) = (Instant::now(), done.load(Ordering::Relaxed));
             let mut most = 0;
@@ -612,7 +612,7 @@ fn hostile_clients_do_not_disturb_neighbour() {
             assert!(longest[1] < MAX_REPLY_LATENCY, "a reply took {:?}", longest[1]);
         }
     });
-    assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon keeps running");
+    assert!(daemon.child.try_wait().unwrap().is_none(), "the daemon must keep running");
 }
 
 /// With a data size limit of [`LOST_LEN`], the daemon cannot replace the lost file with private memory of the same

@@ -1,4 +1,4 @@
-//! Tests `hcad` processes that find each other through DNS, in the default sandbox. The tests run the name server.
+//! Tests `hcad` processes that find each other through DNS, in the default sandbox. The tests provide the name server.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -9,10 +9,10 @@ use crate::common::machine::{Machine, exchange, write_message};
 use crate::common::until;
 use serde_json::{Value, json};
 
-/// Port of all devices. Their addresses differ.
+/// Port that all devices use. Each device has a different address.
 const PORT: u16 = 47911;
 
-/// Returns a loopback address that no other test and no other test process uses.
+/// Returns a loopback address that is not used by any other test or test process.
 fn loopback(test: u8, host: u8) -> IpAddr {
     let [.., high, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 64 | high & 0x3f, low, test << 4 | host).into()
@@ -68,7 +68,7 @@ impl Traffic<'_> {
 }
 
 #[test]
-fn traffic_of_others_continues_while_dns_changes() {
+fn other_traffic_continues_while_dns_changes() {
     const SERVICE: &str = "_hcad._udp.lab.test";
     let [a_ip, b_ip, c_ip, new_ip] = [1, 2, 3, 4].map(|host| loopback(1, host));
     let names @ [a_name, b_name, c_name] = ["a.lab.test.", "b.lab.test.", "c.lab.test."];
@@ -86,7 +86,7 @@ fn traffic_of_others_continues_while_dns_changes() {
     a.connect(0, 2);
     b.connect(0, 1);
     let mut traffic = Traffic { from: &mut a, to: &mut b, messages: 0 };
-    traffic.run_until("frames of the peer", |a| a.fabric("rx_frames") > 0);
+    traffic.run_until("frames from the peer", |a| a.fabric("rx_frames") > 0);
     let before = traffic.frames_from(b_ip);
 
     // Kill the third daemon and remove its name. The name is later added again with a different address.
@@ -107,7 +107,7 @@ fn traffic_of_others_continues_while_dns_changes() {
     c.connect(1, 1);
     exchange(traffic.from, &mut c, 1);
 
-    // The name server fails for a while. The devices keep using the last answers.
+    // The name server fails for a while. The devices keep using its last answers.
     server.set_failing(true);
     traffic.run_until("failed lookups", |_| server.failed() > 20);
     assert_eq!(peers(traffic.from), with);
@@ -115,7 +115,7 @@ fn traffic_of_others_continues_while_dns_changes() {
     let old = BTreeSet::from([(at(b_ip), b_name.to_owned())]);
     server.set_targets(SERVICE, &[(a_name, PORT), (b_name, PORT)]);
     traffic.run_until("a new answer after the failures", |a| peers(a) == old);
-    assert!(traffic.frames_from(b_ip) > before, "the peer that stayed keeps its counters");
+    assert!(traffic.frames_from(b_ip) > before, "the counters of the remaining peer must not be reset");
 
     let log = &mut traffic.from.daemon;
     let found = log.wait_for_line("peers found in DNS");
@@ -141,10 +141,10 @@ fn traffic_of_others_continues_while_dns_changes() {
     let again = format!(
         "cannot look up a peer in DNS; keeping its last known addresses device=\"hca1\" name=\"{SERVICE}\""
     );
-    assert!(!until_recovered.contains(&again), "the failure is logged once:\n{until_recovered}");
+    assert!(!until_recovered.contains(&again), "the failure must be logged only once:\n{until_recovered}");
 }
 
-/// Returns a frame from device `from` to all devices.
+/// Returns a broadcast frame from device `from`.
 fn broadcast_from(from: u8) -> Vec<u8> {
     [&[0xff; 6][..], &[2, 0, 0, 0, 0, from], &[0x88; 48]].concat()
 }
@@ -159,7 +159,7 @@ fn peer_identity_follows_its_dns_name() {
         until("frames with another peer's MAC", || (machine.fabric("rx_foreign_mac") == count).then_some(()));
     };
     let received = |from: IpAddr, count: u64| {
-        until("frames of the named peer", || {
+        until("frames from the named peer", || {
             let rows = machine.ask(&["peer", "list"]);
             let row = rows.as_array().unwrap().iter().find(|row| row["addr"] == json!(at(from)))?;
             (row["rx_frames"] == count).then_some(())
@@ -188,7 +188,7 @@ fn peer_identity_follows_its_dns_name() {
 }
 
 #[test]
-fn long_dns_answer_arrives_over_tcp_in_sandbox() {
+fn long_dns_answer_is_received_over_tcp_in_sandbox() {
     let own = loopback(3, 1);
     let server = NameServer::start();
     let all: Vec<_> =

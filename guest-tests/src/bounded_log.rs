@@ -1,5 +1,5 @@
-//! Limits the sizes of logs. A program that fails in a loop, such as the QEMU of a guest whose device has failed,
-//! writes the same lines endlessly.
+//! Limits the size of logs. A program that fails in a loop, such as the QEMU of a guest whose device has failed, writes
+//! the same lines endlessly.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Maximum size of the output of one process in bytes. The first lines are kept, because they usually name the cause.
+/// Maximum size of one process's output in bytes. The first lines are kept, because they usually name the cause.
 pub(crate) const LOG_LIMIT: u64 = 64 << 20;
 /// Interval at which the sizes of other programs' logs are checked. Between two checks, logs can exceed the limit.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ impl<W: Write> BoundedLog<W> {
         Self { file, room: Some(limit) }
     }
 
-    /// Appends text, or the part of it that fits. Returns the number of bytes written.
+    /// Appends as much of the text as fits. Returns the number of bytes written.
     ///
     /// # Errors
     /// Fails if the file cannot be written.

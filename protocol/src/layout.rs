@@ -164,8 +164,8 @@ fn word_of(object: &[u8], first: usize, width: usize) -> Option<(u32, usize)> {
     (width != 0 && within + width <= 32).then(|| (u32::from_ne_bytes(*word), within))
 }
 
-/// Sets bits of the aligned 32-bit word that contains bit `first` of an object. `bits` has the byte order of the
-/// object. Returns false if the object ends inside the word.
+/// Sets bits of the aligned 32-bit word that contains bit `first` of an object. `bits` is in the object's byte order.
+/// Returns false if the object ends inside the word.
 #[inline(always)]
 fn set_in_word(object: &mut [u8], first: usize, bits: u32) -> bool {
     match object.get_mut(first / 32 * 4..).and_then(<[u8]>::first_chunk_mut) {
@@ -184,7 +184,7 @@ fn double_word_at(object: &[u8], first: usize, width: usize) -> Option<[u8; 8]> 
     (width == 64 && first.is_multiple_of(8)).then_some(*bytes)
 }
 
-/// Returns the low bits of a value.
+/// Returns the low 32 bits of a value.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "the high bits are dropped on purpose")]
 const fn low_word(value: u64) -> u32 {

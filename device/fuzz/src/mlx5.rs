@@ -1,4 +1,4 @@
-//! Fuzzes operations on the HCA used by `mlx5_core` and `mlx5_ib`.
+//! Fuzzes operations on the HCA that `mlx5_core` and `mlx5_ib` drive.
 
 use card::frontend::Interface as _;
 use card::identity::Identity;
@@ -40,7 +40,7 @@ use super::{OPERATIONS, TURNS};
 
 /// Numbers of the first objects that a device creates.
 const UAR: UarIndex = UarIndex::new(0x10);
-/// Second UAR page of a device with trapped doorbells, and of one with mapped doorbells.
+/// Second UAR page on a device with trapped doorbells, and on one with mapped doorbells.
 const TRAPPED: UarIndex = UarIndex::new(0x11);
 const MAPPED: UarIndex = UarIndex::new(0x20);
 const EQN: Eqn = Eqn::new(1);
@@ -67,7 +67,7 @@ type Guest = Driver<Machine<Mlx5>>;
 pub fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let watched = input.byte();
-    // One bit selects the type of the port, and the next one maps doorbells.
+    // One bit selects the port type, and the next one selects mapped doorbells.
     let port = if watched & 8 == 0 { Port::InfiniBand } else { Port::Ethernet };
     let page = if watched & 16 == 0 { TRAPPED } else { MAPPED };
     let mut guest = start(port, watched & 7 | watched >> 1 & 8, page);
@@ -248,7 +248,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>, page: UarInd
         24 => guest.write(COMMAND_DOORBELL, input.word()),
         28 => change_key(guest, input, page),
         26 => {
-            // Write a WQE or a receive, and ring the doorbell of the SQ. The queues share their memory.
+            // Write a send or receive WQE, and ring the SQ's doorbell. The queues share their memory.
             let at = RINGS + 64 * u64::from(input.byte() % 64);
             guest.poke(
                 at,
@@ -259,7 +259,7 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>, page: UarInd
             guest.ring(UAR, SEND, &(u64::from(SQN.get()) << 8).to_be_bytes());
         }
         25 => {
-            // Overwrite part of a mailbox block. The block is then rarely valid.
+            // Overwrite part of a mailbox block, which is then rarely valid.
             let block = usize::from(input.byte() % 4);
             guest.post(0, &[0; 0x400], 0x400);
             guest.poke(LAYOUT.input(0, block) + 0x230, input.bytes(16));
@@ -269,10 +269,10 @@ fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>, page: UarInd
     }
 }
 
-/// Registers a layout of four units under the indirect key, usually a strided one, and sends through the key.
+/// Uses a UMR to give the indirect key a layout of four units, which is usually strided, and sends through that key.
 fn change_key(guest: &mut Guest, input: &mut Input<'_>, page: UarIndex) {
     let [qpn, _] = QPNS;
-    // The send queue has 16 blocks and follows a receive queue of 256 bytes.
+    // The send queue has 16 blocks and follows a 256-byte receive queue.
     let first = input.byte() % 16;
     let header = RepeatBlock {
         byte_count: u32::from(input.byte()),
@@ -357,5 +357,9 @@ fn check_new_client(guest: &mut Guest, page: UarIndex) {
     let (header, _) = guest.command(&Command::Nop(NoArguments::default()));
     assert_eq!(header.status, 0);
     let (header, _) = guest.command(&Command::AllocPd(NoArguments::default()));
-    assert_eq!((header.status, header.syndrome), (0, 0), "the new client can initialise the device");
+    assert_eq!(
+        (header.status, header.syndrome),
+        (0, 0),
+        "the new client must be able to initialise the device"
+    );
 }

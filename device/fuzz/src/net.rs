@@ -21,7 +21,7 @@ const OTHER: u16 = 1;
 /// Maximum length of the random part of a frame.
 const BODY: u8 = 200;
 
-/// Maximum number of bytes by which a reply exceeds its request. An advertisement contains an 8-byte option that the
+/// Maximum number of bytes by which a reply may exceed its request. An advertisement contains an 8-byte option that the
 /// shortest probe lacks (RFC 4861, section 7.2.4).
 const OPTION: usize = 8;
 
@@ -44,7 +44,7 @@ pub fn run(input: &[u8]) {
         let frame = frame(operation, &mut input);
         receive(&mut port, now, &frame);
         received += 1;
-        assert_eq!(counted(&port), received, "every frame must be counted once");
+        assert_eq!(counted(&port), received, "every frame must be counted exactly once");
     }
     check_arp_reply(&mut port, now);
 }

@@ -48,12 +48,12 @@ impl EventQueues {
         self.queues.contains_key(&index)
     }
 
-    /// Returns the valid queues in ascending order of their indices, starting at `first`.
+    /// Returns the valid queues in ascending order of index, starting at `first`.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &EventQueue)> {
         self.queues.range(first..).map(|(index, queue)| (*index, queue))
     }
 
-    /// Adds a queue, replacing an existing one with the same index.
+    /// Adds a queue, replacing any existing queue with the same index.
     pub fn insert(&mut self, index: u32, queue: EventQueue) {
         self.queues.insert(index, queue);
     }
@@ -151,7 +151,8 @@ impl EventQueue {
     /// Writes an event. Returns the MSI-X vector to raise, if any.
     ///
     /// # Errors
-    /// The event is lost. If the queue was full, EQ_OVERFLOW precedes the next event that fits.
+    /// Fails if the event cannot be written. The event is then lost. If the queue was full, EQ_OVERFLOW precedes the
+    /// next event that fits.
     pub fn push(&mut self, event: &Eqe, mem: &impl QueueMemory) -> Result<Option<u16>, WriteError> {
         self.ring.push(&event.emit(), &Eqe::EqOverflow.emit(), mem)?;
         match self.arm {
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn event_goes_to_lowest_queue_accepting_it() {
+    fn event_goes_to_lowest_numbered_accepting_queue() {
         let (mem, idle) = queue(false);
         let mut queues = EventQueues::default();
         queues.insert(1, idle);

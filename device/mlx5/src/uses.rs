@@ -1,4 +1,4 @@
-//! Reference counts of objects. The device rejects commands that would destroy an object in use, since a queue could
+//! Reference counts for objects. The device rejects commands that would destroy an object in use, since a queue could
 //! otherwise silently lose its events or its memory.
 //!
 //! # Spec
@@ -24,7 +24,7 @@ pub enum Object {
     Rq(u32),
 
     Umem(u32),
-    // Objects of the kinds below are never counted here, but have owners.
+    // References to objects of the kinds below are not counted. These kinds are listed because they can have owners.
     Qp(u32),
     Sq(u32),
     Mkey(u32),

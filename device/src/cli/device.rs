@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::config::{Config, ConfigError};
 use crate::interfaces;
 
-/// Name that error messages use for a configuration that is not from a file.
+/// Name used in error messages for a configuration that does not come from a file.
 pub const COMMAND_LINE: &str = "command line";
 
 const SINGLE: &str = "One device without a configuration file";
@@ -59,7 +59,7 @@ fn frontend_help() -> String {
     format!("Device interface to emulate: {}", interfaces::keys())
 }
 
-/// A `--peer` argument, as an entry of the `peers` list.
+/// A `--peer` argument, in the form of an entry in the `peers` list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PeerArg(Map<String, Value>);
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn error_for_invalid_value_names_option() {
+    fn invalid_value_error_mentions_option() {
         for (more, expected) in [
             (&["--frontend", "hangu", "--id", "1", "--udp", "127.0.0.1:1"][..], "command line: --frontend"),
             (

@@ -138,7 +138,7 @@ pub fn check_peer(entry: &UdpPeerEntry, key: &str) -> Result<UdpPeer, ConfigErro
     })
 }
 
-/// Returns whether an address can be the address of a peer.
+/// Returns whether an address can be a peer's address.
 pub(crate) fn is_unicast(ip: IpAddr) -> bool {
     !ip.is_unspecified() && !ip.is_multicast() && ip != IpAddr::V4(Ipv4Addr::BROADCAST)
 }

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_setting_takes_socket_address_or_path() {
+    fn metrics_setting_accepts_socket_address_or_path() {
         let check = |text| MetricsConfig::check(text, "metrics").map_err(|error| error.to_string());
         assert_eq!(check("127.0.0.1:9474"), Ok(MetricsConfig::Tcp("127.0.0.1:9474".parse().unwrap())));
         assert_eq!(check("[::1]:1"), Ok(MetricsConfig::Tcp("[::1]:1".parse().unwrap())));

@@ -52,7 +52,7 @@ const USUAL_REQUEST_LEN: usize = 8192;
 /// Pause after `accept` has failed, for example because no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the control server needs to answer requests.
+/// Everything that the control server needs to answer requests.
 #[derive(Debug)]
 pub struct Service {
     pub registry: DeviceRegistry,
@@ -135,7 +135,7 @@ fn now() -> u64 {
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Disconnects the client that has been idle longest, if it has reached the idle limit.
+/// Disconnects the client that has been idle longest, if it has reached the idle limit. Returns whether it did so.
 fn make_room(slots: &mut Vec<ClientSlot>) -> bool {
     let since = |slot: &ClientSlot| slot.idle.0.load(Ordering::Relaxed);
     let longest = (0..slots.len()).min_by_key(|index| since(&slots[*index]));

@@ -1,4 +1,5 @@
-//! Generates the reference of the configuration file. Each object has a table, headed by the object's path in the file.
+//! Generates the reference for the configuration file. Each object has a table, headed by the object's path in the
+//! file.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -47,7 +48,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Removes the parts of a doc comment that only concern readers of the code.
+/// Removes the parts of a doc comment that are relevant only to readers of the code.
 fn for_users(text: &str) -> String {
     let text = text.split("\n# Spec").next().unwrap_or_default().trim();
     let text = match text.split_once(", see [`crate::") {

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use super::REPOSITORY;
 use super::markdown::anchor;
 
-/// Folders without pages of this project.
+/// Folders that contain no pages of this project.
 const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
 
 pub(crate) fn pages(folder: &Path, found: &mut Vec<PathBuf>) {

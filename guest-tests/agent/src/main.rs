@@ -1,6 +1,7 @@
-//! The agent executable. It runs as PID 1 of a small initramfs, or as an ordinary program in a guest.
+//! The agent executable. It runs as PID 1 in a small initramfs, or as an ordinary program in a guest.
 //!
-//! With `--stdio`, it serves its standard input and output instead of the virtio-serial port.
+//! With `--stdio`, it reads requests from standard input and writes replies to standard output, instead of using the
+//! virtio-serial port.
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -1,5 +1,4 @@
-//! Packages that users add to the root file system of their own guests. The guests of scenarios do not have these
-//! packages.
+//! Packages that users add to the root file system of their own guests. Guests in scenarios do not have these packages.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -37,8 +36,8 @@ impl FromStr for PackageName {
         let is_good = text.len() >= 2
             && text.starts_with(begins)
             && text.chars().all(|c| begins(c) || matches!(c, '+' | '-' | '.'));
-        // Reject names that end in a dash or a plus. apt-get takes a final dash as a request to remove the package, and
-        // a final plus as a request to install it. `g++` is the only useful package name of this kind.
+        // Reject names that end in a dash or a plus. apt-get treats a trailing dash as a request to remove the package,
+        // and a trailing plus as a request to install it. `g++` is the only useful package name of this kind.
         if is_good && !text.ends_with(['-', '+']) || text == "g++" {
             Ok(Self(text.to_owned()))
         } else {

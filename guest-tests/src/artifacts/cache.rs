@@ -1,5 +1,5 @@
-//! Cache entries. An entry is filled in a working directory and then renamed, so the cache never contains a partial
-//! entry.
+//! Cache entries. Each entry is created in a working directory and then moved into place, so the cache never contains a
+//! partial entry.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ pub(super) struct Work {
     pub(super) scratch: PathBuf,
 }
 
-/// Returns the entry `name` of `cache`. If the entry is missing, `make` creates it. The entry's directory must not be
-/// changed afterwards.
+/// Returns the path of the entry `name` in `cache`. If the entry does not exist, `make` creates it. The entry's
+/// directory must not be changed afterwards.
 ///
 /// # Errors
 /// Fails if the entry cannot be created.

@@ -1,5 +1,5 @@
-//! One cell of a test matrix. It transfers a message of a given size between two endpoints with a given operation, and
-//! checks every byte.
+//! One cell of a test matrix. It transfers a message of a given size between two endpoints, using a given operation,
+//! and checks every byte.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ pub(super) struct Cell {
     pub(super) service: Service,
     pub(super) operation: Operation,
     pub(super) len: u32,
-    /// Seed of the data. Every cell of a run has a different seed, so stale data from an earlier cell is detected.
+    /// Seed for the data. Every cell of a run has a different seed, so stale data from an earlier cell is detected.
     pub(super) seed: u64,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Operation {
     FetchAdd,
 }
 
-/// Unaligned offsets of messages in the requester's and the responder's memory.
+/// Unaligned offsets of messages in the requester's and responder's memory.
 const REQUESTER_OFF: u64 = 3 * 4096 + 1501;
 const RESPONDER_OFF: u64 = 2 * 4096 + 777;
 /// Size of an atomic operand.

@@ -43,7 +43,7 @@ pub(super) struct Side {
     pub(super) qp: StockQp,
 }
 
-/// How a peer addresses a side.
+/// How the peer addresses this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerAddress {
     Lid(u16),

@@ -1,14 +1,14 @@
 //! Guests for users' own tests. One command boots them, and others use and stop them.
 //!
 //! # Processes
-//! `guest-lab up` fetches missing components and performs all checks that are possible before the boot. It then starts
-//! a [`supervisor`] in a new session. The supervisor boots and owns the guests, their daemons, and the `switch` that
+//! `guest-lab up` fetches missing components and performs all checks that are possible before booting. It then starts a
+//! [`supervisor`] in a new session. The supervisor boots and owns the guests, their daemons, and the `switch` that
 //! connects the guests by Ethernet. All of these stop together with the supervisor. If the supervisor is killed, the
 //! kernel kills them ([`crate::process`]).
 //!
 //! `up` and the supervisor are connected by a socket, the lease. If the lease closes before `up` has sent
 //! [`protocol::Keep`], for example because of Ctrl-C or SIGKILL, the supervisor stops everything. With `--foreground`,
-//! `up` never sends that message. With `--for-pid`, the end of another process also stops everything.
+//! `up` never sends that message. With `--for-pid`, the supervisor also stops everything when the given process exits.
 //!
 //! # State
 //! A testbed has a directory (`state`) that contains its socket, temporary files, and a lock held by the supervisor. If
@@ -17,7 +17,7 @@
 //!
 //! # Protocol
 //! A command connects to the supervisor's socket, sends one line ([`protocol::Request`]) and reads one line. If the
-//! request runs a command in a guest, frames of [`agent::wire::exec`] follow in both directions. The supervisor relays
+//! request runs a command in a guest, [`agent::wire::exec`] frames follow in both directions. The supervisor relays
 //! these frames to one of the guest's ports, and inspects them only as far as necessary (`commands`).
 
 mod boot;
@@ -48,7 +48,7 @@ use name::TestbedName;
 use share::SharedFolder;
 use template::Choice;
 
-/// Maximum number of guests in a testbed. Each has its own QEMU and its own daemon.
+/// Maximum number of guests in a testbed. Each guest has its own QEMU and its own daemon.
 pub const MOST_GUESTS: u8 = 32;
 
 /// Cache subdirectory that contains the logs of testbeds.
@@ -97,7 +97,7 @@ pub struct UpOptions {
 /// Returns the directory that contains the state of running testbeds. It is created if it does not exist.
 ///
 /// # Errors
-/// The directory cannot be created, or other users can write to it.
+/// Fails if the directory cannot be created, or if other users can write to it.
 pub fn state_dir() -> anyhow::Result<std::path::PathBuf> {
     Ok(state::States::open()?.folder().to_owned())
 }
@@ -116,7 +116,7 @@ impl UpOptions {
     /// Checks options that depend on each other.
     ///
     /// # Errors
-    /// The network of a guest cannot be impaired, or the guests cannot run the template's services.
+    /// Fails if a guest's network cannot be impaired, or if the guests cannot run the template's services.
     fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.choice.template().is_none() || self.host_root.is_none(),
@@ -133,7 +133,7 @@ impl UpOptions {
         Ok(())
     }
 
-    /// Returns the minimum memory of a guest in MiB.
+    /// Returns the memory size of the smallest guest, in MiB.
     fn memory_mib(&self) -> u32 {
         let least = |number| self.kind().of_guest(number).least().1;
         (1..=u16::from(self.count())).map(least).min().unwrap_or_default().max(self.options.memory)

@@ -1,4 +1,5 @@
-//! Progress of long operations. On a terminal, it is shown in lines that are updated in place. Otherwise, it is logged.
+//! Progress of long operations. On a terminal, progress is shown in lines that are updated in place. Otherwise, it is
+//! logged.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -66,7 +67,7 @@ impl Line {
         self.show(amount);
     }
 
-    /// Logs the result and the duration of the operation.
+    /// Logs the result and duration of the operation.
     pub fn done(&self, result: &str) {
         let (component, seconds) = (&self.name, self.begun.elapsed().as_secs_f64());
         tracing::info!("{component}: {result} in {seconds:.0} s");

@@ -30,7 +30,7 @@ pub enum Template {
     Ucx,
 }
 
-/// What a testbed is made of: a kind of RDMA device, or a template.
+/// Contents of a testbed, selected by a kind of RDMA device or by a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     Kind(Kind),
@@ -52,7 +52,7 @@ impl Choice {
         }
     }
 
-    /// Returns the name on the command line.
+    /// Returns the name used on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kind(kind) => kind.name(),
@@ -86,7 +86,7 @@ impl ValueEnum for Choice {
 }
 
 impl Template {
-    /// Returns the template's name on the command line.
+    /// Returns the template's name as used on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::NvmeOf => "nvme-of",
@@ -103,10 +103,10 @@ impl Template {
         }
     }
 
-    /// Creates the guest's additional disk, if the template gives it one.
+    /// Creates the guest's additional disk, if the template provides one for it.
     ///
     /// # Errors
-    /// The file cannot be created.
+    /// Fails if the file cannot be created.
     pub(super) fn disk(self, place: Place, run: &RunDir) -> Result<Option<PathBuf>> {
         if self.protocol().is_none() || !place.is_first() {
             return Ok(None);
@@ -120,7 +120,7 @@ impl Template {
     /// Starts the services and connects their clients.
     ///
     /// # Errors
-    /// A command in a guest fails.
+    /// Fails if a command in a guest fails.
     pub(super) async fn start(self, guests: &[Booted]) -> Result<()> {
         let server =
             guests.iter().find_map(|guest| guest.place.rdma_ip()).context("no guest has an address")?;
@@ -159,7 +159,7 @@ impl Template {
     }
 }
 
-/// Returns the script for a guest of a storage template.
+/// Returns the script to run in a guest of a storage template.
 fn storage(protocol: Protocol, server: Ipv4Addr, is_server: bool) -> String {
     let text = if is_server {
         format!("{}\n{}", protocol.prepare, protocol.serve)
@@ -170,7 +170,7 @@ fn storage(protocol: Protocol, server: Ipv4Addr, is_server: bool) -> String {
     format!("set -e\n{}\n", text.replace("{server}", &server.to_string()))
 }
 
-/// Returns the script for a guest of the UCX template.
+/// Returns the script to run in a guest of the UCX template.
 fn messaging(place: Place) -> String {
     let environment: String = Template::Ucx
         .environment(place)
@@ -191,7 +191,8 @@ fn messaging(place: Place) -> String {
     )
 }
 
-/// Returns shell code that starts a server which outlives the shell, and waits until it listens on a TCP port.
+/// Returns shell code that starts a server and waits until the server listens on a TCP port. The server outlives the
+/// shell.
 fn serve(line: &str, port: u16) -> String {
     format!(
         "setsid sh -c '{line}' </dev/null >/dev/null 2>&1 &
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn storage_scripts_name_server() {
+    fn storage_client_scripts_contain_server_address() {
         let server = Ipv4Addr::new(10, 77, 0, 1);
         for protocol in [NVME, NFS] {
             for is_server in [true, false] {

@@ -1,4 +1,4 @@
-//! Fuzzes the layouts of MADs and of their attributes.
+//! Fuzzes the layouts of MADs and their attributes.
 
 use protocol::mad::class_port_info::ClassPortInfo;
 use protocol::mad::node::NodeInfo;

@@ -1,4 +1,4 @@
-//! Batches of frames. The frames of a batch share one buffer, which avoids an allocation and a system call per frame.
+//! Batches of frames. The frames in a batch share one buffer, which avoids an allocation and a system call per frame.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,8 +10,8 @@ use super::sources::Source;
 use super::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 
 /// Maximum number of frame bytes sent to or received from shared memory in one turn of the event loop. The last frame
-/// may exceed this limit. It is low enough that the frames, and as many bytes of guest memory, are still in the L2
-/// cache when the receiver reads them.
+/// may exceed this limit. The limit is low enough that the frames, and as many bytes of guest memory, are still in the
+/// L2 cache when the receiver reads them.
 pub(crate) const MEMORY_TURN_BYTES: usize = 256 << 10;
 
 /// Outbound frames, back to back in a reused buffer.
@@ -43,7 +43,7 @@ pub enum Origin {
 
 impl TxBatch {
     /// Creates a batch for a NIC, whose driver chooses the source addresses of all frames, including RDMA frames.
-    /// Fabrics check that these addresses belong to no other member.
+    /// Fabrics check that these addresses do not belong to another member.
     pub fn of_nic() -> Self {
         Self { has_chosen_sources: true, ..Self::default() }
     }
@@ -202,9 +202,9 @@ impl TxBatch {
         if self.has_chosen_sources { mac() } else { None }
     }
 
-    /// Returns the longest run of frames, starting at the front, that fits into one segmented send. The frames
-    /// of a run have the same destination and, except for a shorter last frame, the same length. Frames from a
-    /// NIC must also have the same source.
+    /// Returns the longest run of frames, starting at the front, that fits into one segmented send. The frames in a run
+    /// have the same destination and, except for a shorter last frame, the same length. Frames from a NIC must also
+    /// have the same source.
     pub(super) fn run(&self, max_frames: usize, max_bytes: usize) -> Run {
         let Some(first) = self.front() else { return Run { frames: 0, bytes: 0..0, segment: 0 } };
         let segment = first.end - first.start;
@@ -242,7 +242,7 @@ impl TxBatch {
     }
 }
 
-/// Frames of one segmented send.
+/// Consecutive frames for one segmented send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) frames: usize,
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn run_has_one_destination_and_equal_lengths_except_last() {
+    fn run_frames_share_destination_and_only_last_is_shorter() {
         let mut batch = batch(&[(A, 80), (A, 100), (A, 100), (A, 60), (A, 100), (B, 100)]);
         let mut runs = Vec::new();
         while !batch.is_empty() {

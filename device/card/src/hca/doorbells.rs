@@ -21,7 +21,7 @@ use crate::vfio::server::{Device as _, Region, RegionFile};
 const MAX_PER_TURN: usize = 64;
 
 /// Polling interval during traffic. Each sleep costs the thread a few microseconds of CPU time, but polling
-/// continuously would take CPU time from the guest, which rings the doorbells.
+/// continuously would take CPU time from the guest that rings the doorbells.
 const SHORTEST: Duration = Duration::from_micros(20);
 /// Polling interval during short pauses.
 const SHORT: Duration = Duration::from_millis(1);
@@ -44,7 +44,7 @@ pub(super) struct Doorbells {
     len: u64,
     /// The BAR as shared memory, created when a client maps it.
     pages: Option<SharedPages>,
-    /// Time of the last activity of the guest or on the wire.
+    /// Time of the last activity in the guest or on the wire.
     last_active: Instant,
     /// Time of the next poll, if there is anything to poll.
     next: Option<Instant>,
@@ -100,7 +100,7 @@ impl Doorbells {
         self.next = self.next.map(|next| next.min(now + SHORTEST));
     }
 
-    /// Takes the values that the guest has stored in the words listed by `words`.
+    /// Takes the values that the guest has stored in the words that `words` lists.
     fn poll(&mut self, now: Instant, words: impl FnOnce(&mut Vec<u64>)) -> Vec<(u64, [u8; 8])> {
         let mut found = std::mem::take(&mut self.found);
         let Some(pages) = &self.pages else { return found };
@@ -122,8 +122,8 @@ impl Doorbells {
 }
 
 impl<F: Frontend> Hca<F> {
-    /// Lets clients map the doorbell pages, unless the interface relies on trapped stores. May only be called
-    /// on a device in its power-on state.
+    /// Allows clients to map the doorbell pages, unless the interface relies on trapped stores. May only be called on a
+    /// device in its power-on state.
     pub fn map_doorbells(&mut self) {
         let mapped = self.frontend.map_doorbells();
         self.doorbells = mapped.map(|mapped| {
@@ -132,7 +132,7 @@ impl<F: Frontend> Hca<F> {
         });
     }
 
-    /// Handles doorbells that the guest has written without a message from the client.
+    /// Handles doorbells that the guest has written to mapped pages, without a message from the client.
     pub fn poll_doorbells(&mut self) {
         let Self { doorbells: Some(doorbells), frontend, now, .. } = self else { return };
         let bar = doorbells.mapped.bar;
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn activity_brings_next_poll_forward() {
+    fn activity_moves_next_poll_forward() {
         let (mut doorbells, pages) = mapped();
         store(&pages, 0x2010);
         let mut look = |now| doorbells.poll(at(now), |words| words.extend([0x2010, 0x2020]));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn doorbells_past_turn_limit_come_first_next_turn() {
+    fn doorbells_past_turn_limit_are_handled_first_next_turn() {
         let (mut doorbells, pages) = mapped();
         let words: Vec<u64> = (0..MAX_PER_TURN as u64 + 2).map(|page| page * 4096 + 0x10).collect();
         words.iter().for_each(|word| store(&pages, *word));

@@ -7,7 +7,7 @@ use super::accesses::Target;
 use crate::frontend::{Frontend, RegisterAccess};
 use crate::telemetry::trace::Kind;
 
-/// Writes the record of an access, if a trace is running.
+/// Records an access if a trace is running.
 pub(super) fn access<F: Frontend>(hca: &mut Hca<F>, access: &RegisterAccess<'_>) {
     let target = hca.decode(access.bar, access.offset);
     let name = match target {

@@ -16,7 +16,7 @@ use super::reason::{IgnoreReason, Reason, Severity};
 use super::trace::{Group, Kind, Trace};
 use crate::log_line;
 
-/// The monitor of a device, which the front-end borrows for each call.
+/// A device's monitor, which the front-end borrows for each call.
 #[derive(Debug, Default)]
 pub struct Monitor {
     /// Time of the current input on the device's clock.
@@ -30,7 +30,7 @@ pub struct Monitor {
     ignored: BTreeMap<&'static str, Seen>,
     /// Ignored operations by QPN, for at most [`MAX_QPS`] QPs.
     ignored_of: BTreeMap<Qpn, Ignored>,
-    /// Requests that failed because an access was denied, by [`AccessError::name`].
+    /// Number of requests that failed because an access was denied, by [`AccessError::name`].
     refused: BTreeMap<&'static str, u64>,
     strict: bool,
     /// Violations by rule. Has at most one entry per rule of the interface.
@@ -115,7 +115,7 @@ impl Monitor {
         self.trace.as_ref().and_then(Trace::next_deadline)
     }
 
-    /// Reports how many trace records were suppressed in periods that have ended.
+    /// Reports the number of trace records suppressed in each period that has ended.
     pub fn handle_deadline(&mut self) {
         if let Some(trace) = &mut self.trace {
             trace.handle_deadline(self.now);
@@ -166,7 +166,7 @@ impl Monitor {
         }
     }
 
-    /// Reports that a packet of a QP was ignored; see [`Monitor::ignored`].
+    /// Reports that a packet for a QP was ignored; see [`Monitor::ignored`].
     #[cold]
     pub fn ignored_packet(
         &mut self,
@@ -257,7 +257,7 @@ impl Monitor {
         });
     }
 
-    /// Reports that a requester retransmits packets.
+    /// Reports that a requester is retransmitting packets.
     #[cold]
     pub fn retrying(&mut self, retry: &Retry) {
         let Retry { qpn, cause, psn, packets, count, limit } = *retry;

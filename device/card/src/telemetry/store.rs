@@ -1,9 +1,8 @@
-//! Storage of trace records and captured frames: a file, rotating files, or a ring in memory.
+//! Storage for trace records and captured frames: a file, rotating files, or an in-memory ring.
 //!
-//! The size of each file or ring is limited. All files are opened at the start, before the process enters the
-//! sandbox, and are reused in turn without being renamed. The second file has the name of the first one with
-//! `.1` appended. After the last file, the first is truncated and used again. A ring keeps the newest records
-//! for an operator to dump.
+//! The size of each file or ring is limited. All files are opened up front, before the process enters the sandbox, and
+//! are reused in turn without being renamed. The second file is named after the first, with `.1` appended. After the
+//! last file, the first is truncated and used again. A ring keeps the newest records, which an operator can dump.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -54,19 +53,19 @@ impl Keep {
     }
 }
 
-/// Path that denotes a ring in memory instead of a file.
+/// Path that denotes an in-memory ring instead of a file.
 pub const MEMORY: &str = "memory";
 
 /// Maximum number of files per trace or capture. Each file uses a descriptor.
 pub const MAX_FILES: u16 = 64;
 
-/// Size of a ring in memory.
+/// Size of an in-memory ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct RingBytes(usize);
 
 impl RingBytes {
-    /// Minimum size. It suffices for several records or frames of any size.
+    /// Minimum size, which is enough for several records or frames of any size.
     const LEAST: u64 = 64 << 10;
     /// Maximum size of one ring. A dump copies the ring within one iteration of the device's event loop.
     const MOST: u64 = 64 << 20;
@@ -99,12 +98,12 @@ pub enum Opening {
     Append,
 }
 
-/// Number of bytes collected before a write, so that a burst of frames at full rate needs few system calls.
+/// Number of bytes buffered before a write, so that a burst of frames at full rate needs few system calls.
 const BUFFER_LEN: usize = 1 << 20;
 
 type Out = Box<dyn Write + Send>;
 
-/// Stores records, each of them completely or not at all.
+/// Stores records. Each record is stored in full or not at all.
 ///
 /// A write error is logged once and ends the store, but does not affect the device. A store with a single file also
 /// ends when the file reaches its size limit.
@@ -113,7 +112,7 @@ pub struct Store {
     what: &'static str,
     path: PathBuf,
     target: Option<Target>,
-    /// Contents at the start of every file.
+    /// Bytes written at the start of every file.
     head: Vec<u8>,
     /// Length of the current file.
     len: u64,
@@ -252,7 +251,7 @@ impl Store {
         }
     }
 
-    /// Returns the contents of the ring in the format of a file, or `None` if the store is not a ring.
+    /// Returns the contents of the ring in the same format as a file, or `None` if the store is not a ring.
     pub fn kept(&self) -> Option<Vec<u8>> {
         match &self.target {
             Some(Target::Memory(ring)) => {
@@ -271,7 +270,7 @@ impl Store {
         }
     }
 
-    /// Truncates the next file and continues in it.
+    /// Truncates the next file and switches to it.
     fn next_file(&mut self) {
         self.flush();
         match self.target.take() {
@@ -327,7 +326,7 @@ fn open_all(keep: &Keep, opening: Opening) -> io::Result<VecDeque<File>> {
             Ok(file) => opened.push_back(file),
             Err(error) => {
                 if opening == Opening::New {
-                    // These files are removed, because this call has just created them.
+                    // Remove only the files that this call has created.
                     keep.files().take(opened.len()).for_each(|path| drop(std::fs::remove_file(path)));
                 }
                 return Err(error);
@@ -376,12 +375,12 @@ mod tests {
     }
 
     #[test]
-    fn append_continues_in_last_written_file() {
+    fn append_resumes_most_recently_written_file() {
         let folder = tempfile::tempdir().unwrap();
         let keep = three(&folder.path().join("t"));
         let mut store = Store::open("trace", &keep, Opening::Replace, Vec::new()).unwrap().with_limit(10);
         records(&mut store, 0..3);
-        // Set a later time, because file systems have a coarse time resolution.
+        // Set a later modification time explicitly, because file systems have a coarse time resolution.
         let files: Vec<_> = keep.files().collect();
         let later = SystemTime::now() + std::time::Duration::from_secs(5);
         File::options().write(true).open(&files[1]).unwrap().set_modified(later).unwrap();

@@ -9,12 +9,12 @@ use crate::Bus;
 /// Slot size in bytes.
 pub const SLOT: u32 = 128;
 
-/// Locations of a QP's queues and of its doorbell.
+/// Locations of a QP's queues and its doorbell.
 #[derive(Clone, Copy, Debug)]
 pub struct Queues {
-    /// QPN that is written in doorbells.
+    /// QPN to write to doorbells.
     pub qpn: u32,
-    /// UAR page for doorbells.
+    /// UAR page that contains the doorbells.
     pub page: u64,
     /// Bus address of the send queue.
     pub sq: u64,
@@ -22,17 +22,17 @@ pub struct Queues {
     pub rq: u64,
 }
 
-/// Returns a data unit, which describes bytes of a local region.
+/// Returns a data unit, which describes a byte range in a local region.
 pub fn data_unit(key: u32, va: u64, len: u32) -> Vec<u8> {
     [&len.to_le_bytes()[..], &key.to_le_bytes(), &va.to_le_bytes()].concat()
 }
 
-/// Returns a raddr unit, which describes bytes of the peer's region.
+/// Returns a raddr unit, which contains an address in the peer's memory and its R_Key.
 pub fn remote_unit(rkey: u32, va: u64) -> Vec<u8> {
     [&va.to_le_bytes()[..], &rkey.to_le_bytes(), &[0; 4]].concat()
 }
 
-/// Returns a signalled send WQE with these units and no link to a next WQE.
+/// Returns a signalled send WQE that consists of these units and has no link to a next WQE.
 pub fn signalled(units: &[u8]) -> Vec<u8> {
     let mut wqe = vec![0; 16];
     wqe[8] = 8;

@@ -17,10 +17,11 @@ use super::malicious::DriverError;
 use super::{checks, trace};
 use crate::strict::rules;
 
-/// Bound: buffers per frame, the same as on E810 hardware. Linux posts buffers large enough to stay within this limit.
+/// Bound: maximum number of buffers per frame, the same as on E810 hardware. Linux posts buffers large enough to stay
+/// within this limit.
 const MAX_BUFFERS: usize = 5;
 
-/// Bound: descriptors prefetched from the ring at a time.
+/// Bound: maximum number of descriptors prefetched from the ring at a time.
 const WINDOW: usize = 16;
 
 /// Length of the frame check sequence (FCS) in bytes.
@@ -41,7 +42,7 @@ pub(super) struct ReceiveQueue {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) frames: u64,
-    /// Bytes of the delivered frames, including stripped VLAN tags but excluding the FCS.
+    /// Bytes in delivered frames, including stripped VLAN tags but excluding the FCS.
     pub(super) bytes: u64,
     pub(super) dropped: u64,
 }
@@ -144,7 +145,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Delivers a frame (without FCS) to the next posted buffers.
+    /// Delivers a frame (without FCS) into the next posted buffers.
     ///
     /// # Errors
     /// See [`RxError`]. The frame is not delivered.

@@ -1,4 +1,4 @@
-//! Executes random admin commands, as a misbehaving driver might send them.
+//! Executes random admin commands, such as a misbehaving driver might send.
 
 use protocol::hca::e810::admin::Opcode;
 use protocol::hca::e810::admin::scheduler::{ElementData, Teid};

@@ -55,7 +55,7 @@ fn probe(hcr: u64) -> Machine {
 fn bringup_succeeds_at_both_hcr_addresses() {
     for hcr in [0, 0x8_0000] {
         let mut machine = probe(hcr);
-        // The page at bus address 200000h is the buffer of CQ 0.
+        // CQ 0's buffer is the page at bus address 200000h.
         machine.ok(Op::WriteMtt, 0, 1, &dump("30: 00 00 00 00 00 00 00 00 00 00 00 00 00 20 00 00", 0x40));
         assert_eq!(machine.peek(0x14_0000, 8), [0, 0, 0, 0, 0, 0x20, 0, 0]);
         machine.ok(Op::Sw2HwMpt, 0, 0, &dump(CQ0_REGION, 0x40));
@@ -101,8 +101,8 @@ fn sw2hw_eq_stores_context_and_hw2sw_eq_zeroes_it() {
 #[test]
 fn write_mtt_writes_at_most_508_entries() {
     let mut machine = probe(0);
-    // Only entry 507 is nonzero. It is the first slot of group 126, because each group stores four entries in reverse
-    // order.
+    // Only entry 507 is nonzero. It is in the first slot of group 126, because each group stores four entries in
+    // reverse order.
     let mut inbox = vec![0; 0x1000];
     inbox[0x20 + 126 * 0x20 + 6] = 0x30;
     machine.ok(Op::WriteMtt, 0, 512, &inbox);
@@ -113,7 +113,7 @@ fn write_mtt_writes_at_most_508_entries() {
 }
 
 #[test]
-fn second_init_hca_discards_objects_of_first() {
+fn second_init_hca_discards_existing_objects() {
     let mut machine = probe(0);
     machine.ok(Op::Sw2HwMpt, 0, 0, &dump(CQ0_REGION, 0x40));
     machine.ok(Op::InitHca, 0, 0, &dump(INIT, 0x40));

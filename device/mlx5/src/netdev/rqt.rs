@@ -18,10 +18,11 @@ pub struct Rqt {
 }
 
 impl Rqt {
-    /// Creates a table from its context and the list of its entries.
+    /// Creates a table from its context and its list of entries.
     ///
     /// # Errors
-    /// Fails if the table is too large, has no entries or more entries than its maximum, or if the list is too short.
+    /// Fails if the table is too large, if it has no entries or more entries than its maximum, or if the list is too
+    /// short.
     pub fn new(context: &RqtContext, list: RqNumbers<'_>) -> Result<Self, Rejection> {
         let max_entries = context.max_entries;
         if max_entries > MAX_RQT_ENTRIES {

@@ -1,11 +1,11 @@
-//! Formats the header fields that a flow table entry compares.
+//! Formats the header fields on which a flow table entry matches.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use protocol::describe::{Describe, Value, Visitor};
 use protocol::hca::mlx5::match_parameters::OuterHeaders;
 
-/// Names and texts of all fields, in order.
+/// Names and formatted values of all fields, in order.
 #[derive(Default)]
 struct Fields(Vec<(String, String)>);
 
@@ -51,8 +51,8 @@ fn address(bytes: &[u8]) -> String {
     }
 }
 
-/// Returns each field that the mask selects as `name=value`, or as `name=value/mask` if the mask selects only some of
-/// its bits.
+/// Formats each field that the mask selects as `name=value`, or as `name=value/mask` if the mask does not select all
+/// bits of the field.
 pub(super) fn matches(mask: &OuterHeaders, value: &OuterHeaders) -> Vec<String> {
     let all = OuterHeaders::parse(&[0xff; OuterHeaders::LEN]);
     let ipv4 = Ipv4Addr::BROADCAST.to_string();
@@ -68,7 +68,8 @@ pub(super) fn matches(mask: &OuterHeaders, value: &OuterHeaders) -> Vec<String> 
         .collect()
 }
 
-/// Returns the names of the fields that a mask selects, with their masks if these are partial.
+/// Returns the names of the fields that a mask selects. If the mask does not select all bits of a field, the field's
+/// mask follows its name.
 pub(super) fn selects(mask: &OuterHeaders) -> Vec<String> {
     let all = OuterHeaders::parse(&[0xff; OuterHeaders::LEN]);
     let texts = [&OuterHeaders::default(), &all, mask].map(|headers| Fields::of(headers).0);

@@ -1,4 +1,4 @@
-//! Port and management: INIT_IB, CLOSE_IB, SET_IB, MAD_IFC.
+//! Port and management commands: INIT_IB, CLOSE_IB, SET_IB and MAD_IFC.
 //!
 //! # Spec
 //! mthca interface, sections 3.5, 8.2 and 8.5.
@@ -11,7 +11,7 @@ use protocol::hca::status::{CmdError, CmdStatus};
 
 use super::{Answer, Call};
 
-/// Bit of MAD_IFC's op_modifier that disables the M_Key check.
+/// Bit in MAD_IFC's op_modifier that disables the M_Key check.
 const IGNORE_M_KEY: u8 = 1;
 
 pub(super) fn init(call: Call<'_, '_>) -> Result<Answer, CmdError> {
@@ -52,7 +52,8 @@ pub(super) fn set(call: Call<'_, '_>) -> Result<Answer, CmdError> {
 
 pub(super) fn mad_ifc(call: Call<'_, '_>) -> Result<Answer, CmdError> {
     let Call { cx, command, inbox, .. } = call;
-    // Only the lower half of in_modifier is the port. The upper half may hold the source LID of a MAD from the fabric.
+    // Only the lower half of in_modifier contains the port. The upper half may contain the source LID of a MAD from the
+    // fabric.
     port::check(command.in_modifier & 0xffff)?;
     let m_key = match command.op_modifier & IGNORE_M_KEY {
         0 => MkeyCheck::Enforce,

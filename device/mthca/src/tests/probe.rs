@@ -1,4 +1,4 @@
-//! The commands of a successful probe and of the subsequent unload (sections 14.3 and 14.4).
+//! Issues the commands of a successful probe and the subsequent unload (sections 14.3 and 14.4).
 
 use protocol::hca::mthca::init::InitHca;
 
@@ -71,7 +71,7 @@ pub(super) const TEAR_DOWN: &str = "
     ffb 0 00
     ffe 0 00";
 
-/// Issues the commands of a list. All but ENABLE_LAM must succeed.
+/// Issues the commands in a list. All but ENABLE_LAM must succeed.
 pub(super) fn replay(driver: &mut Driver, list: &str) {
     for line in list.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let numbers: Vec<u64> =
@@ -149,7 +149,7 @@ fn documented_unload_allows_second_probe() {
     replay(&mut driver, BRING_UP);
 }
 
-/// Section 13.3 lists the seven words that issue a polled QUERY_FW, and its outbox.
+/// Section 13.3 lists the seven words that issue a polled QUERY_FW, and the resulting outbox.
 #[test]
 fn query_fw_returns_documented_outbox() {
     let mut driver = powered_on();
@@ -169,7 +169,7 @@ fn query_fw_returns_documented_outbox() {
     assert_eq!(outbox, [0, 1, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 5]);
 }
 
-/// Section 1.5: a reset keeps config space, and discards everything else at once.
+/// Section 1.5: a reset preserves config space, and discards everything else immediately.
 #[test]
 fn reset_discards_everything_except_config_space() {
     let mut driver = initialised();

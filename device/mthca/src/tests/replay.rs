@@ -16,7 +16,7 @@ fn device(lid: u16) -> Hca<Mthca> {
     Hca::new(Mthca::new(setup(lid, Options::default())), Identity::from_lid(Lid::new(lid)), None)
 }
 
-/// Exchanges all kinds of messages on a link with loss, duplication and delay.
+/// Exchanges all kinds of messages over a link with loss, duplication and delay.
 fn session(prepare: impl FnOnce(&mut User)) {
     let (mut a, mut b) = User::pair(RC);
     prepare(&mut a);
@@ -67,7 +67,7 @@ fn replay_reproduces_session_trace() {
     hca.set_trace(Some(again.trace(TraceFormat::Text)));
     assert_same(&mut hca, &records[0]);
     hca.flush();
-    // The session's trace starts only after the bring-up, so compare the traces from the end.
+    // The session's trace starts only after bring-up, so compare the traces from the end.
     let (first, whole) = (traced.text(), again.text());
     assert!(first.lines().count() > 100);
     for (line, expected) in whole.lines().rev().zip(first.lines().rev()) {

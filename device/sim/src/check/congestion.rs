@@ -51,7 +51,7 @@ impl Checker<'_> {
     }
 
     /// Returns how late an action may be. Simulated time advances from event to event, so only rate limits and slow
-    /// links make an action late.
+    /// links can delay an action.
     pub(super) fn slack(&self, id: SideId) -> Duration {
         if self.side(id).congestion.notified || self.plan.frames_per_step < u32::MAX {
             SLOW

@@ -24,14 +24,14 @@ const STREAMS: [(&str, &str); 4] = [
     ("/dev/stderr", "/proc/self/fd/2"),
 ];
 
-/// Mount options of every shared directory. With `access=any`, the guest sends all requests as one user, because QEMU
-/// performs them as its own user anyway.
+/// Mount options of every shared directory. With `access=any`, the guest sends all requests as one user. QEMU performs
+/// all of them as its own user anyway.
 const SHARED: &str = "trans=virtio,version=9p2000.L,access=any,msize=262144";
 /// Cache options for a shared root. The root can be cached, because it does not change while the guest runs. Without a
-/// cache, each file look-up would be a round trip to QEMU. `noxattr` avoids a further round trip for the capabilities
-/// of each program.
+/// cache, each file look-up would be a round trip to QEMU. `noxattr` avoids a further round trip to read each program's
+/// file capabilities.
 const CACHED: &str = "cache=loose,noxattr";
-/// Cache option for a shared directory, whose files may also change on the host.
+/// Cache option for the other shared directories, whose files may also change on the host.
 const UNCACHED: &str = "cache=none";
 
 pub(crate) fn enter(step: &EnterRoot) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The objects of the driver: an event queue, a protection domain, a key, a completion queue and a queue pair.
+//! The driver's objects: an event queue, a protection domain, a key, a completion queue and a queue pair.
 //!
 //! # Spec
 //! mlx5 interface, sections 5, 8.1, 9.1, 10 and 13.1.
@@ -10,11 +10,11 @@ use super::command::{Commands, Op};
 use super::queue::{Completions, Events, Sends};
 use crate::vfio::{Arena, Device, PAGE};
 
-/// Input length in bytes of the commands that create or modify an object, without the page list.
+/// Input length in bytes, without the page list, of the commands that create or modify an object.
 const INPUT: usize = 0x110;
-/// Offset of a QP context in the input of a command.
+/// Offset of a QP context in a command's input.
 const QP_CONTEXT: usize = 0x18;
-/// Offset of any other context in the input of a command.
+/// Offset of any other context in a command's input.
 const CONTEXT: usize = 0x10;
 /// Low byte of the key, chosen arbitrarily.
 const KEY_BYTE: u32 = 0x42;
@@ -27,15 +27,15 @@ const MIGRATED: u32 = 3 << 11;
 
 #[derive(Debug)]
 pub(super) struct Objects {
-    /// Page of the event queue's doorbells.
+    /// UAR page for the event queue's doorbells.
     pub(super) event_uar: u32,
-    /// Page of the other doorbells. It is allocated after the event queue has been created, because only then
-    /// does the device provide a page that the driver can map.
+    /// UAR page for the other doorbells. It is allocated after the event queue has been created, because only then does
+    /// the device provide a page that the driver can map.
     pub(super) uar: u32,
     pub(super) eqn: u32,
     pd: u32,
     mkey: u32,
-    /// The key of all mapped memory, for local and remote access.
+    /// Key for local and remote access to all mapped memory.
     pub(super) key: u32,
     pub(super) cqn: u32,
     pub(super) qpn: u32,
@@ -150,7 +150,8 @@ impl Objects {
     }
 }
 
-/// Returns the input of a command that creates a queue, with the page list of a ring of `count` pages at `offset`.
+/// Returns the input for a command that creates a queue. It ends with the page list for a ring of `count` pages at
+/// `offset`.
 fn with_pages(arena: &Arena, (offset, count): (usize, usize)) -> Vec<u8> {
     let mut input = vec![0; INPUT + 8 * count];
     for page in 0..count {

@@ -94,7 +94,7 @@ impl Device {
         }
     }
 
-    /// Reads `into.len()` bytes of registers with a single access.
+    /// Reads `into.len()` bytes from a region in a single access.
     pub(crate) fn read(&self, bar: Bar, offset: u64, into: &mut [u8]) -> Result<()> {
         match self {
             Self::Kernel(function) => function.read(bar, offset, into),
@@ -103,7 +103,7 @@ impl Device {
         }
     }
 
-    /// Writes `bytes.len()` bytes of registers with a single access.
+    /// Writes `bytes` to a region in a single access.
     pub(crate) fn write(&self, bar: Bar, offset: u64, bytes: &[u8]) -> Result<()> {
         match self {
             Self::Kernel(function) => function.write(bar, offset, bytes),

@@ -1,5 +1,5 @@
-//! Runs rdma-core's ping-pong programs between two guests with an E810, `ice` and `irdma`. The programs run with every
-//! kind of GID, with and without events, and with all path MTUs. They check every message.
+//! Runs rdma-core's ping-pong programs between two guests, each with an E810 driven by `ice` and `irdma`. The programs
+//! run with every kind of GID, with and without events, and with all path MTUs. They check every message.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::tools::{Exchange, Ready};
 const PORT: u16 = 18515;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Command lines to run with Ethernet's default MTU, without the options for the device, the GID and the content check.
+/// Command lines to run with the default Ethernet MTU. The options for the device, the GID and the content check are
+/// added later.
 const CASES: &[(&str, Gid)] = &[
     ("ibv_rc_pingpong -e", Gid::V4),
     ("ibv_rc_pingpong", Gid::V6),
@@ -137,13 +138,13 @@ async fn statistics(a: &mut Station, b: &mut Station) -> Result<()> {
 
 type Counters = BTreeMap<String, u64>;
 
-/// Returns the increase of a counter.
+/// Returns the increase in a counter.
 fn grown(before: &Counters, after: &Counters, name: &str) -> Result<u64> {
     let of = |counters: &Counters| counters.get(name).copied().with_context(|| format!("no counter {name}"));
     Ok(of(after)?.wrapping_sub(of(before)?))
 }
 
-/// Returns all `hw_counters` under their names in kernels after 6.12. In kernel 6.12, the names of message counters
+/// Returns all `hw_counters` under the names that kernels after 6.12 use. In kernel 6.12, the names of message counters
 /// have the prefix `iw`.
 async fn counters(station: &mut Station) -> Result<Counters> {
     let line = format!("cd /sys/class/infiniband/{DEVICE}/ports/1/hw_counters && grep . *");

@@ -15,7 +15,7 @@ use crate::testbed::kind;
 use crate::tools::await_text;
 use crate::vm::{Image, Vm};
 
-/// Name that the kernel gives to the first device of `irdma`.
+/// Name that the kernel gives to the first `irdma` device.
 pub(in crate::scenario) const DEVICE: &str = "irdma0";
 /// Time limit for the port to become active after the driver is started.
 const PORT_TIMEOUT: Duration = Duration::from_secs(240);
@@ -33,12 +33,13 @@ pub(in super::super) enum Gid {
     LinkLocal,
 }
 
-/// Starts two connected stations with an E810 each, without `irdma`.
+/// Starts two connected stations, each with an E810, without loading `irdma`.
 pub(in crate::scenario) async fn pair(lab: &Lab, run: &RunDir, image: &Image) -> Result<[Station; 2]> {
     pair_of(kind::Device::E810, lab, run, image, &[]).await
 }
 
-/// Starts two connected stations with a card each, without the RDMA drivers. The rules in `explained` may be violated.
+/// Starts two connected stations, each with a card, without loading the RDMA drivers. The rules in `explained` may be
+/// violated.
 pub(in super::super) async fn pair_of(
     hca: kind::Device,
     lab: &Lab,

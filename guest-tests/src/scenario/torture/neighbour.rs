@@ -1,5 +1,5 @@
-//! The daemon that serves all HCAs except c and d, and its disturbances: it is stopped, its log is not read, or a
-//! hostile client uses one of its HCAs.
+//! The daemon that serves all HCAs except c and d. It is disturbed in several ways: it is stopped, its log is not read,
+//! or a hostile client uses one of its HCAs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl Neighbour<'_> {
         Ok(())
     }
 
-    /// Runs each attack once, so that memory that the allocator keeps afterwards is not counted as a leak.
+    /// Runs each attack once, so that memory retained by the allocator is not counted as a leak.
     pub(super) async fn warm_up(&mut self) -> Result<()> {
         for attack in &self.attacks {
             self.attack(*attack, Duration::ZERO).await.with_context(|| format!("{attack:?}"))?;

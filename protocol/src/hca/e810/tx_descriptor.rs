@@ -1,8 +1,8 @@
 //! Transmit descriptors.
 //!
 //! A frame consists of an optional context descriptor and one data descriptor for each buffer. The last data descriptor
-//! has the EOP bit. All data descriptors of a frame have the same header lengths and, except for EOP and RS, the same
-//! command.
+//! has the EOP bit set. All data descriptors of a frame contain the same header lengths and, except for EOP and RS, the
+//! same command.
 //!
 //! # Spec
 //! E810 interface, section 8.2.
@@ -28,7 +28,7 @@ pub enum TxDescriptor {
     Data(DataDescriptor),
     /// Type 1: additional parameters for the frame that follows.
     Context(ContextDescriptor),
-    /// Type 8: flow director rule. The data descriptor that follows contains a sample frame.
+    /// Type 8: a flow director rule. The data descriptor that follows contains a sample frame.
     FilterProgram,
     /// A descriptor of any other type.
     Unknown(u8),
@@ -87,7 +87,7 @@ pub struct Command {
     pub insert_tag: bool,
     /// Bit 4, DUMMY: do not send the bytes.
     pub dummy: bool,
-    /// Bits 6:5, IIPT: type of the IP header. In a tunnel, this is the inner IP header.
+    /// Bits 6:5, IIPT: type of the IP header (for a tunnel, the inner one).
     #[bits(2)]
     pub ip: IpType,
     __: bool,
@@ -244,12 +244,12 @@ impl Field for Destination {
     }
 }
 
-/// Segmentation offload (TSO) of a frame.
+/// Segmentation offload (TSO) parameters for a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segmentation {
     /// Payload length in bytes, 18 bits.
     pub payload_len: u32,
-    /// Largest payload of a segment (MSS) in bytes, 14 bits.
+    /// Maximum payload length of a segment (MSS) in bytes, 14 bits.
     pub mss: u16,
 }
 

@@ -21,7 +21,7 @@ pub struct CqFlags {
     pub state: u8,
     #[bits(5)]
     __: u8,
-    /// Bit 17: ignore overruns (defined by the public driver only).
+    /// Bit 17: ignore overruns (defined only by the public driver).
     pub oi: bool,
     /// Bit 18: translation required (set by the public driver).
     pub tr: bool,
@@ -58,7 +58,7 @@ pub enum CqArm {
 }
 
 impl CqFlags {
-    /// Returns the initial arm state of the CQ. Undefined codes mean disarmed.
+    /// Returns the initial arm state of the CQ. Undefined codes are treated as disarmed.
     pub fn arm(self) -> CqArm {
         match self.state() {
             1 => CqArm::Armed,

@@ -1,7 +1,7 @@
 //! Context changes made by MODIFY_QP commands.
 //!
 //! The public driver sends a whole context image with every command. The image repeats the initial PSNs, and almost no
-//! bits of opt_param_mask are set. Drivers that follow the specification set a bit for each attribute that they change,
+//! bits in opt_param_mask are set. Drivers that follow the specification set a bit for each attribute that they change,
 //! and can send arbitrary values in the other fields. The following rules support both types of driver:
 //!
 //! - RST2INIT copies the whole image.
@@ -42,8 +42,8 @@ pub struct StoredQpc {
 const SLOT: std::ops::RangeInclusive<u8> = 5..=12;
 
 impl StoredQpc {
-    /// Returns the context after a command, including the new state. A transition to RESET clears all other fields.
-    /// 2ERR, ERR2RST and RTS2SQD ignore `mailbox`.
+    /// Returns the context that results from a command, including the new state. A transition to RESET clears all other
+    /// fields. 2ERR, ERR2RST and RTS2SQD ignore `mailbox`.
     ///
     /// # Errors
     /// BAD_QPEE_STATE if the command is not allowed in the current state; BAD_PARAM for an unsupported value.
@@ -81,7 +81,7 @@ impl StoredQpc {
         Ok(next)
     }
 
-    /// Returns the attributes selected by the mask of a command.
+    /// Returns the attributes selected by a command's mask.
     pub fn named(&self, mailbox: &Qpc) -> Attributes {
         self.numbering.named(mailbox.opt_param_mask)
     }
@@ -226,7 +226,8 @@ fn is_nonzero(attribute: Attributes, mailbox: &Qpc) -> bool {
     alone != Qpc::default()
 }
 
-/// Copies nonzero fields that do not belong to any attribute, until the part of the QP that uses them starts to run.
+/// Copies nonzero fields that do not belong to any attribute. Fields are copied only until the part of the QP that uses
+/// them starts to run.
 fn merge_setup_fields(transition: Transition, image: &mut Qpc, mailbox: &Qpc) {
     macro_rules! copy_nonzero {
         ($($field:ident),* $(,)?) => {
@@ -433,7 +434,7 @@ mod tests {
             {
                 let same = |after: StoredQpc| {
                     let image = Qpc { state: before.image.state, ..after.image };
-                    assert_eq!(image, before.image, "{transition:?} of {service:?}");
+                    assert_eq!(image, before.image, "{transition:?} on {service:?}");
                 };
                 same(before.modify(transition, &image()).unwrap());
                 same(before.modify(transition, &Qpc::default()).unwrap());
@@ -530,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_fixed_once_running() {
+    fn queues_cannot_change_while_running() {
         let init = StoredQpc::default().modify(Transition::Rst2Init, &image()).unwrap();
         let rtr = init.modify(Transition::Init2Rtr, &others()).unwrap();
         let queues = |qpc: &Qpc| (qpc.pd, qpc.rq_lkey, qpc.rq_len, qpc.recv_cqn, qpc.log_rq_slot);

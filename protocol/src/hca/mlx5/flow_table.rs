@@ -11,7 +11,7 @@ use crate::ids::FlowTableId;
 use crate::layout;
 
 codes! {
-    /// Kind of a flow table. Drivers use other kinds only if capabilities announce them.
+    /// Flow table type. Drivers use other types only if the device's capabilities advertise them.
     pub enum TableType(u8) {
         /// Frames that the port receives.
         NicReceive = 0 "nic_receive",
@@ -19,11 +19,11 @@ codes! {
 }
 
 codes! {
-    /// What happens to a frame that matches no entry of a table.
+    /// What happens to a frame that matches no entry in a table.
     pub enum MissAction(u8) {
-        /// The table type decides. Frames that miss in a receive table are dropped.
+        /// The table type determines the action. Frames that miss in a receive table are dropped.
         Default = 0 "default",
-        /// The evaluation continues in the miss table.
+        /// Evaluation continues in the miss table.
         Table = 1 "table",
     }
 }
@@ -33,7 +33,7 @@ layout! {
     pub struct FlowTableContext[40] big_endian {
         /// A value of [`MissAction`].
         @0x00[27:24]  miss_action: u8 => MissAction::word,
-        /// Level of the table. A table can forward frames only to tables of higher levels.
+        /// Level of the table. A table can forward frames only to tables at higher levels.
         @0x00[23:16]  level: u8,
         /// Log2 of the number of entries.
         @0x00[7:0]    log_size: u8,
@@ -132,7 +132,7 @@ layout! {
         @0x06         change: u16 => RootChange::word,
         /// A value of [`TableType`].
         @0x10[31:24]  table_type: u8 => TableType::word,
-        /// Table in which the evaluation of a frame starts.
+        /// Table in which evaluation starts for each frame.
         @0x14[23:0]   table: FlowTableId,
     }
 }

@@ -1,4 +1,4 @@
-//! Registers of an Ethernet port, which the ACCESS_REG command reads and writes.
+//! Registers of an Ethernet port, accessed with the ACCESS_REG command.
 //!
 //! # Spec
 //! mlx5 interface, sections 15.1, 15.4 and 17.1.
@@ -7,8 +7,8 @@ use super::code::codes;
 use crate::layout;
 
 layout! {
-    /// Data of PMTU. Lengths are in bytes, and include 22 bytes for the Ethernet header, a VLAN tag and the frame check
-    /// sequence.
+    /// Contents of the PMTU register. Lengths are in bytes, and include 22 bytes for the Ethernet header, a VLAN tag
+    /// and the frame check sequence.
     pub struct Pmtu[16] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,
@@ -22,7 +22,7 @@ layout! {
 }
 
 layout! {
-    /// Data of PTYS, without the fields for InfiniBand and for extended link modes.
+    /// Contents of the PTYS register, without the fields for InfiniBand and extended link modes.
     pub struct Ptys[64] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,
@@ -43,7 +43,7 @@ impl Ptys {
 }
 
 codes! {
-    /// State of a port, set by the driver or in effect.
+    /// Port state, either set by the driver or in effect.
     pub enum PortStatus(u8) {
         Up = 1 "up",
         Down = 2 "down",
@@ -51,7 +51,7 @@ codes! {
 }
 
 layout! {
-    /// Data of PAOS, the state of a port.
+    /// Contents of the PAOS register: the state of a port.
     pub struct Paos[16] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,
@@ -65,7 +65,7 @@ layout! {
 }
 
 layout! {
-    /// Data of PFCC. This device has no flow control, so only the port number is defined here.
+    /// Contents of the PFCC register. This device has no flow control, so only the port number is defined here.
     pub struct Pfcc[32] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,
@@ -73,7 +73,7 @@ layout! {
 }
 
 layout! {
-    /// Data of PMLP. This device has no pluggable module, so only the port number is defined here.
+    /// Contents of the PMLP register. This device has no pluggable module, so only the port number is defined here.
     pub struct Pmlp[64] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,
@@ -81,23 +81,23 @@ layout! {
 }
 
 codes! {
-    /// Group of counters in PPCNT.
+    /// Counter group in the PPCNT register.
     pub enum CounterGroup(u8) {
-        /// Counters of IEEE 802.3.
+        /// Counters defined by IEEE 802.3.
         Ieee = 0x00 "ieee_802_3",
-        /// Counters of RFC 2863.
+        /// Counters defined by RFC 2863.
         Rfc2863 = 0x01 "rfc_2863",
-        /// Counters of RFC 2819.
+        /// Counters defined by RFC 2819.
         Rfc2819 = 0x02 "rfc_2819",
-        /// Counters of one priority.
+        /// Counters for one priority.
         Priority = 0x10 "priority",
-        /// Counters of the physical layer.
+        /// Counters for the physical layer.
         Physical = 0x12 "physical",
     }
 }
 
 layout! {
-    /// Data of PPCNT. The meaning of the counters depends on the group.
+    /// Contents of the PPCNT register. The meaning of the counters depends on the group.
     pub struct PortCounters[256] big_endian {
         /// Port number, starting at 1.
         @0x00[23:16]  port: u8,
@@ -105,7 +105,7 @@ layout! {
         @0x00[5:0]    group: u8 => CounterGroup::word,
         /// Whether to reset the counters after the access.
         @0x04[31]     clear: bool,
-        /// Priority or traffic class of the counters.
+        /// Priority or traffic class to which the counters apply.
         @0x04[4:0]    priority: u8,
         /// Counters, as in [`IeeeCounters`], [`Rfc2819Counters`] or [`PriorityCounters`].
         @0x08         counters: [u64; 31] => _,
@@ -113,7 +113,7 @@ layout! {
 }
 
 layout! {
-    /// Counters of group [`CounterGroup::Ieee`], at byte 8 of PPCNT. Bytes include the frame check sequence.
+    /// Counters in group [`CounterGroup::Ieee`], at byte 8 of PPCNT. Byte counts include the frame check sequence.
     pub struct IeeeCounters[248] big_endian {
         @0x00  tx_packets: u64,
         @0x08  rx_packets: u64,
@@ -128,7 +128,7 @@ layout! {
 }
 
 layout! {
-    /// Counters of group [`CounterGroup::Rfc2819`], at byte 8 of PPCNT: numbers of received frames by length.
+    /// Counters in group [`CounterGroup::Rfc2819`], at byte 8 of PPCNT: the number of received frames by length.
     pub struct Rfc2819Counters[248] big_endian {
         /// Frames of 64 bytes, 65 to 127, 128 to 255, 256 to 511, 512 to 1023, 1024 to 1518, 1519 to 2047, 2048 to
         /// 4095, 4096 to 8191, and 8192 to 10239.
@@ -137,7 +137,7 @@ layout! {
 }
 
 layout! {
-    /// Counters of group [`CounterGroup::Priority`], at byte 8 of PPCNT.
+    /// Counters in group [`CounterGroup::Priority`], at byte 8 of PPCNT.
     pub struct PriorityCounters[248] big_endian {
         @0x00  rx_bytes: u64,
         @0x20  rx_packets: u64,
@@ -148,7 +148,7 @@ layout! {
 }
 
 impl PortCounters {
-    /// Sets the counters to the bytes of a group.
+    /// Sets the counters from the bytes of a group.
     #[must_use]
     pub fn with(self, group: &[u8; 248]) -> Self {
         let mut counters = [0; 31];
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(query.emit(), words(&[(0, 0x0001_0010), (4, 2)]));
     }
 
-    /// The offsets are from the tables in section 17.1 and count from the start of PPCNT.
+    /// The offsets are those in the tables in section 17.1, relative to the start of PPCNT.
     #[test]
     fn counters_are_at_published_offsets() {
         let ieee = IeeeCounters { rx_bytes: 1, rx_broadcast: 2, ..IeeeCounters::default() };

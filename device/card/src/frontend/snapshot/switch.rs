@@ -20,11 +20,11 @@ pub struct VsiRow {
     pub queues: u16,
     /// RSS table in use; `None` if the driver has not set a hash key.
     pub spread_by: Option<SpreadBy>,
-    /// Handling of the VLAN tags of received frames.
+    /// Handling of VLAN tags in received frames.
     pub received_tag: ReceivedTag,
     /// Tag control information of the port VLAN, which is inserted into every frame sent by the VSI.
     pub port_tag: Option<u16>,
-    /// Whether the VSI receives only frames of VLANs admitted by a rule.
+    /// Whether the VSI receives only frames on VLANs admitted by a rule.
     pub vlan_prune: bool,
     /// Whether the VSI is prevented from receiving its own frames (source pruning).
     pub source_prune: bool,
@@ -38,13 +38,13 @@ pub struct VsiRow {
     pub rdma_filter: bool,
 }
 
-/// RSS table that spreads the flows of a VSI over its queues.
+/// RSS table that spreads a VSI's flows across its queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpreadBy {
     /// The VSI's own table.
     Vsi,
-    /// The table of the function.
+    /// The table shared by the whole function.
     Function,
 }
 
@@ -127,7 +127,7 @@ pub enum RuleAction {
     /// Forwards frames to VSIs.
     Forward,
     Drop,
-    /// Lets VSIs that prune by VLAN receive the frames.
+    /// Allows VSIs that prune by VLAN to receive the frames.
     Admit,
     /// No action, because the VSI has been removed.
     Nothing,
@@ -141,7 +141,7 @@ pub struct NodeRow {
     /// TEID of the parent; `None` for the root.
     pub parent: Option<u32>,
     pub kind: NodeKind,
-    /// Layer of the tree, 0 for the port.
+    /// Layer in the tree; the port is in layer 0.
     pub layer: u8,
     pub suspended: bool,
     /// Weight for bandwidth up to the committed rate.
@@ -150,7 +150,7 @@ pub struct NodeRow {
     pub excess_weight: u16,
 }
 
-/// Kind of a scheduler tree element.
+/// Kind of scheduler tree element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeKind {

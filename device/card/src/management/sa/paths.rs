@@ -80,8 +80,8 @@ pub(super) fn find(context: &SaContext<'_>, request: &Request<'_>) -> Result<Vec
     Ok(paths.map(|path| path.emit().to_vec()).collect())
 }
 
-/// Returns the P_Key of a path: the requested P_Key if the port has it, or the port's first valid P_Key if none
-/// was requested.
+/// Returns the P_Key for a path: the requested P_Key if the port has it, or the port's first valid P_Key if none was
+/// requested.
 fn partition(context: &SaContext<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
     let mut valid = context.port.pkeys().iter().copied().filter(|pkey| pkey.get() & 0x7fff != 0);
     match wanted {
@@ -90,15 +90,15 @@ fn partition(context: &SaContext<'_>, wanted: Option<Pkey>) -> Option<Pkey> {
     }
 }
 
-/// Returns the port with this LID: a configured peer, or a port whose addresses follow from the LID rule.
+/// Returns the port with this LID: a configured peer, or a port whose addresses are derived from its LID.
 fn by_lid(context: &SaContext<'_>, lid: Lid) -> End {
     let known = context.addresses.ports().find(|port| port.lid == lid);
     let mac = known.map_or(MacAddr::from_lid(lid), |port| port.mac);
     End { gid: gid(guid_of_mac(mac)), lid }
 }
 
-/// Returns the port with this GID, which is either derived from the port's MAC or one of its IP addresses. For a
-/// multicast GID, returns the group.
+/// Returns the port with this GID. The GID is either derived from the port's MAC or equal to one of its IP addresses.
+/// For a multicast GID, returns the group.
 fn by_gid(context: &SaContext<'_>, gid: [u8; 16]) -> Option<End> {
     if gid[0] == 0xff {
         return Some(End { gid, lid: mlid(&gid) });

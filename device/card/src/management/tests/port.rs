@@ -64,21 +64,21 @@ fn tables_hold_one_guid_and_default_partition() {
     let guids = get(&mut management, 0x14, 0);
     assert_eq!((&guids[64..72], &guids[72..128]), (&GID_1[8..], &[0; 56][..]));
     assert_eq!(get(&mut management, 0x14, 3)[64..128], [0; 64]);
-    assert_eq!(status(&get(&mut management, 0x14, 4)), 0x1c, "32 GUIDs are 4 blocks");
+    assert_eq!(status(&get(&mut management, 0x14, 4)), 0x1c, "32 GUIDs occupy 4 blocks");
     let pkeys = get(&mut management, 0x16, 0);
     assert_eq!((&pkeys[64..66], &pkeys[66..128]), (&[0xff, 0xff][..], &[0; 62][..]));
     assert_eq!(get(&mut management, 0x16, 1)[64..128], [0; 64]);
-    assert_eq!(status(&get(&mut management, 0x16, 2)), 0x1c, "64 P_Keys are 2 blocks");
+    assert_eq!(status(&get(&mut management, 0x16, 2)), 0x1c, "64 P_Keys occupy 2 blocks");
     assert_eq!(management.gid(0), Some(GID_1));
     assert_eq!((management.pkey(0), management.pkey(64)), (Some(Pkey::DEFAULT), None));
 }
 
 #[test]
-fn unknown_attribute_returns_specified_status() {
+fn unsupported_request_returns_specified_status() {
     let mut management = open(1);
     assert_eq!(status(&get(&mut management, 0x02, 0)), 0x0c, "Notice is not supported");
     assert_eq!(status(&get(&mut management, 0x31, 0)), 0x0c, "LedInfo is not supported");
-    assert_eq!(status(&get(&mut management, 0x15, 2)), 0x1c, "there is no port 2");
+    assert_eq!(status(&get(&mut management, 0x15, 2)), 0x1c, "port 2 does not exist");
     let mut ifc = |mad: Mad| management.mad_ifc(&at(0), &mad, MkeyCheck::Ignore);
     assert_eq!(
         ifc(request(1, 1, 6, 0x11, 0)).map(|mad| status(&mad)),
@@ -96,10 +96,14 @@ fn unknown_attribute_returns_specified_status() {
         Some(0x0c),
         "NodeInfo cannot be set"
     );
-    assert_eq!(ifc(request(1, 1, 0x81, 0x11, 0)), None, "a response is not answered");
+    assert_eq!(ifc(request(1, 1, 0x81, 0x11, 0)), None, "a response gets no response");
     assert_eq!(ifc(request(1, 1, 7, 0x02, 0)), None, "TrapRepress gets no response");
     assert_eq!(ifc(request(9, 1, GET, 0x11, 0)), None, "a vendor class gets no response");
-    assert_eq!(ifc(request(3, 2, GET, 0x11, 0)), None, "the port's agents do not answer for the SA");
+    assert_eq!(
+        ifc(request(3, 2, GET, 0x11, 0)),
+        None,
+        "the port's agents do not respond on behalf of the SA"
+    );
 }
 
 /// mthca interface, section 8.2: MAD_IFC leaves the route of the response unchanged, because software advances it.
@@ -116,7 +120,7 @@ fn directed_route_response_keeps_route() {
 /// IBTA volume 1, section 14.2.4: at protection level 1, Get needs no M_Key, but Set does. A response contains the
 /// M_Key only if the request did.
 #[test]
-fn set_port_info_requires_m_key_once_it_is_configured() {
+fn set_port_info_requires_configured_m_key() {
     let mut management = open(1);
     let mut mad = get(&mut management, 0x15, 1);
     mad[3] = SET;
@@ -255,7 +259,7 @@ fn counters_count_since_reset() {
 }
 
 #[test]
-fn port_info_qkey_violations_reset_to_zero() {
+fn qkey_violations_in_port_info_can_be_reset() {
     let mut management = open(1);
     let counters = Counters { pkey_violations: 5, qkey_violations: 70_000, ..Counters::default() };
     let view = View { counters, ..at(0) };

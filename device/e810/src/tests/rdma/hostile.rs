@@ -26,15 +26,15 @@ const QPNS: Range<u32> = 16..20;
 const CQNS: Range<u32> = 8..12;
 const KEYS: Range<u32> = 0x40..0x48;
 const HANDLES: Range<u16> = 10..14;
-/// CQ of the peer's queue pairs, which are connected to those of the hostile driver.
+/// CQ of the peer's queue pairs, which are connected to the hostile driver's.
 const PEERS_CQ: Cqn = Cqn::new(8);
-/// Guest memory that the hostile driver may make the device write.
+/// Guest memory to which the hostile driver may make the device write.
 const ARENA: Range<u64> = 0x1000_0000..0x1400_0000;
 /// Range of start addresses for rings and regions.
 const STARTS: Range<u64> = ARENA.start..0x1200_0000;
 /// Maximum length of regions in bytes.
 const MAX_LEN: u64 = 1 << 20;
-/// Code of the ring sizes in the QP context.
+/// Code for the size of both rings in the QP context.
 const RING_CODE: u8 = 3;
 const RING_QUANTA: u64 = 4 << RING_CODE;
 
@@ -158,7 +158,7 @@ impl Hostile {
         }
     }
 
-    /// Recreates one of the hostile driver's queue pairs and the peer's queue pair.
+    /// Recreates one of the hostile driver's queue pairs and the peer's queue pair connected to it.
     fn recreate_qp(&mut self) {
         let qpn = Qpn::new(self.dice.random_range(QPNS));
         let kind = if self.flip(4) { QpKind::Ud } else { QpKind::Rc };
@@ -195,7 +195,7 @@ impl Hostile {
             | u64::from(self.stag());
         let remote = self.address();
         match self.dice.random_range(0..6) {
-            // Build a WQE for binding, fast registration or invalidation.
+            // Build a bind, fast-register or invalidate WQE.
             0 => {
                 let operation = self.dice.random_range(0x08..0x0b_u64) << 32;
                 let key = u64::from(self.stag());
@@ -231,8 +231,8 @@ impl Hostile {
         }
     }
 
-    /// Fills a ring with WQEs for the first pass over the ring. In half of the rings, all WQEs are valid
-    /// sends. The other rings contain random WQEs.
+    /// Fills a ring with WQEs for the first pass over the ring. About half of the rings contain only valid sends. The
+    /// others contain random WQEs.
     fn fill(&mut self, ring: u64) {
         let tame = self.flip(2);
         let mut at = ring;
@@ -397,7 +397,7 @@ impl Hostile {
         }
     }
 
-    /// Carries frames between the devices and reads the events of both devices.
+    /// Forwards frames between the devices until none are left, and reads the events of both devices.
     fn settle(&mut self) {
         loop {
             let Pair { a, b } = &mut self.pair;

@@ -1,4 +1,4 @@
-//! Tests of data transfers: content, and completions on both sides.
+//! Tests of data transfers: their content, and the completions on both sides.
 
 use std::net::IpAddr;
 
@@ -355,7 +355,7 @@ fn multicast_reaches_members_except_sender() {
     }
 }
 
-/// Section 13.9: a changed ARP entry applies to connections immediately.
+/// Section 13.9: a change to an ARP entry takes effect on existing connections immediately.
 #[test]
 fn arp_change_updates_connections() {
     let mut pair = Pair::connected();

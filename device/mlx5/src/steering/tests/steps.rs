@@ -1,11 +1,11 @@
-//! Counts the steps of the evaluation, so that its bounds can be tested without a clock.
+//! Counts the steps of flow table evaluation, so that tests can check its bounds without a clock.
 
 use std::cell::Cell;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Steps {
     pub(super) lookups: usize,
-    /// Number of comparisons with the values of entries.
+    /// Number of comparisons with the values in entries.
     pub(super) comparisons: usize,
 }
 
@@ -21,7 +21,7 @@ pub(in crate::steering) fn count_comparison() {
     STEPS.set(Steps { comparisons: STEPS.get().comparisons + 1, ..STEPS.get() });
 }
 
-/// Returns the steps of this thread since the last call.
+/// Returns the number of steps taken by this thread since the last call.
 pub(super) fn take() -> Steps {
     STEPS.take()
 }

@@ -1,4 +1,4 @@
-//! Events of CQs with moderation.
+//! Tests of completion events on moderated CQs.
 
 use protocol::hca::mlx5::cq::{CqFields, ModifyCq};
 use protocol::hca::mlx5::doorbell::ArmCq;
@@ -9,7 +9,7 @@ use super::*;
 const EVENTS: u64 = 0x40_0000;
 
 impl Net {
-    /// Creates a device whose CQs have moderation. Both CQs are armed.
+    /// Creates a device whose CQs are moderated. Both CQs are armed.
     fn moderated() -> Self {
         let mut net = Self::new();
         for cqn in net.cqs {
@@ -33,13 +33,13 @@ impl Net {
         assert_eq!(self.driver.frames().len(), 1);
     }
 
-    /// Receives a frame in a new receive WQE.
+    /// Posts a receive WQE and receives a frame into it.
     fn receive(&mut self) {
         self.post_receive(&[2048]);
         self.driver.receive(&plain(2, 60));
     }
 
-    /// Returns the CQs of all completion events.
+    /// Returns the CQNs from all completion events.
     fn events(&mut self) -> Vec<Cqn> {
         let entries = (0..16).map(|entry| self.driver.peek(EVENTS + entry * eqe::LEN as u64, eqe::LEN));
         let events: Vec<_> =
@@ -53,7 +53,7 @@ impl Net {
 }
 
 #[test]
-fn event_of_sent_frame_follows_next_received_frame() {
+fn send_event_is_delayed_until_next_received_frame() {
     let mut net = Net::moderated();
     net.create_direct_tir();
     let [send, recv] = net.cqs;
@@ -66,7 +66,7 @@ fn event_of_sent_frame_follows_next_received_frame() {
 }
 
 #[test]
-fn event_of_sent_frame_is_written_after_timeout() {
+fn delayed_send_event_is_written_after_timeout() {
     let mut net = Net::moderated();
     let [send, _] = net.cqs;
     net.send();
@@ -74,11 +74,11 @@ fn event_of_sent_frame_is_written_after_timeout() {
     assert_eq!(net.events(), [send]);
     net.arm(send, 1, 1);
     net.send();
-    assert_eq!(net.events(), [send, send], "nothing is delayed until the EQ has an urgent event");
+    assert_eq!(net.events(), [send, send], "no event is delayed until an urgent event is written to the EQ");
 }
 
 #[test]
-fn polled_cqe_of_sent_frame_raises_no_event() {
+fn polled_send_cqe_raises_no_event() {
     let mut net = Net::moderated();
     let [send, _] = net.cqs;
     net.send();
@@ -91,7 +91,7 @@ fn polled_cqe_of_sent_frame_raises_no_event() {
 }
 
 #[test]
-fn fourth_unread_cqe_ends_delay_of_event() {
+fn fourth_unread_cqe_ends_event_delay() {
     let mut net = Net::moderated();
     let [send, _] = net.cqs;
     for _ in 0..3 {
@@ -103,7 +103,7 @@ fn fourth_unread_cqe_ends_delay_of_event() {
 }
 
 #[test]
-fn event_of_destroyed_cq_is_not_written() {
+fn no_event_is_written_for_destroyed_cq() {
     let mut net = Net::moderated();
     net.send();
     let (sqn, cqn) = (net.sqn, net.cqs[0]);
@@ -114,7 +114,7 @@ fn event_of_destroyed_cq_is_not_written() {
 }
 
 #[test]
-fn failed_wqe_of_moderated_cq_raises_event_at_once() {
+fn failed_wqe_on_moderated_cq_raises_immediate_event() {
     let mut net = Net::moderated();
     let [send, _] = net.cqs;
     let header = plain(2, 18);

@@ -18,7 +18,7 @@ layout! {
         /// Number of CEQs per virtual function.
         @0[39:32]   vf_ceqs: u8,
         @8          ring: Iova,
-        /// Resource profile, which divides the device's objects between functions.
+        /// Resource profile, which divides the device's objects among functions.
         @16[2:0]    profile: u8,
         /// Number of virtual functions.
         @16[37:32]  vfs: u8,

@@ -7,7 +7,7 @@ use crate::ids::Iova;
 use crate::layout;
 
 layout! {
-    /// CQP WQE of "Gather statistics".
+    /// CQP WQE for the "Gather statistics" operation.
     pub struct GatherStatistics[64] {
         @24[6:0]  instance: u8,
         /// Whether `instance` is valid.

@@ -27,7 +27,7 @@ pub struct Link {
     pub size: u8,
     /// Fence bit of the next WQE.
     pub fence: bool,
-    /// DBD bit, which drivers set together with a link. It has no effect.
+    /// DBD bit, which drivers set whenever they set a link. It has no effect.
     pub dbd: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct NextUnit {
     pub signalled: bool,
     /// Whether to request a solicited event at the receiver.
     pub solicited: bool,
-    /// Immediate data of this WQE.
+    /// Immediate data for this WQE.
     pub imm: Imm,
 }
 
@@ -89,8 +89,8 @@ impl NextUnit {
     }
 }
 
-/// UD unit, which holds the address of a datagram's receiver. The user library of the public driver leaves the fields
-/// that it does not use (MAC and IP addresses) uninitialised.
+/// UD unit, which contains the destination of a datagram. The public driver's user library leaves the fields that it
+/// does not use (MAC and IP addresses) uninitialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UdUnit {
     /// 00h: egress port. The public driver puts the port in the top byte and the PD in the other bytes. The device has
@@ -108,9 +108,9 @@ pub struct UdUnit {
     pub source_ip: u32,
     /// 14h: destination IPv4 address.
     pub dest_ip: u32,
-    /// 20h: QP number of the receiver.
+    /// 20h: destination QP number.
     pub dqpn: Qpn,
-    /// 24h: Q_Key of the receiver.
+    /// 24h: Q_Key of the destination QP.
     pub qkey: Qkey,
 }
 

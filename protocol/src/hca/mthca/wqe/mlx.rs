@@ -1,4 +1,4 @@
-//! Send WQEs of QP0 and QP1. The driver writes the packet headers.
+//! Send WQEs for QP0 and QP1. The driver writes the packet headers.
 //!
 //! # Spec
 //! mthca interface, section 8.3.
@@ -29,7 +29,7 @@ pub struct MlxWqe {
     /// Whether the driver requests a CQE.
     pub signalled: bool,
     pub dlid: Lid,
-    /// Gather list of the headers and the payload, without the ICRC placeholder.
+    /// Gather list for the headers and the payload, without the ICRC placeholder.
     pub data: DataSegments,
 }
 
