@@ -1,4 +1,4 @@
-//! Port counters.
+//! Counters that a port maintains.
 
 use protocol::WireError;
 use serde::{Deserialize, Serialize};

@@ -41,7 +41,7 @@ impl CqeSize {
 }
 
 layout! {
-    /// A CQ context.
+    /// The context of a CQ.
     pub struct CqContext[64] big_endian {
         /// A value of [`CqeSize`].
         @0x00[23:21]  cqe_size: u8 => CqeSize::word,

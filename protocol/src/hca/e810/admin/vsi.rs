@@ -243,9 +243,9 @@ layout! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum TableKind {
-    /// The VSI's own table.
+    /// Table that belongs to the VSI.
     Vsi,
-    /// The function's table.
+    /// Table that belongs to the function.
     Function,
     /// Global table, shared by the VSIs of different functions.
     Global,
