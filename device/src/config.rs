@@ -83,14 +83,14 @@ pub struct Config {
     pub confinement: ConfinementEntry,
     /// Default socket permissions for devices that do not set their own.
     pub sockets: SocketsEntry,
-    /// Process-wide settings of the file, by key. A reload cannot change them; a restart is required.
+    /// Process-wide settings in the file, by key. A reload cannot change them; a restart is required.
     pub process_settings: Vec<(&'static str, Value)>,
 }
 
 /// Keys of the settings that cannot change while the process runs.
 const PROCESS_KEYS: [&str; 5] = ["log", "control_socket", "metrics", "dns", "confinement"];
 
-/// A configuration error, described in one line that names the key.
+/// A configuration error, described by a one-line message that names the key.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -141,7 +141,7 @@ impl From<ConfigError> for ReadError {
 /// Name of standard input on the command line.
 const STANDARD_INPUT: &str = "-";
 
-/// Returns the name of a configuration for messages.
+/// Returns the name of a configuration file for use in messages.
 pub fn shown(path: &Path) -> impl fmt::Display {
     if path == Path::new(STANDARD_INPUT) { Path::new("standard input") } else { path }.display()
 }
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_configuration_key() {
+    fn errors_mention_configuration_key() {
         for (devices, message) in [
             (String::new(), "devices: at least one device is required"),
             (device(r#", "mac": "2:0""#), "devices[0].mac: \"2:0\": expected a MAC address"),
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_configuration_file() {
+    fn errors_mention_configuration_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hcad.json");
         for text in ["{", r#"{"devices": []}"#] {

@@ -21,7 +21,7 @@ use protocol::hca::jingzhao::qpc::Qpc;
 use protocol::ids::{Lid, Qpn};
 use serde_json::{Value, json};
 
-/// Size of guest memory in bytes. Guest memory starts at bus address 0.
+/// Size of guest memory, in bytes. Guest memory starts at bus address 0.
 const MEMORY: u64 = 1 << 20;
 /// Bus address of the page covered by the only memory region.
 const BUFFER: u64 = 0x3000;
@@ -47,14 +47,14 @@ fn start_with(more: &[(&str, Value)]) -> (Daemon, PathBuf) {
     (Daemon::ready(command, folder, socket), control)
 }
 
-/// Connects the driver of a new guest.
+/// Connects a new guest and returns its driver.
 fn connect(daemon: &Daemon) -> Driver<Guest> {
     let mut guest = Guest::attach(&daemon.socket, MEMORY);
     guest.enable();
     Driver::new(guest)
 }
 
-/// Creates a memory region, a CQ, and QP [`QPN`] in RTS, connected to QP 9 of LID 2.
+/// Creates a memory region, a CQ, and QP [`QPN`] in RTS, connected to QP 9 at LID 2.
 fn bring_up(driver: &mut Driver<Guest>) {
     driver.ok(Op::InitHca, 0, 0, &layout(LOG_QPS, LOG_CQS, LOG_MPTS).emit());
     for (bus, (table, virt, _)) in (ICM..).step_by(0x1000).zip(TABLES) {
@@ -176,7 +176,7 @@ fn guest_objects_are_listed() {
 }
 
 #[test]
-fn any_table_is_listed_by_name() {
+fn every_table_can_be_listed_by_name() {
     let (daemon, control) = start();
     // The objects exist only while the client is connected.
     let mut guest = connect(&daemon);
@@ -313,7 +313,7 @@ fn vmm_and_driver_requests_are_counted() {
 }
 
 #[test]
-fn strict_violations_log_one_line_each() {
+fn each_strict_violation_logs_one_line() {
     let (mut daemon, control) = start_with(&[("strict", json!(true))]);
     let mut guest = connect(&daemon);
     bring_up(&mut guest);
@@ -470,7 +470,7 @@ fn recording_can_start_only_before_client_connects() {
     drop(guest);
     daemon.wait_for_line("device reset");
 
-    // Changes made before the recording also apply to the recorded device.
+    // Changes made before recording starts also apply to the recorded device.
     hcactl(&control, &["impair", "add", "tx", "--probability", "0.5", "--seed", "3", "drop"]).unwrap();
     hcactl(&control, &["port", "down"]).unwrap();
     hcactl(&control, &["record", "on", name]).unwrap();
@@ -555,7 +555,7 @@ fn trace_stops_at_size_limit() {
 }
 
 #[test]
-fn impairments_change_at_run_time() {
+fn impairments_can_be_changed_at_run_time() {
     let (_daemon, control) = start();
     let add =
         ["impair", "add", "tx", "--qpn", "0x12", "--opcode", "READ response middle", "--nth", "3", "drop"];
@@ -596,7 +596,7 @@ fn impairments_change_at_run_time() {
 }
 
 #[test]
-fn peers_change_at_run_time() {
+fn peers_can_be_changed_at_run_time() {
     let (_daemon, control) = start();
     let peers = || -> Value {
         serde_json::from_str(&hcactl(&control, &["--json", "peer", "list"]).unwrap()).unwrap()
@@ -687,12 +687,12 @@ fn silent_clients_do_not_block_others() {
     assert_eq!(
         silent[0].read(&mut [0]).unwrap(),
         0,
-        "the client that was silent for longest is disconnected"
+        "the client that has been silent the longest is disconnected"
     );
 }
 
 #[test]
-fn error_for_unreachable_daemon_names_socket() {
+fn unreachable_daemon_error_mentions_socket() {
     let error = hcactl(&"/nonexistent/control.sock".into(), &["devices"]).unwrap_err();
     assert!(error.starts_with("hcactl: cannot connect to /nonexistent/control.sock: "), "{error}");
 }

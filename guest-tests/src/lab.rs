@@ -21,9 +21,10 @@ use crate::vm::{self, Image, Vm};
 
 /// Name of the script created by [`Lab::boot_files`].
 pub const BOOT_SCRIPT: &str = "boot.ipxe";
-/// Time limit from the start of QEMU to the agent's first answer. Emulated guests on two busy cores can take a minute.
+/// Time limit from the start of QEMU to the agent's first response. Emulated guests on two busy cores can take a
+/// minute.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Kernel arguments of every guest. Only warnings go to the console, because an emulated serial line is slow.
+/// Kernel arguments for every guest. Only warnings go to the console, because an emulated serial line is slow.
 /// Mitigations serve no purpose here and are expensive under emulation. On a busy host, delays would make the timer
 /// check panic and the TSC watchdog print warnings.
 const KERNEL_ARGS: &str = "loglevel=5 mitigations=off no_timer_check tsc=nowatchdog";
@@ -31,12 +32,12 @@ const KERNEL_ARGS: &str = "loglevel=5 mitigations=off no_timer_check tsc=nowatch
 const IOMMU_ARGS: &str = "intel_iommu=on";
 /// Modules that a guest needs for its disks.
 const DISK_MODULES: &[&str] = &["virtio_blk", "ext4", "overlay"];
-/// Modules that a guest needs to mount shared directories of the host.
+/// Modules that a guest needs to mount shared host directories.
 const SHARE_MODULES: &[&str] = &["9pnet_virtio", "9p", "overlay"];
 /// Modules that ext4 requests through an alias, if the kernel has them.
 const DISK_MODULES_IF_ANY: &[&str] = &["crc32c_generic", "crc32c_cryptoapi"];
 
-/// Help heading of the options for guest components.
+/// Help heading for the options that select guest components.
 const PARTS: &str = "Guest components";
 
 /// Options for guest components.
@@ -141,9 +142,9 @@ pub struct Guest<'a> {
     pub hcas: Vec<PathBuf>,
     /// Sockets of the guest's HCAs behind root ports, like plug-in cards.
     pub cards: Vec<PathBuf>,
-    /// Number of additional root ports for HCAs that are hot-plugged.
+    /// Number of additional root ports for hot-plugged HCAs.
     pub free_slots: usize,
-    /// Ethernet NICs of the guest.
+    /// The guest's Ethernet NICs.
     pub nics: Vec<Nic>,
     /// Whether the lab writes to the guest's console.
     pub with_console: bool,
@@ -157,13 +158,13 @@ pub struct Guest<'a> {
     pub commands: usize,
     /// Whether the guest can restart. If not set, QEMU exits when the guest restarts.
     pub reboots: bool,
-    /// Memory in MiB reserved for the crash kernel, which runs after a panic.
+    /// Memory reserved for the crash kernel, in MiB. The crash kernel runs after a panic.
     pub crash_memory_mib: u32,
     /// Minimum number of virtual CPUs, regardless of the user's choice.
     pub least_cpus: u32,
-    /// Minimum memory in MiB, regardless of the user's choice.
+    /// Minimum memory, in MiB, regardless of the user's choice.
     pub least_memory_mib: u32,
-    /// Memory in MiB, instead of the user's choice.
+    /// Memory, in MiB, instead of the user's choice.
     pub memory_mib: Option<u32>,
     /// Boot loader for a network boot. It fetches the files created by [`Lab::boot_files`].
     pub boot_loader: Option<PathBuf>,
@@ -313,7 +314,7 @@ impl Lab {
         Ok(Image { iommu: true, ..image })
     }
 
-    /// Returns the image for a guest whose root will be a shared directory of the host. Such a root has no modules for
+    /// Returns the image for a guest whose root will be a shared host directory. Such a root has no modules for
     /// the lab's kernel, so the image contains the named modules and `files`, which the modules may load as firmware.
     ///
     /// # Errors
@@ -347,7 +348,7 @@ impl Lab {
         self.pack_for_disks(run, "initramfs-dpdk", disks)
     }
 
-    /// Returns the image for a guest that runs the kernel's self-tests of network drivers.
+    /// Returns the image for a guest that runs the kernel's self-tests for network drivers.
     ///
     /// # Errors
     /// Same as for [`Lab::debian_image`].
@@ -357,7 +358,7 @@ impl Lab {
         self.pack_for_disks(run, "initramfs-selftest", disks)
     }
 
-    /// Returns a disk with the kernel's self-tests of network drivers, under the same paths as in the Linux source
+    /// Returns a disk with the kernel's self-tests for network drivers, under the same paths as in the Linux source
     /// tree.
     ///
     /// # Errors
@@ -592,8 +593,8 @@ impl Lab {
 }
 
 /// Returns the number of guests that may boot at the same time. Each booting guest needs a CPU, and a boot that shares
-/// the CPUs with too many others exceeds its time limit. Guests wait for devices for part of the time, so two of them
-/// can share a CPU.
+/// the CPUs with too many others exceeds its time limit. Guests spend part of that time waiting for devices, so two of
+/// them can share a CPU.
 pub fn guests_per_wave() -> usize {
     std::thread::available_parallelism().map_or(2, |cpus| 2 * cpus.get())
 }

@@ -21,7 +21,7 @@ const IMM: [u8; 4] = [1, 2, 3, 4];
 const RKEY: [u8; 4] = [0x55, 0x66, 0x77, 0x88];
 const DATA: [u8; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
 
-/// Returns the operation, the opcode, the bytes after the BTH and the extension headers of each XRC packet.
+/// Returns, for each XRC packet, its operation, its opcode, the bytes after the BTH, and the parsed extension headers.
 fn packets() -> [(O, u8, Vec<u8>, Ext); 23] {
     let reth = Reth { va: Va::new(0x1000), rkey: Rkey::new(0x5566_7788), dma_len: 8 };
     let atomic = AtomicEth { va: Va::new(0x1000), rkey: Rkey::new(0x5566_7788), swap_add: 5, compare: 6 };
@@ -112,7 +112,7 @@ fn rejects_truncated_xrceth() {
     assert_eq!(Packet::parse(&bytes), Err(WireError::Short { what: "XRCETH", need: 4, have: 3 }));
 }
 
-/// A reserved code does not define any extension headers.
+/// A reserved opcode defines no extension headers.
 #[test]
 fn reserved_xrc_opcode_has_no_xrceth() {
     let bytes = [&[0xb5][..], &BTH, &DATA].concat();

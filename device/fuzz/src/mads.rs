@@ -15,7 +15,7 @@ use super::input::Input;
 
 /// Maximum number of operations in one run.
 const OPERATIONS: usize = 256;
-/// Maximum number of datagrams that one operation can cause. The window of an RMPP transfer causes the most.
+/// Maximum number of datagrams that one operation can cause. A full RMPP window causes the most.
 const CONSEQUENCES: usize = 512;
 
 const PROFILE: NodeProfile = NodeProfile {
@@ -75,7 +75,7 @@ impl Fabric {
                     assert_eq!(
                         answer[8..16],
                         request[8..16],
-                        "a reply must have the transaction ID of its request"
+                        "a reply must have its request's transaction ID"
                     );
                 }
             }
@@ -161,7 +161,7 @@ impl Fabric {
     }
 }
 
-/// Returns a MAD, which is valid about half the time.
+/// Returns a MAD that is valid about half the time.
 fn mad(input: &mut Input<'_>) -> Mad {
     let mut mad = [0; MAD_LEN];
     let (class, version) = CLASSES[usize::from(input.byte()) % CLASSES.len()];
@@ -169,7 +169,7 @@ fn mad(input: &mut Input<'_>) -> Mad {
     let attribute = ATTRIBUTES[usize::from(input.byte()) % ATTRIBUTES.len()];
     mad[..4].copy_from_slice(&[1, class, version, method]);
     mad[8] = input.byte();
-    // With this transaction ID, the MAD is a response to one of the first queries sent by management itself.
+    // With this transaction ID, the MAD can be a response to one of the first queries sent by management itself.
     if mad[8] == b'h' {
         mad[8..12].copy_from_slice(b"hcad");
         mad[15] = input.byte() % 32;

@@ -1,5 +1,5 @@
 //! Fuzzes the switch of a `udp` fabric. Peers are added and removed, send frames, stay silent and forge addresses.
-//! Frames must only go to existing peers, and a reply to the last sender must not be flooded. No peer may take over
+//! Frames must go only to existing peers, and a reply to the last sender must not be flooded. No peer may take over
 //! another peer's MAC, and the state stored for each peer is limited.
 
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ struct LastSender {
 
 #[derive(Default)]
 struct Model {
-    /// Peers in the order of their numbers, with the number of frames from each.
+    /// Peers in order of their indices, with the number of frames from each.
     peers: Vec<(UdpPeer, u64)>,
     senders: HashMap<MacAddr, LastSender>,
 }
@@ -123,7 +123,7 @@ impl Bench {
         }
     }
 
-    /// Sends frames from one peer with more source MACs than the switch stores.
+    /// Sends frames from one peer with more source MACs than the switch stores per peer.
     fn flood_macs(&mut self, input: &mut Input<'_>) {
         let (from, first) = (address(input.byte()), input.byte());
         for number in 0..LEARNED as u16 + 8 {

@@ -43,7 +43,7 @@ impl Undelivered {
 #[derive(Debug)]
 pub struct Request {
     at: Iova,
-    /// Token of the slot. The mailbox blocks repeat it.
+    /// The slot's token, which every mailbox block repeats.
     pub token: u8,
     pub input: Vec<u8>,
     /// Length of the output that the driver expects.

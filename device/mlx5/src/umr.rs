@@ -22,7 +22,7 @@ use super::uses::{Object, Used};
 use super::work;
 
 impl Resources {
-    /// Executes the UMR that a token identifies.
+    /// Executes the UMR identified by a token.
     ///
     /// # Errors
     /// Fails if any check fails, in which case the key is unchanged.
@@ -73,7 +73,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Reads a translation list from memory. Section 13.4: the PD of `segment`'s key is not checked.
+    /// Reads a translation list from memory. The PD of `segment`'s key is not checked (section 13.4).
     pub(super) fn umr_list(
         &self,
         dma: &GuestMemory,

@@ -1,4 +1,4 @@
-//! Configurable options of the device.
+//! Configurable options for mthca devices.
 
 use card::frontend;
 use schemars::JsonSchema;

@@ -97,7 +97,7 @@ pub(super) fn describe_command(pending: &PendingCommand, mailboxes: &Mailboxes, 
     show_mailbox("out", outbox, op.and_then(|op| Mailbox::outbox(op, outbox)), to);
 }
 
-/// Records an event, and the EQ and the slot to which it was written.
+/// Records an event, with the EQ and slot to which it was written.
 pub(super) fn eqe(trace: &mut Trace, place: Option<(Eqn, u32)>, event: &Eqe, lost: Option<&WriteError>) {
     trace.record(Kind::Eqe, event.name(), |fields| {
         match place {

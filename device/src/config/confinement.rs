@@ -1,4 +1,4 @@
-//! Settings of the sandbox.
+//! Settings for the process sandbox.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The metric families of devices, named according to Prometheus conventions.
+//! The metric families for devices, named according to Prometheus conventions.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ pub struct Reading {
     pub interface: &'static str,
     pub connected: bool,
     pub health: Health,
-    /// Status and counters, if the device answered.
+    /// Status and counters, if the device responded.
     pub answer: Option<(Status, Box<Counters>)>,
 }
 
-/// Writes the families of all devices.
+/// Writes the metric families for all devices.
 pub fn expose(to: &mut Exposition, devices: &[Reading]) {
     let mut writer = Writer { to, devices };
     writer.devices();
@@ -33,7 +33,7 @@ pub fn expose(to: &mut Exposition, devices: &[Reading]) {
     writer.vmm();
 }
 
-/// A function that writes a sample of a device. The labels distinguish the sample from the device's other samples in
+/// A function that writes a sample for a device. The labels distinguish the sample from the device's other samples in
 /// the family.
 type SampleWriter<'a> = &'a mut dyn FnMut(&[Label<'_>], u64);
 
@@ -420,7 +420,7 @@ fn for_answers(devices: &[Reading], mut each: impl FnMut(&str, &Counters)) {
     }
 }
 
-/// Returns a function that writes samples of a device into a family.
+/// Returns a function that writes samples for a device into a family.
 fn labelled(family: &mut Family<'_>, device: &str) -> impl FnMut(&[Label<'_>], u64) {
     move |labels, value| {
         let mut all = vec![("device", device)];
@@ -429,7 +429,7 @@ fn labelled(family: &mut Family<'_>, device: &str) -> impl FnMut(&[Label<'_>], u
     }
 }
 
-/// Returns the numeric fields of a counter structure by name.
+/// Returns the numeric fields of a counter structure, by name.
 fn fields(counters: &impl Serialize) -> BTreeMap<String, u64> {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(counters) else {
         return BTreeMap::new();
@@ -448,7 +448,7 @@ mod tests {
 
     const BOARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/grafana.json");
 
-    /// Returns the names of all families, including the suffixes of histograms.
+    /// Returns the names of all exposed time series: family names, with suffixes for histograms.
     fn exposed() -> BTreeSet<String> {
         let mut exposition = Exposition::default();
         expose(&mut exposition, &[]);
@@ -462,7 +462,7 @@ mod tests {
         names.collect()
     }
 
-    /// Collects all queries of a dashboard.
+    /// Collects all queries in a dashboard.
     fn collect_queries(board: &Value, found: &mut Vec<String>) {
         match board {
             Value::Object(parts) => {

@@ -67,7 +67,7 @@ fn send_a_frame(client: &mut UnixStream) {
 }
 
 #[test]
-fn blocked_frame_is_sent_once_fabric_unblocks() {
+fn blocked_frame_is_sent_when_fabric_unblocks() {
     let (gate, mut other_end) = UnixStream::pair().unwrap();
     gate.set_nonblocking(true).unwrap();
     let mut filled = 0;
@@ -77,7 +77,7 @@ fn blocked_frame_is_sent_once_fabric_unblocks() {
     let (sent, arrived) = mpsc::channel();
     let fabric = Narrow { gate, sent, stats: FabricStats::default() };
 
-    // The stub's QPs send to LID 1, so on an HCA with LID 9 the frame goes to the fabric.
+    // The stub's QPs send to LID 1, so the frame from an HCA with LID 9 goes to the fabric.
     let hca = Hca::new(Stub::default(), Identity::from_lid(Lid::new(9)), None);
     let (server, mut client) = UnixStream::pair().unwrap();
     let worker = Worker::new(Source::Client(server), hca, fabric).unwrap();

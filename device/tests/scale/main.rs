@@ -29,7 +29,7 @@ fn alone() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the memory use of this process in bytes, without guest memory.
+/// Returns the memory use of this process, in bytes, excluding guest memory.
 fn own_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -50,7 +50,7 @@ fn measured(what: &str, count: u64, commands: u64, bytes_each: u64, make: impl F
     let (took, grown) = (work_time() - began, own_memory().saturating_sub(memory));
     let ns = took.as_nanos() / u128::from(commands);
     println!("{what}: {count} in {took:.2?}, {ns} ns a command; {} bytes each", grown / count);
-    // Allow 1 MiB, because the allocator requests memory in large units.
+    // Allow an extra 1 MiB, because the allocator requests memory in large units.
     assert!(grown <= count * bytes_each + (1 << 20), "{what}: {count} objects use {grown} bytes");
 }
 
@@ -138,7 +138,7 @@ fn default_profile_mtt_entries_are_usable() {
     machine.ok(Op::ResizeCq, 1, 1, &[5, 0, 0, 0, 0, 0, 0, 3]);
     machine.ring_doorbell(1, doorbell(5, 0, 0x00, 1));
     machine.turn();
-    assert_eq!(machine.word(BUFFERS + 2 * PAGE), 5, "the CQE of the NOP has the QPN");
+    assert_eq!(machine.word(BUFFERS + 2 * PAGE), 5, "the NOP's CQE contains the QPN");
 }
 
 /// JingZhao interface, sections 1.6 and 12 (row J-02): each QP uses its own doorbell page.
@@ -192,7 +192,7 @@ fn maximum_dma_ranges_can_be_mapped() {
     assert_eq!(memory.window_count() as u64, RANGES);
 }
 
-/// JingZhao interface, section 3.3. The tables have their largest sizes, but only a few entries are in use.
+/// JingZhao interface, section 3.3. The tables have their maximum sizes, but only a few entries are in use.
 #[test]
 fn unused_table_entries_use_no_memory() {
     let _alone = alone();

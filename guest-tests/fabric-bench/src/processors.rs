@@ -1,5 +1,5 @@
 //! CPU affinity. Each end of a connection is bound to its own CPU, as if the ends were on two machines. Otherwise, the
-//! scheduler would sometimes run both ends on one CPU, which would dominate the result.
+//! scheduler would sometimes run both ends on one CPU, and that would dominate the result.
 
 use std::io;
 

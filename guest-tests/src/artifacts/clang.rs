@@ -13,7 +13,7 @@ use super::packages::{Set, Unpacked};
 
 /// Major version of the compiler in Debian's stable release.
 const VERSION: &str = "19";
-/// Name prefixes of the packages to fetch. All other dependencies serve C++, Objective-C, profilers and sanitizers.
+/// Name prefixes of the packages to fetch. All other dependencies are for C++, Objective-C, profilers and sanitizers.
 const WANTED: &[&str] = &[
     "base-files",
     "clang-",
@@ -37,7 +37,7 @@ const WANTED: &[&str] = &[
     "zlib1g",
 ];
 
-/// Processor for which a file is compiled.
+/// Processor that a file is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Guest,
@@ -49,7 +49,7 @@ pub(super) struct Clang {
 }
 
 impl Clang {
-    /// Fetches the compiler into the scratch directory of an unfinished cache entry. The kernel headers are those of
+    /// Fetches the compiler into the scratch directory of an unfinished cache entry. The kernel headers come from
     /// `suite`.
     ///
     /// # Errors
@@ -96,10 +96,10 @@ impl Clang {
             .map(drop)
     }
 
-    /// Links an object file into a program, together with those object files in `others` that it needs.
+    /// Links an object file into a program, together with the object files in `others` that it needs.
     ///
-    /// The linker is started directly, with the loader of its own release, because the compiler would start it without
-    /// that loader.
+    /// The linker is started directly, with its own release's loader, because the compiler would start the linker
+    /// without that loader.
     ///
     /// # Errors
     /// Fails if a symbol is missing.

@@ -1,4 +1,4 @@
-//! Runs rdma-core's device tests in a guest. Unlike in rdma-core's own test runner, each test runs in a separate
+//! Runs rdma-core's device tests in a guest. Unlike with rdma-core's own test runner, each test runs in a separate
 //! process. The results are compared with the known results for a driver.
 
 use std::fs::File;
@@ -51,7 +51,7 @@ pub(super) const NEWER_MODULES: &[&str] = &["test_buf", "test_dmah", "test_phc_t
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     pub(super) test: &'static str,
-    /// The reason, with the place in the driver's source code.
+    /// The reason, with its location in the driver's source code.
     pub(super) why: &'static str,
 }
 
@@ -164,7 +164,7 @@ impl<'a> Suite<'a> {
         self.next.as_ref().map(|verdict| module(&verdict.test).to_owned())
     }
 
-    /// Compares the results of a module's tests with the known results. Stops at the first result of another module.
+    /// Compares the results of a module's tests with the known results. Stops at the first result from another module.
     async fn judge(&mut self, name: &str) -> Result<()> {
         let mut wrong = Vec::new();
         while let Some(verdict) = self.next.take_if(|verdict| module(&verdict.test) == name) {
@@ -224,7 +224,7 @@ impl Known {
         }
     }
 
-    /// Checks that every entry gives a reason and names a module of the suite.
+    /// Checks that every entry gives a reason and names a module in the suite.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let known = |test: &str| self.modules().any(|name| name == module(test));
@@ -237,7 +237,7 @@ impl Known {
     }
 }
 
-/// Returns the module in the name of a test, such as `test_x` in `tests.test_x.Class.test_name`.
+/// Returns the module in a test's name, such as `test_x` in `tests.test_x.Class.test_name`.
 fn module(test: &str) -> &str {
     test.split('.').nth(1).unwrap_or(test)
 }

@@ -1,8 +1,8 @@
 //! The state of a running guest, and checks that its agent responds.
 //!
-//! A command may be silent for hours, so silence does not mean that the guest hangs. The agent answers requests on its
-//! own port, independently of commands. If a command has sent nothing for a while, the supervisor pings the agent. If
-//! the ping is not answered, the guest is suspended or its kernel hangs.
+//! A command may be silent for hours, so silence does not mean that the guest has hung. The agent handles requests on a
+//! separate port, independently of commands. If a command has sent nothing for a while, the supervisor pings the agent.
+//! If the ping is not answered, the guest is suspended or its kernel has hung.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use crate::vm::Vm;
 
 /// Time limit for a ping of an emulated guest on a busy host.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a command may send no data before the agent is pinged.
+/// How long a command may go without sending data before the agent is pinged.
 const QUIET: Duration = Duration::from_secs(10);
 /// Time limit for querying the daemon about its device.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -82,14 +82,14 @@ impl RunningGuest {
             }
             daemon.controls()
         };
-        // A daemon that does not answer may be overloaded or suspended, so its device may still work.
+        // A daemon that does not respond may be overloaded or suspended, so its device may still work.
         matches!(timeout(DEVICE_TIMEOUT, control.has_vmm()).await, Ok(Ok(false)))
     }
 
     /// Checks that the agent responds.
     ///
     /// # Errors
-    /// The agent does not answer within [`ANSWER_TIMEOUT`], or QEMU has exited.
+    /// The agent does not respond within [`ANSWER_TIMEOUT`], or QEMU has exited.
     pub(super) async fn check(&self) -> Result<(), Unresponsive> {
         let ping = async {
             let mut vm = self.vm.lock().await;
@@ -120,7 +120,7 @@ impl RunningGuest {
     /// Returns all kernel messages.
     ///
     /// # Errors
-    /// The guest does not answer.
+    /// The guest does not respond.
     pub(super) async fn messages(&self) -> Result<Vec<String>> {
         self.check().await?;
         Ok(self.vm.lock().await.call(Dmesg { level: None }).await?.lines)
@@ -157,7 +157,7 @@ pub(super) struct Unresponsive {
 enum Cause {
     /// QEMU is suspended by a signal or a debugger.
     Suspended { qemu: u32 },
-    /// QEMU is running, but the guest's kernel or its agent hangs.
+    /// QEMU is running, but the guest's kernel or its agent has hung.
     Silent,
     /// QEMU has exited, and the guest with it.
     Ended,
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unresponsive_error_names_cause_and_remedy() {
+    fn unresponsive_error_mentions_cause_and_remedy() {
         let text = |cause| {
             let target = "lab:a".parse().unwrap();
             Unresponsive { target, silence: ANSWER_TIMEOUT, cause }.to_string()

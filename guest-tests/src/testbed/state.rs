@@ -98,7 +98,7 @@ impl States {
         Ok(names)
     }
 
-    /// Returns the socket of a testbed.
+    /// Returns the path of a testbed's socket.
     ///
     /// # Errors
     /// The testbed does not exist.
@@ -133,7 +133,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Returns the path of the socket to which commands connect.
+    /// Returns the path of the socket that commands connect to.
     pub(super) fn socket(&self) -> PathBuf {
         self.folder.join(SOCKET)
     }
@@ -152,7 +152,7 @@ impl Drop for State {
     }
 }
 
-/// Removes the directory of a testbed that is no longer running. Returns whether it was removed.
+/// Removes a testbed's directory if the testbed is no longer running. Returns whether the directory was removed.
 fn remove_if_dead(folder: &Path) -> Result<bool> {
     match File::open(folder.join(ALIVE)).map(|alive| alive.try_lock()) {
         Ok(Err(TryLockError::WouldBlock)) => return Ok(false),

@@ -19,7 +19,7 @@ impl Class {
     /// Subnet management with directed-route SMPs.
     pub const SUBN_DIRECTED: Self = Self(0x81);
 
-    /// Returns whether this is one of the two subnet management classes, the only classes on QP0.
+    /// Returns whether this is one of the two subnet management classes, the only classes used on QP0.
     pub const fn is_smp(self) -> bool {
         matches!(self, Self::SUBN | Self::SUBN_DIRECTED)
     }

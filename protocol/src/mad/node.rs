@@ -23,13 +23,13 @@ attribute! {
         node_type: u8 = 16, 8;
         /// Number of physical ports.
         ports: u8 = 24, 8;
-        /// GUID shared by all nodes of the system.
+        /// GUID shared by all nodes in the system.
         system_image_guid: u64 = 32, 64;
         /// GUID of the node.
         node_guid: u64 = 96, 64;
         /// GUID of the port that received the request, or of port 0 on a switch.
         port_guid: u64 = 160, 64;
-        /// Size of the P_Key table in entries.
+        /// Size of the P_Key table, in entries.
         partition_cap: u16 = 224, 16;
         device_id: u16 = 240, 16;
         revision: u32 = 256, 32;

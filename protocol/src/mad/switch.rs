@@ -8,11 +8,11 @@ use super::field::attribute;
 attribute! {
     /// A switch's SwitchInfo attribute.
     pub struct SwitchInfo[20] {
-        /// Size of the linear forwarding table in entries.
+        /// Size of the linear forwarding table, in entries.
         linear_cap: u16 = 0, 16;
-        /// Size of the random forwarding table in entries.
+        /// Size of the random forwarding table, in entries.
         random_cap: u16 = 16, 16;
-        /// Size of the multicast forwarding table in entries.
+        /// Size of the multicast forwarding table, in entries.
         multicast_cap: u16 = 32, 16;
         /// Highest LID in the linear forwarding table.
         linear_top: u16 = 48, 16;
@@ -27,7 +27,7 @@ attribute! {
         /// Whether the state of a port has changed.
         state_change: bool = 93, 1;
         lids_per_port: u16 = 96, 16;
-        /// Size in entries of the P_Key table for partition enforcement.
+        /// Size of the P_Key table for partition enforcement, in entries.
         partition_enforcement_cap: u16 = 112, 16;
         /// Whether partitions are enforced on inbound packets.
         inbound_enforcement: bool = 128, 1;

@@ -1,4 +1,4 @@
-//! The `ring` fabric: HCAs in different processes of one host exchange frames through shared memory.
+//! The `ring` fabric: HCAs in different processes on one host exchange frames through shared memory.
 //!
 //! A network is a directory in which each HCA listens on a socket named after its MAC, so no two HCAs can have the same
 //! MAC. Each HCA connects to the other sockets that it finds in the directory (see `discovery`). The connection between
@@ -68,7 +68,7 @@ const SCAN_PERIOD: Duration = Duration::from_secs(1);
 
 mod token {
     pub(super) const LISTENER: u64 = 0;
-    /// First epoll token of the connections that have not sent a hello message yet. The tokens of links follow.
+    /// First epoll token for connections that have not sent a hello message yet. Tokens for links follow.
     pub(super) const CALLERS: u64 = 1;
     pub(super) const LINKS: u64 = CALLERS + super::MAX_CALLERS as u64;
 }
@@ -107,7 +107,7 @@ pub struct RingFabric {
     stats: FabricStats,
 }
 
-/// Which source address of a frame belongs to another member.
+/// Which of a frame's source addresses belongs to another member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Foreign {
     Mac,
@@ -260,7 +260,7 @@ impl RingFabric {
     }
 
     /// Sends the first `count` frames to one member. If the member's ring is full, either returns [`Sent::Blocked`] or
-    /// drops the remaining frames, as described at [`RING_FULL_TIMEOUT`].
+    /// drops the remaining frames, as described for [`RING_FULL_TIMEOUT`].
     fn send_one(&mut self, slot: usize, batch: &mut TxBatch, count: usize) -> Sent {
         let put = self.put(slot, batch, count);
         batch.advance(put);

@@ -1,7 +1,7 @@
 //! Memory regions and windows, and the accesses that they permit.
 //!
 //! # Spec
-//! IBTA volume 1, sections 10.6.3 (checks of keys) and 10.6.7 (windows).
+//! IBTA volume 1, sections 10.6.3 (key checks) and 10.6.7 (windows).
 
 pub use engine::Rights;
 use engine::{Access, AccessError, Initiator};
@@ -35,7 +35,7 @@ pub enum Translation {
         /// Offset into the first page, as in `Paged`.
         offset: u64,
     },
-    /// Ranges of other keys. The page table has an entry for each range.
+    /// Ranges addressed through other keys. The page table has an entry for each range.
     Indirect {
         entry_len: EntryLen,
         count: u32,
@@ -65,7 +65,7 @@ impl Translation {
         Self::Paged { page_shift, first_entry, offset: start.get() & page_shift.offset_mask() }
     }
 
-    /// Creates the translation for the pages of a work request. The first byte has the same page offset as `start`.
+    /// Creates the translation for the pages in a work request. The first byte has the same page offset as `start`.
     pub const fn of(pages: &Pages, start: Va) -> Self {
         match *pages {
             Pages::Contiguous { base, page_shift } => {
@@ -113,10 +113,10 @@ pub enum Kind {
     Registered,
     /// A region registered by a work request. Work requests and peers can invalidate it.
     FastRegistered {
-        /// Maximum length of a registration in bytes.
+        /// Maximum length of a registration, in bytes.
         most: u64,
     },
-    /// A window on a part of a region.
+    /// A window onto part of a region.
     Window {
         kind: WindowKind,
         /// For type 2, the only QP whose peer may use the window.
@@ -129,7 +129,7 @@ pub enum Kind {
 /// A memory region or window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRegion {
-    /// The whole key. Some of its bits are the index in the key table.
+    /// The whole key. Some of its bits are the index into the key table.
     pub key: Lkey,
     pub pd: Pdn,
     /// First address, which need not be page-aligned.
@@ -157,9 +157,8 @@ impl MemoryRegion {
         }
     }
 
-    /// Returns the offset of `va` in the region if `initiator` may execute `access` on `len` bytes there. The
-    /// checks are, in this order: kind, PD, QP, right, bounds. If `len` is 0, `va` may also be the end of the
-    /// region.
+    /// Returns the offset of `va` in the region if `initiator` may perform `access` on `len` bytes there. The kind,
+    /// PD, QP, right and bounds are checked, in that order. If `len` is 0, `va` may also be the end of the region.
     ///
     /// # Errors
     /// Returns the error of the first check that fails.
@@ -195,7 +194,7 @@ impl MemoryRegion {
         }
     }
 
-    /// Returns the offset of `va` in the region, if the `len` bytes starting at `va` are inside the region.
+    /// Returns the offset of `va` in the region if the `len` bytes starting at `va` are inside the region.
     ///
     /// # Errors
     /// [`AccessError::Bounds`] if any of these bytes is outside the region.

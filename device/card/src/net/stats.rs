@@ -1,4 +1,4 @@
-//! Counters of a port.
+//! Counters that a port maintains.
 
 use protocol::WireError;
 use serde::{Deserialize, Serialize};
@@ -16,15 +16,15 @@ impl From<WireError> for DropReason {
     }
 }
 
-/// RoCE packets, or frames of a NIC, in one direction.
+/// RoCE packets or NIC frames in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Number of packets or frames.
     pub packets: u64,
-    /// Number of packets or frames that were sent to a group.
+    /// Number of packets or frames addressed to a multicast group.
     pub multicast_packets: u64,
-    /// Number of octets. A RoCE packet is counted from BTH to ICRC. A NIC frame is counted from the destination
-    /// MAC to its end, without the frame check sequence.
+    /// Number of octets. A RoCE packet is counted from the BTH to the ICRC. A NIC frame is counted from its
+    /// destination MAC to its end, without the frame check sequence.
     pub octets: u64,
 }
 
@@ -48,8 +48,8 @@ fn is_for_group(frame: &[u8]) -> bool {
     frame.first().is_some_and(|first| first & 1 != 0)
 }
 
-/// Counters of one port. Every received frame is counted once, as accepted, answered or dropped. The exception is a
-/// management datagram that exceeds its sender's rate limit. It is counted as accepted and then as dropped.
+/// Counters for one port. Every received frame is counted exactly once, as accepted, answered or dropped, with one
+/// exception: a management datagram that exceeds its sender's rate limit is counted as accepted and then as dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
     /// RoCE packets delivered, including those from this HCA to itself.
@@ -72,9 +72,9 @@ pub struct PortStats {
     pub echo: u64,
     /// Outbound frames dropped because the link was down.
     pub lost_link_down: u64,
-    /// Outbound frames dropped because the MAC of their destination could not be resolved.
+    /// Outbound frames dropped because their destination's MAC could not be resolved.
     pub lost_unresolved: u64,
-    /// Frames of the NIC dropped because they were too short or too long.
+    /// NIC frames dropped because they were too short or too long.
     pub lost_malformed: u64,
     dropped: [u64; DropReason::ALL.len()],
     newest_drop: Option<DropReason>,

@@ -1,4 +1,4 @@
-//! Opens files that reveal guest and peer activity. A new file is accessible only to the user of this process.
+//! Opens files that reveal guest and peer activity. A new file is accessible only to the user that runs this process.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -14,7 +14,7 @@ use crate::limits::{
 use crate::link::MAX_FRAME;
 use crate::state::State;
 
-/// Width of an RSS lookup table entry in bits.
+/// Width of an RSS lookup table entry, in bits.
 const RSS_ENTRY_WIDTH: u32 = 9;
 
 pub(super) fn function(state: &State, command: &mut Command) -> Result<(), AdminError> {

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use protocol::hca::e810::regs::Register;
 use protocol::ids::MacAddr;
 
-/// Length of the frame check sequence (FCS) in bytes.
+/// Length of the frame check sequence (FCS), in bytes.
 const FCS_LEN: u64 = 4;
 
-/// Counters have 40 bits and wrap, as drivers expect. A 32-bit register returns the low 32 bits.
+/// Counters are 40 bits wide and wrap, as drivers expect. A 32-bit register returns the low 32 bits.
 const WIDTH_MASK: u64 = (1 << 40) - 1;
 
 /// Traffic in one direction.
@@ -27,10 +27,10 @@ pub(in super::super) struct Traffic {
     pub(super) broadcast: u64,
 }
 
-/// Frame counts by size, see [`SIZES`]. A frame's size includes the FCS.
+/// Frame counts, by size; see [`SIZES`]. A frame's size includes the FCS.
 type Sizes = [u64; 7];
 
-/// Upper bounds of the first six size bins in bytes. The last bin is unbounded.
+/// Upper bounds of the first six size bins, in bytes. The last bin is unbounded.
 const SIZES: [u64; 6] = [64, 127, 255, 511, 1023, 1522];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

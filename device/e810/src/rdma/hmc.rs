@@ -20,13 +20,12 @@ use super::dispatch::{Done, Outcome};
 /// Number of PBLEs in a leaf of a two-level list.
 const LEAF_LEN: u64 = 512;
 
-/// Maximum number of segment entries that "update SDs" reads from memory. The count has four bits.
+/// Maximum number of segment entries that "Update SDs" reads from memory. The count field is four bits wide.
 const MAX_MORE: usize = 15;
 
 #[derive(Debug)]
 pub(in super::super) struct Hmc {
-    /// Segments by index. Bound: the number of segments that "query FPM" reports. The whole table is allocated up
-    /// front.
+    /// Segments, by index. "Query FPM" reports their number. The whole table is allocated up front.
     segments: Vec<Option<Segment>>,
     /// Location of the PBLE array, once software has committed it.
     pbles: Pbles,
@@ -44,7 +43,7 @@ enum Segment {
 /// Location of the PBLE array in the private address space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pbles {
-    /// Start of the array in units of 512 bytes.
+    /// Start of the array, in units of 512 bytes.
     pub(super) base: u32,
     pub(super) count: u32,
 }
@@ -105,7 +104,7 @@ impl Hmc {
         self.pbles.count
     }
 
-    /// Returns the rows of mapped segments, starting at index `from`. The row of a paged segment shows the
+    /// Returns the rows for mapped segments, starting at index `from`. The row for a paged segment shows the
     /// address of the directory page.
     pub(super) fn rows(&self, from: u64) -> impl Iterator<Item = (u64, IcmRow)> {
         let segments =
@@ -158,7 +157,7 @@ impl<'a> Pages<'a> {
         self.word(u64::from(base) * BASE_UNIT + u64::from(index.get()) * ENTRY_LEN)
     }
 
-    /// Reads a 64-bit word of the private address space.
+    /// Reads a 64-bit word from the private address space.
     fn word(self, address: u64) -> Option<u64> {
         let segment = usize::try_from(address / SEGMENT_LEN).ok()?;
         let within = address % SEGMENT_LEN;

@@ -1,4 +1,4 @@
-//! Tests of the DDP package (E810 interface, section 7).
+//! Tests for the DDP package (E810 interface, section 7).
 
 use card::vfio::server::{Device as _, Region};
 use protocol::hca::e810::admin::Opcode;
@@ -6,7 +6,7 @@ use protocol::hca::e810::regs::Register;
 
 use super::*;
 
-/// Parameters of the commands that request and release the global configuration lock.
+/// Parameters for the commands that request and release the global configuration lock.
 const LOCK: [u8; 16] = [4, 0, 2, 0, 0x88, 0x13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Returns the only segment of the synthetic package.
@@ -53,7 +53,7 @@ fn package_survives_function_reset() {
     driver.write(Register::PfgenCtrl, 1);
     driver.open_admin_queue();
     assert_eq!(info(&mut driver), before);
-    assert_eq!(lock(&mut driver), 2, "the lock must report that the package is already loaded");
+    assert_eq!(lock(&mut driver), 2, "the lock request must report that the package is already loaded");
     driver.write(Register::GlgenRtrig, 1);
     driver.open_admin_queue();
     assert_eq!(info(&mut driver), [0; 164]);

@@ -11,7 +11,7 @@ use protocol::ids::Iova;
 use super::ctxmdata::CtxMdata;
 use super::request_controller::Writer;
 
-/// Writes the state and the PSN that the unit owns. Other fields in the same words keep their values (J-19).
+/// Writes the QP state and the PSN that `writer` owns. Other fields in the same words keep their values (J-19).
 pub(super) fn write_back(
     ctxmdata: &CtxMdata,
     dma: &GuestMemory,

@@ -23,7 +23,7 @@ pub fn tags(segment: &EthernetSegment) -> Insertion {
     Insertion::new(segment.insert_vlan.then_some(tag), None)
 }
 
-/// Computes the requested checksums of a frame. Checksums of headers that the frame does not have are skipped.
+/// Computes the requested checksums of a frame. Checksums for headers that the frame does not have are skipped.
 pub fn fill_checksums(frame: &mut [u8], segment: &EthernetSegment) {
     if !segment.l3_checksum && !segment.l4_checksum {
         return;
@@ -61,7 +61,8 @@ const fn transport(ip: &Ip) -> Option<(L4Protocol, usize)> {
     }
 }
 
-/// Starts the segmentation of the `payload_len` bytes that follow `headers`. Each segment gets both checksums.
+/// Starts segmentation of the `payload_len` bytes that follow `headers`. The IPv4 header checksum, if any, and the TCP
+/// or UDP checksum are computed for each segment.
 ///
 /// # Errors
 /// Fails if the headers are not those of TCP or UDP, if there is no payload, or if a segment would exceed `max_frame`.

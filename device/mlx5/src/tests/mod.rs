@@ -1,4 +1,4 @@
-//! Tests of a whole device with a driver, without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
+//! Tests a whole device with a driver, but without QEMU. The driver acts like `mlx5_core` and `mlx5_ib`.
 
 mod counters;
 mod doorbells;
@@ -48,7 +48,7 @@ type Driver = driver::Driver<Guest<Mlx5>>;
 
 const BARE: NoArguments = NoArguments { op_mod: 0 };
 
-/// Address of the doorbell record that the queues of a test share.
+/// Address of the doorbell record shared by a test's queues.
 const RECORD: Iova = Iova::new(0x30_0000);
 
 fn infiniband() -> Options {
@@ -70,8 +70,8 @@ fn powered_on_as(identity: Identity, options: Options) -> Driver {
     driver
 }
 
-/// Creates a driver that has powered on the device and written the address of the command queue. MSI-X is enabled, and
-/// three vectors have eventfds.
+/// Creates a driver that has powered on the device and written the command queue address. MSI-X is enabled, and three
+/// vectors have eventfds.
 fn powered_on_with(lid: u16, options: Options) -> Driver {
     powered_on_as(Identity::from_lid(Lid::new(lid)), options)
 }

@@ -19,7 +19,7 @@ use super::user::{DATA_VA, User, request, syndromes};
 use super::*;
 
 const FAILED: u8 = Syndrome::WindowBind.code();
-/// Size of the translation lists under test in units of 16 bytes.
+/// Size of the translation lists under test, in units of 16 bytes.
 const UNITS: u32 = 4;
 
 /// Creates a free indirect key, as `mlx5dv_create_mkey` does.
@@ -82,7 +82,8 @@ fn local_invalidate<'data>(key: u32) -> SendWqe<'data> {
     umr(key, control, free, Translation::None)
 }
 
-/// Sends through an indirect key. The scatter/gather element gives an offset, because the key is zero-based.
+/// Returns a SEND through an indirect key. The scatter/gather element contains an offset, because the key is
+/// zero-based.
 fn send_through<'data>(key: u32, offset: u64, len: u32) -> SendWqe<'data> {
     let data = DataSegment { byte_count: len, lkey: Lkey::new(key), va: Va::new(offset) };
     SendWqe { data: smallvec![DataItem::Pointer(data)], ..request(Opcode::Send, Operation::Send, data) }
@@ -122,7 +123,7 @@ fn peer_writes_and_reads_strided_layout() {
     assert_eq!(a.get(0x200, 16), pattern(16, 5));
 }
 
-/// The key is longer than its three repetitions.
+/// The length of the key exceeds that of its three repetitions.
 #[test]
 fn access_past_last_repetition_fails() {
     let reach = |va| {
@@ -166,7 +167,7 @@ fn changed_key_in_strided_layout_affects_next_access() {
     assert_eq!(execute(&mut b, &mut a, &layout(inner, 0x100, &list)), 0);
     assert_eq!(execute(&mut a, &mut b, &write), 0);
     assert_eq!((b.get(0x800, 4), b.get(0x810, 4)), (b"firs".to_vec(), b"tday".to_vec()));
-    // The layout of the outer key changes from strided to a plain list.
+    // The outer key changes from a strided layout to a plain list.
     let list = klm(&b, 0xc00);
     assert_eq!(execute(&mut b, &mut a, &layout(key, 8, &list)), 0);
     assert_eq!(execute(&mut a, &mut b, &write), 0);
@@ -222,7 +223,7 @@ fn local_invalidate_of_unknown_key_fails() {
 }
 
 #[test]
-fn trace_names_fields_of_strided_layout() {
+fn trace_lists_fields_of_strided_layout() {
     let (mut a, mut b) = User::pair(Service::Rc);
     let written = Written::default();
     a.hca.set_trace(Some(written.trace(TraceFormat::Text)));
@@ -241,9 +242,9 @@ fn trace_names_fields_of_strided_layout() {
     assert!(failed.contains("key=0x7700 refused=key"), "{failed}");
 }
 
-/// Strict mode explains an access that fails inside a list.
+/// If an access through a list fails, strict mode reports which key in the list denied it.
 #[test]
-fn access_denial_log_names_key_in_list() {
+fn access_denial_trace_mentions_listed_key() {
     let (mut a, mut b) = User::pair(Service::Rc);
     a.hca.set_strict(true);
     let written = Written::default();

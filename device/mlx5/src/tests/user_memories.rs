@@ -16,10 +16,10 @@ use super::user_contexts::UserCommands as _;
 use super::*;
 use crate::limits::MAX_UMEMS;
 
-/// Offsets in the user memory of [`DevxUser`].
+/// Offsets within [`DevxUser`]'s user memory.
 const RECORDS_AT: u64 = 0x2000;
 const DATA_AT: u64 = 0x3800;
-/// Start address of the region. Its offset within the page differs from that of the user memory.
+/// Start address of the region. Its page offset differs from that of [`DATA_AT`], where the region's data starts.
 const KEY_VA: u64 = 0x10;
 
 fn create_umem(driver: &mut Driver, pages: &[u64]) -> UmemId {
@@ -88,13 +88,13 @@ impl DevxUser {
         Command::CreateQp(create, Pages::default())
     }
 
-    /// Creates the QP, and connects it to the first QP of another device.
+    /// Creates the QP and connects it to the first QP on another device.
     fn connect(&mut self, lid: u16) {
         let create = self.create_qp(0x1000, RECORDS_AT + 0x40);
         let context = self.user.context(Service::Rc);
         self.user.qpn = QpNumber::parse(&output(&self.user.ok(&create))).qpn;
         self.user.send_queue = QP + context.rq_len() as u64;
-        // As in `test_mlx5_devx.py`, RST2INIT names no objects.
+        // As in `test_mlx5_devx.py`, RST2INIT refers to no objects.
         let unnamed = QpContext {
             pd: Pdn::default(),
             send_cqn: Cqn::default(),
@@ -122,7 +122,7 @@ fn queues_in_user_memory_carry_messages() {
     assert_eq!((a.user.reap().len(), b.reap().len()), (1, 1));
 }
 
-/// Sets the address of a request's data segment.
+/// Sets the address in a request's data segment.
 fn set_va(wqe: &mut protocol::hca::mlx5::wqe::SendWqe<'_>, va: u64) {
     use protocol::hca::mlx5::wqe::DataItem;
     for item in &mut wqe.data {

@@ -72,7 +72,7 @@ pub(in super::super) fn send(
         size: doorbell.size,
         fence: doorbell.fence,
     };
-    // Check the link only if this WQE is fetched next. Otherwise, the preceding slot may have been reused.
+    // Check the link only if this WQE is the next to be fetched. Otherwise, the preceding slot may have been reused.
     if qp.send.waiting() == 0
         && first == qp.send.taken()
         && let Ok(link) = qp.send.read_link(first, &memory.access())

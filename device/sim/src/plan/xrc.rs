@@ -1,4 +1,4 @@
-//! The XRC SRQs of each node, and the choice of an SRQ for each XRC request.
+//! The XRC SRQs on each node, and the choice of an SRQ for each XRC request.
 
 use protocol::ids::{Pdn, Srqn};
 use rand::RngExt;
@@ -80,7 +80,7 @@ pub(super) fn draw_srq_for(rng: &mut ChaCha8Rng, pair: &Pair, op: &Op) -> Srqn {
     }
 }
 
-/// Changes the SRQ that a request names, so that the request must fail. Returns false if the request sends no packets.
+/// Changes the SRQ named by a request, so that the request must fail. Returns false if the request sends no packets.
 pub(super) fn poison(rng: &mut ChaCha8Rng, pair: &Pair, op: &mut Op) -> bool {
     if op.packets(pair.mtu) == 0 {
         return false;
@@ -91,7 +91,7 @@ pub(super) fn poison(rng: &mut ChaCha8Rng, pair: &Pair, op: &mut Op) -> bool {
         0 => (Srqn::new(0xff_ff00), Status::RemoteInvalidRequest),
         1 => (Srqn::new(rng.random_range(0..4)), Status::RemoteInvalidRequest),
         2 => (*pick(rng, &other_domain), Status::RemoteInvalidRequest),
-        // An SRQ in a protection domain other than that of the memory.
+        // An SRQ in a protection domain other than the memory's.
         3 if op.len > 0 && !matches!(op.request.op, SendOp::Send { .. } | SendOp::SendInvalidate { .. }) => {
             let other_pd = srqs(pair, |id| id.domain() == pair.xrc_domain && id.pd() != pair.pd);
             (*pick(rng, &other_pd), Status::RemoteAccess)

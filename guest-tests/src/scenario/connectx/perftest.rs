@@ -60,7 +60,7 @@ const FULL: &[(&str, usize)] = &[
     ("ib_atomic_lat -A CMP_AND_SWAP -n 500", 1),
 ];
 
-/// Command lines for an Ethernet port. The connections are set up by `rdma_cm`, with the addresses of network devices.
+/// Command lines for an Ethernet port. The connections are set up by `rdma_cm`, using the network devices' addresses.
 const BY_CM: &[(&str, usize)] = &[
     ("ib_write_bw -R -s 65536 -n 200", 1),
     ("ib_send_bw -R -s 4096 -n 500 -q 4", 1),

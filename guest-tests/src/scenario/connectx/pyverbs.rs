@@ -92,7 +92,7 @@ const NO_DM: &str = "device memory is not offered (mlx5 interface, section 6)";
 const NO_ODP: &str = "on-demand paging is not offered (mlx5 interface, section 6)";
 const NO_DMABUF: &str = "the guest has no GPU";
 const NO_FLUSH: &str = "mlx5_ib has no FLUSH";
-const IS_IB: &str = "the port is InfiniBand's";
+const IS_IB: &str = "the port is an InfiniBand port";
 
 /// Tests that skip themselves on both kinds of port.
 const COMMON_SKIPS: &[Skip] = &[
@@ -118,7 +118,7 @@ const COMMON_SKIPS: &[Skip] = &[
     skip(
         "tests.test_srq.SrqTestCase.test_resize_srq",
         "SRQ resize is not supported",
-        "the driver has it not",
+        "mlx5_ib does not implement it",
     ),
     skip(
         "tests.test_tag_matching",
@@ -132,7 +132,7 @@ const SKIPS: &[Skip] = &[
     skip(
         "tests.test_device.DeviceTest.test_query_gid_ex_bad_flow",
         "All gid indices populated",
-        "the driver makes a GID of the subnet's prefix and every entry of the table, used or not",
+        "the driver makes a GID from the subnet prefix and every entry in the table, used or not",
     ),
     skip("tests.test_flow", "on Ethernet link layer", IS_IB),
     skip("tests.test_qp.QPTest.test_create_raw_qp_ex_no_attr", "Ethernet link layer", IS_IB),

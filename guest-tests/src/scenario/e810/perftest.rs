@@ -52,7 +52,7 @@ const CASES: &[(&str, usize)] = &[
     ("ib_send_lat -R -c UD -s 1024 -n 200", 1),
 ];
 
-/// More cases, which cover all sizes of the remaining operations.
+/// Additional cases, which cover all sizes for the remaining operations.
 const MORE_CASES: &[(&str, usize)] = &[
     ("ib_write_bw -a -n 20 -b", 23),
     ("ib_read_bw -a -n 10 -b", 23),

@@ -71,8 +71,8 @@ async fn established(pair: &mut Pair) -> Result<()> {
     eq.destroy(&mut pair.b.vm).await
 }
 
-/// Checks that the drained event occurs once the message in progress has completed (section 10.5). The message waits
-/// for a receive. Until it completes, QUERY_QP reports state 7, and the context in memory contains state 5.
+/// Checks that the drained event occurs only after the message in progress has completed (section 10.5). The message
+/// waits for a receive. Until it completes, QUERY_QP reports state 7, and the context in memory contains state 5.
 async fn drained(pair: &mut Pair) -> Result<()> {
     let eq = Watch::create(&mut pair.a.vm, 2, &[kind::SQ_DRAINED]).await?;
     let attributes = Attributes::default();
@@ -224,7 +224,7 @@ struct Refused {
     at_responder: Option<u8>,
 }
 
-/// Checks that an event notifies the responder's guest, and that both queue pairs fail (section 9.5).
+/// Checks that the responder's guest is notified by an event, and that both queue pairs fail (section 9.5).
 async fn refused(
     pair: &mut Pair,
     request: SendRequest,

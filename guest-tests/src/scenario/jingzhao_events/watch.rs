@@ -72,7 +72,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Creates a queue that interrupts on every event of these types.
+    /// Creates a queue that raises an interrupt for every event of these types.
     pub(super) async fn create(driver: &mut impl Driver, vector: u16, kinds: &[u8]) -> Result<Self> {
         Self::create_as(driver, CreateEq { vector, ..CreateEq::default() }, kinds).await
     }
@@ -98,7 +98,7 @@ impl Watch {
     /// Expects exactly one interrupt.
     pub(super) async fn expect_interrupt(&self, driver: &mut impl Driver) -> Result<()> {
         let count = self.interrupts(driver, SOON_MS).await?;
-        ensure!(count == 1, "{count} interrupts of vector {}, expected one", self.vector);
+        ensure!(count == 1, "{count} interrupts on vector {}, expected one", self.vector);
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Watch {
     /// Expects no interrupt within the usual latency.
     pub(super) async fn expect_no_interrupt(&self, driver: &mut impl Driver) -> Result<()> {
         let count = self.interrupts(driver, NEVER_MS).await?;
-        ensure!(count == 0, "{count} interrupts of vector {}", self.vector);
+        ensure!(count == 0, "{count} interrupts on vector {}", self.vector);
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl Watch {
     pub(super) async fn destroy(self, driver: &mut impl Driver) -> Result<()> {
         self.expect_entries(driver, &[]).await?;
         let count = self.interrupts(driver, 0).await?;
-        ensure!(count == 0, "{count} more interrupts of vector {}", self.vector);
+        ensure!(count == 0, "{count} more interrupts on vector {}", self.vector);
         driver.call(DestroyEq { eq: self.eq.id }).await.map(drop)
     }
 

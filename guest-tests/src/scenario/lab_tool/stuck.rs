@@ -17,7 +17,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// Number of messages that must have been sent before the server is stopped.
 const MESSAGES: u64 = 1000;
 
-/// Returns the page's commands that run in guests, each with the name of its guest.
+/// Returns the commands on the page that run in guests, each with the name of its guest.
 fn commands() -> Vec<(&'static str, &'static str)> {
     let command = |line: &'static str| {
         let (guest, command) = line.trim().strip_prefix("guest-lab exec lab:")?.split_once(" -- ")?;
@@ -30,7 +30,7 @@ fn commands() -> Vec<(&'static str, &'static str)> {
 pub(super) async fn explained(user: &User) -> Result<()> {
     let commands = commands();
     let [server, client, stop] = commands.as_slice() else {
-        bail!("the page has other commands: {commands:?}")
+        bail!("the page has unexpected commands: {commands:?}")
     };
     let target = |guest: &str| format!("ci:{guest}");
     // The programs are terminated when these handles are dropped.
@@ -56,7 +56,7 @@ pub(super) async fn explained(user: &User) -> Result<()> {
     .await
 }
 
-/// Returns the rows of the connected QPs.
+/// Returns the rows for the connected QPs.
 async fn connected(control: &Control) -> Result<Vec<Value>> {
     let rows = control.ask(&["qps"]).await?;
     let rows = rows.as_array().context("the list of QPs is not an array")?;

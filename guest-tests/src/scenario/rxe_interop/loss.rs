@@ -51,8 +51,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> 
 async fn bad_wire(bench: &Bench, probability: &str) -> Result<Impairments> {
     let mut rules = Impairments::default();
     for (direction, seed) in [("tx", "1"), ("rx", "2")] {
-        for evil in [&["drop"][..], &["duplicate"], &["reorder", "3"]] {
-            let rule = [&[direction, "--probability", probability, "--seed", seed][..], evil].concat();
+        for action in [&["drop"][..], &["duplicate"], &["reorder", "3"]] {
+            let rule = [&[direction, "--probability", probability, "--seed", seed][..], action].concat();
             rules.add(&bench.hca.driver.daemon, &rule).await?;
         }
     }
@@ -146,9 +146,9 @@ async fn marked(bench: &mut Bench) -> Result<()> {
     traffic(bench, 0x7000).await?;
     let daemon = &bench.hca.driver.daemon;
     let of = async |name: &str| daemon.counter(&format!("/engine/congestion/{name}")).await;
-    let (seen, told) = (of("received_marked").await? - before.0, of("sent_cnps").await? - before.1);
+    let (seen, cnps) = (of("received_marked").await? - before.0, of("sent_cnps").await? - before.1);
     let hits = marks.hits(daemon).await?;
-    ensure!(seen == hits && told > 0 && told <= seen, "{hits} packets marked, {seen} arrived, {told} CNPs");
+    ensure!(seen == hits && cnps > 0 && cnps <= seen, "{hits} packets marked, {seen} arrived, {cnps} CNPs");
     marks.clear(daemon).await?;
-    line(&format!("      {seen} packets marked, {told} CNPs"))
+    line(&format!("      {seen} packets marked, {cnps} CNPs"))
 }

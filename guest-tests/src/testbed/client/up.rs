@@ -1,4 +1,4 @@
-//! `up` performs checks, fetches missing components, starts a supervisor, and shows the progress of the guests.
+//! `up` performs checks, fetches missing components, starts a supervisor, and shows the guests' progress.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
@@ -84,8 +84,8 @@ impl Up {
     /// Boots the guests.
     ///
     /// # Errors
-    /// A component is missing, an option is invalid, or a guest does not boot. If possible, problems are detected
-    /// before the boot.
+    /// A component is missing, an option is invalid, or a guest does not boot. Where possible, problems are detected
+    /// before the guests boot.
     pub(super) async fn run(self) -> Result<()> {
         let booted = Leased::boot(&self.wanted, self.wanted.choice.name().parse()?).await;
         let mut leased = booted.map_err(NotUp::into_error)?;
@@ -112,7 +112,7 @@ pub(super) struct NotUp {
 }
 
 impl NotUp {
-    /// Converts the reason to an error that also names the directory with the logs.
+    /// Converts the reason to an error that also names the log directory.
     pub(super) fn into_error(self) -> Error {
         match self.folder {
             Some(folder) => {
@@ -136,7 +136,7 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// Boots guests in a testbed with the requested name, or with the default name if there is none.
+    /// Boots guests in a testbed with the requested name, or with the default name if none was requested.
     pub(super) async fn boot(wanted: &UpOptions, default_name: TestbedName) -> Result<Self, NotUp> {
         let mut supervisor = Self::begin(wanted, default_name).await?;
         let mut lines: BTreeMap<GuestName, Line> = BTreeMap::new();
@@ -163,7 +163,7 @@ impl Leased {
         }
     }
 
-    /// Performs all checks that are possible before the boot, and starts the supervisor.
+    /// Performs all checks that are possible before booting, and starts the supervisor.
     async fn begin(wanted: &UpOptions, default_name: TestbedName) -> Result<Supervisor> {
         wanted.check()?;
         let progress = Line::begin(wanted.choice.name());
@@ -196,7 +196,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Polling interval while waiting for the supervisor to exit.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A supervisor started by this program. On drop, it is stopped with all its guests, unless `is_kept` is set.
+/// A supervisor started by this program. On drop, it is stopped together with all its guests, unless `is_kept` is set.
 struct Supervisor {
     process: Child,
     reader: BufReader<OwnedReadHalf>,
@@ -234,7 +234,7 @@ impl Drop for Supervisor {
 }
 
 /// Starts this program as a supervisor with the same command line. The supervisor runs in a new session, so it is not
-/// affected by Ctrl-C or by the closing of the terminal. If `name` is given, it is added to the command line as the
+/// affected by Ctrl-C or by closing the terminal. If `name` is given, it is added to the command line as the
 /// testbed's name. The command line of `guest-lab here` is marked, because its defaults differ.
 fn start_supervisor(name: Option<&TestbedName>, here: bool) -> Result<(Child, UnixStream)> {
     let (ours, theirs) = StdUnixStream::pair().context("cannot create a socket pair for the supervisor")?;

@@ -12,7 +12,7 @@ use crate::ids::{Cqn, Eqn, Iova, UarIndex, UmemId};
 use crate::layout;
 
 codes! {
-    /// Size of the entries of a CQ.
+    /// Size of a CQ's entries.
     pub enum CqeSize(u8) {
         Bytes64 = 0 "64",
         /// 128-byte entries, with the fields in the second half.
@@ -23,7 +23,7 @@ codes! {
 }
 
 impl CqeSize {
-    /// Returns the distance between entries in bytes.
+    /// Returns the distance between entries, in bytes.
     pub const fn stride(self) -> usize {
         match self {
             Self::Bytes64 => 64,
@@ -41,7 +41,7 @@ impl CqeSize {
 }
 
 layout! {
-    /// Context of a CQ.
+    /// The context of a CQ.
     pub struct CqContext[64] big_endian {
         /// A value of [`CqeSize`].
         @0x00[23:21]  cqe_size: u8 => CqeSize::word,
@@ -64,7 +64,7 @@ layout! {
         @0x08[11:6]   page_offset: u8,
         /// Log2 of the number of entries.
         @0x0c[28:24]  log_entries: u8,
-        /// UAR page with the doorbells of the CQ.
+        /// UAR page with the CQ's doorbells.
         @0x0c[23:0]   uar: UarIndex,
         /// Moderation period in microseconds.
         @0x10[27:16]  moderation_period: u16,
@@ -89,14 +89,14 @@ impl CqContext {
         CqeSize::from_code(self.cqe_size)
     }
 
-    /// Returns the place of the doorbell record in a user memory, or `None` if `record` is a DMA address.
+    /// Returns the location of the doorbell record in a user memory, or `None` if `record` is a DMA address.
     pub fn record_place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.record_in_umem, self.record_umem, self.record.get())
     }
 }
 
 layout! {
-    /// Fixed part of the CREATE_CQ input. The page addresses of the ring follow, unless it is in a user memory.
+    /// Fixed part of the CREATE_CQ input. The ring's page addresses follow, unless the ring is in a user memory.
     pub struct CreateCq[0x110] big_endian {
         @0x10      context: CqContext,
         /// Where the ring starts in its user memory.
@@ -108,7 +108,7 @@ layout! {
 }
 
 impl CreateCq {
-    /// Returns the place of the ring in a user memory, or `None` if the input lists its pages.
+    /// Returns the location of the ring in a user memory, or `None` if the input lists the ring's pages.
     pub fn place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.in_umem, self.umem, self.umem_offset)
     }
@@ -126,7 +126,7 @@ codes! {
     pub enum CqChange(u16) {
         /// Changes the moderation fields selected by [`CqFields`].
         Moderation = 0 "moderation",
-        /// Replaces the ring of the CQ.
+        /// Replaces the CQ's ring.
         Resize = 1 "resize",
     }
 }
@@ -171,7 +171,7 @@ impl Field for CqFields {
 }
 
 layout! {
-    /// Fixed part of the MODIFY_CQ input. The page addresses of a new ring follow.
+    /// Fixed part of the MODIFY_CQ input. The page addresses of a new ring, if any, follow.
     pub struct ModifyCq[0x110] big_endian {
         /// A value of [`CqChange`].
         @0x06        change: u16 => CqChange::word,
@@ -180,16 +180,16 @@ layout! {
         @0x0c        fields: CqFields as u32,
         /// Context with the new values.
         @0x10        context: CqContext,
-        /// Where a new ring starts in its user memory.
+        /// Where the new ring starts in its user memory.
         @0x50        umem_offset: u64 => Hex,
         @0x58        umem: UmemId,
-        /// Whether a new ring is in a user memory.
+        /// Whether the new ring is in a user memory.
         @0x5c[31]    in_umem: bool,
     }
 }
 
 impl ModifyCq {
-    /// Returns the place of a new ring in a user memory, or `None` if the input lists its pages.
+    /// Returns the location of the new ring in a user memory, or `None` if the input lists the ring's pages.
     pub fn place(&self) -> Option<UmemPlace> {
         UmemPlace::new(self.in_umem, self.umem, self.umem_offset)
     }

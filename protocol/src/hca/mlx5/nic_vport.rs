@@ -1,4 +1,4 @@
-//! Vport of an Ethernet port: its state, and the NIC vport context.
+//! The vport of an Ethernet port: its state and its NIC vport context.
 //!
 //! # Spec
 //! mlx5 interface, sections 5.5, 15.1 and 15.2.
@@ -52,15 +52,15 @@ codes! {
 layout! {
     /// Fixed part of a NIC vport context. A list follows.
     pub struct NicVportContext[0x100] big_endian {
-        /// Headers that a send WQE must have inline, if the capability defers to this field.
+        /// Headers that a send WQE must contain inline, if the capability defers to this field.
         @0x00[26:24]  min_inline_mode: u8,
         @0x00[2]      disable_multicast_loopback: bool,
         @0x00[1]      disable_unicast_loopback: bool,
         /// Whether RoCE is enabled.
         @0x00[0]      roce: bool,
-        /// Changes of the context for which the driver requests events. This device sends none.
+        /// Context changes for which the driver requests events. This device sends no such events.
         @0x04         event_arming: u32 => Hex,
-        /// Maximum frame length in bytes, counted as in PMTU.
+        /// Maximum frame length, in bytes, counted as in PMTU.
         @0x24[15:0]   mtu: u16,
         @0x28         system_guid: u64 => Hex,
         @0x30         port_guid: u64 => Hex,
@@ -80,7 +80,7 @@ layout! {
     }
 }
 
-/// Length in bytes of an entry of a list in a NIC vport context. MAC addresses are in its last six bytes.
+/// Length of a list entry in a NIC vport context, in bytes. A MAC address is in the last six bytes of its entry.
 pub const LIST_ENTRY_LEN: usize = 8;
 
 layout! {

@@ -1,4 +1,4 @@
-//! Status codes of commands, and errors in command inputs.
+//! Command status codes, and errors in command inputs.
 //!
 //! # Spec
 //! mlx5 interface, section 3.3.
@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::code::codes;
 
 codes! {
-    /// Command status. Each variant also notes the errno that drivers return for it.
+    /// Command status. The errno that drivers return is given for each failure.
     pub enum Status(u8) {
         /// The command has succeeded.
         Ok = 0x00 "OK",

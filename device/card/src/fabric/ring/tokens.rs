@@ -12,7 +12,7 @@ use protocol::ids::MacAddr;
 /// Maximum number of unanswered tokens per member. At the limit, a new token invalidates the oldest one.
 const MAX_OF_MEMBER: usize = 4;
 
-/// Maximum number of unanswered tokens of all members together.
+/// Maximum number of unanswered tokens across all members.
 const MAX: usize = 512;
 
 /// A random number that is used only once.
@@ -41,7 +41,7 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Creates a token to send to the socket of a member.
+    /// Creates a token to send to a member's socket.
     pub(super) fn make(&mut self, mac: MacAddr) -> Option<Token> {
         self.made += 1;
         let token = Token::new(self.random.hash_one(self.made))?;

@@ -25,7 +25,7 @@ pub(super) struct DmaMap {
 
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    /// Windows by their first addresses. They do not overlap.
+    /// Non-overlapping windows, keyed by their first addresses.
     windows: BTreeMap<u64, Window>,
     files: Vec<Arc<MappedFile>>,
     limits: Limits,
@@ -58,7 +58,7 @@ struct Window {
     /// Last address, inclusive, so that a range may end at the end of the address space.
     last: u64,
     permissions: Permissions,
-    /// `None` if the client provided no descriptor, so the range is inaccessible.
+    /// `None` if the client provided no descriptor, in which case the range is inaccessible.
     host: Option<HostRange>,
 }
 
@@ -84,7 +84,7 @@ impl DmaMap {
         self.tables.windows.len()
     }
 
-    /// Returns whether a page of any file was lost.
+    /// Returns whether a page of any file has been lost.
     pub(super) fn is_lost(&self) -> bool {
         self.tables.files.iter().any(|file| file.is_lost())
     }
@@ -117,7 +117,7 @@ impl DmaMap {
 }
 
 impl Tables {
-    /// Looks up the accessible window of an address.
+    /// Looks up the accessible window that contains an address.
     #[cold]
     fn find(&self, at: u64) -> Option<CachedWindow> {
         let (&first, window) =
@@ -137,7 +137,7 @@ impl Tables {
     /// file, the pages are inaccessible.
     ///
     /// # Errors
-    /// [`MapError`]. On error, nothing has changed.
+    /// Fails with a [`MapError`], in which case nothing has changed.
     pub(super) fn add(
         &mut self,
         first: u64,
@@ -164,7 +164,8 @@ impl Tables {
     /// Removes whole pages.
     ///
     /// # Errors
-    /// [`MapError::TooManyRanges`]: splitting a window would exceed the limit. On error, nothing has changed.
+    /// Fails with [`MapError::TooManyRanges`] if splitting a window would exceed the limit, in which case nothing has
+    /// changed.
     pub(super) fn remove(&mut self, first: u64, last: u64) -> Result<(), MapError> {
         // Only removing the middle of a window increases the number of windows.
         let splits = self.windows.range(..first).next_back().is_some_and(|(_, window)| window.last > last);
@@ -256,7 +257,7 @@ impl Tables {
         if self.files.len() >= self.limits.files {
             return Err(MapError::TooManyFiles(self.limits.files));
         }
-        // The sum is below the limit, so it does not overflow.
+        // The sum never exceeds the limit, so it does not overflow.
         let mapped = self.files.iter().map(|file| file.len()).sum();
         let limit = self.limits.bytes;
         if file_len > limit.saturating_sub(mapped) {

@@ -9,8 +9,8 @@ use std::sync::atomic::{Ordering, fence};
 
 use vm_memory::{ByteValued, VolatileSlice};
 
-/// Number of bytes at the end of a write that are stored in order. Messages that software polls, such as the credits of
-/// rsockets, are shorter than this.
+/// Number of bytes at the end of a write that are stored in order. Messages that software polls, such as rsockets
+/// credits, are shorter than this.
 const POLLED_LEN: usize = 256;
 
 /// Copies `data` to the beginning of `to`, which must be at least as long.
@@ -18,7 +18,7 @@ pub(super) fn put(to: &VolatileSlice<'_>, data: &[u8]) {
     let (body, end) = data.split_at(data.len().saturating_sub(POLLED_LEN));
     if !body.is_empty() {
         to.copy_from(body);
-        // Without this fence, the compiler, or a CPU other than x86, could store the end first.
+        // Without this fence, the compiler or a non-x86 CPU could store the end first.
         fence(Ordering::Release);
     }
     let (pairs, rest) = end.as_chunks::<16>();

@@ -1,9 +1,9 @@
 //! Limits the number of trace records for events that a peer can trigger at any rate, such as ignored packets. Without
 //! a limit, a flood of packets would push everything else out of a trace ring.
 //!
-//! Records of the same kind, QP, opcode and reason form a group, which has a limit per period. At the end of the
-//! period, one record reports how many were suppressed. Periods follow the device's clock, so a replay suppresses the
-//! same records.
+//! Records with the same kind, name, QP, opcode and reason form a group, which has a limit per period. At the end of
+//! the period, one more record per group reports how many records were suppressed. Periods follow the device's clock,
+//! so a replay suppresses the same records.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ const BURST: u64 = 16;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Maximum number of groups that write records in one period. This limit is needed because a peer can send packets to
-/// any number of QPs. Events of further groups are only counted.
+/// any number of QPs. Events from further groups are only counted.
 const MAX_GROUPS: usize = 64;
 
 /// A group of records that share a limit, identified by their common attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     pub kind: Kind,
-    /// Name of the records.
+    /// Name shared by the records.
     pub name: &'static str,
     pub qpn: Option<Qpn>,
     pub opcode: Option<Opcode>,
@@ -35,7 +35,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Returns the group in which the events of groups beyond [`MAX_GROUPS`] are counted.
+    /// Returns the group that counts events from groups beyond [`MAX_GROUPS`].
     fn rest(self) -> Self {
         Self { qpn: None, opcode: None, reason: None, ..self }
     }
@@ -97,7 +97,7 @@ impl Repeats {
         self.ends.filter(|_| self.groups.iter().any(|counted| counted.suppressed > 0))
     }
 
-    /// If the period has ended by `now`, returns each group with suppressed records and the number of these records.
+    /// If the period has ended by `now`, returns each group that has suppressed records, with their number.
     pub(super) fn end_at(&mut self, now: Instant) -> Vec<(Group, u64)> {
         if self.ends.is_none_or(|ends| now < ends) { Vec::new() } else { self.end() }
     }

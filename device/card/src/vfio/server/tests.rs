@@ -1,4 +1,4 @@
-//! Tests of [`Connection`] with a hand-written client on a socket pair.
+//! Tests [`Connection`] with a hand-written client on a socket pair.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -208,7 +208,7 @@ fn version_reply_contains_only_requested_capabilities() {
     assert_eq!(
         answer.payload[..4],
         [0, 0, 1, 0],
-        "major version 0, and no minor version above that of the server"
+        "the major version is 0, and the minor version is at most the server's"
     );
     assert_eq!(
         std::str::from_utf8(&answer.payload[4..]).unwrap(),
@@ -318,7 +318,7 @@ fn region_file_is_sent_with_its_reply() {
     assert_eq!(bench.answer(), None);
 }
 
-/// A client whose argsz leaves no room for the capability must not be led to map the whole region.
+/// A client whose argsz leaves no room for the capability must not be misled into mapping the whole region.
 #[test]
 fn sparse_area_describes_mappable_part() {
     let mut bench = Bench::new();
@@ -374,7 +374,7 @@ fn out_of_range_accesses_are_rejected() {
     assert_eq!(
         bench.call(10, &access(0, 0, 8, &[0; 7])).error,
         errno(libc::EINVAL),
-        "a write without all its data is rejected"
+        "a write with missing data is rejected"
     );
     assert!(bench.device.log.is_empty());
 }
@@ -557,7 +557,7 @@ fn late_descriptor_belongs_to_its_message() {
 }
 
 #[test]
-fn map_errors_have_specified_errnos() {
+fn map_errors_return_specified_errnos() {
     let mut bench = Bench::new();
     let file = memfd(0x2000);
     let map = |bench: &mut Bench, payload: &[u8]| bench.call_fds(2, payload, &[file.as_fd()]).error;

@@ -1,5 +1,5 @@
-//! Tests both sides of each limit of the RDMA half: the last object within a limit works, and the next one is rejected
-//! with an error code, counted and logged.
+//! Tests both sides of each RDMA limit: the last object within the limit works, and the next one is rejected with an
+//! error code, counted and logged.
 
 use card::frontend::snapshot::GroupRow;
 use card::frontend::testing::logged;
@@ -263,7 +263,7 @@ fn full_arp_table_is_reported_once() {
     assert!(text.contains("WARN") && text.contains("the ARP table is full"), "{text}");
     assert!(text.contains("arp_table_full"), "{text}");
     let again = logged(|| driver.set_neighbour(ARP_ENTRIES - 1, mac(3)));
-    assert_eq!(again, "", "changing an entry of a full table is not reported again");
+    assert_eq!(again, "", "a change to an entry in a full table is not reported again");
     let next = ManageArp { index: ArpIndex::new(ARP_ENTRIES), valid: true, ..ManageArp::default() };
     refused(&mut driver, &Operation::ManageArp(next), CqpErrorCode::Invalid);
 

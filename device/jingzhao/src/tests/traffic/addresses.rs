@@ -1,4 +1,4 @@
-//! Tests with peers whose IP address is known and whose MAC address must be resolved.
+//! Tests with peers whose IP address is known but whose MAC address must be resolved.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use protocol::roce::{IpAddrs, RoceFrame};
 
 use super::*;
 
-/// Creates two machines without configured peers. Each one learns its peer's address only from the QP context, `image`.
+/// Creates two machines without configured peers. Each learns its peer's address only from the QP context, `image`.
 fn unconfigured_pair(own: [Identity; 2], image: impl Fn(&Identity) -> Qpc) -> [Machine; 2] {
     let [a, b] = own;
     [(a, b), (b, a)].map(|(own, other)| {
@@ -52,11 +52,11 @@ fn kinds(frames: &[Vec<u8>]) -> Vec<EtherType> {
 }
 
 #[test]
-fn packets_wait_for_arp_resolution_of_ipv4_peer() {
+fn packets_wait_until_ipv4_peer_is_resolved_by_arp() {
     let image = |other: &Identity| Qpc { dest_ip: other.ipv4.to_bits(), ..qpc() };
     let [mut a, mut b] = unconfigured_pair(identities(), image);
     let frames = write_and_read(&mut a, &mut b);
-    assert_eq!(frames.len(), 26, "an ARP request and the 25 packets that waited");
+    assert_eq!(frames.len(), 26, "an ARP request and the 25 packets that waited for the reply");
     assert_eq!(kinds(&frames[..2]), [EtherType::Arp, EtherType::Ipv4]);
     assert_eq!(a.hca.port_stats().arp, 1, "one ARP reply arrives");
     assert_eq!(b.hca.port_stats().arp, 1, "the ARP request contains the sender's address");

@@ -1,4 +1,4 @@
-//! Random sequences of operations. If a reference count is wrong, an object cannot be destroyed at the end.
+//! Random sequences of operations. A wrong reference count leaves an object that cannot be destroyed at the end.
 
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ enum Operation {
     DeallocCounter(u32),
 }
 
-/// IDs of tables, groups and counters. The range is small, so that most IDs soon belong to an object.
+/// IDs for tables, groups and counters. The range is small so that most IDs soon belong to an object.
 const NUMBERS: std::ops::Range<u32> = 0..6;
 const INDICES: std::ops::Range<u32> = 0..8;
 

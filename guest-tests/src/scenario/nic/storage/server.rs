@@ -13,7 +13,7 @@ use crate::scenario::nic::station::{Station, shape, strict_e810};
 use crate::testbed::kind::Device;
 use crate::vm::Image;
 
-/// Space for the file system's own data, in MiB.
+/// Space for file system metadata, in MiB.
 const SPARE_MIB: u32 = 64;
 
 /// Parameters for booting the server.
@@ -41,7 +41,7 @@ impl<'a> Place<'a> {
         Ok(Self { hca, lab, run, image, disk })
     }
 
-    /// Boots a client, and a server that has the disk.
+    /// Boots a client and a server. The disk is attached to the server.
     pub(super) async fn pair(&self) -> Result<[Station; 2]> {
         let Self { hca, lab, run, image, .. } = *self;
         let interface = hca.interface().unwrap_or_default();

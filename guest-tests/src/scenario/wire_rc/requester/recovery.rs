@@ -9,7 +9,7 @@ use super::{LONG_TIMEOUT, RNR_CODE, RNR_TIME, acknowledge, case, completion, exp
 use crate::scenario::wire_rc::link::{Attributes, Link, content, message, syndrome};
 use crate::scenario::wire_rc::{Case, ack_timeout};
 
-/// Attributes with a short timeout of 4 ms.
+/// Attributes with a short (4 ms) timeout.
 const SHORT_TIMEOUT: Attributes = Attributes { timeout: 10, ..LONG_TIMEOUT };
 
 pub(in crate::scenario::wire_rc) const CASES: &[Case] = &[
@@ -129,7 +129,7 @@ fn nak_acknowledges(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks that each retransmission is sent no earlier than the ACK timeout and no later than four times the timeout
+/// Checks that each retransmission is sent no earlier than the ACK timeout and no later than four times that timeout
 /// (IBTA 9.7.6.1.3).
 fn on_time(link: &mut Link<'_>) -> Result<()> {
     let timeout = ack_timeout(Attributes::DEFAULT.timeout);

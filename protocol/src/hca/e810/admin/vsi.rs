@@ -9,7 +9,7 @@ use crate::describe::{Field, Value, Visitor};
 use crate::layout;
 
 layout! {
-    /// Parameters of "add VSI", "update VSI" and "free VSI".
+    /// Parameters for "add VSI", "update VSI" and "free VSI".
     pub struct VsiParameters[16] {
         /// VSI number, which the device chooses in "add VSI".
         @0[9:0]  number: u16,
@@ -36,7 +36,7 @@ layout! {
 }
 
 layout! {
-    /// VSI context in the buffer of "add VSI" and "update VSI".
+    /// VSI context in the "add VSI" and "update VSI" buffers.
     pub struct VsiContext[128] {
         @0   sections: Sections as u16,
         /// Connection to the switch.
@@ -133,7 +133,7 @@ layout! {
     pub struct SecuritySection[2] {
         /// Context descriptors can override the destination of a frame.
         @0[0]  destination_override: bool,
-        /// MAC anti-spoofing: the VSI can only send from addresses at which it receives frames.
+        /// MAC anti-spoofing: the VSI can send only from addresses at which it receives frames.
         @0[2]  mac_anti_spoof: bool,
         /// The VSI can send a frame only if the prune list of the frame's VLAN contains the VSI.
         @0[4]  vlan_prune: bool,
@@ -243,11 +243,11 @@ layout! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum TableKind {
-    /// Table of the VSI.
+    /// Table that belongs to the VSI.
     Vsi,
-    /// Table of the function.
+    /// Table that belongs to the function.
     Function,
-    /// Global table, shared by VSIs of several functions.
+    /// Global table, shared by the VSIs of different functions.
     Global,
     Reserved,
 }

@@ -40,7 +40,7 @@ layout! {
 }
 
 layout! {
-    /// Additional data of a CQE, stored in the following CQ entry.
+    /// Additional data for a CQE, stored in the next CQ entry.
     pub struct ExtendedCqe[32] {
         /// Immediate data in host byte order.
         @0          imm: u32 => Hex,

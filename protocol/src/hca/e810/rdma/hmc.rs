@@ -16,27 +16,27 @@ pub const ENTRY_LEN: u64 = 8;
 pub const BASE_UNIT: u64 = 512;
 
 layout! {
-    /// CQP WQE of "Query FPM" and "Commit FPM" (function private memory).
+    /// CQP WQE for "Query FPM" and "Commit FPM" (function private memory).
     pub struct FpmCommand[64] {
         @16[7:0]   function: u8,
-        /// In "Commit FPM": length of the buffer in bytes.
+        /// In "Commit FPM": length of the buffer, in bytes.
         @24[31:0]  len: u32,
         @32        buffer: Iova,
     }
 }
 
 layout! {
-    /// Limits of an object type.
+    /// Limits on an object type.
     pub struct Limit[8] {
         /// Maximum number of objects.
         @0  max: u32,
-        /// Log2 of the object size in bytes.
+        /// Log2 of the object size, in bytes.
         @4  exponent: u32,
     }
 }
 
 layout! {
-    /// Limits of an object type that is allocated in blocks.
+    /// Limits on an object type that is allocated in blocks.
     pub struct BlockLimit[8] {
         /// Maximum number of objects.
         @0  max: u32,
@@ -88,7 +88,7 @@ layout! {
 }
 
 layout! {
-    /// A word in the buffer of "Commit FPM". It contains the number of objects requested by the driver, and the base
+    /// A word in the "Commit FPM" buffer. It contains the number of objects requested by the driver and the base
     /// address chosen by the device.
     pub struct Placement[8] {
         @0  count: u32,
@@ -98,7 +98,7 @@ layout! {
 }
 
 layout! {
-    /// CQP WQE of "Update SDs" (segment descriptors).
+    /// CQP WQE for "Update SDs" (segment descriptors).
     pub struct UpdateSegments[64] {
         @0          first: SegmentEntry,
         /// Address of additional entries, aligned to 128 bytes.
@@ -121,7 +121,7 @@ layout! {
         @0[15]     physical: bool,
         /// Whether to write the segment descriptor.
         @0[31]     write: bool,
-        /// In the second and third entry: whether the entry is valid.
+        /// In the second and third entries: whether the entry is valid.
         @0[63]     valid: bool,
         /// New value of the segment descriptor.
         @8         descriptor: SegmentDescriptor,
@@ -129,7 +129,7 @@ layout! {
 }
 
 layout! {
-    /// A segment descriptor of the HMC.
+    /// An HMC segment descriptor.
     pub struct SegmentDescriptor[8] {
         /// Whether memory backs the segment.
         [0]      valid: bool,
