@@ -12,18 +12,18 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// Default time limit of a step. Longer steps have their own limits.
+/// Default time limit for a step. Longer steps have their own limits.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum length of an answer in bytes. It protects the lab from a guest that sends data without end. The longest
-/// answers contain the output of programs.
+/// Maximum length of a reply in bytes. It protects the lab from a guest that never stops sending. The longest replies
+/// contain the output of programs.
 const LONGEST_ANSWER: u64 = 64 << 20;
 
 /// A connection to one agent, with at most one outstanding request.
 #[derive(Debug)]
 pub struct AgentLink {
     lines: BufReader<OwnedReadHalf>,
-    /// The start of an answer that was not received completely in time. The next exchange reads the rest.
+    /// The start of a reply that did not arrive completely in time. The next exchange reads the rest.
     partial: Vec<u8>,
     writer: OwnedWriteHalf,
     transcript: File,
@@ -45,7 +45,7 @@ impl AgentLink {
     /// Executes a step and returns its answer.
     ///
     /// # Errors
-    /// Fails if the step fails, the link is closed, or the agent does not answer in time. `downcast_ref` can extract
+    /// Fails if the step fails, the link is closed, or the agent does not reply in time. `downcast_ref` can extract
     /// the [`Failure`] of a failed step.
     pub async fn call<C: Call>(&mut self, step: C) -> Result<C::Answer> {
         self.call_within(STEP_TIMEOUT, step).await
@@ -59,11 +59,11 @@ impl AgentLink {
         Ok(self.exchange(limit, step, true).await?.into_answer::<C>()?)
     }
 
-    /// Checks that the agent answers. The supervisor pings the agent repeatedly while commands run, so the transcript
+    /// Checks that the agent replies. The supervisor pings the agent repeatedly while commands run, so the transcript
     /// omits pings.
     ///
     /// # Errors
-    /// Fails if the link is closed, or if the agent does not answer in time.
+    /// Fails if the link is closed, or if the agent does not reply in time.
     pub async fn ping(&mut self, limit: Duration) -> Result<()> {
         self.exchange(limit, Ping {}, false).await.map(drop)
     }
@@ -71,7 +71,7 @@ impl AgentLink {
     /// Executes a step that is expected to fail, and returns the failure.
     ///
     /// # Errors
-    /// Fails if the step succeeds, the link is closed, or the agent does not answer in time.
+    /// Fails if the step succeeds, the link is closed, or the agent does not reply in time.
     pub async fn call_refused<C: Call>(&mut self, step: C) -> Result<Failure> {
         let response = self.exchange(STEP_TIMEOUT, step, true).await?;
         match response.result {
@@ -112,7 +112,7 @@ impl AgentLink {
                 let text = String::from_utf8_lossy(&answer);
                 format!("the guest agent sent an invalid reply: {}", text.trim_end())
             })?;
-            // Skip late answers to abandoned requests. ID 0 means that the agent could not parse a request, which can
+            // Skip late replies to abandoned requests. ID 0 means that the agent could not parse a request, which can
             // only be the current one.
             if response.id == self.last_id || response.id == 0 {
                 return Ok(response);
@@ -139,7 +139,7 @@ mod tests {
         (link, folder)
     }
 
-    /// Returns a link and the agent's end of it. The transcript is the file `t` in the directory.
+    /// Returns a link, the agent's end of it, and a directory in which the file `t` is the transcript.
     fn connected() -> (AgentLink, UnixStream, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn late_answer_to_earlier_request_is_skipped() {
+    async fn late_reply_to_earlier_request_is_skipped() {
         let (mut link, _folder) =
             answering("{\"id\":0,\"result\":{\"Err\":{\"kind\":\"protocol\",\"message\":\"m\"}}}\n\
                 {\"id\":1,\"result\":{\"Ok\":{\"uptime_ms\":1}}}\n{\"id\":2,\"result\":{\"Ok\":{\"uptime_ms\":2}}}\n")
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn partial_answer_is_completed_after_timeout() {
+    async fn partial_reply_is_completed_after_timeout() {
         let (mut link, mut agent, _folder) = connected();
         agent.write_all(b"{\"id\":1,\"result\":{\"Ok\":{\"upt").await.unwrap();
         link.call_within(Duration::from_millis(1), Ping {}).await.unwrap_err();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn timeout_error_names_step() {
+    async fn timeout_error_mentions_step() {
         let (mut link, _folder) = answering("").await;
         let error = link.call_within(Duration::from_millis(1), Ping {}).await.unwrap_err();
         assert_eq!(error.to_string(), "the guest agent did not reply to Ping within 1ms");

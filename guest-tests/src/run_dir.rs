@@ -1,5 +1,5 @@
-//! The directory of one run, with console output, logs, captures and command lines. This module also provides short
-//! paths for the run's sockets.
+//! The directory of one run, which holds console output, logs, captures and command lines. This module also provides
+//! short paths for the run's sockets.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -71,18 +71,18 @@ impl RunDir {
         &self.path
     }
 
-    /// Returns the path of a file in the directory of the run.
+    /// Returns the path of a file in the run's directory.
     pub fn file(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Returns a path for a socket, which is deleted with the run. The path is kept short, because socket paths are
+    /// Returns a path for a socket, which is deleted at the end of the run. The path is short, because socket paths are
     /// limited to 107 bytes.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.sockets.path().join(name)
     }
 
-    /// Returns a path for a temporary file, which is deleted with the run.
+    /// Returns a path for a temporary file, which is deleted at the end of the run.
     pub fn scratch(&self, name: &str) -> PathBuf {
         self.socket(name)
     }

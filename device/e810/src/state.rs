@@ -1,4 +1,4 @@
-//! State of the device. Register accesses and admin commands act on this state.
+//! State of the device, on which register accesses and admin commands act.
 //!
 //! Every reset drops the state in [`function`](super::function). The link, the flash, the DDP package and the LAN
 //! statistics survive a function reset.
@@ -25,9 +25,9 @@ pub(super) struct State {
     pub(super) package: Package,
     pub(super) link: Link,
     pub(super) function: Function,
-    /// LAN data path; its statistics survive resets.
+    /// LAN data path, whose statistics survive resets.
     pub(super) lan: Lan,
-    /// Set if the last poll for a frame stopped at its bound, so more frames may be pending.
+    /// Set if the last poll for a frame stopped at its limit, which means that more frames may be pending.
     pub(super) more_frames: bool,
 }
 

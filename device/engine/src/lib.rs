@@ -1,10 +1,10 @@
-//! InfiniBand transport engine: the requester and responder state machines of RC, XRC, UC and UD queue pairs.
+//! InfiniBand transport engine: the requester and responder state machines for RC, XRC, UC and UD queue pairs.
 //!
 //! The engine is sans-I/O: it has no device interface, sockets, threads or clock. Its owner
 //!
 //! - reports inputs: a doorbell ([`Engine::notify_send`]), a packet ([`Engine::handle_packet`]), an expired deadline
 //!   ([`Engine::handle_timeout`]) or a modified QP ([`Engine::modify_qp`]);
-//! - provides memory and work queues through [`Host`], which the engine calls only during those inputs and
+//! - provides memory and work queues through [`Host`], which the engine calls only while handling those inputs and in
 //!   [`Engine::poll_transmit`];
 //! - then drains the outputs, in the order described at [`Engine`].
 //!

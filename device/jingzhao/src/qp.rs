@@ -1,4 +1,4 @@
-//! A queue pair: its context, its work queues, and their conversion to the types of the engine.
+//! A queue pair: its context, its work queues, and their conversion to the engine's types.
 //!
 //! # Spec
 //! JingZhao interface, sections 4.3, 10.3 and 10.6.
@@ -44,7 +44,7 @@ pub struct QueuePair {
     pub limits: QpLimits,
 }
 
-/// Limits of a QP. They come from the device's options, because the QPC has no fields for them (J-47).
+/// Limits on a QP. They come from the device's options, because the QPC has no fields for them (J-47).
 #[derive(Clone, Copy, Debug)]
 pub struct QpLimits {
     pub remote: RemoteAccess,
@@ -77,7 +77,7 @@ impl QueuePair {
         }
     }
 
-    /// Updates the work queues from the context.
+    /// Configures the work queues as the context specifies.
     pub fn configure_queues(&mut self, mem: &impl QueueMemory) {
         self.send.configure(&self.key.read(), mem);
         self.recv.configure(&self.key.read(), mem);
@@ -105,7 +105,7 @@ impl KeyData for SparseTable<Box<QueuePair>> {
     }
 }
 
-/// Returns the modification that the engine applies for a command. `key` contains the context after the command.
+/// Returns the modification that a command makes to the engine's QP. `key` contains the context after the command.
 pub fn modification(transition: Transition, key: &KeyQpc, attrs: QpAttrs, mailbox: &Qpc) -> Modify {
     use Transition::{Init2Init, Init2Rtr, Rst2Init, Rtr2Rts, Rts2Sqd};
     let (RdQpNpst { next_psn, .. }, RdQpRst { expected_psn, .. }) = (key.read(), key.read());
@@ -120,8 +120,8 @@ pub fn modification(transition: Transition, key: &KeyQpc, attrs: QpAttrs, mailbo
     }
 }
 
-/// Returns the attributes for the engine: the context fields that its units read. Only commands change them, so they
-/// are passed with each command instead of with each packet.
+/// Returns the attributes that the engine needs from the context. Only commands change them, so they are passed with
+/// each command rather than with each packet.
 pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Options) -> QpAttrs {
     let (sst, cst, rst): (RdQpSst, RdCqCst, RdQpRst) = (key.read(), key.read(), key.read());
     let rnr_timer = match rst.rnr_timer {
@@ -168,7 +168,7 @@ pub fn attributes(qpn: Qpn, key: &KeyQpc, addresses: &Addresses, options: &Optio
     }
 }
 
-/// Returns the image for QUERY_QP. It contains the values in force, including defaults chosen by the device.
+/// Returns the context image for QUERY_QP. It contains the values in force, including defaults chosen by the device.
 pub fn query(context: &StoredQpc, options: &Options) -> Qpc {
     let image = context.query();
     let responds = !matches!(image.state(), Some(QpState::Reset | QpState::Init | QpState::Err));

@@ -1,4 +1,4 @@
-//! Capabilities of the device: the maximum values, and the current values set by the driver.
+//! Device capabilities: the maximum values, and the current values set by the driver.
 //!
 //! # Spec
 //! mlx5 interface, section 6.
@@ -25,7 +25,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Creates the capabilities as they are before the first SET_HCA_CAP.
+    /// Returns the capabilities as they are before the first SET_HCA_CAP.
     pub fn new(options: &Options) -> Self {
         let largest = options.caps();
         Self { port: options.port, largest, general: Box::new(largest.area()), atomic: AtomicCaps::largest() }
@@ -63,7 +63,7 @@ impl Capabilities {
     /// Sets the current capabilities. QUERY_HCA_CAP returns exactly the area that was set (section 20, M-13).
     ///
     /// # Errors
-    /// Fails if the type is unknown, the area is too short, or the device does not support a value.
+    /// Fails if the type is unknown, the area is too short, or the area contains an unsupported value.
     pub fn set(&mut self, set: &SetHcaCap, area: &[u8]) -> Result<(), Rejection> {
         let short = || Check::CapArea.rejects(area.len() as u64);
         match set.cap_type() {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn query_of_current_capabilities_returns_values_set() {
+    fn current_capability_query_returns_values_set() {
         let mut caps = Capabilities::new(&infiniband());
         assert_eq!(caps.query(&query(0, true)), caps.query(&query(0, false)));
         let mut area = caps.largest().area();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn only_byte_order_of_atomic_caps_changes() {
+    fn only_byte_order_of_atomic_caps_can_be_set() {
         let mut caps = Capabilities::new(&infiniband());
         let mut area = [0; AREA_LEN];
         area[8] = 0x40;

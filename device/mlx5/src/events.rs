@@ -19,14 +19,14 @@ impl Resources {
         queues.find(|(_, queue)| queue.mask().contains(events)).map(|(eqn, _)| Eqn::new(eqn))
     }
 
-    /// Writes an asynchronous event to the EQ that receives events of its type. If no EQ receives this type, the event
-    /// is dropped.
+    /// Writes an asynchronous event to the EQ that receives events of its type. If no EQ receives events of this type,
+    /// the event is dropped.
     pub fn raise(&mut self, cx: &mut Context<'_>, event: &Eqe) {
         let taker = self.taker(event.mask());
         self.report(cx, taker, event);
     }
 
-    /// Reports entries of a CQ, immediately or after a delay.
+    /// Reports new entries in a CQ, immediately or after a delay.
     pub fn notify(&mut self, cx: &mut Context<'_>, cqn: Cqn, time: EventTime) {
         let Some(eqn) = self.cqs.get(cqn.get()).map(|cq| cq.eqn()) else { return };
         if time == EventTime::Delayed && self.delayed.delay(eqn, cqn, cx.now) {
@@ -41,21 +41,22 @@ impl Resources {
         }
     }
 
-    /// Writes the delayed events that have timed out.
+    /// Writes the delayed events whose delay has expired.
     pub fn write_expired_events(&mut self, cx: &mut Context<'_>) {
         for cqn in self.delayed.take_expired(cx.now) {
             self.write_delayed_event(cx, cqn);
         }
     }
 
-    /// Writes the delayed event of a CQ, unless the event was written in the meantime or the CQ was destroyed.
+    /// Writes the delayed event for a CQ, unless the event has been written in the meantime or the CQ has been
+    /// destroyed.
     fn write_delayed_event(&mut self, cx: &mut Context<'_>, cqn: Cqn) {
         if let Some(cq) = self.cqs.get(cqn.get()).filter(|cq| cq.has_due_event()) {
             self.write_completion_event(cx, cq.eqn(), cqn);
         }
     }
 
-    /// Writes a completion event to the EQ of a CQ.
+    /// Writes a completion event for a CQ to its EQ.
     fn write_completion_event(&mut self, cx: &mut Context<'_>, eqn: Eqn, cqn: Cqn) {
         if let Some(queue) = self.cqs.get_mut(cqn.get()) {
             queue.disarm();

@@ -32,12 +32,12 @@ const LIST_BITS: u32 = 32;
 
 #[derive(Debug)]
 pub struct Mkey {
-    /// Context as the driver sees it.
+    /// Context, as the driver sees it.
     pub context: MkeyContext,
     list: TranslationList,
     /// Low byte that the key had when it was last valid. Strict mode uses it to detect reuse.
     pub last_valid: Option<u8>,
-    /// Place of the region if it is in a user memory.
+    /// Location of the region, if it is in a user memory.
     umem: Option<UmemPlace>,
 }
 
@@ -111,7 +111,7 @@ impl Mkeys {
         Check::MkeyLimit.rejects(self.objects.count() as u64)
     }
 
-    /// Adds a key at the next index of the table.
+    /// Adds a key at the table's next free index.
     fn add(
         &mut self,
         index: MkeyIndex,

@@ -1,5 +1,5 @@
-//! Pages that the driver has given to the device. The device neither requests nor uses pages, but it keeps any that the
-//! driver gives, and returns them on request.
+//! Pages that the driver has given to the device. The device neither requests nor uses pages, but it keeps any pages
+//! that it is given and returns them on request.
 //!
 //! # Spec
 //! mlx5 interface, sections 4 and 5.1.

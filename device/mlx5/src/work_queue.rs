@@ -1,4 +1,4 @@
-//! Counters of a work queue whose producer counter is in a doorbell record.
+//! Counters for a work queue whose producer counter is in a doorbell record.
 //!
 //! # Spec
 //! mlx5 interface, sections 7, 11 and 12.
@@ -20,14 +20,14 @@ pub struct TooMany;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advance {
     More,
-    /// The record contains the counter already learned, or an implausible counter already reported.
+    /// The record contains the same counter as before, or an implausible counter that has already been reported.
     Nothing,
     /// The counter is ignored, because it announces more units than the queue has.
     TooMany,
 }
 
 impl Counters {
-    /// Returns the producer counter, as last learned from the doorbell record.
+    /// Returns the producer counter, as last read from the doorbell record.
     pub const fn posted(self) -> u16 {
         self.posted
     }
@@ -40,7 +40,7 @@ impl Counters {
     /// Updates the producer counter to `posted`, the value in the doorbell record. The queue has `capacity` units.
     ///
     /// # Errors
-    /// Fails if more than `capacity` units would be waiting, in which case the counter keeps its old value.
+    /// Fails if more than `capacity` units would be waiting. In that case, the counter keeps its old value.
     pub const fn learn(&mut self, posted: u16, capacity: u32) -> Result<(), TooMany> {
         if posted.wrapping_sub(self.taken) as u32 > capacity {
             return Err(TooMany);

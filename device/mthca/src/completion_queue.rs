@@ -58,13 +58,13 @@ impl CompletionQueue {
         self.page
     }
 
-    /// Returns the UAR page and index of the doorbell record with the consumer index.
+    /// Returns the UAR page and index of the doorbell record that holds the consumer index.
     pub fn record(&self) -> (u32, u32) {
         (self.page, self.consumer_record)
     }
 
-    /// Returns the index of the doorbell record with the arm state. The record is used only if doorbells are mapped,
-    /// because the device may then miss arm doorbells.
+    /// Returns the index of the doorbell record that holds the arm state. The record is used only if doorbells are
+    /// mapped, because the device may then miss arm doorbells.
     pub fn arm_record(&self) -> u32 {
         self.arm_record
     }
@@ -105,7 +105,7 @@ impl CompletionQueue {
     }
 
     /// Returns the arm request in the doorbell record, or `None` if the request has not changed since the last call.
-    /// Section 5.3: software increments the sequence number with every event that it receives. An unchanged record
+    /// Section 5.3: software increments the sequence number for every event that it receives. An unchanged record
     /// therefore means that software has not received the last event yet.
     pub fn rearmed(&mut self, record: [u8; RECORD_LEN]) -> Option<ArmCq> {
         let arm = ArmCq::from_record(record)
@@ -114,8 +114,8 @@ impl CompletionQueue {
         (self.recorded.replace(arm) != Some(arm)).then_some(arm)
     }
 
-    /// Arms the queue. Section 7.6: if there is already an unread entry of the requested kind, the event is raised at
-    /// once.
+    /// Arms the queue. Section 7.6: if an entry of the requested kind is already unread, the event is raised
+    /// immediately.
     pub fn arm(&mut self, arm: &ArmCq) -> Notify {
         let (armed, is_there) = match arm.arm_for {
             Some(ArmFor::Any) => (Armed::Any, self.ring.ring().producer() != arm.consumer),
@@ -168,7 +168,7 @@ impl CompletionQueue {
     }
 }
 
-/// Returns whether `entry` is still unread, given software's consumer index. Both numbers are modulo 2^32.
+/// Returns whether `entry` is still unread, given software's consumer index. Both indices are modulo 2^32.
 fn is_behind(entry: u32, consumer: u32) -> bool {
     entry.wrapping_sub(consumer) < 1 << 31
 }

@@ -28,10 +28,10 @@ const SOCKETS: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadDir | MakeSock
 /// files, because Landlock does not distinguish them from new files.
 const FILES: BitFlags<AccessFs> = make_bitflags!(AccessFs::{MakeReg | WriteFile | Truncate});
 
-/// Rights to a regular file in the configuration.
+/// Rights to a regular file that is named in the configuration.
 const FILE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{WriteFile | Truncate});
 
-/// Rights to a FIFO or a device file in the configuration.
+/// Rights to a FIFO or a device file that is named in the configuration.
 const WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{WriteFile});
 
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile});
@@ -77,8 +77,8 @@ pub(super) struct Paths {
     pub(super) tap: bool,
 }
 
-/// Returns the access rights that a configuration needs, now and when a device restarts. Missing paths are omitted;
-/// using them later reports an error.
+/// Returns the access rights that a configuration needs, both now and when a device restarts. Missing paths are
+/// omitted; an attempt to use them later reports an error.
 pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant>, ConfigError> {
     let mut grants = Vec::new();
     let mut grant = |path: &Path, rights: BitFlags<AccessFs>| -> io::Result<()> {
@@ -131,8 +131,8 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     for (_, path, used) in config.paths() {
         let path = path.as_path();
         if used == Use::File && !path.exists() {
-            // Landlock can only grant access to existing files. If this file cannot be created, using it later reports
-            // the error.
+            // Landlock can only grant access to existing files. If this file cannot be created, an attempt to use it
+            // later reports the error.
             let _ = file::append(path);
         }
         let _ = match (used, path.canonicalize()) {
@@ -144,7 +144,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
     }
     if has_tap(config) {
         let _ = grant(Path::new(tap::DEVICE), READ | AccessFs::WriteFile | AccessFs::IoctlDev);
-        // Read for the MTUs of network interfaces.
+        // Read to determine the MTUs of network interfaces.
         let _ = grant(Path::new("/sys/devices/virtual/net"), READ);
     }
     // Opened to reserve a spare descriptor.
@@ -155,7 +155,7 @@ pub(super) fn grants(config: &Config, origin: Option<&Path>) -> Result<Vec<Grant
         let _ = grant(Path::new("/proc/self/statm"), READ);
         let _ = grant(Path::new("/proc/self/fd"), AccessFs::ReadDir.into());
     }
-    // Read for the symbol names in panic backtraces.
+    // Read to resolve symbol names in panic backtraces.
     let _ = std::env::current_exe().and_then(|program| grant(&program, READ));
     Ok(grants)
 }
@@ -203,8 +203,8 @@ pub(super) fn restrict(
 }
 
 /// Applies all restrictions that Landlock supports. In addition to file access, they cover TCP (only binding to `port`
-/// and connecting to `dns_ports` is permitted), signals to other processes, and connections to other processes' abstract
-/// sockets.
+/// and connecting to `dns_ports` are permitted), signals to other processes, and connections to other processes'
+/// abstract sockets.
 fn apply(
     grants: Vec<Grant>,
     port: Option<u16>,
@@ -252,8 +252,8 @@ impl fmt::Display for Paths {
     }
 }
 
-/// Returns whether the directory of `path` is at or below one of `granted`. A missing directory also counts, because
-/// using it reports the error.
+/// Returns whether the directory of `path` is one of `granted` or below one of them. The result is also true for a
+/// missing directory, because an attempt to use it reports the error.
 fn is_below(path: &Path, granted: &[PathBuf]) -> bool {
     let folder = folder_of(path).canonicalize();
     folder.map_or(true, |folder| granted.iter().any(|granted| folder.starts_with(granted)))

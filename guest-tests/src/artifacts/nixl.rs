@@ -16,8 +16,8 @@ use crate::testbed::progress::Line;
 /// Versions and hashes of the wheels.
 const REQUIREMENTS: &str = include_str!("../../guest/nixl-requirements.txt");
 
-/// Options that select wheels for Python 3.13 of Debian's stable release, regardless of the host's Python. pip would
-/// compare a wheel's `Requires-Python` with the host's version, so that check is disabled.
+/// Options that select wheels for Python 3.13, the version in Debian's stable release, regardless of the host's Python.
+/// pip would compare a wheel's `Requires-Python` with the host's version, so that check is disabled.
 const FOR_GUEST: &[&str] = &[
     "--only-binary=:all:",
     "--ignore-requires-python",

@@ -33,7 +33,7 @@ impl Default for Attributes {
             mtu: 4096,
             qkey: 0,
             psn: [0x12_3456, 0xab_cdef],
-            // 268 ms, which exceeds the scheduling delays of a busy host.
+            // 268 ms, which exceeds the scheduling delays on a busy host.
             timeout: 16,
             retry: 7,
             rnr_retry: 7,
@@ -64,7 +64,7 @@ impl Connection {
     }
 
     /// Creates queue pairs with the given parameters in guests `a` and `b`, and moves both to RTS. The completion
-    /// queues in `shapes` are ignored, because each queue pair gets its own.
+    /// queues in `shapes` are ignored, because each queue pair gets its own completion queue.
     pub(super) async fn create_as(
         pair: &mut Pair,
         attributes: &Attributes,
@@ -97,7 +97,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the requester's and the responder's end for a direction.
+    /// Returns the requester's end and the responder's end for a direction, in that order.
     pub(super) fn towards(&self, direction: Direction) -> (&End, &End) {
         match direction {
             Direction::AToB => (&self.a, &self.b),
@@ -219,7 +219,7 @@ pub(super) async fn destroy_region(vm: &mut Vm, mr: &MrInfo) -> Result<()> {
     vm.call(DestroyMr { mr: mr.id }).await.map(drop)
 }
 
-/// Fails unless a region contains the pattern described by `part`.
+/// Fails unless a region contains the pattern that `part` describes.
 pub(super) async fn expect_stream(vm: &mut Vm, part: Verify, what: &str) -> Result<()> {
     let verified = vm.call(part).await?;
     ensure!(

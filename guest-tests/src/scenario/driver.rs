@@ -1,4 +1,4 @@
-//! The agent as a driver, either in a guest or in this process.
+//! The agent acting as a driver, either in a guest or in this process.
 
 use agent::serve::Agent;
 use agent::wire::Call;

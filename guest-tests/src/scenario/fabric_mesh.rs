@@ -1,4 +1,4 @@
-//! Many HCAs on one fabric, each connected to all others. The HCAs either communicate over UDP, with a NIC as an
+//! Many HCAs on one fabric, each connected to all the others. The HCAs either communicate over UDP, with a NIC as an
 //! additional station, or share one process.
 //!
 //! The HCAs are driven over their vfio-user sockets, without guests. The NIC belongs to a guest with soft-RoCE and is
@@ -22,9 +22,9 @@ use crate::qemu::{Nic, NicModel};
 use crate::report::Report;
 use crate::run_dir::RunDir;
 
-/// Number of HCAs in addition to the NIC.
+/// Number of HCAs that communicate over UDP. The NIC is not included.
 const HCAS: usize = 7;
-/// Number of HCAs in one process.
+/// Number of HCAs that share one process.
 const LOCAL_HCAS: u16 = 8;
 
 pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
@@ -47,7 +47,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
     report.case("the process with eight HCAs exits cleanly on SIGTERM", &hint, daemon.stop()).await
 }
 
-/// All stations of the fabric and their daemons. The last station is the NIC.
+/// All stations on the fabric and their daemons. The last station is the NIC.
 struct Mesh {
     stations: Vec<Station>,
     specs: [HcaSpec; HCAS],

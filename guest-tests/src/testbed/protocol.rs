@@ -144,7 +144,7 @@ pub struct GuestDescription {
     pub rdma_ip: Option<Ipv4Addr>,
     /// Name of the RDMA device, if a stock driver creates one.
     pub rdma_device: Option<String>,
-    /// Time from the start of QEMU to the agent's first answer, in milliseconds.
+    /// Time from the start of QEMU to the agent's first reply, in milliseconds.
     pub boot_ms: u64,
     /// Number of commands that are running in the guest.
     pub commands: usize,

@@ -1,4 +1,4 @@
-//! Fuzz targets, which `protocol/tests/corpus.rs` also runs on the corpus.
+//! Fuzz targets. `protocol/tests/corpus.rs` also runs them on the corpus.
 
 pub mod context;
 pub mod jingzhao;

@@ -1,4 +1,4 @@
-//! A minimal front-end for tests of front-end-independent code.
+//! A minimal front-end for testing code that does not depend on the front-end.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::VecDeque;
@@ -25,9 +25,9 @@ use crate::net::lid::{Grh, Route};
 use crate::telemetry::reason::IgnoreReason;
 use crate::vfio::{Bar, Bars, MemoryBar, MsixLayout, PciFunction};
 
-/// A device with a simple interface. BAR 2 is its doorbell: a write copies the bytes to bus address 0 and
-/// raises vector 1. A write to offset 8 of BAR 0 sends a message from QP 1 to QP 2. A write to offset 16 sends
-/// a datagram from QP 3 to a group that QP 3 has joined.
+/// A device with a simple interface. BAR 2 is its doorbell: a write there copies the written bytes to bus address 0 and
+/// raises vector 1. A write to offset 8 of BAR 0 sends a message from QP 1 to QP 2, and a write to offset 16 sends a
+/// datagram from QP 3 to a group that QP 3 has joined.
 #[derive(Default)]
 pub struct Stub {
     pub log: Vec<String>,
@@ -134,7 +134,7 @@ impl Frontend for Stub {
     }
 }
 
-/// The broadcast group of IPoIB.
+/// The IPoIB broadcast group.
 const GROUP: Ipv6Addr = Ipv6Addr::new(0xff12, 0x401b, 0xffff, 0, 0, 0, 0xffff, 0xffff);
 
 impl Stub {

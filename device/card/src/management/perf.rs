@@ -1,4 +1,4 @@
-//! Performance management agents (PMA) of the port and of the switch.
+//! Performance management agents (PMAs) for the port and the switch.
 //!
 //! # Spec
 //! IBTA volume 1, section 16.1; mthca interface, section 8.6.
@@ -11,7 +11,7 @@ use protocol::mad::{Mad, MadStatus, Method};
 use super::Counters;
 use super::port::response;
 
-/// Values of the device's counters at the last reset by management. The device's own counters are never
+/// Values that the device's counters had when management last reset them. The device's own counters are never
 /// reset, so management reports the difference.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Perf {
@@ -114,8 +114,8 @@ impl Perf {
     }
 }
 
-/// Answers a performance management request for the switch, which has ports 0 to `ports`, or returns `None` to
-/// discard it. The switch is virtual and forwards no packets, so its counters are zero.
+/// Answers a performance management request for the switch, which has ports 0 to `ports`, or returns `None` if the
+/// request must be discarded. The switch is virtual and forwards no packets, so its counters are zero.
 pub(super) fn answer_for_switch(ports: u8, request: &Mad) -> Option<Mad> {
     let header = protocol::mad::header(request);
     if !header.method.is_request() {
@@ -199,7 +199,7 @@ fn put(data: &mut [u8; 192], attribute: &[u8]) {
     }
 }
 
-/// Converts a counter to the width of a PortCounters field, saturating at the maximum of the field.
+/// Converts a counter to the width of a PortCounters field, saturating at the field's maximum.
 fn saturated<T: TryFrom<u64> + std::ops::Not<Output = T> + Default>(value: u64) -> T {
     T::try_from(value).unwrap_or(!T::default())
 }

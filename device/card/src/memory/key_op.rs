@@ -56,13 +56,13 @@ pub enum Pages {
     },
     /// Consecutive page table (MTT) entries, each of which refers to a page.
     List {
-        /// Entry of the page that contains the region's first byte.
+        /// Entry that refers to the page that contains the region's first byte.
         first: u64,
         page_shift: PageShift,
     },
     /// Consecutive page table (MTT) entries, each of which refers to a list of 512 pages.
     TwoLevel {
-        /// Entry of the list whose first page contains the region's first byte.
+        /// Entry that refers to the list whose first page contains the region's first byte.
         first: u64,
         page_shift: PageShift,
     },
@@ -71,10 +71,10 @@ pub enum Pages {
 /// Fast registration, which maps an allocated region and makes its key valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastRegister {
-    /// Complete new key. Only the bits that software can choose differ from the allocated key.
+    /// The complete new key. It differs from the allocated key only in the bits that software can choose.
     pub key: Lkey,
-    /// Virtual address of the first byte. Its low bits are also the offset of the byte in its page, even if the region
-    /// is zero-based.
+    /// Virtual address of the first byte. The low bits are also the byte's offset in its page, even if the region is
+    /// zero-based.
     pub start: Va,
     pub len: u64,
     pub rights: Rights,
@@ -96,7 +96,7 @@ pub enum WindowKind {
 /// Binds a memory window to a range of a region, or unbinds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// Complete new key of the window. Only the bits that software can choose differ from the previous key.
+    /// The window's complete new key. It differs from the previous key only in the bits that software can choose.
     pub window: Rkey,
     /// L_Key of the region.
     pub parent: Lkey,
@@ -157,7 +157,7 @@ impl From<KeyOp> for LocalOp {
                 [head, of.va.get(), of.len, of.parent.get().into()]
             }
         };
-        // An invalidation waits, because earlier requests may still gather data through the key.
+        // An invalidation must wait, because earlier requests may still gather data through the key.
         Self { wait_for_older: matches!(op, KeyOp::Invalidate(_)), token: LocalToken(token) }
     }
 }
@@ -210,7 +210,7 @@ mod tests {
     const SHIFT_31: PageShift = PageShift::new(31).unwrap();
 
     #[test]
-    fn token_of_key_operation_round_trips() {
+    fn key_operation_token_round_trips() {
         let region = FastRegister {
             key: Lkey::new(0xfedc_ba98),
             start: Va::new(u64::MAX),

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// Maximum number of ranges after merging. This is the default of the vfio-user protocol.
+/// Maximum number of ranges after merging. This is the vfio-user protocol's default.
 pub const MAX_WINDOWS: usize = 65_535;
 
 /// Maximum number of mapped files. A guest has one file per memory back-end, and QEMU supports 256 back-ends.
@@ -12,8 +12,8 @@ pub const MAX_FILES: usize = 256;
 /// Default limit on the total length of mapped files: 1 TiB, enough for a guest with 512 GiB of memory.
 pub const DEFAULT_BYTES: u64 = 1 << 40;
 
-/// Maximum number of bytes that the clients of all devices in a process may map together. On x86-64, a Linux process
-/// has twice as much address space.
+/// Maximum total number of bytes that the clients of all devices in a process may map. On x86-64, a Linux process has
+/// twice as much address space.
 pub const MAX_BYTES_OF_ALL: u64 = 64 << 40;
 
 /// Limits for one client.

@@ -7,7 +7,7 @@ use super::translate::{AccessTarget, PageTable, RegionAccess};
 
 /// Access to queues by key. Offsets are relative to the region's first byte, regardless of the region's start address.
 ///
-/// Every call checks key, PD and bounds, and splits accesses at page boundaries.
+/// Every call checks the key, the PD and the bounds, and splits accesses at page boundaries.
 pub trait QueueMemory {
     /// Copies bytes out of a region.
     ///
@@ -15,14 +15,14 @@ pub trait QueueMemory {
     /// Returns the error of the first check that fails. On error, `out` may have been partly written.
     fn read(&self, pd: Pdn, key: Lkey, offset: u64, out: &mut [u8]) -> Result<(), AccessError>;
 
-    /// Modifies bytes of a work queue. Needs no write permission, because software registers work queues for local
+    /// Modifies bytes of a work queue. Requires no write permission, because software registers work queues for local
     /// reads only.
     ///
     /// # Errors
     /// Fails as `read` does.
     fn patch(&self, pd: Pdn, key: Lkey, offset: u64, data: &[u8]) -> Result<(), AccessError>;
 
-    /// Writes an entry of a completion or event queue, storing the entry's last byte last. A reader that sees
+    /// Writes an entry to a completion or event queue, storing the entry's last byte last. A reader that sees
     /// the last byte also sees the rest of the entry and all earlier writes. Requires local write permission.
     ///
     /// # Errors
@@ -65,10 +65,10 @@ pub mod testing {
 
     use super::*;
 
-    /// A modification by software, and the number of reads before it takes place.
+    /// A modification by software, and the number of reads after which it takes place.
     type Later = (u32, Box<dyn Fn(&mut [u8])>);
 
-    /// A region whose bytes are in a vector.
+    /// A region whose bytes are stored in a vector.
     pub struct Region {
         pub pd: Pdn,
         pub key: Lkey,

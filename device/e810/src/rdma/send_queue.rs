@@ -19,11 +19,11 @@ use super::hmc::Pages;
 use super::ring::UnreachableError;
 use super::work_ring::{ControlWord, WorkRing};
 
-/// Maximum number of padding quanta before a WQE. Padding keeps WQEs from crossing a multiple of the maximum
-/// WQE size.
+/// Maximum number of padding quanta before a WQE. Padding keeps WQEs from crossing an offset that is a multiple of the
+/// maximum WQE size.
 const MAX_PADDING: usize = send_wqe::MAX_QUANTA - 1;
 
-/// Content of a request's `wr_id`, which the request's completion returns.
+/// Contents of a request's `wr_id`, which the request's completion returns.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub(super) struct SendTag {
@@ -93,7 +93,7 @@ impl SendQueue {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 
-    /// Discards all outstanding and all posted WQEs. Returns the consumer index before the flush, or `None`
+    /// Discards all outstanding and all posted WQEs. Returns the consumer index as it was before the flush, or `None`
     /// if no WQE was discarded.
     pub(super) fn flush(&mut self, pages: Pages<'_>) -> Option<u16> {
         let (begin, outstanding) = (self.ring.next(), std::mem::take(&mut self.outstanding));
@@ -120,8 +120,8 @@ impl SendQueue {
         }
     }
 
-    /// Returns the control word of the next WQE. If none is posted, publishes the consumer index unless it is
-    /// unchanged, and then polls once more.
+    /// Returns the control word of the next WQE. If none is posted and the consumer index has changed since it was last
+    /// published, publishes it and polls once more.
     fn poll(&mut self, pages: Pages<'_>) -> Result<Option<ControlWord>, UnreachableError> {
         let posted = self.ring.peek(pages)?;
         if posted.is_some() || self.published_index == self.ring.next() {

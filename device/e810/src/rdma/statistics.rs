@@ -15,7 +15,7 @@ use protocol::hca::e810::rdma::statistics::{GatherStatistics, Statistics};
 
 use super::dispatch::{Done, Outcome};
 
-/// Counters that the engine does not keep, and the baseline of the engine's counters.
+/// Counters that the engine does not keep, and the baseline for the engine's counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Counts {
     baseline: Stats,

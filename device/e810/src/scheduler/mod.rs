@@ -26,7 +26,7 @@ const LAYERS: usize = 9;
 const LEVELS: u16 = 9;
 const _: () = assert!(LEVELS as usize == LAYERS);
 
-/// Layer of the traffic classes. Elements in this layer and above it cannot be deleted.
+/// Layer of the traffic classes. Elements on this layer or above cannot be deleted.
 const CLASS_LAYER: usize = 1;
 
 /// Layer of the leaves, one per queue.
@@ -68,7 +68,7 @@ impl Default for Scheduler {
             let kind = match layer {
                 0 => ElementKind::RootPort,
                 CLASS_LAYER => ElementKind::TrafficClass,
-                // `ice` requires that the entry point is not the first element of the branch.
+                // `ice` does not accept an entry point that is the first element of its branch.
                 2 => ElementKind::EntryPoint,
                 LEAF_LAYER => ElementKind::Leaf,
                 _ => ElementKind::Generic,
@@ -80,7 +80,7 @@ impl Default for Scheduler {
 }
 
 impl Scheduler {
-    /// TEID of the port's element.
+    /// TEID of the element that represents the port.
     const ROOT: Teid = Teid::new(1);
     /// TEID of the leaf in the default branch.
     const DEFAULT_LEAF: Teid = Teid::new(LEVELS as u32);
@@ -119,7 +119,7 @@ impl Scheduler {
         Ok(SchedulerResources::LEN + LAYERS * LevelResources::LEN)
     }
 
-    /// Executes "Get default topology": lists those elements of the default branch that still exist. Returns the number
+    /// Executes "Get default topology": lists the elements of the default branch that still exist. Returns the number
     /// of bytes written.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Scheduler {
         let mut left = Buffer::new(buffer);
         let header: &mut [u8; Group::LEN] = left.next()?;
         let mut count = 0;
-        // The default branch has the first TEIDs, in order from the port down.
+        // The elements of the default branch have the lowest TEIDs, in ascending order from the port down.
         for (teid, node) in self.elements.range(..=Teid::new(LEVELS.into())) {
             *left.next()? = node.element(*teid).emit();
             count += 1;
@@ -142,7 +142,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// ENOENT for an unknown parent; EINVAL if an element is not generic, or would be below the last generic
-    /// layer; ENOSPC if a limit is reached. Groups before the rejected group remain.
+    /// layer; ENOSPC if a limit is reached. The groups that precede the rejected one are kept.
     pub(super) fn add(&mut self, groups: u16, buffer: &mut [u8]) -> Result<u16, AdminError> {
         let mut left = Buffer::new(buffer);
         for _ in 0..groups {
@@ -170,7 +170,7 @@ impl Scheduler {
         Ok(groups)
     }
 
-    /// Executes "Get elements": fills in `count` elements by TEID.
+    /// Executes "Get elements": looks up `count` elements by TEID and fills them in.
     ///
     /// # Errors
     /// ENOENT for an unknown TEID.
@@ -242,7 +242,7 @@ impl Scheduler {
         Ok(groups)
     }
 
-    /// Executes "Suspend elements" or "resume elements".
+    /// Executes "Suspend elements" or "Resume elements".
     ///
     /// # Errors
     /// ENOENT for an unknown TEID.
@@ -284,7 +284,7 @@ impl Scheduler {
         Ok(groups)
     }
 
-    /// Executes "Add rate profiles": fills in their identifiers.
+    /// Executes "Add rate profiles": allocates the profiles and fills in their identifiers.
     ///
     /// # Errors
     /// EINVAL for an unknown layer or kind; ENOSPC if the limit is reached.
@@ -320,7 +320,7 @@ impl Scheduler {
     /// Executes "Query port ETS". Returns the number of bytes written.
     ///
     /// # Errors
-    /// ENOENT if the TEID is not that of the port; EINVAL for a short buffer.
+    /// ENOENT if the TEID is not the port's; EINVAL for a short buffer.
     pub(super) fn port_ets(&self, port: Teid, buffer: &mut [u8]) -> Result<usize, AdminError> {
         if port != Self::ROOT {
             return Err(AdminError::no_entry("port", port.get().into()));
@@ -333,14 +333,14 @@ impl Scheduler {
         Ok(PortEts::LEN)
     }
 
-    /// Adds the leaf of a transmit queue or of an RDMA queue set.
+    /// Adds the leaf for a transmit queue or an RDMA queue set.
     ///
     /// # Errors
     /// ENOENT for an unknown parent; EINVAL for a parent that is not directly above the leaf layer; ENOSPC if
     /// a limit is reached.
     pub(super) fn add_leaf(&mut self, parent: Teid, data: ElementData) -> Result<Teid, AdminError> {
-        // iPXE specifies the leaf of the default branch as the parent of its queue. Add the queue next to this leaf
-        // instead. Linux is unaffected, because it deletes the leaf before it adds queues.
+        // iPXE specifies the leaf of the default branch as the parent of its queue. Add the queue as a sibling of this
+        // leaf instead. Linux is unaffected, because it deletes the leaf before it adds queues.
         let parent = if parent == Self::DEFAULT_LEAF { self.node(parent)?.parent } else { parent };
         let layer = self.room_below(parent, 1)?;
         if layer != LEAF_LAYER {
@@ -349,14 +349,14 @@ impl Scheduler {
         Ok(self.insert(parent, layer, ElementData { kind: ElementKind::Leaf, ..data }))
     }
 
-    /// Removes the leaf of a queue. Has no effect if the leaf was already deleted together with an ancestor.
+    /// Removes a queue's leaf. Has no effect if the leaf has already been deleted together with an ancestor.
     pub(super) fn remove_leaf(&mut self, leaf: Teid) {
         if self.elements.get(&leaf).is_some_and(|node| node.layer == LEAF_LAYER) {
             self.remove(leaf);
         }
     }
 
-    /// Returns the rows of elements in TEID order, starting at `first`.
+    /// Returns a row for each element, in TEID order, starting at `first`.
     pub(super) fn rows(&self, first: Teid) -> impl Iterator<Item = NodeRow> {
         self.elements.range(first..).map(|(teid, node)| node.row(*teid))
     }
@@ -375,8 +375,8 @@ impl Scheduler {
         if node.parent == parent { Ok(node) } else { Err(unknown(teid)) }
     }
 
-    /// Returns the layer below `parent`. Fails if `parent` cannot have `count` more children, or the layer has no room
-    /// for them.
+    /// Returns the layer below `parent`. Fails if `parent` cannot have `count` more children, or if the layer has no
+    /// room for them.
     fn room_below(&self, parent: Teid, count: u16) -> Result<usize, AdminError> {
         let node = self.node(parent)?;
         let layer = node.layer + 1;
@@ -410,7 +410,7 @@ impl Scheduler {
         }
     }
 
-    /// Adds an element. The caller has checked that the parent has room for it.
+    /// Adds an element. The caller must have checked that the parent has room for it.
     fn insert(&mut self, parent: Teid, layer: usize, data: ElementData) -> Teid {
         self.last_teid += 1;
         let teid = Teid::new(self.last_teid);

@@ -28,7 +28,8 @@ use super::{AIM, ATTACKER, NEIGHBOUR, PAGE, SEALED};
 
 type Guest = Driver<Machine<E810>>;
 
-/// Numbers of three queue pairs: one connected to an imaginary peer, one connected to itself, and one for datagrams.
+/// Numbers of three queue pairs: one connected to a peer that exists only as generated frames, one connected to itself,
+/// and one for datagrams.
 pub(super) const QPNS: [u32; 3] = [PEER.get(), LOOPED.get(), DATAGRAM.get()];
 const PEER: Qpn = Qpn::new(3);
 const LOOPED: Qpn = Qpn::new(4);
@@ -49,8 +50,9 @@ const HOST_CONTEXT: u64 = 0x40_0000;
 
 /// Number of entries in the control queue.
 const CQP_ENTRIES: u32 = 2048;
-/// Maximum number of objects of each kind that has no table of its own. [`ControlRow`] reports the current numbers.
+/// Maximum number of ARP table entries. They have no table of their own, but [`ControlRow`] reports their number.
 const MAX_NEIGHBOURS: usize = 4096;
+/// Maximum number of scheduler nodes. They have no table of their own, but [`ControlRow`] reports their number.
 const MAX_NODES: usize = 512;
 
 /// Maps zeroed memory for the RDMA half.
@@ -166,14 +168,14 @@ pub(super) fn assert_looped(guest: &mut Guest) {
     assert_eq!(guest.peek(DATA + 0x1000, 300), [0x77; 300]);
 }
 
-/// Checks the limits on objects of the kinds that have no table of their own.
+/// Checks the limits on ARP table entries and scheduler nodes.
 pub(super) fn check(hca: &Hca<E810>) {
     for row in hca.rows::<ControlRow>(0) {
         assert!(row.neighbours <= MAX_NEIGHBOURS && row.nodes <= MAX_NODES, "{row:?}");
     }
 }
 
-/// Executes an operation by the driver, by one of its user processes, or by a peer.
+/// Performs an operation as the driver, as one of its user processes, or as a peer.
 pub(super) fn operate(guest: &mut Guest, operation: u8, input: &mut Input<'_>) {
     match operation % 20 {
         0..5 => control(guest, input),
@@ -210,7 +212,8 @@ fn execute(guest: &mut Guest, wqe: &[u8; WQE_LEN]) {
     guest.write(Register::PfpeCqpdb, (index + 1) % CQP_ENTRIES);
 }
 
-/// Executes a control queue operation that is valid except for some changed bytes.
+/// Executes a control queue operation that is valid except for a few changed bytes, or one that consists of arbitrary
+/// bytes.
 fn control(guest: &mut Guest, input: &mut Input<'_>) {
     let choice = usize::from(input.byte());
     let mut wqe = match Opcode::ALL.get(choice % (Opcode::ALL.len() + 2)) {
@@ -231,7 +234,7 @@ fn control(guest: &mut Guest, input: &mut Input<'_>) {
     execute(guest, &wqe);
 }
 
-/// Returns the WQE of an almost valid operation.
+/// Returns a WQE for an operation that is valid or nearly valid.
 fn sensible(opcode: Opcode, input: &mut Input<'_>) -> [u8; WQE_LEN] {
     let number = u64::from(if input.byte() < 224 { u16::from(input.byte() % 8) } else { input.half() });
     let small = u64::from(input.byte());
@@ -347,7 +350,7 @@ fn piece(input: &mut Input<'_>) -> [u8; 16] {
     fragment(address(input, DATA + u64::from(flags) * 8), key, len)
 }
 
-/// Rings a doorbell of the kernel or of a user process.
+/// Rings one of the kernel's doorbells or one of a user process's doorbells.
 fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     let registers = [
         Register::UserWqealloc,
@@ -361,7 +364,7 @@ fn ring(guest: &mut Guest, input: &mut Input<'_>) {
     ];
     let register = registers[usize::from(input.byte()) % registers.len()];
     let number = if input.byte() < 192 { u32::from(input.byte() % 8) } else { input.word() };
-    // Encode the arm word as software does.
+    // Encode the arm word as software would.
     let arm = u64::from(input.byte()) << 10;
     guest.poke(CONTEXTS + 0x2_0000 + u64::from(number % 8) * 64 + 32, &arm.to_le_bytes());
     guest.write(register, number);
@@ -385,7 +388,7 @@ fn scribble(guest: &mut Guest, input: &mut Input<'_>) {
     guest.poke(at, input.bytes(64));
 }
 
-/// Modifies a queue pair with a partly changed context, or re-creates it.
+/// Modifies a queue pair with a partly changed context. May first destroy the queue pair and create it again.
 fn modify(guest: &mut Guest, input: &mut Input<'_>) {
     let (qpn, flags) = (qpn(input), input.byte());
     let mut bytes = context(qpn).emit();
@@ -466,7 +469,7 @@ fn qpn(input: &mut Input<'_>) -> Qpn {
     Qpn::new(AIM.qpn(input))
 }
 
-/// Returns a bus address: the correct one, a read-only one, or a random one.
+/// Returns a bus address: the correct one, a read-only one, one at the end of a range, or an arbitrary one.
 fn address(input: &mut Input<'_>, right: u64) -> u64 {
     match input.byte() {
         0..208 => right,

@@ -1,4 +1,4 @@
-//! Checks common to all commands, and checks of INIT_HCA and CLOSE_HCA.
+//! Checks that apply to all commands, and checks of INIT_HCA and CLOSE_HCA.
 
 use card::identity::Identity;
 use card::memory::GuestMemory;
@@ -130,8 +130,8 @@ fn parameters(command: &Command, found: &mut Findings) {
     }
 }
 
-/// Finds bits that are set in a mailbox but ignored by the device. The end of a QP mailbox is undefined and is not
-/// checked.
+/// Finds bits that are set in a mailbox but ignored by the device. The last part of a QP mailbox is undefined and
+/// therefore not checked.
 fn ignored_bits(op: Op, inbox: &[u8], mailbox: &Mailbox, found: &mut Findings) {
     let read = mailbox.emit();
     let defined = if matches!(mailbox, Mailbox::Qpc(_)) { qpc::MEANINGFUL_LEN } else { inbox.len() };

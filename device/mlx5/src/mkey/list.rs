@@ -1,4 +1,4 @@
-//! Translation lists of memory keys: page addresses, or ranges of other keys.
+//! Translation lists of memory keys: page addresses, or ranges within other keys.
 //!
 //! # Spec
 //! mlx5 interface, sections 13.1 to 13.3.
@@ -15,7 +15,7 @@ pub(super) const UNIT_PAGES: usize = UNIT / Mtt::LEN;
 /// Work requests pad a list to a multiple of this number of units.
 const PADDING: u64 = 4;
 
-/// A key's translation list. It extends to the last element that has been written.
+/// A key's translation list. It extends only to the last element written so far.
 #[derive(Debug)]
 pub(super) enum TranslationList {
     Pages(Vec<Iova>),
@@ -62,7 +62,7 @@ impl TranslationList {
         }
     }
 
-    /// Returns a range of the list, or `None` past the end of the list. The terminate key ends the list (section 20,
+    /// Returns the range at an index, or `None` past the end of the list. The terminate key ends the list (section 20,
     /// M-19).
     pub(super) fn range(&self, place: usize) -> Option<KeyRange> {
         let Self::Ranges(ranges) = self else { return None };
@@ -129,7 +129,7 @@ impl TranslationList {
     }
 }
 
-/// Overwrites elements with `new`, starting at index `first`. Before that, the vector grows to at least `end` elements.
+/// Overwrites elements with `new`, starting at index `first`. If necessary, the vector first grows to `end` elements.
 fn replace<T: Copy>(all: &mut Vec<T>, first: usize, end: usize, empty: T, new: impl Iterator<Item = T>) {
     if all.len() < end {
         all.resize(end, empty);
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!((list.range(0), list.range(1), list.pages()), (Some(expected), None, 4));
     }
 
-    /// A list is strided as long as its first element is a header, whether or not other elements were written earlier.
+    /// A list is strided while its first element is a header, even if other elements were written before the header.
     #[test]
     fn first_element_determines_whether_list_is_strided() {
         let mut list = TranslationList::new(Some(AccessMode::Ranges));

@@ -1,6 +1,6 @@
 //! Send queues (SQ) for Ethernet frames.
 //!
-//! A WQE with LSO yields one segment per poll. The SQ keeps the state of the WQE between polls.
+//! A WQE with LSO yields one segment per poll. The SQ keeps the WQE's state between polls.
 //!
 //! # Spec
 //! mlx5 interface, sections 16.1 and 16.5.
@@ -32,8 +32,8 @@ use crate::work_queue::{Advance, TooMany};
 /// Length of an Ethernet header: IEEE 802.3-2022, clause 3.1.1.
 pub const ETHERNET_LEN: usize = 14;
 
-/// Number of send queue blocks to copy at once. SQs take turns after each frame, so the copy of an SQ often serves only
-/// one WQE.
+/// Number of send queue blocks to copy at once. SQs take turns after each frame, so a copy often serves only one WQE of
+/// its SQ.
 const READ_AHEAD: u16 = 4;
 
 /// Result of polling an SQ for a frame.
@@ -43,9 +43,9 @@ pub enum Step {
     Frame,
     /// The SQ appended no frame.
     NoFrame,
-    /// The SQ dropped a frame that exceeds the MTU of the port.
+    /// The SQ dropped a frame that exceeds the port's MTU.
     Oversize,
-    /// The memory of the SQ is not accessible. The SQ has moved to the error state.
+    /// The SQ's memory is not accessible. The SQ has moved to the error state.
     Broken,
 }
 
@@ -61,7 +61,7 @@ pub struct Done {
 pub struct Environment<'a> {
     pub memory: RegionAccess<'a, &'a Mkeys>,
     pub dma: &'a GuestMemory,
-    /// Maximum length of a frame that the MTU of the port permits.
+    /// Maximum frame length that the port's MTU permits.
     pub max_frame: usize,
 }
 
@@ -219,7 +219,7 @@ impl Sq {
         }
     }
 
-    /// Reads the send counter from the doorbell record. A record that is not accessible announces nothing.
+    /// Reads the send counter from the doorbell record. If the record is not accessible, the counter does not change.
     ///
     /// # Errors
     /// Fails if the record announces more blocks than the SQ has.
@@ -237,7 +237,7 @@ impl Sq {
     }
 
     /// Executes the next WQE, or sends the next segment of an LSO. Appends at most one frame to `out`. `posted` holds
-    /// WQEs that are copied in advance. If a WQE is fetched, `observe` is called with it.
+    /// WQEs that have been copied in advance. If the poll attempts to fetch a WQE, it passes the result to `observe`.
     pub fn poll(
         &mut self,
         env: &Environment<'_>,
@@ -298,7 +298,7 @@ impl Sq {
         }
     }
 
-    /// Moves the SQ to the error state because a WQE has failed (section 16.1). Returns the completion of the WQE.
+    /// Moves the SQ to the error state because a WQE has failed (section 16.1). Returns the WQE's completion.
     fn fail(&mut self, tag: SendTag, Failed(status): Failed) -> Done {
         self.set_state(WorkQueueState::Error);
         self.failure = Some(FailedAt { index: tag.index(), syndrome: failure::syndrome(status) });
@@ -349,7 +349,7 @@ impl Sq {
         }
     }
 
-    /// Returns the identity with which the SQ accesses the data of its WQEs.
+    /// Returns the identity under which the SQ accesses the data of its WQEs.
     pub const fn initiator(&self) -> Initiator {
         Initiator {
             pd: self.context.queue.pd,

@@ -1,4 +1,4 @@
-//! Rows for the queues of the netdev, the objects that assign frames to them, and the link.
+//! Rows for the netdev's queues, the objects that assign frames to them, and the link.
 
 use card::frontend::snapshot::LinkRow;
 use card::frontend::table::{Row, TableSpec, or_dash};
@@ -73,7 +73,7 @@ impl Failure {
     }
 }
 
-/// Returns the SQs in ascending order of their numbers, starting at `from`.
+/// Returns the SQs in ascending order of SQN, starting at `from`.
 pub(super) fn sqs(all: &Resources, from: u32) -> impl Iterator<Item = (u32, SqRow)> {
     all.netdev.queues.iter_from(from).filter_map(|(number, queue)| match queue {
         Queue::Send(sq) => Some((number, SqRow::new(sq))),
@@ -81,7 +81,7 @@ pub(super) fn sqs(all: &Resources, from: u32) -> impl Iterator<Item = (u32, SqRo
     })
 }
 
-/// Returns the RQs in ascending order of their numbers, starting at `from`.
+/// Returns the RQs in ascending order of RQN, starting at `from`.
 pub(super) fn rqs(all: &Resources, from: u32) -> impl Iterator<Item = (u32, RqRow)> {
     all.netdev.queues.iter_from(from).filter_map(|(number, queue)| match queue {
         Queue::Receive(rq) => Some((number, RqRow::new(rq))),
@@ -257,7 +257,7 @@ impl Row for TirRow {
 pub(super) struct RqtRow {
     pub(super) rqtn: u32,
     pub(super) max_entries: u16,
-    /// RQ of each entry.
+    /// RQN in each entry.
     pub(super) queues: Vec<u32>,
 }
 
@@ -275,7 +275,7 @@ impl Row for RqtRow {
         columns: &["RQT", "ENTRIES", "MAX", "QUEUES"],
     };
 
-    /// Formats the row as text. Each RQ is shown with its number of entries.
+    /// Formats the row as text. Each RQ is shown with the number of entries that contain it.
     fn cells(&self) -> Vec<String> {
         let mut shares: Vec<(u32, usize)> = Vec::new();
         for rqn in &self.queues {

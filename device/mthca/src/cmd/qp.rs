@@ -60,7 +60,7 @@ pub(super) fn modify(call: Call<'_, '_>, transition: Transition) -> Result<Answe
     Ok(Answer::Nothing)
 }
 
-/// Adds a QP in state RESET to the table and to the engine.
+/// Adds a QP in the RESET state to the table and to the engine.
 fn create(resources: &mut Resources, cx: &mut Context<'_>, qpn: Qpn, qpc: Qpc) -> Result<(), CmdError> {
     let index = resources.qp_index(qpn);
     let exceeded = CmdError::new(CmdStatus::ExceedLim, "limit of QPs reached at index", index.into());

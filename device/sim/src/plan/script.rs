@@ -7,8 +7,8 @@ use rand_chacha::ChaCha8Rng;
 use super::{Action, Pair};
 use engine::{Instant, Service, State};
 
-/// Time between the RESET of both sides and their next connection, in nanoseconds. During this time, the network
-/// delivers or loses all earlier packets. On a real network, the connection manager's TimeWait state ensures this.
+/// Time between the RESET of both sides and their next connection, in nanoseconds. By the end of this time, the network
+/// has delivered or lost all earlier packets. On a real network, the connection manager's TimeWait state ensures this.
 const TIME_WAIT_NS: u64 = 300_000;
 
 /// What happens to a pair during its first life, apart from network faults. Times are in nanoseconds.
@@ -16,7 +16,7 @@ const TIME_WAIT_NS: u64 = 300_000;
 pub(super) enum Script {
     /// Nothing but network faults.
     Plain,
-    /// One request of side 0 fails. If the QP enters SQE, software recovers the QP.
+    /// One of side 0's requests fails. If its QP enters SQE, software recovers the QP.
     Poison,
     /// The RNR retry limit may be reached before receive requests are posted.
     Unready,
@@ -26,7 +26,7 @@ pub(super) enum Script {
     Drain { side: usize, at: u64, until: u64 },
     /// Software resets both sides.
     Reset { at: u64 },
-    /// The P_Key of a side changes.
+    /// A side's P_Key changes.
     Partition { side: usize, at: u64, pkey: Pkey, connects_again: bool },
     /// The network loses every packet to a side.
     Silence { side: usize, at: u64, connects_again: bool },
@@ -118,7 +118,8 @@ pub(super) fn schedule(
     post(rng, pair, 0, 0..span_ns, end, actions);
 }
 
-/// Schedules the posts of one life of the pair, in bursts within `span`. Posts due at `end` or later are omitted.
+/// Schedules the posting of requests in one life of the pair, in bursts within `span`. Bursts due at `end` or later are
+/// omitted.
 fn post(
     rng: &mut ChaCha8Rng,
     pair: &Pair,

@@ -2,7 +2,7 @@
 //! Linux driver `ib_hgrnic`.
 //!
 //! [`Hca`] owns the open PCI function and the memory mapped for the device. Mailboxes and queue entries are built and
-//! parsed by plain functions over bytes, so that tests can compare them with the specification's vectors without a
+//! parsed by plain functions over bytes, so that tests can compare them with the specification's test vectors without a
 //! device.
 
 mod cq;

@@ -59,7 +59,7 @@ pub(crate) struct Hca {
     pub(super) eqs: BTreeMap<EqId, Eq>,
     pub(super) qps: BTreeMap<QpId, Qp>,
     pub(super) qpns_in_use: BTreeMap<u32, QpId>,
-    /// Interrupt counter of each vector, while MSI-X is enabled.
+    /// Interrupt counters, one per vector, while MSI-X is enabled.
     pub(super) interrupts: Vec<Signal>,
     /// Channel that the next traffic step notifies after it has posted its first requests.
     pub(super) posted: Option<Sender<()>>,

@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const INLINE: usize = 16;
 /// Number of data bytes in a mailbox block.
 const BLOCK_DATA: usize = 512;
-/// Distance between blocks in bytes.
+/// Distance between mailbox blocks, in bytes.
 const STRIDE: usize = 1024;
 /// Number of blocks in each mailbox.
 const BLOCKS: usize = 4;
@@ -30,7 +30,7 @@ pub(super) enum Op {
     DisableHca,
     QueryIssi,
     SetIssi,
-    /// Argument: kind of pages.
+    /// Argument: which pages to query.
     QueryPages(u16),
     /// Argument: 1 to give pages to the device, 2 to reclaim them.
     ManagePages(u16),
@@ -98,7 +98,7 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    /// Maximum number of pages that one command gives or reclaims.
+    /// Maximum number of pages that one command can give to the device or reclaim.
     pub(super) const MAX_PAGES: usize = BLOCKS * BLOCK_DATA / 8;
 
     /// Writes the address of the command queue to the device.
@@ -114,7 +114,7 @@ impl Commands {
     }
 
     /// Executes a command and returns its output. Each pair in `words` is a byte offset in the input and the 32-bit
-    /// value there.
+    /// value at that offset.
     pub(super) fn run(
         &mut self,
         device: &Device,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Writes a part of a pattern stream ([`crate::pattern`]) to a part of a file.
+/// Writes part of a pattern stream ([`crate::pattern`]) to part of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FillFile {
@@ -27,7 +27,7 @@ pub struct PeekFile {
     pub len: u32,
 }
 
-/// Compares a part of a file with a part of a pattern stream. The answer is [`super::Verified`].
+/// Compares part of a file with part of a pattern stream. The answer is a [`super::Verified`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VerifyFile {
@@ -40,14 +40,14 @@ pub struct VerifyFile {
     pub position: u64,
 }
 
-/// Waits until one of the files contains one of the texts. Used for kernel state that is visible only in sysfs or
-/// procfs.
+/// Waits until one of the files contains one of the texts. This step is for kernel state that is visible only in sysfs
+/// or procfs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AwaitText {
     /// Files to read. Unreadable files count as empty.
     pub paths: Vec<String>,
     pub texts: Vec<String>,
-    /// Time limit in milliseconds. When it expires, the step fails and reports the content of the files.
+    /// Time limit in milliseconds. When it expires, the step fails and reports the contents of the files.
     pub timeout_ms: u32,
 }

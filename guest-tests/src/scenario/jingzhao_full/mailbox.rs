@@ -5,7 +5,7 @@
 
 use agent::wire::{Hex, InParam};
 
-/// The bytes of an input mailbox, which are initially zero.
+/// The bytes of an input mailbox. They are initially zero.
 #[derive(Clone, Debug)]
 pub(super) struct Mailbox(Vec<u8>);
 
@@ -26,7 +26,7 @@ impl Mailbox {
         self.put(offset, &value.to_be_bytes())
     }
 
-    /// Sets some bits of a word.
+    /// Sets the bits of a word that the mask `bits` selects.
     pub(super) fn field(self, offset: usize, bits: u32, value: u32) -> Self {
         let word = self.get(offset) & !bits | value & bits;
         self.word(offset, word)
@@ -55,7 +55,7 @@ impl Mailbox {
     }
 }
 
-/// Returns the mailbox of INIT_HCA (3.3) for tables with the sizes of section 13.
+/// Returns the INIT_HCA mailbox (3.3) for tables with the sizes given in section 13.
 pub(super) fn init_hca() -> Mailbox {
     Mailbox::new(0x40)
         .double(0x08, 16)
@@ -68,7 +68,7 @@ pub(super) fn init_hca() -> Mailbox {
 /// A run of ICM pages, given by its first ICM address, its first bus address, and its number of pages.
 pub(super) type IcmRun = (u64, u64, u64);
 
-/// Returns the mailbox of MAP_ICM (3.5), in which the two entries of each pair are swapped.
+/// Returns the MAP_ICM mailbox (3.5), in which the two entries of each pair are swapped.
 pub(super) fn map_icm(runs: &[IcmRun]) -> Mailbox {
     let mailbox = Mailbox::new(runs.len().div_ceil(2) * 0x20);
     runs.iter().enumerate().fold(mailbox, |mailbox, (i, &(virt, bus, pages))| {
@@ -77,7 +77,7 @@ pub(super) fn map_icm(runs: &[IcmRun]) -> Mailbox {
     })
 }
 
-/// Returns the mailbox of WRITE_MTT (3.8) for `count` consecutive pages, starting at bus address `first`.
+/// Returns the WRITE_MTT mailbox (3.8) for `count` consecutive pages, starting at bus address `first`.
 pub(super) fn write_mtt(start: u64, first: u64, count: u32) -> Mailbox {
     let groups = usize::try_from(count.div_ceil(4)).unwrap_or(0);
     (0..count).fold(Mailbox::new(0x20 + groups * 0x20).double(0x18, start), |mailbox, i| {
@@ -86,7 +86,7 @@ pub(super) fn write_mtt(start: u64, first: u64, count: u32) -> Mailbox {
     })
 }
 
-/// Returns the mailbox of SW2HW_MPT (4.6) for a region of one 4 KiB page in PD 1 with all access rights.
+/// Returns the SW2HW_MPT mailbox (4.6) for a region in PD 1 that consists of one 4 KiB page and has all access rights.
 pub(super) fn mpt(key: u32, mtt_seg: u64) -> Mailbox {
     const REGION_WITH_ALL_RIGHTS: u32 = 0xf002_018f;
     Mailbox::new(0x40)
@@ -98,17 +98,17 @@ pub(super) fn mpt(key: u32, mtt_seg: u64) -> Mailbox {
         .double(0x2c, mtt_seg)
 }
 
-/// Returns the mailbox of SW2HW_CQ (4.4) for a CQ in PD 1.
+/// Returns the SW2HW_CQ mailbox (4.4) for a CQ in PD 1.
 pub(super) fn cqc(log_entries: u8, lkey: u32) -> Mailbox {
     Mailbox::new(0x40).word(0x00, 1 << 18).byte(0x0c, log_entries).word(0x14, 1).word(0x18, lkey)
 }
 
-/// Returns the mailbox of RESIZE_CQ (3.11).
+/// Returns the RESIZE_CQ mailbox (3.11).
 pub(super) fn resize_cq(log_entries: u8, lkey: u32) -> Mailbox {
     Mailbox::new(8).byte(0x00, log_entries).word(0x04, lkey)
 }
 
-/// Returns the mailbox of SW2HW_EQ (4.5) for an EQ that is owned by hardware, not armed, and in PD 1.
+/// Returns the SW2HW_EQ mailbox (4.5) for an EQ in PD 1 that is owned by hardware and not armed.
 pub(super) fn eqc(log_entries: u8, lkey: u32) -> Mailbox {
     Mailbox::new(0x40).word(0x00, 1 << 24 | 1 << 18).byte(0x0c, log_entries).word(0x18, 1).word(0x1c, lkey)
 }
@@ -130,7 +130,7 @@ pub(super) struct WorkQueue {
 }
 
 /// Returns the QPC (4.3) as the public driver sends it with every command. It contains everything that a QP needs to
-/// get from RESET to RTS: PD 1, port 1, path MTU 4096, and messages of up to 2^31 bytes. The destination is QP FFFFFFh
+/// move from RESET to RTS: PD 1, port 1, path MTU 4096, and messages of up to 2^31 bytes. The destination is QP FFFFFFh
 /// at the default peer.
 pub(super) fn qpc(service: u8, sq: WorkQueue, rq: WorkQueue) -> Mailbox {
     let mailbox = Mailbox::new(0xc0)

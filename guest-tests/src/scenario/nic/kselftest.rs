@@ -1,5 +1,5 @@
-//! The kernel's own self-tests of network drivers (`tools/testing/selftests/drivers/net`), from the source of the
-//! guest's kernel. The remote end is a second NIC of the same guest, in a network namespace.
+//! The kernel's own self-tests for network drivers (`tools/testing/selftests/drivers/net`), from the source of the
+//! guest's kernel. The remote end is a second NIC in the same guest, in a network namespace.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,25 +20,25 @@ use crate::scenario::rxe_interop::mac;
 use crate::testbed::kind::Device;
 use crate::vm::Vm;
 
-/// Time limit for one program.
+/// Time limit for each program.
 const LIMIT: Duration = Duration::from_secs(3600);
-/// Network namespace of the remote end.
+/// Network namespace for the remote end.
 const REMOTE: &str = "remote";
-/// Network of the containers that some tests create.
+/// Network for the containers that some tests create.
 const PREFIX: &str = "fd82::/64";
-/// Directory of the sources in the guest.
+/// Directory in the guest that contains the sources.
 const SOURCES: &str = "/sources";
-/// Directories of the programs, below `tools/testing/selftests`.
+/// Directories that contain the programs, below `tools/testing/selftests`.
 const FOLDERS: [&str; 2] = ["drivers/net", "drivers/net/hw"];
-/// Number of CPUs, and thus of queues. Some tests need ten queues. Others need eight queues and two further CPUs.
+/// Number of CPUs, and thus of queues. Some tests need ten queues, and others need eight queues and two extra CPUs.
 const CPUS: u32 = 10;
-/// Minimum number of tests that must pass on a card.
+/// Minimum number of tests that must pass on each card.
 const LEAST_PASSED: usize = 65;
 
-/// Lets the programs parse YAML with libyaml, because the pure Python parser takes half a minute in an emulated guest.
+/// Makes the programs parse YAML with libyaml, because the pure Python parser takes half a minute in an emulated guest.
 const FAST_YAML: &str = "import yaml\nyaml.safe_load = lambda text: yaml.load(text, yaml.CSafeLoader)\n";
 
-/// Programs that are left out: name, NICs, beginning of the kernel's release, and reason.
+/// Programs that are not run: name, NICs, prefix of the kernel release, and reason.
 const LEFT_OUT: &[(&str, &[&str], &str, &str)] = &[
     ("devmem_lib.py", ALL, "", "is a library, not a program"),
     (
@@ -58,7 +58,7 @@ const LEFT_OUT: &[(&str, &[&str], &str, &str)] = &[
     ),
 ];
 
-/// Substrings that programs print instead of results if they cannot test this device or this kernel.
+/// Messages that programs print instead of results if they cannot test this device or this kernel.
 const NOT_STARTED: &[&str] = &[
     "KsftSkipEx",
     "Test not started",
@@ -69,7 +69,7 @@ const NOT_STARTED: &[&str] = &[
 /// Names of all NICs.
 const ALL: &[&str] = &["connectx", "e810", "virtio"];
 
-/// Tests that fail for a reason other than the device. A listed test that passes is also an error, so that the list
+/// Tests that fail for a reason other than the device. It is also an error if a listed test passes, so that the list
 /// stays short.
 const KNOWN: &[Known] = &[
     Known {
@@ -218,15 +218,15 @@ const KNOWN: &[Known] = &[
     },
 ];
 
-/// Tests with time limits that emulated guests may exceed: the beginning of the tests' names, and the text that they
-/// print when this happens. These tests must not fail for any other reason.
+/// Tests with time limits that emulated guests may exceed: a prefix of the test names, and the text that these tests
+/// print when they exceed their limit. The tests must not fail for any other reason.
 const TIMED: &[(&str, &str)] = &[
     // The kernel must merge bursts of 64 KiB before `gro_flush_timeout` expires.
     ("drivers/net/gro.py gro.test.sw_ipv4_large_", "incorrect number of packets"),
     ("drivers/net/gro.py gro.test.sw_ipv6_large_", "incorrect number of packets"),
     ("drivers/net/gro.py gro.test.sw_ipip_large_", "incorrect number of packets"),
     ("drivers/net/gro.py gro.test.sw_ip6ip6_large_", "incorrect number of packets"),
-    // Every test of this program measures when packets arrive.
+    // Every test in this program measures when packets arrive.
     ("drivers/net/so_txtime.py", ""),
     ("drivers/net/hw/rss_ctx.py rss_ctx.test_hitless_key_update", "total_seconds(), 0.15)"),
     ("drivers/net/hw/toeplitz.py", "too few frames for verification"),
@@ -234,10 +234,10 @@ const TIMED: &[(&str, &str)] = &[
 
 /// Tests that fail on some NICs.
 struct Known {
-    /// Names of tests, or the beginnings of their names.
+    /// Names of tests, or prefixes of their names.
     tests: &'static [&'static str],
     nics: &'static [&'static str],
-    /// Beginning of the kernel's release.
+    /// Prefix of the kernel release.
     kernel: &'static str,
     reason: &'static str,
 }
@@ -259,7 +259,7 @@ impl Nics {
     }
 }
 
-/// Returns whether a test failed only because of the host's speed.
+/// Returns whether a test failed only because the host is too slow.
 fn exceeds_time(test: &str, messages: &str) -> bool {
     TIMED.iter().any(|(beginning, text)| test.starts_with(beginning) && messages.contains(text))
 }
@@ -297,7 +297,7 @@ struct Bench {
     nics: Nics,
     /// Network device under test.
     device: String,
-    /// Release of the guest's kernel.
+    /// Release of the guest kernel.
     kernel: String,
     outcomes: BTreeMap<String, Outcome>,
 }
@@ -355,7 +355,7 @@ impl Bench {
         self.sh(&format!("cat > {SOURCES}/sitecustomize.py <<'END'\n{FAST_YAML}END\n")).await.map(drop)
     }
 
-    /// Returns the Python programs that are not left out.
+    /// Returns the Python programs to run.
     async fn programs(&mut self) -> Result<Vec<String>> {
         let mut all = Vec::new();
         for folder in FOLDERS {
@@ -372,7 +372,7 @@ impl Bench {
         Ok(all)
     }
 
-    /// Runs a program and compares the results of its tests with the known ones.
+    /// Runs a program and compares the results of its tests with the expected ones.
     async fn passes(&mut self, program: &str, log: &mut File) -> Result<()> {
         let (local, remote) = (Address::on(0, 1), Address::on(0, 2));
         let line = format!(
@@ -433,8 +433,7 @@ impl Bench {
     }
 }
 
-/// Parses a line with a test's result, as the Kernel Test Anything Protocol defines it. Returns the test's name and its
-/// result.
+/// Parses a result line of the Kernel Test Anything Protocol (KTAP). Returns the test's name and its outcome.
 fn parse(program: &str, line: &str) -> Option<(String, Outcome)> {
     let (rest, ok) = match line.strip_prefix("not ok ") {
         Some(rest) => (rest, false),

@@ -29,7 +29,7 @@ const SESSIONS: [(&str, Interface, Session); 6] = [
 ];
 
 impl Session {
-    async fn happen(self, pair: &mut Pair) -> Result<()> {
+    async fn perform(self, pair: &mut Pair) -> Result<()> {
         match self {
             Self::Probe => Ok(()),
             Self::Loss => {
@@ -49,7 +49,7 @@ pub(super) async fn run(lab: &Lab, report: &mut Report) -> Result<()> {
         let run = lab.new_run(&format!("replay-{name}"))?;
         let hint = format!("console output, logs and records: {}", run.path().display());
         let mut pair = Pair::start(lab, run, interface, false).await.with_context(|| hint.clone())?;
-        report.case(name, &hint, session.happen(&mut pair)).await?;
+        report.case(name, &hint, session.perform(&mut pair)).await?;
         let files = pair.files();
         report.case(&format!("{name}: the daemons exit cleanly"), &hint, pair.stop()).await?;
         for files in &files {

@@ -1,4 +1,4 @@
-//! A timeline of disturbances for failure analysis, and the number of disturbances of each kind.
+//! A timeline of disturbances for failure analysis, and a count of disturbances of each kind.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! One of the HCA's queue pairs, connected to a simulated queue pair of the scapy peer.
+//! One of the HCA's queue pairs, connected to a queue pair that the scapy peer simulates.
 
 use agent::pattern;
 use agent::wire::{
@@ -12,13 +12,13 @@ use super::Bench;
 use crate::packet_peer::{Aeth, Op, Packet, Reth};
 
 const PEER_QPN: u32 = 0x00_0abc;
-/// First PSN that the peer sends. Its third packet has PSN 0.
+/// First PSN that the peer sends. The peer's third packet has PSN 0.
 const PEER_PSN: u32 = 0xff_fffe;
 /// First PSN that the HCA sends.
 const OWN_PSN: u32 = 0xff_ffff;
 /// Size of the HCA's memory region in bytes.
 const REGION: u64 = 65536;
-/// Time limit for completions that are expected immediately.
+/// Time limit for completions that should arrive immediately.
 const DUE_MS: u32 = 10_000;
 
 /// AETH syndromes (IBTA, AETH syndrome field).
@@ -54,7 +54,8 @@ pub(super) struct Attributes {
 }
 
 impl Attributes {
-    /// Defaults with a timeout of 537 ms, which exceeds the delays of a busy host. RNR NAKs request a wait of 40.96 ms.
+    /// Default attributes. The timeout is 537 ms, which exceeds the delays on a busy host. RNR NAKs request a wait of
+    /// 40.96 ms.
     pub(super) const DEFAULT: Self = Self { mtu: 256, timeout: 17, retry: 7, rnr_retry: 7, rnr_timer: 24 };
 }
 
@@ -255,7 +256,7 @@ impl<'a> Link<'a> {
         Ok(packet)
     }
 
-    /// Expects an acknowledgement of the peer's packet number `n` with this syndrome. The credit count of an ACK is
+    /// Expects an acknowledgement with this syndrome for the peer's packet number `n`. The credit count of an ACK is
     /// ignored.
     pub(super) fn expect_acknowledge(&mut self, n: u32, syndrome: u8, msn: u32) -> Result<()> {
         let packet = self.next()?;
@@ -264,7 +265,7 @@ impl<'a> Link<'a> {
         let same = if is_ack { aeth.syndrome & 0xe0 == 0 } else { aeth.syndrome == syndrome };
         ensure!(
             packet.is("RC_ACKNOWLEDGE") && packet.psn == Self::peer_psn(n) && same && aeth.msn == msn,
-            "not an acknowledge of {:#x} with syndrome {syndrome:#x} and MSN {msn}: {packet:?}",
+            "not an acknowledgement of {:#x} with syndrome {syndrome:#x} and MSN {msn}: {packet:?}",
             Self::peer_psn(n),
         );
         Ok(())
@@ -294,7 +295,7 @@ impl<'a> Link<'a> {
         Ok(())
     }
 
-    /// Returns all further packets, until the HCA stops sending.
+    /// Returns all packets that arrive until the HCA stops sending.
     pub(super) fn rest(&mut self) -> Result<Vec<Packet>> {
         self.bench.peer.rest()
     }

@@ -27,7 +27,7 @@ impl Hcactl {
     /// Replaces this process with hcactl, which then sets the exit status. Returns only if hcactl cannot be started.
     ///
     /// # Errors
-    /// The guest has no device that hcad serves, or hcactl cannot be started.
+    /// Fails if the guest has no hcad device, or if hcactl cannot be started.
     pub(super) async fn run(self) -> Result<ExitCode> {
         let description = describe(&self.target.testbed).await?;
         let socket = control_socket(&description, &self.target)?;
@@ -38,7 +38,7 @@ impl Hcactl {
     }
 }
 
-/// Returns the control socket of the hcad that serves the guest's device.
+/// Returns the control socket of the hcad process that serves the guest's device.
 fn control_socket<'a>(description: &'a Description, target: &Target) -> Result<&'a Path> {
     let Some(guest) = description.guests.iter().find(|guest| guest.name == target.guest) else {
         bail!("guest {target} does not exist; 'guest-lab ps' lists the guests");
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guest_without_device_has_no_control_socket() {
+    fn guest_without_hcad_device_has_no_control_socket() {
         let guest = |name: &str, device: &str, stage: &str, socket: Option<&str>| {
             json!({
                 "name": name, "device": device, "stage": stage, "ip": "192.168.0.1", "rdma_ip": null,

@@ -1,5 +1,5 @@
-//! Receive hash profiles. A profile selects the words of a frame that are hashed. Package sections and "update package"
-//! (0C42) contain profiles.
+//! Receive hash profiles. A profile selects the words of a frame that are hashed. Profiles come from package sections
+//! and from "update package" commands (0C42).
 //!
 //! The packet type of a frame selects one group, and the frame's VSI selects another. A table of ternary keys (TCAM)
 //! maps the two groups to a profile, which is a list of words.
@@ -9,9 +9,9 @@
 
 use crate::layout;
 
-/// Section type: the group of each packet type, one byte each.
+/// Section type: the group of each packet type, as one byte.
 pub const PACKET_GROUPS: u32 = 0x2a;
-/// Section type: the group of each VSI, two bytes each.
+/// Section type: the group of each VSI, as two bytes.
 pub const VSI_GROUPS: u32 = 0x2b;
 /// Section type: entries of the lookup table; see [`TableEntry`].
 pub const TABLE: u32 = 0x2c;

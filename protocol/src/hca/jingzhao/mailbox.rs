@@ -1,4 +1,4 @@
-//! Mailboxes of all commands, decoded for traces.
+//! Command mailboxes, decoded for traces.
 
 use super::caps::{Adapter, DevLim};
 use super::cmd::Op;
@@ -29,7 +29,7 @@ pub enum Mailbox {
 }
 
 impl Mailbox {
-    /// Parses an inbox. Returns `None` if the command rejects the inbox or has none.
+    /// Parses an inbox. Returns `None` if the command has no inbox or would reject this one.
     pub fn inbox(op: Op, in_modifier: u32, bytes: &[u8]) -> Option<Self> {
         let fixed = bytes.first_chunk::<0x40>();
         Some(match op {

@@ -46,7 +46,7 @@ codes! {
 }
 
 codes! {
-    /// Amount of message data in the CQE itself. Support for such inline data is optional.
+    /// Amount of message data that the CQE itself contains. Support for such inline data is optional.
     pub enum InlineScatter(u8) {
         None = 0 "none",
         /// 32 bytes, in the first half of the fields.
@@ -81,7 +81,7 @@ layout! {
         @0x2c         byte_count: u32,
         /// Time stamp in units of the device's clock. In an error CQE, the low bytes hold the syndromes.
         @0x30         timestamp: u64 => Hex,
-        /// Opcode of the send WQE.
+        /// Opcode of a send WQE.
         @0x38[31:24]  wqe_opcode: u8 => Opcode::word,
         @0x38[23:0]   qpn: Qpn,
         /// For a send, the index of the WQE's first block. For a receive, the counter of the WQE or, with an SRQ, the
@@ -102,7 +102,7 @@ layout! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Failure {
-    /// Whether a send request failed rather than a receive request.
+    /// Whether the failed request is a send rather than a receive.
     pub send: bool,
     /// Syndrome code; see [`Syndrome`].
     pub syndrome: u8,
@@ -157,7 +157,7 @@ pub enum Content {
 }
 
 codes! {
-    /// Network layer of a datagram that an Ethernet port received. It takes the place of the service level.
+    /// Network layer of a datagram received by an Ethernet port. It is reported in place of the service level.
     pub enum RoceHeader(u8) {
         /// RoCEv1, which this device does not support.
         Grh = 0 "grh",
@@ -211,12 +211,12 @@ pub enum Cqe {
     Failed(Failure),
     /// The CQ continues in its new ring.
     Resize,
-    /// A frame was received. [`Cqe::parse`] never returns this variant, because CQEs of frames and of messages have the
-    /// same opcode.
+    /// A frame was received. [`Cqe::parse`] never returns this variant, because CQEs for frames and CQEs for messages
+    /// have the same opcode.
     Frame(FrameReceipt),
 }
 
-/// Reason why a CQE cannot be parsed.
+/// Error for a CQE that cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CqeError {
     /// The entry has not been written.
@@ -248,7 +248,7 @@ impl Cqe {
         }
     }
 
-    /// Returns the fields of the CQE, with the given owner bit. The CQE of a frame has a different layout; see
+    /// Returns the fields of the CQE, with the given owner bit. A frame's CQE has a different layout; see
     /// [`FrameReceipt::fields`].
     pub fn fields(&self, owner: bool) -> Fields {
         let fields = Fields { opcode: self.opcode().code(), owner, ..Fields::default() };

@@ -17,7 +17,7 @@ pub const INFINIBAND_CLASS: [u8; 3] = [0x02, 0x07, 0x00];
 pub const ETHERNET_CLASS: [u8; 3] = [0x02, 0x00, 0x00];
 
 codes! {
-    /// Model of the device. The code is the device ID of the physical function. Drivers treat all models alike.
+    /// Device model. The code is the device ID of the physical function. Drivers treat all models alike.
     pub enum Model(u16) {
         ConnectX4 = 0x1013 "ConnectX-4",
         ConnectX4Lx = 0x1015 "ConnectX-4 Lx",
@@ -32,7 +32,7 @@ codes! {
 }
 
 impl Model {
-    /// Returns the device ID of a virtual function. All models from ConnectX-6 Dx on share one ID.
+    /// Returns the device ID of a virtual function. ConnectX-6 Dx and all later models share one ID.
     pub const fn virtual_function(self) -> u16 {
         match self {
             Self::ConnectX4 => 0x1014,

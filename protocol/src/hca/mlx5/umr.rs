@@ -21,7 +21,7 @@ bitflags! {
         const START = 1 << 6;
         /// Protection domain of the memory key.
         const PD = 1 << 7;
-        /// Whether SEND with invalidate can free the key.
+        /// Whether a SEND with invalidate can free the key.
         const REMOTE_INVALIDATE = 1 << 8;
         /// Whether the key has signatures (T10 DIF).
         const SIGNATURE = 1 << 9;
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::ids::{Pdn, Va};
 
-    /// Example from section 22: registration of a user MR.
+    /// Example from section 22: registering a user MR.
     #[test]
     fn recorded_control_segment_round_trips() {
         let bytes = words(&[(0x00, 0x3000_0000), (0x04, 0x0004_0000), (0x0c, 0x203e_20c3)]);

@@ -30,7 +30,7 @@ fn join(folder: &TempDir, mac: MacAddr) -> RingFabric {
     RingFabric::join(folder.path(), &of(mac)).unwrap()
 }
 
-/// Lets all members handle their events, in enough rounds for every exchange to finish.
+/// Has all members handle their events, for enough rounds that every exchange finishes.
 fn settle(fabrics: &mut [&mut RingFabric]) {
     for _ in 0..8 {
         fabrics.iter_mut().for_each(|fabric| fabric.handle_ready().unwrap());
@@ -121,7 +121,7 @@ fn members_connect_in_any_join_order() {
 }
 
 #[test]
-fn returning_member_is_linked_again() {
+fn rejoining_member_is_linked_again() {
     let folder = folder();
     let (mut a, mut b) = (join(&folder, A), join(&folder, B));
     settle(&mut [&mut a, &mut b]);
@@ -180,7 +180,7 @@ fn full_ring_drops_frames_after_timeout() {
     assert_eq!(a.send(&mut frames), Sent::Blocked);
     assert!(
         a.retry_after().is_some_and(|retry_after| retry_after <= RING_FULL_TIMEOUT),
-        "the wait for room is limited"
+        "the wait for ring space is limited"
     );
     let left = frames.len();
     assert!(left > 0 && a.stats().tx_refused == 0);
@@ -188,7 +188,7 @@ fn full_ring_drops_frames_after_timeout() {
     while b.has_frames() {
         b.recv(&mut arrived).unwrap();
     }
-    assert!(is_ready(&a), "the ring has room again");
+    assert!(is_ready(&a), "the ring has space again");
     a.handle_ready().unwrap();
     assert_eq!(a.send(&mut frames), Sent::All);
     assert_eq!(a.stats().tx_frames, 600);
@@ -296,9 +296,9 @@ fn mac_claim_without_socket_is_rejected() {
     settle(&mut [&mut b, &mut c]);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
     let stranger = Stranger::new(&folder, of(E));
-    // In this order, claim the MAC of a linked member, the receiver's own MAC, the MAC of an absent member, the
-    // broadcast MAC, and the MAC of another absent member. The first absent member has a smaller MAC than the
-    // receiver, so it would never create memory.
+    // Claim the MAC of a linked member, the receiver's own MAC, the MAC of an absent member, the broadcast MAC, and the
+    // MAC of another absent member, in that order. The first absent member has a smaller MAC than the receiver, so a
+    // genuine member with that MAC would never create the shared memory.
     for mac in [C, B, A, MacAddr::BROADCAST, D] {
         let own = Identity { mac, ..of(C) };
         let impostor = Stranger {
@@ -319,12 +319,12 @@ fn mac_claim_without_socket_is_rejected() {
 }
 
 #[test]
-fn socket_owner_replaces_link_of_impostor() {
+fn socket_owner_replaces_impostor_link() {
     let folder = folder();
     let mut b = join(&folder, B);
     let (memfd, ..) = share::make(RingLen::DEFAULT).unwrap();
-    // Each stranger first owns the socket of an absent member. When that socket is removed, the stranger keeps only its
-    // link. The stranger with the larger MAC creates the shared memory of its link, and the other one receives it.
+    // Each stranger initially owns the socket of an absent member. Once that socket is removed, the stranger has only
+    // its link left. The stranger with the larger MAC creates the shared memory for its link; the other receives it.
     let greater = Stranger::new(&folder, of(C));
     let mut spare = greater.call(&mut b);
     let kept_greater = greater.link(&mut b, &memfd);
@@ -367,7 +367,7 @@ fn frames_with_source_ip_of_another_member_are_dropped() {
     let own =
         |lid: u16| Identity { ipv6: Some(format!("2001:db8::{lid}").parse().unwrap()), ..identity(lid) };
     let elsewhere = Identity { ipv4: [192, 0, 2, 3].into(), ..own(3) };
-    // A malicious process claims addresses of other members before these members join.
+    // A malicious process claims the addresses of other members before they join.
     let impostor = Identity { ipv4: own(1).ipv4, ipv6: Some(identity(3).link_local()), ..identity(2) };
     let mut b = RingFabric::join(folder.path(), &impostor).unwrap();
     let mut a = RingFabric::join(folder.path(), &own(1)).unwrap();
@@ -391,7 +391,7 @@ fn frames_with_source_ip_of_another_member_are_dropped() {
     c.send(&mut frames);
     assert_eq!((c.stats().tx_foreign_ip, a.has_frames()), (6, false));
 
-    // C may use its own addresses and addresses without an owner. Once C has left, B may use addresses that
+    // C may use its own addresses and addresses that no member owns. After C has left, B may use addresses that
     // belonged to C.
     for member in [elsewhere, identity(9)] {
         let mut frames = TxBatch::of_nic();
@@ -408,7 +408,7 @@ fn frames_with_source_ip_of_another_member_are_dropped() {
 }
 
 #[test]
-fn members_are_found_among_dead_sockets() {
+fn members_are_found_among_stale_sockets() {
     let folder = folder();
     let dead = |n: u16| {
         let [hi, lo] = n.to_be_bytes();
@@ -421,7 +421,7 @@ fn members_are_found_among_dead_sockets() {
     settle(&mut [&mut first, &mut last]);
     assert_eq!((first.linked().count(), last.linked().count()), (1, 1));
 
-    // A member that starts but does not connect to others is found by repeated partial scans.
+    // Repeated partial scans find a member that has started but does not connect to others.
     let silent = Stranger::new(&folder, Identity { mac: MacAddr([6, 0, 0, 0, 0, 2]), ..of(C) });
     let found = (0..=1000 / 128 + 1).any(|_| {
         first.scan(Scan::Partial);

@@ -2,7 +2,7 @@
 //!
 //! Software stores a word of a work request or of a doorbell record with a single instruction, and relies on the device
 //! reading it as a whole. For example, the word with the valid bit of an E810 request also contains the R_Key.
-//! `VolatileSlice::copy_to` would read a word in parts if the destination is not aligned.
+//! `VolatileSlice::copy_to` would read a word in several parts if the destination were not aligned.
 
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,8 @@ pub(super) fn take(from: &VolatileSlice<'_>, out: &mut [u8]) -> bool {
     loaded || from.copy_to(out) == out.len()
 }
 
-/// Fills `out`, which has the size of a word, with a single load. Fails if the word is not aligned or not in `from`.
+/// Fills `out`, which has the size of a word, with a single load. Fails if the word is not aligned or does not fit in
+/// `from`.
 #[inline]
 fn take_word<T: AtomicAccess>(from: &VolatileSlice<'_>, out: &mut [u8]) -> bool {
     from.load::<T>(0, Ordering::Acquire).is_ok_and(|word| {

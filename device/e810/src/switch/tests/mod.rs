@@ -1,4 +1,4 @@
-//! Tests for switch rules and forwarding. The rules are encoded as drivers encode them.
+//! Tests for switch rules and forwarding. The rules are encoded in the same way as by drivers.
 
 mod rules;
 mod snapshot;
@@ -16,9 +16,9 @@ const ME: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 0x01]);
 const PEER: MacAddr = MacAddr([0x02, 0xe8, 0x10, 0, 0, 0x02]);
 const STRANGER: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x77]);
 const GROUP: MacAddr = MacAddr([0x33, 0x33, 0, 0, 0, 0x01]);
-/// Destination address in a promiscuous rule for all unicast addresses.
+/// Destination address in a promiscuous rule that covers all unicast addresses.
 const ANY_UNICAST: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0]);
-/// Destination address in a promiscuous rule for all multicast addresses.
+/// Destination address in a promiscuous rule that covers all multicast addresses.
 const ANY_MULTICAST: MacAddr = MacAddr([0x03, 0, 0, 0, 0, 0]);
 
 const FROM_PORT: u16 = 0;
@@ -36,7 +36,7 @@ const fn to_list(list: u16) -> u32 {
     to_vsi(list) | 1 << 14
 }
 
-/// Returns the action of a VLAN rule that admits the VSIs in a list.
+/// Returns the action for a VLAN rule that admits the VSIs in a list.
 const fn prune(list: u16) -> u32 {
     0x1_c00a | (list as u32) << 4
 }
@@ -103,7 +103,7 @@ impl Rule {
 struct Driver(PfConfig);
 
 impl Driver {
-    /// Creates a driver with VSIs 1 and 2, set up as drivers set them up.
+    /// Creates a driver with VSIs 1 and 2, configured as a real driver would configure them.
     fn new() -> Self {
         let mut driver = Self::default();
         driver.add_vsi();
@@ -151,7 +151,7 @@ impl Driver {
     }
 
     fn remove(&mut self, index: u16) -> Result<(), AdminStatus> {
-        // When drivers remove a rule, they do not specify the recipe or the header.
+        // Drivers do not specify the recipe or the header of a rule that they remove.
         let lookup = Lookup { index, ..Lookup::default() };
         let rule = [&RuleHeader::default().emit()[..], &lookup.emit()].concat();
         self.command(RuleCommand::Remove, rule).map(drop)

@@ -1,4 +1,4 @@
-//! Tests of tables, groups, levels and references.
+//! Tests for flow tables, flow groups, table levels and references.
 
 use super::frames::{OWN, arp};
 use super::*;
@@ -8,7 +8,7 @@ fn check<T>(result: Result<T, Rejection>) -> Check {
 }
 
 #[test]
-fn frame_without_root_is_dropped() {
+fn frames_are_dropped_without_root_table() {
     let mut steering = Steering::default();
     let table = steering.catch_all(60, forward(&[tir(1)]));
     assert!(tirs(&steering, &arp(OWN)).is_empty());
@@ -19,7 +19,7 @@ fn frame_without_root_is_dropped() {
     assert_eq!(check(steering.set_root(Some(FlowTableId::new(9)))), Check::FlowTable);
 }
 
-/// Section 4.3: the driver destroys its last table while the table is the root.
+/// Section 4.3: the driver destroys its last table while that table is the root.
 #[test]
 fn destroying_root_table_clears_root() {
     let mut steering = Steering::default();
@@ -31,7 +31,7 @@ fn destroying_root_table_clears_root() {
 }
 
 #[test]
-fn miss_table_continues_evaluation() {
+fn evaluation_continues_in_miss_table() {
     let mut steering = Steering::default();
     let last = steering.catch_all(3, forward(&[tir(7)]));
     let other = steering.catch_all(3, forward(&[tir(8)]));
@@ -47,7 +47,7 @@ fn miss_table_continues_evaluation() {
 }
 
 #[test]
-fn frames_go_only_to_higher_levels() {
+fn tables_forward_only_to_higher_levels() {
     let mut steering = Steering::default();
     let table = steering.catch_all(5, fate(Fate::Drop));
     let group = steering.table(table).unwrap().entry(0).unwrap().0.id();
@@ -109,7 +109,7 @@ fn group_ranges_must_not_overlap() {
 }
 
 #[test]
-fn entry_must_be_in_range_of_group() {
+fn entry_must_be_within_group_range() {
     let mut steering = Steering::default();
     let table = Build::table(&mut steering, 1, 4, None);
     let low = steering.group(table, [0, 3], ANY);
@@ -124,7 +124,7 @@ fn entry_must_be_in_range_of_group() {
 }
 
 #[test]
-fn masks_of_unsupported_fields_are_rejected() {
+fn masks_with_unsupported_fields_are_rejected() {
     let create = |criteria, at: usize| {
         let mut mask = [0; MatchParameters::LEN];
         mask[at] = 1;

@@ -1,4 +1,4 @@
-//! Frames that an RQ receives (mlx5 interface, sections 9.3, 16.2, 16.3 and 16.5).
+//! Tests for frames that an RQ receives (mlx5 interface, sections 9.3, 16.2, 16.3 and 16.5).
 
 use card::frontend::testing::pattern;
 use protocol::hca::mlx5::frame_cqe::{L3Type, L4Type};
@@ -54,7 +54,7 @@ fn segment(source_port: u16, payload: &[u8], padding: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn frame_is_scattered_over_data_segments() {
+fn frame_is_scattered_across_data_segments() {
     let mut net = Net::with_data_segments(4);
     net.create_direct_tir();
     let frame = [plain(2, 14), pattern(8900, 5)].concat();
@@ -83,7 +83,7 @@ fn cqe_describes_tcp_segment() {
         let frame = segment(1, payload, padding);
         net.driver.receive(&frame);
         let [cqe] = <[_; 1]>::try_from(net.received()).unwrap();
-        // Padding is not part of the checksum.
+        // The checksum does not cover padding.
         let sum = !Checksum::new().with(&frame[14..frame.len() - padding.len()]).value();
         assert_eq!((cqe.checksum, cqe.byte_count as usize), (sum, frame.len()));
         assert!(cqe.l2_ok && cqe.l3_ok && cqe.l4_ok && !cqe.vlan_stripped);
@@ -120,7 +120,7 @@ fn vlan_tag_is_stripped_unless_disabled() {
     net.driver.receive(&tagged);
     let [kept] = <[_; 1]>::try_from(net.received()).unwrap();
     assert_eq!((kept.vlan_stripped, kept.byte_count as usize), (false, tagged.len()));
-    assert_eq!(kept.checksum, cqe.checksum, "the tag is not part of the checksum");
+    assert_eq!(kept.checksum, cqe.checksum, "the checksum does not cover the tag");
     assert_eq!(net.driver.peek(place, tagged.len()), tagged);
 }
 
@@ -136,7 +136,7 @@ fn service_tag_is_not_stripped() {
 }
 
 #[test]
-fn frames_without_receive_are_dropped_and_counted() {
+fn frames_without_posted_receive_are_dropped_and_counted() {
     let mut net = Net::new();
     net.create_direct_tir();
     net.driver.receive(&plain(2, 60));
@@ -163,7 +163,7 @@ fn frame_longer_than_receive_buffer_is_dropped() {
 }
 
 #[test]
-fn frames_beyond_mtu_or_unparsable_are_dropped() {
+fn undeliverable_frames_are_dropped_and_counted() {
     let mut net = Net::new();
     net.create_direct_tir();
     net.post_receive(&[9000]);
@@ -204,7 +204,7 @@ fn inaccessible_buffer_moves_rq_to_error() {
     assert!(net.received().is_empty());
 }
 
-/// Section 20, M-12: receives have no doorbell, so the device polls the doorbell record of a failed RQ.
+/// Section 20, M-12: receives are posted without a doorbell, so the device polls the doorbell record of a failed RQ.
 #[test]
 fn receives_posted_to_failed_rq_are_flushed() {
     let mut net = Net::new();
@@ -239,7 +239,7 @@ fn rq_in_reset_receives_nothing() {
 }
 
 #[test]
-fn hash_spreads_flows_over_queue_table() {
+fn hash_spreads_flows_across_queues() {
     let mut net = Net::new();
     let other = net.create_rq(RqContext { cqn: net.cqs[0], ..net.rq_context(4) });
     let rqtn = net.create_rqt(&[net.rqn, other]);

@@ -67,7 +67,7 @@ fn credits(link: &mut Link<'_>) -> Result<()> {
     let request = link.request(SendOp::Send, 0, 8);
     link.post(vec![request; 4])?;
     let only = link.expect("RC_SEND_ONLY", 1)?;
-    ensure!(only.ack_req, "{only:?} does not request an acknowledge");
+    ensure!(only.ack_req, "{only:?} does not request an acknowledgement");
     link.expect_silence()?;
     let ack = link.ack(1, TWO_CREDITS, 2);
     link.send(&ack)?;
@@ -106,7 +106,7 @@ fn sixteen_reads(link: &mut Link<'_>) -> Result<()> {
 }
 
 /// Checks that at most 256 packets are unacknowledged, and that the last of them requests an acknowledgement. The
-/// region is too small for a single message of that length, so two are sent.
+/// region is too small for a message of more than 256 packets, so two messages of 200 packets are sent.
 fn window(link: &mut Link<'_>) -> Result<()> {
     const WINDOW: usize = 256;
     const EACH: usize = 200;
@@ -126,7 +126,7 @@ fn window(link: &mut Link<'_>) -> Result<()> {
             seen += 1;
         }
         let last = packets.last().is_some_and(|packet| packet.ack_req);
-        ensure!(last, "the last of {} packets does not request an acknowledge", packets.len());
+        ensure!(last, "the last of {} packets does not request an acknowledgement", packets.len());
         let before = match acknowledged {
             128 => 0,
             384 => 128,
@@ -184,7 +184,7 @@ fn empty(link: &mut Link<'_>) -> Result<()> {
     link.expect_success().map(drop)
 }
 
-/// Checks payloads whose lengths are not multiples of four. The peer removes as many pad bytes as the pad count
+/// Checks payloads whose lengths are not multiples of four. The peer removes the number of pad bytes that the pad count
 /// specifies.
 fn odd(link: &mut Link<'_>) -> Result<()> {
     for (n, len) in (0..).zip([5, 6, 7]) {

@@ -39,7 +39,7 @@ impl RecvWqe {
         slot.first_chunk().map_or(0, successor)
     }
 
-    /// Returns a slot of `len` bytes, as a driver writes it. Data segments that do not fit are dropped.
+    /// Returns a slot of `len` bytes, as a driver would write it. Data segments that do not fit are dropped.
     pub fn emit(&self, len: usize) -> Vec<u8> {
         let mut next = NextSegment::default();
         next.link.address = self.successor;

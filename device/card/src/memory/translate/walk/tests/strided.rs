@@ -1,4 +1,4 @@
-//! Strided lists: a pattern of ranges that is repeated.
+//! Tests for strided lists, which repeat a pattern of ranges.
 
 use super::*;
 
@@ -70,7 +70,7 @@ fn accesses_outside_pattern_fail() {
     );
 }
 
-/// The ranges have more or fewer bytes than the header states for a repetition.
+/// The total length of the ranges differs from the repetition length that the header specifies.
 #[test]
 fn strided_header_sets_repetition_length() {
     let [low, high] = low_and_high();
