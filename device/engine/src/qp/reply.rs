@@ -35,7 +35,7 @@ enum Reply {
 
 const _: () = assert!(size_of::<Reply>() <= 48, "the table in `limits` gives the size of a reply");
 
-/// Whether a reply is the first one to its request.
+/// Whether a reply is the first to its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyKind {
     /// The request has just been executed.

@@ -1,5 +1,5 @@
-//! Tests settings made with `ethtool`: queues, hashing, rules, rings, moderation and offloads. Most cases verify a
-//! setting's effect by counting packets per queue.
+//! Tests settings made with `ethtool`: queues, hashing, rules, rings, moderation and offloads. The effect of steering
+//! settings is verified by counting the packets that each queue receives.
 
 use anyhow::{Context as _, Result, ensure};
 
