@@ -1,4 +1,4 @@
-//! Builds the agent that `guest-lab` embeds. It is linked statically, because a small guest has no libraries.
+//! Builds the agent that `guest-lab` embeds. The agent is linked statically, because a small guest has no libraries.
 //!
 //! The agent's target and flags differ from those of the current build. A separate cargo process therefore builds the
 //! agent in another target directory. To embed an agent that was built elsewhere, set `HCAD_AGENT` to its path.
@@ -30,7 +30,7 @@ fn build(output: &Path) -> Result<PathBuf, Box<dyn Error>> {
     for source in ["agent/src", "agent/Cargo.toml", "../Cargo.toml", "../Cargo.lock"] {
         println!("cargo::rerun-if-changed={source}");
     }
-    // Agents for all profiles share one target directory. It is next to the profiles' own directories.
+    // Agents for all profiles share one target directory, next to the profiles' own directories.
     let own = output.ancestors().find(|folder| folder.join(".cargo-lock").is_file());
     let all = own.and_then(Path::parent);
     let target_dir = all.unwrap_or(output).join("guest");

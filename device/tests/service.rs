@@ -15,7 +15,7 @@ use crate::common::{Daemon, configuration, hcactl_program, hcad, until, with_con
 use tempfile::TempDir;
 use vfio_user::Client;
 
-/// Receives the next message to the service manager.
+/// Receives the next message sent to the service manager.
 fn next_message(manager: &UnixDatagram) -> String {
     let mut message = [0; 256];
     let len = manager.recv(&mut message).unwrap();
@@ -76,7 +76,7 @@ fn passed(sockets: &[&UnixListener], arguments: &[&Path]) -> Command {
     command.args(["-c", program, env!("CARGO_BIN_EXE_hcad"), "--config"]).args(arguments);
     command.env_remove("RUST_LOG").env("LISTEN_FDS", sockets.len().to_string()).stderr(Stdio::piped());
     let sockets: Vec<_> = sockets.iter().map(|socket| socket.as_raw_fd()).collect();
-    // SAFETY: only fcntl and dup2 are called between fork and exec. Both calls are safe there.
+    // SAFETY: only fcntl and dup2 are called between fork and exec. Both are async-signal-safe.
     unsafe {
         command.pre_exec(move || {
             // Duplicate the sockets to high descriptors first, so that none is overwritten.
@@ -178,7 +178,7 @@ fn default_ring_is_in_runtime_directory() {
 }
 
 #[test]
-fn error_in_device_option_names_option() {
+fn device_option_error_mentions_option() {
     let run = |arguments: &[&str]| {
         let output = hcad().args(arguments).output().unwrap();
         String::from_utf8(output.stderr).unwrap()

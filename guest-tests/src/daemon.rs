@@ -59,7 +59,7 @@ impl Interface {
     }
 }
 
-/// Settings of one HCA.
+/// Settings for one HCA.
 #[derive(Clone, Debug)]
 pub struct HcaSpec {
     /// Name of the guest that uses the HCA.
@@ -81,7 +81,7 @@ pub struct HcaSpec {
     pub options: Value,
     /// Whether to write all frames to a capture file.
     pub capture: bool,
-    /// Whether to write the actions of driver and device to a trace file.
+    /// Whether to write the actions of the driver and the device to a trace file.
     pub trace: bool,
     /// Whether to write all inputs and outputs to a session record.
     pub record: bool,
@@ -108,7 +108,7 @@ pub enum Fabric {
     /// UDP datagrams between the HCAs' sockets.
     #[default]
     Udp,
-    /// Memory of one process, which serves all HCAs.
+    /// The memory of a single process that serves all HCAs.
     Local,
     /// Shared memory between all processes that use the same directory.
     Ring(PathBuf),
@@ -121,12 +121,12 @@ pub enum Fabric {
 pub struct Peer {
     /// UDP address on which the peer receives frames.
     pub addr: SocketAddr,
-    /// Whether the peer is the NIC of a guest. The NIC is connected only to this HCA, which forwards its frames.
+    /// Whether the peer is a guest's NIC. Such a NIC is connected only to this HCA, which forwards its frames.
     pub leaf: bool,
 }
 
 impl HcaSpec {
-    /// Returns settings for two HCAs, `a` and `b`, that use free UDP ports of the loopback interface.
+    /// Returns settings for two HCAs, `a` and `b`, that use free UDP ports on the loopback interface.
     ///
     /// # Errors
     /// Fails if no ports are free.
@@ -234,7 +234,7 @@ impl Daemon {
         Ok(Self { process, sockets, control, strict, capture: capture_of(first) })
     }
 
-    /// Runs `hcactl` with these arguments. Returns the answer, or null if the command has none.
+    /// Runs `hcactl` with these arguments. Returns its JSON output, or null if it prints nothing.
     ///
     /// # Errors
     /// Fails if the daemon rejects the command or has exited.
@@ -262,7 +262,7 @@ impl Daemon {
         self.sockets.first().map_or(Path::new(""), PathBuf::as_path)
     }
 
-    /// Returns the paths of the sockets to which VMMs connect, in the order of the HCAs.
+    /// Returns the paths of the sockets to which VMMs connect, in the same order as the HCAs.
     pub fn sockets(&self) -> &[PathBuf] {
         &self.sockets
     }
@@ -289,7 +289,7 @@ impl Daemon {
     /// Returns the number of times the driver has violated each strict rule. Rules that were not violated are omitted.
     ///
     /// # Errors
-    /// Fails if the daemon does not answer.
+    /// Fails if the daemon does not respond.
     pub async fn violations(&self) -> Result<BTreeMap<String, u64>> {
         self.control.violations().await
     }
@@ -297,7 +297,7 @@ impl Daemon {
     /// Returns the counter at a path in the output of `hcactl counters`, such as `/engine/drops/wrong_qkey`.
     ///
     /// # Errors
-    /// Fails if the counter does not exist, or if the daemon does not answer.
+    /// Fails if the counter does not exist, or if the daemon does not respond.
     pub async fn counter(&self, place: &str) -> Result<u64> {
         self.control.counter(place).await
     }

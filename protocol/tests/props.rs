@@ -61,7 +61,7 @@ fn bths() -> impl Strategy<Value = Bth> {
     )
 }
 
-/// Returns extension headers of `kind` with field values from the four random numbers.
+/// Returns extension headers of `kind`, with field values taken from the four random numbers.
 fn ext(kind: ExtKind, [a, b, c, d]: [u64; 4]) -> Ext {
     let low = |x: u64| u32::try_from(x & 0xffff_ffff).unwrap();
     let imm = Imm(low(a).to_be_bytes());

@@ -1,8 +1,7 @@
-//! Replays a device from a record, without a guest, a VMM or a network. The device's outputs are compared with
-//! the record.
+//! Replays a recorded session without a guest, a VMM or a network, and compares the device's outputs with the record.
 //!
-//! A replay runs a complete device, created from the record's header. The record replaces only the device's memory,
-//! client and fabric. A panic is a valid result, because a replay is often used to reproduce one.
+//! A replay runs a complete device, which is created from the record's header. The record replaces only the device's
+//! memory, client and fabric. A panic is a valid result, because a replay is often used to reproduce one.
 
 pub mod clock;
 #[cfg(any(test, feature = "testing"))]
@@ -29,7 +28,7 @@ use crate::vfio::server::{Device as _, Region};
 /// Result of a replay.
 #[derive(Debug)]
 pub struct Report {
-    /// Counters of the steps that were executed.
+    /// Counters for the steps that were executed.
     pub counts: Counts,
     pub outcome: Outcome,
     /// Outputs of the last step as text, if the log is enabled.
@@ -84,7 +83,7 @@ pub fn play<F: Frontend>(
     hca.set_record_sink(&RecordSink::playing(source.clone()));
     let source = || source.lock().unwrap_or_else(PoisonError::into_inner);
     let mut stopped = None;
-    // Counters and outputs before the step at which `observe` stopped the replay.
+    // Counters and outputs from before the step at which `observe` stopped the replay.
     let mut before_stop = None;
     let ran = panic::catch_unwind(AssertUnwindSafe(|| {
         loop {
@@ -165,7 +164,7 @@ fn step<F: Frontend>(hca: &mut Hca<F>, input: &Input<'_>) -> Option<()> {
     Some(())
 }
 
-/// Returns the region of an access, or `None` if the access is not entirely inside the region.
+/// Returns the region that an access targets, or `None` if the access is not entirely inside that region.
 fn inside<F: Frontend>(hca: &Hca<F>, region: u8, offset: u64, len: usize) -> Option<Region> {
     let region = Region::from_index(region.into())?;
     let room = hca.region_len(region).checked_sub(offset)?;

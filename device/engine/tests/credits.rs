@@ -1,4 +1,4 @@
-//! Tests end-to-end message level flow control (IBTA volume 1, section 9.7.7.2).
+//! Tests end-to-end (message-level) flow control (IBTA volume 1, section 9.7.7.2).
 
 use crate::common::*;
 use engine::SendOp;
@@ -74,8 +74,8 @@ fn message_beyond_credits_sends_one_probe() {
     pair.post(A, send(1, 300));
     pair.post(A, send(2, 300));
     assert_eq!(sent(&mut pair), ["SendFirst 0x101 256B", "SendLast 0x102 44B?", "SendFirst 0x103 256B?"]);
-    // The ACK completes the first message and grants a receive request to the second, even though the first packet of
-    // the second message has not been acknowledged yet.
+    // The ACK completes the first message and grants a credit for the second, even though the first packet of the
+    // second message has not been acknowledged yet.
     ack(&mut pair, 0x102, 1);
     assert_eq!(sent(&mut pair), ["SendLast 0x104 44B?"]);
 }
@@ -123,7 +123,7 @@ fn writes_reads_and_atomics_ignore_credits() {
 }
 
 #[test]
-fn rnr_nak_of_probe_delays_retry() {
+fn rnr_nak_for_probe_delays_retry() {
     let mut pair = pair_with_credits(0);
     pair.post(A, send(1, 300));
     assert_eq!(sent(&mut pair), ["SendFirst 0x101 256B?"]);

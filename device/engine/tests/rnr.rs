@@ -45,7 +45,7 @@ fn rnr_retry_sends_at_most_eight_packets() {
         assert_eq!((&*trace[0], &*trace[7]), ("A SendOnly 0x100 10B?", "A SendOnly 0x107 10B?"));
         assert_eq!(trace[8], "B Acknowledge 0x100 RNR12 msn0");
     }
-    // If these eight packets are lost, the timeout also resends only eight.
+    // If these eight packets are lost, the ACK timeout also resends only eight.
     pair.advance(WAIT);
     assert_eq!(pair.frames(A).len(), 8);
     pair.advance(TIMEOUT);
@@ -172,7 +172,7 @@ fn infinite_rnr_retries_never_fail() {
 /// Once an RNR NAK has started a wait, further RNR NAKs are ignored until a packet has been retransmitted. They are
 /// duplicates, or replies to packets that were sent before the wait.
 #[test]
-fn duplicate_rnr_nak_costs_no_retry() {
+fn duplicate_rnr_nak_consumes_no_retry() {
     let mut pair = Pair::with(|_, attrs| attrs.rnr_retry = RnrRetry::Limited(1));
     let answer = |pair: &mut Pair| {
         pair.inject(A, Operation::Acknowledge, Psn::new(0x100), aeth(Syndrome::RnrNak { timer: 12 }), b"");

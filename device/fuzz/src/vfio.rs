@@ -1,5 +1,5 @@
-//! Fuzzes the messages that a vfio-user client sends to the socket of a JingZhao HCA, with file descriptors of all
-//! kinds.
+//! Fuzzes the vfio-user messages that a client sends to a JingZhao HCA's socket, and the kinds of file descriptors that
+//! accompany them.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -25,7 +25,7 @@ use super::input::Input;
 const OPERATIONS: usize = 96;
 /// Maximum number of messages served before the client reads replies.
 const BUDGET: usize = 8;
-/// Maximum number of turns needed to complete all work of one operation.
+/// Maximum number of turns needed to complete all work for one operation.
 const TURNS: usize = 1000;
 
 /// Time limit for closing all descriptors. It expires only if one of them is left open.
@@ -33,7 +33,7 @@ const CLOSE_LIMIT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 const PAGE: u64 = 4096;
 const FILE_LEN: u64 = 8 * PAGE;
-/// Maximum number of DMA windows, and of files. Both are low, so that inputs reach them.
+/// Maximum number of DMA windows, and of files. Both are low so that fuzz inputs can reach them.
 const LIMITS: (usize, usize) = (8, 3);
 
 const HEADER: usize = 16;
@@ -227,7 +227,7 @@ impl Bench {
         self.client.send(VERSION, 0, payload, &[]);
     }
 
-    /// Serves until no work is left. If the client must be disconnected, replaces it with a new one.
+    /// Serves messages until no work is left. If the client must be disconnected, replaces it with a new one.
     fn settle(&mut self) {
         for _ in 0..TURNS {
             match self.turn() {
@@ -236,10 +236,10 @@ impl Bench {
                 Err(()) => return self.replace_client(),
             }
         }
-        panic!("the work must end");
+        panic!("the work of an operation must complete");
     }
 
-    /// Like `settle`, but ends even if replies are pending, because the last message may be incomplete.
+    /// Like `settle`, but accepts that replies are still pending, because the last message may be incomplete.
     fn settle_partly(&mut self) {
         while self.turn() == Ok(true) {}
     }
@@ -350,7 +350,7 @@ impl Client {
                 assert_eq!(
                     self.pending.pop_front().as_ref(),
                     header.first_chunk(),
-                    "replies must have the order of the requests"
+                    "replies must arrive in the order of their requests"
                 );
             }
             self.received.drain(..size);

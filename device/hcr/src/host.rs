@@ -13,11 +13,11 @@ use smallvec::SmallVec;
 
 use super::mtt::Mtt;
 
-/// Work queues and regions of a device between INIT_HCA and CLOSE_HCA.
+/// A device's work queues and memory regions, which exist between INIT_HCA and CLOSE_HCA.
 pub trait Queues {
     fn next_send(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<SendRequest>;
 
-    /// Fetches the next request from the receive queue or the SRQ of a QP.
+    /// Fetches the next request from a QP's receive queue or SRQ.
     fn next_recv(&mut self, qpn: Qpn, cx: &mut HostContext<'_>) -> Fetch<RecvRequest>;
 
     /// Like [`Queues::next_recv`], but the request will be flushed, so its scatter list is not used.

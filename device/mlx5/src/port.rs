@@ -31,7 +31,7 @@ const FCS_LEN: u16 = 4;
 
 #[derive(Debug)]
 pub enum PortState {
-    /// Management agents hold the state of an InfiniBand port.
+    /// The state of an InfiniBand port is kept by its management agents.
     InfiniBand,
     Ethernet(Box<EthernetPort>),
 }
@@ -60,8 +60,8 @@ impl PortState {
         }
     }
 
-    /// Returns whether packets with this source MAC were sent by the device itself. `own` is the MAC of the port. The
-    /// entries of a GID table can have other MACs, such as those of macvlan devices.
+    /// Returns whether packets with this source MAC were sent by the device itself. `own` is the port's MAC. Entries in
+    /// a GID table can have other MACs, such as those of macvlan devices.
     pub fn is_own_mac(&self, own: MacAddr, mac: MacAddr) -> bool {
         mac == own || self.ethernet().is_some_and(|port| port.gids.addresses().any(|of| of.mac == mac))
     }
@@ -82,9 +82,9 @@ pub struct EthernetPort {
     pub vport: NicVport,
     /// Frames that the network device sent and received.
     pub frames: FrameCounters,
-    /// Maximum frame length in bytes that the driver has set, at most [`MAX_MTU`].
+    /// Maximum frame length in bytes, as set by the driver; at most [`MAX_MTU`].
     pub mtu: u16,
-    /// Text of the register NODE_DESC.
+    /// Text in the NODE_DESC register.
     pub description: [u8; 64],
     /// Whether the driver has enabled the port with PAOS.
     pub enabled: bool,
@@ -112,12 +112,12 @@ impl EthernetPort {
         usize::from(self.mtu.saturating_sub(FCS_LEN))
     }
 
-    /// Returns true unless the driver has set the port or the vport down.
+    /// Returns true unless the driver has brought the port or the vport down.
     pub fn is_enabled(&self) -> bool {
         self.enabled && self.admin != AdminState::Down
     }
 
-    /// Makes the port receive RoCE packets to the addresses in the GID table, if RoCE is enabled.
+    /// Has the port receive RoCE packets that are sent to addresses in the GID table, if RoCE is enabled.
     pub fn publish_gids(&self, port: &mut FabricPort) {
         if self.vport.context().roce {
             port.set_roce_addresses(self.gids.addresses().collect());

@@ -1,11 +1,10 @@
 //! Objects of an initialised device: keys, translations, queues and QPs. INIT_HCA creates them and CLOSE_HCA removes
 //! them.
 //!
-//! Contexts are kept here instead of in ICM. The device reads only page table entries and doorbell records from the
-//! memory that software maps (section 4.1).
+//! Contexts are kept here rather than in ICM. From the memory that software maps, the device reads only page table
+//! entries and doorbell records (section 4.1).
 //!
-//! The table lists the maximum memory that a hostile guest can make these objects use. The engine documents its own
-//! memory.
+//! The table shows how much memory a hostile guest can make these objects use. The engine documents its own memory use.
 //!
 //! | object | size | maximum number | total |
 //! |---|---|---|---|
@@ -63,12 +62,12 @@ impl DeviceState {
         *self = Self::Open(Box::new(Resources::new(layout, icm)));
     }
 
-    /// Discards everything except ICM mappings (CLOSE_HCA).
+    /// Discards everything except the ICM mappings (CLOSE_HCA).
     pub fn close(&mut self) {
         *self = Self::Closed(std::mem::take(self.icm()));
     }
 
-    /// Returns the resources, or `None` unless the device is initialised.
+    /// Returns the resources, or `None` if the device is not initialised.
     pub fn resources(&self) -> Option<&Resources> {
         match self {
             Self::Closed(_) => None,
@@ -76,7 +75,7 @@ impl DeviceState {
         }
     }
 
-    /// Returns the resources, or `None` unless the device is initialised.
+    /// Returns the resources, or `None` if the device is not initialised.
     pub fn resources_mut(&mut self) -> Option<&mut Resources> {
         match self {
             Self::Closed(_) => None,
@@ -87,7 +86,7 @@ impl DeviceState {
     /// Maps ICM pages (MAP_ICM).
     ///
     /// # Errors
-    /// EXCEED_LIM if the page map would have too many runs.
+    /// EXCEED_LIM if the page map would then have too many runs.
     pub fn map_icm(&mut self, ranges: &[IcmRange]) -> Result<(), CmdError> {
         self.icm().map(ranges)
     }
@@ -95,7 +94,7 @@ impl DeviceState {
     /// Unmaps ICM pages (UNMAP_ICM), and discards the MTT entries read from them.
     ///
     /// # Errors
-    /// EXCEED_LIM if the page map would have too many runs.
+    /// EXCEED_LIM if the page map would then have too many runs.
     pub fn unmap_icm(&mut self, pages: RangeInclusive<u64>) -> Result<(), CmdError> {
         self.icm().unmap(pages.clone())?;
         if let Some(resources) = self.resources_mut() {

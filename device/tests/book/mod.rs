@@ -30,7 +30,10 @@ fn is_current(page: &str, text: &str) {
         fs::write(&path, text).unwrap();
     }
     let stored = fs::read_to_string(&path).unwrap_or_default();
-    assert!(stored == text, "{page} is stale: HCAD_UPDATE_BOOK=1 cargo test -p device --test main book::");
+    assert!(
+        stored == text,
+        "{page} is stale; run HCAD_UPDATE_BOOK=1 cargo test -p device --test main book::"
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! A hostile ConnectX driver whose requests read as many key list entries as a single access may read.
+//! A hostile ConnectX driver. Each of its requests reads as many key list entries as the limit on a single access
+//! permits.
 //!
-//! The entries of the outer list refer alternately to the last and the first byte of the inner list. Each access to the
+//! The entries of the outer list alternate between the last and the first byte of the inner list. Each access to the
 //! last byte searches the whole inner list.
 
 use std::path::Path as FilePath;
@@ -42,12 +43,12 @@ const LOG_CQES: u8 = 6;
 const LOG_BLOCKS: u8 = 5;
 
 const NONE: NoArguments = NoArguments { op_mod: 0 };
-/// Number of entries of the inner list. Each entry is one byte of the data page.
+/// Number of entries in the inner list. Each entry covers one byte of the data page.
 const INNER: u32 = 2048;
-/// Length of a request, and number of entries of the outer list. Searching the inner list for every second byte stays
-/// below the limit of one access.
+/// Length of a request, and number of entries in the outer list. A request searches the inner list once for every two
+/// bytes, which stays within the limit on a single access.
 const LEN: u32 = 1000;
-/// Number of requests that are posted at once.
+/// Number of requests in a batch.
 const REQUESTS: u32 = 4;
 
 fn mkey(pd: Pdn, mode: AccessMode) -> MkeyContext {
@@ -60,13 +61,13 @@ fn wqe(opcode: Opcode, operation: Operation<'_>) -> SendWqe<'_> {
     SendWqe { control, opcode, xrc_srqn: None, operation, data: smallvec![] }
 }
 
-/// A driver with a QP that is connected to itself.
+/// A driver whose QP is connected to itself.
 pub(super) struct LongLists {
     driver: Driver<Vmm>,
     uar: UarIndex,
     qpn: Qpn,
     pd: Pdn,
-    /// A key of the data region.
+    /// Key of the data region.
     key: u32,
     /// The key that requests use.
     outer: u32,
@@ -144,7 +145,7 @@ impl LongLists {
         hostile
     }
 
-    /// Creates a key whose list consists of single bytes of another key.
+    /// Creates a key whose list entries each refer to one byte of another key.
     fn create_list(&mut self, target: u32, bytes: impl Iterator<Item = u64>) -> u32 {
         let klm = |va| Klm { byte_count: 1, key: target, va: Va::new(va) }.emit();
         let list: Vec<u8> = bytes.flat_map(klm).collect();

@@ -20,16 +20,16 @@ use crate::scale::wanted;
 
 /// Numbers of HCAs to measure. The first is the reference for the others.
 const HCAS: [usize; 3] = [2, 8, MOST];
-/// Largest number of HCAs. With this number, idle daemons are measured as well.
+/// Largest number of HCAs. Idle daemons are measured only with this many HCAs.
 const MOST: usize = 64;
-/// Number of messages in a run, across all HCAs.
+/// Number of messages per run, across all HCAs.
 const MESSAGES: u32 = 100_000;
 const RINGS: Rings = Rings { log_slots: 7, log_slot_bytes: 7 };
 const DEPTH: u32 = 64;
 /// Duration for which idle daemons are measured.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// How HCAs are distributed over processes.
+/// How HCAs are distributed across processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Processes {
     /// One daemon runs all devices.
@@ -79,7 +79,7 @@ pub(crate) fn measure(cli: &Cli, wire: Wire, figures: &mut Figures) -> Result<()
     Ok(())
 }
 
-/// HCAs that each have a queue pair to the next HCA and one to the previous HCA.
+/// HCAs that are connected in a cycle: each has one queue pair to the next HCA and one to the previous HCA.
 struct Network {
     members: Vec<Member>,
     daemons: Vec<Arc<Daemon>>,
@@ -145,7 +145,7 @@ impl Network {
         Ok([1e9 / nanos_each(elapsed, messages), nanos_each(device, messages)])
     }
 
-    /// Makes each HCA send `count` messages to the next HCA.
+    /// Has each HCA send `count` messages to the next HCA.
     fn exchange(&mut self, count: u32) -> Result<()> {
         thread::scope(|scope| {
             let spawn = |member| scope.spawn(move || exchange(member, count));
@@ -157,7 +157,7 @@ impl Network {
         })
     }
 
-    /// Returns the total CPU usage of all idle daemons, in percent of one CPU.
+    /// Returns the total CPU usage of all idle daemons, as a percentage of one CPU.
     fn idle(&self) -> Result<f64> {
         // Wait until the daemons have finished processing the last messages.
         thread::sleep(WATCH);

@@ -20,7 +20,7 @@ const FONT: &str = "sans-serif";
 struct Line {
     title: String,
     color: RGBColor,
-    /// Whether the line shows hcad rather than a reference. Only lines of hcad have markers.
+    /// Whether the line shows hcad rather than a reference. Only hcad's lines have markers.
     ours: bool,
     points: Vec<(f64, f64)>,
 }
@@ -178,7 +178,7 @@ fn label_size(bytes: f64) -> String {
     size(bytes.max(0.0) as u64)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a place in a picture")]
+#[expect(clippy::cast_precision_loss, reason = "a position in a chart")]
 const fn number(value: u64) -> f64 {
     value as f64
 }
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(
             std::fs::read_dir(folder.path()).unwrap().count(),
             0,
-            "no chart is drawn without figures of hcad"
+            "no chart is drawn without figures for hcad"
         );
         let figures = figures(&[
             ("udp_64b_rate", 5e6),

@@ -1,4 +1,4 @@
-//! The device tests of rdma-core. Debian's binary packages omit them, so they come from the source package.
+//! rdma-core's device tests. Debian's binary packages omit them, so they come from the source package.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -52,7 +52,7 @@ impl Switch {
         Ok(Self { ends, _tasks: tasks })
     }
 
-    /// Returns the UDP addresses to which the NICs must send their frames, in the order of the NICs.
+    /// Returns the UDP addresses to which the NICs must send their frames, in the same order as the NICs.
     pub(super) fn ends(&self) -> &[SocketAddr] {
         &self.ends
     }

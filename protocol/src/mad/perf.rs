@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 use super::Mad;
 use super::field::attribute;
 
-/// Attribute IDs of performance management.
+/// Performance management attribute IDs.
 pub mod attribute {
     #![expect(missing_docs, reason = "the names are the specification's (section 16.1.3)")]
 

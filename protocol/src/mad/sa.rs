@@ -19,7 +19,7 @@ pub const SA_HEADER_LEN: usize = 20;
 /// Class version that this crate supports.
 pub const CLASS_VERSION: u8 = 2;
 
-/// Attribute IDs of subnet administration.
+/// Subnet administration attribute IDs.
 pub mod attribute {
     #![expect(missing_docs, reason = "the names are the specification's (section 15.2.5)")]
 

@@ -9,13 +9,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 use super::{Header, Mad};
 use crate::ids::Lid;
 
-/// Length of a subnet management attribute in bytes.
+/// Length in bytes of a subnet management attribute.
 pub const DATA_LEN: usize = 64;
 
 /// Maximum number of hops in a directed route.
 pub const MAX_HOPS: u8 = 63;
 
-/// Attribute IDs of subnet management.
+/// Subnet management attribute IDs.
 pub mod attribute {
     #![expect(missing_docs, reason = "the names are the specification's (section 14.2.5)")]
 
@@ -90,12 +90,12 @@ impl Smp {
         self.header = header.emit();
     }
 
-    /// Returns the M_Key of the packet.
+    /// Returns the packet's M_Key.
     pub fn m_key(&self) -> u64 {
         self.m_key.get()
     }
 
-    /// Sets the M_Key of the packet.
+    /// Sets the packet's M_Key.
     pub fn set_m_key(&mut self, key: u64) {
         self.m_key = key.into();
     }

@@ -31,7 +31,7 @@ impl Monitor {
         }
     }
 
-    /// If a trace is running, calls `write` with it.
+    /// If a trace is running, passes it to `write`.
     #[inline]
     pub fn write_trace(&mut self, write: impl FnOnce(&mut Trace)) {
         if let Some(trace) = self.trace() {

@@ -16,7 +16,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Stores the length of the batch before the fabric gets access to it.
+    /// Stores the current length of the batch. To be called before the fabric is given access to the batch.
     pub(super) fn note_len(&mut self, batch: &TxBatch) {
         self.shared.get_or_insert(batch.len());
     }
@@ -58,7 +58,7 @@ impl<F: Frontend> Hca<F> {
         sink.step(self.now.as_nanos(), input);
     }
 
-    /// Records the outputs of a turn.
+    /// Records the outputs of one turn of the event loop.
     pub(super) fn record_drained(&mut self, left: WorkLeft) {
         let Some(sink) = &self.sink else { return };
         self.outbound.iter().skip(self.outgoing.recorded).for_each(|(_, frame)| sink.frame(frame));

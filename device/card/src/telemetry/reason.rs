@@ -17,7 +17,7 @@ macro_rules! reasons {
         }
 
         impl $all {
-            /// All reasons, in the order of their declaration.
+            /// All reasons, in declaration order.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$reason,)+];
 
             pub const fn name(self) -> &'static str {
@@ -43,11 +43,10 @@ reasons! {
         ForeignSource "foreign_source",
         /// The frame belongs to a VLAN. This port is not a member of any VLAN.
         Vlan "vlan",
-        /// The source is the MAC of this port. Either the fabric returned a multicast frame to its sender, or another
+        /// The source is this port's MAC. Either the fabric returned a multicast frame to its sender, or another
         /// station uses the same MAC.
         Reflected "reflected",
-        /// The destination is the MAC of this port, but the destination IP address is not an address of this
-        /// port.
+        /// The destination is this port's MAC, but the destination IP address is not one of this port's addresses.
         OtherIp "other_ip",
         /// The port does not support the protocol.
         Protocol "protocol",
@@ -65,7 +64,7 @@ reasons! {
         OverRate "over_rate",
         /// The link is down.
         LinkDown "link_down",
-        /// The frame came from the wire while the port was in loopback.
+        /// The frame came from the wire while the port was in loopback mode.
         Loopback "loopback",
     }
 }
@@ -74,7 +73,8 @@ reasons! {
 /// reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IgnoreReason {
-    /// Short stable name. It is unique among the reasons of the interface, [`DropReason`] and [`FrameReason`].
+    /// Short stable name. It is unique among the interface's own reasons and those in [`DropReason`] and
+    /// [`FrameReason`].
     pub name: &'static str,
     /// Severity, which selects the log level.
     pub severity: Severity,
@@ -95,11 +95,11 @@ impl IgnoreReason {
 /// Why an operation, packet or frame was ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Reason of the device interface.
+    /// Reason given by the device interface.
     Interface(IgnoreReason),
-    /// Reason of the transport, for a packet.
+    /// Reason given by the transport, for a packet.
     Packet(DropReason),
-    /// Reason of the port, for a frame.
+    /// Reason given by the port, for a frame.
     Frame(FrameReason),
 }
 
@@ -110,12 +110,12 @@ pub enum Severity {
     GuestBug,
     /// An access was denied.
     Denied,
-    /// Expected during normal operation, on a wire that loses frames or is shared.
+    /// Expected during normal operation, because the wire is shared or loses frames.
     Expected,
 }
 
 impl Reason {
-    /// Returns the stable name of the reason, which is unique among all reasons of a device.
+    /// Returns the reason's stable name, which is unique among all of a device's reasons.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Interface(reason) => reason.name,

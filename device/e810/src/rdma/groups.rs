@@ -25,7 +25,7 @@ pub(in super::super) struct Groups {
     /// Group indices are below this number. No index is in both tables, so this number also limits their total size.
     max_groups: u32,
     groups: BTreeMap<u16, Group>,
-    /// Contents of groups that were modified before their creation, see [`modify`](Self::modify).
+    /// Contents of groups that were modified before their creation; see [`modify`](Self::modify).
     modified: BTreeMap<u16, Group>,
 }
 
@@ -66,7 +66,7 @@ impl Groups {
         self.groups.len()
     }
 
-    /// Returns the rows of groups, starting at index `from`.
+    /// Returns snapshot rows for the groups with index `from` and above.
     pub(super) fn rows(&self, from: u32) -> impl Iterator<Item = (u32, GroupRow)> {
         let groups = u16::try_from(from).into_iter().flat_map(|from| self.groups.range(from..));
         groups.map(|(number, Group { address, vlan, members, .. })| {

@@ -1,5 +1,5 @@
-//! Writes incoming SENDs and WRITEs of a connection to memory, packet by packet. The responder (RC, XRC) or receiver
-//! (UC, UD) decides what an error means for the QP.
+//! Executes the SENDs and WRITEs received on a connection, packet by packet, by writing their data to memory. The
+//! responder (RC, XRC) or receiver (UC, UD) decides what an error means for the QP.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.7.4 and 9.8.2.2 (validation of requests), 9.4 (operations).
@@ -53,7 +53,7 @@ pub(crate) enum RequestError {
     Scatter(AccessError),
     /// The memory access of a WRITE was denied.
     NoAccess(AccessError),
-    /// A SEND with invalidate named a key that it may not invalidate. The data of the SEND has been written.
+    /// A SEND with invalidate named a key that it may not invalidate. The SEND's data has been written.
     Invalidate(AccessError),
 }
 
@@ -78,7 +78,7 @@ impl RequestError {
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     message: Option<Message>,
-    /// Receive request fetched for the current message and not yet completed.
+    /// Receive request that has been fetched for the current message but not yet completed.
     recv: Option<RecvRequest>,
     /// SRQ that the current message names (XRC).
     srqn: Option<Srqn>,
@@ -95,7 +95,7 @@ impl Inbound {
         self.is_open() && self.srqn != srqn
     }
 
-    /// Returns the number of bytes received of the message in progress, if any.
+    /// Returns the number of bytes received so far for the message in progress, if any.
     pub(crate) fn received(&self) -> Option<u64> {
         self.message.map(|message| match message {
             Message::Send { received } => received,
@@ -103,7 +103,7 @@ impl Inbound {
         })
     }
 
-    /// Abandons the incomplete message. Its receive request is used for the next message.
+    /// Abandons the incomplete message. Its receive request is reused for the next message.
     pub(crate) fn abandon(&mut self) {
         self.message = None;
     }
@@ -216,8 +216,8 @@ impl Inbound {
         }
         let (initiator, key) = (on.initiator, rkey.as_lkey());
         // Check the whole range at the first packet, so that an invalid WRITE changes no memory. The host checks the
-        // range of each packet again, so a message of one packet needs no other check. With immediate data, the check
-        // must come before the receive request is fetched.
+        // range of each packet again, so a single-packet message needs no separate check. With immediate data, the
+        // check must come before the receive request is fetched.
         if begins && len > 0 && (!ends || operation.has_imm()) {
             ctx.host
                 .check(initiator, key, va, u64::from(len), Access::RemoteWrite)
@@ -257,7 +257,7 @@ impl Inbound {
         self.recv.as_ref().ok_or(RequestError::NotReady)
     }
 
-    /// Completes the receive request of a message of `byte_len` bytes.
+    /// Completes the receive request of the current message, which is `byte_len` bytes long.
     pub(crate) fn deliver<H: Host>(
         &mut self,
         core: &Core,

@@ -1,14 +1,14 @@
-//! Replies of a responder: acknowledgements, READ responses and atomic results, in request order.
+//! A responder's replies: acknowledgements, READ responses and atomic results, in request order.
 //!
 //! Each packet of a READ response is built when it is sent, from the memory contents at that time. Consecutive
 //! acknowledgements coalesce into the newest, which covers the older ones.
 //!
 //! A peer cannot use the responder to amplify traffic:
 //!
-//! - Replies go to the address of the connection, never to an address taken from a packet.
+//! - Replies go to the connection's address, never to an address taken from a packet.
 //! - A request packet causes at most one acknowledgement, NAK or atomic result: 62 bytes over IPv4, 70 with a result.
 //! - The responses to a READ carry only the requested bytes, and are sent only if the key permits the access. If a READ
-//!   is repeated while it is being answered, its responses restart instead of being sent twice.
+//!   is repeated while its responses are being sent, they restart instead of being sent twice.
 //! - Datagrams cause no reply, and neither do packets that no QP accepts.
 //!
 //! # Spec
@@ -35,12 +35,12 @@ enum Reply {
 
 const _: () = assert!(size_of::<Reply>() <= 48, "the table in `limits` gives the size of a reply");
 
-/// Whether a reply answers a request for the first time.
+/// Whether a reply is the first to its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyKind {
     /// The request has just been executed.
     Original,
-    /// The request is a duplicate, to which a reply has been sent before.
+    /// The request is a duplicate of one that has already been answered.
     Duplicate,
 }
 
@@ -55,8 +55,8 @@ struct ReadReply {
     next: u32,
     /// Number of response packets.
     packets: u32,
-    /// Index of the first response packet to send; greater than 0 if the peer has repeated the READ from a later
-    /// packet.
+    /// Index of the first response packet to send; greater than 0 if the peer has repeated the READ starting from a
+    /// later packet.
     begin: u32,
     msn: Msn,
     /// Protection domain of the SRQ named by the request (XRC).
@@ -102,8 +102,9 @@ impl Replies {
         self.queue.len() < self.limit(limits::PENDING_REPLIES)
     }
 
-    /// Returns the number of READs and atomics executed but not yet answered. Duplicates do not count. If they did, a
-    /// late copy of a request could cause a new request to be rejected although the peer stays within its limit.
+    /// Returns the number of READs and atomics that have been executed but not yet answered. Duplicates do not count.
+    /// If they did, a late copy of a request could cause a new request to be rejected even though the peer is within
+    /// its limit.
     pub(crate) fn unanswered(&self) -> usize {
         let first = |reply: &&Reply| match reply {
             Reply::Acknowledge { .. } => false,
@@ -177,8 +178,8 @@ impl Replies {
         }));
     }
 
-    /// Restarts the responses to the pending READ that covers `psn`, beginning with a FIRST or ONLY packet at this PSN.
-    /// Changes nothing if the responses have not reached this PSN yet. Returns false if no pending READ covers `psn`.
+    /// Restarts the responses to the pending READ that covers `psn`, beginning with a FIRST or ONLY packet at that PSN.
+    /// Changes nothing if the responses have not reached that PSN yet. Returns false if no pending READ covers `psn`.
     pub(crate) fn rewind_read(&mut self, psn: Psn) -> bool {
         for reply in &mut self.queue {
             if let Reply::Read(read) = reply {
@@ -266,7 +267,7 @@ impl Replies {
                     reason: why,
                     cause: Some(reason),
                 };
-                // A duplicate never causes a NAK, because it could be forged or a late copy.
+                // A duplicate never causes a NAK, because it may be forged or a late copy.
                 if kind == ReplyKind::Duplicate {
                     ctx.drop_packet(&drop(DropReason::StaleDuplicate));
                     self.queue.pop_front();

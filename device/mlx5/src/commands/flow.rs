@@ -25,7 +25,7 @@ use crate::steering::fields::Fields;
 use crate::steering::rule::{Parts, Rule};
 use crate::steering::table::Group;
 
-/// Accepts only NIC receive tables. No capability bit announces any other table type.
+/// Accepts only NIC receive tables. The device advertises no other table type in its capabilities.
 fn check_type(table_type: u8) -> Result<(), Rejection> {
     match TableType::from_code(table_type) {
         Some(TableType::NicReceive) => Ok(()),

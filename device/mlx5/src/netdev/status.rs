@@ -1,10 +1,10 @@
-//! State and activity of an SQ or RQ, as an operator sees them.
+//! State and activity of an SQ or RQ, as shown to an operator.
 
 use protocol::hca::mlx5::sq::WorkQueueState;
 use protocol::hca::mlx5::syndrome::Syndrome;
 use serde::Serialize;
 
-/// Frames of a queue since its creation. Bytes do not include the frame check sequence.
+/// Counts of the frames that a queue has handled since its creation. `bytes` excludes the frame check sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
     pub frames: u64,
@@ -22,7 +22,7 @@ impl QueueCounters {
 /// Work request that moved a queue to the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedAt {
-    /// Counter of the WQE, as in its CQE.
+    /// WQE counter, as reported in the CQE.
     pub index: u16,
     pub syndrome: Syndrome,
 }
@@ -38,9 +38,9 @@ pub enum QueueStatus {
     Busy,
     /// The last frame for the RQ was dropped, because no receive was posted.
     NoReceive,
-    /// In the error state, in which work requests complete with an error.
+    /// In the error state; work requests complete with an error.
     Flushing,
-    /// In the error state, in which work requests do not complete.
+    /// In the error state; work requests do not complete.
     Stopped,
 }
 

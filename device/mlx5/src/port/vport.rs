@@ -20,7 +20,7 @@ type ListEntry = [u8; LIST_ENTRY_LEN];
 /// NIC vport context and its lists, which have at most 128 entries of eight bytes each.
 #[derive(Debug)]
 pub struct NicVport {
-    /// Context without the fields of a list.
+    /// Context, without the fields that describe a list.
     context: NicVportContext,
     unicast: Vec<ListEntry>,
     multicast: Vec<ListEntry>,
@@ -28,7 +28,7 @@ pub struct NicVport {
 }
 
 impl NicVport {
-    /// Creates the context after power-on of a port with this MAC.
+    /// Creates the context that a port with this MAC has after power-on.
     pub fn new(mac: MacAddr) -> Self {
         let guid = Identity { mac, ..Identity::from_lid(Lid::default()) }.guid();
         let context = NicVportContext {
@@ -62,10 +62,10 @@ impl NicVport {
         Some(MacAddr(*mac)).filter(|mac| !mac.is_multicast() && *mac != MacAddr::default())
     }
 
-    /// Returns the list of this type, and the context with the type and the length of the list.
+    /// Returns the list of this type, and the context with the list's type and length filled in.
     ///
     /// # Errors
-    /// Fails if the type of the list is unknown.
+    /// Fails if the list type is unknown.
     pub fn query(&self, list_type: u8) -> Result<(NicVportContext, &[u8]), Rejection> {
         let list = match ListType::from_code(list_type) {
             Some(ListType::Unicast) => &self.unicast,
@@ -80,7 +80,7 @@ impl NicVport {
     /// Changes the selected fields.
     ///
     /// # Errors
-    /// Fails if the type of the list is unknown, or if the list is too long or incomplete.
+    /// Fails if the list type is unknown, or if the list is too long or incomplete.
     pub fn modify(&mut self, modify: &ModifyNicVport, list: &[u8]) -> Result<(), Rejection> {
         let fields = VportFields::from_bits_retain(modify.fields);
         let (old, new) = (self.context, modify.context);

@@ -53,7 +53,7 @@ pub struct Entry {
 }
 
 impl Table {
-    /// Creates an empty table. `miss` is the table to which the miss action of the context refers.
+    /// Creates an empty table. `miss` is the table to which the context's miss action refers.
     ///
     /// # Errors
     /// Fails if the table is too large.
@@ -140,7 +140,8 @@ impl Table {
         self.groups.get_mut(at).filter(|group| group.contains(index))
     }
 
-    /// Sets an entry, whose index must be in the range of a group. Returns the rule of the entry that it replaces.
+    /// Sets an entry, whose index must be in the range of a group. Returns the rule of the entry that was replaced, if
+    /// any.
     pub(super) fn set(&mut self, index: u32, value: &Fields, rule: Rule) -> Option<Rule> {
         self.group_at_mut(index)?.set(index, value, rule)
     }
@@ -194,7 +195,7 @@ impl Table {
 }
 
 impl Group {
-    /// Creates a group without a number and without entries.
+    /// Creates an empty group that has no ID yet.
     ///
     /// # Errors
     /// Fails if the mask selects fields that the device does not evaluate.

@@ -1,4 +1,4 @@
-//! One running command: its process and threads, and the handling of frames from the host.
+//! A running command: its process, its threads, and the handling of frames from the host.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,25 +21,25 @@ use crate::wire::exec::{INPUT_WINDOW, Start, StartError, StartErrorKind, ToGuest
 
 /// Default working directory of commands, used if it exists.
 const HOME: &str = "/root";
-/// How long to wait for an input or output to become ready after the command has exited. A child process may still have
-/// the file open.
+/// How long to wait for an input or output to become ready after the command has exited. A child of the command may
+/// still have the file open.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 /// Time between SIGHUP and SIGKILL.
 const KILL_DELAY: Duration = Duration::from_secs(2);
-/// Size of a read from an output, in bytes.
+/// Maximum size of a single read of the command's output, in bytes.
 const CHUNK: usize = 32 << 10;
 
 /// The command that is running on a port.
 pub(super) struct Running {
     command: Arc<Group>,
-    /// Sender of the command's input. Dropped when the input ends.
+    /// Sends input to the thread that writes it to the command. Dropped when the input ends.
     input: Option<Sender<Vec<u8>>>,
     waiting: Arc<Mutex<usize>>,
     terminal: Option<Terminal>,
 }
 
 impl Running {
-    /// Starts the command. Threads then send its output and exit status to the host.
+    /// Starts the command, and the threads that send its output and exit status to the host.
     ///
     /// # Errors
     /// Fails if the command cannot be started.
@@ -170,7 +170,7 @@ fn prepare(start: &Start) -> Result<(Command, Option<(Terminal, OwnedFd)>)> {
     Ok((command, terminal))
 }
 
-/// Classifies an error of fork(2) or execve(2).
+/// Classifies an error from fork(2) or execve(2).
 fn kind_of(error: &io::Error) -> StartErrorKind {
     match error.raw_os_error() {
         Some(libc::ENOENT) => StartErrorKind::NotFound,
@@ -204,8 +204,8 @@ fn as_user(command: &mut Command, user: &User) {
     // The user ID is changed last, because the new user may lack permission for the other changes.
     unsafe {
         command.pre_exec(move || {
-            // Give the streams to the user. If they are pipes that belong to another user, the command cannot open
-            // /dev/stdout. For other kinds of files, this is not needed.
+            // Make the user the owner of the streams. If they are pipes that belong to another user, the command cannot
+            // open /dev/stdout. Other kinds of files do not need this, so errors are ignored.
             for stream in 0..=2 {
                 libc::fchown(stream, uid, gid);
             }
@@ -242,7 +242,7 @@ impl Group {
     }
 
     fn wait(&self, end: &OwnedFd) -> ExitStatus {
-        // Signals need the lock, and `Child::wait` would hold it. First wait without the lock until the child has
+        // Sending a signal takes the lock, which `Child::wait` would hold. So wait without the lock until the child has
         // exited.
         let _ = wait_for(&[(end.as_fd(), libc::POLLIN)], None);
         let status = lock(&self.0).take().map(|mut child| child.wait());
@@ -257,7 +257,8 @@ impl Group {
     }
 }
 
-/// Forwards an output of the command until it is closed, or until the command has exited and no more output arrives.
+/// Forwards one of the command's outputs until it is closed, or until the command has exited and no more output
+/// arrives.
 fn output(
     host: &Host,
     source: Option<File>,

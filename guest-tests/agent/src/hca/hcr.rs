@@ -162,7 +162,7 @@ const fn high(value: u64) -> u32 {
     (value >> 32) as u32
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the low half is what is asked for")]
+#[expect(clippy::cast_possible_truncation, reason = "only the low half is requested")]
 const fn low(value: u64) -> u32 {
     value as u32
 }

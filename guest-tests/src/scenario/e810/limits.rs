@@ -16,14 +16,14 @@ use crate::tools;
 
 /// The program that registers memory regions.
 const PROGRAM: &str = include_str!("../../../guest/registrations.py");
-/// Number of CPUs in the client, which is also the number of I/O queues per controller.
+/// Number of CPUs in the client guest, which is also the number of I/O queues per controller.
 const CPUS: u32 = 8;
 const CONTROLLERS: u32 = 4;
 const NEIGHBOURS: u64 = 1000;
 /// Number of memory regions. They all cover the same buffer, because their total size exceeds the guest's memory.
 const REGIONS: u32 = 128;
 const REGION_MIB: u32 = 128;
-/// Size of each disk's content in MiB.
+/// Size of the content written to each disk, in MiB.
 const CONTENT_MIB: u32 = 2;
 /// Time limit for each step.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -118,8 +118,7 @@ async fn neighbours(client: &mut Station) -> Result<()> {
     }
 }
 
-/// Runs NVMe while all regions are registered, so that NVMe uses the last entries of the page list and the last
-/// neighbour.
+/// Runs NVMe while all regions are registered, so that NVMe uses the last page-list entries and the last neighbour.
 async fn everything(pair: &mut Pair) -> Result<()> {
     let [length, count] = [(u64::from(REGION_MIB) << 20).to_string(), REGIONS.to_string()];
     let argv = ["python3", "-u", "-c", PROGRAM, DEVICE, &length, &count].map(str::to_owned).to_vec();

@@ -56,8 +56,8 @@ pub(in super::super) async fn run(lab: &Lab, report: &mut Report, hca: Device, e
     for &(pair, client, server, few) in pairs {
         for network in Network::ALL {
             for program in programs(extent, network, few) {
-                // Skip programs in which soft-RoCE sends to a group. It reports that it sent 200 datagrams, but only
-                // three reach the fabric.
+                // Skip programs in which soft-RoCE sends to a multicast group. It reports that it sent 200 datagrams,
+                // but only three reach the fabric.
                 if client == Side::C && program.is_of_group() {
                     continue;
                 }

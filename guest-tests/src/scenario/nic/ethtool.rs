@@ -1,5 +1,5 @@
-//! Settings that `ethtool` changes: queues, hashing, rules, rings, moderation and offloads. Counted traffic shows their
-//! effect.
+//! Tests settings made with `ethtool`: queues, hashing, rules, rings, moderation and offloads. The effect of steering
+//! settings is verified by counting the packets that each queue receives.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -9,7 +9,7 @@ use super::ping;
 use super::station::{Station, carrier};
 use super::streams::{Amount, Protocol, Streams};
 
-/// Offloads to disable, each with the name of its case. The kernel does the work of a disabled offload.
+/// Offloads to disable, each with the name of its case. When an offload is disabled, the kernel does the work instead.
 pub(super) const OFFLOADS: &[(&str, &str)] = &[
     ("rx", "no receive checksums"),
     ("tx", "no transmit checksums"),
@@ -23,15 +23,15 @@ pub(super) const OFFLOADS: &[(&str, &str)] = &[
     ("rx-vlan-filter", "no VLAN filter"),
 ];
 
-/// Tests of `ethtool -t` that must pass.
+/// Self-tests in `ethtool -t` that must pass.
 const SELF_TESTS: &[&str] = &["Link Test", "Speed Test", "Health Test", "Loopback Test"];
 
 /// Number of flows, and number of datagrams per flow.
 const FLOWS: u32 = 64;
 const DATAGRAMS: u32 = 8;
-/// Maximum number of other packets, such as pings, while the flows are counted.
+/// Maximum number of other packets, such as pings, that may arrive while the flows are counted.
 const OTHERS: u64 = 64;
-/// UDP ports of the rules.
+/// UDP ports that the rules match.
 const STEERED: u32 = 7777;
 const DROPPED: u32 = 7778;
 
@@ -43,7 +43,7 @@ enum Reach {
     None,
 }
 
-/// Runs all self-tests of the driver.
+/// Runs all of the driver's self-tests.
 pub(super) async fn self_test(station: &mut Station) -> Result<()> {
     let device = station.device.clone();
     let text = station.sh(&format!("ethtool -t {device}")).await?;
@@ -56,7 +56,7 @@ pub(super) async fn self_test(station: &mut Station) -> Result<()> {
     carrier(&mut station.vm, &device, true).await
 }
 
-/// Checks traffic in both directions while an offload of guest `b` is disabled.
+/// Checks traffic in both directions while an offload is disabled in guest `b`.
 pub(super) async fn without(a: &mut Station, b: &mut Station, feature: &str) -> Result<()> {
     set(b, &format!("-K {{}} {feature} off")).await?;
     let result = async {
@@ -68,7 +68,7 @@ pub(super) async fn without(a: &mut Station, b: &mut Station, feature: &str) -> 
     result
 }
 
-/// Checks rules that steer a UDP port to a queue, and a rule that drops a port.
+/// Checks rules that steer traffic for a UDP port to a queue, and a rule that drops traffic for a port.
 pub(super) async fn rules(a: &mut Station, b: &mut Station) -> Result<()> {
     for queue in [1, 0] {
         let rule = add_rule(b, &format!("flow-type udp4 dst-port {STEERED} action {queue}")).await?;
@@ -98,7 +98,7 @@ async fn remove_rule(station: &mut Station, number: u32) -> Result<()> {
     set(station, &format!("-N {{}} delete {number}")).await.map(drop)
 }
 
-/// Checks that flows between two hosts use one queue if only their addresses are hashed.
+/// Checks that all flows between two hosts use the same queue if only their addresses are hashed.
 pub(super) async fn hash_fields(a: &mut Station, b: &mut Station) -> Result<()> {
     set(b, "-N {} rx-flow-hash udp4 sd").await?;
     let before = by_queue(b).await?;
@@ -193,7 +193,7 @@ async fn streams(a: &mut Station, b: &mut Station) -> Result<()> {
     Streams { back: true, ipv6: true, ..streams }.arrive(a, b, 0, Wire::Good).await
 }
 
-/// Returns how many packets each queue has received since its counter was read.
+/// Returns how many packets each queue has received since the counters in `before` were read.
 async fn since(before: &[u64], station: &mut Station) -> Result<Vec<u64>> {
     Ok(by_queue(station).await?.iter().zip(before).map(|(now, before)| now - before).collect())
 }

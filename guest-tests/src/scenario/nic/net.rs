@@ -49,7 +49,7 @@ impl Extent {
     }
 }
 
-/// Impairments of the lossy link. They are applied at station `a`, and thus affect its traffic with all peers.
+/// Impairments for the lossy link. They are applied at station `a`, so they affect its traffic with all peers.
 const LOSS: &[[&str; 6]] = &[
     ["tx", "--probability", "0.01", "--seed", "7", "drop"],
     ["rx", "--probability", "0.01", "--seed", "8", "drop"],

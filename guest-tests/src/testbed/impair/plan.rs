@@ -1,4 +1,4 @@
-//! Plans for impairing the network of a testbed.
+//! Plans for impairing a testbed's network.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ const PARTITION_EVERY: Duration = Duration::from_secs(30);
 const PARTITION_AFTER: Duration = Duration::from_secs(10);
 const PARTITION: Duration = Duration::from_secs(10);
 
-/// Ranges in milliseconds of the pause before each random episode, and of its duration.
+/// Ranges, in milliseconds, of the pause before a random episode and of the episode's duration.
 const PAUSE_MS: std::ops::Range<u64> = 1_000..5_000;
 const LENGTH_MS: std::ops::Range<u64> = 1_000..8_000;
-/// Range in milliseconds of the time for which a random episode takes a link down.
+/// Range, in milliseconds, of the time for which a random episode keeps a link down.
 const DOWN_MS: std::ops::Range<u64> = 100..1_500;
 /// Range of the factor by which a random episode is worse than its profile.
 const FACTOR: std::ops::Range<u32> = 1..6;
@@ -36,13 +36,13 @@ pub struct Episode {
 /// A single change to the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The device of a guest gets a rule, in the syntax of `hcactl impair add`.
+    /// A guest's device gets a rule, in the syntax of `hcactl impair add`.
     Rule {
         /// Index of the guest.
         guest: usize,
         rule: Vec<String>,
     },
-    /// The link of a guest goes down. The guest's driver is notified.
+    /// A guest's link goes down. The guest's driver is notified.
     LinkDown {
         /// Index of the guest.
         guest: usize,
@@ -52,7 +52,7 @@ pub enum Fault {
 /// A finite or infinite sequence of episodes that do not overlap.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// MAC addresses of the guests' devices, in the order of the guests.
+    /// MAC addresses of the guests' devices, in the same order as the guests.
     macs: Vec<String>,
     source: Source,
     /// Number of episodes returned so far.
@@ -70,7 +70,7 @@ enum Source {
 }
 
 impl Plan {
-    /// Creates the plan of a profile.
+    /// Creates the plan for a profile.
     pub fn of_profile(profile: Profile, macs: Vec<String>) -> Self {
         Self { macs, source: Source::Profile(profile), count: 0 }
     }
@@ -99,7 +99,7 @@ impl Iterator for Plan {
     }
 }
 
-/// Returns the episode of a profile with this number, counted from 0.
+/// Returns a profile's episode number `number`, counted from 0, or `None` if the profile has fewer episodes.
 fn of_profile(profile: Profile, macs: &[String], number: u32) -> Option<Episode> {
     let (start, length, faults) = match profile {
         Profile::Flapping => {
@@ -122,7 +122,7 @@ fn of_profile(profile: Profile, macs: &[String], number: u32) -> Option<Episode>
     Some(Episode { profile, start, length, faults })
 }
 
-/// Returns the rules of a profile for one guest. `factor` multiplies probabilities and delays.
+/// Returns a profile's rules for one guest. `factor` multiplies probabilities and delays.
 fn rules(profile: Profile, guest: usize, factor: u32, seed: u64) -> Vec<Fault> {
     let rule = |text: String| Fault::Rule { guest, rule: text.split(' ').map(str::to_owned).collect() };
     let chance = |permille: u32, action: &str| {
@@ -140,8 +140,8 @@ fn rules(profile: Profile, guest: usize, factor: u32, seed: u64) -> Vec<Fault> {
     }
 }
 
-/// Separates the guests on one side from all others. The receiving side drops the frames, because broadcast and
-/// multicast frames do not name their receivers.
+/// Separates the guests for which `is_near` returns true from all others. The receiving side drops the frames, because
+/// broadcast and multicast frames do not name their receivers.
 fn partition(macs: &[String], is_near: impl Fn(usize) -> bool) -> Vec<Fault> {
     let mut faults = Vec::new();
     for guest in 0..macs.len() {

@@ -45,7 +45,7 @@ pub struct DevLim {
     pub mpt_len: u16,
     /// Local ACK delay, a 4-bit timeout code.
     pub ack_delay: u8,
-    /// Code of the largest path MTU: 1 to 5 for 256 to 4096 bytes.
+    /// Code for the largest path MTU: 1 to 5 for 256 to 4096 bytes.
     pub max_mtu: u8,
     /// Maximum link width of a port.
     pub max_port_width: u8,
@@ -53,15 +53,15 @@ pub struct DevLim {
     pub max_vl: u8,
     /// Number of ports. Drivers accept only 1.
     pub ports: u8,
-    /// Smallest page size of a memory region, in bytes.
+    /// Smallest page size for a memory region, in bytes.
     pub log_min_page: u8,
     /// Maximum number of gather list entries.
     pub max_send_sges: u8,
-    /// Largest send WQE in bytes.
+    /// Maximum length of a send WQE in bytes.
     pub max_send_wqe_len: u16,
     /// Maximum number of scatter list entries.
     pub max_recv_sges: u8,
-    /// Largest receive WQE in bytes.
+    /// Maximum length of a receive WQE in bytes.
     pub max_recv_wqe_len: u16,
     /// Size of the ICM address space in bytes.
     pub max_icm_len: u64,

@@ -1,4 +1,4 @@
-//! Command queue: slots, mailbox blocks, and the headers of input and output.
+//! Command queue: slots, mailbox blocks, and the headers of inputs and outputs.
 //!
 //! # Spec
 //! mlx5 interface, section 3.
@@ -24,7 +24,7 @@ pub const INLINE_LEN: usize = 16;
 /// Number of data bytes in a mailbox block.
 pub const BLOCK_DATA: usize = 512;
 /// Maximum length in bytes of an input or output (specific to this device). It leaves room for the page addresses of a
-/// CQ with 2^22 entries of 128 bytes in pages of 4 KiB.
+/// CQ with 2^22 128-byte entries in 4 KiB pages.
 pub const MAX_INPUT: usize = (1 << 20) + (1 << 12);
 /// Alignment of mailbox blocks in bytes.
 pub const BLOCK_ALIGN: u64 = 1024;

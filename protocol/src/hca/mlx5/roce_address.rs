@@ -24,7 +24,7 @@ codes! {
 }
 
 layout! {
-    /// Entry of the GID table. Packets sent with the entry have its address as their source, and the port accepts
+    /// Entry of the GID table. Packets sent using the entry have its address as their source, and the port accepts
     /// packets sent to that address.
     pub struct RoceEntry[32] big_endian {
         /// IP address. IPv4 addresses are in the last four bytes.
@@ -69,7 +69,7 @@ layout! {
 layout! {
     /// Output of the QUERY_ROCE_ADDRESS command.
     pub struct QueriedRoceAddress[48] big_endian {
-        /// Entry at the index of the query.
+        /// Entry at the queried index.
         @0x10  entry: RoceEntry,
     }
 }
@@ -79,7 +79,7 @@ mod tests {
     use super::super::testing::words;
     use super::*;
 
-    /// The examples of section 15.3.
+    /// The examples from section 15.3.
     #[test]
     fn roce_entries_match_traces() {
         let mac = MacAddr([2, 0, 0, 0x55, 0, 1]);

@@ -40,7 +40,7 @@ impl Mailbox {
             Op::SetIb => Self::SetIb(SetIb::parse(bytes.first_chunk()?)),
             Op::Sw2HwMpt => Self::Mpt(Mpt::parse(bytes.first_chunk()?).ok()?),
             Op::Sw2HwEq => Self::Eqc(Eqc::parse(bytes.first_chunk()?).ok()?),
-            // Traces also show queues that are too large, although the device rejects them.
+            // Traces also show queues that are too large, even though the device rejects them.
             Op::Sw2HwCq => Self::Cqc(Cqc::parse(bytes.first_chunk()?, u8::MAX).ok()?),
             Op::ResizeCq => Self::ResizeCq(ResizeCq::parse(bytes.first_chunk()?, u8::MAX).ok()?),
             Op::Sw2HwSrq => Self::Srqc(Srqc::parse(bytes.first_chunk()?, u8::MAX).ok()?),

@@ -18,7 +18,7 @@ const MAX_HOLD_US: u64 = 60_000_000;
 /// Maximum number of frames that a rule may require to overtake a held frame.
 const MAX_OVERTAKERS: u32 = 1024;
 
-/// Default of `within_us`, in microseconds.
+/// Default for `within_us`, in microseconds.
 const OVERTAKEN_WITHIN_US: u64 = 10_000;
 
 /// An impairment: a rule that injects a fault into some of a device's frames.

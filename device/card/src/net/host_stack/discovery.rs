@@ -1,4 +1,4 @@
-//! ARP and IPv6 neighbour discovery: sends and answers requests.
+//! ARP and IPv6 neighbour discovery: sends requests, and replies to those of other hosts.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use crate::identity::Identity;
 use crate::net::{DropReason, PortStats};
 
 impl HostStack {
-    /// Appends a request for an address to `out`.
+    /// Appends a request for the MAC of `ip` to `out`.
     pub(in crate::net) fn send_request(&self, own: &Identity, ip: IpAddr, out: &mut TxBatch) {
         match own.towards(ip) {
             IpAddrs::V4 { src, dst } => {
@@ -46,8 +46,8 @@ impl HostStack {
         let for_us = arp.target_ip == own.ipv4;
         // An ARP probe (RFC 5227) has no sender IP address yet, so there is nothing to check or to learn.
         if !arp.sender_ip.is_unspecified() {
-            // This also rejects a sender with the port's own address: either another host claims the address,
-            // or the port's own request was reflected.
+            // This also rejects a sender that uses the port's own address: either another host claims that address, or
+            // the port's own request was reflected.
             self.check_source(own, arp.sender_mac, arp.sender_ip.into())?;
             self.learn(stats, now, arp.sender_ip.into(), arp.sender_mac, for_us);
         }
@@ -64,7 +64,7 @@ impl HostStack {
             target_ip: arp.sender_ip,
         };
         reply.emit_frame(answers.buffer());
-        // The answer goes to the source MAC of the frame, which nearly always equals the sender MAC in the ARP request.
+        // The reply goes to the frame's source MAC, which nearly always equals the sender MAC in the ARP request.
         commit_answer(answers, ether.src);
         answers.readdress_last(ether.src);
         stats.arp += 1;
@@ -106,7 +106,7 @@ impl HostStack {
             target_mac: (ip.dst.is_multicast() || solicitation.source_mac.is_some()).then_some(own.mac),
             solicited: !probe,
         };
-        // A duplicate address detection probe (RFC 4862) comes from the unspecified address, so the answer is addressed
+        // A duplicate address detection probe (RFC 4862) comes from the unspecified address, so the reply is addressed
         // to all nodes. As RFC 6085 permits, the frame goes only to the prober's MAC, so that a probe causes no
         // broadcast.
         let dst = if probe { icmpv6::ALL_NODES } else { ip.src };

@@ -10,7 +10,7 @@ use super::*;
 /// End of the hostile driver's address range. The rest belongs to the bystander, a well-behaved driver.
 const HOSTILE: u64 = MEMORY / 2;
 
-/// Number of the bystander's transmit queue and of its receive queue.
+/// Queue number that the bystander uses for both its transmit queue and its receive queue.
 const BYSTANDER: u16 = QUEUES - 1;
 
 const BYSTANDER_TRANSMIT: u64 = HOSTILE + 0x1000;
@@ -25,7 +25,7 @@ struct Hostile {
     round: u16,
     /// Number of frames that the hostile driver has sent.
     sent: usize,
-    /// Number of times that the device has reported a driver violation.
+    /// Number of times the device has reported a driver violation.
     violations: usize,
 }
 
@@ -82,13 +82,13 @@ impl Hostile {
         if self.flip(40) { self.dice.next_u32() } else { self.dice.random_range(0..64) }
     }
 
-    /// Returns the descriptor of a valid frame.
+    /// Returns a descriptor for a valid frame.
     fn valid_frame(&mut self) -> [u8; 16] {
         let (at, size) = (self.dice.random_range(0..HOSTILE - 0x1_0000), self.dice.random_range(17..1500u64));
         [at.to_le_bytes(), (size << 34 | 3 << 4).to_le_bytes()].as_flattened().try_into().unwrap()
     }
 
-    /// Returns a random descriptor, which is often valid or nearly so.
+    /// Returns a random descriptor that is often valid, or nearly so.
     fn descriptor(&mut self) -> [u8; 16] {
         let first = self.address();
         let second = match self.dice.random_range(0..6) {

@@ -99,7 +99,7 @@ fn paged_segment_uses_directory() {
     // PBLE 513 is the second entry of the second page.
     driver.bus.poke(PAGE + 8, &0x4242_0000_u64.to_le_bytes());
     driver.bus.poke(DIRECTORY + 8, &PAGE.to_le_bytes());
-    assert_eq!(page(&mut driver, 513), None, "the directory entry of its page is not valid");
+    assert_eq!(page(&mut driver, 513), None, "the page's directory entry is not valid");
     driver.bus.poke(DIRECTORY + 8, &(PAGE | 1).to_le_bytes());
     driver.write(Register::PfhmcPdinv, 1 | 1 << 15 | 1 << 16);
     assert_eq!(page(&mut driver, 513), Some(0x4242_0000));

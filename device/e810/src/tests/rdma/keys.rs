@@ -22,7 +22,7 @@ const REGION: u32 = 0x6cdb_0e00;
 const WINDOW: u32 = 0x513b_af00;
 /// Key of a type 2 window that `b` allocates. The key byte is 0.
 const WINDOW_2: u32 = 0x0318_d000;
-/// Key of a region that `b` registers with "register MR", with all rights.
+/// Key of a region that `b` registers with all rights, using "register MR".
 const PARENT: u32 = 0x011e_be03;
 const LEN: u64 = 0x2000;
 
@@ -118,7 +118,7 @@ fn fast_registration_lasts_until_invalidation() {
     assert_eq!(pair.b.peek(TARGET, 64), [0; 64]);
 }
 
-/// As in drivers, the second registration uses a different key byte. The length differs too.
+/// As drivers do, the second registration uses a different key byte. Its length differs too.
 #[test]
 fn invalidated_region_can_be_registered_again() {
     let mut pair = with_keys(|_| {});
@@ -361,7 +361,7 @@ fn bound_type_2_window_cannot_be_rebound() {
 /// Section 14.1, code 0x104: only the queue pair that bound a type 2 window may use it. This applies to the
 /// peer's requests and to the owner's WQEs.
 #[test]
-fn type_2_window_is_restricted_to_qp() {
+fn type_2_window_is_restricted_to_binding_qp() {
     const OTHER: Qpn = Qpn::new(7);
     let key = WINDOW_2 | 1;
     let pair = || {

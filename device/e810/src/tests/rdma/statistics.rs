@@ -18,7 +18,7 @@ fn gathered(driver: &mut Driver) -> Vec<u64> {
     bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
 }
 
-/// Returns the nonzero words by offset.
+/// Returns the nonzero words, each with its offset in bytes.
 fn counted(driver: &mut Driver) -> Vec<(usize, u64)> {
     let words = gathered(driver);
     words.into_iter().enumerate().map(|(n, word)| (n * 8, word)).filter(|(_, word)| *word != 0).collect()
@@ -40,7 +40,7 @@ fn sent_packets_are_counted_by_ip_version() {
 }
 
 #[test]
-fn writes_and_reads_count_on_both_sides() {
+fn writes_and_reads_are_counted_on_both_sides() {
     let mut pair = Pair::connected();
     register(&mut pair.b, 0x1234_5601, TARGET, 0x1000, StagRights::all());
     for (operation, sent, received) in [(WRITE, 264, 240), (READ, 272, 248)] {

@@ -1,6 +1,6 @@
 //! Receive side of UC and UD QPs, including QP0 and QP1.
 //!
-//! A message that cannot be delivered in full is dropped, and its receive request is used for the next message.
+//! A message that cannot be delivered in full is dropped, and its receive request is reused for the next message.
 //!
 //! # Spec
 //! IBTA volume 1, sections 9.8.2.2 and 9.8.3.2; JingZhao interface, sections 9.5 and 11.3, and decisions J-30 and J-46.
@@ -68,7 +68,7 @@ impl Receiver {
         self.inbound.fail_receive(core, ctx, Status::Flushed);
     }
 
-    /// Handles a packet of a connection (UC). Returns whether it was accepted.
+    /// Handles a packet received on a connected QP (UC). Returns whether it was accepted.
     pub(crate) fn handle_connected<H: Host>(
         &mut self,
         core: &Core,
@@ -92,8 +92,8 @@ impl Receiver {
         self.finish(core, ctx, packet, result)
     }
 
-    /// Finishes handling a packet. A bad packet is dropped, and its receive request is used for the next message. Only
-    /// an unusable receive request or queue is fatal.
+    /// Finishes handling a packet. A bad packet is dropped, and its receive request is reused for the next message.
+    /// Only an unusable receive request or queue is fatal.
     fn finish<H: Host>(
         &mut self,
         core: &Core,

@@ -1,4 +1,4 @@
-//! A model of the kernel module, written from `public-driver.md`. It does not use the encoders of `protocol`.
+//! A model of the kernel module, based on `public-driver.md`. It does not use the encoders in `protocol`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,11 @@ pub(super) const MAILBOX: u64 = 0x5000;
 /// Size of the chunks in which ICM is mapped.
 const CHUNK: u64 = 256 << 10;
 
-/// Values of op_modifier with which MAP_ICM and UNMAP_ICM select the table.
+/// Values of op_modifier that select the table in MAP_ICM and UNMAP_ICM.
 pub(super) const CONTEXT: u32 = 1;
 pub(super) const TPT: u32 = 2;
 
-/// Access rights in the flags of a region.
+/// Access rights in a region's flags.
 pub(super) const LOCAL_WRITE: u32 = 1;
 pub(super) const REMOTE_WRITE: u32 = 2;
 pub(super) const REMOTE_READ: u32 = 4;
@@ -31,7 +31,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Creates an allocator in the state after many allocations and frees.
+    /// Creates an allocator in the state that it would have after many allocations and frees.
     fn aged(log_max: u32, mask: u32, top: u32, first: u32) -> Self {
         Self { log_max, mask, top, first, used: BTreeSet::new() }
     }
@@ -51,7 +51,7 @@ impl Numbers {
     }
 }
 
-/// Pages of a program, with their bus addresses.
+/// A program's buffer, with the bus addresses of its pages.
 pub(super) struct Buffer {
     pub(super) start: u64,
     pub(super) len: u64,
@@ -147,7 +147,7 @@ impl Driver {
         self.sw2hw_cq(0, 5, 0, 0);
     }
 
-    /// Checks the limits as the probe does.
+    /// Checks the limits in the way that the module's probe does.
     fn check_limits(&mut self) {
         let limits = self.machine.peek(MAILBOX, 0x40);
         let short = |at: usize| u16::from_be_bytes([limits[at], limits[at + 1]]);
@@ -159,7 +159,7 @@ impl Driver {
         assert!(short(0x2a) >= 320 && short(0x2e) >= 320, "room for WQEs of 16 data units");
         let icm = u64::from_be_bytes(limits[0x30..0x38].try_into().unwrap());
         assert!(icm >= 0x240_1000, "ICM");
-        assert_eq!(limits[..8], [1, 0, 0, 0, 0, 0, 0, 0], "the first 8 bytes are not written");
+        assert_eq!(limits[..8], [1, 0, 0, 0, 0, 0, 0, 0], "the first 8 bytes must be written");
     }
 
     /// Unloads the module. Its table entries remain.
@@ -216,7 +216,7 @@ impl Driver {
         panic!("{at:#x} is past the end of its chunk");
     }
 
-    /// Takes a reference to the chunk of an object.
+    /// Takes a reference to the chunk that contains an object.
     pub(super) fn use_chunk(&mut self, table: u32, at: u64) {
         let base = at / CHUNK * CHUNK;
         if !self.chunks.contains_key(&(table, base)) {
@@ -226,7 +226,7 @@ impl Driver {
         self.chunks.get_mut(&(table, base)).unwrap().users += 1;
     }
 
-    /// Drops a reference to the chunk of an object.
+    /// Drops a reference to the chunk that contains an object.
     pub(super) fn release_chunk(&mut self, table: u32, at: u64) {
         let base = at / CHUNK * CHUNK;
         let chunk = self.chunks.get_mut(&(table, base)).unwrap();

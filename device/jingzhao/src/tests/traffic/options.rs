@@ -1,5 +1,5 @@
-//! Tests that compare the effect of each option with the default. Most options for work queues are tested in the
-//! modules of the queues.
+//! Tests that compare the effect of each option with the default. Most work queue options are tested in the modules for
+//! those queues.
 //!
 //! # Spec
 //! JingZhao interface, section 12.
@@ -26,7 +26,7 @@ fn datagram_pair(json: &str) -> (Machine, Machine) {
     (a, b)
 }
 
-/// Returns a ud unit for QP [`QPN`] of the port with this LID. Its MAC and IP addresses match no port.
+/// Returns a `ud` unit for QP [`QPN`] on the port with this LID. The MAC and IP addresses in the unit match no port.
 fn ud_unit(dlid: u16) -> Vec<u8> {
     let mut unit = vec![0; 48];
     unit[..4].copy_from_slice(&(1_u32 << 24).to_le_bytes());
@@ -106,7 +106,7 @@ fn honour_c_suppresses_unsignalled_completions() {
     }
 }
 
-/// Returns the timer code in the RNR NAK of a QP without receives, and the code that QUERY_QP returns.
+/// Returns the timer code in the RNR NAK that a QP without posted receives sends, and the code that QUERY_QP returns.
 fn rnr_code(json: &str, code: u8) -> (u8, u8) {
     let image = Qpc { min_rnr_timer: code, ..qpc() };
     let mut a = peer(1, Options::default());
@@ -153,7 +153,7 @@ fn rnr_timer_table_option_converts_codes_to_ibta_table() {
     assert_eq!(rnr_code(notes, 12), (6, 12), "0.08 ms");
 }
 
-/// J-47: the option takes the place of ACCESS_FLAGS, for which a QPC has no field.
+/// J-47: the option replaces ACCESS_FLAGS, for which a QPC has no field.
 #[test]
 fn qp_access_option_forbids_peer_operations() {
     const WRITE: u8 = 0x08;
@@ -180,7 +180,7 @@ fn qp_access_option_forbids_peer_operations() {
     }
 }
 
-/// J-47: the options take the place of MAX_QP_RD_ATOMIC and MAX_DEST_RD_ATOMIC, for which a QPC has no fields.
+/// J-47: the options replace MAX_QP_RD_ATOMIC and MAX_DEST_RD_ATOMIC, for which a QPC has no fields.
 #[test]
 fn max_rd_atomic_limits_outstanding_reads() {
     for (json, requests) in [("{}", 4), (r#"{"max_rd_atomic": 2}"#, 2)] {
@@ -222,7 +222,7 @@ fn ud_grh_reserves_40_bytes() {
     for (json, before) in [("{}", 0), (r#"{"ud_grh": true}"#, 40)] {
         let (mut a, mut b) = datagram_pair(json);
         let mut unit = ud_unit(2);
-        // Clear the MAC and IP addresses of the unit.
+        // Clear the MAC and IP addresses in the unit.
         unit[0x08..0x20].fill(0);
         put_data(&mut a, 0, b"datagram");
         post_recv(&mut b, 0, 0x100, 256);
@@ -235,10 +235,10 @@ fn ud_grh_reserves_40_bytes() {
     }
 }
 
-/// Section 6.5: the user library leaves stale bytes in the address fields of the unit.
+/// Section 6.5: the user library leaves stale bytes in the unit's address fields.
 #[test]
 fn disabled_ud_addresses_option_selects_lid() {
-    let of_the_lid: [u8; 6] = [2, 0, 0, 0, 0, 2];
+    let lid_mac: [u8; 6] = [2, 0, 0, 0, 0, 2];
     let (mut a, _) = datagram_pair("{}");
     send(&mut a, 0, 0x0a, &[ud_unit(2), data_unit(0, 8)]);
     let frames = a.settle();
@@ -247,7 +247,7 @@ fn disabled_ud_addresses_option_selects_lid() {
     let (mut a, _) = datagram_pair(r#"{"queues": {"ud_addresses": false}}"#);
     send(&mut a, 0, 0x0a, &[ud_unit(2), data_unit(0, 8)]);
     let frames = a.settle();
-    assert_eq!((frames.len(), &frames[0][..6]), (1, &of_the_lid[..]));
+    assert_eq!((frames.len(), &frames[0][..6]), (1, &lid_mac[..]));
 }
 
 /// Section 3.2: the last eight bytes of the outbox are the board ID.

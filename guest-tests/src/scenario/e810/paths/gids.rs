@@ -24,7 +24,7 @@ pub(super) const CASES: &[(&str, u16, bool)] = &[
 
 pub(super) const PROGRAMS: &[&str] = &["ibv_rc_pingpong -n 200", "ibv_ud_pingpong -n 200 -s 1000"];
 
-/// Runs a program between the two guests, using their GIDs in a network. The program checks the received data.
+/// Runs a program between the two guests, using their GIDs on `network`. The program checks the received data.
 pub(super) async fn ping_pong(
     a: &mut Station,
     b: &mut Station,
@@ -45,7 +45,7 @@ pub(super) async fn ping_pong(
     Ok(())
 }
 
-/// Returns the index of the GID that belongs to a station's address.
+/// Returns the index of the GID for a station's address on `network`.
 async fn index(station: &mut Station, network: u16, ipv6: bool) -> Result<usize> {
     let address = station.address(network);
     let wanted = text(if ipv6 { address.ipv6.parse()? } else { address.ipv4.parse()? });
@@ -53,13 +53,13 @@ async fn index(station: &mut Station, network: u16, ipv6: bool) -> Result<usize>
     gids.lines().position(|gid| gid == wanted).with_context(|| format!("no GID {wanted} in {gids}"))
 }
 
-/// Returns a station's GIDs, in the order of their indices.
+/// Returns a station's GIDs, in index order.
 pub(super) async fn all(station: &mut Station) -> Result<String> {
     let folder = format!("/sys/class/infiniband/{DEVICE}/ports/1/gids");
     station.sh(&format!("cd {folder} && cat $(seq 0 31)")).await
 }
 
-/// Formats the GID of an address as the kernel does.
+/// Formats the GID for an address as the kernel does.
 pub(super) fn text(address: IpAddr) -> String {
     let gid = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),

@@ -13,8 +13,8 @@ use crate::ids::Lkey;
 pub const RECV_VALID: u8 = 1 << 5;
 
 /// The device fills the data units of a consumed slot with this value, so that it can later detect which units the
-/// driver has written. A written unit never has this length, because lengths have 31 bits. It never has this address
-/// either, because no data starts at the last address. It can, however, have this key.
+/// driver has written. A written unit never has this length, because lengths are 31 bits wide. It never has this
+/// address either, because no data starts at the last address. It can, however, have this key.
 pub const UNTOUCHED: [u8; GRANULE] = [0xff; GRANULE];
 
 /// Like [`UNTOUCHED`], for drivers that do not set a valid bit. Such drivers mark a free unit with a [`TERMINATOR`],
@@ -62,9 +62,9 @@ impl RecvWqe {
         slot.first().is_some_and(|first| first & RECV_VALID != 0)
     }
 
-    /// Returns whether a slot is posted although its valid bit is clear. `first_pass` is true if no slot of the queue
-    /// has been used since the QP left RESET. In the first pass, a slot that contains data counts as posted, even if
-    /// its [`NextUnit`] was never written (J-23). In later passes, its [`NextUnit`] must be nonzero.
+    /// Returns whether a slot is posted even though its valid bit is clear. `first_pass` is true if no slot in the
+    /// queue has been used since the QP left RESET. In the first pass, a slot that contains data counts as posted, even
+    /// if its [`NextUnit`] was never written (J-23). In later passes, its [`NextUnit`] must be nonzero.
     pub fn is_posted_without_valid_bit(slot: &[u8], first_pass: bool) -> bool {
         let Some((next, _)) = slot.split_first_chunk::<GRANULE>() else { return false };
         let marked = first_pass || next.iter().any(|byte| *byte != 0);
@@ -128,7 +128,7 @@ fn units(slot: &[u8]) -> &[RawData] {
 
 /// Returns whether a unit terminates the list. Keys 0 and 100h are ordinary keys if the length is nonzero (J-22).
 fn is_terminator(unit: &RawData) -> bool {
-    /// Key that the public kernel driver writes in terminators. The user library writes 0.
+    /// Key that the public kernel driver writes to terminators. The user library writes 0.
     const INVALID_LKEY: u32 = 0x100;
     unit.len.get() == 0 && matches!(unit.lkey.get(), 0 | INVALID_LKEY)
 }
