@@ -1,9 +1,9 @@
 //! The devices of the process, each with its own thread, and changes to the set of devices.
 //!
 //! A device is created completely before its thread starts, and no device affects another. A reload has three steps. It
-//! first creates all devices that do not need resources of the devices to be removed. If this step fails, nothing has
-//! changed. It then stops the devices to be removed, and finally creates the remaining devices. If one of these cannot
-//! be created, the supervisor retries, as after a failure.
+//! first creates all devices that do not need resources held by the devices to be removed. If this step fails, nothing
+//! has changed. It then stops the devices to be removed, and finally creates the remaining devices. If one of these
+//! cannot be created, the supervisor retries, as after a failure.
 
 mod change_error;
 #[cfg(test)]
@@ -236,8 +236,8 @@ impl Fleet {
         }
     }
 
-    /// Handles an event. Not cancel-safe: dropping the future leaves a change incomplete, so only a shutdown may do
-    /// that.
+    /// Handles an event. Not cancel-safe: dropping the future leaves a change incomplete, so it may be dropped only
+    /// during shutdown.
     pub async fn handle(&mut self, next: Next) {
         match next {
             Next::Ended(report) => self.account(report),
@@ -492,8 +492,8 @@ impl Fleet {
         }
     }
 
-    /// Like [`Self::make`], for changes that can no longer be undone: if only the socket can be created, the supervisor
-    /// retries.
+    /// Like [`Self::make`], but for changes that can no longer be undone. If the socket can be created but the device
+    /// cannot, the supervisor retries.
     fn make_or_retry(&mut self, config: DeviceConfig, key: &str) -> Result<BuiltDevice, MakeError> {
         let builder = DeviceBuilder::new(&config, key, &mut self.networks);
         let source = builder.source(&mut self.inherited)?;
@@ -543,7 +543,7 @@ impl Fleet {
         thread::Builder::new().name(name).spawn(move || {
             let _span = tracing::info_span!("device", id).entered();
             let outcome = supervise(worker, rebuild, &mut mailbox);
-            // Sending fails only while the daemon shuts down, because the receiver has been dropped then.
+            // Sending fails only during shutdown, when the receiver has already been dropped.
             let _ = report.send(Report { serial, outcome });
         })?;
         self.members.push(Member { serial, config, shown, listener, is_of_file, is_leaving: false });
@@ -551,7 +551,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Stops devices. Returns the names of the devices that hang.
+    /// Stops devices. Returns the names of the devices that did not stop in time.
     async fn stop_devices(&mut self, serials: &BTreeSet<u64>) -> Vec<String> {
         for member in self.members.iter_mut().filter(|member| serials.contains(&member.serial)) {
             member.is_leaving = true;

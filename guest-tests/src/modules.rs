@@ -36,7 +36,7 @@ impl ModuleList {
         Ok(Self { files: index(folder)?, builtin: builtin(folder), modules: Vec::new() })
     }
 
-    /// Returns whether the kernel has a loadable module of this name.
+    /// Returns whether the kernel has a loadable module with this name.
     pub fn exists(&self, name: &str) -> bool {
         self.files.contains_key(&canonical(name))
     }
@@ -47,7 +47,7 @@ impl ModuleList {
     /// A module cannot be read, or does not exist and is not built in.
     pub fn add(&mut self, name: &str) -> Result<()> {
         let name = canonical(name);
-        // The recursion ends, because module dependencies have no cycles.
+        // The recursion terminates, because module dependencies have no cycles.
         if self.modules.iter().any(|m| m.name == name) || self.builtin.contains(&name) {
             return Ok(());
         }
@@ -84,7 +84,7 @@ impl ModuleList {
         )
     }
 
-    /// Adds a user's own module, which replaces the kernel's module of the same name.
+    /// Adds a user's own module, which replaces the kernel's module with the same name.
     ///
     /// # Errors
     /// The module cannot be read, or the kernel lacks a dependency.
@@ -120,7 +120,7 @@ pub fn name_of(file: &Path) -> Result<String> {
     })?))
 }
 
-/// Finds the file of a module under `folder`.
+/// Finds a module's file under `folder`.
 ///
 /// # Errors
 /// The module does not exist.

@@ -206,8 +206,8 @@ impl Peer {
         self.ask(&json!({ "receive": { "timeout_ms": limit } }))
     }
 
-    /// Returns all packets that the HCA sends in response to the packets that it has received so far. Packets caused by
-    /// timers may follow later.
+    /// Returns all packets that the HCA sends in response to the packets that it has received so far. Packets triggered
+    /// by timers may follow later.
     ///
     /// # Errors
     /// The HCA no longer answers ARP requests, or sends a wrong ICRC.

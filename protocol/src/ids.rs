@@ -139,7 +139,7 @@ id! {
     pub struct UmemId(u32, mask u32::MAX, "umem");
 }
 id! {
-    /// Flow label of an IPv6 header or a global route header, 20 bits.
+    /// Flow label in an IPv6 header or a global route header, 20 bits.
     pub struct FlowLabel(u32, mask 0xf_ffff, "flow");
 }
 id! {

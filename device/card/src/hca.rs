@@ -91,7 +91,7 @@ pub struct WorkLeft {
 pub struct Explanation {
     /// Why the QP is waiting. `None` if the QP does not exist.
     pub situation: Option<QpStatus>,
-    /// Ignored packets and requests of the QP.
+    /// The QP's ignored packets and requests.
     pub ignored: Option<IgnoredRow>,
     /// Text lines that explain the NIC queue with this number. NIC queues share the number space of QPs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,7 +131,7 @@ pub struct Hca<F: Frontend> {
     /// Recorder or replay of the device's inputs and outputs, if one is active.
     sink: Option<RecordSink>,
     outgoing: Outgoing,
-    /// Doorbells that the guest can store without a VM exit, if there are any.
+    /// Doorbells that the guest can write without a VM exit, if there are any.
     doorbells: Option<Doorbells>,
 }
 
@@ -323,7 +323,7 @@ impl<F: Frontend> Hca<F> {
     }
 
     /// Copies the operator's settings (link state and impairments) from `other`, the device that this one replaces. The
-    /// counters of the impairments start at zero.
+    /// impairments' counters start at zero.
     pub fn copy_settings(&mut self, other: &Self) {
         if !other.port.link().plugged {
             self.set_link(false);
@@ -490,7 +490,7 @@ impl<F: Frontend> Hca<F> {
         self.looped.clear();
         self.looped_back.clear();
         self.port.reset();
-        // The guest gets no link event, because the front-end has just been reset.
+        // The guest receives no link event, because the front-end has just been reset.
         self.set_enabled(true);
         self.config.reset();
         self.interrupts.reset();
@@ -503,7 +503,7 @@ impl<F: Frontend> Hca<F> {
         }
     }
 
-    /// Reports events of the engine to the front-end. Called after every input, so that no access finds
+    /// Reports the engine's events to the front-end. Called after every input, so that no access finds
     /// pending events from an earlier input. Returns whether more events are left.
     fn report_events(&mut self) -> bool {
         for _ in 0..EVENTS_PER_TURN {

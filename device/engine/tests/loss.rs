@@ -49,7 +49,7 @@ fn retransmission_starts_at_lost_middle_packet() {
 }
 
 #[test]
-fn lost_last_packet_retransmits_after_timeout() {
+fn lost_last_packet_is_retransmitted_after_timeout() {
     let mut pair = Pair::new();
     pair.post(A, write(1, 0x8000, 700));
     pair.lose(A, 2);
@@ -223,7 +223,7 @@ fn read_resumes_at_first_missing_response() {
 }
 
 #[test]
-fn lost_last_read_response_is_requested_after_timeout() {
+fn lost_last_read_response_is_requested_again() {
     let mut pair = Pair::new();
     pair.post(A, read(1, 0x8000, 600));
     pair.lose(B, 2);
@@ -305,7 +305,7 @@ fn plain_ack_does_not_complete_read() {
 fn retried_read_does_not_extend_past_its_chunk() {
     let mut pair = Pair::with_window(4);
     pair.post(A, read(1, 0x8000, 256 * 8));
-    // The request for the second chunk and the last response for the first are lost.
+    // The request for the second chunk and the last response to the first request are lost.
     pair.run(|node, text| !(text.contains("ReadRequest 0x102") || (node == B && text.contains(" 0x101 "))));
     pair.advance(TIMEOUT);
     let trace = pair.flow();
@@ -408,7 +408,7 @@ fn unacked_requests_fail_after_retry_count_plus_one_timeouts() {
     }
     assert_eq!(pair.now, start + 3 * TIMEOUT);
     assert_eq!(pair.a.sends(), [(1, Err(Status::RetryExceeded)), (2, Err(Status::Flushed))]);
-    assert_eq!(pair.frames(A).len(), 0, "nothing is sent after the failure");
+    assert_eq!(pair.frames(A).len(), 0, "no packet may be sent after the failure");
 }
 
 #[test]
@@ -417,9 +417,9 @@ fn doubling_timeout_resets_on_progress() {
         (attrs.retry_count, attrs.ack_timeout) = (3, Some(AckTimeout::doubling(TIMEOUT)));
     });
     let silent_for = |pair: &mut Pair, timeout: Duration| {
-        assert_ne!(pair.frames(A).len(), 0, "a packet is sent before the timeout of {timeout:?}");
+        assert_ne!(pair.frames(A).len(), 0, "a packet must be sent before the timeout of {timeout:?}");
         pair.advance(timeout - Duration::from_nanos(1));
-        assert_eq!(pair.frames(A).len(), 0, "nothing is sent until {timeout:?} have passed");
+        assert_eq!(pair.frames(A).len(), 0, "no packet may be sent until {timeout:?} has passed");
         pair.advance(Duration::from_nanos(1));
     };
     pair.post(A, write(1, 0x8000, 10));

@@ -1,4 +1,4 @@
-//! Updates a queue pair's counters. The engine observers of the front-ends call these functions.
+//! Functions that update a queue pair's counters. The front-ends' engine observers call them.
 
 use card::frontend::snapshot::QpCounters;
 use engine::{Completion, Fetch, Queue};

@@ -3,8 +3,8 @@
 //! [`JingZhao`] decodes BAR accesses. A write to the command register executes a command ([`cmd`]) on the device's
 //! [`resources`]: context memory, regions, queues and QPs. A doorbell goes to the send queue of its QP and notifies the
 //! engine, which fetches work requests and accesses memory through [`host`]. The engine's completions and events become
-//! entries of completion and event queues ([`events`]). Each decision is reported as an event (`observed`) to counters,
-//! the trace and strict mode (`observers`).
+//! entries in completion and event queues ([`events`]). Each decision is reported as an event (`observed`) to the
+//! counters, the trace and strict mode (`observers`).
 //!
 //! # Spec
 //! JingZhao interface; each file cites its sections. Section 12 defines the numbers that start with "J-".

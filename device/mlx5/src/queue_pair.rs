@@ -26,7 +26,7 @@ use super::uses::{Object, Used};
 use super::work;
 use super::work_queue::{Advance, TooMany};
 
-/// Log2 of the maximum message length in bytes. A larger value in a QP context is reduced to this maximum.
+/// Log2 of the maximum message length in bytes. A larger value in a QP context is clamped to this maximum.
 const LOG_MAX_MESSAGE: u8 = 30;
 /// Log2 of a QP's maximum number of outstanding READs and atomics in one direction.
 const LOG_MAX_DEPTH: u8 = 4;
@@ -70,7 +70,7 @@ impl QueuePair {
         }
     }
 
-    /// Drops the requests of both queues and resets the counters. Required when the QP moves to RESET.
+    /// Drops the requests in both queues and resets the counters. Must be called when the QP moves to RESET.
     pub fn clear(&mut self) {
         self.counters = QpCounters::default();
         self.send.clear();
@@ -82,17 +82,17 @@ impl QueuePair {
         record(&self.context, dma)
     }
 
-    /// Returns the send queue, which is in [`QueuePair::buffer`].
+    /// Returns the send queue, whose entries are in [`QueuePair::buffer`].
     pub const fn send_queue(&self) -> &SendQueue {
         &self.send
     }
 
-    /// Returns the QP's own receive queue, which is in [`QueuePair::buffer`].
+    /// Returns the QP's own receive queue, whose entries are in [`QueuePair::buffer`].
     pub const fn recv_queue(&self) -> &RecvQueue {
         &self.recv
     }
 
-    /// Reads the send counter of the doorbell record.
+    /// Reads the send counter from the doorbell record.
     ///
     /// # Errors
     /// Fails if the record announces more blocks than the send queue has.
@@ -103,7 +103,7 @@ impl QueuePair {
         }
     }
 
-    /// Updates the send counter from a doorbell record that was polled.
+    /// Updates the send counter from a polled doorbell record.
     pub fn poll(&mut self, record: QueueRecord) -> Advance {
         self.send.poll(record.sent)
     }
@@ -215,7 +215,7 @@ impl QueuePair {
         used
     }
 
-    /// Returns the send CQ and the receive CQ of a context. The number 0 means no CQ.
+    /// Returns the send CQ and the receive CQ in a context. The number 0 means no CQ.
     pub const fn cqs(context: &QpContext) -> [Cqn; 2] {
         [context.send_cqn, context.recv_cqn]
     }

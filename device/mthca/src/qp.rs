@@ -26,7 +26,7 @@ use super::recv_queue::{RecvQueue, sge};
 use super::send_queue::{SendQueue, Work};
 use super::work_queue::WorkQueue;
 
-/// Maximum payload of a management datagram in bytes. The datagram must fit in a single packet.
+/// Maximum payload of a management datagram, in bytes. The datagram must fit in a single packet.
 const MAX_MANAGEMENT_LEN: usize = 2048;
 
 /// A QP that is not in RESET.
@@ -41,12 +41,12 @@ pub struct QueuePair {
     /// Receive queue; unused if the QP has an SRQ.
     pub recv: RecvQueue,
     pub counters: QpCounters,
-    /// Producer counter of the latest doorbell, modulo 2^16, whether or not that doorbell was accepted.
+    /// Producer counter from the latest doorbell, modulo 2^16, whether or not that doorbell was accepted.
     pub announced: u16,
 }
 
 impl QueuePair {
-    /// Creates a QP with empty queues from the context in RST2INIT.
+    /// Creates a QP with empty queues from the context passed in RST2INIT.
     pub fn new(qpn: Qpn, service: Service, kind: QpKind, qpc: Qpc) -> Self {
         let queue = |base, geometry| WorkQueue { pd: qpc.pd, lkey: qpc.wqe_lkey, base, geometry };
         Self {

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_missing_folders_and_interfaces() {
+    fn errors_describe_unusable_paths_and_interfaces() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().display();
         assert_eq!(problem(&format!(r#", "socket_path": "{folder}/s", "capture": "{folder}/c""#)), None);

@@ -11,16 +11,16 @@ use serde_json::Value;
 
 use crate::processors;
 
-/// A running hcad, stopped on drop.
+/// A running hcad process, killed on drop.
 pub(crate) struct Daemon {
     child: Child,
     _stderr: BufReader<ChildStderr>,
 }
 
 impl Daemon {
-    /// Starts a daemon with these devices. The names of its files in `folder` start with `name`. If `metrics` is given,
-    /// the daemon serves metrics on that port of 127.0.0.1. If `processor` is given, the daemon runs only on those
-    /// CPUs.
+    /// Starts a daemon with the given devices. Its files are created in `folder`, with names that start with `name`. If
+    /// `metrics` is given, the daemon serves metrics on that port on 127.0.0.1. If `processor` is given, the daemon
+    /// runs only on those CPUs.
     pub(crate) fn start(
         folder: &Path,
         name: &str,

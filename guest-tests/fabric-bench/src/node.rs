@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::daemon::Daemon;
 use crate::pair::Wire;
 
-/// Time limit of one measurement.
+/// Time limit for one measurement.
 const TIMEOUT_MS: u32 = 60_000;
 
 /// Memory sizes for a device and its driver.
@@ -33,7 +33,7 @@ pub(crate) struct Sizes {
 }
 
 impl Default for Sizes {
-    /// Returns sizes that suffice for a few queue pairs and buffers of 8 MiB.
+    /// Returns sizes that suffice for a few queue pairs and 8 MiB of buffers.
     fn default() -> Self {
         Self { arena_mib: 64, icm: IcmOptions::default(), log_cq: 14 }
     }
@@ -84,7 +84,7 @@ impl Sub for Spent {
 }
 
 impl Node {
-    /// Opens the HCA with number `id` behind a socket.
+    /// Opens HCA `id` through its vfio-user socket.
     pub(crate) fn open(id: usize, socket: &Path, daemon: Arc<Daemon>, sizes: &Sizes) -> Result<Self> {
         let mut agent = Agent::default();
         let open = OpenHca {
@@ -121,7 +121,7 @@ impl Node {
     }
 
     /// Returns a channel that is notified when the next flows have posted their first requests. If the flows fail
-    /// before that, the channel is closed.
+    /// earlier, the channel is closed.
     pub(crate) fn announce(&mut self) -> Result<Receiver<()>> {
         let (posted, waiting) = mpsc::channel();
         self.agent.announce(posted)?;
@@ -136,8 +136,8 @@ impl Node {
         Ok(Spent { driver: self.driver, device: self.daemon.time(Some(&self.thread))? })
     }
 
-    /// Creates queue pairs in groups. The queue pairs of a group share one completion queue for sends and one for
-    /// receives. The size of these queues determines the size of a group.
+    /// Creates queue pairs in groups. The queue pairs in a group share one completion queue for sends and one for
+    /// receives. The size of the completion queues determines the size of a group.
     pub(crate) fn queue_pairs(&mut self, count: usize, rings: Rings) -> Result<Vec<Qp>> {
         let Rings { log_slots, log_slot_bytes } = rings;
         let cq = CreateCq { log_entries: self.log_cq, ..CreateCq::default() };
@@ -162,8 +162,7 @@ impl Node {
         Ok(all)
     }
 
-    /// Connects a queue pair to the queue pair `peer` of the HCA with number `peer_id`. If `peer_id` is `None`, that
-    /// HCA is the default peer.
+    /// Connects a queue pair to the queue pair `peer` on HCA `peer_id`, or on the default peer if `peer_id` is `None`.
     pub(crate) fn connect(&mut self, qp: Qp, peer: Qp, peer_id: Option<u16>) -> Result<()> {
         let path = QpPath { dlid: peer_id, ..QpPath::default() };
         for transition in [

@@ -1,5 +1,5 @@
-//! The components of guests, which are fetched once and cached: QEMU, a stock kernel with its modules, a static
-//! busybox, and a Debian root file system.
+//! The components of a guest, fetched once and cached: QEMU, a stock kernel with its modules, a static busybox, and a
+//! Debian root file system.
 //!
 //! Each component is one cache entry, built from Debian packages. A manifest lists the versions of these packages.
 
@@ -132,7 +132,7 @@ impl Artifacts {
         Disks::with_dpdk(&self.cache, &self.kernel)
     }
 
-    /// Returns the disks for guests that run the kernel's self-tests of network drivers.
+    /// Returns the disks for guests that run the kernel's self-tests for network drivers.
     ///
     /// # Errors
     /// Same as for [`Disks::obtain`].
@@ -140,8 +140,7 @@ impl Artifacts {
         Disks::with_self_test_programs(&self.cache, &self.kernel)
     }
 
-    /// Returns a disk with the kernel's self-tests of network drivers, under the same paths as in the Linux source
-    /// tree.
+    /// Returns a disk with the kernel's self-tests for network drivers, at the same paths as in the Linux source tree.
     ///
     /// # Errors
     /// Fails if the source or the compiler cannot be fetched, or if a program does not compile.
@@ -149,7 +148,7 @@ impl Artifacts {
         self_tests::image(&self.cache)
     }
 
-    /// Returns a disk with Debian's DDP package for `ice`. The machine's archive must have non-free firmware.
+    /// Returns a disk with Debian's DDP package for `ice`. The machine's Debian archive must include non-free firmware.
     ///
     /// # Errors
     /// Fails if the package cannot be fetched, or if the image cannot be created.
@@ -181,7 +180,7 @@ impl Artifacts {
         rdma_core::tests(&self.cache, rdma_core)
     }
 
-    /// Returns a disk with NIXL, its UCX, and numpy, at the paths that Python expects below an entry of its search path.
+    /// Returns a disk with NIXL, its UCX and numpy, laid out like a directory on Python's module search path.
     ///
     /// # Errors
     /// Fails if the wheels cannot be fetched, or if the image cannot be created.
@@ -190,7 +189,7 @@ impl Artifacts {
     }
 }
 
-/// Returns the cache directory, which is `$HCAD_LAB_CACHE` or else `hcad-lab` in the user's cache directory.
+/// Returns the cache directory: `$HCAD_LAB_CACHE` if set, or else `hcad-lab` in the user's cache directory.
 ///
 /// # Errors
 /// Fails if the environment specifies neither a cache directory nor a home directory.
@@ -256,7 +255,7 @@ pub fn probe_archive() -> Result<(), NoArchive> {
     probe().map_err(|error| NoArchive::Answer(format!("{error:#}")))
 }
 
-/// Builds the root file system with these added packages if it is not cached.
+/// Builds the root file system with the given additional packages, unless it is already cached.
 ///
 /// # Errors
 /// Fails if packages cannot be fetched, or if the image cannot be created.

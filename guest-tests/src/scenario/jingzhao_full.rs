@@ -1,6 +1,6 @@
 //! Tests JingZhao's whole command interface: every opcode in all its valid and invalid forms, and every QP transition
 //! from every state. The interface's tables are included as data ([`spec`], [`expected`], [`transitions`]). The
-//! devices' answers must match the tables, and every row of the tables must be tested.
+//! devices' responses must match the tables, and every row of the tables must be tested.
 
 mod answers;
 mod attributes;
@@ -79,7 +79,7 @@ async fn every_command(pair: &mut Pair) -> Result<()> {
     answers::judge(&[a, b])
 }
 
-/// Issues all commands to one device and returns the answers.
+/// Issues all commands to one device and returns the responses.
 async fn answers(node: &mut Node) -> Result<Answers> {
     const COMMAND_EVENTS: u64 = 1 << 0x0a;
     let mut answers = Answers::new();
@@ -119,7 +119,7 @@ async fn undefined_opcodes(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// Returns the interface's name for a service type.
+/// Returns a service type's name in the specification.
 fn service_name(service: Service) -> &'static str {
     match service {
         Service::Rc => "RC",

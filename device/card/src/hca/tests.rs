@@ -115,7 +115,7 @@ fn dma_and_interrupts_require_bus_master_enable() {
 }
 
 #[test]
-fn flr_resets_device_but_keeps_dma_map_of_client() {
+fn flr_resets_device_but_keeps_client_dma_map() {
     let mut hca = ready();
     hca.region_write(Region::Bar(Bar::Bar0), 8, &[1]);
     hca.region_write(Region::Config, 0x68, &[0x10, 0xa8]);
@@ -126,7 +126,7 @@ fn flr_resets_device_but_keeps_dma_map_of_client() {
     assert_eq!(hca.frontend.log.last().unwrap(), "reset", "the reset disables memory space");
     hca.region_write(Region::Config, 4, &[6, 0]);
     hca.region_write(Region::Bar(Bar::Bar2), 0, b"live");
-    assert_eq!(&page_start(&hca), b"live", "the reset keeps the DMA map");
+    assert_eq!(&page_start(&hca), b"live", "the reset must keep the DMA map");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn arp_from_configured_ip_requires_configured_mac() {
     };
     assert_eq!([5, 3, 4].map(|from| answered(from, 3)), [true, false, false]);
     assert_eq!([6, 4].map(|from| answered(from, 6)), [true, false]);
-    assert!(answered(4, 9), "any host may use an address without an owner");
+    assert!(answered(4, 9), "any host may use an address that has no owner");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn own_frames_loop_back_without_fabric() {
     assert!(hca.outbound().is_empty());
     assert_eq!(hca.frontend.queues.received, (0..200).collect::<Vec<u8>>());
     assert_eq!(hca.frontend.log[1..], ["qpn:0x2 Recv true", "qpn:0x1 Send true"]);
-    assert_eq!(hca.frontend.turns, turns + 1, "end_turn is called once per turn");
+    assert_eq!(hca.frontend.turns, turns + 1, "end_turn must be called once per turn");
 }
 
 /// Returns `frame` with its source addresses replaced by those of LID 9.
@@ -208,7 +208,7 @@ fn multicast_loops_back_to_own_members() {
     assert_eq!(hca.drain(), WorkLeft { frames: false, other: false });
     assert_eq!(hca.frontend.queues.received, (0..200).collect::<Vec<u8>>());
     assert_eq!(hca.frontend.log[1..], ["qpn:0x3 Send true", "qpn:0x3 Recv true"]);
-    // Another port sends the datagram over the fabric.
+    // Now the datagram arrives over the fabric, from another port.
     hca.frontend.queues.received.clear();
     hca.handle_frame(&from_lid_9(frame));
     assert_eq!(hca.frontend.queues.received.len(), 200);
@@ -227,8 +227,8 @@ fn frames_for_other_devices_go_to_fabric() {
     assert_eq!(sent, [Identity::from_lid(Lid::new(1)).mac]);
 }
 
-/// Even if the fabric needs no ICRC, captured frames and multicast frames have one. Some members of a multicast group
-/// may be on a wire.
+/// Even if the fabric needs no ICRC, captured frames and multicast frames have one, because captures must be complete
+/// and some members of a multicast group may be on a wire.
 #[test]
 fn icrc_is_computed_for_capture_and_multicast() {
     let folder = tempfile::tempdir().unwrap();
@@ -296,7 +296,7 @@ fn flapping_link_does_not_fill_log() {
 }
 
 #[test]
-fn link_down_drops_frames_both_ways() {
+fn link_down_drops_frames_in_both_directions() {
     let mut hca = powered_on();
     hca.port.addresses_mut().own =
         Identity { ipv4: Ipv4Addr::new(10, 77, 9, 9), ..Identity::from_lid(Lid::new(9)) };
@@ -314,7 +314,7 @@ fn link_down_drops_frames_both_ways() {
     assert_eq!((stats.lost_link_down, stats.dropped(DropReason::LinkDown)), (1, 1));
 
     hca.reset();
-    assert!(!hca.is_link_up(), "a reset does not plug the cable in");
+    assert!(!hca.is_link_up(), "a reset must not plug in the cable");
     hca.set_link(true);
     assert_eq!(hca.frontend.log.last().unwrap(), "link true");
     hca.handle_frame(&[0; 64]);

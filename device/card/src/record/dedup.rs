@@ -1,7 +1,7 @@
 //! A cache that avoids storing repeated data in a record. Data is often repeated: programs send from the same
 //! buffers, devices read contexts and rings again and again, and peers retransmit lost packets.
 //!
-//! The writer and the reader of a record each have a cache, and update it in the same order.
+//! The writer and the reader of a record each have a cache, and both update their caches in the same order.
 
 use twox_hash::XxHash3_64;
 
@@ -21,8 +21,8 @@ pub(super) const TAIL: usize = 4;
 
 const PAGE: u64 = 4096;
 
-/// Multiplier for the offset in a page when a slot is chosen. It is odd, so that different offsets in a page get
-/// different slots.
+/// Multiplier that is applied to an offset in a page to select a slot. It is odd, so that different offsets in a page
+/// get different slots.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Number of payload bytes that determine the payload's slot.
@@ -74,7 +74,7 @@ pub(super) fn is_kept(len: usize) -> bool {
     (SHORTEST..=LONGEST).contains(&len)
 }
 
-/// Returns the slot for a read at this address. Consecutive pages get different slots.
+/// Returns the slot for a read at the given address. Consecutive pages get different slots.
 pub(super) fn slot_of_read(iova: u64) -> usize {
     let (page, within) = (iova / PAGE, iova % PAGE);
     slot(page.wrapping_add(within.wrapping_mul(SPREAD)))

@@ -19,8 +19,8 @@ fn powered_on() -> Hca<Stub> {
     Hca::new(Stub::default(), Identity::from_lid(Lid::new(1)), None)
 }
 
-/// Returns the record of a client that sets up the device, rings a doorbell, receives an interrupt, clears
-/// bus mastering and resets the device. `more` adds inputs before the reset.
+/// Records a session in which a client sets up the device, rings doorbells, receives interrupts, temporarily disables
+/// bus mastering and resets the device. `more` adds inputs before the reset. Returns the record.
 fn session(more: impl FnOnce(&mut Hca<Stub>)) -> Vec<u8> {
     session_with(&Header::new("hca1", Map::new()), more)
 }
@@ -106,7 +106,7 @@ fn replay_stops_at_requested_step() {
         if step.counts.steps > 3 { Next::Stop } else { Next::Go }
     });
     assert!(matches!(report.outcome, Outcome::Stopped), "{report}");
-    assert_eq!(report.counts.steps, 3, "the step that was not executed does not count");
+    assert_eq!(report.counts.steps, 3, "the step that was not executed is not counted");
     assert_eq!(
         seen,
         [
@@ -172,12 +172,12 @@ fn panic_is_reported_as_outcome() {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let report = play(&mut powered_on(), source(&record), |step| match step.input {
-        Input::Reset => panic!("a defect of step {}", step.counts.steps),
+        Input::Reset => panic!("a defect in step {}", step.counts.steps),
         _ => Next::Go,
     });
     std::panic::set_hook(hook);
     let Outcome::Panicked { step, message } = &report.outcome else { panic!("{report}") };
-    assert_eq!(*message, format!("a defect of step {step}"));
+    assert_eq!(*message, format!("a defect in step {step}"));
 }
 
 #[test]

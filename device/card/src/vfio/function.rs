@@ -40,7 +40,7 @@ impl Bars {
     /// Creates the set of BARs.
     ///
     /// # Panics
-    /// Panics if two BARs overlap or a length is invalid, which is a bug in the front-end.
+    /// Panics if two BARs overlap or a length is invalid. Either is a bug in the front-end.
     pub fn new<const N: usize>(bars: [(Bar, MemoryBar); N]) -> Self {
         let mut table = Self::default();
         let mut taken = 0_u8;

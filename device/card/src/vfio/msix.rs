@@ -36,7 +36,7 @@ pub struct Interrupts {
 pub enum Delivery {
     /// The client was signalled.
     Sent,
-    /// The interrupt is pending, because it is masked, has no eventfd, or bus mastering is disabled.
+    /// The interrupt is pending, because it is masked, its vector has no eventfd, or bus mastering is disabled.
     Pending,
     /// The interrupt was discarded, because MSI-X is disabled or the vector does not exist.
     Nowhere,
@@ -74,8 +74,8 @@ struct Vector {
 pub struct Gate {
     pub enabled: bool,
     pub function_masked: bool,
-    /// Whether the function may write to memory, which requires that it is a bus master and not in a
-    /// low-power state.
+    /// Whether the function may write to memory. This requires that bus mastering is enabled and that the function is
+    /// not in a low-power state.
     pub bus_master: bool,
 }
 
@@ -113,7 +113,7 @@ impl Interrupts {
         self.gate.enabled
     }
 
-    /// Raises `vector`, which becomes pending if it is masked or has no eventfd. An interrupt of an unknown vector is
+    /// Raises `vector`, which becomes pending if it is masked or has no eventfd. An interrupt on an unknown vector is
     /// discarded.
     pub fn raise(&mut self, vector: u16) -> Delivery {
         let number = usize::from(vector);
@@ -202,7 +202,7 @@ impl Interrupts {
         }
     }
 
-    /// Executes a function-level reset. The table, pending bits and gate return to their power-on state. The
+    /// Performs a function-level reset. The table, pending bits and gate return to their power-on state. The
     /// client's eventfds and masks are not part of the function.
     pub fn reset(&mut self) {
         self.gate = Gate::default();
@@ -222,14 +222,14 @@ impl Interrupts {
         (self.vectors.len().div_ceil(64) * 8) as u64
     }
 
-    /// Reads bytes of the table. Bytes beyond the table read as 0.
+    /// Reads bytes from the table. Bytes beyond the table read as 0.
     pub fn read_table(&self, offset: usize, out: &mut [u8]) {
         for (at, byte) in out.iter_mut().enumerate() {
             *byte = self.table.get(offset.saturating_add(at)).copied().unwrap_or(0);
         }
     }
 
-    /// Writes bytes of the table. Bytes beyond the table are ignored.
+    /// Writes bytes to the table. Bytes beyond the table are ignored.
     pub fn write_table(&mut self, offset: usize, data: &[u8]) {
         for (at, byte) in data.iter().enumerate() {
             let at = offset.saturating_add(at);
@@ -244,7 +244,7 @@ impl Interrupts {
         }
     }
 
-    /// Reads bytes of the pending bit array.
+    /// Reads bytes from the pending bit array.
     pub fn read_pba(&self, offset: usize, out: &mut [u8]) {
         for (at, byte) in out.iter_mut().enumerate() {
             let first = offset.saturating_add(at).saturating_mul(8);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn disabling_msix_clears_pending() {
+    fn disabling_msix_clears_pending_bits() {
         let (mut interrupts, fds) = wired(1);
         interrupts.set_masked(0, true);
         interrupts.raise(0);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn vector_raised_while_masked_is_sent_at_unmask() {
+    fn masked_interrupt_is_sent_when_unmasked() {
         type Toggle = fn(&mut Interrupts, bool);
         let ways: [(&str, Toggle); 4] = [
             ("client", |interrupts, masked| interrupts.set_masked(2, masked)),

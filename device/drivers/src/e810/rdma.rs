@@ -40,7 +40,7 @@ pub const AEQ_VECTOR: u16 = 3;
 pub const CEQ_VECTOR: u16 = 4;
 
 const CAUSE_ENABLE: u32 = 1 << 30;
-/// Length of the "commit FPM" buffer in bytes.
+/// Length of the "commit FPM" buffer, in bytes.
 const COMMIT_LEN: u32 = 0xd0;
 
 /// Driver state of the RDMA control queue.
@@ -132,7 +132,7 @@ impl<B: Bus> Driver<B> {
         self.interface.rdma.polarity ^= next == 0;
         self.write(Register::PfpeCqpdb, next.into());
         let tail = self.cqp_tail();
-        assert_eq!(tail.next, next, "the operation completes before the doorbell write returns");
+        assert_eq!(tail.next, next, "the operation must complete before the doorbell write returns");
         let error =
             tail.error.then(|| ErrorCodes::parse(&self.read(Register::PfpeCqperrcodes).to_le_bytes()));
         let completion = self.interface.rdma.has_ccq.then(|| self.completion(index));
@@ -218,11 +218,11 @@ impl<B: Bus> Driver<B> {
         assert_eq!(performed.error, None);
     }
 
-    /// Commits the same object counts as `irdma` in a recorded session. Returns the index of the segment where the
-    /// PBLEs start.
+    /// Commits the object counts that `irdma` committed in a recorded session. Returns the index of the segment in
+    /// which the PBLEs start.
     ///
     /// # Panics
-    /// Panics if the operation fails, or the PBLEs do not start at a segment boundary.
+    /// Panics if the operation fails, or if the PBLEs do not start at a segment boundary.
     #[track_caller]
     pub fn commit_fpm(&mut self) -> u16 {
         /// Offset in the buffer and object count, per object type.

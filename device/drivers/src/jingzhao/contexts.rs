@@ -12,27 +12,27 @@ use protocol::ids::{Cqn, Lkey, Pdn, Va};
 /// The protection domain of all objects.
 pub const PD: u32 = 3;
 
-/// Returns the MPT entry of a region of 4 KiB pages. `mtt` is the index of the region's first MTT entry.
+/// Returns the MPT entry for a region of 4 KiB pages. `mtt` is the index of the region's first MTT entry.
 pub fn region(key: u32, mtt: u64, start: u64, length: u64, flags: MptFlags) -> Mpt {
     let blank = Mpt::parse(&[0; Mpt::LEN]).expect("an all-zero entry is a valid region");
     let (key, pd, start) = (Lkey::new(key), Pdn::new(PD), Va::new(start));
     Mpt { flags, key, pd, start, length, mtt, ..blank }
 }
 
-/// Returns the context of a CQ whose ring is in region `key`.
+/// Returns the context for a CQ whose ring is in region `key`.
 pub fn cqc(cqn: u32, key: u32, log_entries: u8) -> Cqc {
     let blank = Cqc::parse(&[0; Cqc::LEN], 0).expect("an all-zero context is a valid CQ");
     Cqc { log_entries, pd: Pdn::new(PD), lkey: Lkey::new(key), cqn: Cqn::new(cqn), ..blank }
 }
 
-/// Returns the context of an unarmed EQ whose ring is in region `key`.
+/// Returns the context for an unarmed EQ whose ring is in region `key`.
 pub fn eqc(msix_vector: u16, key: u32, log_entries: u8) -> Eqc {
     let blank = Eqc::parse(&[0; Eqc::LEN]).expect("an all-zero context is a valid EQ");
     Eqc { log_entries, msix_vector, pd: Pdn::new(PD), lkey: Lkey::new(key), ..blank }
 }
 
-/// Returns the context of an RC QP with MTU 256 and one CQ for both queues. Each queue starts at the beginning of its
-/// region and has `len` bytes, in slots of [`SLOT`](super::SLOT) bytes.
+/// Returns the context for an RC QP with MTU 256 and one CQ for both queues. Each queue starts at the beginning of its
+/// region and is `len` bytes long, divided into slots of [`SLOT`](super::SLOT) bytes.
 pub fn qpc(cqn: u32, [sq, rq]: [u32; 2], len: u32) -> Qpc {
     Qpc {
         mtu: 1,

@@ -89,7 +89,7 @@ fn doorbell(slot: u32) -> SendDoorbell {
     SendDoorbell { head: slot * 8, fence: false, opcode: 0x0a, qpn: Qpn::new(QP), size: 1 }
 }
 
-/// Returns an empty RDMA WRITE whose raddr unit ends with these four bytes.
+/// Returns an empty RDMA WRITE whose raddr unit ends with the given four bytes.
 fn write_wqe(reserved: [u8; 4]) -> Vec<u8> {
     let mut wqe = vec![0; 32];
     wqe[28..].copy_from_slice(&reserved);
@@ -244,7 +244,7 @@ const CASES: &[Case] = &[
     }),
     (&CQ_IN_USE, |m| m.ok(Op::Hw2SwCq, 0, CQ, &[])),
     (&CQ_OVERRUN_RISK, |m| {
-        // The existing QP and two further QPs have 64 slots each, but the CQ has only 128 entries.
+        // The existing QP and two more QPs have 64 slots each, but the CQ has only 128 entries.
         for qpn in [6, 7] {
             let qpc = Qpc { local_qpn: Qpn::new(qpn), ..qpc() };
             m.connect(qpn, &qpc);
@@ -353,7 +353,7 @@ fn every_rule_has_a_case() {
 }
 
 #[test]
-fn violations_are_reported_only_if_strict() {
+fn violations_are_reported_only_in_strict_mode() {
     for (rule, software) in CASES {
         let mut machine = machine();
         machine.hca.set_strict(false);
@@ -388,7 +388,7 @@ fn rejected_command_is_not_reported() {
 }
 
 #[test]
-fn report_names_violation_and_object() {
+fn report_identifies_violation_and_object() {
     use card::telemetry::testing::Written;
     use card::telemetry::trace::TraceFormat;
 

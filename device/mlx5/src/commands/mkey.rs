@@ -46,7 +46,7 @@ pub(super) fn create(call: Call<'_, '_>, create: &CreateMkey, list: &[u8]) -> Re
     Ok(MkeyNumber { index }.emit().to_vec())
 }
 
-/// Creates a key for a region in a user memory.
+/// Creates a key for a region of a user memory.
 fn create_in(
     resources: &mut Resources,
     context: &MkeyContext,

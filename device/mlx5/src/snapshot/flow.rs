@@ -29,9 +29,9 @@ pub(super) struct FlowTableRow {
 pub(super) struct FlowGroupRow {
     pub(super) table: u32,
     pub(super) group: u32,
-    /// Lowest index in the range of the group.
+    /// Lowest index in the group's range.
     pub(super) first: u32,
-    /// Highest index in the range of the group.
+    /// Highest index in the group's range.
     pub(super) last: u32,
     /// Fields that all entries of the group compare.
     pub(super) fields: Vec<String>,
@@ -43,11 +43,11 @@ pub(super) struct FlowEntryRow {
     pub(super) table: u32,
     pub(super) index: u32,
     pub(super) group: u32,
-    /// Fields and values that the entry compares. An entry without any matches every frame.
+    /// Fields that the entry compares, with their values. If empty, the entry matches every frame.
     pub(super) matches: Vec<String>,
     /// VLAN edits, and `allow`, `drop`, or the destinations of the frame.
     pub(super) actions: Vec<String>,
-    /// Tag in the CQE of frames that the entry forwards.
+    /// Tag in the CQEs of frames that the entry forwards.
     pub(super) tag: u32,
     /// Number of frames to which the entry was applied.
     pub(super) frames: u64,
@@ -89,8 +89,8 @@ fn position(table: u32, index: u32) -> u64 {
     u64::from(table) << 32 | u64::from(index)
 }
 
-/// Returns the groups of all tables that contain positions at or after `from`. For each group, also returns the number
-/// of its table and the index in that table at which the page starts.
+/// Returns the groups, in all tables, that contain a position at or after `from`. Each group is preceded by the number
+/// of its table and by the index in that table at which the page starts.
 fn groups_from(steering: &Steering, from: u64) -> impl Iterator<Item = (u32, u32, &Group)> {
     let (first_table, first_index) = split(from);
     steering.tables_from(first_table).flat_map(move |(number, table): (u32, &Table)| {
@@ -111,7 +111,7 @@ pub(super) fn groups(steering: &Steering, from: u64) -> impl Iterator<Item = (u6
             fields: selects(&group.mask().headers()),
             entries: group.entry_count(),
         };
-        // The position of a group is its last index, so a page that starts there starts with this group.
+        // The position of a group is its last index, so a page that starts there begins with this group.
         (position(table, last), row)
     })
 }

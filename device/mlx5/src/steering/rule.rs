@@ -70,7 +70,7 @@ impl Parts {
         })
     }
 
-    /// Returns the objects that the lists name.
+    /// Returns the objects to which the lists refer.
     pub fn references(&self) -> Used {
         let destinations = self.destinations.iter().filter_map(FlowDestination::destination);
         let destinations = destinations.map(|destination| match destination {
@@ -174,7 +174,7 @@ impl From<&Rule> for Parts {
 }
 
 impl Parts {
-    /// Returns the context of an entry, without its group and its value, and the lists that follow the context.
+    /// Returns an entry's context, without the group and the match value, and the lists that follow the context.
     pub fn emit(&self) -> (FlowContext, Vec<u8>) {
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let context = FlowContext {
@@ -219,7 +219,7 @@ impl Rule {
         })
     }
 
-    /// Returns the TIRs that the rule uses. The references to tables and counters are counted in `Steering` instead.
+    /// Returns the TIRs that the rule uses. References to tables and counters are counted in `Steering` instead.
     pub fn uses(&self) -> Used {
         self.tirs().map(|tirn| Object::Tir(tirn.get())).collect()
     }

@@ -8,15 +8,15 @@ use smallvec::SmallVec;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VlanEdit {
-    /// Removes the outermost tag. An untagged frame does not change.
+    /// Removes the outermost tag. An untagged frame is left unchanged.
     Pop,
     /// Inserts a tag in front of the others.
     Push(VlanTag),
 }
 
-/// Edits of a frame, in the order in which they apply.
+/// Edits to a frame, in the order in which they are applied.
 ///
-/// Bound: each table that the frame visits adds at most two edits.
+/// Each table that the frame visits adds at most two edits.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct VlanEdits(SmallVec<[VlanEdit; 2]>);
 
@@ -36,7 +36,7 @@ impl VlanEdits {
 }
 
 impl VlanEdit {
-    /// Returns the edited frame, or `None` if the frame does not change.
+    /// Returns the edited frame, or `None` if the frame is left unchanged.
     fn apply(self, frame: &[u8]) -> Option<Vec<u8>> {
         match self {
             Self::Pop => {

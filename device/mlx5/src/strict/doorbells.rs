@@ -123,8 +123,8 @@ fn armed_at(cq: &CompletionQueue, arm: &ArmCq, dma: &GuestMemory, found: &mut Fi
 fn arm_sequence(cq: &mut CompletionQueue, eqs: &Numbered<EventQueue>, arm: &ArmCq, found: &mut Findings) {
     let ArmCq { cqn, sequence, .. } = *arm;
     // The EQ's consumer index shows which events the driver has read. It is used only for the driver's own CQs, which
-    // are in the UAR page of its EQs. For the CQ of a user program, the driver may have read an event that the program
-    // has not received yet.
+    // share a UAR page with its EQs. For a user program's CQ, the driver may have read an event that the program has
+    // not received yet.
     if let Some(eq) = eqs.get(cq.eqn().get())
         && eq.context().uar == cq.uar()
     {
@@ -140,7 +140,7 @@ fn arm_sequence(cq: &mut CompletionQueue, eqs: &Numbered<EventQueue>, arm: &ArmC
     }
 }
 
-/// Returns whether a doorbell record holds an earlier arm request than the doorbell.
+/// Returns whether the arm request in a doorbell record is older than the one in the doorbell.
 fn is_older(record: &CqRecord, arm: &ArmCq) -> bool {
     match record.armed_at == arm.consumer {
         true => arm.sequence.wrapping_sub(record.sequence) & 3 == 1,
@@ -183,7 +183,7 @@ pub(in super::super) fn send_record(qp: &QueuePair, record: QueueRecord) -> Find
     found
 }
 
-/// Checks a doorbell of an SQ. `head` is the start of the last WQE, if the doorbell is a single store.
+/// Checks an SQ's doorbell. `head` is the start of the last WQE, if the doorbell is a single store.
 pub(in super::super) fn sq_doorbell(
     netdev: &Netdev,
     page: UarIndex,
@@ -221,7 +221,7 @@ pub(in super::super) fn sq_doorbell(
     found
 }
 
-/// A send queue whose doorbell is rung.
+/// A send queue, and the send counter from its doorbell record.
 struct Posted<'a> {
     queue: &'a SendQueue,
     buffer: &'a QueueBuffer,

@@ -29,7 +29,7 @@ fn counters(user: &mut User, set: CounterSet) -> QCounters {
 }
 
 #[test]
-fn rnr_naks_count_as_retries_and_missing_buffers() {
+fn rnr_nak_is_counted_on_both_sides() {
     let ([mut a, mut b], [set_a, set_b]) = pair(Service::Rc);
     a.post(&a.send(0, 8));
     exchange(&mut *a, &mut *b);
@@ -44,7 +44,7 @@ fn rnr_naks_count_as_retries_and_missing_buffers() {
 
 /// The third timeout exceeds the limit of two retries, so it is not counted.
 #[test]
-fn timeouts_count_while_retries_are_left() {
+fn timeouts_are_counted_while_retries_remain() {
     let ([mut a, mut b], [set_a, _]) = pair(Service::Rc);
     b.reset();
     a.post(&a.send(0, 8));
@@ -60,7 +60,7 @@ fn timeouts_count_while_retries_are_left() {
 }
 
 #[test]
-fn lost_packet_counts_on_both_sides() {
+fn lost_packet_is_counted_on_both_sides() {
     let ([mut a, mut b], [set_a, set_b]) = pair(Service::Rc);
     for _ in 0..3 {
         b.post_recv(0, 64);
@@ -78,7 +78,7 @@ fn lost_packet_counts_on_both_sides() {
 }
 
 #[test]
-fn executed_requests_count_by_operation() {
+fn executed_requests_are_counted_by_operation() {
     let ([mut a, mut b], [set_a, set_b]) = pair(Service::Rc);
     let remote = a.remote(0x40);
     let write = request(Opcode::Write, Operation::Write(remote), a.data(0, 5000));
@@ -101,7 +101,7 @@ fn executed_requests_count_by_operation() {
     assert_eq!(counters(&mut a, set_a), QCounters::default());
 }
 
-/// The acknowledgement is lost, so the requester sends the request again.
+/// The acknowledgement is lost, so the requester retransmits the request.
 #[test]
 fn duplicate_request_is_counted() {
     let ([mut a, mut b], [_, set_b]) = pair(Service::Rc);
@@ -115,7 +115,7 @@ fn duplicate_request_is_counted() {
 }
 
 #[test]
-fn error_completions_count_by_status() {
+fn error_completions_are_counted_by_status() {
     let ([mut a, mut b], [set_a, set_b]) = pair(Service::Rc);
     b.post_recv(0, 4);
     b.post_recv(0, 4);
@@ -140,7 +140,7 @@ fn error_completions_count_by_status() {
 }
 
 #[test]
-fn datagrams_without_receive_are_counted() {
+fn uc_send_without_receive_is_counted() {
     let ([mut a, mut b], [_, set_b]) = pair(Service::Uc);
     a.post(&a.send(0, 8));
     exchange(&mut *a, &mut *b);

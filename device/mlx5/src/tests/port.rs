@@ -55,8 +55,8 @@ fn mad_ifc_rejects_other_management_classes() {
     assert_eq!(Check::Mad.status().code(), 0x30);
 }
 
-/// The port has eight GIDs in one block, and 128 P_Keys in four blocks. The command itself succeeds, because the error
-/// is reported in the response MAD.
+/// The port has eight GIDs in one block, and 128 P_Keys in four blocks. Even for an invalid block, the command itself
+/// succeeds, because the error is reported in the response MAD.
 #[test]
 fn gid_and_pkey_block_limits_are_enforced() {
     let mut driver = initialised();
@@ -129,7 +129,7 @@ fn port_counters_are_zero_without_traffic() {
     assert_eq!(VportCounters::parse(&self::output(&output)), VportCounters::default());
 }
 
-/// Section 8.2: the event goes to the EQ whose mask selects port changes.
+/// Section 8.2: the event goes to the EQ whose mask includes port changes.
 #[test]
 fn link_changes_raise_events() {
     let mut driver = initialised();

@@ -27,7 +27,7 @@ const RING: u64 = 0x60_0000;
 /// Doorbell records that no queue uses yet.
 const UNUSED_RECORD: Iova = Iova::new(RECORD.get() + 0x100);
 
-/// Creates a program without a QP on an HCA in strict mode.
+/// Creates a program on an HCA in strict mode. The program has no QP yet.
 fn program(lid: u16) -> User {
     let mut user = User::new(lid);
     user.hca.set_strict(true);
@@ -89,7 +89,7 @@ fn arm(user: &mut User, change: impl FnOnce(&mut ArmCq)) {
     user.ring_arm(&arm);
 }
 
-/// Creates a 64-entry CQ. The owner byte of every entry is `owner`.
+/// Creates a CQ with 64 entries, each with the owner byte `owner`.
 fn create_cq(user: &mut User, record: Iova, owner: u8) {
     for entry in 0..64 {
         user.poke(RING + entry * 64 + 63, &[owner]);
@@ -289,7 +289,7 @@ const CASES: &[Case] = &[
 /// Header of a strided list with one 8-byte entry, repeated three times to cover a 24-byte key.
 const SOUND_HEADER: RepeatBlock = RepeatBlock { byte_count: 8, key: REPEAT_KEY, repetitions: 3, entries: 1 };
 
-/// Registers a strided layout with this header.
+/// Registers a strided layout with the given header.
 fn strided(a: &mut User, b: &mut User, header: RepeatBlock) {
     let (key, context) = free_key(a, AccessMode::Ranges);
     a.ok(&Command::DestroyMkey(MkeyNumber { index: MkeyIndex::of(key) }));
@@ -396,7 +396,7 @@ fn nothing_is_reported_unless_strict() {
 }
 
 #[test]
-fn arm_sequence_stays_valid_until_event_read() {
+fn arm_sequence_stays_valid_until_event_is_read() {
     let (mut a, mut b) = pair();
     b.arm(false);
     b.post_recv(0, 64);
@@ -443,7 +443,7 @@ fn rejected_command_is_not_reported() {
 }
 
 #[test]
-fn report_names_violation_and_object() {
+fn report_identifies_violation_and_object() {
     use card::telemetry::testing::Written;
     use card::telemetry::trace::TraceFormat;
 

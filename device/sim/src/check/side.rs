@@ -1,5 +1,5 @@
-//! Checks the completions and events of a side. Each request must complete once, in order, and with a status that the
-//! QP state permits.
+//! Checks one side's completions and events. Each request must complete exactly once, in order, and with a status that
+//! the QP state permits.
 
 use std::fmt;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use engine::{
 /// Maximum time until a receive request posted in ERR is flushed (JingZhao interface, section 10.5).
 const LATE_RECEIVE: Duration = Duration::from_millis(10);
 
-/// Counts the posted and the completed requests of a queue.
+/// Numbers of a queue's posted and completed requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ledger {
     pub(super) posted: usize,
@@ -35,7 +35,7 @@ pub(super) struct Ledger {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) life: usize,
-    /// QP state as software sees it: from its own transitions, from completions and from events.
+    /// QP state as software sees it, derived from its own transitions, completions and events.
     pub(super) state: State,
     pub(super) sends: Ledger,
     pub(super) recvs: Ledger,
@@ -45,7 +45,7 @@ pub(super) struct Side {
     broken_at: Option<Instant>,
     /// For each send request, the number of packets seen.
     pub(super) packets: Vec<u32>,
-    /// One past the index of the newest send request of which a packet has been sent.
+    /// One past the index of the newest send request for which a packet has been sent.
     started: usize,
     /// In SQD, the index of the first send request that must not start.
     may_start: usize,
@@ -66,7 +66,7 @@ pub(super) struct Side {
     pub(super) missed_receive: bool,
     /// Progress of the peer's requests at this side.
     pub(super) executed: Cursor,
-    /// Original value that each of the peer's atomics must return. Set when the atomic has been executed.
+    /// Original value that each of the peer's atomics must return. Set when the atomic is executed.
     pub(super) originals: Vec<Option<u64>>,
     /// Progress of the responses to the side's own requests.
     pub(super) returned: Cursor,
@@ -356,8 +356,8 @@ impl Checker<'_> {
                     side.flush == Flush::Each,
                     "the engine flushed a request, but the owner of the engine must flush this QP"
                 );
-                // If the remaining packets of the message named a different SRQ, the receive request of the message is
-                // flushed before the event is raised.
+                // If later packets of a message named a different SRQ, the message's receive request is flushed before
+                // the event is raised.
                 let mut takers = self.ops(id.peer()).iter().filter(|op| op.takes_receive());
                 if takers.nth(nth).is_some_and(|op| op.changes_srq.is_some()) {
                     let now = self.now;
@@ -371,7 +371,7 @@ impl Checker<'_> {
                     side.sends.done == side.sends.posted,
                     "the receive queue was flushed before the send queue"
                 );
-                // The engine finds a receive request posted in ERR by polling, at least every 10 ms.
+                // In ERR, the engine polls for newly posted receive requests at least every 10 ms.
                 let posted_at = side.received_at.get(nth).copied().unwrap_or(broken_at);
                 let late = if posted_at > broken_at { LATE_RECEIVE } else { Duration::ZERO };
                 let due = posted_at.max(broken_at) + late;
@@ -412,8 +412,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks, for a QP in ERR whose requests are flushed by its owner, that the engine has not fetched more of them
-    /// than necessary.
+    /// If the QP is in ERR and its requests are flushed by the engine's owner, checks that the engine has fetched no
+    /// more of them than necessary.
     pub(super) fn check_unfetched_requests(&self, id: SideId, host: &SimHost) -> Result<(), Violation> {
         let (pair, side) = (self.pair(id), self.side(id));
         let taken = host.queues.get(&pair.ends[id.side].qpn.get()).map_or([0; 2], |queues| queues.taken);

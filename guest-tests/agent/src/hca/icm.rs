@@ -139,7 +139,8 @@ impl Icm {
 }
 
 /// Returns the arena page behind each of `count` ICM pages, in ICM order. If `scattered` is not set, the arena pages
-/// ascend. Otherwise, runs of 1, 2, 4 and 3 pages are taken in turn from the end of the remaining range.
+/// are in ascending order. Otherwise, runs of 1, 2, 4 and 3 pages are taken in turn from the end of the remaining
+/// range.
 fn map_order(count: usize, scattered: bool) -> impl Iterator<Item = usize> {
     let runs = [1, 2, 4, 3].into_iter().cycle();
     let mut end = count;
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(
             qpc.read(&arena, 17 + (1 << 10))[..4],
             [0xab; 4],
-            "the bits above the index mask are ignored"
+            "bits above the index mask must be ignored"
         );
     }
 }

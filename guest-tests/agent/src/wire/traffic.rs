@@ -2,7 +2,7 @@
 //!
 //! A flow sends or receives `count` messages of `len` bytes on one queue pair, with up to `depth` messages outstanding.
 //! Message `i` uses slot `i % slots` of the flow's buffer, at `off + slot * stride`. The message contains the pattern
-//! stream of seed `seed + i % slots`, or of seed `seed + i` if `fresh` is set.
+//! stream for seed `seed + i % slots`, or for seed `seed + i` if `fresh` is set.
 //!
 //! | operation | content checked by |
 //! | --- | --- |
@@ -72,10 +72,10 @@ impl Scatter {
 pub struct SendFlow {
     /// Queue pair, which must be in state RTS.
     pub qp: QpId,
-    /// Operation of all messages: SEND, SEND_IMM, WRITE, WRITE_IMM or READ.
+    /// Operation used for all messages: SEND, SEND_IMM, WRITE, WRITE_IMM or READ.
     pub op: SendOp,
     pub count: u32,
-    /// Length of a message in bytes.
+    /// Length of each message, in bytes.
     pub len: u32,
     /// Maximum number of outstanding work requests. It must not exceed the number of slots in the queue.
     pub depth: u32,
@@ -86,7 +86,7 @@ pub struct SendFlow {
     pub mr: MrId,
     /// Offset of slot 0 in the buffer.
     pub off: u64,
-    /// Distance between slots in bytes. If the flow does not verify content, the distance may be 0; all messages then
+    /// Distance between slots, in bytes. If the flow does not verify content, the distance may be 0; all messages then
     /// use the same bytes.
     pub stride: u64,
     pub slots: u32,
@@ -146,14 +146,14 @@ pub struct ReceiveFlow {
     /// Operation of the peer's messages: SEND, SEND_IMM or WRITE_IMM.
     pub op: SendOp,
     pub count: u32,
-    /// Length of a message in bytes.
+    /// Length of each message, in bytes.
     pub len: u32,
     /// Number of receives posted in advance. It must not exceed the number of slots in the queue.
     pub depth: u32,
     pub mr: MrId,
     /// Offset of slot 0 in the buffer.
     pub off: u64,
-    /// Distance between slots in bytes. If the flow does not verify content, the distance may be 0; all messages then
+    /// Distance between slots, in bytes. If the flow does not verify content, the distance may be 0; all messages then
     /// use the same bytes.
     pub stride: u64,
     /// Number of slots in the buffer. It must be at least `depth`.
@@ -203,7 +203,7 @@ pub struct TrafficReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowReport {
     pub messages: u64,
-    /// Total payload of all messages in bytes.
+    /// Total payload of all messages, in bytes.
     pub bytes: u64,
     /// Time from the flow's first post to its last completion, in nanoseconds. It includes filling and checking
     /// content.

@@ -1,5 +1,5 @@
-//! Tests NIXL, a library that moves data between inference servers. Its bundled UCX runs over two ConnectX cards with
-//! an Ethernet port. NIXL's example connects two agents in one guest, and the lab's program connects two guests.
+//! Tests NIXL, a library that moves data between inference servers. Its bundled UCX runs over two ConnectX cards, each
+//! with an Ethernet port. NIXL's example connects two agents in one guest, and the lab's program connects two guests.
 //!
 //! NIXL's UCX is newer than Debian's, and uses its own copies of libibverbs and libmlx5.
 
@@ -25,7 +25,8 @@ const LIMIT: Duration = Duration::from_secs(900);
 const FOLDER: &str = "/mnt";
 const PROGRAM: &str = include_str!("../../../guest/nixl_transfer.py");
 
-/// Minimum number of bytes that the program transfers in each direction. Two transfers per direction are 64 MiB each.
+/// Minimum number of bytes that the program transfers in each direction. Two transfers in each direction are 64 MiB
+/// long.
 const BYTES: u64 = 128 << 20;
 /// Number of transfers that the program performs: five in each direction.
 const TRANSFERS: usize = 10;

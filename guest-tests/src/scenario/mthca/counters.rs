@@ -1,4 +1,4 @@
-//! Port counters, as read by software in the guest and by the operator of the host.
+//! Port counters, as read by guest software and by the host's operator.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// leaving multicast groups.
 const ATTEMPTS: usize = 20;
 
-/// Counter values, with the counters' names in `perfquery`.
+/// Counter values, each with the counter's name in `perfquery`.
 type Named = [(&'static str, u64); 8];
 
 /// Checks that `perfquery -x`, `perfquery` and `hcactl counters` agree exactly.
@@ -30,8 +30,8 @@ pub(super) async fn agree(pair: &mut StockPair) -> Result<()> {
             "no traffic before the measurement: {extended:?}"
         );
         extended.compare(|value| value, 8)?;
-        // The 32-bit counters saturate, and only the first four exist, because they are not split into unicast and
-        // multicast.
+        // The 32-bit counters saturate. Only the first four exist, because there are no 32-bit counters for unicast and
+        // multicast packets.
         quiet(node, "perfquery").await?.compare(|value| value.min(u32::MAX.into()), 4)?;
     }
     Ok(())

@@ -402,11 +402,11 @@ async fn qperf(vm: &mut Vm) -> Result<ProgramId> {
 fn table(all: &[Results]) -> String {
     let mut text = format!("{:26}", "measure");
     for card in CARDS {
-        write!(text, "{:>22}", card.name()).expect("a String takes every write");
+        write!(text, "{:>22}", card.name()).expect("writing to a String cannot fail");
     }
     for found in all.chunks(CARDS.len()) {
         let Some(first) = found.first() else { continue };
-        write!(text, "\n{:26}", first.measure.name()).expect("a String takes every write");
+        write!(text, "\n{:26}", first.measure.name()).expect("writing to a String cannot fail");
         for found in found {
             let (least, most) = (found.values.first(), found.values.last());
             let spread = least.zip(most).map_or(0.0, |(least, most)| (most - least) / found.median() * 100.0);
@@ -416,9 +416,9 @@ fn table(all: &[Results]) -> String {
                 format!(" x{:.2}", first.median() / found.median())
             };
             let cell = format!("{:.0} ±{:.0} %{of_it}", found.median(), spread / 2.0);
-            write!(text, "{cell:>22}").expect("a String takes every write");
+            write!(text, "{cell:>22}").expect("writing to a String cannot fail");
         }
-        write!(text, "  {}", first.measure.unit()).expect("a String takes every write");
+        write!(text, "  {}", first.measure.unit()).expect("writing to a String cannot fail");
     }
     text + "\nxN: N times as much on the first NIC"
 }
@@ -434,14 +434,15 @@ fn costs(all: &[Results]) -> String {
         let micros = |time: Duration| each(time.as_secs_f64() * 1e6);
         let CpuTime { vcpus, qemu, hcad, messages, interrupts } = found.taken;
         write!(text, "\n{:26}{:>12}", found.measure.name(), found.card.name())
-            .expect("a String takes every write");
+            .expect("writing to a String cannot fail");
         for part in [vcpus, qemu, hcad] {
             let cell = format!("{:.0} us {:.1} sleeps", micros(part.ran), each(part.wakeups as f64));
-            write!(text, "{cell:>22}").expect("a String takes every write");
+            write!(text, "{cell:>22}").expect("writing to a String cannot fail");
         }
         let waited = format!("{:.0} us", micros((vcpus + qemu + hcad).waited));
         let (messages, interrupts) = (each(messages as f64), each(interrupts as f64));
-        write!(text, "{waited:>12}{messages:>10.1}{interrupts:>10.1}").expect("a String takes every write");
+        write!(text, "{waited:>12}{messages:>10.1}{interrupts:>10.1}")
+            .expect("writing to a String cannot fail");
     }
     text + "\nsum of both ends; sleeps counts wake-ups from sleep, waiting is the time spent waiting for a CPU"
 }

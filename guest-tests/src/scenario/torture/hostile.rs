@@ -26,7 +26,7 @@ const HOLES: u64 = 70_000;
 const BATCH: usize = 256;
 const GUEST_MEMORY: u64 = 64 << 20;
 const HUGE_PAGE: u64 = 2 << 20;
-/// Time limit for the daemon to accept the next client after the previous one disconnected.
+/// Time limit for the daemon to accept the next client after the previous one disconnects.
 const SUCCESSION: Duration = Duration::from_secs(60);
 
 /// Attacks on a daemon that maps memory provided by its client.

@@ -144,7 +144,7 @@ fn print(mut printed: mpsc::Receiver<Printed>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a channel that delivers signals to forward and changes of the terminal size.
+/// Returns a channel that delivers the signals to forward and the terminal's size changes.
 fn controls(with_terminal: bool) -> Result<mpsc::Receiver<ToGuest>> {
     let (sender, receiver) = channel();
     for number in SIGNALS.into_iter().filter(|number| !(with_terminal && *number == libc::SIGHUP)) {

@@ -14,10 +14,10 @@ use super::{Episode, Fault, Impairment, Plan};
 use crate::daemon::Control;
 use crate::testbed::name::GuestName;
 
-/// Name of the log among the testbed's logs.
+/// Name of the log file in the testbed's run directory.
 const LOG: &str = "impairments.log";
 
-/// The device of a guest, whose network the keeper impairs.
+/// A guest's device, whose network connection the keeper impairs.
 #[derive(Clone, Debug)]
 pub(in crate::testbed) struct Link {
     pub(in crate::testbed) guest: GuestName,
@@ -104,12 +104,12 @@ impl Network {
         outcome
     }
 
-    /// Begins an episode that does not end.
+    /// Begins an episode that has no end.
     async fn begin(&self, episode: &Episode) -> Result<()> {
         self.apply(episode).await.1
     }
 
-    /// Applies all faults of an episode. Returns those in effect, and the first error.
+    /// Applies all of an episode's faults. Returns the faults that are now in effect, and the first error.
     async fn apply(&self, episode: &Episode) -> (Vec<Active<'_>>, Result<()>) {
         let (mut active, mut outcome) = (Vec::new(), Ok(()));
         for fault in &episode.faults {

@@ -1,4 +1,4 @@
-//! Network impairments that `--impair` requests, implemented with `hcad`'s impairment rules.
+//! Network impairments requested with `--impair`, implemented with hcad's impairment rules.
 //!
 //! A [`Plan`] is a sequence of [`Episode`]s. Each episode adds rules or takes links down, and later reverts these
 //! changes. Plans depend only on their profile, their seed and the guests, so they can be repeated. The `keeper`
@@ -18,7 +18,7 @@ pub use self::plan::{Episode, Fault, Plan};
 pub enum Impairment {
     /// Impairments of one kind.
     Profile(Profile),
-    /// Random impairments, determined by the seed. Without a seed, the supervisor chooses one.
+    /// Random impairments, determined by the seed. If the seed is `None`, the supervisor chooses one.
     Random(Option<u64>),
 }
 
@@ -29,7 +29,7 @@ pub enum Profile {
     Lossy,
     /// The fabric delays all frames.
     Slow,
-    /// The fabric delivers some frames after later ones.
+    /// The fabric delivers some frames out of order.
     Reordering,
     /// Links go down for a short time.
     Flapping,
@@ -37,7 +37,7 @@ pub enum Profile {
     Partition,
     /// Frames are delayed, ECN-marked and sometimes lost, as in the queue of a congested switch.
     Congested,
-    /// Bits of frames are inverted.
+    /// The fabric flips bits in some frames.
     Corrupting,
 }
 

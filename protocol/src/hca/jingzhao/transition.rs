@@ -13,7 +13,7 @@ use crate::describe::{Field, Visitor, show_flags};
 pub use crate::hca::qp::Transition;
 
 bitflags! {
-    /// QP attributes, with the bits of opt_param_mask as the specification numbers them. The public driver uses a
+    /// QP attributes. Their bits are those of opt_param_mask in the specification's numbering. The public driver uses a
     /// [different numbering](Numbering::Driver).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Attributes: u32 {
@@ -62,7 +62,7 @@ bitflags! {
     }
 }
 
-/// Numbering of the bits in opt_param_mask, which depends on the driver of the QP.
+/// Numbering of the bits in opt_param_mask. It depends on the driver that created the QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Numbering {
     /// The numbering in the specification, which [`Attributes`] uses.

@@ -18,7 +18,7 @@ layout! {
         @0x1c         first: u32,
         /// Index of the last entry, inclusive.
         @0x24         last: u32,
-        /// Mask of the sets of match parameters that the entries compare; see
+        /// Bit mask of the match parameter sets that the entries compare; see
         /// [`Criteria`](super::match_parameters::Criteria).
         @0x3c[7:0]    criteria: u8 => Hex,
         /// Bits of a frame's fields that the entries compare.
@@ -50,7 +50,7 @@ layout! {
         @0x1c       first: u32,
         /// Index of the last entry, inclusive.
         @0x24       last: u32,
-        /// Mask of the sets of match parameters that the entries compare.
+        /// Bit mask of the match parameter sets that the entries compare.
         @0x3c[7:0]  criteria: u8 => Hex,
         /// Bits of a frame's fields that the entries compare.
         @0x40       mask: MatchParameters,

@@ -82,7 +82,7 @@ pub(super) fn set(
 }
 
 /// Returns whether a descriptor can be an eventfd, which has no file type. Other descriptors are rejected, because a
-/// write to a file on FUSE, a pipe or a terminal may block for an arbitrary time.
+/// write to a pipe, a terminal or a file on FUSE may block indefinitely.
 fn may_be_eventfd(fd: &OwnedFd) -> bool {
     fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Unknown)
 }

@@ -3,10 +3,10 @@ use serde::Deserialize;
 
 use super::*;
 
-/// Number of the receive queue in these tests.
+/// Number of the receive queue used in these tests.
 const QUEUE: u16 = 2;
 
-/// Length of each buffer in bytes. Buffers are [`STRIDE`] bytes apart.
+/// Length of each buffer, in bytes. Buffers are [`STRIDE`] bytes apart.
 const BUFFER_LEN: u16 = 256;
 const STRIDE: u64 = 0x1000;
 
@@ -55,7 +55,7 @@ impl Bench {
         }
         self.write(Register::QrxTail(QUEUE), 0);
         self.write(Register::QrxCtrl(QUEUE), 1);
-        assert_eq!(self.read(Register::QrxCtrl(QUEUE)) & 4, 4, "the status bit follows at once");
+        assert_eq!(self.read(Register::QrxCtrl(QUEUE)) & 4, 4, "the status bit must be set immediately");
         for entry in 0..u64::from(RING_LEN) {
             self.give(entry);
         }
@@ -167,7 +167,7 @@ fn vsi_setting_enables_vlan_tag_stripping() {
     assert_eq!(bench.entry(1).u16(10), 0x6005);
 
     bench.receive_frame(&[2; 60], RxOffload { strip_tag: true, ..PLAIN });
-    assert!(!bench.entry(2).status(13), "an untagged frame has no tag to strip");
+    assert!(!bench.entry(2).status(13), "an untagged frame must not be reported as stripped");
 }
 
 #[test]
@@ -195,15 +195,15 @@ fn long_frame_spans_buffers() {
     let ends: Vec<_> = (0..5).map(|entry| bench.entry(entry).status(1)).collect();
     assert_eq!(ends, [false, false, false, true, true]);
     assert!((0..5).all(|entry| bench.entry(entry).done()));
-    assert_eq!(bench.data(4), &frame[..256], "a frame of exactly one buffer uses one descriptor");
+    assert_eq!(bench.data(4), &frame[..256], "a frame that fills exactly one buffer uses one descriptor");
     assert_eq!(bench.read(Register::GlvGorc(VSI)), 773 + 260, "received bytes include the FCS");
 }
 
 #[test]
-fn frame_past_queue_maximum_is_dropped() {
+fn frame_above_queue_maximum_is_dropped() {
     let mut bench = Bench::enabled();
     bench.receive_frame(&[2; 256 * 5 + 1], PLAIN);
-    assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1, "a frame that needs six buffers is dropped");
+    assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1, "a frame that needs six buffers must be dropped");
     bench.receive_frame(&[2; 256 * 5], PLAIN);
     assert!(bench.entry(4).status(1));
 
@@ -213,7 +213,7 @@ fn frame_past_queue_maximum_is_dropped() {
     assert_eq!(
         bench.read(Register::GlvRdpc(VSI)),
         1,
-        "a frame that exceeds the maximum with its FCS is dropped"
+        "a frame whose length with FCS exceeds the maximum must be dropped"
     );
     bench.receive_frame(&[2; 600], PLAIN);
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1);
@@ -283,7 +283,7 @@ fn queue_context_takes_effect_on_enable() {
     assert_eq!(bench.read(Register::QrxCtrl(QUEUE)), 0);
     bench.give(1);
     bench.receive_frame(&[2; 60], PLAIN);
-    assert!(!bench.entry(1).done(), "a disabled queue writes no descriptor");
+    assert!(!bench.entry(1).done(), "a disabled queue must not write descriptors");
     assert_eq!(bench.read(Register::GlvRdpc(VSI)), 1);
 
     bench.enable(context(RING, RING_LEN, 9728, Split::No, true));
@@ -357,7 +357,7 @@ fn queue_with_invalid_context_receives_nothing() {
         assert_eq!(
             bench.read(Register::QrxCtrl(QUEUE)) & 4,
             4,
-            "the status bit follows even if the context is invalid"
+            "the status bit is set even if the context is invalid"
         );
         bench.receive_frame(&[2; 60], PLAIN);
         bench.write(Register::QrxCtrl(QUEUE), 0);

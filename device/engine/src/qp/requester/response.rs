@@ -80,7 +80,7 @@ impl Requester {
                 if !self.acknowledge(core, ctx, psn) {
                     return self.on_implied_nak(core, ctx, packet, implied_nak_armed);
                 }
-                // Ignore a copy of the RNR NAK already handled, and an RNR NAK for a packet sent before the wait.
+                // Ignore copies of the RNR NAK that started the wait, and RNR NAKs for packets sent before the wait.
                 if self.rnr_state.ignores_rnr_nak() {
                     return Ok(());
                 }
@@ -95,8 +95,8 @@ impl Requester {
                 // duplicated copy.
                 let copy = self.last_nak_psn.replace(psn) == Some(psn);
                 // After a packet is refused with an RNR NAK, the packets in flight after it can cause a sequence NAK,
-                // which must not shorten the wait. If nothing has been sent since the last retry, the sequence NAK is a
-                // late one and must not cause another retry.
+                // which must not shorten the wait. If nothing has been sent since the last retry, the sequence NAK is
+                // late and must not cause another retry.
                 if copy || self.rnr_state.is_waiting() || self.is_rewound() {
                     return Ok(());
                 }
@@ -158,9 +158,9 @@ impl Requester {
         let index = ahead(self.unacked, front.first);
         let last = index + 1 == front.packets;
         let position = packet.bth.opcode.operation.position();
-        // After a READ has been repeated from its middle, responses to the old and the new request can be in flight,
-        // and some responders (soft-RoCE) resume with MIDDLE. Therefore, check only the end: the READ must end with
-        // LAST or ONLY, and other packets can be LAST or ONLY only at the end of a chunk.
+        // After a READ has been retried from its middle, responses to the old and the new request can be in flight,
+        // and some responders (soft-RoCE) resume with MIDDLE. Therefore, check only where responses end: the READ must
+        // end with LAST or ONLY, and no earlier packet may be LAST or ONLY except at the end of a chunk.
         let in_place = if front.is_chunked {
             let ends_chunk = (index + 1).is_multiple_of(front.chunk_packets.max(1));
             position.ends() == last || (position.ends() && ends_chunk)

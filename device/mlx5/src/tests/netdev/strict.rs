@@ -119,7 +119,7 @@ const CASES: &[Case] = &[
         net.driver.poke(SQ_RECORD + 6, &[0, 65]);
         ring(net, &output(&wqe));
     }),
-    // The WQEs are executed, but none of them has a CQE, so software cannot detect that the blocks are free.
+    // The WQEs are executed, but none of them generates a CQE, so software cannot detect that the blocks are free.
     (&SQ_OVERRUN, |net| {
         for _ in 0..65 {
             send(net, |net| unsignaled(frame(net)));
@@ -139,7 +139,7 @@ const CASES: &[Case] = &[
     (&WQE_INDEX, |net| {
         let (wqe, uar) = (bytes(net, 9), net.uar);
         post(net, &wqe);
-        // If a doorbell consists of two stores, the device does not receive the WQE's index.
+        // If software writes the doorbell with two stores, the device does not see the WQE's index.
         net.driver.ring(uar, driver::SEND + 4, &wqe[4..8]);
         net.driver.frames();
     }),
