@@ -231,7 +231,7 @@ fn rule(input: &mut Input<'_>) -> Vec<u8> {
     let recipe = input.byte() % 11;
     let action = match input.byte() % 4 {
         0 => input.word(),
-        // Forward to a VSI, to a VSI list, or to the list of a VLAN.
+        // Forward to a VSI or to a VSI list, or prune by a VSI or a prune list.
         1 => 0x2_000c | u32::from(small(input)) << 4,
         2 => 0x2_4008 | u32::from(small(input)) << 4,
         _ => 0x1_8002 | u32::from(input.byte() & 1) << 14 | u32::from(small(input)) << 4,
